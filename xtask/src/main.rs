@@ -1,0 +1,2 @@
+//! Generates manual pages and completions.
+fn main() {}
