@@ -1,1 +1,19 @@
-//! Placeholder.
+//! Helpers that only tests use: the golden images with their manifests, makers of awkward
+//! directory trees, and comparisons that name every difference.
+//!
+//! Helpers panic when the test set-up itself is broken; differences between what an image shows
+//! and what it should show are returned as text, so that a test prints all of them at once.
+
+#![forbid(unsafe_code)]
+
+pub mod golden;
+pub mod manifest;
+pub mod tree;
+
+pub use golden::{Golden, compat_images, golden_images};
+pub use manifest::{Entry, Fields, Manifest};
+
+/// Prints the note that tells a skipped check from one that passed.
+pub fn skip(what: &str, why: &str) {
+    eprintln!("SKIPPED: {what}: {why}");
+}
