@@ -1,0 +1,146 @@
+//! The HISTORY payload: who wrote an image, when and how (format chapter 02 section 5).
+
+use std::collections::BTreeSet;
+
+use crate::error::Result;
+use crate::thrift::{Reader, StructWriter, Type, Value, Writer};
+
+/// All entries of one HISTORY section, oldest first.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct History {
+    /// One entry per time the image was written or rewritten.
+    pub entries: Vec<HistoryEntry>,
+}
+
+/// One act of writing.
+///
+/// Strings that are not UTF-8 in the image are converted with replacement characters.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct HistoryEntry {
+    /// Version of the writing program.
+    pub version: HistoryVersion,
+    /// Operating system and architecture, for example `Linux [x86_64]`.
+    pub system_id: String,
+    /// Compiler, for example `Clang 19.1.7`.
+    pub compiler_id: String,
+    /// Command line of the writer; the first element is the program.
+    pub arguments: Option<Vec<String>>,
+    /// Unix time of writing, in seconds.
+    pub timestamp: Option<u64>,
+    /// Libraries with versions, for example `zstd-1.5.4`.
+    pub library_versions: Option<BTreeSet<String>>,
+}
+
+/// Version of a writing program.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct HistoryVersion {
+    /// First number.
+    pub major: u16,
+    /// Second number.
+    pub minor: u16,
+    /// Third number.
+    pub patch: u16,
+    /// False for builds between releases.
+    pub is_release: bool,
+    /// Abbreviated commit id.
+    pub git_rev: Option<String>,
+    /// Branch name.
+    pub git_branch: Option<String>,
+    /// Description of the commit relative to the nearest tag.
+    pub git_desc: Option<String>,
+}
+
+impl History {
+    /// Decodes a (decompressed) payload. Bytes after the struct are ignored.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`](crate::Error::Corrupt) if the encoding is damaged.
+    pub fn parse(payload: &[u8]) -> Result<Self> {
+        let mut history = Self::default();
+        Reader::new(payload).read_struct(|id, value| match id {
+            1 => value.store_list(Type::Struct, &mut history.entries, HistoryEntry::read),
+            _ => Ok(()),
+        })?;
+        Ok(history)
+    }
+
+    /// Encodes the payload.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let mut writer = Writer::new();
+        writer.write_struct(|s| {
+            s.put_list(1, Type::Struct, &self.entries, |writer, entry| {
+                writer.write_struct(|s| entry.write(s));
+            });
+        });
+        writer.into_bytes()
+    }
+}
+
+impl HistoryEntry {
+    fn read(value: Value<'_, '_>) -> Result<Self> {
+        let mut entry = Self::default();
+        value.store_struct(|id, value| match id {
+            1 => entry.version.read(value),
+            2 => value.store(&mut entry.system_id),
+            3 => value.store(&mut entry.compiler_id),
+            4 if value.ty() == Type::List => {
+                let arguments = entry.arguments.insert(Vec::new());
+                value.store_list(Type::Binary, arguments, |value| {
+                    let mut argument = String::new();
+                    value.store(&mut argument)?;
+                    Ok(argument)
+                })
+            }
+            5 => value.store(&mut entry.timestamp),
+            6 if value.ty() == Type::Set => {
+                let versions = entry.library_versions.insert(BTreeSet::new());
+                value.store_set(|version| {
+                    versions.insert(version);
+                })?;
+                Ok(())
+            }
+            _ => Ok(()),
+        })?;
+        Ok(entry)
+    }
+
+    fn write(&self, s: &mut StructWriter<'_>) {
+        s.put_struct(1, |s| self.version.write(s));
+        s.put(2, &self.system_id);
+        s.put(3, &self.compiler_id);
+        if let Some(arguments) = &self.arguments {
+            s.put_list(4, Type::Binary, arguments, Writer::write);
+        }
+        s.put_opt(5, self.timestamp.as_ref());
+        if let Some(versions) = &self.library_versions {
+            s.put_set(6, Type::Binary, versions, Writer::write);
+        }
+    }
+}
+
+impl HistoryVersion {
+    fn read(&mut self, value: Value<'_, '_>) -> Result<()> {
+        value.store_struct(|id, value| match id {
+            1 => value.store(&mut self.major),
+            2 => value.store(&mut self.minor),
+            3 => value.store(&mut self.patch),
+            4 => value.store(&mut self.is_release),
+            5 => value.store(&mut self.git_rev),
+            6 => value.store(&mut self.git_branch),
+            7 => value.store(&mut self.git_desc),
+            _ => Ok(()),
+        })?;
+        Ok(())
+    }
+
+    fn write(&self, s: &mut StructWriter<'_>) {
+        s.put(1, &self.major);
+        s.put(2, &self.minor);
+        s.put(3, &self.patch);
+        s.put(4, &self.is_release);
+        s.put_opt(5, self.git_rev.as_ref());
+        s.put_opt(6, self.git_branch.as_ref());
+        s.put_opt(7, self.git_desc.as_ref());
+    }
+}
