@@ -1,1 +1,12 @@
-//! Placeholder.
+//! Positional reads behind one trait, and output files that appear complete or not at all.
+//!
+//! Image files are touched through this crate only. [`Source`] is what a reader needs from
+//! whatever holds an image; [`AtomicFile`] is what a writer needs from a file system.
+
+mod atomic;
+mod fault;
+mod source;
+
+pub use atomic::{AtomicFile, Overwrite};
+pub use fault::{Fault, FaultSource};
+pub use source::{FileSource, MemorySource, Source};

@@ -1,0 +1,245 @@
+//! Where image bytes come from.
+
+use std::fmt;
+use std::fs::File;
+use std::io::{self, Seek, SeekFrom};
+use std::os::unix::fs::{FileExt, FileTypeExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Random access to immutable bytes.
+///
+/// Implementations are used from many threads at once and must not depend on a shared position.
+pub trait Source: Send + Sync + fmt::Debug {
+    /// Number of bytes that can be read.
+    ///
+    /// # Errors
+    /// Whatever the underlying medium reports.
+    fn len(&self) -> io::Result<u64>;
+
+    /// Whether there is nothing to read.
+    ///
+    /// # Errors
+    /// The same as for [`Source::len`].
+    fn is_empty(&self) -> io::Result<bool> {
+        Ok(self.len()? == 0)
+    }
+
+    /// Fills `buf` with the bytes from absolute offset `offset` on.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::UnexpectedEof`] if the source ends before `buf` is full, otherwise
+    /// whatever the medium reports. The contents of `buf` are unspecified after an error.
+    fn read_exact_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<()>;
+}
+
+impl<S: Source + ?Sized> Source for Arc<S> {
+    fn len(&self) -> io::Result<u64> {
+        (**self).len()
+    }
+
+    fn read_exact_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
+        (**self).read_exact_at(offset, buf)
+    }
+}
+
+/// A regular file or a block device, read with `pread`.
+///
+/// The size is taken once, at opening; a file that shrinks afterwards gives read errors.
+pub struct FileSource {
+    file: File,
+    path: PathBuf,
+    len: u64,
+}
+
+impl FileSource {
+    /// Opens `path` for reading.
+    ///
+    /// # Errors
+    /// Every error names the path. Directories give [`io::ErrorKind::IsADirectory`]; pipes,
+    /// sockets and character devices give [`io::ErrorKind::InvalidInput`].
+    pub fn open(path: impl AsRef<Path>) -> io::Result<Self> {
+        let path = path.as_ref();
+        let named = |e: io::Error| io::Error::new(e.kind(), format!("{}: {e}", path.display()));
+        // Looked at before opening: opening a pipe would block, and opening some devices has
+        // side effects.
+        check_type(path, &std::fs::metadata(path).map_err(named)?)?;
+        let mut file = File::open(path).map_err(named)?;
+        let metadata = file.metadata().map_err(named)?;
+        check_type(path, &metadata)?;
+        let len = if metadata.file_type().is_block_device() {
+            file.seek(SeekFrom::End(0)).map_err(named)?
+        } else {
+            metadata.len()
+        };
+        Ok(Self {
+            file,
+            path: path.to_owned(),
+            len,
+        })
+    }
+
+    /// The path that was given to [`FileSource::open`].
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+fn check_type(path: &Path, metadata: &std::fs::Metadata) -> io::Result<()> {
+    let ty = metadata.file_type();
+    if ty.is_dir() {
+        return Err(io::Error::new(
+            io::ErrorKind::IsADirectory,
+            format!("{}: is a directory, not an image file", path.display()),
+        ));
+    }
+    if ty.is_file() || ty.is_block_device() {
+        return Ok(());
+    }
+    Err(io::Error::new(
+        io::ErrorKind::InvalidInput,
+        format!(
+            "{}: is neither a regular file nor a block device",
+            path.display()
+        ),
+    ))
+}
+
+impl fmt::Debug for FileSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FileSource")
+            .field("path", &self.path)
+            .field("len", &self.len)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Source for FileSource {
+    fn len(&self) -> io::Result<u64> {
+        Ok(self.len)
+    }
+
+    fn read_exact_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
+        self.file.read_exact_at(buf, offset).map_err(|e| {
+            let what = if e.kind() == io::ErrorKind::UnexpectedEof {
+                "the file ends before the requested bytes".to_owned()
+            } else {
+                e.to_string()
+            };
+            io::Error::new(
+                e.kind(),
+                format!(
+                    "{}: reading {} bytes at offset {offset}: {what}",
+                    self.path.display(),
+                    buf.len()
+                ),
+            )
+        })
+    }
+}
+
+/// Bytes in memory.
+#[derive(Clone)]
+pub struct MemorySource(Arc<[u8]>);
+
+impl MemorySource {
+    /// Wraps `bytes`.
+    pub fn new(bytes: impl Into<Arc<[u8]>>) -> Self {
+        Self(bytes.into())
+    }
+
+    /// The bytes.
+    pub fn bytes(&self) -> &Arc<[u8]> {
+        &self.0
+    }
+}
+
+impl From<Vec<u8>> for MemorySource {
+    fn from(bytes: Vec<u8>) -> Self {
+        Self::new(bytes)
+    }
+}
+
+impl fmt::Debug for MemorySource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MemorySource")
+            .field("len", &self.0.len())
+            .finish()
+    }
+}
+
+impl Source for MemorySource {
+    fn len(&self) -> io::Result<u64> {
+        Ok(self.0.len() as u64)
+    }
+
+    fn read_exact_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
+        let found = usize::try_from(offset)
+            .ok()
+            .and_then(|start| Some(start..start.checked_add(buf.len())?))
+            .and_then(|range| self.0.get(range))
+            .ok_or_else(|| {
+                io::Error::new(
+                    io::ErrorKind::UnexpectedEof,
+                    format!(
+                        "{} bytes at offset {offset} reach beyond the end",
+                        buf.len()
+                    ),
+                )
+            })?;
+        buf.copy_from_slice(found);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_reads_and_bounds() {
+        let source = MemorySource::new(b"hello".to_vec());
+        let mut buf = [0; 3];
+        source.read_exact_at(2, &mut buf).unwrap();
+        assert_eq!(&buf, b"llo");
+        for offset in [3, 5, u64::MAX] {
+            let e = source.read_exact_at(offset, &mut buf).unwrap_err();
+            assert_eq!(e.kind(), io::ErrorKind::UnexpectedEof, "offset {offset}");
+        }
+        source.read_exact_at(5, &mut []).unwrap();
+        assert_eq!(source.len().unwrap(), 5);
+        assert!(!source.is_empty().unwrap());
+    }
+
+    #[test]
+    fn file_reads() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("image");
+        std::fs::write(&path, b"0123456789").unwrap();
+        let source = FileSource::open(&path).unwrap();
+        assert_eq!(source.len().unwrap(), 10);
+        let mut buf = [0; 4];
+        source.read_exact_at(6, &mut buf).unwrap();
+        assert_eq!(&buf, b"6789");
+        let e = source.read_exact_at(7, &mut buf).unwrap_err();
+        assert_eq!(e.kind(), io::ErrorKind::UnexpectedEof);
+        assert!(e.to_string().contains("image"), "{e}");
+    }
+
+    #[test]
+    fn what_is_no_file_is_named_and_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let e = FileSource::open(dir.path()).unwrap_err();
+        assert_eq!(e.kind(), io::ErrorKind::IsADirectory);
+        assert!(
+            e.to_string().contains(&dir.path().display().to_string()),
+            "{e}"
+        );
+        let e = FileSource::open("/dev/null").unwrap_err();
+        assert_eq!(e.kind(), io::ErrorKind::InvalidInput);
+        let missing = dir.path().join("missing");
+        let e = FileSource::open(&missing).unwrap_err();
+        assert_eq!(e.kind(), io::ErrorKind::NotFound);
+        assert!(e.to_string().contains("missing"), "{e}");
+    }
+}
