@@ -1,0 +1,372 @@
+//! Messages: `L HH:MM:SS.uuuuuu message` on standard error.
+
+use std::fmt::{self, Write as _};
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use super::console::Console;
+use super::number::format_duration;
+use super::time::clock;
+
+/// Importance of a message; later values are less important.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum LogLevel {
+    /// Something failed.
+    Error,
+    /// Something looks wrong.
+    Warn,
+    /// Normal progress.
+    Info,
+    /// More about what happens.
+    Verbose,
+    /// For those who look for a defect.
+    Debug,
+    /// Everything.
+    Trace,
+}
+
+impl LogLevel {
+    /// All levels, most important first.
+    pub const ALL: [LogLevel; 6] =
+        [Self::Error, Self::Warn, Self::Info, Self::Verbose, Self::Debug, Self::Trace];
+
+    /// The name used on the command line.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Error => "error",
+            Self::Warn => "warn",
+            Self::Info => "info",
+            Self::Verbose => "verbose",
+            Self::Debug => "debug",
+            Self::Trace => "trace",
+        }
+    }
+
+    /// The letter at the start of a line.
+    #[must_use]
+    pub fn letter(self) -> char {
+        match self {
+            Self::Error => 'E',
+            Self::Warn => 'W',
+            Self::Info => 'I',
+            Self::Verbose => 'V',
+            Self::Debug => 'D',
+            Self::Trace => 'T',
+        }
+    }
+
+    fn colour(self) -> &'static str {
+        match self {
+            Self::Error => "\x1b[1;31m",
+            Self::Warn => "\x1b[1;33m",
+            Self::Info => "",
+            Self::Verbose => "\x1b[2;36m",
+            Self::Debug => "\x1b[2;33m",
+            Self::Trace => "\x1b[90m",
+        }
+    }
+}
+
+impl fmt::Display for LogLevel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for LogLevel {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        Self::ALL
+            .into_iter()
+            .find(|level| level.name() == text)
+            .ok_or_else(|| format!("invalid logger level: {text}"))
+    }
+}
+
+/// Formats a message. Following lines of a multi-line message repeat the letter, with dots for
+/// the time and spaces for the context. Carriage returns are dropped.
+#[must_use]
+pub fn format_message(level: LogLevel, time: &str, context: Option<&str>, message: &str, colour: bool) -> String {
+    let message: String = message.chars().filter(|&c| c != '\r').collect();
+    let message = if message.is_empty() { "<<< no log message >>>" } else { message.as_str() };
+    let (on, off) = match level.colour() {
+        "" => ("", ""),
+        on if colour => (on, "\x1b[0m"),
+        _ => ("", ""),
+    };
+    let mut out = String::with_capacity(message.len() + 32);
+    for (i, line) in message.lines().enumerate() {
+        if i > 0 {
+            out.push('\n');
+        }
+        let _ = write!(out, "{on}{} ", level.letter());
+        if i == 0 {
+            out.push_str(time);
+        } else {
+            out.extend(std::iter::repeat_n('.', time.chars().count()));
+        }
+        out.push(' ');
+        if let Some(context) = context {
+            if i == 0 {
+                let _ = write!(out, "[{context}] ");
+            } else {
+                out.extend(std::iter::repeat_n(' ', context.chars().count() + 3));
+            }
+        }
+        // Tabs are layout; other control characters could drive the terminal.
+        for c in line.chars() {
+            if c.is_control() && c != '\t' {
+                out.extend(c.escape_default());
+            } else {
+                out.push(c);
+            }
+        }
+        out.push_str(off);
+    }
+    out
+}
+
+/// Prints messages up to a level. Cheap to clone; usable from any thread.
+#[derive(Debug, Clone)]
+pub struct Logger {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    console: Console,
+    level: LogLevel,
+    context: bool,
+}
+
+impl Logger {
+    /// A logger on standard error. `with_context` asks for the source of each message, which is
+    /// shown anyway from level `verbose`.
+    #[must_use]
+    pub fn stderr(level: LogLevel, with_context: bool) -> Self {
+        Self::new(Console::stderr(), level, with_context || level >= LogLevel::Verbose)
+    }
+
+    /// A logger on `console`; `context` decides whether the source of a message is shown.
+    #[must_use]
+    pub fn new(console: Console, level: LogLevel, context: bool) -> Self {
+        Self { shared: Arc::new(Shared { console, level, context }) }
+    }
+
+    /// Where the messages go.
+    #[must_use]
+    pub fn console(&self) -> &Console {
+        &self.shared.console
+    }
+
+    /// The least important level that is shown.
+    #[must_use]
+    pub fn level(&self) -> LogLevel {
+        self.shared.level
+    }
+
+    /// Whether messages of `level` are shown. Ask before composing a costly message.
+    #[must_use]
+    pub fn enabled(&self, level: LogLevel) -> bool {
+        level <= self.shared.level
+    }
+
+    /// Prints a message of `level`.
+    pub fn log(&self, level: LogLevel, message: impl fmt::Display) {
+        self.log_from(level, None, message);
+    }
+
+    /// Prints a message with its source (`file:line` or a target name).
+    pub fn log_from(&self, level: LogLevel, context: Option<&str>, message: impl fmt::Display) {
+        if self.enabled(level) {
+            let context = context.filter(|_| self.shared.context);
+            let time = clock(SystemTime::now());
+            let colour = self.shared.console.colour();
+            self.shared.console.line(&format_message(level, &time, context, &message.to_string(), colour));
+        }
+    }
+
+    /// Prints a message followed by how long the thing took: ` [1.105ms]`.
+    pub fn timed(&self, level: LogLevel, message: impl fmt::Display, took: Duration) {
+        self.log(level, format_args!("{message} [{}]", format_duration(took)));
+    }
+
+    /// Prints an error.
+    pub fn error(&self, message: impl fmt::Display) {
+        self.log(LogLevel::Error, message);
+    }
+
+    /// Prints a warning.
+    pub fn warn(&self, message: impl fmt::Display) {
+        self.log(LogLevel::Warn, message);
+    }
+
+    /// Prints an informational message.
+    pub fn info(&self, message: impl fmt::Display) {
+        self.log(LogLevel::Info, message);
+    }
+
+    /// Prints a detail.
+    pub fn verbose(&self, message: impl fmt::Display) {
+        self.log(LogLevel::Verbose, message);
+    }
+
+    /// Prints a message for those who look for a defect.
+    pub fn debug(&self, message: impl fmt::Display) {
+        self.log(LogLevel::Debug, message);
+    }
+
+    /// Prints a message of the finest level.
+    pub fn trace(&self, message: impl fmt::Display) {
+        self.log(LogLevel::Trace, message);
+    }
+}
+
+/// Sends `tracing` events of the libraries to `logger`, for the whole process. A second call has
+/// no effect.
+pub fn install_tracing(logger: &Logger) {
+    let _ = tracing::subscriber::set_global_default(Bridge { logger: logger.clone() });
+}
+
+/// A subscriber for events only: spans are accepted and ignored.
+#[derive(Debug)]
+struct Bridge {
+    logger: Logger,
+}
+
+fn level_of(level: tracing::Level) -> LogLevel {
+    match level {
+        tracing::Level::ERROR => LogLevel::Error,
+        tracing::Level::WARN => LogLevel::Warn,
+        tracing::Level::INFO => LogLevel::Info,
+        tracing::Level::DEBUG => LogLevel::Debug,
+        tracing::Level::TRACE => LogLevel::Trace,
+    }
+}
+
+impl tracing::Subscriber for Bridge {
+    fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
+        metadata.is_event()
+            && metadata.target().starts_with("redwarfs")
+            && self.logger.enabled(level_of(*metadata.level()))
+    }
+
+    fn max_level_hint(&self) -> Option<tracing::level_filters::LevelFilter> {
+        use tracing::level_filters::LevelFilter;
+        Some(match self.logger.level() {
+            LogLevel::Error => LevelFilter::ERROR,
+            LogLevel::Warn => LevelFilter::WARN,
+            LogLevel::Info | LogLevel::Verbose => LevelFilter::INFO,
+            LogLevel::Debug => LevelFilter::DEBUG,
+            LogLevel::Trace => LevelFilter::TRACE,
+        })
+    }
+
+    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        tracing::span::Id::from_u64(1)
+    }
+    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+    fn enter(&self, _: &tracing::span::Id) {}
+    fn exit(&self, _: &tracing::span::Id) {}
+
+    fn event(&self, event: &tracing::Event<'_>) {
+        let metadata = event.metadata();
+        let mut text = EventText::default();
+        event.record(&mut text);
+        let context = match (metadata.file(), metadata.line()) {
+            (Some(file), Some(line)) => {
+                let file = file.rsplit('/').next().unwrap_or(file);
+                format!("{file}:{line}")
+            }
+            _ => metadata.target().to_owned(),
+        };
+        self.logger.log_from(level_of(*metadata.level()), Some(&context), text.finish());
+    }
+}
+
+#[derive(Default)]
+struct EventText {
+    message: String,
+    fields: String,
+}
+
+impl EventText {
+    fn finish(mut self) -> String {
+        self.message.push_str(&self.fields);
+        self.message
+    }
+}
+
+impl tracing::field::Visit for EventText {
+    fn record_str(&mut self, field: &tracing::field::Field, value: &str) {
+        self.record_debug(field, &format_args!("{value}"));
+    }
+
+    fn record_debug(&mut self, field: &tracing::field::Field, value: &dyn fmt::Debug) {
+        let _ = if field.name() == "message" {
+            write!(self.message, "{value:?}")
+        } else {
+            write!(self.fields, ", {}={value:?}", field.name())
+        };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::console::Capture;
+    use super::*;
+
+    #[test]
+    fn level_names() {
+        for level in LogLevel::ALL {
+            assert_eq!(level.name().parse(), Ok(level));
+        }
+        assert_eq!("foo".parse::<LogLevel>(), Err("invalid logger level: foo".to_owned()));
+        assert!("INFO".parse::<LogLevel>().is_err());
+    }
+
+    #[test]
+    fn message_layout() {
+        let time = "18:45:33.334526";
+        let f = |context, text| format_message(LogLevel::Verbose, time, context, text, false);
+        assert_eq!(f(None, "x"), "V 18:45:33.334526 x");
+        assert_eq!(f(Some("a:1"), "x\r\ny"), "V 18:45:33.334526 [a:1] x\nV ...............       y");
+        assert_eq!(f(None, ""), "V 18:45:33.334526 <<< no log message >>>");
+        assert_eq!(f(None, "\x1b[2J"), "V 18:45:33.334526 \\u{1b}[2J");
+        assert_eq!(
+            format_message(LogLevel::Error, time, None, "x", true),
+            "\x1b[1;31mE 18:45:33.334526 x\x1b[0m"
+        );
+        assert_eq!(format_message(LogLevel::Info, time, None, "x", true), "I 18:45:33.334526 x");
+    }
+
+    #[test]
+    fn threshold_and_timed() {
+        let capture = Capture::default();
+        let console = Console::new(Box::new(capture.clone()), false);
+        let logger = Logger::new(console, LogLevel::Warn, false);
+        logger.info("hidden");
+        logger.timed(LogLevel::Warn, "shown", Duration::from_micros(1105));
+        let text = capture.text();
+        assert!(text.starts_with("W ") && text.ends_with(" shown [1.105ms]\n"), "{text}");
+        assert_eq!(text.lines().count(), 1);
+    }
+
+    #[test]
+    fn tracing_events_become_messages() {
+        let capture = Capture::default();
+        let console = Console::new(Box::new(capture.clone()), false);
+        let logger = Logger::new(console, LogLevel::Debug, true);
+        tracing::subscriber::with_default(Bridge { logger }, || {
+            tracing::warn!(block = 3, name = "x", "bad block");
+            tracing::trace!("hidden");
+            tracing::info!(target: "other_crate", "hidden");
+        });
+        let text = capture.text();
+        assert!(text.contains("[log.rs:") && text.ends_with("bad block, block=3, name=x\n"), "{text}");
+        assert_eq!(text.lines().count(), 1);
+    }
+}

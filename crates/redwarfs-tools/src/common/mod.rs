@@ -1,0 +1,17 @@
+//! What the tools share: messages, numbers, arguments, terminals, signals.
+//!
+//! Nothing here knows about images. The tools pass a [`Logger`] around instead of using global
+//! state; only [`log::install_tracing`] is global, because `tracing` is.
+
+pub mod cli;
+pub mod console;
+pub mod error;
+pub mod log;
+pub mod number;
+pub mod signal;
+pub mod time;
+pub mod users;
+
+pub use console::Console;
+pub use error::{Result, ToolError};
+pub use log::{LogLevel, Logger};

@@ -1,0 +1,148 @@
+//! Local wall-clock time for messages and listings.
+#![allow(unsafe_code)]
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// A broken-down local time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LocalTime {
+    /// Year, e.g. 2024.
+    pub year: i64,
+    /// Month, 1..=12.
+    pub month: u32,
+    /// Day of the month, 1..=31.
+    pub day: u32,
+    /// Hour, 0..=23.
+    pub hour: u32,
+    /// Minute, 0..=59.
+    pub minute: u32,
+    /// Second, 0..=60.
+    pub second: u32,
+    /// Seconds east of UTC.
+    pub offset: i32,
+}
+
+impl LocalTime {
+    /// Converts seconds since 1970-01-01T00:00:00Z in the time zone of the process; UTC if the
+    /// system cannot convert the value.
+    #[must_use]
+    pub fn from_unix(seconds: i64) -> Self {
+        local(seconds).unwrap_or_else(|| Self::utc_from_unix(seconds))
+    }
+
+    /// Converts seconds since 1970-01-01T00:00:00Z to UTC (proleptic Gregorian calendar).
+    #[must_use]
+    pub fn utc_from_unix(seconds: i64) -> Self {
+        let days = seconds.div_euclid(86_400);
+        let of_day = seconds.rem_euclid(86_400);
+        // Days-to-civil conversion by H. Hinnant, "chrono-Compatible Low-Level Date Algorithms".
+        let z = days + 719_468;
+        let era = z.div_euclid(146_097);
+        let doe = z.rem_euclid(146_097);
+        let yoe = (doe - doe / 1_460 + doe / 36_524 - doe / 146_096) / 365;
+        let doy = doe - (365 * yoe + yoe / 4 - yoe / 100);
+        let mp = (5 * doy + 2) / 153;
+        let month = if mp < 10 { mp + 3 } else { mp - 9 };
+        Self {
+            year: yoe + era * 400 + i64::from(month <= 2),
+            month: month as u32,
+            day: (doy - (153 * mp + 2) / 5 + 1) as u32,
+            hour: (of_day / 3_600) as u32,
+            minute: (of_day / 60 % 60) as u32,
+            second: (of_day % 60) as u32,
+            offset: 0,
+        }
+    }
+
+    /// `YYYY-MM-DD HH:MM:SS`.
+    #[must_use]
+    pub fn date_time(&self) -> String {
+        format!(
+            "{:04}-{:02}-{:02} {:02}:{:02}:{:02}",
+            self.year, self.month, self.day, self.hour, self.minute, self.second
+        )
+    }
+}
+
+/// Seconds since 1970-01-01T00:00:00Z of a UTC date; `None` if a field is out of its range.
+#[must_use]
+pub fn unix_from_utc(year: i64, month: u32, day: u32, hour: u32, minute: u32, second: u32) -> Option<i64> {
+    const DAYS: [u32; 12] = [31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31];
+    let leap = (year % 4 == 0 && year % 100 != 0) || year % 400 == 0;
+    let in_month = *DAYS.get(month.checked_sub(1)? as usize)? + u32::from(leap && month == 2);
+    if !(0..=9_999).contains(&year) || day == 0 || day > in_month || hour > 23 || minute > 59 || second > 59 {
+        return None;
+    }
+    let y = if month <= 2 { year - 1 } else { year };
+    let era = y.div_euclid(400);
+    let yoe = y.rem_euclid(400);
+    let mp = (i64::from(month) + 9) % 12;
+    let doy = (153 * mp + 2) / 5 + i64::from(day) - 1;
+    let doe = yoe * 365 + yoe / 4 - yoe / 100 + doy;
+    let days = era * 146_097 + doe - 719_468;
+    Some(days * 86_400 + i64::from(hour) * 3_600 + i64::from(minute) * 60 + i64::from(second))
+}
+
+/// `HH:MM:SS.uuuuuu` of `now` in local time.
+#[must_use]
+pub fn clock(now: SystemTime) -> String {
+    let since = now.duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
+    let t = LocalTime::from_unix(i64::try_from(since.as_secs()).unwrap_or(0));
+    format!("{:02}:{:02}:{:02}.{:06}", t.hour, t.minute, t.second, since.subsec_micros())
+}
+
+fn local(seconds: i64) -> Option<LocalTime> {
+    let time = libc::time_t::try_from(seconds).ok()?;
+    // SAFETY: `tm` is a plain C structure for which all zeros is a valid value.
+    let mut tm: libc::tm = unsafe { std::mem::zeroed() };
+    // SAFETY: both pointers are valid for the call; localtime_r keeps neither.
+    let done = unsafe { libc::localtime_r(&raw const time, &raw mut tm) };
+    if done.is_null() {
+        return None;
+    }
+    Some(LocalTime {
+        year: i64::from(tm.tm_year) + 1900,
+        month: u32::try_from(tm.tm_mon + 1).ok()?,
+        day: u32::try_from(tm.tm_mday).ok()?,
+        hour: u32::try_from(tm.tm_hour).ok()?,
+        minute: u32::try_from(tm.tm_min).ok()?,
+        second: u32::try_from(tm.tm_sec).ok()?,
+        offset: i32::try_from(tm.tm_gmtoff).ok()?,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn utc_conversion_both_ways() {
+        let cases = [
+            (0, "1970-01-01 00:00:00"),
+            (951_782_400, "2000-02-29 00:00:00"),
+            (1_589_723_045, "2020-05-17 13:44:05"),
+            (4_107_542_399, "2100-02-28 23:59:59"),
+        ];
+        for (unix, text) in cases {
+            let t = LocalTime::utc_from_unix(unix);
+            assert_eq!(t.date_time(), text);
+            assert_eq!(unix_from_utc(t.year, t.month, t.day, t.hour, t.minute, t.second), Some(unix));
+        }
+        assert_eq!(LocalTime::utc_from_unix(-1).date_time(), "1969-12-31 23:59:59");
+    }
+
+    #[test]
+    fn impossible_dates_are_refused() {
+        for (y, m, d) in [(2021, 2, 29), (2020, 13, 1), (2020, 0, 1), (2020, 4, 31), (2020, 1, 0)] {
+            assert_eq!(unix_from_utc(y, m, d, 0, 0, 0), None, "{y}-{m}-{d}");
+        }
+        assert_eq!(unix_from_utc(2020, 1, 1, 24, 0, 0), None);
+    }
+
+    #[test]
+    fn clock_has_microseconds() {
+        let text = clock(UNIX_EPOCH + Duration::from_micros(1_234_567));
+        assert_eq!(text.len(), 15);
+        assert!(text.ends_with(".234567"), "{text}");
+    }
+}
