@@ -11,48 +11,86 @@ use crate::common::error::{EXIT_FAILURE, EXIT_OK, display_name};
 type Main = fn(Vec<OsString>) -> u8;
 
 const TOOLS: [(&str, &str, Main); 4] = [
-    ("mkdwarfs", "build an image from a directory", crate::mkdwarfs::main),
+    (
+        "mkdwarfs",
+        "build an image from a directory",
+        crate::mkdwarfs::main,
+    ),
     ("dwarfs", "mount an image", crate::dwarfs::main),
-    ("dwarfsck", "inspect and verify an image", crate::dwarfsck::main),
-    ("dwarfsextract", "extract an image to a directory or an archive", crate::dwarfsextract::main),
+    (
+        "dwarfsck",
+        "inspect and verify an image",
+        crate::dwarfsck::main,
+    ),
+    (
+        "dwarfsextract",
+        "extract an image to a directory or an archive",
+        crate::dwarfsextract::main,
+    ),
 ];
 
 /// What the arguments ask for.
 #[derive(Debug, PartialEq, Eq)]
 enum Choice {
     /// A tool by its name, found under that name or a longer one (with a version).
-    Tool { name: &'static str, called: Option<String>, args: Vec<OsString> },
+    Tool {
+        name: &'static str,
+        called: Option<String>,
+        args: Vec<OsString>,
+    },
     Unknown(String),
     Help,
 }
 
 fn tool_named(name: &OsStr) -> Option<&'static str> {
-    TOOLS.iter().map(|(tool, ..)| *tool).find(|tool| name == *tool)
+    TOOLS
+        .iter()
+        .map(|(tool, ..)| *tool)
+        .find(|tool| name == *tool)
 }
 
 /// `name` up to the first `-` that is followed by a digit: `mkdwarfs-0.15.3` is `mkdwarfs`.
 fn without_version(name: &str) -> &str {
     let bytes = name.as_bytes();
-    let cut = bytes.windows(2).position(|pair| pair[0] == b'-' && pair[1].is_ascii_digit());
+    let cut = bytes
+        .windows(2)
+        .position(|pair| pair[0] == b'-' && pair[1].is_ascii_digit());
     cut.map_or(name, |end| &name[..end])
 }
 
 fn choose(mut args: Vec<OsString>) -> Choice {
-    let called = args.first().map(|arg| Path::new(arg).file_name().unwrap_or_default().to_owned());
+    let called = args
+        .first()
+        .map(|arg| Path::new(arg).file_name().unwrap_or_default().to_owned());
     let called = called.unwrap_or_default();
     if let Some(name) = tool_named(&called) {
-        return Choice::Tool { name, called: None, args };
+        return Choice::Tool {
+            name,
+            called: None,
+            args,
+        };
     }
     let called = display_name(&called);
     if let Some(name) = tool_named(OsStr::new(without_version(&called))) {
-        return Choice::Tool { name, called: Some(called), args };
+        return Choice::Tool {
+            name,
+            called: Some(called),
+            args,
+        };
     }
-    let wanted = args.get(1).and_then(|arg| arg.to_str()).and_then(|arg| arg.strip_prefix("--tool="));
+    let wanted = args
+        .get(1)
+        .and_then(|arg| arg.to_str())
+        .and_then(|arg| arg.strip_prefix("--tool="));
     match wanted.map(str::to_owned) {
         Some(wanted) => match tool_named(OsStr::new(&wanted)) {
             Some(name) => {
                 args.remove(1);
-                Choice::Tool { name, called: None, args }
+                Choice::Tool {
+                    name,
+                    called: None,
+                    args,
+                }
             }
             None => Choice::Unknown(wanted),
         },
@@ -111,10 +149,26 @@ mod tests {
             args: args(rest),
         };
         let cases = [
-            (vec!["/usr/bin/dwarfsck", "x"], tool("dwarfsck", None, &["/usr/bin/dwarfsck", "x"])),
-            (vec!["mkdwarfs-0.15.3", "-h"], tool("mkdwarfs", Some("mkdwarfs-0.15.3"), &["mkdwarfs-0.15.3", "-h"])),
-            (vec!["redwarfs", "--tool=dwarfs", "a"], tool("dwarfs", None, &["redwarfs", "a"])),
-            (vec!["redwarfs", "--tool=foo"], Choice::Unknown("foo".to_owned())),
+            (
+                vec!["/usr/bin/dwarfsck", "x"],
+                tool("dwarfsck", None, &["/usr/bin/dwarfsck", "x"]),
+            ),
+            (
+                vec!["mkdwarfs-0.15.3", "-h"],
+                tool(
+                    "mkdwarfs",
+                    Some("mkdwarfs-0.15.3"),
+                    &["mkdwarfs-0.15.3", "-h"],
+                ),
+            ),
+            (
+                vec!["redwarfs", "--tool=dwarfs", "a"],
+                tool("dwarfs", None, &["redwarfs", "a"]),
+            ),
+            (
+                vec!["redwarfs", "--tool=foo"],
+                Choice::Unknown("foo".to_owned()),
+            ),
             (vec!["redwarfs", "a", "--tool=dwarfs"], Choice::Help),
             (vec!["redwarfs"], Choice::Help),
             (vec!["mkdwarfs.old"], Choice::Help),

@@ -3,5 +3,7 @@
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    ExitCode::from(redwarfs_tools::mkdwarfs::main(std::env::args_os().collect()))
+    ExitCode::from(redwarfs_tools::mkdwarfs::main(
+        std::env::args_os().collect(),
+    ))
 }

@@ -25,7 +25,11 @@ const LOGO: &str = r"
 pub fn banner(tool: &str) -> String {
     let mut text = String::from(LOGO.trim_start_matches('\n'));
     text.push_str(&format!("\n\n{tool} (RedwarFS {VERSION})\n"));
-    text.push_str(&format!("built for {} on {}\n", std::env::consts::ARCH, std::env::consts::OS));
+    text.push_str(&format!(
+        "built for {} on {}\n",
+        std::env::consts::ARCH,
+        std::env::consts::OS
+    ));
     let libraries = redwarfs_codec::library_versions();
     if !libraries.is_empty() {
         text.push('\n');
@@ -175,8 +179,14 @@ pub fn describe(command: &Command, error: &clap::Error) -> ToolError {
             }
             let matching = long_options_starting_with(command, option);
             if matching.len() > 1 {
-                let list = matching.iter().map(|m| format!("'--{m}'")).collect::<Vec<_>>().join(", ");
-                return ToolError::new(format!("option '{option}' is ambiguous and matches {list}"));
+                let list = matching
+                    .iter()
+                    .map(|m| format!("'--{m}'"))
+                    .collect::<Vec<_>>()
+                    .join(", ");
+                return ToolError::new(format!(
+                    "option '{option}' is ambiguous and matches {list}"
+                ));
             }
             let message = ToolError::new(format!("unrecognised option '{option}'"));
             match text_of(error, ContextKind::SuggestedArg) {
@@ -185,38 +195,55 @@ pub fn describe(command: &Command, error: &clap::Error) -> ToolError {
             }
         }
         ErrorKind::ArgumentConflict => match text_of(error, ContextKind::PriorArg) {
-            Some(prior) if bare_option(&prior) != option => {
-                ToolError::new(format!("cannot combine {option} and {}", bare_option(&prior)))
-            }
-            _ => ToolError::new(format!("option '{option}' cannot be specified more than once")),
+            Some(prior) if bare_option(&prior) != option => ToolError::new(format!(
+                "cannot combine {option} and {}",
+                bare_option(&prior)
+            )),
+            _ => ToolError::new(format!(
+                "option '{option}' cannot be specified more than once"
+            )),
         },
         ErrorKind::ValueValidation => {
             use std::error::Error as _;
             match error.source() {
                 Some(cause) if cause.is::<WholeMessage>() => ToolError::new(cause.to_string()),
-                Some(cause) => ToolError::new(format!("failed to parse value '{value}' for option '{option}'"))
-                    .cause(cause),
-                None => ToolError::new(format!("the argument ('{value}') for option '{option}' is invalid")),
+                Some(cause) => ToolError::new(format!(
+                    "failed to parse value '{value}' for option '{option}'"
+                ))
+                .cause(cause),
+                None => ToolError::new(format!(
+                    "the argument ('{value}') for option '{option}' is invalid"
+                )),
             }
         }
         ErrorKind::InvalidValue if value.is_empty() => {
             ToolError::new(format!("the argument for option '{option}' is missing"))
         }
         ErrorKind::InvalidValue => {
-            let message = ToolError::new(format!("the argument ('{value}') for option '{option}' is invalid"));
+            let message = ToolError::new(format!(
+                "the argument ('{value}') for option '{option}' is invalid"
+            ));
             match error.get(ContextKind::ValidValue) {
-                Some(ContextValue::Strings(valid)) => message.hint(format!("one of {}", valid.join(", "))),
+                Some(ContextValue::Strings(valid)) => {
+                    message.hint(format!("one of {}", valid.join(", ")))
+                }
                 _ => message,
             }
         }
         ErrorKind::MissingRequiredArgument => {
             let missing = match error.get(ContextKind::InvalidArg) {
-                Some(ContextValue::Strings(all)) => all.iter().map(|a| bare_option(a)).collect::<Vec<_>>().join(", "),
+                Some(ContextValue::Strings(all)) => all
+                    .iter()
+                    .map(|a| bare_option(a))
+                    .collect::<Vec<_>>()
+                    .join(", "),
                 _ => option.to_owned(),
             };
             ToolError::new(format!("missing {missing}")).hint(hint)
         }
-        ErrorKind::TooManyValues => ToolError::new(format!("option '{option}' takes no value '{value}'")),
+        ErrorKind::TooManyValues => {
+            ToolError::new(format!("option '{option}' takes no value '{value}'"))
+        }
         ErrorKind::InvalidUtf8 => ToolError::new("an argument is not valid UTF-8"),
         _ => {
             let text = error.to_string();
@@ -245,15 +272,34 @@ mod tests {
     fn command() -> Command {
         prepare(Command::new("tool"))
             .arg(Arg::new("input").short('i').long("input"))
-            .arg(Arg::new("number").long("number").value_parser(clap::value_parser!(u8).range(0..=9)))
-            .arg(Arg::new("compress").long("compress").action(ArgAction::SetTrue))
-            .arg(Arg::new("compile").long("compile").action(ArgAction::SetTrue).conflicts_with("compress"))
-            .arg(Arg::new("level").long("level").value_parser(whole(str::parse::<LogLevel>)))
+            .arg(
+                Arg::new("number")
+                    .long("number")
+                    .value_parser(clap::value_parser!(u8).range(0..=9)),
+            )
+            .arg(
+                Arg::new("compress")
+                    .long("compress")
+                    .action(ArgAction::SetTrue),
+            )
+            .arg(
+                Arg::new("compile")
+                    .long("compile")
+                    .action(ArgAction::SetTrue)
+                    .conflicts_with("compress"),
+            )
+            .arg(
+                Arg::new("level")
+                    .long("level")
+                    .value_parser(whole(str::parse::<LogLevel>)),
+            )
     }
 
     fn message(args: &[&str]) -> String {
         let args = ["tool"].iter().chain(args).map(OsString::from);
-        let error = command().try_get_matches_from(args).expect_err("the arguments are wrong");
+        let error = command()
+            .try_get_matches_from(args)
+            .expect_err("the arguments are wrong");
         describe(&command(), &error).line("tool")
     }
 
@@ -263,13 +309,31 @@ mod tests {
             (&["--foo"], "tool: unrecognised option '--foo'"),
             (&["-x"], "tool: unrecognised option '-x'"),
             (&["foo"], "tool: unrecognized argument 'foo'"),
-            (&["--comp"], "tool: option '--comp' is ambiguous and matches '--compress', '--compile'"),
-            (&["-ia", "-ib"], "tool: option '--input' cannot be specified more than once"),
-            (&["--number=x"], "tool: failed to parse value 'x' for option '--number': invalid digit found in string"),
-            (&["--input"], "tool: the argument for option '--input' is missing"),
-            (&["--compress", "--compile"], "tool: cannot combine --compress and --compile"),
+            (
+                &["--comp"],
+                "tool: option '--comp' is ambiguous and matches '--compress', '--compile'",
+            ),
+            (
+                &["-ia", "-ib"],
+                "tool: option '--input' cannot be specified more than once",
+            ),
+            (
+                &["--number=x"],
+                "tool: failed to parse value 'x' for option '--number': invalid digit found in string",
+            ),
+            (
+                &["--input"],
+                "tool: the argument for option '--input' is missing",
+            ),
+            (
+                &["--compress", "--compile"],
+                "tool: cannot combine --compress and --compile",
+            ),
             (&["--level=foo"], "tool: invalid logger level: foo"),
-            (&["--compile=1"], "tool: option '--compile' takes no value '1'"),
+            (
+                &["--compile=1"],
+                "tool: option '--compile' takes no value '1'",
+            ),
         ];
         for (args, want) in cases {
             assert_eq!(message(args), want, "{args:?}");
@@ -278,13 +342,21 @@ mod tests {
 
     #[test]
     fn prefixes_are_accepted() {
-        let matches = command().try_get_matches_from(["tool", "--inp", "x"]).expect("valid prefix");
-        assert_eq!(matches.get_one::<String>("input").map(String::as_str), Some("x"));
+        let matches = command()
+            .try_get_matches_from(["tool", "--inp", "x"])
+            .expect("valid prefix");
+        assert_eq!(
+            matches.get_one::<String>("input").map(String::as_str),
+            Some("x")
+        );
     }
 
     #[test]
     fn lists_are_wrapped() {
         let items = ["aaaa", "bbbb", "cccc"].map(str::to_owned);
-        assert_eq!(wrap_list("using: ", &items, 18), "using: aaaa, bbbb,\n       cccc");
+        assert_eq!(
+            wrap_list("using: ", &items, 18),
+            "using: aaaa, bbbb,\n       cccc"
+        );
     }
 }

@@ -72,7 +72,9 @@ struct State {
 
 impl fmt::Debug for Console {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Console").field("colour", &self.colour).finish_non_exhaustive()
+        f.debug_struct("Console")
+            .field("colour", &self.colour)
+            .finish_non_exhaustive()
     }
 }
 
@@ -86,7 +88,13 @@ impl Console {
     /// Any writer; `colour` allows escape sequences in lines.
     #[must_use]
     pub fn new(out: Box<dyn Write + Send>, colour: bool) -> Self {
-        Self { state: Arc::new(Mutex::new(State { out, frame: Vec::new() })), colour }
+        Self {
+            state: Arc::new(Mutex::new(State {
+                out,
+                frame: Vec::new(),
+            })),
+            colour,
+        }
     }
 
     /// Whether lines may be coloured.
@@ -173,7 +181,10 @@ impl Capture {
 
 impl Write for Capture {
     fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).extend_from_slice(buf);
+        self.0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .extend_from_slice(buf);
         Ok(buf.len())
     }
     fn flush(&mut self) -> io::Result<()> {
@@ -194,7 +205,11 @@ mod tests {
         console.set_frame(vec!["a".into(), "b".into()]);
         assert_eq!(capture.text(), "one\na\x1b[K\nb\x1b[K\n\x1b[J");
         console.line("two");
-        assert!(capture.text().ends_with("\x1b[2A\r\x1b[Jtwo\na\x1b[K\nb\x1b[K\n"));
+        assert!(
+            capture
+                .text()
+                .ends_with("\x1b[2A\r\x1b[Jtwo\na\x1b[K\nb\x1b[K\n")
+        );
         console.clear_frame();
         console.line("three");
         assert!(capture.text().ends_with("\x1b[2A\r\x1b[Jthree\n"));

@@ -32,13 +32,23 @@ pub struct ToolError {
 impl ToolError {
     /// An error that says `what` failed; exit code 1.
     pub fn new(what: impl Into<String>) -> Self {
-        Self { message: one_line(&what.into()), hint: None, quiet: false, code: EXIT_FAILURE }
+        Self {
+            message: one_line(&what.into()),
+            hint: None,
+            quiet: false,
+            code: EXIT_FAILURE,
+        }
     }
 
     /// An error that prints nothing, for failures that were already reported (or a closed pipe).
     #[must_use]
     pub fn silent(code: u8) -> Self {
-        Self { message: String::new(), hint: None, quiet: true, code }
+        Self {
+            message: String::new(),
+            hint: None,
+            quiet: true,
+            code,
+        }
     }
 
     /// Appends the path concerned.
@@ -182,8 +192,13 @@ mod tests {
 
     #[test]
     fn parts_are_joined_by_colons() {
-        let e = ToolError::new("cannot write image").path("/x/y").cause("file exists");
-        assert_eq!(e.line("mkdwarfs"), "mkdwarfs: cannot write image: /x/y: file exists");
+        let e = ToolError::new("cannot write image")
+            .path("/x/y")
+            .cause("file exists");
+        assert_eq!(
+            e.line("mkdwarfs"),
+            "mkdwarfs: cannot write image: /x/y: file exists"
+        );
         assert_eq!(e.exit_code(), EXIT_FAILURE);
     }
 

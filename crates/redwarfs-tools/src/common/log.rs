@@ -28,8 +28,14 @@ pub enum LogLevel {
 
 impl LogLevel {
     /// All levels, most important first.
-    pub const ALL: [LogLevel; 6] =
-        [Self::Error, Self::Warn, Self::Info, Self::Verbose, Self::Debug, Self::Trace];
+    pub const ALL: [LogLevel; 6] = [
+        Self::Error,
+        Self::Warn,
+        Self::Info,
+        Self::Verbose,
+        Self::Debug,
+        Self::Trace,
+    ];
 
     /// The name used on the command line.
     #[must_use]
@@ -88,9 +94,19 @@ impl FromStr for LogLevel {
 /// Formats a message. Following lines of a multi-line message repeat the letter, with dots for
 /// the time and spaces for the context. Carriage returns are dropped.
 #[must_use]
-pub fn format_message(level: LogLevel, time: &str, context: Option<&str>, message: &str, colour: bool) -> String {
+pub fn format_message(
+    level: LogLevel,
+    time: &str,
+    context: Option<&str>,
+    message: &str,
+    colour: bool,
+) -> String {
     let message: String = message.chars().filter(|&c| c != '\r').collect();
-    let message = if message.is_empty() { "<<< no log message >>>" } else { message.as_str() };
+    let message = if message.is_empty() {
+        "<<< no log message >>>"
+    } else {
+        message.as_str()
+    };
     let (on, off) = match level.colour() {
         "" => ("", ""),
         on if colour => (on, "\x1b[0m"),
@@ -146,13 +162,23 @@ impl Logger {
     /// shown anyway from level `verbose`.
     #[must_use]
     pub fn stderr(level: LogLevel, with_context: bool) -> Self {
-        Self::new(Console::stderr(), level, with_context || level >= LogLevel::Verbose)
+        Self::new(
+            Console::stderr(),
+            level,
+            with_context || level >= LogLevel::Verbose,
+        )
     }
 
     /// A logger on `console`; `context` decides whether the source of a message is shown.
     #[must_use]
     pub fn new(console: Console, level: LogLevel, context: bool) -> Self {
-        Self { shared: Arc::new(Shared { console, level, context }) }
+        Self {
+            shared: Arc::new(Shared {
+                console,
+                level,
+                context,
+            }),
+        }
     }
 
     /// Where the messages go.
@@ -184,7 +210,13 @@ impl Logger {
             let context = context.filter(|_| self.shared.context);
             let time = clock(SystemTime::now());
             let colour = self.shared.console.colour();
-            self.shared.console.line(&format_message(level, &time, context, &message.to_string(), colour));
+            self.shared.console.line(&format_message(
+                level,
+                &time,
+                context,
+                &message.to_string(),
+                colour,
+            ));
         }
     }
 
@@ -227,7 +259,9 @@ impl Logger {
 /// Sends `tracing` events of the libraries to `logger`, for the whole process. A second call has
 /// no effect.
 pub fn install_tracing(logger: &Logger) {
-    let _ = tracing::subscriber::set_global_default(Bridge { logger: logger.clone() });
+    let _ = tracing::subscriber::set_global_default(Bridge {
+        logger: logger.clone(),
+    });
 }
 
 /// A subscriber for events only: spans are accepted and ignored.
@@ -283,7 +317,8 @@ impl tracing::Subscriber for Bridge {
             }
             _ => metadata.target().to_owned(),
         };
-        self.logger.log_from(level_of(*metadata.level()), Some(&context), text.finish());
+        self.logger
+            .log_from(level_of(*metadata.level()), Some(&context), text.finish());
     }
 }
 
@@ -324,7 +359,10 @@ mod tests {
         for level in LogLevel::ALL {
             assert_eq!(level.name().parse(), Ok(level));
         }
-        assert_eq!("foo".parse::<LogLevel>(), Err("invalid logger level: foo".to_owned()));
+        assert_eq!(
+            "foo".parse::<LogLevel>(),
+            Err("invalid logger level: foo".to_owned())
+        );
         assert!("INFO".parse::<LogLevel>().is_err());
     }
 
@@ -333,14 +371,20 @@ mod tests {
         let time = "18:45:33.334526";
         let f = |context, text| format_message(LogLevel::Verbose, time, context, text, false);
         assert_eq!(f(None, "x"), "V 18:45:33.334526 x");
-        assert_eq!(f(Some("a:1"), "x\r\ny"), "V 18:45:33.334526 [a:1] x\nV ...............       y");
+        assert_eq!(
+            f(Some("a:1"), "x\r\ny"),
+            "V 18:45:33.334526 [a:1] x\nV ...............       y"
+        );
         assert_eq!(f(None, ""), "V 18:45:33.334526 <<< no log message >>>");
         assert_eq!(f(None, "\x1b[2J"), "V 18:45:33.334526 \\u{1b}[2J");
         assert_eq!(
             format_message(LogLevel::Error, time, None, "x", true),
             "\x1b[1;31mE 18:45:33.334526 x\x1b[0m"
         );
-        assert_eq!(format_message(LogLevel::Info, time, None, "x", true), "I 18:45:33.334526 x");
+        assert_eq!(
+            format_message(LogLevel::Info, time, None, "x", true),
+            "I 18:45:33.334526 x"
+        );
     }
 
     #[test]
@@ -351,7 +395,10 @@ mod tests {
         logger.info("hidden");
         logger.timed(LogLevel::Warn, "shown", Duration::from_micros(1105));
         let text = capture.text();
-        assert!(text.starts_with("W ") && text.ends_with(" shown [1.105ms]\n"), "{text}");
+        assert!(
+            text.starts_with("W ") && text.ends_with(" shown [1.105ms]\n"),
+            "{text}"
+        );
         assert_eq!(text.lines().count(), 1);
     }
 
@@ -366,7 +413,10 @@ mod tests {
             tracing::info!(target: "other_crate", "hidden");
         });
         let text = capture.text();
-        assert!(text.contains("[log.rs:") && text.ends_with("bad block, block=3, name=x\n"), "{text}");
+        assert!(
+            text.contains("[log.rs:") && text.ends_with("bad block, block=3, name=x\n"),
+            "{text}"
+        );
         assert_eq!(text.lines().count(), 1);
     }
 }

@@ -12,9 +12,17 @@ fn significant(value: f64, digits: usize) -> String {
     let places = |m: i32| usize::try_from(digits as i32 - 1 - m).unwrap_or(0);
     let first = places(magnitude(value));
     let rounded: f64 = format!("{value:.first$}").parse().unwrap_or(value);
-    let places = if rounded == 0.0 { first } else { places(magnitude(rounded)) };
+    let places = if rounded == 0.0 {
+        first
+    } else {
+        places(magnitude(rounded))
+    };
     let text = format!("{rounded:.places$}");
-    if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.').to_owned() } else { text }
+    if text.contains('.') {
+        text.trim_end_matches('0').trim_end_matches('.').to_owned()
+    } else {
+        text
+    }
 }
 
 /// A size in binary units with 4 significant digits: `0 B`, `58.59 KiB`, `1 MiB`.
@@ -84,7 +92,11 @@ fn truncated(value: u128, unit: u128, digits: usize) -> String {
         rest %= unit;
     }
     let fraction = fraction.trim_end_matches('0');
-    if fraction.is_empty() { whole } else { format!("{whole}.{fraction}") }
+    if fraction.is_empty() {
+        whole
+    } else {
+        format!("{whole}.{fraction}")
+    }
 }
 
 /// The ratio `part / whole` with 3 significant digits: `7.55%`, `12ppm`, `1.23x`, `0x`, `N/A`.
@@ -105,7 +117,11 @@ pub fn format_ratio(part: u64, whole: u64) -> String {
         .or_else(|| scaled(1e6, 1.0, 1e3, "ppm"))
         .or_else(|| scaled(1e9, 1.0, 1e3, "ppb"))
         .unwrap_or_else(|| {
-            if ratio < 1e-3 { format!("{ratio:.2e}x") } else { format!("{}x", significant(ratio, 3)) }
+            if ratio < 1e-3 {
+                format!("{ratio:.2e}x")
+            } else {
+                format!("{}x", significant(ratio, 3))
+            }
         })
 }
 
@@ -127,7 +143,11 @@ pub fn format_mode(mode: u32) -> String {
     });
     for shift in [6, 3, 0] {
         for (bit, letter) in [(4, 'r'), (2, 'w'), (1, 'x')] {
-            text.push(if mode >> shift & bit != 0 { letter } else { '-' });
+            text.push(if mode >> shift & bit != 0 {
+                letter
+            } else {
+                '-'
+            });
         }
     }
     text
@@ -192,12 +212,22 @@ pub fn parse_duration(text: &str) -> Result<Duration, String> {
         other => return Err(format!("unsupported time suffix: {other}")),
     };
     let out_of_range = || format!("time value out of range: {text}");
-    let count: u64 = if digits.is_empty() { 1 } else { digits.parse().map_err(|_| out_of_range())? };
-    count.checked_mul(nanos).map(Duration::from_nanos).ok_or_else(out_of_range)
+    let count: u64 = if digits.is_empty() {
+        1
+    } else {
+        digits.parse().map_err(|_| out_of_range())?
+    };
+    count
+        .checked_mul(nanos)
+        .map(Duration::from_nanos)
+        .ok_or_else(out_of_range)
 }
 
 fn split_number(text: &str) -> (&str, &str) {
-    let end = text.bytes().position(|b| !b.is_ascii_digit()).unwrap_or(text.len());
+    let end = text
+        .bytes()
+        .position(|b| !b.is_ascii_digit())
+        .unwrap_or(text.len());
     text.split_at(end)
 }
 
@@ -280,7 +310,12 @@ mod tests {
 
     #[test]
     fn grouping() {
-        for (value, want) in [(0, "0"), (999, "999"), (3294, "3,294"), (1_234_567, "1,234,567")] {
+        for (value, want) in [
+            (0, "0"),
+            (999, "999"),
+            (3294, "3,294"),
+            (1_234_567, "1,234,567"),
+        ] {
             assert_eq!(format_grouped(value), want);
         }
     }
@@ -297,8 +332,14 @@ mod tests {
             ("abc", Err("cannot parse size value: abc")),
             ("", Err("cannot parse size value: ")),
             ("-1", Err("cannot parse size value: -1")),
-            ("99999999999999999999", Err("size value out of range: 99999999999999999999")),
-            ("18446744073709551615k", Err("size value out of range: 18446744073709551615k")),
+            (
+                "99999999999999999999",
+                Err("size value out of range: 99999999999999999999"),
+            ),
+            (
+                "18446744073709551615k",
+                Err("size value out of range: 18446744073709551615k"),
+            ),
         ];
         for (text, want) in cases {
             assert_eq!(parse_size(text), want.map_err(str::to_owned), "{text}");
@@ -319,9 +360,16 @@ mod tests {
             ("12ns", 12),
         ];
         for (text, want) in ok {
-            assert_eq!(parse_duration(text), Ok(Duration::from_nanos(want)), "{text}");
+            assert_eq!(
+                parse_duration(text),
+                Ok(Duration::from_nanos(want)),
+                "{text}"
+            );
         }
-        assert_eq!(parse_duration("1.5s"), Err("unsupported time suffix: .5s".to_owned()));
+        assert_eq!(
+            parse_duration("1.5s"),
+            Err("unsupported time suffix: .5s".to_owned())
+        );
         for bad in ["", "-1", "5x", "99999999999999999999"] {
             assert!(parse_duration(bad).is_err(), "{bad}");
         }

@@ -66,11 +66,24 @@ impl LocalTime {
 
 /// Seconds since 1970-01-01T00:00:00Z of a UTC date; `None` if a field is out of its range.
 #[must_use]
-pub fn unix_from_utc(year: i64, month: u32, day: u32, hour: u32, minute: u32, second: u32) -> Option<i64> {
+pub fn unix_from_utc(
+    year: i64,
+    month: u32,
+    day: u32,
+    hour: u32,
+    minute: u32,
+    second: u32,
+) -> Option<i64> {
     const DAYS: [u32; 12] = [31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31];
     let leap = (year % 4 == 0 && year % 100 != 0) || year % 400 == 0;
     let in_month = *DAYS.get(month.checked_sub(1)? as usize)? + u32::from(leap && month == 2);
-    if !(0..=9_999).contains(&year) || day == 0 || day > in_month || hour > 23 || minute > 59 || second > 59 {
+    if !(0..=9_999).contains(&year)
+        || day == 0
+        || day > in_month
+        || hour > 23
+        || minute > 59
+        || second > 59
+    {
         return None;
     }
     let y = if month <= 2 { year - 1 } else { year };
@@ -88,7 +101,13 @@ pub fn unix_from_utc(year: i64, month: u32, day: u32, hour: u32, minute: u32, se
 pub fn clock(now: SystemTime) -> String {
     let since = now.duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
     let t = LocalTime::from_unix(i64::try_from(since.as_secs()).unwrap_or(0));
-    format!("{:02}:{:02}:{:02}.{:06}", t.hour, t.minute, t.second, since.subsec_micros())
+    format!(
+        "{:02}:{:02}:{:02}.{:06}",
+        t.hour,
+        t.minute,
+        t.second,
+        since.subsec_micros()
+    )
 }
 
 fn local(seconds: i64) -> Option<LocalTime> {
@@ -126,14 +145,26 @@ mod tests {
         for (unix, text) in cases {
             let t = LocalTime::utc_from_unix(unix);
             assert_eq!(t.date_time(), text);
-            assert_eq!(unix_from_utc(t.year, t.month, t.day, t.hour, t.minute, t.second), Some(unix));
+            assert_eq!(
+                unix_from_utc(t.year, t.month, t.day, t.hour, t.minute, t.second),
+                Some(unix)
+            );
         }
-        assert_eq!(LocalTime::utc_from_unix(-1).date_time(), "1969-12-31 23:59:59");
+        assert_eq!(
+            LocalTime::utc_from_unix(-1).date_time(),
+            "1969-12-31 23:59:59"
+        );
     }
 
     #[test]
     fn impossible_dates_are_refused() {
-        for (y, m, d) in [(2021, 2, 29), (2020, 13, 1), (2020, 0, 1), (2020, 4, 31), (2020, 1, 0)] {
+        for (y, m, d) in [
+            (2021, 2, 29),
+            (2020, 13, 1),
+            (2020, 0, 1),
+            (2020, 4, 31),
+            (2020, 1, 0),
+        ] {
             assert_eq!(unix_from_utc(y, m, d, 0, 0, 0), None, "{y}-{m}-{d}");
         }
         assert_eq!(unix_from_utc(2020, 1, 1, 24, 0, 0), None);

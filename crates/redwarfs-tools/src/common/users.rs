@@ -24,7 +24,9 @@ fn parse_id(text: &str, kind: &str, lookup: fn(&str) -> Option<u32>) -> Result<u
         return Err(format!("empty {kind} name"));
     }
     if text.bytes().all(|b| b.is_ascii_digit()) {
-        return text.parse().map_err(|_| format!("{kind} id out of range [0..4294967295]"));
+        return text
+            .parse()
+            .map_err(|_| format!("{kind} id out of range [0..4294967295]"));
     }
     lookup(text).ok_or_else(|| format!("unknown {kind}"))
 }
@@ -39,7 +41,13 @@ fn user_id(name: &str) -> Option<u32> {
         let mut found = std::ptr::null_mut();
         // SAFETY: every pointer is valid for the call and the length is that of the buffer.
         let rc = unsafe {
-            libc::getpwnam_r(name.as_ptr(), entry.as_mut_ptr(), buffer.as_mut_ptr(), buffer.len(), &raw mut found)
+            libc::getpwnam_r(
+                name.as_ptr(),
+                entry.as_mut_ptr(),
+                buffer.as_mut_ptr(),
+                buffer.len(),
+                &raw mut found,
+            )
         };
         if rc == 0 && !found.is_null() {
             // SAFETY: `found` points to `entry`, which the call has filled.
@@ -56,7 +64,13 @@ fn group_id(name: &str) -> Option<u32> {
         let mut found = std::ptr::null_mut();
         // SAFETY: every pointer is valid for the call and the length is that of the buffer.
         let rc = unsafe {
-            libc::getgrnam_r(name.as_ptr(), entry.as_mut_ptr(), buffer.as_mut_ptr(), buffer.len(), &raw mut found)
+            libc::getgrnam_r(
+                name.as_ptr(),
+                entry.as_mut_ptr(),
+                buffer.as_mut_ptr(),
+                buffer.len(),
+                &raw mut found,
+            )
         };
         if rc == 0 && !found.is_null() {
             // SAFETY: `found` points to `entry`, which the call has filled.
