@@ -12,13 +12,17 @@
 //! | [`history`] | the HISTORY payload |
 //! | [`block_header`] | the small structs in front of FLAC and Rice++ payloads |
 //! | [`fsst`] | string compression of the name and symlink tables |
+//! | [`frozen`] | the bit-packed encoding of the metadata |
+//! | [`metadata`] | the metadata: model, in-place view, packing, checks |
 #![forbid(unsafe_code)]
 
 pub mod block_header;
 pub mod error;
+pub mod frozen;
 pub mod fsst;
 pub mod history;
 pub mod ids;
+pub mod metadata;
 pub mod section;
 pub mod thrift;
 

@@ -1,0 +1,22 @@
+//! Frozen2: the bit-packed encoding of the METADATA_V2 section (format chapter 03).
+//!
+//! A value of a fixed type tree is stored as bits; a [`Schema`] says where each member lies and
+//! how wide it is. The type tree itself is described once, by implementations of [`Value`]
+//! (structs get theirs from the `frozen_struct!` macro), and serves three purposes:
+//!
+//! * [`Value::shape`] resolves a schema against the type: the result is a tree of [`Node`]s with
+//!   the position and width of every member, so that reading needs no further look-ups;
+//! * [`Value::read`] makes an owned value from bits;
+//! * [`Value::measure`] and [`Value::write`] freeze one with minimal widths (section 6.3).
+
+mod bits;
+mod freezer;
+mod schema;
+mod value;
+
+pub use bits::{BitSource, load_bits};
+pub use freezer::{Frozen, freeze_value};
+pub use schema::{Field, Layout, Schema};
+pub use value::{Kid, MAX_DEPTH, Measure, Node, Pos, Shaper, Sink, Value};
+
+pub(crate) use value::{element, frozen_struct, list_of, lists, locate};

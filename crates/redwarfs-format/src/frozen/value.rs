@@ -1,0 +1,754 @@
+//! The type tree: how each kind of value is resolved, read, measured and written.
+
+use std::borrow::Borrow;
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::bits::{BitSource, store_bits};
+use super::schema::{Layout, Schema};
+use crate::error::{Error, Result};
+
+/// Deepest nesting of the types in use, a guard for hand-written implementations of [`Value`].
+pub const MAX_DEPTH: usize = 16;
+
+/// Position of an object: byte part and additional bit offset (section 2).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Pos {
+    /// Byte offset from the start of the data; distances refer to it.
+    pub byte: u64,
+    /// Bit offset relative to `byte`; may exceed 7.
+    pub bit: u64,
+}
+
+impl Pos {
+    /// Position of a member of the object at this position.
+    #[inline]
+    #[must_use]
+    pub fn member(self, kid: &Kid) -> Pos {
+        Pos {
+            byte: self.byte.saturating_add(u64::from(kid.byte)),
+            bit: self.bit.saturating_add(u64::from(kid.bit)),
+        }
+    }
+
+    /// Absolute bit address; saturates, which is outside of any data.
+    #[inline]
+    #[must_use]
+    pub fn address(self) -> u64 {
+        self.byte.saturating_mul(8).saturating_add(self.bit)
+    }
+}
+
+/// One place of the type tree: its width and the positions of its members.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Node {
+    /// Number of bits occupied.
+    pub bits: u32,
+    /// Number of bytes occupied, 0 if bit-packed.
+    pub size: u32,
+    /// Members in the order of the type's definition; distance, count, item for lists.
+    pub kids: Vec<Kid>,
+    /// All elements of this list have been measured once and cannot change any more.
+    settled: bool,
+}
+
+/// A member of a composite [`Node`].
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Kid {
+    /// Member id.
+    pub id: i16,
+    /// Byte offset inside the object (0 if the schema gives a bit offset).
+    pub byte: u32,
+    /// Bit offset inside the object (0 if the schema gives a byte offset).
+    pub bit: u32,
+    /// The member itself; the empty layout if the schema omits it.
+    pub node: Node,
+}
+
+impl Node {
+    /// The member with this id.
+    #[must_use]
+    pub fn kid(&self, id: i16) -> Option<&Kid> {
+        self.kids.iter().find(|k| k.id == id)
+    }
+
+    /// Widens the node to `bits` if it is narrower.
+    pub fn grow(&mut self, bits: u32, m: &mut Measure) {
+        if bits > self.bits {
+            self.bits = bits;
+            m.changed = true;
+        }
+    }
+}
+
+/// Resolves a schema against types.
+#[derive(Debug)]
+pub struct Shaper<'a> {
+    schema: &'a Schema,
+}
+
+impl<'a> Shaper<'a> {
+    /// A resolver for one schema.
+    #[must_use]
+    pub fn new(schema: &'a Schema) -> Self {
+        Self { schema }
+    }
+
+    /// Node of an integer or boolean.
+    ///
+    /// # Errors
+    /// `Corrupt` if the layout is wider than `max_bits`.
+    pub fn scalar(&self, layout: Option<&Layout>, max_bits: u32) -> Result<Node> {
+        let Some(layout) = layout else {
+            return Ok(Node::default());
+        };
+        if u32::from(layout.bits) > max_bits || layout.size > max_bits.div_ceil(8) {
+            return Err(Error::corrupt(format!(
+                "metadata schema: integer of {} bits in {} bytes where at most {max_bits} bits are possible",
+                layout.bits, layout.size
+            )));
+        }
+        Ok(Node {
+            bits: u32::from(layout.bits),
+            size: layout.size,
+            ..Node::default()
+        })
+    }
+
+    /// Node of a value with members, given their ids and resolvers.
+    ///
+    /// # Errors
+    /// Those of the members.
+    pub fn composite(&self, layout: Option<&Layout>, members: &[Member<'a>]) -> Result<Node> {
+        let mut kids = Vec::with_capacity(members.len());
+        for &(id, shape) in members {
+            let field = layout.and_then(|l| l.field(id));
+            let inner = field.and_then(|f| self.schema.layouts.get(usize::from(f.layout_id)));
+            let offset = field.map_or(0, |f| i32::from(f.offset));
+            let (byte, bit) = if offset >= 0 {
+                (offset.unsigned_abs(), 0)
+            } else {
+                (0, offset.unsigned_abs())
+            };
+            kids.push(Kid {
+                id,
+                byte,
+                bit,
+                node: shape(self, inner)?,
+            });
+        }
+        let (bits, size) = layout.map_or((0, 0), |l| (u32::from(l.bits), l.size));
+        Ok(Node {
+            bits,
+            size,
+            kids,
+            settled: false,
+        })
+    }
+
+    /// The root node of a value of type `T`.
+    ///
+    /// # Errors
+    /// `Corrupt` if the schema does not suit the type.
+    pub fn root<T: Value>(&self) -> Result<Node> {
+        T::shape(self, self.schema.layouts.get(usize::from(self.schema.root)))
+    }
+}
+
+/// Id of a member and the function that resolves it.
+pub type Member<'a> = (i16, fn(&Shaper<'a>, Option<&Layout>) -> Result<Node>);
+
+/// State of one layout pass (section 6.3).
+#[derive(Debug, Default)]
+pub struct Measure {
+    pub(super) cursor: u64,
+    pub(super) changed: bool,
+}
+
+impl Measure {
+    /// Takes an area; returns its distance from `base` and its start.
+    fn take(&mut self, size: u64, base: u64, align: u64) -> (u64, u64) {
+        if size == 0 {
+            return (0, self.cursor);
+        }
+        self.cursor += align - 1;
+        let start = self.cursor;
+        self.cursor += size;
+        (start.saturating_sub(base), start)
+    }
+
+    /// Gives member `kid` the bit offset `at` if it occupies bits; returns the next free bit.
+    pub(crate) fn place(kid: &mut Kid, at: u32) -> u32 {
+        if kid.node.bits == 0 {
+            return at;
+        }
+        kid.bit = at;
+        at + kid.node.bits
+    }
+}
+
+/// Output of the final pass.
+#[derive(Debug, Default)]
+pub struct Sink {
+    pub(super) out: Vec<u8>,
+}
+
+impl Sink {
+    fn put(&mut self, pos: Pos, width: u32, value: u64) {
+        store_bits(&mut self.out, pos.address(), width, value);
+    }
+
+    fn take(&mut self, size: u64, base: u64, align: u64) -> (u64, u64) {
+        let cursor = self.out.len() as u64;
+        if size == 0 {
+            return (0, cursor);
+        }
+        let start = cursor.next_multiple_of(align);
+        self.out.resize((start + size) as usize, 0);
+        (start.saturating_sub(base), start)
+    }
+}
+
+/// A type that can be stored.
+pub trait Value: Sized {
+    /// True if no value of this type owns an area, so that measuring it once is enough.
+    const FLAT: bool;
+
+    /// Resolves the layout of a place of this type; `None` is the empty layout.
+    ///
+    /// # Errors
+    /// `Corrupt` if the layout does not suit the type.
+    fn shape(shaper: &Shaper<'_>, layout: Option<&Layout>) -> Result<Node>;
+
+    /// Reads the value at `pos`.
+    ///
+    /// # Errors
+    /// `Corrupt` if a part lies outside of the data.
+    fn read(source: &BitSource<'_>, node: &Node, pos: Pos) -> Result<Self>;
+
+    /// Widens `node` for this value in an object whose byte part is `base`.
+    fn measure(&self, m: &mut Measure, node: &mut Node, base: u64);
+
+    /// Writes the value at `pos`.
+    fn write(&self, sink: &mut Sink, node: &Node, pos: Pos);
+
+    /// Node without any width, the start of measuring.
+    ///
+    /// # Errors
+    /// None in practice: the empty layout suits every type.
+    fn blank() -> Result<Node> {
+        Self::shape(&Shaper::new(&Schema::default()), None)
+    }
+}
+
+macro_rules! unsigned {
+    ($($ty:ty),*) => {$(
+        impl Value for $ty {
+            const FLAT: bool = true;
+            fn shape(shaper: &Shaper<'_>, layout: Option<&Layout>) -> Result<Node> {
+                shaper.scalar(layout, <$ty>::BITS)
+            }
+            #[inline]
+            #[allow(clippy::cast_possible_truncation, reason = "shape() limits the width")]
+            fn read(source: &BitSource<'_>, node: &Node, pos: Pos) -> Result<Self> {
+                Ok(source.load(pos.address(), node.bits)? as $ty)
+            }
+            #[inline]
+            fn measure(&self, m: &mut Measure, node: &mut Node, _base: u64) {
+                node.grow(<$ty>::BITS - self.leading_zeros(), m);
+            }
+            #[inline]
+            fn write(&self, sink: &mut Sink, node: &Node, pos: Pos) {
+                sink.put(pos, node.bits, u64::from(*self));
+            }
+        }
+    )*};
+}
+unsigned!(u8, u32, u64);
+
+impl Value for bool {
+    const FLAT: bool = true;
+
+    fn shape(shaper: &Shaper<'_>, layout: Option<&Layout>) -> Result<Node> {
+        shaper.scalar(layout, 64)
+    }
+
+    fn read(source: &BitSource<'_>, node: &Node, pos: Pos) -> Result<Self> {
+        Ok(source.load(pos.address(), node.bits.min(1))? != 0)
+    }
+
+    fn measure(&self, m: &mut Measure, node: &mut Node, _base: u64) {
+        node.grow(u32::from(*self), m);
+    }
+
+    fn write(&self, sink: &mut Sink, node: &Node, pos: Pos) {
+        sink.put(pos, node.bits, u64::from(*self));
+    }
+}
+
+impl<T: Value> Value for Option<T> {
+    const FLAT: bool = T::FLAT;
+
+    fn shape(shaper: &Shaper<'_>, layout: Option<&Layout>) -> Result<Node> {
+        shaper.composite(
+            layout,
+            &[(1, |s, l| bool::shape(s, l)), (2, |s, l| T::shape(s, l))],
+        )
+    }
+
+    fn read(source: &BitSource<'_>, node: &Node, pos: Pos) -> Result<Self> {
+        let [isset, value] = &node.kids[..] else {
+            return Ok(None);
+        };
+        if bool::read(source, &isset.node, pos.member(isset))? {
+            T::read(source, &value.node, pos.member(value)).map(Some)
+        } else {
+            Ok(None)
+        }
+    }
+
+    fn measure(&self, m: &mut Measure, node: &mut Node, base: u64) {
+        let [isset, value] = &mut node.kids[..] else {
+            return;
+        };
+        self.is_some().measure(m, &mut isset.node, base);
+        let mut end = Measure::place(isset, 0);
+        if let Some(inner) = self {
+            inner.measure(m, &mut value.node, base);
+            end = Measure::place(value, end);
+        }
+        node.grow(end, m);
+    }
+
+    fn write(&self, sink: &mut Sink, node: &Node, pos: Pos) {
+        let [isset, value] = &node.kids[..] else {
+            return;
+        };
+        self.is_some().write(sink, &isset.node, pos.member(isset));
+        if let Some(inner) = self {
+            inner.write(sink, &value.node, pos.member(value));
+        }
+    }
+}
+
+impl<A: Value, B: Value> Value for (A, B) {
+    const FLAT: bool = A::FLAT && B::FLAT;
+
+    fn shape(shaper: &Shaper<'_>, layout: Option<&Layout>) -> Result<Node> {
+        shaper.composite(
+            layout,
+            &[(1, |s, l| A::shape(s, l)), (2, |s, l| B::shape(s, l))],
+        )
+    }
+
+    fn read(source: &BitSource<'_>, node: &Node, pos: Pos) -> Result<Self> {
+        let [a, b] = &node.kids[..] else {
+            return Err(Error::corrupt("metadata pair without members"));
+        };
+        Ok((
+            A::read(source, &a.node, pos.member(a))?,
+            B::read(source, &b.node, pos.member(b))?,
+        ))
+    }
+
+    fn measure(&self, m: &mut Measure, node: &mut Node, base: u64) {
+        let [a, b] = &mut node.kids[..] else { return };
+        self.0.measure(m, &mut a.node, base);
+        let end = Measure::place(a, 0);
+        self.1.measure(m, &mut b.node, base);
+        let end = Measure::place(b, end);
+        node.grow(end, m);
+    }
+
+    fn write(&self, sink: &mut Sink, node: &Node, pos: Pos) {
+        let [a, b] = &node.kids[..] else { return };
+        self.0.write(sink, &a.node, pos.member(a));
+        self.1.write(sink, &b.node, pos.member(b));
+    }
+}
+
+/// Where the elements of a list are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Area {
+    /// Number of elements.
+    pub(crate) count: u64,
+    /// First byte of the elements.
+    pub(crate) start: u64,
+}
+
+/// Distance, count and item of a list or string node.
+fn list_kids(node: &Node) -> Option<(&Kid, &Kid, Option<&Kid>)> {
+    match &node.kids[..] {
+        [d, c] => Some((d, c, None)),
+        [d, c, item] => Some((d, c, Some(item))),
+        _ => None,
+    }
+}
+
+/// Locates and bounds the elements of the list at `pos` (section 4.3).
+pub(crate) fn locate(source: &BitSource<'_>, node: &Node, pos: Pos) -> Result<Area> {
+    let Some((distance, count, item)) = list_kids(node) else {
+        return Ok(Area {
+            count: 0,
+            start: pos.byte,
+        });
+    };
+    let n = source.load(pos.member(count).address(), count.node.bits)?;
+    if n == 0 {
+        return Ok(Area {
+            count: 0,
+            start: pos.byte,
+        });
+    }
+    let d = source.load(pos.member(distance).address(), distance.node.bits)?;
+    let outside = || Error::corrupt("metadata list lies outside of the data");
+    let start = pos.byte.checked_add(d).ok_or_else(outside)?;
+    let bytes = match item.map(|i| (i.node.size, i.node.bits)) {
+        None => n,
+        Some((0, 0)) => {
+            if n > source.widthless_limit() {
+                return Err(Error::Limit(format!(
+                    "metadata list of {n} elements without content"
+                )));
+            }
+            return Ok(Area { count: n, start });
+        }
+        Some((0, bits)) => n
+            .checked_mul(u64::from(bits))
+            .ok_or_else(outside)?
+            .div_ceil(8),
+        Some((size, _)) => n.checked_mul(u64::from(size)).ok_or_else(outside)?,
+    };
+    match start.checked_add(bytes) {
+        Some(end) if end <= source.bit_len() / 8 => Ok(Area { count: n, start }),
+        _ => Err(outside()),
+    }
+}
+
+/// Position of element `i` of a list area.
+#[inline]
+pub(crate) fn element(area: Area, item: &Node, i: u64) -> Pos {
+    if item.size > 0 {
+        Pos {
+            byte: area
+                .start
+                .saturating_add(i.saturating_mul(u64::from(item.size))),
+            bit: 0,
+        }
+    } else {
+        Pos {
+            byte: area.start,
+            bit: i.saturating_mul(u64::from(item.bits)),
+        }
+    }
+}
+
+pub(crate) fn shape_list<T: Value>(shaper: &Shaper<'_>, layout: Option<&Layout>) -> Result<Node> {
+    shaper.composite(
+        layout,
+        &[
+            (1, |s, l| u64::shape(s, l)),
+            (2, |s, l| u64::shape(s, l)),
+            (3, |s, l| T::shape(s, l)),
+        ],
+    )
+}
+
+pub(crate) fn read_list<T: Value>(
+    source: &BitSource<'_>,
+    node: &Node,
+    pos: Pos,
+    mut each: impl FnMut(T),
+) -> Result<()> {
+    let area = locate(source, node, pos)?;
+    let Some((_, _, Some(item))) = list_kids(node) else {
+        return Ok(());
+    };
+    for i in 0..area.count {
+        each(T::read(source, &item.node, element(area, &item.node, i))?);
+    }
+    Ok(())
+}
+
+pub(crate) fn measure_list<T: Value>(
+    items: impl ExactSizeIterator<Item = impl Borrow<T>>,
+    m: &mut Measure,
+    node: &mut Node,
+    base: u64,
+    align: u64,
+) {
+    let settled = node.settled;
+    let [distance, count, item] = &mut node.kids[..] else {
+        return;
+    };
+    let n = items.len() as u64;
+    n.measure(m, &mut count.node, base);
+    let end = Measure::place(count, 0);
+    if n > 0 {
+        let size = (n * u64::from(item.node.bits)).div_ceil(8);
+        let (d, start) = m.take(size, base, align);
+        d.measure(m, &mut distance.node, base);
+        if !settled {
+            for value in items {
+                value.borrow().measure(m, &mut item.node, start);
+            }
+        }
+    }
+    let end = Measure::place(distance, end);
+    node.grow(end, m);
+    node.settled = T::FLAT && n > 0;
+}
+
+pub(crate) fn write_list<T: Value>(
+    items: impl ExactSizeIterator<Item = impl Borrow<T>>,
+    sink: &mut Sink,
+    node: &Node,
+    pos: Pos,
+    align: u64,
+) {
+    let Some((distance, count, Some(item))) = list_kids(node) else {
+        return;
+    };
+    let n = items.len() as u64;
+    n.write(sink, &count.node, pos.member(count));
+    let size = (n * u64::from(item.node.bits)).div_ceil(8);
+    let (d, start) = sink.take(size, pos.byte, align);
+    d.write(sink, &distance.node, pos.member(distance));
+    if item.node.bits > 0 {
+        let area = Area { count: n, start };
+        for (i, value) in (0u64..).zip(items) {
+            value
+                .borrow()
+                .write(sink, &item.node, element(area, &item.node, i));
+        }
+    }
+}
+
+/// Strings are byte strings (section 4.4).
+impl Value for Vec<u8> {
+    const FLAT: bool = false;
+
+    fn shape(shaper: &Shaper<'_>, layout: Option<&Layout>) -> Result<Node> {
+        shaper.composite(
+            layout,
+            &[(1, |s, l| u64::shape(s, l)), (2, |s, l| u64::shape(s, l))],
+        )
+    }
+
+    fn read(source: &BitSource<'_>, node: &Node, pos: Pos) -> Result<Self> {
+        let area = locate(source, node, pos)?;
+        if area.count == 0 {
+            return Ok(Vec::new());
+        }
+        Ok(source.bytes(area.start, area.count)?.to_vec())
+    }
+
+    fn measure(&self, m: &mut Measure, node: &mut Node, base: u64) {
+        if self.is_empty() {
+            return;
+        }
+        let [distance, count] = &mut node.kids[..] else {
+            return;
+        };
+        let (d, _) = m.take(self.len() as u64, base, 1);
+        d.measure(m, &mut distance.node, base);
+        let end = Measure::place(distance, 0);
+        (self.len() as u64).measure(m, &mut count.node, base);
+        let end = Measure::place(count, end);
+        node.grow(end, m);
+    }
+
+    fn write(&self, sink: &mut Sink, node: &Node, pos: Pos) {
+        let [distance, count] = &node.kids[..] else {
+            return;
+        };
+        let start = sink.out.len() as u64;
+        if !self.is_empty() {
+            sink.out.extend_from_slice(self);
+            (start - pos.byte).write(sink, &distance.node, pos.member(distance));
+            (self.len() as u64).write(sink, &count.node, pos.member(count));
+        }
+    }
+}
+
+/// Implements [`Value`] for lists of the given element types.
+///
+/// A blanket implementation is not possible because a list of bytes is a string.
+macro_rules! list_of {
+    ($($ty:ty),* $(,)?) => {$(
+        impl $crate::frozen::Value for Vec<$ty> {
+            const FLAT: bool = false;
+            fn shape(
+                shaper: &$crate::frozen::Shaper<'_>,
+                layout: Option<&$crate::frozen::Layout>,
+            ) -> $crate::error::Result<$crate::frozen::Node> {
+                $crate::frozen::lists::shape::<$ty>(shaper, layout)
+            }
+            fn read(
+                source: &$crate::frozen::BitSource<'_>,
+                node: &$crate::frozen::Node,
+                pos: $crate::frozen::Pos,
+            ) -> $crate::error::Result<Self> {
+                let mut out = Vec::new();
+                $crate::frozen::lists::read::<$ty>(source, node, pos, |v| out.push(v))?;
+                Ok(out)
+            }
+            fn measure(
+                &self,
+                m: &mut $crate::frozen::Measure,
+                node: &mut $crate::frozen::Node,
+                base: u64,
+            ) {
+                $crate::frozen::lists::measure::<$ty>(self.iter(), m, node, base, 1);
+            }
+            fn write(
+                &self,
+                sink: &mut $crate::frozen::Sink,
+                node: &$crate::frozen::Node,
+                pos: $crate::frozen::Pos,
+            ) {
+                $crate::frozen::lists::write::<$ty>(self.iter(), sink, node, pos, 1);
+            }
+        }
+    )*};
+}
+pub(crate) use list_of;
+
+list_of!(u32, u64, Vec<u8>);
+
+/// What `list_of!` expands to.
+pub(crate) mod lists {
+    pub(crate) use super::{
+        measure_list as measure, read_list as read, shape_list as shape, write_list as write,
+    };
+}
+
+impl Value for BTreeSet<Vec<u8>> {
+    const FLAT: bool = false;
+
+    fn shape(shaper: &Shaper<'_>, layout: Option<&Layout>) -> Result<Node> {
+        shape_list::<Vec<u8>>(shaper, layout)
+    }
+
+    fn read(source: &BitSource<'_>, node: &Node, pos: Pos) -> Result<Self> {
+        let mut out = BTreeSet::new();
+        read_list(source, node, pos, |v| {
+            out.insert(v);
+        })?;
+        Ok(out)
+    }
+
+    fn measure(&self, m: &mut Measure, node: &mut Node, base: u64) {
+        measure_list::<Vec<u8>>(self.iter(), m, node, base, 1);
+    }
+
+    fn write(&self, sink: &mut Sink, node: &Node, pos: Pos) {
+        write_list::<Vec<u8>>(self.iter(), sink, node, pos, 1);
+    }
+}
+
+macro_rules! map_to {
+    ($value:ty, $align:literal) => {
+        impl Value for BTreeMap<u32, $value> {
+            const FLAT: bool = false;
+            fn shape(shaper: &Shaper<'_>, layout: Option<&Layout>) -> Result<Node> {
+                shape_list::<(u32, $value)>(shaper, layout)
+            }
+            fn read(source: &BitSource<'_>, node: &Node, pos: Pos) -> Result<Self> {
+                let mut out = BTreeMap::new();
+                read_list(source, node, pos, |(k, v)| {
+                    out.insert(k, v);
+                })?;
+                Ok(out)
+            }
+            fn measure(&self, m: &mut Measure, node: &mut Node, base: u64) {
+                let pairs = self.iter().map(|(k, v)| (*k, *v));
+                measure_list::<(u32, $value)>(pairs, m, node, base, $align);
+            }
+            fn write(&self, sink: &mut Sink, node: &Node, pos: Pos) {
+                let pairs = self.iter().map(|(k, v)| (*k, *v));
+                write_list::<(u32, $value)>(pairs, sink, node, pos, $align);
+            }
+        }
+    };
+}
+map_to!(u64, 8);
+map_to!(u32, 4);
+
+/// Declares a struct together with its encoding: ids, types and packing order stand in one table.
+macro_rules! frozen_struct {
+    (
+        $(#[$meta:meta])*
+        pub struct $name:ident {
+            $( $(#[$fmeta:meta])* $id:literal $field:ident : $ty:ty, )*
+        }
+    ) => {
+        $(#[$meta])*
+        #[derive(Debug, Clone, Default, PartialEq, Eq)]
+        pub struct $name {
+            $( $(#[$fmeta])* pub $field: $ty, )*
+        }
+
+        impl $crate::frozen::Value for $name {
+            const FLAT: bool = true $( && <$ty as $crate::frozen::Value>::FLAT )*;
+
+            fn shape(
+                shaper: &$crate::frozen::Shaper<'_>,
+                layout: Option<&$crate::frozen::Layout>,
+            ) -> $crate::error::Result<$crate::frozen::Node> {
+                shaper.composite(
+                    layout,
+                    &[ $( ($id, |s, l| <$ty as $crate::frozen::Value>::shape(s, l)) ),* ],
+                )
+            }
+
+            fn read(
+                source: &$crate::frozen::BitSource<'_>,
+                node: &$crate::frozen::Node,
+                pos: $crate::frozen::Pos,
+            ) -> $crate::error::Result<Self> {
+                let mut value = Self::default();
+                let mut kids = node.kids.iter();
+                $(
+                    if let Some(kid) = kids.next() {
+                        value.$field = $crate::frozen::Value::read(source, &kid.node, pos.member(kid))?;
+                    }
+                )*
+                Ok(value)
+            }
+
+            fn measure(
+                &self,
+                m: &mut $crate::frozen::Measure,
+                node: &mut $crate::frozen::Node,
+                base: u64,
+            ) {
+                let mut end = 0;
+                let mut kids = node.kids.iter_mut();
+                $(
+                    if let Some(kid) = kids.next() {
+                        $crate::frozen::Value::measure(&self.$field, m, &mut kid.node, base);
+                        end = $crate::frozen::Measure::place(kid, end);
+                    }
+                )*
+                node.grow(end, m);
+            }
+
+            fn write(
+                &self,
+                sink: &mut $crate::frozen::Sink,
+                node: &$crate::frozen::Node,
+                pos: $crate::frozen::Pos,
+            ) {
+                let mut kids = node.kids.iter();
+                $(
+                    if let Some(kid) = kids.next()
+                        && kid.node.bits > 0
+                    {
+                        $crate::frozen::Value::write(&self.$field, sink, &kid.node, pos.member(kid));
+                    }
+                )*
+            }
+        }
+    };
+}
+pub(crate) use frozen_struct;

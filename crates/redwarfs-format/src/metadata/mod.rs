@@ -1,0 +1,40 @@
+//! The metadata of an image: model, in-place view, packing and checks (format chapters 04, 05).
+//!
+//! [`MetadataView`] answers questions straight from the bit-packed bytes and is what a reader
+//! uses. [`Metadata`] is the same as an owned value, for building and rewriting.
+
+mod model;
+mod pack;
+mod types;
+mod view;
+
+use crate::error::Result;
+use crate::frozen::freeze_value;
+
+pub use crate::frozen::Frozen;
+pub use model::{
+    Chunk, DirEntry, Directory, FsOptions, InodeData, InodeSizeCache, Metadata,
+    MetadataHistoryEntry, StringTable,
+};
+pub use pack::{Compress, Packing, StringPacking, build_string_table};
+pub use types::{Counts, Extent, FileType, Stat, Timestamp, Totals};
+pub use view::{Extents, MetadataView};
+
+/// Encodes metadata with minimal widths, as the reference does (format chapter 03, section 6.3).
+///
+/// # Errors
+/// `Limit` if something does not fit the encoding.
+pub fn freeze(m: &Metadata) -> Result<Frozen> {
+    freeze_value(m)
+}
+
+/// Decodes metadata into an owned value. Apart from bounds nothing is checked.
+///
+/// # Errors
+/// `Corrupt` if the schema is invalid or something lies outside of the data.
+pub fn thaw(schema: &[u8], data: &[u8]) -> Result<Metadata> {
+    use crate::frozen::{BitSource, Pos, Schema, Shaper, Value};
+    let schema = Schema::parse(schema)?;
+    let root = Shaper::new(&schema).root::<Metadata>()?;
+    Metadata::read(&BitSource::new(data), &root, Pos::default())
+}

@@ -1,0 +1,205 @@
+//! What the view hands out.
+
+use crate::ids::{BlockNo, InodeNo};
+
+/// Type of an inode.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum FileType {
+    /// Directory.
+    Directory,
+    /// Symbolic link.
+    Symlink,
+    /// Regular file.
+    Regular,
+    /// Character device.
+    CharDevice,
+    /// Block device.
+    BlockDevice,
+    /// Named pipe.
+    Fifo,
+    /// Socket.
+    Socket,
+}
+
+impl FileType {
+    /// The bits of `st_mode` that hold the type.
+    pub const MASK: u32 = 0o170_000;
+
+    /// The type in a mode, if it is a known one.
+    #[must_use]
+    pub fn from_mode(mode: u32) -> Option<Self> {
+        Some(match mode & Self::MASK {
+            0o040_000 => Self::Directory,
+            0o120_000 => Self::Symlink,
+            0o100_000 => Self::Regular,
+            0o020_000 => Self::CharDevice,
+            0o060_000 => Self::BlockDevice,
+            0o010_000 => Self::Fifo,
+            0o140_000 => Self::Socket,
+            _ => return None,
+        })
+    }
+
+    /// The type as bits of a mode.
+    #[must_use]
+    pub fn mode_bits(self) -> u32 {
+        match self {
+            Self::Directory => 0o040_000,
+            Self::Symlink => 0o120_000,
+            Self::Regular => 0o100_000,
+            Self::CharDevice => 0o020_000,
+            Self::BlockDevice => 0o060_000,
+            Self::Fifo => 0o010_000,
+            Self::Socket => 0o140_000,
+        }
+    }
+
+    /// Position of the type in the order of inode numbers, 0 to 4.
+    #[must_use]
+    pub fn rank(self) -> u8 {
+        match self {
+            Self::Directory => 0,
+            Self::Symlink => 1,
+            Self::Regular => 2,
+            Self::CharDevice | Self::BlockDevice => 3,
+            Self::Fifo | Self::Socket => 4,
+        }
+    }
+}
+
+/// A point in time.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Timestamp {
+    /// Seconds since 1970, negative before.
+    pub sec: i64,
+    /// Nanoseconds after `sec`, below 10^9.
+    pub nsec: u32,
+}
+
+/// Attributes of an inode (format chapter 04, section 9.5).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Stat {
+    /// Inode number as in the image: the root is 0.
+    pub ino: InodeNo,
+    /// Type and permissions.
+    pub mode: u32,
+    /// Link count; 1 for everything but regular files.
+    pub nlink: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Device number for devices, in the encoding of the system that wrote the image; else 0.
+    pub rdev: u64,
+    /// Bytes of a regular file or symlink target, number of entries of a directory, else 0.
+    pub size: u64,
+    /// `size` without holes.
+    pub allocated: u64,
+    /// Access time.
+    pub atime: Timestamp,
+    /// Modification time.
+    pub mtime: Timestamp,
+    /// Change time.
+    pub ctime: Timestamp,
+}
+
+impl Stat {
+    /// `st_blocks`: allocated size in units of 512 bytes.
+    #[must_use]
+    pub fn blocks(&self) -> u64 {
+        self.allocated.div_ceil(512)
+    }
+
+    /// Type of the inode, `None` if the mode has an unknown one.
+    #[must_use]
+    pub fn file_type(&self) -> Option<FileType> {
+        FileType::from_mode(self.mode)
+    }
+}
+
+/// Sizes of the whole file system (section 10).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Totals {
+    /// Sizes of all regular inodes and symlink targets.
+    pub size: u64,
+    /// The same without holes.
+    pub allocated: u64,
+    /// Size that further links to inodes would take if they were copies.
+    pub hardlink_size: u64,
+}
+
+/// Numbers of things in an image.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Counts {
+    /// All inodes.
+    pub inodes: u32,
+    /// Directory entries, the root's included.
+    pub entries: u32,
+    /// Directory inodes.
+    pub directories: u32,
+    /// Symlink inodes.
+    pub symlinks: u32,
+    /// Regular inodes.
+    pub files: u32,
+    /// Character and block devices.
+    pub devices: u32,
+    /// Fifos and sockets.
+    pub others: u32,
+    /// First symlink inode (L).
+    pub symlink_offset: u32,
+    /// First regular inode (R).
+    pub file_offset: u32,
+    /// First device inode (D).
+    pub device_offset: u32,
+    /// First fifo or socket inode (O).
+    pub other_offset: u32,
+    /// Chunks.
+    pub chunks: u32,
+    /// Distinct file contents.
+    pub contents: u32,
+    /// Regular inodes whose content belongs to them alone.
+    pub unique_files: u32,
+    /// Regular inodes that share their content with others.
+    pub shared_files: u32,
+    /// Strings in the name table.
+    pub names: u32,
+    /// Strings in the table of symlink targets.
+    pub symlink_targets: u32,
+    /// Different owners.
+    pub uids: u32,
+    /// Different groups.
+    pub gids: u32,
+    /// Different modes.
+    pub modes: u32,
+}
+
+/// A piece of a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Extent {
+    /// Bytes of a block.
+    Data {
+        /// The block.
+        block: BlockNo,
+        /// First byte in the uncompressed block.
+        offset: u32,
+        /// Number of bytes.
+        size: u32,
+    },
+    /// Zeros that are stored nowhere.
+    Hole {
+        /// Number of bytes, below 2^63.
+        size: u64,
+    },
+}
+
+impl Extent {
+    /// Number of bytes of the file that the extent covers.
+    #[must_use]
+    pub fn size(&self) -> u64 {
+        match *self {
+            Self::Data { size, .. } => u64::from(size),
+            Self::Hole { size } => size,
+        }
+    }
+}
