@@ -165,10 +165,12 @@ pub struct Measure {
 }
 
 impl Measure {
-    /// Takes an area; returns its distance from `base` and its start.
+    /// Takes an area; returns its distance from `base` and its start. An area of 0 bytes is at
+    /// `base`; in the first passes, when the width of elements is not known yet, their strings
+    /// are measured from there, and the widths found then remain.
     fn take(&mut self, size: u64, base: u64, align: u64) -> (u64, u64) {
         if size == 0 {
-            return (0, self.cursor);
+            return (0, base);
         }
         self.cursor += align - 1;
         let start = self.cursor;
