@@ -1,1 +1,39 @@
-//! Sections.
+//! The container: section headers and hashes, the section index, opening an image and finding
+//! one inside a larger file (format chapter 01).
+//!
+//! Files are accessed through a [`ReadAt`] function, so this module works on anything that can
+//! be read by position.
+
+mod container;
+mod header;
+mod index;
+mod locate;
+
+pub use container::{Container, IndexState, Section};
+pub use header::{CompressionId, SectionHasher, SectionHeader, SectionType, Version};
+pub use index::encode_section_index;
+pub use locate::{locate_image, locate_image_from};
+
+/// Fills the buffer with the bytes at an absolute file offset, or fails. A file that ends too
+/// early is an error of kind `UnexpectedEof`.
+pub type ReadAt<'a> = dyn Fn(u64, &mut [u8]) -> std::io::Result<()> + 'a;
+
+/// What every image starts with.
+pub const MAGIC: [u8; 6] = *b"DWARFS";
+/// The only major version there is.
+pub const MAJOR: u8 = 2;
+/// Minor version that is written.
+pub const WRITTEN_MINOR: u8 = 5;
+/// Highest minor version that is read. It is announced but has no content of its own yet.
+pub const MAX_MINOR: u8 = 6;
+/// First minor version with 64-byte section headers.
+const FIRST_V2_MINOR: u8 = 2;
+/// First minor version that may have a section index.
+const FIRST_INDEX_MINOR: u8 = 4;
+/// Length of the file header, and of each section header, of images with minor version 0 or 1.
+const V1_HEADER_LEN: usize = 8;
+
+#[cfg(test)]
+mod golden_tests;
+#[cfg(test)]
+pub(crate) mod tests;

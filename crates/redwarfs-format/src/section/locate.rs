@@ -1,0 +1,183 @@
+use super::header::V1Header;
+use super::{FIRST_V2_MINOR, MAGIC, MAJOR, ReadAt, SectionHeader, SectionType, V1_HEADER_LEN};
+use crate::error::{Error, Result};
+
+/// Bytes examined at a time. This is all the memory a search needs.
+const WINDOW: usize = 1 << 20;
+/// Magic and major version.
+const PATTERN: [u8; 7] = [
+    MAGIC[0], MAGIC[1], MAGIC[2], MAGIC[3], MAGIC[4], MAGIC[5], MAJOR,
+];
+/// Bytes that a candidate needs to be judged. Windows overlap by one less, so that each
+/// candidate is complete in some window.
+const CANDIDATE: usize = SectionHeader::LEN;
+/// Highest compression id that existed when images had no magic in section headers.
+const MAX_V1_COMPRESSION: u16 = 4;
+
+/// Finds the first image in a file of `file_size` bytes and returns its offset.
+///
+/// A match needs, besides magic and version, a plausible second section (format chapter 01
+/// section 6). Positions that fail are passed over one by one, so a false match never hides an
+/// image. Memory is constant; time is linear in the file size, because a candidate costs one
+/// small read, wherever its length points.
+///
+/// # Errors
+/// [`Error::NotAnImage`] if there is none; [`Error::Io`] if reading fails.
+pub fn locate_image(file_size: u64, read: &ReadAt<'_>) -> Result<u64> {
+    locate_image_from(0, file_size, read)
+}
+
+/// Like [`locate_image`], but ignores everything before offset `start`.
+///
+/// # Errors
+/// See [`locate_image`].
+pub fn locate_image_from(start: u64, file_size: u64, read: &ReadAt<'_>) -> Result<u64> {
+    let window_len = usize::try_from(file_size.saturating_sub(start))
+        .unwrap_or(WINDOW)
+        .min(WINDOW);
+    let mut buffer = vec![0; window_len];
+    let mut base = start;
+    while base < file_size {
+        let length = usize::try_from(file_size - base)
+            .unwrap_or(WINDOW)
+            .min(window_len);
+        let window = Window {
+            base,
+            bytes: {
+                let bytes = &mut buffer[..length];
+                read(base, bytes)?;
+                bytes
+            },
+            file_size,
+            read,
+        };
+        let at_end = file_size - base == length as u64;
+        // Candidates in the overlap are left to the next window, where they are complete.
+        let end = if at_end {
+            length
+        } else {
+            length - (CANDIDATE - 1)
+        };
+        let mut from = 0;
+        while let Some(position) = find_pattern(window.bytes, from, end) {
+            if window.is_image(position)? {
+                return Ok(base + position as u64);
+            }
+            from = position + 1;
+        }
+        if at_end {
+            break;
+        }
+        base += end as u64;
+    }
+    Err(Error::NotAnImage("no filesystem found".into()))
+}
+
+/// First occurrence of the pattern that starts in `from..end`.
+fn find_pattern(bytes: &[u8], mut from: usize, end: usize) -> Option<usize> {
+    loop {
+        let skipped = bytes
+            .get(from..end)?
+            .iter()
+            .position(|&byte| byte == PATTERN[0])?;
+        from += skipped;
+        if bytes[from..].starts_with(&PATTERN) {
+            return Some(from);
+        }
+        from += 1;
+    }
+}
+
+struct Window<'w> {
+    /// Absolute offset of the first byte.
+    base: u64,
+    bytes: &'w [u8],
+    file_size: u64,
+    read: &'w ReadAt<'w>,
+}
+
+impl Window<'_> {
+    fn is_image(&self, position: usize) -> Result<bool> {
+        let Some(&minor) = self.bytes.get(position + PATTERN.len()) else {
+            return Ok(false);
+        };
+        let start = self.base + position as u64;
+        if minor < FIRST_V2_MINOR {
+            self.is_v1(start)
+        } else {
+            self.is_v2(start)
+        }
+    }
+
+    fn is_v2(&self, start: u64) -> Result<bool> {
+        let Some(first) = self.v2_header(Some(start))? else {
+            return Ok(false);
+        };
+        if first.number != 0 {
+            return Ok(false);
+        }
+        let next = (start + SectionHeader::LEN as u64).checked_add(first.length);
+        Ok(self
+            .v2_header(next)?
+            .is_some_and(|second| second.version.major == MAJOR && second.number == 1))
+    }
+
+    fn is_v1(&self, start: u64) -> Result<bool> {
+        let at = start + V1_HEADER_LEN as u64;
+        let Some(first) = self.v1_header(at)? else {
+            return Ok(false);
+        };
+        let next = at + V1_HEADER_LEN as u64 + u64::from(first.length);
+        let Some(second) = self.v1_header(next)? else {
+            return Ok(false);
+        };
+        Ok(match first.ty {
+            SectionType::BLOCK => {
+                matches!(
+                    second.ty,
+                    SectionType::BLOCK | SectionType::METADATA_V2_SCHEMA
+                )
+            }
+            SectionType::METADATA_V2_SCHEMA => second.ty == SectionType::METADATA_V2,
+            _ => false,
+        })
+    }
+
+    fn v2_header(&self, at: Option<u64>) -> Result<Option<SectionHeader>> {
+        let mut bytes = [0; SectionHeader::LEN];
+        let Some(at) = at else { return Ok(None) };
+        Ok(self
+            .fetch(at, &mut bytes)?
+            .then(|| SectionHeader::parse(&bytes).ok())
+            .flatten())
+    }
+
+    /// A section header that a v1 image can begin with: neither empty nor with a codec from
+    /// later times.
+    fn v1_header(&self, at: u64) -> Result<Option<V1Header>> {
+        let mut bytes = [0; V1_HEADER_LEN];
+        if !self.fetch(at, &mut bytes)? {
+            return Ok(None);
+        }
+        let header = V1Header::parse(bytes);
+        Ok((header.length > 0 && header.compression.0 <= MAX_V1_COMPRESSION).then_some(header))
+    }
+
+    /// Fills `out` from the window or the file. False if the bytes, and one more, are not
+    /// inside the file: an image does not end with a section header.
+    fn fetch(&self, at: u64, out: &mut [u8]) -> Result<bool> {
+        match at.checked_add(out.len() as u64) {
+            Some(end) if end < self.file_size => {}
+            _ => return Ok(false),
+        }
+        let in_window = at
+            .checked_sub(self.base)
+            .and_then(|offset| usize::try_from(offset).ok())
+            .and_then(|offset| self.bytes.get(offset..)?.get(..out.len()));
+        match in_window {
+            Some(bytes) => out.copy_from_slice(bytes),
+            None => (self.read)(at, out)?,
+        }
+        Ok(true)
+    }
+}
