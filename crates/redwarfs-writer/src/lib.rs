@@ -1,1 +1,32 @@
-//! Placeholder.
+//! Building DwarFS images: a [`Source`] of entries becomes a finished image.
+//!
+//! ```text
+//! source -> tree -> scan (hash equal sizes, similarity) -> order -> segment -> compress -> emit
+//! ```
+//!
+//! The image is a function of input, options and version alone: the number of workers and
+//! their timing never change a byte. File contents are never held in memory as a whole; what
+//! is held is documented at [`tree`](crate::tree) (bytes per entry) and
+//! [`BuildOptions::memory_limit`] (blocks in flight).
+
+mod builder;
+mod error;
+mod hash;
+mod meta;
+mod options;
+mod order;
+mod pipeline;
+mod progress;
+mod scan;
+mod segment;
+mod source;
+pub(crate) mod tree;
+
+pub use builder::{BuildSummary, Builder};
+pub use error::{Error, Result};
+pub use hash::{FileHash, UnknownFileHash};
+pub use options::{BuildOptions, HistoryOptions, ModeTransform, Order, TimeResolution, TimeResolutionError};
+pub use progress::{Counters, Level, Phase, Progress, SilentProgress};
+pub use source::directory::{DirectorySource, EntryFilter, ListReport};
+pub use source::memory::{MemoryNode, MemoryTree, Piece};
+pub use source::{Content, DataExtent, DirItem, FileKind, FileTime, Meta, Source, Stamp};

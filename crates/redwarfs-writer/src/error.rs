@@ -1,0 +1,29 @@
+//! Errors that end a build.
+
+/// Why no image was made. Problems with single inputs are not errors: they are logged, counted
+/// in [`Counters::errors`](crate::Counters::errors) and worked around.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// An option is out of its range, or options contradict each other.
+    #[error("invalid option: {0}")]
+    InvalidOption(String),
+    /// The root of the source cannot be used.
+    #[error("cannot read the input: {0}")]
+    Source(std::io::Error),
+    /// The output cannot be written.
+    #[error("cannot write the output: {0}")]
+    Output(std::io::Error),
+    /// Encoding metadata or compressing failed.
+    #[error(transparent)]
+    Format(#[from] redwarfs_format::Error),
+    /// More entries, strings or chunks than the format can number.
+    #[error("limit exceeded: {0}")]
+    Limit(String),
+    /// The stop flag was set.
+    #[error("interrupted")]
+    Interrupted,
+}
+
+/// Result of building.
+pub type Result<T, E = Error> = std::result::Result<T, E>;

@@ -1,0 +1,303 @@
+//! All knobs of a build.
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use redwarfs_codec::CodecSpec;
+use redwarfs_format::metadata::Packing;
+
+use crate::error::{Error, Result};
+use crate::hash::FileHash;
+
+/// Sequence in which file contents enter the blocks.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum Order {
+    /// The order of discovery: depth first by name, or the order of the input list.
+    None,
+    /// Full path as a byte string.
+    #[default]
+    Path,
+    /// Path components compared from the last to the first.
+    RevPath,
+    /// Similarity digest of the content (format/08 section 3.2).
+    Similarity,
+    /// Position of the path (relative to the root, no leading `/`) in this list; contents that
+    /// are not listed follow in order of discovery.
+    Explicit(Vec<Vec<u8>>),
+}
+
+/// Granularity of stored times: a whole number of seconds, or a divisor of one second.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TimeResolution {
+    nanos: u64,
+}
+
+/// A duration that cannot be a time resolution.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum TimeResolutionError {
+    /// Zero.
+    #[error("the time resolution must be nonzero")]
+    Zero,
+    /// Above one second and not a whole number of seconds, or too many of them.
+    #[error("cannot handle a resolution that is larger than one second but not a whole number of seconds")]
+    NotWhole,
+    /// Below one second and not a divisor of it.
+    #[error("cannot handle a resolution that is not a whole divisor of one second")]
+    NotDivisor,
+}
+
+impl TimeResolution {
+    /// One second, the default.
+    pub const SECOND: TimeResolution = TimeResolution { nanos: 1_000_000_000 };
+    /// One nanosecond, the finest.
+    pub const NANOSECOND: TimeResolution = TimeResolution { nanos: 1 };
+
+    /// A resolution of `nanos` nanoseconds.
+    ///
+    /// # Errors
+    /// If it is zero, or neither a whole number of seconds (at most `u32::MAX`) nor a divisor
+    /// of one second.
+    pub fn from_nanos(nanos: u64) -> std::result::Result<Self, TimeResolutionError> {
+        const SECOND: u64 = 1_000_000_000;
+        if nanos == 0 {
+            Err(TimeResolutionError::Zero)
+        } else if nanos >= SECOND {
+            if nanos % SECOND != 0 || nanos / SECOND > u64::from(u32::MAX) {
+                Err(TimeResolutionError::NotWhole)
+            } else {
+                Ok(Self { nanos })
+            }
+        } else if SECOND % nanos != 0 {
+            Err(TimeResolutionError::NotDivisor)
+        } else {
+            Ok(Self { nanos })
+        }
+    }
+
+    /// The resolution in nanoseconds.
+    pub fn nanos(self) -> u64 {
+        self.nanos
+    }
+
+    /// Seconds per unit, at least 1.
+    pub(crate) fn seconds(self) -> u32 {
+        u32::try_from(self.nanos / 1_000_000_000).unwrap_or(u32::MAX).max(1)
+    }
+
+    /// Nanoseconds per sub-second unit, or `None` for one second and above.
+    pub(crate) fn multiplier(self) -> Option<u32> {
+        (self.nanos < 1_000_000_000).then_some(self.nanos as u32)
+    }
+}
+
+impl Default for TimeResolution {
+    fn default() -> Self {
+        Self::SECOND
+    }
+}
+
+/// Changes `st_mode` values (type bits included in the argument; only the lower twelve bits of
+/// the result are used). Must be a pure function.
+#[derive(Clone)]
+pub struct ModeTransform(Arc<dyn Fn(u32) -> u32 + Send + Sync>);
+
+impl ModeTransform {
+    /// Wraps a function from `st_mode` to permission bits.
+    pub fn new(f: impl Fn(u32) -> u32 + Send + Sync + 'static) -> Self {
+        Self(Arc::new(f))
+    }
+
+    pub(crate) fn apply(&self, mode: u32) -> u32 {
+        (mode & !0o7777) | ((self.0)(mode) & 0o7777)
+    }
+}
+
+impl fmt::Debug for ModeTransform {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ModeTransform(..)")
+    }
+}
+
+/// What the history entry of a new image contains.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct HistoryOptions {
+    /// The command line, the program first; `None` leaves it out.
+    pub arguments: Option<Vec<String>>,
+    /// Unix time of writing; `None` leaves it out.
+    pub timestamp: Option<u64>,
+}
+
+/// All knobs of a build. Make one with [`level`](Self::level) or [`default`](Self::default) and
+/// change fields; [`check`](Self::check) verifies ranges, and so does every build.
+#[derive(Debug, Clone)]
+pub struct BuildOptions {
+    /// Log2 of the block size, 10..=30.
+    pub block_size_bits: u32,
+    /// Codec of file data.
+    pub compression: CodecSpec,
+    /// Codec of the metadata schema.
+    pub schema_compression: CodecSpec,
+    /// Codec of the metadata.
+    pub metadata_compression: CodecSpec,
+    /// Codec of the history.
+    pub history_compression: CodecSpec,
+    /// Log2 of the match window in bytes, 0..=24; 0 switches matching off.
+    pub window_bits: u32,
+    /// Windows are indexed every `window >> step` bytes, 0..=8.
+    pub window_step: u32,
+    /// Number of blocks that are searched for duplicate segments, the one being filled
+    /// included; 0 switches matching off.
+    pub lookback: u32,
+    /// Sequence of contents.
+    pub order: Order,
+    /// Contents larger than this get no similarity digest and come first, largest first.
+    pub max_similarity_size: Option<u64>,
+    /// Hash that finds duplicate files; `None` stores every file on its own.
+    pub file_hash: Option<FileHash>,
+    /// Threads for scanning and for compression, at least 1.
+    pub workers: usize,
+    /// Added to the niceness of compression threads, 0..=19.
+    pub compress_niceness: i32,
+    /// Bytes of uncompressed blocks that may be in flight between segmenter and output; `None`
+    /// chooses by physical memory. At least one block is always allowed. Compressor state,
+    /// lookback blocks and the match index come on top.
+    pub memory_limit: Option<u64>,
+    /// Store character and block devices.
+    pub with_devices: bool,
+    /// Store FIFOs and sockets.
+    pub with_specials: bool,
+    /// Store holes of sparse files as holes.
+    pub sparse: bool,
+    /// Store every file as one hole of its size; needs `sparse`.
+    pub hollow: bool,
+    /// Drop directories without any content, recursively.
+    pub remove_empty_dirs: bool,
+    /// Store access and change times too.
+    pub keep_all_times: bool,
+    /// Granularity of stored times.
+    pub time_resolution: TimeResolution,
+    /// Owner of everything.
+    pub set_owner: Option<u32>,
+    /// Group of everything.
+    pub set_group: Option<u32>,
+    /// Time of everything, seconds since 1970.
+    pub set_time: Option<i64>,
+    /// Change of permissions.
+    pub chmod: Option<ModeTransform>,
+    /// Creation time in the metadata, Unix seconds.
+    pub create_timestamp: Option<u64>,
+    /// Content of the history; `None` writes no history section.
+    pub history: Option<HistoryOptions>,
+    /// Write a section index.
+    pub section_index: bool,
+    /// Store link counts.
+    pub hardlink_table: bool,
+    /// Bytes in front of the image.
+    pub header: Option<Vec<u8>>,
+    /// How the metadata tables are packed.
+    pub packing: Packing,
+}
+
+impl Default for BuildOptions {
+    fn default() -> Self {
+        Self::level(7)
+    }
+}
+
+/// The codec that a preset names. The strings are part of this file and covered by a test.
+fn codec(spec: &str) -> CodecSpec {
+    CodecSpec::from_str(spec).unwrap_or_else(|_| CodecSpec::none())
+}
+
+impl BuildOptions {
+    /// Highest preset.
+    pub const MAX_LEVEL: u8 = 9;
+
+    /// The preset `level`, 0..=9 (format/08 section 6); higher numbers mean 9. Presets that
+    /// name the nilsimsa order use the similarity digest.
+    pub fn level(level: u8) -> Self {
+        let level = level.min(Self::MAX_LEVEL);
+        let (bits, data, metadata, window, step) = match level {
+            0 => (20, "null", "null", 0, 0),
+            1 => (20, "lz4", "null", 0, 0),
+            2 => (20, "lz4hc:level=9", "null", 0, 0),
+            3 => (21, "lz4hc:level=9", "null", 12, 1),
+            4 => (22, "zstd:level=11", "null", 12, 2),
+            5 => (23, "zstd:level=19", "null", 12, 2),
+            6 => (24, "zstd:level=22", "null", 12, 3),
+            7 => (24, "zstd:level=22", "zstd:level=22", 12, 3),
+            8 => (24, "lzma:level=9", "lzma:level=9", 12, 4),
+            _ => (26, "lzma:level=9", "lzma:level=9", 12, 4),
+        };
+        let small = if level == 0 { "null" } else { "zstd:level=16" };
+        let order = match level {
+            0 => Order::None,
+            1 | 2 => Order::Path,
+            _ => Order::Similarity,
+        };
+        Self {
+            block_size_bits: bits,
+            compression: codec(data),
+            schema_compression: codec(small),
+            metadata_compression: codec(metadata),
+            history_compression: codec(small),
+            window_bits: window,
+            window_step: step,
+            lookback: 1,
+            order,
+            max_similarity_size: None,
+            file_hash: Some(FileHash::Xxh3_128),
+            workers: std::thread::available_parallelism().map_or(1, usize::from),
+            compress_niceness: 5,
+            memory_limit: None,
+            with_devices: false,
+            with_specials: false,
+            sparse: true,
+            hollow: false,
+            remove_empty_dirs: false,
+            keep_all_times: false,
+            time_resolution: TimeResolution::SECOND,
+            set_owner: None,
+            set_group: None,
+            set_time: None,
+            chmod: None,
+            create_timestamp: None,
+            history: Some(HistoryOptions::default()),
+            section_index: true,
+            hardlink_table: true,
+            header: None,
+            packing: Packing::auto(),
+        }
+    }
+
+    /// Block size in bytes.
+    pub fn block_size(&self) -> u32 {
+        1 << self.block_size_bits.clamp(10, 30)
+    }
+
+    /// Verifies ranges and combinations.
+    ///
+    /// # Errors
+    /// [`Error::InvalidOption`] with one line that names option and range.
+    pub fn check(&self) -> Result<()> {
+        let bad = |what: &str| Err(Error::InvalidOption(what.to_owned()));
+        if !(10..=30).contains(&self.block_size_bits) {
+            return bad("block size must be between 10 and 30");
+        }
+        if self.window_bits > 24 {
+            return bad("window size must be between 0 and 24");
+        }
+        if self.window_step > 8 {
+            return bad("window step must be between 0 and 8");
+        }
+        if self.workers == 0 {
+            return bad("the number of workers must be at least 1");
+        }
+        if self.hollow && !self.sparse {
+            return bad("a hollow file system needs sparse files");
+        }
+        Ok(())
+    }
+}

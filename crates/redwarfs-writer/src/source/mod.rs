@@ -1,0 +1,180 @@
+//! Where entries come from.
+
+use std::fmt::Debug;
+use std::io;
+
+pub mod directory;
+pub mod memory;
+
+/// Type of an entry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum FileKind {
+    /// Directory.
+    Directory,
+    /// Symbolic link.
+    Symlink,
+    /// Regular file.
+    Regular,
+    /// Character device.
+    CharDevice,
+    /// Block device.
+    BlockDevice,
+    /// Named pipe.
+    Fifo,
+    /// Socket.
+    Socket,
+}
+
+impl FileKind {
+    /// The type bits of `st_mode`.
+    pub fn mode_bits(self) -> u32 {
+        match self {
+            FileKind::Directory => 0o040_000,
+            FileKind::Symlink => 0o120_000,
+            FileKind::Regular => 0o100_000,
+            FileKind::CharDevice => 0o020_000,
+            FileKind::BlockDevice => 0o060_000,
+            FileKind::Fifo => 0o010_000,
+            FileKind::Socket => 0o140_000,
+        }
+    }
+
+    /// The type of an `st_mode` value.
+    pub fn from_mode(mode: u32) -> Option<Self> {
+        Some(match mode & 0o170_000 {
+            0o040_000 => FileKind::Directory,
+            0o120_000 => FileKind::Symlink,
+            0o100_000 => FileKind::Regular,
+            0o020_000 => FileKind::CharDevice,
+            0o060_000 => FileKind::BlockDevice,
+            0o010_000 => FileKind::Fifo,
+            0o140_000 => FileKind::Socket,
+            _ => return None,
+        })
+    }
+}
+
+/// A time: `sec` seconds since 1970 (negative before) plus `nsec` nanoseconds, below 10^9.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct FileTime {
+    /// Seconds.
+    pub sec: i64,
+    /// Nanoseconds, 0..10^9.
+    pub nsec: u32,
+}
+
+/// Attributes of an entry.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Meta {
+    /// Type.
+    pub kind: FileKind,
+    /// Permission bits, `07777`; other bits are ignored.
+    pub permissions: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Device number of devices, in the encoding of the host.
+    pub rdev: u64,
+    /// Size of a regular file.
+    pub size: u64,
+    /// Bytes allocated for a regular file; less than `size` hints at holes.
+    pub allocated: u64,
+    /// Link count. Only regular files with more than one link are looked up by `identity`.
+    pub nlink: u64,
+    /// Identity of the inode: device and inode number.
+    pub identity: (u64, u64),
+    /// Access time.
+    pub atime: FileTime,
+    /// Modification time.
+    pub mtime: FileTime,
+    /// Change time.
+    pub ctime: FileTime,
+    /// Target of a symlink.
+    pub target: Option<Vec<u8>>,
+}
+
+/// One entry of a directory.
+#[derive(Debug)]
+pub struct DirItem {
+    /// Name: not empty, not `.` or `..`, without `/` and NUL.
+    pub name: Vec<u8>,
+    /// Attributes, or why they could not be had (such an entry is left out and counted).
+    pub meta: io::Result<Meta>,
+}
+
+/// What tells that a file has changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Stamp {
+    /// Size in bytes.
+    pub size: u64,
+    /// Modification time.
+    pub mtime: FileTime,
+}
+
+/// A range of a file that is not a hole.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DataExtent {
+    /// First byte.
+    pub offset: u64,
+    /// Number of bytes, not zero.
+    pub size: u64,
+}
+
+/// An opened regular file.
+pub trait Content: Send {
+    /// Size and time right now.
+    ///
+    /// # Errors
+    /// Whatever the system reports.
+    fn stamp(&self) -> io::Result<Stamp>;
+
+    /// Reads at most `buf.len()` bytes at `offset`; 0 only at the end of the file.
+    ///
+    /// # Errors
+    /// Whatever the system reports.
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<usize>;
+
+    /// The data at or after `offset`, before `end`: `None` if there is only a hole.
+    /// The default knows no holes.
+    ///
+    /// # Errors
+    /// Whatever the system reports.
+    fn next_data(&self, offset: u64, end: u64) -> io::Result<Option<DataExtent>> {
+        Ok((offset < end).then(|| DataExtent { offset, size: end - offset }))
+    }
+}
+
+/// A tree of entries to build an image from.
+///
+/// Paths are relative to the root, components joined by `/`, no leading `/`; the root itself is
+/// the empty path. They are bytes, not text.
+pub trait Source: Send + Sync + Debug {
+    /// Attributes of the root, which must be a directory.
+    ///
+    /// # Errors
+    /// Errors here end the build.
+    fn root(&self) -> io::Result<Meta>;
+
+    /// The entries of a directory, in any order.
+    ///
+    /// # Errors
+    /// The directory is then stored as an empty one, and counted as an error.
+    fn read_dir(&self, path: &[u8]) -> io::Result<Vec<DirItem>>;
+
+    /// Opens a regular file without following symlinks.
+    ///
+    /// # Errors
+    /// The file is then stored as an empty one, and counted as an error.
+    fn open(&self, path: &[u8]) -> io::Result<Box<dyn Content>>;
+
+    /// Position of a path in an explicit input list, for [`Order::None`](crate::Order::None).
+    fn list_position(&self, _path: &[u8]) -> Option<u64> {
+        None
+    }
+
+    /// A path for messages.
+    fn display_path(&self, path: &[u8]) -> String {
+        format!("/{}", String::from_utf8_lossy(path))
+    }
+}
