@@ -1,1 +1,131 @@
-//! Placeholder.
+//! An image becomes a directory tree or a tar archive.
+//!
+//! [`extract_to_directory`] decodes every block of the image exactly once, however scattered the files
+//! are: the pieces of all files are sorted by block, and each block's bytes go to all the files that
+//! want them while it is in memory. Its memory is
+//!
+//! * 12 bytes per directory, 12 per file inode, 12 per additional hard link, 13 per distinct content,
+//! * 16 bytes per piece (a run of a file within one block) for at most 4 Mi pieces at a time; images
+//!   with more are worked off in windows of consecutive blocks, each at the price of one more pass over
+//!   the chunk table,
+//! * a handful of decoded blocks ([`ExtractOptions::threads`] plus a few, and never more than fit into
+//!   [`ExtractOptions::memory`], but at least one).
+//!
+//! Nothing is ever created outside the target directory and no symbolic link is followed below it:
+//! names are checked, and every directory is opened relative to the target with resolution through
+//! links switched off.
+//!
+//! [`extract_to_tar`] streams an archive in the order of the data in the image.
+
+mod directory;
+mod error;
+mod files;
+mod pipeline;
+mod tar;
+mod target;
+mod tree;
+
+pub use directory::extract_to_directory;
+pub use error::{Error, Result, display_path};
+pub use tar::{TarFormat, extract_to_tar};
+
+use std::num::NonZeroUsize;
+
+/// What to extract and how.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct ExtractOptions {
+    /// Threads that decode blocks; at least one runs.
+    pub threads: usize,
+    /// Threads that write files to disk; 0 lets the library choose.
+    pub writers: usize,
+    /// Upper bound for decoded blocks in memory, in bytes; one block is always allowed.
+    pub memory: u64,
+    /// Leave out character and block devices.
+    pub skip_devices: bool,
+    /// Leave out fifos and sockets.
+    pub skip_specials: bool,
+    /// Go on after a file whose contents cannot be read. On disk such a file is removed; see
+    /// [`extract_to_tar`] for archives. Errors while writing always end the extraction.
+    pub continue_on_error: bool,
+}
+
+impl Default for ExtractOptions {
+    fn default() -> Self {
+        Self {
+            threads: 4,
+            writers: 0,
+            memory: 512 << 20,
+            skip_devices: false,
+            skip_specials: false,
+            continue_on_error: false,
+        }
+    }
+}
+
+impl ExtractOptions {
+    /// The number of writer threads to use.
+    fn writer_threads(&self) -> usize {
+        if self.writers > 0 {
+            return self.writers.min(64);
+        }
+        std::thread::available_parallelism().map_or(1, NonZeroUsize::get).min(4)
+    }
+
+    /// The number of decoder threads to use.
+    fn decoder_threads(&self) -> usize {
+        self.threads.clamp(1, 256)
+    }
+}
+
+/// What an extraction did.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ExtractSummary {
+    /// Directories, the root not counted.
+    pub directories: u64,
+    /// Regular files, additional hard links not counted.
+    pub files: u64,
+    /// Additional names of files.
+    pub hard_links: u64,
+    /// Symbolic links.
+    pub symlinks: u64,
+    /// Devices, fifos and sockets.
+    pub specials: u64,
+    /// Devices, fifos and sockets that were left out on request.
+    pub skipped: u64,
+    /// Bytes of file contents, holes included.
+    pub bytes: u64,
+    /// Names of files that were left out, or (in archives) filled up, because they cannot be read.
+    pub damaged: u64,
+}
+
+/// Hears about an extraction while it runs; called from several threads.
+pub trait Progress: Send + Sync {
+    /// The number of bytes of file contents that will be written; called once, before any content.
+    fn total(&self, bytes: u64) {
+        let _ = bytes;
+    }
+
+    /// So many more bytes have been dealt with.
+    fn advance(&self, bytes: u64) {
+        let _ = bytes;
+    }
+
+    /// Something is not as in the image, but the extraction goes on.
+    fn warn(&self, message: &str) {
+        let _ = message;
+    }
+
+    /// With [`ExtractOptions::continue_on_error`]: the file at `path` cannot be read. `cause` may have
+    /// several reasons in it; it ends in what became of the file.
+    fn damaged(&self, path: &str, cause: &str) {
+        let _ = (path, cause);
+    }
+}
+
+/// A [`Progress`] that listens to nothing.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Silent;
+
+impl Progress for Silent {}

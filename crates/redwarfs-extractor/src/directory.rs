@@ -1,0 +1,158 @@
+//! Image to directory.
+
+use std::os::fd::AsFd;
+use std::path::Path;
+
+use redwarfs_format::EntryIndex;
+use redwarfs_format::metadata::FileType;
+use redwarfs_reader::Image;
+
+use crate::error::{Result, display_path};
+use crate::files::{Files, LastDir};
+use crate::target::{self, Target};
+use crate::tree::Tree;
+use crate::{ExtractOptions, ExtractSummary, Progress, pipeline};
+
+/// Extracts everything below the root of `image` into the existing directory `to`.
+///
+/// Existing directories are reused, everything else that is in the way is unlinked first. Names, modes,
+/// owners, modification and access times, devices, fifos, sockets, symbolic and hard links and holes are
+/// restored; the attributes of `to` itself are left alone. What an ordinary user may not set is
+/// reported once through [`Progress::warn`]; set-id bits are set only on files that belong to the owner
+/// recorded in the image.
+///
+/// # Errors
+///
+/// Unsafe names and inconsistent metadata are found before anything is written. Unreadable contents end
+/// the extraction unless [`ExtractOptions::continue_on_error`] is set; errors of the target always do,
+/// and so does a device that may not be created. Files that are not complete then are removed.
+pub fn extract_to_directory(
+    image: &Image,
+    to: &Path,
+    options: &ExtractOptions,
+    progress: &dyn Progress,
+) -> Result<ExtractSummary> {
+    let tree = Tree::scan(image.metadata())?;
+    let target = Target::open(to)?;
+    let files = Files::new(&tree, &target);
+    let mut summary = ExtractSummary::default();
+    create_entries(image, &tree, &target, &files, options, progress, &mut summary)?;
+    let outcome = pipeline::write_contents(image, &tree, &files, options, progress)?;
+    summary.files = outcome.files;
+    summary.bytes = outcome.bytes;
+    summary.damaged = outcome.lost_names;
+    link(&tree, &files, &outcome.lost, &mut summary)?;
+    finish_directories(image, &tree, &target, &files, progress)?;
+    Ok(summary)
+}
+
+/// Makes the directories and all that has no contents.
+fn create_entries(
+    image: &Image,
+    tree: &Tree<'_>,
+    target: &Target,
+    files: &Files<'_>,
+    options: &ExtractOptions,
+    progress: &dyn Progress,
+    summary: &mut ExtractSummary,
+) -> Result<()> {
+    let metadata = tree.metadata();
+    let mut last = LastDir::default();
+    for (number, dir) in (0_u32..).zip(&tree.dirs) {
+        let mut fd = None;
+        for index in metadata.entries(dir.ino)? {
+            let entry = EntryIndex(index);
+            let ino = metadata.entry_inode(entry)?;
+            let kind = metadata.file_type(ino)?;
+            let (special, device) = match kind {
+                FileType::Regular => continue,
+                FileType::CharDevice | FileType::BlockDevice => (false, true),
+                FileType::Fifo | FileType::Socket => (true, false),
+                _ => (false, false),
+            };
+            if (special && options.skip_specials) || (device && options.skip_devices) {
+                summary.skipped += 1;
+                continue;
+            }
+            let name = metadata.entry_name(entry)?;
+            let parent = match &fd {
+                Some(fd) => fd,
+                None => fd.insert(files.dir(number, &mut last)?),
+            };
+            let shown = || tree.shown(number, entry);
+            match kind {
+                FileType::Directory => {
+                    target::make_dir(parent.as_fd(), &name)
+                        .map_err(|e| target::target("cannot create directory", shown(), e))?;
+                    summary.directories += 1;
+                    continue;
+                }
+                FileType::Symlink => {
+                    let to = image.read_link(ino)?;
+                    target::make_symlink(parent.as_fd(), &name, &to)
+                        .map_err(|e| target::target("cannot create symbolic link", shown(), e))?;
+                    summary.symlinks += 1;
+                }
+                _ => {
+                    let what = match kind {
+                        FileType::Fifo => "cannot create fifo",
+                        FileType::Socket => "cannot create socket",
+                        _ => "cannot create device",
+                    };
+                    target::make_node(parent.as_fd(), &name, &image.stat(ino)?)
+                        .map_err(|e| target::target(what, shown(), e))?;
+                    summary.specials += 1;
+                }
+            }
+            target.set_attributes_at(parent.as_fd(), &name, &image.stat(ino)?, &shown, progress)?;
+        }
+    }
+    Ok(())
+}
+
+/// Gives files their further names.
+fn link(tree: &Tree<'_>, files: &Files<'_>, lost: &[bool], summary: &mut ExtractSummary) -> Result<()> {
+    let metadata = tree.metadata();
+    let mut from_dir = LastDir::default();
+    let mut to_dir = LastDir::default();
+    // Links are sorted by file and files by content, so the lost ones are found in one pass.
+    let mut content = 0_u32;
+    for link in &tree.links {
+        while !tree.files_of(content).contains(&link.file) && content < tree.content_count() {
+            content += 1;
+        }
+        if lost.get(content as usize).copied().unwrap_or(false) {
+            continue;
+        }
+        let Some(file) = tree.file(link.file) else { continue };
+        let from = files.dir(file.dir, &mut from_dir)?;
+        let to = files.dir(link.dir, &mut to_dir)?;
+        let from_name = metadata.entry_name(file.entry)?;
+        let name = metadata.entry_name(link.entry)?;
+        target::make_hard_link(from.as_fd(), &from_name, to.as_fd(), &name)
+            .map_err(|e| target::target("cannot create hard link", tree.shown(link.dir, link.entry), e))?;
+        summary.hard_links += 1;
+    }
+    Ok(())
+}
+
+/// Sets the attributes of directories, the innermost first: a parent may become impassable, and its
+/// times must not change any more.
+fn finish_directories(
+    image: &Image,
+    tree: &Tree<'_>,
+    target: &Target,
+    files: &Files<'_>,
+    progress: &dyn Progress,
+) -> Result<()> {
+    let mut last = LastDir::default();
+    for dir in tree.dirs.iter().skip(1).rev() {
+        let parent = files.dir(dir.parent, &mut last)?;
+        let name = tree.metadata().entry_name(dir.entry)?;
+        let shown = || {
+            tree.path(dir.parent, dir.entry).map_or_else(|_| format!("entry {}", dir.entry), |p| display_path(&p))
+        };
+        target.set_attributes_at(parent.as_fd(), &name, &image.stat(dir.ino)?, &shown, progress)?;
+    }
+    Ok(())
+}

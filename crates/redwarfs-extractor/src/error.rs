@@ -1,0 +1,108 @@
+//! What can go wrong while an image is taken apart.
+
+use std::io;
+
+/// Shorthand for results of this crate.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Why an extraction stopped.
+///
+/// Every variant displays as `what: path: cause` in one line; paths are those below the image root and
+/// have bytes that are not UTF-8, and control characters, escaped.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The image itself, without a single file to blame.
+    #[error(transparent)]
+    Image(#[from] redwarfs_format::Error),
+
+    /// The contents of one file cannot be read from the image.
+    #[error("cannot read: {path}: {source}")]
+    Content {
+        /// Path below the image root.
+        path: String,
+        /// What the reader said.
+        source: redwarfs_format::Error,
+    },
+
+    /// The operating system refused to create, write or change something in the target directory.
+    #[error("{what}: {path}: {source}")]
+    Target {
+        /// The operation, such as `cannot create device`.
+        what: &'static str,
+        /// Path below the image root, or the target directory.
+        path: String,
+        /// The cause.
+        source: io::Error,
+    },
+
+    /// A name in the image would lead out of the directory that holds it.
+    #[error("unsafe name in image: {path}: {reason}")]
+    UnsafeName {
+        /// Path of the entry, the offending name last.
+        path: String,
+        /// Which rule it breaks.
+        reason: &'static str,
+    },
+
+    /// The archive format has no way to express an entry.
+    #[error("{format} cannot hold: {path}: {reason}")]
+    NotRepresentable {
+        /// Name of the format.
+        format: &'static str,
+        /// Path below the image root.
+        path: String,
+        /// What does not fit.
+        reason: String,
+    },
+
+    /// The archive cannot be written.
+    #[error("cannot write archive: {0}")]
+    Output(#[source] io::Error),
+
+    /// A worker thread could not be started.
+    #[error("cannot start thread: {0}")]
+    Thread(#[source] io::Error),
+}
+
+impl Error {
+    /// Whether the reader of a pipe went away, which calls for a quiet end.
+    #[must_use]
+    pub fn is_broken_pipe(&self) -> bool {
+        matches!(self, Self::Output(e) if e.kind() == io::ErrorKind::BrokenPipe)
+    }
+}
+
+/// A path for messages: what is not printable UTF-8 appears as `\xNN` or `\n`.
+#[must_use]
+pub fn display_path(path: &[u8]) -> String {
+    let mut out = String::with_capacity(path.len());
+    for part in path.utf8_chunks() {
+        for c in part.valid().chars() {
+            if c.is_control() {
+                out.extend(c.escape_default());
+            } else {
+                out.push(c);
+            }
+        }
+        for byte in part.invalid() {
+            out.push_str(&format!("\\x{byte:02x}"));
+        }
+    }
+    if out.is_empty() {
+        out.push('.');
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::display_path;
+
+    #[test]
+    fn paths_are_printable() {
+        assert_eq!(display_path(b""), ".");
+        assert_eq!(display_path("a/ä b".as_bytes()), "a/ä b");
+        assert_eq!(display_path(b"a\nb\xff"), "a\\nb\\xff");
+    }
+}

@@ -1,0 +1,403 @@
+//! Creating things below one directory, and only there.
+//!
+//! Callers hand in names that [`crate::tree`] has checked to be single path components. Directories are
+//! opened relative to the target with resolution through symbolic links (and out of the target)
+//! switched off, so neither a link that came from the image nor one that somebody puts there while the
+//! extraction runs can lead elsewhere.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use redwarfs_format::metadata::Stat;
+use rustix::fs::{self, AtFlags, FileType, Gid, Mode, OFlags, ResolveFlags, Timespec, Timestamps, Uid};
+use rustix::io::Errno;
+
+use crate::Progress;
+use crate::error::{Error, Result};
+
+/// Longest path given to the system at once; the limit there is 4096 including the final NUL.
+const MAX_PATH: usize = 4000;
+
+/// Permission bits without the set-id bits.
+const PERMISSIONS: u32 = 0o1777;
+const SET_ID: u32 = 0o6000;
+
+/// The directory that receives a tree.
+#[derive(Debug)]
+pub(crate) struct Target {
+    root: OwnedFd,
+    /// Whether the kernel takes whole paths with restricted resolution (Linux 5.6 and up, and not
+    /// filtered); otherwise paths are walked name by name.
+    whole_paths: AtomicBool,
+    warned_owner: AtomicBool,
+    warned_mode: AtomicBool,
+    warned_times: AtomicBool,
+}
+
+impl Target {
+    /// Opens an existing directory. The path itself may lead through symbolic links: it is the user's.
+    pub(crate) fn open(path: &Path) -> Result<Self> {
+        let root = fs::open(path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+            .map_err(|e| target("cannot open output directory", path.display().to_string(), e))?;
+        Ok(Self {
+            root,
+            whole_paths: AtomicBool::new(true),
+            warned_owner: AtomicBool::new(false),
+            warned_mode: AtomicBool::new(false),
+            warned_times: AtomicBool::new(false),
+        })
+    }
+
+    /// Opens the directory at a path below the target (empty: the target), for use as an anchor only.
+    pub(crate) fn open_dir(&self, path: &[u8]) -> io::Result<OwnedFd> {
+        let mut current = None;
+        let mut rest = path;
+        while !rest.is_empty() {
+            let (head, tail) = split_path(rest);
+            let anchor = current.as_ref().map_or(self.root.as_fd(), OwnedFd::as_fd);
+            current = Some(self.open_piece(anchor, head)?);
+            rest = tail;
+        }
+        match current {
+            Some(fd) => Ok(fd),
+            None => self.root.try_clone(),
+        }
+    }
+
+    fn open_piece(&self, anchor: BorrowedFd<'_>, path: &[u8]) -> io::Result<OwnedFd> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        if self.whole_paths.load(Ordering::Relaxed) {
+            let resolve =
+                ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+            for _ in 0..16 {
+                match fs::openat2(anchor, path, flags, Mode::empty(), resolve) {
+                    // The tree was renamed under the walk.
+                    Err(Errno::AGAIN) => {}
+                    Err(Errno::NOSYS | Errno::PERM) => {
+                        self.whole_paths.store(false, Ordering::Relaxed);
+                        break;
+                    }
+                    other => return Ok(other?),
+                }
+            }
+        }
+        let mut current: Option<OwnedFd> = None;
+        for name in path.split(|&b| b == b'/') {
+            let at = current.as_ref().map_or(anchor, OwnedFd::as_fd);
+            current = Some(fs::openat(at, name, flags, Mode::empty())?);
+        }
+        current.ok_or_else(|| io::ErrorKind::InvalidInput.into())
+    }
+
+    /// Sets owner, mode and times of an open file.
+    pub(crate) fn set_attributes(
+        &self,
+        fd: BorrowedFd<'_>,
+        stat: &Stat,
+        shown: &dyn Fn() -> String,
+        progress: &dyn Progress,
+    ) -> Result<()> {
+        let owned = self.owner_result(
+            fs::fchown(fd, owner(stat), group(stat)),
+            || fs::fchown(fd, None, group(stat)),
+            stat,
+            shown,
+            progress,
+        )?;
+        let mode = permissions(stat, owned);
+        self.mode_result(fs::fchmod(fd, mode), shown, progress)?;
+        self.times_result(fs::futimens(fd, &times(stat)), shown, progress)
+    }
+
+    /// Sets what can be set of anything that has no file descriptor fit for [`Self::set_attributes`]:
+    /// symbolic links, devices, fifos, sockets, directories. Never follows a link.
+    pub(crate) fn set_attributes_at(
+        &self,
+        dir: BorrowedFd<'_>,
+        name: &[u8],
+        stat: &Stat,
+        shown: &dyn Fn() -> String,
+        progress: &dyn Progress,
+    ) -> Result<()> {
+        let no_follow = AtFlags::SYMLINK_NOFOLLOW;
+        let owned = self.owner_result(
+            fs::chownat(dir, name, owner(stat), group(stat), no_follow),
+            || fs::chownat(dir, name, None, group(stat), no_follow),
+            stat,
+            shown,
+            progress,
+        )?;
+        if FileType::from_raw_mode(stat.mode) != FileType::Symlink {
+            self.mode_result(chmod_no_follow(dir, name, permissions(stat, owned)), shown, progress)?;
+        }
+        self.times_result(fs::utimensat(dir, name, &times(stat), no_follow), shown, progress)
+    }
+
+    /// Whether owner and group are as in the image after the attempt to set both.
+    fn owner_result(
+        &self,
+        result: rustix::io::Result<()>,
+        group_only: impl FnOnce() -> rustix::io::Result<()>,
+        stat: &Stat,
+        shown: &dyn Fn() -> String,
+        progress: &dyn Progress,
+    ) -> Result<bool> {
+        match result {
+            Ok(()) => Ok(true),
+            Err(Errno::PERM | Errno::INVAL | Errno::OPNOTSUPP) => {
+                // An ordinary user may still give files to the groups that he is in.
+                let _ = group_only();
+                if !self.warned_owner.swap(true, Ordering::Relaxed) {
+                    progress.warn(&format!(
+                        "cannot set owner: {}: not permitted to set user {} and group {} (said once)",
+                        shown(),
+                        stat.uid,
+                        stat.gid
+                    ));
+                }
+                Ok(false)
+            }
+            Err(e) => Err(target("cannot set owner", shown(), e)),
+        }
+    }
+
+    fn mode_result(
+        &self,
+        result: rustix::io::Result<()>,
+        shown: &dyn Fn() -> String,
+        progress: &dyn Progress,
+    ) -> Result<()> {
+        match result {
+            Err(e @ (Errno::PERM | Errno::OPNOTSUPP)) => {
+                if !self.warned_mode.swap(true, Ordering::Relaxed) {
+                    progress.warn(&format!("cannot set mode: {}: {} (said once)", shown(), io::Error::from(e)));
+                }
+                Ok(())
+            }
+            other => other.map_err(|e| target("cannot set mode", shown(), e)),
+        }
+    }
+
+    fn times_result(
+        &self,
+        result: rustix::io::Result<()>,
+        shown: &dyn Fn() -> String,
+        progress: &dyn Progress,
+    ) -> Result<()> {
+        match result {
+            Err(e @ (Errno::PERM | Errno::OPNOTSUPP | Errno::INVAL)) => {
+                if !self.warned_times.swap(true, Ordering::Relaxed) {
+                    progress.warn(&format!("cannot set times: {}: {} (said once)", shown(), io::Error::from(e)));
+                }
+                Ok(())
+            }
+            other => other.map_err(|e| target("cannot set times", shown(), e)),
+        }
+    }
+}
+
+/// Builds the error of a failed operation on the target.
+pub(crate) fn target(what: &'static str, path: String, cause: impl Into<io::Error>) -> Error {
+    Error::Target { what, path, source: cause.into() }
+}
+
+/// Splits a path before [`MAX_PATH`] bytes, at a slash.
+fn split_path(path: &[u8]) -> (&[u8], &[u8]) {
+    if path.len() <= MAX_PATH {
+        return (path, &[]);
+    }
+    let (front, back) = path.split_at(MAX_PATH);
+    let cut = front.iter().rposition(|&b| b == b'/').unwrap_or_else(|| {
+        // A single name of this length: the system will say that it is too long.
+        MAX_PATH + back.iter().position(|&b| b == b'/').unwrap_or(back.len())
+    });
+    let (head, tail) = path.split_at(cut);
+    (head, tail.get(1..).unwrap_or_default())
+}
+
+/// Makes a directory that only the caller can enter, or takes over an existing one. Anything else of
+/// that name is removed.
+pub(crate) fn make_dir(dir: BorrowedFd<'_>, name: &[u8]) -> io::Result<()> {
+    for _ in 0..8 {
+        match fs::mkdirat(dir, name, Mode::RWXU) {
+            Ok(()) => return Ok(()),
+            Err(Errno::EXIST) => {}
+            Err(e) => return Err(e.into()),
+        }
+        match fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(found) if FileType::from_raw_mode(found.st_mode) == FileType::Directory => {
+                if found.st_mode & 0o700 != 0o700 {
+                    // Needed to work in it; its real mode is set in the end. If this is not our
+                    // directory, the attempt to use it says so.
+                    let _ = chmod_no_follow(dir, name, Mode::from_raw_mode(found.st_mode | 0o700));
+                }
+                return Ok(());
+            }
+            Ok(_) => unlink(dir, name)?,
+            Err(Errno::NOENT) => {}
+            Err(e) => return Err(e.into()),
+        }
+    }
+    Err(Errno::EXIST.into())
+}
+
+/// Removes a name that is not a directory; no error if there is none.
+pub(crate) fn unlink(dir: BorrowedFd<'_>, name: &[u8]) -> io::Result<()> {
+    match fs::unlinkat(dir, name, AtFlags::empty()) {
+        Ok(()) | Err(Errno::NOENT) => Ok(()),
+        Err(e) => Err(e.into()),
+    }
+}
+
+/// Runs a creating call; if something is in the way, removes that and tries again.
+fn replacing<T>(
+    dir: BorrowedFd<'_>,
+    name: &[u8],
+    create: impl Fn() -> rustix::io::Result<T>,
+) -> io::Result<T> {
+    for _ in 0..8 {
+        match create() {
+            Err(Errno::EXIST) => unlink(dir, name)?,
+            other => return Ok(other?),
+        }
+    }
+    Err(Errno::EXIST.into())
+}
+
+/// Creates a new file for writing, unlinking what has its name.
+pub(crate) fn create_file(dir: BorrowedFd<'_>, name: &[u8]) -> io::Result<OwnedFd> {
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    replacing(dir, name, || fs::openat(dir, name, flags, Mode::RUSR | Mode::WUSR))
+}
+
+/// Opens a file that [`create_file`] made, once more for writing.
+pub(crate) fn reopen_file(dir: BorrowedFd<'_>, name: &[u8]) -> io::Result<OwnedFd> {
+    let flags = OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let fd = fs::openat(dir, name, flags, Mode::empty())?;
+    let found = fs::fstat(&fd)?;
+    if FileType::from_raw_mode(found.st_mode) != FileType::RegularFile || found.st_nlink != 1 {
+        return Err(io::Error::other("replaced by something else during extraction"));
+    }
+    Ok(fd)
+}
+
+/// Creates a symbolic link, unlinking what has its name.
+pub(crate) fn make_symlink(dir: BorrowedFd<'_>, name: &[u8], to: &[u8]) -> io::Result<()> {
+    replacing(dir, name, || fs::symlinkat(to, dir, name))
+}
+
+/// Creates a device, fifo or socket, unlinking what has its name.
+pub(crate) fn make_node(dir: BorrowedFd<'_>, name: &[u8], stat: &Stat) -> io::Result<()> {
+    let kind = FileType::from_raw_mode(stat.mode);
+    let device = match kind {
+        FileType::CharacterDevice | FileType::BlockDevice => stat.rdev,
+        _ => 0,
+    };
+    replacing(dir, name, || fs::mknodat(dir, name, kind, Mode::RUSR | Mode::WUSR, device))
+}
+
+/// Gives a file another name, unlinking what has it.
+pub(crate) fn make_hard_link(
+    from: BorrowedFd<'_>,
+    from_name: &[u8],
+    dir: BorrowedFd<'_>,
+    name: &[u8],
+) -> io::Result<()> {
+    replacing(dir, name, || fs::linkat(from, from_name, dir, name, AtFlags::empty()))
+}
+
+/// `chmod` on a name that must not be a symbolic link.
+///
+/// There is no such system call before Linux 6.6. An anchor descriptor pins the inode, and its entry in
+/// `/proc` names it whatever happens to the directory; without `/proc` the mode is set by name.
+fn chmod_no_follow(dir: BorrowedFd<'_>, name: &[u8], mode: Mode) -> rustix::io::Result<()> {
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let pinned = fs::openat(dir, name, flags, Mode::empty())?;
+    if FileType::from_raw_mode(fs::fstat(&pinned)?.st_mode) == FileType::Symlink {
+        return Err(Errno::LOOP);
+    }
+    match fs::chmod(format!("/proc/self/fd/{}", pinned.as_raw_fd()), mode) {
+        Err(Errno::NOENT) => fs::chmodat(dir, name, mode, AtFlags::empty()),
+        other => other,
+    }
+}
+
+/// The permission bits to set. Set-id bits are for the owner in the image: they are dropped when the
+/// file could not be given to him.
+fn permissions(stat: &Stat, owned: bool) -> Mode {
+    let mask = if owned { PERMISSIONS | SET_ID } else { PERMISSIONS };
+    Mode::from_raw_mode(stat.mode & mask)
+}
+
+// The all-ones id means "leave alone" to the system; as an owner it does not exist.
+fn owner(stat: &Stat) -> Option<Uid> {
+    (stat.uid != u32::MAX).then(|| Uid::from_raw(stat.uid))
+}
+
+fn group(stat: &Stat) -> Option<Gid> {
+    (stat.gid != u32::MAX).then(|| Gid::from_raw(stat.gid))
+}
+
+fn times(stat: &Stat) -> Timestamps {
+    // Greater values have special meanings to the system.
+    let spec = |sec: i64, nsec: u32| Timespec { tv_sec: sec, tv_nsec: nsec.min(999_999_999).into() };
+    Timestamps {
+        last_access: spec(stat.atime.sec, stat.atime.nsec),
+        last_modification: spec(stat.mtime.sec, stat.mtime.nsec),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_paths_are_split_at_slashes() {
+        assert_eq!(split_path(b"a/b"), (&b"a/b"[..], &b""[..]));
+        let long = [vec![b'x'; 3000], vec![b'/'], vec![b'y'; 3000]].concat();
+        assert_eq!(split_path(&long), (&long[..3000], &long[3001..]));
+        let one = vec![b'z'; 5000];
+        assert_eq!(split_path(&one), (&one[..], &b""[..]));
+    }
+
+    #[test]
+    fn links_are_not_followed() {
+        let outside = tempfile::tempdir().unwrap();
+        let inside = tempfile::tempdir().unwrap();
+        std::os::unix::fs::symlink(outside.path(), inside.path().join("link")).unwrap();
+        std::fs::create_dir_all(inside.path().join("a/b")).unwrap();
+        for whole in [true, false] {
+            let target = Target::open(inside.path()).unwrap();
+            target.whole_paths.store(whole, Ordering::Relaxed);
+            assert!(target.open_dir(b"link").is_err());
+            assert!(target.open_dir(b"a/b").is_ok());
+            assert!(target.open_dir(b"").is_ok());
+            let root = target.open_dir(b"").unwrap();
+            assert!(reopen_file(root.as_fd(), b"link").is_err());
+        }
+    }
+
+    #[test]
+    fn whatever_is_in_the_way_goes_but_directories_stay() {
+        let outside = tempfile::tempdir().unwrap();
+        let inside = tempfile::tempdir().unwrap();
+        std::fs::write(outside.path().join("precious"), "x").unwrap();
+        std::os::unix::fs::symlink(outside.path().join("precious"), inside.path().join("f")).unwrap();
+        std::os::unix::fs::symlink(outside.path(), inside.path().join("d")).unwrap();
+        std::fs::create_dir(inside.path().join("old")).unwrap();
+        std::fs::write(inside.path().join("old/kept"), "k").unwrap();
+        let target = Target::open(inside.path()).unwrap();
+        let root = target.open_dir(b"").unwrap();
+        let fd = create_file(root.as_fd(), b"f").unwrap();
+        rustix::io::write(&fd, b"new").unwrap();
+        make_dir(root.as_fd(), b"d").unwrap();
+        make_dir(root.as_fd(), b"old").unwrap();
+        assert!(inside.path().join("d").symlink_metadata().unwrap().is_dir());
+        assert_eq!(std::fs::read(inside.path().join("f")).unwrap(), b"new");
+        assert_eq!(std::fs::read(outside.path().join("precious")).unwrap(), b"x");
+        assert_eq!(std::fs::read(inside.path().join("old/kept")).unwrap(), b"k");
+        assert!(create_file(root.as_fd(), b"old").is_err());
+    }
+}

@@ -1,0 +1,285 @@
+//! A compact copy of the tree of an image, with every name checked.
+
+use std::collections::HashSet;
+
+use redwarfs_format::metadata::{FileType, MetadataView};
+use redwarfs_format::{EntryIndex, InodeNo};
+
+use crate::error::{Error, Result, display_path};
+
+/// Directories nested deeper than this are refused: no system can name what they hold, and the cost of
+/// building their paths grows with the square of the depth.
+const MAX_DEPTH: usize = 32 * 1024;
+
+/// One directory of the image.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Dir {
+    /// Position of the parent in [`Tree::dirs`]; the root is its own parent.
+    pub(crate) parent: u32,
+    /// The entry that names it; meaningless for the root.
+    pub(crate) entry: EntryIndex,
+    pub(crate) ino: InodeNo,
+}
+
+/// One inode of a regular file, under its first name.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct File {
+    pub(crate) ino: InodeNo,
+    pub(crate) dir: u32,
+    pub(crate) entry: EntryIndex,
+}
+
+/// A further name of a file.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Link {
+    /// Position in [`Tree::files`].
+    pub(crate) file: u32,
+    pub(crate) dir: u32,
+    pub(crate) entry: EntryIndex,
+}
+
+/// The directories and regular files of an image. Other entries are not kept: whoever wants them lists
+/// the directories once more.
+#[derive(Debug)]
+pub(crate) struct Tree<'a> {
+    metadata: &'a MetadataView,
+    /// Depth-first, parents before children; the root is the first.
+    pub(crate) dirs: Vec<Dir>,
+    /// Sorted by content, so that the files with equal content are neighbours.
+    pub(crate) files: Vec<File>,
+    /// Sorted by file.
+    pub(crate) links: Vec<Link>,
+    /// `contents[c] .. contents[c + 1]` are the files with content `c`; one element more than contents.
+    contents: Vec<u32>,
+}
+
+impl<'a> Tree<'a> {
+    /// Walks the whole tree without recursion, checking each name and that no directory occurs twice.
+    pub(crate) fn scan(metadata: &'a MetadataView) -> Result<Self> {
+        let mut tree = Self {
+            metadata,
+            dirs: vec![Dir { parent: 0, entry: metadata.root_entry(), ino: InodeNo::ROOT }],
+            files: Vec::new(),
+            links: Vec::new(),
+            contents: Vec::new(),
+        };
+        let mut names: Vec<File> = Vec::new();
+        let mut visited = HashSet::from([InodeNo::ROOT]);
+        let mut stack = vec![(0_u32, metadata.entries(InodeNo::ROOT)?)];
+        while let Some((dir, range)) = stack.last_mut() {
+            let dir = *dir;
+            let Some(index) = range.next() else {
+                stack.pop();
+                continue;
+            };
+            let entry = EntryIndex(index);
+            let ino = metadata.entry_inode(entry)?;
+            match metadata.file_type(ino)? {
+                FileType::Directory => {
+                    if !visited.insert(ino) {
+                        return Err(redwarfs_format::Error::corrupt(format!(
+                            "directory occurs twice or below itself: {}",
+                            display_path(&tree.path(dir, entry)?)
+                        ))
+                        .into());
+                    }
+                    if stack.len() >= MAX_DEPTH {
+                        return Err(redwarfs_format::Error::Limit(format!(
+                            "directories nested more than {MAX_DEPTH} deep"
+                        ))
+                        .into());
+                    }
+                    let number = to_u32(tree.dirs.len(), "directories")?;
+                    tree.dirs.push(Dir { parent: dir, entry, ino });
+                    tree.check_names(number, metadata.entries(ino)?)?;
+                    stack.push((number, metadata.entries(ino)?));
+                }
+                FileType::Regular => names.push(File { ino, dir, entry }),
+                _ => {}
+            }
+        }
+        tree.check_names(0, metadata.entries(InodeNo::ROOT)?)?;
+        to_u32(names.len(), "files")?;
+        tree.group(names)?;
+        Ok(tree)
+    }
+
+    /// Refuses names that mean something else than an entry of their directory, and repeated names.
+    fn check_names(&self, dir: u32, entries: std::ops::Range<u32>) -> Result<()> {
+        let mut previous = Vec::new();
+        let mut name = Vec::new();
+        let mut seen: Option<HashSet<Vec<u8>>> = None;
+        for index in entries.clone() {
+            let entry = EntryIndex(index);
+            self.metadata.entry_name_into(entry, &mut name)?;
+            if let Err(reason) = check_name(&name) {
+                return Err(Error::UnsafeName { path: display_path(&self.path(dir, entry)?), reason });
+            }
+            // Entries are sorted in every proper image; only an odd one pays for a set.
+            if seen.is_none() && index != entries.start && name <= previous {
+                let mut set = HashSet::new();
+                for earlier in entries.start..index {
+                    set.insert(self.metadata.entry_name(EntryIndex(earlier))?.into_owned());
+                }
+                seen = Some(set);
+            }
+            if let Some(set) = &mut seen
+                && !set.insert(name.clone())
+            {
+                return Err(Error::UnsafeName {
+                    path: display_path(&self.path(dir, entry)?),
+                    reason: "occurs twice in its directory",
+                });
+            }
+            std::mem::swap(&mut previous, &mut name);
+        }
+        Ok(())
+    }
+
+    /// Turns all names of files into files, links and contents.
+    fn group(&mut self, mut names: Vec<File>) -> Result<()> {
+        // Stable, so that the first name in depth-first order stays the first of its inode.
+        names.sort_by_key(|name| name.ino);
+        let mut inodes: Vec<(u32, File)> = Vec::new();
+        let mut more: Vec<(InodeNo, u32, EntryIndex)> = Vec::new();
+        for name in names {
+            match inodes.last() {
+                Some((_, last)) if last.ino == name.ino => more.push((name.ino, name.dir, name.entry)),
+                _ => inodes.push((self.metadata.content_id(name.ino)?, name)),
+            }
+        }
+        inodes.sort_unstable_by_key(|(content, file)| (*content, file.ino));
+        let mut previous = None;
+        for (position, (content, file)) in inodes.iter().enumerate() {
+            if previous != Some(*content) {
+                self.contents.push(to_u32(position, "files")?);
+                previous = Some(*content);
+            }
+            self.files.push(*file);
+        }
+        self.contents.push(to_u32(self.files.len(), "files")?);
+
+        // Files are sorted by inode within a content and contents normally ascend with the inodes, but a
+        // damaged table need not keep to that: look up by inode explicitly.
+        let mut by_inode: Vec<u32> = Vec::new();
+        if !more.is_empty() {
+            by_inode = (0..to_u32(self.files.len(), "files")?).collect();
+            by_inode.sort_unstable_by_key(|&f| self.file(f).map(|file| file.ino));
+        }
+        for (ino, dir, entry) in more {
+            let found = by_inode.binary_search_by_key(&Some(ino), |&f| self.file(f).map(|file| file.ino));
+            if let Some(&file) = found.ok().and_then(|at| by_inode.get(at)) {
+                self.links.push(Link { file, dir, entry });
+            }
+        }
+        self.links.sort_by_key(|link| link.file);
+        Ok(())
+    }
+
+    /// The metadata this tree was read from.
+    pub(crate) fn metadata(&self) -> &'a MetadataView {
+        self.metadata
+    }
+
+    pub(crate) fn file(&self, index: u32) -> Option<&File> {
+        self.files.get(index as usize)
+    }
+
+    /// The number of distinct contents.
+    pub(crate) fn content_count(&self) -> u32 {
+        u32::try_from(self.contents.len().saturating_sub(1)).unwrap_or(u32::MAX)
+    }
+
+    /// The files that have content `content`.
+    pub(crate) fn files_of(&self, content: u32) -> std::ops::Range<u32> {
+        let at = content as usize;
+        match (self.contents.get(at), self.contents.get(at + 1)) {
+            (Some(&start), Some(&end)) => start..end,
+            _ => 0..0,
+        }
+    }
+
+    /// An inode that has content `content`.
+    pub(crate) fn inode_of(&self, content: u32) -> Option<InodeNo> {
+        self.file(self.files_of(content).start).map(|file| file.ino)
+    }
+
+    /// The additional names of a file.
+    pub(crate) fn links_of(&self, file: u32) -> &[Link] {
+        let start = self.links.partition_point(|link| link.file < file);
+        let end = self.links.partition_point(|link| link.file <= file);
+        self.links.get(start..end).unwrap_or_default()
+    }
+
+    /// The path of a directory below the root; empty for the root.
+    pub(crate) fn dir_path(&self, dir: u32) -> Result<Vec<u8>> {
+        let mut chain = Vec::new();
+        let mut at = dir;
+        while at != 0 {
+            // Parents precede their children, so this ends.
+            let Some(d) = self.dirs.get(at as usize) else { break };
+            chain.push(d.entry);
+            at = d.parent;
+        }
+        let mut path = Vec::new();
+        let mut name = Vec::new();
+        for entry in chain.into_iter().rev() {
+            self.metadata.entry_name_into(entry, &mut name)?;
+            if !path.is_empty() {
+                path.push(b'/');
+            }
+            path.extend_from_slice(&name);
+        }
+        Ok(path)
+    }
+
+    /// The path of an entry of a directory.
+    pub(crate) fn path(&self, dir: u32, entry: EntryIndex) -> Result<Vec<u8>> {
+        let mut path = self.dir_path(dir)?;
+        if !path.is_empty() {
+            path.push(b'/');
+        }
+        path.extend_from_slice(&self.metadata.entry_name(entry)?);
+        Ok(path)
+    }
+
+    /// [`Self::path`] for messages; never fails.
+    pub(crate) fn shown(&self, dir: u32, entry: EntryIndex) -> String {
+        self.path(dir, entry).map_or_else(|_| format!("entry {entry}"), |path| display_path(&path))
+    }
+
+    /// The path of a file for messages.
+    pub(crate) fn shown_file(&self, file: u32) -> String {
+        self.file(file).map_or_else(|| format!("file {file}"), |f| self.shown(f.dir, f.entry))
+    }
+}
+
+fn to_u32(n: usize, what: &str) -> Result<u32> {
+    u32::try_from(n).map_err(|_| redwarfs_format::Error::Limit(format!("more than 2^32 {what}")).into())
+}
+
+/// Whether a name can only mean an entry of the directory it is in; otherwise the rule it breaks.
+pub(crate) fn check_name(name: &[u8]) -> std::result::Result<(), &'static str> {
+    match name {
+        b"" => Err("empty name"),
+        b"." | b".." => Err("reserved name"),
+        _ if name.contains(&b'/') => Err("slash in name"),
+        _ if name.contains(&0) => Err("NUL in name"),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::check_name;
+
+    #[test]
+    fn names() {
+        for good in [&b"a"[..], b"...", b".a", b"a b", b"\xff", b"a\\b", b"a\nb"] {
+            assert_eq!(check_name(good), Ok(()), "{good:?}");
+        }
+        for bad in [&b""[..], b".", b"..", b"/", b"a/b", b"../a", b"a\0", b"/etc"] {
+            assert!(check_name(bad).is_err(), "{bad:?}");
+        }
+    }
+}
