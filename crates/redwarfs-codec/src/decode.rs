@@ -1,0 +1,256 @@
+//! Decompressing payloads, at once or step by step.
+
+use std::sync::Arc;
+
+use crate::brotli_codec::{self, BrotliDecoder};
+use crate::lz4::{self, Lz4Decoder};
+use crate::xz::{self, XzDecoder};
+use crate::zstd::{self, ZstdDecoder};
+use crate::{CompressionId, Error, Result};
+
+/// The raw size that a payload announces, in bytes.
+///
+/// # Errors
+///
+/// [`Error::Unsupported`] for FLAC, RICEPP and unknown ids; [`Error::Corrupt`] if
+/// the payload does not carry a readable size.
+pub fn raw_size(id: CompressionId, payload: &[u8]) -> Result<u64> {
+    match id {
+        CompressionId::NONE => Ok(payload.len() as u64),
+        CompressionId::LZMA => xz::raw_size(payload),
+        CompressionId::ZSTD => zstd::raw_size(payload),
+        CompressionId::LZ4 | CompressionId::LZ4HC => lz4::raw_size(payload),
+        CompressionId::BROTLI => brotli_codec::raw_size(payload).map(|(size, _)| size),
+        CompressionId::FLAC | CompressionId::RICEPP => Err(Error::Unsupported(format!(
+            "{id} compression is not supported in this version"
+        ))),
+        _ => Err(Error::Unsupported(format!("compression type {}", id.0))),
+    }
+}
+
+/// Decompresses a whole payload by the fastest way there is.
+///
+/// # Errors
+///
+/// As [`Decoder::new`], [`Decoder::fill`] and [`Decoder::finish`].
+pub fn decompress(id: CompressionId, payload: &[u8], limit: u64) -> Result<Vec<u8>> {
+    let mut core = Core::new(id, payload, limit)?;
+    if id == CompressionId::NONE {
+        return Ok(payload.to_vec());
+    }
+    // Fits: `Core::new` has compared it with the address space.
+    let mut out = vec![0; core.raw_size as usize];
+    core.fill(payload, &mut out)?;
+    core.finish(payload)?;
+    Ok(out)
+}
+
+/// Decodes one payload front to back, in steps of the caller's choice.
+///
+/// The step that delivers the last byte also verifies how the stream ends, so
+/// bytes of a payload whose end is damaged are reported as soon as all of it is
+/// known.
+pub struct Decoder {
+    payload: Arc<[u8]>,
+    core: Core,
+}
+
+impl Decoder {
+    /// Prepares to decode `payload`, checking its framing.
+    ///
+    /// `limit` is the largest raw size in bytes that is acceptable.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Limit`] if the announced size exceeds `limit`, otherwise as [`raw_size`].
+    pub fn new(id: CompressionId, payload: impl Into<Arc<[u8]>>, limit: u64) -> Result<Self> {
+        let payload = payload.into();
+        let core = Core::new(id, &payload, limit)?;
+        Ok(Self { payload, core })
+    }
+
+    /// The announced size of the decoded data, in bytes.
+    pub fn raw_size(&self) -> u64 {
+        self.core.raw_size
+    }
+
+    /// How many bytes have been delivered.
+    pub fn position(&self) -> u64 {
+        self.core.position
+    }
+
+    /// Whether a small first step costs less than decoding everything.
+    ///
+    /// LZ4 blocks are decoded as a whole in the first step: one buffer of
+    /// [`raw_size`](Self::raw_size) bytes is the cheap way, smaller steps work but
+    /// hold the data a second time.
+    pub fn is_incremental(&self) -> bool {
+        !matches!(self.core.stream, Stream::Lz4(_))
+    }
+
+    /// Decodes the next `out.len()` bytes, exactly.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Corrupt`] if the payload is damaged, ends early, makes no progress,
+    /// or if more is asked for than it announces. After an error every further
+    /// call fails too, and the contents of `out` are of no use.
+    pub fn fill(&mut self, out: &mut [u8]) -> Result<()> {
+        self.core.fill(&self.payload, out)
+    }
+
+    /// Verifies the end of the stream: checksums, and that no bytes follow where
+    /// the format has no room for them. To be called after the last byte.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Corrupt`] if the end is not as it must be or not reached yet.
+    pub fn finish(&mut self) -> Result<()> {
+        self.core.finish(&self.payload)
+    }
+}
+
+impl std::fmt::Debug for Decoder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Decoder")
+            .field("id", &self.core.id)
+            .field("payload_size", &self.payload.len())
+            .field("raw_size", &self.core.raw_size)
+            .field("position", &self.core.position)
+            .field("state", &self.core.state)
+            .finish()
+    }
+}
+
+/// The state of a decoder without the payload, which is passed to every step.
+struct Core {
+    id: CompressionId,
+    raw_size: u64,
+    position: u64,
+    state: State,
+    stream: Stream,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    Running,
+    /// The end has been verified.
+    Finished,
+    Failed,
+}
+
+enum Stream {
+    None,
+    Lz4(Lz4Decoder),
+    Zstd(ZstdDecoder),
+    Xz(XzDecoder),
+    Brotli(Box<BrotliDecoder>),
+}
+
+impl Core {
+    fn new(id: CompressionId, payload: &[u8], limit: u64) -> Result<Self> {
+        let raw_size = raw_size(id, payload)?;
+        if raw_size > limit {
+            return Err(Error::Limit(format!(
+                "{id} payload announces {raw_size} bytes, at most {limit} are allowed"
+            )));
+        }
+        if isize::try_from(raw_size).is_err() {
+            return Err(Error::Limit(format!(
+                "{id} payload of {raw_size} bytes does not fit into memory"
+            )));
+        }
+        let stream = match id {
+            CompressionId::ZSTD => Stream::Zstd(ZstdDecoder::new(payload)?),
+            CompressionId::LZMA => Stream::Xz(XzDecoder::new(payload)?),
+            CompressionId::LZ4 | CompressionId::LZ4HC => {
+                Stream::Lz4(Lz4Decoder::new(payload, raw_size)?)
+            }
+            CompressionId::BROTLI => Stream::Brotli(Box::new(BrotliDecoder::new(payload)?)),
+            _ => Stream::None,
+        };
+        Ok(Self {
+            id,
+            raw_size,
+            position: 0,
+            state: State::Running,
+            stream,
+        })
+    }
+
+    fn fill(&mut self, payload: &[u8], out: &mut [u8]) -> Result<()> {
+        if out.is_empty() {
+            return Ok(());
+        }
+        if self.state == State::Failed {
+            return Err(Error::corrupt("payload has already failed to decode"));
+        }
+        let wanted = out.len() as u64;
+        if wanted > self.raw_size - self.position {
+            return Err(Error::corrupt(format!(
+                "{} bytes wanted at offset {} of a section with {} bytes",
+                wanted, self.position, self.raw_size
+            )));
+        }
+        let whole = wanted == self.raw_size;
+        let step = match &mut self.stream {
+            Stream::None => {
+                // In range: the raw size of such a payload is its length.
+                let start = self.position as usize;
+                out.copy_from_slice(&payload[start..start + out.len()]);
+                Ok(())
+            }
+            Stream::Lz4(decoder) => decoder.fill(payload, out, self.position),
+            Stream::Zstd(decoder) if whole => decoder.decode_whole(payload, out),
+            Stream::Zstd(decoder) => decoder.fill(payload, out),
+            Stream::Xz(decoder) => decoder.fill(payload, out),
+            Stream::Brotli(decoder) => decoder.fill(payload, out),
+        };
+        match step {
+            Ok(()) => self.position += wanted,
+            Err(error) => {
+                self.state = State::Failed;
+                return Err(error);
+            }
+        }
+        if self.position == self.raw_size {
+            self.finish(payload)?;
+        }
+        Ok(())
+    }
+
+    fn finish(&mut self, payload: &[u8]) -> Result<()> {
+        match self.state {
+            State::Finished => return Ok(()),
+            State::Failed => return Err(Error::corrupt("payload has already failed to decode")),
+            State::Running => {}
+        }
+        if self.position < self.raw_size {
+            return Err(Error::corrupt(format!(
+                "only {} of {} bytes have been decoded",
+                self.position, self.raw_size
+            )));
+        }
+        let end = match &mut self.stream {
+            Stream::None => Ok(()),
+            Stream::Lz4(decoder) => decoder.finish(payload),
+            Stream::Zstd(decoder) => decoder.finish(payload),
+            Stream::Xz(decoder) => decoder.finish(payload),
+            Stream::Brotli(decoder) => decoder.finish(payload),
+        };
+        self.state = if end.is_ok() {
+            State::Finished
+        } else {
+            State::Failed
+        };
+        end
+    }
+}
+
+const _: () = {
+    const fn assert_send<T: Send>() {}
+    assert_send::<Decoder>();
+    assert_send::<crate::Compressor>();
+    const fn assert_share<T: Send + Sync>() {}
+    assert_share::<crate::CodecSpec>();
+};

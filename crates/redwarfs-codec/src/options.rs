@@ -1,0 +1,82 @@
+//! The settings of each codec in typed form, made from a parsed spec.
+
+/// Settings of one codec.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Options {
+    Null,
+    Zstd(ZstdOptions),
+    Lzma(LzmaOptions),
+    Lz4,
+    /// `level`: 0..=12, where 0 is the library's default of 9.
+    Lz4hc {
+        level: i32,
+    },
+    /// `quality`: 0..=11; `lgwin`: 10..=30, above 24 in the large-window format.
+    Brotli {
+        quality: i32,
+        lgwin: i32,
+    },
+}
+
+/// Settings of the zstd encoder. A parameter that is `None` follows the level.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct ZstdOptions {
+    pub(crate) level: i32,
+    /// Long-distance matching, with a window that covers the block.
+    pub(crate) long: bool,
+    pub(crate) window_log: Option<u32>,
+    pub(crate) hash_log: Option<u32>,
+    pub(crate) chain_log: Option<u32>,
+    pub(crate) search_log: Option<u32>,
+    pub(crate) min_match: Option<u32>,
+    pub(crate) target_length: Option<u32>,
+    pub(crate) strategy: Option<u32>,
+    pub(crate) ldm_hash_log: Option<u32>,
+    pub(crate) ldm_min_match: Option<u32>,
+    pub(crate) ldm_bucket_log: Option<u32>,
+    pub(crate) ldm_hash_rate_log: Option<u32>,
+}
+
+/// Settings of the LZMA encoder. What is `None` follows the preset.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct LzmaOptions {
+    pub(crate) level: u32,
+    pub(crate) extreme: bool,
+    /// Binary logarithm of the dictionary size, 12..=30.
+    pub(crate) dict_log: Option<u32>,
+    pub(crate) branch: Option<Branch>,
+    pub(crate) mode: Option<Mode>,
+    pub(crate) match_finder: Option<MatchFinder>,
+    pub(crate) nice: Option<u32>,
+    pub(crate) depth: Option<u32>,
+}
+
+/// Branch filter for machine code.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Branch {
+    X86,
+    PowerPc,
+    Ia64,
+    Arm,
+    ArmThumb,
+    Arm64,
+    Sparc,
+    RiscV,
+}
+
+/// How the LZMA encoder chooses among matches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Mode {
+    Fast,
+    Normal,
+}
+
+/// Match finder of the LZMA encoder: hash chains or binary trees.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum MatchFinder {
+    Hc3,
+    Hc4,
+    Bt2,
+    Bt3,
+    Bt4,
+}

@@ -1,0 +1,212 @@
+//! Compressing blocks into `.xz` streams.
+
+#![allow(unsafe_code)]
+
+use std::fmt;
+use std::mem;
+use std::ptr;
+
+use liblzma_sys as sys;
+
+use super::Coder;
+use crate::options::{Branch, LzmaOptions, MatchFinder, Mode};
+use crate::{Error, Result};
+
+/// The smallest dictionary that liblzma accepts, in bytes.
+const DICT_MIN: usize = 4096;
+
+/// Compresses blocks with one coder, whose memory is kept from block to block.
+pub(crate) struct XzEncoder {
+    options: LzmaOptions,
+    coder: Coder,
+    scratch: Vec<u8>,
+    /// Output of the attempt with the branch filter.
+    filtered: Vec<u8>,
+}
+
+impl fmt::Debug for XzEncoder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("XzEncoder")
+            .field("options", &self.options)
+            .finish_non_exhaustive()
+    }
+}
+
+impl XzEncoder {
+    pub(crate) fn new(options: LzmaOptions) -> Self {
+        Self {
+            options,
+            coder: Coder::new(),
+            scratch: Vec::new(),
+            filtered: Vec::new(),
+        }
+    }
+
+    /// The payload, or `None` if it would not be smaller than the input. With a
+    /// branch filter both variants are tried; the plain one wins a tie.
+    pub(crate) fn compress(&mut self, raw: &[u8]) -> Result<Option<Vec<u8>>> {
+        let space = raw.len().saturating_sub(1);
+        self.scratch.resize(space, 0);
+        let plain = encode(&mut self.coder, &self.options, None, raw, &mut self.scratch)?;
+        let Some(branch) = self.options.branch else {
+            return Ok(plain.map(|size| self.scratch[..size].to_vec()));
+        };
+        // To win, the filtered variant has to be smaller than the plain one.
+        let space = plain.map_or(space, |size| size.saturating_sub(1));
+        self.filtered.resize(space, 0);
+        let filtered = encode(
+            &mut self.coder,
+            &self.options,
+            Some(branch),
+            raw,
+            &mut self.filtered,
+        )?;
+        Ok(match (filtered, plain) {
+            (Some(size), _) => Some(self.filtered[..size].to_vec()),
+            (None, Some(size)) => Some(self.scratch[..size].to_vec()),
+            (None, None) => None,
+        })
+    }
+}
+
+/// Writes one stream into `out`. `None` if it does not fit.
+fn encode(
+    coder: &mut Coder,
+    options: &LzmaOptions,
+    branch: Option<Branch>,
+    raw: &[u8],
+    out: &mut [u8],
+) -> Result<Option<usize>> {
+    let mut lzma = lzma_options(options, raw.len());
+    let filters = filter_chain(&mut lzma, branch);
+    // SAFETY: the filters and the options they point to live through the call,
+    // which copies what it needs; the coder is zeroed or was used before.
+    let verdict =
+        unsafe { sys::lzma_stream_encoder(&mut coder.0, filters.as_ptr(), sys::LZMA_CHECK_CRC64) };
+    if verdict != sys::LZMA_OK {
+        return Err(encoder_error(verdict));
+    }
+    let (mut read, mut written) = (0, 0);
+    loop {
+        let (verdict, consumed, produced) =
+            coder.run(&raw[read..], &mut out[written..], sys::LZMA_FINISH);
+        read += consumed;
+        written += produced;
+        match verdict {
+            sys::LZMA_STREAM_END => return Ok(Some(written)),
+            sys::LZMA_OK if written < out.len() => {}
+            sys::LZMA_OK | sys::LZMA_BUF_ERROR => return Ok(None),
+            other => return Err(encoder_error(other)),
+        }
+    }
+}
+
+fn encoder_error(verdict: sys::lzma_ret) -> Error {
+    Error::Limit(match verdict {
+        sys::LZMA_MEM_ERROR => "no memory for an LZMA encoder".into(),
+        other => format!("LZMA encoder failed with code {other}"),
+    })
+}
+
+fn preset(level: u32, extreme: bool) -> sys::lzma_options_lzma {
+    let flag = if extreme { sys::LZMA_PRESET_EXTREME } else { 0 };
+    // SAFETY: all-zero is a valid value of the plain C struct, and the call fills
+    // it in. Levels come from the checked range, so it cannot fail.
+    unsafe {
+        let mut options: sys::lzma_options_lzma = mem::zeroed();
+        sys::lzma_lzma_preset(&mut options, level | flag);
+        options
+    }
+}
+
+/// The encoder's options for a block of `raw_size` bytes: the preset, overridden by
+/// what was asked for, with a dictionary no larger than the block.
+fn lzma_options(options: &LzmaOptions, raw_size: usize) -> sys::lzma_options_lzma {
+    let mut lzma = preset(options.level, options.extreme);
+    if let Some(log) = options.dict_log {
+        lzma.dict_size = 1 << log;
+    }
+    if let Some(mode) = options.mode {
+        lzma.mode = match mode {
+            Mode::Fast => sys::LZMA_MODE_FAST,
+            Mode::Normal => sys::LZMA_MODE_NORMAL,
+        };
+    }
+    if let Some(finder) = options.match_finder {
+        lzma.mf = match finder {
+            MatchFinder::Hc3 => sys::LZMA_MF_HC3,
+            MatchFinder::Hc4 => sys::LZMA_MF_HC4,
+            MatchFinder::Bt2 => sys::LZMA_MF_BT2,
+            MatchFinder::Bt3 => sys::LZMA_MF_BT3,
+            MatchFinder::Bt4 => sys::LZMA_MF_BT4,
+        };
+    }
+    if let Some(nice) = options.nice {
+        lzma.nice_len = nice;
+    }
+    if let Some(depth) = options.depth {
+        lzma.depth = depth;
+    }
+    let useful = u32::try_from(raw_size.max(DICT_MIN)).unwrap_or(u32::MAX);
+    lzma.dict_size = lzma.dict_size.min(useful);
+    lzma
+}
+
+/// The match finder that a preset uses.
+pub(crate) fn match_finder_of_preset(level: u32, extreme: bool) -> MatchFinder {
+    match preset(level, extreme).mf {
+        sys::LZMA_MF_HC3 => MatchFinder::Hc3,
+        sys::LZMA_MF_HC4 => MatchFinder::Hc4,
+        sys::LZMA_MF_BT2 => MatchFinder::Bt2,
+        sys::LZMA_MF_BT3 => MatchFinder::Bt3,
+        _ => MatchFinder::Bt4,
+    }
+}
+
+const END: sys::lzma_filter = sys::lzma_filter {
+    id: sys::LZMA_VLI_UNKNOWN,
+    options: ptr::null_mut(),
+};
+
+/// The chain that ends in LZMA2. It points to `lzma`, which must outlive its use.
+fn filter_chain(
+    lzma: &mut sys::lzma_options_lzma,
+    branch: Option<Branch>,
+) -> [sys::lzma_filter; 3] {
+    let last = sys::lzma_filter {
+        id: sys::LZMA_FILTER_LZMA2,
+        options: ptr::from_mut(lzma).cast(),
+    };
+    match branch {
+        None => [last, END, END],
+        Some(branch) => {
+            let first = sys::lzma_filter {
+                id: match branch {
+                    Branch::X86 => sys::LZMA_FILTER_X86,
+                    Branch::PowerPc => sys::LZMA_FILTER_POWERPC,
+                    Branch::Ia64 => sys::LZMA_FILTER_IA64,
+                    Branch::Arm => sys::LZMA_FILTER_ARM,
+                    Branch::ArmThumb => sys::LZMA_FILTER_ARMTHUMB,
+                    Branch::Arm64 => sys::LZMA_FILTER_ARM64,
+                    Branch::Sparc => sys::LZMA_FILTER_SPARC,
+                    Branch::RiscV => sys::LZMA_FILTER_RISCV,
+                },
+                options: ptr::null_mut(),
+            };
+            [first, last, END]
+        }
+    }
+}
+
+/// Bytes that the encoder needs besides the block itself: what liblzma reports,
+/// and the output buffers.
+pub(crate) fn encoder_memory(options: &LzmaOptions, raw_size: usize) -> u64 {
+    let mut lzma = lzma_options(options, raw_size);
+    let filters = filter_chain(&mut lzma, options.branch);
+    // SAFETY: the filters and the options they point to live through the call.
+    let state = unsafe { sys::lzma_raw_encoder_memusage(filters.as_ptr()) };
+    let buffers = if options.branch.is_some() { 2 } else { 1 };
+    // The library says u64::MAX for options it cannot take; the spec allows none.
+    let state = if state == u64::MAX { 0 } else { state };
+    state.saturating_add((raw_size as u64).saturating_mul(buffers))
+}

@@ -1,0 +1,365 @@
+//! Zstandard: one frame that carries its content size.
+
+#![allow(unsafe_code)]
+
+use std::cell::RefCell;
+use std::fmt;
+use std::ops::RangeInclusive;
+
+use zstd_safe::zstd_sys::{self, ZSTD_cParameter};
+use zstd_safe::{CCtx, CParameter, DCtx, DParameter, InBuffer, OutBuffer, ResetDirective};
+
+use crate::options::ZstdOptions;
+use crate::{Error, Result};
+
+const FRAME_MAGIC: u32 = 0xfd2f_b528;
+const SKIPPABLE_MAGIC: u32 = 0x184d_2a50;
+const SKIPPABLE_MASK: u32 = 0xffff_fff0;
+
+/// The largest window that the library can handle. Frames may ask for any window
+/// up to it: the memory that a decoder takes is bounded by the content size, which
+/// is known and checked before.
+const WINDOW_LOG_MAX: u32 = if usize::BITS == 32 { 30 } else { 31 };
+/// The smallest window log of the format.
+const WINDOW_LOG_MIN: u32 = 10;
+
+pub(crate) fn library_version() -> String {
+    format!("zstd-{}", zstd_safe::version_string())
+}
+
+/// The accepted range of one encoder parameter, from the library.
+pub(crate) fn bounds(parameter: ZSTD_cParameter) -> RangeInclusive<i64> {
+    // SAFETY: the function takes any value and returns a plain struct.
+    let bounds = unsafe { zstd_sys::ZSTD_cParam_getBounds(parameter) };
+    i64::from(bounds.lowerBound)..=i64::from(bounds.upperBound)
+}
+
+/// Window log that covers `size` bytes, for long-distance matching.
+fn covering_window_log(size: usize) -> u32 {
+    size.max(1)
+        .next_power_of_two()
+        .trailing_zeros()
+        .clamp(WINDOW_LOG_MIN, WINDOW_LOG_MAX)
+}
+
+/// Every parameter that a block of `raw_size` bytes is compressed with.
+fn parameters(options: &ZstdOptions, raw_size: usize) -> Vec<(ZSTD_cParameter, i32)> {
+    use ZSTD_cParameter as P;
+    let window_log = options
+        .window_log
+        .or_else(|| options.long.then(|| covering_window_log(raw_size)));
+    let mut list = vec![(P::ZSTD_c_compressionLevel, options.level)];
+    if options.long {
+        list.push((P::ZSTD_c_enableLongDistanceMatching, 1));
+    }
+    let optional = [
+        (P::ZSTD_c_windowLog, window_log),
+        (P::ZSTD_c_hashLog, options.hash_log),
+        (P::ZSTD_c_chainLog, options.chain_log),
+        (P::ZSTD_c_searchLog, options.search_log),
+        (P::ZSTD_c_minMatch, options.min_match),
+        (P::ZSTD_c_targetLength, options.target_length),
+        (P::ZSTD_c_strategy, options.strategy),
+        (P::ZSTD_c_ldmHashLog, options.ldm_hash_log),
+        (P::ZSTD_c_ldmMinMatch, options.ldm_min_match),
+        (P::ZSTD_c_ldmBucketSizeLog, options.ldm_bucket_log),
+        (P::ZSTD_c_ldmHashRateLog, options.ldm_hash_rate_log),
+    ];
+    list.extend(
+        optional
+            .into_iter()
+            .filter_map(|(parameter, value)| Some((parameter, value? as i32))),
+    );
+    list
+}
+
+/// Compresses blocks with one context and one output buffer.
+pub(crate) struct ZstdEncoder {
+    options: ZstdOptions,
+    context: Option<CCtx<'static>>,
+    /// Window log in force, so that parameters are set only when they change.
+    window_log: Option<u32>,
+    scratch: Vec<u8>,
+}
+
+impl fmt::Debug for ZstdEncoder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ZstdEncoder")
+            .field("options", &self.options)
+            .finish_non_exhaustive()
+    }
+}
+
+impl ZstdEncoder {
+    pub(crate) fn new(options: ZstdOptions) -> Self {
+        Self {
+            options,
+            context: None,
+            window_log: None,
+            scratch: Vec::new(),
+        }
+    }
+
+    fn configure(&mut self, raw_size: usize) -> Result<&mut CCtx<'static>> {
+        let first = self.context.is_none();
+        if first {
+            let context = CCtx::try_create()
+                .ok_or_else(|| Error::Limit("no memory for a zstd encoder".into()))?;
+            self.context = Some(context);
+        }
+        let context = self
+            .context
+            .as_mut()
+            .expect("the context has just been made");
+        let window_log = self.options.long.then(|| covering_window_log(raw_size));
+        if first || window_log != self.window_log {
+            for (parameter, value) in parameters(&self.options, raw_size) {
+                context
+                    .set_parameter(safe_parameter(parameter, value))
+                    .map_err(encoder_error)?;
+            }
+            self.window_log = window_log;
+        }
+        Ok(context)
+    }
+
+    pub(crate) fn compress(&mut self, raw: &[u8]) -> Result<Option<Vec<u8>>> {
+        let mut scratch = std::mem::take(&mut self.scratch);
+        scratch.clear();
+        scratch.reserve_exact(zstd_safe::compress_bound(raw.len()));
+        let result = self
+            .configure(raw.len())
+            .and_then(|context| context.compress2(&mut scratch, raw).map_err(encoder_error));
+        let data = result.map(|size| (size < raw.len()).then(|| scratch.as_slice().to_vec()));
+        self.scratch = scratch;
+        data
+    }
+}
+
+fn safe_parameter(parameter: ZSTD_cParameter, value: i32) -> CParameter {
+    use ZSTD_cParameter as P;
+    use zstd_safe::Strategy as S;
+    let unsigned = value.max(0) as u32;
+    match parameter {
+        P::ZSTD_c_windowLog => CParameter::WindowLog(unsigned),
+        P::ZSTD_c_hashLog => CParameter::HashLog(unsigned),
+        P::ZSTD_c_chainLog => CParameter::ChainLog(unsigned),
+        P::ZSTD_c_searchLog => CParameter::SearchLog(unsigned),
+        P::ZSTD_c_minMatch => CParameter::MinMatch(unsigned),
+        P::ZSTD_c_targetLength => CParameter::TargetLength(unsigned),
+        P::ZSTD_c_strategy => CParameter::Strategy(match value {
+            1 => S::ZSTD_fast,
+            2 => S::ZSTD_dfast,
+            3 => S::ZSTD_greedy,
+            4 => S::ZSTD_lazy,
+            5 => S::ZSTD_lazy2,
+            6 => S::ZSTD_btlazy2,
+            7 => S::ZSTD_btopt,
+            8 => S::ZSTD_btultra,
+            _ => S::ZSTD_btultra2,
+        }),
+        P::ZSTD_c_enableLongDistanceMatching => CParameter::EnableLongDistanceMatching(value != 0),
+        P::ZSTD_c_ldmHashLog => CParameter::LdmHashLog(unsigned),
+        P::ZSTD_c_ldmMinMatch => CParameter::LdmMinMatch(unsigned),
+        P::ZSTD_c_ldmBucketSizeLog => CParameter::LdmBucketSizeLog(unsigned),
+        P::ZSTD_c_ldmHashRateLog => CParameter::LdmHashRateLog(unsigned),
+        _ => CParameter::CompressionLevel(value),
+    }
+}
+
+fn encoder_error(code: usize) -> Error {
+    Error::Limit(format!("zstd encoder: {}", zstd_safe::get_error_name(code)))
+}
+
+/// Bytes that the encoder needs besides the block itself: what the library
+/// estimates for these parameters, and the output buffer.
+pub(crate) fn encoder_memory(options: &ZstdOptions, raw_size: usize) -> u64 {
+    // SAFETY: the parameter object is used on this thread only, checked for null
+    // and freed once.
+    let state = unsafe {
+        let object = zstd_sys::ZSTD_createCCtxParams();
+        if object.is_null() {
+            0
+        } else {
+            let hint = i32::try_from(raw_size).unwrap_or(i32::MAX);
+            for (parameter, value) in parameters(options, raw_size)
+                .into_iter()
+                // The hint for the size of the source.
+                .chain([(ZSTD_cParameter::ZSTD_c_experimentalParam7, hint)])
+            {
+                zstd_sys::ZSTD_CCtxParams_setParameter(object, parameter, value);
+            }
+            let size = zstd_sys::ZSTD_estimateCCtxSize_usingCCtxParams(object);
+            let failed = zstd_sys::ZSTD_isError(size) != 0;
+            zstd_sys::ZSTD_freeCCtxParams(object);
+            if failed { 0 } else { size as u64 }
+        }
+    };
+    state.saturating_add(zstd_safe::compress_bound(raw_size) as u64)
+}
+
+/// The content size of the first frame.
+pub(crate) fn raw_size(payload: &[u8]) -> Result<u64> {
+    if magic(payload) != Some(FRAME_MAGIC) {
+        return Err(Error::corrupt("zstd payload does not start with a frame"));
+    }
+    match zstd_safe::get_frame_content_size(payload) {
+        Ok(Some(size)) => Ok(size),
+        Ok(None) => Err(Error::corrupt("zstd frame without its content size")),
+        Err(_) => Err(Error::corrupt("zstd frame header is damaged")),
+    }
+}
+
+fn magic(bytes: &[u8]) -> Option<u32> {
+    bytes.first_chunk().map(|bytes| u32::from_le_bytes(*bytes))
+}
+
+fn decoder_error(code: usize) -> Error {
+    Error::corrupt(format!("zstd: {}", zstd_safe::get_error_name(code)))
+}
+
+thread_local! {
+    /// One context per thread for decoding whole frames, which needs no state that
+    /// outlives the call.
+    static WHOLE: RefCell<Option<DCtx<'static>>> = const { RefCell::new(None) };
+}
+
+/// Decodes a whole frame into `out`, which must be filled exactly.
+fn decode_frame(frame: &[u8], out: &mut [u8]) -> Result<()> {
+    let produced = WHOLE.with_borrow_mut(|slot| {
+        let context = match slot {
+            Some(context) => context,
+            None => slot.insert(new_context()?),
+        };
+        context.decompress(out, frame).map_err(decoder_error)
+    })?;
+    if produced != out.len() {
+        return Err(Error::corrupt(format!(
+            "zstd frame holds {produced} bytes, {} were announced",
+            out.len()
+        )));
+    }
+    Ok(())
+}
+
+fn new_context() -> Result<DCtx<'static>> {
+    DCtx::try_create().ok_or_else(|| Error::Limit("no memory for a zstd decoder".into()))
+}
+
+/// Decodes one frame, by steps or at once.
+///
+/// Memory: a step-wise decoder holds a window of at most the content size and a
+/// few hundred KiB; one that decodes at once needs no window.
+pub(crate) struct ZstdDecoder {
+    /// Length of the frame in the payload; what follows holds no data.
+    frame: usize,
+    /// How much of the frame has been consumed by the step-wise decoder.
+    consumed: usize,
+    context: Option<DCtx<'static>>,
+    /// The frame has been decoded and verified to its end.
+    ended: bool,
+}
+
+impl ZstdDecoder {
+    pub(crate) fn new(payload: &[u8]) -> Result<Self> {
+        let frame = frame_length(payload)?;
+        check_tail(payload.get(frame..).unwrap_or_default())?;
+        Ok(Self {
+            frame,
+            consumed: 0,
+            context: None,
+            ended: false,
+        })
+    }
+
+    pub(crate) fn decode_whole(&mut self, payload: &[u8], out: &mut [u8]) -> Result<()> {
+        decode_frame(&payload[..self.frame], out)?;
+        self.ended = true;
+        Ok(())
+    }
+
+    /// Decodes until `out` is full.
+    pub(crate) fn fill(&mut self, payload: &[u8], out: &mut [u8]) -> Result<()> {
+        let mut filled = 0;
+        while filled < out.len() {
+            if self.ended {
+                return Err(Error::corrupt("zstd frame ends early"));
+            }
+            filled += self.step(payload, &mut out[filled..])?;
+        }
+        Ok(())
+    }
+
+    /// One call of the library. Returns how many bytes it produced; none only if
+    /// the frame has ended or input has been consumed.
+    fn step(&mut self, payload: &[u8], out: &mut [u8]) -> Result<usize> {
+        let context = match &mut self.context {
+            Some(context) => context,
+            None => {
+                let mut context = new_context()?;
+                context
+                    .reset(ResetDirective::SessionOnly)
+                    .map_err(decoder_error)?;
+                context
+                    .set_parameter(DParameter::WindowLogMax(WINDOW_LOG_MAX))
+                    .map_err(decoder_error)?;
+                self.context.insert(context)
+            }
+        };
+        let mut input = InBuffer::around(&payload[..self.frame]);
+        input.set_pos(self.consumed);
+        let mut output = OutBuffer::around(out);
+        let more = context
+            .decompress_stream(&mut output, &mut input)
+            .map_err(decoder_error)?;
+        let produced = output.pos();
+        let consumed = input.pos();
+        let progress = produced > 0 || consumed > self.consumed;
+        self.consumed = consumed;
+        if more == 0 {
+            self.ended = true;
+            self.context = None;
+        } else if !progress {
+            return Err(Error::corrupt("zstd frame is incomplete"));
+        }
+        Ok(produced)
+    }
+
+    pub(crate) fn finish(&mut self, payload: &[u8]) -> Result<()> {
+        let mut surplus = [0];
+        while !self.ended {
+            if self.step(payload, &mut surplus)? > 0 {
+                return Err(Error::corrupt("zstd frame holds more than it announces"));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn frame_length(payload: &[u8]) -> Result<usize> {
+    match zstd_safe::find_frame_compressed_size(payload) {
+        Ok(length) if length <= payload.len() => Ok(length),
+        Ok(_) => Err(Error::corrupt("zstd frame is cut off")),
+        Err(code) => Err(decoder_error(code)),
+    }
+}
+
+/// Accepts what may follow the frame: skippable frames and frames without data.
+fn check_tail(mut tail: &[u8]) -> Result<()> {
+    while !tail.is_empty() {
+        let length = match magic(tail) {
+            Some(magic) if magic & SKIPPABLE_MASK == SKIPPABLE_MAGIC => frame_length(tail)?,
+            Some(FRAME_MAGIC) => {
+                let length = frame_length(tail)?;
+                decode_frame(&tail[..length], &mut [])?;
+                length
+            }
+            _ => return Err(Error::corrupt("bytes follow the zstd frame")),
+        };
+        tail = match tail.get(length..) {
+            Some(rest) if length > 0 => rest,
+            _ => return Err(Error::corrupt("bytes follow the zstd frame")),
+        };
+    }
+    Ok(())
+}
