@@ -1,1 +1,34 @@
-//! Placeholder.
+//! Reading DwarFS images: open, look up, list, stat, read ranges, verify.
+//!
+//! [`Image`] is the whole interface. It is `Send + Sync`, all operations take `&self`, and no
+//! lock is held while something is decompressed. What comes from an image is checked at opening
+//! (structure) or at use (payloads), and errors name the section.
+//!
+//! ```no_run
+//! use redwarfs_reader::{Image, OpenOptions};
+//!
+//! let image = Image::open("photos.dwarfs", &OpenOptions::default())?;
+//! if let Some(inode) = image.find_path(b"2024/index.html")? {
+//!     let mut buf = vec![0; image.stat(inode)?.size as usize];
+//!     let n = image.read_at(inode, 0, &mut buf)?;
+//!     buf.truncate(n);
+//! }
+//! # Ok::<(), redwarfs_format::Error>(())
+//! ```
+#![forbid(unsafe_code)]
+
+mod cache;
+mod error;
+mod image;
+mod options;
+mod payload;
+mod read;
+mod tree;
+mod verify;
+
+pub use cache::CacheStats;
+pub use image::Image;
+pub use options::{CacheOptions, ImageOffset, OpenOptions, ParseOffsetError};
+pub use redwarfs_format::{Error, Result};
+pub use tree::{DirEntry, ReadDir, Walk, WalkEntry};
+pub use verify::{SectionOutcome, SectionReport, VerifyMode, VerifySummary};

@@ -1,0 +1,104 @@
+//! Threads that decode ahead of the readers.
+
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Mutex, PoisonError};
+
+use crossbeam_channel::{Sender, TrySendError, bounded};
+
+type Job = Box<dyn FnOnce() + Send>;
+
+/// A fixed number of named threads behind a bounded queue. The threads start with the first
+/// job, so that a process may still fork after opening an image, and end when the pool is
+/// dropped.
+pub(super) struct Pool {
+    threads: usize,
+    queue: Mutex<Option<Sender<Job>>>,
+}
+
+/// Jobs that may wait per thread.
+const QUEUE_PER_THREAD: usize = 4;
+
+impl Pool {
+    /// A pool of `threads` threads, at least one.
+    pub(super) fn new(threads: usize) -> Self {
+        Self {
+            threads: threads.max(1),
+            queue: Mutex::default(),
+        }
+    }
+
+    /// Queues `job`; false if the queue is full or no thread could be started.
+    pub(super) fn try_submit(&self, job: Job) -> bool {
+        let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        if queue.is_none() {
+            *queue = self.start();
+        }
+        let Some(sender) = &*queue else {
+            return false;
+        };
+        match sender.try_send(job) {
+            Ok(()) => true,
+            Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) => false,
+        }
+    }
+
+    fn start(&self) -> Option<Sender<Job>> {
+        let (sender, receiver) = bounded::<Job>(self.threads.saturating_mul(QUEUE_PER_THREAD));
+        let mut started = 0;
+        for number in 0..self.threads {
+            let receiver = receiver.clone();
+            let thread = std::thread::Builder::new()
+                .name(format!("redwarfs-dec{number}"))
+                .spawn(move || {
+                    for job in receiver {
+                        // A job that panics has failed its block by unwinding; the thread
+                        // stays for the others.
+                        let _ = catch_unwind(AssertUnwindSafe(job));
+                    }
+                });
+            match thread {
+                Ok(_detached) => started += 1,
+                Err(e) => tracing::warn!("cannot start a decoder thread: {e}"),
+            }
+        }
+        (started > 0).then_some(sender)
+    }
+}
+
+impl fmt::Debug for Pool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pool")
+            .field("threads", &self.threads)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crossbeam_channel::bounded;
+
+    #[test]
+    fn runs_jobs_survives_panics_and_bounds_its_queue() {
+        let pool = Pool::new(1);
+        let (tx, rx) = bounded(10);
+        assert!(pool.try_submit(Box::new(|| panic!("expected by the test"))));
+        let sent = tx.clone();
+        assert!(pool.try_submit(Box::new(move || sent.send(1).unwrap())));
+        assert_eq!(rx.recv().unwrap(), 1);
+
+        let (release, gate) = bounded::<()>(0);
+        let (started, has_started) = bounded::<()>(1);
+        assert!(pool.try_submit(Box::new(move || {
+            started.send(()).unwrap();
+            let _ = gate.recv();
+        })));
+        has_started.recv().unwrap();
+        let accepted = (0..100)
+            .filter(|_| pool.try_submit(Box::new(|| {})))
+            .count();
+        assert_eq!(accepted, QUEUE_PER_THREAD);
+        drop(release);
+    }
+}

@@ -1,0 +1,327 @@
+//! One block in the cache: decoded from its start on, as far as somebody needed it.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use redwarfs_codec::Decoder;
+use redwarfs_format::{BlockNo, Error, Result};
+
+use crate::error::replicate;
+
+/// Bytes decoded and published at a time (64 KiB). A waiter is woken at most this much later
+/// than necessary.
+pub(super) const SEGMENT: usize = 64 << 10;
+
+/// What a slot costs beside the data, charged so that very many tiny blocks count, too.
+pub(super) const SLOT_OVERHEAD: u64 = 512;
+
+/// Bytes that the cache holds, for its limit and its statistics.
+#[derive(Debug, Default)]
+pub(super) struct Account {
+    used: AtomicU64,
+    peak: AtomicU64,
+}
+
+impl Account {
+    pub(super) fn used(&self) -> u64 {
+        self.used.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn peak(&self) -> u64 {
+        self.peak.load(Ordering::Relaxed)
+    }
+
+    fn add(&self, bytes: u64) {
+        let now = self.used.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        self.peak.fetch_max(now, Ordering::Relaxed);
+    }
+
+    fn sub(&self, bytes: u64) {
+        self.used.fetch_sub(bytes, Ordering::Relaxed);
+    }
+}
+
+/// The shape of a block, known once its payload has been looked at.
+#[derive(Debug)]
+struct Body {
+    raw_size: u64,
+    /// Length of every segment but the last; at least 1.
+    segment_size: usize,
+    /// Filled strictly in order; never changed once filled, so reading takes no lock.
+    segments: Box<[OnceLock<Box<[u8]>>]>,
+}
+
+/// Who works on the block. Whoever finds `New` or `Partial` and needs more takes the work and
+/// leaves `Busy`; everybody else waits.
+#[derive(Debug)]
+pub(super) enum State {
+    /// Nothing has been read yet.
+    New,
+    /// One thread is reading, verifying or decoding.
+    Busy,
+    /// A part is decoded, and this decoder can go on.
+    Partial(Work),
+    /// Everything is decoded.
+    Complete,
+    /// It went wrong. The slot is no longer in the cache; whoever still waits gets the error.
+    Failed(Arc<Error>),
+}
+
+/// A decoder between two steps, with what it is charged for.
+#[derive(Debug)]
+pub(super) struct Work {
+    pub(super) decoder: Box<Decoder>,
+    pub(super) charge: u64,
+}
+
+#[derive(Debug)]
+pub(super) struct Slot {
+    pub(super) block: BlockNo,
+    account: Arc<Account>,
+    charged: AtomicU64,
+    body: OnceLock<Body>,
+    /// Number of bytes that are published. Written by the thread that left `Busy`.
+    available: AtomicU64,
+    busy: AtomicBool,
+    state: Mutex<State>,
+    wake: Condvar,
+}
+
+impl Slot {
+    pub(super) fn new(block: BlockNo, account: &Arc<Account>) -> Self {
+        account.add(SLOT_OVERHEAD);
+        Self {
+            block,
+            account: Arc::clone(account),
+            charged: AtomicU64::new(SLOT_OVERHEAD),
+            body: OnceLock::new(),
+            available: AtomicU64::new(0),
+            busy: AtomicBool::new(false),
+            state: Mutex::new(State::New),
+            wake: Condvar::new(),
+        }
+    }
+
+    pub(super) fn charge(&self, bytes: u64) {
+        self.charged.fetch_add(bytes, Ordering::Relaxed);
+        self.account.add(bytes);
+    }
+
+    pub(super) fn discharge(&self, bytes: u64) {
+        self.charged.fetch_sub(bytes, Ordering::Relaxed);
+        self.account.sub(bytes);
+    }
+
+    /// Bytes that disappear from the account when the slot does.
+    pub(super) fn charged(&self) -> u64 {
+        self.charged.load(Ordering::Relaxed)
+    }
+
+    /// Uncompressed size in bytes, if known yet.
+    pub(super) fn raw_size(&self) -> Option<u64> {
+        self.body.get().map(|b| b.raw_size)
+    }
+
+    pub(super) fn available(&self) -> u64 {
+        self.available.load(Ordering::Acquire)
+    }
+
+    pub(super) fn is_busy(&self) -> bool {
+        self.busy.load(Ordering::Relaxed)
+    }
+
+    /// Whether bytes up to `end` can be copied at once.
+    pub(super) fn has(&self, end: u64) -> bool {
+        self.body.get().is_some() && self.available() >= end
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // The state is a plain value that is replaced as a whole: valid after a panic, too.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until `end` bytes are there, or gives the work to the caller.
+    ///
+    /// `Ok(None)`: there is nothing to do, the bytes are there or the block is shorter.
+    pub(super) fn wait_or_take(self: &Arc<Self>, end: u64) -> Result<Option<Turn>> {
+        let mut state = self.lock();
+        loop {
+            if self.has(end) {
+                return Ok(None);
+            }
+            match &*state {
+                State::Complete => return Ok(None),
+                State::Failed(e) => return Err(replicate(e)),
+                State::Busy => {
+                    state = self
+                        .wake
+                        .wait(state)
+                        .unwrap_or_else(PoisonError::into_inner);
+                }
+                State::New | State::Partial(_) => return Ok(Some(self.take(&mut state))),
+            }
+        }
+    }
+
+    /// Gives the work to the caller if there is any and nobody else has it.
+    pub(super) fn try_take(self: &Arc<Self>) -> Option<Turn> {
+        let mut state = self.lock();
+        matches!(*state, State::New | State::Partial(_)).then(|| self.take(&mut state))
+    }
+
+    fn take(self: &Arc<Self>, state: &mut State) -> Turn {
+        self.busy.store(true, Ordering::Relaxed);
+        let work = match std::mem::replace(state, State::Busy) {
+            State::Partial(work) => Some(work),
+            _ => None,
+        };
+        Turn {
+            slot: Arc::clone(self),
+            work,
+            settled: false,
+        }
+    }
+
+    fn settle(&self, new: State) {
+        let old = {
+            let mut state = self.lock();
+            self.busy.store(false, Ordering::Relaxed);
+            std::mem::replace(&mut *state, new)
+        };
+        self.wake.notify_all();
+        drop(old);
+    }
+
+    /// Copies published bytes; false if some of them are not there.
+    pub(super) fn copy(&self, offset: u64, out: &mut [u8]) -> bool {
+        let Some(body) = self.body.get() else {
+            return out.is_empty();
+        };
+        let Ok(mut at) = usize::try_from(offset) else {
+            return false;
+        };
+        let mut done = 0;
+        while done < out.len() {
+            let segment = body
+                .segments
+                .get(at / body.segment_size)
+                .and_then(OnceLock::get);
+            let Some(bytes) = segment.and_then(|s| s.get(at % body.segment_size..)) else {
+                return false;
+            };
+            let n = bytes.len().min(out.len() - done);
+            if n == 0 {
+                return false;
+            }
+            out[done..done + n].copy_from_slice(&bytes[..n]);
+            done += n;
+            at += n;
+        }
+        true
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        self.account.sub(*self.charged.get_mut());
+    }
+}
+
+/// The exclusive right to bring a slot forward. Dropping it unsettled, which happens when the
+/// thread panics, fails the slot, so that nobody waits for ever.
+#[derive(Debug)]
+pub(super) struct Turn {
+    slot: Arc<Slot>,
+    pub(super) work: Option<Work>,
+    settled: bool,
+}
+
+impl Turn {
+    pub(super) fn slot(&self) -> &Arc<Slot> {
+        &self.slot
+    }
+
+    /// Declares the shape of the block: `raw_size` bytes in segments of `segment_size`.
+    pub(super) fn shape(&self, raw_size: u64, segment_size: usize) -> Result<()> {
+        let size = usize::try_from(raw_size)
+            .map_err(|_| Error::Limit(format!("a block of {raw_size} bytes")))?;
+        let segment_size = segment_size.max(1);
+        let segments = (0..size.div_ceil(segment_size))
+            .map(|_| OnceLock::new())
+            .collect();
+        let body = Body {
+            raw_size,
+            segment_size,
+            segments,
+        };
+        // Only the holder of the turn that loads the block gets here, once per slot.
+        let _ = self.slot.body.set(body);
+        Ok(())
+    }
+
+    /// Length of the next segment in bytes; 0 if all are there.
+    pub(super) fn next_len(&self) -> usize {
+        let Some(body) = self.slot.body.get() else {
+            return 0;
+        };
+        let left = body.raw_size - self.slot.available();
+        usize::try_from(left).map_or(body.segment_size, |left| left.min(body.segment_size))
+    }
+
+    /// Adds the next segment, which must have the length that [`Turn::next_len`] gave, and wakes
+    /// those who wait for it.
+    pub(super) fn publish(&self, segment: Box<[u8]>) {
+        let slot = &self.slot;
+        let Some(body) = slot.body.get() else {
+            return;
+        };
+        let at = slot.available();
+        let len = segment.len() as u64;
+        let index = usize::try_from(at).map_or(usize::MAX, |at| at / body.segment_size);
+        if let Some(cell) = body.segments.get(index)
+            && cell.set(segment).is_ok()
+        {
+            slot.charge(len);
+            {
+                // Under the lock, or a waiter between its check and its wait would miss it.
+                let _state = slot.lock();
+                slot.available.store(at + len, Ordering::Release);
+            }
+            slot.wake.notify_all();
+        }
+    }
+
+    /// Ends the turn: everything is there.
+    pub(super) fn complete(mut self) {
+        self.settled = true;
+        if let Some(work) = self.work.take() {
+            self.slot.discharge(work.charge);
+        }
+        self.slot.settle(State::Complete);
+    }
+
+    /// Ends the turn before the end of the block; somebody else may go on.
+    pub(super) fn pause(mut self) {
+        self.settled = true;
+        match self.work.take() {
+            Some(work) => self.slot.settle(State::Partial(work)),
+            None => self.slot.settle(State::New),
+        }
+    }
+
+    /// Ends the turn: all who wait get `error`.
+    pub(super) fn fail(mut self, error: Arc<Error>) {
+        self.settled = true;
+        self.slot.settle(State::Failed(error));
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        if !self.settled {
+            let what = format!("decoding block {} was abandoned", self.slot.block);
+            let error = Error::Io(std::io::Error::other(what));
+            self.slot.settle(State::Failed(Arc::new(error)));
+        }
+    }
+}

@@ -1,0 +1,38 @@
+//! Errors that name the place, and errors for several receivers.
+
+use std::io;
+
+use redwarfs_format::Error;
+use redwarfs_format::section::Section;
+
+/// A copy of `error` for another receiver; the source of an I/O error becomes its text.
+pub(crate) fn replicate(error: &Error) -> Error {
+    match error {
+        Error::NotAnImage(s) => Error::NotAnImage(s.clone()),
+        Error::Unsupported(s) => Error::Unsupported(s.clone()),
+        Error::Corrupt { what, at } => Error::Corrupt {
+            what: what.clone(),
+            at: *at,
+        },
+        Error::Limit(s) => Error::Limit(s.clone()),
+        Error::Io(e) => Error::Io(io::Error::new(e.kind(), e.to_string())),
+        other => Error::Io(io::Error::other(other.to_string())),
+    }
+}
+
+/// Adds the section's position and the offset of its header in the image to `error`.
+pub(crate) fn in_section(error: Error, section: &Section) -> Error {
+    let offset = section.header_offset;
+    let place = format!("section {} at offset {offset}", section.position);
+    match error {
+        Error::Unsupported(s) => Error::Unsupported(format!("{s} ({place})")),
+        Error::Limit(s) => Error::Limit(format!("{s} ({place})")),
+        Error::Io(e) => Error::Io(io::Error::new(e.kind(), format!("{e} ({place})"))),
+        other => other.at(section.position, offset),
+    }
+}
+
+/// The request does not fit the kind of inode.
+pub(crate) fn wrong_type(kind: io::ErrorKind, what: &str) -> Error {
+    Error::Io(io::Error::new(kind, what.to_owned()))
+}

@@ -1,0 +1,323 @@
+//! An open image.
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use redwarfs_format::history::History;
+use redwarfs_format::metadata::{FileType, MetadataView, Stat};
+use redwarfs_format::section::{Container, SectionType, locate_image};
+use redwarfs_format::{BlockNo, Error, InodeNo, Result};
+use redwarfs_io::{FileSource, Source};
+
+use crate::cache::{BlockCache, CacheStats};
+use crate::error::{in_section, wrong_type};
+use crate::options::{ImageOffset, OpenOptions};
+use crate::payload::{PIECE, Payloads, checksum_error};
+use crate::read::FileIndexes;
+use crate::tree::{ReadDir, Walk};
+
+/// Largest schema, stored or raw (16 MiB). Real ones are below 4 KiB; the format would need
+/// millions of structs for more.
+const SCHEMA_LIMIT: u64 = 16 << 20;
+
+/// Largest metadata, stored or raw (8 GiB). The largest lists have 32-bit indices, and an image
+/// with 50 million entries stays below 2 GiB; decoding is incremental, so memory is used only
+/// for bytes that a payload really yields.
+const METADATA_LIMIT: u64 = 8 << 30;
+
+/// Largest history, stored or raw (64 MiB).
+const HISTORY_LIMIT: u64 = 64 << 20;
+
+/// Largest leading header that [`Image::header_bytes`] returns (1 GiB).
+const HEADER_LIMIT: u64 = 1 << 30;
+
+/// An open image. Cloning is cheap and gives another handle to the same image; all operations
+/// take `&self` and may run on many threads at once.
+#[derive(Debug, Clone)]
+pub struct Image(pub(crate) Arc<Inner>);
+
+#[derive(Debug)]
+pub(crate) struct Inner {
+    pub(crate) payloads: Payloads,
+    pub(crate) view: MetadataView,
+    pub(crate) cache: BlockCache,
+    pub(crate) indexes: FileIndexes,
+    pub(crate) image_size: Option<u64>,
+}
+
+impl Image {
+    /// Opens the image in a file or block device.
+    ///
+    /// # Errors
+    /// [`Error::Io`] naming the path if it cannot be opened, otherwise as
+    /// [`Image::from_source`].
+    pub fn open(path: impl AsRef<Path>, options: &OpenOptions) -> Result<Self> {
+        Self::from_source(Arc::new(FileSource::open(path)?), options)
+    }
+
+    /// Opens the image that `source` holds: finds it, lists its sections, verifies the
+    /// checksums of everything but blocks, loads schema and metadata and checks them, in the
+    /// order of format chapter 01, section 10.
+    ///
+    /// A wrong checksum of a section that is neither schema nor metadata is only logged.
+    ///
+    /// # Errors
+    /// * [`Error::NotAnImage`]: nothing found, or not at the given offset.
+    /// * [`Error::Unsupported`]: version, feature, or compression of the metadata.
+    /// * [`Error::Corrupt`]: sections, checksums, or metadata are wrong.
+    /// * [`Error::Limit`]: schema or metadata are implausibly large.
+    /// * [`Error::Io`]: reading failed.
+    pub fn from_source(source: Arc<dyn Source>, options: &OpenOptions) -> Result<Self> {
+        let size = source.len()?;
+        let read = |at, buf: &mut [u8]| source.read_exact_at(at, buf);
+        let offset = match options.offset {
+            ImageOffset::Auto => locate_image(size, &read)?,
+            ImageOffset::At(offset) => offset,
+        };
+        let container = Container::open(&read, size, offset, options.image_size)?;
+        let container = Arc::new(container);
+        let payloads = Payloads::new(Arc::clone(&source), Arc::clone(&container), 0);
+
+        for section in &container.sections {
+            let needed = [SectionType::METADATA_V2_SCHEMA, SectionType::METADATA_V2];
+            // Schema and metadata are verified when they are read below.
+            if section.ty == SectionType::BLOCK || needed.contains(&section.ty) {
+                continue;
+            }
+            let section = payloads.with_header(section)?;
+            if !payloads.checksum_is_right(&section)? {
+                tracing::warn!("{}", checksum_error(&section));
+            }
+        }
+        let load = |ty, limit| -> Result<Vec<u8>> {
+            let section = payloads.with_header(container.only_section_of_type(ty)?)?;
+            if section.length > limit {
+                let e = Error::Limit(format!("a {ty} section of {} bytes", section.length));
+                return Err(in_section(e, &section));
+            }
+            let payload = payloads.read_vec(&section)?;
+            payloads.decompress(&section, payload, limit)
+        };
+        container.only_section_of_type(SectionType::METADATA_V2)?;
+        let schema = load(SectionType::METADATA_V2_SCHEMA, SCHEMA_LIMIT)?;
+        let data = load(SectionType::METADATA_V2, METADATA_LIMIT)?;
+        let view = MetadataView::parse(&schema, data)?;
+        if options.check || !container.has_hashes() {
+            view.check(container.block_count(), None)?;
+        }
+        let block_size = u64::from(view.block_size());
+        let payloads = Payloads::new(source, container, block_size);
+        Ok(Self(Arc::new(Inner {
+            cache: BlockCache::new(payloads.clone(), &options.cache),
+            payloads,
+            view,
+            indexes: FileIndexes::default(),
+            image_size: options.image_size,
+        })))
+    }
+
+    /// The metadata.
+    pub fn metadata(&self) -> &MetadataView {
+        &self.0.view
+    }
+
+    /// The sections.
+    pub fn container(&self) -> &Container {
+        self.0.payloads.container()
+    }
+
+    /// What the image is read from.
+    pub fn source(&self) -> &Arc<dyn Source> {
+        self.0.payloads.source()
+    }
+
+    /// The root directory.
+    pub fn root(&self) -> InodeNo {
+        InodeNo::ROOT
+    }
+
+    /// Finds a name in a directory.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::NotADirectory`] as [`Error::Io`] if `dir` is none, [`Error::Corrupt`] if
+    /// its metadata is wrong.
+    pub fn lookup(&self, dir: InodeNo, name: &[u8]) -> Result<Option<InodeNo>> {
+        self.expect_directory(dir)?;
+        match self.0.view.find(dir, name)? {
+            Some(entry) => self.0.view.entry_inode(entry).map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// Finds a path that is relative to the root; leading, trailing and repeated slashes and `.`
+    /// do not matter, `..` is the parent directory, symbolic links are not followed.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] if metadata on the way is wrong.
+    pub fn find_path(&self, path: &[u8]) -> Result<Option<InodeNo>> {
+        let mut inode = self.root();
+        for name in path.split(|&b| b == b'/') {
+            if name.is_empty() {
+                continue;
+            }
+            if self.0.view.file_type(inode)? != FileType::Directory {
+                return Ok(None);
+            }
+            match name {
+                b"." => {}
+                b".." => inode = self.0.view.parent(inode)?,
+                name => match self.lookup(inode, name)? {
+                    Some(child) => inode = child,
+                    None => return Ok(None),
+                },
+            }
+        }
+        Ok(Some(inode))
+    }
+
+    /// Attributes of an inode.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] if there is no such inode or its metadata is wrong.
+    pub fn stat(&self, inode: InodeNo) -> Result<Stat> {
+        self.0.view.stat(inode)
+    }
+
+    /// Lists a directory in the order of its names.
+    ///
+    /// # Errors
+    /// As [`Image::lookup`].
+    pub fn read_dir(&self, dir: InodeNo) -> Result<ReadDir<'_>> {
+        self.expect_directory(dir)?;
+        Ok(ReadDir::new(&self.0.view, self.0.view.entries(dir)?))
+    }
+
+    /// Target of a symbolic link.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::InvalidInput`] as [`Error::Io`] if the inode is none, [`Error::Corrupt`]
+    /// if its metadata is wrong.
+    pub fn read_link(&self, inode: InodeNo) -> Result<Vec<u8>> {
+        if self.0.view.file_type(inode)? != FileType::Symlink {
+            let kind = io::ErrorKind::InvalidInput;
+            return Err(wrong_type(kind, "not a symbolic link"));
+        }
+        Ok(self.0.view.symlink(inode)?.into_owned())
+    }
+
+    /// All entries, depth first, each directory before its contents and sorted by name,
+    /// starting with the root (whose path is empty).
+    pub fn walk(&self) -> Walk<'_> {
+        Walk::new(&self.0.view)
+    }
+
+    /// The history of the image: the entries of all history sections. Sections with a wrong
+    /// checksum are skipped.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] or [`Error::Unsupported`] if a section with a correct checksum cannot
+    /// be decoded, [`Error::Io`] if reading failed.
+    pub fn history(&self) -> Result<History> {
+        let payloads = &self.0.payloads;
+        let mut history = History {
+            entries: Vec::new(),
+        };
+        for section in payloads.container().section_of_type(SectionType::HISTORY) {
+            let section = payloads.with_header(section)?;
+            if section.length > HISTORY_LIMIT {
+                let e = Error::Limit(format!("a history of {} bytes", section.length));
+                return Err(in_section(e, &section));
+            }
+            if !payloads.checksum_is_right(&section)? {
+                tracing::warn!("{}", checksum_error(&section));
+                continue;
+            }
+            let payload = payloads.read_vec(&section)?;
+            let raw = payloads.decompress(&section, payload, HISTORY_LIMIT)?;
+            let part = History::parse(&raw).map_err(|e| in_section(e, &section))?;
+            history.entries.extend(part.entries);
+        }
+        Ok(history)
+    }
+
+    /// Number of bytes before the image in its file.
+    pub fn header_len(&self) -> u64 {
+        self.container().offset
+    }
+
+    /// The bytes before the image in its file.
+    ///
+    /// # Errors
+    /// [`Error::Limit`] if there are more than 1 GiB, [`Error::Io`] if reading failed.
+    pub fn header_bytes(&self) -> Result<Vec<u8>> {
+        let len = self.header_len();
+        if len > HEADER_LIMIT {
+            return Err(Error::Limit(format!("a header of {len} bytes")));
+        }
+        let mut header = Vec::new();
+        self.copy_header(&mut header)?;
+        Ok(header)
+    }
+
+    /// Writes the bytes before the image to `out`; returns their number.
+    ///
+    /// # Errors
+    /// [`Error::Io`] if reading or writing failed.
+    pub fn copy_header(&self, out: &mut dyn io::Write) -> Result<u64> {
+        let len = self.header_len();
+        let mut buffer = vec![0; PIECE];
+        let mut done = 0;
+        while done < len {
+            let n = usize::try_from(len - done).map_or(PIECE, |left| left.min(PIECE));
+            self.source().read_exact_at(done, &mut buffer[..n])?;
+            out.write_all(&buffer[..n])?;
+            done += n as u64;
+        }
+        Ok(len)
+    }
+
+    /// Decodes a whole block, past the cache: for those who use every block once.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] if there is no such block, its checksum or its data are wrong;
+    /// [`Error::Unsupported`] for its compression; [`Error::Limit`] if it is larger than the
+    /// block size; [`Error::Io`] if reading failed.
+    pub fn decode_block(&self, block: BlockNo) -> Result<Vec<u8>> {
+        use redwarfs_format::section::CompressionId;
+        let payloads = &self.0.payloads;
+        let section = payloads.block_section(block)?;
+        let payload = payloads.read_vec(&section)?;
+        match payloads.compression(&section)? {
+            CompressionId::NONE => Ok(payload),
+            id => redwarfs_codec::decompress(id, &payload, payloads.block_size())
+                .map_err(|e| in_section(e, &section)),
+        }
+    }
+
+    /// Decodes a block into the cache if there is room without dropping others; false if not.
+    ///
+    /// # Errors
+    /// As [`Image::decode_block`].
+    pub fn preload_block(&self, block: BlockNo) -> Result<bool> {
+        self.0.cache.preload(block)
+    }
+
+    /// Drops blocks from the cache that were not used for `age`; returns their number.
+    pub fn tidy_cache(&self, age: Duration) -> u64 {
+        self.0.cache.tidy(age)
+    }
+
+    /// What the block cache has done so far.
+    pub fn cache_stats(&self) -> CacheStats {
+        self.0.cache.stats()
+    }
+
+    fn expect_directory(&self, inode: InodeNo) -> Result<()> {
+        if self.0.view.file_type(inode)? == FileType::Directory {
+            return Ok(());
+        }
+        Err(wrong_type(io::ErrorKind::NotADirectory, "not a directory"))
+    }
+}

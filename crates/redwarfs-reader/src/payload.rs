@@ -1,0 +1,211 @@
+//! Stored payloads: reading, verifying, decompressing.
+
+use std::sync::Arc;
+
+use redwarfs_codec::Decoder;
+use redwarfs_format::section::{CompressionId, Container, Section, SectionHasher};
+use redwarfs_format::{BlockNo, Error, Result};
+use redwarfs_io::Source;
+
+use crate::error::in_section;
+
+/// Piece in which payloads are read for hashing and metadata is decoded (1 MiB).
+pub(crate) const PIECE: usize = 1 << 20;
+
+/// Stored bytes that a compressed block may have beyond its block size. Codecs that do not give
+/// up on incompressible data add headers, but never another half.
+const SLACK: u64 = 64 << 10;
+
+/// Access to the payloads of one image.
+#[derive(Debug, Clone)]
+pub(crate) struct Payloads {
+    source: Arc<dyn Source>,
+    container: Arc<Container>,
+    block_size: u64,
+}
+
+impl Payloads {
+    /// `block_size` is the limit for the raw size of a block, in bytes.
+    pub(crate) fn new(source: Arc<dyn Source>, container: Arc<Container>, block_size: u64) -> Self {
+        Self {
+            source,
+            container,
+            block_size,
+        }
+    }
+
+    pub(crate) fn source(&self) -> &Arc<dyn Source> {
+        &self.source
+    }
+
+    pub(crate) fn container(&self) -> &Arc<Container> {
+        &self.container
+    }
+
+    pub(crate) fn block_size(&self) -> u64 {
+        self.block_size
+    }
+
+    /// Adds the place of the block's section to an error.
+    pub(crate) fn in_block(&self, error: Error, block: BlockNo) -> Error {
+        match self.container.block(block) {
+            Some(section) => in_section(error, section),
+            None => error,
+        }
+    }
+
+    /// The section of a block, with its header, after checking that its length is plausible.
+    pub(crate) fn block_section(&self, block: BlockNo) -> Result<Section> {
+        let section = self.container.block(block).ok_or_else(|| {
+            Error::corrupt(format!(
+                "block {block} does not exist, the image has {} blocks",
+                self.container.block_count()
+            ))
+        })?;
+        let section = self.with_header(section)?;
+        let limit = if self.compression(&section)? == CompressionId::NONE {
+            self.block_size
+        } else {
+            self.block_size + self.block_size / 2 + SLACK
+        };
+        if section.length > limit {
+            let e = Error::Limit(format!(
+                "a payload of {} bytes for a block of at most {}",
+                section.length, self.block_size
+            ));
+            return Err(in_section(e, &section));
+        }
+        Ok(section)
+    }
+
+    /// Completes a section that is known from the index only.
+    pub(crate) fn with_header(&self, section: &Section) -> Result<Section> {
+        if section.compression.is_some() {
+            return Ok(section.clone());
+        }
+        self.container
+            .load_header(
+                &|at, buf| self.source.read_exact_at(at, buf),
+                section.position,
+            )
+            .map_err(|e| in_section(e, section))
+    }
+
+    pub(crate) fn compression(&self, section: &Section) -> Result<CompressionId> {
+        section
+            .compression
+            .ok_or_else(|| in_section(Error::corrupt("a header that was not read"), section))
+    }
+
+    /// Reads a payload into memory and verifies its XXH3.
+    pub(crate) fn read_vec(&self, section: &Section) -> Result<Vec<u8>> {
+        let mut payload = Vec::new();
+        let len = self.reserve(section, |len| payload.try_reserve_exact(len).is_ok())?;
+        payload.resize(len, 0);
+        self.read_into(section, &mut payload)?;
+        Ok(payload)
+    }
+
+    /// Like [`Payloads::read_vec`], in the form that decoders want.
+    pub(crate) fn read_shared(&self, section: &Section) -> Result<Arc<[u8]>> {
+        let len = self.reserve(section, |len| {
+            Vec::<u8>::new().try_reserve_exact(len).is_ok()
+        })?;
+        let mut payload: Arc<[u8]> = std::iter::repeat_n(0, len).collect();
+        if let Some(bytes) = Arc::get_mut(&mut payload) {
+            self.read_into(section, bytes)?;
+        }
+        Ok(payload)
+    }
+
+    fn reserve(&self, section: &Section, try_reserve: impl FnOnce(usize) -> bool) -> Result<usize> {
+        usize::try_from(section.length)
+            .ok()
+            .filter(|&len| try_reserve(len))
+            .ok_or_else(|| {
+                let e = Error::Limit(format!("no memory for {} bytes", section.length));
+                in_section(e, section)
+            })
+    }
+
+    fn read_into(&self, section: &Section, payload: &mut [u8]) -> Result<()> {
+        self.source
+            .read_exact_at(self.container.file_offset(section), payload)
+            .map_err(|e| in_section(e.into(), section))?;
+        if let Some(header) = &section.header
+            && !header.xxh_matches(payload)
+        {
+            return Err(checksum_error(section));
+        }
+        Ok(())
+    }
+
+    /// Reads a payload piece by piece, for checking its hashes and for copying it out.
+    pub(crate) fn stream(&self, section: &Section, mut sink: impl FnMut(&[u8])) -> Result<()> {
+        let start = self.container.file_offset(section);
+        let mut buffer = vec![0; PIECE.min(usize::try_from(section.length).unwrap_or(PIECE))];
+        let mut done = 0;
+        while done < section.length {
+            let n = usize::try_from(section.length - done)
+                .map_or(buffer.len(), |left| left.min(buffer.len()));
+            self.source
+                .read_exact_at(start.saturating_add(done), &mut buffer[..n])
+                .map_err(|e| in_section(e.into(), section))?;
+            sink(&buffer[..n]);
+            done += n as u64;
+        }
+        Ok(())
+    }
+
+    /// Whether the XXH3 of a section is right, without keeping the payload. True without hashes.
+    pub(crate) fn checksum_is_right(&self, section: &Section) -> Result<bool> {
+        let Some(header) = &section.header else {
+            return Ok(true);
+        };
+        let mut hasher = SectionHasher::xxh(header);
+        self.stream(section, |bytes| hasher.update(bytes))?;
+        Ok(hasher.matches())
+    }
+
+    /// Decompresses a verified payload step by step, so that a false announced size costs no
+    /// more memory than there is data.
+    pub(crate) fn decompress(
+        &self,
+        section: &Section,
+        payload: Vec<u8>,
+        limit: u64,
+    ) -> Result<Vec<u8>> {
+        let id = self.compression(section)?;
+        if id == CompressionId::NONE {
+            return Ok(payload);
+        }
+        decompress_growing(id, payload, limit).map_err(|e| in_section(e, section))
+    }
+}
+
+fn decompress_growing(id: CompressionId, payload: Vec<u8>, limit: u64) -> Result<Vec<u8>> {
+    let mut decoder = Decoder::new(id, payload, limit)?;
+    let raw_size = usize::try_from(decoder.raw_size())
+        .map_err(|_| Error::Limit(format!("{} bytes of data", decoder.raw_size())))?;
+    let mut out = Vec::new();
+    while out.len() < raw_size {
+        let at = out.len();
+        let step = if decoder.is_incremental() {
+            PIECE.min(raw_size - at)
+        } else {
+            raw_size
+        };
+        out.try_reserve(step)
+            .map_err(|_| Error::Limit(format!("no memory for {raw_size} bytes")))?;
+        out.resize(at + step, 0);
+        decoder.fill(&mut out[at..])?;
+    }
+    decoder.finish()?;
+    out.shrink_to_fit();
+    Ok(out)
+}
+
+pub(crate) fn checksum_error(section: &Section) -> Error {
+    let e = Error::corrupt(format!("checksum error in section: {}", section.ty));
+    in_section(e, section)
+}

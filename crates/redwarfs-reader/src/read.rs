@@ -1,0 +1,315 @@
+//! Reading file contents.
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use redwarfs_format::metadata::{Extent, Extents, FileType};
+use redwarfs_format::{BlockNo, Error, InodeNo, Result};
+
+use crate::cache::BlockData;
+use crate::error::wrong_type;
+use crate::image::{Image, Inner};
+
+/// A file with at most this many extents is searched from its start: a few microseconds.
+const LINEAR: usize = 256;
+
+/// Every so many extents one offset is noted: 8 bytes per 64 extents.
+const STRIDE: usize = 64;
+
+/// Offsets that are kept for all files together (1 Mi, 8 MiB). A file that needs more than that
+/// (64 Mi extents) is indexed for each read.
+const MAX_NOTED: usize = 1 << 20;
+
+/// File offsets of every [`STRIDE`]th extent.
+type Offsets = Arc<[u64]>;
+
+/// Offsets of extents of files that have very many, so that a read in the middle does not have
+/// to add up everything before. Made once per file with one pass, dropped oldest first.
+#[derive(Debug, Default)]
+pub(crate) struct FileIndexes(Mutex<VecDeque<(u32, Offsets)>>);
+
+impl FileIndexes {
+    fn get(&self, content: u32, extents: &Extents<'_>) -> Result<Offsets> {
+        {
+            let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some(at) = known.iter().position(|(k, _)| *k == content)
+                && let Some(found) = known.remove(at)
+            {
+                let offsets = Arc::clone(&found.1);
+                known.push_back(found);
+                return Ok(offsets);
+            }
+        }
+        let offsets = note_offsets(extents)?;
+        if offsets.len() <= MAX_NOTED {
+            let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            known.push_back((content, Arc::clone(&offsets)));
+            let mut total: usize = known.iter().map(|(_, o)| o.len()).sum();
+            while total > MAX_NOTED
+                && let Some((_, dropped)) = known.pop_front()
+            {
+                total -= dropped.len();
+            }
+        }
+        Ok(offsets)
+    }
+}
+
+fn note_offsets(extents: &Extents<'_>) -> Result<Offsets> {
+    let mut offsets = Vec::with_capacity(extents.len() / STRIDE + 1);
+    let mut offset = 0;
+    for index in 0..extents.len() {
+        if index % STRIDE == 0 {
+            offsets.push(offset);
+        }
+        offset = advance(offset, extents.get(index)?.size())?;
+    }
+    Ok(offsets.into())
+}
+
+fn advance(offset: u64, size: u64) -> Result<u64> {
+    offset
+        .checked_add(size)
+        .ok_or_else(|| Error::corrupt("a file of more than 2^64 bytes"))
+}
+
+/// The pieces of a range of a file, in order.
+struct Pieces<'a> {
+    extents: Extents<'a>,
+    next: usize,
+    /// File offset of the extent `next`.
+    offset: u64,
+    /// The range that is still wanted.
+    at: u64,
+    end: u64,
+}
+
+/// Part of an extent.
+#[derive(Debug, Clone, Copy)]
+enum Piece {
+    Data {
+        block: BlockNo,
+        offset: u64,
+        len: usize,
+    },
+    Zeros {
+        len: usize,
+    },
+}
+
+impl Piece {
+    fn len(self) -> usize {
+        match self {
+            Self::Data { len, .. } | Self::Zeros { len } => len,
+        }
+    }
+}
+
+impl<'a> Pieces<'a> {
+    fn new(inner: &'a Inner, inode: InodeNo, at: u64, len: usize) -> Result<Self> {
+        match inner.view.file_type(inode)? {
+            FileType::Regular => {}
+            FileType::Directory => {
+                return Err(wrong_type(io::ErrorKind::IsADirectory, "is a directory"));
+            }
+            _ => {
+                return Err(wrong_type(
+                    io::ErrorKind::InvalidInput,
+                    "not a regular file",
+                ));
+            }
+        }
+        let extents = inner.view.extents(inode)?;
+        let (mut next, mut offset) = (0, 0);
+        if at > 0 && extents.len() > LINEAR {
+            let offsets = inner.indexes.get(inner.view.content_id(inode)?, &extents)?;
+            // The last noted extent that does not start after `at`.
+            let index = offsets.partition_point(|&o| o <= at).saturating_sub(1);
+            next = index * STRIDE;
+            offset = offsets.get(index).copied().unwrap_or(0);
+        }
+        Ok(Self {
+            extents,
+            next,
+            offset,
+            at,
+            end: at.saturating_add(len as u64),
+        })
+    }
+
+    fn next(&mut self) -> Result<Option<Piece>> {
+        while self.at < self.end && self.next < self.extents.len() {
+            let extent = self.extents.get(self.next)?;
+            self.next += 1;
+            let start = self.offset;
+            self.offset = advance(start, extent.size())?;
+            if self.offset <= self.at {
+                continue;
+            }
+            let skip = self.at - start;
+            let len = self.end.min(self.offset) - self.at;
+            self.at += len;
+            // Fits: the range came from a buffer length.
+            let len = usize::try_from(len).map_err(|_| Error::corrupt("a huge range"))?;
+            return Ok(Some(match extent {
+                Extent::Data { block, offset, .. } => Piece::Data {
+                    block,
+                    offset: u64::from(offset) + skip,
+                    len,
+                },
+                Extent::Hole { .. } => Piece::Zeros { len },
+            }));
+        }
+        Ok(None)
+    }
+}
+
+impl Image {
+    /// Reads from a regular file at `offset`; returns the number of bytes, which is less than
+    /// the length of `buf` only at the end of the file.
+    ///
+    /// Finding the place takes a few microseconds; the first read in a file with more than 256
+    /// extents looks at all of them once.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::IsADirectory`] or [`io::ErrorKind::InvalidInput`] as [`Error::Io`] for
+    /// other inodes. If a block that is needed cannot be read, verified or decoded, the error
+    /// names its section; other reads are not affected, and the next one tries again. The
+    /// contents of `buf` are unspecified after an error.
+    pub fn read_at(&self, inode: InodeNo, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        let inner = &*self.0;
+        if buf.is_empty() {
+            Pieces::new(inner, inode, offset, 0)?;
+            return Ok(0);
+        }
+        let mut pieces = Pieces::new(inner, inode, offset, buf.len())?;
+        let Some(first) = pieces.next()? else {
+            return Ok(0);
+        };
+        if first.len() < buf.len() {
+            self.decode_ahead(inode, offset, buf.len())?;
+        }
+        let result = self.fill(first, pieces, buf);
+        inner.cache.trim();
+        result
+    }
+
+    fn fill(&self, first: Piece, mut pieces: Pieces<'_>, buf: &mut [u8]) -> Result<usize> {
+        let cache = &self.0.cache;
+        let mut done = 0;
+        let mut piece = first;
+        let mut last: Option<BlockData> = None;
+        loop {
+            // Pieces of one range never exceed it together.
+            let (_, rest) = buf.split_at_mut(done);
+            let (out, _) = rest.split_at_mut(piece.len());
+            match piece {
+                Piece::Zeros { .. } => out.fill(0),
+                Piece::Data { block, offset, len } => {
+                    let end = offset + len as u64;
+                    let data = match last.take() {
+                        Some(data) if data.block() == block && data.has(end) => data,
+                        _ => cache.get(block, end)?,
+                    };
+                    if !data.copy(offset, out) {
+                        let e = Error::corrupt(format!("bytes of block {block} are missing"));
+                        return Err(self.0.payloads.in_block(e, block));
+                    }
+                    last = Some(data);
+                }
+            }
+            done += piece.len();
+            match pieces.next()? {
+                Some(next) => piece = next,
+                None => return Ok(done),
+            }
+        }
+    }
+
+    /// Lets other threads decode what a read needs from its second block on.
+    fn decode_ahead(&self, inode: InodeNo, offset: u64, len: usize) -> Result<()> {
+        let mut pieces = Pieces::new(&self.0, inode, offset, len)?;
+        let mut current: Option<(BlockNo, u64)> = None;
+        let mut first = None;
+        let submit = |(block, end): (BlockNo, u64)| {
+            self.0.cache.get_cached(block, end).is_some() || self.0.cache.prefetch(block, end)
+        };
+        while let Some(piece) = pieces.next()? {
+            let Piece::Data { block, offset, len } = piece else {
+                continue;
+            };
+            let end = offset + len as u64;
+            first.get_or_insert(block);
+            match &mut current {
+                Some((b, e)) if *b == block => *e = end.max(*e),
+                _ => {
+                    if let Some(done) = current.replace((block, end))
+                        && Some(done.0) != first
+                        && !submit(done)
+                    {
+                        return Ok(());
+                    }
+                }
+            }
+        }
+        if let Some(done) = current
+            && Some(done.0) != first
+        {
+            submit(done);
+        }
+        Ok(())
+    }
+
+    /// Appends up to `len` bytes at `offset` to `out` if that needs neither decoding nor
+    /// waiting. False, with `out` as before, if it does.
+    ///
+    /// # Errors
+    /// As [`Image::read_at`], for wrong inodes and metadata.
+    pub fn try_read_cached(
+        &self,
+        inode: InodeNo,
+        offset: u64,
+        len: usize,
+        out: &mut Vec<u8>,
+    ) -> Result<bool> {
+        let before = out.len();
+        let result = self.append_cached(inode, offset, len, out);
+        if !matches!(result, Ok(true)) {
+            out.truncate(before);
+        }
+        result
+    }
+
+    fn append_cached(
+        &self,
+        inode: InodeNo,
+        offset: u64,
+        len: usize,
+        out: &mut Vec<u8>,
+    ) -> Result<bool> {
+        let mut pieces = Pieces::new(&self.0, inode, offset, len)?;
+        let mut last: Option<BlockData> = None;
+        while let Some(piece) = pieces.next()? {
+            let at = out.len();
+            if let Piece::Data { block, offset, len } = piece {
+                let end = offset + len as u64;
+                let data = match last.take() {
+                    Some(data) if data.block() == block && data.has(end) => data,
+                    _ => match self.0.cache.get_cached(block, end) {
+                        Some(data) => data,
+                        None => return Ok(false),
+                    },
+                };
+                out.resize(at + len, 0);
+                if !data.copy(offset, &mut out[at..]) {
+                    return Ok(false);
+                }
+                last = Some(data);
+            } else {
+                out.resize(at + piece.len(), 0);
+            }
+        }
+        Ok(true)
+    }
+}
