@@ -1,1 +1,131 @@
-//! Placeholder.
+//! The FUSE driver: mounts an opened DwarFS image on a directory (Linux).
+//!
+//! A mount made here is always read-only. The kernel may keep everything it learns (names, missing
+//! names, attributes, directory contents, symbolic links, file data) for as long as it likes,
+//! because an image never changes while it is mounted.
+//!
+//! # Threads
+//!
+//! One thread reads requests from the kernel and answers whatever needs no decompression: all
+//! metadata and reads whose blocks are cached. Other reads go to a pool of workers, each of which
+//! replies on its own. [`MountOptions::readers`] is the place where more readers can be asked for;
+//! with several idle readers requests tend to change thread and CPU, so one is the default.
+//!
+//! # When the driver dies
+//!
+//! If the process is killed without a chance to unmount, the mount point answers `ENOTCONN`
+//! ("Transport endpoint is not connected") until somebody unmounts it. With
+//! [`MountOptions::auto_unmount`] the helper program `fusermount3` does that.
+
+mod attr;
+mod driver;
+mod error;
+mod kernel;
+mod options;
+mod pool;
+mod xattr;
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+use fuser::{BackgroundSession, Config, Session, SessionACL};
+use redwarfs_reader::Image;
+
+pub use error::{Error, Result, io_text};
+pub use options::{Access, KernelFlags, MountOptions};
+
+use driver::Driver;
+use kernel::KernelMount;
+
+/// Mounts `image` on the directory `mountpoint` and starts answering requests.
+///
+/// When this returns, the mount is usable. The calling process must not change its set of threads
+/// by `fork` afterwards: the driver's threads live in this process.
+///
+/// # Errors
+///
+/// [`Error`] says which step failed; nothing stays mounted then.
+pub fn mount(image: Image, mountpoint: &Path, options: &MountOptions) -> Result<Mounted> {
+    let (device, mount) = KernelMount::new(mountpoint, options)?;
+    let mount = Arc::new(mount);
+    let driver = match Driver::new(image, options) {
+        Ok(driver) => driver,
+        Err(error) => {
+            mount.abandon();
+            return Err(Error::Session(error));
+        }
+    };
+    // The kernel itself keeps other users out unless `allow_other` was given; only "the owner and
+    // root" is a rule that it does not know.
+    let acl = match options.access {
+        Access::OwnerAndRoot => SessionACL::RootAndOwner,
+        Access::Owner | Access::Everyone => SessionACL::All,
+    };
+    let mut config = Config::default();
+    config.acl = acl;
+    config.n_threads = Some(options.readers.max(1));
+    config.clone_fd = options.readers > 1;
+    let session = Session::from_fd(driver, device, acl, config).and_then(Session::spawn);
+    let session = match session {
+        Ok(session) => session,
+        Err(error) => {
+            mount.abandon();
+            return Err(Error::Session(error));
+        }
+    };
+    if let Err(error) = mount.probe() {
+        mount.abandon();
+        return Err(Error::Session(error));
+    }
+    Ok(Mounted { session, mount })
+}
+
+/// A live mount.
+#[derive(Debug)]
+pub struct Mounted {
+    session: BackgroundSession,
+    mount: Arc<KernelMount>,
+}
+
+impl Mounted {
+    /// A handle that unmounts from another thread.
+    #[must_use]
+    pub fn unmounter(&self) -> Unmounter {
+        Unmounter(Arc::clone(&self.mount))
+    }
+
+    /// The mount point as an absolute path without symbolic links.
+    #[must_use]
+    pub fn mountpoint(&self) -> &Path {
+        self.mount.mountpoint()
+    }
+
+    /// Waits until the file system is unmounted, by whomever. If the connection ended in another
+    /// way (it was aborted), the dead mount is removed.
+    ///
+    /// # Errors
+    ///
+    /// The error that ended the request loop.
+    pub fn wait(self) -> Result<()> {
+        let ended = self.session.join();
+        self.mount.abandon();
+        ended.map_err(Error::Session)
+    }
+}
+
+/// Unmounts a [`Mounted`] file system.
+#[derive(Debug, Clone)]
+pub struct Unmounter(Arc<KernelMount>);
+
+impl Unmounter {
+    /// Unmounts. A file system in use is detached from the tree at once; programs that still use
+    /// it lose it when the driver's process ends. Returns false in that case.
+    ///
+    /// # Errors
+    ///
+    /// The unmount was refused; or the error of running `fusermount3`.
+    pub fn unmount(&self) -> io::Result<bool> {
+        self.0.unmount()
+    }
+}

@@ -1,0 +1,83 @@
+//! What can go wrong while mounting.
+
+use std::io;
+use std::path::PathBuf;
+
+/// A step of mounting that failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The mount point does not exist or cannot be looked at (for example a stale mount).
+    #[error("cannot access mount point: {}: {}", path.display(), io_text(source))]
+    MountPoint {
+        /// The path as given.
+        path: PathBuf,
+        /// The reason.
+        source: io::Error,
+    },
+    /// `/dev/fuse` cannot be opened.
+    #[error("cannot open FUSE device: /dev/fuse: {}{}", io_text(.0), device_hint(.0))]
+    Device(#[source] io::Error),
+    /// The kernel refused the mount.
+    #[error("cannot mount: {}: {}", path.display(), io_text(source))]
+    Mount {
+        /// The mount point.
+        path: PathBuf,
+        /// The reason.
+        source: io::Error,
+    },
+    /// The mount needs the helper program, which is not installed.
+    #[error("cannot mount: fusermount3: {} (install the package fuse3)", io_text(.0))]
+    HelperMissing(#[source] io::Error),
+    /// The helper program refused; its own words.
+    #[error("cannot mount: {0}")]
+    Helper(String),
+    /// The connection to the kernel could not be set up, or failed.
+    #[error("FUSE session failed: {}", io_text(.0))]
+    Session(#[source] io::Error),
+}
+
+/// Result with [`Error`].
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+fn device_hint(error: &io::Error) -> &'static str {
+    if error.kind() == io::ErrorKind::NotFound {
+        " (try 'modprobe fuse')"
+    } else {
+        ""
+    }
+}
+
+/// The text of an I/O error without the `(os error 2)` that the standard library appends.
+#[must_use]
+pub fn io_text(error: &io::Error) -> String {
+    let mut text = error.to_string();
+    if let Some(start) = text.rfind(" (os error ") {
+        text.truncate(start);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_name_step_and_cause() {
+        let missing = || io::Error::from_raw_os_error(2);
+        assert_eq!(io_text(&missing()), "No such file or directory");
+        assert_eq!(io_text(&io::Error::other("plain")), "plain");
+        assert_eq!(
+            Error::MountPoint {
+                path: "/x".into(),
+                source: missing()
+            }
+            .to_string(),
+            "cannot access mount point: /x: No such file or directory"
+        );
+        assert_eq!(
+            Error::Device(missing()).to_string(),
+            "cannot open FUSE device: /dev/fuse: No such file or directory (try 'modprobe fuse')"
+        );
+    }
+}

@@ -1,0 +1,419 @@
+//! Attaching a FUSE connection to a directory and taking it off again.
+//!
+//! Root mounts through `mount(2)`; everybody else, and `auto_unmount`, goes through the helper
+//! program `fusermount3`, which passes the opened device back over a socket (the protocol of
+//! libfuse's `mount.c`: environment variable `_FUSE_COMMFD`, one byte with the descriptor attached).
+
+use std::ffi::{CString, OsStr, OsString};
+use std::fs::OpenOptions;
+use std::io::{self, IoSliceMut, Read};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+use rustix::io::{Errno, FdFlags, fcntl_setfd};
+use rustix::mount::{MountFlags, UnmountFlags, unmount};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketFlags, SocketType,
+    recvmsg, socketpair,
+};
+use rustix::process::{getegid, geteuid};
+
+use crate::{Access, Error, MountOptions, Result};
+
+const DEVICE: &str = "/dev/fuse";
+const HELPERS: [&str; 5] = [
+    "fusermount3",
+    "/usr/bin/fusermount3",
+    "/bin/fusermount3",
+    "/sbin/fusermount3",
+    "fusermount",
+];
+
+/// A mount that this process made.
+#[derive(Debug)]
+pub(crate) struct KernelMount {
+    mountpoint: PathBuf,
+    /// Device number of the mounted file system, known after [`KernelMount::probe`].
+    device: OnceLock<u64>,
+    /// The helper's end of the bargain with `auto_unmount`: when this socket closes, it unmounts.
+    _helper: Mutex<Option<(OwnedFd, Child)>>,
+}
+
+impl KernelMount {
+    /// Mounts and hands out the device through which the requests come.
+    pub(crate) fn new(mountpoint: &Path, options: &MountOptions) -> Result<(OwnedFd, Self)> {
+        let inaccessible = |source| Error::MountPoint {
+            path: mountpoint.to_owned(),
+            source,
+        };
+        let target = mountpoint.canonicalize().map_err(inaccessible)?;
+        let meta = target.metadata().map_err(inaccessible)?;
+        if !meta.is_dir() {
+            return Err(inaccessible(Errno::NOTDIR.into()));
+        }
+        let direct = if geteuid().is_root() && !options.auto_unmount {
+            mount_directly(&target, options)?
+        } else {
+            None
+        };
+        let (device, helper) = match direct {
+            Some(device) => (device, None),
+            None => mount_by_helper(&target, options)?,
+        };
+        Ok((
+            device,
+            Self {
+                mountpoint: target,
+                device: OnceLock::new(),
+                _helper: Mutex::new(helper),
+            },
+        ))
+    }
+
+    pub(crate) fn mountpoint(&self) -> &Path {
+        &self.mountpoint
+    }
+
+    /// Asks the mounted file system for its root: proves that requests are answered, and learns
+    /// the device number that identifies the mount later.
+    pub(crate) fn probe(&self) -> io::Result<()> {
+        rustix::fs::statfs(&self.mountpoint)?;
+        let root = rustix::fs::stat(&self.mountpoint)?;
+        let _ = self.device.set(root.st_dev);
+        Ok(())
+    }
+
+    /// True if the mount table still has our file system (or if we cannot know).
+    fn is_mounted(&self) -> bool {
+        let Some(&device) = self.device.get() else {
+            return true;
+        };
+        let wanted = format!(
+            "{}:{}",
+            rustix::fs::major(device),
+            rustix::fs::minor(device)
+        );
+        match std::fs::read("/proc/self/mountinfo") {
+            Ok(table) => lists_device(&table, wanted.as_bytes()),
+            Err(_) => true,
+        }
+    }
+
+    /// Unmounts; true if the file system is gone, false if it is detached but still in use.
+    pub(crate) fn unmount(&self) -> io::Result<bool> {
+        if !self.is_mounted() {
+            return Ok(true);
+        }
+        match unmount(&self.mountpoint, UnmountFlags::empty()) {
+            Ok(()) => Ok(true),
+            Err(Errno::BUSY) => {
+                unmount(&self.mountpoint, UnmountFlags::DETACH)?;
+                Ok(false)
+            }
+            // Gone in the meantime.
+            Err(Errno::INVAL | Errno::NOENT) => Ok(true),
+            Err(Errno::PERM) => self.unmount_by_helper(),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Removes what is left of the mount after the connection ended. Failure is of no use to
+    /// anybody here: usually the mount is already gone.
+    pub(crate) fn abandon(&self) {
+        if self.is_mounted()
+            && let Err(Errno::PERM) = unmount(&self.mountpoint, UnmountFlags::DETACH)
+        {
+            let _ = self.run_helper(&["-u", "-q", "-z"]);
+        }
+    }
+
+    fn unmount_by_helper(&self) -> io::Result<bool> {
+        if self.run_helper(&["-u", "-q"])? {
+            return Ok(true);
+        }
+        if self.run_helper(&["-u", "-z"])? {
+            return Ok(false);
+        }
+        Err(io::Error::other("fusermount3 could not unmount"))
+    }
+
+    fn run_helper(&self, arguments: &[&str]) -> io::Result<bool> {
+        for helper in HELPERS {
+            let status = Command::new(helper)
+                .args(arguments)
+                .arg("--")
+                .arg(&self.mountpoint)
+                .stdin(Stdio::null())
+                .stdout(Stdio::null())
+                .stderr(Stdio::null())
+                .status();
+            match status {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                other => return other.map(|status| status.success()),
+            }
+        }
+        Err(Errno::NOENT.into())
+    }
+}
+
+/// Does the text of `/proc/self/mountinfo` have a line whose third field is `device`?
+fn lists_device(table: &[u8], device: &[u8]) -> bool {
+    table
+        .split(|&byte| byte == b'\n')
+        .any(|line| line.split(|&byte| byte == b' ').nth(2) == Some(device))
+}
+
+fn kernel_flags(options: &MountOptions) -> MountFlags {
+    let mut flags = MountFlags::RDONLY;
+    flags.set(MountFlags::NOSUID, options.flags.nosuid);
+    flags.set(MountFlags::NODEV, options.flags.nodev);
+    flags.set(MountFlags::NOEXEC, options.flags.noexec);
+    flags
+}
+
+/// The file system specific options that kernel and helper share.
+fn common_options(options: &MountOptions) -> String {
+    let mut list = String::new();
+    if options.default_permissions {
+        list.push_str(",default_permissions");
+    }
+    if options.access != Access::Owner {
+        list.push_str(",allow_other");
+    }
+    if let Some(limit) = options.max_read {
+        list.push_str(&format!(",max_read={limit}"));
+    }
+    list
+}
+
+/// Mounts with the system call; `None` if this process may not.
+fn mount_directly(target: &Path, options: &MountOptions) -> Result<Option<OwnedFd>> {
+    let device = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open(DEVICE)
+        .map_err(Error::Device)?;
+    let data = format!(
+        "fd={},rootmode=40000,user_id={},group_id={}{}",
+        device.as_raw_fd(),
+        geteuid().as_raw(),
+        getegid().as_raw(),
+        common_options(options)
+    );
+    let refused = |source| Error::Mount {
+        path: target.to_owned(),
+        source,
+    };
+    let data = CString::new(data).map_err(|error| refused(error.into()))?;
+    let fs_type = format!("fuse.{}", options.subtype);
+    // The source is a string of its own here: nothing in it can be taken for an option. The
+    // comma is escaped all the same, so that the mount table reads alike for every user.
+    let source = escape(&options.source);
+    match rustix::mount::mount(
+        source.as_os_str(),
+        target,
+        fs_type.as_str(),
+        kernel_flags(options),
+        data.as_c_str(),
+    ) {
+        Ok(()) => Ok(Some(device.into())),
+        Err(Errno::PERM) => Ok(None),
+        Err(error) => Err(refused(error.into())),
+    }
+}
+
+/// Escapes commas and backslashes for an option list; bytes that end a line in the mount table of
+/// old systems are replaced.
+fn escape(value: &OsStr) -> OsString {
+    let mut out = Vec::with_capacity(value.len());
+    for &byte in value.as_bytes() {
+        match byte {
+            b',' | b'\\' => out.extend_from_slice(&[b'\\', byte]),
+            0 | b'\n' | b'\r' => out.push(b'?'),
+            _ => out.push(byte),
+        }
+    }
+    OsString::from_vec(out)
+}
+
+fn helper_options(options: &MountOptions) -> OsString {
+    let mut list = OsString::from("ro");
+    for (on, yes, no) in [
+        (options.flags.nosuid, "nosuid", "suid"),
+        (options.flags.nodev, "nodev", "dev"),
+        (options.flags.noexec, "noexec", "exec"),
+    ] {
+        list.push(",");
+        list.push(if on { yes } else { no });
+    }
+    list.push(common_options(options));
+    if options.auto_unmount {
+        list.push(",auto_unmount");
+    }
+    list.push(",subtype=");
+    list.push(escape(OsStr::new(&options.subtype)));
+    list.push(",fsname=");
+    list.push(escape(&options.source));
+    list
+}
+
+type Helped = (OwnedFd, Option<(OwnedFd, Child)>);
+
+fn mount_by_helper(target: &Path, options: &MountOptions) -> Result<Helped> {
+    let pair = || -> io::Result<(OwnedFd, OwnedFd)> {
+        let (ours, theirs) = socketpair(
+            AddressFamily::UNIX,
+            SocketType::STREAM,
+            SocketFlags::empty(),
+            None,
+        )?;
+        // Only the helper's end may survive `exec`.
+        fcntl_setfd(&ours, FdFlags::CLOEXEC)?;
+        Ok((ours, theirs))
+    };
+    let (ours, theirs) = pair().map_err(Error::Session)?;
+    let mut child = spawn_helper(&theirs, &helper_options(options), target)?;
+    drop(theirs);
+    match receive_descriptor(&ours) {
+        Ok(device) => {
+            fcntl_setfd(&device, FdFlags::CLOEXEC).map_err(|e| Error::Session(e.into()))?;
+            if options.auto_unmount {
+                return Ok((device, Some((ours, child))));
+            }
+            drop(ours);
+            let _ = child.wait();
+            Ok((device, None))
+        }
+        Err(error) => {
+            drop(ours);
+            let mut text = String::new();
+            if let Some(mut stderr) = child.stderr.take() {
+                let _ = stderr.read_to_string(&mut text);
+            }
+            let _ = child.wait();
+            let text = text.trim().replace('\n', "; ");
+            Err(if text.is_empty() {
+                Error::Mount {
+                    path: target.to_owned(),
+                    source: error,
+                }
+            } else {
+                Error::Helper(text)
+            })
+        }
+    }
+}
+
+fn spawn_helper(socket: &OwnedFd, options: &OsStr, target: &Path) -> Result<Child> {
+    let mut missing = io::Error::from(Errno::NOENT);
+    for helper in HELPERS {
+        let child = Command::new(helper)
+            .arg("-o")
+            .arg(options)
+            .arg("--")
+            .arg(target)
+            .env("_FUSE_COMMFD", socket.as_raw_fd().to_string())
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn();
+        match child {
+            Ok(child) => return Ok(child),
+            Err(error) => missing = error,
+        }
+    }
+    Err(Error::HelperMissing(missing))
+}
+
+fn receive_descriptor(socket: &OwnedFd) -> io::Result<OwnedFd> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let mut byte = [0u8];
+    let message = loop {
+        match recvmsg(
+            socket.as_fd(),
+            &mut [IoSliceMut::new(&mut byte)],
+            &mut control,
+            RecvFlags::empty(),
+        ) {
+            Err(Errno::INTR) => {}
+            other => break other?,
+        }
+    };
+    if message.bytes == 0 {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(mut descriptors) = message
+            && let Some(descriptor) = descriptors.next()
+        {
+            return Ok(descriptor);
+        }
+    }
+    Err(io::ErrorKind::InvalidData.into())
+}
+
+impl Drop for KernelMount {
+    fn drop(&mut self) {
+        let helper = self
+            ._helper
+            .get_mut()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
+        if let Some((socket, mut child)) = helper {
+            // Closing the socket makes the helper unmount and end; it must not stay a zombie.
+            drop(socket);
+            let patience = Instant::now() + Duration::from_secs(2);
+            while Instant::now() < patience && matches!(child.try_wait(), Ok(None)) {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn source_cannot_become_an_option() {
+        let options = MountOptions {
+            source: OsString::from("/a,suid\\,dev.dwarfs\n"),
+            ..MountOptions::default()
+        };
+        assert_eq!(
+            helper_options(&options),
+            "ro,nosuid,nodev,exec,default_permissions,subtype=dwarfs,\
+             fsname=/a\\,suid\\\\\\,dev.dwarfs?"
+        );
+    }
+
+    #[test]
+    fn options_reach_the_helper() {
+        let options = MountOptions {
+            access: Access::OwnerAndRoot,
+            auto_unmount: true,
+            default_permissions: false,
+            max_read: Some(65536),
+            ..MountOptions::default()
+        };
+        assert_eq!(
+            helper_options(&options),
+            "ro,nosuid,nodev,exec,allow_other,max_read=65536,auto_unmount,subtype=dwarfs,\
+             fsname=dwarfs"
+        );
+    }
+
+    #[test]
+    fn mount_table_is_searched_by_device() {
+        let table = b"22 1 0:21 / /proc rw - proc proc rw\n99 22 0:52 / /mnt ro - fuse.x y ro\n";
+        assert!(lists_device(table, b"0:52"));
+        assert!(!lists_device(table, b"0:5"));
+        assert!(!lists_device(b"", b"0:5"));
+    }
+}

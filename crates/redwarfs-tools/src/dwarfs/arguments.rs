@@ -1,0 +1,202 @@
+//! The command line, which follows the conventions of FUSE programs and of mount(8).
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::PathBuf;
+
+use super::{EXIT_NO_IMAGE, EXIT_SETUP};
+use crate::common::error::{Result, ToolError, display_name};
+
+/// What the user asked for.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Request {
+    Help,
+    Version,
+    Mount(Box<Arguments>),
+}
+
+/// A request to mount, with uninterpreted options.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Arguments {
+    pub(super) image: PathBuf,
+    /// None with `--auto-mountpoint`.
+    pub(super) mountpoint: Option<PathBuf>,
+    pub(super) foreground: bool,
+    pub(super) debug: bool,
+    /// Single options without escapes, in order.
+    pub(super) options: Vec<OsString>,
+}
+
+/// Understands `args` (without the program's name).
+pub(super) fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Request> {
+    let mut found = Arguments::default();
+    let mut positional = Vec::new();
+    let mut auto = false;
+    let mut only_positional = false;
+    let mut args = args.into_iter();
+    while let Some(arg) = args.next() {
+        let bytes = arg.as_bytes();
+        if only_positional || bytes.len() < 2 || bytes.first() != Some(&b'-') {
+            positional.push(arg);
+            continue;
+        }
+        match bytes {
+            b"--" => only_positional = true,
+            b"--help" => return Ok(Request::Help),
+            b"--version" => return Ok(Request::Version),
+            b"--auto-mountpoint" => auto = true,
+            _ if bytes.starts_with(b"--") => return Err(unknown(&arg)),
+            _ => {
+                let mut flags = bytes.iter().skip(1).enumerate();
+                while let Some((at, flag)) = flags.next() {
+                    match flag {
+                        b'f' => found.foreground = true,
+                        b'd' => found.debug = true,
+                        b'h' => return Ok(Request::Help),
+                        b'V' => return Ok(Request::Version),
+                        // One thread reads requests anyway; the others come from mount(8).
+                        b's' | b'n' | b'v' | b'r' | b'w' => {}
+                        b'o' | b't' => {
+                            let rest = bytes.get(at + 2..).unwrap_or_default();
+                            let value = if rest.is_empty() {
+                                args.next().ok_or_else(|| {
+                                    ToolError::new(format!(
+                                        "option '-{}' needs a value",
+                                        char::from(*flag)
+                                    ))
+                                })?
+                            } else {
+                                OsString::from_vec(rest.to_vec())
+                            };
+                            if *flag == b'o' {
+                                split(value.as_bytes(), &mut found.options);
+                            }
+                            break;
+                        }
+                        _ => return Err(unknown(&arg)),
+                    }
+                }
+            }
+        }
+    }
+    let mut positional = positional.into_iter();
+    let Some(image) = positional.next() else {
+        return Err(ToolError::new("no filesystem image specified").code(EXIT_NO_IMAGE));
+    };
+    found.image = image_path(image);
+    found.mountpoint = positional.next().map(PathBuf::from);
+    if positional.next().is_some() {
+        return Err(ToolError::new("too many non-option arguments"));
+    }
+    match (&found.mountpoint, auto) {
+        (Some(_), true) => Err(ToolError::new(
+            "cannot combine <mountpoint> with --auto-mountpoint",
+        )),
+        (None, false) => Err(ToolError::new("no mountpoint specified")),
+        _ => Ok(Request::Mount(Box::new(found))),
+    }
+}
+
+fn unknown(arg: &OsStr) -> ToolError {
+    ToolError::new(format!("unknown option: {}", display_name(arg)))
+        .hint("try 'dwarfs --help'")
+        .code(EXIT_SETUP)
+}
+
+/// `/etc/fstab` may name the file system type in front: `dwarfs#/path`.
+fn image_path(arg: OsString) -> PathBuf {
+    match arg.as_bytes().strip_prefix(b"dwarfs#") {
+        Some(path) => PathBuf::from(OsStr::from_bytes(path)),
+        None => PathBuf::from(arg),
+    }
+}
+
+/// Splits an option list at its commas; a backslash takes the next byte literally.
+fn split(list: &[u8], out: &mut Vec<OsString>) {
+    let mut current = Vec::new();
+    let mut bytes = list.iter();
+    let mut flush = |current: &mut Vec<u8>| {
+        if !current.is_empty() {
+            out.push(OsString::from_vec(std::mem::take(current)));
+        }
+    };
+    while let Some(&byte) = bytes.next() {
+        match byte {
+            b',' => flush(&mut current),
+            b'\\' => current.push(bytes.next().copied().unwrap_or(b'\\')),
+            _ => current.push(byte),
+        }
+    }
+    flush(&mut current);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse_list(list: &[&str]) -> Result<Request> {
+        parse(list.iter().map(OsString::from))
+    }
+
+    fn mount(list: &[&str]) -> Arguments {
+        match parse_list(list) {
+            Ok(Request::Mount(arguments)) => *arguments,
+            other => panic!("{list:?} gave {other:?}"),
+        }
+    }
+
+    #[test]
+    fn forms() {
+        let found = mount(&[
+            "-f",
+            "a.dwarfs",
+            "-o",
+            "x=1,y",
+            "mnt",
+            "-oz,a\\,b\\\\",
+            "-fo",
+            "q",
+        ]);
+        assert_eq!(found.image, PathBuf::from("a.dwarfs"));
+        assert_eq!(found.mountpoint, Some(PathBuf::from("mnt")));
+        assert!(found.foreground && !found.debug);
+        assert_eq!(found.options, ["x=1", "y", "z", "a,b\\", "q"]);
+        let found = mount(&["-sdf", "-ox,,y,", "--", "dwarfs#-a", "-m"]);
+        assert_eq!(found.image, PathBuf::from("-a"));
+        assert_eq!(found.mountpoint, Some(PathBuf::from("-m")));
+        assert!(found.foreground && found.debug);
+        assert_eq!(found.options, ["x", "y"]);
+        let found = mount(&["a", "--auto-mountpoint", "-t", "dwarfs", "-n"]);
+        assert_eq!(found.mountpoint, None);
+    }
+
+    #[test]
+    fn questions() {
+        for list in [&["-h"][..], &["a", "--help"], &["-fh"]] {
+            assert_eq!(parse_list(list), Ok(Request::Help));
+        }
+        assert_eq!(parse_list(&["--version", "x"]), Ok(Request::Version));
+    }
+
+    #[test]
+    fn mistakes() {
+        let table: [(&[&str], &str, u8); 7] = [
+            (&[], "no filesystem image specified", 1),
+            (&["a"], "no mountpoint specified", 1),
+            (&["a", "b", "c"], "too many non-option arguments", 1),
+            (
+                &["a", "b", "--auto-mountpoint"],
+                "cannot combine <mountpoint> with --auto-mountpoint",
+                1,
+            ),
+            (&["a", "b", "-x"], "unknown option: -x", 3),
+            (&["a", "b", "--bogus"], "unknown option: --bogus", 3),
+            (&["a", "b", "-o"], "option '-o' needs a value", 1),
+        ];
+        for (list, text, code) in table {
+            let error = parse_list(list).expect_err("a mistake");
+            assert_eq!(error.line("dwarfs"), format!("dwarfs: {text}"), "{list:?}");
+            assert_eq!(error.exit_code(), code, "{list:?}");
+        }
+    }
+}
