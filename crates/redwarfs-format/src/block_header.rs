@@ -70,3 +70,40 @@ block_header! {
         6: ricepp_version: u16,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn encoding() {
+        let header = RiceppBlockHeader {
+            block_size: 128,
+            component_count: 1,
+            bytes_per_sample: 2,
+            unused_lsb_count: 0,
+            big_endian: true,
+            ricepp_version: 1,
+        };
+        let bytes = [
+            0x15, 0x80, 0x02, 0x14, 0x02, 0x13, 0x02, 0x13, 0x00, 0x11, 0x14, 0x02, 0x00,
+        ];
+        assert_eq!(header.encode(), bytes);
+        let stream = [&bytes[..], &[0xff]].concat();
+        assert_eq!(
+            RiceppBlockHeader::parse(&stream).unwrap(),
+            (header, bytes.len())
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn round_trip(num_channels: u16, bits_per_sample: u8, flags: u8) {
+            let header = FlacBlockHeader { num_channels, bits_per_sample, flags };
+            let bytes = header.encode();
+            prop_assert_eq!(FlacBlockHeader::parse(&bytes).unwrap(), (header, bytes.len()));
+        }
+    }
+}

@@ -121,6 +121,9 @@ impl HistoryEntry {
 
 impl HistoryVersion {
     fn read(&mut self, value: Value<'_, '_>) -> Result<()> {
+        if value.ty() == Type::Struct {
+            *self = Self::default();
+        }
         value.store_struct(|id, value| match id {
             1 => value.store(&mut self.major),
             2 => value.store(&mut self.minor),
@@ -144,3 +147,6 @@ impl HistoryVersion {
         s.put_opt(7, self.git_desc.as_ref());
     }
 }
+
+#[cfg(test)]
+mod tests;
