@@ -3,8 +3,13 @@
 //! [`MetadataView`] answers questions straight from the bit-packed bytes and is what a reader
 //! uses. [`Metadata`] is the same as an owned value, for building and rewriting.
 
+mod check;
+mod extents;
 mod model;
+mod open;
 mod pack;
+mod strings;
+mod table;
 mod types;
 mod view;
 
@@ -12,13 +17,14 @@ use crate::error::Result;
 use crate::frozen::freeze_value;
 
 pub use crate::frozen::Frozen;
+pub use extents::Extents;
 pub use model::{
     Chunk, DirEntry, Directory, FsOptions, InodeData, InodeSizeCache, Metadata,
     MetadataHistoryEntry, StringTable,
 };
 pub use pack::{Compress, Packing, StringPacking, build_string_table};
 pub use types::{Counts, Extent, FileType, Stat, Timestamp, Totals};
-pub use view::{Extents, MetadataView};
+pub use view::MetadataView;
 
 /// Encodes metadata with minimal widths, as the reference does (format chapter 03, section 6.3).
 ///

@@ -1,146 +1,633 @@
-//! In-place view.
+//! The in-place view.
 
 use std::borrow::Cow;
+use std::cmp::Ordering;
 use std::collections::BTreeSet;
-use std::marker::PhantomData;
 use std::ops::Range;
+use std::sync::OnceLock;
 
+use super::extents::Extents;
 use super::model::{FsOptions, Metadata};
-use super::types::{Counts, Extent, FileType, Stat, Totals};
+use super::open::Tables;
+use super::types::{Counts, FileType, Stat, Timestamp, Totals};
 use crate::error::{Error, Result};
+use crate::frozen::{BitSource, Node, Pos, Value};
 use crate::ids::{BlockNo, CategoryId, EntryIndex, InodeNo};
 
 /// In-place, read-only access to the metadata of an image.
+///
+/// Opening resolves the position and width of every member once, so that an access is a few
+/// instructions. Nothing is expanded except packed tables. All accessors are bounds-checked; an
+/// index that an image gets wrong leads to an error, never to a panic.
+///
+/// Images of format 2.2 and older are presented like later ones: attributes belong to inodes
+/// (the "second form" of format chapter 05, section 4.3).
 #[derive(Debug)]
-pub struct MetadataView {}
-
-/// The pieces of a file.
-#[derive(Debug, Clone)]
-pub struct Extents<'a> {
-    view: PhantomData<&'a MetadataView>,
+pub struct MetadataView {
+    pub(super) data: Vec<u8>,
+    pub(super) root: Node,
+    pub(super) t: Tables,
+    pub(super) links: OnceLock<Vec<u32>>,
 }
 
-fn later<T>() -> Result<T> {
-    Err(Error::Unsupported("metadata view".into()))
+pub(super) fn bad(what: impl Into<String>) -> Error {
+    Error::corrupt(what)
 }
 
-#[allow(missing_docs, unused_variables, clippy::missing_errors_doc)]
 impl MetadataView {
+    /// Opens metadata from the uncompressed payloads of METADATA_V2_SCHEMA and METADATA_V2.
+    ///
+    /// Makes the checks of format chapter 04, section 12.1, and those that bound the memory of
+    /// the unpacked tables by the size of `data`. [`MetadataView::check`] makes the others.
+    ///
+    /// # Errors
+    /// `Unsupported` for unknown features, naming them, and newer encodings; `Corrupt` or
+    /// `Limit` if a check fails.
     pub fn parse(schema: &[u8], data: Vec<u8>) -> Result<Self> {
-        later()
+        let (root, t) = Tables::open(schema, &data)?;
+        Ok(Self {
+            data,
+            root,
+            t,
+            links: OnceLock::new(),
+        })
     }
+
+    /// Makes the full check (format chapter 04, sections 12.2 and 12.3).
+    ///
+    /// `block_count` is the number of BLOCK sections, `block_sizes` their uncompressed sizes in
+    /// bytes if known. Memory is bounded by a few bytes per inode; nothing recurses.
+    ///
+    /// # Errors
+    /// `Corrupt` with the first violation.
     pub fn check(&self, block_count: u32, block_sizes: Option<&[u64]>) -> Result<()> {
-        later()
+        super::check::check(self, block_count, block_sizes)
     }
+
+    /// The whole metadata as an owned value.
+    ///
+    /// # Errors
+    /// `Corrupt` if something lies outside of the data.
     pub fn thaw(&self) -> Result<Metadata> {
-        later()
+        Metadata::read(&BitSource::new(&self.data), &self.root, Pos::default())
     }
+
+    /// The frozen bytes, as given to [`MetadataView::parse`].
+    #[must_use]
+    pub fn data(&self) -> &[u8] {
+        &self.data
+    }
+
+    /// Nominal size of a block in bytes.
+    #[must_use]
     pub fn block_size(&self) -> u32 {
-        0
+        self.t.block_size
     }
+
+    /// Number of inodes.
+    #[must_use]
     pub fn inode_count(&self) -> u32 {
-        0
+        self.t.inode_count
     }
+
+    /// Number of directory entries, that of the root included.
+    #[must_use]
     pub fn entry_count(&self) -> u32 {
-        0
+        self.t.entry_count
     }
+
+    /// Numbers of all kinds of things.
+    #[must_use]
     pub fn counts(&self) -> Counts {
-        Counts::default()
+        let t = &self.t;
+        let [l, r, d, o] = t.offsets;
+        let shared = t.shared.len();
+        Counts {
+            inodes: t.inode_count,
+            entries: t.entry_count,
+            directories: l,
+            symlinks: r - l,
+            files: d - r,
+            devices: o - d,
+            others: t.inode_count - o,
+            symlink_offset: l,
+            file_offset: r,
+            device_offset: d,
+            other_offset: o,
+            chunks: t.chunk_size.len(),
+            contents: t.chunk_table.len().saturating_sub(1),
+            unique_files: (d - r).saturating_sub(shared),
+            shared_files: shared,
+            names: t.names.len(),
+            symlink_targets: t.targets.len(),
+            uids: t.uids.len(),
+            gids: t.gids.len(),
+            modes: t.modes.len(),
+        }
     }
+
+    /// The entry of the root directory.
+    #[must_use]
     pub fn root_entry(&self) -> EntryIndex {
         EntryIndex(0)
     }
-    pub fn file_type(&self, ino: InodeNo) -> Result<FileType> {
-        later()
-    }
-    pub fn stat(&self, ino: InodeNo) -> Result<Stat> {
-        later()
-    }
-    pub fn entries(&self, dir: InodeNo) -> Result<Range<u32>> {
-        later()
-    }
-    pub fn entry_inode(&self, e: EntryIndex) -> Result<InodeNo> {
-        later()
-    }
-    pub fn entry_name(&self, e: EntryIndex) -> Result<Cow<'_, [u8]>> {
-        later()
-    }
-    pub fn entry_name_into(&self, e: EntryIndex, out: &mut Vec<u8>) -> Result<()> {
-        later()
-    }
-    pub fn find(&self, dir: InodeNo, name: &[u8]) -> Result<Option<EntryIndex>> {
-        later()
-    }
-    pub fn parent(&self, dir: InodeNo) -> Result<InodeNo> {
-        later()
-    }
-    pub fn self_entry(&self, dir: InodeNo) -> Result<EntryIndex> {
-        later()
-    }
-    pub fn symlink(&self, ino: InodeNo) -> Result<Cow<'_, [u8]>> {
-        later()
-    }
-    pub fn extents(&self, ino: InodeNo) -> Result<Extents<'_>> {
-        later()
-    }
-    pub fn content_id(&self, ino: InodeNo) -> Result<u32> {
-        later()
-    }
-    pub fn content_extents(&self, content: u32) -> Result<Extents<'_>> {
-        later()
-    }
-    pub fn totals(&self) -> Totals {
-        Totals::default()
-    }
-    pub fn features(&self) -> &BTreeSet<Vec<u8>> {
-        static EMPTY: BTreeSet<Vec<u8>> = BTreeSet::new();
-        &EMPTY
-    }
-    pub fn options(&self) -> &FsOptions {
-        static O: std::sync::OnceLock<FsOptions> = std::sync::OnceLock::new();
-        O.get_or_init(FsOptions::default)
-    }
-    pub fn dwarfs_version(&self) -> Option<&[u8]> {
-        None
-    }
-    pub fn create_timestamp(&self) -> Option<u64> {
-        None
-    }
-    pub fn category_names(&self) -> Result<Option<Vec<Vec<u8>>>> {
-        later()
-    }
-    pub fn block_category(&self, block: BlockNo) -> Result<Option<CategoryId>> {
-        later()
-    }
-    pub fn preferred_path_separator(&self) -> u8 {
-        b'/'
-    }
-}
 
-impl Extents<'_> {
-    /// Number of pieces.
+    /// True if the image is of format 2.2 or older, where entries carry the attributes.
     #[must_use]
-    pub fn len(&self) -> usize {
-        0
+    pub fn is_legacy(&self) -> bool {
+        self.t.entry_table.is_some()
     }
-    /// True for an empty file.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        true
+
+    /// Index in `inodes` of the attributes of an inode.
+    fn record(&self, ino: InodeNo) -> Result<u32> {
+        if ino.0 >= self.t.inode_count {
+            return Err(bad(format!("inode {ino} does not exist")));
+        }
+        match &self.t.entry_table {
+            None => Ok(ino.0),
+            Some(table) => {
+                let e = table.get32(&self.data, ino.0);
+                if e < self.t.mode_index.len() {
+                    Ok(e)
+                } else {
+                    Err(bad("entry index out of range"))
+                }
+            }
+        }
     }
-    /// Piece number `i` of the whole file.
+
+    fn mode(&self, record: u32) -> Result<u32> {
+        let i = self.t.mode_index.get32(&self.data, record);
+        if i < self.t.modes.len() {
+            Ok(self.t.modes.get32(&self.data, i))
+        } else {
+            Err(bad("mode index out of range"))
+        }
+    }
+
+    /// Range of the inode numbers of one rank.
+    fn rank_range(&self, rank: u8) -> Range<u32> {
+        let [l, r, d, o] = self.t.offsets;
+        match rank {
+            0 => 0..l,
+            1 => l..r,
+            2 => r..d,
+            3 => d..o,
+            _ => o..self.t.inode_count,
+        }
+    }
+
+    fn type_of(&self, ino: InodeNo, mode: u32) -> Result<FileType> {
+        FileType::from_mode(mode)
+            .filter(|ty| self.rank_range(ty.rank()).contains(&ino.0))
+            .ok_or_else(|| {
+                bad(format!(
+                    "inode {ino} has mode {mode:o}, which does not fit its number"
+                ))
+            })
+    }
+
+    /// Type of an inode.
     ///
     /// # Errors
-    /// `Corrupt`
-    pub fn get(&self, i: usize) -> Result<Extent> {
-        let _ = i;
-        later()
+    /// `Corrupt` if there is no such inode or its mode is inconsistent.
+    pub fn file_type(&self, ino: InodeNo) -> Result<FileType> {
+        let mode = self.mode(self.record(ino)?)?;
+        self.type_of(ino, mode)
     }
-}
 
-impl Iterator for Extents<'_> {
-    type Item = Result<Extent>;
-    fn next(&mut self) -> Option<Self::Item> {
-        None
+    fn time(&self, offset: u64, subsec: u64) -> Timestamp {
+        let units = self.t.timestamp_base.wrapping_add(offset);
+        let sec = units
+            .wrapping_mul(u64::from(self.t.resolution))
+            .cast_signed();
+        let nsec = subsec
+            .saturating_mul(u64::from(self.t.subsec_multiplier))
+            .min(999_999_999);
+        Timestamp {
+            sec,
+            nsec: u32::try_from(nsec).unwrap_or(999_999_999),
+        }
+    }
+
+    /// Attributes of an inode (format chapter 04, section 9.5).
+    ///
+    /// # Errors
+    /// `Corrupt` if there is no such inode or an index is out of range.
+    pub fn stat(&self, ino: InodeNo) -> Result<Stat> {
+        let (t, data) = (&self.t, self.data.as_slice());
+        let record = self.record(ino)?;
+        let mode = self.mode(record)?;
+        let ty = self.type_of(ino, mode)?;
+        let id = |table: &super::table::Column, index: u32| {
+            if table.len() == 0 {
+                Ok(index)
+            } else if index < table.len() {
+                Ok(table.get32(data, index))
+            } else {
+                Err(bad("owner or group index out of range"))
+            }
+        };
+        let mtime = self.time(t.times[1].get(data, record), t.subsecs[1].get(data, record));
+        let (atime, ctime) = if t.options.mtime_only {
+            (mtime, mtime)
+        } else {
+            (
+                self.time(t.times[0].get(data, record), t.subsecs[0].get(data, record)),
+                self.time(t.times[2].get(data, record), t.subsecs[2].get(data, record)),
+            )
+        };
+        let (mut nlink, mut rdev, mut size, mut allocated) = (1, 0, 0, None);
+        match ty {
+            FileType::Directory => {
+                let range = self.entries(ino)?;
+                size = u64::from(range.end - range.start);
+            }
+            FileType::Symlink => size = self.symlink(ino)?.len() as u64,
+            FileType::Regular => {
+                nlink = self.nlink(ino, record)?;
+                let sizes = self.content_size(self.content_id(ino)?)?;
+                size = sizes.0;
+                allocated = Some(sizes.1);
+            }
+            FileType::CharDevice | FileType::BlockDevice => {
+                if let Some(devices) = &t.devices {
+                    rdev = devices.get(data, ino.0 - t.offsets[2]);
+                }
+            }
+            FileType::Fifo | FileType::Socket => {}
+        }
+        Ok(Stat {
+            ino,
+            mode,
+            nlink,
+            uid: id(&t.uids, t.owner_index.get32(data, record))?,
+            gid: id(&t.gids, t.group_index.get32(data, record))?,
+            rdev,
+            size,
+            allocated: allocated.unwrap_or(size),
+            atime,
+            mtime,
+            ctime,
+        })
+    }
+
+    fn nlink(&self, ino: InodeNo, record: u32) -> Result<u32> {
+        if self.t.options.inodes_have_nlink {
+            return Ok(self.t.nlink.get32(&self.data, record).saturating_add(1));
+        }
+        let [_, first, end, _] = self.t.offsets;
+        let links = self.links.get_or_init(|| {
+            let mut links = vec![0u32; (end - first) as usize];
+            for e in 0..self.t.entry_count {
+                let ino = self.t.entry_inode.get32(&self.data, e);
+                if let Some(n) = ino
+                    .checked_sub(first)
+                    .and_then(|j| links.get_mut(j as usize))
+                {
+                    *n = n.saturating_add(1);
+                }
+            }
+            links
+        });
+        let n = links.get((ino.0 - first) as usize);
+        n.copied().ok_or_else(|| bad("regular inode out of range"))
+    }
+
+    /// Entries of a directory, `.` and `..` not included, as a range of entry indices.
+    ///
+    /// # Errors
+    /// `Corrupt` if this is not a directory or the range is invalid.
+    pub fn entries(&self, dir: InodeNo) -> Result<Range<u32>> {
+        if dir.0 >= self.t.offsets[0] {
+            return Err(bad(format!("inode {dir} is not a directory")));
+        }
+        let first = &self.t.dirs.first;
+        let (a, b) = (
+            first.get(&self.data, dir.0),
+            first.get(&self.data, dir.0 + 1),
+        );
+        if a > b || b > self.t.entry_count {
+            return Err(bad(format!("invalid entry range of directory {dir}")));
+        }
+        Ok(a..b)
+    }
+
+    /// Inode that an entry refers to.
+    ///
+    /// # Errors
+    /// `Corrupt` if there is no such entry or inode.
+    #[inline]
+    pub fn entry_inode(&self, e: EntryIndex) -> Result<InodeNo> {
+        let ino = self.t.entry_inode.get32(&self.data, e.0);
+        if e.0 >= self.t.entry_count || ino >= self.t.inode_count {
+            return Err(bad(format!(
+                "entry {e} does not exist or refers to no inode"
+            )));
+        }
+        Ok(InodeNo(ino))
+    }
+
+    fn name_index(&self, e: EntryIndex) -> Result<u32> {
+        if e.0 >= self.t.entry_count {
+            return Err(bad(format!("entry {e} does not exist")));
+        }
+        Ok(self.t.entry_name.get32(&self.data, e.0))
+    }
+
+    /// Name of an entry; empty for the root. Borrowed unless names are compressed.
+    ///
+    /// # Errors
+    /// `Corrupt` if there is no such entry or name, or decompression fails.
+    pub fn entry_name(&self, e: EntryIndex) -> Result<Cow<'_, [u8]>> {
+        let k = self.name_index(e)?;
+        if e.0 == 0 {
+            return Ok(Cow::Borrowed(&[]));
+        }
+        self.t.names.get(&self.data, k)
+    }
+
+    /// Appends the name of an entry to `out`; nothing for the root.
+    ///
+    /// # Errors
+    /// Those of [`MetadataView::entry_name`].
+    pub fn entry_name_into(&self, e: EntryIndex, out: &mut Vec<u8>) -> Result<()> {
+        let k = self.name_index(e)?;
+        if e.0 == 0 {
+            return Ok(());
+        }
+        self.t.names.append(&self.data, k, out)
+    }
+
+    /// The entry of a directory with the given name, by binary search.
+    ///
+    /// Does not allocate unless names are compressed.
+    ///
+    /// # Errors
+    /// Those of [`MetadataView::entries`] and [`MetadataView::entry_name`].
+    pub fn find(&self, dir: InodeNo, name: &[u8]) -> Result<Option<EntryIndex>> {
+        let Range {
+            start: mut low,
+            end: mut high,
+        } = self.entries(dir)?;
+        let compressed = self.t.names.is_compressed();
+        let mut scratch = Vec::new();
+        while low < high {
+            let middle = low + (high - low) / 2;
+            let k = self.t.entry_name.get32(&self.data, middle);
+            let order = if compressed {
+                scratch.clear();
+                self.t.names.append(&self.data, k, &mut scratch)?;
+                scratch.as_slice().cmp(name)
+            } else {
+                self.t.names.stored(&self.data, k)?.cmp(name)
+            };
+            match order {
+                Ordering::Less => low = middle + 1,
+                Ordering::Greater => high = middle,
+                Ordering::Equal => return Ok(Some(EntryIndex(middle))),
+            }
+        }
+        Ok(None)
+    }
+
+    /// The entry of a directory itself.
+    ///
+    /// # Errors
+    /// `Corrupt` if this is not a directory.
+    pub fn self_entry(&self, dir: InodeNo) -> Result<EntryIndex> {
+        if dir.0 >= self.t.offsets[0] {
+            return Err(bad(format!("inode {dir} is not a directory")));
+        }
+        Ok(EntryIndex(match &self.t.entry_table {
+            Some(table) => table.get32(&self.data, dir.0),
+            None => self.t.dirs.own.get(&self.data, dir.0),
+        }))
+    }
+
+    /// The parent directory of a directory; that of the root is the root.
+    ///
+    /// # Errors
+    /// `Corrupt` if this is not a directory or its parent is none.
+    pub fn parent(&self, dir: InodeNo) -> Result<InodeNo> {
+        if dir.0 >= self.t.offsets[0] {
+            return Err(bad(format!("inode {dir} is not a directory")));
+        }
+        let parent = self.t.dirs.parent.get(&self.data, dir.0);
+        let parent = match &self.t.entry_table {
+            Some(_) => InodeNo(parent),
+            None => self.entry_inode(EntryIndex(parent))?,
+        };
+        if parent.0 >= self.t.offsets[0] {
+            return Err(bad(format!("parent of directory {dir} is not a directory")));
+        }
+        Ok(parent)
+    }
+
+    /// Target of a symlink, as stored. Borrowed unless targets are compressed.
+    ///
+    /// # Errors
+    /// `Corrupt` if this is not a symlink or its target does not exist.
+    pub fn symlink(&self, ino: InodeNo) -> Result<Cow<'_, [u8]>> {
+        let [l, r, ..] = self.t.offsets;
+        if !(l..r).contains(&ino.0) {
+            return Err(bad(format!("inode {ino} is not a symlink")));
+        }
+        let k = self.t.symlink_table.get32(&self.data, ino.0 - l);
+        self.t.targets.get(&self.data, k)
+    }
+
+    /// Number of the content of a regular file: equal for inodes that share it
+    /// (format chapter 04, section 5.1).
+    ///
+    /// # Errors
+    /// `Corrupt` if this is not a regular file or the content does not exist.
+    pub fn content_id(&self, ino: InodeNo) -> Result<u32> {
+        let [_, r, d, _] = self.t.offsets;
+        if !(r..d).contains(&ino.0) {
+            return Err(bad(format!("inode {ino} is not a regular file")));
+        }
+        let j = ino.0 - r;
+        let unique = (d - r).saturating_sub(self.t.shared.len());
+        let k = match j.checked_sub(unique) {
+            None => j,
+            Some(s) => unique.saturating_add(self.t.shared.get(&self.data, s)),
+        };
+        if k < self.t.chunk_table.len().saturating_sub(1) {
+            Ok(k)
+        } else {
+            Err(bad(format!("content of inode {ino} does not exist")))
+        }
+    }
+
+    /// The pieces of a regular file, in order.
+    ///
+    /// # Errors
+    /// Those of [`MetadataView::content_id`], and `Corrupt` for an invalid range of chunks.
+    pub fn extents(&self, ino: InodeNo) -> Result<Extents<'_>> {
+        self.content_extents(self.content_id(ino)?)
+    }
+
+    /// The pieces of the content with the given number.
+    ///
+    /// # Errors
+    /// `Corrupt` if there is no such content or its range of chunks is invalid.
+    pub fn content_extents(&self, content: u32) -> Result<Extents<'_>> {
+        let range = self.chunk_range(content)?;
+        Ok(Extents::new(self, range))
+    }
+
+    /// Size and allocated size of a content, from the size cache where it applies.
+    pub(super) fn content_size(&self, content: u32) -> Result<(u64, u64)> {
+        let range = self.chunk_range(content)?;
+        if let Some(cache) = &self.t.size_cache
+            && u64::from(range.end - range.start) >= cache.min_chunk_count
+            && let Some(size) = cache.size.find(&self.data, content)
+        {
+            return Ok((
+                size,
+                cache.allocated.find(&self.data, content).unwrap_or(size),
+            ));
+        }
+        self.sum(range)
+    }
+
+    pub(super) fn sum(&self, range: Range<u32>) -> Result<(u64, u64)> {
+        let (mut size, mut allocated) = (0u64, 0u64);
+        if self.t.hole_block.is_none() {
+            for i in range {
+                size += u64::from(self.t.chunk_size.get32(&self.data, i));
+            }
+            return Ok((size, size));
+        }
+        for extent in Extents::new(self, range) {
+            let extent = extent?;
+            size = size
+                .checked_add(extent.size())
+                .ok_or_else(|| bad("file size exceeds 64 bits"))?;
+            if let super::types::Extent::Data { size, .. } = extent {
+                allocated += u64::from(size);
+            }
+        }
+        Ok((size, allocated))
+    }
+
+    /// Chunks of the content with the given number.
+    pub(super) fn chunk_range(&self, content: u32) -> Result<Range<u32>> {
+        let table = &self.t.chunk_table;
+        if content >= table.len().saturating_sub(1) {
+            return Err(bad(format!("content {content} does not exist")));
+        }
+        let (a, b) = (
+            table.get(&self.data, content),
+            table.get(&self.data, content + 1),
+        );
+        if a > b || b > self.t.chunk_size.len() {
+            return Err(bad(format!("invalid chunk range of content {content}")));
+        }
+        Ok(a..b)
+    }
+
+    /// Sizes of the whole file system as recorded; what links save is computed for images of
+    /// format 2.2 and older, which do not record it.
+    #[must_use]
+    pub fn totals(&self) -> Totals {
+        let t = &self.t;
+        let mut totals = Totals {
+            size: t.total_size,
+            allocated: t.total_allocated.unwrap_or(t.total_size),
+            hardlink_size: t.total_hardlink.unwrap_or(0),
+        };
+        if t.total_hardlink.is_none() && self.is_legacy() {
+            for ino in t.offsets[1]..t.offsets[2] {
+                if let Ok(stat) = self.stat(InodeNo(ino)) {
+                    let copies = u64::from(stat.nlink.saturating_sub(1));
+                    totals.hardlink_size = totals
+                        .hardlink_size
+                        .saturating_add(stat.size.saturating_mul(copies));
+                }
+            }
+        }
+        totals
+    }
+
+    /// Features that the image uses; all of them are known.
+    #[must_use]
+    pub fn features(&self) -> &BTreeSet<Vec<u8>> {
+        &self.t.features
+    }
+
+    /// Options of the metadata.
+    #[must_use]
+    pub fn options(&self) -> &FsOptions {
+        &self.t.options
+    }
+
+    /// The program that wrote the metadata.
+    #[must_use]
+    pub fn dwarfs_version(&self) -> Option<&[u8]> {
+        self.t.dwarfs_version.as_deref()
+    }
+
+    /// Unix time of writing.
+    #[must_use]
+    pub fn create_timestamp(&self) -> Option<u64> {
+        self.t.create_timestamp
+    }
+
+    /// Number of the block that marks holes, if the image is sparse.
+    #[must_use]
+    pub fn hole_block(&self) -> Option<BlockNo> {
+        self.t.hole_block.map(BlockNo)
+    }
+
+    /// Names of the categories, if there are any.
+    ///
+    /// # Errors
+    /// `Corrupt` if the table lies outside of the data.
+    pub fn category_names(&self) -> Result<Option<Vec<Vec<u8>>>> {
+        super::table::Place::root(&self.data, &self.root)
+            .member(28)?
+            .read()
+    }
+
+    /// Category of a block, if categories are recorded.
+    ///
+    /// # Errors
+    /// `Corrupt` if categories are recorded, but not for this block.
+    pub fn block_category(&self, block: BlockNo) -> Result<Option<CategoryId>> {
+        match &self.t.block_categories {
+            None => Ok(None),
+            Some(table) if block.0 < table.len() => {
+                Ok(Some(CategoryId(table.get32(&self.data, block.0))))
+            }
+            Some(_) => Err(bad(format!("block {block} has no category"))),
+        }
+    }
+
+    /// JSON object that describes the content of a block, if there is one.
+    ///
+    /// # Errors
+    /// `Corrupt` if the tables are inconsistent.
+    pub fn block_metadata(&self, block: BlockNo) -> Result<Option<Vec<u8>>> {
+        let root = super::table::Place::root(&self.data, &self.root);
+        let map: Option<std::collections::BTreeMap<u32, u32>> = root.member(32)?.read()?;
+        let Some(index) = map.and_then(|m| m.get(&block.0).copied()) else {
+            return Ok(None);
+        };
+        let list: Option<Vec<Vec<u8>>> = root.member(31)?.read()?;
+        let found = list.and_then(|l| l.into_iter().nth(index as usize));
+        found
+            .map(Some)
+            .ok_or_else(|| bad("category metadata index out of range"))
+    }
+
+    /// The separator in symlink targets, normally `/`.
+    #[must_use]
+    pub fn preferred_path_separator(&self) -> u8 {
+        self.t
+            .separator
+            .and_then(|s| u8::try_from(s).ok())
+            .unwrap_or(b'/')
     }
 }

@@ -1,0 +1,428 @@
+//! Opening: resolving all tables, unpacking what is packed, the basic checks (section 12.1).
+
+use std::collections::BTreeSet;
+
+use super::model::{FsOptions, Metadata};
+use super::strings::Strings;
+use super::table::{Column, List, Numbers, Place};
+use super::types::FileType;
+use super::view::bad;
+use crate::error::{Error, Result};
+use crate::frozen::{Node, Schema, Shaper};
+
+/// The feature that comes with holes.
+pub(super) const SPARSE_FILES: &[u8] = b"sparsefiles";
+/// What this reader can handle.
+const KNOWN_FEATURES: [&[u8]; 1] = [SPARSE_FILES];
+/// More features than any image will list.
+const MAX_FEATURES: u32 = 4096;
+
+/// Directories by inode number, plus a sentinel.
+#[derive(Debug, Default)]
+pub(super) struct Directories {
+    pub(super) first: Numbers,
+    /// Entry index, or inode number in format 2.2.
+    pub(super) parent: Numbers,
+    /// Entry index; unused in format 2.2.
+    pub(super) own: Numbers,
+    /// `own` is read from the image.
+    pub(super) own_stored: bool,
+}
+
+/// A map from u32 to u64.
+#[derive(Debug)]
+pub(super) struct SizeMap {
+    pub(super) keys: Column,
+    pub(super) values: Column,
+}
+
+impl SizeMap {
+    fn resolve(place: Place<'_>) -> Result<Self> {
+        let list = place.list()?;
+        Ok(Self {
+            keys: list.column(1)?,
+            values: list.column(2)?,
+        })
+    }
+
+    /// The value of a key, by binary search.
+    pub(super) fn find(&self, data: &[u8], key: u32) -> Option<u64> {
+        let i = partition(self.keys.len(), |i| Ok(self.keys.get32(data, i) < key)).ok()?;
+        (i < self.keys.len() && self.keys.get32(data, i) == key).then(|| self.values.get(data, i))
+    }
+}
+
+/// The size cache.
+#[derive(Debug)]
+pub(super) struct SizeCache {
+    pub(super) min_chunk_count: u64,
+    pub(super) size: SizeMap,
+    pub(super) allocated: SizeMap,
+}
+
+/// Everything that the view needs to know about the frozen bytes.
+#[derive(Debug)]
+pub(super) struct Tables {
+    pub(super) inode_count: u32,
+    pub(super) entry_count: u32,
+    /// L, R, D, O: the first inode number of each rank but the first.
+    pub(super) offsets: [u32; 4],
+    /// Format 2.2: index in `inodes` of each inode number.
+    pub(super) entry_table: Option<Column>,
+    pub(super) mode_index: Column,
+    pub(super) owner_index: Column,
+    pub(super) group_index: Column,
+    /// Offsets of atime, mtime, ctime.
+    pub(super) times: [Column; 3],
+    pub(super) subsecs: [Column; 3],
+    pub(super) nlink: Column,
+    pub(super) modes: Column,
+    pub(super) uids: Column,
+    pub(super) gids: Column,
+    pub(super) entry_name: Column,
+    pub(super) entry_inode: Column,
+    pub(super) dirs: Directories,
+    pub(super) chunk_block: Column,
+    pub(super) chunk_offset: Column,
+    pub(super) chunk_size: Column,
+    pub(super) chunk_table: Numbers,
+    pub(super) shared: Numbers,
+    pub(super) symlink_table: Column,
+    pub(super) devices: Option<Column>,
+    pub(super) names: Strings,
+    pub(super) targets: Strings,
+    pub(super) size_cache: Option<SizeCache>,
+    pub(super) hole_block: Option<u32>,
+    pub(super) large_holes: Option<Column>,
+    pub(super) block_categories: Option<Column>,
+    pub(super) features: BTreeSet<Vec<u8>>,
+    pub(super) options: FsOptions,
+    pub(super) resolution: u32,
+    pub(super) subsec_multiplier: u32,
+    pub(super) timestamp_base: u64,
+    pub(super) block_size: u32,
+    pub(super) total_size: u64,
+    pub(super) total_allocated: Option<u64>,
+    pub(super) total_hardlink: Option<u64>,
+    pub(super) dwarfs_version: Option<Vec<u8>>,
+    pub(super) create_timestamp: Option<u64>,
+    pub(super) separator: Option<u32>,
+}
+
+/// First number in `0..end` for which `before` is false, given that it is true up to there.
+fn partition(end: u32, mut before: impl FnMut(u32) -> Result<bool>) -> Result<u32> {
+    let (mut low, mut high) = (0, end);
+    while low < high {
+        let middle = low + (high - low) / 2;
+        if before(middle)? {
+            low = middle + 1;
+        } else {
+            high = middle;
+        }
+    }
+    Ok(low)
+}
+
+/// The elements of an optional list of integers.
+fn optional_values(place: Place<'_>) -> Result<Option<Column>> {
+    place.value()?.map(|p| p.list()?.values()).transpose()
+}
+
+fn features(place: Place<'_>) -> Result<BTreeSet<Vec<u8>>> {
+    if let Some(set) = place.value()?
+        && set.list()?.len() > MAX_FEATURES
+    {
+        return Err(Error::Limit("too many features".into()));
+    }
+    let features = place
+        .read::<Option<BTreeSet<Vec<u8>>>>()?
+        .unwrap_or_default();
+    let unknown: Vec<String> = features
+        .iter()
+        .filter(|f| !KNOWN_FEATURES.contains(&f.as_slice()))
+        .map(|f| f.escape_ascii().to_string())
+        .collect();
+    if unknown.is_empty() {
+        Ok(features)
+    } else {
+        Err(Error::Unsupported(format!(
+            "the image uses unknown features: {}",
+            unknown.join(", ")
+        )))
+    }
+}
+
+/// Sums of the stored differences.
+fn prefix_sums(column: Column, data: &[u8], what: &str) -> Result<Vec<u32>> {
+    let mut sum = 0u32;
+    (0..column.len())
+        .map(|i| {
+            sum = sum
+                .checked_add(column.get32(data, i))
+                .ok_or_else(|| bad(format!("packed {what} table: sum exceeds 32 bits")))?;
+            Ok(sum)
+        })
+        .collect()
+}
+
+/// Shared files from their counts; at most `limit` of them.
+fn unpack_shared(column: Column, data: &[u8], limit: u32) -> Result<Vec<u32>> {
+    let mut out = Vec::new();
+    for s in 0..column.len() {
+        let n = column.get(data, s) + 2;
+        if out.len() as u64 + n > u64::from(limit) {
+            return Err(bad("more shared files than regular files"));
+        }
+        // Not more than `limit`, which is a u32.
+        out.resize(out.len() + n as usize, s);
+    }
+    Ok(out)
+}
+
+impl Directories {
+    fn open(
+        list: &List<'_>,
+        data: &[u8],
+        packed: bool,
+        legacy: bool,
+        entry_inode: Column,
+        count: u32,
+    ) -> Result<Self> {
+        let own = list.column(3)?;
+        let mut dirs = Self {
+            first: Numbers::InPlace(list.column(2)?),
+            parent: Numbers::InPlace(list.column(1)?),
+            own: Numbers::InPlace(own),
+            own_stored: !packed && (own.width() > 0 || list.len() <= 2),
+        };
+        if packed {
+            dirs.first = Numbers::Unpacked(prefix_sums(list.column(2)?, data, "directory")?);
+        }
+        if legacy || dirs.own_stored {
+            if packed {
+                return Err(bad("packed directories in an image of the old entry model"));
+            }
+            return Ok(dirs);
+        }
+        // `own` is found by looking for the directories among all entries.
+        let mut own = vec![u32::MAX; count as usize];
+        for e in 0..entry_inode.len() {
+            let ino = entry_inode.get32(data, e);
+            if let Some(slot) = own.get_mut(ino as usize) {
+                if *slot != u32::MAX {
+                    return Err(bad(format!("directory {ino} has several entries")));
+                }
+                *slot = e;
+            }
+        }
+        if own.contains(&u32::MAX) {
+            return Err(bad("a directory has no entry"));
+        }
+        if packed {
+            // Every directory has one entry, and the range that contains it is its parent's, so
+            // no walk from the root is needed; cycles are a matter for the full check.
+            let mut parent = vec![0u32; count as usize + 1];
+            for dir in 0..count {
+                let range = dirs.first.get(data, dir)..dirs.first.get(data, dir + 1);
+                for e in range.start..range.end.min(entry_inode.len()) {
+                    let ino = entry_inode.get32(data, e) as usize;
+                    if ino < own.len()
+                        && let Some(slot) = parent.get_mut(ino)
+                    {
+                        *slot = own.get(dir as usize).copied().unwrap_or(0);
+                    }
+                }
+            }
+            dirs.parent = Numbers::Unpacked(parent);
+        }
+        own.push(0);
+        dirs.own = Numbers::Unpacked(own);
+        Ok(dirs)
+    }
+}
+
+impl Tables {
+    /// Parses the schema, resolves it and makes the basic checks.
+    #[allow(
+        clippy::too_many_lines,
+        reason = "one table after another, in the order of their dependencies"
+    )]
+    pub(super) fn open(schema: &[u8], data: &[u8]) -> Result<(Node, Self)> {
+        let schema = Schema::parse(schema)?;
+        let node = Shaper::new(&schema).root::<Metadata>()?;
+        let root = Place::root(data, &node);
+
+        let features = features(root.member(27)?)?;
+        let options = root
+            .member(18)?
+            .read::<Option<FsOptions>>()?
+            .unwrap_or_default();
+
+        let inodes = root.member(3)?.list()?;
+        let mode_index = inodes.column(2)?;
+        let modes = root.member(9)?.list()?.values()?;
+        let entries = root.member(19)?.value()?.map(|p| p.list()).transpose()?;
+        let (inode_count, entry_count, entry_table, entry_list) = match &entries {
+            Some(entries) => (inodes.len(), entries.len(), None, *entries),
+            None => {
+                let table = root.member(5)?.list()?.values()?;
+                (table.len(), inodes.len(), Some(table), inodes)
+            }
+        };
+        let (entry_name, entry_inode) = match entry_table {
+            None => (entry_list.column(1)?, entry_list.column(2)?),
+            Some(_) => (entry_list.column(1)?, entry_list.column(3)?),
+        };
+        if inode_count == 0 || entry_count == 0 || modes.len() == 0 {
+            return Err(bad("metadata without inodes, entries or modes"));
+        }
+        // These two are what justifies all memory that depends on numbers of inodes: every inode
+        // has an entry, and an entry has the bits to tell inodes apart.
+        if inode_count > entry_count {
+            return Err(bad("more inodes than entries"));
+        }
+        if u64::from(inode_count - 1) >> entry_inode.width().min(63) != 0
+            || (entry_count > 1 && entry_inode.width() == 0)
+        {
+            return Err(bad("entries cannot refer to all inodes"));
+        }
+
+        let rank = |ino: u32| -> Result<u8> {
+            let record = entry_table.map_or(ino, |t| t.get32(data, ino));
+            let index = mode_index.get32(data, record);
+            if record >= mode_index.len() || index >= modes.len() {
+                return Err(bad(format!("attributes of inode {ino} out of range")));
+            }
+            let mode = modes.get32(data, index);
+            FileType::from_mode(mode)
+                .map(FileType::rank)
+                .ok_or_else(|| bad(format!("inode {ino} has unknown file type, mode {mode:o}")))
+        };
+        let mut offsets = [0; 4];
+        for (limit, offset) in (1u8..).zip(&mut offsets) {
+            *offset = partition(inode_count, |ino| Ok(rank(ino)? < limit))?;
+        }
+        let [l, r, d, o] = offsets;
+        if l == 0 || l > r || r > d || d > o {
+            return Err(bad("inodes are not ordered by type"));
+        }
+
+        let directories = root.member(2)?.list()?;
+        if directories.len() != l + 1 {
+            return Err(bad(format!(
+                "{} directories, expected {l} and a sentinel",
+                directories.len()
+            )));
+        }
+        let dirs = Directories::open(
+            &directories,
+            data,
+            options.packed_directories,
+            entry_table.is_some(),
+            entry_inode,
+            l,
+        )?;
+
+        let symlink_table = root.member(6)?.list()?.values()?;
+        if symlink_table.len() != r - l {
+            return Err(bad(format!(
+                "{} symlinks, expected {}",
+                symlink_table.len(),
+                r - l
+            )));
+        }
+        let devices = optional_values(root.member(17)?)?;
+        if let Some(devices) = &devices
+            && devices.len() != o - d
+        {
+            return Err(bad(format!(
+                "{} devices, expected {}",
+                devices.len(),
+                o - d
+            )));
+        }
+
+        let files = d - r;
+        let chunk_table = root.member(4)?.list()?.values()?;
+        if chunk_table.len() == 0 || chunk_table.len() - 1 > files {
+            return Err(bad(format!(
+                "chunk table of {} elements for {files} files",
+                chunk_table.len()
+            )));
+        }
+        let contents = chunk_table.len() - 1;
+        let shared = match optional_values(root.member(20)?)? {
+            None if contents != files => {
+                return Err(bad(format!("{contents} file contents for {files} files")));
+            }
+            None => Numbers::default(),
+            Some(table) if options.packed_shared_files_table => {
+                Numbers::Unpacked(unpack_shared(table, data, files)?)
+            }
+            Some(table) => Numbers::InPlace(table),
+        };
+        if shared.len() > files {
+            return Err(bad("more shared files than regular files"));
+        }
+        let chunk_table = if options.packed_chunk_table {
+            Numbers::Unpacked(prefix_sums(chunk_table, data, "chunk")?)
+        } else {
+            Numbers::InPlace(chunk_table)
+        };
+        let chunks = root.member(1)?.list()?;
+
+        let size_cache = match root.member(30)?.value()? {
+            None => None,
+            Some(cache) => Some(SizeCache {
+                min_chunk_count: cache.member(2)?.read()?,
+                size: SizeMap::resolve(cache.member(1)?)?,
+                allocated: SizeMap::resolve(cache.member(3)?)?,
+            }),
+        };
+
+        let tables = Self {
+            inode_count,
+            entry_count,
+            offsets,
+            entry_table,
+            mode_index,
+            owner_index: inodes.column(4)?,
+            group_index: inodes.column(5)?,
+            times: [inodes.column(6)?, inodes.column(7)?, inodes.column(8)?],
+            subsecs: [inodes.column(10)?, inodes.column(11)?, inodes.column(12)?],
+            nlink: inodes.column(14)?,
+            modes,
+            uids: root.member(7)?.list()?.values()?,
+            gids: root.member(8)?.list()?.values()?,
+            entry_name,
+            entry_inode,
+            dirs,
+            chunk_block: chunks.column(1)?,
+            chunk_offset: chunks.column(2)?,
+            chunk_size: chunks.column(3)?,
+            chunk_table,
+            shared,
+            symlink_table,
+            devices,
+            names: Strings::resolve(root.member(10)?, root.member(24)?, data, entry_count)?,
+            targets: Strings::resolve(root.member(11)?, root.member(25)?, data, entry_count)?,
+            size_cache,
+            hole_block: root.member(34)?.read()?,
+            large_holes: optional_values(root.member(35)?)?,
+            block_categories: optional_values(root.member(29)?)?,
+            features,
+            resolution: options.time_resolution_sec.unwrap_or(1),
+            subsec_multiplier: options.subsecond_resolution_nsec_multiplier.unwrap_or(0),
+            options,
+            timestamp_base: root.member(12)?.read()?,
+            block_size: root.member(15)?.read()?,
+            total_size: root.member(16)?.read()?,
+            total_allocated: root.member(36)?.read()?,
+            total_hardlink: root.member(21)?.read()?,
+            dwarfs_version: root.member(22)?.read()?,
+            create_timestamp: root.member(23)?.read()?,
+            separator: root.member(26)?.read()?,
+        };
+        Ok((node, tables))
+    }
+}

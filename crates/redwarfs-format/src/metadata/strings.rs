@@ -1,0 +1,230 @@
+//! String tables in all their forms (section 8).
+
+use std::borrow::Cow;
+use std::ops::Range;
+
+use super::table::{Column, Numbers, Place};
+use crate::error::{Error, Result};
+use crate::fsst::SymbolTable;
+
+/// A name table or a table of symlink targets.
+#[derive(Debug)]
+pub(super) enum Strings {
+    /// A list of strings.
+    Plain {
+        distance: Column,
+        count: Column,
+        /// First byte of the list's area; distances are relative to it or, if elements are
+        /// byte-sized, to the start of the element.
+        start: u64,
+        byte_stride: u64,
+    },
+    /// One buffer and an index.
+    Compact {
+        buffer: Range<usize>,
+        /// Starts of all strings and the end of the last.
+        starts: Numbers,
+        symbols: Option<SymbolTable>,
+    },
+}
+
+impl Strings {
+    /// Resolves the compact table if set, else the plain one.
+    pub(super) fn resolve(
+        plain: Place<'_>,
+        compact: Place<'_>,
+        data: &[u8],
+        limit: u32,
+    ) -> Result<Self> {
+        let Some(table) = compact.value()? else {
+            let list = plain.list()?;
+            return Ok(Self::Plain {
+                distance: list.column(1)?,
+                count: list.column(2)?,
+                start: list.start(),
+                byte_stride: list.byte_stride(),
+            });
+        };
+        let index = table.member(3)?.list()?.values()?;
+        if index.stride() == 0 && index.len() > limit.saturating_add(1) {
+            return Err(Error::corrupt(
+                "string table has more strings than there are entries",
+            ));
+        }
+        let starts = if table.member(4)?.read::<bool>()? {
+            let mut sum = 0u32;
+            let mut list = Vec::with_capacity(index.len() as usize + 1);
+            list.push(0);
+            for i in 0..index.len() {
+                sum = sum
+                    .checked_add(index.get32(data, i))
+                    .ok_or_else(|| Error::corrupt("string table: index exceeds 32 bits"))?;
+                list.push(sum);
+            }
+            Numbers::Unpacked(list)
+        } else {
+            if index.len() == 0 {
+                return Err(Error::corrupt("string table: empty index"));
+            }
+            Numbers::InPlace(index)
+        };
+        let symbols = match table.member(2)?.value()? {
+            Some(symtab) => {
+                let bytes = data.get(symtab.string()?).unwrap_or_default();
+                Some(SymbolTable::parse(bytes)?)
+            }
+            None => None,
+        };
+        Ok(Self::Compact {
+            buffer: table.member(1)?.string()?,
+            starts,
+            symbols,
+        })
+    }
+
+    /// Number of strings.
+    pub(super) fn len(&self) -> u32 {
+        match self {
+            Self::Plain { count, .. } => count.len(),
+            Self::Compact { starts, .. } => starts.len().saturating_sub(1),
+        }
+    }
+
+    /// True if strings are FSST compressed.
+    pub(super) fn is_compressed(&self) -> bool {
+        matches!(
+            self,
+            Self::Compact {
+                symbols: Some(_),
+                ..
+            }
+        )
+    }
+
+    /// Where string `k` is stored, in bytes of the data.
+    pub(super) fn range(&self, data: &[u8], k: u32) -> Result<Range<usize>> {
+        let outside = || Error::corrupt("string index out of range");
+        if k >= self.len() {
+            return Err(outside());
+        }
+        let (start, end) = match self {
+            Self::Plain {
+                distance,
+                count,
+                start,
+                byte_stride,
+            } => {
+                let n = count.get(data, k);
+                if n == 0 {
+                    return Ok(0..0);
+                }
+                let first = u64::from(k)
+                    .checked_mul(*byte_stride)
+                    .and_then(|o| o.checked_add(*start))
+                    .and_then(|b| b.checked_add(distance.get(data, k)))
+                    .ok_or_else(outside)?;
+                let to_index = |n: u64| usize::try_from(n).map_err(|_| outside());
+                (
+                    to_index(first)?,
+                    to_index(first.checked_add(n).ok_or_else(outside)?)?,
+                )
+            }
+            Self::Compact { buffer, starts, .. } => {
+                let a = starts.get(data, k) as usize;
+                let b = starts.get(data, k.saturating_add(1)) as usize;
+                if a > b || b > buffer.len() {
+                    return Err(outside());
+                }
+                // Inside `buffer`, which lies inside the data.
+                (buffer.start + a, buffer.start + b)
+            }
+        };
+        if end > data.len() {
+            Err(outside())
+        } else {
+            Ok(start..end)
+        }
+    }
+
+    /// String `k` as stored.
+    pub(super) fn stored<'a>(&self, data: &'a [u8], k: u32) -> Result<&'a [u8]> {
+        Ok(data.get(self.range(data, k)?).unwrap_or_default())
+    }
+
+    /// String `k`.
+    pub(super) fn get<'a>(&self, data: &'a [u8], k: u32) -> Result<Cow<'a, [u8]>> {
+        let stored = self.stored(data, k)?;
+        match self {
+            Self::Compact {
+                symbols: Some(symbols),
+                ..
+            } => {
+                let mut out = Vec::with_capacity(stored.len().saturating_mul(2));
+                symbols.decompress(stored, &mut out)?;
+                Ok(Cow::Owned(out))
+            }
+            _ => Ok(Cow::Borrowed(stored)),
+        }
+    }
+
+    /// Appends string `k` to `out`.
+    pub(super) fn append(&self, data: &[u8], k: u32, out: &mut Vec<u8>) -> Result<()> {
+        let stored = self.stored(data, k)?;
+        match self {
+            Self::Compact {
+                symbols: Some(symbols),
+                ..
+            } => symbols.decompress(stored, out),
+            _ => {
+                out.extend_from_slice(stored);
+                Ok(())
+            }
+        }
+    }
+
+    /// Checks the form of the table: `expected` strings of at most `longest` stored bytes, which
+    /// fill the buffer exactly, and which decode to something that `valid` accepts.
+    pub(super) fn check(
+        &self,
+        data: &[u8],
+        what: &str,
+        expected: u32,
+        longest: usize,
+        valid: impl Fn(&[u8]) -> bool,
+    ) -> Result<()> {
+        let bad = |why: &str| Error::corrupt(format!("{what} table: {why}"));
+        if self.len() != expected {
+            return Err(bad(&format!("{} strings, expected {expected}", self.len())));
+        }
+        if let Self::Compact { buffer, starts, .. } = self {
+            if starts.get(data, 0) != 0 {
+                return Err(bad("does not start at 0"));
+            }
+            if starts.get(data, expected) as usize != buffer.len() {
+                return Err(bad("does not fill its buffer"));
+            }
+        }
+        let mut next = None;
+        let mut text = Vec::new();
+        for k in 0..expected {
+            let range = self.range(data, k)?;
+            if range.len() > longest {
+                return Err(bad("string too long"));
+            }
+            if let Self::Plain { .. } = self
+                && !range.is_empty()
+            {
+                if next.is_some_and(|n| n != range.start) {
+                    return Err(bad("strings are not consecutive"));
+                }
+                next = Some(range.end);
+            }
+            text.clear();
+            self.append(data, k, &mut text)?;
+            if !valid(&text) {
+                return Err(bad("invalid string"));
+            }
+        }
+        Ok(())
+    }
+}
