@@ -1,9 +1,49 @@
-//! `mkdwarfs`.
+//! `mkdwarfs`: builds an image from a directory.
+//!
+//! Parsing only validates single values; [`run`] turns the parsed set into build options,
+//! source and output, and shows progress while the library works.
+
+mod args;
+mod display;
+mod run;
+mod values;
 
 use std::ffi::OsString;
 
-/// Runs the tool; `args` starts with the program's name. Returns the exit code.
+use clap::FromArgMatches;
+
+use crate::common::cli;
+
+/// Name of the tool in its messages.
+const TOOL: &str = "mkdwarfs";
+
+/// The command line, for generated documentation.
 #[must_use]
-pub fn main(_args: Vec<OsString>) -> u8 {
-    crate::common::ToolError::new("not built into this program").report("mkdwarfs")
+pub fn command() -> clap::Command {
+    args::command()
+}
+
+/// Runs the tool; `args` starts with the program's name. Returns the exit code: 0 for a complete
+/// image or help, 1 without an image, 2 for an image that lacks something of its input.
+#[must_use]
+pub fn main(args: Vec<OsString>) -> u8 {
+    let command = command();
+    let matches = match cli::parse(command.clone(), &args) {
+        Ok(matches) => matches,
+        Err(code) => return code,
+    };
+    if let Some(option) = args::unsupported(&matches) {
+        return crate::common::ToolError::new(format!(
+            "option '--{option}' is not supported in this version"
+        ))
+        .report(TOOL);
+    }
+    let parsed = match args::Args::from_arg_matches(&matches) {
+        Ok(parsed) => parsed,
+        Err(error) => return cli::describe(&command, &error).report(TOOL),
+    };
+    match run::run(&parsed, &args) {
+        Ok(code) => code,
+        Err(error) => error.report(TOOL),
+    }
 }

@@ -1,0 +1,485 @@
+//! Grammars of option values.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use redwarfs_codec::CodecSpec;
+use redwarfs_format::metadata::Packing;
+use redwarfs_writer::{FileHash, TimeResolution, TimeResolutionError};
+
+use crate::common::number::{format_duration, parse_duration, parse_size};
+use crate::common::time::unix_from_utc;
+
+/// Says that a value carries a category although nothing is categorized.
+const NEEDS_CATEGORIES: &str = "cannot configure category-specific options without any categories";
+
+fn without_category(text: &str) -> Result<&str, String> {
+    if text.contains("::") {
+        Err(NEEDS_CATEGORIES.to_owned())
+    } else {
+        Ok(text)
+    }
+}
+
+/// An integer in `low..=high`.
+pub(crate) fn ranged(low: u32, high: u32) -> impl Fn(&str) -> Result<u32, String> + Clone {
+    move |text| {
+        let text = without_category(text)?;
+        let digits = text.strip_prefix('-').unwrap_or(text);
+        if digits.is_empty() || !digits.bytes().all(|b| b.is_ascii_digit()) {
+            return Err("not an integer".to_owned());
+        }
+        match text.parse::<u32>() {
+            Ok(value) if (low..=high).contains(&value) => Ok(value),
+            _ => Err(format!("value {text} out of range [{low}..{high}]")),
+        }
+    }
+}
+
+/// `-l`.
+pub(crate) fn level(text: &str) -> Result<u8, String> {
+    match text.parse::<u8>() {
+        Ok(level) if level <= redwarfs_writer::BuildOptions::MAX_LEVEL => Ok(level),
+        _ => Err(format!(
+            "invalid compression level: {text} (must be between 0 and 9)"
+        )),
+    }
+}
+
+/// `-S`.
+pub(crate) fn block_size_bits(text: &str) -> Result<u32, String> {
+    ranged(10, 30)(text).map_err(|_| format!("block size must be between 10 and 30: {text}"))
+}
+
+/// `-C` and its relatives.
+pub(crate) fn codec(text: &str) -> Result<CodecSpec, String> {
+    without_category(text)?
+        .parse::<CodecSpec>()
+        .map_err(|e| e.to_string())
+}
+
+/// `-L`: `auto` is `None`.
+pub(crate) fn memory_limit(text: &str) -> Result<MemoryLimit, String> {
+    if text == "auto" {
+        return Ok(MemoryLimit(None));
+    }
+    parse_size(text).map(|size| MemoryLimit(Some(size)))
+}
+
+/// A memory limit in bytes, or the default.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct MemoryLimit(pub(crate) Option<u64>);
+
+/// `--file-hash`: `none` is `None`.
+pub(crate) fn file_hash(text: &str) -> Result<HashChoice, String> {
+    if text == "none" {
+        return Ok(HashChoice(None));
+    }
+    text.parse::<FileHash>()
+        .map(|hash| HashChoice(Some(hash)))
+        .map_err(|e| e.to_string())
+}
+
+/// A hash, or none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct HashChoice(pub(crate) Option<FileHash>);
+
+/// `--order`, before files that it names are read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum OrderSpec {
+    None,
+    Path,
+    RevPath,
+    Similarity,
+    /// Asks for an order that is not there yet and gets `Similarity`.
+    Nilsimsa,
+    Explicit(PathBuf),
+}
+
+/// `--order`.
+pub(crate) fn order(text: &str) -> Result<OrderSpec, String> {
+    let text = without_category(text)?;
+    let (mode, options) = match text.split_once(':') {
+        Some((mode, options)) => (mode, Some(options)),
+        None => (text, None),
+    };
+    let order = match mode {
+        "none" => OrderSpec::None,
+        "path" => OrderSpec::Path,
+        "revpath" => OrderSpec::RevPath,
+        "similarity" => OrderSpec::Similarity,
+        "nilsimsa" => {
+            for option in options.into_iter().flat_map(|options| options.split(':')) {
+                let (key, value) = option.split_once('=').unwrap_or((option, ""));
+                if key != "max-children" && key != "max-cluster-size" {
+                    return Err(format!("invalid option(s) for choice 'nilsimsa': {key}"));
+                }
+                if !matches!(parse_size(value), Ok(1..)) {
+                    return Err(format!("invalid {key} value: {value}"));
+                }
+            }
+            return Ok(OrderSpec::Nilsimsa);
+        }
+        "explicit" => {
+            return match options.and_then(|options| options.strip_prefix("file=")) {
+                Some(file) if !file.is_empty() => Ok(OrderSpec::Explicit(file.into())),
+                _ => Err("inode order mode 'explicit' needs 'file=FILE'".to_owned()),
+            };
+        }
+        other => return Err(format!("invalid inode order mode: {other}")),
+    };
+    match options {
+        Some(_) => Err(format!(
+            "inode order mode '{mode}' does not support options"
+        )),
+        None => Ok(order),
+    }
+}
+
+/// `--time-resolution`.
+pub(crate) fn time_resolution(text: &str) -> Result<TimeResolution, String> {
+    let duration = parse_duration(text)?;
+    let nanos = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
+    TimeResolution::from_nanos(nanos).map_err(|error| {
+        let shown = format_duration(Duration::from_nanos(nanos));
+        match error {
+            TimeResolutionError::Zero => {
+                "the argument to '--time-resolution' must be nonzero".to_owned()
+            }
+            TimeResolutionError::NotWhole => format!(
+                "cannot handle resolution ({shown}) that is larger than one second but not a \
+                 whole number of seconds"
+            ),
+            TimeResolutionError::NotDivisor => format!(
+                "cannot handle resolution ({shown}) that is not a whole divisor of one second"
+            ),
+        }
+    })
+}
+
+/// `--set-time`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum TimeSpec {
+    Now,
+    At(i64),
+}
+
+/// `--set-time`: `now`, Unix seconds, or a UTC date with an optional time.
+pub(crate) fn set_time(text: &str) -> Result<TimeSpec, String> {
+    if text == "now" {
+        return Ok(TimeSpec::Now);
+    }
+    let time = if !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit()) {
+        text.parse().ok()
+    } else {
+        date_time(text)
+    };
+    time.map(TimeSpec::At).ok_or_else(|| {
+        format!("cannot parse time point: {text} (now, unix seconds, or YYYY-MM-DD[ HH:MM[:SS]])")
+    })
+}
+
+fn date_time(text: &str) -> Option<i64> {
+    let compact = !text.contains('-');
+    let (date, time) = match text.split_once(['T', ' ']) {
+        // The compact form has `T` as its only separator.
+        Some(_) if compact && text.contains(' ') => return None,
+        Some((date, "")) if text.ends_with('T') => (date, ""),
+        Some((_, "")) => return None,
+        Some((date, time)) => (date, time),
+        None if compact => return None,
+        None => (text, ""),
+    };
+    let (year, month, day) = if compact {
+        (
+            field(date.get(..4)?, 4)?,
+            field(date.get(4..6)?, 2)?,
+            field(date.get(6..)?, 2)?,
+        )
+    } else {
+        let mut parts = date.split('-');
+        let ymd = (
+            field(parts.next()?, 4)?,
+            field(parts.next()?, 2)?,
+            field(parts.next()?, 2)?,
+        );
+        if parts.next().is_some() {
+            return None;
+        }
+        ymd
+    };
+    let (mut hour, mut minute, mut second) = (0, 0, 0);
+    if !time.is_empty() {
+        let (time, fraction) = match time.split_once('.') {
+            Some((time, fraction)) => (time, Some(fraction)),
+            None => (time, None),
+        };
+        let parts: Vec<&str> = if compact {
+            [time.get(..2), time.get(2..4), time.get(4..)]
+                .into_iter()
+                .flatten()
+                .filter(|part| !part.is_empty())
+                .collect()
+        } else {
+            time.split(':').collect()
+        };
+        match parts[..] {
+            [h, m] if fraction.is_none() => (hour, minute) = (field(h, 2)?, field(m, 2)?),
+            [h, m, s] => (hour, minute, second) = (field(h, 2)?, field(m, 2)?, field(s, 2)?),
+            _ => return None,
+        }
+        if fraction.is_some_and(|f| f.is_empty() || !f.bytes().all(|b| b.is_ascii_digit())) {
+            return None;
+        }
+    }
+    unix_from_utc(i64::from(year), month, day, hour, minute, second)
+}
+
+fn field(text: &str, digits: usize) -> Option<u32> {
+    (text.len() == digits && text.bytes().all(|b| b.is_ascii_digit())).then(|| text.parse().ok())?
+}
+
+/// `-P`.
+pub(crate) fn packing(text: &str) -> Result<Packing, String> {
+    match text {
+        "auto" => return Ok(Packing::auto()),
+        "none" => return Ok(Packing::none()),
+        _ => {}
+    }
+    let mut packing = Packing::none();
+    for part in text.split(',') {
+        match part {
+            "all" => {
+                packing = Packing {
+                    force: packing.force,
+                    plain: packing.plain,
+                    ..Packing::all()
+                };
+            }
+            "chunk_table" => packing.chunk_table = true,
+            "directories" => packing.directories = true,
+            "shared_files" => packing.shared_files = true,
+            "names" => packing.names = true,
+            "names_index" => packing.names_index = true,
+            "symlinks" => packing.symlinks = true,
+            "symlinks_index" => packing.symlinks_index = true,
+            "force" => packing.force = true,
+            "plain" => packing.plain = true,
+            other => {
+                return Err(format!(
+                    "the argument ('{other}') to '--pack-metadata' is invalid"
+                ));
+            }
+        }
+    }
+    Ok(packing)
+}
+
+/// `SOURCE_DATE_EPOCH`: Unix seconds.
+pub(crate) fn source_date_epoch(text: &str) -> Result<u64, String> {
+    if text.bytes().all(|b| b.is_ascii_digit()) {
+        if let Ok(seconds) = text.parse() {
+            return Ok(seconds);
+        }
+    }
+    Err("not a number of seconds since 1970".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges() {
+        let parse = ranged(0, 24);
+        assert_eq!(parse("0"), Ok(0));
+        assert_eq!(parse("24"), Ok(24));
+        let cases = [
+            ("25", "value 25 out of range [0..24]"),
+            ("-1", "value -1 out of range [0..24]"),
+            ("99999999999", "value 99999999999 out of range [0..24]"),
+            ("x", "not an integer"),
+            ("", "not an integer"),
+            ("a::3", NEEDS_CATEGORIES),
+        ];
+        for (text, want) in cases {
+            assert_eq!(parse(text), Err(want.to_owned()), "{text}");
+        }
+    }
+
+    #[test]
+    fn levels_and_block_sizes() {
+        for l in 0..=9 {
+            assert_eq!(level(&l.to_string()), Ok(l));
+        }
+        for bad in ["10", "-1", "x", ""] {
+            assert!(
+                level(bad).is_err_and(|e| e.starts_with("invalid compression level")),
+                "{bad}"
+            );
+        }
+        assert_eq!(block_size_bits("10"), Ok(10));
+        for bad in ["9", "31", "x"] {
+            assert!(
+                block_size_bits(bad).is_err_and(|e| e.starts_with("block size must be")),
+                "{bad}"
+            );
+        }
+    }
+
+    #[test]
+    fn orders() {
+        let ok = [
+            ("none", OrderSpec::None),
+            ("path", OrderSpec::Path),
+            ("revpath", OrderSpec::RevPath),
+            ("similarity", OrderSpec::Similarity),
+            ("nilsimsa", OrderSpec::Nilsimsa),
+            (
+                "nilsimsa:max-children=16k:max-cluster-size=5",
+                OrderSpec::Nilsimsa,
+            ),
+            ("explicit:file=a b", OrderSpec::Explicit("a b".into())),
+        ];
+        for (text, want) in ok {
+            assert_eq!(order(text), Ok(want), "{text}");
+        }
+        let bad = [
+            ("x", "invalid inode order mode: x"),
+            ("", "invalid inode order mode: "),
+            (
+                "path:a=1",
+                "inode order mode 'path' does not support options",
+            ),
+            ("nilsimsa:max-children=0", "invalid max-children value: 0"),
+            (
+                "nilsimsa:foo=1",
+                "invalid option(s) for choice 'nilsimsa': foo",
+            ),
+            ("explicit", "inode order mode 'explicit' needs 'file=FILE'"),
+            ("fits/image::path", NEEDS_CATEGORIES),
+        ];
+        for (text, want) in bad {
+            assert_eq!(order(text), Err(want.to_owned()), "{text}");
+        }
+    }
+
+    #[test]
+    fn times() {
+        let at = 1_589_723_045; // 2020-05-17 13:44:05
+        let ok = [
+            ("now", TimeSpec::Now),
+            ("0", TimeSpec::At(0)),
+            ("20200517", TimeSpec::At(20_200_517)),
+            ("20200517T134405", TimeSpec::At(at)),
+            ("20200517T134405.75", TimeSpec::At(at)),
+            ("20200517T1344", TimeSpec::At(at - 5)),
+            ("20200517T", TimeSpec::At(1_589_673_600)),
+            ("2020-05-17 13:44:05", TimeSpec::At(at)),
+            ("2020-05-17T13:44:05", TimeSpec::At(at)),
+            ("2020-05-17T13:44:05.123456", TimeSpec::At(at)),
+            ("2020-05-17 13:44", TimeSpec::At(at - 5)),
+            ("2020-05-17T13:44", TimeSpec::At(at - 5)),
+            ("2020-05-17T", TimeSpec::At(1_589_673_600)),
+            ("2020-05-17", TimeSpec::At(1_589_673_600)),
+        ];
+        for (text, want) in ok {
+            assert_eq!(set_time(text), Ok(want), "{text}");
+        }
+        let bad = [
+            "",
+            "-5",
+            "yesterday",
+            "2020-05-17T13:44:05Z",
+            "2020-05-17T10",
+            "2020-05-17 ",
+            "2020-02-30",
+            "2020-13-01",
+            "20200517 134405",
+            "2020-5-17",
+            "2020-05-17T13:44:5",
+            "2020-05-17T13:44.5",
+            "2020-05-17T13:44:05.",
+            "20200517T13",
+            "20200517T13440",
+            "99999999999999999999",
+            "2020-05-17T24:00",
+            "é020-05-17",
+            "2020-05-17-01",
+        ];
+        for text in bad {
+            assert!(
+                set_time(text).is_err_and(|e| e.starts_with("cannot parse time point")),
+                "{text}"
+            );
+        }
+    }
+
+    #[test]
+    fn resolutions() {
+        for (text, nanos) in [
+            ("1", 1_000_000_000),
+            ("10ms", 10_000_000),
+            ("ns", 1),
+            ("2min", 120_000_000_000),
+        ] {
+            assert_eq!(
+                time_resolution(text).map(TimeResolution::nanos),
+                Ok(nanos),
+                "{text}"
+            );
+        }
+        let bad = [
+            ("0", "must be nonzero"),
+            ("1500ms", "(1.5s) that is larger than one second"),
+            ("3ms", "(3ms) that is not a whole divisor"),
+            ("1.5s", "unsupported time suffix: .5s"),
+            ("x", "unsupported time suffix: x"),
+        ];
+        for (text, want) in bad {
+            assert!(
+                time_resolution(text).is_err_and(|e| e.contains(want)),
+                "{text}"
+            );
+        }
+    }
+
+    #[test]
+    fn packings() {
+        assert_eq!(packing("auto"), Ok(Packing::auto()));
+        assert_eq!(packing("none"), Ok(Packing::none()));
+        assert_eq!(packing("all"), Ok(Packing::all()));
+        let forced = Packing {
+            force: true,
+            ..Packing::all()
+        };
+        assert_eq!(packing("force,all"), Ok(forced.clone()));
+        assert_eq!(packing("all,force"), Ok(forced));
+        let some = Packing {
+            chunk_table: true,
+            names_index: true,
+            ..Packing::none()
+        };
+        assert_eq!(packing("chunk_table,names_index"), Ok(some));
+        for bad in ["x", "", "all,", "auto,names", "none,all"] {
+            assert!(packing(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn memory_hash_epoch() {
+        assert_eq!(memory_limit("auto"), Ok(MemoryLimit(None)));
+        assert_eq!(memory_limit("1g"), Ok(MemoryLimit(Some(1 << 30))));
+        assert!(memory_limit("x").is_err());
+        assert_eq!(file_hash("none"), Ok(HashChoice(None)));
+        assert_eq!(file_hash("sha256"), Ok(HashChoice(Some(FileHash::Sha256))));
+        assert_eq!(
+            file_hash("x"),
+            Err("unknown file hash function 'x'".to_owned())
+        );
+        assert_eq!(source_date_epoch("12"), Ok(12));
+        for bad in ["", "-1", "1.5", "+1", "99999999999999999999"] {
+            assert!(source_date_epoch(bad).is_err(), "{bad}");
+        }
+    }
+}
