@@ -17,9 +17,10 @@ use crate::{ExtractOptions, ExtractSummary, Progress, pipeline};
 ///
 /// Existing directories are reused, everything else that is in the way is unlinked first. Names, modes,
 /// owners, modification and access times, devices, fifos, sockets, symbolic and hard links and holes are
-/// restored; the attributes of `to` itself are left alone. What an ordinary user may not set is
-/// reported once through [`Progress::warn`]; set-id bits are set only on files that belong to the owner
-/// recorded in the image.
+/// restored. `to` itself gets the attributes of the root if it is empty; a directory with other things in
+/// it, which may well be everybody's, keeps its own. What an ordinary user may not set is reported once
+/// through [`Progress::warn`]; set-id bits are set only on files that belong to the owner recorded in the
+/// image.
 ///
 /// # Errors
 ///
@@ -34,6 +35,7 @@ pub fn extract_to_directory(
 ) -> Result<ExtractSummary> {
     let tree = Tree::scan(image.metadata())?;
     let target = Target::open(to)?;
+    let empty = target.is_empty();
     let files = Files::new(&tree, &target);
     let mut summary = ExtractSummary::default();
     create_entries(image, &tree, &target, &files, options, progress, &mut summary)?;
@@ -43,6 +45,9 @@ pub fn extract_to_directory(
     summary.damaged = outcome.lost_names;
     link(&tree, &files, &outcome.lost, &mut summary)?;
     finish_directories(image, &tree, &target, &files, progress)?;
+    if empty {
+        target.set_root_attributes(&image.stat(image.root())?, progress)?;
+    }
     Ok(summary)
 }
 

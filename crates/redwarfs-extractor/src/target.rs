@@ -50,6 +50,26 @@ impl Target {
         })
     }
 
+    /// Whether the target has no entries; false if it cannot be listed.
+    pub(crate) fn is_empty(&self) -> bool {
+        let listed = self.open_root().and_then(|fd| Ok(fs::Dir::read_from(&fd)?));
+        listed.is_ok_and(|mut dir| {
+            dir.all(|entry| entry.is_ok_and(|e| matches!(e.file_name().to_bytes(), b"." | b"..")))
+        })
+    }
+
+    fn open_root(&self) -> io::Result<OwnedFd> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        Ok(fs::openat(&self.root, c".", flags, Mode::empty())?)
+    }
+
+    /// Sets owner, mode and times of the target itself.
+    pub(crate) fn set_root_attributes(&self, stat: &Stat, progress: &dyn Progress) -> Result<()> {
+        let shown = || ".".to_owned();
+        let fd = self.open_root().map_err(|e| target("cannot open output directory", shown(), e))?;
+        self.set_attributes(fd.as_fd(), stat, &shown, progress)
+    }
+
     /// Opens the directory at a path below the target (empty: the target), for use as an anchor only.
     pub(crate) fn open_dir(&self, path: &[u8]) -> io::Result<OwnedFd> {
         let mut current = None;

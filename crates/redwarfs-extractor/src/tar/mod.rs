@@ -69,7 +69,7 @@ impl FromStr for TarFormat {
 
 /// Writes everything below the root of `image` to `out` as a tar archive.
 ///
-/// Directories come first, each before what it contains, together with all that has no contents; then
+/// Directories come first, the root as `./` before all others, together with all that has no contents; then
 /// regular files in the order of their data in the image, each followed by its other names as hard
 /// links. The image's block cache and its read-ahead do the decoding; a scattered image may have blocks
 /// decoded more than once if they do not all fit into the cache.
@@ -124,12 +124,11 @@ impl Archive<'_> {
     fn entries(&mut self) -> Result<()> {
         let metadata = self.tree.metadata();
         for (number, dir) in (0_u32..).zip(&self.tree.dirs) {
-            if number > 0 {
-                let mut entry = self.entry(dir.parent, dir.entry, dir.ino, header::DIRECTORY)?;
-                entry.path.push(b'/');
-                self.header(&entry, dir.parent, dir.entry)?;
-                self.summary.directories += 1;
-            }
+            let mut entry = self.attributes(dir.ino, header::DIRECTORY)?;
+            entry.path = if number == 0 { b".".to_vec() } else { self.tree.dir_path(number)? };
+            entry.path.push(b'/');
+            self.header(&entry, dir.parent, dir.entry)?;
+            self.summary.directories += u64::from(number > 0);
             for index in metadata.entries(dir.ino)? {
                 let e = EntryIndex(index);
                 let ino = metadata.entry_inode(e)?;
@@ -329,11 +328,15 @@ impl Archive<'_> {
     }
 
     fn entry(&self, dir: u32, e: EntryIndex, ino: InodeNo, kind: u8) -> Result<Entry> {
+        Ok(Entry { path: self.tree.path(dir, e)?, ..self.attributes(ino, kind)? })
+    }
+
+    /// An entry without its path.
+    fn attributes(&self, ino: InodeNo, kind: u8) -> Result<Entry> {
         let stat: Stat = self.image.stat(ino)?;
         let time = |t: Timestamp| (t.sec, t.nsec.min(999_999_999));
         let mtime_only = self.image.metadata().options().mtime_only;
         Ok(Entry {
-            path: self.tree.path(dir, e)?,
             kind,
             mode: stat.mode & 0o7777,
             uid: stat.uid.into(),
