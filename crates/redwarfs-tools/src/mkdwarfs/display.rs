@@ -219,7 +219,8 @@ impl Progress for Report {
         {
             let mut phases = self.phases.lock().unwrap_or_else(PoisonError::into_inner);
             if phases.current == Some(Phase::Hashing) {
-                phases.hashing += phases.since.elapsed();
+                let took = phases.since.elapsed();
+                phases.hashing += took;
             }
             phases.current = Some(phase);
             phases.since = Instant::now();
