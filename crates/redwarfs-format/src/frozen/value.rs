@@ -118,7 +118,7 @@ impl<'a> Shaper<'a> {
     ///
     /// # Errors
     /// Those of the members.
-    pub fn composite(&self, layout: Option<&Layout>, members: &[Member<'a>]) -> Result<Node> {
+    pub(crate) fn composite(&self, layout: Option<&Layout>, members: &[Member<'a>]) -> Result<Node> {
         let mut kids = Vec::with_capacity(members.len());
         for &(id, shape) in members {
             let field = layout.and_then(|l| l.field(id));
@@ -155,7 +155,7 @@ impl<'a> Shaper<'a> {
 }
 
 /// Id of a member and the function that resolves it.
-pub type Member<'a> = (i16, fn(&Shaper<'a>, Option<&Layout>) -> Result<Node>);
+pub(super) type Member<'a> = (i16, fn(&Shaper<'a>, Option<&Layout>) -> Result<Node>);
 
 /// State of one layout pass (section 6.3).
 #[derive(Debug, Default)]

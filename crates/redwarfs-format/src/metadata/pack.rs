@@ -1,6 +1,7 @@
 //! Packed forms of tables and compressed string tables (sections 4.3, 5.2, 5.3, 8).
 
-use super::model::{Metadata, StringTable};
+use super::model::{Directory, FsOptions, Metadata, StringTable};
+use crate::fsst::SymbolTable;
 
 /// Whether a string table is FSST compressed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -106,23 +107,139 @@ impl Default for Packing {
 }
 
 /// Makes a compact table of `strings` in the given order.
+///
+/// The index counts bytes in 32 bits; a table whose strings have 4 GiB or more together cannot be
+/// represented, and its index saturates, which [`freeze`](super::freeze)d metadata fails its
+/// check for. No file system comes near that.
 #[must_use]
 pub fn build_string_table(strings: &[&[u8]], pack: StringPacking) -> StringTable {
-    let _ = pack;
-    let mut table = StringTable {
-        index: vec![0],
-        ..StringTable::default()
-    };
-    for s in strings {
-        table.buffer.extend_from_slice(s);
-        table.index.push(table.buffer.len() as u32);
+    let plain: usize = strings.iter().map(|s| s.len()).sum();
+    let mut buffer = Vec::new();
+    let mut ends = Vec::with_capacity(strings.len());
+    let mut symtab = None;
+    if pack.compress != Compress::Never && (plain > 0 || pack.compress == Compress::Always) {
+        let symbols = SymbolTable::train(strings);
+        for s in strings {
+            symbols.compress(s, &mut buffer);
+            ends.push(index_of(buffer.len()));
+        }
+        let table = symbols.encode_table();
+        if pack.compress == Compress::Always || table.len() + buffer.len() < plain {
+            symtab = Some(table);
+        } else {
+            buffer.clear();
+            ends.clear();
+        }
     }
-    table
+    if symtab.is_none() {
+        buffer.reserve_exact(plain);
+        for s in strings {
+            buffer.extend_from_slice(s);
+            ends.push(index_of(buffer.len()));
+        }
+    }
+    buffer.shrink_to_fit();
+    let index = if pack.pack_index {
+        differences(ends)
+    } else {
+        ends.insert(0, 0);
+        ends
+    };
+    StringTable { buffer, symtab, index, packed_index: pack.pack_index }
+}
+
+fn index_of(len: usize) -> u32 {
+    u32::try_from(len).unwrap_or(u32::MAX)
+}
+
+/// Replaces each element but the first by its difference from the one before.
+fn differences(mut list: Vec<u32>) -> Vec<u32> {
+    let mut previous = 0;
+    for value in &mut list {
+        let this = *value;
+        *value = this.wrapping_sub(previous);
+        previous = this;
+    }
+    list
+}
+
+/// Number of inodes that share each content, minus 2; `None` if the table is not of the form
+/// 0, 0, 1, 1, 1, 2, 2, ... that can be packed.
+fn sharing_counts(table: &[u32]) -> Option<Vec<u32>> {
+    let mut counts = Vec::new();
+    for run in table.chunk_by(|a, b| a == b) {
+        if run.first().copied() != u32::try_from(counts.len()).ok() {
+            return None;
+        }
+        counts.push(u32::try_from(run.len()).ok()?.checked_sub(2)?);
+    }
+    Some(counts)
+}
+
+impl Packing {
+    fn compress(&self, wanted: bool) -> Compress {
+        match (wanted, self.force) {
+            (false, _) => Compress::Never,
+            (true, false) => Compress::IfSmaller,
+            (true, true) => Compress::Always,
+        }
+    }
 }
 
 impl Metadata {
     /// Brings unpacked metadata with plain string tables into the form that `packing` asks for.
+    ///
+    /// What is packed already stays as it is. A shared files table that does not have the form
+    /// that the format prescribes stays unpacked.
     pub fn pack(&mut self, packing: &Packing) {
-        let _ = packing;
+        let mut options = self.options.unwrap_or_default();
+        if packing.chunk_table && !options.packed_chunk_table {
+            self.chunk_table = differences(std::mem::take(&mut self.chunk_table));
+            options.packed_chunk_table = true;
+        }
+        if packing.directories && !options.packed_directories {
+            let mut previous = 0;
+            for dir in &mut self.directories {
+                let first = dir.first_entry;
+                *dir = Directory {
+                    first_entry: first.wrapping_sub(previous),
+                    ..Directory::default()
+                };
+                previous = first;
+            }
+            options.packed_directories = true;
+        }
+        if packing.shared_files
+            && !options.packed_shared_files_table
+            && let Some(table) = &mut self.shared_files_table
+            && let Some(counts) = sharing_counts(table)
+        {
+            *table = counts;
+            options.packed_shared_files_table = true;
+        }
+        if self.options.is_some() || options != FsOptions::default() {
+            self.options = Some(options);
+        }
+        if packing.plain {
+            return;
+        }
+        let names = StringPacking {
+            compress: packing.compress(packing.names),
+            pack_index: packing.names_index,
+        };
+        let symlinks = StringPacking {
+            compress: packing.compress(packing.symlinks),
+            pack_index: packing.symlinks_index,
+        };
+        compact(&mut self.names, &mut self.compact_names, names);
+        compact(&mut self.symlinks, &mut self.compact_symlinks, symlinks);
+    }
+}
+
+fn compact(plain: &mut Vec<Vec<u8>>, table: &mut Option<StringTable>, pack: StringPacking) {
+    if table.is_none() {
+        let strings: Vec<&[u8]> = plain.iter().map(Vec::as_slice).collect();
+        *table = Some(build_string_table(&strings, pack));
+        *plain = Vec::new();
     }
 }
