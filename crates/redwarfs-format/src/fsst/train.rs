@@ -10,6 +10,8 @@ const ROUNDS: usize = 8;
 /// What a symbol of one byte counts more than its share, because without it the byte would
 /// need an escape and thereby twice its size.
 const SINGLE_BYTE_WEIGHT: u64 = 8;
+/// What each use of a symbol might save, in bytes, when it is decided whether it is kept.
+const SAVED_PER_USE: [u64; 3] = [1, 2, 3];
 /// Codes of the counting pass: symbols first, then one for each literal byte.
 const CODES: usize = 512;
 const FIRST_LITERAL: usize = 256;
@@ -21,9 +23,9 @@ pub(super) fn train(samples: &[&[u8]]) -> SymbolTable {
     let scale = Scale { total, sampled };
     let mut counters = Counters::new();
     let mut symbols = Vec::new();
-    let mut best = (total, SymbolTable::in_code_order(&[]));
+    let mut best = prune(&[], &sample, scale);
     for round in 0..ROUNDS {
-        counters.count(&Encoder::new(&symbols), &symbols, &sample);
+        counters.count(&Encoder::new(&symbols), &sample);
         symbols = counters.choose(&symbols, round + 1 == ROUNDS);
         let (cost, pruned) = prune(&symbols, &sample, scale);
         if cost < best.0 {
@@ -79,7 +81,7 @@ impl Counters {
         }
     }
 
-    fn count(&mut self, encoder: &Encoder, symbols: &[Symbol], sample: &[&[u8]]) {
+    fn count(&mut self, encoder: &Encoder, sample: &[&[u8]]) {
         self.single.fill(0);
         self.pair.fill(0);
         for &string in sample {
@@ -101,7 +103,6 @@ impl Counters {
                 rest = &rest[found.len()..];
             }
         }
-        debug_assert!(symbols.len() <= MAX_SYMBOLS);
     }
 
     fn add(&mut self, previous: Option<usize>, code: usize) {
@@ -156,20 +157,38 @@ impl Counters {
 
 /// Removes symbols that cost more in the table than they save, and estimates what the table
 /// and everything compressed with it will occupy.
+///
+/// A symbol that is used `count` times saves one byte each time at least, but how many more
+/// depends on what replaces it, so the best of several assumptions is taken.
 fn prune(symbols: &[Symbol], sample: &[&[u8]], scale: Scale) -> (u64, SymbolTable) {
-    let (uses, _) = usage(symbols, sample);
-    let kept = symbols
-        .iter()
-        .zip(&uses)
-        // Where a symbol is missing, one more byte is written at least.
-        .filter(|&(symbol, &count)| scale.up(count) > u64::from(symbol.length))
-        .map(|(&symbol, _)| symbol)
-        .collect();
-    let table = SymbolTable::from_symbols(kept);
-    let (_, compressed) = usage(table.symbols(), sample);
-    let stored: usize = table.symbols().iter().map(|symbol| symbol.len()).sum();
-    let cost = scale.up(compressed) + (SYMBOLS_AT + stored) as u64;
-    (cost, table)
+    let (uses, compressed) = usage(symbols, sample);
+    let mut best = (
+        estimate(symbols, compressed, scale),
+        SymbolTable::from_symbols(symbols.to_vec()),
+    );
+    for saved in SAVED_PER_USE {
+        let kept: Vec<_> = symbols
+            .iter()
+            .zip(&uses)
+            .filter(|&(symbol, &count)| scale.up(count).saturating_mul(saved) > symbol.len() as u64)
+            .map(|(&symbol, _)| symbol)
+            .collect();
+        if kept.len() == symbols.len() {
+            continue;
+        }
+        let (_, compressed) = usage(&kept, sample);
+        let cost = estimate(&kept, compressed, scale);
+        if cost < best.0 {
+            best = (cost, SymbolTable::from_symbols(kept));
+        }
+    }
+    best
+}
+
+/// Size of the serialized table and of everything that is compressed with it.
+fn estimate(symbols: &[Symbol], compressed: u64, scale: Scale) -> u64 {
+    let stored: usize = symbols.iter().map(|symbol| symbol.len()).sum();
+    scale.up(compressed) + (SYMBOLS_AT + stored) as u64
 }
 
 /// How often each symbol is used for the sample, and the compressed size of the sample.

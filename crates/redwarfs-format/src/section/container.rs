@@ -69,11 +69,11 @@ impl Container {
     /// If there is a usable section index, no BLOCK header is read; a damaged index is ignored.
     ///
     /// # Errors
-    /// * [`Error::NotAnImage`]: too small, or no magic.
-    /// * [`Error::Unsupported`]: version.
-    /// * [`Error::Corrupt`]: headers that do not form a gapless chain up to the end of the
+    /// * [`Error::NotAnImage`] if it is too small or has no magic.
+    /// * [`Error::Unsupported`] for other versions.
+    /// * [`Error::Corrupt`] for headers that do not form a gapless chain up to the end of the
     ///   image; for 8-byte headers, unknown types or compression ids.
-    /// * [`Error::Io`]: reading failed.
+    /// * [`Error::Io`] if reading failed.
     pub fn open(
         read: &ReadAt<'_>,
         file_size: u64,
