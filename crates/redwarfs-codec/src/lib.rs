@@ -39,6 +39,3 @@ pub fn library_versions() -> Vec<String> {
         zstd::library_version(),
     ]
 }
-
-#[cfg(test)]
-mod tests;

@@ -174,6 +174,23 @@ fn encoder_error(code: usize) -> Error {
 /// Bytes that the encoder needs besides the block itself: what the library
 /// estimates for these parameters, and the output buffer.
 pub(crate) fn encoder_memory(options: &ZstdOptions, raw_size: usize) -> u64 {
+    use ZSTD_cParameter as P;
+    let hint = i32::try_from(raw_size).unwrap_or(i32::MAX);
+    let mut settings = vec![
+        // The hint for the size of the source.
+        (P::ZSTD_c_experimentalParam7, hint),
+    ];
+    if options.long {
+        // The estimate takes these as they are (and divides by the match length),
+        // while the encoder derives them. Values at the upper end of what it derives.
+        let hash_log = covering_window_log(raw_size).saturating_sub(4).max(6);
+        settings.extend([
+            (P::ZSTD_c_ldmMinMatch, 32),
+            (P::ZSTD_c_ldmHashLog, hash_log as i32),
+            (P::ZSTD_c_ldmBucketSizeLog, 8),
+        ]);
+    }
+    settings.extend(parameters(options, raw_size));
     // SAFETY: the parameter object is used on this thread only, checked for null
     // and freed once.
     let state = unsafe {
@@ -181,12 +198,7 @@ pub(crate) fn encoder_memory(options: &ZstdOptions, raw_size: usize) -> u64 {
         if object.is_null() {
             0
         } else {
-            let hint = i32::try_from(raw_size).unwrap_or(i32::MAX);
-            for (parameter, value) in parameters(options, raw_size)
-                .into_iter()
-                // The hint for the size of the source.
-                .chain([(ZSTD_cParameter::ZSTD_c_experimentalParam7, hint)])
-            {
+            for (parameter, value) in settings {
                 zstd_sys::ZSTD_CCtxParams_setParameter(object, parameter, value);
             }
             let size = zstd_sys::ZSTD_estimateCCtxSize_usingCCtxParams(object);

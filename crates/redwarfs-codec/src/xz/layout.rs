@@ -171,7 +171,7 @@ fn without_padding(payload: &[u8]) -> Result<usize> {
         .iter()
         .rposition(|&byte| byte != 0)
         .map_or(0, |last| last + 1);
-    if end % 4 != 0 || payload.len() % 4 != 0 {
+    if !end.is_multiple_of(4) || !payload.len().is_multiple_of(4) {
         return Err(Error::corrupt("LZMA payload has an odd size"));
     }
     Ok(end)
