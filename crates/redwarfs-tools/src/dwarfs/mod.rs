@@ -231,11 +231,14 @@ fn run(
 
 fn open(path: &Path, settings: &Settings) -> Result<Image> {
     Image::open(path, &settings.open).map_err(|error| {
-        let failed = ToolError::new("cannot open image").path(path);
-        match &error {
-            redwarfs_format::Error::Io(cause) => failed.cause(redwarfs_fuse::io_text(cause)),
-            other => failed.cause(other),
-        }
+        let cause = match &error {
+            redwarfs_format::Error::Io(cause) => redwarfs_fuse::io_text(cause),
+            other => other.to_string(),
+        };
+        // Errors of the file itself name it already.
+        let named = format!("{}: ", path.display());
+        let cause = cause.strip_prefix(&named).unwrap_or(&cause);
+        ToolError::new("cannot open image").path(path).cause(cause)
     })
 }
 

@@ -1,0 +1,732 @@
+//! The `dwarfs` program with real mounts. Where mounting is impossible the tests say so and pass.
+
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::io::{self, Read, Seek, SeekFrom};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use redwarfs_format::metadata::{DirEntry, Directory, InodeData, Metadata, freeze};
+use redwarfs_format::section::{CompressionId, SectionHeader, SectionType};
+use redwarfs_testkit::golden::{golden, golden_images};
+use redwarfs_testkit::{Fields, Manifest, skip};
+use tempfile::TempDir;
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// False, with a note, if this machine or user cannot mount.
+fn can_mount(test: &str) -> bool {
+    let reason = if !Path::new("/dev/fuse").exists() {
+        "there is no /dev/fuse"
+    } else if !rustix::process::geteuid().is_root() {
+        "the comparison needs root"
+    } else {
+        return true;
+    };
+    skip(test, reason);
+    false
+}
+
+fn dwarfs() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_dwarfs"));
+    command.stdin(Stdio::null());
+    command
+}
+
+fn run(arguments: &[&OsStr]) -> Output {
+    dwarfs()
+        .args(arguments)
+        .output()
+        .expect("the program can be started")
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
+    let end = Instant::now() + PATIENCE;
+    while !condition() {
+        assert!(Instant::now() < end, "waited too long: {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// The line of the mount table for a mount point.
+fn table_line(path: &Path) -> Option<String> {
+    let table = fs::read_to_string("/proc/self/mounts").expect("the mount table");
+    let path = path.to_str().expect("temporary paths are plain");
+    table
+        .lines()
+        .find(|line| line.split(' ').nth(1) == Some(path))
+        .map(str::to_owned)
+}
+
+/// A mounted image; unmounted at the end, whatever happens.
+struct Mount {
+    dir: TempDir,
+    child: Option<Child>,
+}
+
+impl Mount {
+    fn point(&self) -> &Path {
+        self.dir.path()
+    }
+
+    fn new_dir() -> TempDir {
+        TempDir::with_prefix("redwarfs-mount-").expect("a temporary directory")
+    }
+
+    /// Mounts in the background and checks that the mount is there at once.
+    fn background(image: &Path, options: &str) -> Self {
+        let mount = Mount {
+            dir: Self::new_dir(),
+            child: None,
+        };
+        let mut command = dwarfs();
+        command.arg(image).arg(mount.point());
+        if !options.is_empty() {
+            command.arg("-o").arg(options);
+        }
+        let output = command.output().expect("the program can be started");
+        assert!(
+            output.status.success(),
+            "{}: {:?} {}",
+            image.display(),
+            output.status,
+            stderr(&output)
+        );
+        assert!(
+            table_line(mount.point()).is_some(),
+            "mounted when it returns"
+        );
+        mount
+    }
+
+    fn foreground(image: &Path, options: &[&str]) -> Self {
+        let dir = Self::new_dir();
+        let child = dwarfs()
+            .arg("-f")
+            .args(options)
+            .arg(image)
+            .arg(dir.path())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the program can be started");
+        let mut mount = Mount {
+            dir,
+            child: Some(child),
+        };
+        wait_until("the mount", || {
+            let child = mount.child.as_mut().expect("a child");
+            assert!(
+                child.try_wait().expect("wait").is_none(),
+                "the driver ended early"
+            );
+            table_line(mount.dir.path()).is_some()
+        });
+        mount
+    }
+
+    /// Waits for the end of a foreground driver; exit code and standard error.
+    fn finish(&mut self) -> (Option<i32>, String) {
+        let mut child = self.child.take().expect("a foreground driver");
+        let mut status = None;
+        wait_until("the end of the driver", || {
+            status = child.try_wait().expect("wait");
+            status.is_some()
+        });
+        let mut text = String::new();
+        if let Some(mut pipe) = child.stderr.take() {
+            pipe.read_to_string(&mut text).expect("text");
+        }
+        (status.and_then(|status| status.code()), text)
+    }
+
+    fn signal(&self, signal: rustix::process::Signal) {
+        let child = self.child.as_ref().expect("a foreground driver");
+        kill(child.id(), signal);
+    }
+}
+
+fn kill(pid: u32, signal: rustix::process::Signal) {
+    let pid = i32::try_from(pid).expect("a process id");
+    let pid = rustix::process::Pid::from_raw(pid).expect("not zero");
+    rustix::process::kill_process(pid, signal).expect("the process exists");
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        let _ = rustix::mount::unmount(self.dir.path(), rustix::mount::UnmountFlags::DETACH);
+        if let Some(mut child) = self.child.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+fn xattr(path: &Path, name: &str) -> io::Result<String> {
+    let mut buffer = vec![0u8; 4096];
+    let length = rustix::fs::lgetxattr(path, name, &mut buffer[..])?;
+    Ok(String::from_utf8_lossy(&buffer[..length]).into_owned())
+}
+
+fn errno<T>(result: io::Result<T>) -> i32 {
+    match result {
+        Ok(_) => 0,
+        Err(error) => error.raw_os_error().unwrap_or(-1),
+    }
+}
+
+/// One directory with `count` empty files and nothing else.
+fn big_directory(count: u32) -> Vec<u8> {
+    let empty = Metadata {
+        block_size: 1 << 16,
+        ..Metadata::default()
+    };
+    let file = InodeData {
+        mode_index: 1,
+        ..InodeData::default()
+    };
+    let mut inodes = vec![file; count as usize + 1];
+    inodes[0].mode_index = 0;
+    let mut entries = vec![DirEntry {
+        name_index: 0,
+        inode_num: 0,
+    }];
+    entries.extend((0..count).map(|n| DirEntry {
+        name_index: n,
+        inode_num: n + 1,
+    }));
+    let directory = Directory {
+        parent_entry: 0,
+        first_entry: 1,
+        self_entry: 0,
+    };
+    let metadata = Metadata {
+        directories: vec![
+            directory,
+            Directory {
+                first_entry: count + 1,
+                ..directory
+            },
+        ],
+        inodes,
+        chunk_table: vec![0; count as usize + 1],
+        uids: vec![0],
+        gids: vec![0],
+        modes: vec![0o040_755, 0o100_644],
+        names: (0..count).map(|n| name_of(n).into_bytes()).collect(),
+        dir_entries: Some(entries),
+        ..empty
+    };
+    let frozen = freeze(&metadata).expect("small enough");
+    let mut image = Vec::new();
+    for (number, ty, payload) in [
+        (0, SectionType::METADATA_V2_SCHEMA, &frozen.schema),
+        (1, SectionType::METADATA_V2, &frozen.data),
+    ] {
+        let header = SectionHeader::seal(number, ty, CompressionId::NONE, payload);
+        image.extend_from_slice(&header.encode());
+        image.extend_from_slice(payload);
+    }
+    image
+}
+
+fn name_of(n: u32) -> String {
+    format!("a-file-with-a-name-of-some-length-{n:06}")
+}
+
+#[test]
+fn golden_images_look_as_they_should() {
+    if !can_mount("golden_images_look_as_they_should") {
+        return;
+    }
+    for image in golden_images() {
+        let options = match image.name.as_str() {
+            name if name.contains("header") => "offset=auto,blocksize=0",
+            _ => "blocksize=0",
+        };
+        let mount = Mount::background(&image.image, options);
+        let content = !image.has_media_codecs();
+        let fields = Fields {
+            content,
+            ..Fields::ALL
+        };
+        let seen = Manifest::from_directory(mount.point(), content).expect("a readable tree");
+        image.manifest().assert_same(&seen, fields, &image.name);
+    }
+}
+
+#[test]
+fn foreground_ends_cleanly_on_signals() {
+    if !can_mount("foreground_ends_cleanly_on_signals") {
+        return;
+    }
+    use rustix::process::Signal;
+    let image = golden("one").image;
+    for signal in [Signal::TERM, Signal::INT, Signal::HUP] {
+        let mut mount = Mount::foreground(&image, &[]);
+        assert!(mount.point().join("only").exists());
+        mount.signal(signal);
+        let (code, log) = mount.finish();
+        assert_eq!(code, Some(0), "{signal:?}: {log}");
+        assert!(table_line(mount.point()).is_none(), "{signal:?}");
+        assert!(log.contains("file system initialized ["), "{log}");
+    }
+    let mut mount = Mount::foreground(&image, &[]);
+    rustix::mount::unmount(mount.point(), rustix::mount::UnmountFlags::empty()).expect("unmount");
+    assert_eq!(mount.finish().0, Some(0));
+}
+
+#[test]
+fn signal_while_busy_detaches() {
+    if !can_mount("signal_while_busy_detaches") {
+        return;
+    }
+    let mut mount = Mount::foreground(&golden("one").image, &[]);
+    let held = File::open(mount.point().join("only")).expect("open");
+    mount.signal(rustix::process::Signal::TERM);
+    let (code, log) = mount.finish();
+    assert_eq!(code, Some(0), "{log}");
+    assert!(log.contains("in use"), "{log}");
+    assert!(table_line(mount.point()).is_none());
+    drop(held);
+}
+
+#[test]
+fn relative_paths_and_background() {
+    if !can_mount("relative_paths_and_background") {
+        return;
+    }
+    let dir = TempDir::new().expect("a temporary directory");
+    let image = dir.path().join("an,image\\x.dwarfs");
+    fs::copy(golden("one").image, &image).expect("copy");
+    let mount = Mount {
+        dir: Mount::new_dir(),
+        child: None,
+    };
+    let parent = mount.point().parent().expect("a parent");
+    let name = mount.point().file_name().expect("a name");
+    let output = dwarfs()
+        .current_dir(parent)
+        .arg(&image)
+        .arg(name)
+        .output()
+        .expect("the program can be started");
+    assert!(output.status.success(), "{}", stderr(&output));
+    assert_eq!(stderr(&output), "");
+    let line = table_line(mount.point()).expect("mounted");
+    let fields: Vec<_> = line.split(' ').collect();
+    assert_eq!(fields[2], "fuse.dwarfs");
+    // The mount table shows a backslash as \134.
+    let source = fields[0].replace("\\134", "\\");
+    assert_eq!(
+        source,
+        format!("{}/an\\,image\\\\x.dwarfs", dir.path().display())
+    );
+    for flag in ["ro", "nosuid", "nodev", "default_permissions"] {
+        assert!(fields[3].split(',').any(|f| f == flag), "{line}");
+    }
+
+    let pid = xattr(mount.point(), "user.dwarfs.driver.pid").expect("the attribute");
+    let pid: u32 = pid.parse().expect("a number");
+    assert_eq!(
+        fs::read_link(format!("/proc/{pid}/cwd")).expect("alive"),
+        Path::new("/")
+    );
+    for stream in 0..3 {
+        let target = fs::read_link(format!("/proc/{pid}/fd/{stream}")).expect("open");
+        assert_eq!(target, Path::new("/dev/null"));
+    }
+    kill(pid, rustix::process::Signal::TERM);
+    wait_until("the unmount", || table_line(mount.point()).is_none());
+}
+
+#[test]
+fn killed_driver_leaves_a_mount_that_can_be_removed() {
+    if !can_mount("killed_driver_leaves_a_mount_that_can_be_removed") {
+        return;
+    }
+    let image = golden("one").image;
+    let mut mount = Mount::foreground(&image, &[]);
+    mount.signal(rustix::process::Signal::KILL);
+    let mut child = mount.child.take().expect("a child");
+    assert_eq!(child.wait().expect("wait").signal(), Some(9));
+    let stat = errno(fs::read_dir(mount.point()));
+    assert_eq!(stat, libc_errno::ENOTCONN);
+    // Mounting again over the dead mount fails with a clear message.
+    let output = run(&[image.as_os_str(), mount.point().as_os_str()]);
+    assert_eq!(output.status.code(), Some(4));
+    assert!(
+        stderr(&output).contains("Transport endpoint is not connected"),
+        "{}",
+        stderr(&output)
+    );
+    rustix::mount::unmount(mount.point(), rustix::mount::UnmountFlags::empty()).expect("unmount");
+    let again = Mount::background(&image, "");
+    assert!(again.point().join("only").exists());
+}
+
+mod libc_errno {
+    pub(crate) const ENOENT: i32 = 2;
+    pub(crate) const EIO: i32 = 5;
+    pub(crate) const ENXIO: i32 = 6;
+    pub(crate) const EROFS: i32 = 30;
+    pub(crate) const ENODATA: i32 = 61;
+    pub(crate) const ENOTCONN: i32 = 107;
+}
+use libc_errno::{EIO, ENODATA, ENOENT, ENXIO, EROFS};
+
+#[test]
+fn nothing_can_be_changed() {
+    if !can_mount("nothing_can_be_changed") {
+        return;
+    }
+    let mount = Mount::background(&golden("basic-default").image, "");
+    let at = |name: &str| mount.point().join(name);
+    let write = |path: PathBuf| File::options().write(true).open(path);
+    assert_eq!(errno(write(at("text.txt"))), EROFS);
+    assert_eq!(
+        errno(File::options().append(true).open(at("text.txt"))),
+        EROFS
+    );
+    assert_eq!(errno(File::create(at("new"))), EROFS);
+    assert_eq!(errno(fs::create_dir(at("newdir"))), EROFS);
+    assert_eq!(errno(fs::remove_file(at("text.txt"))), EROFS);
+    assert_eq!(errno(fs::remove_dir(at("empty dir"))), EROFS);
+    assert_eq!(errno(fs::rename(at("text.txt"), at("other"))), EROFS);
+    assert_eq!(errno(fs::hard_link(at("text.txt"), at("other"))), EROFS);
+    assert_eq!(errno(std::os::unix::fs::symlink("x", at("other"))), EROFS);
+    let mode = fs::Permissions::from_mode(0o600);
+    assert_eq!(errno(fs::set_permissions(at("text.txt"), mode)), EROFS);
+    assert_eq!(
+        errno(std::os::unix::fs::chown(at("text.txt"), Some(1), None)),
+        EROFS
+    );
+    let set = rustix::fs::setxattr(
+        at("text.txt"),
+        "user.x",
+        b"1",
+        rustix::fs::XattrFlags::empty(),
+    );
+    assert_eq!(errno(set.map_err(io::Error::from)), EROFS);
+}
+
+#[test]
+fn lookups_statfs_attributes_and_holes() {
+    if !can_mount("lookups_statfs_attributes_and_holes") {
+        return;
+    }
+    let image = golden("basic-default");
+    let mount = Mount::background(&image.image, "uid=12,gid=34,readonly");
+    let at = |name: &str| mount.point().join(name);
+    for _ in 0..3 {
+        assert_eq!(errno(fs::symlink_metadata(at("missing"))), ENOENT);
+        assert_eq!(errno(fs::symlink_metadata(at("a/missing"))), ENOENT);
+    }
+    let meta = fs::metadata(at("text.txt")).expect("stat");
+    assert_eq!((meta.uid(), meta.gid()), (12, 34));
+    assert_eq!(meta.mode() & 0o222, 0);
+    assert_eq!(meta.blksize(), 512 << 10);
+
+    let stat = rustix::fs::statvfs(mount.point()).expect("statfs");
+    let inodes: std::collections::BTreeSet<u64> =
+        image.manifest().0.values().map(|entry| entry.ino).collect();
+    assert_eq!(stat.f_files, inodes.len() as u64);
+    assert_eq!((stat.f_bsize, stat.f_frsize), (1, 1));
+    assert_eq!((stat.f_bfree, stat.f_bavail, stat.f_ffree), (0, 0, 0));
+    assert_eq!(stat.f_namemax, 4096);
+    assert!(stat.f_blocks > 0);
+
+    assert_eq!(errno(xattr(&at("text.txt"), "user.other")), ENODATA);
+    assert_eq!(
+        errno(xattr(&at("text.txt"), "user.dwarfs.driver.pid")),
+        ENODATA
+    );
+    let info = xattr(&at("text.txt"), "user.dwarfs.inodeinfo").expect("the attribute");
+    assert!(
+        info.starts_with("{\"chunks\":[{\"block\":") && info.ends_with("\"uid\":12}\n"),
+        "{info}"
+    );
+    assert!(info.contains("\"modestring\":\"----r--r--r--\""), "{info}");
+    let mut names = vec![0u8; 256];
+    let length = rustix::fs::listxattr(at("text.txt"), &mut names[..]).expect("list");
+    assert_eq!(&names[..length], b"user.dwarfs.inodeinfo\0");
+
+    // `all-hole` is 70000 bytes of nothing.
+    let mut file = File::open(at("all-hole")).expect("open");
+    let seek = |whence| rustix::fs::seek(&file, whence).map_err(io::Error::from);
+    assert_eq!(seek(rustix::fs::SeekFrom::Hole(5)).expect("hole"), 5);
+    assert_eq!(errno(seek(rustix::fs::SeekFrom::Data(0))), ENXIO);
+    assert_eq!(file.seek(SeekFrom::End(0)).expect("end"), 70_000);
+    let data = File::open(at("text.txt")).expect("open");
+    let size = meta.size();
+    let seek = |whence| rustix::fs::seek(&data, whence).map_err(io::Error::from);
+    assert_eq!(seek(rustix::fs::SeekFrom::Data(1)).expect("data"), 1);
+    assert_eq!(seek(rustix::fs::SeekFrom::Hole(1)).expect("end"), size);
+    // Past the end there is nothing.
+    let mut buffer = [0; 8];
+    assert_eq!(data.read_at(&mut buffer, size).expect("read"), 0);
+}
+
+#[test]
+fn permissions_are_enforced_for_others() {
+    if !can_mount("permissions_are_enforced_for_others") {
+        return;
+    }
+    let image = golden("basic-default");
+    // `none` has mode 000. `setpriv` becomes somebody else for one command.
+    let read = |mount: &Mount| {
+        Command::new("setpriv")
+            .args(["--reuid=65534", "--regid=65534", "--clear-groups", "cat"])
+            .arg(mount.point().join("none"))
+            .output()
+    };
+    let mount = Mount::background(&image.image, "allow_other");
+    let Ok(refused) = read(&mount) else {
+        return skip("permissions_are_enforced_for_others", "no setpriv here");
+    };
+    assert!(!refused.status.success());
+    assert!(stderr(&refused).contains("Permission denied"));
+    drop(mount);
+    let mount = Mount::background(&image.image, "allow_other,no_default_permissions");
+    let allowed = read(&mount).expect("setpriv worked before");
+    assert!(allowed.status.success(), "{}", stderr(&allowed));
+    drop(mount);
+    let mount = Mount::background(&image.image, "");
+    let refused = read(&mount).expect("setpriv worked before");
+    assert!(!refused.status.success());
+}
+
+#[test]
+fn big_directories_list_completely() {
+    if !can_mount("big_directories_list_completely") {
+        return;
+    }
+    const COUNT: u32 = 10_000;
+    let dir = TempDir::new().expect("a temporary directory");
+    let image = dir.path().join("big.dwarfs");
+    fs::write(&image, big_directory(COUNT)).expect("write");
+    let mount = Mount::background(&image, "");
+    for _ in 0..2 {
+        let names: Vec<String> = fs::read_dir(mount.point())
+            .expect("list")
+            .map(|entry| {
+                let name = entry.expect("entry").file_name();
+                name.into_string().expect("plain names")
+            })
+            .collect();
+        assert_eq!(names.len(), COUNT as usize);
+        assert!(
+            names.iter().map(String::as_str).eq((0..COUNT)
+                .map(name_of)
+                .collect::<Vec<_>>()
+                .iter()
+                .map(String::as_str))
+        );
+    }
+    for n in [0, 1, 4_999, COUNT - 1] {
+        let meta = fs::metadata(mount.point().join(name_of(n))).expect("stat");
+        assert_eq!(meta.ino(), u64::from(n) + 2);
+    }
+    assert_eq!(
+        errno(fs::metadata(mount.point().join(name_of(COUNT)))),
+        ENOENT
+    );
+}
+
+#[test]
+fn parallel_reads_agree() {
+    if !can_mount("parallel_reads_agree") {
+        return;
+    }
+    let image = golden("basic-zstd-small-blocks");
+    let wanted = image.manifest();
+    // Without cache every read decompresses; without kept pages every open reads again.
+    let mount = Mount::background(&image.image, "cachesize=0,no_cache_files,workers=3");
+    std::thread::scope(|scope| {
+        for _ in 0..6 {
+            scope.spawn(|| {
+                let seen = Manifest::from_directory(mount.point(), true).expect("readable");
+                let fields = Fields {
+                    blocks: true,
+                    ..Fields::ALL
+                };
+                wanted.assert_same(&seen, fields, "parallel");
+            });
+        }
+    });
+}
+
+#[test]
+fn corrupt_block_fails_alone() {
+    if !can_mount("corrupt_block_fails_alone") {
+        return;
+    }
+    let image = golden("basic-zstd-small-blocks");
+    let mut bytes = fs::read(&image.image).expect("read");
+    // The first section is the first block: damage its payload.
+    let length = bytes.len();
+    bytes[100..110].fill(0x5a);
+    assert!(length > 1000);
+    let dir = TempDir::new().expect("a temporary directory");
+    let path = dir.path().join("damaged.dwarfs");
+    fs::write(&path, bytes).expect("write");
+    let mut mount = Mount::foreground(&path, &[]);
+    let (mut good, mut bad) = (0, 0);
+    for (name, entry) in &image.manifest().0 {
+        if entry.sha256.is_none() || entry.size == 0 {
+            continue;
+        }
+        let name = mount
+            .point()
+            .join(OsStr::new(std::str::from_utf8(name).unwrap_or("text.txt")));
+        match fs::read(&name) {
+            Ok(data) => {
+                assert_eq!(data.len() as u64, entry.size);
+                good += 1;
+            }
+            Err(error) => {
+                assert_eq!(error.raw_os_error(), Some(EIO));
+                bad += 1;
+            }
+        }
+    }
+    assert!(good > 0 && bad > 0, "{good} good, {bad} bad");
+    mount.signal(rustix::process::Signal::TERM);
+    let (code, log) = mount.finish();
+    assert_eq!(code, Some(0));
+    let line = log
+        .lines()
+        .find(|line| line.starts_with("E "))
+        .expect("a log line");
+    assert!(line.contains("cannot read inode"), "{line}");
+}
+
+#[test]
+fn auto_mountpoint_comes_and_goes() {
+    if !can_mount("auto_mountpoint_comes_and_goes") {
+        return;
+    }
+    let dir = TempDir::new().expect("a temporary directory");
+    let image = dir.path().join("x.dwarfs");
+    fs::copy(golden("one").image, &image).expect("copy");
+    let output = run(&[image.as_os_str(), OsStr::new("--auto-mountpoint")]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    let point = dir.path().join("x");
+    assert!(point.join("only").exists());
+    rustix::mount::unmount(&point, rustix::mount::UnmountFlags::empty()).expect("unmount");
+    wait_until("the directory to go", || !point.exists());
+}
+
+#[test]
+fn mistakes_have_their_exit_codes() {
+    let image = golden("one").image;
+    let image = image.to_str().expect("plain path");
+    let dir = TempDir::new().expect("a temporary directory");
+    let dir = dir.path().to_str().expect("plain path");
+    let text = golden_images()[0].image.with_extension("json.gz");
+    let text = text.to_str().expect("plain path");
+    let nowhere = format!("{dir}/nowhere");
+    let cases: [(&[&str], i32, String); 9] = [
+        (&["-f"], 1, "no filesystem image specified".into()),
+        (&[image], 1, "no mountpoint specified".into()),
+        (
+            &[image, dir, "x"],
+            1,
+            "too many non-option arguments".into(),
+        ),
+        (
+            &["/x.dwarfs", dir],
+            1,
+            "cannot open image: /x.dwarfs: No such file or directory".into(),
+        ),
+        (&[text, dir], 1, format!("cannot open image: {text}: ")),
+        (
+            &[image, dir, "-o", "bogus"],
+            3,
+            "unknown option: -o bogus".into(),
+        ),
+        (
+            &[image, dir, "-o", "cachesize=5q"],
+            1,
+            "unsupported size suffix: q".into(),
+        ),
+        (
+            &[image, &nowhere],
+            4,
+            format!("cannot access mount point: {nowhere}: No such file or directory"),
+        ),
+        (
+            &[image, image],
+            4,
+            format!("cannot access mount point: {image}: Not a directory"),
+        ),
+    ];
+    for (arguments, code, message) in cases {
+        for foreground in [false, true] {
+            if !Path::new("/dev/fuse").exists() && code == 4 {
+                continue;
+            }
+            let mut command = dwarfs();
+            command.args(arguments);
+            if foreground {
+                command.args(["-f", "-odebuglevel=warn"]);
+            }
+            let output = command.output().expect("the program can be started");
+            let text = stderr(&output);
+            assert_eq!(output.status.code(), Some(code), "{arguments:?}: {text}");
+            let first = text.lines().next().unwrap_or_default();
+            assert!(
+                first.starts_with(&format!("dwarfs: {message}")),
+                "{arguments:?}: {text}"
+            );
+            let rest: Vec<_> = text.lines().skip(1).collect();
+            assert!(rest.iter().all(|line| line.contains("hint")), "{text}");
+        }
+    }
+    let help = run(&[OsStr::new("--help")]);
+    assert_eq!(help.status.code(), Some(0));
+    assert!(String::from_utf8_lossy(&help.stdout).contains("cachesize=SIZE"));
+    assert_eq!(run(&[]).status.code(), Some(1));
+    assert_eq!(run(&[OsStr::new("--version")]).status.code(), Some(0));
+}
+
+#[test]
+fn unsupported_options_warn_and_mount() {
+    if !can_mount("unsupported_options_warn_and_mount") {
+        return;
+    }
+    let mount = Mount {
+        dir: Mount::new_dir(),
+        child: None,
+    };
+    let output = run(&[
+        golden("one").image.as_os_str(),
+        mount.point().as_os_str(),
+        OsStr::new("-o"),
+        OsStr::new("rw,noauto,user,mlock=try,auto_unmount"),
+    ]);
+    if !output.status.success() && stderr(&output).contains("fusermount3") {
+        return skip("unsupported_options_warn_and_mount", "no fusermount3 here");
+    }
+    assert!(output.status.success(), "{}", stderr(&output));
+    assert!(
+        stderr(&output).contains("'mlock' is not supported yet"),
+        "{}",
+        stderr(&output)
+    );
+    // With `auto_unmount` even a killed driver leaves nothing behind.
+    let pid = xattr(mount.point(), "user.dwarfs.driver.pid").expect("the attribute");
+    kill(
+        pid.parse().expect("a number"),
+        rustix::process::Signal::KILL,
+    );
+    wait_until("the helper to unmount", || {
+        table_line(mount.point()).is_none()
+    });
+}
