@@ -1,1 +1,408 @@
-//! Part of building.
+//! The metadata of a new image (format/04, defaults of its section 14).
+
+use std::collections::{BTreeSet, HashMap};
+
+use redwarfs_format::metadata::{
+    Chunk as StoredChunk, DirEntry, Directory, FsOptions, InodeData, InodeSizeCache, Metadata,
+};
+
+use crate::error::{Error, Result};
+use crate::options::BuildOptions;
+use crate::order::reverse_path;
+use crate::scan::Content;
+use crate::segment::Chunk;
+use crate::source::{FileKind, FileTime};
+use crate::tree::Tree;
+
+/// Contents with at least this many chunks get an entry in the size cache.
+const MIN_CACHED_CHUNKS: u64 = 128;
+/// `offset` of holes whose size is in a table.
+const LARGE_HOLE: u32 = u32::MAX;
+
+/// Chunks of all contents.
+pub(crate) struct Stored {
+    pub(crate) chunks: Vec<Chunk>,
+    /// Per content: first chunk and number of chunks.
+    pub(crate) ranges: Vec<(usize, usize)>,
+}
+
+/// Numbers that tell distinct values apart, in order of first use.
+struct Table {
+    values: Vec<u32>,
+    index: HashMap<u32, u32>,
+}
+
+impl Table {
+    fn new() -> Self {
+        Self { values: Vec::new(), index: HashMap::new() }
+    }
+
+    fn index(&mut self, value: u32) -> u32 {
+        *self.index.entry(value).or_insert_with(|| {
+            self.values.push(value);
+            (self.values.len() - 1) as u32
+        })
+    }
+}
+
+/// Builds the metadata. `blocks` is the number of BLOCK sections.
+pub(crate) fn build(
+    options: &BuildOptions,
+    tree: &Tree,
+    contents: &[Content],
+    stored: &Stored,
+    blocks: u32,
+) -> Result<Metadata> {
+    let numbering = Numbering::new(tree, contents);
+    let mut metadata = Metadata {
+        block_size: options.block_size(),
+        preferred_path_separator: Some(u32::from(b'/')),
+        dwarfs_version: Some(format!("redwarfs {}", env!("CARGO_PKG_VERSION")).into_bytes()),
+        create_timestamp: options.create_timestamp,
+        features: Some(BTreeSet::new()),
+        ..Metadata::default()
+    };
+    let mut fs_options = FsOptions {
+        mtime_only: !options.keep_all_times,
+        inodes_have_nlink: options.hardlink_table,
+        ..FsOptions::default()
+    };
+    entries(tree, &numbering, &mut metadata);
+    inodes(options, tree, &numbering, &mut metadata, &mut fs_options);
+    metadata.options = Some(fs_options);
+    symlinks(tree, &numbering, &mut metadata);
+    metadata.devices =
+        Some(numbering.devices.iter().map(|&i| tree.rdevs[tree.details[i as usize] as usize]).collect());
+    files(tree, contents, stored, &numbering, blocks, &mut metadata)?;
+    metadata.pack(&options.packing);
+    Ok(metadata)
+}
+
+/// Which inode of the tree gets which number in the image.
+struct Numbering {
+    /// Number per inode of the tree.
+    of: Vec<u32>,
+    /// Inodes of the tree by type, in the order of their numbers.
+    symlinks: Vec<u32>,
+    devices: Vec<u32>,
+    /// Contents in the order of the chunk table; the first `unique` have one file.
+    contents: Vec<u32>,
+    unique: usize,
+    /// Files in the order of their numbers.
+    files: Vec<u32>,
+    /// All inodes in the order of their numbers.
+    all: Vec<u32>,
+    /// Entries depth first.
+    walk: Vec<u32>,
+}
+
+impl Numbering {
+    fn new(tree: &Tree, contents: &[Content]) -> Self {
+        let walk: Vec<u32> = tree.depth_first().collect();
+        let (mut dirs, mut symlinks, mut devices, mut others) = (vec![], vec![], vec![], vec![]);
+        for &entry in &walk {
+            let inode = tree.inodes[entry as usize];
+            match tree.kind(inode) {
+                FileKind::Directory => dirs.push(inode),
+                FileKind::Symlink => symlinks.push(inode),
+                FileKind::Regular => {}
+                FileKind::CharDevice | FileKind::BlockDevice => devices.push(inode),
+                FileKind::Fifo | FileKind::Socket => others.push(inode),
+            }
+        }
+        let content = |i: u32| &contents[i as usize];
+        let (mut unique, mut shared): (Vec<u32>, Vec<u32>) =
+            (0..contents.len() as u32).partition(|&i| content(i).files.len() == 1);
+        unique.sort_by(|&a, &b| {
+            let (x, y) = (content(a), content(b));
+            match (&x.digest, &y.digest) {
+                (None, None) => {
+                    (x.size, x.prefix).cmp(&(y.size, y.prefix)).then_with(|| a.cmp(&b))
+                }
+                (x, y) => x.cmp(y).then_with(|| a.cmp(&b)),
+            }
+        });
+        shared.sort_by(|&a, &b| content(a).digest.cmp(&content(b).digest).then_with(|| a.cmp(&b)));
+        let mut files: Vec<u32> = unique.iter().map(|&i| content(i).first_file()).collect();
+        for &i in &shared {
+            let start = files.len();
+            files.extend_from_slice(&content(i).files);
+            if let Some(group) = files.get_mut(start..) {
+                group.sort_by(|&a, &b| {
+                    let entry = |file: u32| tree.files[file as usize].entry;
+                    reverse_path(tree, entry(a), entry(b))
+                });
+            }
+        }
+        let count = unique.len();
+        unique.append(&mut shared);
+        let mut all = dirs;
+        all.extend_from_slice(&symlinks);
+        all.extend(files.iter().map(|&file| tree.files[file as usize].inode));
+        all.extend_from_slice(&devices);
+        all.append(&mut others);
+        let mut of = vec![0; tree.details.len()];
+        for (number, &inode) in (0u32..).zip(&all) {
+            of[inode as usize] = number;
+        }
+        Self { of, symlinks, devices, contents: unique, unique: count, files, all, walk }
+    }
+}
+
+/// Names, directory entries and directories.
+fn entries(tree: &Tree, numbering: &Numbering, metadata: &mut Metadata) {
+    let mut used = vec![false; tree.names.len()];
+    for &name in tree.name_ids.iter().skip(1) {
+        used[name as usize] = true;
+    }
+    let mut names: Vec<u32> = (0..tree.names.len() as u32).filter(|&n| used[n as usize]).collect();
+    names.sort_by(|&a, &b| tree.names.get(a).cmp(tree.names.get(b)));
+    let mut rank = used.iter().map(|_| 0u32).collect::<Vec<_>>();
+    for (at, &name) in (0u32..).zip(&names) {
+        rank[name as usize] = at;
+    }
+    metadata.names = names.iter().map(|&n| tree.names.get(n).to_vec()).collect();
+    metadata.dir_entries = Some(
+        (0..tree.inodes.len())
+            .map(|entry| DirEntry {
+                name_index: if entry == 0 { 0 } else { rank[tree.name_ids[entry] as usize] },
+                inode_num: numbering.of[tree.inodes[entry] as usize],
+            })
+            .collect(),
+    );
+    metadata.directories = tree
+        .dirs
+        .iter()
+        .map(|dir| Directory {
+            parent_entry: tree.parents[dir.entry as usize],
+            first_entry: dir.first,
+            self_entry: dir.entry,
+        })
+        .collect();
+    metadata.directories.push(Directory {
+        parent_entry: 0,
+        first_entry: tree.inodes.len() as u32,
+        self_entry: 0,
+    });
+}
+
+/// Attributes of all inodes.
+fn inodes(
+    options: &BuildOptions,
+    tree: &Tree,
+    numbering: &Numbering,
+    metadata: &mut Metadata,
+    fs_options: &mut FsOptions,
+) {
+    let (mut modes, mut uids, mut gids) = (Table::new(), Table::new(), Table::new());
+    for &entry in &numbering.walk {
+        let attributes = tree.attributes(tree.inodes[entry as usize]);
+        modes.index(attributes.mode);
+        uids.index(attributes.uid);
+        gids.index(attributes.gid);
+    }
+
+    let seconds = i64::from(options.time_resolution.seconds());
+    let multiplier = options.time_resolution.multiplier();
+    fs_options.time_resolution_sec = (seconds > 1).then_some(seconds as u32);
+    fs_options.subsecond_resolution_nsec_multiplier = multiplier;
+    let time = |times: &[FileTime], inode: u32| match options.set_time {
+        Some(sec) => FileTime { sec, nsec: 0 },
+        None => times.get(inode as usize).copied().unwrap_or_default(),
+    };
+    // Units are counted with the sign, so that times before 1970 come out right for every
+    // resolution: readers multiply modulo 2^64.
+    let unit = |t: FileTime| t.sec.div_euclid(seconds);
+    let kinds: &[&[FileTime]] = if options.keep_all_times {
+        &[&tree.mtimes, &tree.atimes, &tree.ctimes]
+    } else {
+        &[&tree.mtimes]
+    };
+    let base = numbering
+        .all
+        .iter()
+        .flat_map(|&inode| kinds.iter().map(move |times| unit(time(times, inode))))
+        .min()
+        .unwrap_or(0);
+    let offset = |t: FileTime| unit(t).wrapping_sub(base) as u64;
+    let subsec = |t: FileTime| multiplier.map_or(0, |m| u64::from(t.nsec / m));
+    metadata.timestamp_base = base as u64;
+    metadata.inodes = numbering
+        .all
+        .iter()
+        .map(|&inode| {
+            let attributes = tree.attributes(inode);
+            let mtime = time(&tree.mtimes, inode);
+            let mut data = InodeData {
+                mode_index: modes.index(attributes.mode),
+                owner_index: uids.index(attributes.uid),
+                group_index: gids.index(attributes.gid),
+                mtime_offset: offset(mtime),
+                mtime_subsec: subsec(mtime),
+                ..InodeData::default()
+            };
+            if options.keep_all_times {
+                let (atime, ctime) = (time(&tree.atimes, inode), time(&tree.ctimes, inode));
+                data.atime_offset = offset(atime);
+                data.atime_subsec = subsec(atime);
+                data.ctime_offset = offset(ctime);
+                data.ctime_subsec = subsec(ctime);
+            }
+            if options.hardlink_table && tree.kind(inode) == FileKind::Regular {
+                let file = tree.files[tree.details[inode as usize] as usize];
+                data.nlink_minus_one = file.links - 1;
+            }
+            data
+        })
+        .collect();
+    metadata.modes = modes.values;
+    metadata.uids = uids.values;
+    metadata.gids = gids.values;
+}
+
+fn symlinks(tree: &Tree, numbering: &Numbering, metadata: &mut Metadata) {
+    let mut used: Vec<u32> =
+        numbering.symlinks.iter().map(|&inode| tree.details[inode as usize]).collect();
+    used.sort_by(|&a, &b| tree.targets.get(a).cmp(tree.targets.get(b)));
+    used.dedup();
+    let rank: HashMap<u32, u32> = used.iter().copied().zip(0u32..).collect();
+    metadata.symlink_table = numbering
+        .symlinks
+        .iter()
+        .map(|&inode| rank.get(&tree.details[inode as usize]).copied().unwrap_or(0))
+        .collect();
+    metadata.symlinks = used.iter().map(|&target| tree.targets.get(target).to_vec()).collect();
+}
+
+/// Chunks, contents, sizes and totals.
+fn files(
+    tree: &Tree,
+    contents: &[Content],
+    stored: &Stored,
+    numbering: &Numbering,
+    blocks: u32,
+    metadata: &mut Metadata,
+) -> Result<()> {
+    let mut totals = Totals::default();
+    for &inode in &numbering.symlinks {
+        totals.add(tree.targets.get(tree.details[inode as usize]).len() as u64, 0);
+    }
+    let mut holes = Holes::new(stored, metadata.block_size, blocks);
+    let mut cache = InodeSizeCache { min_chunk_count: MIN_CACHED_CHUNKS, ..InodeSizeCache::default() };
+    metadata.chunks.reserve_exact(stored.chunks.len());
+    metadata.chunk_table.reserve_exact(numbering.contents.len() + 1);
+    let mut shared = Vec::new();
+    for (k, &i) in (0u32..).zip(&numbering.contents) {
+        metadata.chunk_table.push(chunk_number(metadata.chunks.len())?);
+        let (first, count) = stored.ranges.get(i as usize).copied().unwrap_or((0, 0));
+        let (mut size, mut hole) = (0u64, 0u64);
+        for chunk in stored.chunks.get(first..first + count).unwrap_or_default() {
+            size += chunk.len();
+            hole += chunk.hole_size().unwrap_or(0);
+            metadata.chunks.push(holes.store(chunk)?);
+        }
+        if count as u64 >= MIN_CACHED_CHUNKS {
+            cache.size_lookup.insert(k, size);
+            if hole > 0 {
+                cache.allocated_size_lookup.insert(k, size - hole);
+            }
+        }
+        let files = &contents[i as usize].files;
+        for &file in files {
+            totals.add(size, hole);
+            let links = u64::from(tree.files[file as usize].links);
+            totals.hardlinks += size * (links - 1);
+        }
+        if let Some(s) = (k as usize).checked_sub(numbering.unique) {
+            shared.extend(std::iter::repeat_n(s as u32, files.len()));
+        }
+    }
+    metadata.chunk_table.push(chunk_number(metadata.chunks.len())?);
+    metadata.shared_files_table = Some(shared);
+    metadata.total_fs_size = totals.size;
+    metadata.total_allocated_fs_size = (totals.holes > 0).then_some(totals.size - totals.holes);
+    metadata.total_hardlink_size = (totals.hardlinks > 0).then_some(totals.hardlinks);
+    metadata.reg_file_size_cache = (!numbering.files.is_empty()).then_some(cache);
+    if holes.any {
+        metadata.hole_block_index = Some(blocks);
+        metadata.large_hole_size = Some(holes.large);
+        if let Some(features) = &mut metadata.features {
+            features.insert(b"sparsefiles".to_vec());
+        }
+    }
+    Ok(())
+}
+
+fn chunk_number(n: usize) -> Result<u32> {
+    u32::try_from(n).map_err(|_| Error::Limit("too many chunks; use a larger window or block size".into()))
+}
+
+#[derive(Default)]
+struct Totals {
+    size: u64,
+    holes: u64,
+    hardlinks: u64,
+}
+
+impl Totals {
+    fn add(&mut self, size: u64, hole: u64) {
+        self.size += size;
+        self.holes += hole;
+    }
+}
+
+/// Encodes holes (format/04 section 6).
+struct Holes {
+    any: bool,
+    block: u32,
+    block_bits: u32,
+    /// Largest hole that is stored inline.
+    limit: u64,
+    large: Vec<u64>,
+    known: HashMap<u64, u32>,
+}
+
+impl Holes {
+    fn new(stored: &Stored, block_size: u32, blocks: u32) -> Self {
+        let largest = stored
+            .chunks
+            .iter()
+            .filter(|chunk| chunk.hole_size().is_none())
+            .map(|chunk| chunk.size)
+            .max()
+            .unwrap_or(0);
+        let block_bits = block_size.trailing_zeros();
+        let bits = (u32::BITS - largest.leading_zeros()) + block_bits;
+        Self {
+            any: false,
+            block: blocks,
+            block_bits,
+            limit: 1u64.checked_shl(bits).map_or(u64::MAX, |v| v - 1),
+            large: Vec::new(),
+            known: HashMap::new(),
+        }
+    }
+
+    fn store(&mut self, chunk: &Chunk) -> Result<StoredChunk> {
+        let Some(size) = chunk.hole_size() else {
+            return Ok(StoredChunk { block: chunk.block, offset: chunk.offset, size: chunk.size });
+        };
+        self.any = true;
+        let count = size >> self.block_bits;
+        if size <= self.limit && count <= u64::from(u32::MAX) {
+            let offset = size & ((1 << self.block_bits) - 1);
+            return Ok(StoredChunk { block: self.block, offset: offset as u32, size: count as u32 });
+        }
+        let next = self.large.len();
+        let index = match self.known.get(&size) {
+            Some(&index) => index,
+            None => {
+                let index = u32::try_from(next).map_err(|_| Error::Limit("too many large holes".into()))?;
+                self.known.insert(size, index);
+                self.large.push(size);
+                index
+            }
+        };
+        Ok(StoredChunk { block: self.block, offset: LARGE_HOLE, size: index })
+    }
+}

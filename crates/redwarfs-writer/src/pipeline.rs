@@ -1,1 +1,253 @@
-//! Part of building.
+//! Compression in any order, output in order.
+//!
+//! The segmenter runs in a thread of its own and hands blocks to the workers; the calling
+//! thread writes. A token per block in flight bounds memory: the segmenter takes one before it
+//! hands over a block, the writer gives it back once the block is written. Blocks are taken up
+//! in order, so the block that the writer waits for always has a token, whatever the limit.
+
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
+use redwarfs_codec::{CodecSpec, CompressionId};
+use redwarfs_format::section::{SectionHeader, SectionType, encode_section_index};
+
+use crate::error::{Error, Result};
+use crate::options::BuildOptions;
+use crate::progress::{Counters, Level, Progress, add, thread_cpu_ns};
+use crate::segment::BlockSink;
+
+/// Writes sections one after the other and remembers where they are.
+pub(crate) struct Emitter<'a> {
+    out: &'a mut dyn Write,
+    counters: &'a Counters,
+    sections: Vec<(SectionType, u64)>,
+    /// Relative to the image, which begins after the header.
+    offset: u64,
+    pub(crate) written: u64,
+}
+
+/// A compressed payload.
+enum Payload {
+    Raw(Arc<Vec<u8>>),
+    Compressed(Vec<u8>),
+}
+
+impl Payload {
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Payload::Raw(data) => data,
+            Payload::Compressed(data) => data,
+        }
+    }
+}
+
+impl<'a> Emitter<'a> {
+    pub(crate) fn new(out: &'a mut dyn Write, counters: &'a Counters) -> Self {
+        Self { out, counters, sections: Vec::new(), offset: 0, written: 0 }
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> Result<()> {
+        self.out.write_all(bytes).map_err(Error::Output)?;
+        self.written += bytes.len() as u64;
+        add(&self.counters.bytes_written, bytes.len() as u64);
+        Ok(())
+    }
+
+    /// Writes the bytes in front of the image.
+    pub(crate) fn leading(&mut self, header: &[u8]) -> Result<()> {
+        self.write(header)
+    }
+
+    fn number(&self) -> u32 {
+        // Block numbers are 32-bit and few sections follow them; checked in `sealed`.
+        self.sections.len() as u32
+    }
+
+    fn sealed(&mut self, header: &SectionHeader, payload: &[u8]) -> Result<()> {
+        if self.offset >> 48 != 0 || self.sections.len() > u32::MAX as usize {
+            return Err(Error::Limit("the image would be too large".into()));
+        }
+        self.sections.push((header.ty, self.offset));
+        self.write(&header.encode())?;
+        self.write(payload)?;
+        self.offset += SectionHeader::LEN as u64 + payload.len() as u64;
+        Ok(())
+    }
+
+    /// Compresses and writes a section.
+    pub(crate) fn section(&mut self, ty: SectionType, codec: &CodecSpec, raw: Vec<u8>) -> Result<()> {
+        let compressed = codec.compressor().compress(&raw)?;
+        let payload = compressed.data.unwrap_or(raw);
+        let header = SectionHeader::seal(self.number(), ty, compressed.id, &payload);
+        self.sealed(&header, &payload)
+    }
+
+    /// Writes the section index; must come last.
+    pub(crate) fn index(&mut self) -> Result<()> {
+        let mut entries = std::mem::take(&mut self.sections);
+        entries.push((SectionType::SECTION_INDEX, self.offset));
+        let payload = encode_section_index(&entries);
+        entries.pop();
+        self.sections = entries;
+        let header =
+            SectionHeader::seal(self.number(), SectionType::SECTION_INDEX, CompressionId::NONE, &payload);
+        self.sealed(&header, &payload)
+    }
+
+    /// Flushes the output.
+    pub(crate) fn finish(&mut self) -> Result<()> {
+        self.out.flush().map_err(Error::Output)
+    }
+}
+
+/// Where the segmenter puts its blocks.
+pub(crate) struct BlockQueue<'a> {
+    tokens: Sender<()>,
+    jobs: Sender<(u32, Arc<Vec<u8>>)>,
+    counters: &'a Counters,
+}
+
+impl BlockSink for BlockQueue<'_> {
+    fn block(&mut self, number: u32, data: Arc<Vec<u8>>) -> Result<()> {
+        add(&self.counters.blocks_created, 1);
+        add(&self.counters.block_bytes, data.len() as u64);
+        // Both fail only when the other side has given up; the reason is known there.
+        self.tokens.send(()).map_err(|_| Error::Interrupted)?;
+        self.jobs.send((number, data)).map_err(|_| Error::Interrupted)
+    }
+}
+
+type Finished = (u32, Result<(SectionHeader, Payload)>);
+
+/// Blocks that may be in flight.
+fn blocks_in_flight(options: &BuildOptions, progress: &dyn Progress) -> usize {
+    let block = u64::from(options.block_size());
+    let workers = options.workers as u64;
+    let wanted = workers.saturating_mul(block);
+    let limit = options.memory_limit.unwrap_or_else(|| {
+        let memory = physical_memory().max(256 << 20);
+        let limit = if wanted < memory / 64 {
+            memory / 64
+        } else {
+            wanted.saturating_add(workers.min(8) * block)
+        };
+        limit.min(memory / 8)
+    });
+    if options.memory_limit.is_some() && limit < wanted {
+        progress.log(
+            Level::Warn,
+            &format!(
+                "low memory limit ({limit} bytes), need {wanted} bytes to compress blocks of {block} bytes efficiently with {workers} threads"
+            ),
+        );
+    }
+    // More than a few blocks per worker only cost memory.
+    usize::try_from(limit / block).unwrap_or(usize::MAX).clamp(1, options.workers.saturating_mul(64))
+}
+
+fn physical_memory() -> u64 {
+    let info = rustix::system::sysinfo();
+    (info.totalram as u64).saturating_mul(u64::from(info.mem_unit))
+}
+
+/// Runs `produce` beside a pool of compression threads and writes the blocks that it makes.
+pub(crate) fn blocks<T: Send>(
+    options: &BuildOptions,
+    emitter: &mut Emitter<'_>,
+    progress: &dyn Progress,
+    stop: &AtomicBool,
+    produce: impl FnOnce(BlockQueue<'_>) -> Result<T> + Send,
+) -> Result<T> {
+    let counters = progress.counters();
+    let (token_in, token_out) = bounded(blocks_in_flight(options, progress));
+    let (job_in, job_out) = unbounded::<(u32, Arc<Vec<u8>>)>();
+    let (done_in, done_out) = unbounded::<Finished>();
+    // Set when the output fails: work that is queued is of no use any more.
+    let abort = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let queue = BlockQueue { tokens: token_in, jobs: job_in, counters };
+        let producer = scope.spawn(move || {
+            let start = thread_cpu_ns();
+            let result = produce(queue);
+            add(&counters.segment_cpu_ns, thread_cpu_ns().saturating_sub(start));
+            result
+        });
+        for _ in 0..options.workers {
+            let (jobs, done, abort) = (job_out.clone(), done_in.clone(), &abort);
+            scope.spawn(move || compress(options, &jobs, &done, counters, &|| {
+                abort.load(Ordering::Relaxed) || stop.load(Ordering::Relaxed)
+            }));
+        }
+        drop((job_out, done_in));
+        let result = write_in_order(emitter, &done_out, token_out, counters);
+        abort.store(result.is_err(), Ordering::Relaxed);
+        let produced = match producer.join() {
+            Ok(produced) => produced,
+            Err(panic) => std::panic::resume_unwind(panic),
+        };
+        match (result, produced) {
+            _ if stop.load(Ordering::Relaxed) => Err(Error::Interrupted),
+            (Err(error), _) | (_, Err(error)) => Err(error),
+            (Ok(()), Ok(value)) => Ok(value),
+        }
+    })
+}
+
+fn compress(
+    options: &BuildOptions,
+    jobs: &Receiver<(u32, Arc<Vec<u8>>)>,
+    done: &Sender<Finished>,
+    counters: &Counters,
+    useless: &dyn Fn() -> bool,
+) {
+    if options.compress_niceness != 0 {
+        // A thread that may not be slowed down works all the same.
+        let _ = rustix::process::setpriority_process(
+            Some(rustix::thread::gettid()),
+            options.compress_niceness,
+        );
+    }
+    let mut compressor = options.compression.compressor();
+    while let Ok((number, raw)) = jobs.recv() {
+        if useless() {
+            return;
+        }
+        let start = thread_cpu_ns();
+        let result = compressor.compress(&raw).map_err(Error::from).map(|compressed| {
+            let payload = compressed.data.map_or(Payload::Raw(raw), Payload::Compressed);
+            let header =
+                SectionHeader::seal(number, SectionType::BLOCK, compressed.id, payload.bytes());
+            (header, payload)
+        });
+        add(&counters.compress_cpu_ns, thread_cpu_ns().saturating_sub(start));
+        if done.send((number, result)).is_err() {
+            return;
+        }
+    }
+}
+
+fn write_in_order(
+    emitter: &mut Emitter<'_>,
+    done: &Receiver<Finished>,
+    tokens: Receiver<()>,
+    counters: &Counters,
+) -> Result<()> {
+    let mut early = BTreeMap::new();
+    let mut next = 0u32;
+    while let Ok((number, result)) = done.recv() {
+        early.insert(number, result?);
+        while let Some((header, payload)) = early.remove(&next) {
+            emitter.sealed(&header, payload.bytes())?;
+            add(&counters.blocks_written, 1);
+            add(&counters.compressed_size, payload.bytes().len() as u64);
+            drop(payload);
+            // The token of this block was taken before the block was handed over.
+            let _ = tokens.recv();
+            next += 1;
+        }
+    }
+    Ok(())
+}

@@ -1,1 +1,459 @@
-//! Part of building.
+//! Finding equal files and similarity digests; reading contents.
+
+use std::collections::HashMap;
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+
+use twox_hash::XxHash3_64;
+
+use crate::error::{Error, Result};
+use crate::hash::{Digest, FileHash};
+use crate::options::{BuildOptions, Order};
+use crate::order::Similarity;
+use crate::progress::{add, thread_cpu_ns};
+use crate::source::{self, Stamp};
+use crate::tree::{Reporter, Tree};
+
+/// Files from this size on are told apart by their first bytes before they are hashed.
+const PREFIX_FILE: u64 = 1 << 20;
+const PREFIX: usize = 4096;
+/// Files up to this size are kept in memory between the scan and the segmenter ...
+const SMALL_FILE: u64 = 1 << 16;
+/// ... up to this many bytes in total.
+const SMALL_TOTAL: u64 = 128 << 20;
+/// Bytes per read of larger files.
+const READ_SIZE: usize = 1 << 20;
+
+/// A distinct content and the files that have it. About 90 bytes each, 64 more if hashed.
+#[derive(Debug)]
+pub(crate) struct Content {
+    /// Size as listed.
+    pub(crate) size: u64,
+    /// Hash of the first bytes of a large file, else 0.
+    pub(crate) prefix: u64,
+    pub(crate) digest: Option<Box<Digest>>,
+    pub(crate) similarity: Option<u32>,
+    /// Files with this content in order of discovery, never empty.
+    pub(crate) files: Vec<u32>,
+    /// Reading has failed and was reported: stored empty.
+    pub(crate) failed: bool,
+}
+
+impl Content {
+    pub(crate) fn first_file(&self) -> u32 {
+        self.files.first().copied().unwrap_or(0)
+    }
+}
+
+/// What the scan found.
+pub(crate) struct Scanned {
+    pub(crate) contents: Vec<Content>,
+    /// Bytes of small files that were read on the way, by file.
+    pub(crate) cache: HashMap<u32, Box<[u8]>>,
+}
+
+/// A piece of a file that is being read.
+pub(crate) enum Part<'a> {
+    /// Bytes; several in a row belong to one extent.
+    Data(&'a [u8]),
+    /// The data extent ends.
+    EndOfExtent,
+    /// That many zero bytes without storage.
+    Hole(u64),
+}
+
+/// What reading a file came to.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Outcome {
+    pub(crate) size: u64,
+    /// The file is not as it was listed, or changed while it was read.
+    pub(crate) changed: bool,
+    /// There are holes.
+    pub(crate) sparse: bool,
+}
+
+/// Why reading ended early.
+pub(crate) enum ReadError {
+    /// The file cannot be read.
+    Input(io::Error),
+    /// The build ends.
+    Fatal(Error),
+}
+
+impl From<Error> for ReadError {
+    fn from(error: Error) -> Self {
+        ReadError::Fatal(error)
+    }
+}
+
+/// Reads a file from front to back: no more than its size when it was opened.
+pub(crate) fn read_file(
+    tree: &Tree,
+    file: u32,
+    options: &BuildOptions,
+    reporter: Reporter<'_>,
+    stop: &AtomicBool,
+    buffer: &mut Vec<u8>,
+    mut part: impl FnMut(Part<'_>) -> Result<()>,
+) -> Result<Outcome, ReadError> {
+    let listed = tree.files[file as usize];
+    let path = tree.file_path(file);
+    let content = reporter.source.open(&path).map_err(ReadError::Input)?;
+    let before = content.stamp().map_err(ReadError::Input)?;
+    let announced = Stamp { size: listed.size, mtime: tree.mtimes[listed.inode as usize] };
+    let mut outcome = Outcome { changed: before != announced, ..Outcome::default() };
+    let holes = options.sparse && listed.allocated < listed.size;
+    let end = before.size;
+    'extents: while outcome.size < end {
+        let extent = if holes {
+            content.next_data(outcome.size, end).map_err(ReadError::Input)?
+        } else {
+            Some(source::DataExtent { offset: outcome.size, size: end - outcome.size })
+        };
+        let data_start = extent.map_or(end, |e| e.offset.clamp(outcome.size, end));
+        if data_start > outcome.size {
+            outcome.sparse = true;
+            part(Part::Hole(data_start - outcome.size))?;
+            outcome.size = data_start;
+        }
+        let Some(extent) = extent else { break };
+        let data_end = extent.offset.saturating_add(extent.size).min(end);
+        if data_end <= outcome.size {
+            // A source that does not advance would go on for ever.
+            break;
+        }
+        while outcome.size < data_end {
+            if stop.load(Ordering::Relaxed) {
+                return Err(Error::Interrupted.into());
+            }
+            let wanted = (data_end - outcome.size).min(READ_SIZE as u64) as usize;
+            if buffer.len() < wanted {
+                buffer.resize(wanted, 0);
+            }
+            let space = buffer.get_mut(..wanted).unwrap_or_default();
+            let got = content.read_at(outcome.size, space).map_err(ReadError::Input)?.min(wanted);
+            if got == 0 {
+                outcome.changed = true;
+                part(Part::EndOfExtent)?;
+                break 'extents;
+            }
+            part(Part::Data(space.get(..got).unwrap_or_default()))?;
+            outcome.size += got as u64;
+        }
+        part(Part::EndOfExtent)?;
+    }
+    let after = content.stamp().map_err(ReadError::Input)?;
+    outcome.changed |= after != before;
+    Ok(outcome)
+}
+
+/// Runs `work` on every job in `workers` threads; results in the order of the jobs.
+fn parallel<T: Send>(
+    workers: usize,
+    jobs: &[u32],
+    work: impl Fn(&mut Vec<u8>, u32) -> T + Sync,
+) -> Vec<T> {
+    const BATCH: usize = 16;
+    let workers = workers.min(jobs.len().div_ceil(BATCH)).max(1);
+    if workers == 1 {
+        let mut buffer = Vec::new();
+        return jobs.iter().map(|&job| work(&mut buffer, job)).collect();
+    }
+    let next = AtomicUsize::new(0);
+    let mut parts: Vec<(usize, Vec<T>)> = std::thread::scope(|scope| {
+        let run = || {
+            let mut buffer = Vec::new();
+            let mut done = Vec::new();
+            loop {
+                let start = next.fetch_add(BATCH, Ordering::Relaxed);
+                let Some(rest) = jobs.get(start..).filter(|rest| !rest.is_empty()) else { break };
+                let batch = rest.iter().take(BATCH).map(|&job| work(&mut buffer, job)).collect();
+                done.push((start, batch));
+            }
+            done
+        };
+        let threads: Vec<_> = (0..workers).map(|_| scope.spawn(run)).collect();
+        threads
+            .into_iter()
+            .flat_map(|thread| match thread.join() {
+                Ok(done) => done,
+                Err(panic) => std::panic::resume_unwind(panic),
+            })
+            .collect()
+    });
+    parts.sort_by_key(|(start, _)| *start);
+    parts.into_iter().flat_map(|(_, batch)| batch).collect()
+}
+
+enum Hashed {
+    Digest(Digest, Option<Box<[u8]>>),
+    /// Not what was listed: not comparable.
+    Changed,
+    Failed(io::Error),
+    Fatal(Error),
+}
+
+struct Scanner<'a> {
+    options: &'a BuildOptions,
+    tree: &'a Tree,
+    reporter: Reporter<'a>,
+    stop: &'a AtomicBool,
+    budget: AtomicU64,
+}
+
+/// Finds equal files and, if the order needs them, similarity digests.
+pub(crate) fn scan(
+    options: &BuildOptions,
+    tree: &Tree,
+    reporter: Reporter<'_>,
+    stop: &AtomicBool,
+) -> Result<Scanned> {
+    let scanner = Scanner { options, tree, reporter, stop, budget: AtomicU64::new(SMALL_TOTAL) };
+    let mut scanned = scanner.contents()?;
+    if options.order == Order::Similarity && !options.hollow {
+        scanner.similarity(&mut scanned)?;
+    }
+    Ok(scanned)
+}
+
+impl Scanner<'_> {
+    fn size(&self, file: u32) -> u64 {
+        self.tree.files[file as usize].size
+    }
+
+    /// Groups files by content.
+    fn contents(&self) -> Result<Scanned> {
+        let counters = self.reporter.counters();
+        let count = self.tree.files.len();
+        let mut prefixes: HashMap<u32, u64> = HashMap::new();
+        let mut results: HashMap<u32, Hashed> = HashMap::new();
+        if let Some(hash) = self.options.file_hash.filter(|_| !self.options.hollow) {
+            let jobs = self.candidates(&mut prefixes)?;
+            add(&counters.files_scanned, (count - jobs.len()) as u64);
+            let hashed = parallel(self.options.workers, &jobs, |buffer, file| {
+                let start = thread_cpu_ns();
+                let result = self.hash(hash, file, buffer);
+                add(&counters.scan_cpu_ns, thread_cpu_ns().saturating_sub(start));
+                add(&counters.files_scanned, 1);
+                result
+            });
+            results = jobs.into_iter().zip(hashed).collect();
+        } else {
+            add(&counters.files_scanned, count as u64);
+        }
+
+        let mut contents: Vec<Content> = Vec::new();
+        let mut known: HashMap<(u64, Digest), u32> = HashMap::new();
+        let mut cache = HashMap::new();
+        for file in 0..count as u32 {
+            let size = self.size(file);
+            let mut content = Content {
+                size,
+                prefix: prefixes.get(&file).copied().unwrap_or(0),
+                digest: None,
+                similarity: None,
+                files: vec![file],
+                failed: false,
+            };
+            match results.remove(&file) {
+                Some(Hashed::Digest(digest, bytes)) => {
+                    if let Some(&at) = known.get(&(size, digest)) {
+                        contents[at as usize].files.push(file);
+                        add(&counters.duplicate_files, 1);
+                        add(&counters.saved_by_deduplication, size);
+                        continue;
+                    }
+                    known.insert((size, digest), contents.len() as u32);
+                    content.digest = Some(Box::new(digest));
+                    if let Some(bytes) = bytes {
+                        cache.insert(file, bytes);
+                    }
+                }
+                Some(Hashed::Failed(error)) => {
+                    let path = self.tree.file_path(file);
+                    self.reporter.problem(&path, &format!("cannot read file, storing it empty: {error}"));
+                    content.failed = true;
+                }
+                Some(Hashed::Fatal(error)) => return Err(error),
+                // The segmenter notices and reports it, too.
+                Some(Hashed::Changed) | None => {}
+            }
+            contents.push(content);
+        }
+        let kept: u64 = cache.values().map(|bytes: &Box<[u8]>| bytes.len() as u64).sum();
+        self.budget.store(SMALL_TOTAL.saturating_sub(kept), Ordering::Relaxed);
+        Ok(Scanned { contents, cache })
+    }
+
+    /// Files that may be equal to another one: same size and, if large, same first bytes.
+    fn candidates(&self, prefixes: &mut HashMap<u32, u64>) -> Result<Vec<u32>> {
+        let mut files: Vec<u32> = (0..self.tree.files.len() as u32).collect();
+        files.sort_by_key(|&file| self.size(file));
+        let mut jobs = Vec::new();
+        let mut large = Vec::new();
+        for class in files.chunk_by(|&a, &b| self.size(a) == self.size(b)) {
+            let to = if class.first().is_some_and(|&f| self.size(f) >= PREFIX_FILE) {
+                &mut large
+            } else {
+                &mut jobs
+            };
+            // The prefix of a single large file is of use to nobody, but it is part of the key
+            // that inodes are sorted by only where sizes are equal.
+            if class.len() > 1 {
+                to.extend_from_slice(class);
+            }
+        }
+        large.sort_unstable();
+        let hashes = parallel(self.options.workers, &large, |buffer, file| self.prefix(file, buffer));
+        if self.stop.load(Ordering::Relaxed) {
+            return Err(Error::Interrupted);
+        }
+        prefixes.extend(large.iter().copied().zip(hashes));
+        let key = |file: u32| (self.size(file), prefixes.get(&file).copied().unwrap_or(0));
+        large.sort_by_key(|&file| key(file));
+        for class in large.chunk_by(|&a, &b| key(a) == key(b)).filter(|class| class.len() > 1) {
+            jobs.extend_from_slice(class);
+        }
+        // In order of discovery, which is near the order on disk.
+        jobs.sort_unstable();
+        Ok(jobs)
+    }
+
+    /// Hash of the first bytes; 0 if they cannot be read, which is found out again later.
+    fn prefix(&self, file: u32, buffer: &mut Vec<u8>) -> u64 {
+        if self.stop.load(Ordering::Relaxed) {
+            return 0;
+        }
+        let Ok(content) = self.reporter.source.open(&self.tree.file_path(file)) else { return 0 };
+        buffer.resize(PREFIX.max(buffer.len()), 0);
+        let mut filled = 0;
+        while let Some(space) = buffer.get_mut(filled..PREFIX).filter(|space| !space.is_empty()) {
+            match content.read_at(filled as u64, space) {
+                Ok(0) | Err(_) => break,
+                Ok(n) => filled += n,
+            }
+        }
+        XxHash3_64::oneshot(buffer.get(..filled).unwrap_or_default())
+    }
+
+    /// Whether a file of this size may be kept in memory; takes it from the budget.
+    fn may_keep(&self, size: u64) -> bool {
+        size <= SMALL_FILE
+            && self
+                .budget
+                .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(size))
+                .is_ok()
+    }
+
+    fn hash(&self, hash: FileHash, file: u32, buffer: &mut Vec<u8>) -> Hashed {
+        let counters = self.reporter.counters();
+        let size = self.size(file);
+        let mut hasher = hash.hasher();
+        if size == 0 {
+            return Hashed::Digest(hasher.finish(), None);
+        }
+        let mut kept = self.may_keep(size).then(|| Vec::with_capacity(size as usize));
+        let outcome = read_file(
+            self.tree,
+            file,
+            self.options,
+            self.reporter,
+            self.stop,
+            buffer,
+            |part| {
+                match part {
+                    Part::Data(data) => {
+                        hasher.update(data);
+                        add(&counters.hash_bytes, data.len() as u64);
+                        if let Some(kept) = &mut kept {
+                            kept.extend_from_slice(data);
+                        }
+                    }
+                    Part::Hole(size) => hasher.update_zeros(size),
+                    Part::EndOfExtent => {}
+                }
+                Ok(())
+            },
+        );
+        match outcome {
+            Ok(outcome) => {
+                add(&counters.hash_files, 1);
+                if outcome.changed {
+                    return Hashed::Changed;
+                }
+                let kept = kept.filter(|_| !outcome.sparse).map(Vec::into_boxed_slice);
+                Hashed::Digest(hasher.finish(), kept)
+            }
+            Err(ReadError::Input(error)) => Hashed::Failed(error),
+            Err(ReadError::Fatal(error)) => Hashed::Fatal(error),
+        }
+    }
+
+    fn similarity(&self, scanned: &mut Scanned) -> Result<()> {
+        let counters = self.reporter.counters();
+        let limit = self.options.max_similarity_size.unwrap_or(u64::MAX);
+        let jobs: Vec<u32> = (0u32..)
+            .zip(&scanned.contents)
+            .filter(|(_, content)| content.size <= limit && content.size > 0 && !content.failed)
+            .map(|(i, _)| i)
+            .collect();
+        let (contents, cache) = (&scanned.contents, &scanned.cache);
+        let results = parallel(self.options.workers, &jobs, |buffer, job| {
+            let start = thread_cpu_ns();
+            let file = contents[job as usize].first_file();
+            let mut similarity = Similarity::new();
+            if let Some(bytes) = cache.get(&file) {
+                similarity.update(bytes);
+                add(&counters.similarity_bytes, bytes.len() as u64);
+                add(&counters.similarity_files, 1);
+                add(&counters.scan_cpu_ns, thread_cpu_ns().saturating_sub(start));
+                return Ok((Some(similarity.finish()), None));
+            }
+            let size = self.size(file);
+            let mut kept = self.may_keep(size).then(|| Vec::with_capacity(size as usize));
+            let outcome = read_file(
+                self.tree,
+                file,
+                self.options,
+                self.reporter,
+                self.stop,
+                buffer,
+                |part| {
+                    if let Part::Data(data) = part {
+                        similarity.update(data);
+                        add(&counters.similarity_bytes, data.len() as u64);
+                        if let Some(kept) = &mut kept {
+                            kept.extend_from_slice(data);
+                        }
+                    }
+                    Ok(())
+                },
+            );
+            add(&counters.scan_cpu_ns, thread_cpu_ns().saturating_sub(start));
+            match outcome {
+                Ok(outcome) => {
+                    add(&counters.similarity_files, 1);
+                    let kept = kept.filter(|_| !outcome.sparse && !outcome.changed).map(Vec::into_boxed_slice);
+                    Ok((Some(similarity.finish()), kept))
+                }
+                // Segmenting fails as well and reports it.
+                Err(ReadError::Input(_)) => Ok((None, None)),
+                Err(ReadError::Fatal(error)) => Err(error),
+            }
+        });
+        for (job, result) in jobs.into_iter().zip(results) {
+            let (digest, kept) = result?;
+            let content = &mut scanned.contents[job as usize];
+            content.similarity = digest;
+            if let Some(kept) = kept {
+                let file = content.first_file();
+                scanned.cache.insert(file, kept);
+            }
+        }
+        // Contents without any data have the digest of nothing.
+        for content in scanned.contents.iter_mut().filter(|c| c.size == 0) {
+            content.similarity = Some(Similarity::new().finish());
+        }
+        Ok(())
+    }
+}

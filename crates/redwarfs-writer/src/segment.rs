@@ -1,1 +1,569 @@
-//! Part of building.
+//! Cutting contents into blocks, with references to data that is already there.
+//!
+//! Every window of `W` bytes of a block that ends at a multiple of `step` is indexed by a
+//! rolling checksum (running sum and sum of prefix sums, like rsync's, but 32 bits each). While
+//! a content is read the same checksum runs over it byte by byte; a position whose checksum
+//! passes a small bit filter is looked up, compared byte for byte and extended both ways. So
+//! every duplicate of at least `W + step` bytes within the lookback is found.
+//!
+//! Runs of one byte value are kept out of the index. The longest run of each value in a block
+//! is recorded instead, and a long run in the input becomes a few references to it; if the
+//! recorded run is short in comparison, more of the input run is stored first, so that the
+//! number of references stays small.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use crate::error::{Error, Result};
+
+mod index;
+
+use index::{Sums, WindowIndex, tag};
+
+/// Block number of hole chunks until the real one is known.
+pub(crate) const HOLE: u32 = u32::MAX;
+
+/// A piece of a content: `size` bytes at `offset` of `block`. With `block` = [`HOLE`] it is a
+/// hole whose length has its low half in `offset` and its high half in `size`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Chunk {
+    pub(crate) block: u32,
+    pub(crate) offset: u32,
+    pub(crate) size: u32,
+}
+
+impl Chunk {
+    fn hole(size: u64) -> Self {
+        Self { block: HOLE, offset: size as u32, size: (size >> 32) as u32 }
+    }
+
+    /// Length of a hole.
+    pub(crate) fn hole_size(&self) -> Option<u64> {
+        (self.block == HOLE).then(|| u64::from(self.offset) | (u64::from(self.size) << 32))
+    }
+
+    /// Bytes that the chunk stands for.
+    pub(crate) fn len(&self) -> u64 {
+        self.hole_size().unwrap_or(u64::from(self.size))
+    }
+}
+
+/// Takes finished blocks, numbered from 0 without gaps.
+pub(crate) trait BlockSink {
+    fn block(&mut self, number: u32, data: Arc<Vec<u8>>) -> Result<()>;
+}
+
+/// Parameters of a segmenter.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct SegmentOptions {
+    pub(crate) block_size: usize,
+    /// Log2 of the window, 0: no matching.
+    pub(crate) window_bits: u32,
+    pub(crate) window_step: u32,
+    /// Blocks searched, 0: no matching.
+    pub(crate) lookback: usize,
+}
+
+/// Cuts a sequence of contents into blocks.
+pub(crate) struct Segmenter<S> {
+    sink: S,
+    block_size: usize,
+    window: usize,
+    step: usize,
+    lookback: usize,
+    /// Positions that are scanned between two bookkeeping steps.
+    stripe: usize,
+    matching: bool,
+
+    number: u32,
+    current: Block,
+    /// Finished blocks that are still searched, oldest first.
+    recent: VecDeque<(u32, Block)>,
+    filter: Vec<u64>,
+    filter_shift: u32,
+
+    chunks: Vec<Chunk>,
+    /// Whether the last chunk may be continued.
+    open: bool,
+    /// Bytes of the extent that are not represented by chunks yet, and what was read beyond.
+    buffer: Vec<u8>,
+    state: Scan,
+    saved: u64,
+    stored: u64,
+}
+
+/// A block with its index.
+struct Block {
+    data: Arc<Vec<u8>>,
+    index: WindowIndex,
+}
+
+/// Where the scan of an extent stands; positions are indices into the buffer.
+#[derive(Debug, Default, Clone, Copy)]
+struct Scan {
+    written: usize,
+    /// End of the window whose sums are valid, if any.
+    position: Option<usize>,
+    sums: Sums,
+    /// The last match ended with the buffer: it may go on at this place.
+    resume: Option<(u32, usize)>,
+    /// A run that ended with the buffer: its value and length so far.
+    run: Option<(u8, usize)>,
+}
+
+struct Match {
+    number: u32,
+    /// Start in the block.
+    offset: usize,
+    /// Start in the buffer.
+    start: usize,
+    size: usize,
+}
+
+impl<S: BlockSink> Segmenter<S> {
+    pub(crate) fn new(options: SegmentOptions, sink: S) -> Self {
+        let window = 1usize << options.window_bits;
+        let step = (window >> options.window_step).max(1);
+        let matching = options.window_bits > 0 && options.lookback > 0 && window <= options.block_size;
+        // 32 bits for every window that can be indexed: a random position passes the filter
+        // once in 32 times at worst, and the filter of the presets stays in the second cache.
+        let windows = (options.block_size / step).saturating_mul(options.lookback).max(64);
+        let filter_bits = (windows.saturating_mul(32)).next_power_of_two().trailing_zeros().clamp(12, 26);
+        Self {
+            sink,
+            block_size: options.block_size,
+            window,
+            step,
+            lookback: options.lookback,
+            stripe: step.max(64).min(256).min((window / 2).max(1)),
+            matching,
+            number: 0,
+            current: Block {
+                data: Arc::new(Vec::new()),
+                index: WindowIndex::new(window, step),
+            },
+            recent: VecDeque::new(),
+            filter: if matching { vec![0; 1 << (filter_bits - 6)] } else { Vec::new() },
+            filter_shift: 32 - filter_bits,
+            chunks: Vec::new(),
+            open: false,
+            buffer: Vec::new(),
+            state: Scan::default(),
+            saved: 0,
+            stored: 0,
+        }
+    }
+
+    /// Bytes replaced by references so far.
+    pub(crate) fn saved(&self) -> u64 {
+        self.saved
+    }
+
+    /// Bytes put into blocks so far.
+    pub(crate) fn stored(&self) -> u64 {
+        self.stored
+    }
+
+    /// Appends a hole to the content. Call only between extents.
+    pub(crate) fn hole(&mut self, size: u64) {
+        if size > 0 {
+            self.chunks.push(Chunk::hole(size));
+            self.open = false;
+        }
+    }
+
+    /// Appends the next bytes of the current data extent.
+    pub(crate) fn data(&mut self, data: &[u8]) -> Result<()> {
+        if !self.matching {
+            return self.append(data);
+        }
+        self.buffer.extend_from_slice(data);
+        self.scan(false)
+    }
+
+    /// Ends the current data extent.
+    pub(crate) fn end_extent(&mut self) -> Result<()> {
+        if self.matching {
+            self.scan(true)?;
+            self.buffer.clear();
+            self.state = Scan::default();
+        }
+        self.open = false;
+        Ok(())
+    }
+
+    /// Ends the content and moves its chunks to `out`.
+    pub(crate) fn take_chunks(&mut self, out: &mut Vec<Chunk>) {
+        self.open = false;
+        out.append(&mut self.chunks);
+    }
+
+    /// Forgets the chunks of the current content; data that is in blocks already stays there.
+    pub(crate) fn discard(&mut self) {
+        self.buffer.clear();
+        self.state = Scan::default();
+        self.chunks.clear();
+        self.open = false;
+    }
+
+    /// Hands over the last block; returns the number of blocks.
+    pub(crate) fn finish(&mut self) -> Result<u32> {
+        if !self.current.data.is_empty() {
+            self.rotate()?;
+        }
+        Ok(self.number)
+    }
+
+    fn scan(&mut self, last: bool) -> Result<()> {
+        let buffer = std::mem::take(&mut self.buffer);
+        let mut state = self.state;
+        let result = self.scan_buffer(&buffer, &mut state, last);
+        self.buffer = buffer;
+        // Drop what is represented; the window stays because it lies behind `written`.
+        if !last && state.written > 0 {
+            let done = state.written;
+            self.buffer.drain(..done);
+            state.written = 0;
+            state.position = state.position.map(|p| p - done);
+        }
+        self.state = state;
+        result
+    }
+
+    fn scan_buffer(&mut self, buffer: &[u8], state: &mut Scan, last: bool) -> Result<()> {
+        let window = self.window;
+        if let Some((number, offset)) = state.resume.take() {
+            self.resume(buffer, state, number, offset, last);
+        }
+        loop {
+            let position = match state.position {
+                Some(position) => position,
+                None => {
+                    if buffer.len() - state.written < window {
+                        break;
+                    }
+                    let position = state.written + window;
+                    state.sums = Sums::of(&buffer[state.written..position]);
+                    state.position = Some(position);
+                    if self.passes(tag(state.sums)) && self.try_match(buffer, state, position, last)? {
+                        continue;
+                    }
+                    position
+                }
+            };
+            if position == buffer.len() {
+                break;
+            }
+            let end = (position + self.stripe).min(buffer.len());
+            if let Some(value) = uniform(&buffer[position..end])
+                && (end - position == self.stripe || last)
+                && self.run(buffer, state, position, end, value)?
+            {
+                continue;
+            }
+            let mut sums = state.sums;
+            let mut at = position;
+            let mut hit = false;
+            let incoming = &buffer[position..end];
+            let outgoing = &buffer[position - window..end - window];
+            for (&new, &old) in incoming.iter().zip(outgoing) {
+                sums.slide(old, new, window as u32);
+                at += 1;
+                if self.passes(tag(sums)) {
+                    hit = true;
+                    break;
+                }
+            }
+            state.sums = sums;
+            state.position = Some(at);
+            if hit && self.try_match(buffer, state, at, last)? {
+                continue;
+            }
+            self.flush(buffer, state, at)?;
+        }
+        if last {
+            let rest = &buffer[state.written..];
+            self.append(rest)?;
+            state.written = buffer.len();
+        }
+        Ok(())
+    }
+
+    /// Appends what no match ending after `position` can reach backwards to.
+    fn flush(&mut self, buffer: &[u8], state: &mut Scan, position: usize) -> Result<()> {
+        let keep = self.window + self.step;
+        let Some(limit) = position.checked_sub(keep) else { return Ok(()) };
+        // Portions of at least a step keep the cost per byte low.
+        if limit < state.written + self.step.min(4096) {
+            return Ok(());
+        }
+        self.append(&buffer[state.written..limit])?;
+        state.written = limit;
+        Ok(())
+    }
+
+    #[inline(always)]
+    fn passes(&self, tag: u32) -> bool {
+        let bit = tag >> self.filter_shift;
+        self.filter
+            .get((bit >> 6) as usize)
+            .is_some_and(|word| word >> (bit & 63) & 1 != 0)
+    }
+
+    fn block(&self, number: u32) -> Option<&Block> {
+        if number == self.number {
+            return Some(&self.current);
+        }
+        self.recent.iter().rev().find(|(n, _)| *n == number).map(|(_, block)| block)
+    }
+
+    /// Looks for the longest match of the window that ends at `position` and represents it.
+    fn try_match(&mut self, buffer: &[u8], state: &mut Scan, position: usize, last: bool) -> Result<bool> {
+        let wanted = tag(state.sums);
+        let start = position - self.window;
+        let needle = &buffer[start..position];
+        let mut best: Option<Match> = None;
+        let blocks = std::iter::once((self.number, &self.current))
+            .chain(self.recent.iter().rev().map(|(n, block)| (*n, block)));
+        for (number, block) in blocks {
+            let data = block.data.as_slice();
+            for end in block.index.candidates(wanted) {
+                let end = end as usize;
+                let Some(offset) = end.checked_sub(self.window) else { continue };
+                if data.get(offset..end) != Some(needle) {
+                    continue;
+                }
+                let back = common_suffix(&data[..offset], &buffer[state.written..start]);
+                let ahead = common_prefix(&data[end..], &buffer[position..]);
+                let found = Match {
+                    number,
+                    offset: offset - back,
+                    start: start - back,
+                    size: back + self.window + ahead,
+                };
+                // Blocks come newest first: on ties the higher block stays.
+                let better = best.as_ref().is_none_or(|b| {
+                    found.size > b.size
+                        || (found.size == b.size && found.number == b.number && found.offset > b.offset)
+                });
+                if better {
+                    best = Some(found);
+                }
+            }
+        }
+        let Some(mut found) = best else { return Ok(false) };
+        self.append(&buffer[state.written..found.start])?;
+        // What was appended just now may continue the match.
+        if let Some(block) = self.block(found.number) {
+            found.size += common_prefix(
+                block.data.get(found.offset + found.size..).unwrap_or_default(),
+                &buffer[found.start + found.size..],
+            );
+        }
+        self.reference(found.number, found.offset, found.size);
+        state.written = found.start + found.size;
+        state.position = None;
+        if !last && state.written == buffer.len() {
+            state.resume = Some((found.number, found.offset + found.size));
+        }
+        Ok(true)
+    }
+
+    /// Continues a match that ended only because the buffer did.
+    fn resume(&mut self, buffer: &[u8], state: &mut Scan, number: u32, offset: usize, last: bool) {
+        let Some(block) = self.block(number) else { return };
+        let size = common_prefix(block.data.get(offset..).unwrap_or_default(), &buffer[state.written..]);
+        if size == 0 {
+            return;
+        }
+        self.reference(number, offset, size);
+        state.written += size;
+        if !last && state.written == buffer.len() {
+            state.resume = Some((number, offset + size));
+        }
+    }
+
+    /// Represents a run of `value` that covers `from..to` and perhaps more. Returns whether it
+    /// was long enough to be treated as one.
+    fn run(
+        &mut self,
+        buffer: &[u8],
+        state: &mut Scan,
+        from: usize,
+        to: usize,
+        value: u8,
+    ) -> Result<bool> {
+        let start = state.written + trailing(&buffer[state.written..from], value);
+        let end = to + leading(&buffer[to..], value);
+        // Too short, or perhaps only because the rest has not been read yet: then the plain
+        // scan goes on and looks again at the next stripe.
+        if end - start < self.window + self.step {
+            return Ok(false);
+        }
+        self.append(&buffer[state.written..start])?;
+        state.written = start;
+        state.position = None;
+        let before = match state.run.take() {
+            Some((of, size)) if of == value && start == 0 => size,
+            _ => 0,
+        };
+        let cap = (1usize << 20).min(self.block_size / 4).max(self.window + self.step);
+        while state.written < end {
+            let rest = end - state.written;
+            // A short rest is left to whatever follows.
+            if rest < self.window / 4 {
+                break;
+            }
+            let target = ((before + rest) / 8).max(self.window + self.step).min(cap);
+            // What is recorded of a stored run can be up to a step shorter than the run.
+            let known = self.longest_run(value).filter(|(_, _, size)| size + self.step >= target);
+            if let Some((number, offset, size)) = known {
+                let size = size.min(rest);
+                self.reference(number, offset, size);
+                state.written += size;
+            } else {
+                if rest < self.window + self.step {
+                    break;
+                }
+                let literal = target.min(rest);
+                self.append(&buffer[state.written..state.written + literal])?;
+                state.written += literal;
+            }
+        }
+        if end == buffer.len() {
+            state.run = Some((value, before + (end - start)));
+        }
+        Ok(true)
+    }
+
+    /// The longest indexed run of a value: block, offset and size. Newest block on ties.
+    fn longest_run(&self, value: u8) -> Option<(u32, usize, usize)> {
+        std::iter::once((self.number, &self.current))
+            .chain(self.recent.iter().rev().map(|(n, block)| (*n, block)))
+            .filter_map(|(number, block)| block.index.run(value).map(|(o, s)| (number, o, s)))
+            .reduce(|a, b| if b.2 > a.2 { b } else { a })
+    }
+
+    /// Emits a chunk that refers to data which is in a block already.
+    fn reference(&mut self, number: u32, offset: usize, size: usize) {
+        self.saved += size as u64;
+        self.emit(number, offset, size);
+    }
+
+    fn emit(&mut self, block: u32, offset: usize, size: usize) {
+        if size == 0 {
+            return;
+        }
+        let (offset, size) = (offset as u32, size as u32);
+        if self.open
+            && let Some(previous) = self.chunks.last_mut()
+            && previous.block == block
+            && previous.offset + previous.size == offset
+        {
+            previous.size += size;
+            return;
+        }
+        self.chunks.push(Chunk { block, offset, size });
+        self.open = true;
+    }
+
+    /// Puts bytes into the current block, starting new ones as they fill up.
+    fn append(&mut self, mut data: &[u8]) -> Result<()> {
+        while !data.is_empty() {
+            let offset = self.current.data.len();
+            let (now, later) = data.split_at(data.len().min(self.block_size - offset));
+            // The only other owner appears when the block is finished.
+            Arc::make_mut(&mut self.current.data).extend_from_slice(now);
+            self.stored += now.len() as u64;
+            self.emit(self.number, offset, now.len());
+            if self.matching {
+                let (filter, shift) = (&mut self.filter, self.filter_shift);
+                self.current.index.update(&self.current.data, |tag| {
+                    let bit = tag >> shift;
+                    if let Some(word) = filter.get_mut((bit >> 6) as usize) {
+                        *word |= 1 << (bit & 63);
+                    }
+                });
+            }
+            if self.current.data.len() == self.block_size {
+                self.rotate()?;
+            }
+            data = later;
+        }
+        Ok(())
+    }
+
+    /// Hands over the current block and starts a new one.
+    fn rotate(&mut self) -> Result<()> {
+        let fresh = Block {
+            data: Arc::new(Vec::new()),
+            index: WindowIndex::new(self.window, self.step),
+        };
+        let done = std::mem::replace(&mut self.current, fresh);
+        let number = self.number;
+        let data = Arc::clone(&done.data);
+        if self.matching {
+            if self.lookback > 1 {
+                self.recent.push_back((number, done));
+                while self.recent.len() >= self.lookback {
+                    self.recent.pop_front();
+                }
+            } else {
+                self.current.index.recycle(done.index);
+            }
+            self.filter.fill(0);
+            let (filter, shift) = (&mut self.filter, self.filter_shift);
+            for (_, block) in &self.recent {
+                block.index.for_each_tag(|tag| {
+                    let bit = tag >> shift;
+                    if let Some(word) = filter.get_mut((bit >> 6) as usize) {
+                        *word |= 1 << (bit & 63);
+                    }
+                });
+            }
+        }
+        self.number = number
+            .checked_add(1)
+            .filter(|&n| n != HOLE)
+            .ok_or_else(|| Error::Limit("too many blocks; use a larger block size".into()))?;
+        self.sink.block(number, data)
+    }
+}
+
+/// The value of a slice of one repeated byte.
+fn uniform(data: &[u8]) -> Option<u8> {
+    let (&first, rest) = data.split_first()?;
+    // Nearly all data fails at the first or the last byte.
+    if rest.last().is_some_and(|&l| l != first) || rest.first().is_some_and(|&b| b != first) {
+        return None;
+    }
+    rest.iter().all(|&b| b == first).then_some(first)
+}
+
+/// Index at which the final run of `value` begins.
+fn trailing(data: &[u8], value: u8) -> usize {
+    data.iter().rposition(|&b| b != value).map_or(0, |i| i + 1)
+}
+
+fn leading(data: &[u8], value: u8) -> usize {
+    data.iter().position(|&b| b != value).unwrap_or(data.len())
+}
+
+fn common_prefix(a: &[u8], b: &[u8]) -> usize {
+    const STEP: usize = 256;
+    let mut done = 0;
+    for (x, y) in a.chunks_exact(STEP).zip(b.chunks_exact(STEP)) {
+        if x != y {
+            break;
+        }
+        done += STEP;
+    }
+    done + a[done..].iter().zip(&b[done..]).take_while(|(x, y)| x == y).count()
+}
+
+fn common_suffix(a: &[u8], b: &[u8]) -> usize {
+    a.iter().rev().zip(b.iter().rev()).take_while(|(x, y)| x == y).count()
+}
+
+#[cfg(test)]
+mod tests;

@@ -3,8 +3,8 @@
 use std::fmt::Debug;
 use std::io;
 
-pub mod directory;
-pub mod memory;
+pub(crate) mod directory;
+pub(crate) mod memory;
 
 /// Type of an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -1,0 +1,287 @@
+//! The windows of a block, by checksum.
+
+use std::collections::VecDeque;
+
+/// Equal windows kept per block; more of them only cost time.
+const SAME: usize = 8;
+
+/// Rolling checksum: sum of the bytes, and sum of all prefix sums, modulo 2^32.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Sums {
+    a: u32,
+    b: u32,
+}
+
+impl Sums {
+    /// Sums of a slice from scratch.
+    pub(super) fn of(data: &[u8]) -> Self {
+        let mut sums = Self::default();
+        for part in data.chunks(256) {
+            // Inside a part the weights fit easily, which lets the loop use vectors.
+            let mut a = 0u32;
+            let mut b = 0u32;
+            let n = part.len() as u32;
+            for (i, &byte) in part.iter().enumerate() {
+                a += u32::from(byte);
+                b += u32::from(byte) * (n - i as u32);
+            }
+            sums.b = sums.b.wrapping_add(sums.a.wrapping_mul(n)).wrapping_add(b);
+            sums.a = sums.a.wrapping_add(a);
+        }
+        sums
+    }
+
+    /// Moves a window of `window` bytes by one byte.
+    #[inline(always)]
+    pub(super) fn slide(&mut self, old: u8, new: u8, window: u32) {
+        self.a = self.a.wrapping_sub(u32::from(old)).wrapping_add(u32::from(new));
+        self.b = self.b.wrapping_sub(window.wrapping_mul(u32::from(old))).wrapping_add(self.a);
+    }
+}
+
+/// The well-mixed 32 bits of a checksum that filter and index go by.
+#[inline(always)]
+pub(super) fn tag(sums: Sums) -> u32 {
+    let both = (u64::from(sums.a) << 32) | u64::from(sums.b);
+    // Two different parts of the product must not depend on one sum alone.
+    let mixed = (both ^ (both >> 29)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    (mixed >> 32) as u32
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Slot {
+    tag: u32,
+    /// End of the window in the block; 0 is free.
+    end: u32,
+}
+
+/// Piece of `step` bytes of a block.
+#[derive(Debug, Clone, Copy)]
+struct Piece {
+    sums: Sums,
+}
+
+/// Index of the windows of one block that end at multiples of the step. Open addressing with
+/// 8 bytes per slot, at most half full; a block of 16 MiB and a step of 512 take 512 KiB.
+#[derive(Debug)]
+pub(super) struct WindowIndex {
+    window: usize,
+    step: usize,
+    slots: Vec<Slot>,
+    used: usize,
+    /// Sums of the pieces of the last window.
+    pieces: VecDeque<Piece>,
+    sums: Sums,
+    /// End of the last piece.
+    position: usize,
+    /// The run of whole pieces of one value that ends at `position`.
+    run_value: u8,
+    run_size: usize,
+    /// Longest run per value: offset and size.
+    runs: Vec<Option<(u32, u32)>>,
+}
+
+impl WindowIndex {
+    /// `step` divides `window`; both are powers of two.
+    pub(super) fn new(window: usize, step: usize) -> Self {
+        Self {
+            window,
+            step,
+            slots: Vec::new(),
+            used: 0,
+            pieces: VecDeque::new(),
+            sums: Sums::default(),
+            position: 0,
+            run_value: 0,
+            run_size: 0,
+            runs: Vec::new(),
+        }
+    }
+
+    /// Takes over the memory of an index that is not needed any more.
+    pub(super) fn recycle(&mut self, old: WindowIndex) {
+        self.slots = old.slots;
+        self.slots.fill(Slot::default());
+        self.used = 0;
+    }
+
+    /// Indexes the windows that `data`, the block so far, has gained; reports their tags.
+    pub(super) fn update(&mut self, data: &[u8], mut added: impl FnMut(u32)) {
+        let step = self.step;
+        while let Some(piece) = data.get(self.position..self.position + step) {
+            let sums = Sums::of(piece);
+            self.position += step;
+            self.track_run(piece, sums);
+            let old = if self.pieces.len() * step == self.window {
+                self.pieces.pop_front().map(|p| p.sums)
+            } else {
+                None
+            };
+            self.shift(old, sums);
+            self.pieces.push_back(Piece { sums });
+            if self.position < self.window || self.run_size >= self.window {
+                continue;
+            }
+            let tag = tag(self.sums);
+            self.insert(tag, self.position as u32);
+            added(tag);
+        }
+    }
+
+    /// Moves the sums by one piece: `old` leaves, `new` enters.
+    fn shift(&mut self, old: Option<Sums>, new: Sums) {
+        let step = self.step as u32;
+        if let Some(old) = old {
+            let behind = (self.window - self.step) as u32;
+            self.sums.a = self.sums.a.wrapping_sub(old.a);
+            self.sums.b = self
+                .sums
+                .b
+                .wrapping_sub(old.b)
+                .wrapping_sub(behind.wrapping_mul(old.a));
+        }
+        self.sums.b = self
+            .sums
+            .b
+            .wrapping_add(step.wrapping_mul(self.sums.a))
+            .wrapping_add(new.b);
+        self.sums.a = self.sums.a.wrapping_add(new.a);
+    }
+
+    fn track_run(&mut self, piece: &[u8], sums: Sums) {
+        let value = piece.first().copied().unwrap_or(0);
+        let uniform = sums.a == u32::from(value).wrapping_mul(piece.len() as u32)
+            && piece.iter().all(|&b| b == value);
+        if !uniform {
+            self.run_size = 0;
+            return;
+        }
+        if value != self.run_value {
+            self.run_size = 0;
+            self.run_value = value;
+        }
+        self.run_size += piece.len();
+        if self.run_size >= self.window {
+            if self.runs.is_empty() {
+                self.runs = vec![None; 256];
+            }
+            if let Some(run) = self.runs.get_mut(usize::from(value))
+                && run.is_none_or(|(_, size)| (size as usize) < self.run_size)
+            {
+                *run = Some(((self.position - self.run_size) as u32, self.run_size as u32));
+            }
+        }
+    }
+
+    /// The longest run of a value, if it is at least a window: offset and size.
+    pub(super) fn run(&self, value: u8) -> Option<(usize, usize)> {
+        let (offset, size) = (*self.runs.get(usize::from(value))?)?;
+        Some((offset as usize, size as usize))
+    }
+
+    fn home(&self, tag: u32) -> usize {
+        // The length is a power of two and not zero where this is used.
+        let bits = self.slots.len().trailing_zeros();
+        (u64::from(tag) << bits >> 32) as usize
+    }
+
+    fn insert(&mut self, tag: u32, end: u32) {
+        if (self.used + 1) * 2 > self.slots.len() {
+            self.grow();
+        }
+        let mask = self.slots.len() - 1;
+        let mut at = self.home(tag);
+        let mut same = 0;
+        while let Some(slot) = self.slots.get_mut(at) {
+            if slot.end == 0 {
+                *slot = Slot { tag, end };
+                self.used += 1;
+                return;
+            }
+            if slot.tag == tag {
+                same += 1;
+                if same == SAME {
+                    return;
+                }
+            }
+            at = (at + 1) & mask;
+        }
+    }
+
+    fn grow(&mut self) {
+        let size = (self.slots.len() * 2).max(256);
+        let old = std::mem::replace(&mut self.slots, vec![Slot::default(); size]);
+        self.used = 0;
+        // Going round from a free slot keeps equal tags in the order of insertion.
+        let start = old.iter().position(|slot| slot.end == 0).unwrap_or(0);
+        let (tail, head) = old.split_at(start);
+        for slot in head.iter().chain(tail).filter(|slot| slot.end != 0) {
+            self.insert(slot.tag, slot.end);
+        }
+    }
+
+    /// Ends of the windows with this tag.
+    pub(super) fn candidates(&self, tag: u32) -> impl Iterator<Item = u32> + '_ {
+        let mask = self.slots.len().wrapping_sub(1);
+        let home = if self.slots.is_empty() { 0 } else { self.home(tag) };
+        (0..self.slots.len())
+            .map_while(move |i| self.slots.get((home + i) & mask).filter(|slot| slot.end != 0))
+            .filter(move |slot| slot.tag == tag)
+            .map(|slot| slot.end)
+    }
+
+    /// All tags in the index.
+    pub(super) fn for_each_tag(&self, mut each: impl FnMut(u32)) {
+        for slot in self.slots.iter().filter(|slot| slot.end != 0) {
+            each(slot.tag);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sliding_equals_summing() {
+        let data: Vec<u8> = (0..5000u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
+        for window in [2usize, 64, 1024] {
+            let mut sums = Sums::of(&data[..window]);
+            for end in window..data.len() {
+                sums.slide(data[end - window], data[end], window as u32);
+                if end % 97 == 0 {
+                    assert_eq!(sums, Sums::of(&data[end + 1 - window..=end]));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn block_side_equals_file_side() {
+        let data: Vec<u8> = (0..9000u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 11) as u8).collect();
+        for (window, step) in [(1024usize, 128usize), (64, 64), (16, 1), (512, 2)] {
+            let mut index = WindowIndex::new(window, step);
+            for end in (0..data.len()).step_by(311) {
+                index.update(&data[..end], |_| {});
+            }
+            let mut end = window;
+            while end + 311 < data.len() {
+                let wanted = tag(Sums::of(&data[end - window..end]));
+                assert!(index.candidates(wanted).any(|e| e as usize == end), "{window} {step} {end}");
+                end += step;
+            }
+        }
+    }
+
+    #[test]
+    fn uniform_windows_are_runs_not_entries() {
+        let mut data = vec![7u8; 1000];
+        data.extend_from_slice(&[9; 3000]);
+        let mut index = WindowIndex::new(256, 64);
+        index.update(&data, |_| {});
+        let (offset, size) = index.run(9).unwrap();
+        assert!(offset >= 1000 && offset < 1064 && offset + size <= 4000 && size > 2800);
+        assert!(index.run(0).is_none());
+        assert_eq!(index.candidates(tag(Sums::of(&[9; 256]))).count(), 0);
+    }
+}

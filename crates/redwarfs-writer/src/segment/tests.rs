@@ -1,0 +1,256 @@
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use proptest::prelude::*;
+
+use super::*;
+
+#[derive(Clone, Default)]
+struct Blocks(Rc<RefCell<Vec<Arc<Vec<u8>>>>>);
+
+impl BlockSink for Blocks {
+    fn block(&mut self, number: u32, data: Arc<Vec<u8>>) -> Result<()> {
+        let mut blocks = self.0.borrow_mut();
+        assert_eq!(number as usize, blocks.len());
+        blocks.push(data);
+        Ok(())
+    }
+}
+
+struct Segmented {
+    blocks: Vec<Arc<Vec<u8>>>,
+    chunks: Vec<Vec<Chunk>>,
+    saved: u64,
+}
+
+fn options(block_bits: u32, window_bits: u32, window_step: u32, lookback: usize) -> SegmentOptions {
+    SegmentOptions { block_size: 1 << block_bits, window_bits, window_step, lookback }
+}
+
+/// Segments contents, feeding `feed` bytes at a time, and checks what must always hold.
+fn segment(options: SegmentOptions, contents: &[Vec<u8>], feed: usize) -> Segmented {
+    let sink = Blocks::default();
+    let mut segmenter = Segmenter::new(options, sink.clone());
+    let mut chunks = Vec::new();
+    for content in contents {
+        for part in content.chunks(feed) {
+            segmenter.data(part).unwrap();
+        }
+        segmenter.end_extent().unwrap();
+        let mut own = Vec::new();
+        segmenter.take_chunks(&mut own);
+        chunks.push(own);
+    }
+    let count = segmenter.finish().unwrap();
+    let saved = segmenter.saved();
+    let blocks = sink.0.borrow().clone();
+    assert_eq!(count as usize, blocks.len());
+    let stored: usize = blocks.iter().map(|b| b.len()).sum();
+    assert_eq!(segmenter.stored(), stored as u64);
+    for (i, block) in blocks.iter().enumerate() {
+        if i + 1 < blocks.len() {
+            assert_eq!(block.len(), options.block_size, "only the last block may be short");
+        } else {
+            assert!(!block.is_empty() && block.len() <= options.block_size);
+        }
+    }
+    for (content, own) in contents.iter().zip(&chunks) {
+        let mut bytes = Vec::new();
+        for chunk in own {
+            assert!(chunk.size > 0);
+            let start = chunk.offset as usize;
+            bytes.extend_from_slice(&blocks[chunk.block as usize][start..start + chunk.size as usize]);
+        }
+        assert!(&bytes == content, "chunks do not reassemble to the input");
+        for pair in own.windows(2) {
+            let merged = pair[0].block == pair[1].block && pair[0].offset + pair[0].size == pair[1].offset;
+            assert!(!merged || uniform(content).is_some() || content.len() > 4096, "{pair:?}");
+        }
+    }
+    Segmented { blocks, chunks, saved }
+}
+
+/// Bytes without any repetition of note.
+fn noise(seed: u64, len: usize) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    (0..len)
+        .map(|_| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            (state >> 32) as u8
+        })
+        .collect()
+}
+
+#[test]
+fn no_matching_fills_blocks_back_to_back() {
+    let contents = vec![noise(1, 3000), noise(1, 3000), Vec::new(), noise(2, 1)];
+    for matching in [options(10, 0, 0, 1), options(10, 4, 1, 0), options(10, 12, 1, 1)] {
+        let result = segment(matching, &contents, 777);
+        assert_eq!(result.saved, 0);
+        assert_eq!(result.blocks.len(), 6);
+        assert_eq!(result.chunks[0].len(), 3);
+        assert!(result.chunks[2].is_empty());
+    }
+}
+
+#[test]
+fn equal_contents_are_one_reference() {
+    let data = noise(3, 5000);
+    let result = segment(options(16, 8, 2, 1), &[data.clone(), data], 1 << 20);
+    assert_eq!(result.blocks.len(), 1);
+    assert_eq!(result.chunks[1], [Chunk { block: 0, offset: 0, size: 5000 }]);
+    assert_eq!(result.saved, 5000);
+}
+
+#[test]
+fn duplicates_of_window_plus_step_are_found_at_any_position() {
+    let (window, step) = (256usize, 64usize);
+    let base = noise(4, 8192);
+    for shift in [0usize, 1, 63, 64, 65, 500, 4001] {
+        for (before, after) in [(0usize, 0usize), (1, 1), (300, 0), (1000, 700)] {
+            let piece = &base[shift..shift + window + step];
+            let mut content = noise(100 + shift as u64, before);
+            content.extend_from_slice(piece);
+            content.extend(noise(200 + shift as u64, after));
+            for feed in [1 << 20, 100] {
+                let result = segment(options(16, 8, 2, 1), &[base.clone(), content.clone()], feed);
+                assert!(
+                    result.chunks[1].iter().any(|c| c.offset as usize <= shift
+                        && (c.offset + c.size) as usize >= shift + window + step),
+                    "{shift} {before} {after} {feed}: {:?}",
+                    result.chunks[1]
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn matches_extend_over_reads_and_grow_both_ways() {
+    let base = noise(5, 60_000);
+    let mut content = noise(6, 100);
+    content.extend_from_slice(&base[1000..51_000]);
+    content.extend(noise(7, 100));
+    for feed in [1 << 20, 4096, 333, 1] {
+        let result = segment(options(18, 10, 1, 1), &[base.clone(), content.clone()], feed);
+        assert_eq!(result.chunks[1].len(), 3, "feed {feed}");
+        assert_eq!(result.chunks[1][1], Chunk { block: 0, offset: 1000, size: 50_000 });
+    }
+}
+
+#[test]
+fn lookback_limits_the_search() {
+    let first = noise(8, 1024);
+    let contents = [first.clone(), noise(9, 1024), noise(10, 1024), first];
+    for (lookback, saved) in [(1, 0), (2, 0), (3, 0), (4, 1024)] {
+        // Blocks 0, 1, 2 are full, block 3 is the current one when the fourth content comes.
+        assert_eq!(segment(options(10, 6, 1, lookback), &contents, 4096).saved, saved, "{lookback}");
+    }
+}
+
+#[test]
+fn matches_stop_at_block_borders() {
+    let data = noise(11, 3000);
+    let result = segment(options(10, 6, 1, 4), &[data.clone(), data], 1 << 20);
+    assert_eq!(result.saved, 3000);
+    assert_eq!(result.chunks[1].len(), 3);
+}
+
+#[test]
+fn a_content_matches_itself() {
+    let piece = noise(12, 2000);
+    let data = [piece.clone(), noise(13, 50), piece].concat();
+    let result = segment(options(16, 8, 2, 1), &[data], 1 << 20);
+    assert_eq!(result.saved, 2000);
+    assert_eq!(result.chunks[0].len(), 2);
+}
+
+#[test]
+fn long_runs_need_few_chunks_and_little_space() {
+    for size in [5000usize, 100_000, 3 << 20, 20 << 20] {
+        let result = segment(options(22, 12, 3, 1), &[vec![0; size]], 1 << 20);
+        let stored: usize = result.blocks.iter().map(|b| b.len()).sum();
+        assert!(result.chunks[0].len() <= 64, "{size}: {}", result.chunks[0].len());
+        assert!(size < 100_000 || stored <= size / 3, "{size}: {stored}");
+    }
+    let mut mixed = noise(14, 10_000);
+    mixed.extend(vec![0; 300_000]);
+    mixed.extend(noise(15, 10_000));
+    mixed.extend(vec![0xff; 300_000]);
+    mixed.extend(vec![0; 300_000]);
+    let result = segment(options(20, 10, 2, 1), &[mixed.clone(), mixed], 1 << 16);
+    assert!(result.chunks[0].len() < 60, "{}", result.chunks[0].len());
+    assert!(result.saved > 1_200_000);
+}
+
+#[test]
+fn periodic_data_is_mostly_saved() {
+    let data: Vec<u8> = b"abcdefghijkl".iter().copied().cycle().take(36_000).collect();
+    let result = segment(options(16, 10, 1, 1), &[data], 1 << 20);
+    assert!(result.saved > 30_000);
+    assert!(result.chunks[0].len() <= 30, "{}", result.chunks[0].len());
+}
+
+#[test]
+fn discarded_contents_leave_consistent_state() {
+    let sink = Blocks::default();
+    let mut segmenter = Segmenter::new(options(12, 6, 1, 1), sink.clone());
+    segmenter.data(&noise(16, 3000)).unwrap();
+    segmenter.discard();
+    segmenter.data(&noise(17, 3000)).unwrap();
+    segmenter.end_extent().unwrap();
+    let mut chunks = Vec::new();
+    segmenter.take_chunks(&mut chunks);
+    segmenter.finish().unwrap();
+    let blocks = sink.0.borrow();
+    let bytes: Vec<u8> = chunks
+        .iter()
+        .flat_map(|c| blocks[c.block as usize][c.offset as usize..(c.offset + c.size) as usize].to_vec())
+        .collect();
+    assert_eq!(bytes, noise(17, 3000));
+}
+
+#[test]
+fn holes_keep_their_length() {
+    let mut segmenter = Segmenter::new(options(12, 0, 0, 1), Blocks::default());
+    segmenter.hole(0);
+    segmenter.hole(1 << 40 | 5);
+    segmenter.data(b"x").unwrap();
+    segmenter.end_extent().unwrap();
+    segmenter.hole(1);
+    let mut chunks = Vec::new();
+    segmenter.take_chunks(&mut chunks);
+    let sizes: Vec<_> = chunks.iter().map(|c| (c.hole_size(), c.len())).collect();
+    assert_eq!(sizes, [(Some(1 << 40 | 5), 1 << 40 | 5), (None, 1), (Some(1), 1)]);
+}
+
+/// Contents made of pieces of a common pool, runs and noise.
+fn contents() -> impl Strategy<Value = Vec<Vec<u8>>> {
+    let piece = prop_oneof![
+        3 => (0usize..20_000, 1usize..3000).prop_map(|(at, len)| noise(42, 23_000)[at..at + len].to_vec()),
+        1 => (any::<u8>(), 1usize..3000).prop_map(|(value, len)| vec![value; len]),
+        1 => (0u8..2, 1usize..900).prop_map(|(value, len)| vec![value; len]),
+        1 => (any::<u64>(), 1usize..500).prop_map(|(seed, len)| noise(seed, len)),
+        1 => (1usize..20, 1usize..3000).prop_map(|(period, len)| noise(7, period).iter().copied().cycle().take(len).collect()),
+    ];
+    let content = prop::collection::vec(piece, 0..6).prop_map(|pieces| pieces.concat());
+    prop::collection::vec(content, 0..8)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(128))]
+
+    #[test]
+    fn chunks_always_reassemble(
+        contents in contents(),
+        block_bits in 10u32..16,
+        window_bits in 0u32..12,
+        step in 0u32..9,
+        lookback in 0usize..4,
+        feed in prop_oneof![Just(1usize << 20), 1usize..5000],
+    ) {
+        segment(options(block_bits, window_bits, step, lookback), &contents, feed);
+    }
+}
