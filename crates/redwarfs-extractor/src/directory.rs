@@ -38,7 +38,15 @@ pub fn extract_to_directory(
     let empty = target.is_empty();
     let files = Files::new(&tree, &target);
     let mut summary = ExtractSummary::default();
-    create_entries(image, &tree, &target, &files, options, progress, &mut summary)?;
+    create_entries(
+        image,
+        &tree,
+        &target,
+        &files,
+        options,
+        progress,
+        &mut summary,
+    )?;
     let outcome = pipeline::write_contents(image, &tree, &files, options, progress)?;
     summary.files = outcome.files;
     summary.bytes = outcome.bytes;
@@ -116,7 +124,12 @@ fn create_entries(
 }
 
 /// Gives files their further names.
-fn link(tree: &Tree<'_>, files: &Files<'_>, lost: &[bool], summary: &mut ExtractSummary) -> Result<()> {
+fn link(
+    tree: &Tree<'_>,
+    files: &Files<'_>,
+    lost: &[bool],
+    summary: &mut ExtractSummary,
+) -> Result<()> {
     let metadata = tree.metadata();
     let mut from_dir = LastDir::default();
     let mut to_dir = LastDir::default();
@@ -129,13 +142,20 @@ fn link(tree: &Tree<'_>, files: &Files<'_>, lost: &[bool], summary: &mut Extract
         if lost.get(content as usize).copied().unwrap_or(false) {
             continue;
         }
-        let Some(file) = tree.file(link.file) else { continue };
+        let Some(file) = tree.file(link.file) else {
+            continue;
+        };
         let from = files.dir(file.dir, &mut from_dir)?;
         let to = files.dir(link.dir, &mut to_dir)?;
         let from_name = metadata.entry_name(file.entry)?;
         let name = metadata.entry_name(link.entry)?;
-        target::make_hard_link(from.as_fd(), &from_name, to.as_fd(), &name)
-            .map_err(|e| target::target("cannot create hard link", tree.shown(link.dir, link.entry), e))?;
+        target::make_hard_link(from.as_fd(), &from_name, to.as_fd(), &name).map_err(|e| {
+            target::target(
+                "cannot create hard link",
+                tree.shown(link.dir, link.entry),
+                e,
+            )
+        })?;
         summary.hard_links += 1;
     }
     Ok(())
@@ -155,9 +175,16 @@ fn finish_directories(
         let parent = files.dir(dir.parent, &mut last)?;
         let name = tree.metadata().entry_name(dir.entry)?;
         let shown = || {
-            tree.path(dir.parent, dir.entry).map_or_else(|_| format!("entry {}", dir.entry), |p| display_path(&p))
+            tree.path(dir.parent, dir.entry)
+                .map_or_else(|_| format!("entry {}", dir.entry), |p| display_path(&p))
         };
-        target.set_attributes_at(parent.as_fd(), &name, &image.stat(dir.ino)?, &shown, progress)?;
+        target.set_attributes_at(
+            parent.as_fd(),
+            &name,
+            &image.stat(dir.ino)?,
+            &shown,
+            progress,
+        )?;
     }
     Ok(())
 }

@@ -70,12 +70,16 @@ impl<'a> Files<'a> {
 
     /// Whether [`Self::create`] has succeeded for this file.
     pub(crate) fn is_created(&self, file: u32) -> bool {
-        self.created.get(file as usize).is_some_and(|flag| flag.load(Ordering::Acquire))
+        self.created
+            .get(file as usize)
+            .is_some_and(|flag| flag.load(Ordering::Acquire))
     }
 
     /// Creates a file with its holes in place. The caller keeps others from doing the same.
     pub(crate) fn create(&self, file: u32, stat: &Stat, last: &mut LastDir) -> Result<OwnedFd> {
-        let fd = self.with_name(file, last, "cannot create file", |dir, name| create_file(dir.as_fd(), name))?;
+        let fd = self.with_name(file, last, "cannot create file", |dir, name| {
+            create_file(dir.as_fd(), name)
+        })?;
         if let Some(flag) = self.created.get(file as usize) {
             flag.store(true, Ordering::Release);
         }
@@ -95,13 +99,19 @@ impl<'a> Files<'a> {
             return Ok(Arc::clone(fd));
         }
         if shard.open.len() >= OPEN_PER_SHARD {
-            let oldest = shard.open.iter().min_by_key(|(_, (_, used))| *used).map(|(&file, _)| file);
+            let oldest = shard
+                .open
+                .iter()
+                .min_by_key(|(_, (_, used))| *used)
+                .map(|(&file, _)| file);
             if let Some(oldest) = oldest {
                 shard.open.remove(&oldest);
             }
         }
         let fd = if self.is_created(file) {
-            self.with_name(file, last, "cannot reopen file", |dir, name| reopen_file(dir.as_fd(), name))?
+            self.with_name(file, last, "cannot reopen file", |dir, name| {
+                reopen_file(dir.as_fd(), name)
+            })?
         } else {
             self.create(file, stat, last)?
         };
@@ -111,8 +121,15 @@ impl<'a> Files<'a> {
     }
 
     /// Sets the attributes of a file whose contents are complete.
-    pub(crate) fn finish(&self, fd: &OwnedFd, file: u32, stat: &Stat, progress: &dyn Progress) -> Result<()> {
-        self.target.set_attributes(fd.as_fd(), stat, &|| self.tree.shown_file(file), progress)
+    pub(crate) fn finish(
+        &self,
+        fd: &OwnedFd,
+        file: u32,
+        stat: &Stat,
+        progress: &dyn Progress,
+    ) -> Result<()> {
+        self.target
+            .set_attributes(fd.as_fd(), stat, &|| self.tree.shown_file(file), progress)
     }
 
     /// Forgets the open descriptor of a file.
@@ -123,11 +140,18 @@ impl<'a> Files<'a> {
     /// Removes whatever has the name of a file.
     pub(crate) fn remove(&self, file: u32, last: &mut LastDir) -> Result<()> {
         self.close(file);
-        self.with_name(file, last, "cannot remove", |dir, name| target::unlink(dir.as_fd(), name))
+        self.with_name(file, last, "cannot remove", |dir, name| {
+            target::unlink(dir.as_fd(), name)
+        })
     }
 
     /// Removes whatever has a certain name.
-    pub(crate) fn remove_name(&self, dir: u32, entry: EntryIndex, last: &mut LastDir) -> Result<()> {
+    pub(crate) fn remove_name(
+        &self,
+        dir: u32,
+        entry: EntryIndex,
+        last: &mut LastDir,
+    ) -> Result<()> {
         let name = self.tree.metadata().entry_name(entry)?;
         let fd = self.dir(dir, last)?;
         target::unlink(fd.as_fd(), &name)
@@ -142,7 +166,11 @@ impl<'a> Files<'a> {
         run: impl FnOnce(&OwnedFd, &[u8]) -> io::Result<T>,
     ) -> Result<T> {
         let Some(f) = self.tree.file(file) else {
-            return Err(Error::Target { what, path: format!("file {file}"), source: io::ErrorKind::NotFound.into() });
+            return Err(Error::Target {
+                what,
+                path: format!("file {file}"),
+                source: io::ErrorKind::NotFound.into(),
+            });
         };
         let dir = self.dir(f.dir, last)?;
         let name = self.tree.metadata().entry_name(f.entry)?;
@@ -151,6 +179,8 @@ impl<'a> Files<'a> {
 
     fn shard(&self, file: u32) -> MutexGuard<'_, Shard> {
         // The modulus keeps the index in range.
-        self.shards[file as usize % SHARDS].lock().unwrap_or_else(PoisonError::into_inner)
+        self.shards[file as usize % SHARDS]
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 }

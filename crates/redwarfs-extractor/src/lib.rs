@@ -69,7 +69,9 @@ impl ExtractOptions {
         if self.writers > 0 {
             return self.writers.min(64);
         }
-        std::thread::available_parallelism().map_or(1, NonZeroUsize::get).min(4)
+        std::thread::available_parallelism()
+            .map_or(1, NonZeroUsize::get)
+            .min(4)
     }
 
     /// The number of decoder threads to use.

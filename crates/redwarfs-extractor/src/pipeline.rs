@@ -163,12 +163,22 @@ pub(crate) fn write_contents(
     if let Err(e) = result {
         run.fail(e);
     }
-    if let Some(e) = run.failure.lock().unwrap_or_else(PoisonError::into_inner).take() {
+    if let Some(e) = run
+        .failure
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .take()
+    {
         run.remove_incomplete();
         return Err(e);
     }
     let mut lost = vec![false; tree.content_count() as usize];
-    for content in run.damaged.lock().unwrap_or_else(PoisonError::into_inner).keys() {
+    for content in run
+        .damaged
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .keys()
+    {
         if let Some(flag) = lost.get_mut(*content as usize) {
             *flag = true;
         }
@@ -189,7 +199,9 @@ impl Run<'_> {
         for content in 0..self.tree.content_count() {
             let mut number = 0_u32;
             let result = self.each_piece(content, |block, _| {
-                let count = counts.get_mut(block.0 as usize).ok_or_else(|| no_such_block(block))?;
+                let count = counts
+                    .get_mut(block.0 as usize)
+                    .ok_or_else(|| no_such_block(block))?;
                 *count += 1;
                 number += 1;
                 Ok(())
@@ -227,14 +239,24 @@ impl Run<'_> {
         content: u32,
         mut visit: impl FnMut(BlockNo, Piece) -> redwarfs_format::Result<()>,
     ) -> redwarfs_format::Result<()> {
-        let Some(ino) = self.tree.inode_of(content) else { return Ok(()) };
+        let Some(ino) = self.tree.inode_of(content) else {
+            return Ok(());
+        };
         let mut offset = 0_u64;
         for (extent, item) in self.image.metadata().extents(ino)?.enumerate() {
             let size = match item? {
                 Extent::Data { block, size, .. } => {
-                    let extent = u32::try_from(extent)
-                        .map_err(|_| redwarfs_format::Error::corrupt("more than 2^32 extents in a file"))?;
-                    visit(block, Piece { content, extent, offset })?;
+                    let extent = u32::try_from(extent).map_err(|_| {
+                        redwarfs_format::Error::corrupt("more than 2^32 extents in a file")
+                    })?;
+                    visit(
+                        block,
+                        Piece {
+                            content,
+                            extent,
+                            offset,
+                        },
+                    )?;
                     u64::from(size)
                 }
                 Extent::Hole { size } => size,
@@ -301,7 +323,9 @@ impl Run<'_> {
         mut body: impl FnMut() -> F,
     ) -> Result<()> {
         for started in 0..count {
-            let spawned = thread::Builder::new().name(name.to_owned()).spawn_scoped(scope, body());
+            let spawned = thread::Builder::new()
+                .name(name.to_owned())
+                .spawn_scoped(scope, body());
             if let Err(e) = spawned
                 && started == 0
             {
@@ -347,7 +371,9 @@ impl Run<'_> {
                     }
                     let job = BlockJob {
                         block: BlockNo(u32::try_from(block).unwrap_or(u32::MAX)),
-                        pieces: planned.as_ref().map(|window| (Arc::clone(window), at..next)),
+                        pieces: planned
+                            .as_ref()
+                            .map(|window| (Arc::clone(window), at..next)),
                         room: Room(room_back.clone()),
                     };
                     if jobs.send(job).is_err() {
@@ -375,7 +401,9 @@ impl Run<'_> {
                 continue;
             }
             self.each_piece(content, |block, piece| {
-                let cursor = (block.0 as usize).checked_sub(blocks.start).and_then(|i| cursors.get_mut(i));
+                let cursor = (block.0 as usize)
+                    .checked_sub(blocks.start)
+                    .and_then(|i| cursors.get_mut(i));
                 if let Some(cursor) = cursor {
                     if let Some(slot) = pieces.get_mut(*cursor) {
                         *slot = piece;
@@ -389,7 +417,12 @@ impl Run<'_> {
     }
 
     fn decode_all(&self, jobs: &Receiver<BlockJob>, out: &Sender<WriteJob>, writers: usize) {
-        for BlockJob { block, pieces, room } in jobs {
+        for BlockJob {
+            block,
+            pieces,
+            room,
+        } in jobs
+        {
             if self.stop.load(Ordering::Relaxed) {
                 continue;
             }
@@ -419,10 +452,18 @@ impl Run<'_> {
         pieces: Option<&(Arc<Window>, Range<usize>)>,
         source: redwarfs_format::Error,
     ) -> Error {
-        let content = pieces.and_then(|(window, range)| window.pieces.get(range.start)).map(|p| p.content);
+        let content = pieces
+            .and_then(|(window, range)| window.pieces.get(range.start))
+            .map(|p| p.content);
         match content {
-            Some(content) => Error::Content { path: self.tree.shown_file(self.tree.files_of(content).start), source },
-            None => Error::Content { path: format!("block {block}"), source },
+            Some(content) => Error::Content {
+                path: self.tree.shown_file(self.tree.files_of(content).start),
+                source,
+            },
+            None => Error::Content {
+                path: format!("block {block}"),
+                source,
+            },
         }
     }
 
@@ -446,7 +487,13 @@ impl Run<'_> {
                 end += 1;
             }
             let pieces = Pieces::Planned(Arc::clone(window), start..end);
-            if out.send(WriteJob { block: Arc::clone(block), pieces }).is_err() {
+            if out
+                .send(WriteJob {
+                    block: Arc::clone(block),
+                    pieces,
+                })
+                .is_err()
+            {
                 return Ok(());
             }
             start = end;
@@ -465,7 +512,10 @@ impl Run<'_> {
         let send = |batch: &mut Vec<Piece>| {
             let pieces = Pieces::Searched(std::mem::take(batch));
             // Fails only when no writer is left, which has been reported then.
-            let _ = out.send(WriteJob { block: Arc::clone(block), pieces });
+            let _ = out.send(WriteJob {
+                block: Arc::clone(block),
+                pieces,
+            });
         };
         for content in 0..self.tree.content_count() {
             if self.remaining_of(content).load(Ordering::Relaxed) == 0 {
@@ -511,7 +561,9 @@ impl Run<'_> {
         group: &[Piece],
         last: &mut LastDir,
     ) -> Result<()> {
-        let Some(content) = group.first().map(|p| p.content) else { return Ok(()) };
+        let Some(content) = group.first().map(|p| p.content) else {
+            return Ok(());
+        };
         let number = u32::try_from(group.len()).unwrap_or(u32::MAX);
         match block {
             Err(cause) => self.note_damage(content, cause.clone()),
@@ -531,7 +583,11 @@ impl Run<'_> {
                 Err(e) => self.content_error(content, e)?,
             },
         }
-        if self.remaining_of(content).fetch_sub(number, Ordering::AcqRel) == number {
+        if self
+            .remaining_of(content)
+            .fetch_sub(number, Ordering::AcqRel)
+            == number
+        {
             self.finish(content, last)?;
         }
         Ok(())
@@ -545,11 +601,18 @@ impl Run<'_> {
         bytes: &'b [u8],
     ) -> redwarfs_format::Result<Vec<(u64, Vec<&'b [u8]>)>> {
         let mut runs: Vec<(u64, Vec<&[u8]>)> = Vec::new();
-        let Some(ino) = self.tree.inode_of(content) else { return Ok(runs) };
+        let Some(ino) = self.tree.inode_of(content) else {
+            return Ok(runs);
+        };
         let extents = self.image.metadata().extents(ino)?;
         let mut expected = None;
         for piece in group {
-            let Extent::Data { block, offset, size } = extents.get(piece.extent as usize)? else {
+            let Extent::Data {
+                block,
+                offset,
+                size,
+            } = extents.get(piece.extent as usize)?
+            else {
                 return Err(redwarfs_format::Error::corrupt("extent changed its kind"));
             };
             let data = (offset as usize)
@@ -562,7 +625,9 @@ impl Run<'_> {
                     ))
                 })?;
             match runs.last_mut() {
-                Some((_, slices)) if expected == Some(piece.offset) && slices.len() < MAX_GATHER => {
+                Some((_, slices))
+                    if expected == Some(piece.offset) && slices.len() < MAX_GATHER =>
+                {
                     slices.push(data);
                 }
                 _ => runs.push((piece.offset, vec![data])),
@@ -572,8 +637,16 @@ impl Run<'_> {
         Ok(runs)
     }
 
-    fn write_runs(&self, file: u32, runs: &[(u64, Vec<&[u8]>)], alone: bool, last: &mut LastDir) -> Result<()> {
-        let Some(f) = self.tree.file(file) else { return Ok(()) };
+    fn write_runs(
+        &self,
+        file: u32,
+        runs: &[(u64, Vec<&[u8]>)],
+        alone: bool,
+        last: &mut LastDir,
+    ) -> Result<()> {
+        let Some(f) = self.tree.file(file) else {
+            return Ok(());
+        };
         let stat = self.image.stat(f.ino)?;
         let write = |fd: BorrowedFd<'_>| -> Result<()> {
             for (offset, slices) in runs {
@@ -614,7 +687,9 @@ impl Run<'_> {
             return self.give_up(content, last);
         }
         for file in self.tree.files_of(content) {
-            let Some(f) = self.tree.file(file) else { continue };
+            let Some(f) = self.tree.file(file) else {
+                continue;
+            };
             let stat = self.image.stat(f.ino)?;
             let fd = self.files.open(file, &stat, last)?;
             self.files.close(file);
@@ -636,7 +711,8 @@ impl Run<'_> {
             for link in self.tree.links_of(file) {
                 self.files.remove_name(link.dir, link.entry, last)?;
                 self.lost_names.fetch_add(1, Ordering::Relaxed);
-                self.progress.damaged(&self.tree.shown(link.dir, link.entry), &cause);
+                self.progress
+                    .damaged(&self.tree.shown(link.dir, link.entry), &cause);
             }
         }
         Ok(())
@@ -665,7 +741,11 @@ impl Run<'_> {
 
     fn is_damaged(&self, content: u32) -> bool {
         self.any_damage.load(Ordering::Acquire)
-            && self.damaged.lock().unwrap_or_else(PoisonError::into_inner).contains_key(&content)
+            && self
+                .damaged
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .contains_key(&content)
     }
 
     fn note_damage(&self, content: u32, cause: String) {
@@ -680,7 +760,10 @@ impl Run<'_> {
             self.note_damage(content, source.to_string());
             return Ok(());
         }
-        Err(Error::Content { path: self.tree.shown_file(self.tree.files_of(content).start), source })
+        Err(Error::Content {
+            path: self.tree.shown_file(self.tree.files_of(content).start),
+            source,
+        })
     }
 
     fn fail(&self, e: Error) {

@@ -11,7 +11,9 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use redwarfs_format::metadata::Stat;
-use rustix::fs::{self, AtFlags, FileType, Gid, Mode, OFlags, ResolveFlags, Timespec, Timestamps, Uid};
+use rustix::fs::{
+    self, AtFlags, FileType, Gid, Mode, OFlags, ResolveFlags, Timespec, Timestamps, Uid,
+};
 use rustix::io::Errno;
 
 use crate::Progress;
@@ -39,8 +41,18 @@ pub(crate) struct Target {
 impl Target {
     /// Opens an existing directory. The path itself may lead through symbolic links: it is the user's.
     pub(crate) fn open(path: &Path) -> Result<Self> {
-        let root = fs::open(path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
-            .map_err(|e| target("cannot open output directory", path.display().to_string(), e))?;
+        let root = fs::open(
+            path,
+            OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC,
+            Mode::empty(),
+        )
+        .map_err(|e| {
+            target(
+                "cannot open output directory",
+                path.display().to_string(),
+                e,
+            )
+        })?;
         Ok(Self {
             root,
             whole_paths: AtomicBool::new(true),
@@ -66,7 +78,9 @@ impl Target {
     /// Sets owner, mode and times of the target itself.
     pub(crate) fn set_root_attributes(&self, stat: &Stat, progress: &dyn Progress) -> Result<()> {
         let shown = || ".".to_owned();
-        let fd = self.open_root().map_err(|e| target("cannot open output directory", shown(), e))?;
+        let fd = self
+            .open_root()
+            .map_err(|e| target("cannot open output directory", shown(), e))?;
         self.set_attributes(fd.as_fd(), stat, &shown, progress)
     }
 
@@ -150,9 +164,17 @@ impl Target {
             progress,
         )?;
         if FileType::from_raw_mode(stat.mode) != FileType::Symlink {
-            self.mode_result(chmod_no_follow(dir, name, permissions(stat, owned)), shown, progress)?;
+            self.mode_result(
+                chmod_no_follow(dir, name, permissions(stat, owned)),
+                shown,
+                progress,
+            )?;
         }
-        self.times_result(fs::utimensat(dir, name, &times(stat), no_follow), shown, progress)
+        self.times_result(
+            fs::utimensat(dir, name, &times(stat), no_follow),
+            shown,
+            progress,
+        )
     }
 
     /// Whether owner and group are as in the image after the attempt to set both.
@@ -192,7 +214,11 @@ impl Target {
         match result {
             Err(e @ (Errno::PERM | Errno::OPNOTSUPP)) => {
                 if !self.warned_mode.swap(true, Ordering::Relaxed) {
-                    progress.warn(&format!("cannot set mode: {}: {} (said once)", shown(), io::Error::from(e)));
+                    progress.warn(&format!(
+                        "cannot set mode: {}: {} (said once)",
+                        shown(),
+                        io::Error::from(e)
+                    ));
                 }
                 Ok(())
             }
@@ -209,7 +235,11 @@ impl Target {
         match result {
             Err(e @ (Errno::PERM | Errno::OPNOTSUPP | Errno::INVAL)) => {
                 if !self.warned_times.swap(true, Ordering::Relaxed) {
-                    progress.warn(&format!("cannot set times: {}: {} (said once)", shown(), io::Error::from(e)));
+                    progress.warn(&format!(
+                        "cannot set times: {}: {} (said once)",
+                        shown(),
+                        io::Error::from(e)
+                    ));
                 }
                 Ok(())
             }
@@ -220,7 +250,11 @@ impl Target {
 
 /// Builds the error of a failed operation on the target.
 pub(crate) fn target(what: &'static str, path: String, cause: impl Into<io::Error>) -> Error {
-    Error::Target { what, path, source: cause.into() }
+    Error::Target {
+        what,
+        path,
+        source: cause.into(),
+    }
 }
 
 /// Splits a path before [`MAX_PATH`] bytes, at a slash.
@@ -289,7 +323,9 @@ fn replacing<T>(
 /// Creates a new file for writing, unlinking what has its name.
 pub(crate) fn create_file(dir: BorrowedFd<'_>, name: &[u8]) -> io::Result<OwnedFd> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    replacing(dir, name, || fs::openat(dir, name, flags, Mode::RUSR | Mode::WUSR))
+    replacing(dir, name, || {
+        fs::openat(dir, name, flags, Mode::RUSR | Mode::WUSR)
+    })
 }
 
 /// Opens a file that [`create_file`] made, once more for writing.
@@ -298,7 +334,9 @@ pub(crate) fn reopen_file(dir: BorrowedFd<'_>, name: &[u8]) -> io::Result<OwnedF
     let fd = fs::openat(dir, name, flags, Mode::empty())?;
     let found = fs::fstat(&fd)?;
     if FileType::from_raw_mode(found.st_mode) != FileType::RegularFile || found.st_nlink != 1 {
-        return Err(io::Error::other("replaced by something else during extraction"));
+        return Err(io::Error::other(
+            "replaced by something else during extraction",
+        ));
     }
     Ok(fd)
 }
@@ -315,7 +353,9 @@ pub(crate) fn make_node(dir: BorrowedFd<'_>, name: &[u8], stat: &Stat) -> io::Re
         FileType::CharacterDevice | FileType::BlockDevice => stat.rdev,
         _ => 0,
     };
-    replacing(dir, name, || fs::mknodat(dir, name, kind, Mode::RUSR | Mode::WUSR, device))
+    replacing(dir, name, || {
+        fs::mknodat(dir, name, kind, Mode::RUSR | Mode::WUSR, device)
+    })
 }
 
 /// Gives a file another name, unlinking what has it.
@@ -325,7 +365,9 @@ pub(crate) fn make_hard_link(
     dir: BorrowedFd<'_>,
     name: &[u8],
 ) -> io::Result<()> {
-    replacing(dir, name, || fs::linkat(from, from_name, dir, name, AtFlags::empty()))
+    replacing(dir, name, || {
+        fs::linkat(from, from_name, dir, name, AtFlags::empty())
+    })
 }
 
 /// `chmod` on a name that must not be a symbolic link.
@@ -347,7 +389,11 @@ fn chmod_no_follow(dir: BorrowedFd<'_>, name: &[u8], mode: Mode) -> rustix::io::
 /// The permission bits to set. Set-id bits are for the owner in the image: they are dropped when the
 /// file could not be given to him.
 fn permissions(stat: &Stat, owned: bool) -> Mode {
-    let mask = if owned { PERMISSIONS | SET_ID } else { PERMISSIONS };
+    let mask = if owned {
+        PERMISSIONS | SET_ID
+    } else {
+        PERMISSIONS
+    };
     Mode::from_raw_mode(stat.mode & mask)
 }
 
@@ -362,7 +408,10 @@ fn group(stat: &Stat) -> Option<Gid> {
 
 fn times(stat: &Stat) -> Timestamps {
     // Greater values have special meanings to the system.
-    let spec = |sec: i64, nsec: u32| Timespec { tv_sec: sec, tv_nsec: nsec.min(999_999_999).into() };
+    let spec = |sec: i64, nsec: u32| Timespec {
+        tv_sec: sec,
+        tv_nsec: nsec.min(999_999_999).into(),
+    };
     Timestamps {
         last_access: spec(stat.atime.sec, stat.atime.nsec),
         last_modification: spec(stat.mtime.sec, stat.mtime.nsec),
@@ -404,7 +453,8 @@ mod tests {
         let outside = tempfile::tempdir().unwrap();
         let inside = tempfile::tempdir().unwrap();
         std::fs::write(outside.path().join("precious"), "x").unwrap();
-        std::os::unix::fs::symlink(outside.path().join("precious"), inside.path().join("f")).unwrap();
+        std::os::unix::fs::symlink(outside.path().join("precious"), inside.path().join("f"))
+            .unwrap();
         std::os::unix::fs::symlink(outside.path(), inside.path().join("d")).unwrap();
         std::fs::create_dir(inside.path().join("old")).unwrap();
         std::fs::write(inside.path().join("old/kept"), "k").unwrap();
@@ -416,7 +466,10 @@ mod tests {
         make_dir(root.as_fd(), b"old").unwrap();
         assert!(inside.path().join("d").symlink_metadata().unwrap().is_dir());
         assert_eq!(std::fs::read(inside.path().join("f")).unwrap(), b"new");
-        assert_eq!(std::fs::read(outside.path().join("precious")).unwrap(), b"x");
+        assert_eq!(
+            std::fs::read(outside.path().join("precious")).unwrap(),
+            b"x"
+        );
         assert_eq!(std::fs::read(inside.path().join("old/kept")).unwrap(), b"k");
         assert!(create_file(root.as_fd(), b"old").is_err());
     }

@@ -58,7 +58,11 @@ impl<'a> Tree<'a> {
     pub(crate) fn scan(metadata: &'a MetadataView) -> Result<Self> {
         let mut tree = Self {
             metadata,
-            dirs: vec![Dir { parent: 0, entry: metadata.root_entry(), ino: InodeNo::ROOT }],
+            dirs: vec![Dir {
+                parent: 0,
+                entry: metadata.root_entry(),
+                ino: InodeNo::ROOT,
+            }],
             files: Vec::new(),
             links: Vec::new(),
             contents: Vec::new(),
@@ -90,7 +94,11 @@ impl<'a> Tree<'a> {
                         .into());
                     }
                     let number = to_u32(tree.dirs.len(), "directories")?;
-                    tree.dirs.push(Dir { parent: dir, entry, ino });
+                    tree.dirs.push(Dir {
+                        parent: dir,
+                        entry,
+                        ino,
+                    });
                     tree.check_names(number, metadata.entries(ino)?)?;
                     stack.push((number, metadata.entries(ino)?));
                 }
@@ -111,9 +119,13 @@ impl<'a> Tree<'a> {
         let mut seen: Option<HashSet<Vec<u8>>> = None;
         for index in entries.clone() {
             let entry = EntryIndex(index);
+            name.clear();
             self.metadata.entry_name_into(entry, &mut name)?;
             if let Err(reason) = check_name(&name) {
-                return Err(Error::UnsafeName { path: display_path(&self.path(dir, entry)?), reason });
+                return Err(Error::UnsafeName {
+                    path: display_path(&self.path(dir, entry)?),
+                    reason,
+                });
             }
             // Entries are sorted in every proper image; only an odd one pays for a set.
             if seen.is_none() && index != entries.start && name <= previous {
@@ -144,7 +156,9 @@ impl<'a> Tree<'a> {
         let mut more: Vec<(InodeNo, u32, EntryIndex)> = Vec::new();
         for name in names {
             match inodes.last() {
-                Some((_, last)) if last.ino == name.ino => more.push((name.ino, name.dir, name.entry)),
+                Some((_, last)) if last.ino == name.ino => {
+                    more.push((name.ino, name.dir, name.entry))
+                }
                 _ => inodes.push((self.metadata.content_id(name.ino)?, name)),
             }
         }
@@ -167,7 +181,8 @@ impl<'a> Tree<'a> {
             by_inode.sort_unstable_by_key(|&f| self.file(f).map(|file| file.ino));
         }
         for (ino, dir, entry) in more {
-            let found = by_inode.binary_search_by_key(&Some(ino), |&f| self.file(f).map(|file| file.ino));
+            let found =
+                by_inode.binary_search_by_key(&Some(ino), |&f| self.file(f).map(|file| file.ino));
             if let Some(&file) = found.ok().and_then(|at| by_inode.get(at)) {
                 self.links.push(Link { file, dir, entry });
             }
@@ -217,18 +232,18 @@ impl<'a> Tree<'a> {
         let mut at = dir;
         while at != 0 {
             // Parents precede their children, so this ends.
-            let Some(d) = self.dirs.get(at as usize) else { break };
+            let Some(d) = self.dirs.get(at as usize) else {
+                break;
+            };
             chain.push(d.entry);
             at = d.parent;
         }
         let mut path = Vec::new();
-        let mut name = Vec::new();
         for entry in chain.into_iter().rev() {
-            self.metadata.entry_name_into(entry, &mut name)?;
             if !path.is_empty() {
                 path.push(b'/');
             }
-            path.extend_from_slice(&name);
+            self.metadata.entry_name_into(entry, &mut path)?;
         }
         Ok(path)
     }
@@ -245,17 +260,20 @@ impl<'a> Tree<'a> {
 
     /// [`Self::path`] for messages; never fails.
     pub(crate) fn shown(&self, dir: u32, entry: EntryIndex) -> String {
-        self.path(dir, entry).map_or_else(|_| format!("entry {entry}"), |path| display_path(&path))
+        self.path(dir, entry)
+            .map_or_else(|_| format!("entry {entry}"), |path| display_path(&path))
     }
 
     /// The path of a file for messages.
     pub(crate) fn shown_file(&self, file: u32) -> String {
-        self.file(file).map_or_else(|| format!("file {file}"), |f| self.shown(f.dir, f.entry))
+        self.file(file)
+            .map_or_else(|| format!("file {file}"), |f| self.shown(f.dir, f.entry))
     }
 }
 
 fn to_u32(n: usize, what: &str) -> Result<u32> {
-    u32::try_from(n).map_err(|_| redwarfs_format::Error::Limit(format!("more than 2^32 {what}")).into())
+    u32::try_from(n)
+        .map_err(|_| redwarfs_format::Error::Limit(format!("more than 2^32 {what}")).into())
 }
 
 /// Whether a name can only mean an entry of the directory it is in; otherwise the rule it breaks.
@@ -278,7 +296,16 @@ mod tests {
         for good in [&b"a"[..], b"...", b".a", b"a b", b"\xff", b"a\\b", b"a\nb"] {
             assert_eq!(check_name(good), Ok(()), "{good:?}");
         }
-        for bad in [&b""[..], b".", b"..", b"/", b"a/b", b"../a", b"a\0", b"/etc"] {
+        for bad in [
+            &b""[..],
+            b".",
+            b"..",
+            b"/",
+            b"a/b",
+            b"../a",
+            b"a\0",
+            b"/etc",
+        ] {
             assert!(check_name(bad).is_err(), "{bad:?}");
         }
     }

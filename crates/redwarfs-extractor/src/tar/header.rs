@@ -67,25 +67,45 @@ pub(crate) fn encode(format: TarFormat, entry: &Entry) -> Result<Vec<u8>, String
 
 fn ustar(entry: &Entry) -> Result<Vec<u8>, String> {
     let mut h = [0; BLOCK];
-    let (prefix, name) =
-        split_name(&entry.path).ok_or_else(|| format!("path of {} bytes is too long", entry.path.len()))?;
+    let (prefix, name) = split_name(&entry.path)
+        .ok_or_else(|| format!("path of {} bytes is too long", entry.path.len()))?;
     put(&mut h, field::NAME, name);
     put(&mut h, field::PREFIX, prefix);
     if entry.link.len() > field::LINK.len() {
-        return Err(format!("link target of {} bytes is too long", entry.link.len()));
+        return Err(format!(
+            "link target of {} bytes is too long",
+            entry.link.len()
+        ));
     }
     put(&mut h, field::LINK, &entry.link);
     let number = |h: &mut [u8; BLOCK], at, value: u64, what: &str| {
-        octal(h, at, value).then_some(()).ok_or_else(|| format!("{what} {value} is too large"))
+        octal(h, at, value)
+            .then_some(())
+            .ok_or_else(|| format!("{what} {value} is too large"))
     };
     number(&mut h, field::MODE, entry.mode.into(), "mode")?;
     number(&mut h, field::UID, entry.uid, "user id")?;
     number(&mut h, field::GID, entry.gid, "group id")?;
     number(&mut h, field::SIZE, entry.size, "size")?;
     // Nothing before 1970 can be written; the epoch is the nearest that can.
-    number(&mut h, field::MTIME, u64::try_from(entry.mtime.0).unwrap_or(0), "modification time")?;
-    number(&mut h, field::MAJOR, entry.device.0.into(), "major device number")?;
-    number(&mut h, field::MINOR, entry.device.1.into(), "minor device number")?;
+    number(
+        &mut h,
+        field::MTIME,
+        u64::try_from(entry.mtime.0).unwrap_or(0),
+        "modification time",
+    )?;
+    number(
+        &mut h,
+        field::MAJOR,
+        entry.device.0.into(),
+        "major device number",
+    )?;
+    number(
+        &mut h,
+        field::MINOR,
+        entry.device.1.into(),
+        "minor device number",
+    )?;
     Ok(seal(h, entry.kind, b"ustar\x0000").to_vec())
 }
 
@@ -110,14 +130,25 @@ fn pax(entry: &Entry) -> Vec<u8> {
         }
         _ => {
             texts.push(("path", path));
-            put(&mut h, field::NAME, path.get(..field::NAME.len()).unwrap_or(path));
+            put(
+                &mut h,
+                field::NAME,
+                path.get(..field::NAME.len()).unwrap_or(path),
+            );
         }
     }
     if entry.link.len() > field::LINK.len() || !entry.link.is_ascii() {
         texts.push(("linkpath", &entry.link));
     }
-    put(&mut h, field::LINK, entry.link.get(..field::LINK.len()).unwrap_or(&entry.link));
-    if texts.iter().any(|(_, value)| std::str::from_utf8(value).is_err()) {
+    put(
+        &mut h,
+        field::LINK,
+        entry.link.get(..field::LINK.len()).unwrap_or(&entry.link),
+    );
+    if texts
+        .iter()
+        .any(|(_, value)| std::str::from_utf8(value).is_err())
+    {
         record(&mut records, "hdrcharset", b"BINARY");
     }
     for (key, value) in texts {
@@ -126,12 +157,18 @@ fn pax(entry: &Entry) -> Vec<u8> {
     if let Some(size) = entry.sparse {
         record(&mut records, "GNU.sparse.major", b"1");
         record(&mut records, "GNU.sparse.minor", b"0");
-        record(&mut records, "GNU.sparse.realsize", size.to_string().as_bytes());
+        record(
+            &mut records,
+            "GNU.sparse.realsize",
+            size.to_string().as_bytes(),
+        );
     }
     octal(&mut h, field::MODE, entry.mode.into());
-    for (at, key, value) in
-        [(field::UID, "uid", entry.uid), (field::GID, "gid", entry.gid), (field::SIZE, "size", entry.size)]
-    {
+    for (at, key, value) in [
+        (field::UID, "uid", entry.uid),
+        (field::GID, "gid", entry.gid),
+        (field::SIZE, "size", entry.size),
+    ] {
         if !octal(&mut h, at, value) {
             record(&mut records, key, value.to_string().as_bytes());
         }
@@ -171,9 +208,10 @@ fn pax(entry: &Entry) -> Vec<u8> {
 fn gnu(entry: &Entry) -> Vec<u8> {
     const MAGIC: &[u8] = b"ustar  \0";
     let mut out = Vec::new();
-    for (text, kind, room) in
-        [(&entry.link, b'K', field::LINK.len()), (&entry.path, b'L', field::NAME.len())]
-    {
+    for (text, kind, room) in [
+        (&entry.link, b'K', field::LINK.len()),
+        (&entry.path, b'L', field::NAME.len()),
+    ] {
         if text.len() > room {
             let mut h = [0; BLOCK];
             put(&mut h, field::NAME, b"././@LongLink");
@@ -189,8 +227,16 @@ fn gnu(entry: &Entry) -> Vec<u8> {
         }
     }
     let mut h = [0; BLOCK];
-    put(&mut h, field::NAME, entry.path.get(..field::NAME.len()).unwrap_or(&entry.path));
-    put(&mut h, field::LINK, entry.link.get(..field::LINK.len()).unwrap_or(&entry.link));
+    put(
+        &mut h,
+        field::NAME,
+        entry.path.get(..field::NAME.len()).unwrap_or(&entry.path),
+    );
+    put(
+        &mut h,
+        field::LINK,
+        entry.link.get(..field::LINK.len()).unwrap_or(&entry.link),
+    );
     octal(&mut h, field::MODE, entry.mode.into());
     for (at, value) in [
         (field::UID, entry.uid),
@@ -223,7 +269,11 @@ fn split_name(path: &[u8]) -> Option<(&[u8], &[u8])> {
     }
     // The slash between the two is not stored. A trailing slash must stay with a name.
     let slash = path.iter().enumerate().position(|(at, &b)| {
-        b == b'/' && at > 0 && at <= field::PREFIX.len() && at + 1 < path.len() && path.len() - at - 1 <= field::NAME.len()
+        b == b'/'
+            && at > 0
+            && at <= field::PREFIX.len()
+            && at + 1 < path.len()
+            && path.len() - at - 1 <= field::NAME.len()
     })?;
     Some((path.get(..slash)?, path.get(slash + 1..)?))
 }
@@ -231,7 +281,10 @@ fn split_name(path: &[u8]) -> Option<(&[u8], &[u8])> {
 fn parent_and_base(path: &[u8]) -> (&[u8], &[u8]) {
     let path = path.strip_suffix(b"/").unwrap_or(path);
     match path.iter().rposition(|&b| b == b'/') {
-        Some(at) => (path.get(..=at).unwrap_or_default(), path.get(at + 1..).unwrap_or_default()),
+        Some(at) => (
+            path.get(..=at).unwrap_or_default(),
+            path.get(at + 1..).unwrap_or_default(),
+        ),
         None => (b"", path),
     }
 }
@@ -240,7 +293,11 @@ fn parent_and_base(path: &[u8]) -> (&[u8], &[u8]) {
 fn extended_name(path: &[u8]) -> Vec<u8> {
     let (_, base) = parent_and_base(path);
     let mut name = b"PaxHeader/".to_vec();
-    name.extend(base.iter().map(|&b| if b.is_ascii_graphic() { b } else { b'_' }).take(80));
+    name.extend(
+        base.iter()
+            .map(|&b| if b.is_ascii_graphic() { b } else { b'_' })
+            .take(80),
+    );
     name
 }
 
@@ -312,12 +369,19 @@ mod tests {
     use super::*;
 
     fn entry(path: &[u8]) -> Entry {
-        Entry { path: path.to_vec(), kind: REGULAR, mode: 0o644, ..Entry::default() }
+        Entry {
+            path: path.to_vec(),
+            kind: REGULAR,
+            mode: 0o644,
+            ..Entry::default()
+        }
     }
 
     #[test]
     fn records_count_themselves() {
-        for n in [1, 2, 3, 4, 5, 90, 91, 92, 93, 94, 95, 990, 991, 992, 993, 994] {
+        for n in [
+            1, 2, 3, 4, 5, 90, 91, 92, 93, 94, 95, 990, 991, 992, 993, 994,
+        ] {
             let mut out = Vec::new();
             record(&mut out, "k", &vec![b'v'; n]);
             let text = String::from_utf8(out).unwrap();
@@ -347,10 +411,22 @@ mod tests {
         assert_eq!(split_name(&b"a".repeat(101)), None);
         let two = [b"p".repeat(60), b"/".to_vec(), b"n".repeat(60)].concat();
         assert_eq!(split_name(&two), Some((&two[..60], &two[61..])));
-        let dir = [b"p".repeat(99), b"/".to_vec(), b"n".repeat(99), b"/".to_vec()].concat();
+        let dir = [
+            b"p".repeat(99),
+            b"/".to_vec(),
+            b"n".repeat(99),
+            b"/".to_vec(),
+        ]
+        .concat();
         assert_eq!(split_name(&dir), Some((&dir[..99], &dir[100..])));
-        assert_eq!(split_name(&[b"p".repeat(101), b"/".to_vec()].concat()), None);
-        assert_eq!(split_name(&[b"p".repeat(156), b"/n".to_vec()].concat()), None);
+        assert_eq!(
+            split_name(&[b"p".repeat(101), b"/".to_vec()].concat()),
+            None
+        );
+        assert_eq!(
+            split_name(&[b"p".repeat(156), b"/n".to_vec()].concat()),
+            None
+        );
     }
 
     #[test]
@@ -361,7 +437,13 @@ mod tests {
             let sum: u32 = out
                 .iter()
                 .enumerate()
-                .map(|(i, &b)| if field::CHECKSUM.contains(&i) { 32 } else { u32::from(b) })
+                .map(|(i, &b)| {
+                    if field::CHECKSUM.contains(&i) {
+                        32
+                    } else {
+                        u32::from(b)
+                    }
+                })
                 .sum();
             assert_eq!(&out[field::CHECKSUM], format!("{sum:06o}\0 ").as_bytes());
         }
@@ -372,7 +454,11 @@ mod tests {
         let mut big = entry(b"x");
         big.size = 8 << 30;
         assert!(encode(TarFormat::Ustar, &big).unwrap_err().contains("size"));
-        assert!(encode(TarFormat::Ustar, &entry(&b"x".repeat(101))).unwrap_err().contains("path"));
+        assert!(
+            encode(TarFormat::Ustar, &entry(&b"x".repeat(101)))
+                .unwrap_err()
+                .contains("path")
+        );
         let gnu = encode(TarFormat::Gnutar, &big).unwrap();
         assert_eq!(gnu[124..136], [0x80, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0]);
         let pax = encode(TarFormat::Pax, &big).unwrap();

@@ -60,10 +60,13 @@ impl FromStr for TarFormat {
 
     /// The error lists the names that are known.
     fn from_str(s: &str) -> std::result::Result<Self, String> {
-        Self::ALL.into_iter().find(|format| format.name() == s).ok_or_else(|| {
-            let names = Self::ALL.map(Self::name).join(", ");
-            format!("unsupported archive format '{s}' (supported: {names})")
-        })
+        Self::ALL
+            .into_iter()
+            .find(|format| format.name() == s)
+            .ok_or_else(|| {
+                let names = Self::ALL.map(Self::name).join(", ");
+                format!("unsupported archive format '{s}' (supported: {names})")
+            })
     }
 }
 
@@ -125,7 +128,11 @@ impl Archive<'_> {
         let metadata = self.tree.metadata();
         for (number, dir) in (0_u32..).zip(&self.tree.dirs) {
             let mut entry = self.attributes(dir.ino, header::DIRECTORY)?;
-            entry.path = if number == 0 { b".".to_vec() } else { self.tree.dir_path(number)? };
+            entry.path = if number == 0 {
+                b".".to_vec()
+            } else {
+                self.tree.dir_path(number)?
+            };
             entry.path.push(b'/');
             self.header(&entry, dir.parent, dir.entry)?;
             self.summary.directories += u64::from(number > 0);
@@ -146,7 +153,11 @@ impl Archive<'_> {
                             self.summary.skipped += 1;
                             continue;
                         }
-                        let code = if kind == FileType::CharDevice { header::CHAR_DEVICE } else { header::BLOCK_DEVICE };
+                        let code = if kind == FileType::CharDevice {
+                            header::CHAR_DEVICE
+                        } else {
+                            header::BLOCK_DEVICE
+                        };
                         let mut entry = self.entry(number, e, ino, code)?;
                         let device = self.image.stat(ino)?.rdev;
                         entry.device = (rustix::fs::major(device), rustix::fs::minor(device));
@@ -159,7 +170,11 @@ impl Archive<'_> {
                             continue;
                         }
                         if kind == FileType::Socket {
-                            return Err(self.not_representable(number, e, "sockets have no form in it".to_owned()));
+                            return Err(self.not_representable(
+                                number,
+                                e,
+                                "sockets have no form in it".to_owned(),
+                            ));
                         }
                         let entry = self.entry(number, e, ino, header::FIFO)?;
                         self.header(&entry, number, e)?;
@@ -185,7 +200,9 @@ impl Archive<'_> {
         order.sort_unstable();
         self.progress.total(total);
         for (_, number) in order {
-            let Some(file) = self.tree.file(number).copied() else { continue };
+            let Some(file) = self.tree.file(number).copied() else {
+                continue;
+            };
             match self.file(number, file.ino) {
                 Ok(()) => {}
                 Err(Error::Content { source, .. }) if self.options.continue_on_error => {
@@ -219,7 +236,9 @@ impl Archive<'_> {
     }
 
     fn file(&mut self, number: u32, ino: InodeNo) -> Result<()> {
-        let Some(file) = self.tree.file(number).copied() else { return Ok(()) };
+        let Some(file) = self.tree.file(number).copied() else {
+            return Ok(());
+        };
         let stat = self.image.stat(ino)?;
         let mut entry = self.entry(file.dir, file.entry, ino, header::REGULAR)?;
         entry.size = stat.size;
@@ -260,7 +279,9 @@ impl Archive<'_> {
                     if damage.is_none() {
                         match self.read(number, ino, offset.saturating_add(done), &mut buffer) {
                             Ok(()) => {}
-                            Err(Error::Content { source, .. }) if self.options.continue_on_error => {
+                            Err(Error::Content { source, .. })
+                                if self.options.continue_on_error =>
+                            {
                                 buffer.fill(0);
                                 damage = Some(format!(
                                     "{source}; zeros in the archive from byte {} on",
@@ -288,21 +309,35 @@ impl Archive<'_> {
 
     /// Reads a range that is there according to the metadata.
     fn read(&self, number: u32, ino: InodeNo, offset: u64, buffer: &mut [u8]) -> Result<()> {
-        let fail = |source| Error::Content { path: self.tree.shown_file(number), source };
+        let fail = |source| Error::Content {
+            path: self.tree.shown_file(number),
+            source,
+        };
         let n = self.image.read_at(ino, offset, buffer).map_err(fail)?;
-        if n == buffer.len() { Ok(()) } else { Err(fail(redwarfs_format::Error::corrupt("file is shorter than its size"))) }
+        if n == buffer.len() {
+            Ok(())
+        } else {
+            Err(fail(redwarfs_format::Error::corrupt(
+                "file is shorter than its size",
+            )))
+        }
     }
 
     /// The parts of a file that are not holes, neighbours joined.
     fn data_ranges(&self, number: u32, ino: InodeNo) -> Result<Vec<(u64, u64)>> {
-        let fail = |source| Error::Content { path: self.tree.shown_file(number), source };
+        let fail = |source| Error::Content {
+            path: self.tree.shown_file(number),
+            source,
+        };
         let mut ranges: Vec<(u64, u64)> = Vec::new();
         let mut at = 0_u64;
         for extent in self.image.metadata().extents(ino).map_err(fail)? {
             let size = match extent.map_err(fail)? {
                 Extent::Data { size, .. } => {
                     match ranges.last_mut() {
-                        Some((start, length)) if *start + *length == at => *length += u64::from(size),
+                        Some((start, length)) if *start + *length == at => {
+                            *length += u64::from(size)
+                        }
                         _ => ranges.push((at, size.into())),
                     }
                     size.into()
@@ -321,14 +356,18 @@ impl Archive<'_> {
         self.summary.damaged += 1;
         if with_links {
             for link in self.tree.links_of(number) {
-                self.progress.damaged(&self.tree.shown(link.dir, link.entry), cause);
+                self.progress
+                    .damaged(&self.tree.shown(link.dir, link.entry), cause);
                 self.summary.damaged += 1;
             }
         }
     }
 
     fn entry(&self, dir: u32, e: EntryIndex, ino: InodeNo, kind: u8) -> Result<Entry> {
-        Ok(Entry { path: self.tree.path(dir, e)?, ..self.attributes(ino, kind)? })
+        Ok(Entry {
+            path: self.tree.path(dir, e)?,
+            ..self.attributes(ino, kind)?
+        })
     }
 
     /// An entry without its path.
@@ -348,12 +387,17 @@ impl Archive<'_> {
     }
 
     fn header(&mut self, entry: &Entry, dir: u32, e: EntryIndex) -> Result<()> {
-        let bytes = header::encode(self.format, entry).map_err(|reason| self.not_representable(dir, e, reason))?;
+        let bytes = header::encode(self.format, entry)
+            .map_err(|reason| self.not_representable(dir, e, reason))?;
         self.put(&bytes)
     }
 
     fn not_representable(&self, dir: u32, e: EntryIndex, reason: String) -> Error {
-        Error::NotRepresentable { format: self.format.name(), path: self.tree.shown(dir, e), reason }
+        Error::NotRepresentable {
+            format: self.format.name(),
+            path: self.tree.shown(dir, e),
+            reason,
+        }
     }
 
     fn put(&mut self, bytes: &[u8]) -> Result<()> {
@@ -381,7 +425,10 @@ impl Archive<'_> {
 fn sparse_map(ranges: &[(u64, u64)], size: u64) -> Vec<u8> {
     let mut ranges = ranges.to_vec();
     // An empty range at the end marks a final hole.
-    if ranges.last().is_none_or(|(start, length)| start + length != size) {
+    if ranges
+        .last()
+        .is_none_or(|(start, length)| start + length != size)
+    {
         ranges.push((size, 0));
     }
     let mut map = format!("{}\n", ranges.len());
@@ -411,7 +458,10 @@ mod tests {
         let text = |ranges: &[(u64, u64)], size| {
             let map = sparse_map(ranges, size);
             assert_eq!(map.len() % BLOCK, 0);
-            String::from_utf8(map).unwrap().trim_end_matches('\0').to_owned()
+            String::from_utf8(map)
+                .unwrap()
+                .trim_end_matches('\0')
+                .to_owned()
         };
         assert_eq!(text(&[(0, 5), (10, 5)], 15), "2\n0\n5\n10\n5\n");
         assert_eq!(text(&[(0, 5)], 15), "2\n0\n5\n15\n0\n");

@@ -1,0 +1,96 @@
+//! The command line of `dwarfsck`.
+
+use std::path::PathBuf;
+
+use clap::{ArgAction, CommandFactory, Parser};
+use redwarfs_reader::ImageOffset;
+
+use super::checksum::Algorithm;
+use super::detail::Detail;
+use crate::common::cli::{LogArgs, prepare, whole};
+use crate::common::number::parse_size;
+
+/// Check a DwarFS image and show what is in it.
+#[derive(Debug, Clone, Parser)]
+#[command(name = "dwarfsck", about)]
+#[command(override_usage = "dwarfsck [-i] IMAGE [OPTIONS...]")]
+pub(crate) struct Args {
+    /// Image to check
+    #[arg(short, long, value_name = "FILE", action = ArgAction::Append)]
+    pub input: Vec<PathBuf>,
+
+    /// As --input
+    #[arg(value_name = "IMAGE")]
+    pub image: Vec<PathBuf>,
+
+    /// What to show: a level from 0 to 3, or a comma list of version, history, metadata_summary,
+    /// section_details, metadata_details
+    #[arg(short, long, value_name = "LEVEL|LIST", default_value = "2", allow_hyphen_values = true,
+          value_parser = whole(str::parse::<Detail>))]
+    pub detail: Detail,
+
+    /// Print nothing but errors
+    #[arg(short, long)]
+    pub quiet: bool,
+
+    /// With -l: modes, owners, sizes and times; otherwise: name the files that a damaged block affects
+    #[arg(short, long)]
+    pub verbose: bool,
+
+    /// Where the image starts in its file: a number of bytes or 'auto'
+    #[arg(short = 'O', long, value_name = "N", default_value = "auto", allow_hyphen_values = true,
+          value_parser = whole(|s: &str| s.parse::<ImageOffset>().map_err(|e| e.to_string())))]
+    pub image_offset: ImageOffset,
+
+    /// Write what precedes the image in its file to standard output
+    #[arg(short = 'H', long)]
+    pub print_header: bool,
+
+    /// List all names
+    #[arg(short, long)]
+    pub list: bool,
+
+    /// Print a checksum of every file, in the form that sha256sum and its relatives verify
+    #[arg(long, value_name = "ALGORITHM", value_parser = whole(str::parse::<Algorithm>))]
+    pub checksum: Option<Algorithm>,
+
+    /// Number of threads [default: number of CPUs]
+    #[arg(short, long, value_name = "N", value_parser = workers)]
+    pub num_workers: Option<usize>,
+
+    /// Memory for decompressed blocks
+    #[arg(short = 's', long, value_name = "SIZE", default_value = "512m", value_parser = parse_size)]
+    pub cache_size: u64,
+
+    /// Verify the strong digest (SHA-512/256) of every section as well
+    #[arg(long)]
+    pub check_integrity: bool,
+
+    /// Verify no blocks at all
+    #[arg(long)]
+    pub no_check: bool,
+
+    /// Show the information as JSON (not supported yet)
+    #[arg(short, long)]
+    pub json: bool,
+
+    /// Write the metadata as JSON (not supported yet)
+    #[arg(long, value_name = "FILE")]
+    pub export_metadata: Option<PathBuf>,
+
+    #[command(flatten)]
+    pub log: LogArgs,
+}
+
+impl Args {
+    pub(crate) fn prepared() -> clap::Command {
+        prepare(Self::command())
+    }
+}
+
+fn workers(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(n @ 1..=1024) => Ok(n),
+        _ => Err("must be a number from 1 to 1024".to_owned()),
+    }
+}

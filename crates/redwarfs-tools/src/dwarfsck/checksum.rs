@@ -1,0 +1,312 @@
+//! Checksums of files, in the form of `sha256sum` and its relatives.
+
+use std::io::{self, Write};
+use std::str::FromStr;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use redwarfs_format::InodeNo;
+use redwarfs_format::metadata::{Extent, FileType};
+use redwarfs_reader::Image;
+use sha2::Digest as _;
+
+use super::file_error;
+use crate::common::log::Logger;
+use crate::common::{Result, ToolError};
+
+/// Contents are read in pieces of this size.
+const PIECE: usize = 1 << 20;
+
+macro_rules! algorithms {
+    ($($name:literal, $variant:ident, $state:ty;)*) => {
+        /// A checksum.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub(crate) enum Algorithm {
+            $($variant,)*
+            Md5Sha1,
+            Xxh3_64,
+            Xxh3_128,
+        }
+
+        impl Algorithm {
+            /// Names, as `mkdwarfs --file-hash` knows them.
+            const ALL: &[(&str, Self)] = &[
+                $(($name, Self::$variant),)*
+                ("md5-sha1", Self::Md5Sha1),
+                ("xxh3-64", Self::Xxh3_64),
+                ("xxh3-128", Self::Xxh3_128),
+            ];
+
+            fn hasher(self) -> Hasher {
+                match self {
+                    $(Self::$variant => Hasher::$variant(Box::new(<$state>::new())),)*
+                    Self::Md5Sha1 => Hasher::Md5Sha1(Box::new((md5::Md5::new(), sha1::Sha1::new()))),
+                    Self::Xxh3_64 => Hasher::Xxh3_64(Box::default()),
+                    Self::Xxh3_128 => Hasher::Xxh3_128(Box::default()),
+                }
+            }
+        }
+
+        enum Hasher {
+            $($variant(Box<$state>),)*
+            Md5Sha1(Box<(md5::Md5, sha1::Sha1)>),
+            Xxh3_64(Box<twox_hash::XxHash3_64>),
+            Xxh3_128(Box<twox_hash::XxHash3_128>),
+        }
+
+        impl Hasher {
+            fn update(&mut self, data: &[u8]) {
+                match self {
+                    $(Self::$variant(h) => h.update(data),)*
+                    Self::Md5Sha1(h) => {
+                        h.0.update(data);
+                        h.1.update(data);
+                    }
+                    Self::Xxh3_64(h) => std::hash::Hasher::write(h.as_mut(), data),
+                    Self::Xxh3_128(h) => h.write(data),
+                }
+            }
+
+            /// The digest in hexadecimal. XXH3 appears in the byte order of the file hash of images,
+            /// which is the reverse of the canonical one.
+            fn hex(self) -> String {
+                match self {
+                    $(Self::$variant(h) => hex(&h.finalize()),)*
+                    Self::Md5Sha1(h) => hex(&h.0.finalize()) + &hex(&h.1.finalize()),
+                    Self::Xxh3_64(h) => hex(&std::hash::Hasher::finish(h.as_ref()).to_le_bytes()),
+                    Self::Xxh3_128(h) => hex(&h.finish_128().to_le_bytes()),
+                }
+            }
+        }
+    };
+}
+
+algorithms! {
+    "blake2b512", Blake2b512, blake2::Blake2b512;
+    "blake2s256", Blake2s256, blake2::Blake2s256;
+    "md5", Md5, md5::Md5;
+    "ripemd160", Ripemd160, ripemd::Ripemd160;
+    "sha1", Sha1, sha1::Sha1;
+    "sha224", Sha224, sha2::Sha224;
+    "sha256", Sha256, sha2::Sha256;
+    "sha3-224", Sha3_224, sha3::Sha3_224;
+    "sha3-256", Sha3_256, sha3::Sha3_256;
+    "sha3-384", Sha3_384, sha3::Sha3_384;
+    "sha3-512", Sha3_512, sha3::Sha3_512;
+    "sha384", Sha384, sha2::Sha384;
+    "sha512", Sha512, sha2::Sha512;
+    "sha512-224", Sha512_224, sha2::Sha512_224;
+    "sha512-256", Sha512_256, sha2::Sha512_256;
+    "sm3", Sm3, sm3::Sm3;
+}
+
+impl FromStr for Algorithm {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        Self::ALL
+            .iter()
+            .find(|(known, _)| *known == name)
+            .map(|(_, algorithm)| *algorithm)
+            .ok_or_else(|| format!("checksum algorithm not available: {name}"))
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|b| format!("{b:02x}")).collect()
+}
+
+/// One line; names with newlines, carriage returns or backslashes are escaped as `sha256sum` does.
+fn line(digest: &str, path: &[u8]) -> Vec<u8> {
+    let special = |b: &u8| matches!(b, b'\n' | b'\r' | b'\\');
+    let mut out = Vec::with_capacity(digest.len() + path.len() + 4);
+    if path.iter().any(special) {
+        out.push(b'\\');
+    }
+    out.extend_from_slice(digest.as_bytes());
+    out.extend_from_slice(b"  ");
+    for &b in path {
+        match b {
+            b'\n' => out.extend_from_slice(b"\\n"),
+            b'\r' => out.extend_from_slice(b"\\r"),
+            b'\\' => out.extend_from_slice(b"\\\\"),
+            _ => out.push(b),
+        }
+    }
+    out.push(b'\n');
+    out
+}
+
+/// One distinct content and the names that have it.
+struct Content {
+    ino: InodeNo,
+    paths: std::ops::Range<usize>,
+}
+
+/// Prints the checksum of every regular file, each content read once and in the order of the data.
+/// Returns the number of files that cannot be read; they are reported to `logger`.
+pub(crate) fn print(
+    image: &Image,
+    algorithm: Algorithm,
+    workers: usize,
+    logger: &Logger,
+) -> Result<u64> {
+    let metadata = image.metadata();
+    let mut names: Vec<(u32, InodeNo, Vec<u8>)> = Vec::new();
+    let mut failed = 0;
+    for item in image.walk() {
+        let item = item?;
+        if metadata.file_type(item.inode)? != FileType::Regular {
+            continue;
+        }
+        match metadata.content_id(item.inode) {
+            Ok(content) => names.push((content, item.inode, item.path)),
+            Err(e) => {
+                failed += 1;
+                logger.error(file_error("cannot read", &item.path, &e));
+            }
+        }
+    }
+    names.sort_by_key(|(content, ..)| *content);
+    let mut order: Vec<(u64, Content)> = Vec::new();
+    let mut start = 0;
+    for group in names.chunk_by(|a, b| a.0 == b.0) {
+        let end = start + group.len();
+        if let Some((_, ino, _)) = group.first() {
+            order.push((
+                first_data(image, *ino),
+                Content {
+                    ino: *ino,
+                    paths: start..end,
+                },
+            ));
+        }
+        start = end;
+    }
+    order.sort_by_key(|(position, _)| *position);
+
+    let next = AtomicUsize::new(0);
+    let closed = AtomicBool::new(false);
+    let output: Mutex<(io::BufWriter<io::Stdout>, Option<io::Error>, u64)> =
+        Mutex::new((io::BufWriter::new(io::stdout()), None, failed));
+    let work = || {
+        let mut buffer = vec![0; PIECE];
+        while !closed.load(Ordering::Relaxed) {
+            let Some((_, content)) = order.get(next.fetch_add(1, Ordering::Relaxed)) else {
+                break;
+            };
+            let digest = digest(image, content.ino, algorithm, &mut buffer);
+            let mut output = output.lock().unwrap_or_else(PoisonError::into_inner);
+            for (_, _, path) in names.get(content.paths.clone()).unwrap_or_default() {
+                match &digest {
+                    Ok(digest) => {
+                        if let Err(e) = output.0.write_all(&line(digest, path)) {
+                            output.1.get_or_insert(e);
+                            closed.store(true, Ordering::Relaxed);
+                        }
+                    }
+                    Err(e) => {
+                        output.2 += 1;
+                        logger.error(file_error("cannot read", path, e));
+                    }
+                }
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        for _ in 1..workers.min(order.len().max(1)) {
+            // The work gets done by fewer threads as well.
+            let _ = std::thread::Builder::new().spawn_scoped(scope, work);
+        }
+        work();
+    });
+    let (mut out, error, failed) = output.into_inner().unwrap_or_else(PoisonError::into_inner);
+    match error.map_or_else(|| out.flush(), Err) {
+        Ok(()) => Ok(failed),
+        Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Err(ToolError::silent(1)),
+        Err(e) => Err(ToolError::new("cannot write to standard output").io(&e)),
+    }
+}
+
+/// Where the data of a file begins, comparable between files.
+fn first_data(image: &Image, ino: InodeNo) -> u64 {
+    let Ok(extents) = image.metadata().extents(ino) else {
+        return 0;
+    };
+    for extent in extents {
+        if let Ok(Extent::Data { block, offset, .. }) = extent {
+            return u64::from(block.0) << 32 | u64::from(offset);
+        }
+    }
+    0
+}
+
+fn digest(
+    image: &Image,
+    ino: InodeNo,
+    algorithm: Algorithm,
+    buffer: &mut [u8],
+) -> redwarfs_format::Result<String> {
+    let mut hasher = algorithm.hasher();
+    let size = image.stat(ino)?.size;
+    let mut offset = 0;
+    while offset < size {
+        let n = image.read_at(ino, offset, buffer)?;
+        if n == 0 {
+            return Err(redwarfs_format::Error::corrupt(
+                "file is shorter than its size",
+            ));
+        }
+        hasher.update(buffer.get(..n).unwrap_or_default());
+        offset += n as u64;
+    }
+    Ok(hasher.hex())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn known_answers() {
+        for (name, expected) in [
+            ("md5", "900150983cd24fb0d6963f7d28e17f72"),
+            ("sha1", "a9993e364706816aba3e25717850c26c9cd0d89d"),
+            (
+                "sha256",
+                "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad",
+            ),
+            (
+                "sha512-256",
+                "53048e2681941ef99b2e29b76b4c7dabe4c2d0c634fc6d46e0e2f13107e7af23",
+            ),
+            ("ripemd160", "8eb208f7e05d987a9b044a8e98c6b087f15a0bfc"),
+            (
+                "sm3",
+                "66c7f0f462eeedd9d1f2d46bdc10e4e24167c4875cf2f7a2297da02b8f4ba8e0",
+            ),
+        ] {
+            let mut hasher = name.parse::<Algorithm>().unwrap().hasher();
+            hasher.update(b"abc");
+            assert_eq!(hasher.hex(), expected, "{name}");
+        }
+        for (name, algorithm) in Algorithm::ALL {
+            let mut whole = algorithm.hasher();
+            whole.update(b"abcdef");
+            let mut parts = algorithm.hasher();
+            parts.update(b"abc");
+            parts.update(b"def");
+            assert_eq!(whole.hex(), parts.hex(), "{name}");
+        }
+        assert_eq!(
+            "foo".parse::<Algorithm>().unwrap_err(),
+            "checksum algorithm not available: foo"
+        );
+    }
+
+    #[test]
+    fn odd_names_are_escaped() {
+        assert_eq!(line("00", b"a b"), b"00  a b\n");
+        assert_eq!(line("00", b"a\nb\\c"), b"\\00  a\\nb\\\\c\n");
+    }
+}
