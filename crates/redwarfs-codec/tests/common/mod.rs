@@ -37,7 +37,7 @@ pub fn text(size: usize, seed: u64) -> Vec<u8> {
     let mut data = Vec::with_capacity(size + 16);
     while data.len() < size {
         let value = random.next() >> 16;
-        if value % 31 == 0 {
+        if value.is_multiple_of(31) {
             data.extend_from_slice(&value.to_le_bytes());
         } else {
             data.extend_from_slice(WORDS[value as usize % WORDS.len()].as_bytes());
