@@ -215,8 +215,24 @@ impl MetadataView {
     /// # Errors
     /// `Corrupt` if there is no such inode or an index is out of range.
     pub fn stat(&self, ino: InodeNo) -> Result<Stat> {
+        self.stat_record(ino, self.record(ino)?)
+    }
+
+    /// Attributes of what an entry refers to, as the reference shows them for a path.
+    ///
+    /// They differ from those of [`MetadataView::stat`] only in images of format 2.2 and older,
+    /// where files of equal content share an inode number, but not their attributes (format
+    /// chapter 05, section 4.3).
+    ///
+    /// # Errors
+    /// Those of [`MetadataView::entry_inode`] and [`MetadataView::stat`].
+    pub fn entry_stat(&self, e: EntryIndex) -> Result<Stat> {
+        let ino = self.entry_inode(e)?;
+        if self.is_legacy() { self.stat_record(ino, e.0) } else { self.stat(ino) }
+    }
+
+    fn stat_record(&self, ino: InodeNo, record: u32) -> Result<Stat> {
         let (t, data) = (&self.t, self.data.as_slice());
-        let record = self.record(ino)?;
         let mode = self.mode(record)?;
         let ty = self.type_of(ino, mode)?;
         let id = |table: &super::table::Column, index: u32| {
