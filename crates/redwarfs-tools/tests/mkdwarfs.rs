@@ -1,0 +1,862 @@
+//! Drives the `mkdwarfs` program and reads its images back.
+
+#![allow(clippy::unwrap_used)]
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::Read;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
+
+use redwarfs_format::metadata::FileType;
+use redwarfs_reader::{Image, OpenOptions};
+
+fn mkdwarfs() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_mkdwarfs"));
+    command.env_remove("SOURCE_DATE_EPOCH").stdin(Stdio::null());
+    command
+}
+
+/// A directory with an input tree `in` and room for outputs.
+struct Place {
+    dir: tempfile::TempDir,
+}
+
+impl Place {
+    fn new() -> Self {
+        let place = Self {
+            dir: tempfile::tempdir().unwrap(),
+        };
+        let root = place.path("in");
+        fs::create_dir_all(root.join("sub/deeper")).unwrap();
+        fs::create_dir(root.join("empty")).unwrap();
+        fs::write(root.join("hello"), b"hello, world\n").unwrap();
+        fs::write(root.join("nothing"), b"").unwrap();
+        let mut text = Vec::new();
+        for i in 0..40_000_u32 {
+            text.extend_from_slice(
+                format!("line {} of the text\n", i.wrapping_mul(2_654_435_761) >> 7).as_bytes(),
+            );
+        }
+        fs::write(root.join("sub/text"), &text).unwrap();
+        fs::write(root.join("sub/copy"), &text).unwrap();
+        fs::hard_link(root.join("hello"), root.join("sub/deeper/link")).unwrap();
+        symlink("../hello", root.join("sub/sym")).unwrap();
+        fs::set_permissions(root.join("hello"), fs::Permissions::from_mode(0o640)).unwrap();
+        place
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// Runs the tool at level 1 without progress, with `-i` and `-o`.
+    fn run(&self, output: &str, more: &[&str]) -> Output {
+        mkdwarfs()
+            .arg("-i")
+            .arg(self.path("in"))
+            .arg("-o")
+            .arg(self.path(output))
+            .arg("-l1")
+            .args(more)
+            .output()
+            .unwrap()
+    }
+
+    fn build(&self, output: &str, more: &[&str]) -> Vec<u8> {
+        let done = self.run(output, more);
+        assert!(done.status.success(), "{more:?}: {}", stderr(&done));
+        fs::read(self.path(output)).unwrap()
+    }
+
+    /// Everything in the directory besides the input.
+    fn leftovers(&self) -> Vec<String> {
+        let names = fs::read_dir(self.dir.path()).unwrap();
+        let mut names: Vec<String> = names
+            .map(|e| e.unwrap().file_name().to_string_lossy().into_owned())
+            .collect();
+        names.retain(|name| name != "in");
+        names.sort();
+        names
+    }
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// A file system object, as far as both sides know it.
+#[derive(Debug, PartialEq, Eq)]
+struct Seen {
+    mode: u32,
+    uid: u32,
+    mtime: i64,
+    content: Vec<u8>,
+}
+
+fn seen_on_disk(root: &Path) -> BTreeMap<Vec<u8>, Seen> {
+    let mut all = BTreeMap::new();
+    let mut todo = vec![root.to_owned()];
+    while let Some(path) = todo.pop() {
+        let stat = fs::symlink_metadata(&path).unwrap();
+        let content = if stat.is_dir() {
+            todo.extend(fs::read_dir(&path).unwrap().map(|e| e.unwrap().path()));
+            Vec::new()
+        } else if stat.is_symlink() {
+            fs::read_link(&path)
+                .unwrap()
+                .as_os_str()
+                .as_bytes()
+                .to_vec()
+        } else {
+            fs::read(&path).unwrap()
+        };
+        let name = path
+            .strip_prefix(root)
+            .unwrap()
+            .as_os_str()
+            .as_bytes()
+            .to_vec();
+        all.insert(
+            name,
+            Seen {
+                mode: stat.mode(),
+                uid: stat.uid(),
+                mtime: stat.mtime(),
+                content,
+            },
+        );
+    }
+    all
+}
+
+fn seen_in_image(path: &Path) -> BTreeMap<Vec<u8>, Seen> {
+    let image = Image::open(
+        path,
+        &OpenOptions {
+            check: true,
+            ..OpenOptions::default()
+        },
+    )
+    .unwrap();
+    let mut all = BTreeMap::new();
+    for entry in image.walk() {
+        let entry = entry.unwrap();
+        let stat = image.stat(entry.inode).unwrap();
+        let content = match image.metadata().file_type(entry.inode).unwrap() {
+            FileType::Regular => {
+                let mut content = vec![0; usize::try_from(stat.size).unwrap()];
+                assert_eq!(
+                    image.read_at(entry.inode, 0, &mut content).unwrap(),
+                    content.len()
+                );
+                content
+            }
+            FileType::Symlink => image.read_link(entry.inode).unwrap(),
+            _ => Vec::new(),
+        };
+        let name = entry
+            .path
+            .strip_prefix(b"/")
+            .unwrap_or(&entry.path)
+            .to_vec();
+        all.insert(
+            name,
+            Seen {
+                mode: stat.mode,
+                uid: stat.uid,
+                mtime: stat.mtime.sec,
+                content,
+            },
+        );
+    }
+    all
+}
+
+#[test]
+fn image_holds_the_tree() {
+    let place = Place::new();
+    for level in ["-l0", "-l1", "-l3", "-l5"] {
+        let done = mkdwarfs()
+            .args(["-i".as_ref(), place.path("in").as_os_str()])
+            .args(["-fo".as_ref(), place.path("out").as_os_str()])
+            .arg(level)
+            .output()
+            .unwrap();
+        assert_eq!(done.status.code(), Some(0), "{}", stderr(&done));
+        assert!(done.stdout.is_empty());
+        assert!(
+            stderr(&done).contains("filesystem created without errors ["),
+            "{}",
+            stderr(&done)
+        );
+        assert!(
+            stderr(&done).contains("4 dirs, 1/1 soft/hard links, 4/4 files, 0 other"),
+            "{}",
+            stderr(&done)
+        );
+        assert_eq!(
+            seen_in_image(&place.path("out")),
+            seen_on_disk(&place.path("in")),
+            "{level}"
+        );
+    }
+    assert_eq!(place.leftovers(), ["out"]);
+}
+
+#[test]
+fn quiet_means_silent() {
+    let place = Place::new();
+    let done = place.run("out", &["--log-level=error"]);
+    assert_eq!((done.status.code(), stderr(&done).as_str()), (Some(0), ""));
+}
+
+#[test]
+fn standard_output_gets_the_same_bytes() {
+    let place = Place::new();
+    let options = ["--no-history", "--no-create-timestamp"];
+    let file = place.build("out", &options);
+    let done = mkdwarfs()
+        .arg("-i")
+        .arg(place.path("in"))
+        .args(["-o", "-", "-l1"])
+        .args(options)
+        .output()
+        .unwrap();
+    assert!(done.status.success(), "{}", stderr(&done));
+    assert!(done.stdout == file, "the image on standard output differs");
+}
+
+#[test]
+fn images_are_reproducible() {
+    let place = Place::new();
+    let options = [
+        "--no-history-timestamps",
+        "--no-history-command-line",
+        "--no-create-timestamp",
+    ];
+    let first = place.build("a", &options);
+    for workers in ["-N1", "-N5"] {
+        let again = place.build("b", &[&options[..], &["-f", workers]].concat());
+        assert!(first == again, "{workers}");
+    }
+    let epoch = |value: &str| {
+        mkdwarfs()
+            .arg("-i")
+            .arg(place.path("in"))
+            .args(["-o", "-", "-l1"])
+            .env("SOURCE_DATE_EPOCH", value)
+            .output()
+            .unwrap()
+    };
+    let (first, again) = (epoch("1234567890"), epoch("1234567890"));
+    assert!(first.status.success() && first.stdout == again.stdout);
+    fs::write(place.path("epoch"), &first.stdout).unwrap();
+    let image = Image::open(place.path("epoch"), &OpenOptions::default()).unwrap();
+    assert_eq!(image.metadata().create_timestamp(), Some(1_234_567_890));
+    let history = image.history().unwrap();
+    assert_eq!(
+        history.entries.last().unwrap().timestamp,
+        Some(1_234_567_890)
+    );
+    let bad = epoch("yesterday");
+    assert_eq!(bad.status.code(), Some(1));
+    assert_eq!(
+        stderr(&bad),
+        "mkdwarfs: invalid SOURCE_DATE_EPOCH: yesterday: not a number of seconds since 1970\n"
+    );
+}
+
+#[test]
+fn metadata_options_reach_the_image() {
+    let place = Place::new();
+    place.build(
+        "out",
+        &[
+            "--set-owner=4000000000",
+            "--set-group=root",
+            "--set-time=2020-05-17 13:44:05",
+        ],
+    );
+    let image = Image::open(place.path("out"), &OpenOptions::default()).unwrap();
+    for entry in image.walk() {
+        let stat = image.stat(entry.unwrap().inode).unwrap();
+        assert_eq!(
+            (stat.uid, stat.gid, stat.mtime.sec),
+            (4_000_000_000, 0, 1_589_723_045)
+        );
+    }
+    assert!(
+        image.history().unwrap().entries[0]
+            .arguments
+            .as_ref()
+            .unwrap()
+            .contains(&"-l1".to_owned())
+    );
+}
+
+#[test]
+fn header_and_section_index() {
+    let place = Place::new();
+    fs::write(place.path("head"), b"#!/bin/sh\nexit 0\n").unwrap();
+    let head = place.path("head");
+    let image = place.build("out", &["--header", head.to_str().unwrap()]);
+    assert!(image.starts_with(b"#!/bin/sh\nexit 0\nDWARFS"));
+    assert_eq!(
+        seen_in_image(&place.path("out")),
+        seen_on_disk(&place.path("in"))
+    );
+    let image = place.build(
+        "plain",
+        &["--no-section-index", "-P", "all", "--order=revpath"],
+    );
+    assert!(image.starts_with(b"DWARFS"));
+    assert_eq!(
+        seen_in_image(&place.path("plain")),
+        seen_on_disk(&place.path("in"))
+    );
+}
+
+#[test]
+fn input_list_selects_entries() {
+    let place = Place::new();
+    fs::write(
+        place.path("list"),
+        "hello\n\nsub/sym\nhello\nmissing\n/etc/hostname\n",
+    )
+    .unwrap();
+    let list = place.path("list");
+    let done = place.run("out", &["--input-list", list.to_str().unwrap()]);
+    assert_eq!(done.status.code(), Some(2), "{}", stderr(&done));
+    assert!(
+        stderr(&done).contains("ignoring path '/etc/hostname' not below input path"),
+        "{}",
+        stderr(&done)
+    );
+    assert!(
+        stderr(&done).contains("skipping duplicate entry 'hello' in input list"),
+        "{}",
+        stderr(&done)
+    );
+    assert!(
+        stderr(&done).contains("error reading entry: missing: "),
+        "{}",
+        stderr(&done)
+    );
+    let names: Vec<Vec<u8>> = seen_in_image(&place.path("out")).into_keys().collect();
+    assert_eq!(names, [&b""[..], b"hello", b"sub", b"sub/sym"]);
+}
+
+#[test]
+fn replaced_output_inside_the_input_is_left_out() {
+    let place = Place::new();
+    let before = seen_on_disk(&place.path("in"));
+    for _ in 0..2 {
+        place.build("in/out", &["-f"]);
+        let mut image = seen_in_image(&place.path("in/out"));
+        // The directory itself changes when a file appears in it.
+        let (root, mut rest) = (image.remove(&b""[..]).unwrap(), before.keys().skip(1));
+        assert_eq!(root.mode, before[&b""[..]].mode);
+        assert!(image.keys().all(|name| rest.next() == Some(name)) && rest.next().is_none());
+    }
+}
+
+#[test]
+fn help_and_version_succeed() {
+    for (args, wanted, unwanted) in [
+        (&["--version"][..], "mkdwarfs 0.", "Usage"),
+        (&["-h"], "--compress-level", "--window-size"),
+        (
+            &["--help"],
+            "Usage: mkdwarfs -i DIR -o FILE|-",
+            "--window-size",
+        ),
+        (&["-H"], "--window-size", "--recompress"),
+        (&["--long-help"], "Compression levels:", "--recompress"),
+    ] {
+        let done = mkdwarfs().args(args).output().unwrap();
+        let text = String::from_utf8_lossy(&done.stdout);
+        assert_eq!(done.status.code(), Some(0), "{args:?}");
+        assert!(
+            text.contains(wanted) && !text.contains(unwanted),
+            "{args:?}: {text}"
+        );
+    }
+}
+
+#[test]
+fn wrong_command_lines_get_one_line() {
+    let place = Place::new();
+    let cases: &[(&[&str], &str)] = &[
+        (
+            &["-l10"],
+            "invalid compression level: 10 (must be between 0 and 9)",
+        ),
+        (&["-S", "9"], "block size must be between 10 and 30: 9"),
+        (&["-S", "31"], "block size must be between 10 and 30: 31"),
+        (
+            &["-W25"],
+            "failed to parse value '25' for option '--window-size': value 25 out of range [0..24]",
+        ),
+        (
+            &["-w", "-1"],
+            "failed to parse value '-1' for option '--window-step': value -1 out of range [0..8]",
+        ),
+        (
+            &["-B", "x"],
+            "failed to parse value 'x' for option '--max-lookback-blocks': not an integer",
+        ),
+        (
+            &["-N0"],
+            "failed to parse value '0' for option '--num-workers': value 0 out of range [1..1024]",
+        ),
+        (
+            &["-L", "5q"],
+            "failed to parse value '5q' for option '--memory-limit': unsupported size suffix: q",
+        ),
+        (
+            &["--max-similarity-size=x"],
+            "failed to parse value 'x' for option '--max-similarity-size': cannot parse size value: x",
+        ),
+        (
+            &["-C", "foo"],
+            "failed to parse value 'foo' for option '--compression': unknown compression: foo",
+        ),
+        (
+            &["--metadata-compression=foo"],
+            "failed to parse value 'foo' for option '--metadata-compression': unknown compression: foo",
+        ),
+        (
+            &["--schema-compression=foo"],
+            "failed to parse value 'foo' for option '--schema-compression': unknown compression: foo",
+        ),
+        (
+            &["--history-compression=foo"],
+            "failed to parse value 'foo' for option '--history-compression': unknown compression: foo",
+        ),
+        (&["--order=x"], "invalid inode order mode: x"),
+        (
+            &["--order=a::path"],
+            "cannot configure category-specific options without any categories",
+        ),
+        (&["--file-hash=x"], "unknown file hash function 'x'"),
+        (
+            &["--progress=x"],
+            "invalid progress mode 'x' (none, simple, ascii, unicode)",
+        ),
+        (&["--log-level=x"], "invalid logger level: x"),
+        (
+            &["--set-owner=no-such-user"],
+            "failed to parse value 'no-such-user' for option '--set-owner': unknown user",
+        ),
+        (
+            &["--set-owner=-1"],
+            "failed to parse value '-1' for option '--set-owner': unknown user",
+        ),
+        (
+            &["--set-group=4294967296"],
+            "failed to parse value '4294967296' for option '--set-group': group id out of range [0..4294967295]",
+        ),
+        (
+            &["--set-time=-5"],
+            "cannot parse time point: -5 (now, unix seconds, or YYYY-MM-DD[ HH:MM[:SS]])",
+        ),
+        (
+            &["--time-resolution=0"],
+            "the argument to '--time-resolution' must be nonzero",
+        ),
+        (
+            &["--time-resolution=3ms"],
+            "cannot handle resolution (3ms) that is not a whole divisor of one second",
+        ),
+        (
+            &["--time-resolution=1500ms"],
+            "cannot handle resolution (1.5s) that is larger than one second but not a whole number of seconds",
+        ),
+        (
+            &["-P", "x"],
+            "the argument ('x') to '--pack-metadata' is invalid",
+        ),
+        (
+            &["--header=/no/such/file"],
+            "cannot open header file: /no/such/file: no such file or directory",
+        ),
+        (
+            &["--order=explicit:file=/no/such/file"],
+            "failed to open explicit order file: /no/such/file: no such file or directory",
+        ),
+        (
+            &["--input-list=/no/such/file"],
+            "cannot read input list: /no/such/file: no such file or directory",
+        ),
+        (
+            &["--hollow", "--no-sparse-files"],
+            "cannot combine --hollow and --no-sparse-files",
+        ),
+        (
+            &["--no-progress", "--no-progress"],
+            "option '--no-progress' cannot be specified more than once",
+        ),
+        (
+            &["-l1"],
+            "option '--compress-level' cannot be specified more than once",
+        ),
+        (
+            &["--categorize"],
+            "option '--categorize' is not supported in this version",
+        ),
+        (
+            &["--recompress=none"],
+            "option '--recompress' is not supported in this version",
+        ),
+        (
+            &["-F", "- *.txt"],
+            "option '--filter' is not supported in this version",
+        ),
+        (
+            &["--chmod", "-x"],
+            "option '--chmod' is not supported in this version",
+        ),
+        (
+            &["--man"],
+            "option '--man' is not supported in this version",
+        ),
+        (&["--foo"], "unrecognised option '--foo'"),
+        (&["foo"], "unrecognized argument 'foo'"),
+        (
+            &["--no-hist"],
+            "option '--no-hist' is ambiguous and matches '--no-history', '--no-history-timestamps', '--no-history-command-line'",
+        ),
+        (&["--order"], "the argument for option '--order' is missing"),
+    ];
+    for (args, want) in cases {
+        let level: &[&str] = if args[0].starts_with("-l") && args[0] != "-l1" {
+            &[]
+        } else {
+            &["-l1"]
+        };
+        let done = mkdwarfs()
+            .arg("-i")
+            .arg(place.path("in"))
+            .arg("-o")
+            .arg(place.path("out"))
+            .args(level)
+            .args(*args)
+            .output()
+            .unwrap();
+        let text = stderr(&done);
+        let mut lines = text.lines();
+        assert_eq!(
+            lines.next(),
+            Some(format!("mkdwarfs: {want}").as_str()),
+            "{args:?}"
+        );
+        assert!(
+            lines.all(|line| line.starts_with("mkdwarfs: hint: ")),
+            "{args:?}: {text}"
+        );
+        assert_eq!(done.status.code(), Some(1), "{args:?}");
+        assert!(done.stdout.is_empty(), "{args:?}");
+    }
+    assert!(place.leftovers().is_empty());
+}
+
+#[test]
+fn missing_options_are_an_error() {
+    for (args, want) in [
+        (
+            &[][..],
+            "mkdwarfs: missing option '--input' or '--input-list'\n",
+        ),
+        (&["-i", "."], "mkdwarfs: missing option '--output'\n"),
+    ] {
+        let done = mkdwarfs().args(args).output().unwrap();
+        assert_eq!(done.status.code(), Some(1));
+        assert!(stderr(&done).starts_with(want), "{}", stderr(&done));
+        assert!(done.stdout.is_empty());
+    }
+}
+
+#[test]
+fn unusable_inputs_and_outputs() {
+    let place = Place::new();
+    let at = |name: &str| place.path(name).to_str().unwrap().to_owned();
+    fs::write(place.path("old"), b"precious").unwrap();
+    fs::create_dir(place.path("dir")).unwrap();
+    let before = place.leftovers();
+    let cases = [
+        (
+            at("none"),
+            at("out"),
+            format!(
+                "cannot read input: {}: no such file or directory",
+                at("none")
+            ),
+        ),
+        (
+            at("in/hello"),
+            at("out"),
+            format!("cannot read input: {}: not a directory", at("in/hello")),
+        ),
+        (
+            at("none"),
+            at("old"),
+            format!(
+                "cannot read input: {}: no such file or directory",
+                at("none")
+            ),
+        ),
+        (
+            at("in"),
+            at("old"),
+            format!(
+                "cannot write image: {}: file exists, use --force to overwrite",
+                at("old")
+            ),
+        ),
+        (
+            at("in"),
+            at("no/out"),
+            format!(
+                "cannot write image: {}: no such file or directory",
+                at("no/out")
+            ),
+        ),
+        (
+            at("in"),
+            at("old/out"),
+            format!("cannot write image: {}: not a directory", at("old/out")),
+        ),
+    ];
+    for (input, output, want) in cases {
+        let done = mkdwarfs()
+            .args(["-i", &input, "-o", &output, "-l1", "--log-level=error"])
+            .output()
+            .unwrap();
+        assert_eq!(stderr(&done), format!("mkdwarfs: {want}\n"));
+        assert_eq!(done.status.code(), Some(1));
+    }
+    let done = mkdwarfs()
+        .args([
+            "-i",
+            &at("in"),
+            "-fo",
+            &at("dir"),
+            "-l1",
+            "--log-level=error",
+        ])
+        .output()
+        .unwrap();
+    assert_eq!(
+        stderr(&done),
+        format!(
+            "mkdwarfs: cannot write image: {}: is a directory\n",
+            at("dir")
+        )
+    );
+    assert_eq!(place.leftovers(), before);
+    assert_eq!(fs::read(place.path("old")).unwrap(), b"precious");
+    place.build("old", &["-f"]);
+    assert_eq!(
+        seen_in_image(&place.path("old")),
+        seen_on_disk(&place.path("in"))
+    );
+}
+
+#[test]
+fn closed_pipe_is_an_error() {
+    let place = Place::new();
+    let mut child = mkdwarfs()
+        .arg("-i")
+        .arg(place.path("in"))
+        .args(["-o", "-", "-l0", "--log-level=error"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(child.stdout.take());
+    let done = child.wait_with_output().unwrap();
+    assert_eq!(done.status.code(), Some(1));
+    assert_eq!(
+        stderr(&done),
+        "mkdwarfs: cannot write image: standard output: broken pipe\n"
+    );
+}
+
+#[test]
+fn full_disk_keeps_the_old_file() {
+    let place = Place::new();
+    let mount = place.path("small");
+    fs::create_dir(&mount).unwrap();
+    let mounted = Command::new("mount")
+        .args(["-t", "tmpfs", "-o", "size=64k", "tmpfs"])
+        .arg(&mount)
+        .stderr(Stdio::null())
+        .status();
+    if !mounted.is_ok_and(|status| status.success()) {
+        eprintln!("SKIPPED: cannot mount a small tmpfs (needs root)");
+        return;
+    }
+    let mut results = Vec::new();
+    fs::write(mount.join("old"), b"precious").unwrap();
+    for (name, options) in [
+        ("out", &["-l0", "--log-level=error"][..]),
+        ("old", &["-l0", "-f", "--log-level=error"]),
+    ] {
+        let out = mount.join(name);
+        let done = mkdwarfs()
+            .arg("-i")
+            .arg(place.path("in"))
+            .arg("-o")
+            .arg(&out)
+            .args(options)
+            .output()
+            .unwrap();
+        results.push((
+            done,
+            format!(
+                "mkdwarfs: cannot write image: {}: no space left on device\n",
+                out.display()
+            ),
+        ));
+    }
+    let mut names: Vec<_> = fs::read_dir(&mount)
+        .unwrap()
+        .map(|e| e.unwrap().file_name())
+        .collect();
+    names.sort();
+    let old = fs::read(mount.join("old"));
+    let unmounted = Command::new("umount").arg(&mount).status().unwrap();
+    assert!(unmounted.success());
+    for (done, want) in results {
+        assert_eq!((done.status.code(), stderr(&done)), (Some(1), want));
+    }
+    assert_eq!(names, ["old"]);
+    assert_eq!(old.unwrap(), b"precious");
+}
+
+#[test]
+fn unreadable_file_is_counted() {
+    let place = Place::new();
+    let secret = place.path("in/secret");
+    fs::write(&secret, b"secret").unwrap();
+    fs::set_permissions(&secret, fs::Permissions::from_mode(0o000)).unwrap();
+    if fs::File::open(&secret).is_ok() {
+        eprintln!("SKIPPED: this user may read everything");
+        return;
+    }
+    let done = place.run("out", &[]);
+    assert_eq!(done.status.code(), Some(2), "{}", stderr(&done));
+    assert!(stderr(&done).contains("secret"), "{}", stderr(&done));
+    assert!(
+        stderr(&done).contains("filesystem created with 1 error ["),
+        "{}",
+        stderr(&done)
+    );
+    assert_eq!(
+        seen_in_image(&place.path("out"))[&b"secret"[..]].content,
+        b""
+    );
+}
+
+/// An input that takes a while: data that does not repeat, compressed hard.
+fn slow_input(place: &Place) {
+    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+    for i in 0..8 {
+        let data: Vec<u8> = (0..1_000_000)
+            .map(|_| {
+                state ^= state << 13;
+                state ^= state >> 7;
+                state ^= state << 17;
+                b'a' + (state % 20) as u8
+            })
+            .collect();
+        fs::write(place.path(&format!("in/slow{i}")), data).unwrap();
+    }
+}
+
+#[test]
+fn stopped_builds_leave_nothing() {
+    let place = Place::new();
+    slow_input(&place);
+    fs::write(place.path("old"), b"precious").unwrap();
+    for (signal, output, code) in [
+        ("INT", "out", Some(1)),
+        ("TERM", "old", Some(1)),
+        ("KILL", "out", None),
+        ("KILL", "old", None),
+    ] {
+        for delay in [0, 20, 150, 600] {
+            let mut child = mkdwarfs()
+                .arg("-i")
+                .arg(place.path("in"))
+                .arg("-fo")
+                .arg(place.path(output))
+                .args(["-C", "lzma:level=9:extreme", "-S16", "--log-level=error"])
+                .stderr(Stdio::piped())
+                .spawn()
+                .unwrap();
+            std::thread::sleep(Duration::from_millis(delay));
+            let sent = Command::new("kill")
+                .args(["-s", signal, &child.id().to_string()])
+                .status()
+                .unwrap();
+            assert!(sent.success());
+            let mut text = String::new();
+            child
+                .stderr
+                .take()
+                .unwrap()
+                .read_to_string(&mut text)
+                .unwrap();
+            let status = child.wait().unwrap();
+            assert!(!status.success(), "{signal} after {delay} ms came too late");
+            // Before the handler is in place the signal ends the process by itself.
+            if delay >= 150 {
+                assert_eq!(status.code(), code, "{signal} {delay}: {text}");
+                let want = if code.is_some() {
+                    "mkdwarfs: interrupted, no image was written\n"
+                } else {
+                    ""
+                };
+                assert_eq!(text, want, "{signal} {delay}");
+            }
+            assert_eq!(place.leftovers(), ["old"], "{signal} {delay}");
+            assert_eq!(fs::read(place.path("old")).unwrap(), b"precious");
+        }
+    }
+}
+
+#[test]
+fn simple_progress_goes_off_terminal() {
+    let place = Place::new();
+    for mode in ["simple", "unicode", "ascii"] {
+        let done = place.run("out", &["-f", "--log-level=error", "--progress", mode]);
+        let text = stderr(&done);
+        assert!(text.contains("==> 100% done, "), "{text}");
+        assert!(text.contains("compressed filesystem: "), "{text}");
+        assert!(!text.contains('\x1b'), "{text}");
+    }
+}
+
+#[test]
+fn universal_program_runs_mkdwarfs() {
+    let place = Place::new();
+    let universal = env!("CARGO_BIN_EXE_redwarfs");
+    let done = Command::new(universal)
+        .args(["--tool=mkdwarfs", "--version"])
+        .output()
+        .unwrap();
+    assert!(String::from_utf8_lossy(&done.stdout).starts_with("mkdwarfs "));
+    let link = place.path("mkdwarfs-1.0");
+    symlink(universal, &link).unwrap();
+    let done = Command::new(&link).arg("--version").output().unwrap();
+    assert!(String::from_utf8_lossy(&done.stdout).starts_with("mkdwarfs "));
+    assert_eq!(stderr(&done), "running mkdwarfs-1.0 as mkdwarfs\n");
+    let done = Command::new(universal).output().unwrap();
+    assert_eq!(done.status.code(), Some(0));
+    assert!(String::from_utf8_lossy(&done.stdout).contains("Tools:"));
+}
