@@ -97,7 +97,10 @@ impl Builder {
         let start = thread_cpu_ns();
         let limited = options.max_similarity_size.is_some();
         let sequence = order::order(&options.order, limited, &tree, &scanned.contents, source);
-        add(&counters.order_cpu_ns, thread_cpu_ns().saturating_sub(start));
+        add(
+            &counters.order_cpu_ns,
+            thread_cpu_ns().saturating_sub(start),
+        );
         if interrupted() {
             return Err(Error::Interrupted);
         }
@@ -139,10 +142,21 @@ impl Builder {
             return Err(Error::Interrupted);
         }
         let metadata_size = frozen.data.len() as u64;
-        emitter.section(SectionType::METADATA_V2_SCHEMA, &options.schema_compression, frozen.schema)?;
-        emitter.section(SectionType::METADATA_V2, &options.metadata_compression, frozen.data)?;
+        emitter.section(
+            SectionType::METADATA_V2_SCHEMA,
+            &options.schema_compression,
+            frozen.schema,
+        )?;
+        emitter.section(
+            SectionType::METADATA_V2,
+            &options.metadata_compression,
+            frozen.data,
+        )?;
         if let Some(history) = &options.history {
-            let payload = History { entries: vec![history_entry(history)] }.encode();
+            let payload = History {
+                entries: vec![history_entry(history)],
+            }
+            .encode();
             emitter.section(SectionType::HISTORY, &options.history_compression, payload)?;
         }
         if options.section_index {
@@ -211,7 +225,10 @@ struct Store<'a, S> {
 impl<S: BlockSink> Store<'_, S> {
     fn run(mut self, scanned: &mut Scanned, sequence: &[u32]) -> Result<(Stored, u32)> {
         let counters = self.reporter.counters();
-        let mut stored = Stored { chunks: Vec::new(), ranges: vec![(0, 0); scanned.contents.len()] };
+        let mut stored = Stored {
+            chunks: Vec::new(),
+            ranges: vec![(0, 0); scanned.contents.len()],
+        };
         for &content in sequence {
             self.content(scanned, content as usize, &mut stored)?;
             add(&counters.fragments_written, 1);
@@ -224,9 +241,17 @@ impl<S: BlockSink> Store<'_, S> {
 
     /// Stores one content, from the first of its files that is still what it was when it was
     /// hashed. Files that are not any more become contents of their own.
-    fn content(&mut self, scanned: &mut Scanned, content: usize, stored: &mut Stored) -> Result<()> {
+    fn content(
+        &mut self,
+        scanned: &mut Scanned,
+        content: usize,
+        stored: &mut Stored,
+    ) -> Result<()> {
         let counters = self.reporter.counters();
-        let (size, failed) = (scanned.contents[content].size, scanned.contents[content].failed);
+        let (size, failed) = (
+            scanned.contents[content].size,
+            scanned.contents[content].failed,
+        );
         if failed || size == 0 {
             return Ok(());
         }
@@ -243,12 +268,19 @@ impl<S: BlockSink> Store<'_, S> {
                 self.segmenter.data(&bytes)?;
                 self.segmenter.end_extent()?;
                 self.keep(content, stored);
-                add(&counters.saved_by_segmentation, self.segmenter.saved() - saved);
+                add(
+                    &counters.saved_by_segmentation,
+                    self.segmenter.saved() - saved,
+                );
                 return Ok(());
             }
             let path = self.tree.file_path(file);
             counters.set_current(&path);
-            let mut hasher = self.options.file_hash.filter(|_| shared).map(FileHash::hasher);
+            let mut hasher = self
+                .options
+                .file_hash
+                .filter(|_| shared)
+                .map(FileHash::hasher);
             let segmenter = &mut self.segmenter;
             let read = scan::read_file(
                 self.tree,
@@ -275,15 +307,23 @@ impl<S: BlockSink> Store<'_, S> {
                     }
                 },
             );
-            add(&counters.saved_by_segmentation, self.segmenter.saved() - saved);
+            add(
+                &counters.saved_by_segmentation,
+                self.segmenter.saved() - saved,
+            );
             let last = at + 1 == files.len();
             match read {
                 Err(ReadError::Fatal(error)) => return Err(error),
                 Err(ReadError::Input(error)) => {
                     self.segmenter.discard();
                     // Its content was read once; another file with it stands in.
-                    let what = if last { "storing it empty" } else { "using an equal file" };
-                    self.reporter.problem(&path, &format!("cannot read file, {what}: {error}"));
+                    let what = if last {
+                        "storing it empty"
+                    } else {
+                        "using an equal file"
+                    };
+                    self.reporter
+                        .problem(&path, &format!("cannot read file, {what}: {error}"));
                 }
                 Ok(outcome) => {
                     let as_hashed = match (hasher, &scanned.contents[content].digest) {
@@ -291,9 +331,11 @@ impl<S: BlockSink> Store<'_, S> {
                         _ => true,
                     };
                     if outcome.changed {
-                        self.reporter.problem(&path, "file has changed while the image was built");
+                        self.reporter
+                            .problem(&path, "file has changed while the image was built");
                     } else if !as_hashed {
-                        self.reporter.problem(&path, "file content has changed while the image was built");
+                        self.reporter
+                            .problem(&path, "file content has changed while the image was built");
                     }
                     if as_hashed {
                         self.keep(content, stored);

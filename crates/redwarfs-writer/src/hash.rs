@@ -210,6 +210,9 @@ mod tests {
     fn xxh3_digests_are_the_reversed_canonical_form() {
         let mut hasher = FileHash::Xxh3_64.hasher();
         hasher.update(b"");
-        assert_eq!(hasher.finish().bytes[..8], 0x2d06_8005_38d3_94c2u64.to_le_bytes());
+        assert_eq!(
+            hasher.finish().bytes[..8],
+            0x2d06_8005_38d3_94c2u64.to_le_bytes()
+        );
     }
 }

@@ -25,7 +25,9 @@ pub(crate) mod tree;
 pub use builder::{BuildSummary, Builder};
 pub use error::{Error, Result};
 pub use hash::{FileHash, UnknownFileHash};
-pub use options::{BuildOptions, HistoryOptions, ModeTransform, Order, TimeResolution, TimeResolutionError};
+pub use options::{
+    BuildOptions, HistoryOptions, ModeTransform, Order, TimeResolution, TimeResolutionError,
+};
 pub use progress::{Counters, Level, Phase, Progress, SilentProgress};
 pub use source::directory::{DirectorySource, EntryFilter, ListReport};
 pub use source::memory::{MemoryNode, MemoryTree, Piece};

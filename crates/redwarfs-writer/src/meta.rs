@@ -34,7 +34,10 @@ struct Table {
 
 impl Table {
     fn new() -> Self {
-        Self { values: Vec::new(), index: HashMap::new() }
+        Self {
+            values: Vec::new(),
+            index: HashMap::new(),
+        }
     }
 
     fn index(&mut self, value: u32) -> u32 {
@@ -71,8 +74,13 @@ pub(crate) fn build(
     inodes(options, tree, &numbering, &mut metadata, &mut fs_options);
     metadata.options = Some(fs_options);
     symlinks(tree, &numbering, &mut metadata);
-    metadata.devices =
-        Some(numbering.devices.iter().map(|&i| tree.rdevs[tree.details[i as usize] as usize]).collect());
+    metadata.devices = Some(
+        numbering
+            .devices
+            .iter()
+            .map(|&i| tree.rdevs[tree.details[i as usize] as usize])
+            .collect(),
+    );
     files(tree, contents, stored, &numbering, blocks, &mut metadata)?;
     metadata.pack(&options.packing);
     Ok(metadata)
@@ -116,13 +124,18 @@ impl Numbering {
         unique.sort_by(|&a, &b| {
             let (x, y) = (content(a), content(b));
             match (&x.digest, &y.digest) {
-                (None, None) => {
-                    (x.size, x.prefix).cmp(&(y.size, y.prefix)).then_with(|| a.cmp(&b))
-                }
+                (None, None) => (x.size, x.prefix)
+                    .cmp(&(y.size, y.prefix))
+                    .then_with(|| a.cmp(&b)),
                 (x, y) => x.cmp(y).then_with(|| a.cmp(&b)),
             }
         });
-        shared.sort_by(|&a, &b| content(a).digest.cmp(&content(b).digest).then_with(|| a.cmp(&b)));
+        shared.sort_by(|&a, &b| {
+            content(a)
+                .digest
+                .cmp(&content(b).digest)
+                .then_with(|| a.cmp(&b))
+        });
         let mut files: Vec<u32> = unique.iter().map(|&i| content(i).first_file()).collect();
         for &i in &shared {
             let start = files.len();
@@ -145,7 +158,16 @@ impl Numbering {
         for (number, &inode) in (0u32..).zip(&all) {
             of[inode as usize] = number;
         }
-        Self { of, symlinks, devices, contents: unique, unique: count, files, all, walk }
+        Self {
+            of,
+            symlinks,
+            devices,
+            contents: unique,
+            unique: count,
+            files,
+            all,
+            walk,
+        }
     }
 }
 
@@ -155,7 +177,9 @@ fn entries(tree: &Tree, numbering: &Numbering, metadata: &mut Metadata) {
     for &name in tree.name_ids.iter().skip(1) {
         used[name as usize] = true;
     }
-    let mut names: Vec<u32> = (0..tree.names.len() as u32).filter(|&n| used[n as usize]).collect();
+    let mut names: Vec<u32> = (0..tree.names.len() as u32)
+        .filter(|&n| used[n as usize])
+        .collect();
     names.sort_by(|&a, &b| tree.names.get(a).cmp(tree.names.get(b)));
     let mut rank = used.iter().map(|_| 0u32).collect::<Vec<_>>();
     for (at, &name) in (0u32..).zip(&names) {
@@ -165,7 +189,11 @@ fn entries(tree: &Tree, numbering: &Numbering, metadata: &mut Metadata) {
     metadata.dir_entries = Some(
         (0..tree.inodes.len())
             .map(|entry| DirEntry {
-                name_index: if entry == 0 { 0 } else { rank[tree.name_ids[entry] as usize] },
+                name_index: if entry == 0 {
+                    0
+                } else {
+                    rank[tree.name_ids[entry] as usize]
+                },
                 inode_num: numbering.of[tree.inodes[entry] as usize],
             })
             .collect(),
@@ -261,17 +289,27 @@ fn inodes(
 }
 
 fn symlinks(tree: &Tree, numbering: &Numbering, metadata: &mut Metadata) {
-    let mut used: Vec<u32> =
-        numbering.symlinks.iter().map(|&inode| tree.details[inode as usize]).collect();
+    let mut used: Vec<u32> = numbering
+        .symlinks
+        .iter()
+        .map(|&inode| tree.details[inode as usize])
+        .collect();
     used.sort_by(|&a, &b| tree.targets.get(a).cmp(tree.targets.get(b)));
     used.dedup();
     let rank: HashMap<u32, u32> = used.iter().copied().zip(0u32..).collect();
     metadata.symlink_table = numbering
         .symlinks
         .iter()
-        .map(|&inode| rank.get(&tree.details[inode as usize]).copied().unwrap_or(0))
+        .map(|&inode| {
+            rank.get(&tree.details[inode as usize])
+                .copied()
+                .unwrap_or(0)
+        })
         .collect();
-    metadata.symlinks = used.iter().map(|&target| tree.targets.get(target).to_vec()).collect();
+    metadata.symlinks = used
+        .iter()
+        .map(|&target| tree.targets.get(target).to_vec())
+        .collect();
 }
 
 /// Chunks, contents, sizes and totals.
@@ -285,15 +323,25 @@ fn files(
 ) -> Result<()> {
     let mut totals = Totals::default();
     for &inode in &numbering.symlinks {
-        totals.add(tree.targets.get(tree.details[inode as usize]).len() as u64, 0);
+        totals.add(
+            tree.targets.get(tree.details[inode as usize]).len() as u64,
+            0,
+        );
     }
     let mut holes = Holes::new(stored, metadata.block_size, blocks);
-    let mut cache = InodeSizeCache { min_chunk_count: MIN_CACHED_CHUNKS, ..InodeSizeCache::default() };
+    let mut cache = InodeSizeCache {
+        min_chunk_count: MIN_CACHED_CHUNKS,
+        ..InodeSizeCache::default()
+    };
     metadata.chunks.reserve_exact(stored.chunks.len());
-    metadata.chunk_table.reserve_exact(numbering.contents.len() + 1);
+    metadata
+        .chunk_table
+        .reserve_exact(numbering.contents.len() + 1);
     let mut shared = Vec::new();
     for (k, &i) in (0u32..).zip(&numbering.contents) {
-        metadata.chunk_table.push(chunk_number(metadata.chunks.len())?);
+        metadata
+            .chunk_table
+            .push(chunk_number(metadata.chunks.len())?);
         let (first, count) = stored.ranges.get(i as usize).copied().unwrap_or((0, 0));
         let (mut size, mut hole) = (0u64, 0u64);
         for chunk in stored.chunks.get(first..first + count).unwrap_or_default() {
@@ -317,7 +365,9 @@ fn files(
             shared.extend(std::iter::repeat_n(s as u32, files.len()));
         }
     }
-    metadata.chunk_table.push(chunk_number(metadata.chunks.len())?);
+    metadata
+        .chunk_table
+        .push(chunk_number(metadata.chunks.len())?);
     metadata.shared_files_table = Some(shared);
     metadata.total_fs_size = totals.size;
     metadata.total_allocated_fs_size = (totals.holes > 0).then_some(totals.size - totals.holes);
@@ -334,7 +384,8 @@ fn files(
 }
 
 fn chunk_number(n: usize) -> Result<u32> {
-    u32::try_from(n).map_err(|_| Error::Limit("too many chunks; use a larger window or block size".into()))
+    u32::try_from(n)
+        .map_err(|_| Error::Limit("too many chunks; use a larger window or block size".into()))
 }
 
 #[derive(Default)]
@@ -385,24 +436,37 @@ impl Holes {
 
     fn store(&mut self, chunk: &Chunk) -> Result<StoredChunk> {
         let Some(size) = chunk.hole_size() else {
-            return Ok(StoredChunk { block: chunk.block, offset: chunk.offset, size: chunk.size });
+            return Ok(StoredChunk {
+                block: chunk.block,
+                offset: chunk.offset,
+                size: chunk.size,
+            });
         };
         self.any = true;
         let count = size >> self.block_bits;
         if size <= self.limit && count <= u64::from(u32::MAX) {
             let offset = size & ((1 << self.block_bits) - 1);
-            return Ok(StoredChunk { block: self.block, offset: offset as u32, size: count as u32 });
+            return Ok(StoredChunk {
+                block: self.block,
+                offset: offset as u32,
+                size: count as u32,
+            });
         }
         let next = self.large.len();
         let index = match self.known.get(&size) {
             Some(&index) => index,
             None => {
-                let index = u32::try_from(next).map_err(|_| Error::Limit("too many large holes".into()))?;
+                let index =
+                    u32::try_from(next).map_err(|_| Error::Limit("too many large holes".into()))?;
                 self.known.insert(size, index);
                 self.large.push(size);
                 index
             }
         };
-        Ok(StoredChunk { block: self.block, offset: LARGE_HOLE, size: index })
+        Ok(StoredChunk {
+            block: self.block,
+            offset: LARGE_HOLE,
+            size: index,
+        })
     }
 }

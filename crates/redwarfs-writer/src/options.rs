@@ -41,7 +41,9 @@ pub enum TimeResolutionError {
     #[error("the time resolution must be nonzero")]
     Zero,
     /// Above one second and not a whole number of seconds, or too many of them.
-    #[error("cannot handle a resolution that is larger than one second but not a whole number of seconds")]
+    #[error(
+        "cannot handle a resolution that is larger than one second but not a whole number of seconds"
+    )]
     NotWhole,
     /// Below one second and not a divisor of it.
     #[error("cannot handle a resolution that is not a whole divisor of one second")]
@@ -50,7 +52,9 @@ pub enum TimeResolutionError {
 
 impl TimeResolution {
     /// One second, the default.
-    pub const SECOND: TimeResolution = TimeResolution { nanos: 1_000_000_000 };
+    pub const SECOND: TimeResolution = TimeResolution {
+        nanos: 1_000_000_000,
+    };
     /// One nanosecond, the finest.
     pub const NANOSECOND: TimeResolution = TimeResolution { nanos: 1 };
 
@@ -83,7 +87,9 @@ impl TimeResolution {
 
     /// Seconds per unit, at least 1.
     pub(crate) fn seconds(self) -> u32 {
-        u32::try_from(self.nanos / 1_000_000_000).unwrap_or(u32::MAX).max(1)
+        u32::try_from(self.nanos / 1_000_000_000)
+            .unwrap_or(u32::MAX)
+            .max(1)
     }
 
     /// Nanoseconds per sub-second unit, or `None` for one second and above.

@@ -17,7 +17,11 @@ pub(crate) struct Similarity {
 
 impl Similarity {
     pub(crate) fn new() -> Self {
-        Self { counts: [0; 256], last: 0, seen: 0 }
+        Self {
+            counts: [0; 256],
+            last: 0,
+            seen: 0,
+        }
     }
 
     pub(crate) fn update(&mut self, data: &[u8]) {
@@ -45,7 +49,11 @@ impl Similarity {
         let mut best = [(0u64, 0u32); 4];
         let mut filled = 0usize;
         for (bucket, &count) in (0u32..).zip(&self.counts) {
-            let place = best.iter().take(filled).position(|b| count > b.0).unwrap_or(filled);
+            let place = best
+                .iter()
+                .take(filled)
+                .position(|b| count > b.0)
+                .unwrap_or(filled);
             if place < 4 {
                 filled = (filled + 1).min(4);
                 if let Some(tail) = best.get_mut(place..filled) {
@@ -56,7 +64,8 @@ impl Similarity {
                 }
             }
         }
-        best.iter().fold(0, |digest, (_, bucket)| (digest << 8) | bucket)
+        best.iter()
+            .fold(0, |digest, (_, bucket)| (digest << 8) | bucket)
     }
 }
 
@@ -136,22 +145,36 @@ pub(crate) fn order(
     let entry = |i: u32| tree.files[content(i).first_file() as usize].entry;
     match order {
         Order::None => {
-            sequence.sort_by_cached_key(|&i| source.list_position(&tree.path(entry(i))).unwrap_or(u64::MAX));
+            sequence.sort_by_cached_key(|&i| {
+                source
+                    .list_position(&tree.path(entry(i)))
+                    .unwrap_or(u64::MAX)
+            });
         }
         Order::Path => sequence.sort_by(|&a, &b| forward_path(tree, entry(a), entry(b))),
         Order::RevPath => sequence.sort_by(|&a, &b| reverse_path(tree, entry(a), entry(b))),
         Order::Similarity => sequence.sort_by(|&a, &b| {
             let (x, y) = (content(a), content(b));
             // Without a limit nothing lacks a digest but what could not be read.
-            let digest = |c: &Content| if limited { c.similarity } else { Some(c.similarity.unwrap_or(0)) };
+            let digest = |c: &Content| {
+                if limited {
+                    c.similarity
+                } else {
+                    Some(c.similarity.unwrap_or(0))
+                }
+            };
             digest(x)
                 .cmp(&digest(y))
                 .then_with(|| y.size.cmp(&x.size))
                 .then_with(|| reverse_path(tree, entry(a), entry(b)))
         }),
         Order::Explicit(list) => {
-            let positions: HashMap<&[u8], usize> =
-                list.iter().enumerate().rev().map(|(i, path)| (path.as_slice(), i)).collect();
+            let positions: HashMap<&[u8], usize> = list
+                .iter()
+                .enumerate()
+                .rev()
+                .map(|(i, path)| (path.as_slice(), i))
+                .collect();
             sequence.sort_by_cached_key(|&i| {
                 // Any name of the content counts.
                 content(i)

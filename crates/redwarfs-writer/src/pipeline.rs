@@ -46,7 +46,13 @@ impl Payload {
 
 impl<'a> Emitter<'a> {
     pub(crate) fn new(out: &'a mut dyn Write, counters: &'a Counters) -> Self {
-        Self { out, counters, sections: Vec::new(), offset: 0, written: 0 }
+        Self {
+            out,
+            counters,
+            sections: Vec::new(),
+            offset: 0,
+            written: 0,
+        }
     }
 
     fn write(&mut self, bytes: &[u8]) -> Result<()> {
@@ -78,7 +84,12 @@ impl<'a> Emitter<'a> {
     }
 
     /// Compresses and writes a section.
-    pub(crate) fn section(&mut self, ty: SectionType, codec: &CodecSpec, raw: Vec<u8>) -> Result<()> {
+    pub(crate) fn section(
+        &mut self,
+        ty: SectionType,
+        codec: &CodecSpec,
+        raw: Vec<u8>,
+    ) -> Result<()> {
         let compressed = codec.compressor().compress(&raw)?;
         let payload = compressed.data.unwrap_or(raw);
         let header = SectionHeader::seal(self.number(), ty, compressed.id, &payload);
@@ -92,8 +103,12 @@ impl<'a> Emitter<'a> {
         let payload = encode_section_index(&entries);
         entries.pop();
         self.sections = entries;
-        let header =
-            SectionHeader::seal(self.number(), SectionType::SECTION_INDEX, CompressionId::NONE, &payload);
+        let header = SectionHeader::seal(
+            self.number(),
+            SectionType::SECTION_INDEX,
+            CompressionId::NONE,
+            &payload,
+        );
         self.sealed(&header, &payload)
     }
 
@@ -116,7 +131,9 @@ impl BlockSink for BlockQueue<'_> {
         add(&self.counters.block_bytes, data.len() as u64);
         // Both fail only when the other side has given up; the reason is known there.
         self.tokens.send(()).map_err(|_| Error::Interrupted)?;
-        self.jobs.send((number, data)).map_err(|_| Error::Interrupted)
+        self.jobs
+            .send((number, data))
+            .map_err(|_| Error::Interrupted)
     }
 }
 
@@ -145,7 +162,9 @@ fn blocks_in_flight(options: &BuildOptions, progress: &dyn Progress) -> usize {
         );
     }
     // More than a few blocks per worker only cost memory.
-    usize::try_from(limit / block).unwrap_or(usize::MAX).clamp(1, options.workers.saturating_mul(64))
+    usize::try_from(limit / block)
+        .unwrap_or(usize::MAX)
+        .clamp(1, options.workers.saturating_mul(64))
 }
 
 fn physical_memory() -> u64 {
@@ -168,18 +187,27 @@ pub(crate) fn blocks<T: Send>(
     // Set when the output fails: work that is queued is of no use any more.
     let abort = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        let queue = BlockQueue { tokens: token_in, jobs: job_in, counters };
+        let queue = BlockQueue {
+            tokens: token_in,
+            jobs: job_in,
+            counters,
+        };
         let producer = scope.spawn(move || {
             let start = thread_cpu_ns();
             let result = produce(queue);
-            add(&counters.segment_cpu_ns, thread_cpu_ns().saturating_sub(start));
+            add(
+                &counters.segment_cpu_ns,
+                thread_cpu_ns().saturating_sub(start),
+            );
             result
         });
         for _ in 0..options.workers {
             let (jobs, done, abort) = (job_out.clone(), done_in.clone(), &abort);
-            scope.spawn(move || compress(options, &jobs, &done, counters, &|| {
-                abort.load(Ordering::Relaxed) || stop.load(Ordering::Relaxed)
-            }));
+            scope.spawn(move || {
+                compress(options, &jobs, &done, counters, &|| {
+                    abort.load(Ordering::Relaxed) || stop.load(Ordering::Relaxed)
+                })
+            });
         }
         drop((job_out, done_in));
         let result = write_in_order(emitter, &done_out, token_out, counters);
@@ -216,13 +244,21 @@ fn compress(
             return;
         }
         let start = thread_cpu_ns();
-        let result = compressor.compress(&raw).map_err(Error::from).map(|compressed| {
-            let payload = compressed.data.map_or(Payload::Raw(raw), Payload::Compressed);
-            let header =
-                SectionHeader::seal(number, SectionType::BLOCK, compressed.id, payload.bytes());
-            (header, payload)
-        });
-        add(&counters.compress_cpu_ns, thread_cpu_ns().saturating_sub(start));
+        let result = compressor
+            .compress(&raw)
+            .map_err(Error::from)
+            .map(|compressed| {
+                let payload = compressed
+                    .data
+                    .map_or(Payload::Raw(raw), Payload::Compressed);
+                let header =
+                    SectionHeader::seal(number, SectionType::BLOCK, compressed.id, payload.bytes());
+                (header, payload)
+            });
+        add(
+            &counters.compress_cpu_ns,
+            thread_cpu_ns().saturating_sub(start),
+        );
         if done.send((number, result)).is_err() {
             return;
         }

@@ -100,15 +100,26 @@ pub(crate) fn read_file(
     let path = tree.file_path(file);
     let content = reporter.source.open(&path).map_err(ReadError::Input)?;
     let before = content.stamp().map_err(ReadError::Input)?;
-    let announced = Stamp { size: listed.size, mtime: tree.mtimes[listed.inode as usize] };
-    let mut outcome = Outcome { changed: before != announced, ..Outcome::default() };
+    let announced = Stamp {
+        size: listed.size,
+        mtime: tree.mtimes[listed.inode as usize],
+    };
+    let mut outcome = Outcome {
+        changed: before != announced,
+        ..Outcome::default()
+    };
     let holes = options.sparse && listed.allocated < listed.size;
     let end = before.size;
     'extents: while outcome.size < end {
         let extent = if holes {
-            content.next_data(outcome.size, end).map_err(ReadError::Input)?
+            content
+                .next_data(outcome.size, end)
+                .map_err(ReadError::Input)?
         } else {
-            Some(source::DataExtent { offset: outcome.size, size: end - outcome.size })
+            Some(source::DataExtent {
+                offset: outcome.size,
+                size: end - outcome.size,
+            })
         };
         let data_start = extent.map_or(end, |e| e.offset.clamp(outcome.size, end));
         if data_start > outcome.size {
@@ -131,7 +142,10 @@ pub(crate) fn read_file(
                 buffer.resize(wanted, 0);
             }
             let space = buffer.get_mut(..wanted).unwrap_or_default();
-            let got = content.read_at(outcome.size, space).map_err(ReadError::Input)?.min(wanted);
+            let got = content
+                .read_at(outcome.size, space)
+                .map_err(ReadError::Input)?
+                .min(wanted);
             if got == 0 {
                 outcome.changed = true;
                 part(Part::EndOfExtent)?;
@@ -166,8 +180,14 @@ fn parallel<T: Send>(
             let mut done = Vec::new();
             loop {
                 let start = next.fetch_add(BATCH, Ordering::Relaxed);
-                let Some(rest) = jobs.get(start..).filter(|rest| !rest.is_empty()) else { break };
-                let batch = rest.iter().take(BATCH).map(|&job| work(&mut buffer, job)).collect();
+                let Some(rest) = jobs.get(start..).filter(|rest| !rest.is_empty()) else {
+                    break;
+                };
+                let batch = rest
+                    .iter()
+                    .take(BATCH)
+                    .map(|&job| work(&mut buffer, job))
+                    .collect();
                 done.push((start, batch));
             }
             done
@@ -208,7 +228,13 @@ pub(crate) fn scan(
     reporter: Reporter<'_>,
     stop: &AtomicBool,
 ) -> Result<Scanned> {
-    let scanner = Scanner { options, tree, reporter, stop, budget: AtomicU64::new(SMALL_TOTAL) };
+    let scanner = Scanner {
+        options,
+        tree,
+        reporter,
+        stop,
+        budget: AtomicU64::new(SMALL_TOTAL),
+    };
     let mut scanned = scanner.contents()?;
     if options.order == Order::Similarity && !options.hollow {
         scanner.similarity(&mut scanned)?;
@@ -271,7 +297,10 @@ impl Scanner<'_> {
                 }
                 Some(Hashed::Failed(error)) => {
                     let path = self.tree.file_path(file);
-                    self.reporter.problem(&path, &format!("cannot read file, storing it empty: {error}"));
+                    self.reporter.problem(
+                        &path,
+                        &format!("cannot read file, storing it empty: {error}"),
+                    );
                     content.failed = true;
                 }
                 Some(Hashed::Fatal(error)) => return Err(error),
@@ -280,8 +309,12 @@ impl Scanner<'_> {
             }
             contents.push(content);
         }
-        let kept: u64 = cache.values().map(|bytes: &Box<[u8]>| bytes.len() as u64).sum();
-        self.budget.store(SMALL_TOTAL.saturating_sub(kept), Ordering::Relaxed);
+        let kept: u64 = cache
+            .values()
+            .map(|bytes: &Box<[u8]>| bytes.len() as u64)
+            .sum();
+        self.budget
+            .store(SMALL_TOTAL.saturating_sub(kept), Ordering::Relaxed);
         Ok(Scanned { contents, cache })
     }
 
@@ -304,14 +337,19 @@ impl Scanner<'_> {
             }
         }
         large.sort_unstable();
-        let hashes = parallel(self.options.workers, &large, |buffer, file| self.prefix(file, buffer));
+        let hashes = parallel(self.options.workers, &large, |buffer, file| {
+            self.prefix(file, buffer)
+        });
         if self.stop.load(Ordering::Relaxed) {
             return Err(Error::Interrupted);
         }
         prefixes.extend(large.iter().copied().zip(hashes));
         let key = |file: u32| (self.size(file), prefixes.get(&file).copied().unwrap_or(0));
         large.sort_by_key(|&file| key(file));
-        for class in large.chunk_by(|&a, &b| key(a) == key(b)).filter(|class| class.len() > 1) {
+        for class in large
+            .chunk_by(|&a, &b| key(a) == key(b))
+            .filter(|class| class.len() > 1)
+        {
             jobs.extend_from_slice(class);
         }
         // In order of discovery, which is near the order on disk.
@@ -324,10 +362,15 @@ impl Scanner<'_> {
         if self.stop.load(Ordering::Relaxed) {
             return 0;
         }
-        let Ok(content) = self.reporter.source.open(&self.tree.file_path(file)) else { return 0 };
+        let Ok(content) = self.reporter.source.open(&self.tree.file_path(file)) else {
+            return 0;
+        };
         buffer.resize(PREFIX.max(buffer.len()), 0);
         let mut filled = 0;
-        while let Some(space) = buffer.get_mut(filled..PREFIX).filter(|space| !space.is_empty()) {
+        while let Some(space) = buffer
+            .get_mut(filled..PREFIX)
+            .filter(|space| !space.is_empty())
+        {
             match content.read_at(filled as u64, space) {
                 Ok(0) | Err(_) => break,
                 Ok(n) => filled += n,
@@ -341,7 +384,9 @@ impl Scanner<'_> {
         size <= SMALL_FILE
             && self
                 .budget
-                .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(size))
+                .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| {
+                    left.checked_sub(size)
+                })
                 .is_ok()
     }
 
@@ -352,7 +397,9 @@ impl Scanner<'_> {
         if size == 0 {
             return Hashed::Digest(hasher.finish(), None);
         }
-        let mut kept = self.may_keep(size).then(|| Vec::with_capacity(size as usize));
+        let mut kept = self
+            .may_keep(size)
+            .then(|| Vec::with_capacity(size as usize));
         let outcome = read_file(
             self.tree,
             file,
@@ -410,7 +457,9 @@ impl Scanner<'_> {
                 return Ok((Some(similarity.finish()), None));
             }
             let size = self.size(file);
-            let mut kept = self.may_keep(size).then(|| Vec::with_capacity(size as usize));
+            let mut kept = self
+                .may_keep(size)
+                .then(|| Vec::with_capacity(size as usize));
             let outcome = read_file(
                 self.tree,
                 file,
@@ -433,7 +482,9 @@ impl Scanner<'_> {
             match outcome {
                 Ok(outcome) => {
                     add(&counters.similarity_files, 1);
-                    let kept = kept.filter(|_| !outcome.sparse && !outcome.changed).map(Vec::into_boxed_slice);
+                    let kept = kept
+                        .filter(|_| !outcome.sparse && !outcome.changed)
+                        .map(Vec::into_boxed_slice);
                     Ok((Some(similarity.finish()), kept))
                 }
                 // Segmenting fails as well and reports it.

@@ -34,7 +34,11 @@ pub(crate) struct Chunk {
 
 impl Chunk {
     fn hole(size: u64) -> Self {
-        Self { block: HOLE, offset: size as u32, size: (size >> 32) as u32 }
+        Self {
+            block: HOLE,
+            offset: size as u32,
+            size: (size >> 32) as u32,
+        }
     }
 
     /// Length of a hole.
@@ -124,11 +128,17 @@ impl<S: BlockSink> Segmenter<S> {
     pub(crate) fn new(options: SegmentOptions, sink: S) -> Self {
         let window = 1usize << options.window_bits;
         let step = (window >> options.window_step).max(1);
-        let matching = options.window_bits > 0 && options.lookback > 0 && window <= options.block_size;
+        let matching =
+            options.window_bits > 0 && options.lookback > 0 && window <= options.block_size;
         // 32 bits for every window that can be indexed: a random position passes the filter
         // once in 32 times at worst, and the filter of the presets stays in the second cache.
-        let windows = (options.block_size / step).saturating_mul(options.lookback).max(64);
-        let filter_bits = (windows.saturating_mul(32)).next_power_of_two().trailing_zeros().clamp(12, 26);
+        let windows = (options.block_size / step)
+            .saturating_mul(options.lookback)
+            .max(64);
+        let filter_bits = (windows.saturating_mul(32))
+            .next_power_of_two()
+            .trailing_zeros()
+            .clamp(12, 26);
         Self {
             sink,
             block_size: options.block_size,
@@ -143,7 +153,11 @@ impl<S: BlockSink> Segmenter<S> {
                 index: WindowIndex::new(window, step),
             },
             recent: VecDeque::new(),
-            filter: if matching { vec![0; 1 << (filter_bits - 6)] } else { Vec::new() },
+            filter: if matching {
+                vec![0; 1 << (filter_bits - 6)]
+            } else {
+                Vec::new()
+            },
             filter_shift: 32 - filter_bits,
             chunks: Vec::new(),
             open: false,
@@ -245,7 +259,9 @@ impl<S: BlockSink> Segmenter<S> {
                     let position = state.written + window;
                     state.sums = Sums::of(&buffer[state.written..position]);
                     state.position = Some(position);
-                    if self.passes(tag(state.sums)) && self.try_match(buffer, state, position, last)? {
+                    if self.passes(tag(state.sums))
+                        && self.try_match(buffer, state, position, last)?
+                    {
                         continue;
                     }
                     position
@@ -292,7 +308,9 @@ impl<S: BlockSink> Segmenter<S> {
     /// Appends what no match ending after `position` can reach backwards to.
     fn flush(&mut self, buffer: &[u8], state: &mut Scan, position: usize) -> Result<()> {
         let keep = self.window + self.step;
-        let Some(limit) = position.checked_sub(keep) else { return Ok(()) };
+        let Some(limit) = position.checked_sub(keep) else {
+            return Ok(());
+        };
         // Portions of at least a step keep the cost per byte low.
         if limit < state.written + self.step.min(4096) {
             return Ok(());
@@ -314,11 +332,21 @@ impl<S: BlockSink> Segmenter<S> {
         if number == self.number {
             return Some(&self.current);
         }
-        self.recent.iter().rev().find(|(n, _)| *n == number).map(|(_, block)| block)
+        self.recent
+            .iter()
+            .rev()
+            .find(|(n, _)| *n == number)
+            .map(|(_, block)| block)
     }
 
     /// Looks for the longest match of the window that ends at `position` and represents it.
-    fn try_match(&mut self, buffer: &[u8], state: &mut Scan, position: usize, last: bool) -> Result<bool> {
+    fn try_match(
+        &mut self,
+        buffer: &[u8],
+        state: &mut Scan,
+        position: usize,
+        last: bool,
+    ) -> Result<bool> {
         let wanted = tag(state.sums);
         let start = position - self.window;
         let needle = &buffer[start..position];
@@ -329,7 +357,9 @@ impl<S: BlockSink> Segmenter<S> {
             let data = block.data.as_slice();
             for end in block.index.candidates(wanted) {
                 let end = end as usize;
-                let Some(offset) = end.checked_sub(self.window) else { continue };
+                let Some(offset) = end.checked_sub(self.window) else {
+                    continue;
+                };
                 if data.get(offset..end) != Some(needle) {
                     continue;
                 }
@@ -344,19 +374,26 @@ impl<S: BlockSink> Segmenter<S> {
                 // Blocks come newest first: on ties the higher block stays.
                 let better = best.as_ref().is_none_or(|b| {
                     found.size > b.size
-                        || (found.size == b.size && found.number == b.number && found.offset > b.offset)
+                        || (found.size == b.size
+                            && found.number == b.number
+                            && found.offset > b.offset)
                 });
                 if better {
                     best = Some(found);
                 }
             }
         }
-        let Some(mut found) = best else { return Ok(false) };
+        let Some(mut found) = best else {
+            return Ok(false);
+        };
         self.append(&buffer[state.written..found.start])?;
         // What was appended just now may continue the match.
         if let Some(block) = self.block(found.number) {
             found.size += common_prefix(
-                block.data.get(found.offset + found.size..).unwrap_or_default(),
+                block
+                    .data
+                    .get(found.offset + found.size..)
+                    .unwrap_or_default(),
                 &buffer[found.start + found.size..],
             );
         }
@@ -371,8 +408,13 @@ impl<S: BlockSink> Segmenter<S> {
 
     /// Continues a match that ended only because the buffer did.
     fn resume(&mut self, buffer: &[u8], state: &mut Scan, number: u32, offset: usize, last: bool) {
-        let Some(block) = self.block(number) else { return };
-        let size = common_prefix(block.data.get(offset..).unwrap_or_default(), &buffer[state.written..]);
+        let Some(block) = self.block(number) else {
+            return;
+        };
+        let size = common_prefix(
+            block.data.get(offset..).unwrap_or_default(),
+            &buffer[state.written..],
+        );
         if size == 0 {
             return;
         }
@@ -407,7 +449,9 @@ impl<S: BlockSink> Segmenter<S> {
             Some((of, size)) if of == value && start == 0 => size,
             _ => 0,
         };
-        let cap = (1usize << 20).min(self.block_size / 4).max(self.window + self.step);
+        let cap = (1usize << 20)
+            .min(self.block_size / 4)
+            .max(self.window + self.step);
         while state.written < end {
             let rest = end - state.written;
             // A short rest is left to whatever follows.
@@ -416,7 +460,9 @@ impl<S: BlockSink> Segmenter<S> {
             }
             let target = ((before + rest) / 8).max(self.window + self.step).min(cap);
             // What is recorded of a stored run can be up to a step shorter than the run.
-            let known = self.longest_run(value).filter(|(_, _, size)| size + self.step >= target);
+            let known = self
+                .longest_run(value)
+                .filter(|(_, _, size)| size + self.step >= target);
             if let Some((number, offset, size)) = known {
                 let size = size.min(rest);
                 self.reference(number, offset, size);
@@ -463,7 +509,11 @@ impl<S: BlockSink> Segmenter<S> {
             previous.size += size;
             return;
         }
-        self.chunks.push(Chunk { block, offset, size });
+        self.chunks.push(Chunk {
+            block,
+            offset,
+            size,
+        });
         self.open = true;
     }
 
@@ -558,11 +608,19 @@ fn common_prefix(a: &[u8], b: &[u8]) -> usize {
         }
         done += STEP;
     }
-    done + a[done..].iter().zip(&b[done..]).take_while(|(x, y)| x == y).count()
+    done + a[done..]
+        .iter()
+        .zip(&b[done..])
+        .take_while(|(x, y)| x == y)
+        .count()
 }
 
 fn common_suffix(a: &[u8], b: &[u8]) -> usize {
-    a.iter().rev().zip(b.iter().rev()).take_while(|(x, y)| x == y).count()
+    a.iter()
+        .rev()
+        .zip(b.iter().rev())
+        .take_while(|(x, y)| x == y)
+        .count()
 }
 
 #[cfg(test)]

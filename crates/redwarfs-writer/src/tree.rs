@@ -35,8 +35,15 @@ pub(crate) struct Interner {
 impl Interner {
     pub(crate) fn get(&self, id: u32) -> &[u8] {
         let id = id as usize;
-        let start = id.checked_sub(1).and_then(|i| self.ends.get(i)).copied().unwrap_or(0);
-        self.ends.get(id).and_then(|&end| self.bytes.get(start..end)).unwrap_or_default()
+        let start = id
+            .checked_sub(1)
+            .and_then(|i| self.ends.get(i))
+            .copied()
+            .unwrap_or(0);
+        self.ends
+            .get(id)
+            .and_then(|&end| self.bytes.get(start..end))
+            .unwrap_or_default()
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -54,8 +61,10 @@ impl Interner {
         if let Some(&id) = self.table.find(hash, |&id| piece(id) == string) {
             return Ok(id);
         }
-        let id = u32::try_from(self.ends.len()).map_err(|_| Error::Limit("too many different names".into()))?;
-        self.table.insert_unique(hash, id, |&id| XxHash3_64::oneshot(piece(id)));
+        let id = u32::try_from(self.ends.len())
+            .map_err(|_| Error::Limit("too many different names".into()))?;
+        self.table
+            .insert_unique(hash, id, |&id| XxHash3_64::oneshot(piece(id)));
         self.bytes.extend_from_slice(string);
         self.ends.push(self.bytes.len());
         Ok(id)
@@ -126,7 +135,11 @@ impl Tree {
     }
 
     pub(crate) fn name(&self, entry: u32) -> &[u8] {
-        if entry == 0 { b"" } else { self.names.get(self.name_ids[entry as usize]) }
+        if entry == 0 {
+            b""
+        } else {
+            self.names.get(self.name_ids[entry as usize])
+        }
     }
 
     /// Path relative to the root.
@@ -225,7 +238,10 @@ impl<'a> Reporter<'a> {
     /// An input is not in the image as it is: `what` says what was done instead.
     pub(crate) fn problem(&self, path: &[u8], what: &str) {
         add(&self.counters().errors, 1);
-        self.progress.log(Level::Error, &format!("'{}': {what}", self.source.display_path(path)));
+        self.progress.log(
+            Level::Error,
+            &format!("'{}': {what}", self.source.display_path(path)),
+        );
     }
 
     pub(crate) fn counters(&self) -> &'a Counters {
@@ -234,7 +250,11 @@ impl<'a> Reporter<'a> {
 }
 
 /// Lists the whole source.
-pub(crate) fn list(options: &BuildOptions, reporter: Reporter<'_>, stop: &AtomicBool) -> Result<Tree> {
+pub(crate) fn list(
+    options: &BuildOptions,
+    reporter: Reporter<'_>,
+    stop: &AtomicBool,
+) -> Result<Tree> {
     let root = reporter.source.root().map_err(Error::Source)?;
     if root.kind != FileKind::Directory {
         return Err(Error::Source(std::io::ErrorKind::NotADirectory.into()));
@@ -256,7 +276,11 @@ pub(crate) fn list(options: &BuildOptions, reporter: Reporter<'_>, stop: &Atomic
         list_directory(&mut tree, entry, &path, &mut links, options, reporter)?;
         let end = tree.inodes.len() as u32;
         let number = tree.dirs.len() as u32;
-        tree.dirs.push(Dir { entry, first, count: end - first });
+        tree.dirs.push(Dir {
+            entry,
+            first,
+            count: end - first,
+        });
         let inode = tree.inodes[entry as usize];
         tree.details[inode as usize] = number;
         pending.extend(
@@ -283,7 +307,10 @@ fn list_directory(
     let mut items = match reporter.source.read_dir(path) {
         Ok(items) => items,
         Err(error) => {
-            reporter.problem(path, &format!("cannot read directory, storing it empty: {error}"));
+            reporter.problem(
+                path,
+                &format!("cannot read directory, storing it empty: {error}"),
+            );
             return Ok(());
         }
     };
@@ -307,7 +334,10 @@ fn list_directory(
         let meta = match item.meta {
             Ok(meta) => meta,
             Err(error) => {
-                reporter.problem(&full, &format!("cannot read entry, leaving it out: {error}"));
+                reporter.problem(
+                    &full,
+                    &format!("cannot read entry, leaving it out: {error}"),
+                );
                 continue;
             }
         };
@@ -327,7 +357,8 @@ fn list_directory(
             _ => {}
         }
         let name = tree.names.intern(&item.name)?;
-        if meta.kind == FileKind::Regular && meta.nlink > 1
+        if meta.kind == FileKind::Regular
+            && meta.nlink > 1
             && let Some(&file) = links.get(&meta.identity)
         {
             let inode = tree.files[file as usize].inode;
@@ -352,9 +383,19 @@ fn list_directory(
             }
             FileKind::Regular => {
                 let file = tree.files.len() as u32;
-                let allocated = if options.sparse { meta.allocated.min(meta.size) } else { meta.size };
+                let allocated = if options.sparse {
+                    meta.allocated.min(meta.size)
+                } else {
+                    meta.size
+                };
                 tree.details[inode as usize] = file;
-                tree.files.push(File { size: meta.size, allocated, entry, links: 1, inode });
+                tree.files.push(File {
+                    size: meta.size,
+                    allocated,
+                    entry,
+                    links: 1,
+                    inode,
+                });
                 if meta.nlink > 1 {
                     links.insert(meta.identity, file);
                 }
@@ -389,9 +430,16 @@ fn without_empty_directories(old: Tree) -> Result<Tree> {
             at = old.parents[at] as usize;
         }
     }
-    let mut tree = Tree { names: old.names, ..Tree::default() };
+    let mut tree = Tree {
+        names: old.names,
+        ..Tree::default()
+    };
     let mut moved = vec![0u32; old.inodes.len()];
-    for (entry, place) in moved.iter_mut().enumerate().filter(|(entry, _)| keep[*entry]) {
+    for (entry, place) in moved
+        .iter_mut()
+        .enumerate()
+        .filter(|(entry, _)| keep[*entry])
+    {
         *place = tree.inodes.len() as u32;
         // Parents precede their children, so the parent's place is final after this loop.
         tree.parents.push(old.parents[entry]);
@@ -408,7 +456,11 @@ fn without_empty_directories(old: Tree) -> Result<Tree> {
         // The children of all directories before this one have been counted already.
         let first = tree.dirs.last().map_or(1, |d: &Dir| d.first + d.count);
         details[old.inodes[dir.entry as usize] as usize] = tree.dirs.len() as u32;
-        tree.dirs.push(Dir { entry: moved[dir.entry as usize], first, count });
+        tree.dirs.push(Dir {
+            entry: moved[dir.entry as usize],
+            first,
+            count,
+        });
     }
     tree.files = old.files;
     for file in &mut tree.files {

@@ -34,8 +34,14 @@ impl Sums {
     /// Moves a window of `window` bytes by one byte.
     #[inline(always)]
     pub(super) fn slide(&mut self, old: u8, new: u8, window: u32) {
-        self.a = self.a.wrapping_sub(u32::from(old)).wrapping_add(u32::from(new));
-        self.b = self.b.wrapping_sub(window.wrapping_mul(u32::from(old))).wrapping_add(self.a);
+        self.a = self
+            .a
+            .wrapping_sub(u32::from(old))
+            .wrapping_add(u32::from(new));
+        self.b = self
+            .b
+            .wrapping_sub(window.wrapping_mul(u32::from(old)))
+            .wrapping_add(self.a);
     }
 }
 
@@ -223,9 +229,17 @@ impl WindowIndex {
     /// Ends of the windows with this tag.
     pub(super) fn candidates(&self, tag: u32) -> impl Iterator<Item = u32> + '_ {
         let mask = self.slots.len().wrapping_sub(1);
-        let home = if self.slots.is_empty() { 0 } else { self.home(tag) };
+        let home = if self.slots.is_empty() {
+            0
+        } else {
+            self.home(tag)
+        };
         (0..self.slots.len())
-            .map_while(move |i| self.slots.get((home + i) & mask).filter(|slot| slot.end != 0))
+            .map_while(move |i| {
+                self.slots
+                    .get((home + i) & mask)
+                    .filter(|slot| slot.end != 0)
+            })
             .filter(move |slot| slot.tag == tag)
             .map(|slot| slot.end)
     }
@@ -244,7 +258,9 @@ mod tests {
 
     #[test]
     fn sliding_equals_summing() {
-        let data: Vec<u8> = (0..5000u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
+        let data: Vec<u8> = (0..5000u32)
+            .map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8)
+            .collect();
         for window in [2usize, 64, 1024] {
             let mut sums = Sums::of(&data[..window]);
             for end in window..data.len() {
@@ -258,7 +274,9 @@ mod tests {
 
     #[test]
     fn block_side_equals_file_side() {
-        let data: Vec<u8> = (0..9000u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 11) as u8).collect();
+        let data: Vec<u8> = (0..9000u32)
+            .map(|i| (i.wrapping_mul(2_654_435_761) >> 11) as u8)
+            .collect();
         for (window, step) in [(1024usize, 128usize), (64, 64), (16, 1), (512, 2)] {
             let mut index = WindowIndex::new(window, step);
             for end in (0..data.len()).step_by(311) {
@@ -267,7 +285,10 @@ mod tests {
             let mut end = window;
             while end + 311 < data.len() {
                 let wanted = tag(Sums::of(&data[end - window..end]));
-                assert!(index.candidates(wanted).any(|e| e as usize == end), "{window} {step} {end}");
+                assert!(
+                    index.candidates(wanted).any(|e| e as usize == end),
+                    "{window} {step} {end}"
+                );
                 end += step;
             }
         }

@@ -24,7 +24,12 @@ struct Segmented {
 }
 
 fn options(block_bits: u32, window_bits: u32, window_step: u32, lookback: usize) -> SegmentOptions {
-    SegmentOptions { block_size: 1 << block_bits, window_bits, window_step, lookback }
+    SegmentOptions {
+        block_size: 1 << block_bits,
+        window_bits,
+        window_step,
+        lookback,
+    }
 }
 
 /// Segments contents, feeding `feed` bytes at a time, and checks what must always hold.
@@ -49,7 +54,11 @@ fn segment(options: SegmentOptions, contents: &[Vec<u8>], feed: usize) -> Segmen
     assert_eq!(segmenter.stored(), stored as u64);
     for (i, block) in blocks.iter().enumerate() {
         if i + 1 < blocks.len() {
-            assert_eq!(block.len(), options.block_size, "only the last block may be short");
+            assert_eq!(
+                block.len(),
+                options.block_size,
+                "only the last block may be short"
+            );
         } else {
             assert!(!block.is_empty() && block.len() <= options.block_size);
         }
@@ -59,15 +68,25 @@ fn segment(options: SegmentOptions, contents: &[Vec<u8>], feed: usize) -> Segmen
         for chunk in own {
             assert!(chunk.size > 0);
             let start = chunk.offset as usize;
-            bytes.extend_from_slice(&blocks[chunk.block as usize][start..start + chunk.size as usize]);
+            bytes.extend_from_slice(
+                &blocks[chunk.block as usize][start..start + chunk.size as usize],
+            );
         }
         assert!(&bytes == content, "chunks do not reassemble to the input");
         for pair in own.windows(2) {
-            let merged = pair[0].block == pair[1].block && pair[0].offset + pair[0].size == pair[1].offset;
-            assert!(!merged || uniform(content).is_some() || content.len() > 4096, "{pair:?}");
+            let merged =
+                pair[0].block == pair[1].block && pair[0].offset + pair[0].size == pair[1].offset;
+            assert!(
+                !merged || uniform(content).is_some() || content.len() > 4096,
+                "{pair:?}"
+            );
         }
     }
-    Segmented { blocks, chunks, saved }
+    Segmented {
+        blocks,
+        chunks,
+        saved,
+    }
 }
 
 /// Bytes without any repetition of note.
@@ -86,7 +105,11 @@ fn noise(seed: u64, len: usize) -> Vec<u8> {
 #[test]
 fn no_matching_fills_blocks_back_to_back() {
     let contents = vec![noise(1, 3000), noise(1, 3000), Vec::new(), noise(2, 1)];
-    for matching in [options(10, 0, 0, 1), options(10, 4, 1, 0), options(10, 12, 1, 1)] {
+    for matching in [
+        options(10, 0, 0, 1),
+        options(10, 4, 1, 0),
+        options(10, 12, 1, 1),
+    ] {
         let result = segment(matching, &contents, 777);
         assert_eq!(result.saved, 0);
         assert_eq!(result.blocks.len(), 6);
@@ -100,7 +123,14 @@ fn equal_contents_are_one_reference() {
     let data = noise(3, 5000);
     let result = segment(options(16, 8, 2, 1), &[data.clone(), data], 1 << 20);
     assert_eq!(result.blocks.len(), 1);
-    assert_eq!(result.chunks[1], [Chunk { block: 0, offset: 0, size: 5000 }]);
+    assert_eq!(
+        result.chunks[1],
+        [Chunk {
+            block: 0,
+            offset: 0,
+            size: 5000
+        }]
+    );
     assert_eq!(result.saved, 5000);
 }
 
@@ -134,9 +164,20 @@ fn matches_extend_over_reads_and_grow_both_ways() {
     content.extend_from_slice(&base[1000..51_000]);
     content.extend(noise(7, 100));
     for feed in [1 << 20, 4096, 333, 1] {
-        let result = segment(options(18, 10, 1, 1), &[base.clone(), content.clone()], feed);
+        let result = segment(
+            options(18, 10, 1, 1),
+            &[base.clone(), content.clone()],
+            feed,
+        );
         assert_eq!(result.chunks[1].len(), 3, "feed {feed}");
-        assert_eq!(result.chunks[1][1], Chunk { block: 0, offset: 1000, size: 50_000 });
+        assert_eq!(
+            result.chunks[1][1],
+            Chunk {
+                block: 0,
+                offset: 1000,
+                size: 50_000
+            }
+        );
     }
 }
 
@@ -146,7 +187,11 @@ fn lookback_limits_the_search() {
     let contents = [first.clone(), noise(9, 1024), noise(10, 1024), first];
     for (lookback, saved) in [(1, 0), (2, 0), (3, 0), (4, 1024)] {
         // Blocks 0, 1, 2 are full, block 3 is the current one when the fourth content comes.
-        assert_eq!(segment(options(10, 6, 1, lookback), &contents, 4096).saved, saved, "{lookback}");
+        assert_eq!(
+            segment(options(10, 6, 1, lookback), &contents, 4096).saved,
+            saved,
+            "{lookback}"
+        );
     }
 }
 
@@ -172,7 +217,11 @@ fn long_runs_need_few_chunks_and_little_space() {
     for size in [5000usize, 100_000, 3 << 20, 20 << 20] {
         let result = segment(options(22, 12, 3, 1), &[vec![0; size]], 1 << 20);
         let stored: usize = result.blocks.iter().map(|b| b.len()).sum();
-        assert!(result.chunks[0].len() <= 64, "{size}: {}", result.chunks[0].len());
+        assert!(
+            result.chunks[0].len() <= 64,
+            "{size}: {}",
+            result.chunks[0].len()
+        );
         assert!(size < 100_000 || stored <= size / 3, "{size}: {stored}");
     }
     let mut mixed = noise(14, 10_000);
@@ -187,7 +236,12 @@ fn long_runs_need_few_chunks_and_little_space() {
 
 #[test]
 fn periodic_data_is_mostly_saved() {
-    let data: Vec<u8> = b"abcdefghijkl".iter().copied().cycle().take(36_000).collect();
+    let data: Vec<u8> = b"abcdefghijkl"
+        .iter()
+        .copied()
+        .cycle()
+        .take(36_000)
+        .collect();
     let result = segment(options(16, 10, 1, 1), &[data], 1 << 20);
     assert!(result.saved > 30_000);
     assert!(result.chunks[0].len() <= 30, "{}", result.chunks[0].len());
@@ -207,7 +261,9 @@ fn discarded_contents_leave_consistent_state() {
     let blocks = sink.0.borrow();
     let bytes: Vec<u8> = chunks
         .iter()
-        .flat_map(|c| blocks[c.block as usize][c.offset as usize..(c.offset + c.size) as usize].to_vec())
+        .flat_map(|c| {
+            blocks[c.block as usize][c.offset as usize..(c.offset + c.size) as usize].to_vec()
+        })
         .collect();
     assert_eq!(bytes, noise(17, 3000));
 }
@@ -223,7 +279,10 @@ fn holes_keep_their_length() {
     let mut chunks = Vec::new();
     segmenter.take_chunks(&mut chunks);
     let sizes: Vec<_> = chunks.iter().map(|c| (c.hole_size(), c.len())).collect();
-    assert_eq!(sizes, [(Some(1 << 40 | 5), 1 << 40 | 5), (None, 1), (Some(1), 1)]);
+    assert_eq!(
+        sizes,
+        [(Some(1 << 40 | 5), 1 << 40 | 5), (None, 1), (Some(1), 1)]
+    );
 }
 
 /// Contents made of pieces of a common pool, runs and noise.

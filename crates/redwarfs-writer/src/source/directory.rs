@@ -50,7 +50,9 @@ struct InputList {
 
 impl fmt::Debug for DirectorySource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("DirectorySource").field("root", &self.root).finish_non_exhaustive()
+        f.debug_struct("DirectorySource")
+            .field("root", &self.root)
+            .finish_non_exhaustive()
     }
 }
 
@@ -66,7 +68,13 @@ impl DirectorySource {
             OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC,
             Mode::empty(),
         )?;
-        Ok(Self { root, fd, filter: None, skipped: BTreeSet::new(), list: None })
+        Ok(Self {
+            root,
+            fd,
+            filter: None,
+            skipped: BTreeSet::new(),
+            list: None,
+        })
     }
 
     /// The directory that was opened.
@@ -93,7 +101,10 @@ impl DirectorySource {
     ///
     /// # Errors
     /// If an entry is needed as a directory and is none.
-    pub fn with_list(mut self, paths: impl IntoIterator<Item = PathBuf>) -> io::Result<(Self, ListReport)> {
+    pub fn with_list(
+        mut self,
+        paths: impl IntoIterator<Item = PathBuf>,
+    ) -> io::Result<(Self, ListReport)> {
         let mut list = InputList::default();
         let mut report = ListReport::default();
         for (position, path) in paths.into_iter().enumerate() {
@@ -140,7 +151,10 @@ impl DirectorySource {
             list.positions.insert(key, position as u64);
             let mut parent = Vec::new();
             for name in components {
-                list.children.entry(parent.clone()).or_default().insert(name.to_vec());
+                list.children
+                    .entry(parent.clone())
+                    .or_default()
+                    .insert(name.to_vec());
                 if !parent.is_empty() {
                     parent.push(b'/');
                 }
@@ -157,7 +171,9 @@ impl DirectorySource {
         let mut rest = path;
         while rest.len() > PATH_STEP {
             let head = rest.get(..PATH_STEP).unwrap_or(rest);
-            let Some(cut) = head.iter().rposition(|&b| b == b'/') else { break };
+            let Some(cut) = head.iter().rposition(|&b| b == b'/') else {
+                break;
+            };
             let (step, tail) = rest.split_at(cut);
             at = Some(self.open_at(at.as_ref(), step, OFlags::RDONLY | OFlags::DIRECTORY)?);
             rest = tail.get(1..).unwrap_or_default();
@@ -211,9 +227,16 @@ fn meta_at(dir: rustix::fd::BorrowedFd<'_>, name: &[u8]) -> io::Result<Meta> {
         StatxFlags::BASIC_STATS,
     )?;
     let mode = u32::from(stat.stx_mode);
-    let kind = FileKind::from_mode(mode)
-        .ok_or_else(|| io::Error::new(io::ErrorKind::Unsupported, format!("unknown file type {mode:o}")))?;
-    let time = |t: fs::StatxTimestamp| FileTime { sec: t.tv_sec, nsec: t.tv_nsec };
+    let kind = FileKind::from_mode(mode).ok_or_else(|| {
+        io::Error::new(
+            io::ErrorKind::Unsupported,
+            format!("unknown file type {mode:o}"),
+        )
+    })?;
+    let time = |t: fs::StatxTimestamp| FileTime {
+        sec: t.tv_sec,
+        nsec: t.tv_nsec,
+    };
     let target = match kind {
         FileKind::Symlink => Some(fs::readlinkat(dir, name, Vec::new())?.into_bytes()),
         _ => None,
@@ -227,7 +250,10 @@ fn meta_at(dir: rustix::fd::BorrowedFd<'_>, name: &[u8]) -> io::Result<Meta> {
         size: stat.stx_size,
         allocated: stat.stx_blocks.saturating_mul(512),
         nlink: u64::from(stat.stx_nlink),
-        identity: (fs::makedev(stat.stx_dev_major, stat.stx_dev_minor), stat.stx_ino),
+        identity: (
+            fs::makedev(stat.stx_dev_major, stat.stx_dev_minor),
+            stat.stx_ino,
+        ),
         atime: time(stat.stx_atime),
         mtime: time(stat.stx_mtime),
         ctime: time(stat.stx_ctime),
@@ -243,13 +269,21 @@ impl Source for DirectorySource {
     fn read_dir(&self, path: &[u8]) -> io::Result<Vec<DirItem>> {
         let mut items = Vec::new();
         if let Some(list) = &self.list {
-            let Some(names) = list.children.get(path) else { return Ok(items) };
+            let Some(names) = list.children.get(path) else {
+                return Ok(items);
+            };
             let (at, rest) = self.resolve(path)?;
             let dir = self.open_at(at.as_ref(), rest, OFlags::PATH | OFlags::DIRECTORY)?;
             for name in names {
                 let meta = meta_at(dir.as_fd(), name);
-                if meta.as_ref().map_or(true, |meta| self.keep(path, name, meta)) {
-                    items.push(DirItem { name: name.clone(), meta });
+                if meta
+                    .as_ref()
+                    .map_or(true, |meta| self.keep(path, name, meta))
+                {
+                    items.push(DirItem {
+                        name: name.clone(),
+                        meta,
+                    });
                 }
             }
             return Ok(items);
@@ -266,10 +300,16 @@ impl Source for DirectorySource {
             match meta_at(dir.as_fd(), name) {
                 Ok(meta) => {
                     if self.keep(path, name, &meta) {
-                        items.push(DirItem { name: name.to_vec(), meta: Ok(meta) });
+                        items.push(DirItem {
+                            name: name.to_vec(),
+                            meta: Ok(meta),
+                        });
                     }
                 }
-                Err(error) => items.push(DirItem { name: name.to_vec(), meta: Err(error) }),
+                Err(error) => items.push(DirItem {
+                    name: name.to_vec(),
+                    meta: Err(error),
+                }),
             }
         }
         Ok(items)
@@ -300,7 +340,10 @@ impl Source for DirectorySource {
         if path.is_empty() {
             return self.root.display().to_string();
         }
-        self.root.join(OsStr::from_bytes(path)).display().to_string()
+        self.root
+            .join(OsStr::from_bytes(path))
+            .display()
+            .to_string()
     }
 }
 
@@ -313,7 +356,10 @@ impl Content for HostFile {
         let stat = fs::fstat(&self.fd)?;
         Ok(Stamp {
             size: u64::try_from(stat.st_size).unwrap_or(0),
-            mtime: FileTime { sec: stat.st_mtime, nsec: u32::try_from(stat.st_mtime_nsec).unwrap_or(0) },
+            mtime: FileTime {
+                sec: stat.st_mtime,
+                nsec: u32::try_from(stat.st_mtime_nsec).unwrap_or(0),
+            },
         })
     }
 
@@ -330,7 +376,10 @@ impl Content for HostFile {
         if offset >= end {
             return Ok(None);
         }
-        let whole = Ok(Some(DataExtent { offset, size: end - offset }));
+        let whole = Ok(Some(DataExtent {
+            offset,
+            size: end - offset,
+        }));
         let start = match fs::seek(&self.fd, SeekFrom::Data(offset)) {
             Ok(start) => start.max(offset),
             Err(rustix::io::Errno::NXIO) => return Ok(None),
@@ -349,6 +398,9 @@ impl Content for HostFile {
         if stop <= start {
             return whole;
         }
-        Ok(Some(DataExtent { offset: start, size: stop - start }))
+        Ok(Some(DataExtent {
+            offset: start,
+            size: stop - start,
+        }))
     }
 }

@@ -45,7 +45,11 @@ impl MemoryNode {
         Self {
             meta: Meta {
                 kind,
-                permissions: if kind == FileKind::Directory { 0o755 } else { 0o644 },
+                permissions: if kind == FileKind::Directory {
+                    0o755
+                } else {
+                    0o644
+                },
                 uid: 0,
                 gid: 0,
                 rdev: 0,
@@ -74,8 +78,11 @@ impl MemoryNode {
     pub fn sparse(pieces: Vec<Piece>) -> Self {
         let mut node = Self::new(FileKind::Regular);
         node.meta.size = pieces.iter().map(Piece::len).sum();
-        node.meta.allocated =
-            pieces.iter().filter(|p| matches!(p, Piece::Data(_))).map(Piece::len).sum();
+        node.meta.allocated = pieces
+            .iter()
+            .filter(|p| matches!(p, Piece::Data(_)))
+            .map(Piece::len)
+            .sum();
         node.pieces = Arc::new(pieces);
         node
     }
@@ -122,11 +129,15 @@ impl MemoryTree {
 
     /// All entries with their paths, in byte order of the paths.
     pub fn iter(&self) -> impl Iterator<Item = (&[u8], &MemoryNode)> {
-        self.nodes.iter().map(|(path, node)| (path.as_slice(), node))
+        self.nodes
+            .iter()
+            .map(|(path, node)| (path.as_slice(), node))
     }
 
     fn node(&self, path: &[u8]) -> io::Result<&MemoryNode> {
-        self.nodes.get(path).ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))
+        self.nodes
+            .get(path)
+            .ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))
     }
 }
 
@@ -156,7 +167,10 @@ impl Source for MemoryTree {
                 if let Some(size) = node.listed_size {
                     meta.size = size;
                 }
-                Some(DirItem { name: name.to_vec(), meta: Ok(meta) })
+                Some(DirItem {
+                    name: name.to_vec(),
+                    meta: Ok(meta),
+                })
             })
             .collect())
     }
@@ -182,7 +196,10 @@ impl MemoryContent {
 
 impl Content for MemoryContent {
     fn stamp(&self) -> io::Result<Stamp> {
-        Ok(Stamp { size: self.size(), mtime: self.node.meta.mtime })
+        Ok(Stamp {
+            size: self.size(),
+            mtime: self.node.meta.mtime,
+        })
     }
 
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<usize> {
@@ -216,7 +233,10 @@ impl Content for MemoryContent {
             let stop = (start + piece.len()).min(end);
             if matches!(piece, Piece::Data(_)) && offset < stop && start < stop {
                 let from = start.max(offset);
-                return Ok(Some(DataExtent { offset: from, size: stop - from }));
+                return Ok(Some(DataExtent {
+                    offset: from,
+                    size: stop - from,
+                }));
             }
             start += piece.len();
         }

@@ -141,7 +141,10 @@ pub trait Content: Send {
     /// # Errors
     /// Whatever the system reports.
     fn next_data(&self, offset: u64, end: u64) -> io::Result<Option<DataExtent>> {
-        Ok((offset < end).then(|| DataExtent { offset, size: end - offset }))
+        Ok((offset < end).then(|| DataExtent {
+            offset,
+            size: end - offset,
+        }))
     }
 }
 

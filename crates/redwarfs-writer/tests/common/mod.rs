@@ -1,0 +1,183 @@
+//! Builds images of trees in memory and compares what comes back.
+
+#![allow(dead_code, missing_docs, unreachable_pub)]
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use redwarfs_format::metadata::{Extent, FileType};
+use redwarfs_io::MemorySource;
+use redwarfs_reader::{Image, OpenOptions, VerifyMode};
+use redwarfs_writer::{
+    BuildOptions, BuildSummary, Builder, FileKind, FileTime, MemoryTree, Piece, SilentProgress,
+    Source,
+};
+
+pub fn build(options: &BuildOptions, source: &dyn Source) -> (Vec<u8>, BuildSummary) {
+    let mut bytes = Vec::new();
+    let progress = SilentProgress::default();
+    let summary = Builder::new(options.clone())
+        .build(source, &mut bytes, &progress, &AtomicBool::new(false))
+        .unwrap();
+    assert_eq!(summary.image_size, bytes.len() as u64);
+    (bytes, summary)
+}
+
+/// Opens an image with the full check, and verifies all hashes.
+pub fn open(bytes: Vec<u8>) -> Image {
+    let options = OpenOptions {
+        check: true,
+        ..OpenOptions::default()
+    };
+    let image = Image::from_source(Arc::new(MemorySource::new(bytes)), &options).unwrap();
+    let sizes: Vec<u64> = (0..image.container().block_count())
+        .map(|b| {
+            image
+                .decode_block(redwarfs_format::BlockNo(b))
+                .unwrap()
+                .len() as u64
+        })
+        .collect();
+    image
+        .metadata()
+        .check(image.container().block_count(), Some(&sizes))
+        .unwrap();
+    for mode in [VerifyMode::Fast, VerifyMode::Integrity] {
+        assert!(image.verify(mode, 1, &mut |_| {}).unwrap().is_ok());
+    }
+    image
+}
+
+pub fn dense(pieces: &[Piece]) -> Vec<u8> {
+    let mut out = Vec::new();
+    for piece in pieces {
+        match piece {
+            Piece::Data(data) => out.extend_from_slice(data),
+            Piece::Hole(size) => out.resize(out.len() + *size as usize, 0),
+        }
+    }
+    out
+}
+
+fn kind_of(ty: FileType) -> FileKind {
+    FileKind::from_mode(ty.mode_bits()).unwrap()
+}
+
+pub fn contents(image: &Image, inode: redwarfs_format::InodeNo) -> Vec<u8> {
+    let mut data = vec![0xa5; image.stat(inode).unwrap().size as usize];
+    assert_eq!(image.read_at(inode, 0, &mut data).unwrap(), data.len());
+    data
+}
+
+fn rounded(time: FileTime, resolution: u64) -> (i64, u32) {
+    if resolution >= 1_000_000_000 {
+        let unit = (resolution / 1_000_000_000) as i64;
+        (time.sec.div_euclid(unit) * unit, 0)
+    } else {
+        (time.sec, time.nsec / resolution as u32 * resolution as u32)
+    }
+}
+
+/// Compares an image with the tree that it was made from.
+pub fn compare(image: &Image, tree: &MemoryTree, options: &BuildOptions) {
+    let expected: BTreeMap<&[u8], _> = tree
+        .iter()
+        .filter(|(_, node)| match node.meta.kind {
+            FileKind::CharDevice | FileKind::BlockDevice => options.with_devices,
+            FileKind::Fifo | FileKind::Socket => options.with_specials,
+            _ => true,
+        })
+        .collect();
+    let found: BTreeMap<Vec<u8>, _> = image
+        .walk()
+        .map(|entry| {
+            let entry = entry.unwrap();
+            (entry.path.clone(), entry.inode)
+        })
+        .collect();
+    let names = |paths: Vec<&[u8]>| paths.into_iter().map(<[u8]>::to_vec).collect::<Vec<_>>();
+    assert_eq!(
+        found.keys().cloned().collect::<Vec<_>>(),
+        names(expected.keys().copied().collect()),
+        "paths"
+    );
+    let mut links: HashMap<(u64, u64), Vec<_>> = HashMap::new();
+    for (path, node) in &expected {
+        if node.meta.kind == FileKind::Regular && node.meta.nlink > 1 {
+            links
+                .entry(node.meta.identity)
+                .or_default()
+                .push(found[*path]);
+        }
+    }
+    let (mut size, mut hardlinks) = (0u64, 0u64);
+    let mut seen = std::collections::HashSet::new();
+    for (path, node) in &expected {
+        let inode = found[*path];
+        let stat = image.stat(inode).unwrap();
+        let meta = &node.meta;
+        assert_eq!(
+            kind_of(image.metadata().file_type(inode).unwrap()),
+            meta.kind
+        );
+        assert_eq!(stat.mode, meta.kind.mode_bits() | meta.permissions);
+        assert_eq!(stat.uid, options.set_owner.unwrap_or(meta.uid));
+        assert_eq!(stat.gid, options.set_group.unwrap_or(meta.gid));
+        let resolution = options.time_resolution.nanos();
+        let expect = |time: FileTime| match options.set_time {
+            Some(sec) => rounded(FileTime { sec, nsec: 0 }, resolution),
+            None => rounded(time, resolution),
+        };
+        let stored = |t: redwarfs_format::metadata::Timestamp| (t.sec, t.nsec);
+        assert_eq!(stored(stat.mtime), expect(meta.mtime));
+        let others = if options.keep_all_times {
+            (meta.atime, meta.ctime)
+        } else {
+            (meta.mtime, meta.mtime)
+        };
+        assert_eq!(
+            (stored(stat.atime), stored(stat.ctime)),
+            (expect(others.0), expect(others.1))
+        );
+        match meta.kind {
+            FileKind::Symlink => {
+                let target = meta.target.clone().unwrap();
+                size += target.len() as u64;
+                assert_eq!(image.read_link(inode).unwrap(), target);
+            }
+            FileKind::CharDevice | FileKind::BlockDevice => assert_eq!(stat.rdev, meta.rdev),
+            FileKind::Regular => {
+                let data = dense(&node.pieces);
+                assert!(contents(image, inode) == data, "content of {path:?}");
+                if seen.insert(inode) {
+                    size += data.len() as u64;
+                    hardlinks += data.len() as u64 * u64::from(stat.nlink - 1);
+                }
+                let group = links.get(&meta.identity).filter(|_| meta.nlink > 1);
+                assert_eq!(stat.nlink as usize, group.map_or(1, Vec::len));
+                assert!(group.is_none_or(|group| group.iter().all(|&i| i == inode)));
+                let extents: Vec<Extent> = image
+                    .metadata()
+                    .extents(inode)
+                    .unwrap()
+                    .map(|e| e.unwrap())
+                    .collect();
+                let holes: u64 = extents
+                    .iter()
+                    .map(|e| match e {
+                        Extent::Hole { size } => *size,
+                        Extent::Data { .. } => 0,
+                    })
+                    .sum();
+                assert_eq!(stat.allocated, stat.size - holes);
+                if !options.sparse {
+                    assert_eq!(holes, 0);
+                }
+            }
+            _ => {}
+        }
+    }
+    let totals = image.metadata().totals();
+    assert_eq!((totals.size, totals.hardlink_size), (size, hardlinks));
+}

@@ -1,0 +1,239 @@
+//! Inputs that are awkward, damaged or change under the builder.
+
+#![allow(missing_docs)]
+
+mod common;
+
+use std::os::unix::fs::{FileExt, symlink};
+use std::sync::atomic::AtomicBool;
+
+use common::{build, compare, contents, open};
+use redwarfs_writer::{
+    BuildOptions, Builder, DirectorySource, Error, FileKind, MemoryNode, MemoryTree, Piece,
+    SilentProgress,
+};
+
+fn options() -> BuildOptions {
+    let mut options = BuildOptions::level(3);
+    options.block_size_bits = 12;
+    options.workers = 2;
+    options
+}
+
+#[test]
+fn an_empty_tree_makes_an_image_without_blocks() {
+    let tree = MemoryTree::new();
+    for level in 0..=9 {
+        let options = BuildOptions::level(level);
+        let (bytes, summary) = build(&options, &tree);
+        assert_eq!((summary.blocks, summary.inodes, summary.errors), (0, 1, 0));
+        compare(&open(bytes), &tree, &options);
+    }
+}
+
+#[test]
+fn unreadable_inputs_are_empty_and_counted() {
+    let mut tree = MemoryTree::new();
+    let mut closed = MemoryNode::file("secret");
+    closed.unreadable = true;
+    let mut dir = MemoryNode::new(FileKind::Directory);
+    dir.unreadable = true;
+    let mut broken = MemoryNode::file(vec![7; 100_000]);
+    broken.fail_at = Some(70_000);
+    tree.insert("closed", closed.clone());
+    tree.insert("closed2", closed);
+    tree.insert("dir", dir);
+    tree.insert("dir/lost", MemoryNode::file("x"));
+    tree.insert("broken", broken);
+    tree.insert("fine", MemoryNode::file("fine"));
+    let (bytes, summary) = build(&options(), &tree);
+    assert_eq!(summary.errors, 4);
+    let image = open(bytes);
+    let size = |path: &[u8]| {
+        image
+            .stat(image.find_path(path).unwrap().unwrap())
+            .unwrap()
+            .size
+    };
+    assert_eq!(
+        (
+            size(b"closed"),
+            size(b"closed2"),
+            size(b"broken"),
+            size(b"fine")
+        ),
+        (0, 0, 0, 4)
+    );
+    assert!(image.find_path(b"dir/lost").unwrap().is_none());
+}
+
+#[test]
+fn files_that_differ_from_the_listing_are_stored_as_read() {
+    let mut tree = MemoryTree::new();
+    for (name, listed) in [("grown", 10), ("shrunk", 5000), ("same", 1000)] {
+        let mut node = MemoryNode::file(vec![b'a'; 1000]);
+        node.listed_size = Some(listed);
+        tree.insert(name, node);
+    }
+    tree.insert("other", MemoryNode::file(vec![b'b'; 5000]));
+    let (bytes, summary) = build(&options(), &tree);
+    assert_eq!(summary.errors, 2);
+    let image = open(bytes);
+    for name in ["grown", "shrunk", "same"] {
+        let inode = image.find_path(name.as_bytes()).unwrap().unwrap();
+        assert_eq!(contents(&image, inode), vec![b'a'; 1000], "{name}");
+    }
+}
+
+#[test]
+fn hollow_images_keep_sizes_only() {
+    let mut tree = MemoryTree::new();
+    tree.insert("file", MemoryNode::file("some data"));
+    tree.insert(
+        "huge",
+        MemoryNode::sparse(vec![Piece::Hole(1 << 50), Piece::Data(vec![1])]),
+    );
+    let mut options = options();
+    options.hollow = true;
+    let (bytes, summary) = build(&options, &tree);
+    assert_eq!(summary.blocks, 0);
+    let image = open(bytes);
+    let inode = image.find_path(b"file").unwrap().unwrap();
+    assert_eq!(contents(&image, inode), [0; 9]);
+    let huge = image
+        .stat(image.find_path(b"huge").unwrap().unwrap())
+        .unwrap();
+    assert_eq!((huge.size, huge.allocated), ((1 << 50) + 1, 0));
+}
+
+#[test]
+fn huge_holes_come_back() {
+    let mut tree = MemoryTree::new();
+    tree.insert(
+        "a",
+        MemoryNode::sparse(vec![
+            Piece::Hole(1 << 50),
+            Piece::Data(vec![1]),
+            Piece::Hole(3),
+        ]),
+    );
+    tree.insert("b", MemoryNode::sparse(vec![Piece::Hole(u64::MAX >> 2)]));
+    let (bytes, _) = build(&options(), &tree);
+    let image = open(bytes);
+    let a = image.find_path(b"a").unwrap().unwrap();
+    let mut around = [9; 6];
+    assert_eq!(image.read_at(a, (1 << 50) - 2, &mut around).unwrap(), 6);
+    assert_eq!(around, [0, 0, 1, 0, 0, 0]);
+    let b = image.stat(image.find_path(b"b").unwrap().unwrap()).unwrap();
+    assert_eq!((b.size, b.allocated), (u64::MAX >> 2, 0));
+}
+
+#[test]
+fn empty_directories_can_be_dropped() {
+    let mut tree = MemoryTree::new();
+    for dir in ["a", "a/b", "a/b/c", "d", "d/e", "f"] {
+        tree.insert(dir, MemoryNode::new(FileKind::Directory));
+    }
+    tree.insert("d/e/file", MemoryNode::file("x"));
+    tree.insert("f/link", MemoryNode::symlink("nowhere"));
+    let mut options = options();
+    options.remove_empty_dirs = true;
+    let (bytes, _) = build(&options, &tree);
+    let paths: Vec<String> = open(bytes)
+        .walk()
+        .map(|entry| String::from_utf8(entry.unwrap().path.clone()).unwrap())
+        .collect();
+    assert_eq!(paths, ["", "d", "d/e", "d/e/file", "f", "f/link"]);
+}
+
+#[test]
+fn a_set_stop_flag_ends_the_build() {
+    let result = Builder::new(options()).build(
+        &MemoryTree::new(),
+        &mut Vec::new(),
+        &SilentProgress::default(),
+        &AtomicBool::new(true),
+    );
+    assert!(matches!(result, Err(Error::Interrupted)));
+}
+
+#[test]
+fn output_errors_end_the_build() {
+    struct Full;
+    impl std::io::Write for Full {
+        fn write(&mut self, _: &[u8]) -> std::io::Result<usize> {
+            Err(std::io::ErrorKind::StorageFull.into())
+        }
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+    let mut tree = MemoryTree::new();
+    let data: Vec<u8> = (0..200_000u32)
+        .map(|i| (i.wrapping_mul(2_654_435_761) >> 15) as u8)
+        .collect();
+    tree.insert("file", MemoryNode::file(data));
+    let result = Builder::new(options()).build(
+        &tree,
+        &mut Full,
+        &SilentProgress::default(),
+        &AtomicBool::new(false),
+    );
+    assert!(matches!(result, Err(Error::Output(_))));
+}
+
+#[test]
+fn directories_of_the_host_come_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let root = dir.path();
+    std::fs::create_dir_all(root.join("sub/deeper")).unwrap();
+    std::fs::write(root.join("sub/one"), "one").unwrap();
+    std::fs::write(root.join("copy"), "one").unwrap();
+    std::fs::hard_link(root.join("sub/one"), root.join("sub/deeper/two")).unwrap();
+    symlink("../x", root.join("sub/link")).unwrap();
+    let sparse = std::fs::File::create(root.join("sparse")).unwrap();
+    sparse.set_len(1 << 22).unwrap();
+    sparse.write_all_at(b"data", 1 << 21).unwrap();
+    std::fs::write(root.join("out.dwarfs"), "being written").unwrap();
+    let meta = std::fs::metadata(root.join("out.dwarfs")).unwrap();
+    use std::os::unix::fs::MetadataExt;
+    let source = DirectorySource::new(root)
+        .unwrap()
+        .skip_inode(meta.dev(), meta.ino());
+    let (bytes, summary) = build(&options(), &source);
+    assert_eq!(summary.errors, 0);
+    let image = open(bytes);
+    let find = |path: &str| image.find_path(path.as_bytes()).unwrap();
+    assert!(find("out.dwarfs").is_none());
+    assert_eq!(find("sub/one"), find("sub/deeper/two"));
+    assert_eq!(image.stat(find("sub/one").unwrap()).unwrap().nlink, 2);
+    assert_eq!(contents(&image, find("copy").unwrap()), b"one");
+    assert_eq!(image.read_link(find("sub/link").unwrap()).unwrap(), b"../x");
+    let stat = image.stat(find("sparse").unwrap()).unwrap();
+    assert_eq!(stat.size, 1 << 22);
+    let mut data = [0; 6];
+    image
+        .read_at(find("sparse").unwrap(), (1 << 21) - 1, &mut data)
+        .unwrap();
+    assert_eq!(&data, b"\0data\0");
+
+    let list = ["sub/deeper/two", "copy", "./copy", "missing", "../outside"].map(Into::into);
+    let (source, report) = DirectorySource::new(root).unwrap().with_list(list).unwrap();
+    assert_eq!(
+        (
+            report.duplicates.len(),
+            report.missing.len(),
+            report.outside.len()
+        ),
+        (1, 1, 1)
+    );
+    let image = open(build(&options(), &source).0);
+    let paths: Vec<Vec<u8>> = image
+        .walk()
+        .map(|entry| entry.unwrap().path.clone())
+        .collect();
+    assert_eq!(
+        paths,
+        [&b""[..], b"copy", b"sub", b"sub/deeper", b"sub/deeper/two"]
+    );
+}

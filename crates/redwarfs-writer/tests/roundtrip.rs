@@ -1,0 +1,317 @@
+//! Random trees through the builder and back through the reader.
+
+#![allow(missing_docs)]
+
+mod common;
+
+use common::{build, compare, open};
+use proptest::prelude::*;
+use redwarfs_format::metadata::Packing;
+use redwarfs_writer::{
+    BuildOptions, FileHash, FileKind, FileTime, MemoryNode, MemoryTree, Order, Piece,
+    TimeResolution,
+};
+
+fn cases() -> u32 {
+    std::env::var("REDWARFS_BUILD_CASES")
+        .ok()
+        .and_then(|n| n.parse().ok())
+        .unwrap_or(96)
+}
+
+fn noise(seed: u32, len: usize) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9) | 1;
+    (0..len)
+        .map(|_| {
+            state ^= state << 13;
+            state ^= state >> 17;
+            state ^= state << 5;
+            (state >> 24) as u8
+        })
+        .collect()
+}
+
+fn name() -> impl Strategy<Value = Vec<u8>> {
+    prop_oneof![
+        "[a-d]{1,2}".prop_map(String::into_bytes),
+        "\\PC{1,8}".prop_map(String::into_bytes),
+        prop::collection::vec(any::<u8>(), 1..10),
+        Just(vec![b'x'; 255]),
+    ]
+    .prop_map(|mut name| {
+        for byte in &mut name {
+            if *byte == b'/' || *byte == 0 {
+                *byte = b'_';
+            }
+        }
+        if name == b"." || name == b".." {
+            b"dots".to_vec()
+        } else {
+            name
+        }
+    })
+}
+
+fn piece() -> impl Strategy<Value = Piece> {
+    prop_oneof![
+        4 => (0usize..3000, 1usize..3000).prop_map(|(at, len)| Piece::Data(noise(1, 6000)[at..at + len].to_vec())),
+        1 => (0u8..3, 1usize..6000).prop_map(|(value, len)| Piece::Data(vec![value; len])),
+        1 => (any::<u32>(), 1usize..2000).prop_map(|(seed, len)| Piece::Data(noise(seed, len))),
+        1 => (1u64..100_000).prop_map(Piece::Hole),
+    ]
+}
+
+fn time() -> impl Strategy<Value = FileTime> {
+    let sec = prop_oneof![
+        1_600_000_000i64..1_700_000_000,
+        -100_000i64..100_000,
+        -400_000_000_000i64..400_000_000_000
+    ];
+    (sec, 0u32..1_000_000_000).prop_map(|(sec, nsec)| FileTime { sec, nsec })
+}
+
+#[derive(Debug, Clone)]
+enum Kind {
+    Dir,
+    File(Vec<Piece>),
+    /// Copies the content of, or is a hard link to, an earlier file.
+    Again(prop::sample::Index, bool),
+    Link(Vec<u8>),
+    Device(bool, u64),
+    Special(bool),
+}
+
+fn kind() -> impl Strategy<Value = Kind> {
+    prop_oneof![
+        3 => Just(Kind::Dir),
+        5 => prop::collection::vec(piece(), 0..4).prop_map(Kind::File),
+        3 => (any::<prop::sample::Index>(), any::<bool>()).prop_map(|(i, hard)| Kind::Again(i, hard)),
+        2 => prop::collection::vec(1u8.., 1..30).prop_map(Kind::Link),
+        1 => (any::<bool>(), any::<u64>()).prop_map(|(block, rdev)| Kind::Device(block, rdev)),
+        1 => any::<bool>().prop_map(Kind::Special),
+    ]
+}
+
+type Entry = (
+    prop::sample::Index,
+    Vec<u8>,
+    Kind,
+    (u32, u32, u32),
+    [FileTime; 3],
+);
+
+fn tree() -> impl Strategy<Value = MemoryTree> {
+    let ids = (
+        0u32..0o10000,
+        prop_oneof![0u32..3, any::<u32>()],
+        prop_oneof![0u32..3, any::<u32>()],
+    );
+    let entry = (
+        any::<prop::sample::Index>(),
+        name(),
+        kind(),
+        ids,
+        [time(), time(), time()],
+    );
+    prop::collection::vec(entry, 0..40).prop_map(assemble)
+}
+
+fn assemble(entries: Vec<Entry>) -> MemoryTree {
+    let mut tree = MemoryTree::new();
+    let mut dirs = vec![Vec::new()];
+    let mut files: Vec<Vec<u8>> = Vec::new();
+    let mut identity = 0u64;
+    for (parent, name, kind, (mode, uid, gid), times) in entries {
+        let mut path: Vec<u8> = parent.get(&dirs).clone();
+        if !path.is_empty() {
+            path.push(b'/');
+        }
+        path.extend_from_slice(&name);
+        if tree.get(&path).is_some() {
+            continue;
+        }
+        identity += 1;
+        let mut node = match kind {
+            Kind::Dir => {
+                dirs.push(path.clone());
+                MemoryNode::new(FileKind::Directory)
+            }
+            Kind::File(pieces) => {
+                files.push(path.clone());
+                MemoryNode::sparse(pieces)
+            }
+            Kind::Again(which, hard) if !files.is_empty() => {
+                let other = which.get(&files).clone();
+                let mut node = tree.get(&other).unwrap().clone();
+                if hard {
+                    node.meta.nlink = 2;
+                    tree.insert(other, node.clone());
+                    files.push(path.clone());
+                    tree.insert(path, node);
+                    continue;
+                }
+                node.meta.nlink = 1;
+                files.push(path.clone());
+                node
+            }
+            Kind::Again(..) => MemoryNode::file(""),
+            Kind::Link(target) => MemoryNode::symlink(target),
+            Kind::Device(block, rdev) => {
+                let mut node = MemoryNode::new(if block {
+                    FileKind::BlockDevice
+                } else {
+                    FileKind::CharDevice
+                });
+                node.meta.rdev = rdev;
+                node
+            }
+            Kind::Special(fifo) => MemoryNode::new(if fifo {
+                FileKind::Fifo
+            } else {
+                FileKind::Socket
+            }),
+        };
+        node.meta.identity = (1, identity);
+        node.meta.permissions = mode;
+        node.meta.uid = uid;
+        node.meta.gid = gid;
+        [node.meta.mtime, node.meta.atime, node.meta.ctime] = times;
+        tree.insert(path, node);
+    }
+    tree
+}
+
+fn options() -> impl Strategy<Value = BuildOptions> {
+    let segment = (10u32..15, 0u32..12, 0u32..9, 0u32..4);
+    let codec = prop::sample::select(vec![
+        "null",
+        "lz4",
+        "lz4hc:level=3",
+        "zstd:level=3",
+        "lzma:level=1",
+    ]);
+    let order = prop_oneof![
+        Just(Order::None),
+        Just(Order::Path),
+        Just(Order::RevPath),
+        Just(Order::Similarity),
+        prop::collection::vec(name(), 0..5).prop_map(Order::Explicit),
+    ];
+    let flags = any::<[bool; 8]>();
+    let hash = prop::option::weighted(0.9, prop::sample::select(FileHash::ALL));
+    let resolution = prop::sample::select(vec![
+        1u64,
+        1000,
+        100_000_000,
+        1_000_000_000,
+        2_000_000_000,
+        3_600_000_000_000,
+    ]);
+    let packing = prop_oneof![
+        Just(Packing::auto()),
+        Just(Packing::none()),
+        Just(Packing::plain()),
+        Just(Packing::all()),
+    ];
+    let fixed = (
+        prop::option::weighted(0.2, any::<u32>()),
+        prop::option::weighted(0.2, -10_000i64..2_000_000_000),
+        prop::option::weighted(0.3, 0u64..4000),
+    );
+    (
+        segment,
+        codec,
+        order,
+        flags,
+        hash,
+        resolution,
+        packing,
+        fixed,
+        prop::option::of(Just(b"#!/bin/sh\nexit\n".to_vec())),
+    )
+        .prop_map(
+            |(segment, codec, order, flags, hash, resolution, packing, fixed, header)| {
+                let [
+                    devices,
+                    specials,
+                    sparse,
+                    times,
+                    index,
+                    links,
+                    history,
+                    metadata,
+                ] = flags;
+                let mut options = BuildOptions::level(1);
+                (
+                    options.block_size_bits,
+                    options.window_bits,
+                    options.window_step,
+                    options.lookback,
+                ) = segment;
+                options.compression = codec.parse().unwrap();
+                if metadata {
+                    options.metadata_compression = codec.parse().unwrap();
+                }
+                options.order = order;
+                options.file_hash = hash;
+                options.time_resolution = TimeResolution::from_nanos(resolution).unwrap();
+                options.packing = packing;
+                (
+                    options.set_owner,
+                    options.set_time,
+                    options.max_similarity_size,
+                ) = fixed;
+                options.with_devices = devices;
+                options.with_specials = specials;
+                options.sparse = sparse;
+                options.keep_all_times = times;
+                options.section_index = index;
+                options.hardlink_table = links;
+                if !history {
+                    options.history = None;
+                }
+                options.header = header;
+                options.workers = 2;
+                options
+            },
+        )
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(cases()))]
+
+    #[test]
+    fn trees_come_back(tree in tree(), mut options in options()) {
+        let (bytes, summary) = build(&options, &tree);
+        prop_assert_eq!(summary.errors, 0);
+        options.workers = 1;
+        options.memory_limit = Some(1);
+        let (again, _) = build(&options, &tree);
+        prop_assert!(again == bytes, "the number of workers changes the image");
+        compare(&open(bytes), &tree, &options);
+    }
+}
+
+#[test]
+fn eight_workers_and_one_make_the_same_image() {
+    let mut tree = MemoryTree::new();
+    for i in 0..300u32 {
+        tree.insert(
+            format!("f{i}"),
+            MemoryNode::file(noise(i / 3, 500 + (i as usize * 37) % 9000)),
+        );
+    }
+    for level in 0..=9 {
+        let mut options = BuildOptions::level(level);
+        options.block_size_bits = 14;
+        let images = [1, 2, 8].map(|workers| {
+            options.workers = workers;
+            build(&options, &tree).0
+        });
+        assert!(
+            images[0] == images[1] && images[0] == images[2],
+            "level {level}"
+        );
+        compare(&open(images[0].clone()), &tree, &options);
+    }
+}
