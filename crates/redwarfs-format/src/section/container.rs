@@ -1,7 +1,8 @@
 use super::header::V1Header;
 use super::{
     CompressionId, FIRST_INDEX_MINOR, FIRST_V2_MINOR, MAGIC, MAJOR, MAX_MINOR, ReadAt,
-    SectionHasher, SectionHeader, SectionType, V1_HEADER_LEN, Version, index,
+    SectionHasher, SectionHeader, SectionType, V1_HEADER_LEN, Version,
+    index::{self, IndexParser},
 };
 use crate::error::{Error, Result};
 use crate::ids::BlockNo;
@@ -10,6 +11,9 @@ use crate::ids::BlockNo;
 /// would be an endless row of empty blocks. Images of that time with a million blocks would be
 /// larger than a tebibyte.
 const MAX_V1_SECTIONS: usize = 1 << 20;
+
+/// Bytes of a section index that are read at a time; a multiple of an entry's length.
+const INDEX_PART: usize = 64 << 10;
 
 /// A section of an open image.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -436,23 +440,26 @@ impl<'r> ImageRange<'r> {
         if section.payload_offset + section.length != self.size {
             return unusable("section index is not the last section");
         }
-        let most = self.size / SectionHeader::LEN as u64 * index::ENTRY_LEN as u64;
-        let length = usize::try_from(section.length.min(most)).unwrap_or_default();
-        if length as u64 != section.length {
-            return unusable("section index has more entries than the image has room for");
-        }
-        let mut payload = vec![0; length];
-        self.read(section.payload_offset, &mut payload)?;
         let Some(header) = &section.header else {
             return unusable("section index has no checksum");
         };
+        let structure = |reason| IndexError::Unusable(format!("section index: {reason}"));
         let mut hasher = SectionHasher::xxh(header);
-        hasher.update(&payload);
+        let mut parser = IndexParser::default();
+        let mut buffer = vec![0; INDEX_PART];
+        let mut at = section.payload_offset;
+        while at < self.size {
+            let length = usize::try_from(self.size - at).unwrap_or(INDEX_PART);
+            let part = &mut buffer[..length.min(INDEX_PART)];
+            self.read(at, part)?;
+            hasher.update(part);
+            parser.add(part).map_err(structure)?;
+            at += part.len() as u64;
+        }
         if !hasher.matches() {
             return unusable("checksum of the section index does not match");
         }
-        index::parse(&payload, section.header_offset)
-            .map_err(|reason| IndexError::Unusable(format!("section index: {reason}")))
+        parser.finish(section.header_offset).map_err(structure)
     }
 
     /// Compares the index with sections that were found by walking.

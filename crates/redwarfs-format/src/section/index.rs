@@ -29,40 +29,49 @@ pub(super) fn split(entry: u64) -> (SectionType, u64) {
     )
 }
 
-/// Decodes and checks the payload of an index whose header is at offset `own`.
+/// Decodes and checks the payload of an index, which may arrive in pieces.
 ///
-/// Offsets must start at 0 and leave room for a header between any two, which also bounds the
-/// number of entries by the size of the image.
-pub(super) fn parse(payload: &[u8], own: u64) -> Result<Vec<(SectionType, u64)>, String> {
-    let (chunks, rest) = payload.as_chunks::<ENTRY_LEN>();
-    if !rest.is_empty() {
-        return Err(format!(
-            "length {} is not a multiple of {ENTRY_LEN}",
-            payload.len()
-        ));
-    }
-    let entries: Vec<_> = chunks
-        .iter()
-        .map(|&bytes| split(u64::from_le_bytes(bytes)))
-        .collect();
-    if entries.len() < MIN_ENTRIES {
-        return Err(format!("only {} entries", entries.len()));
-    }
-    if let Some(&(_, offset)) = entries.first().filter(|(_, offset)| *offset != 0) {
-        return Err(format!("first offset is {offset} instead of 0"));
-    }
-    for (position, (&(_, this), &(_, next))) in
-        entries.iter().zip(entries.iter().skip(1)).enumerate()
-    {
-        if next < this + SectionHeader::LEN as u64 {
-            return Err(format!(
-                "offset {next} of entry {} does not follow {this}",
-                position + 1
-            ));
+/// Offsets must start at 0 and leave room for a header between any two. So an image cannot
+/// have more entries than its data justifies, not even if it is mostly a hole in a sparse file.
+#[derive(Debug, Default)]
+pub(super) struct IndexParser {
+    entries: Vec<(SectionType, u64)>,
+}
+
+impl IndexParser {
+    /// Takes the next entries. `payload` must hold whole ones.
+    pub(super) fn add(&mut self, payload: &[u8]) -> Result<(), String> {
+        let (entries, rest) = payload.as_chunks::<ENTRY_LEN>();
+        if !rest.is_empty() {
+            return Err(format!("length is not a multiple of {ENTRY_LEN}"));
         }
+        for &entry in entries {
+            let (ty, offset) = split(u64::from_le_bytes(entry));
+            match self.entries.last() {
+                None if offset != 0 => {
+                    return Err(format!("first offset is {offset} instead of 0"));
+                }
+                Some(&(_, previous)) if offset < previous + SectionHeader::LEN as u64 => {
+                    return Err(format!(
+                        "offset {offset} of entry {} does not follow {previous}",
+                        self.entries.len()
+                    ));
+                }
+                _ => self.entries.push((ty, offset)),
+            }
+        }
+        Ok(())
     }
-    if entries.last() != Some(&(SectionType::SECTION_INDEX, own)) {
-        return Err("last entry is not the index itself".into());
+
+    /// All entries, if they are complete and the last one is that of the index, whose header is
+    /// at offset `own`.
+    pub(super) fn finish(self, own: u64) -> Result<Vec<(SectionType, u64)>, String> {
+        if self.entries.len() < MIN_ENTRIES {
+            return Err(format!("only {} entries", self.entries.len()));
+        }
+        if self.entries.last() != Some(&(SectionType::SECTION_INDEX, own)) {
+            return Err("last entry is not the index itself".into());
+        }
+        Ok(self.entries)
     }
-    Ok(entries)
 }

@@ -75,12 +75,20 @@ pub fn locate_image_from(start: u64, file_size: u64, read: &ReadAt<'_>) -> Resul
 
 /// First occurrence of the pattern that starts in `from..end`.
 fn find_pattern(bytes: &[u8], mut from: usize, end: usize) -> Option<usize> {
+    /// Bytes that are tested together, which compilers turn into vector instructions.
+    const GROUP: usize = 64;
     loop {
-        let skipped = bytes
-            .get(from..end)?
-            .iter()
-            .position(|&byte| byte == PATTERN[0])?;
-        from += skipped;
+        let rest = bytes.get(from..end)?;
+        let groups = rest
+            .chunks_exact(GROUP)
+            .take_while(|group| {
+                !group
+                    .iter()
+                    .fold(false, |any, &byte| any | (byte == PATTERN[0]))
+            })
+            .count();
+        let rest = &rest[groups * GROUP..];
+        from += groups * GROUP + rest.iter().position(|&byte| byte == PATTERN[0])?;
         if bytes[from..].starts_with(&PATTERN) {
             return Some(from);
         }
