@@ -85,11 +85,10 @@ impl Report {
                 format_rate(u64::try_from(u128::from(bytes) * 1_000_000 / us).unwrap_or(u64::MAX))
             }
         };
-        let allocated = match (get(&c.original_size), get(&c.allocated_size)) {
-            (original, allocated) if original != allocated => {
-                format!(" ({})", format_size(allocated))
-            }
-            _ => String::new(),
+        let original = size(&c.original_size);
+        let allocated = match size(&c.allocated_size) {
+            same if same == original => String::new(),
+            allocated => format!(" ({allocated})"),
         };
         let memory = match memory_in_use() {
             Some(bytes) => format!(", using {} of RAM", format_size(bytes)),
@@ -106,8 +105,7 @@ impl Report {
                 get(&c.devices) + get(&c.specials),
             ),
             format!(
-                "original size: {}{allocated}, hashed: {} ({} files, {})",
-                size(&c.original_size),
+                "original size: {original}{allocated}, hashed: {} ({} files, {})",
                 size(&c.hash_bytes),
                 get(&c.hash_files),
                 rate(get(&c.hash_bytes)),
