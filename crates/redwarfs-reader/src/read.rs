@@ -138,6 +138,10 @@ impl<'a> Pieces<'a> {
         })
     }
 
+    fn has_more(&self) -> bool {
+        self.at < self.end && self.next < self.extents.len()
+    }
+
     fn next(&mut self) -> Result<Option<Piece>> {
         while self.at < self.end && self.next < self.extents.len() {
             let extent = self.extents.get(self.next)?;
@@ -187,7 +191,7 @@ impl Image {
         let Some(first) = pieces.next()? else {
             return Ok(0);
         };
-        if first.len() < buf.len() {
+        if first.len() < buf.len() && pieces.has_more() && inner.cache.has_room_ahead() {
             self.decode_ahead(inode, offset, buf.len())?;
         }
         let result = self.fill(first, pieces, buf);
@@ -233,7 +237,7 @@ impl Image {
         let mut current: Option<(BlockNo, u64)> = None;
         let mut first = None;
         let submit = |(block, end): (BlockNo, u64)| {
-            self.0.cache.get_cached(block, end).is_some() || self.0.cache.prefetch(block, end)
+            self.0.cache.contains(block, end) || self.0.cache.prefetch(block, end)
         };
         while let Some(piece) = pieces.next()? {
             let Piece::Data { block, offset, len } = piece else {
@@ -278,6 +282,7 @@ impl Image {
         if !matches!(result, Ok(true)) {
             out.truncate(before);
         }
+        self.0.cache.trim();
         result
     }
 

@@ -12,7 +12,8 @@
 //! * The limit counts decoded bytes, payloads of unfinished blocks, and for each unfinished
 //!   block its raw size once more for the state of the decoder, of which codecs hold at most
 //!   about that much. Blocks in use are never evicted: the cache exceeds its limit only by
-//!   blocks that are being read at that moment.
+//!   blocks that are being read at that moment, and by the payload and decoder state of those
+//!   that are decoded in one step at that moment.
 
 mod pool;
 mod slot;
@@ -300,6 +301,21 @@ impl BlockCache {
         Some(BlockData(slot))
     }
 
+    /// Whether `..end` of a block is there.
+    pub(crate) fn contains(&self, block: BlockNo, end: u64) -> bool {
+        let table = self.core.table();
+        table
+            .entries
+            .get(&block)
+            .is_some_and(|entry| entry.slot.has(end))
+    }
+
+    /// Whether decoding ahead makes sense: two blocks have to fit, or the one ahead would push
+    /// out the one being read.
+    pub(crate) fn has_room_ahead(&self) -> bool {
+        self.core.payloads.block_size().saturating_mul(2) <= self.core.limit
+    }
+
     /// To be called after the last [`BlockData`] of a request is gone: what did not fit beside
     /// blocks in use can be dropped now.
     pub(crate) fn trim(&self) {
@@ -333,10 +349,7 @@ impl BlockCache {
 
     fn prefetch_sequential(&self, block: BlockNo) {
         let core = &self.core;
-        // Two blocks have to fit, or the one ahead would push out the one being read.
-        if core.payloads.block_size().saturating_mul(2) > core.limit
-            || core.table().entries.contains_key(&block)
-        {
+        if !self.has_room_ahead() || core.table().entries.contains_key(&block) {
             return;
         }
         if self.prefetch(block, core.payloads.block_size()) {
@@ -571,10 +584,10 @@ impl Core {
     fn load(&self, turn: &mut Turn, end: u64) -> Result<()> {
         let block = turn.slot().block;
         let section = self.payloads.block_section(block)?;
-        self.make_room(section.length);
         let wrap = |e| in_section(e, &section);
         let id = self.payloads.compression(&section)?;
         if id == CompressionId::NONE {
+            self.make_room(section.length);
             let data = self.payloads.read_vec(&section)?;
             let size = data.len() as u64;
             turn.shape(size, data.len()).map_err(wrap)?;
@@ -599,7 +612,13 @@ impl Core {
         self.counters
             .decoded_of
             .fetch_add(raw_size, Ordering::Relaxed);
-        let charge = stored.saturating_add(raw_size);
+        // A decoder that lives for one step is not kept, so it need not be counted.
+        let charge = if whole {
+            0
+        } else {
+            stored.saturating_add(raw_size)
+        };
+        self.make_room(charge);
         turn.slot().charge(charge);
         turn.work = Some(Work {
             decoder: Box::new(decoder),
@@ -668,7 +687,10 @@ fn buffer(len: usize) -> Result<Vec<u8>> {
 }
 
 #[cfg(test)]
-mod tests {
+mod tests;
+
+#[cfg(test)]
+mod table_tests {
     use super::*;
 
     #[test]

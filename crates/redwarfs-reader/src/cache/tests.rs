@@ -1,0 +1,373 @@
+//! The cache over real payloads of all codecs, without metadata.
+
+use std::sync::Barrier;
+
+use redwarfs_codec::CodecSpec;
+use redwarfs_format::section::{Container, SectionHeader, SectionType, encode_section_index};
+use redwarfs_io::{Fault, FaultSource, MemorySource, Source};
+
+use super::*;
+
+const BLOCK_SIZE: usize = 1 << 20;
+
+/// Compressible bytes that differ from place to place and from block to block.
+fn content(block: usize, len: usize) -> Vec<u8> {
+    let mut state = (block as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    (0..len)
+        .map(|i| {
+            if i % 16 == 0 {
+                state ^= state << 13;
+                state ^= state >> 7;
+                state ^= state << 17;
+            }
+            (state >> (i % 8)) as u8 & 0x3f
+        })
+        .collect()
+}
+
+struct Fixture {
+    source: Arc<FaultSource>,
+    payloads: Payloads,
+    raw: Vec<Vec<u8>>,
+    /// Offset and length of each stored payload.
+    stored: Vec<(u64, u64)>,
+}
+
+fn fixture(codecs: &[&str]) -> Fixture {
+    let mut image = Vec::new();
+    let mut entries = Vec::new();
+    let mut raw = Vec::new();
+    let mut stored = Vec::new();
+    for (number, codec) in codecs.iter().enumerate() {
+        let data = content(number, BLOCK_SIZE - number * 1000);
+        let spec: CodecSpec = codec.parse().unwrap();
+        let compressed = spec.compressor().compress(&data).unwrap();
+        let payload = compressed.data.as_ref().unwrap_or(&data);
+        let ty = SectionType::BLOCK;
+        entries.push((ty, image.len() as u64));
+        let header = SectionHeader::seal(number as u32, ty, compressed.id, payload);
+        image.extend(header.encode());
+        stored.push((image.len() as u64, payload.len() as u64));
+        image.extend(payload);
+        raw.push(data);
+    }
+    let ty = SectionType::SECTION_INDEX;
+    entries.push((ty, image.len() as u64));
+    let index = encode_section_index(&entries);
+    let number = codecs.len() as u32;
+    image.extend(SectionHeader::seal(number, ty, CompressionId::NONE, &index).encode());
+    image.extend(index);
+    let size = image.len() as u64;
+    let source = Arc::new(FaultSource::new(MemorySource::new(image)));
+    let read = |at, buf: &mut [u8]| source.read_exact_at(at, buf);
+    let container = Container::open(&read, size, 0, None).unwrap();
+    let payloads = Payloads::new(source.clone(), container.into(), BLOCK_SIZE as u64);
+    Fixture {
+        source,
+        payloads,
+        raw,
+        stored,
+    }
+}
+
+impl Fixture {
+    fn cache(&self, options: CacheOptions) -> BlockCache {
+        BlockCache::new(self.payloads.clone(), &options)
+    }
+
+    fn check(&self, cache: &BlockCache, block: usize, offset: usize, len: usize) {
+        let end = (offset + len) as u64;
+        let data = cache.get(BlockNo(block as u32), end).unwrap();
+        let mut out = vec![0; len];
+        assert!(data.copy(offset as u64, &mut out));
+        assert_eq!(out, self.raw[block][offset..offset + len], "block {block}");
+        drop(data);
+        cache.trim();
+    }
+}
+
+const ALL: &[&str] = &[
+    "null",
+    "zstd:level=3",
+    "lzma:level=1",
+    "brotli:quality=3",
+    "lz4",
+    "zstd:level=1",
+];
+
+fn quiet() -> CacheOptions {
+    CacheOptions {
+        seq_detector: 0,
+        partial_ratio: 2.0,
+        ..CacheOptions::default()
+    }
+}
+
+/// Waits for something that another thread does.
+fn eventually(what: &str, mut done: impl FnMut() -> bool) {
+    for _ in 0..20_000 {
+        if done() {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    panic!("never happened: {what}");
+}
+
+#[test]
+fn every_codec_in_any_order_of_ranges() {
+    let f = fixture(ALL);
+    let cache = f.cache(quiet());
+    for block in 0..ALL.len() {
+        let size = f.raw[block].len();
+        for (offset, len) in [
+            (10, 20),
+            (0, 1),
+            (SEGMENT - 1, 2),
+            (3 * SEGMENT, SEGMENT),
+            (size - 1, 1),
+            (5, size - 5),
+        ] {
+            f.check(&cache, block, offset, len);
+        }
+    }
+    assert_eq!(cache.stats().blocks_created, ALL.len() as u64);
+    assert_eq!(cache.stats().misses, ALL.len() as u64);
+    let all: usize = f.raw.iter().map(Vec::len).sum();
+    assert_eq!(cache.stats().bytes_decoded, all as u64);
+}
+
+#[test]
+fn decodes_only_what_is_needed_and_goes_on_later() {
+    let f = fixture(&["zstd:level=3", "lzma:level=1", "brotli:quality=3"]);
+    let cache = f.cache(quiet());
+    for block in 0..3 {
+        let before = cache.stats().bytes_decoded;
+        f.check(&cache, block, 0, 100);
+        assert_eq!(cache.stats().bytes_decoded - before, SEGMENT as u64);
+        f.check(&cache, block, 2 * SEGMENT, 1);
+        assert_eq!(cache.stats().bytes_decoded - before, 3 * SEGMENT as u64);
+        assert!(cache.get_cached(BlockNo(block as u32), 10).is_some());
+        let far = 4 * SEGMENT as u64;
+        assert!(cache.get_cached(BlockNo(block as u32), far).is_none());
+    }
+}
+
+#[test]
+fn most_of_a_block_becomes_all_of_it() {
+    let f = fixture(&["lzma:level=1"]);
+    let cache = f.cache(CacheOptions {
+        partial_ratio: 0.5,
+        ..quiet()
+    });
+    let size = f.raw[0].len();
+    f.check(&cache, 0, 0, 1);
+    f.check(&cache, 0, size / 2 + 1, 1);
+    let all = size as u64;
+    eventually("the rest is decoded", || cache.contains(BlockNo(0), all));
+    // The decoder and the payload are gone.
+    eventually("the decoder is dropped", || {
+        cache.stats().used <= all + slot::SLOT_OVERHEAD
+    });
+}
+
+#[test]
+fn one_decoder_for_many_readers() {
+    for codec in ALL {
+        let f = fixture(&[codec]);
+        let cache = f.cache(quiet());
+        let barrier = Barrier::new(8);
+        std::thread::scope(|scope| {
+            for reader in 0..8 {
+                let (f, cache, barrier) = (&f, &cache, &barrier);
+                scope.spawn(move || {
+                    barrier.wait();
+                    for step in 0..4 {
+                        let offset = (reader * 4 + step) * 30_000;
+                        f.check(cache, 0, offset, 20_000);
+                    }
+                });
+            }
+        });
+        f.check(&cache, 0, 0, f.raw[0].len());
+        let stats = cache.stats();
+        assert_eq!(stats.blocks_created, 1);
+        assert_eq!(stats.bytes_decoded, f.raw[0].len() as u64);
+        assert_eq!(stats.requests, 33);
+    }
+}
+
+#[test]
+fn the_limit_holds_apart_from_blocks_in_use() {
+    let codecs: Vec<&str> = ALL.iter().cycle().take(18).copied().collect();
+    let f = fixture(&codecs);
+    let limit = 3 * BLOCK_SIZE as u64;
+    let cache = f.cache(CacheOptions {
+        size: limit,
+        workers: 2,
+        ..CacheOptions::default()
+    });
+    std::thread::scope(|scope| {
+        for thread in 0..8_u64 {
+            let (f, cache) = (&f, &cache);
+            scope.spawn(move || {
+                let mut state = thread + 1;
+                let mut random = |n: usize| {
+                    state ^= state << 13;
+                    state ^= state >> 7;
+                    state ^= state << 17;
+                    (state % n as u64) as usize
+                };
+                for _ in 0..60 {
+                    let block = random(f.raw.len());
+                    let offset = random(f.raw[block].len());
+                    let len = random(f.raw[block].len() - offset);
+                    f.check(cache, block, offset, len.min(100_000));
+                }
+            });
+        }
+    });
+    let stats = cache.stats();
+    assert!(stats.blocks_evicted > 0, "{stats:?}");
+    // Eight readers and two helpers, each with data, payload and decoder of one block.
+    assert!(
+        stats.peak <= limit + 10 * 3 * BLOCK_SIZE as u64,
+        "{stats:?}"
+    );
+    eventually("idle blocks fit", || {
+        cache.trim();
+        cache.stats().used <= limit
+    });
+    drop(f);
+}
+
+#[test]
+fn a_limit_of_zero_keeps_nothing() {
+    let f = fixture(ALL);
+    let cache = f.cache(CacheOptions {
+        size: 0,
+        workers: 0,
+        ..CacheOptions::default()
+    });
+    for block in 0..ALL.len() {
+        f.check(&cache, block, 1000, 1000);
+    }
+    eventually("nothing is left", || {
+        cache.trim();
+        cache.stats().used == 0
+    });
+    assert_eq!(cache.stats().sequential_prefetches, 0);
+}
+
+#[test]
+fn the_next_block_of_a_sequence_is_decoded_ahead() {
+    let f = fixture(ALL);
+    let cache = f.cache(CacheOptions {
+        seq_detector: 3,
+        ..CacheOptions::default()
+    });
+    for block in 0..3 {
+        f.check(&cache, block, 0, 10);
+    }
+    assert_eq!(cache.stats().sequential_prefetches, 1);
+    let all = f.raw[3].len() as u64;
+    eventually("block 3 is there", || cache.contains(BlockNo(3), all));
+    f.check(&cache, 3, 0, 10);
+    assert_eq!(cache.stats().misses, 3);
+}
+
+#[test]
+fn errors_reach_everybody_who_waits_and_are_not_kept() {
+    for codec in ["null", "zstd:level=3"] {
+        let f = fixture(&["lz4", codec]);
+        let cache = f.cache(quiet());
+        let (at, len) = f.stored[1];
+        f.source.add(Fault::FailRange(at..at + len));
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                let cache = &cache;
+                scope.spawn(move || {
+                    let e = cache.get(BlockNo(1), 500_000).unwrap_err();
+                    assert!(matches!(e, Error::Io(_)), "{e}");
+                    assert!(e.to_string().contains("section 1"), "{e}");
+                });
+            }
+        });
+        f.check(&cache, 0, 0, 1000);
+        assert_eq!(cache.stats().blocks, 1);
+        f.source.heal();
+        f.check(&cache, 1, 400_000, 100_000);
+    }
+}
+
+#[test]
+fn damage_is_found_before_use() {
+    for codec in ALL {
+        let f = fixture(&[codec]);
+        let cache = f.cache(quiet());
+        let (at, len) = f.stored[0];
+        for offset in [at, at + len / 2, at + len - 1] {
+            f.source.add(Fault::Flip { offset, mask: 4 });
+            let e = cache.get(BlockNo(0), 10).unwrap_err();
+            assert!(matches!(e, Error::Corrupt { .. }), "{e}");
+            assert!(e.to_string().contains("section 0 at offset 0"), "{e}");
+            f.source.heal();
+        }
+        f.check(&cache, 0, 0, 10);
+    }
+}
+
+#[test]
+fn ranges_and_numbers_are_checked() {
+    let f = fixture(ALL);
+    let cache = f.cache(quiet());
+    for block in 0..ALL.len() {
+        let size = f.raw[block].len() as u64;
+        for end in [size + 1, u64::MAX] {
+            let e = cache.get(BlockNo(block as u32), end).unwrap_err();
+            assert!(matches!(e, Error::Corrupt { .. }), "{e}");
+        }
+        f.check(&cache, block, 0, size as usize);
+    }
+    let e = cache.get(BlockNo(ALL.len() as u32), 1).unwrap_err();
+    assert!(matches!(e, Error::Corrupt { .. }), "{e}");
+    assert!(!cache.prefetch(BlockNo(99), 1));
+}
+
+#[test]
+fn an_abandoned_block_fails_its_waiters_and_can_be_read_again() {
+    let f = fixture(&["zstd:level=3"]);
+    let cache = f.cache(quiet());
+    let slot = cache.core.find_or_insert(BlockNo(0));
+    let turn = slot.try_take().unwrap();
+    assert!(slot.try_take().is_none());
+    std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| cache.get(BlockNo(0), 10).map(drop));
+        eventually("somebody waits", || cache.stats().active_hits_slow == 1);
+        // As when the thread that decodes panics.
+        drop(turn);
+        assert!(waiter.join().unwrap().is_err());
+    });
+    f.check(&cache, 0, 0, 10);
+}
+
+#[test]
+fn preloading_stops_when_full_and_tidying_empties() {
+    let f = fixture(ALL);
+    let cache = f.cache(CacheOptions {
+        size: 3 * BLOCK_SIZE as u64 + 2000,
+        ..quiet()
+    });
+    let loaded = (0..ALL.len() as u32)
+        .filter(|&n| cache.preload(BlockNo(n)).unwrap())
+        .count();
+    assert_eq!(loaded, 3);
+    assert_eq!(cache.stats().blocks_evicted, 0);
+    assert_eq!(cache.tidy(Duration::from_secs(3600)), 0);
+    let held = cache.get(BlockNo(1), 1).unwrap();
+    assert_eq!(cache.tidy(Duration::ZERO), 2);
+    drop(held);
+    assert_eq!(cache.tidy(Duration::ZERO), 1);
+    assert_eq!(cache.stats().used, 0);
+    assert_eq!(cache.stats().blocks_tidied, 3);
+}

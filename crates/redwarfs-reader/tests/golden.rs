@@ -1,0 +1,185 @@
+//! The golden images show exactly what their manifests say.
+
+use redwarfs_format::Error;
+use redwarfs_format::section::SectionType;
+use redwarfs_reader::{Image, ImageOffset, OpenOptions, SectionOutcome, VerifyMode};
+use redwarfs_testkit::{Entry, Fields, Golden, Manifest, compat_images, golden_images, skip};
+
+fn open(golden: &Golden) -> Image {
+    let options = OpenOptions {
+        check: true,
+        ..OpenOptions::default()
+    };
+    Image::open(&golden.image, &options).unwrap_or_else(|e| panic!("{}: {e}", golden.name))
+}
+
+/// Blocks whose codec this build does not have.
+fn undecodable(image: &Image) -> usize {
+    (0..image.container().block_count())
+        .filter(|&n| {
+            let block = redwarfs_format::BlockNo(n);
+            matches!(image.decode_block(block), Err(Error::Unsupported(_)))
+        })
+        .count()
+}
+
+fn check(golden: &Golden) {
+    let image = open(golden);
+    let missing = undecodable(&image);
+    assert!(
+        missing == 0 || golden.has_media_codecs(),
+        "{}: {missing} blocks cannot be decoded",
+        golden.name
+    );
+    let mut fields = Fields::ALL;
+    if missing > 0 {
+        skip(
+            &format!("contents of {}", golden.name),
+            &format!("{missing} blocks use FLAC or RICEPP"),
+        );
+        fields.content = false;
+    }
+    let actual = Manifest::from_image(&image, fields.content)
+        .unwrap_or_else(|e| panic!("{}: {e}", golden.name));
+    let mut expected = golden.manifest();
+    if image.container().version.minor < 3 {
+        share_attributes(&mut expected, &actual);
+    }
+    expected.assert_same(&actual, fields, &golden.name);
+}
+
+/// Before format 2.3, each name of a file has attributes of its own, and what a mount shows
+/// depends on the name it was asked for last. The library shows those of one name for all.
+fn share_attributes(expected: &mut Manifest, actual: &Manifest) {
+    let names: Vec<Entry> = expected.0.values().cloned().collect();
+    for (path, entry) in &mut expected.0 {
+        let Some(shown) = actual.0.get(path) else {
+            continue;
+        };
+        let same_as = |name: &&Entry| {
+            name.ino == entry.ino
+                && (name.mode, name.uid, name.gid) == (shown.mode, shown.uid, shown.gid)
+                && name.mtime_ns == shown.mtime_ns
+                && name.atime_ns == shown.atime_ns
+                && name.ctime_ns == shown.ctime_ns
+        };
+        if let Some(name) = names.iter().find(same_as) {
+            *entry = name.clone();
+        }
+    }
+}
+
+#[test]
+fn images_show_what_their_manifests_say() {
+    for golden in golden_images() {
+        check(&golden);
+    }
+}
+
+#[test]
+fn images_of_old_releases_show_what_their_manifests_say() {
+    for golden in compat_images() {
+        check(&golden);
+    }
+}
+
+#[test]
+fn paths_and_names_lead_to_the_same_inodes() {
+    for golden in golden_images().into_iter().chain(compat_images()) {
+        let image = open(&golden);
+        let mut listed = 0;
+        for item in image.walk() {
+            let item = item.unwrap();
+            let found = image.find_path(&item.path).unwrap();
+            assert_eq!(found, Some(item.inode), "{}: {:?}", golden.name, item.path);
+            let mut longer = item.path.clone();
+            longer.extend(b"/no such name");
+            assert_eq!(image.find_path(&longer).unwrap(), None);
+            if let Ok(mut dir) = image.read_dir(item.inode) {
+                let count = dir.entry_count();
+                let names: Vec<_> = dir.by_ref().map(|e| e.unwrap().name).collect();
+                assert!(names.is_sorted(), "{}", golden.name);
+                assert_eq!(names.len(), count as usize);
+                assert_eq!(dir.position(), count);
+                for position in 0..count.min(5) {
+                    dir.seek(position);
+                    let entry = dir.next().unwrap().unwrap();
+                    assert_eq!(entry.name, names[position as usize]);
+                    let inode = image.lookup(item.inode, &entry.name).unwrap();
+                    assert_eq!(inode, Some(entry.inode));
+                }
+                dir.seek(u32::MAX);
+                assert!(dir.next().is_none());
+                listed += count;
+                let mut up = item.path.clone();
+                up.extend(b"/..");
+                assert!(image.find_path(&up).unwrap().is_some());
+            } else {
+                let e = image.read_dir(item.inode).unwrap_err();
+                assert!(e.to_string().contains("not a directory"), "{e}");
+                assert!(image.lookup(item.inode, b"x").is_err());
+            }
+        }
+        assert_eq!(
+            listed + 1,
+            image.metadata().entry_count(),
+            "{}",
+            golden.name
+        );
+    }
+}
+
+#[test]
+fn all_sections_verify() {
+    for golden in golden_images().into_iter().chain(compat_images()) {
+        let image = open(&golden);
+        for (mode, threads) in [(VerifyMode::Fast, 1), (VerifyMode::Integrity, 3)] {
+            let mut positions = Vec::new();
+            let summary = image
+                .verify(mode, threads, &mut |report| {
+                    let hashed = image.container().has_hashes();
+                    match report.outcome {
+                        SectionOutcome::Good if hashed => {}
+                        SectionOutcome::NoHash if !hashed => {}
+                        other => panic!("{}: {other:?}", golden.name),
+                    }
+                    positions.push(report.position);
+                })
+                .unwrap();
+            assert!(summary.is_ok(), "{}: {summary:?}", golden.name);
+            assert_eq!(summary.sections, image.container().sections.len());
+            assert!(positions.iter().copied().eq(0..positions.len() as u32));
+        }
+    }
+}
+
+#[test]
+fn histories_and_headers_are_there() {
+    let mut with_history = 0;
+    for golden in golden_images() {
+        let image = open(&golden);
+        let history = image.history().unwrap();
+        let sections = image.container().section_of_type(SectionType::HISTORY);
+        let expected = sections.count();
+        assert_eq!(history.entries.len().min(1), expected, "{}", golden.name);
+        with_history += expected;
+        let header = image.header_bytes().unwrap();
+        assert_eq!(header.len() as u64, image.header_len());
+        assert_eq!(header.is_empty(), golden.name != "basic-header");
+        // With an explicit offset nothing is searched.
+        let options = OpenOptions {
+            offset: ImageOffset::At(image.header_len()),
+            ..OpenOptions::default()
+        };
+        Image::open(&golden.image, &options).unwrap();
+        if !header.is_empty() {
+            let options = OpenOptions {
+                offset: ImageOffset::At(0),
+                ..OpenOptions::default()
+            };
+            let e = Image::open(&golden.image, &options).unwrap_err();
+            assert!(matches!(e, Error::NotAnImage(_)), "{e}");
+        }
+    }
+    assert!(with_history > 20);
+}

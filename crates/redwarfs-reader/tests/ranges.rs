@@ -1,0 +1,159 @@
+//! Random ranges from many threads, through caches of all sizes, against whole files.
+
+use std::path::PathBuf;
+
+use redwarfs_format::InodeNo;
+use redwarfs_reader::{CacheOptions, Image, OpenOptions};
+
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, n: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % n.max(1)
+    }
+}
+
+fn open(name: &str, cache: CacheOptions) -> Image {
+    let dir = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/fixtures/images");
+    let path = PathBuf::from(dir).join(format!("{name}.dwarfs"));
+    let options = OpenOptions {
+        cache,
+        ..OpenOptions::default()
+    };
+    Image::open(&path, &options).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
+}
+
+fn is_regular(image: &Image, inode: InodeNo) -> bool {
+    image.stat(inode).unwrap().mode & 0o170_000 == 0o100_000
+}
+
+/// All regular files that fit into memory, with their contents.
+fn contents(image: &Image) -> Vec<(InodeNo, Vec<u8>)> {
+    image
+        .walk()
+        .map(|item| item.unwrap().inode)
+        .filter(|&inode| is_regular(image, inode) && image.stat(inode).unwrap().size < 64 << 20)
+        .map(|inode| {
+            let size = image.stat(inode).unwrap().size as usize;
+            let mut data = vec![0; size + 10];
+            assert_eq!(image.read_at(inode, 0, &mut data).unwrap(), size);
+            data.truncate(size);
+            (inode, data)
+        })
+        .collect()
+}
+
+#[test]
+fn random_ranges_through_small_caches() {
+    let names = [
+        "basic-zstd-small-blocks",
+        "basic-l0",
+        "basic-lzma",
+        "basic-brotli",
+        "basic-lz4",
+        "many-fragmented",
+    ];
+    for name in names {
+        let files = contents(&open(name, CacheOptions::default()));
+        for size in [0, 40 << 10, 200 << 10] {
+            let image = open(
+                name,
+                CacheOptions {
+                    size,
+                    seq_detector: 2,
+                    ..CacheOptions::default()
+                },
+            );
+            std::thread::scope(|scope| {
+                for thread in 0..8 {
+                    let (image, files) = (&image, &files);
+                    scope.spawn(move || {
+                        let mut random = Random(thread * 7919 + size + 1);
+                        for _ in 0..25 {
+                            let (inode, data) = &files[random.below(files.len() as u64) as usize];
+                            let offset = random.below(data.len() as u64 + 10);
+                            let mut buf = vec![0xa5; random.below(70_000) as usize];
+                            let n = image.read_at(*inode, offset, &mut buf).unwrap();
+                            let rest = data.get(offset as usize..).unwrap_or_default();
+                            assert_eq!(n, rest.len().min(buf.len()));
+                            assert!(buf[..n] == rest[..n], "{name}: {inode} at {offset}");
+                        }
+                    });
+                }
+            });
+        }
+    }
+}
+
+#[test]
+fn cached_reads_need_a_first_one() {
+    let image = open("basic-zstd-small-blocks", CacheOptions::default());
+    let files = contents(&open("basic-zstd-small-blocks", CacheOptions::default()));
+    let (inode, data) = files.iter().max_by_key(|(_, data)| data.len()).unwrap();
+    let mut out = b"before".to_vec();
+    assert!(
+        !image
+            .try_read_cached(*inode, 0, data.len(), &mut out)
+            .unwrap()
+    );
+    assert_eq!(out, b"before");
+    let mut buf = vec![0; data.len()];
+    image.read_at(*inode, 0, &mut buf).unwrap();
+    assert!(
+        image
+            .try_read_cached(*inode, 0, data.len() + 9, &mut out)
+            .unwrap()
+    );
+    assert_eq!(&out[..6], b"before");
+    assert!(out[6..] == data[..]);
+    out.clear();
+    let end = data.len() as u64;
+    assert!(image.try_read_cached(*inode, end, 10, &mut out).unwrap());
+    assert!(out.is_empty());
+    // Threads of the cache may still be busy with a block, which therefore stays a while.
+    let mut rounds = 0;
+    while image
+        .try_read_cached(*inode, 0, data.len(), &mut out)
+        .unwrap()
+    {
+        image.tidy_cache(std::time::Duration::ZERO);
+        out.clear();
+        rounds += 1;
+        assert!(rounds < 100_000, "blocks stay in the cache");
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn only_regular_files_can_be_read() {
+    let image = open("basic-default", CacheOptions::default());
+    let mut buf = [0; 10];
+    for item in image.walk() {
+        let inode = item.unwrap().inode;
+        let mode = image.stat(inode).unwrap().mode & 0o170_000;
+        let readable = image.read_at(inode, 0, &mut buf).is_ok();
+        assert_eq!(readable, mode == 0o100_000);
+        let cached = image.try_read_cached(inode, 0, 0, &mut Vec::new()).is_ok();
+        assert_eq!(cached, mode == 0o100_000);
+        assert_eq!(image.read_link(inode).is_ok(), mode == 0o120_000);
+    }
+    assert!(image.stat(InodeNo(u32::MAX)).is_err());
+    assert!(image.read_at(InodeNo(u32::MAX), 0, &mut buf).is_err());
+}
+
+#[test]
+fn whole_blocks_are_what_the_cache_shows() {
+    let image = open("basic-zstd-small-blocks", CacheOptions::default());
+    let mut total = 0;
+    for n in 0..image.container().block_count() {
+        let block = redwarfs_format::BlockNo(n);
+        total += image.decode_block(block).unwrap().len() as u64;
+        assert!(image.preload_block(block).unwrap());
+    }
+    assert_eq!(image.cache_stats().bytes_decoded, total);
+    let beyond = redwarfs_format::BlockNo(image.container().block_count());
+    assert!(image.decode_block(beyond).is_err());
+}
