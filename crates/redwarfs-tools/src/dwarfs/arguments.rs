@@ -47,8 +47,8 @@ pub(super) fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Request>
             b"--auto-mountpoint" => auto = true,
             _ if bytes.starts_with(b"--") => return Err(unknown(&arg)),
             _ => {
-                let mut flags = bytes.iter().skip(1).enumerate();
-                while let Some((at, flag)) = flags.next() {
+                let flags = bytes.iter().skip(1).enumerate();
+                for (at, flag) in flags {
                     match flag {
                         b'f' => found.foreground = true,
                         b'd' => found.debug = true,
