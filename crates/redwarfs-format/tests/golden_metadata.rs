@@ -27,7 +27,9 @@ fn unescape(text: &str) -> Vec<u8> {
 fn manifest(golden: &Golden) -> BTreeMap<Vec<u8>, Value> {
     let file = File::open(golden.path.with_extension("json.gz")).unwrap();
     let list: Vec<Value> = serde_json::from_reader(flate2::read::GzDecoder::new(file)).unwrap();
-    list.into_iter().map(|e| (unescape(e["path"].as_str().unwrap()), e)).collect()
+    list.into_iter()
+        .map(|e| (unescape(e["path"].as_str().unwrap()), e))
+        .collect()
 }
 
 fn nanoseconds(t: Timestamp) -> i128 {
@@ -48,7 +50,11 @@ fn differences(view: &MetadataView, e: EntryIndex, entry: &Value) -> Vec<String>
     let mode = u32::from_str_radix(&entry["mode"].as_str().unwrap()[2..], 8).unwrap();
     let mut pairs = vec![
         ("mode", i128::from(stat.mode), i128::from(mode)),
-        ("blocks", i128::from(stat.blocks()), number(&entry["blocks"])),
+        (
+            "blocks",
+            i128::from(stat.blocks()),
+            number(&entry["blocks"]),
+        ),
         ("mtime", nanoseconds(stat.mtime), number(&entry["mtime_ns"])),
         ("atime", nanoseconds(stat.atime), number(&entry["atime_ns"])),
         ("ctime", nanoseconds(stat.ctime), number(&entry["ctime_ns"])),
@@ -60,7 +66,10 @@ fn differences(view: &MetadataView, e: EntryIndex, entry: &Value) -> Vec<String>
     ];
     if let Some(rdev) = entry["rdev"].as_array() {
         // The kernel's encoding of 32 bits: 12 for the major number, 8 + 12 for the minor one.
-        let (major, minor) = ((stat.rdev >> 8) & 0xfff, (stat.rdev & 0xff) | ((stat.rdev >> 12) & 0xf_ff00));
+        let (major, minor) = (
+            (stat.rdev >> 8) & 0xfff,
+            (stat.rdev & 0xff) | ((stat.rdev >> 12) & 0xf_ff00),
+        );
         pairs.push(("major", i128::from(major), number(&rdev[0])));
         pairs.push(("minor", i128::from(minor), number(&rdev[1])));
     }
@@ -77,7 +86,10 @@ fn differences(view: &MetadataView, e: EntryIndex, entry: &Value) -> Vec<String>
     if view.file_type(ino).unwrap() == FileType::Regular {
         let extents = view.extents(ino).unwrap();
         for i in 0..extents.len() {
-            assert_eq!(extents.get(i).unwrap(), extents.clone().nth(i).unwrap().unwrap());
+            assert_eq!(
+                extents.get(i).unwrap(),
+                extents.clone().nth(i).unwrap().unwrap()
+            );
         }
         let total: u64 = extents.map(|e| e.unwrap().size()).sum();
         if total != stat.size {
@@ -119,19 +131,32 @@ fn compare(golden: &Golden, view: &MetadataView) {
         let name = path.escape_ascii();
         match expected.remove(&path) {
             None => problems.push(format!("{name}: not expected")),
-            Some(entry) => problems
-                .extend(differences(view, e, &entry).into_iter().map(|d| format!("{name}: {d}"))),
+            Some(entry) => problems.extend(
+                differences(view, e, &entry)
+                    .into_iter()
+                    .map(|d| format!("{name}: {d}")),
+            ),
         }
     }
-    problems.extend(expected.into_keys().map(|p| format!("{}: missing", p.escape_ascii())));
-    assert!(problems.is_empty(), "{}:\n{}", golden.name, problems.join("\n"));
+    problems.extend(
+        expected
+            .into_keys()
+            .map(|p| format!("{}: missing", p.escape_ascii())),
+    );
+    assert!(
+        problems.is_empty(),
+        "{}:\n{}",
+        golden.name,
+        problems.join("\n")
+    );
 }
 
 #[test]
 fn views_show_what_the_manifests_say() {
     for golden in common::current() {
         let view = MetadataView::parse(&golden.schema, golden.data.clone()).unwrap();
-        view.check(golden.blocks, None).unwrap_or_else(|e| panic!("{}: {e}", golden.name));
+        view.check(golden.blocks, None)
+            .unwrap_or_else(|e| panic!("{}: {e}", golden.name));
         compare(&golden, &view);
     }
 }
@@ -140,7 +165,8 @@ fn views_show_what_the_manifests_say() {
 fn views_of_older_images_show_what_the_manifests_say() {
     for golden in common::older() {
         let view = MetadataView::parse(&golden.schema, golden.data.clone()).unwrap();
-        view.check(golden.blocks, None).unwrap_or_else(|e| panic!("{}: {e}", golden.name));
+        view.check(golden.blocks, None)
+            .unwrap_or_else(|e| panic!("{}: {e}", golden.name));
         compare(&golden, &view);
     }
 }
@@ -161,10 +187,18 @@ fn older_images_survive_freezing() {
         assert!(schema.encode_legacy() == golden.schema, "{}", golden.name);
         let metadata = thaw(&golden.schema, &golden.data).unwrap();
         let frozen = freeze(&metadata).unwrap();
-        assert!(thaw(&frozen.schema, &frozen.data).unwrap() == metadata, "{}", golden.name);
+        assert!(
+            thaw(&frozen.schema, &frozen.data).unwrap() == metadata,
+            "{}",
+            golden.name
+        );
         // Releases before 0.5.0 aligned areas; all others have the same layout as today.
         if metadata.dir_entries.is_some() {
-            assert!(Schema::parse(&frozen.schema).unwrap() == schema, "{}", golden.name);
+            assert!(
+                Schema::parse(&frozen.schema).unwrap() == schema,
+                "{}",
+                golden.name
+            );
             assert!(frozen.data == golden.data, "{}", golden.name);
         }
         let view = MetadataView::parse(&frozen.schema, frozen.data).unwrap();
@@ -179,11 +213,27 @@ fn packed_metadata_shows_the_same() {
         all,
         Packing { force: true, ..all },
         Packing::auto(),
-        Packing { chunk_table: true, ..Packing::none() },
-        Packing { directories: true, ..Packing::plain() },
-        Packing { shared_files: true, names_index: true, ..Packing::auto() },
+        Packing {
+            chunk_table: true,
+            ..Packing::none()
+        },
+        Packing {
+            directories: true,
+            ..Packing::plain()
+        },
+        Packing {
+            shared_files: true,
+            names_index: true,
+            ..Packing::auto()
+        },
     ];
-    for name in ["many-pack-plain", "names-auto", "basic-default", "empty", "basic-no-hardlink-table"] {
+    for name in [
+        "many-pack-plain",
+        "names-auto",
+        "basic-default",
+        "empty",
+        "basic-no-hardlink-table",
+    ] {
         let golden = common::one(name);
         let mut plain = thaw(&golden.schema, &golden.data).unwrap();
         let view = MetadataView::parse(&golden.schema, golden.data.clone()).unwrap();
@@ -204,7 +254,8 @@ fn packed_metadata_shows_the_same() {
             packed.pack(&packing);
             let frozen = freeze(&packed).unwrap();
             let view = MetadataView::parse(&frozen.schema, frozen.data).unwrap();
-            view.check(golden.blocks, None).unwrap_or_else(|e| panic!("{name} {packing:?}: {e}"));
+            view.check(golden.blocks, None)
+                .unwrap_or_else(|e| panic!("{name} {packing:?}: {e}"));
             assert!(view.thaw().unwrap() == packed);
             compare(&golden, &view);
         }

@@ -118,7 +118,11 @@ impl<'a> Shaper<'a> {
     ///
     /// # Errors
     /// Those of the members.
-    pub(crate) fn composite(&self, layout: Option<&Layout>, members: &[Member<'a>]) -> Result<Node> {
+    pub(crate) fn composite(
+        &self,
+        layout: Option<&Layout>,
+        members: &[Member<'a>],
+    ) -> Result<Node> {
         let mut kids = Vec::with_capacity(members.len());
         for &(id, shape) in members {
             let field = layout.and_then(|l| l.field(id));

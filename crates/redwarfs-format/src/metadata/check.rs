@@ -23,7 +23,11 @@ fn ensure(ok: bool, what: impl FnOnce() -> String) -> Result<()> {
 }
 
 pub(super) fn check(view: &MetadataView, blocks: u32, block_sizes: Option<&[u64]>) -> Result<()> {
-    let check = Check { view, data: &view.data, root: Place::root(&view.data, &view.root) };
+    let check = Check {
+        view,
+        data: &view.data,
+        root: Place::root(&view.data, &view.root),
+    };
     check.sizes()?;
     check.options()?;
     check.indices()?;
@@ -45,7 +49,6 @@ struct Check<'a> {
 }
 
 impl Check<'_> {
-
     /// Items 3 to 5 and 9; 1, 2 and the rest were checked when the view was made.
     fn sizes(&self) -> Result<()> {
         let t = &self.view.t;
@@ -57,17 +60,24 @@ impl Check<'_> {
         ensure(self.root.member(10)?.list()?.len() <= t.entry_count, || {
             "more names than entries".into()
         })?;
-        ensure(t.chunk_table.len() <= records, || "chunk table larger than inode table".into())
+        ensure(t.chunk_table.len() <= records, || {
+            "chunk table larger than inode table".into()
+        })
     }
 
     fn options(&self) -> Result<()> {
         let t = &self.view.t;
-        ensure(t.options.time_resolution_sec != Some(0), || "time resolution is 0".into())?;
-        ensure(t.subsec_multiplier < 1_000_000_000, || "sub-second multiplier too large".into())?;
-        // 17
-        ensure(t.hole_block.is_some() == t.features.contains(SPARSE_FILES), || {
-            "holes and the feature sparsefiles do not go together".into()
+        ensure(t.options.time_resolution_sec != Some(0), || {
+            "time resolution is 0".into()
         })?;
+        ensure(t.subsec_multiplier < 1_000_000_000, || {
+            "sub-second multiplier too large".into()
+        })?;
+        // 17
+        ensure(
+            t.hole_block.is_some() == t.features.contains(SPARSE_FILES),
+            || "holes and the feature sparsefiles do not go together".into(),
+        )?;
         // 18
         ensure(t.block_size.is_power_of_two(), || {
             format!("block size {} is not a power of two", t.block_size)
@@ -86,20 +96,27 @@ impl Check<'_> {
             ensure(t.mode_index.get32(data, i) < t.modes.len(), || {
                 format!("mode index of inode {i} out of range")
             })?;
-            ensure(inside(&t.owner_index, &t.uids) && inside(&t.group_index, &t.gids), || {
-                format!("owner or group index of inode {i} out of range")
-            })?;
+            ensure(
+                inside(&t.owner_index, &t.uids) && inside(&t.group_index, &t.gids),
+                || format!("owner or group index of inode {i} out of range"),
+            )?;
             if multiplier != 0 {
                 let fine = t.subsecs.iter().all(|s| {
-                    s.get(data, i).checked_mul(multiplier).is_some_and(|n| n < 1_000_000_000)
+                    s.get(data, i)
+                        .checked_mul(multiplier)
+                        .is_some_and(|n| n < 1_000_000_000)
                 });
-                ensure(fine, || format!("fraction of a time of inode {i} out of range"))?;
+                ensure(fine, || {
+                    format!("fraction of a time of inode {i} out of range")
+                })?;
             }
         }
         let names = t.names.len();
         for e in 0..t.entry_count {
             let name = t.entry_name.get32(data, e);
-            ensure(name == 0 || name < names, || format!("name index of entry {e} out of range"))?;
+            ensure(name == 0 || name < names, || {
+                format!("name index of entry {e} out of range")
+            })?;
             ensure(t.entry_inode.get32(data, e) < t.inode_count, || {
                 format!("inode number of entry {e} out of range")
             })?;
@@ -107,15 +124,19 @@ impl Check<'_> {
         if let Some(table) = &t.entry_table {
             for i in 0..table.len() {
                 let e = table.get32(data, i);
-                ensure(e < t.entry_count && t.entry_inode.get32(data, e) == i, || {
-                    format!("entry of inode {i} is wrong")
-                })?;
+                ensure(
+                    e < t.entry_count && t.entry_inode.get32(data, e) == i,
+                    || format!("entry of inode {i} is wrong"),
+                )?;
             }
         }
-        ensure(t.entry_inode.get32(data, 0) == 0, || "the first entry is not the root".into())?;
-        ensure(!legacy || self.view.self_entry(InodeNo::ROOT)?.0 == 0, || {
-            "the first inode is not the root".into()
-        })
+        ensure(t.entry_inode.get32(data, 0) == 0, || {
+            "the first entry is not the root".into()
+        })?;
+        ensure(
+            !legacy || self.view.self_entry(InodeNo::ROOT)?.0 == 0,
+            || "the first inode is not the root".into(),
+        )
     }
 
     /// Items 10 and 11.
@@ -125,9 +146,10 @@ impl Check<'_> {
         let (parent, first, own) = (list.column(1)?, list.column(2)?, list.column(3)?);
         let entries = t.entry_count;
         let last = list.len() - 1;
-        ensure(t.dirs.first.get(data, 0) == 1 && t.dirs.first.get(data, last) == entries, || {
-            "directories do not cover the entries".into()
-        })?;
+        ensure(
+            t.dirs.first.get(data, 0) == 1 && t.dirs.first.get(data, last) == entries,
+            || "directories do not cover the entries".into(),
+        )?;
         if t.options.packed_directories {
             for i in 0..list.len() {
                 ensure(parent.get(data, i) == 0 && own.get(data, i) == 0, || {
@@ -138,7 +160,11 @@ impl Check<'_> {
         }
         let mut previous = 0;
         for i in 0..list.len() {
-            let (p, f, s) = (parent.get32(data, i), first.get32(data, i), own.get32(data, i));
+            let (p, f, s) = (
+                parent.get32(data, i),
+                first.get32(data, i),
+                own.get32(data, i),
+            );
             let stored = t.dirs.own_stored;
             let fine = f >= previous
                 && f <= entries
@@ -168,9 +194,10 @@ impl Check<'_> {
             ensure(first >= previous, || "chunk table is not ascending".into())?;
             previous = first;
         }
-        ensure(t.chunk_table.get(data, 0) == 0 && previous == t.chunk_size.len(), || {
-            "chunk table does not cover the chunks".into()
-        })
+        ensure(
+            t.chunk_table.get(data, 0) == 0 && previous == t.chunk_size.len(),
+            || "chunk table does not cover the chunks".into(),
+        )
     }
 
     /// Items 13 to 16.
@@ -191,8 +218,12 @@ impl Check<'_> {
             Some(n) => n.checked_add(1).ok_or_else(too_large)?,
             None => 0,
         };
-        t.names.check(data, "name", names, LONGEST_NAME, valid_name)?;
-        t.targets.check(data, "symlink", targets, LONGEST_TARGET, |s| !s.is_empty() && !s.contains(&0))
+        t.names
+            .check(data, "name", names, LONGEST_NAME, valid_name)?;
+        t.targets
+            .check(data, "symlink", targets, LONGEST_TARGET, |s| {
+                !s.is_empty() && !s.contains(&0)
+            })
     }
 
     /// Item 19, block numbers and sizes.
@@ -203,10 +234,18 @@ impl Check<'_> {
                 Extent::Hole { size } => {
                     ensure(size > 0, || format!("chunk {i} is an empty hole"))?;
                 }
-                Extent::Data { block, offset, size } => {
+                Extent::Data {
+                    block,
+                    offset,
+                    size,
+                } => {
                     let end = u64::from(offset) + u64::from(size);
-                    ensure(block.0 < blocks, || format!("block {block} of chunk {i} does not exist"))?;
-                    ensure(size > 0 && offset != LARGE_HOLE, || format!("chunk {i} is empty"))?;
+                    ensure(block.0 < blocks, || {
+                        format!("block {block} of chunk {i} does not exist")
+                    })?;
+                    ensure(size > 0 && offset != LARGE_HOLE, || {
+                        format!("chunk {i} is empty")
+                    })?;
                     let limit = block_sizes
                         .and_then(|sizes| sizes.get(block.index()).copied())
                         .map_or(u64::from(t.block_size), |s| s.min(u64::from(t.block_size)));
@@ -226,9 +265,10 @@ impl Check<'_> {
         let [_, _, d, o] = self.view.t.offsets;
         let devices = self.view.t.devices.map_or(0, |c| c.len());
         // Images of format 2.0 with devices have no place for their numbers.
-        ensure(devices == o - d || (devices == 0 && self.view.is_legacy()), || {
-            format!("{devices} device numbers for {} devices", o - d)
-        })?;
+        ensure(
+            devices == o - d || (devices == 0 && self.view.is_legacy()),
+            || format!("{devices} device numbers for {} devices", o - d),
+        )?;
         if self.view.is_legacy() {
             // Every entry must have a type that fits its inode number.
             let t = &self.view.t;
@@ -262,8 +302,14 @@ impl Check<'_> {
                         run += 1;
                     }
                 }
-                ensure(run != 1, || "shared files table has a single occurrence".into())?;
-                if table.len() == 0 { 0 } else { u64::from(current) + 1 }
+                ensure(run != 1, || {
+                    "shared files table has a single occurrence".into()
+                })?;
+                if table.len() == 0 {
+                    0
+                } else {
+                    u64::from(current) + 1
+                }
             }
         };
         let unique = u64::from(d - r).saturating_sub(u64::from(t.shared.len()));
@@ -283,12 +329,16 @@ impl Check<'_> {
                 format!("size cache is wrong for content {k}")
             })?;
         }
-        let Some(cache) = &t.size_cache else { return Ok(()) };
+        let Some(cache) = &t.size_cache else {
+            return Ok(());
+        };
         for (map, allocated) in [(&cache.size, false), (&cache.allocated, true)] {
             let mut previous = None;
             for i in 0..map.keys.len() {
                 let k = map.keys.get32(data, i);
-                ensure(previous < Some(k) && k < contents, || "size cache: invalid key".into())?;
+                ensure(previous < Some(k) && k < contents, || {
+                    "size cache: invalid key".into()
+                })?;
                 previous = Some(k);
                 let range = self.view.chunk_range(k)?;
                 let (size, stored) = self.view.sum(range.clone())?;
@@ -352,7 +402,9 @@ impl Check<'_> {
             for e in view.entries(InodeNo(dir))? {
                 name.clear();
                 view.entry_name_into(EntryIndex(e), &mut name)?;
-                ensure(previous < name, || format!("names of directory {dir} are not in order"))?;
+                ensure(previous < name, || {
+                    format!("names of directory {dir} are not in order")
+                })?;
                 std::mem::swap(&mut previous, &mut name);
                 let ino = t.entry_inode.get32(data, e);
                 let once = || format!("inode {ino} has several entries");
@@ -365,8 +417,9 @@ impl Check<'_> {
                     ensure(view.parent(InodeNo(ino))?.0 == dir, || {
                         format!("parent entry of directory {ino} is wrong")
                     })?;
-                } else if let Some(seen) =
-                    ino.checked_sub(files_end).and_then(|i| special.get_mut(i as usize))
+                } else if let Some(seen) = ino
+                    .checked_sub(files_end)
+                    .and_then(|i| special.get_mut(i as usize))
                 {
                     ensure(!std::mem::replace(seen, true), once)?;
                 } else if let Some(seen) = symlinks.get_mut((ino - directories) as usize) {
@@ -374,8 +427,12 @@ impl Check<'_> {
                 }
             }
         }
-        ensure(!parents.contains(&UNKNOWN), || "a directory has no entry".into())?;
-        ensure(view.parent(InodeNo::ROOT)?.0 == 0, || "the root has a parent".into())?;
+        ensure(!parents.contains(&UNKNOWN), || {
+            "a directory has no entry".into()
+        })?;
+        ensure(view.parent(InodeNo::ROOT)?.0 == 0, || {
+            "the root has a parent".into()
+        })?;
 
         // Directories known to be below the root; each one's way up is walked once.
         let mut reached = vec![false; directories as usize];
@@ -386,7 +443,9 @@ impl Check<'_> {
         for dir in 0..directories as usize {
             let mut at = dir;
             while reached.get(at) == Some(&false) {
-                ensure(path.len() < parents.len(), || format!("directory {dir} is inside itself"))?;
+                ensure(path.len() < parents.len(), || {
+                    format!("directory {dir} is inside itself")
+                })?;
                 path.push(at);
                 at = parents.get(at).map_or(0, |p| *p as usize);
             }

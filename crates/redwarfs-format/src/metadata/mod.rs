@@ -44,3 +44,6 @@ pub fn thaw(schema: &[u8], data: &[u8]) -> Result<Metadata> {
     let root = Shaper::new(&schema).root::<Metadata>()?;
     Metadata::read(&BitSource::new(data), &root, Pos::default())
 }
+
+#[cfg(test)]
+mod tests;

@@ -145,7 +145,12 @@ pub fn build_string_table(strings: &[&[u8]], pack: StringPacking) -> StringTable
         ends.insert(0, 0);
         ends
     };
-    StringTable { buffer, symtab, index, packed_index: pack.pack_index }
+    StringTable {
+        buffer,
+        symtab,
+        index,
+        packed_index: pack.pack_index,
+    }
 }
 
 fn index_of(len: usize) -> u32 {

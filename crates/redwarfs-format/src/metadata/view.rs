@@ -228,7 +228,11 @@ impl MetadataView {
     /// Those of [`MetadataView::entry_inode`] and [`MetadataView::stat`].
     pub fn entry_stat(&self, e: EntryIndex) -> Result<Stat> {
         let ino = self.entry_inode(e)?;
-        if self.is_legacy() { self.stat_record(ino, e.0) } else { self.stat(ino) }
+        if self.is_legacy() {
+            self.stat_record(ino, e.0)
+        } else {
+            self.stat(ino)
+        }
     }
 
     fn stat_record(&self, ino: InodeNo, record: u32) -> Result<Stat> {

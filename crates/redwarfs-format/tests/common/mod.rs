@@ -1,6 +1,10 @@
 //! Metadata payloads of the golden images.
 
-#![allow(dead_code, clippy::unwrap_used, reason = "shared by several test programs")]
+#![allow(
+    dead_code,
+    clippy::unwrap_used,
+    reason = "shared by several test programs"
+)]
 
 use std::path::{Path, PathBuf};
 
