@@ -1,4 +1,5 @@
 //! The golden images show exactly what their manifests say.
+#![allow(clippy::unwrap_used)]
 
 use redwarfs_format::Error;
 use redwarfs_format::section::SectionType;

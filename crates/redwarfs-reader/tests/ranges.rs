@@ -1,4 +1,5 @@
 //! Random ranges from many threads, through caches of all sizes, against whole files.
+#![allow(clippy::unwrap_used)]
 
 use std::path::PathBuf;
 

@@ -1,0 +1,114 @@
+//! Files of very many pieces, which no golden image has.
+#![allow(clippy::unwrap_used)]
+
+use std::sync::Arc;
+
+use redwarfs_format::metadata::{
+    Chunk, DirEntry, Directory, FsOptions, InodeData, Metadata, freeze,
+};
+use redwarfs_format::section::{CompressionId, SectionHeader, SectionType};
+use redwarfs_io::MemorySource;
+use redwarfs_reader::{Image, ImageOffset, OpenOptions};
+
+const HOLE: u32 = 1;
+
+/// An image with one file of `pieces` pieces, some of them holes, and its content.
+fn fragmented(pieces: u32) -> (Vec<u8>, Vec<u8>) {
+    let block: Vec<u8> = (0..4096_u32).map(|i| (i % 251) as u8 + 1).collect();
+    let mut content = Vec::new();
+    let mut chunks = Vec::new();
+    for i in 0..pieces {
+        let (offset, size) = (i * 37 % 4000, i % 11 + 1);
+        if i % 7 == 3 {
+            chunks.push(Chunk {
+                block: HOLE,
+                offset: size,
+                size: 0,
+            });
+            content.resize(content.len() + size as usize, 0);
+        } else {
+            chunks.push(Chunk {
+                block: 0,
+                offset,
+                size,
+            });
+            content.extend(&block[offset as usize..(offset + size) as usize]);
+        }
+    }
+    let entry = |name_index, inode_num| DirEntry {
+        name_index,
+        inode_num,
+    };
+    let directory = |first_entry| Directory {
+        first_entry,
+        ..Directory::default()
+    };
+    let metadata = Metadata {
+        chunks,
+        directories: vec![directory(1), directory(2)],
+        inodes: vec![
+            InodeData::default(),
+            InodeData {
+                mode_index: 1,
+                ..InodeData::default()
+            },
+        ],
+        chunk_table: vec![0, pieces],
+        uids: vec![0],
+        gids: vec![0],
+        modes: vec![0o040_755, 0o100_644],
+        names: vec![b"file".to_vec()],
+        block_size: 4096,
+        total_fs_size: content.len() as u64,
+        devices: Some(Vec::new()),
+        options: Some(FsOptions {
+            mtime_only: true,
+            ..FsOptions::default()
+        }),
+        dir_entries: Some(vec![entry(0, 0), entry(0, 1)]),
+        features: Some([b"sparsefiles".to_vec()].into()),
+        hole_block_index: Some(HOLE),
+        large_hole_size: Some(Vec::new()),
+        ..Metadata::default()
+    };
+    let frozen = freeze(&metadata).unwrap();
+    let sections = [
+        (SectionType::BLOCK, &block),
+        (SectionType::METADATA_V2_SCHEMA, &frozen.schema),
+        (SectionType::METADATA_V2, &frozen.data),
+    ];
+    let mut image = Vec::new();
+    for (number, (ty, payload)) in (0..).zip(sections) {
+        image.extend(SectionHeader::seal(number, ty, CompressionId::NONE, payload).encode());
+        image.extend(payload);
+    }
+    (image, content)
+}
+
+#[test]
+fn any_range_of_a_file_of_many_pieces() {
+    for pieces in [200, 256, 257, 320, 5000] {
+        let (image, content) = fragmented(pieces);
+        let options = OpenOptions {
+            offset: ImageOffset::At(0),
+            check: true,
+            ..OpenOptions::default()
+        };
+        let image = Image::from_source(Arc::new(MemorySource::new(image)), &options).unwrap();
+        let inode = image.find_path(b"file").unwrap().unwrap();
+        assert_eq!(image.stat(inode).unwrap().size, content.len() as u64);
+        for start in (0..content.len() + 20).step_by(13) {
+            let mut buf = [0xff; 100];
+            let n = image.read_at(inode, start as u64, &mut buf).unwrap();
+            let rest = content.get(start..).unwrap_or_default();
+            assert_eq!(buf[..n], rest[..rest.len().min(100)], "at {start}");
+            let mut out = Vec::new();
+            assert!(
+                image
+                    .try_read_cached(inode, start as u64, 100, &mut out)
+                    .unwrap()
+            );
+            assert_eq!(out, buf[..n]);
+        }
+    }
+}
