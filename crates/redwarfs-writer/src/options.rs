@@ -68,12 +68,12 @@ impl TimeResolution {
         if nanos == 0 {
             Err(TimeResolutionError::Zero)
         } else if nanos >= SECOND {
-            if nanos % SECOND != 0 || nanos / SECOND > u64::from(u32::MAX) {
+            if !nanos.is_multiple_of(SECOND) || nanos / SECOND > u64::from(u32::MAX) {
                 Err(TimeResolutionError::NotWhole)
             } else {
                 Ok(Self { nanos })
             }
-        } else if SECOND % nanos != 0 {
+        } else if !SECOND.is_multiple_of(nanos) {
             Err(TimeResolutionError::NotDivisor)
         } else {
             Ok(Self { nanos })

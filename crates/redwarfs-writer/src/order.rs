@@ -217,7 +217,7 @@ mod tests {
 
     #[test]
     fn pieces_do_not_matter() {
-        let data: Vec<u8> = (0..10_000u32).map(|i| (i * i >> 5) as u8).collect();
+        let data: Vec<u8> = (0..10_000u32).map(|i| ((i * i) >> 5) as u8).collect();
         let mut pieces = Similarity::new();
         for part in data.chunks(7) {
             pieces.update(part);

@@ -204,9 +204,8 @@ pub(crate) fn blocks<T: Send>(
         for _ in 0..options.workers {
             let (jobs, done, abort) = (job_out.clone(), done_in.clone(), &abort);
             scope.spawn(move || {
-                compress(options, &jobs, &done, counters, &|| {
-                    abort.load(Ordering::Relaxed) || stop.load(Ordering::Relaxed)
-                })
+                let useless = || abort.load(Ordering::Relaxed) || stop.load(Ordering::Relaxed);
+                compress(options, &jobs, &done, counters, &useless);
             });
         }
         drop((job_out, done_in));

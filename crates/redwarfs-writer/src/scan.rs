@@ -309,10 +309,7 @@ impl Scanner<'_> {
             }
             contents.push(content);
         }
-        let kept: u64 = cache
-            .values()
-            .map(|bytes: &Box<[u8]>| bytes.len() as u64)
-            .sum();
+        let kept: u64 = cache.values().map(|bytes| <[u8]>::len(bytes) as u64).sum();
         self.budget
             .store(SMALL_TOTAL.saturating_sub(kept), Ordering::Relaxed);
         Ok(Scanned { contents, cache })

@@ -93,7 +93,6 @@ pub(crate) struct Segmenter<S> {
     buffer: Vec<u8>,
     state: Scan,
     saved: u64,
-    stored: u64,
 }
 
 /// A block with its index.
@@ -145,7 +144,7 @@ impl<S: BlockSink> Segmenter<S> {
             window,
             step,
             lookback: options.lookback,
-            stripe: step.max(64).min(256).min((window / 2).max(1)),
+            stripe: step.clamp(64, 256).min((window / 2).max(1)),
             matching,
             number: 0,
             current: Block {
@@ -164,18 +163,12 @@ impl<S: BlockSink> Segmenter<S> {
             buffer: Vec::new(),
             state: Scan::default(),
             saved: 0,
-            stored: 0,
         }
     }
 
     /// Bytes replaced by references so far.
     pub(crate) fn saved(&self) -> u64 {
         self.saved
-    }
-
-    /// Bytes put into blocks so far.
-    pub(crate) fn stored(&self) -> u64 {
-        self.stored
     }
 
     /// Appends a hole to the content. Call only between extents.
@@ -524,7 +517,6 @@ impl<S: BlockSink> Segmenter<S> {
             let (now, later) = data.split_at(data.len().min(self.block_size - offset));
             // The only other owner appears when the block is finished.
             Arc::make_mut(&mut self.current.data).extend_from_slice(now);
-            self.stored += now.len() as u64;
             self.emit(self.number, offset, now.len());
             if self.matching {
                 let (filter, shift) = (&mut self.filter, self.filter_shift);

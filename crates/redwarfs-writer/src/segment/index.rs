@@ -301,7 +301,7 @@ mod tests {
         let mut index = WindowIndex::new(256, 64);
         index.update(&data, |_| {});
         let (offset, size) = index.run(9).unwrap();
-        assert!(offset >= 1000 && offset < 1064 && offset + size <= 4000 && size > 2800);
+        assert!((1000..1064).contains(&offset) && offset + size <= 4000 && size > 2800);
         assert!(index.run(0).is_none());
         assert_eq!(index.candidates(tag(Sums::of(&[9; 256]))).count(), 0);
     }
