@@ -16,7 +16,12 @@ use clap_complete::Shell;
 const HAND_WRITTEN: &str = "docs/man";
 
 fn commands() -> Vec<Command> {
-    let commands = vec![redwarfs_tools::mkdwarfs::command()];
+    let commands = vec![
+        redwarfs_tools::mkdwarfs::command(),
+        redwarfs_tools::dwarfs::command(),
+        redwarfs_tools::dwarfsck::command(),
+        redwarfs_tools::dwarfsextract::command(),
+    ];
     // The banner names the libraries of this very build, which have no place in a manual.
     commands
         .into_iter()

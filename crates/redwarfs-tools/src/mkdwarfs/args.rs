@@ -31,7 +31,7 @@ fn progress_mode(text: &str) -> Result<ProgressMode, String> {
 
 /// Build a DwarFS image from a directory.
 #[derive(Debug, Clone, Parser)]
-#[command(name = "mkdwarfs", about, disable_help_flag = true)]
+#[command(name = "mkdwarfs", disable_help_flag = true)]
 #[command(override_usage = "mkdwarfs -i DIR -o FILE|- [OPTIONS...]")]
 pub(crate) struct Args {
     /// Directory to build the image from

@@ -292,7 +292,7 @@ fn bar(permille: u64, width: usize, unicode: bool) -> String {
         text.push_str(EIGHTHS[eighths % 8]);
         text.extend(std::iter::repeat_n(
             ' ',
-            width - (eighths / 8 + usize::from(eighths % 8 > 0)),
+            width - (eighths / 8 + usize::from(!eighths.is_multiple_of(8))),
         ));
         text
     } else {

@@ -160,7 +160,7 @@ fn build_options(args: &Args, command_line: &[OsString], logger: &Logger) -> Res
             .map_err(|e| ToolError::new("cannot open header file").path(path).io(&e))?;
         o.header = Some(header);
     }
-    o.packing = args.pack_metadata.clone();
+    o.packing = args.pack_metadata;
     Ok(o)
 }
 

@@ -277,10 +277,10 @@ pub(crate) fn packing(text: &str) -> Result<Packing, String> {
 
 /// `SOURCE_DATE_EPOCH`: Unix seconds.
 pub(crate) fn source_date_epoch(text: &str) -> Result<u64, String> {
-    if text.bytes().all(|b| b.is_ascii_digit()) {
-        if let Ok(seconds) = text.parse() {
-            return Ok(seconds);
-        }
+    if text.bytes().all(|b| b.is_ascii_digit())
+        && let Ok(seconds) = text.parse()
+    {
+        return Ok(seconds);
     }
     Err("not a number of seconds since 1970".to_owned())
 }
