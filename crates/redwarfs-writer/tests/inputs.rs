@@ -1,6 +1,6 @@
 //! Inputs that are awkward, damaged or change under the builder.
 
-#![allow(missing_docs)]
+#![allow(missing_docs, clippy::unwrap_used)]
 
 mod common;
 

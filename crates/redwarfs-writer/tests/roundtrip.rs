@@ -1,6 +1,6 @@
 //! Random trees through the builder and back through the reader.
 
-#![allow(missing_docs)]
+#![allow(missing_docs, clippy::unwrap_used)]
 
 mod common;
 
