@@ -74,7 +74,7 @@ impl FromStr for TarFormat {
 ///
 /// Directories come first, the root as `./` before all others, together with all that has no contents; then
 /// regular files in the order of their data in the image, each followed by its other names as hard
-/// links. The image's block cache and its read-ahead do the decoding; a scattered image may have blocks
+/// links; then the directories that hold files once more, so that unpacking restores their times. The image's block cache and its read-ahead do the decoding; a scattered image may have blocks
 /// decoded more than once if they do not all fit into the cache.
 ///
 /// Sockets have no form in tar: they are an error unless [`ExtractOptions::skip_specials`] leaves them out.
@@ -106,6 +106,7 @@ pub fn extract_to_tar(
     };
     archive.entries()?;
     archive.files()?;
+    archive.directories_again()?;
     archive.end()?;
     Ok(archive.summary)
 }
@@ -127,13 +128,7 @@ impl Archive<'_> {
     fn entries(&mut self) -> Result<()> {
         let metadata = self.tree.metadata();
         for (number, dir) in (0_u32..).zip(&self.tree.dirs) {
-            let mut entry = self.attributes(dir.ino, header::DIRECTORY)?;
-            entry.path = if number == 0 {
-                b".".to_vec()
-            } else {
-                self.tree.dir_path(number)?
-            };
-            entry.path.push(b'/');
+            let entry = self.directory(number, dir.ino)?;
             self.header(&entry, dir.parent, dir.entry)?;
             self.summary.directories += u64::from(number > 0);
             for index in metadata.entries(dir.ino)? {
@@ -184,6 +179,42 @@ impl Archive<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Directories that hold files once more. Programs such as GNU tar set the times of a directory when
+    /// they see an entry outside of it; files that come later would leave it with the present time.
+    fn directories_again(&mut self) -> Result<()> {
+        let mut touched = vec![false; self.tree.dirs.len()];
+        // Not all programs put off the times of the root.
+        if let Some(root) = touched.first_mut() {
+            *root = true;
+        }
+        let files = self.tree.files.iter().map(|file| file.dir);
+        for dir in files.chain(self.tree.links.iter().map(|link| link.dir)) {
+            if let Some(flag) = touched.get_mut(dir as usize) {
+                *flag = true;
+            }
+        }
+        for (number, dir) in (0_u32..).zip(&self.tree.dirs) {
+            if touched.get(number as usize).copied().unwrap_or(false) {
+                let entry = self.directory(number, dir.ino)?;
+                self.header(&entry, dir.parent, dir.entry)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn directory(&self, number: u32, ino: InodeNo) -> Result<Entry> {
+        let mut path = if number == 0 {
+            b".".to_vec()
+        } else {
+            self.tree.dir_path(number)?
+        };
+        path.push(b'/');
+        Ok(Entry {
+            path,
+            ..self.attributes(ino, header::DIRECTORY)?
+        })
     }
 
     /// Regular files in the order of their data.
