@@ -17,6 +17,6 @@ mod value;
 pub use bits::{BitSource, load_bits};
 pub use freezer::{Frozen, freeze_value};
 pub use schema::{Field, Layout, Schema};
-pub use value::{Kid, MAX_DEPTH, Measure, Node, Pos, Shaper, Sink, Value};
+pub use value::{Kid, Measure, Node, Pos, Shaper, Sink, Value};
 
 pub(crate) use value::{element, frozen_struct, list_of, lists, locate};

@@ -7,9 +7,6 @@ use super::bits::{BitSource, store_bits};
 use super::schema::{Layout, Schema};
 use crate::error::{Error, Result};
 
-/// Deepest nesting of the types in use, a guard for hand-written implementations of [`Value`].
-pub const MAX_DEPTH: usize = 16;
-
 /// Position of an object: byte part and additional bit offset (section 2).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Pos {

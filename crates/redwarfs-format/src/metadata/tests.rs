@@ -268,19 +268,19 @@ fn defects_are_found() {
     type Break = fn(&mut Metadata);
     let cases: &[(&str, Break)] = &[
         ("root twice", |m| {
-            m.dir_entries.as_mut().unwrap()[5].inode_num = 0
+            m.dir_entries.as_mut().unwrap()[5].inode_num = 0;
         }),
         ("directory twice", |m| {
-            m.dir_entries.as_mut().unwrap()[5].inode_num = 1
+            m.dir_entries.as_mut().unwrap()[5].inode_num = 1;
         }),
         ("inode", |m| {
-            m.dir_entries.as_mut().unwrap()[5].inode_num = 6
+            m.dir_entries.as_mut().unwrap()[5].inode_num = 6;
         }),
         ("name index", |m| {
-            m.dir_entries.as_mut().unwrap()[5].name_index = 5
+            m.dir_entries.as_mut().unwrap()[5].name_index = 5;
         }),
         ("name order", |m| {
-            m.dir_entries.as_mut().unwrap()[1].name_index = 4
+            m.dir_entries.as_mut().unwrap()[1].name_index = 4;
         }),
         ("mode index", |m| m.inodes[4].mode_index = 3),
         ("inode order", |m| m.inodes[4].mode_index = 2),
@@ -304,7 +304,7 @@ fn defects_are_found() {
         ("both name tables", |m| m.names = vec![b"a".to_vec()]),
         ("no compact table", |m| m.compact_names = None),
         ("name", |m| {
-            m.compact_names = Some(table(&["a.txt", "b.txt", "c/txt", "link", "sub"]))
+            m.compact_names = Some(table(&["a.txt", "b.txt", "c/txt", "link", "sub"]));
         }),
         ("empty target", |m| m.compact_symlinks = Some(table(&[""]))),
         ("symlink", |m| m.symlink_table[0] = 1),
@@ -316,7 +316,7 @@ fn defects_are_found() {
         }),
         ("block categories", |m| m.block_categories = Some(vec![0])),
         ("resolution", |m| {
-            m.options.as_mut().unwrap().time_resolution_sec = Some(0)
+            m.options.as_mut().unwrap().time_resolution_sec = Some(0);
         }),
     ];
     for (name, break_it) in cases {
@@ -401,7 +401,7 @@ fn widen(layout: &Layout, schema: &Schema, out: &mut Vec<Layout>, list: bool, de
     }
     fields.sort_by_key(|f| f.id);
     let bits = if layout.fields.is_empty() {
-        layout.bits
+        layout.bits.max(8)
     } else {
         u16::try_from(at * 8).unwrap()
     };
@@ -412,20 +412,16 @@ fn widen(layout: &Layout, schema: &Schema, out: &mut Vec<Layout>, list: bool, de
 
 #[test]
 fn byte_offsets_and_byte_sized_elements_are_read() {
-    let mut m = Metadata::default();
-    m.chunks = vec![
-        Chunk {
-            block: 3,
-            offset: 200,
-            size: 7,
-        },
-        Chunk {
-            block: 1,
-            offset: 255,
-            size: 5,
-        },
-    ];
-    m.names = vec![b"ab".to_vec(), b"c".to_vec()];
+    let chunk = |block, offset, size| Chunk {
+        block,
+        offset,
+        size,
+    };
+    let m = Metadata {
+        chunks: vec![chunk(3, 200, 7), chunk(1, 255, 5)],
+        names: vec![b"ab".to_vec(), b"c".to_vec()],
+        ..Metadata::default()
+    };
     let frozen = freeze(&m).unwrap();
     let narrow = Schema::parse(&frozen.schema).unwrap();
     let mut wide = Schema {
