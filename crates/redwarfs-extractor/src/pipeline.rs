@@ -40,6 +40,9 @@ const PIECES_PER_SEARCHED_JOB: usize = 64 << 10;
 /// Pieces written with one call at most.
 const MAX_GATHER: usize = 256;
 
+/// A position in a file and the slices of a block that follow each other from there on.
+type Piecewise<'b> = (u64, Vec<&'b [u8]>);
+
 /// One extent of one content, filed under its block.
 #[derive(Debug, Clone, Copy, Default)]
 struct Piece {
@@ -599,8 +602,8 @@ impl Run<'_> {
         content: u32,
         group: &[Piece],
         bytes: &'b [u8],
-    ) -> redwarfs_format::Result<Vec<(u64, Vec<&'b [u8]>)>> {
-        let mut runs: Vec<(u64, Vec<&[u8]>)> = Vec::new();
+    ) -> redwarfs_format::Result<Vec<Piecewise<'b>>> {
+        let mut runs: Vec<Piecewise<'_>> = Vec::new();
         let Some(ino) = self.tree.inode_of(content) else {
             return Ok(runs);
         };
@@ -640,7 +643,7 @@ impl Run<'_> {
     fn write_runs(
         &self,
         file: u32,
-        runs: &[(u64, Vec<&[u8]>)],
+        runs: &[Piecewise<'_>],
         alone: bool,
         last: &mut LastDir,
     ) -> Result<()> {

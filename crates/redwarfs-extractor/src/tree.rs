@@ -157,7 +157,7 @@ impl<'a> Tree<'a> {
         for name in names {
             match inodes.last() {
                 Some((_, last)) if last.ino == name.ino => {
-                    more.push((name.ino, name.dir, name.entry))
+                    more.push((name.ino, name.dir, name.entry));
                 }
                 _ => inodes.push((self.metadata.content_id(name.ino)?, name)),
             }

@@ -367,7 +367,7 @@ impl Archive<'_> {
                 Extent::Data { size, .. } => {
                     match ranges.last_mut() {
                         Some((start, length)) if *start + *length == at => {
-                            *length += u64::from(size)
+                            *length += u64::from(size);
                         }
                         _ => ranges.push((at, size.into())),
                     }
