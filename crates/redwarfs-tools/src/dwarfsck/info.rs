@@ -154,24 +154,17 @@ struct Sum {
     raw: u64,
     /// Some block does not tell its uncompressed size.
     unknown: bool,
-    /// All blocks are stored as they are.
-    plain: bool,
+    /// Some block is not stored as it is.
+    compressed: bool,
 }
 
 impl Sum {
-    fn new() -> Self {
-        Self {
-            plain: true,
-            ..Self::default()
-        }
-    }
-
     fn add(&mut self, sizes: sections::Sizes) {
         self.blocks += 1;
         self.stored = self.stored.saturating_add(sizes.stored);
         self.raw = self.raw.saturating_add(sizes.raw.unwrap_or(0));
         self.unknown |= sizes.raw.is_none();
-        self.plain &= sizes.compression == redwarfs_format::section::CompressionId::NONE;
+        self.compressed |= sizes.compression != redwarfs_format::section::CompressionId::NONE;
     }
 }
 
@@ -179,7 +172,7 @@ fn summary(image: &Image, expanded: Option<&Metadata>, out: &mut Output) -> Resu
     let metadata = image.metadata();
     let container = image.container();
     let names = metadata.category_names()?.unwrap_or_default();
-    let mut all = Sum::new();
+    let mut all = Sum::default();
     let mut categories: BTreeMap<u32, Sum> = BTreeMap::new();
     for (number, section) in (0_u32..).zip(container.blocks()) {
         // A block whose header cannot be read has been reported by the verification.
@@ -190,10 +183,7 @@ fn summary(image: &Image, expanded: Option<&Metadata>, out: &mut Output) -> Resu
         });
         all.add(sizes);
         if let Ok(Some(category)) = metadata.block_category(BlockNo(number)) {
-            categories
-                .entry(category.0)
-                .or_insert_with(Sum::new)
-                .add(sizes);
+            categories.entry(category.0).or_default().add(sizes);
         }
     }
     let totals = metadata.totals();
@@ -277,7 +267,7 @@ fn summary(image: &Image, expanded: Option<&Metadata>, out: &mut Output) -> Resu
 fn category_sizes(sum: Sum) -> String {
     if sum.unknown {
         format!("{} compressed", format_size(sum.stored))
-    } else if sum.plain {
+    } else if !sum.compressed {
         format!("{} uncompressed", format_size(sum.raw))
     } else {
         format!(
