@@ -58,9 +58,12 @@ fn completions(out: &Path) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
+/// Writes files into a directory that exists.
+type Task = fn(&Path) -> Result<(), Box<dyn Error>>;
+
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
-    let (task, out): (fn(&Path) -> Result<(), Box<dyn Error>>, PathBuf) = match args.as_slice() {
+    let (task, out): (Task, PathBuf) = match args.as_slice() {
         [task, out] if task == "man" => (man, out.into()),
         [task, out] if task == "completions" => (completions, out.into()),
         _ => {

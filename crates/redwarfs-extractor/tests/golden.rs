@@ -1,5 +1,7 @@
 //! The golden images, taken apart, show what a mount of them shows.
 
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
 use std::path::Path;
 use std::process::Command;
 use std::sync::Mutex;

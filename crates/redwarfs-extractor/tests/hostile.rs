@@ -1,5 +1,7 @@
 //! Images that try to write outside of the target.
 
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
 use std::path::Path;
 use std::sync::Arc;
 

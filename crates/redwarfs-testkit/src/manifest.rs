@@ -167,7 +167,7 @@ impl Manifest {
                 None => out.push(format!("{name}: missing")),
                 Some(got) => {
                     compare(want, got, fields, &mut |what| {
-                        out.push(format!("{name}: {what}"))
+                        out.push(format!("{name}: {what}"));
                     });
                 }
             }

@@ -23,7 +23,7 @@ impl Random {
     }
 
     /// The next number.
-    pub fn next(&mut self) -> u64 {
+    pub fn draw(&mut self) -> u64 {
         self.0 ^= self.0 >> 12;
         self.0 ^= self.0 << 25;
         self.0 ^= self.0 >> 27;
@@ -32,12 +32,12 @@ impl Random {
 
     /// A number below `limit` (which must not be 0).
     pub fn below(&mut self, limit: u64) -> u64 {
-        (self.next() >> 16) % limit
+        (self.draw() >> 16) % limit
     }
 
     /// `len` bytes without structure.
     pub fn bytes(&mut self, len: usize) -> Vec<u8> {
-        (0..len).map(|_| (self.next() >> 32) as u8).collect()
+        (0..len).map(|_| (self.draw() >> 32) as u8).collect()
     }
 
     /// `len` bytes of text with many repetitions.

@@ -3,6 +3,8 @@
 //! The independent reader is the crate `dwarfs`: names in UTF-8, no sparse files, no packed shared
 //! files table. The reference is used where its programs are installed.
 
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
 mod support;
 
 use std::collections::BTreeMap;
@@ -137,7 +139,7 @@ fn the_reference_reads_what_we_write() {
     let options: [&[&str]; 10] = [
         &["-l0"],
         &["-l1"],
-        &["-l2", "-S12", "-W6", "-w2", "-B6"],
+        &["-l2", "-S12", "-W9", "-w2", "-B6"],
         &["-l5"],
         &["-l7"],
         &["-l9", "-S18"],

@@ -1,5 +1,7 @@
 //! The main job, end to end: build, mount, check, unpack; everything that went in comes out.
 
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
 mod support;
 
 use redwarfs_testkit::{Fields, Manifest, tree};

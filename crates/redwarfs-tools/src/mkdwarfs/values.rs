@@ -453,7 +453,7 @@ mod tests {
             force: true,
             ..Packing::all()
         };
-        assert_eq!(packing("force,all"), Ok(forced.clone()));
+        assert_eq!(packing("force,all"), Ok(forced));
         assert_eq!(packing("all,force"), Ok(forced));
         let some = Packing {
             chunk_table: true,

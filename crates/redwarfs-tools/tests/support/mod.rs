@@ -7,13 +7,13 @@ use std::process::{Command, Output};
 
 use redwarfs_testkit::{Manifest, skip};
 
-pub const MKDWARFS: &str = env!("CARGO_BIN_EXE_mkdwarfs");
-pub const DWARFS: &str = env!("CARGO_BIN_EXE_dwarfs");
-pub const DWARFSCK: &str = env!("CARGO_BIN_EXE_dwarfsck");
-pub const DWARFSEXTRACT: &str = env!("CARGO_BIN_EXE_dwarfsextract");
+pub(crate) const MKDWARFS: &str = env!("CARGO_BIN_EXE_mkdwarfs");
+pub(crate) const DWARFS: &str = env!("CARGO_BIN_EXE_dwarfs");
+pub(crate) const DWARFSCK: &str = env!("CARGO_BIN_EXE_dwarfsck");
+pub(crate) const DWARFSEXTRACT: &str = env!("CARGO_BIN_EXE_dwarfsextract");
 
 /// Runs a program and returns what it did.
-pub fn run<S: AsRef<OsStr>>(
+pub(crate) fn run<S: AsRef<OsStr>>(
     program: impl AsRef<OsStr>,
     args: impl IntoIterator<Item = S>,
 ) -> Output {
@@ -24,7 +24,7 @@ pub fn run<S: AsRef<OsStr>>(
 }
 
 /// Runs a program that has to succeed.
-pub fn must<S: AsRef<OsStr>>(
+pub(crate) fn must<S: AsRef<OsStr>>(
     program: impl AsRef<OsStr>,
     args: impl IntoIterator<Item = S>,
 ) -> Output {
@@ -40,7 +40,7 @@ pub fn must<S: AsRef<OsStr>>(
 }
 
 /// Builds `image` from `tree`.
-pub fn build(tree: &Path, image: &Path, options: &[&str]) {
+pub(crate) fn build(tree: &Path, image: &Path, options: &[&str]) {
     let mut args: Vec<&OsStr> = vec!["-i".as_ref(), tree.as_ref(), "-o".as_ref(), image.as_ref()];
     args.push("--log-level=warn".as_ref());
     args.extend(options.iter().map(OsStr::new));
@@ -48,16 +48,16 @@ pub fn build(tree: &Path, image: &Path, options: &[&str]) {
 }
 
 /// A mount that is taken down when it goes out of scope.
-pub struct Mount(PathBuf);
+pub(crate) struct Mount(PathBuf);
 
 impl Mount {
     /// Mounts `image`, or says why that cannot be tested here.
-    pub fn new(image: &Path, at: &Path, options: &[&str]) -> Option<Self> {
+    pub(crate) fn new(image: &Path, at: &Path, options: &[&str]) -> Option<Self> {
         Self::with(DWARFS, image, at, options)
     }
 
     /// Mounts `image` with another driver.
-    pub fn with(
+    pub(crate) fn with(
         driver: impl AsRef<OsStr>,
         image: &Path,
         at: &Path,
@@ -90,7 +90,7 @@ impl Drop for Mount {
 
 /// The same tree with times cut to whole seconds, as an image with the default resolution has
 /// them.
-pub fn whole_seconds(mut manifest: Manifest) -> Manifest {
+pub(crate) fn whole_seconds(mut manifest: Manifest) -> Manifest {
     for entry in manifest.0.values_mut() {
         for time in [
             &mut entry.mtime_ns,
@@ -105,7 +105,7 @@ pub fn whole_seconds(mut manifest: Manifest) -> Manifest {
 
 /// Directory with the reference's programs: `REDWARFS_REFERENCE`, else where `mkdwarfs` lies in
 /// `PATH` if that one is the reference.
-pub fn reference() -> Option<PathBuf> {
+pub(crate) fn reference() -> Option<PathBuf> {
     let dir = match std::env::var_os("REDWARFS_REFERENCE") {
         Some(dir) => Some(PathBuf::from(dir)),
         None => std::env::var_os("PATH").and_then(|path| {
