@@ -1,6 +1,6 @@
 //! `mkdwarfs`: builds an image from a directory.
 //!
-//! Parsing only validates single values; [`run`] turns the parsed set into build options,
+//! Parsing only validates single values; `run` turns the parsed set into build options,
 //! source and output, and shows progress while the library works.
 
 mod args;
