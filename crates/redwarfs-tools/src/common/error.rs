@@ -1,4 +1,4 @@
-//! The one error type of the tools: a single line for the user, with an optional hint.
+//! The one error type of the tools: a single line for the user, which may end with advice.
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -14,7 +14,7 @@ pub const EXIT_PARTIAL: u8 = 2;
 /// Result of a step of a tool.
 pub type Result<T, E = ToolError> = std::result::Result<T, E>;
 
-/// A failure that ends a tool: `what: path: cause`, each part optional but the first.
+/// A failure that ends a tool: `what: path: cause (advice)`, each part optional but the first.
 ///
 /// ```
 /// use redwarfs_tools::common::ToolError;
@@ -72,7 +72,7 @@ impl ToolError {
         self
     }
 
-    /// Adds advice that is printed on a second line.
+    /// Adds advice, shown in parentheses at the end of the line.
     #[must_use]
     pub fn hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = Some(one_line(&hint.into()));
@@ -92,7 +92,7 @@ impl ToolError {
         self.code
     }
 
-    /// The line for the user, starting with the name of the tool.
+    /// The line for the user without the advice, starting with the name of the tool.
     #[must_use]
     pub fn line(&self, tool: &str) -> String {
         format!("{tool}: {}", self.message)
@@ -101,10 +101,11 @@ impl ToolError {
     /// Prints the error to standard error and returns the exit code.
     pub fn report(&self, tool: &str) -> u8 {
         if !self.quiet {
-            super::console::write_stderr(&self.line(tool));
+            let mut line = self.line(tool);
             if let Some(hint) = &self.hint {
-                super::console::write_stderr(&format!("{tool}: hint: {hint}"));
+                line.push_str(&format!(" ({hint})"));
             }
+            super::console::write_stderr(&line);
         }
         self.code
     }

@@ -46,7 +46,8 @@ pub(crate) struct Args {
           value_parser = whole(|s: &str| s.parse::<ImageOffset>().map_err(|e| e.to_string())))]
     pub image_offset: ImageOffset,
 
-    /// Write an archive: ustar, pax or gnutar
+    /// Write an archive: ustar, pax or gnutar. Directories that hold files are listed twice in
+    /// it, so that unpacking in one pass restores their times
     #[arg(short, long, value_name = "FORMAT", value_parser = whole(str::parse::<TarFormat>))]
     pub format: Option<TarFormat>,
 

@@ -1,0 +1,797 @@
+//! `dwarfsck` and `dwarfsextract` as programs, on the golden images and on images of old releases.
+
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+mod support;
+
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::io::Read;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use redwarfs_extractor::display_path;
+use redwarfs_testkit::golden::{Golden, compat_images, golden, golden_images};
+use redwarfs_testkit::{Entry, Fields, Manifest, skip};
+use support::{DWARFSCK, DWARFSEXTRACT, Mount, must, run, whole_seconds};
+
+/// Whether owners and devices can be restored; says so if not.
+fn is_root(test: &str) -> bool {
+    let root = rustix::process::geteuid().is_root();
+    if !root {
+        skip(&format!("{test}: owners and devices"), "needs root");
+    }
+    root
+}
+
+/// What must come out of an extraction by this user.
+fn extracted(root: bool) -> Fields {
+    Fields {
+        owner: root,
+        ..Fields::EXTRACTED
+    }
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+fn check(image: &Path, options: &[&str]) -> Output {
+    let mut args: Vec<&OsStr> = vec![image.as_ref()];
+    args.extend(options.iter().map(OsStr::new));
+    run(DWARFSCK, args)
+}
+
+/// Extracts into a new directory `out` of `dir`.
+fn extract(image: &Path, dir: &Path, options: &[&str]) -> (Output, PathBuf) {
+    let out = dir.join("out");
+    fs::create_dir(&out).unwrap();
+    let mut args: Vec<&OsStr> = vec!["-i".as_ref(), image.as_ref(), "-o".as_ref(), out.as_ref()];
+    args.extend(options.iter().map(OsStr::new));
+    (run(DWARFSEXTRACT, args), out)
+}
+
+fn file_type(mode: u32) -> u32 {
+    mode & 0o170_000
+}
+
+const REGULAR: u32 = 0o100_000;
+const DIRECTORY: u32 = 0o040_000;
+const SYMLINK: u32 = 0o120_000;
+
+/// The tree as an ordinary file system shows it: symbolic links have no modes of their own.
+fn on_disk(mut manifest: Manifest) -> Manifest {
+    for entry in manifest.0.values_mut() {
+        if file_type(entry.mode) == SYMLINK {
+            entry.mode = SYMLINK | 0o777;
+        }
+    }
+    manifest
+}
+
+/// The tree without what `left_out` picks by its mode.
+fn without(mut manifest: Manifest, left_out: impl Fn(u32) -> bool) -> Manifest {
+    manifest.0.retain(|_, entry| !left_out(entry.mode));
+    manifest
+}
+
+fn is_device(mode: u32) -> bool {
+    matches!(file_type(mode), 0o020_000 | 0o060_000)
+}
+
+fn is_special(mode: u32) -> bool {
+    matches!(file_type(mode), 0o010_000 | 0o140_000)
+}
+
+#[test]
+fn golden_images_are_extracted() {
+    let root = is_root("golden_images_are_extracted");
+    for image in golden_images() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut options = Vec::new();
+        if !root {
+            options.push("--skip-devices");
+        }
+        if image.has_media_codecs() {
+            options.push("--continue-on-error");
+        }
+        let (done, out) = extract(&image.image, dir.path(), &options);
+        let mut want = on_disk(image.manifest());
+        if !root {
+            want = without(want, is_device);
+        }
+        let got = Manifest::from_directory(&out, true).unwrap();
+        if image.has_media_codecs() {
+            // Files in blocks of these codecs are named and left out; all others are there.
+            let errors = text(&done.stderr);
+            want.0.retain(|path, _| {
+                got.0.contains_key(path) || {
+                    assert!(
+                        errors.contains(&format!("cannot read: {}", display_path(path))),
+                        "{errors}"
+                    );
+                    false
+                }
+            });
+            assert_eq!(done.status.code(), Some(2), "{}: {errors}", image.name);
+        } else {
+            assert_eq!(
+                (done.status.code(), text(&done.stderr)),
+                (Some(0), String::new()),
+                "{}",
+                image.name
+            );
+        }
+        assert!(done.stdout.is_empty());
+        want.assert_same(&got, extracted(root), &image.name);
+    }
+}
+
+/// Attributes in formats before 2.3 belong to the inode: the names that share one have the
+/// attributes of one of the names the manifest was made with.
+fn per_inode(mut manifest: Manifest, image: &Golden) -> Manifest {
+    let version = text(
+        &must(
+            DWARFSCK,
+            [
+                image.image.as_os_str(),
+                "-d1".as_ref(),
+                "--no-check".as_ref(),
+            ],
+        )
+        .stdout,
+    );
+    let old = ["2.0", "2.1", "2.2"]
+        .iter()
+        .any(|v| version.starts_with(&format!("DwarFS version {v} ")));
+    if !old {
+        return manifest;
+    }
+    let mut first: BTreeMap<u64, Entry> = BTreeMap::new();
+    let listed = text(
+        &must(
+            DWARFSCK,
+            [
+                image.image.as_os_str(),
+                "-l".as_ref(),
+                "--no-check".as_ref(),
+            ],
+        )
+        .stdout,
+    );
+    for path in std::iter::once(".").chain(listed.lines()) {
+        let entry = &manifest.0[path.as_bytes()];
+        first.entry(entry.ino).or_insert_with(|| entry.clone());
+    }
+    for entry in manifest.0.values_mut() {
+        // Contents, sizes and targets are those of the inode in any case.
+        let one = &first[&entry.ino];
+        assert_eq!(file_type(one.mode), file_type(entry.mode));
+        *entry = Entry {
+            mode: one.mode,
+            uid: one.uid,
+            gid: one.gid,
+            mtime_ns: one.mtime_ns,
+            atime_ns: one.atime_ns,
+            ctime_ns: one.ctime_ns,
+            ..entry.clone()
+        };
+    }
+    manifest
+}
+
+#[test]
+fn images_of_old_releases_are_extracted_and_mounted() {
+    let root = is_root("images_of_old_releases_are_extracted_and_mounted");
+    for image in compat_images() {
+        let want = per_inode(image.manifest(), &image);
+        let dir = tempfile::tempdir().unwrap();
+        let checked = check(&image.image, &["-q", "--check-integrity"]);
+        assert_eq!(
+            (checked.status.code(), text(&checked.stderr)),
+            (Some(0), String::new()),
+            "{}",
+            image.name
+        );
+        let options: &[&str] = if root { &[] } else { &["--skip-devices"] };
+        let (done, out) = extract(&image.image, dir.path(), options);
+        assert!(
+            done.status.success(),
+            "{}: {}",
+            image.name,
+            text(&done.stderr)
+        );
+        let got = Manifest::from_directory(&out, true).unwrap();
+        let unpacked = if root {
+            want.clone()
+        } else {
+            without(want.clone(), is_device)
+        };
+        unpacked.assert_same(&got, extracted(root), &format!("{}, extracted", image.name));
+        if !root {
+            continue;
+        }
+        let point = dir.path().join("mnt");
+        if let Some(mount) = Mount::new(&image.image, &point, &["-o", "offset=auto,blocksize=0"]) {
+            let got = Manifest::from_directory(&point, true).unwrap();
+            want.assert_same(&got, Fields::ALL, &format!("{}, mounted", image.name));
+            drop(mount);
+        }
+    }
+}
+
+#[test]
+fn options_of_extraction() {
+    let root = is_root("options_of_extraction");
+    let image = golden("basic-default");
+    let dir = tempfile::tempdir().unwrap();
+    let want = without(image.manifest(), |mode| is_device(mode) || is_special(mode));
+    for (number, options) in [
+        &["--num-disk-writers=1"][..],
+        &["--num-disk-writers=7", "-n1", "-s", "1"],
+        &["-n", "5", "--cache-size=1m", "--image-offset=0"],
+        &["--stdout-progress"],
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let dir = dir.path().join(number.to_string());
+        fs::create_dir(&dir).unwrap();
+        let options = [options, &["--skip-devices", "--skip-specials"]].concat();
+        let (done, out) = extract(&image.image, &dir, &options);
+        assert!(done.status.success(), "{options:?}: {}", text(&done.stderr));
+        let got = Manifest::from_directory(&out, true).unwrap();
+        want.assert_same(&got, extracted(root), &format!("{options:?}"));
+        let shown = text(&done.stdout);
+        if options[0] != "--stdout-progress" {
+            assert_eq!(shown, "");
+            continue;
+        }
+        let steps = shown
+            .strip_suffix('\n')
+            .unwrap()
+            .strip_prefix('\r')
+            .unwrap();
+        let percent: Vec<u32> = steps
+            .split('\r')
+            .map(|step| step.strip_suffix('%').unwrap().parse().unwrap())
+            .collect();
+        assert_eq!((percent[0], *percent.last().unwrap()), (0, 100));
+        assert!(percent.is_sorted_by(|a, b| a < b), "{percent:?}");
+    }
+}
+
+#[test]
+fn existing_things_are_replaced_or_kept() {
+    let dir = tempfile::tempdir().unwrap();
+    let image = golden("one");
+    let out = dir.path().join("out");
+    fs::create_dir(&out).unwrap();
+    let outside = dir.path().join("outside");
+    fs::write(&outside, "precious").unwrap();
+    std::os::unix::fs::symlink(&outside, out.join("only")).unwrap();
+    fs::write(out.join("other"), "kept").unwrap();
+    must(
+        DWARFSEXTRACT,
+        [
+            "-i".as_ref(),
+            image.image.as_os_str(),
+            "-o".as_ref(),
+            out.as_os_str(),
+        ],
+    );
+    assert!(fs::symlink_metadata(out.join("only")).unwrap().is_file());
+    assert_eq!(fs::read(&outside).unwrap(), b"precious");
+    assert_eq!(fs::read(out.join("other")).unwrap(), b"kept");
+}
+
+/// Unpacks an archive with the system's `tar`; false if there is none.
+fn unpack(archive: &Path, to: &Path) -> bool {
+    fs::create_dir(to).unwrap();
+    let done = Command::new("tar")
+        .args(["--numeric-owner", "-xpf"])
+        .arg(archive)
+        .arg("-C")
+        .arg(to)
+        .output();
+    match done {
+        Ok(done) => {
+            assert!(done.status.success(), "{}", text(&done.stderr));
+            true
+        }
+        Err(error) => {
+            skip("archives unpacked by tar", &error.to_string());
+            false
+        }
+    }
+}
+
+#[test]
+fn archives_hold_everything() {
+    let root = is_root("archives_hold_everything");
+    let cases = [
+        ("basic-default", "pax"),
+        ("basic-default", "gnutar"),
+        ("basic-all-times-ns", "pax"),
+        ("basic-all-times-ns", "gnutar"),
+        ("basic-header", "pax"),
+        ("names-auto", "pax"),
+        ("names-auto", "gnutar"),
+        ("many-fragmented", "ustar"),
+        ("empty", "ustar"),
+        ("bin-categorize", "ustar"),
+    ];
+    for (name, format) in cases {
+        let what = format!("{name} as {format}");
+        let image = golden(name);
+        let dir = tempfile::tempdir().unwrap();
+        let archive = dir.path().join("archive.tar");
+        let mut args = vec![
+            "-i".as_ref(),
+            image.image.as_os_str(),
+            "-o".as_ref(),
+            archive.as_os_str(),
+            "-f".as_ref(),
+            format.as_ref(),
+            "--skip-specials".as_ref(),
+        ];
+        if !root {
+            args.push("--skip-devices".as_ref());
+        }
+        must(DWARFSEXTRACT, &args);
+        // Through a pipe the bytes are the same.
+        args[3] = "-".as_ref();
+        assert!(
+            must(DWARFSEXTRACT, &args).stdout == fs::read(&archive).unwrap(),
+            "{what}"
+        );
+        assert_eq!(fs::metadata(&archive).unwrap().len() % 10240, 0);
+
+        let out = dir.path().join("out");
+        if !unpack(&archive, &out) {
+            return;
+        }
+        let mut want = without(image.manifest(), |mode| {
+            is_special(mode) || !root && is_device(mode)
+        });
+        if format != "pax" {
+            want = whole_seconds(want);
+        }
+        let got = Manifest::from_directory(&out, true).unwrap();
+        want.assert_same(&got, extracted(root), &what);
+    }
+}
+
+#[test]
+fn holes_stay_holes_in_pax() {
+    let image = golden("basic-default");
+    let out = must(
+        DWARFSEXTRACT,
+        [
+            "-i".as_ref(),
+            image.image.as_os_str(),
+            "-f".as_ref(),
+            "pax".as_ref(),
+            "--skip-specials".as_ref(),
+        ],
+    );
+    // The tree has 5 GB of holes and not 10 MB of data.
+    assert!(out.stdout.len() < 16 << 20, "{}", out.stdout.len());
+}
+
+#[test]
+fn a_reader_that_goes_away_ends_the_tools_quietly() {
+    let image = golden("basic-l0").image;
+    let extract: &[&str] = &["-f", "pax", "--skip-specials"];
+    for (program, args) in [
+        (DWARFSEXTRACT, extract),
+        (DWARFSCK, &["-l", "-v", "--no-check"]),
+    ] {
+        let mut child = Command::new(program)
+            .arg("-i")
+            .arg(&image)
+            .args(args)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut stdout = child.stdout.take().unwrap();
+        if program == DWARFSEXTRACT {
+            let mut one = [0];
+            stdout.read_exact(&mut one).unwrap();
+        }
+        drop(stdout);
+        let done = child.wait_with_output().unwrap();
+        assert_eq!(text(&done.stderr), "", "{program}");
+        // Small outputs may have been written before the reader went.
+        assert!(matches!(done.status.code(), Some(0 | 1)), "{}", done.status);
+        if program == DWARFSEXTRACT {
+            assert_eq!(done.status.code(), Some(1));
+        }
+    }
+    // Writing to a full device is another matter.
+    let Ok(full) = File::options().write(true).open("/dev/full") else {
+        return skip("a full device", "no /dev/full");
+    };
+    for (program, args, want) in [
+        (
+            DWARFSEXTRACT,
+            extract,
+            "dwarfsextract: extraction aborted: cannot write archive: ",
+        ),
+        (
+            DWARFSCK,
+            &["-l"],
+            "dwarfsck: cannot write to standard output: ",
+        ),
+        (
+            DWARFSCK,
+            &["--checksum=md5", "-q"],
+            "dwarfsck: cannot write to standard output: ",
+        ),
+        (DWARFSCK, &[], "dwarfsck: cannot write to standard output: "),
+    ] {
+        let image = if args.contains(&"--checksum=md5") {
+            golden("many-default").image
+        } else {
+            image.clone()
+        };
+        let done = Command::new(program)
+            .arg("-i")
+            .arg(&image)
+            .args(args)
+            .stdout(full.try_clone().unwrap())
+            .stderr(Stdio::piped())
+            .output()
+            .unwrap();
+        assert_eq!(
+            text(&done.stderr),
+            format!("{want}no space left on device\n")
+        );
+        assert_eq!(done.status.code(), Some(1));
+    }
+}
+
+#[test]
+fn damaged_files_are_named_and_left_out() {
+    let root = is_root("damaged_files_are_named_and_left_out");
+    let image = golden("basic-zstd-small-blocks");
+    let dir = tempfile::tempdir().unwrap();
+    let mut bytes = fs::read(&image.image).unwrap();
+    bytes[100..110].fill(0x5a);
+    let damaged = dir.path().join("damaged.dwarfs");
+    fs::write(&damaged, bytes).unwrap();
+
+    let checked = check(&damaged, &["-q", "-v"]);
+    assert_eq!(checked.status.code(), Some(1));
+    let log = text(&checked.stderr);
+    assert!(
+        log.lines()
+            .next()
+            .unwrap()
+            .ends_with("checksum error in section 0 (BLOCK 0) at offset 64"),
+        "{log}"
+    );
+    let named: Vec<&str> = log
+        .lines()
+        .filter_map(|line| line.split_once("affected file: "))
+        .map(|(_, rest)| rest.strip_suffix(" (block 0)").unwrap())
+        .collect();
+    assert!(!named.is_empty());
+
+    let (done, out) = extract(&damaged, dir.path(), &["--continue-on-error"]);
+    assert_eq!(done.status.code(), Some(2));
+    let log = text(&done.stderr);
+    let want = image.manifest();
+    let got = Manifest::from_directory(&out, true).unwrap();
+    let missing: Vec<String> = want
+        .0
+        .keys()
+        .filter(|path| !got.0.contains_key(*path))
+        .map(|path| display_path(path))
+        .collect();
+    assert!(!missing.is_empty() && missing.len() < want.0.len() / 2);
+    for path in &missing {
+        assert!(
+            named.contains(&path.as_str()),
+            "{path} is said to be affected"
+        );
+        assert!(
+            log.contains(&format!("cannot read: {path}: ")),
+            "{path}: {log}"
+        );
+    }
+    assert_eq!(named.len(), missing.len());
+    assert!(log.lines().last().unwrap().contains(&format!(
+        "extraction finished with {} error(s)",
+        missing.len()
+    )));
+    let mut rest = want.clone();
+    rest.0.retain(|path, _| got.0.contains_key(path));
+    rest.assert_same(&got, extracted(root), "the undamaged files");
+
+    // Without the option the first one ends it all.
+    let stopped = dir.path().join("stopped");
+    fs::create_dir(&stopped).unwrap();
+    let (done, _) = extract(&damaged, &stopped, &[]);
+    assert_eq!(done.status.code(), Some(1));
+    let log = text(&done.stderr);
+    assert!(
+        log.starts_with("dwarfsextract: extraction aborted: "),
+        "{log}"
+    );
+    assert!(log.contains("--continue-on-error"), "{log}");
+
+    let archive = dir.path().join("archive.tar");
+    let done = run(
+        DWARFSEXTRACT,
+        [
+            "-i".as_ref(),
+            damaged.as_os_str(),
+            "-o".as_ref(),
+            archive.as_os_str(),
+            "-fgnutar".as_ref(),
+            "--continue-on-error".as_ref(),
+        ],
+    );
+    assert_eq!(done.status.code(), Some(2));
+    for path in &missing {
+        assert!(
+            text(&done.stderr).contains(&format!("cannot read: {path}: ")),
+            "{path}"
+        );
+    }
+
+    let done = check(&damaged, &["--checksum=md5", "--no-check"]);
+    assert_eq!(done.status.code(), Some(1));
+    assert_eq!(text(&done.stderr).lines().count(), missing.len());
+    assert!(!done.stdout.is_empty());
+}
+
+/// A path as the listing shows it.
+fn listed_name(path: &[u8]) -> String {
+    text(path)
+}
+
+#[test]
+fn lists_show_every_entry() {
+    for image in golden_images() {
+        let manifest = image.manifest();
+        let short = check(&image.image, &["-l"]);
+        assert_eq!(
+            (short.status.code(), text(&short.stderr)),
+            (Some(0), String::new())
+        );
+        let mut want: Vec<String> = manifest
+            .0
+            .keys()
+            .filter(|path| path.as_slice() != b".")
+            .map(|path| listed_name(path))
+            .collect();
+        let listing = text(&short.stdout);
+        // Names with newlines take several lines; only the set of lines can be compared.
+        let mut want_lines: Vec<String> = want
+            .iter()
+            .flat_map(|p| p.split('\n').map(str::to_owned))
+            .collect();
+        let mut lines: Vec<String> = listing.split('\n').map(str::to_owned).collect();
+        assert_eq!(lines.pop().as_deref(), Some(""));
+        want_lines.sort();
+        lines.sort();
+        assert_eq!(lines, want_lines, "{}", image.name);
+
+        let long = check(&image.image, &["-l", "-v", "--no-check"]);
+        assert!(long.status.success());
+        let long = text(&long.stdout);
+        want.push(".".into());
+        assert!(long.lines().count() >= want.len());
+        for (path, entry) in &manifest.0 {
+            let name = listed_name(path);
+            if name.contains(['\n', '\u{fffd}']) {
+                continue;
+            }
+            let shown = match &entry.target {
+                Some(target) => format!("{name} -> {}", text(target)),
+                None => name,
+            };
+            let line = long
+                .lines()
+                .find(|line| {
+                    let mut fields = line.splitn(2, ':');
+                    fields.next();
+                    fields.next().and_then(|rest| rest.get(3..)) == Some(shown.as_str())
+                })
+                .unwrap_or_else(|| panic!("{}: no line for {shown}", image.name));
+            let fields: Vec<&str> = line.split_ascii_whitespace().collect();
+            let kind = match file_type(entry.mode) {
+                REGULAR => '-',
+                DIRECTORY => 'd',
+                SYMLINK => 'l',
+                0o020_000 => 'c',
+                0o060_000 => 'b',
+                0o010_000 => 'p',
+                _ => 's',
+            };
+            let id = |bit, letter| if entry.mode & bit == 0 { '-' } else { letter };
+            let mut mode: String = [id(0o4000, 'U'), id(0o2000, 'G'), id(0o1000, 'S'), kind]
+                .iter()
+                .collect();
+            for at in (0..9).rev() {
+                let letter = ['x', 'w', 'r'][at % 3];
+                mode.push(if entry.mode >> at & 1 == 1 {
+                    letter
+                } else {
+                    '-'
+                });
+            }
+            assert_eq!(fields[0], mode, "{line}");
+            let rest = line[fields[0].len()..].trim_start();
+            let (uid, rest) = rest.split_once('/').unwrap();
+            assert_eq!(uid.trim(), entry.uid.to_string(), "{line}");
+            let mut rest = rest.split_ascii_whitespace();
+            assert_eq!(rest.next(), Some(entry.gid.to_string().as_str()), "{line}");
+            assert_eq!(rest.next(), Some(entry.size.to_string().as_str()), "{line}");
+        }
+    }
+}
+
+#[test]
+fn checksums_are_those_of_the_files() {
+    for image in golden_images() {
+        let manifest = image.manifest();
+        // Gigabytes of zeros take their time and prove nothing.
+        if image.has_media_codecs() || manifest.0.values().any(|e| e.size > 64 << 20) {
+            continue;
+        }
+        let done = check(&image.image, &["--checksum=sha256"]);
+        assert!(done.status.success(), "{}", text(&done.stderr));
+        let want: BTreeMap<String, String> = manifest
+            .0
+            .iter()
+            .filter(|(_, entry)| file_type(entry.mode) == REGULAR)
+            .map(|(path, entry)| (text(path), entry.sha256.clone().unwrap()))
+            .collect();
+        let plain: Vec<String> = text(&done.stdout).lines().map(str::to_owned).collect();
+        assert_eq!(plain.len(), want.len(), "{}", image.name);
+        for line in plain.iter().filter(|line| !line.starts_with('\\')) {
+            let (digest, path) = line.split_once("  ").unwrap();
+            assert_eq!(want.get(path).map(String::as_str), Some(digest), "{line}");
+        }
+
+        let dir = tempfile::tempdir().unwrap();
+        let (extracted, out) = extract(&image.image, dir.path(), &["--skip-devices"]);
+        assert!(extracted.status.success());
+        let list = dir.path().join("sums");
+        fs::write(&list, &done.stdout).unwrap();
+        let verified = Command::new("sha256sum")
+            .args(["--check", "--quiet", "--strict"])
+            .arg(&list)
+            .current_dir(&out)
+            .output();
+        match verified {
+            Err(error) => skip("checksums verified by sha256sum", &error.to_string()),
+            Ok(_) if want.is_empty() => {}
+            Ok(verified) => assert!(
+                verified.status.success(),
+                "{}: {}{}",
+                image.name,
+                text(&verified.stdout),
+                text(&verified.stderr)
+            ),
+        }
+    }
+}
+
+#[test]
+fn every_kind_of_check_accepts_good_images() {
+    for image in golden_images() {
+        for options in [
+            &["-q"][..],
+            &["-q", "--check-integrity", "-n3"],
+            &["-q", "--no-check"],
+        ] {
+            let done = check(&image.image, options);
+            assert_eq!(
+                (done.status.code(), text(&done.stdout), text(&done.stderr)),
+                (Some(0), String::new(), String::new()),
+                "{} {options:?}",
+                image.name
+            );
+        }
+        let mut sizes = Vec::new();
+        for level in ["0", "1", "2", "3", "-1"] {
+            let done = check(&image.image, &["-d", level]);
+            assert_eq!(
+                (done.status.code(), text(&done.stderr)),
+                (Some(0), String::new())
+            );
+            sizes.push(done.stdout.len());
+        }
+        assert!(sizes[..4].is_sorted(), "{}: {sizes:?}", image.name);
+        assert_eq!(sizes[0], sizes[4]);
+        let details = text(&check(&image.image, &["-d", "section_details,version"]).stdout);
+        assert!(details.starts_with("DwarFS version 2.5 [2]"), "{details}");
+        assert!(details.contains("SECTION [V2.5] num=0, type="), "{details}");
+        assert!(!details.contains("ERROR]"), "{details}");
+    }
+}
+
+#[test]
+fn headers_are_printed() {
+    let image = golden("basic-header").image;
+    let bytes = fs::read(&image).unwrap();
+    let done = must(DWARFSCK, [image.as_os_str(), "-H".as_ref()]);
+    let header = done.stdout;
+    assert!(!header.is_empty() && bytes.starts_with(&header));
+    assert!(bytes[header.len()..].starts_with(b"DWARFS"));
+    let version = text(&check(&image, &["-d1"]).stdout);
+    assert!(
+        version.starts_with(&format!(
+            "DwarFS version 2.5 [2] at offset {}\n",
+            header.len()
+        )),
+        "{version}"
+    );
+
+    let plain = golden("one").image;
+    let done = check(&plain, &["-H"]);
+    assert_eq!(
+        (done.status.code(), text(&done.stderr)),
+        (
+            Some(2),
+            format!(
+                "dwarfsck: filesystem does not contain a header: {}\n",
+                plain.display()
+            )
+        )
+    );
+}
+
+#[test]
+fn versions_and_help() {
+    for (program, name) in [(DWARFSCK, "dwarfsck"), (DWARFSEXTRACT, "dwarfsextract")] {
+        let version = text(&must(program, ["--version"]).stdout);
+        assert_eq!(
+            version,
+            format!("{name} {} (RedwarFS)\n", env!("CARGO_PKG_VERSION"))
+        );
+        for flag in ["-h", "--help"] {
+            let help = text(&must(program, [flag]).stdout);
+            assert!(
+                help.contains("Usage:") && help.contains("--image-offset"),
+                "{help}"
+            );
+        }
+        let none = run::<&str>(program, []);
+        assert_eq!(none.status.code(), Some(1));
+        assert!(text(&none.stderr).starts_with(&format!("{name}: no image given (")));
+    }
+    let help = text(&must(DWARFSEXTRACT, ["--help"]).stdout);
+    assert!(help.contains("listed twice"), "{help}");
+}
+
+#[test]
+fn names_that_are_not_text_are_extracted_as_they_are() {
+    let image = golden("names-auto");
+    let odd: Vec<Vec<u8>> = image
+        .manifest()
+        .0
+        .into_keys()
+        .filter(|path| std::str::from_utf8(path).is_err())
+        .collect();
+    if odd.is_empty() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let (done, out) = extract(&image.image, dir.path(), &[]);
+    assert!(done.status.success());
+    for path in odd {
+        assert!(
+            out.join(OsStr::from_bytes(&path))
+                .symlink_metadata()
+                .is_ok()
+        );
+    }
+}
