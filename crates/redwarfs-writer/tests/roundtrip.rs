@@ -8,15 +8,15 @@ use common::{build, compare, open};
 use proptest::prelude::*;
 use redwarfs_format::metadata::Packing;
 use redwarfs_writer::{
-    BuildOptions, FileHash, FileKind, FileTime, MemoryNode, MemoryTree, Order, Piece,
-    TimeResolution,
+    BuildOptions, FileHash, FileKind, FileTime, HistoryOptions, MemoryNode, MemoryTree,
+    ModeTransform, Order, Piece, TimeResolution,
 };
 
 fn cases() -> u32 {
     std::env::var("REDWARFS_BUILD_CASES")
         .ok()
         .and_then(|n| n.parse().ok())
-        .unwrap_or(96)
+        .unwrap_or(500)
 }
 
 fn noise(seed: u32, len: usize) -> Vec<u8> {
@@ -189,6 +189,7 @@ fn options() -> impl Strategy<Value = BuildOptions> {
         "lz4hc:level=3",
         "zstd:level=3",
         "lzma:level=1",
+        "brotli:quality=1",
     ]);
     let order = prop_oneof![
         Just(Order::None),
@@ -197,7 +198,7 @@ fn options() -> impl Strategy<Value = BuildOptions> {
         Just(Order::Similarity),
         prop::collection::vec(name(), 0..5).prop_map(Order::Explicit),
     ];
-    let flags = any::<[bool; 8]>();
+    let flags = any::<[bool; 9]>();
     let hash = prop::option::weighted(0.9, prop::sample::select(FileHash::ALL));
     let resolution = prop::sample::select(vec![
         1u64,
@@ -212,11 +213,27 @@ fn options() -> impl Strategy<Value = BuildOptions> {
         Just(Packing::none()),
         Just(Packing::plain()),
         Just(Packing::all()),
+        any::<[bool; 9]>().prop_map(|p| Packing {
+            chunk_table: p[0],
+            directories: p[1],
+            shared_files: p[2],
+            names: p[3],
+            names_index: p[4],
+            symlinks: p[5],
+            symlinks_index: p[6],
+            force: p[7],
+            plain: p[8],
+        }),
     ];
     let fixed = (
         prop::option::weighted(0.2, any::<u32>()),
         prop::option::weighted(0.2, -10_000i64..2_000_000_000),
         prop::option::weighted(0.3, 0u64..4000),
+        prop::option::weighted(0.2, any::<u32>()),
+        prop::option::of(0u64..1 << 33),
+        prop::bool::weighted(0.2),
+        prop::bool::weighted(0.2),
+        prop::bool::weighted(0.1),
     );
     (
         segment,
@@ -231,6 +248,7 @@ fn options() -> impl Strategy<Value = BuildOptions> {
     )
         .prop_map(
             |(segment, codec, order, flags, hash, resolution, packing, fixed, header)| {
+                let chmod;
                 let [
                     devices,
                     specials,
@@ -240,6 +258,7 @@ fn options() -> impl Strategy<Value = BuildOptions> {
                     links,
                     history,
                     metadata,
+                    command_line,
                 ] = flags;
                 let mut options = BuildOptions::level(1);
                 (
@@ -260,16 +279,23 @@ fn options() -> impl Strategy<Value = BuildOptions> {
                     options.set_owner,
                     options.set_time,
                     options.max_similarity_size,
+                    options.set_group,
+                    options.create_timestamp,
+                    options.remove_empty_dirs,
+                    chmod,
+                    options.hollow,
                 ) = fixed;
+                options.chmod = chmod.then(|| ModeTransform::new(common::chmod));
                 options.with_devices = devices;
                 options.with_specials = specials;
-                options.sparse = sparse;
+                options.sparse = sparse || options.hollow;
                 options.keep_all_times = times;
                 options.section_index = index;
                 options.hardlink_table = links;
-                if !history {
-                    options.history = None;
-                }
+                options.history = history.then(|| HistoryOptions {
+                    arguments: command_line.then(|| vec!["mkdwarfs".to_owned()]),
+                    timestamp: options.create_timestamp,
+                });
                 options.header = header;
                 options.workers = 2;
                 options

@@ -2,7 +2,7 @@
 
 #![allow(dead_code, missing_docs, unreachable_pub, clippy::unwrap_used)]
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
@@ -10,8 +10,8 @@ use redwarfs_format::metadata::{Extent, FileType};
 use redwarfs_io::MemorySource;
 use redwarfs_reader::{Image, OpenOptions, VerifyMode};
 use redwarfs_writer::{
-    BuildOptions, BuildSummary, Builder, FileKind, FileTime, MemoryTree, Piece, SilentProgress,
-    Source,
+    BuildOptions, BuildSummary, Builder, FileKind, FileTime, MemoryNode, MemoryTree, Piece,
+    SilentProgress, Source,
 };
 
 pub fn build(options: &BuildOptions, source: &dyn Source) -> (Vec<u8>, BuildSummary) {
@@ -79,9 +79,17 @@ fn rounded(time: FileTime, resolution: u64) -> (i64, u32) {
     }
 }
 
-/// Compares an image with the tree that it was made from.
-pub fn compare(image: &Image, tree: &MemoryTree, options: &BuildOptions) {
-    let expected: BTreeMap<&[u8], _> = tree
+/// The change of permissions that the tests ask for.
+pub fn chmod(mode: u32) -> u32 {
+    (mode & !0o7022) | 0o400
+}
+
+/// Paths that options keep in the image.
+fn stored_paths<'t>(
+    tree: &'t MemoryTree,
+    options: &BuildOptions,
+) -> BTreeMap<&'t [u8], &'t MemoryNode> {
+    let mut paths: BTreeMap<&[u8], _> = tree
         .iter()
         .filter(|(_, node)| match node.meta.kind {
             FileKind::CharDevice | FileKind::BlockDevice => options.with_devices,
@@ -89,6 +97,44 @@ pub fn compare(image: &Image, tree: &MemoryTree, options: &BuildOptions) {
             _ => true,
         })
         .collect();
+    if options.remove_empty_dirs {
+        let mut used = HashSet::from([&b""[..]]);
+        for (&path, node) in &paths {
+            if node.meta.kind != FileKind::Directory {
+                let slashes = path.iter().enumerate().filter(|(_, b)| **b == b'/');
+                used.extend(slashes.map(|(at, _)| &path[..at]));
+            }
+        }
+        paths.retain(|path, node| node.meta.kind != FileKind::Directory || used.contains(path));
+    }
+    paths
+}
+
+/// Data and holes of a file as the image must have them: lengths, in turn, holes first.
+fn map_of(extents: impl IntoIterator<Item = (bool, u64)>) -> Vec<u64> {
+    let mut map = vec![0];
+    for (hole, size) in extents.into_iter().filter(|(_, size)| *size > 0) {
+        if hole != (map.len() % 2 == 1) {
+            map.push(0);
+        }
+        *map.last_mut().unwrap() += size;
+    }
+    map
+}
+
+fn expected_map(node: &MemoryNode, options: &BuildOptions) -> Vec<u64> {
+    if options.hollow {
+        return map_of([(true, node.meta.size)]);
+    }
+    map_of(node.pieces.iter().map(|piece| match piece {
+        Piece::Data(data) => (false, data.len() as u64),
+        Piece::Hole(size) => (options.sparse, *size),
+    }))
+}
+
+/// Compares an image with the tree that it was made from.
+pub fn compare(image: &Image, tree: &MemoryTree, options: &BuildOptions) {
+    let expected = stored_paths(tree, options);
     let found: BTreeMap<Vec<u8>, _> = image
         .walk()
         .map(|entry| {
@@ -111,8 +157,17 @@ pub fn compare(image: &Image, tree: &MemoryTree, options: &BuildOptions) {
                 .push(found[*path]);
         }
     }
-    let (mut size, mut hardlinks) = (0u64, 0u64);
-    let mut seen = std::collections::HashSet::new();
+    // Equal contents are stored once, with the holes of one of their files.
+    let mut maps: HashMap<u32, Vec<Vec<u64>>> = HashMap::new();
+    for (path, node) in &expected {
+        if node.meta.kind == FileKind::Regular {
+            let content = image.metadata().content_id(found[*path]).unwrap();
+            let maps = maps.entry(content).or_default();
+            maps.push(expected_map(node, options));
+        }
+    }
+    let (mut size, mut allocated, mut hardlinks) = (0u64, 0u64, 0u64);
+    let mut seen = HashSet::new();
     for (path, node) in &expected {
         let inode = found[*path];
         let stat = image.stat(inode).unwrap();
@@ -121,7 +176,11 @@ pub fn compare(image: &Image, tree: &MemoryTree, options: &BuildOptions) {
             kind_of(image.metadata().file_type(inode).unwrap()),
             meta.kind
         );
-        assert_eq!(stat.mode, meta.kind.mode_bits() | meta.permissions);
+        let permissions = match options.chmod {
+            Some(_) => chmod(meta.permissions),
+            None => meta.permissions,
+        };
+        assert_eq!(stat.mode, meta.kind.mode_bits() | permissions);
         assert_eq!(stat.uid, options.set_owner.unwrap_or(meta.uid));
         assert_eq!(stat.gid, options.set_group.unwrap_or(meta.gid));
         let resolution = options.time_resolution.nanos();
@@ -144,14 +203,20 @@ pub fn compare(image: &Image, tree: &MemoryTree, options: &BuildOptions) {
             FileKind::Symlink => {
                 let target = meta.target.clone().unwrap();
                 size += target.len() as u64;
+                allocated += target.len() as u64;
                 assert_eq!(image.read_link(inode).unwrap(), target);
             }
             FileKind::CharDevice | FileKind::BlockDevice => assert_eq!(stat.rdev, meta.rdev),
             FileKind::Regular => {
-                let data = dense(&node.pieces);
+                let data = if options.hollow {
+                    vec![0; meta.size as usize]
+                } else {
+                    dense(&node.pieces)
+                };
                 assert!(contents(image, inode) == data, "content of {path:?}");
                 if seen.insert(inode) {
                     size += data.len() as u64;
+                    allocated += stat.allocated;
                     hardlinks += data.len() as u64 * u64::from(stat.nlink - 1);
                 }
                 let group = links.get(&meta.identity).filter(|_| meta.nlink > 1);
@@ -163,21 +228,21 @@ pub fn compare(image: &Image, tree: &MemoryTree, options: &BuildOptions) {
                     .unwrap()
                     .map(|e| e.unwrap())
                     .collect();
-                let holes: u64 = extents
-                    .iter()
-                    .map(|e| match e {
-                        Extent::Hole { size } => *size,
-                        Extent::Data { .. } => 0,
-                    })
-                    .sum();
-                assert_eq!(stat.allocated, stat.size - holes);
-                if !options.sparse {
-                    assert_eq!(holes, 0);
-                }
+                let map = map_of(extents.iter().map(|extent| match extent {
+                    Extent::Hole { size } => (true, *size),
+                    Extent::Data { size, .. } => (false, u64::from(*size)),
+                }));
+                let content = image.metadata().content_id(inode).unwrap();
+                assert!(maps[&content].contains(&map), "holes of {path:?}: {map:?}");
+                let data: u64 = map.iter().skip(1).step_by(2).sum();
+                assert_eq!((stat.size, stat.allocated), (map.iter().sum(), data));
             }
             _ => {}
         }
     }
     let totals = image.metadata().totals();
-    assert_eq!((totals.size, totals.hardlink_size), (size, hardlinks));
+    assert_eq!(
+        (totals.size, totals.allocated, totals.hardlink_size),
+        (size, allocated, hardlinks)
+    );
 }
