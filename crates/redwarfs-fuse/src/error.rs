@@ -8,7 +8,7 @@ use std::path::PathBuf;
 #[non_exhaustive]
 pub enum Error {
     /// The mount point does not exist or cannot be looked at (for example a stale mount).
-    #[error("cannot access mount point: {}: {}", path.display(), io_text(source))]
+    #[error("cannot access mount point: {}: {}{}", path.display(), io_text(source), point_hint(source))]
     MountPoint {
         /// The path as given.
         path: PathBuf,
@@ -40,6 +40,16 @@ pub enum Error {
 /// Result with [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
+fn point_hint(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::NotFound => " (create the directory first)",
+        io::ErrorKind::NotADirectory => " (a mount point has to be a directory)",
+        // What is left of a driver that was killed.
+        io::ErrorKind::NotConnected => " (unmount what is left there first: fusermount3 -u)",
+        _ => "",
+    }
+}
+
 fn device_hint(error: &io::Error) -> &'static str {
     if error.kind() == io::ErrorKind::NotFound {
         " (try 'modprobe fuse')"
@@ -48,12 +58,20 @@ fn device_hint(error: &io::Error) -> &'static str {
     }
 }
 
-/// The text of an I/O error without the `(os error 2)` that the standard library appends.
+/// The text of an I/O error for the middle of a line: system texts begin with a small letter and
+/// have no `(os error 2)`.
 #[must_use]
 pub fn io_text(error: &io::Error) -> String {
     let mut text = error.to_string();
     if let Some(start) = text.rfind(" (os error ") {
         text.truncate(start);
+        let mut chars = text.chars();
+        // "I/O error" stays.
+        if let (Some(first), Some(second)) = (chars.next(), chars.clone().next())
+            && (second.is_lowercase() || second == ' ')
+        {
+            return first.to_lowercase().chain(chars).collect();
+        }
     }
     text
 }
@@ -65,7 +83,7 @@ mod tests {
     #[test]
     fn texts_name_step_and_cause() {
         let missing = || io::Error::from_raw_os_error(2);
-        assert_eq!(io_text(&missing()), "No such file or directory");
+        assert_eq!(io_text(&missing()), "no such file or directory");
         assert_eq!(io_text(&io::Error::other("plain")), "plain");
         assert_eq!(
             Error::MountPoint {
@@ -73,11 +91,11 @@ mod tests {
                 source: missing()
             }
             .to_string(),
-            "cannot access mount point: /x: No such file or directory"
+            "cannot access mount point: /x: no such file or directory (create the directory first)"
         );
         assert_eq!(
             Error::Device(missing()).to_string(),
-            "cannot open FUSE device: /dev/fuse: No such file or directory (try 'modprobe fuse')"
+            "cannot open FUSE device: /dev/fuse: no such file or directory (try 'modprobe fuse')"
         );
     }
 }

@@ -108,9 +108,18 @@ impl Mounted {
     ///
     /// The error that ended the request loop.
     pub fn wait(self) -> Result<()> {
-        let ended = self.session.join();
-        self.mount.abandon();
-        ended.map_err(Error::Session)
+        // Also if a thread of the session panicked.
+        let _remains = Remains(&self.mount);
+        self.session.join().map_err(Error::Session)
+    }
+}
+
+/// Removes a dead mount when it goes out of scope.
+struct Remains<'a>(&'a KernelMount);
+
+impl Drop for Remains<'_> {
+    fn drop(&mut self) {
+        self.0.abandon();
     }
 }
 

@@ -362,7 +362,7 @@ fn killed_driver_leaves_a_mount_that_can_be_removed() {
     let output = run(&[image.as_os_str(), mount.point().as_os_str()]);
     assert_eq!(output.status.code(), Some(4));
     assert!(
-        stderr(&output).contains("Transport endpoint is not connected"),
+        stderr(&output).contains("transport endpoint is not connected"),
         "{}",
         stderr(&output)
     );
@@ -643,7 +643,7 @@ fn mistakes_have_their_exit_codes() {
         (
             &["/x.dwarfs", dir],
             1,
-            "cannot open image: /x.dwarfs: No such file or directory".into(),
+            "cannot open image: /x.dwarfs: no such file or directory".into(),
         ),
         (&[text, dir], 1, format!("cannot open image: {text}: ")),
         (
@@ -659,12 +659,12 @@ fn mistakes_have_their_exit_codes() {
         (
             &[image, &nowhere],
             4,
-            format!("cannot access mount point: {nowhere}: No such file or directory"),
+            format!("cannot access mount point: {nowhere}: no such file or directory"),
         ),
         (
             &[image, image],
             4,
-            format!("cannot access mount point: {image}: Not a directory"),
+            format!("cannot access mount point: {image}: not a directory"),
         ),
     ];
     for (arguments, code, message) in cases {
@@ -728,4 +728,105 @@ fn unsupported_options_warn_and_mount() {
     wait_until("the helper to unmount", || {
         table_line(mount.point()).is_none()
     });
+}
+
+#[test]
+fn the_kernel_asks_only_for_what_it_does_not_know() {
+    if !can_mount("the_kernel_asks_only_for_what_it_does_not_know") {
+        return;
+    }
+    let image = golden("many-default");
+    let manifest = image.manifest();
+    let is = |mode: u32, kind: u32| mode & 0o170_000 == kind;
+    let directories = manifest.0.values().filter(|e| is(e.mode, 0o040_000));
+    let files = manifest.0.values().filter(|e| is(e.mode, 0o100_000));
+    let (directories, files) = (directories.count(), files.count());
+
+    let mut mount = Mount::foreground(&image.image, &["-o", "debuglevel=debug,blocksize=0"]);
+    // The log has to be read while it is written: a pipe holds little.
+    let mut pipe = mount
+        .child
+        .as_mut()
+        .and_then(|child| child.stderr.take())
+        .expect("a pipe");
+    let log = std::thread::spawn(move || {
+        let mut text = String::new();
+        pipe.read_to_string(&mut text).map(|_| text)
+    });
+    for _ in 0..2 {
+        let seen = Manifest::from_directory(mount.point(), true).expect("a readable tree");
+        manifest.assert_same(&seen, Fields::ALL, "with a log");
+    }
+    mount.signal(rustix::process::Signal::TERM);
+    assert_eq!(mount.finish().0, Some(0));
+    let log = log.join().expect("a reader").expect("text");
+    let count = |request: &str| log.matches(&format!(" {request}(")).count();
+    // One request with the entries of each directory, one that finds the end; attributes come
+    // along. Opening is refused once and not tried again. Each file is read once.
+    assert_eq!(count("op_lookup"), 0, "{log}");
+    assert!(count("op_getattr") <= 2, "{log}");
+    assert!(count("op_open") <= 1 && count("op_opendir") <= 1, "{log}");
+    assert_eq!(count("op_readdir"), 0);
+    assert_eq!(count("op_readdirplus"), 2 * directories);
+    assert!(count("op_read") <= files, "{} reads", count("op_read"));
+}
+
+#[test]
+fn directories_can_be_read_from_anywhere() {
+    if !can_mount("directories_can_be_read_from_anywhere") {
+        return;
+    }
+    const COUNT: u32 = 3_000;
+    let dir = TempDir::new().expect("a temporary directory");
+    let image = dir.path().join("big.dwarfs");
+    fs::write(&image, big_directory(COUNT)).expect("write");
+    // Not empty: what is in it is hidden while mounted.
+    let mut mount = Mount {
+        dir: Mount::new_dir(),
+        child: None,
+    };
+    fs::write(mount.point().join("hidden"), "x").expect("write");
+    let output = run(&[image.as_os_str(), mount.point().as_os_str()]);
+    assert!(output.status.success(), "{}", stderr(&output));
+
+    let open = || {
+        let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::DIRECTORY;
+        rustix::fs::open(mount.point(), flags, rustix::fs::Mode::empty()).expect("open")
+    };
+    // Reads with small buffers, each from its own position, in several threads at once.
+    let list = |from: u64| {
+        let dir = open();
+        rustix::fs::seek(&dir, rustix::fs::SeekFrom::Start(from)).expect("seek");
+        let mut space = [std::mem::MaybeUninit::uninit(); 512];
+        let mut entries = rustix::fs::RawDir::new(&dir, &mut space);
+        let mut names = Vec::new();
+        while let Some(entry) = entries.next() {
+            let entry = entry.expect("an entry");
+            let name = entry.file_name().to_str().expect("plain names").to_owned();
+            names.push((entry.next_entry_cookie(), name));
+        }
+        names
+    };
+    let all = list(0);
+    assert_eq!(all.len(), COUNT as usize + 2);
+    assert_eq!((all[0].1.as_str(), all[1].1.as_str()), (".", ".."));
+    assert_eq!(all[2].1, name_of(0));
+    std::thread::scope(|scope| {
+        for step in [1usize, 2, 700, 1_500, 2_999, 3_001] {
+            let (all, list) = (&all, &list);
+            scope.spawn(move || {
+                for _ in 0..3 {
+                    assert_eq!(list(all[step].0), all[step + 1..], "after entry {step}");
+                }
+            });
+        }
+    });
+    // Past the end there is nothing, however far.
+    for from in [u64::from(COUNT) + 2, 1 << 33, i64::MAX as u64] {
+        assert_eq!(list(from), []);
+    }
+
+    rustix::mount::unmount(mount.point(), rustix::mount::UnmountFlags::empty()).expect("unmount");
+    assert!(mount.point().join("hidden").exists());
+    mount.child = None;
 }

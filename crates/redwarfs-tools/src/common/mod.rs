@@ -1,6 +1,6 @@
 //! What the tools share: messages, numbers, arguments, terminals, signals.
 //!
-//! Nothing here knows about images. The tools pass a [`Logger`] around instead of using global
+//! Only [`open`] knows about images. The tools pass a [`Logger`] around instead of using global
 //! state; only [`log::install_tracing`] is global, because `tracing` is.
 
 pub mod cli;
@@ -8,6 +8,7 @@ pub mod console;
 pub mod error;
 pub mod log;
 pub mod number;
+pub mod open;
 pub mod signal;
 pub mod time;
 pub mod users;

@@ -20,6 +20,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use crate::common::cli::{VERSION, prepare};
 use crate::common::error::{EXIT_FAILURE, EXIT_OK, Result, ToolError};
 use crate::common::log::install_tracing;
+use crate::common::open::{Spelling, open_image};
 use crate::common::{LogLevel, Logger};
 use arguments::{Arguments, Request};
 use background::{Fork, Report};
@@ -230,16 +231,11 @@ fn run(
 }
 
 fn open(path: &Path, settings: &Settings) -> Result<Image> {
-    Image::open(path, &settings.open).map_err(|error| {
-        let cause = match &error {
-            redwarfs_format::Error::Io(cause) => redwarfs_fuse::io_text(cause),
-            other => other.to_string(),
-        };
-        // Errors of the file itself name it already.
-        let named = format!("{}: ", path.display());
-        let cause = cause.strip_prefix(&named).unwrap_or(&cause);
-        ToolError::new("cannot open image").path(path).cause(cause)
-    })
+    let spelling = Spelling {
+        auto: "-o offset=auto",
+        size: Some("-o imagesize=BYTES"),
+    };
+    open_image(path, &settings.open, spelling)
 }
 
 /// Waits for the end of the mount, or for a signal, which ends it.

@@ -17,6 +17,7 @@ use redwarfs_reader::{CacheOptions, Image, OpenOptions, VerifyMode};
 
 use crate::common::cli::parse_into;
 use crate::common::error::{EXIT_FAILURE, EXIT_OK};
+use crate::common::open::{Spelling, open_image};
 use crate::common::{Result, ToolError};
 use args::Args;
 
@@ -60,11 +61,11 @@ fn run(args: &Args) -> Result<u8> {
         },
         ..OpenOptions::default()
     };
-    let image = Image::open(input, &options).map_err(|e| {
-        ToolError::new("cannot open image")
-            .path(input)
-            .cause(ToolError::from(e))
-    })?;
+    let spelling = Spelling {
+        auto: "--image-offset=auto",
+        size: None,
+    };
+    let image = open_image(input, &options, spelling)?;
     if args.print_header {
         return print_header(&image, input);
     }

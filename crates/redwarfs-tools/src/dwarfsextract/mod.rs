@@ -14,11 +14,13 @@ use redwarfs_extractor::{
     Error, ExtractOptions, ExtractSummary, Progress, TarFormat, extract_to_directory,
     extract_to_tar,
 };
+use redwarfs_io::{AtomicFile, Overwrite};
 use redwarfs_reader::{CacheOptions, Image, OpenOptions};
 
 use crate::common::cli::parse_into;
-use crate::common::error::{EXIT_OK, EXIT_PARTIAL, io_cause};
+use crate::common::error::{EXIT_OK, EXIT_PARTIAL, display_path, io_cause};
 use crate::common::log::Logger;
+use crate::common::open::{Spelling, open_image};
 use crate::common::{Result, ToolError};
 use args::Args;
 
@@ -77,11 +79,11 @@ fn run(args: &Args) -> Result<u8> {
         },
         ..OpenOptions::default()
     };
-    let image = Image::open(input, &options).map_err(|e| {
-        ToolError::new("cannot open image")
-            .path(input)
-            .cause(ToolError::from(e))
-    })?;
+    let spelling = Spelling {
+        auto: "--image-offset=auto",
+        size: None,
+    };
+    let image = open_image(input, &options, spelling)?;
 
     let mut extract = ExtractOptions::default();
     extract.threads = args.num_workers;
@@ -127,6 +129,17 @@ fn run(args: &Args) -> Result<u8> {
     Ok(EXIT_OK)
 }
 
+/// A text of the system in the middle of a line.
+fn lower(text: &str) -> String {
+    let mut chars = text.chars();
+    match (chars.next(), chars.clone().next()) {
+        (Some(first), Some(second)) if second.is_lowercase() => {
+            first.to_lowercase().chain(chars).collect()
+        }
+        _ => text.to_owned(),
+    }
+}
+
 /// The line for an extraction that ended early.
 fn abort(e: &Error, options: &ExtractOptions) -> ToolError {
     if e.is_broken_pipe() {
@@ -134,7 +147,10 @@ fn abort(e: &Error, options: &ExtractOptions) -> ToolError {
     }
     let error = match e {
         Error::Target { what, path, source } => {
-            ToolError::new(format!("extraction aborted: {what}: {path}")).io(source)
+            // Errors of the archive file name it already.
+            let cause = io_cause(source);
+            let cause = cause.strip_prefix(&format!("{path}: ")).unwrap_or(&cause);
+            ToolError::new(format!("extraction aborted: {what}: {path}")).cause(lower(cause))
         }
         Error::Output(source) => {
             ToolError::new("extraction aborted: cannot write archive").io(source)
@@ -179,9 +195,10 @@ impl<'a> Destination<'a> {
                         "give a directory to extract to, or a format (-f pax) to write an archive",
                     )),
                     Err(e) if e.kind() == io::ErrorKind::NotFound => {
-                        Err(ToolError::new("output directory does not exist")
+                        Err(ToolError::new("cannot open output directory")
                             .path(path)
-                            .cause("create it first (mkdir), then extract again"))
+                            .io(&e)
+                            .hint("create the directory first"))
                     }
                     Err(e) => Err(ToolError::new("cannot open output directory")
                         .path(path)
@@ -211,13 +228,25 @@ impl<'a> Destination<'a> {
         match self {
             Self::Directory(path) => extract_to_directory(image, path, options, progress),
             Self::Archive(path, format) => {
-                let file = File::create(path).map_err(|source| Error::Target {
-                    what: "cannot create archive",
-                    path: path.display().to_string(),
+                let failed = |source| Error::Target {
+                    what: "cannot write archive",
+                    path: display_path(path),
                     source,
-                })?;
+                };
+                // An archive that cannot be completed leaves nothing, or the old one.
+                let file = AtomicFile::create(path, Overwrite::Yes).map_err(failed)?;
                 let mut out = BufWriter::with_capacity(OUTPUT_BUFFER, file);
-                extract_to_tar(image, &mut out, *format, options, progress)
+                let summary = extract_to_tar(image, &mut out, *format, options, progress).map_err(
+                    |error| match error {
+                        Error::Output(source) => failed(source),
+                        other => other,
+                    },
+                )?;
+                out.into_inner()
+                    .map_err(io::IntoInnerError::into_error)
+                    .and_then(AtomicFile::commit)
+                    .map_err(failed)?;
+                Ok(summary)
             }
             Self::Pipe(format) => {
                 // The buffer of the standard output would flush at every newline of binary data.

@@ -1,0 +1,117 @@
+//! Opening the image that a tool was given, with advice where that fails.
+
+use std::path::Path;
+
+use redwarfs_format::Error;
+use redwarfs_reader::{CacheOptions, Image, ImageOffset, OpenOptions};
+
+use super::error::{Result, ToolError, display_path, io_cause};
+
+/// How a tool spells the options that an error may advise.
+#[derive(Debug, Clone, Copy)]
+pub struct Spelling {
+    /// To search for the start of the image.
+    pub auto: &'static str,
+    /// To give the size of the image, where the tool can.
+    pub size: Option<&'static str>,
+}
+
+/// Opens an image.
+///
+/// # Errors
+/// `cannot open image: PATH: CAUSE (ADVICE)`.
+pub fn open_image(path: &Path, options: &OpenOptions, spelling: Spelling) -> Result<Image> {
+    let failed = match Image::open(path, options) {
+        Ok(image) => return Ok(image),
+        Err(failed) => failed,
+    };
+    let (cause, advice) = explain(path, options, failed, spelling);
+    let error = ToolError::new("cannot open image")
+        .path(path)
+        .cause(cause_at(path, &cause));
+    Err(match advice {
+        Some(advice) => error.hint(advice),
+        None => error,
+    })
+}
+
+/// The error to show and what can be done about it.
+fn explain(
+    path: &Path,
+    options: &OpenOptions,
+    failed: Error,
+    spelling: Spelling,
+) -> (Error, Option<String>) {
+    let at = |offset| OpenOptions {
+        offset,
+        check: false,
+        cache: CacheOptions {
+            workers: 1,
+            ..options.cache
+        },
+        ..options.clone()
+    };
+    match failed {
+        Error::NotAnImage(_) if matches!(options.offset, ImageOffset::Auto) => {
+            // The search passes over what looks like an image but cannot be one. What it says at
+            // the start of the file is better than that there is nothing.
+            match Image::open(path, &at(ImageOffset::At(0))) {
+                Err(first @ (Error::Corrupt { .. } | Error::Unsupported(_))) => {
+                    let advice = advise(&first, spelling);
+                    (first, advice)
+                }
+                _ => (failed, None),
+            }
+        }
+        Error::NotAnImage(_) => {
+            let found = Image::open(path, &at(ImageOffset::Auto)).ok();
+            let advice = found.map(|image| {
+                format!(
+                    "an image starts at offset {}: use {}",
+                    image.container().offset,
+                    spelling.auto
+                )
+            });
+            (failed, advice)
+        }
+        _ => {
+            let advice = advise(&failed, spelling);
+            (failed, advice)
+        }
+    }
+}
+
+fn advise(error: &Error, spelling: Spelling) -> Option<String> {
+    match error {
+        Error::Corrupt { what, .. } if what.starts_with("truncated section") => {
+            Some(match spelling.size {
+                Some(size) => format!(
+                    "the file is incomplete, or the image is not all of it: then give its size \
+                     with {size}"
+                ),
+                None => String::from("the file is incomplete, or something follows the image"),
+            })
+        }
+        Error::Unsupported(what) if what.contains("version") || what.contains("feature") => Some(
+            String::from("made by newer software: a newer version of this program may read it"),
+        ),
+        _ => None,
+    }
+}
+
+/// The cause alone, of an error whose text may begin with `path`.
+fn cause_at(path: &Path, error: &Error) -> String {
+    let Error::Io(error) = error else {
+        return error.to_string();
+    };
+    let text = io_cause(error);
+    let named = format!("{}: ", display_path(path));
+    let text = text.strip_prefix(&named).unwrap_or(&text);
+    let mut chars = text.chars();
+    match (chars.next(), chars.clone().next()) {
+        (Some(first), Some(second)) if second.is_lowercase() => {
+            first.to_lowercase().chain(chars).collect()
+        }
+        _ => text.to_owned(),
+    }
+}
