@@ -39,10 +39,19 @@ pub fn decompress(id: CompressionId, payload: &[u8], limit: u64) -> Result<Vec<u
         return Ok(payload.to_vec());
     }
     // Fits: `Core::new` has compared it with the address space.
-    let mut out = vec![0; core.raw_size as usize];
+    let mut out = zeroed(core.raw_size as usize)?;
     core.fill(payload, &mut out)?;
     core.finish(payload)?;
     Ok(out)
+}
+
+/// A zeroed buffer, or an error where `vec!` would abort. `vec!` does not touch large buffers,
+/// so what a payload announces without yielding it costs no memory.
+pub(crate) fn zeroed(len: usize) -> Result<Vec<u8>> {
+    Vec::<u8>::new()
+        .try_reserve_exact(len)
+        .map_err(|_| Error::Limit(format!("no memory for {len} bytes")))?;
+    Ok(vec![0; len])
 }
 
 /// Decodes one payload front to back, in steps of the caller's choice.

@@ -196,7 +196,7 @@ impl Lz4Decoder {
             return Ok(());
         }
         if !self.done {
-            let mut decoded = vec![0; self.raw_size];
+            let mut decoded = crate::decode::zeroed(self.raw_size)?;
             decode_block(&payload[PREFIX..], &mut decoded)?;
             self.decoded = decoded;
             self.done = true;

@@ -2,8 +2,13 @@
 
 use std::collections::BTreeSet;
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::thrift::{Reader, StructWriter, Type, Value, Writer};
+
+/// Most entries of one section. An entry may occupy a single byte, but takes 200 in memory.
+const MAX_ENTRIES: usize = 1 << 14;
+/// Most arguments and library versions of one section together, for the same reason.
+const MAX_STRINGS: usize = 1 << 20;
 
 /// All entries of one HISTORY section, oldest first.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -54,11 +59,16 @@ impl History {
     /// Decodes a (decompressed) payload. Bytes after the struct are ignored.
     ///
     /// # Errors
-    /// [`Error::Corrupt`](crate::Error::Corrupt) if the encoding is damaged.
+    /// [`Error::Corrupt`] if the encoding is damaged, [`Error::Limit`] if there are more than
+    /// 2^14 entries or 2^20 arguments and libraries.
     pub fn parse(payload: &[u8]) -> Result<Self> {
         let mut history = Self::default();
+        let (mut entries, mut strings) = (MAX_ENTRIES, MAX_STRINGS);
         Reader::new(payload).read_struct(|id, value| match id {
-            1 => value.store_list(Type::Struct, &mut history.entries, HistoryEntry::read),
+            1 => value.store_list(Type::Struct, &mut history.entries, |value| {
+                spend(&mut entries, "entries")?;
+                HistoryEntry::read(value, &mut strings)
+            }),
             _ => Ok(()),
         })?;
         Ok(history)
@@ -77,8 +87,16 @@ impl History {
     }
 }
 
+/// Takes one from what is left.
+fn spend(left: &mut usize, what: &str) -> Result<()> {
+    *left = left
+        .checked_sub(1)
+        .ok_or_else(|| Error::Limit(format!("history with very many {what}")))?;
+    Ok(())
+}
+
 impl HistoryEntry {
-    fn read(value: Value<'_, '_>) -> Result<Self> {
+    fn read(value: Value<'_, '_>, strings: &mut usize) -> Result<Self> {
         let mut entry = Self::default();
         value.store_struct(|id, value| match id {
             1 => entry.version.read(value),
@@ -87,6 +105,7 @@ impl HistoryEntry {
             4 if value.ty() == Type::List => {
                 let arguments = entry.arguments.insert(Vec::new());
                 value.store_list(Type::Binary, arguments, |value| {
+                    spend(strings, "arguments")?;
                     let mut argument = String::new();
                     value.store(&mut argument)?;
                     Ok(argument)

@@ -27,8 +27,16 @@ const SCHEMA_LIMIT: u64 = 16 << 20;
 /// for bytes that a payload really yields.
 const METADATA_LIMIT: u64 = 8 << 30;
 
-/// Largest history, stored or raw (64 MiB).
-const HISTORY_LIMIT: u64 = 64 << 20;
+/// Raw size up to which metadata may be compressed at any ratio (64 MiB), and the ratio that
+/// larger metadata may have. Real metadata rarely gets below a tenth; a small file must not
+/// become gigabytes.
+const METADATA_FREE: u64 = 64 << 20;
+const METADATA_RATIO: u64 = 1024;
+
+/// Largest history, stored or raw, all history sections together (16 MiB).
+const HISTORY_LIMIT: u64 = 16 << 20;
+/// Most entries of all history sections together.
+const HISTORY_ENTRIES: usize = 1 << 14;
 
 /// Largest leading header that [`Image::header_bytes`] returns (1 GiB).
 const HEADER_LIMIT: u64 = 1 << 30;
@@ -97,8 +105,9 @@ impl Image {
                 let e = Error::Limit(format!("a {ty} section of {} bytes", section.length));
                 return Err(in_section(e, &section));
             }
+            let plausible = section.length.saturating_mul(METADATA_RATIO);
             let payload = payloads.read_vec(&section)?;
-            payloads.decompress(&section, payload, limit)
+            payloads.decompress(&section, payload, limit.min(plausible.max(METADATA_FREE)))
         };
         container.only_section_of_type(SectionType::METADATA_V2)?;
         let schema = load(SectionType::METADATA_V2_SCHEMA, SCHEMA_LIMIT)?;
@@ -218,15 +227,16 @@ impl Image {
     ///
     /// # Errors
     /// [`Error::Corrupt`] or [`Error::Unsupported`] if a section with a correct checksum cannot
-    /// be decoded, [`Error::Io`] if reading failed.
+    /// be decoded, [`Error::Limit`] if it is implausibly large, [`Error::Io`] if reading failed.
     pub fn history(&self) -> Result<History> {
         let payloads = &self.0.payloads;
         let mut history = History {
             entries: Vec::new(),
         };
+        let mut left = HISTORY_LIMIT;
         for section in payloads.container().section_of_type(SectionType::HISTORY) {
             let section = payloads.with_header(section)?;
-            if section.length > HISTORY_LIMIT {
+            if section.length > left {
                 let e = Error::Limit(format!("a history of {} bytes", section.length));
                 return Err(in_section(e, &section));
             }
@@ -235,9 +245,14 @@ impl Image {
                 continue;
             }
             let payload = payloads.read_vec(&section)?;
-            let raw = payloads.decompress(&section, payload, HISTORY_LIMIT)?;
+            let raw = payloads.decompress(&section, payload, left)?;
+            left = left.saturating_sub(raw.len() as u64);
             let part = History::parse(&raw).map_err(|e| in_section(e, &section))?;
             history.entries.extend(part.entries);
+            if history.entries.len() > HISTORY_ENTRIES {
+                let e = Error::Limit("a history with very many entries".into());
+                return Err(in_section(e, &section));
+            }
         }
         Ok(history)
     }

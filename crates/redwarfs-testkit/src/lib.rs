@@ -6,8 +6,10 @@
 
 #![forbid(unsafe_code)]
 
+pub mod fuzz;
 pub mod golden;
 pub mod manifest;
+pub mod mutate;
 pub mod tree;
 
 pub use golden::{Golden, compat_images, golden_images};

@@ -211,10 +211,25 @@ impl Sink {
     }
 }
 
+/// Most elements without any bits in a list whose elements own memory: such elements are empty
+/// strings, of which no table has many.
+const MAX_EMPTY: u64 = 4096;
+
+/// Memory that the elements of a list may take, relative to all of the data. The worst that
+/// writers produce is about 40: inodes that differ in nothing, with an entry for each.
+const MAX_EXPANSION: u64 = 64;
+/// Memory that the elements of a list may take in any case, in bytes (4 MiB).
+const FREE_EXPANSION: u64 = 4 << 20;
+
 /// A type that can be stored.
 pub trait Value: Sized {
     /// True if no value of this type owns an area, so that measuring it once is enough.
     const FLAT: bool;
+
+    /// Bytes of the data that the value has copied from areas.
+    fn copied(&self) -> u64 {
+        0
+    }
 
     /// Resolves the layout of a place of this type; `None` is the empty layout.
     ///
@@ -290,6 +305,10 @@ impl Value for bool {
 
 impl<T: Value> Value for Option<T> {
     const FLAT: bool = T::FLAT;
+
+    fn copied(&self) -> u64 {
+        self.as_ref().map_or(0, T::copied)
+    }
 
     fn shape(shaper: &Shaper<'_>, layout: Option<&Layout>) -> Result<Node> {
         shaper.composite(
@@ -466,8 +485,29 @@ pub(crate) fn read_list<T: Value>(
     let Some((_, _, Some(item))) = list_kids(node) else {
         return Ok(());
     };
+    if !T::FLAT && item.node.bits == 0 && item.node.size == 0 && area.count > MAX_EMPTY {
+        return Err(Error::Limit(format!(
+            "metadata list of {} empty strings",
+            area.count
+        )));
+    }
+    let bytes = source.bit_len() / 8;
+    let memory = area.count.saturating_mul(size_of::<T>() as u64);
+    if memory > MAX_EXPANSION.saturating_mul(bytes).max(FREE_EXPANSION) {
+        return Err(Error::Limit(format!(
+            "metadata list of {} elements in {bytes} bytes",
+            area.count
+        )));
+    }
+    // Areas do not overlap, so together they are not larger than the data. Without this bound,
+    // many elements could refer to the same large area.
+    let mut left = bytes;
     for i in 0..area.count {
-        each(T::read(source, &item.node, element(area, &item.node, i))?);
+        let value = T::read(source, &item.node, element(area, &item.node, i))?;
+        left = left
+            .checked_sub(value.copied())
+            .ok_or_else(|| Error::corrupt("metadata strings overlap"))?;
+        each(value);
     }
     Ok(())
 }
@@ -529,6 +569,10 @@ pub(crate) fn write_list<T: Value>(
 /// Strings are byte strings (section 4.4).
 impl Value for Vec<u8> {
     const FLAT: bool = false;
+
+    fn copied(&self) -> u64 {
+        self.len() as u64
+    }
 
     fn shape(shaper: &Shaper<'_>, layout: Option<&Layout>) -> Result<Node> {
         shaper.composite(
@@ -693,6 +737,13 @@ macro_rules! frozen_struct {
 
         impl $crate::frozen::Value for $name {
             const FLAT: bool = true $( && <$ty as $crate::frozen::Value>::FLAT )*;
+
+            fn copied(&self) -> u64 {
+                if Self::FLAT {
+                    return 0;
+                }
+                0u64 $( .saturating_add($crate::frozen::Value::copied(&self.$field)) )*
+            }
 
             fn shape(
                 shaper: &$crate::frozen::Shaper<'_>,

@@ -16,6 +16,8 @@ pub(super) const SPARSE_FILES: &[u8] = b"sparsefiles";
 const KNOWN_FEATURES: [&[u8]; 1] = [SPARSE_FILES];
 /// More features than any image will list.
 const MAX_FEATURES: u32 = 4096;
+/// More bytes than the names of all features will have.
+const MAX_FEATURE_BYTES: u64 = 64 << 10;
 
 /// Directories by inode number, plus a sentinel.
 #[derive(Debug, Default)]
@@ -37,7 +39,7 @@ pub(super) struct SizeMap {
 }
 
 impl SizeMap {
-    fn resolve(place: Place<'_>) -> Result<Self> {
+    pub(super) fn resolve(place: Place<'_>) -> Result<Self> {
         let list = place.list()?;
         Ok(Self {
             keys: list.column(1)?,
@@ -128,11 +130,20 @@ fn optional_values(place: Place<'_>) -> Result<Option<Column>> {
     place.value()?.map(|p| p.list()?.values()).transpose()
 }
 
-fn features(place: Place<'_>) -> Result<BTreeSet<Vec<u8>>> {
-    if let Some(set) = place.value()?
-        && set.list()?.len() > MAX_FEATURES
-    {
-        return Err(Error::Limit("too many features".into()));
+fn features(place: Place<'_>, data: &[u8]) -> Result<BTreeSet<Vec<u8>>> {
+    if let Some(set) = place.value()? {
+        let list = set.list()?;
+        let too_many = || Error::Limit("too many features".into());
+        if list.len() > MAX_FEATURES {
+            return Err(too_many());
+        }
+        let lengths = list.column(2)?;
+        let mut left = MAX_FEATURE_BYTES;
+        for i in 0..lengths.len() {
+            left = left
+                .checked_sub(lengths.get(data, i))
+                .ok_or_else(too_many)?;
+        }
     }
     let features = place
         .read::<Option<BTreeSet<Vec<u8>>>>()?
@@ -252,7 +263,7 @@ impl Tables {
         let node = Shaper::new(&schema).root::<Metadata>()?;
         let root = Place::root(data, &node);
 
-        let features = features(root.member(27)?)?;
+        let features = features(root.member(27)?, data)?;
         let options = root
             .member(18)?
             .read::<Option<FsOptions>>()?
@@ -282,7 +293,9 @@ impl Tables {
             return Err(bad("more inodes than entries"));
         }
         if u64::from(inode_count - 1) >> entry_inode.width().min(63) != 0
-            || (entry_count > 1 && entry_inode.width() == 0)
+            || (entry_count > 1
+                && (entry_inode.width() == 0
+                    || entry_inode.stride() < u64::from(entry_inode.width())))
         {
             return Err(bad("entries cannot refer to all inodes"));
         }

@@ -7,6 +7,11 @@ use super::table::{Column, Numbers, Place};
 use crate::error::{Error, Result};
 use crate::fsst::SymbolTable;
 
+/// Longest string that is handed out, in bytes as stored (64 KiB): sixteen times what the full
+/// check lets pass as the target of a symlink. Without this bound, every entry of a directory
+/// could have the same name of many megabytes.
+const LONGEST: usize = 64 << 10;
+
 /// A name table or a table of symlink targets.
 #[derive(Debug)]
 pub(super) enum Strings {
@@ -37,13 +42,7 @@ impl Strings {
         limit: u32,
     ) -> Result<Self> {
         let Some(table) = compact.value()? else {
-            let list = plain.list()?;
-            return Ok(Self::Plain {
-                distance: list.column(1)?,
-                count: list.column(2)?,
-                start: list.start(),
-                byte_stride: list.byte_stride(),
-            });
+            return Self::plain(plain);
         };
         let index = table.member(3)?.list()?.values()?;
         if index.stride() == 0 && index.len() > limit.saturating_add(1) {
@@ -79,6 +78,17 @@ impl Strings {
             buffer: table.member(1)?.string()?,
             starts,
             symbols,
+        })
+    }
+
+    /// A list of strings.
+    pub(super) fn plain(place: Place<'_>) -> Result<Self> {
+        let list = place.list()?;
+        Ok(Self::Plain {
+            distance: list.column(1)?,
+            count: list.column(2)?,
+            start: list.start(),
+            byte_stride: list.byte_stride(),
         })
     }
 
@@ -148,7 +158,14 @@ impl Strings {
 
     /// String `k` as stored.
     pub(super) fn stored<'a>(&self, data: &'a [u8], k: u32) -> Result<&'a [u8]> {
-        Ok(data.get(self.range(data, k)?).unwrap_or_default())
+        let range = self.range(data, k)?;
+        if range.len() > LONGEST {
+            return Err(Error::Limit(format!(
+                "a name or symlink target of {} bytes",
+                range.len()
+            )));
+        }
+        Ok(data.get(range).unwrap_or_default())
     }
 
     /// String `k`.

@@ -8,7 +8,8 @@ use std::sync::OnceLock;
 
 use super::extents::Extents;
 use super::model::{FsOptions, Metadata};
-use super::open::Tables;
+use super::open::{SizeMap, Tables};
+use super::strings::Strings;
 use super::types::{Counts, FileType, Stat, Timestamp, Totals};
 use crate::error::{Error, Result};
 use crate::frozen::{BitSource, Node, Pos, Value};
@@ -28,6 +29,8 @@ pub struct MetadataView {
     pub(super) root: Node,
     pub(super) t: Tables,
     pub(super) links: OnceLock<Vec<u32>>,
+    /// What links save in an image of format 2.2 and older.
+    pub(super) legacy_savings: OnceLock<u64>,
 }
 
 pub(super) fn bad(what: impl Into<String>) -> Error {
@@ -50,6 +53,7 @@ impl MetadataView {
             root,
             t,
             links: OnceLock::new(),
+            legacy_savings: OnceLock::new(),
         })
     }
 
@@ -559,14 +563,15 @@ impl MetadataView {
             hardlink_size: t.total_hardlink.unwrap_or(0),
         };
         if t.total_hardlink.is_none() && self.is_legacy() {
-            for ino in t.offsets[1]..t.offsets[2] {
-                if let Ok(stat) = self.stat(InodeNo(ino)) {
-                    let copies = u64::from(stat.nlink.saturating_sub(1));
-                    totals.hardlink_size = totals
-                        .hardlink_size
-                        .saturating_add(stat.size.saturating_mul(copies));
-                }
-            }
+            totals.hardlink_size = *self.legacy_savings.get_or_init(|| {
+                (t.offsets[1]..t.offsets[2])
+                    .filter_map(|ino| self.stat(InodeNo(ino)).ok())
+                    .map(|stat| {
+                        let copies = u64::from(stat.nlink.saturating_sub(1));
+                        stat.size.saturating_mul(copies)
+                    })
+                    .fold(0, u64::saturating_add)
+            });
         }
         totals
     }
@@ -631,15 +636,17 @@ impl MetadataView {
     /// `Corrupt` if the tables are inconsistent.
     pub fn block_metadata(&self, block: BlockNo) -> Result<Option<Vec<u8>>> {
         let root = super::table::Place::root(&self.data, &self.root);
-        let map: Option<std::collections::BTreeMap<u32, u32>> = root.member(32)?.read()?;
-        let Some(index) = map.and_then(|m| m.get(&block.0).copied()) else {
+        let Some(map) = root.member(32)?.value()? else {
             return Ok(None);
         };
-        let list: Option<Vec<Vec<u8>>> = root.member(31)?.read()?;
-        let found = list.and_then(|l| l.into_iter().nth(index as usize));
-        found
-            .map(Some)
-            .ok_or_else(|| bad("category metadata index out of range"))
+        let Some(index) = SizeMap::resolve(map)?.find(&self.data, block.0) else {
+            return Ok(None);
+        };
+        let outside = || bad("category metadata index out of range");
+        let list = root.member(31)?.value()?.ok_or_else(outside)?;
+        let index = u32::try_from(index).map_err(|_| outside())?;
+        let object = Strings::plain(list)?.get(&self.data, index)?;
+        Ok(Some(object.into_owned()))
     }
 
     /// The separator in symlink targets, normally `/`.

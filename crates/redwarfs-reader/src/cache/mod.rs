@@ -363,6 +363,10 @@ impl BlockCache {
             return;
         };
         let available = slot.available();
+        // A block that does not fit leaves the cache with this request.
+        if raw_size > self.core.limit {
+            return;
+        }
         if available >= raw_size || available < self.core.wanted_share(raw_size) || slot.is_busy() {
             return;
         }
@@ -677,13 +681,14 @@ impl Core {
 }
 
 /// A zeroed buffer, or an error where `vec!` would abort.
+///
+/// Unlike `resize`, `vec!` takes large buffers from the system without touching them. So a block
+/// that announces far more than its payload yields costs address space, not memory.
 fn buffer(len: usize) -> Result<Vec<u8>> {
-    let mut buffer = Vec::new();
-    buffer
+    Vec::<u8>::new()
         .try_reserve_exact(len)
         .map_err(|_| Error::Limit(format!("no memory for {len} bytes of a block")))?;
-    buffer.resize(len, 0);
-    Ok(buffer)
+    Ok(vec![0; len])
 }
 
 #[cfg(test)]

@@ -1,0 +1,335 @@
+//! The bodies of the fuzz targets: ordinary functions that take any bytes and panic only if
+//! something is wrong with the libraries. Tests run them on a stored corpus, fuzzers on more.
+
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use redwarfs_codec::{Decoder, decompress, raw_size};
+use redwarfs_format::block_header::{FlacBlockHeader, RiceppBlockHeader};
+use redwarfs_format::fsst::SymbolTable;
+use redwarfs_format::history::History;
+use redwarfs_format::metadata::{FileType, MetadataView, thaw};
+use redwarfs_format::section::{CompressionId, Container, locate_image};
+use redwarfs_format::{BlockNo, EntryIndex, Error, InodeNo};
+use redwarfs_io::MemorySource;
+use redwarfs_reader::{CacheOptions, Image, ImageOffset, OpenOptions, VerifyMode};
+
+use crate::mutate::Rng;
+
+/// Entries and inodes that are looked at, so that an image that claims millions takes no longer.
+const MAX_ITEMS: usize = 300;
+/// Bytes that are read of one file, and of all files.
+const MAX_FILE: usize = 32 << 10;
+const MAX_TOTAL: usize = 512 << 10;
+/// Bytes after whose decoding no more files are read.
+const MAX_DECODED: u64 = 1 << 20;
+/// How long the cache may take to get back to its limit. Only a defect needs it.
+const SETTLE: Duration = Duration::from_secs(30);
+/// Largest raw size that payloads are decoded to.
+const RAW_LIMIT: u64 = 1 << 20;
+
+/// Finds and opens a container, with and without its index.
+pub fn container(data: &[u8]) {
+    let read = |at: u64, out: &mut [u8]| -> io::Result<()> {
+        let end: io::Error = io::ErrorKind::UnexpectedEof.into();
+        let found = usize::try_from(at)
+            .ok()
+            .and_then(|at| data.get(at..)?.get(..out.len()));
+        out.copy_from_slice(found.ok_or(end)?);
+        Ok(())
+    };
+    let size = data.len() as u64;
+    let found = locate_image(size, &read).unwrap_or(0);
+    for offset in [found, 0] {
+        let scanned = Container::open_scanning(&read, size, offset, None);
+        for image_size in [None, Some(size / 2)] {
+            let Ok(container) = Container::open(&read, size, offset, image_size) else {
+                continue;
+            };
+            for section in &container.sections {
+                let end = section.payload_offset + section.length;
+                assert!(end <= container.size, "a section ends outside of the image");
+                let _ = container.load_header(&read, section.position);
+            }
+            assert_eq!(container.blocks().count(), container.block_count() as usize);
+        }
+        if let Ok(container) = scanned {
+            let total: u64 = container
+                .sections
+                .iter()
+                .map(|section| section.length + 8)
+                .sum();
+            assert!(total <= size, "sections overlap");
+        }
+    }
+}
+
+/// Opens metadata: two bytes with the length of the schema, the schema, the data.
+pub fn metadata(data: &[u8]) {
+    let Some((length, rest)) = data.split_first_chunk::<2>() else {
+        return;
+    };
+    let Some((schema, data)) = rest.split_at_checked(usize::from(u16::from_le_bytes(*length)))
+    else {
+        return;
+    };
+    let _ = thaw(schema, data);
+    let _ = redwarfs_format::frozen::Schema::parse(schema);
+    if let Ok(view) = MetadataView::parse(schema, data.to_vec()) {
+        let checked = view.check(4, None).is_ok();
+        visit_metadata(&view, checked);
+    }
+}
+
+/// Decodes with a symbol table, and back: a byte with the length of the table, the table, a
+/// string. Also the other small encodings: history and block headers.
+pub fn fsst(data: &[u8]) {
+    let _ = History::parse(data);
+    let _ = FlacBlockHeader::parse(data);
+    let _ = RiceppBlockHeader::parse(data);
+    let Some((&length, rest)) = data.split_first() else {
+        return;
+    };
+    let (head, text) = rest.split_at(rest.len().min(usize::from(length)));
+    let mut plain = Vec::new();
+    if let Ok(table) = SymbolTable::parse(head)
+        && table.decompress(text, &mut plain).is_ok()
+    {
+        assert!(plain.len() <= text.len() * 8);
+        round_trip(&table, &plain);
+    }
+    let table = SymbolTable::train(&[text]);
+    round_trip(&table, text);
+    let again = SymbolTable::parse(&table.encode_table()).expect("what was encoded is valid");
+    assert!(again == table);
+}
+
+fn round_trip(table: &SymbolTable, text: &[u8]) {
+    let (mut packed, mut back) = (Vec::new(), Vec::new());
+    table.compress(text, &mut packed);
+    table
+        .decompress(&packed, &mut back)
+        .expect("what was compressed is valid");
+    assert!(back == text, "FSST does not round trip");
+}
+
+/// Decodes a payload: a byte with the compression id, the payload. At once and in steps must
+/// agree.
+pub fn codecs(data: &[u8]) {
+    let Some((&id, payload)) = data.split_first() else {
+        return;
+    };
+    let id = CompressionId(u16::from(id));
+    let announced = raw_size(id, payload);
+    let whole = decompress(id, payload, RAW_LIMIT);
+    if let Ok(out) = &whole {
+        assert_eq!(announced.ok(), Some(out.len() as u64));
+    }
+    let Ok(mut decoder) = Decoder::new(id, payload, RAW_LIMIT) else {
+        assert!(whole.is_err(), "decoded although it cannot be opened");
+        return;
+    };
+    let mut rng = Rng::new(payload.len() as u64);
+    let mut out = vec![0; usize::try_from(decoder.raw_size()).expect("below the limit")];
+    let mut done = 0;
+    let mut result = Ok(());
+    while done < out.len() && result.is_ok() {
+        let step = (1 + rng.below(9000)).min(out.len() - done);
+        result = decoder.fill(&mut out[done..done + step]);
+        done += step;
+    }
+    let result = result.and_then(|()| decoder.finish());
+    match (result, whole) {
+        (Ok(()), Ok(whole)) => assert!(out == whole, "steps decode to something else"),
+        (Err(_), Err(_)) => {}
+        (steps, whole) => panic!("steps: {steps:?}, at once: {:?}", whole.map(|w| w.len())),
+    }
+}
+
+/// Opens an image, with and without the full check, and uses everything in it.
+pub fn image(data: &[u8]) {
+    for check in [false, true] {
+        // Room for one block only, for a few, and for nothing.
+        let size = [0, 100 << 10, 8 << 20][data.len() % 3];
+        let options = OpenOptions {
+            offset: if data.len().is_multiple_of(2) {
+                ImageOffset::At(0)
+            } else {
+                ImageOffset::Auto
+            },
+            image_size: None,
+            check,
+            cache: CacheOptions {
+                size,
+                workers: 1,
+                seq_detector: 2,
+                partial_ratio: 0.8,
+            },
+        };
+        let source = Arc::new(MemorySource::new(data));
+        if let Ok(image) = Image::from_source(source, &options) {
+            visit_image(&image, check);
+        }
+    }
+}
+
+/// Uses all accessors. With `checked`, the full check has passed, and nothing may fail.
+fn visit_metadata(view: &MetadataView, checked: bool) {
+    let expect = |ok: bool, what: &str| assert!(ok || !checked, "{what} fails after the check");
+    let _ = view.thaw();
+    let _ = (view.counts(), view.totals(), view.category_names());
+    for inode in (0..view.inode_count()).take(MAX_ITEMS).map(InodeNo) {
+        let stat = view.stat(inode);
+        expect(stat.is_ok(), "stat");
+        let Ok(stat) = stat else { continue };
+        assert!(stat.atime.nsec < 1_000_000_000 && stat.mtime.nsec < 1_000_000_000);
+        match stat.file_type() {
+            Some(FileType::Directory) => {
+                expect(view.parent(inode).is_ok(), "parent");
+                expect(view.self_entry(inode).is_ok(), "self entry");
+                let Ok(range) = view.entries(inode) else {
+                    expect(false, "entries");
+                    continue;
+                };
+                for entry in range.take(MAX_ITEMS).map(EntryIndex) {
+                    let name = view.entry_name(entry);
+                    expect(name.is_ok() && view.entry_inode(entry).is_ok(), "entry");
+                    if let Ok(name) = name {
+                        let found = view.find(inode, &name);
+                        expect(
+                            found.as_ref().is_ok_and(|found| *found == Some(entry)),
+                            "find",
+                        );
+                    }
+                    expect(view.entry_stat(entry).is_ok(), "stat of an entry");
+                }
+            }
+            Some(FileType::Symlink) => expect(view.symlink(inode).is_ok(), "symlink"),
+            Some(FileType::Regular) => {
+                let extents = view.extents(inode);
+                expect(extents.is_ok(), "extents");
+                let Ok(extents) = extents else { continue };
+                let sizes: Option<u64> = if extents.len() <= MAX_ITEMS {
+                    extents
+                        .clone()
+                        .map(|extent| extent.ok().map(|extent| extent.size()))
+                        .try_fold(0u64, |sum, size| sum.checked_add(size?))
+                } else {
+                    None
+                };
+                if checked && extents.len() <= MAX_ITEMS {
+                    assert_eq!(sizes, Some(stat.size), "size of a file");
+                }
+                let _ = (extents.get(extents.len()), extents.get(usize::MAX));
+            }
+            Some(_) => {}
+            None => panic!("stat lets an unknown type pass"),
+        }
+    }
+    for block in [0, 1, u32::MAX].map(BlockNo) {
+        let _ = (view.block_category(block), view.block_metadata(block));
+    }
+    assert!(view.stat(InodeNo(view.inode_count())).is_err());
+    assert!(view.entry_inode(EntryIndex(view.entry_count())).is_err());
+}
+
+fn visit_image(image: &Image, checked: bool) {
+    visit_metadata(image.metadata(), checked);
+    let _ = (image.history(), image.header_bytes());
+    let _ = image.verify(VerifyMode::Fast, 1, &mut |_| {});
+    let mut left = MAX_TOTAL;
+    for item in image.walk().take(MAX_ITEMS) {
+        let item = match item {
+            Ok(item) => item,
+            Err(e) => {
+                assert!(!checked, "walk fails after the check: {e}");
+                continue;
+            }
+        };
+        let Ok(stat) = image.stat(item.inode) else {
+            continue;
+        };
+        if checked && image.metadata().is_legacy() {
+            // Names of links lead to the same inode there.
+            let found = image.find_path(&item.path).expect("checked");
+            assert!(found.is_some(), "a path is not found");
+        } else if checked {
+            assert_eq!(
+                image.find_path(&item.path).expect("checked"),
+                Some(item.inode)
+            );
+        }
+        match stat.file_type() {
+            Some(FileType::Regular) => {
+                left = left.saturating_sub(read_file(image, item.inode, stat.size, checked));
+                if left == 0 || image.cache_stats().bytes_decoded > MAX_DECODED {
+                    break;
+                }
+            }
+            Some(FileType::Directory) => {
+                if let Ok(entries) = image.read_dir(item.inode) {
+                    let count = entries.take(MAX_ITEMS).filter(Result::is_ok).count();
+                    assert!(!checked || count as u64 == stat.size.min(MAX_ITEMS as u64));
+                }
+            }
+            _ => drop(image.read_link(item.inode)),
+        }
+    }
+    for block in [0, image.container().block_count()].map(BlockNo) {
+        let small = image.metadata().block_size() <= 64 << 20;
+        if small {
+            let _ = (image.decode_block(block), image.preload_block(block));
+        }
+    }
+    // What threads in the background are working on may exceed the limit, but not for long.
+    let end = Instant::now() + SETTLE;
+    loop {
+        let stats = image.cache_stats();
+        if stats.used <= stats.limit {
+            break;
+        }
+        assert!(
+            Instant::now() < end,
+            "the cache keeps {} of {} bytes",
+            stats.used,
+            stats.limit
+        );
+        std::thread::sleep(Duration::from_micros(100));
+    }
+    image.tidy_cache(Duration::ZERO);
+}
+
+/// Reads from the start, the middle and the end of a file; returns the number of bytes.
+fn read_file(image: &Image, inode: InodeNo, size: u64, checked: bool) -> usize {
+    let mut total = 0;
+    let mut buffer = vec![0xaa; MAX_FILE];
+    let mut again = Vec::new();
+    for (offset, len) in [
+        (0, MAX_FILE),
+        (size / 2, 999),
+        (size.saturating_sub(100), 200),
+        (size, 1),
+        (u64::MAX, 10),
+    ] {
+        let out = &mut buffer[..len];
+        let read = image.read_at(inode, offset, out);
+        match &read {
+            Ok(n) => {
+                let expected = size.saturating_sub(offset).min(len as u64);
+                assert!(!checked || *n as u64 == expected, "short read");
+                total += n;
+                again.clear();
+                if matches!(
+                    image.try_read_cached(inode, offset, len, &mut again),
+                    Ok(true)
+                ) {
+                    assert!(again[..] == out[..*n], "the cache returns something else");
+                }
+            }
+            Err(Error::Io(e)) => panic!("memory cannot be read: {e}"),
+            Err(_) => {}
+        }
+    }
+    total.max(1)
+}
