@@ -14,6 +14,9 @@ pub enum Error {
     /// The output cannot be written.
     #[error("cannot write the output: {0}")]
     Output(std::io::Error),
+    /// The system refuses to start a thread.
+    #[error("cannot start a thread: {0}")]
+    Thread(std::io::Error),
     /// Encoding metadata or compressing failed.
     #[error(transparent)]
     Format(#[from] redwarfs_format::Error),

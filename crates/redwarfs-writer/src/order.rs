@@ -11,8 +11,10 @@ use crate::tree::Tree;
 /// Histogram of hashed four-byte sequences for the similarity digest (format/08 section 3.2).
 pub(crate) struct Similarity {
     counts: [u64; 256],
+    /// The last four bytes.
     last: u32,
-    seen: u64,
+    /// Bytes seen, 4 at most.
+    seen: u32,
 }
 
 impl Similarity {
@@ -27,14 +29,38 @@ impl Similarity {
     pub(crate) fn update(&mut self, data: &[u8]) {
         // Four histograms, so that equal buckets in a row do not wait for each other.
         let mut partial = [[0u32; 256]; 4];
+        let bucket = |x: u32| (mix(x.wrapping_add(0x9e37_79b9)) >> 24) as usize;
         for part in data.chunks(1 << 20) {
-            for (i, &byte) in part.iter().enumerate() {
+            let (start, rest) = part.split_at(part.len().min(3));
+            for &byte in start {
                 self.last = (self.last << 8) | u32::from(byte);
-                self.seen += 1;
-                if self.seen >= 4 {
-                    let bucket = mix(self.last.wrapping_add(0x9e37_79b9)) >> 24;
-                    partial[i & 3][bucket as usize] += 1;
+                self.seen = (self.seen + 1).min(4);
+                if self.seen == 4 {
+                    partial[0][bucket(self.last)] += 1;
                 }
+            }
+            // From here on, every sequence lies within the part.
+            if !rest.is_empty() {
+                let [p0, p1, p2, p3] = &mut partial;
+                let mut done = 0;
+                for eight in part.windows(8).step_by(4) {
+                    let Ok(eight) = <[u8; 8]>::try_from(eight) else {
+                        break;
+                    };
+                    let x = u64::from_be_bytes(eight);
+                    p0[bucket((x >> 32) as u32)] += 1;
+                    p1[bucket((x >> 24) as u32)] += 1;
+                    p2[bucket((x >> 16) as u32)] += 1;
+                    p3[bucket((x >> 8) as u32)] += 1;
+                    done += 4;
+                }
+                for four in part.get(done..).unwrap_or_default().windows(4) {
+                    if let Ok(four) = <[u8; 4]>::try_from(four) {
+                        self.last = u32::from_be_bytes(four);
+                        p0[bucket(self.last)] += 1;
+                    }
+                }
+                self.seen = 4;
             }
             for counts in &mut partial {
                 for (total, count) in self.counts.iter_mut().zip(counts.iter_mut()) {

@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use std::io::Write;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{Scope, ScopedJoinHandle};
 
 use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 use redwarfs_codec::{CodecSpec, CompressionId};
@@ -122,6 +123,7 @@ impl<'a> Emitter<'a> {
 pub(crate) struct BlockQueue<'a> {
     tokens: Sender<()>,
     jobs: Sender<(u32, Arc<Vec<u8>>)>,
+    spare: Receiver<Vec<u8>>,
     counters: &'a Counters,
 }
 
@@ -134,6 +136,19 @@ impl BlockSink for BlockQueue<'_> {
         self.jobs
             .send((number, data))
             .map_err(|_| Error::Interrupted)
+    }
+
+    fn buffer(&mut self) -> Vec<u8> {
+        self.spare.try_recv().unwrap_or_default()
+    }
+}
+
+/// Offers the memory of a block that nobody needs any more to the segmenter.
+fn recycle(spare: &Sender<Vec<u8>>, block: Arc<Vec<u8>>) {
+    if let Some(mut memory) = Arc::into_inner(block) {
+        memory.clear();
+        // A full queue means that there is enough already.
+        let _ = spare.try_send(memory);
     }
 }
 
@@ -184,15 +199,27 @@ pub(crate) fn blocks<T: Send>(
     let (token_in, token_out) = bounded(blocks_in_flight(options, progress));
     let (job_in, job_out) = unbounded::<(u32, Arc<Vec<u8>>)>();
     let (done_in, done_out) = unbounded::<Finished>();
+    let (spare_in, spare_out) = bounded(2);
     // Set when the output fails: work that is queued is of no use any more.
     let abort = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let queue = BlockQueue {
             tokens: token_in,
             jobs: job_in,
+            spare: spare_out,
             counters,
         };
-        let producer = scope.spawn(move || {
+        // Workers first: without any of them the producer would wait for ever. When starting
+        // a thread fails, those that run end as soon as the queues are dropped.
+        for _ in 0..options.workers {
+            let (jobs, done, spare) = (job_out.clone(), done_in.clone(), spare_in.clone());
+            let abort = &abort;
+            thread(scope, "compress", move || {
+                let useless = || abort.load(Ordering::Relaxed) || stop.load(Ordering::Relaxed);
+                compress(options, &jobs, &done, &spare, counters, &useless);
+            })?;
+        }
+        let producer = thread(scope, "segment", move || {
             let start = thread_cpu_ns();
             let result = produce(queue);
             add(
@@ -200,16 +227,9 @@ pub(crate) fn blocks<T: Send>(
                 thread_cpu_ns().saturating_sub(start),
             );
             result
-        });
-        for _ in 0..options.workers {
-            let (jobs, done, abort) = (job_out.clone(), done_in.clone(), &abort);
-            scope.spawn(move || {
-                let useless = || abort.load(Ordering::Relaxed) || stop.load(Ordering::Relaxed);
-                compress(options, &jobs, &done, counters, &useless);
-            });
-        }
+        })?;
         drop((job_out, done_in));
-        let result = write_in_order(emitter, &done_out, token_out, counters);
+        let result = write_in_order(emitter, &done_out, token_out, &spare_in, counters);
         abort.store(result.is_err(), Ordering::Relaxed);
         let produced = match producer.join() {
             Ok(produced) => produced,
@@ -223,10 +243,23 @@ pub(crate) fn blocks<T: Send>(
     })
 }
 
+/// Starts a thread with a name.
+pub(crate) fn thread<'scope, T: Send + 'scope>(
+    scope: &'scope Scope<'scope, '_>,
+    name: &str,
+    run: impl FnOnce() -> T + Send + 'scope,
+) -> Result<ScopedJoinHandle<'scope, T>> {
+    std::thread::Builder::new()
+        .name(name.to_owned())
+        .spawn_scoped(scope, run)
+        .map_err(Error::Thread)
+}
+
 fn compress(
     options: &BuildOptions,
     jobs: &Receiver<(u32, Arc<Vec<u8>>)>,
     done: &Sender<Finished>,
+    spare: &Sender<Vec<u8>>,
     counters: &Counters,
     useless: &dyn Fn() -> bool,
 ) {
@@ -247,9 +280,13 @@ fn compress(
             .compress(&raw)
             .map_err(Error::from)
             .map(|compressed| {
-                let payload = compressed
-                    .data
-                    .map_or(Payload::Raw(raw), Payload::Compressed);
+                let payload = match compressed.data {
+                    Some(data) => {
+                        recycle(spare, raw);
+                        Payload::Compressed(data)
+                    }
+                    None => Payload::Raw(raw),
+                };
                 let header =
                     SectionHeader::seal(number, SectionType::BLOCK, compressed.id, payload.bytes());
                 (header, payload)
@@ -268,6 +305,7 @@ fn write_in_order(
     emitter: &mut Emitter<'_>,
     done: &Receiver<Finished>,
     tokens: Receiver<()>,
+    spare: &Sender<Vec<u8>>,
     counters: &Counters,
 ) -> Result<()> {
     let mut early = BTreeMap::new();
@@ -278,7 +316,9 @@ fn write_in_order(
             emitter.sealed(&header, payload.bytes())?;
             add(&counters.blocks_written, 1);
             add(&counters.compressed_size, payload.bytes().len() as u64);
-            drop(payload);
+            if let Payload::Raw(raw) = payload {
+                recycle(spare, raw);
+            }
             // The token of this block was taken before the block was handed over.
             let _ = tokens.recv();
             next += 1;

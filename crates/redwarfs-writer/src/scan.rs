@@ -10,6 +10,7 @@ use crate::error::{Error, Result};
 use crate::hash::{Digest, FileHash};
 use crate::options::{BuildOptions, Order};
 use crate::order::Similarity;
+use crate::pipeline::thread;
 use crate::progress::{add, thread_cpu_ns};
 use crate::source::{self, Stamp};
 use crate::tree::{Reporter, Tree};
@@ -162,20 +163,26 @@ pub(crate) fn read_file(
 }
 
 /// Runs `work` on every job in `workers` threads; results in the order of the jobs.
+/// The CPU time goes to `cpu_ns`.
 fn parallel<T: Send>(
     workers: usize,
     jobs: &[u32],
+    cpu_ns: &AtomicU64,
     work: impl Fn(&mut Vec<u8>, u32) -> T + Sync,
-) -> Vec<T> {
+) -> Result<Vec<T>> {
     const BATCH: usize = 16;
     let workers = workers.min(jobs.len().div_ceil(BATCH)).max(1);
     if workers == 1 {
+        let start = thread_cpu_ns();
         let mut buffer = Vec::new();
-        return jobs.iter().map(|&job| work(&mut buffer, job)).collect();
+        let results = jobs.iter().map(|&job| work(&mut buffer, job)).collect();
+        add(cpu_ns, thread_cpu_ns().saturating_sub(start));
+        return Ok(results);
     }
     let next = AtomicUsize::new(0);
     let mut parts: Vec<(usize, Vec<T>)> = std::thread::scope(|scope| {
         let run = || {
+            let start_ns = thread_cpu_ns();
             let mut buffer = Vec::new();
             let mut done = Vec::new();
             loop {
@@ -190,19 +197,23 @@ fn parallel<T: Send>(
                     .collect();
                 done.push((start, batch));
             }
+            add(cpu_ns, thread_cpu_ns().saturating_sub(start_ns));
             done
         };
-        let threads: Vec<_> = (0..workers).map(|_| scope.spawn(run)).collect();
+        let threads: Vec<_> = (0..workers).map(|_| thread(scope, "scan", run)).collect();
         threads
             .into_iter()
-            .flat_map(|thread| match thread.join() {
-                Ok(done) => done,
+            .map(|thread| match thread?.join() {
+                Ok(done) => Ok(done),
                 Err(panic) => std::panic::resume_unwind(panic),
             })
-            .collect()
-    });
+            .collect::<Result<Vec<_>>>()
+    })?
+    .into_iter()
+    .flatten()
+    .collect();
     parts.sort_by_key(|(start, _)| *start);
-    parts.into_iter().flat_map(|(_, batch)| batch).collect()
+    Ok(parts.into_iter().flat_map(|(_, batch)| batch).collect())
 }
 
 enum Hashed {
@@ -256,13 +267,12 @@ impl Scanner<'_> {
         if let Some(hash) = self.options.file_hash.filter(|_| !self.options.hollow) {
             let jobs = self.candidates(&mut prefixes)?;
             add(&counters.files_scanned, (count - jobs.len()) as u64);
-            let hashed = parallel(self.options.workers, &jobs, |buffer, file| {
-                let start = thread_cpu_ns();
+            let (workers, cpu) = (self.options.workers, &counters.scan_cpu_ns);
+            let hashed = parallel(workers, &jobs, cpu, |buffer, file| {
                 let result = self.hash(hash, file, buffer);
-                add(&counters.scan_cpu_ns, thread_cpu_ns().saturating_sub(start));
                 add(&counters.files_scanned, 1);
                 result
-            });
+            })?;
             results = jobs.into_iter().zip(hashed).collect();
         } else {
             add(&counters.files_scanned, count as u64);
@@ -334,9 +344,10 @@ impl Scanner<'_> {
             }
         }
         large.sort_unstable();
-        let hashes = parallel(self.options.workers, &large, |buffer, file| {
+        let cpu = &self.reporter.counters().scan_cpu_ns;
+        let hashes = parallel(self.options.workers, &large, cpu, |buffer, file| {
             self.prefix(file, buffer)
-        });
+        })?;
         if self.stop.load(Ordering::Relaxed) {
             return Err(Error::Interrupted);
         }
@@ -442,15 +453,14 @@ impl Scanner<'_> {
             .map(|(i, _)| i)
             .collect();
         let (contents, cache) = (&scanned.contents, &scanned.cache);
-        let results = parallel(self.options.workers, &jobs, |buffer, job| {
-            let start = thread_cpu_ns();
+        let (workers, cpu) = (self.options.workers, &counters.scan_cpu_ns);
+        let results = parallel(workers, &jobs, cpu, |buffer, job| {
             let file = contents[job as usize].first_file();
             let mut similarity = Similarity::new();
             if let Some(bytes) = cache.get(&file) {
                 similarity.update(bytes);
                 add(&counters.similarity_bytes, bytes.len() as u64);
                 add(&counters.similarity_files, 1);
-                add(&counters.scan_cpu_ns, thread_cpu_ns().saturating_sub(start));
                 return Ok((Some(similarity.finish()), None));
             }
             let size = self.size(file);
@@ -475,7 +485,6 @@ impl Scanner<'_> {
                     Ok(())
                 },
             );
-            add(&counters.scan_cpu_ns, thread_cpu_ns().saturating_sub(start));
             match outcome {
                 Ok(outcome) => {
                     add(&counters.similarity_files, 1);
@@ -488,7 +497,7 @@ impl Scanner<'_> {
                 Err(ReadError::Input(_)) => Ok((None, None)),
                 Err(ReadError::Fatal(error)) => Err(error),
             }
-        });
+        })?;
         for (job, result) in jobs.into_iter().zip(results) {
             let (digest, kept) = result?;
             let content = &mut scanned.contents[job as usize];

@@ -16,8 +16,10 @@ use std::sync::Arc;
 
 use crate::error::{Error, Result};
 
+mod filter;
 mod index;
 
+use filter::Filter;
 use index::{Sums, WindowIndex, tag};
 
 /// Block number of hole chunks until the real one is known.
@@ -55,6 +57,11 @@ impl Chunk {
 /// Takes finished blocks, numbered from 0 without gaps.
 pub(crate) trait BlockSink {
     fn block(&mut self, number: u32, data: Arc<Vec<u8>>) -> Result<()>;
+
+    /// An empty buffer for the next block: memory of an earlier one, if there is any to spare.
+    fn buffer(&mut self) -> Vec<u8> {
+        Vec::new()
+    }
 }
 
 /// Parameters of a segmenter.
@@ -83,8 +90,7 @@ pub(crate) struct Segmenter<S> {
     current: Block,
     /// Finished blocks that are still searched, oldest first.
     recent: VecDeque<(u32, Block)>,
-    filter: Vec<u64>,
-    filter_shift: u32,
+    filter: Filter,
 
     chunks: Vec<Chunk>,
     /// Whether the last chunk may be continued.
@@ -129,15 +135,7 @@ impl<S: BlockSink> Segmenter<S> {
         let step = (window >> options.window_step).max(1);
         let matching =
             options.window_bits > 0 && options.lookback > 0 && window <= options.block_size;
-        // 32 bits for every window that can be indexed: a random position passes the filter
-        // once in 32 times at worst, and the filter of the presets stays in the second cache.
-        let windows = (options.block_size / step)
-            .saturating_mul(options.lookback)
-            .max(64);
-        let filter_bits = (windows.saturating_mul(32))
-            .next_power_of_two()
-            .trailing_zeros()
-            .clamp(12, 26);
+        let windows = (options.block_size / step).saturating_mul(options.lookback);
         Self {
             sink,
             block_size: options.block_size,
@@ -152,12 +150,7 @@ impl<S: BlockSink> Segmenter<S> {
                 index: WindowIndex::new(window, step),
             },
             recent: VecDeque::new(),
-            filter: if matching {
-                vec![0; 1 << (filter_bits - 6)]
-            } else {
-                Vec::new()
-            },
-            filter_shift: 32 - filter_bits,
+            filter: Filter::new(if matching { windows } else { 0 }),
             chunks: Vec::new(),
             open: false,
             buffer: Vec::new(),
@@ -252,7 +245,7 @@ impl<S: BlockSink> Segmenter<S> {
                     let position = state.written + window;
                     state.sums = Sums::of(&buffer[state.written..position]);
                     state.position = Some(position);
-                    if self.passes(tag(state.sums))
+                    if self.filter.has(tag(state.sums))
                         && self.try_match(buffer, state, position, last)?
                     {
                         continue;
@@ -270,20 +263,13 @@ impl<S: BlockSink> Segmenter<S> {
             {
                 continue;
             }
-            let mut sums = state.sums;
-            let mut at = position;
-            let mut hit = false;
-            let incoming = &buffer[position..end];
-            let outgoing = &buffer[position - window..end - window];
-            for (&new, &old) in incoming.iter().zip(outgoing) {
-                sums.slide(old, new, window as u32);
-                at += 1;
-                if self.passes(tag(sums)) {
-                    hit = true;
-                    break;
-                }
-            }
-            state.sums = sums;
+            let (at, hit) = self.filter.slide(
+                &mut state.sums,
+                window as u32,
+                &buffer[position..end],
+                &buffer[position - window..end - window],
+            );
+            let at = position + at;
             state.position = Some(at);
             if hit && self.try_match(buffer, state, at, last)? {
                 continue;
@@ -311,14 +297,6 @@ impl<S: BlockSink> Segmenter<S> {
         self.append(&buffer[state.written..limit])?;
         state.written = limit;
         Ok(())
-    }
-
-    #[inline(always)]
-    fn passes(&self, tag: u32) -> bool {
-        let bit = tag >> self.filter_shift;
-        self.filter
-            .get((bit >> 6) as usize)
-            .is_some_and(|word| word >> (bit & 63) & 1 != 0)
     }
 
     fn block(&self, number: u32) -> Option<&Block> {
@@ -519,13 +497,9 @@ impl<S: BlockSink> Segmenter<S> {
             Arc::make_mut(&mut self.current.data).extend_from_slice(now);
             self.emit(self.number, offset, now.len());
             if self.matching {
-                let (filter, shift) = (&mut self.filter, self.filter_shift);
-                self.current.index.update(&self.current.data, |tag| {
-                    let bit = tag >> shift;
-                    if let Some(word) = filter.get_mut((bit >> 6) as usize) {
-                        *word |= 1 << (bit & 63);
-                    }
-                });
+                let filter = &mut self.filter;
+                let added = |tag| filter.add(tag);
+                self.current.index.update(&self.current.data, added);
             }
             if self.current.data.len() == self.block_size {
                 self.rotate()?;
@@ -538,7 +512,7 @@ impl<S: BlockSink> Segmenter<S> {
     /// Hands over the current block and starts a new one.
     fn rotate(&mut self) -> Result<()> {
         let fresh = Block {
-            data: Arc::new(Vec::new()),
+            data: Arc::new(self.sink.buffer()),
             index: WindowIndex::new(self.window, self.step),
         };
         let done = std::mem::replace(&mut self.current, fresh);
@@ -553,15 +527,9 @@ impl<S: BlockSink> Segmenter<S> {
             } else {
                 self.current.index.recycle(done.index);
             }
-            self.filter.fill(0);
-            let (filter, shift) = (&mut self.filter, self.filter_shift);
+            self.filter.clear();
             for (_, block) in &self.recent {
-                block.index.for_each_tag(|tag| {
-                    let bit = tag >> shift;
-                    if let Some(word) = filter.get_mut((bit >> 6) as usize) {
-                        *word |= 1 << (bit & 63);
-                    }
-                });
+                block.index.for_each_tag(|tag| self.filter.add(tag));
             }
         }
         self.number = number

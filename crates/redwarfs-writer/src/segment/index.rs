@@ -48,10 +48,9 @@ impl Sums {
 /// The well-mixed 32 bits of a checksum that filter and index go by.
 #[inline(always)]
 pub(super) fn tag(sums: Sums) -> u32 {
+    // The upper half of the product depends on all bits of both sums, its top bits most.
     let both = (u64::from(sums.a) << 32) | u64::from(sums.b);
-    // Two different parts of the product must not depend on one sum alone.
-    let mixed = (both ^ (both >> 29)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    (mixed >> 32) as u32
+    (both.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as u32
 }
 
 #[derive(Debug, Clone, Copy, Default)]

@@ -1,5 +1,6 @@
 //! A directory of the host as a source.
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ffi::OsStr;
 use std::fmt;
@@ -290,14 +291,18 @@ impl Source for DirectorySource {
         }
         let (at, rest) = self.resolve(path)?;
         let dir = self.open_at(at.as_ref(), rest, OFlags::RDONLY | OFlags::DIRECTORY)?;
-        let mut entries = fs::Dir::read_from(&dir)?;
+        let mut entries = fs::Dir::new(dir)?;
         while let Some(entry) = entries.read() {
             let entry = entry?;
             let name = entry.file_name().to_bytes();
             if name == b"." || name == b".." {
                 continue;
             }
-            match meta_at(dir.as_fd(), name) {
+            match entries
+                .fd()
+                .map_err(io::Error::from)
+                .and_then(|dir| meta_at(dir, name))
+            {
                 Ok(meta) => {
                     if self.keep(path, name, &meta) {
                         items.push(DirItem {
@@ -329,7 +334,8 @@ impl Source for DirectorySource {
         if FileKind::from_mode(stat.st_mode) != Some(FileKind::Regular) {
             return Err(io::Error::other("no longer a regular file"));
         }
-        Ok(Box::new(HostFile { fd }))
+        let opened = Cell::new(Some(stamp(&stat)));
+        Ok(Box::new(HostFile { fd, opened }))
     }
 
     fn list_position(&self, path: &[u8]) -> Option<u64> {
@@ -349,18 +355,26 @@ impl Source for DirectorySource {
 
 struct HostFile {
     fd: OwnedFd,
+    /// What `open` has just found out, for the first who asks.
+    opened: Cell<Option<Stamp>>,
+}
+
+fn stamp(stat: &fs::Stat) -> Stamp {
+    Stamp {
+        size: u64::try_from(stat.st_size).unwrap_or(0),
+        mtime: FileTime {
+            sec: stat.st_mtime,
+            nsec: u32::try_from(stat.st_mtime_nsec).unwrap_or(0),
+        },
+    }
 }
 
 impl Content for HostFile {
     fn stamp(&self) -> io::Result<Stamp> {
-        let stat = fs::fstat(&self.fd)?;
-        Ok(Stamp {
-            size: u64::try_from(stat.st_size).unwrap_or(0),
-            mtime: FileTime {
-                sec: stat.st_mtime,
-                nsec: u32::try_from(stat.st_mtime_nsec).unwrap_or(0),
-            },
-        })
+        match self.opened.take() {
+            Some(stamp) => Ok(stamp),
+            None => Ok(stamp(&fs::fstat(&self.fd)?)),
+        }
     }
 
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<usize> {
