@@ -604,7 +604,7 @@ fn missing_permissions_are_named() {
     for name in ["out", "mnt", "."] {
         fs::set_permissions(dir.path().join(name), fs::Permissions::from_mode(0o755)).unwrap();
     }
-    fs::set_permissions(dir.path().join("good"), fs::Permissions::from_mode(0)).unwrap();
+    fs::set_permissions(dir.path().join("good"), fs::Permissions::from_mode(0o000)).unwrap();
     let root = rustix::process::geteuid().is_root();
     let id = OTHERS.to_string();
     let (uid, gid) = (format!("--reuid={id}"), format!("--regid={id}"));
