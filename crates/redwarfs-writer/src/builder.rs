@@ -15,7 +15,7 @@ use crate::options::{BuildOptions, HistoryOptions};
 use crate::order;
 use crate::pipeline::{self, Emitter};
 use crate::progress::{Phase, Progress, add, get, thread_cpu_ns};
-use crate::scan::{self, Content, Part, ReadError, Scanned};
+use crate::scan::{self, Content, Files, Part, ReadError, Scanned};
 use crate::segment::{BlockSink, SegmentOptions, Segmenter};
 use crate::source::Source;
 use crate::tree::{self, Reporter, Tree};
@@ -135,7 +135,7 @@ impl Builder {
         let inodes = metadata.inodes.len() as u64;
         let chunks = metadata.chunks.len() as u64;
         add(&counters.inodes, inodes);
-        drop((tree, stored, sequence));
+        drop((tree, stored, sequence, scanned.contents));
         let frozen = freeze(&metadata)?;
         drop(metadata);
         if interrupted() {
@@ -275,7 +275,6 @@ impl<S: BlockSink> Store<'_, S> {
                 return Ok(());
             }
             let path = self.tree.file_path(file);
-            counters.set_current(&path);
             let mut hasher = self
                 .options
                 .file_hash
@@ -327,7 +326,7 @@ impl<S: BlockSink> Store<'_, S> {
                 }
                 Ok(outcome) => {
                     let as_hashed = match (hasher, &scanned.contents[content].digest) {
-                        (Some(hasher), Some(digest)) => hasher.finish() == **digest,
+                        (Some(hasher), Some(digest)) => hasher.finish() == *digest,
                         _ => true,
                     };
                     if outcome.changed {
@@ -343,13 +342,13 @@ impl<S: BlockSink> Store<'_, S> {
                     }
                     // Not equal to the others any more.
                     let fresh = scanned.contents.len();
-                    scanned.contents[content].files.retain(|&f| f != file);
+                    scanned.contents[content].files.remove(file);
                     scanned.contents.push(Content {
                         size: outcome.size,
                         prefix: 0,
                         digest: None,
                         similarity: None,
-                        files: vec![file],
+                        files: Files::One(file),
                         failed: false,
                     });
                     stored.ranges.push((0, 0));

@@ -139,20 +139,37 @@ impl Hasher {
     }
 }
 
-/// A digest of up to 64 bytes, compared as a byte string.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub(crate) struct Digest {
-    bytes: [u8; 64],
+/// A digest of up to 64 bytes, compared as a byte string. Those of one hash function are all
+/// short or all long.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) enum Digest {
+    Short([u8; 16]),
+    Long(Box<[u8; 64]>),
 }
 
 impl Digest {
     fn new(digest: &[u8]) -> Self {
-        let mut bytes = [0; 64];
-        for (to, from) in bytes.iter_mut().zip(digest) {
-            *to = *from;
+        if digest.len() <= 16 {
+            Digest::Short(padded(digest))
+        } else {
+            Digest::Long(Box::new(padded(digest)))
         }
-        Self { bytes }
     }
+
+    pub(crate) fn bytes(&self) -> &[u8] {
+        match self {
+            Digest::Short(bytes) => bytes,
+            Digest::Long(bytes) => bytes.as_slice(),
+        }
+    }
+}
+
+fn padded<const N: usize>(digest: &[u8]) -> [u8; N] {
+    let mut bytes = [0; N];
+    for (to, from) in bytes.iter_mut().zip(digest) {
+        *to = *from;
+    }
+    bytes
 }
 
 /// A hash name that is not known.
@@ -211,7 +228,7 @@ mod tests {
         let mut hasher = FileHash::Xxh3_64.hasher();
         hasher.update(b"");
         assert_eq!(
-            hasher.finish().bytes[..8],
+            hasher.finish().bytes()[..8],
             0x2d06_8005_38d3_94c2u64.to_le_bytes()
         );
     }

@@ -356,7 +356,7 @@ fn files(
             }
         }
         let files = &contents[i as usize].files;
-        for &file in files {
+        for &file in files.iter() {
             totals.add(size, hole);
             let links = u64::from(tree.files[file as usize].links);
             totals.hardlinks += size * (links - 1);

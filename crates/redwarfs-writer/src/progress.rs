@@ -154,7 +154,8 @@ impl Counters {
     }
 
     pub(crate) fn set_current(&self, path: &[u8]) {
-        if let Ok(mut current) = self.current.lock() {
+        // Threads that do this at the same time need not wait for each other.
+        if let Ok(mut current) = self.current.try_lock() {
             current.clear();
             current.extend_from_slice(path);
         }

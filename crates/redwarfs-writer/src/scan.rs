@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
+use hashbrown::HashTable;
 use twox_hash::XxHash3_64;
 
 use crate::error::{Error, Result};
@@ -25,19 +26,55 @@ const SMALL_TOTAL: u64 = 128 << 20;
 /// Bytes per read of larger files.
 const READ_SIZE: usize = 1 << 20;
 
-/// A distinct content and the files that have it. About 90 bytes each, 64 more if hashed.
+/// A distinct content and the files that have it. About 80 bytes each, and 64 more if hashed by
+/// a function with a digest above 16 bytes.
 #[derive(Debug)]
 pub(crate) struct Content {
     /// Size as listed.
     pub(crate) size: u64,
     /// Hash of the first bytes of a large file, else 0.
     pub(crate) prefix: u64,
-    pub(crate) digest: Option<Box<Digest>>,
+    pub(crate) digest: Option<Digest>,
     pub(crate) similarity: Option<u32>,
     /// Files with this content in order of discovery, never empty.
-    pub(crate) files: Vec<u32>,
+    pub(crate) files: Files,
     /// Reading has failed and was reported: stored empty.
     pub(crate) failed: bool,
+}
+
+/// Numbers of files; nearly always there is only one.
+#[derive(Debug, Clone)]
+pub(crate) enum Files {
+    One(u32),
+    Many(Vec<u32>),
+}
+
+impl Files {
+    pub(crate) fn push(&mut self, file: u32) {
+        match self {
+            Files::One(first) => *self = Files::Many(vec![*first, file]),
+            Files::Many(files) => files.push(file),
+        }
+    }
+
+    pub(crate) fn remove(&mut self, file: u32) {
+        match self {
+            Files::One(only) if *only == file => *self = Files::Many(Vec::new()),
+            Files::One(_) => {}
+            Files::Many(files) => files.retain(|&f| f != file),
+        }
+    }
+}
+
+impl std::ops::Deref for Files {
+    type Target = [u32];
+
+    fn deref(&self) -> &[u32] {
+        match self {
+            Files::One(file) => std::slice::from_ref(file),
+            Files::Many(files) => files,
+        }
+    }
 }
 
 impl Content {
@@ -99,6 +136,7 @@ pub(crate) fn read_file(
 ) -> Result<Outcome, ReadError> {
     let listed = tree.files[file as usize];
     let path = tree.file_path(file);
+    reporter.counters().set_current(&path);
     let content = reporter.source.open(&path).map_err(ReadError::Input)?;
     let before = content.stamp().map_err(ReadError::Input)?;
     let announced = Stamp {
@@ -213,7 +251,9 @@ fn parallel<T: Send>(
     .flatten()
     .collect();
     parts.sort_by_key(|(start, _)| *start);
-    Ok(parts.into_iter().flat_map(|(_, batch)| batch).collect())
+    let mut results = Vec::with_capacity(jobs.len());
+    results.extend(parts.into_iter().flat_map(|(_, batch)| batch));
+    Ok(results)
 }
 
 enum Hashed {
@@ -263,23 +303,29 @@ impl Scanner<'_> {
         let counters = self.reporter.counters();
         let count = self.tree.files.len();
         let mut prefixes: HashMap<u32, u64> = HashMap::new();
-        let mut results: HashMap<u32, Hashed> = HashMap::new();
+        let (mut jobs, mut hashed) = (Vec::new(), Vec::new());
         if let Some(hash) = self.options.file_hash.filter(|_| !self.options.hollow) {
-            let jobs = self.candidates(&mut prefixes)?;
+            jobs = self.candidates(&mut prefixes)?;
             add(&counters.files_scanned, (count - jobs.len()) as u64);
             let (workers, cpu) = (self.options.workers, &counters.scan_cpu_ns);
-            let hashed = parallel(workers, &jobs, cpu, |buffer, file| {
+            hashed = parallel(workers, &jobs, cpu, |buffer, file| {
                 let result = self.hash(hash, file, buffer);
                 add(&counters.files_scanned, 1);
                 result
             })?;
-            results = jobs.into_iter().zip(hashed).collect();
         } else {
             add(&counters.files_scanned, count as u64);
         }
 
         let mut contents: Vec<Content> = Vec::new();
-        let mut known: HashMap<(u64, Digest), u32> = HashMap::new();
+        // Contents by digest.
+        let mut known: HashTable<u32> = HashTable::new();
+        let key = |content: &Content| {
+            let digest = content.digest.as_ref().map_or(&[][..], Digest::bytes);
+            XxHash3_64::oneshot_with_seed(content.size, digest)
+        };
+        // Both in the order of the files.
+        let mut results = jobs.into_iter().zip(hashed).peekable();
         let mut cache = HashMap::new();
         for file in 0..count as u32 {
             let size = self.size(file);
@@ -288,19 +334,27 @@ impl Scanner<'_> {
                 prefix: prefixes.get(&file).copied().unwrap_or(0),
                 digest: None,
                 similarity: None,
-                files: vec![file],
+                files: Files::One(file),
                 failed: false,
             };
-            match results.remove(&file) {
+            let result = results.next_if(|(job, _)| *job == file);
+            match result.map(|(_, result)| result) {
                 Some(Hashed::Digest(digest, bytes)) => {
-                    if let Some(&at) = known.get(&(size, digest)) {
+                    content.digest = Some(digest);
+                    let hash = key(&content);
+                    let equal = known.find(hash, |&at| {
+                        let other = &contents[at as usize];
+                        other.size == size && other.digest == content.digest
+                    });
+                    if let Some(&at) = equal {
                         contents[at as usize].files.push(file);
                         add(&counters.duplicate_files, 1);
                         add(&counters.saved_by_deduplication, size);
                         continue;
                     }
-                    known.insert((size, digest), contents.len() as u32);
-                    content.digest = Some(Box::new(digest));
+                    known.insert_unique(hash, contents.len() as u32, |&at| {
+                        key(&contents[at as usize])
+                    });
                     if let Some(bytes) = bytes {
                         cache.insert(file, bytes);
                     }
@@ -389,11 +443,13 @@ impl Scanner<'_> {
 
     /// Whether a file of this size may be kept in memory; takes it from the budget.
     fn may_keep(&self, size: u64) -> bool {
+        // What keeping a file costs beyond its bytes, roughly.
+        const OVERHEAD: u64 = 64;
         size <= SMALL_FILE
             && self
                 .budget
                 .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| {
-                    left.checked_sub(size)
+                    left.checked_sub(size + OVERHEAD)
                 })
                 .is_ok()
     }

@@ -9,8 +9,8 @@ use std::sync::atomic::AtomicBool;
 
 use common::{build, compare, contents, open};
 use redwarfs_writer::{
-    BuildOptions, Builder, DirectorySource, Error, FileKind, MemoryNode, MemoryTree, Piece,
-    SilentProgress,
+    BuildOptions, Builder, Content, DirItem, DirectorySource, Error, FileKind, MemoryNode,
+    MemoryTree, Meta, Piece, SilentProgress, Source,
 };
 
 fn options() -> BuildOptions {
@@ -236,4 +236,89 @@ fn directories_of_the_host_come_back() {
         paths,
         [&b""[..], b"copy", b"sub", b"sub/deeper", b"sub/deeper/two"]
     );
+}
+
+#[test]
+fn what_takes_the_place_of_a_file_never_blocks() {
+    let dir = tempfile::tempdir().unwrap();
+    let root = dir.path();
+    std::fs::create_dir(root.join("sub")).unwrap();
+    for name in ["fifo", "link", "dir", "gone", "sub/file", "same"] {
+        std::fs::write(root.join(name), "old text").unwrap();
+    }
+    let source = Swapped {
+        inner: DirectorySource::new(root).unwrap(),
+        swap: std::sync::Once::new(),
+        root: root.to_owned(),
+    };
+    let (bytes, summary) = build(&options(), &source);
+    assert_eq!(summary.errors, 5);
+    let image = open(bytes);
+    for (name, content) in [
+        ("fifo", &b""[..]),
+        ("link", b""),
+        ("dir", b""),
+        ("gone", b""),
+        ("sub/file", b""),
+        ("same", b"old text"),
+    ] {
+        let inode = image.find_path(name.as_bytes()).unwrap().unwrap();
+        assert_eq!(contents(&image, inode), content, "{name}");
+    }
+}
+
+/// Changes the tree between listing and reading.
+#[derive(Debug)]
+struct Swapped {
+    inner: DirectorySource,
+    swap: std::sync::Once,
+    root: std::path::PathBuf,
+}
+
+impl Source for Swapped {
+    fn root(&self) -> std::io::Result<Meta> {
+        self.inner.root()
+    }
+
+    fn read_dir(&self, path: &[u8]) -> std::io::Result<Vec<DirItem>> {
+        self.inner.read_dir(path)
+    }
+
+    fn open(&self, path: &[u8]) -> std::io::Result<Box<dyn Content>> {
+        self.swap.call_once(|| {
+            let path = |name: &str| self.root.join(name);
+            for name in ["fifo", "link", "dir", "gone"] {
+                std::fs::remove_file(path(name)).unwrap();
+            }
+            let status = std::process::Command::new("mkfifo")
+                .arg(path("fifo"))
+                .status();
+            assert!(status.unwrap().success());
+            symlink("same", path("link")).unwrap();
+            std::fs::create_dir(path("dir")).unwrap();
+            std::fs::rename(path("sub"), path("moved")).unwrap();
+            symlink("moved", path("sub")).unwrap();
+        });
+        self.inner.open(path)
+    }
+}
+
+#[test]
+fn paths_may_be_longer_than_the_system_allows() {
+    use rustix::fs::{Mode, OFlags, mkdirat, openat};
+    let dir = tempfile::tempdir().unwrap();
+    let name = "d".repeat(100);
+    let mut at: std::os::fd::OwnedFd = std::fs::File::open(dir.path()).unwrap().into();
+    for _ in 0..100 {
+        mkdirat(&at, &name, Mode::RWXU).unwrap();
+        at = openat(&at, &name, OFlags::DIRECTORY, Mode::empty()).unwrap();
+    }
+    let leaf = openat(&at, "leaf", OFlags::CREATE | OFlags::RDWR, Mode::RWXU).unwrap();
+    rustix::io::write(&leaf, b"text").unwrap();
+    let (bytes, summary) = build(&options(), &DirectorySource::new(dir.path()).unwrap());
+    assert_eq!(summary.errors, 0);
+    let image = open(bytes);
+    let path = [vec![name.as_str(); 100], vec!["leaf"]].concat().join("/");
+    let leaf = image.find_path(path.as_bytes()).unwrap().unwrap();
+    assert_eq!(contents(&image, leaf), b"text");
 }

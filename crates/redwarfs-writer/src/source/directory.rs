@@ -8,8 +8,10 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use rustix::fs::{self, AtFlags, Mode, OFlags, SeekFrom, StatxFlags};
+use rustix::fs::{self, AtFlags, Mode, OFlags, ResolveFlags, SeekFrom, StatxFlags};
+use rustix::io::Errno;
 
 use super::{Content, DataExtent, DirItem, FileKind, FileTime, Meta, Source, Stamp};
 
@@ -38,6 +40,8 @@ pub struct DirectorySource {
     fd: OwnedFd,
     filter: Option<EntryFilter>,
     skipped: BTreeSet<(u64, u64)>,
+    /// Ask the system to leave access times alone.
+    quiet: AtomicBool,
     list: Option<InputList>,
 }
 
@@ -74,6 +78,7 @@ impl DirectorySource {
             fd,
             filter: None,
             skipped: BTreeSet::new(),
+            quiet: AtomicBool::new(true),
             list: None,
         })
     }
@@ -184,13 +189,18 @@ impl DirectorySource {
 
     fn open_at(&self, at: Option<&OwnedFd>, path: &[u8], flags: OFlags) -> io::Result<OwnedFd> {
         let dir = at.unwrap_or(&self.fd);
-        let path = if path.is_empty() { b"." } else { path };
-        Ok(fs::openat(
-            dir,
-            OsStr::from_bytes(path),
-            flags | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NOCTTY,
-            Mode::empty(),
-        )?)
+        let path = OsStr::from_bytes(if path.is_empty() { b"." } else { path });
+        let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        if !flags.contains(OFlags::PATH) {
+            let flags = flags | OFlags::NOCTTY;
+            // A directory on the way that has become a symlink must not lead out of the tree.
+            match fs::openat2(dir, path, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS) {
+                // Old kernels, and sandboxes that do not know the call.
+                Err(Errno::NOSYS | Errno::PERM | Errno::INVAL) => {}
+                other => return Ok(other?),
+            }
+        }
+        Ok(fs::openat(dir, path, flags, Mode::empty())?)
     }
 
     fn stat(&self, path: &[u8]) -> io::Result<Meta> {
@@ -324,9 +334,18 @@ impl Source for DirectorySource {
         let (at, rest) = self.resolve(path)?;
         // NONBLOCK: a FIFO that has taken the place of the file must not block the build.
         let flags = OFlags::RDONLY | OFlags::NONBLOCK;
-        let fd = match self.open_at(at.as_ref(), rest, flags | OFlags::NOATIME) {
-            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-                self.open_at(at.as_ref(), rest, flags)?
+        // Only the owner may ask for NOATIME; where one file refuses it, most do.
+        let quiet = self.quiet.load(Ordering::Relaxed);
+        let wanted = if quiet {
+            flags | OFlags::NOATIME
+        } else {
+            flags
+        };
+        let fd = match self.open_at(at.as_ref(), rest, wanted) {
+            Err(error) if quiet && error.kind() == io::ErrorKind::PermissionDenied => {
+                let fd = self.open_at(at.as_ref(), rest, flags)?;
+                self.quiet.store(false, Ordering::Relaxed);
+                fd
             }
             other => other?,
         };
@@ -380,7 +399,7 @@ impl Content for HostFile {
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<usize> {
         loop {
             match rustix::io::pread(&self.fd, &mut *buf, offset) {
-                Err(rustix::io::Errno::INTR) => {}
+                Err(Errno::INTR) => {}
                 other => return Ok(other?),
             }
         }
@@ -396,9 +415,9 @@ impl Content for HostFile {
         }));
         let start = match fs::seek(&self.fd, SeekFrom::Data(offset)) {
             Ok(start) => start.max(offset),
-            Err(rustix::io::Errno::NXIO) => return Ok(None),
+            Err(Errno::NXIO) => return Ok(None),
             // File systems that cannot tell where their holes are.
-            Err(rustix::io::Errno::INVAL | rustix::io::Errno::OPNOTSUPP) => return whole,
+            Err(Errno::INVAL | Errno::OPNOTSUPP) => return whole,
             Err(error) => return Err(error.into()),
         };
         if start >= end {
