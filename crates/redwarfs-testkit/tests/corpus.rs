@@ -5,9 +5,11 @@ use std::path::Path;
 
 use redwarfs_testkit::fuzz;
 
+type Target = fn(&[u8]);
+
 #[test]
 fn fuzz_targets_accept_their_corpus() {
-    let targets: [(&str, fn(&[u8])); 5] = [
+    let targets: [(&str, Target); 5] = [
         ("container", fuzz::container),
         ("metadata", fuzz::metadata),
         ("fsst", fuzz::fsst),

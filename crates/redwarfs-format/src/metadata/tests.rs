@@ -474,3 +474,25 @@ fn byte_offsets_and_byte_sized_elements_are_read() {
     assert_eq!(thaw(&wide.encode(), &data).unwrap(), m);
     assert_eq!(thaw(&wide.encode_legacy(), &data).unwrap(), m);
 }
+
+#[test]
+fn strings_that_share_their_bytes_are_not_multiplied() {
+    let mut strings = vec![vec![b'a'; 500]];
+    strings.resize(30, b"b".to_vec());
+    let m = Metadata {
+        category_names: Some(strings),
+        ..Metadata::default()
+    };
+    let frozen = freeze(&m).unwrap();
+    assert_eq!(thaw(&frozen.schema, &frozen.data).unwrap(), m);
+    let mut schema = Schema::parse(&frozen.schema).unwrap();
+    // category_names, its value, its elements: without width, all of them are the first one.
+    let mut at = usize::from(schema.root);
+    for id in [28, 2, 3] {
+        at = usize::from(schema.layouts[at].field(id).unwrap().layout_id);
+    }
+    assert!(schema.layouts[at].bits > 0);
+    schema.layouts[at].bits = 0;
+    let e = thaw(&schema.encode(), &frozen.data).unwrap_err();
+    assert!(e.to_string().contains("overlap"), "{e}");
+}

@@ -370,14 +370,22 @@ impl BlockCache {
         if available >= raw_size || available < self.core.wanted_share(raw_size) || slot.is_busy() {
             return;
         }
-        let (core, slot) = (Arc::clone(&self.core), Arc::clone(slot));
+        let (core, block) = (Arc::clone(&self.core), slot.block);
+        // Found by the job itself, as in `prefetch`. If the block has been dropped, or dropped
+        // and begun anew, in the meantime, nobody is waiting for its rest.
         self.pool.try_submit(Box::new(move || {
-            if !core.closed.load(Ordering::Relaxed)
+            if core.closed.load(Ordering::Relaxed) {
+                return;
+            }
+            let slot = {
+                let table = core.table();
+                table.entries.get(&block).map(|e| Arc::clone(&e.slot))
+            };
+            if let Some(slot) = slot.filter(|slot| slot.available() >= available)
                 && let Some(turn) = slot.try_take()
             {
                 let _ = core.advance(turn, raw_size);
             }
-            drop(slot);
             core.make_room(0);
         }));
     }
