@@ -88,26 +88,38 @@ impl KernelMount {
         Ok(())
     }
 
-    /// True if the mount table still has our file system (or if we cannot know).
-    fn is_mounted(&self) -> bool {
+    /// What the mount table says about our mount; `Top` if we cannot know.
+    fn place(&self) -> Place {
         let Some(&device) = self.device.get() else {
-            return true;
+            return Place::Top;
         };
-        let wanted = format!(
+        let device = format!(
             "{}:{}",
             rustix::fs::major(device),
             rustix::fs::minor(device)
         );
         match std::fs::read("/proc/self/mountinfo") {
-            Ok(table) => lists_device(&table, wanted.as_bytes()),
-            Err(_) => true,
+            Ok(table) => place_in(
+                &table,
+                device.as_bytes(),
+                self.mountpoint.as_os_str().as_bytes(),
+            ),
+            Err(_) => Place::Top,
         }
     }
 
     /// Unmounts; true if the file system is gone, false if it is detached but still in use.
     pub(crate) fn unmount(&self) -> io::Result<bool> {
-        if !self.is_mounted() {
-            return Ok(true);
+        match self.place() {
+            Place::Top => {}
+            Place::Gone => return Ok(true),
+            // The path leads to the other one, which is not ours to take off.
+            Place::Covered => {
+                return Err(io::Error::new(
+                    io::ErrorKind::ResourceBusy,
+                    "another file system is mounted on top of it",
+                ));
+            }
         }
         match unmount(&self.mountpoint, UnmountFlags::empty()) {
             Ok(()) => Ok(true),
@@ -125,7 +137,7 @@ impl KernelMount {
     /// Removes what is left of the mount after the connection ended. Failure is of no use to
     /// anybody here: usually the mount is already gone.
     pub(crate) fn abandon(&self) {
-        if self.is_mounted()
+        if self.place() == Place::Top
             && let Err(Errno::PERM) = unmount(&self.mountpoint, UnmountFlags::DETACH)
         {
             let _ = self.run_helper(&["-u", "-q", "-z"]);
@@ -161,11 +173,54 @@ impl KernelMount {
     }
 }
 
-/// Does the text of `/proc/self/mountinfo` have a line whose third field is `device`?
-fn lists_device(table: &[u8], device: &[u8]) -> bool {
-    table
-        .split(|&byte| byte == b'\n')
-        .any(|line| line.split(|&byte| byte == b' ').nth(2) == Some(device))
+/// Where a mount is among the others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Place {
+    /// Not mounted there (any more).
+    Gone,
+    /// The mount point leads to it.
+    Top,
+    /// Something else was mounted on it.
+    Covered,
+}
+
+/// Looks for the mount of `device` on `path` in the text of `/proc/self/mountinfo`.
+fn place_in(table: &[u8], device: &[u8], path: &[u8]) -> Place {
+    // Number, number of the mount below, device, root, mount point, ...
+    let mounts = || {
+        table.split(|&byte| byte == b'\n').filter_map(|line| {
+            let mut fields = line.split(|&byte| byte == b' ');
+            let (id, below, device) = (fields.next()?, fields.next()?, fields.next()?);
+            (unescape(fields.nth(1)?) == path).then_some((id, below, device))
+        })
+    };
+    let ours = mounts().filter(|(_, _, d)| *d == device);
+    let mut found = Place::Gone;
+    for (id, ..) in ours {
+        if !mounts().any(|(_, below, _)| below == id) {
+            return Place::Top;
+        }
+        found = Place::Covered;
+    }
+    found
+}
+
+/// Undoes the escapes of the mount table: three octal digits after a backslash.
+fn unescape(field: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(field.len());
+    let mut rest = field;
+    while let Some((&byte, tail)) = rest.split_first() {
+        rest = tail;
+        let code = match (byte, tail) {
+            (b'\\', [a @ b'0'..=b'3', b @ b'0'..=b'7', c @ b'0'..=b'7', ..]) => {
+                rest = tail.get(3..).unwrap_or_default();
+                (a - b'0') << 6 | (b - b'0') << 3 | (c - b'0')
+            }
+            _ => byte,
+        };
+        out.push(code);
+    }
+    out
 }
 
 fn kernel_flags(options: &MountOptions) -> MountFlags {
@@ -410,10 +465,22 @@ mod tests {
     }
 
     #[test]
-    fn mount_table_is_searched_by_device() {
-        let table = b"22 1 0:21 / /proc rw - proc proc rw\n99 22 0:52 / /mnt ro - fuse.x y ro\n";
-        assert!(lists_device(table, b"0:52"));
-        assert!(!lists_device(table, b"0:5"));
-        assert!(!lists_device(b"", b"0:5"));
+    fn mount_table_is_searched_by_device_and_path() {
+        let table = b"22 1 0:21 / /proc rw - proc proc rw\n\
+            99 22 0:52 / /mnt\\040x ro - fuse.x y ro\n\
+            100 22 0:53 / /over ro - fuse.x y ro\n\
+            101 100 0:54 / /over ro - fuse.x y ro\n";
+        for (device, path, place) in [
+            ("0:52", "/mnt x", Place::Top),
+            ("0:52", "/mnt", Place::Gone),
+            ("0:5", "/mnt x", Place::Gone),
+            ("0:53", "/over", Place::Covered),
+            ("0:54", "/over", Place::Top),
+        ] {
+            let found = place_in(table, device.as_bytes(), path.as_bytes());
+            assert_eq!(found, place, "{device} {path}");
+        }
+        assert_eq!(place_in(b"", b"0:5", b"/"), Place::Gone);
+        assert_eq!(unescape(b"a\\134\\04\\"), b"a\\\\04\\");
     }
 }

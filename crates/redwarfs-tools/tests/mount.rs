@@ -790,7 +790,8 @@ fn directories_can_be_read_from_anywhere() {
     assert!(output.status.success(), "{}", stderr(&output));
 
     let open = || {
-        let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::DIRECTORY;
+        use rustix::fs::OFlags;
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         rustix::fs::open(mount.point(), flags, rustix::fs::Mode::empty()).expect("open")
     };
     // Reads with small buffers, each from its own position, in several threads at once.
@@ -826,7 +827,37 @@ fn directories_can_be_read_from_anywhere() {
         assert_eq!(list(from), []);
     }
 
-    rustix::mount::unmount(mount.point(), rustix::mount::UnmountFlags::empty()).expect("unmount");
+    // Programs that other tests start hold what is open for a moment.
+    wait_until("the unmount", || {
+        rustix::mount::unmount(mount.point(), rustix::mount::UnmountFlags::empty()).is_ok()
+    });
     assert!(mount.point().join("hidden").exists());
     mount.child = None;
+}
+
+#[test]
+fn other_mounts_are_left_alone() {
+    if !can_mount("other_mounts_are_left_alone") {
+        return;
+    }
+    let mut lower = Mount::foreground(&golden("one").image, &["-o", "debuglevel=warn"]);
+    let upper = dwarfs()
+        .arg(golden("many-default").image)
+        .arg(lower.point())
+        .output()
+        .expect("the program can be started");
+    assert!(upper.status.success(), "{}", stderr(&upper));
+    lower.signal(rustix::process::Signal::TERM);
+    let (code, log) = lower.finish();
+    assert_eq!(code, Some(1));
+    assert_eq!(
+        log,
+        format!(
+            "dwarfs: cannot unmount: {}: another file system is mounted on top of it\n",
+            lower.point().display()
+        )
+    );
+    let seen = fs::read_dir(lower.point()).expect("the upper one is there");
+    assert!(seen.count() > 1);
+    rustix::mount::unmount(lower.point(), rustix::mount::UnmountFlags::DETACH).expect("unmount");
 }

@@ -246,6 +246,7 @@ fn serve(mounted: Mounted, signals: &Signals, logger: &Logger) -> Result<u8> {
             .code(EXIT_SETUP)
     };
     let unmounter = mounted.unmounter();
+    let point = mounted.mountpoint().to_owned();
     // The far end closes when the thread that holds it ends.
     let (ended, held) = UnixStream::pair().map_err(|error| setup(&error))?;
     let session = std::thread::Builder::new()
@@ -270,7 +271,7 @@ fn serve(mounted: Mounted, signals: &Signals, logger: &Logger) -> Result<u8> {
                 logger.warn("the file system is in use: detached");
                 return Ok(EXIT_OK);
             }
-            Err(error) => return Err(ToolError::new("cannot unmount").io(&error)),
+            Err(error) => return Err(ToolError::new("cannot unmount").path(&point).io(&error)),
         }
     }
     match session.join() {
