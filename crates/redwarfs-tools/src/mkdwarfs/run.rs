@@ -6,8 +6,9 @@ use std::io::{self, BufRead, BufReader, BufWriter, IsTerminal, Read, Write};
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use redwarfs_io::{AtomicFile, Overwrite};
@@ -16,6 +17,7 @@ use redwarfs_writer::{
     Order, Progress,
 };
 
+use super::TOOL;
 use super::args::{Args, ProgressMode};
 use super::display::{Display, Report};
 use super::values::{OrderSpec, TimeSpec, source_date_epoch};
@@ -30,6 +32,10 @@ const CANNOT_READ: &str = "cannot read input";
 
 /// Size of writes to the output.
 const WRITE_BUFFER: usize = 1 << 20;
+
+/// How often a request to stop is looked for, and how long the build may take to notice it.
+const STOP_POLL: Duration = Duration::from_millis(50);
+const STOP_GRACE: Duration = Duration::from_millis(500);
 
 /// Builds the image. Returns the exit code.
 pub(super) fn run(args: &Args, command_line: &[OsString]) -> Result<u8> {
@@ -60,28 +66,79 @@ pub(super) fn run(args: &Args, command_line: &[OsString]) -> Result<u8> {
         None => Listed { source, errors: 0 },
     };
 
-    let mut target = Target::open(output, args.force)?;
+    let target = Target::open(output, args.force)?;
+    let source = Listed {
+        source: target.leave_out(source.source),
+        ..source
+    };
     let report = Arc::new(Report::new(logger.clone()));
     logger.info(format_args!("scanning \"{}\"", display_path(&root)));
     let mode = progress_mode(args);
-    let mut display = Display::start(&report, mode)
+    let display = Display::start(&report, mode)
         .map_err(|e| ToolError::new("cannot show progress").cause(io_cause(&e)))?;
-    let built = Builder::new(options).build(&source.source, &mut target, &*report, &stop);
+    let display = Mutex::new(display);
+    let target = Mutex::new(Some(target));
+    let built = std::thread::scope(|scope| {
+        let (running, ended) = channel();
+        let (target, display, stop) = (&target, &display, &*stop);
+        scope.spawn(move || give_up_late(stop, &ended, target, display));
+        let builder = Builder::new(options);
+        let built = builder.build(&source.source, &mut Shared(target), &*report, stop);
+        drop(running);
+        built
+    });
     let built = match built {
         // The last moment at which a request to stop can still be met.
         Ok(_) if stop.load(Ordering::Relaxed) => Err(BuildError::Interrupted),
         other => other,
     };
+    let target = target.into_inner().unwrap_or_else(PoisonError::into_inner);
     let finished = match built {
-        Ok(summary) => target.commit().map(|()| summary),
+        Ok(summary) => target.map_or(Ok(()), Target::commit).map(|()| summary),
         Err(error) => Err(build_error(error, args)),
     };
-    display.finish();
+    display
+        .into_inner()
+        .unwrap_or_else(PoisonError::into_inner)
+        .finish();
     let summary = finished?;
 
     let errors = summary.errors + source.errors;
     conclude(&logger, &report, &summary, errors, mode);
     Ok(if errors > 0 { EXIT_PARTIAL } else { EXIT_OK })
+}
+
+/// Ends the process if a build does not notice a request to stop soon: a strong compressor
+/// works on one block for minutes. `ended` tells when the build is over.
+fn give_up_late(
+    stop: &AtomicBool,
+    ended: &Receiver<()>,
+    target: &Mutex<Option<Target<'_>>>,
+    display: &Mutex<Display>,
+) {
+    let over = |time| ended.recv_timeout(time) != Err(RecvTimeoutError::Timeout);
+    while !stop.load(Ordering::Relaxed) {
+        if over(STOP_POLL) {
+            return;
+        }
+    }
+    if over(STOP_GRACE) {
+        return;
+    }
+    // If the output is stuck in a write it stays locked; then it is a pipe or a device, and
+    // there is nothing to remove.
+    if let Some(target) = target.try_lock().ok().and_then(|mut target| target.take()) {
+        target.give_up();
+    }
+    if let Ok(mut display) = display.lock() {
+        display.finish();
+    }
+    let code = interrupted().report(TOOL);
+    std::process::exit(i32::from(code));
+}
+
+fn interrupted() -> ToolError {
+    ToolError::new("interrupted, no image was written")
 }
 
 fn build_options(args: &Args, command_line: &[OsString], logger: &Logger) -> Result<BuildOptions> {
@@ -306,6 +363,26 @@ impl<'a> Target<'a> {
         Ok(Self { path, out })
     }
 
+    /// Keeps the file that is being written out of the image, should it have a name already.
+    fn leave_out(&self, source: DirectorySource) -> DirectorySource {
+        let Output::File(out) = &self.out else {
+            return source;
+        };
+        match rustix::fs::fstat(out.get_ref()) {
+            Ok(stat) => source.skip_inode(stat.st_dev, stat.st_ino),
+            Err(_) => source,
+        }
+    }
+
+    /// Removes what was written, and leaves what is still in memory where it is: writing it to
+    /// a pipe could take for ever.
+    fn give_up(self) {
+        match self.out {
+            Output::File(out) => drop(out.into_parts()),
+            Output::Stdout(out) => drop(out.into_parts()),
+        }
+    }
+
     fn commit(self) -> Result<()> {
         let done = match self.out {
             Output::File(out) => out
@@ -315,6 +392,28 @@ impl<'a> Target<'a> {
             Output::Stdout(mut out) => out.flush(),
         };
         done.map_err(|e| write_error(self.path, &e))
+    }
+}
+
+/// The output as the build sees it, until it is taken away.
+struct Shared<'a, 'b>(&'a Mutex<Option<Target<'b>>>);
+
+impl<'b> Shared<'_, 'b> {
+    fn with<T>(&self, act: impl FnOnce(&mut Target<'b>) -> io::Result<T>) -> io::Result<T> {
+        let mut target = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        // Not `Interrupted`: writers try again then.
+        let gone = || io::Error::other("the output was given up");
+        act(target.as_mut().ok_or_else(gone)?)
+    }
+}
+
+impl Write for Shared<'_, '_> {
+    fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
+        self.with(|target| target.write(buf))
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.with(Target::flush)
     }
 }
 
@@ -376,7 +475,7 @@ fn build_error(error: BuildError, args: &Args) -> ToolError {
         BuildError::InvalidOption(text) => ToolError::new(text),
         BuildError::Source(e) => read_error(input, &e),
         BuildError::Output(e) => write_error(output, &e),
-        BuildError::Interrupted => ToolError::new("interrupted, no image was written"),
+        BuildError::Interrupted => interrupted(),
         other => ToolError::new("cannot build image").cause(other),
     }
 }
