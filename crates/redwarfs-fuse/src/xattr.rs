@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use redwarfs_format::ids::InodeNo;
-use redwarfs_format::metadata::{Extent, FileType};
+use redwarfs_format::metadata::{Extent, FileType, mode_string};
 use redwarfs_format::{Error, Result};
 use redwarfs_reader::Image;
 
@@ -127,34 +127,6 @@ fn json_string(text: &[u8], out: &mut String) -> Result<()> {
     Ok(())
 }
 
-/// Mode in the tools' notation: three letters for the set-id and sticky bits, the type, and the
-/// permissions.
-fn mode_string(mode: u32) -> String {
-    let mut out = String::with_capacity(13);
-    for (bit, letter) in [(0o4000, 'U'), (0o2000, 'G'), (0o1000, 'S')] {
-        out.push(if mode & bit != 0 { letter } else { '-' });
-    }
-    out.push(match mode & 0o170_000 {
-        0o040_000 => 'd',
-        0o120_000 => 'l',
-        0o060_000 => 'b',
-        0o020_000 => 'c',
-        0o010_000 => 'p',
-        0o140_000 => 's',
-        _ => '-',
-    });
-    for shift in [6, 3, 0] {
-        for (bit, letter) in [(4, 'r'), (2, 'w'), (1, 'x')] {
-            out.push(if mode >> shift & bit != 0 {
-                letter
-            } else {
-                '-'
-            });
-        }
-    }
-    out
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -164,18 +136,5 @@ mod tests {
         let mut out = String::new();
         json_string(b"a\"\\\n<x>\xff", &mut out).expect("a string takes everything");
         assert_eq!(out, "\"a\\\"\\\\\\u000a<x>\u{fffd}\"");
-    }
-
-    #[test]
-    fn mode_strings() {
-        let table = [
-            (0o100_644, "----rw-r--r--"),
-            (0o040_755, "---drwxr-xr-x"),
-            (0o120_777, "---lrwxrwxrwx"),
-            (0o107_755, "UGS-rwxr-xr-x"),
-        ];
-        for (mode, expected) in table {
-            assert_eq!(mode_string(mode), expected);
-        }
     }
 }

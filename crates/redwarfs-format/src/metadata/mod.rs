@@ -23,7 +23,7 @@ pub use model::{
     MetadataHistoryEntry, StringTable,
 };
 pub use pack::{Compress, Packing, StringPacking, build_string_table};
-pub use types::{Counts, Extent, FileType, Stat, Timestamp, Totals};
+pub use types::{Counts, Extent, FileType, Stat, Timestamp, Totals, mode_string};
 pub use view::MetadataView;
 
 /// Encodes metadata with minimal widths, as the reference does (format chapter 03, section 6.3).

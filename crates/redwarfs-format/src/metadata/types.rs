@@ -203,3 +203,51 @@ impl Extent {
         }
     }
 }
+
+/// A mode in the notation of listings: `U`, `G`, `S` for the set-id and sticky bits or `-`, the
+/// letter of the type, nine permission letters. 13 characters.
+#[must_use]
+pub fn mode_string(mode: u32) -> String {
+    let mut text = String::with_capacity(13);
+    for (bit, letter) in [(0o4000, 'U'), (0o2000, 'G'), (0o1000, 'S')] {
+        text.push(if mode & bit != 0 { letter } else { '-' });
+    }
+    text.push(match mode & 0o170_000 {
+        0o040_000 => 'd',
+        0o120_000 => 'l',
+        0o060_000 => 'b',
+        0o020_000 => 'c',
+        0o010_000 => 'p',
+        0o140_000 => 's',
+        _ => '-',
+    });
+    for shift in [6, 3, 0] {
+        for (bit, letter) in [(4, 'r'), (2, 'w'), (1, 'x')] {
+            text.push(if mode >> shift & bit != 0 {
+                letter
+            } else {
+                '-'
+            });
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn modes_out() {
+        let cases = [
+            (0o100_644, "----rw-r--r--"),
+            (0o040_755, "---drwxr-xr-x"),
+            (0o120_777, "---lrwxrwxrwx"),
+            (0o107_777, "UGS-rwxrwxrwx"),
+            (0o010_600, "---prw-------"),
+        ];
+        for (mode, want) in cases {
+            assert_eq!(mode_string(mode), want);
+        }
+    }
+}

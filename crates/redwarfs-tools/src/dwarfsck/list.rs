@@ -2,12 +2,11 @@
 
 use std::fmt::Write as _;
 
-use redwarfs_format::metadata::{FileType, Stat};
+use redwarfs_format::metadata::{FileType, Stat, mode_string};
 use redwarfs_reader::Image;
 
 use super::Output;
 use crate::common::Result;
-use crate::common::number::format_mode;
 use crate::common::time::LocalTime;
 
 /// Prints one path per line.
@@ -58,7 +57,7 @@ fn attributes(line: &mut String, stat: &Stat, (uid, gid, size): (usize, usize, u
     let _ = write!(
         line,
         "{} {:>uid$}/{:<gid$} {:>size$} {:04}-{:02}-{:02} {:02}:{:02} ",
-        format_mode(stat.mode),
+        mode_string(stat.mode),
         stat.uid,
         stat.gid,
         stat.size,
