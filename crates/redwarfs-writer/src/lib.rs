@@ -31,4 +31,4 @@ pub use options::{
 pub use progress::{Counters, Level, Phase, Progress, SilentProgress};
 pub use source::directory::{DirectorySource, EntryFilter, ListReport};
 pub use source::memory::{MemoryNode, MemoryTree, Piece};
-pub use source::{Content, DataExtent, DirItem, FileKind, FileTime, Meta, Source, Stamp};
+pub use source::{Content, DataExtent, DirItem, FileType, Meta, Source, Stamp, Timestamp};

@@ -11,7 +11,7 @@ use crate::options::BuildOptions;
 use crate::order::reverse_path;
 use crate::scan::Content;
 use crate::segment::Chunk;
-use crate::source::{FileKind, FileTime};
+use crate::source::{FileType, Timestamp};
 use crate::tree::Tree;
 
 /// Contents with at least this many chunks get an entry in the size cache.
@@ -111,11 +111,11 @@ impl Numbering {
         for &entry in &walk {
             let inode = tree.inodes[entry as usize];
             match tree.kind(inode) {
-                FileKind::Directory => dirs.push(inode),
-                FileKind::Symlink => symlinks.push(inode),
-                FileKind::Regular => {}
-                FileKind::CharDevice | FileKind::BlockDevice => devices.push(inode),
-                FileKind::Fifo | FileKind::Socket => others.push(inode),
+                FileType::Directory => dirs.push(inode),
+                FileType::Symlink => symlinks.push(inode),
+                FileType::Regular => {}
+                FileType::CharDevice | FileType::BlockDevice => devices.push(inode),
+                FileType::Fifo | FileType::Socket => others.push(inode),
             }
         }
         let content = |i: u32| &contents[i as usize];
@@ -234,14 +234,14 @@ fn inodes(
     let multiplier = options.time_resolution.multiplier();
     fs_options.time_resolution_sec = (seconds > 1).then_some(seconds as u32);
     fs_options.subsecond_resolution_nsec_multiplier = multiplier;
-    let time = |times: &[FileTime], inode: u32| match options.set_time {
-        Some(sec) => FileTime { sec, nsec: 0 },
+    let time = |times: &[Timestamp], inode: u32| match options.set_time {
+        Some(sec) => Timestamp { sec, nsec: 0 },
         None => times.get(inode as usize).copied().unwrap_or_default(),
     };
     // Units are counted with the sign, so that times before 1970 come out right for every
     // resolution: readers multiply modulo 2^64.
-    let unit = |t: FileTime| t.sec.div_euclid(seconds);
-    let kinds: &[&[FileTime]] = if options.keep_all_times {
+    let unit = |t: Timestamp| t.sec.div_euclid(seconds);
+    let kinds: &[&[Timestamp]] = if options.keep_all_times {
         &[&tree.mtimes, &tree.atimes, &tree.ctimes]
     } else {
         &[&tree.mtimes]
@@ -252,8 +252,8 @@ fn inodes(
         .flat_map(|&inode| kinds.iter().map(move |times| unit(time(times, inode))))
         .min()
         .unwrap_or(0);
-    let offset = |t: FileTime| unit(t).wrapping_sub(base) as u64;
-    let subsec = |t: FileTime| multiplier.map_or(0, |m| u64::from(t.nsec / m));
+    let offset = |t: Timestamp| unit(t).wrapping_sub(base) as u64;
+    let subsec = |t: Timestamp| multiplier.map_or(0, |m| u64::from(t.nsec / m));
     metadata.timestamp_base = base as u64;
     metadata.inodes = numbering
         .all
@@ -276,7 +276,7 @@ fn inodes(
                 data.ctime_offset = offset(ctime);
                 data.ctime_subsec = subsec(ctime);
             }
-            if options.hardlink_table && tree.kind(inode) == FileKind::Regular {
+            if options.hardlink_table && tree.kind(inode) == FileType::Regular {
                 let file = tree.files[tree.details[inode as usize] as usize];
                 data.nlink_minus_one = file.links - 1;
             }

@@ -17,7 +17,7 @@ use twox_hash::XxHash3_64;
 use crate::error::{Error, Result};
 use crate::options::BuildOptions;
 use crate::progress::{Counters, Level, Progress, add};
-use crate::source::{FileKind, FileTime, Meta, Source};
+use crate::source::{FileType, Meta, Source, Timestamp};
 
 /// The format's own limit on the stored length of a name.
 const MAX_NAME: usize = 512;
@@ -108,10 +108,10 @@ pub(crate) struct Tree {
     pub(crate) inodes: Vec<u32>,
 
     attributes: Vec<u32>,
-    pub(crate) mtimes: Vec<FileTime>,
+    pub(crate) mtimes: Vec<Timestamp>,
     /// Empty unless all times are kept.
-    pub(crate) atimes: Vec<FileTime>,
-    pub(crate) ctimes: Vec<FileTime>,
+    pub(crate) atimes: Vec<Timestamp>,
+    pub(crate) ctimes: Vec<Timestamp>,
     /// By type: number of the directory, symlink target, file, device; 0 for others.
     pub(crate) details: Vec<u32>,
 
@@ -129,9 +129,9 @@ impl Tree {
         self.distinct[self.attributes[inode as usize] as usize]
     }
 
-    pub(crate) fn kind(&self, inode: u32) -> FileKind {
+    pub(crate) fn kind(&self, inode: u32) -> FileType {
         // Modes are composed from a kind in `add_inode`.
-        FileKind::from_mode(self.attributes(inode).mode).unwrap_or(FileKind::Regular)
+        FileType::from_mode(self.attributes(inode).mode).unwrap_or(FileType::Regular)
     }
 
     pub(crate) fn name(&self, entry: u32) -> &[u8] {
@@ -177,7 +177,7 @@ impl Tree {
                 let entry = *next;
                 *next += 1;
                 let inode = self.inodes[entry as usize];
-                if self.kind(inode) == FileKind::Directory {
+                if self.kind(inode) == FileType::Directory {
                     let dir = self.dirs[self.details[inode as usize] as usize];
                     stack.push((dir.first, dir.first + dir.count));
                 }
@@ -256,7 +256,7 @@ pub(crate) fn list(
     stop: &AtomicBool,
 ) -> Result<Tree> {
     let root = reporter.source.root().map_err(Error::Source)?;
-    if root.kind != FileKind::Directory {
+    if root.kind != FileType::Directory {
         return Err(Error::Source(std::io::ErrorKind::NotADirectory.into()));
     }
     let mut tree = Tree::default();
@@ -286,7 +286,7 @@ pub(crate) fn list(
         pending.extend(
             (first..end)
                 .rev()
-                .filter(|&e| tree.kind(tree.inodes[e as usize]) == FileKind::Directory),
+                .filter(|&e| tree.kind(tree.inodes[e as usize]) == FileType::Directory),
         );
     }
     if options.remove_empty_dirs {
@@ -342,9 +342,9 @@ fn list_directory(
             }
         };
         match meta.kind {
-            FileKind::CharDevice | FileKind::BlockDevice if !options.with_devices => continue,
-            FileKind::Fifo | FileKind::Socket if !options.with_specials => continue,
-            FileKind::Symlink => {
+            FileType::CharDevice | FileType::BlockDevice if !options.with_devices => continue,
+            FileType::Fifo | FileType::Socket if !options.with_specials => continue,
+            FileType::Symlink => {
                 let usable = meta
                     .target
                     .as_ref()
@@ -357,7 +357,7 @@ fn list_directory(
             _ => {}
         }
         let name = tree.names.intern(&item.name)?;
-        if meta.kind == FileKind::Regular
+        if meta.kind == FileType::Regular
             && meta.nlink > 1
             && let Some(&file) = links.get(&meta.identity)
         {
@@ -371,8 +371,8 @@ fn list_directory(
         let inode = tree.add_inode(&meta, options)?;
         let entry = tree.add_entry(parent, name, inode)?;
         match meta.kind {
-            FileKind::Directory => add(&counters.dirs, 1),
-            FileKind::Symlink => {
+            FileType::Directory => add(&counters.dirs, 1),
+            FileType::Symlink => {
                 let target = meta.target.unwrap_or_default();
                 let size = target.len() as u64;
                 tree.details[inode as usize] = tree.targets.intern(&target)?;
@@ -381,7 +381,7 @@ fn list_directory(
                 add(&counters.original_size, size);
                 add(&counters.allocated_size, size);
             }
-            FileKind::Regular => {
+            FileType::Regular => {
                 let file = tree.files.len() as u32;
                 let allocated = if options.sparse {
                     meta.allocated.min(meta.size)
@@ -403,12 +403,12 @@ fn list_directory(
                 add(&counters.original_size, meta.size);
                 add(&counters.allocated_size, allocated);
             }
-            FileKind::CharDevice | FileKind::BlockDevice => {
+            FileType::CharDevice | FileType::BlockDevice => {
                 tree.details[inode as usize] = tree.rdevs.len() as u32;
                 tree.rdevs.push(meta.rdev);
                 add(&counters.devices, 1);
             }
-            FileKind::Fifo | FileKind::Socket => add(&counters.specials, 1),
+            FileType::Fifo | FileType::Socket => add(&counters.specials, 1),
         }
         previous = Some(item.name);
     }
@@ -422,7 +422,7 @@ fn without_empty_directories(old: Tree) -> Result<Tree> {
         *root = true;
     }
     for entry in 1..old.inodes.len() {
-        let directory = old.kind(old.inodes[entry]) == FileKind::Directory;
+        let directory = old.kind(old.inodes[entry]) == FileType::Directory;
         let mut at = entry;
         // Everything above something that is not a directory stays.
         while !directory && at != 0 && !keep[at] {

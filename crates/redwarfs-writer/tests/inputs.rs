@@ -9,7 +9,7 @@ use std::sync::atomic::AtomicBool;
 
 use common::{build, compare, contents, open};
 use redwarfs_writer::{
-    BuildOptions, Builder, Content, DirItem, DirectorySource, Error, FileKind, MemoryNode,
+    BuildOptions, Builder, Content, DirItem, DirectorySource, Error, FileType, MemoryNode,
     MemoryTree, Meta, Piece, SilentProgress, Source,
 };
 
@@ -36,7 +36,7 @@ fn unreadable_inputs_are_empty_and_counted() {
     let mut tree = MemoryTree::new();
     let mut closed = MemoryNode::file("secret");
     closed.unreadable = true;
-    let mut dir = MemoryNode::new(FileKind::Directory);
+    let mut dir = MemoryNode::new(FileType::Directory);
     dir.unreadable = true;
     let mut broken = MemoryNode::file(vec![7; 100_000]);
     broken.fail_at = Some(70_000);
@@ -132,7 +132,7 @@ fn huge_holes_come_back() {
 fn empty_directories_can_be_dropped() {
     let mut tree = MemoryTree::new();
     for dir in ["a", "a/b", "a/b/c", "d", "d/e", "f"] {
-        tree.insert(dir, MemoryNode::new(FileKind::Directory));
+        tree.insert(dir, MemoryNode::new(FileType::Directory));
     }
     tree.insert("d/e/file", MemoryNode::file("x"));
     tree.insert("f/link", MemoryNode::symlink("nowhere"));

@@ -8,8 +8,8 @@ use common::{build, compare, open};
 use proptest::prelude::*;
 use redwarfs_format::metadata::Packing;
 use redwarfs_writer::{
-    BuildOptions, FileHash, FileKind, FileTime, HistoryOptions, MemoryNode, MemoryTree,
-    ModeTransform, Order, Piece, TimeResolution,
+    BuildOptions, FileHash, FileType, HistoryOptions, MemoryNode, MemoryTree, ModeTransform, Order,
+    Piece, TimeResolution, Timestamp,
 };
 
 fn cases() -> u32 {
@@ -61,13 +61,13 @@ fn piece() -> impl Strategy<Value = Piece> {
     ]
 }
 
-fn time() -> impl Strategy<Value = FileTime> {
+fn time() -> impl Strategy<Value = Timestamp> {
     let sec = prop_oneof![
         1_600_000_000i64..1_700_000_000,
         -100_000i64..100_000,
         -400_000_000_000i64..400_000_000_000
     ];
-    (sec, 0u32..1_000_000_000).prop_map(|(sec, nsec)| FileTime { sec, nsec })
+    (sec, 0u32..1_000_000_000).prop_map(|(sec, nsec)| Timestamp { sec, nsec })
 }
 
 #[derive(Debug, Clone)]
@@ -97,7 +97,7 @@ type Entry = (
     Vec<u8>,
     Kind,
     (u32, u32, u32),
-    [FileTime; 3],
+    [Timestamp; 3],
 );
 
 fn tree() -> impl Strategy<Value = MemoryTree> {
@@ -134,7 +134,7 @@ fn assemble(entries: Vec<Entry>) -> MemoryTree {
         let mut node = match kind {
             Kind::Dir => {
                 dirs.push(path.clone());
-                MemoryNode::new(FileKind::Directory)
+                MemoryNode::new(FileType::Directory)
             }
             Kind::File(pieces) => {
                 files.push(path.clone());
@@ -158,17 +158,17 @@ fn assemble(entries: Vec<Entry>) -> MemoryTree {
             Kind::Link(target) => MemoryNode::symlink(target),
             Kind::Device(block, rdev) => {
                 let mut node = MemoryNode::new(if block {
-                    FileKind::BlockDevice
+                    FileType::BlockDevice
                 } else {
-                    FileKind::CharDevice
+                    FileType::CharDevice
                 });
                 node.meta.rdev = rdev;
                 node
             }
             Kind::Special(fifo) => MemoryNode::new(if fifo {
-                FileKind::Fifo
+                FileType::Fifo
             } else {
-                FileKind::Socket
+                FileType::Socket
             }),
         };
         node.meta.identity = (1, identity);

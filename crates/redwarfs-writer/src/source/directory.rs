@@ -13,14 +13,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use rustix::fs::{self, AtFlags, Mode, OFlags, ResolveFlags, SeekFrom, StatxFlags};
 use rustix::io::Errno;
 
-use super::{Content, DataExtent, DirItem, FileKind, FileTime, Meta, Source, Stamp};
+use super::{Content, DataExtent, DirItem, FileType, Meta, Source, Stamp, Timestamp};
 
 /// Longest relative path given to the system in one call; longer ones are opened in steps.
 const PATH_STEP: usize = 3800;
 
 /// Decides which entries exist: called with the path relative to the root and the type;
 /// `false` leaves the entry (and everything below it) out. Never called for the root.
-pub type EntryFilter = Box<dyn Fn(&[u8], FileKind) -> bool + Send + Sync>;
+pub type EntryFilter = Box<dyn Fn(&[u8], FileType) -> bool + Send + Sync>;
 
 /// What became of an input list.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
@@ -238,18 +238,18 @@ fn meta_at(dir: rustix::fd::BorrowedFd<'_>, name: &[u8]) -> io::Result<Meta> {
         StatxFlags::BASIC_STATS,
     )?;
     let mode = u32::from(stat.stx_mode);
-    let kind = FileKind::from_mode(mode).ok_or_else(|| {
+    let kind = FileType::from_mode(mode).ok_or_else(|| {
         io::Error::new(
             io::ErrorKind::Unsupported,
             format!("unknown file type {mode:o}"),
         )
     })?;
-    let time = |t: fs::StatxTimestamp| FileTime {
+    let time = |t: fs::StatxTimestamp| Timestamp {
         sec: t.tv_sec,
         nsec: t.tv_nsec,
     };
     let target = match kind {
-        FileKind::Symlink => Some(fs::readlinkat(dir, name, Vec::new())?.into_bytes()),
+        FileType::Symlink => Some(fs::readlinkat(dir, name, Vec::new())?.into_bytes()),
         _ => None,
     };
     Ok(Meta {
@@ -350,7 +350,7 @@ impl Source for DirectorySource {
             other => other?,
         };
         let stat = fs::fstat(&fd)?;
-        if FileKind::from_mode(stat.st_mode) != Some(FileKind::Regular) {
+        if FileType::from_mode(stat.st_mode) != Some(FileType::Regular) {
             return Err(io::Error::other("no longer a regular file"));
         }
         let opened = Cell::new(Some(stamp(&stat)));
@@ -381,7 +381,7 @@ struct HostFile {
 fn stamp(stat: &fs::Stat) -> Stamp {
     Stamp {
         size: u64::try_from(stat.st_size).unwrap_or(0),
-        mtime: FileTime {
+        mtime: Timestamp {
             sec: stat.st_mtime,
             nsec: u32::try_from(stat.st_mtime_nsec).unwrap_or(0),
         },

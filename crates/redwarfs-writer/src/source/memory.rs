@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 
-use super::{Content, DataExtent, DirItem, FileKind, FileTime, Meta, Source, Stamp};
+use super::{Content, DataExtent, DirItem, FileType, Meta, Source, Stamp, Timestamp};
 
 /// One entry of a [`MemoryTree`].
 #[derive(Debug, Clone)]
@@ -41,11 +41,11 @@ impl Piece {
 
 impl MemoryNode {
     /// An entry of the given type without content, mode 0755 for directories and 0644 else.
-    pub fn new(kind: FileKind) -> Self {
+    pub fn new(kind: FileType) -> Self {
         Self {
             meta: Meta {
                 kind,
-                permissions: if kind == FileKind::Directory {
+                permissions: if kind == FileType::Directory {
                     0o755
                 } else {
                     0o644
@@ -57,9 +57,9 @@ impl MemoryNode {
                 allocated: 0,
                 nlink: 1,
                 identity: (0, 0),
-                atime: FileTime::default(),
-                mtime: FileTime::default(),
-                ctime: FileTime::default(),
+                atime: Timestamp::default(),
+                mtime: Timestamp::default(),
+                ctime: Timestamp::default(),
                 target: None,
             },
             pieces: Arc::new(Vec::new()),
@@ -76,7 +76,7 @@ impl MemoryNode {
 
     /// A regular file made of pieces.
     pub fn sparse(pieces: Vec<Piece>) -> Self {
-        let mut node = Self::new(FileKind::Regular);
+        let mut node = Self::new(FileType::Regular);
         node.meta.size = pieces.iter().map(Piece::len).sum();
         node.meta.allocated = pieces
             .iter()
@@ -89,7 +89,7 @@ impl MemoryNode {
 
     /// A symlink.
     pub fn symlink(target: impl Into<Vec<u8>>) -> Self {
-        let mut node = Self::new(FileKind::Symlink);
+        let mut node = Self::new(FileType::Symlink);
         node.meta.permissions = 0o777;
         node.meta.target = Some(target.into());
         node
@@ -113,7 +113,7 @@ impl MemoryTree {
     /// A tree with an empty root directory.
     pub fn new() -> Self {
         let mut nodes = BTreeMap::new();
-        nodes.insert(Vec::new(), MemoryNode::new(FileKind::Directory));
+        nodes.insert(Vec::new(), MemoryNode::new(FileType::Directory));
         Self { nodes }
     }
 

@@ -3,71 +3,16 @@
 use std::fmt::Debug;
 use std::io;
 
+pub use redwarfs_format::metadata::{FileType, Timestamp};
+
 pub(crate) mod directory;
 pub(crate) mod memory;
-
-/// Type of an entry.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum FileKind {
-    /// Directory.
-    Directory,
-    /// Symbolic link.
-    Symlink,
-    /// Regular file.
-    Regular,
-    /// Character device.
-    CharDevice,
-    /// Block device.
-    BlockDevice,
-    /// Named pipe.
-    Fifo,
-    /// Socket.
-    Socket,
-}
-
-impl FileKind {
-    /// The type bits of `st_mode`.
-    pub fn mode_bits(self) -> u32 {
-        match self {
-            FileKind::Directory => 0o040_000,
-            FileKind::Symlink => 0o120_000,
-            FileKind::Regular => 0o100_000,
-            FileKind::CharDevice => 0o020_000,
-            FileKind::BlockDevice => 0o060_000,
-            FileKind::Fifo => 0o010_000,
-            FileKind::Socket => 0o140_000,
-        }
-    }
-
-    /// The type of an `st_mode` value.
-    pub fn from_mode(mode: u32) -> Option<Self> {
-        Some(match mode & 0o170_000 {
-            0o040_000 => FileKind::Directory,
-            0o120_000 => FileKind::Symlink,
-            0o100_000 => FileKind::Regular,
-            0o020_000 => FileKind::CharDevice,
-            0o060_000 => FileKind::BlockDevice,
-            0o010_000 => FileKind::Fifo,
-            0o140_000 => FileKind::Socket,
-            _ => return None,
-        })
-    }
-}
-
-/// A time: `sec` seconds since 1970 (negative before) plus `nsec` nanoseconds, below 10^9.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
-pub struct FileTime {
-    /// Seconds.
-    pub sec: i64,
-    /// Nanoseconds, 0..10^9.
-    pub nsec: u32,
-}
 
 /// Attributes of an entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Meta {
     /// Type.
-    pub kind: FileKind,
+    pub kind: FileType,
     /// Permission bits, `07777`; other bits are ignored.
     pub permissions: u32,
     /// Owner.
@@ -85,11 +30,11 @@ pub struct Meta {
     /// Identity of the inode: device and inode number.
     pub identity: (u64, u64),
     /// Access time.
-    pub atime: FileTime,
+    pub atime: Timestamp,
     /// Modification time.
-    pub mtime: FileTime,
+    pub mtime: Timestamp,
     /// Change time.
-    pub ctime: FileTime,
+    pub ctime: Timestamp,
     /// Target of a symlink.
     pub target: Option<Vec<u8>>,
 }
@@ -109,7 +54,7 @@ pub struct Stamp {
     /// Size in bytes.
     pub size: u64,
     /// Modification time.
-    pub mtime: FileTime,
+    pub mtime: Timestamp,
 }
 
 /// A range of a file that is not a hole.

@@ -6,12 +6,12 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use redwarfs_format::metadata::{Extent, FileType};
+use redwarfs_format::metadata::Extent;
 use redwarfs_io::MemorySource;
 use redwarfs_reader::{Image, OpenOptions, VerifyMode};
 use redwarfs_writer::{
-    BuildOptions, BuildSummary, Builder, FileKind, FileTime, MemoryNode, MemoryTree, Piece,
-    SilentProgress, Source,
+    BuildOptions, BuildSummary, Builder, FileType, MemoryNode, MemoryTree, Piece, SilentProgress,
+    Source, Timestamp,
 };
 
 pub fn build(options: &BuildOptions, source: &dyn Source) -> (Vec<u8>, BuildSummary) {
@@ -60,17 +60,13 @@ pub fn dense(pieces: &[Piece]) -> Vec<u8> {
     out
 }
 
-fn kind_of(ty: FileType) -> FileKind {
-    FileKind::from_mode(ty.mode_bits()).unwrap()
-}
-
 pub fn contents(image: &Image, inode: redwarfs_format::InodeNo) -> Vec<u8> {
     let mut data = vec![0xa5; image.stat(inode).unwrap().size as usize];
     assert_eq!(image.read_at(inode, 0, &mut data).unwrap(), data.len());
     data
 }
 
-fn rounded(time: FileTime, resolution: u64) -> (i64, u32) {
+fn rounded(time: Timestamp, resolution: u64) -> (i64, u32) {
     if resolution >= 1_000_000_000 {
         let unit = (resolution / 1_000_000_000) as i64;
         (time.sec.div_euclid(unit) * unit, 0)
@@ -92,20 +88,20 @@ fn stored_paths<'t>(
     let mut paths: BTreeMap<&[u8], _> = tree
         .iter()
         .filter(|(_, node)| match node.meta.kind {
-            FileKind::CharDevice | FileKind::BlockDevice => options.with_devices,
-            FileKind::Fifo | FileKind::Socket => options.with_specials,
+            FileType::CharDevice | FileType::BlockDevice => options.with_devices,
+            FileType::Fifo | FileType::Socket => options.with_specials,
             _ => true,
         })
         .collect();
     if options.remove_empty_dirs {
         let mut used = HashSet::from([&b""[..]]);
         for (&path, node) in &paths {
-            if node.meta.kind != FileKind::Directory {
+            if node.meta.kind != FileType::Directory {
                 let slashes = path.iter().enumerate().filter(|(_, b)| **b == b'/');
                 used.extend(slashes.map(|(at, _)| &path[..at]));
             }
         }
-        paths.retain(|path, node| node.meta.kind != FileKind::Directory || used.contains(path));
+        paths.retain(|path, node| node.meta.kind != FileType::Directory || used.contains(path));
     }
     paths
 }
@@ -150,7 +146,7 @@ pub fn compare(image: &Image, tree: &MemoryTree, options: &BuildOptions) {
     );
     let mut links: HashMap<(u64, u64), Vec<_>> = HashMap::new();
     for (path, node) in &expected {
-        if node.meta.kind == FileKind::Regular && node.meta.nlink > 1 {
+        if node.meta.kind == FileType::Regular && node.meta.nlink > 1 {
             links
                 .entry(node.meta.identity)
                 .or_default()
@@ -160,7 +156,7 @@ pub fn compare(image: &Image, tree: &MemoryTree, options: &BuildOptions) {
     // Equal contents are stored once, with the holes of one of their files.
     let mut maps: HashMap<u32, Vec<Vec<u64>>> = HashMap::new();
     for (path, node) in &expected {
-        if node.meta.kind == FileKind::Regular {
+        if node.meta.kind == FileType::Regular {
             let content = image.metadata().content_id(found[*path]).unwrap();
             let maps = maps.entry(content).or_default();
             maps.push(expected_map(node, options));
@@ -172,10 +168,7 @@ pub fn compare(image: &Image, tree: &MemoryTree, options: &BuildOptions) {
         let inode = found[*path];
         let stat = image.stat(inode).unwrap();
         let meta = &node.meta;
-        assert_eq!(
-            kind_of(image.metadata().file_type(inode).unwrap()),
-            meta.kind
-        );
+        assert_eq!(image.metadata().file_type(inode).unwrap(), meta.kind);
         let permissions = match options.chmod {
             Some(_) => chmod(meta.permissions),
             None => meta.permissions,
@@ -184,8 +177,8 @@ pub fn compare(image: &Image, tree: &MemoryTree, options: &BuildOptions) {
         assert_eq!(stat.uid, options.set_owner.unwrap_or(meta.uid));
         assert_eq!(stat.gid, options.set_group.unwrap_or(meta.gid));
         let resolution = options.time_resolution.nanos();
-        let expect = |time: FileTime| match options.set_time {
-            Some(sec) => rounded(FileTime { sec, nsec: 0 }, resolution),
+        let expect = |time: Timestamp| match options.set_time {
+            Some(sec) => rounded(Timestamp { sec, nsec: 0 }, resolution),
             None => rounded(time, resolution),
         };
         let stored = |t: redwarfs_format::metadata::Timestamp| (t.sec, t.nsec);
@@ -200,14 +193,14 @@ pub fn compare(image: &Image, tree: &MemoryTree, options: &BuildOptions) {
             (expect(others.0), expect(others.1))
         );
         match meta.kind {
-            FileKind::Symlink => {
+            FileType::Symlink => {
                 let target = meta.target.clone().unwrap();
                 size += target.len() as u64;
                 allocated += target.len() as u64;
                 assert_eq!(image.read_link(inode).unwrap(), target);
             }
-            FileKind::CharDevice | FileKind::BlockDevice => assert_eq!(stat.rdev, meta.rdev),
-            FileKind::Regular => {
+            FileType::CharDevice | FileType::BlockDevice => assert_eq!(stat.rdev, meta.rdev),
+            FileType::Regular => {
                 let data = if options.hollow {
                     vec![0; meta.size as usize]
                 } else {
