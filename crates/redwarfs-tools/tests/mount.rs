@@ -2,7 +2,7 @@
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
-use std::io::{self, Read, Seek, SeekFrom};
+use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
@@ -278,6 +278,12 @@ fn foreground_ends_cleanly_on_signals() {
         assert!(log.contains("file system initialized ["), "{log}");
     }
     let mut mount = Mount::foreground(&image, &[]);
+    // The mount table shows it before the driver has tried it; one that is taken off that early
+    // was never ready, which is a failure.
+    let pipe = mount.child.as_mut().and_then(|child| child.stderr.take());
+    let mut log = BufReader::new(pipe.expect("a pipe")).lines();
+    let ready = log.find(|line| line.as_ref().is_ok_and(|l| l.contains("initialized [")));
+    assert!(ready.is_some(), "the driver says when it is ready");
     rustix::mount::unmount(mount.point(), rustix::mount::UnmountFlags::empty()).expect("unmount");
     assert_eq!(mount.finish().0, Some(0));
 }
