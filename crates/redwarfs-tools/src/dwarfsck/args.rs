@@ -12,7 +12,7 @@ use crate::common::number::parse_size;
 
 /// Check a DwarFS image and show what is in it.
 #[derive(Debug, Clone, Parser)]
-#[command(name = "dwarfsck", about)]
+#[command(name = "dwarfsck")]
 #[command(override_usage = "dwarfsck [-i] IMAGE [OPTIONS...]")]
 pub(crate) struct Args {
     /// Image to check

@@ -11,7 +11,7 @@ use crate::common::number::parse_size;
 
 /// Extract a DwarFS image to a directory or convert it to an archive.
 #[derive(Debug, Clone, Parser)]
-#[command(name = "dwarfsextract", about)]
+#[command(name = "dwarfsextract")]
 #[command(
     override_usage = "dwarfsextract -i IMAGE [-o DIR]\n       dwarfsextract -i IMAGE -f FORMAT [-o FILE|-]"
 )]
