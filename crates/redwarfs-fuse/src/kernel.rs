@@ -38,7 +38,8 @@ const HELPERS: [&str; 5] = [
 #[derive(Debug)]
 pub(crate) struct KernelMount {
     mountpoint: PathBuf,
-    /// Device number of the mounted file system, known after [`KernelMount::probe`].
+    /// Device number of the mounted file system: from the mount table where that can be read, and
+    /// known after [`KernelMount::probe`] at the latest.
     device: OnceLock<u64>,
     /// The helper's end of the bargain with `auto_unmount`: when this socket closes, it unmounts.
     _helper: Mutex<Option<(OwnedFd, Child)>>,
@@ -56,6 +57,7 @@ impl KernelMount {
         if !meta.is_dir() {
             return Err(inaccessible(Errno::NOTDIR.into()));
         }
+        let before = devices_on(&target);
         let direct = if geteuid().is_root() && !options.auto_unmount {
             mount_directly(&target, options)?
         } else {
@@ -65,11 +67,19 @@ impl KernelMount {
             Some(device) => (device, None),
             None => mount_by_helper(&target, options)?,
         };
+        let mounted = OnceLock::new();
+        if let (Some(before), Some(after)) = (before, devices_on(&target)) {
+            // Whoever took it off this early did so on purpose. Without its number, a later
+            // clean-up could take another mount for it.
+            let ours = after.into_iter().find(|number| !before.contains(number));
+            let number = ours.ok_or_else(|| Error::Session(Errno::NOTCONN.into()))?;
+            let _ = mounted.set(number);
+        }
         Ok((
             device,
             Self {
                 mountpoint: target,
-                device: OnceLock::new(),
+                device: mounted,
                 _helper: Mutex::new(helper),
             },
         ))
@@ -184,16 +194,37 @@ enum Place {
     Covered,
 }
 
+/// The mounts on `path` in the text of `/proc/self/mountinfo`: number, number of the mount below,
+/// device.
+fn mounts_on<'a>(
+    table: &'a [u8],
+    path: &'a [u8],
+) -> impl Iterator<Item = (&'a [u8], &'a [u8], &'a [u8])> {
+    // Number, number of the mount below, device, root, mount point, ...
+    table.split(|&byte| byte == b'\n').filter_map(move |line| {
+        let mut fields = line.split(|&byte| byte == b' ');
+        let (id, below, device) = (fields.next()?, fields.next()?, fields.next()?);
+        (unescape(fields.nth(1)?) == path).then_some((id, below, device))
+    })
+}
+
+/// Device numbers of all mounts on `path`; none if the mount table cannot be read.
+fn devices_on(path: &Path) -> Option<Vec<u64>> {
+    let table = std::fs::read("/proc/self/mountinfo").ok()?;
+    let number = |device: &[u8]| {
+        let (major, minor) = std::str::from_utf8(device).ok()?.split_once(':')?;
+        Some(rustix::fs::makedev(
+            major.parse().ok()?,
+            minor.parse().ok()?,
+        ))
+    };
+    let mounts = mounts_on(&table, path.as_os_str().as_bytes());
+    Some(mounts.filter_map(|(.., device)| number(device)).collect())
+}
+
 /// Looks for the mount of `device` on `path` in the text of `/proc/self/mountinfo`.
 fn place_in(table: &[u8], device: &[u8], path: &[u8]) -> Place {
-    // Number, number of the mount below, device, root, mount point, ...
-    let mounts = || {
-        table.split(|&byte| byte == b'\n').filter_map(|line| {
-            let mut fields = line.split(|&byte| byte == b' ');
-            let (id, below, device) = (fields.next()?, fields.next()?, fields.next()?);
-            (unescape(fields.nth(1)?) == path).then_some((id, below, device))
-        })
-    };
+    let mounts = || mounts_on(table, path);
     let ours = mounts().filter(|(_, _, d)| *d == device);
     let mut found = Place::Gone;
     for (id, ..) in ours {
