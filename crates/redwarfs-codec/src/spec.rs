@@ -500,8 +500,9 @@ impl CodecSpec {
     }
 
     /// An estimate of the memory, in bytes, that a [`Compressor`] holds while it
-    /// works on a block of `raw_size` bytes, the block itself not included. Exact
-    /// to the library's own estimate for zstd and lzma.
+    /// works on a block of `raw_size` bytes, the block itself not included. For
+    /// zstd and lzma it is the library's own (with `long`, for assumed sizes of its tables), for
+    /// brotli a formula.
     pub fn encoder_memory(&self, raw_size: usize) -> u64 {
         match &self.options {
             Options::Null => 0,

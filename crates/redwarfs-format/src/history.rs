@@ -115,7 +115,9 @@ impl HistoryEntry {
             6 if value.ty() == Type::Set => {
                 let versions = entry.library_versions.insert(BTreeSet::new());
                 value.store_set(|version| {
+                    spend(strings, "libraries")?;
                     versions.insert(version);
+                    Ok(())
                 })?;
                 Ok(())
             }

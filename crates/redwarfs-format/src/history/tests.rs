@@ -100,3 +100,23 @@ proptest! {
         prop_assert_eq!(History::parse(&history.encode()).unwrap(), history);
     }
 }
+
+#[test]
+fn libraries_are_limited_even_if_they_are_all_equal() {
+    // Field 1: a list of one struct, whose field 6 is a set of empty strings.
+    let payload = |count: usize| {
+        let mut bytes = vec![0x19, 0x1c, 0x6a, 0xf8];
+        let mut rest = count;
+        while rest >= 0x80 {
+            bytes.push(rest as u8 | 0x80);
+            rest >>= 7;
+        }
+        bytes.push(rest as u8);
+        bytes.resize(bytes.len() + count, 0);
+        bytes.extend([0, 0]);
+        bytes
+    };
+    assert!(History::parse(&payload(MAX_STRINGS)).is_ok());
+    let error = History::parse(&payload(MAX_STRINGS + 1));
+    assert!(matches!(error, Err(Error::Limit(_))), "{error:?}");
+}

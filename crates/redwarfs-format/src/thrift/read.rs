@@ -356,15 +356,13 @@ impl<'r, 'a> Value<'r, 'a> {
     pub fn store_set<T, F>(self, mut insert: F) -> Result<bool>
     where
         T: Decode,
-        F: FnMut(T),
+        F: FnMut(T) -> Result<()>,
     {
         if self.ty != Type::Set {
             return Ok(false);
         }
-        self.reader.read_list(T::TYPE, |value| {
-            insert(T::decode(value.reader)?);
-            Ok(())
-        })?;
+        self.reader
+            .read_list(T::TYPE, |value| insert(T::decode(value.reader)?))?;
         Ok(true)
     }
 

@@ -101,7 +101,12 @@ impl Sample {
                 Ok(item)
             }),
             3 => value.store_map(Type::I16, &mut out.map, Reader::read_i16),
-            4 => value.store_set(|item| out.set.push(item)).map(drop),
+            4 => value
+                .store_set(|item| {
+                    out.set.push(item);
+                    Ok(())
+                })
+                .map(drop),
             _ => Ok(()),
         })?;
         Ok(out)
