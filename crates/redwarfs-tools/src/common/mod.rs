@@ -6,6 +6,7 @@
 pub mod cli;
 pub mod console;
 pub mod error;
+pub mod json;
 pub mod log;
 pub mod number;
 pub mod open;
