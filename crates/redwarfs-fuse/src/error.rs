@@ -32,6 +32,17 @@ pub enum Error {
     /// The helper program refused; its own words.
     #[error("cannot mount: {0}")]
     Helper(String),
+    /// The analysis file cannot be made.
+    #[error("cannot create analysis file: {}: {}", path.display(), io_text(source))]
+    AnalysisFile {
+        /// The path as given.
+        path: PathBuf,
+        /// The reason.
+        source: io::Error,
+    },
+    /// The image's metadata cannot be used.
+    #[error("cannot read metadata: {0}")]
+    Image(#[from] redwarfs_format::Error),
     /// The connection to the kernel could not be set up, or failed.
     #[error("FUSE session failed: {}", io_text(.0))]
     Session(#[source] io::Error),

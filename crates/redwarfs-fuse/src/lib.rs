@@ -20,9 +20,12 @@
 mod attr;
 mod driver;
 mod error;
+pub mod guard;
 mod kernel;
 mod options;
 mod pool;
+mod statistics;
+mod table;
 mod xattr;
 
 use std::io;
@@ -49,6 +52,7 @@ use kernel::KernelMount;
 pub fn mount(image: Image, mountpoint: &Path, options: &MountOptions) -> Result<Mounted> {
     let (device, mount) = KernelMount::new(mountpoint, options)?;
     let mount = Arc::new(mount);
+    let observer = Observer(image.clone());
     let driver = match Driver::new(image, options) {
         Ok(driver) => driver,
         Err(error) => {
@@ -78,7 +82,11 @@ pub fn mount(image: Image, mountpoint: &Path, options: &MountOptions) -> Result<
         mount.abandon();
         return Err(Error::Session(error));
     }
-    Ok(Mounted { session, mount })
+    Ok(Mounted {
+        session,
+        mount,
+        observer,
+    })
 }
 
 /// A live mount.
@@ -86,9 +94,35 @@ pub fn mount(image: Image, mountpoint: &Path, options: &MountOptions) -> Result<
 pub struct Mounted {
     session: BackgroundSession,
     mount: Arc<KernelMount>,
+    observer: Observer,
 }
 
 impl Mounted {
+    /// A handle that tells from another thread how the mount is doing.
+    #[must_use]
+    pub fn observer(&self) -> Observer {
+        self.observer.clone()
+    }
+
+    /// As [`Observer::statistics`].
+    #[must_use]
+    pub fn statistics(&self) -> String {
+        self.observer.statistics()
+    }
+
+    /// As [`Observer::perfmon_summary`].
+    #[must_use]
+    pub fn perfmon_summary(&self) -> Option<String> {
+        self.observer.perfmon_summary()
+    }
+
+    /// Device number of the mounted file system (`st_dev` of its files), for
+    /// [`guard::Guard::watch`].
+    #[must_use]
+    pub fn device(&self) -> u64 {
+        self.mount.device()
+    }
+
     /// A handle that unmounts from another thread.
     #[must_use]
     pub fn unmounter(&self) -> Unmounter {
@@ -111,6 +145,24 @@ impl Mounted {
         // Also if a thread of the session panicked.
         let _remains = Remains(&self.mount);
         self.session.join().map_err(Error::Session)
+    }
+}
+
+/// Tells how a mount is doing, also after its end.
+#[derive(Debug, Clone)]
+pub struct Observer(Image);
+
+impl Observer {
+    /// What block cache and driver did so far: lines of text without a newline at the end.
+    #[must_use]
+    pub fn statistics(&self) -> String {
+        statistics::text(&self.0.cache_stats())
+    }
+
+    /// Times of the monitored components; none if nothing is monitored.
+    #[must_use]
+    pub fn perfmon_summary(&self) -> Option<String> {
+        None
     }
 }
 

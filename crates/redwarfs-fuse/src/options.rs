@@ -1,6 +1,7 @@
 //! How to mount: typed, without any command line syntax.
 
 use std::ffi::OsString;
+use std::path::PathBuf;
 
 /// Who may use the mount.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -64,6 +65,24 @@ pub struct MountOptions {
     /// Let the kernel keep file data when a file is opened again. On by default; it also spares
     /// the requests to open files.
     pub keep_cache: bool,
+    /// The same for files with holes, whose pages of zeros can take much memory. Off by default:
+    /// then the kernel asks at each opening, if the image has such files at all.
+    pub cache_sparse: bool,
+    /// Find names without regard to upper and lower case (Unicode case folding). An exact match
+    /// always wins. The index is made while mounting: one pass over all names, and 8 bytes for
+    /// each name that is not in its folded form already.
+    pub case_insensitive: bool,
+    /// File that gets the path of every regular file when it is opened for the first time: one
+    /// line each, relative to the root of the image. Made (or emptied) while mounting. With it the
+    /// kernel asks at each opening, and 4 bytes per inode are needed.
+    pub analysis_file: Option<PathBuf>,
+    /// When small files are read in the order of their data, hand the next ones to the kernel
+    /// before it asks, as far as their blocks are decoded already. On by default.
+    pub push: bool,
+    /// Whether a [`crate::guard::Guard`] should watch the mount. The guard has to be made by the
+    /// program, before it starts threads; [`crate::mount`] itself makes no processes. On by
+    /// default.
+    pub guard: bool,
     /// Threads that carry out reads which need decompression; 0 counts as 1.
     pub workers: usize,
     /// Threads that read requests from the kernel. One answers fastest in most situations.
@@ -85,6 +104,11 @@ impl Default for MountOptions {
             gid: None,
             hide_write_bits: false,
             keep_cache: true,
+            cache_sparse: false,
+            case_insensitive: false,
+            analysis_file: None,
+            push: true,
+            guard: true,
             workers: 2,
             readers: 1,
         }

@@ -1,0 +1,170 @@
+//! The guard's own process.
+#![allow(unsafe_code)]
+
+use std::ffi::{CStr, OsString};
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::panic::catch_unwind;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use rustix::mount::{UnmountFlags, unmount};
+
+use crate::table::{Place, place_of, run_helper};
+
+/// Shown by `ps` (15 bytes at most).
+const NAME: &CStr = c"dwarfs-guard";
+/// Longest path that is taken; the system's own limit is 4096.
+const LONGEST: u32 = 1 << 16;
+
+/// What the driver tells its guard.
+pub(super) enum Message<'a> {
+    /// Take this off if I die: mount point and device number.
+    Watch(&'a Path, u64),
+    /// Do nothing when I go.
+    Farewell,
+}
+
+impl Message<'_> {
+    /// Kind (1 byte), device (8), length of the path (4), path.
+    pub(super) fn encode(&self) -> Vec<u8> {
+        let (kind, device, path) = match self {
+            Self::Watch(path, device) => (b'w', *device, path.as_os_str().as_bytes()),
+            Self::Farewell => (b'f', 0, &b""[..]),
+        };
+        let mut out = vec![kind];
+        out.extend(device.to_ne_bytes());
+        out.extend(u32::try_from(path.len()).unwrap_or(u32::MAX).to_ne_bytes());
+        out.extend(path);
+        out
+    }
+}
+
+/// What the guard is in charge of.
+type Charge = Option<(PathBuf, u64)>;
+
+/// Reads messages until the driver is gone; `Err` on farewell or nonsense.
+fn listen(pipe: &mut impl Read) -> io::Result<Charge> {
+    let mut charge = None;
+    loop {
+        let (mut kind, mut device, mut len) = ([0; 1], [0; 8], [0; 4]);
+        match pipe.read_exact(&mut kind) {
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(charge),
+            other => other?,
+        }
+        pipe.read_exact(&mut device)?;
+        pipe.read_exact(&mut len)?;
+        let len = u32::from_ne_bytes(len);
+        if kind != *b"w" || len > LONGEST {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        let mut path = vec![0; len as usize];
+        pipe.read_exact(&mut path)?;
+        let path = PathBuf::from(OsString::from_vec(path));
+        charge = Some((path, u64::from_ne_bytes(device)));
+    }
+}
+
+/// Takes off the dead mount, if it is still there and dead.
+pub(super) fn clean_up(mountpoint: &Path, device: u64) {
+    if place_of(mountpoint, device) != Place::Top {
+        return;
+    }
+    // The device number may have been given to another mount. Asking for its statistics always
+    // reaches the driver: if one answers, this is not the mount we look for. While the system is
+    // still closing the dead driver's files, the question waits for that.
+    if !matches!(rustix::fs::statfs(mountpoint), Err(Errno::NOTCONN)) {
+        return;
+    }
+    if unmount(mountpoint, UnmountFlags::DETACH).is_err() {
+        // There is nobody left to tell.
+        let _ = run_helper(mountpoint, &["-u", "-q", "-z"]);
+    }
+}
+
+/// The life of the guard.
+pub(super) fn run(pipe: OwnedFd) -> ! {
+    // Unwinding must not reach the copied stack of the driver.
+    let _ = catch_unwind(move || {
+        leave(&pipe)?;
+        let charge = listen(&mut File::from(pipe))?;
+        if let Some((mountpoint, device)) = charge {
+            clean_up(&mountpoint, device);
+        }
+        io::Result::Ok(())
+    });
+    // SAFETY: ends the process at once; nothing of the copied driver (buffered output, exit
+    // handlers) may run here.
+    unsafe { libc::_exit(0) }
+}
+
+/// Lets go of everything that belongs to the driver's surroundings: terminal, signals, working
+/// directory, files.
+fn leave(pipe: &OwnedFd) -> io::Result<()> {
+    for signal in [
+        libc::SIGINT,
+        libc::SIGTERM,
+        libc::SIGHUP,
+        libc::SIGQUIT,
+        libc::SIGPIPE,
+    ] {
+        // SAFETY: SIG_IGN is a valid disposition for these signals and runs no code.
+        unsafe { libc::signal(signal, libc::SIG_IGN) };
+    }
+    // Fails only for the leader of a process group, which a child is not.
+    let _ = rustix::process::setsid();
+    // SAFETY: the name is a C string of less than 16 bytes.
+    let _ = unsafe { libc::prctl(libc::PR_SET_NAME, NAME.as_ptr()) };
+    rustix::process::chdir("/")?;
+    let null = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
+    rustix::stdio::dup2_stdin(&null)?;
+    rustix::stdio::dup2_stdout(&null)?;
+    rustix::stdio::dup2_stderr(&null)?;
+    drop(null);
+    let keep = pipe.as_raw_fd().unsigned_abs();
+    for (first, last) in [(3, keep.saturating_sub(1)), (keep + 1, u32::MAX)] {
+        if first <= last {
+            // SAFETY: closes files of the driver in this copy of it. Their owners never run here:
+            // the process ends with `_exit`. Systems before Linux 5.9 refuse the call, and the
+            // copies of the files stay open, which only delays their end.
+            unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) };
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages() {
+        let watch = Message::Watch(Path::new("/a b"), 7).encode();
+        let other = Message::Watch(Path::new("/c"), 8).encode();
+        let farewell = Message::Farewell.encode();
+        let listen = |parts: &[&[u8]]| listen(&mut parts.concat().as_slice());
+        assert_eq!(listen(&[]).expect("nothing to guard"), None);
+        assert_eq!(
+            listen(&[&watch, &other]).expect("the driver died"),
+            Some((PathBuf::from("/c"), 8))
+        );
+        assert!(listen(&[&watch, &farewell]).is_err());
+        assert!(listen(&[&watch[..9]]).is_err());
+        assert!(listen(&[b"w", &[0xff; 12]]).is_err());
+    }
+
+    #[test]
+    fn a_living_file_system_is_left_alone() {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let device = rustix::fs::stat(dir.path()).expect("stat").st_dev;
+        clean_up(dir.path(), device);
+        clean_up(
+            Path::new("/proc"),
+            rustix::fs::stat("/proc").expect("stat").st_dev,
+        );
+        assert!(Path::new("/proc/self").exists());
+    }
+}

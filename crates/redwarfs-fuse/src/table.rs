@@ -1,0 +1,146 @@
+//! The table of mounts, and the helper program that may unmount for everybody.
+
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use rustix::io::Errno;
+
+/// Names under which the helper program is looked for.
+pub(crate) const HELPERS: [&str; 5] = [
+    "fusermount3",
+    "/usr/bin/fusermount3",
+    "/bin/fusermount3",
+    "/sbin/fusermount3",
+    "fusermount",
+];
+
+/// Lets the helper program work on a mount point; false if it failed.
+pub(crate) fn run_helper(mountpoint: &Path, arguments: &[&str]) -> io::Result<bool> {
+    for helper in HELPERS {
+        let status = Command::new(helper)
+            .args(arguments)
+            .arg("--")
+            .arg(mountpoint)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .status();
+        match status {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            other => return other.map(|status| status.success()),
+        }
+    }
+    Err(Errno::NOENT.into())
+}
+
+/// Where a mount is among the others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// Not mounted there (any more).
+    Gone,
+    /// The mount point leads to it.
+    Top,
+    /// Something else was mounted on it.
+    Covered,
+}
+
+/// The mounts on `path` in the text of `/proc/self/mountinfo`: number, number of the mount below,
+/// device.
+fn mounts_on<'a>(
+    table: &'a [u8],
+    path: &'a [u8],
+) -> impl Iterator<Item = (&'a [u8], &'a [u8], &'a [u8])> {
+    // Number, number of the mount below, device, root, mount point, ...
+    table.split(|&byte| byte == b'\n').filter_map(move |line| {
+        let mut fields = line.split(|&byte| byte == b' ');
+        let (id, below, device) = (fields.next()?, fields.next()?, fields.next()?);
+        (unescape(fields.nth(1)?) == path).then_some((id, below, device))
+    })
+}
+
+/// Device numbers of all mounts on `path`; none if the mount table cannot be read.
+pub(crate) fn devices_on(path: &Path) -> Option<Vec<u64>> {
+    let table = std::fs::read("/proc/self/mountinfo").ok()?;
+    let number = |device: &[u8]| {
+        let (major, minor) = std::str::from_utf8(device).ok()?.split_once(':')?;
+        Some(rustix::fs::makedev(
+            major.parse().ok()?,
+            minor.parse().ok()?,
+        ))
+    };
+    let mounts = mounts_on(&table, path.as_os_str().as_bytes());
+    Some(mounts.filter_map(|(.., device)| number(device)).collect())
+}
+
+/// Looks for the mount of `device` on `path` in the text of `/proc/self/mountinfo`.
+fn place_in(table: &[u8], device: &[u8], path: &[u8]) -> Place {
+    let mounts = || mounts_on(table, path);
+    let ours = mounts().filter(|(_, _, d)| *d == device);
+    let mut found = Place::Gone;
+    for (id, ..) in ours {
+        if !mounts().any(|(_, below, _)| below == id) {
+            return Place::Top;
+        }
+        found = Place::Covered;
+    }
+    found
+}
+
+/// Undoes the escapes of the mount table: three octal digits after a backslash.
+fn unescape(field: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(field.len());
+    let mut rest = field;
+    while let Some((&byte, tail)) = rest.split_first() {
+        rest = tail;
+        let code = match (byte, tail) {
+            (b'\\', [a @ b'0'..=b'3', b @ b'0'..=b'7', c @ b'0'..=b'7', ..]) => {
+                rest = tail.get(3..).unwrap_or_default();
+                (a - b'0') << 6 | (b - b'0') << 3 | (c - b'0')
+            }
+            _ => byte,
+        };
+        out.push(code);
+    }
+    out
+}
+
+/// What the mount table says about the file system with this device number; `Top` if the table
+/// cannot be read.
+pub(crate) fn place_of(path: &Path, device: u64) -> Place {
+    let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
+    match std::fs::read("/proc/self/mountinfo") {
+        Ok(table) => place_in(
+            &table,
+            format!("{major}:{minor}").as_bytes(),
+            path.as_os_str().as_bytes(),
+        ),
+        Err(_) => Place::Top,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mount_table_is_searched_by_device_and_path() {
+        let table = b"22 1 0:21 / /proc rw - proc proc rw\n\
+            99 22 0:52 / /mnt\\040x ro - fuse.x y ro\n\
+            100 22 0:53 / /over ro - fuse.x y ro\n\
+            101 100 0:54 / /over ro - fuse.x y ro\n";
+        for (device, path, place) in [
+            ("0:52", "/mnt x", Place::Top),
+            ("0:52", "/mnt", Place::Gone),
+            ("0:5", "/mnt x", Place::Gone),
+            ("0:53", "/over", Place::Covered),
+            ("0:54", "/over", Place::Top),
+        ] {
+            let found = place_in(table, device.as_bytes(), path.as_bytes());
+            assert_eq!(found, place, "{device} {path}");
+        }
+        assert_eq!(place_in(b"", b"0:5", b"/"), Place::Gone);
+        assert_eq!(unescape(b"a\\134\\04\\"), b"a\\\\04\\");
+    }
+}
