@@ -10,13 +10,19 @@
 //! * [`Value::measure`] and [`Value::write`] freeze one with minimal widths (section 6.3).
 
 mod bits;
+mod containers;
+mod describe;
 mod freezer;
+mod item;
 mod schema;
 mod value;
 
 pub use bits::{BitSource, load_bits};
+pub use describe::{MemberInfo, StructInfo, TypeInfo};
 pub use freezer::{Frozen, freeze_value};
+pub use item::{Item, ItemList};
 pub use schema::{Field, Layout, Schema};
 pub use value::{Kid, Measure, Node, Pos, Shaper, Sink, Value};
 
-pub(crate) use value::{element, frozen_struct, list_of, lists, locate};
+pub(crate) use containers::{element, list_of, lists, locate};
+pub(crate) use value::frozen_struct;

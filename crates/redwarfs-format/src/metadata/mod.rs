@@ -5,6 +5,7 @@
 
 mod check;
 mod extents;
+mod inspect;
 mod model;
 mod open;
 mod pack;
@@ -18,6 +19,7 @@ use crate::frozen::freeze_value;
 
 pub use crate::frozen::Frozen;
 pub use extents::Extents;
+pub use inspect::{LayoutField, MemoryPart, MemoryRow, MemoryUsage, PartKind, metadata_type};
 pub use model::{
     Chunk, DirEntry, Directory, FsOptions, InodeData, InodeSizeCache, Metadata,
     MetadataHistoryEntry, StringTable,

@@ -12,7 +12,7 @@ frozen_struct! {
     /// The whole metadata of an image, as an owned value.
     ///
     /// Members keep the names of the format; `None` is "unset", which differs from empty.
-    pub struct Metadata {
+    pub struct Metadata as "metadata" {
         /// All chunks.
         1 chunks: Vec<Chunk>,
         /// One per directory inode, plus a sentinel.
@@ -87,7 +87,7 @@ frozen_struct! {
 frozen_struct! {
     /// A piece of a block, or a hole.
     #[derive(Copy, Hash, PartialOrd, Ord)]
-    pub struct Chunk {
+    pub struct Chunk as "chunk" {
         /// Block number.
         1 block: u32,
         /// Byte offset in the uncompressed block.
@@ -100,7 +100,7 @@ frozen_struct! {
 frozen_struct! {
     /// Place of a directory in the entry table.
     #[derive(Copy)]
-    pub struct Directory {
+    pub struct Directory as "directory" {
         /// Entry of the parent directory (format 2.2: its inode number).
         1 parent_entry: u32,
         /// First of the directory's entries.
@@ -113,7 +113,7 @@ frozen_struct! {
 frozen_struct! {
     /// Attributes of an inode.
     #[derive(Copy)]
-    pub struct InodeData {
+    pub struct InodeData as "inode_data" {
         /// Index in `modes`.
         2 mode_index: u32,
         /// Index in `uids`, or the uid itself if that table is empty.
@@ -148,7 +148,7 @@ frozen_struct! {
 frozen_struct! {
     /// A directory entry.
     #[derive(Copy)]
-    pub struct DirEntry {
+    pub struct DirEntry as "dir_entry" {
         /// Index in the name table; meaningless for the root.
         1 name_index: u32,
         /// Inode number.
@@ -159,7 +159,7 @@ frozen_struct! {
 frozen_struct! {
     /// How the metadata is to be read.
     #[derive(Copy)]
-    pub struct FsOptions {
+    pub struct FsOptions as "fs_options" {
         /// Only modification times are stored.
         1 mtime_only: bool,
         /// Seconds per unit of the times; unset means 1.
@@ -181,7 +181,7 @@ frozen_struct! {
 
 frozen_struct! {
     /// A compact string table (section 8).
-    pub struct StringTable {
+    pub struct StringTable as "string_table" {
         /// The strings, one after another.
         1 buffer: Vec<u8>,
         /// FSST symbol table, if the strings are compressed.
@@ -195,7 +195,7 @@ frozen_struct! {
 
 frozen_struct! {
     /// Sizes of file contents with many chunks; keys are indices into `chunk_table`.
-    pub struct InodeSizeCache {
+    pub struct InodeSizeCache as "inode_size_cache" {
         /// Size, holes included.
         1 size_lookup: BTreeMap<u32, u64>,
         /// Contents with at least so many chunks are listed.
@@ -207,7 +207,7 @@ frozen_struct! {
 
 frozen_struct! {
     /// Describes metadata that was replaced when an image was rebuilt.
-    pub struct MetadataHistoryEntry {
+    pub struct MetadataHistoryEntry as "history_entry" {
         /// Major format version.
         1 major: u8,
         /// Minor format version.
