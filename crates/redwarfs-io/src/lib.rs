@@ -5,8 +5,10 @@
 
 mod atomic;
 mod fault;
+mod map;
 mod source;
 
 pub use atomic::{AtomicFile, Overwrite};
 pub use fault::{Fault, FaultSource};
+pub use map::MapSource;
 pub use source::{FileSource, MemorySource, Source};

@@ -31,6 +31,15 @@ pub trait Source: Send + Sync + fmt::Debug {
     /// [`io::ErrorKind::UnexpectedEof`] if the source ends before `buf` is full, otherwise
     /// whatever the medium reports. The contents of `buf` are unspecified after an error.
     fn read_exact_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<()>;
+
+    /// The first offset from `offset` on where there may be something else than zeros; the
+    /// length of the source if there is none. `offset` itself where holes are not known.
+    ///
+    /// # Errors
+    /// Whatever the medium reports.
+    fn next_data(&self, offset: u64) -> io::Result<u64> {
+        Ok(offset)
+    }
 }
 
 impl<S: Source + ?Sized> Source for Arc<S> {
@@ -40,6 +49,10 @@ impl<S: Source + ?Sized> Source for Arc<S> {
 
     fn read_exact_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
         (**self).read_exact_at(offset, buf)
+    }
+
+    fn next_data(&self, offset: u64) -> io::Result<u64> {
+        (**self).next_data(offset)
     }
 }
 
@@ -82,6 +95,10 @@ impl FileSource {
     /// The path that was given to [`FileSource::open`].
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    pub(crate) fn file(&self) -> &File {
+        &self.file
     }
 }
 
@@ -135,6 +152,17 @@ impl Source for FileSource {
                 ),
             )
         })
+    }
+
+    fn next_data(&self, offset: u64) -> io::Result<u64> {
+        use rustix::io::Errno;
+        // Nothing here uses the position of the file, which this moves.
+        match rustix::fs::seek(&self.file, rustix::fs::SeekFrom::Data(offset)) {
+            Ok(found) => Ok(found),
+            Err(Errno::NXIO) => Ok(self.len),
+            // A file system or a device that does not know holes.
+            Err(_) => Ok(offset),
+        }
     }
 }
 
@@ -224,6 +252,23 @@ mod tests {
         let e = source.read_exact_at(7, &mut buf).unwrap_err();
         assert_eq!(e.kind(), io::ErrorKind::UnexpectedEof);
         assert!(e.to_string().contains("image"), "{e}");
+    }
+
+    #[test]
+    fn holes_are_known() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("sparse");
+        let file = File::create(&path).unwrap();
+        file.set_len(1 << 26).unwrap();
+        file.write_all_at(b"data", 1 << 25).unwrap();
+        let source: Arc<dyn Source> = Arc::new(FileSource::open(&path).unwrap());
+        let found = source.next_data(0).unwrap();
+        // 0 on a file system without holes.
+        assert!(found <= 1 << 25, "{found}");
+        assert_eq!(source.next_data(1 << 25).unwrap(), 1 << 25);
+        assert_eq!(source.next_data((1 << 25) + 1).unwrap(), (1 << 25) + 1);
+        let memory = MemorySource::new(vec![0; 10]);
+        assert_eq!(memory.next_data(3).unwrap(), 3);
     }
 
     #[test]

@@ -2,12 +2,12 @@
 
 use std::io;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use redwarfs_format::history::History;
 use redwarfs_format::metadata::{FileType, MetadataView, Stat};
-use redwarfs_format::section::{Container, SectionType, locate_image};
+use redwarfs_format::section::{Container, SectionType, locate_image, locate_image_number};
 use redwarfs_format::{BlockNo, Error, InodeNo, Result};
 use redwarfs_io::{FileSource, Source};
 
@@ -15,6 +15,7 @@ use crate::cache::{BlockCache, CacheStats};
 use crate::error::{in_section, wrong_type};
 use crate::options::{ImageOffset, OpenOptions};
 use crate::payload::{PIECE, Payloads, checksum_error};
+use crate::perfmon::{Component, PerfMonitor, Timer};
 use crate::read::FileIndexes;
 use crate::tree::{ReadDir, Walk};
 
@@ -53,6 +54,45 @@ pub(crate) struct Inner {
     pub(crate) cache: BlockCache,
     pub(crate) indexes: FileIndexes,
     pub(crate) image_size: Option<u64>,
+    file_size: u64,
+    perfmon: PerfMonitor,
+    pub(crate) timers: Timers,
+    locked: OnceLock<()>,
+}
+
+/// What is timed for [`Image`] itself.
+#[derive(Debug)]
+pub(crate) struct Timers {
+    find_path: Timer,
+    find_inode_name: Timer,
+    getattr: Timer,
+    opendir: Timer,
+    readlink: Timer,
+    pub(crate) read: Timer,
+    pub(crate) inode_read: Timer,
+}
+
+impl Timers {
+    fn new(perfmon: &PerfMonitor) -> Self {
+        let fs = |name| perfmon.timer(Component::Filesystem, name);
+        Self {
+            find_path: fs("find_path"),
+            find_inode_name: fs("find_inode_name"),
+            getattr: fs("getattr"),
+            opendir: fs("opendir"),
+            readlink: fs("readlink"),
+            read: fs("read"),
+            inode_read: perfmon.timer(Component::InodeReader, "read"),
+        }
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        if self.locked.get().is_some() {
+            crate::sys::unlock_memory(self.view.data());
+        }
+    }
 }
 
 impl Image {
@@ -82,6 +122,7 @@ impl Image {
         let read = |at, buf: &mut [u8]| source.read_exact_at(at, buf);
         let offset = match options.offset {
             ImageOffset::Auto => locate_image(size, &read)?,
+            ImageOffset::Nth(number) => locate_image_number(number, size, &read)?,
             ImageOffset::At(offset) => offset,
         };
         let container = Container::open(&read, size, offset, options.image_size)?;
@@ -119,11 +160,15 @@ impl Image {
         let block_size = u64::from(view.block_size());
         let payloads = Payloads::new(source, container, block_size);
         Ok(Self(Arc::new(Inner {
-            cache: BlockCache::new(payloads.clone(), &options.cache),
+            cache: BlockCache::new(payloads.clone(), &options.cache, &options.perfmon),
             payloads,
             view,
             indexes: FileIndexes::default(),
             image_size: options.image_size,
+            file_size: size,
+            perfmon: options.perfmon.clone(),
+            timers: Timers::new(&options.perfmon),
+            locked: OnceLock::new(),
         })))
     }
 
@@ -142,6 +187,30 @@ impl Image {
         self.0.payloads.source()
     }
 
+    /// What times the operations of this image.
+    pub fn perfmon(&self) -> &PerfMonitor {
+        &self.0.perfmon
+    }
+
+    /// Number of bytes behind the image in its file: another image, other data, or 0.
+    pub fn trailing_bytes(&self) -> u64 {
+        let container = self.container();
+        let end = container.offset.saturating_add(container.size);
+        self.0.file_size.saturating_sub(end)
+    }
+
+    /// Keeps the metadata in memory, so that no operation waits for swapped out pages. Ends
+    /// with the image.
+    ///
+    /// # Errors
+    /// Those of `mlock`, mostly because of the limit for locked memory.
+    pub fn lock_metadata(&self) -> io::Result<()> {
+        crate::sys::lock_memory(self.0.view.data())?;
+        // Locking again is allowed and needs no second unlocking.
+        let _ = self.0.locked.set(());
+        Ok(())
+    }
+
     /// The root directory.
     pub fn root(&self) -> InodeNo {
         InodeNo::ROOT
@@ -153,6 +222,12 @@ impl Image {
     /// [`io::ErrorKind::NotADirectory`] as [`Error::Io`] if `dir` is none, [`Error::Corrupt`] if
     /// its metadata is wrong.
     pub fn lookup(&self, dir: InodeNo, name: &[u8]) -> Result<Option<InodeNo>> {
+        let inode = u64::from(dir.0);
+        let _timer = self
+            .0
+            .timers
+            .find_inode_name
+            .start_with(&[("inode", inode)]);
         self.expect_directory(dir)?;
         match self.0.view.find(dir, name)? {
             Some(entry) => self.0.view.entry_inode(entry).map(Some),
@@ -166,6 +241,7 @@ impl Image {
     /// # Errors
     /// [`Error::Corrupt`] if metadata on the way is wrong.
     pub fn find_path(&self, path: &[u8]) -> Result<Option<InodeNo>> {
+        let _timer = self.0.timers.find_path.start();
         let mut inode = self.root();
         for name in path.split(|&b| b == b'/') {
             if name.is_empty() {
@@ -191,6 +267,8 @@ impl Image {
     /// # Errors
     /// [`Error::Corrupt`] if there is no such inode or its metadata is wrong.
     pub fn stat(&self, inode: InodeNo) -> Result<Stat> {
+        let number = u64::from(inode.0);
+        let _timer = self.0.timers.getattr.start_with(&[("inode", number)]);
         self.0.view.stat(inode)
     }
 
@@ -199,6 +277,8 @@ impl Image {
     /// # Errors
     /// As [`Image::lookup`].
     pub fn read_dir(&self, dir: InodeNo) -> Result<ReadDir<'_>> {
+        let inode = u64::from(dir.0);
+        let _timer = self.0.timers.opendir.start_with(&[("inode", inode)]);
         self.expect_directory(dir)?;
         Ok(ReadDir::new(&self.0.view, self.0.view.entries(dir)?))
     }
@@ -209,6 +289,8 @@ impl Image {
     /// [`io::ErrorKind::InvalidInput`] as [`Error::Io`] if the inode is none, [`Error::Corrupt`]
     /// if its metadata is wrong.
     pub fn read_link(&self, inode: InodeNo) -> Result<Vec<u8>> {
+        let number = u64::from(inode.0);
+        let _timer = self.0.timers.readlink.start_with(&[("inode", number)]);
         if self.0.view.file_type(inode)? != FileType::Symlink {
             let kind = io::ErrorKind::InvalidInput;
             return Err(wrong_type(kind, "not a symbolic link"));

@@ -15,20 +15,29 @@
 //! }
 //! # Ok::<(), redwarfs_format::Error>(())
 //! ```
-#![forbid(unsafe_code)]
 
 mod cache;
 mod error;
 mod image;
 mod options;
 mod payload;
+pub mod perfmon;
+mod preload;
 mod read;
+mod sys;
 mod tree;
+mod users;
 mod verify;
 
 pub use cache::CacheStats;
 pub use image::Image;
-pub use options::{CacheOptions, ImageOffset, OpenOptions, ParseOffsetError};
+pub use options::{
+    BlockAllocator, CacheOptions, CpuSet, ImageOffset, OpenOptions, ParseOffsetError, Preload,
+    Tidy, UnknownAllocator,
+};
+pub use perfmon::PerfMonitor;
+pub use preload::{PreloadHandle, PreloadSummary};
 pub use redwarfs_format::{Error, Result};
 pub use tree::{DirEntry, ReadDir, Walk, WalkEntry};
+pub use users::BlockUsers;
 pub use verify::{SectionOutcome, SectionReport, VerifyMode, VerifySummary};

@@ -2,6 +2,9 @@
 
 use std::fmt;
 use std::str::FromStr;
+use std::time::Duration;
+
+use crate::perfmon::PerfMonitor;
 
 /// Where the image starts in its file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -9,6 +12,8 @@ pub enum ImageOffset {
     /// Search for it (format chapter 01, section 6).
     #[default]
     Auto,
+    /// Search for the n-th image of the file, counted from 1.
+    Nth(u32),
     /// At this byte.
     At(u64),
 }
@@ -16,10 +21,17 @@ pub enum ImageOffset {
 impl FromStr for ImageOffset {
     type Err = ParseOffsetError;
 
-    /// Accepts `auto` or a decimal number.
+    /// Accepts `auto`, `auto:N` with N from 1, or a decimal number.
     fn from_str(s: &str) -> Result<Self, Self::Err> {
         if s == "auto" {
             return Ok(Self::Auto);
+        }
+        if let Some(number) = s.strip_prefix("auto:")
+            && number.bytes().all(|b| b.is_ascii_digit())
+            && let Ok(number) = number.parse()
+            && number > 0
+        {
+            return Ok(Self::Nth(number));
         }
         if let Some(digits) = s.strip_prefix('-')
             && !digits.is_empty()
@@ -42,6 +54,7 @@ impl fmt::Display for ImageOffset {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Auto => f.write_str("auto"),
+            Self::Nth(number) => write!(f, "auto:{number}"),
             Self::At(offset) => offset.fmt(f),
         }
     }
@@ -64,6 +77,8 @@ pub struct OpenOptions {
     pub check: bool,
     /// The block cache.
     pub cache: CacheOptions,
+    /// What is timed. Off by default.
+    pub perfmon: PerfMonitor,
 }
 
 /// Options of the block cache.
@@ -80,6 +95,143 @@ pub struct CacheOptions {
     /// A block of which at least this share (0 to 1) is decoded is decoded to its end, which
     /// frees the state of the decoder; 0.8 by default, above 1 is never.
     pub partial_ratio: f64,
+    /// So many bytes behind each request are decoded in the background; 0 by default.
+    pub readahead: u64,
+    /// When idle blocks are dropped although there is room. Never by default.
+    pub tidy: Tidy,
+    /// Where the memory of blocks comes from.
+    pub allocator: BlockAllocator,
+    /// Processors on which the threads of the cache run, if not on all.
+    pub affinity: Option<CpuSet>,
+}
+
+/// When blocks leave the cache although there is room for them. A thread of the cache looks
+/// after each interval; it starts with the first block and costs nothing as long as the cache
+/// is empty.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Tidy {
+    /// Never.
+    #[default]
+    None,
+    /// When they were not used for some time.
+    Time {
+        /// Time between two looks; at least a millisecond.
+        interval: Duration,
+        /// Age from which on a block is dropped.
+        max_age: Duration,
+    },
+    /// When the system has swapped out at least a part of them. Blocks that were used since the
+    /// last look stay.
+    Swap {
+        /// Time between two looks; at least a millisecond.
+        interval: Duration,
+    },
+}
+
+/// Where the memory of decoded blocks comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum BlockAllocator {
+    /// The allocator of the process, which may keep memory for later.
+    #[default]
+    Malloc,
+    /// Mappings of their own, which go back to the system with the block. Slower for small
+    /// blocks, and each piece takes whole pages.
+    Mmap,
+}
+
+impl FromStr for BlockAllocator {
+    type Err = UnknownAllocator;
+
+    fn from_str(s: &str) -> Result<Self, Self::Err> {
+        match s {
+            "malloc" => Ok(Self::Malloc),
+            "mmap" => Ok(Self::Mmap),
+            _ => Err(UnknownAllocator(s.to_owned())),
+        }
+    }
+}
+
+/// There is no allocator of that name.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("no such block allocator: {0}")]
+pub struct UnknownAllocator(String);
+
+/// Which blocks to decode before they are asked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Preload {
+    /// All blocks.
+    All,
+    /// The blocks of the category with this name.
+    Category(String),
+}
+
+/// A set of processors with numbers from 0 to 1023.
+#[derive(Clone, Copy, PartialEq, Eq, Default)]
+pub struct CpuSet([u64; 16]);
+
+impl CpuSet {
+    /// Processors that a set can hold.
+    pub const CAPACITY: usize = 1024;
+
+    /// Adds a processor; false if its number is too large.
+    pub fn add(&mut self, cpu: usize) -> bool {
+        match self.0.get_mut(cpu / 64) {
+            Some(word) => {
+                *word |= 1 << (cpu % 64);
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// Whether a processor is in the set.
+    #[must_use]
+    pub fn contains(&self, cpu: usize) -> bool {
+        self.0
+            .get(cpu / 64)
+            .is_some_and(|word| word & (1 << (cpu % 64)) != 0)
+    }
+
+    /// The processors in the set, ascending.
+    pub fn iter(&self) -> impl Iterator<Item = usize> {
+        let set = *self;
+        (0..Self::CAPACITY).filter(move |&cpu| set.contains(cpu))
+    }
+
+    /// Whether there is none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0 == [0; 16]
+    }
+
+    /// Lets the calling thread run only on these processors.
+    ///
+    /// # Errors
+    /// Those of `sched_setaffinity`, such as `EINVAL` if the system has none of them.
+    pub fn pin_current_thread(&self) -> std::io::Result<()> {
+        let mut set = rustix::thread::CpuSet::new();
+        for cpu in self.iter() {
+            set.set(cpu);
+        }
+        Ok(rustix::thread::sched_setaffinity(None, &set)?)
+    }
+}
+
+impl FromIterator<usize> for CpuSet {
+    /// Numbers that are too large are left out.
+    fn from_iter<I: IntoIterator<Item = usize>>(cpus: I) -> Self {
+        let mut set = Self::default();
+        for cpu in cpus {
+            set.add(cpu);
+        }
+        set
+    }
+}
+
+impl fmt::Debug for CpuSet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_set().entries(self.iter()).finish()
+    }
 }
 
 impl Default for CacheOptions {
@@ -89,6 +241,10 @@ impl Default for CacheOptions {
             workers: 2,
             seq_detector: 4,
             partial_ratio: 0.8,
+            readahead: 0,
+            tidy: Tidy::None,
+            allocator: BlockAllocator::Malloc,
+            affinity: None,
         }
     }
 }
@@ -103,6 +259,8 @@ mod tests {
             ("auto", ImageOffset::Auto),
             ("0", ImageOffset::At(0)),
             ("18446744073709551615", ImageOffset::At(u64::MAX)),
+            ("auto:1", ImageOffset::Nth(1)),
+            ("auto:4294967295", ImageOffset::Nth(u32::MAX)),
         ];
         for (text, offset) in good {
             assert_eq!(text.parse(), Ok(offset));
@@ -114,6 +272,10 @@ mod tests {
             ("", "failed to parse image offset: "),
             ("+1", "failed to parse image offset: +1"),
             ("1k", "failed to parse image offset: 1k"),
+            ("auto:", "failed to parse image offset: auto:"),
+            ("auto:0", "failed to parse image offset: auto:0"),
+            ("auto:+1", "failed to parse image offset: auto:+1"),
+            ("auto:-1", "failed to parse image offset: auto:-1"),
             (
                 "18446744073709551616",
                 "failed to parse image offset: 18446744073709551616",
@@ -122,5 +284,41 @@ mod tests {
             let e = text.parse::<ImageOffset>().unwrap_err();
             assert_eq!(e.to_string(), message);
         }
+    }
+
+    #[test]
+    fn allocators_parse() {
+        assert_eq!("malloc".parse(), Ok(BlockAllocator::Malloc));
+        assert_eq!("mmap".parse(), Ok(BlockAllocator::Mmap));
+        let e = "foo".parse::<BlockAllocator>().unwrap_err().to_string();
+        assert_eq!(e, "no such block allocator: foo");
+    }
+
+    #[test]
+    fn sets_of_processors() {
+        let mut set: CpuSet = [0, 63, 64, 1023, 5000].into_iter().collect();
+        assert_eq!(set.iter().collect::<Vec<_>>(), [0, 63, 64, 1023]);
+        assert!(set.contains(63) && !set.contains(62) && !set.contains(5000));
+        assert!(!set.add(1024) && set.add(2));
+        assert!(!set.is_empty() && CpuSet::default().is_empty());
+        assert_eq!(format!("{set:?}"), "{0, 2, 63, 64, 1023}");
+    }
+
+    #[test]
+    fn a_thread_can_be_pinned() {
+        std::thread::spawn(|| {
+            let first = rustix::thread::sched_getaffinity(None)
+                .map(|set| (0..CpuSet::CAPACITY).find(|&cpu| set.is_set(cpu)))
+                .unwrap()
+                .unwrap();
+            let one: CpuSet = [first].into_iter().collect();
+            one.pin_current_thread().unwrap();
+            let now = rustix::thread::sched_getaffinity(None).unwrap();
+            assert_eq!(now.count(), 1);
+            assert!(now.is_set(first));
+            assert!(CpuSet::default().pin_current_thread().is_err());
+        })
+        .join()
+        .unwrap();
     }
 }

@@ -1,5 +1,7 @@
 use super::header::V1Header;
-use super::{FIRST_V2_MINOR, MAGIC, MAJOR, ReadAt, SectionHeader, SectionType, V1_HEADER_LEN};
+use super::{
+    Container, FIRST_V2_MINOR, MAGIC, MAJOR, ReadAt, SectionHeader, SectionType, V1_HEADER_LEN,
+};
 use crate::error::{Error, Result};
 
 /// Bytes examined at a time. This is all the memory a search needs.
@@ -71,6 +73,48 @@ pub fn locate_image_from(start: u64, file_size: u64, read: &ReadAt<'_>) -> Resul
         base += end as u64;
     }
     Err(Error::NotAnImage("no filesystem found".into()))
+}
+
+/// Finds the `number`th image of a file, counted from 1, and returns its offset. The search for
+/// the next image begins behind the sections of the one before; what looks like an image but
+/// whose sections cannot be listed counts, and the search goes on behind its magic.
+///
+/// Time is linear in the file size, as for one image: each section of the file is listed once.
+///
+/// # Errors
+/// [`Error::NotAnImage`] if there are fewer, saying how many; [`Error::Limit`] if the sections
+/// of a hostile file overlap so much that listing them would take very long; [`Error::Io`] if
+/// reading fails.
+pub fn locate_image_number(number: u32, file_size: u64, read: &ReadAt<'_>) -> Result<u64> {
+    // Sections of images that do not overlap have a header of their own each.
+    let mut budget = file_size / V1_HEADER_LEN as u64;
+    let mut start = 0;
+    for found in 0..number {
+        let at = match locate_image_from(start, file_size, read) {
+            Err(Error::NotAnImage(_)) if found > 0 => {
+                let images = if found == 1 { "image" } else { "images" };
+                return Err(Error::NotAnImage(format!(
+                    "no filesystem number {number}, the file holds {found} {images}"
+                )));
+            }
+            other => other?,
+        };
+        if found + 1 == number {
+            return Ok(at);
+        }
+        let end = match Container::open(read, file_size, at, None) {
+            Ok(container) => {
+                budget = budget
+                    .checked_sub(container.sections.len() as u64)
+                    .ok_or_else(|| Error::Limit("too many sections in one file".into()))?;
+                at.checked_add(container.size)
+            }
+            Err(error @ Error::Io(_)) => return Err(error),
+            Err(_) => None,
+        };
+        start = end.unwrap_or(at + MAGIC.len() as u64);
+    }
+    Err(Error::NotAnImage("images are counted from 1".into()))
 }
 
 /// First occurrence of the pattern that starts in `from..end`.

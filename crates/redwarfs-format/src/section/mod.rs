@@ -12,7 +12,7 @@ mod locate;
 pub use container::{Container, IndexState, Section};
 pub use header::{CompressionId, SectionHasher, SectionHeader, SectionType, Version};
 pub use index::encode_section_index;
-pub use locate::{locate_image, locate_image_from};
+pub use locate::{locate_image, locate_image_from, locate_image_number};
 
 /// Fills the buffer with the bytes at an absolute file offset, or fails. A file that ends too
 /// early is an error of kind `UnexpectedEof`.

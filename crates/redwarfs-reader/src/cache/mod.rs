@@ -28,8 +28,9 @@ use redwarfs_format::section::CompressionId;
 use redwarfs_format::{BlockNo, Error, Result};
 
 use crate::error::{in_section, replicate};
-use crate::options::CacheOptions;
+use crate::options::{CacheOptions, CpuSet};
 use crate::payload::Payloads;
+use crate::perfmon::{Component, PerfMonitor, Timer};
 use pool::Pool;
 use slot::{Account, SEGMENT, Slot, Turn, Work};
 
@@ -206,6 +207,15 @@ struct Core {
     table: Mutex<Table>,
     counters: Counters,
     closed: AtomicBool,
+    timers: Timers,
+}
+
+/// What is timed: a request, what one thread does for a block, and decoding alone.
+#[derive(Debug)]
+struct Timers {
+    get: Timer,
+    process: Timer,
+    decompress: Timer,
 }
 
 /// Decoded blocks of one image.
@@ -214,6 +224,7 @@ pub(crate) struct BlockCache {
     core: Arc<Core>,
     pool: Pool,
     sequence: usize,
+    affinity: Option<CpuSet>,
 }
 
 /// Bytes of a block, up to some end, that stay readable while this exists.
@@ -239,7 +250,7 @@ impl BlockData {
 const MAX_SEQUENCE: usize = 64;
 
 impl BlockCache {
-    pub(crate) fn new(payloads: Payloads, options: &CacheOptions) -> Self {
+    pub(crate) fn new(payloads: Payloads, options: &CacheOptions, perfmon: &PerfMonitor) -> Self {
         let partial_ratio = if options.partial_ratio.is_nan() {
             1.0
         } else {
@@ -254,10 +265,26 @@ impl BlockCache {
                 table: Mutex::default(),
                 counters: Counters::default(),
                 closed: AtomicBool::new(false),
+                timers: Timers {
+                    get: perfmon.timer(Component::BlockCache, "get"),
+                    process: perfmon.timer(Component::BlockCache, "process"),
+                    decompress: perfmon.timer(Component::BlockCache, "decompress"),
+                },
             }),
-            pool: Pool::new(options.workers),
+            pool: Pool::new(options.workers, options.affinity),
             sequence: options.seq_detector.min(MAX_SEQUENCE),
+            affinity: options.affinity,
         }
+    }
+
+    /// Number of threads of the pool.
+    pub(crate) fn workers(&self) -> usize {
+        self.pool.threads()
+    }
+
+    /// Where the threads of the cache run.
+    pub(crate) fn affinity(&self) -> Option<CpuSet> {
+        self.affinity
     }
 
     /// The bytes `..end` of a block, decoded if necessary.

@@ -6,6 +6,8 @@ use std::sync::{Mutex, PoisonError};
 
 use crossbeam_channel::{Sender, TrySendError, bounded};
 
+use crate::options::CpuSet;
+
 type Job = Box<dyn FnOnce() + Send>;
 
 /// A fixed number of named threads behind a bounded queue. The threads start with the first
@@ -13,6 +15,7 @@ type Job = Box<dyn FnOnce() + Send>;
 /// dropped.
 pub(super) struct Pool {
     threads: usize,
+    affinity: Option<CpuSet>,
     queue: Mutex<Option<Sender<Job>>>,
 }
 
@@ -21,11 +24,16 @@ const QUEUE_PER_THREAD: usize = 4;
 
 impl Pool {
     /// A pool of `threads` threads, at least one.
-    pub(super) fn new(threads: usize) -> Self {
+    pub(super) fn new(threads: usize, affinity: Option<CpuSet>) -> Self {
         Self {
             threads: threads.max(1),
+            affinity,
             queue: Mutex::default(),
         }
+    }
+
+    pub(super) fn threads(&self) -> usize {
+        self.threads
     }
 
     /// Queues `job`; false if the queue is full or no thread could be started.
@@ -48,9 +56,11 @@ impl Pool {
         let mut started = 0;
         for number in 0..self.threads {
             let receiver = receiver.clone();
+            let affinity = self.affinity;
             let thread = std::thread::Builder::new()
                 .name(format!("redwarfs-dec{number}"))
                 .spawn(move || {
+                    crate::sys::pin(affinity);
                     for job in receiver {
                         // A job that panics has failed its block by unwinding; the thread
                         // stays for the others.
@@ -81,7 +91,7 @@ mod tests {
 
     #[test]
     fn runs_jobs_survives_panics_and_bounds_its_queue() {
-        let pool = Pool::new(1);
+        let pool = Pool::new(1, None);
         let (tx, rx) = bounded(10);
         assert!(pool.try_submit(Box::new(|| panic!("expected by the test"))));
         let sent = tx.clone();

@@ -72,7 +72,7 @@ fn fixture(codecs: &[&str]) -> Fixture {
 
 impl Fixture {
     fn cache(&self, options: CacheOptions) -> BlockCache {
-        BlockCache::new(self.payloads.clone(), &options)
+        BlockCache::new(self.payloads.clone(), &options, &PerfMonitor::off())
     }
 
     fn check(&self, cache: &BlockCache, block: usize, offset: usize, len: usize) {

@@ -1,16 +1,22 @@
 //! What the tools share: messages, numbers, arguments, terminals, signals.
 //!
 //! Only [`open`] knows about images. The tools pass a [`Logger`] around instead of using global
-//! state; only [`log::install_tracing`] is global, because `tracing` is.
+//! state; only [`log::install_tracing`] is global, because `tracing` is, and what [`env`] has read
+//! from the environment.
 
+mod bus;
 pub mod cli;
 pub mod console;
+pub mod env;
 pub mod error;
+pub mod glob;
 pub mod json;
 pub mod log;
+pub mod man;
 pub mod number;
 pub mod open;
 pub mod signal;
+pub mod syslog;
 pub mod time;
 pub mod users;
 

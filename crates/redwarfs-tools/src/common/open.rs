@@ -5,6 +5,7 @@ use std::path::Path;
 use redwarfs_format::Error;
 use redwarfs_reader::{CacheOptions, Image, ImageOffset, OpenOptions};
 
+use super::env::{self, IoLayer};
 use super::error::{Result, ToolError, display_path, io_cause};
 
 /// How a tool spells the options that an error may advise.
@@ -16,16 +17,24 @@ pub struct Spelling {
     pub size: Option<&'static str>,
 }
 
-/// Opens an image.
+/// Opens an image, in the way that the environment chooses: see [`IoLayer`], and
+/// [`env::affinity`] for the group `blkcache`.
 ///
 /// # Errors
 /// `cannot open image: PATH: CAUSE (ADVICE)`.
 pub fn open_image(path: &Path, options: &OpenOptions, spelling: Spelling) -> Result<Image> {
-    let failed = match Image::open(path, options) {
+    let options = OpenOptions {
+        cache: CacheOptions {
+            affinity: options.cache.affinity.or_else(|| env::affinity("blkcache")),
+            ..options.cache
+        },
+        ..options.clone()
+    };
+    let failed = match open(path, &options) {
         Ok(image) => return Ok(image),
         Err(failed) => failed,
     };
-    let (cause, advice) = explain(path, options, failed, spelling);
+    let (cause, advice) = explain(path, &options, failed, spelling);
     let error = ToolError::new("cannot open image")
         .path(path)
         .cause(cause_at(path, &cause));
@@ -33,6 +42,10 @@ pub fn open_image(path: &Path, options: &OpenOptions, spelling: Spelling) -> Res
         Some(advice) => error.hint(advice),
         None => error,
     })
+}
+
+fn open(path: &Path, options: &OpenOptions) -> redwarfs_format::Result<Image> {
+    Image::from_source(IoLayer::from_env().open(path)?, options)
 }
 
 /// The error to show and what can be done about it.
@@ -55,7 +68,7 @@ fn explain(
         Error::NotAnImage(_) if matches!(options.offset, ImageOffset::Auto) => {
             // The search passes over what looks like an image but cannot be one. What it says at
             // the start of the file is better than that there is nothing.
-            match Image::open(path, &at(ImageOffset::At(0))) {
+            match open(path, &at(ImageOffset::At(0))) {
                 Err(first @ (Error::Corrupt { .. } | Error::Unsupported(_))) => {
                     let advice = advise(&first, spelling);
                     (first, advice)
@@ -63,8 +76,9 @@ fn explain(
                 _ => (failed, None),
             }
         }
+        Error::NotAnImage(_) if matches!(options.offset, ImageOffset::Nth(_)) => (failed, None),
         Error::NotAnImage(_) => {
-            let found = Image::open(path, &at(ImageOffset::Auto)).ok();
+            let found = open(path, &at(ImageOffset::Auto)).ok();
             let advice = found.map(|image| {
                 format!(
                     "an image starts at offset {}: use {}",

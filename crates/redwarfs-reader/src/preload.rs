@@ -1,0 +1,169 @@
+//! Decoding blocks before they are asked for.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
+use std::thread::JoinHandle;
+
+use redwarfs_format::{BlockNo, Error, Result};
+
+use crate::image::{Image, Inner};
+use crate::options::Preload;
+
+/// What preloading has done.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct PreloadSummary {
+    /// Blocks that were asked for.
+    pub wanted: usize,
+    /// Blocks that are decoded now.
+    pub loaded: usize,
+    /// Blocks that could not be decoded.
+    pub failed: usize,
+}
+
+/// Preloading that goes on in the background. Dropping the handle lets it go on; it ends by
+/// itself when all is done, when the cache is full, or with the image.
+#[derive(Debug)]
+pub struct PreloadHandle {
+    threads: Vec<JoinHandle<()>>,
+    job: Arc<Job>,
+}
+
+impl PreloadHandle {
+    /// Ends preloading soon; blocks that are being decoded are finished.
+    pub fn stop(&self) {
+        self.job.stop.store(true, Ordering::Relaxed);
+    }
+
+    /// Waits for the end.
+    #[must_use]
+    pub fn wait(self) -> PreloadSummary {
+        for thread in self.threads {
+            // A panic in there has failed its block and ended one thread: nothing to do.
+            let _ = thread.join();
+        }
+        self.job.summary()
+    }
+}
+
+#[derive(Debug)]
+struct Job {
+    blocks: Vec<BlockNo>,
+    next: AtomicUsize,
+    stop: AtomicBool,
+    loaded: AtomicUsize,
+    failed: AtomicUsize,
+}
+
+impl Job {
+    fn summary(&self) -> PreloadSummary {
+        PreloadSummary {
+            wanted: self.blocks.len(),
+            loaded: self.loaded.load(Ordering::Relaxed),
+            failed: self.failed.load(Ordering::Relaxed),
+        }
+    }
+
+    fn run(&self, inner: &Weak<Inner>) {
+        while !self.stop.load(Ordering::Relaxed) {
+            let index = self.next.fetch_add(1, Ordering::Relaxed);
+            // The image may be closed at any time; it must not wait for this.
+            let (Some(&block), Some(inner)) = (self.blocks.get(index), inner.upgrade()) else {
+                return;
+            };
+            match inner.cache.preload(block) {
+                Ok(true) => self.loaded.fetch_add(1, Ordering::Relaxed),
+                Ok(false) => {
+                    self.stop.store(true, Ordering::Relaxed);
+                    0
+                }
+                Err(e) => {
+                    tracing::warn!("cannot preload block {block}: {e}");
+                    self.failed.fetch_add(1, Ordering::Relaxed)
+                }
+            };
+        }
+    }
+}
+
+impl Image {
+    /// Starts to decode blocks into the cache in the background, in the order of their numbers,
+    /// on as many threads as the cache has workers, until all are there or the next one does
+    /// not fit without dropping others.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] if there is no category of that name, saying which there are;
+    /// [`Error::Io`] if no thread could be started.
+    pub fn preload(&self, which: Preload) -> Result<PreloadHandle> {
+        let blocks = match which {
+            Preload::All => (0..self.container().block_count()).map(BlockNo).collect(),
+            Preload::Category(name) => self
+                .category_blocks(&name)
+                .ok_or_else(|| Error::Unsupported(self.unknown_category(&name)))?,
+        };
+        let threads = self.0.cache.workers().min(blocks.len());
+        let job = Arc::new(Job {
+            blocks,
+            next: AtomicUsize::new(0),
+            stop: AtomicBool::new(false),
+            loaded: AtomicUsize::new(0),
+            failed: AtomicUsize::new(0),
+        });
+        let mut handle = PreloadHandle {
+            threads: Vec::new(),
+            job,
+        };
+        for number in 0..threads {
+            let (job, inner) = (Arc::clone(&handle.job), Arc::downgrade(&self.0));
+            let affinity = self.0.cache.affinity();
+            let thread = std::thread::Builder::new().name(format!("redwarfs-pre{number}"));
+            let started = thread.spawn(move || {
+                crate::sys::pin(affinity);
+                job.run(&inner);
+            });
+            match started {
+                Ok(thread) => handle.threads.push(thread),
+                Err(e) if handle.threads.is_empty() => return Err(e.into()),
+                Err(_) => break,
+            }
+        }
+        Ok(handle)
+    }
+
+    /// The blocks of a category, ascending; `None` if the image has no category of that name.
+    #[must_use]
+    pub fn category_blocks(&self, name: &str) -> Option<Vec<BlockNo>> {
+        let view = self.metadata();
+        let names = view.category_names().ok()??;
+        let wanted: Vec<bool> = names.iter().map(|n| n == name.as_bytes()).collect();
+        if !wanted.contains(&true) {
+            return None;
+        }
+        let is_wanted = |block: &BlockNo| {
+            let category = view.block_category(*block).ok().flatten();
+            category.is_some_and(|c| wanted.get(c.index()).copied().unwrap_or(false))
+        };
+        let blocks = (0..self.container().block_count()).map(BlockNo);
+        Some(blocks.filter(is_wanted).collect())
+    }
+
+    fn unknown_category(&self, name: &str) -> String {
+        let names = self.metadata().category_names().ok().flatten();
+        let mut names: Vec<String> = names
+            .unwrap_or_default()
+            .iter()
+            .map(|name| String::from_utf8_lossy(name).into_owned())
+            .collect();
+        names.sort();
+        if names.is_empty() {
+            return format!("no such category: {name} (the image has no categories)");
+        }
+        /// Names that are shown; an image has a handful.
+        const SHOWN: usize = 64;
+        let more = if names.len() > SHOWN { ", ..." } else { "" };
+        names.truncate(SHOWN);
+        format!(
+            "no such category: {name} (the image has: {}{more})",
+            names.join(", ")
+        )
+    }
+}

@@ -1,0 +1,119 @@
+//! What only the operating system can do: locking memory, giving memory back, finding out what
+//! is swapped out, binding threads to processors.
+#![allow(unsafe_code)]
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+
+use crate::options::CpuSet;
+
+/// Binds the calling thread, if wanted; a failure is logged, since the thread can run anyway.
+pub(crate) fn pin(affinity: Option<CpuSet>) {
+    if let Some(cpus) = affinity
+        && let Err(e) = cpus.pin_current_thread()
+    {
+        tracing::warn!("cannot bind a thread to processors {cpus:?}: {e}");
+    }
+}
+
+/// Keeps the pages of `bytes` in memory until they are unmapped.
+///
+/// # Errors
+/// Those of `mlock`: `ENOMEM` or `EPERM` beyond the limit of the process, `EAGAIN`.
+pub(crate) fn lock_memory(bytes: &[u8]) -> io::Result<()> {
+    if bytes.is_empty() {
+        return Ok(());
+    }
+    // SAFETY: the range is that of a live slice; locking does not change its contents or its
+    // validity, whoever else uses the pages at its ends.
+    unsafe { rustix::mm::mlock(bytes.as_ptr().cast_mut().cast(), bytes.len()) }?;
+    Ok(())
+}
+
+/// Ends what [`lock_memory`] did.
+pub(crate) fn unlock_memory(bytes: &[u8]) {
+    if !bytes.is_empty() {
+        // SAFETY: as for locking; unlocking pages that are not locked is allowed.
+        let _ = unsafe { rustix::mm::munlock(bytes.as_ptr().cast_mut().cast(), bytes.len()) };
+    }
+}
+
+/// Lets the allocator of the process return what it does not use to the system.
+pub(crate) fn trim_heap() {
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    // SAFETY: has no preconditions and may be called at any time by any thread.
+    unsafe {
+        libc::malloc_trim(0);
+    }
+}
+
+/// Which pages of this process are swapped out, from `/proc/self/pagemap`.
+///
+/// `mincore` would not tell: for anonymous memory it reports what is not mapped at the moment,
+/// which includes pages that were never touched. An entry of the page map has a bit of its own
+/// for swapped pages, and that bit is readable without privileges.
+#[derive(Debug)]
+pub(crate) struct PageMap {
+    file: File,
+    page: usize,
+}
+
+/// Bit of an entry: the page is in swap.
+const SWAPPED: u64 = 1 << 62;
+/// Entries that are read at a time.
+const ENTRIES: usize = 512;
+
+impl PageMap {
+    pub(crate) fn open() -> io::Result<Self> {
+        Ok(Self {
+            file: File::open("/proc/self/pagemap")?,
+            page: rustix::param::page_size(),
+        })
+    }
+
+    /// Whether any page of `bytes` is swapped out.
+    pub(crate) fn any_swapped(&self, bytes: &[u8]) -> io::Result<bool> {
+        if bytes.is_empty() {
+            return Ok(false);
+        }
+        let start = bytes.as_ptr().addr() / self.page;
+        let end = (bytes.as_ptr().addr() + (bytes.len() - 1)) / self.page + 1;
+        let mut buffer = [0; ENTRIES * 8];
+        let mut at = start;
+        while at < end {
+            let n = (end - at).min(ENTRIES);
+            let (part, _) = buffer.split_at_mut(n * 8);
+            self.file.read_exact_at(part, at as u64 * 8)?;
+            let (entries, _) = part.as_chunks::<8>();
+            if entries
+                .iter()
+                .any(|entry| u64::from_ne_bytes(*entry) & SWAPPED != 0)
+            {
+                return Ok(true);
+            }
+            at += n;
+        }
+        Ok(false)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_in_use_is_not_swapped() {
+        let Ok(map) = PageMap::open() else {
+            redwarfs_testkit::skip("memory_in_use_is_not_swapped", "there is no page map");
+            return;
+        };
+        let bytes = vec![1_u8; 3 << 20];
+        lock_memory(&bytes[..1 << 14]).unwrap();
+        assert!(!map.any_swapped(&bytes[..1 << 14]).unwrap());
+        unlock_memory(&bytes[..1 << 14]);
+        assert!(!map.any_swapped(&[]).unwrap());
+        assert!(map.any_swapped(&bytes).is_ok());
+        trim_heap();
+    }
+}
