@@ -20,11 +20,6 @@ impl Golden {
     pub fn manifest(&self) -> Manifest {
         Manifest::load(&self.manifest)
     }
-
-    /// Whether some blocks are FLAC or RICEPP payloads.
-    pub fn has_media_codecs(&self) -> bool {
-        self.name.starts_with("audio-") || self.name.starts_with("fits-")
-    }
 }
 
 /// Directory of the golden images inside the repository.

@@ -4,12 +4,15 @@
 //! Helpers panic when the test set-up itself is broken; differences between what an image shows
 //! and what it should show are returned as text, so that a test prints all of them at once.
 
-#![forbid(unsafe_code)]
-
+#[cfg(feature = "faulty")]
+pub mod faulty;
 pub mod fuzz;
 pub mod golden;
+pub mod hostile;
 pub mod manifest;
 pub mod mutate;
+pub mod process;
+pub mod soak;
 pub mod tree;
 
 pub use golden::{Golden, compat_images, golden_images};

@@ -1,21 +1,12 @@
-//! The bodies of the fuzz targets: ordinary functions that take any bytes and panic only if
-//! something is wrong with the libraries. Tests run them on a stored corpus, fuzzers on more.
+//! Whole images and whole metadata: everything in them is used.
 
-use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use redwarfs_codec::{Decoder, decompress, raw_size};
-use redwarfs_format::block_header::{FlacBlockHeader, RiceppBlockHeader};
-use redwarfs_format::fsst::SymbolTable;
-use redwarfs_format::history::History;
-use redwarfs_format::metadata::{FileType, MetadataView, thaw};
-use redwarfs_format::section::{CompressionId, Container, locate_image};
+use redwarfs_format::metadata::{FileType, MetadataView};
 use redwarfs_format::{BlockNo, EntryIndex, Error, InodeNo};
 use redwarfs_io::MemorySource;
 use redwarfs_reader::{CacheOptions, Image, ImageOffset, OpenOptions, VerifyMode};
-
-use crate::mutate::Rng;
 
 /// Entries and inodes that are looked at, so that an image that claims millions takes no longer.
 const MAX_ITEMS: usize = 300;
@@ -26,131 +17,6 @@ const MAX_TOTAL: usize = 512 << 10;
 const MAX_DECODED: u64 = 1 << 20;
 /// How long the cache may take to get back to its limit. Only a defect needs it.
 const SETTLE: Duration = Duration::from_secs(30);
-/// Largest raw size that payloads are decoded to.
-const RAW_LIMIT: u64 = 1 << 20;
-
-/// Finds and opens a container, with and without its index.
-pub fn container(data: &[u8]) {
-    let read = |at: u64, out: &mut [u8]| -> io::Result<()> {
-        let end: io::Error = io::ErrorKind::UnexpectedEof.into();
-        let found = usize::try_from(at)
-            .ok()
-            .and_then(|at| data.get(at..)?.get(..out.len()));
-        out.copy_from_slice(found.ok_or(end)?);
-        Ok(())
-    };
-    let size = data.len() as u64;
-    let found = locate_image(size, &read).unwrap_or(0);
-    for offset in [found, 0] {
-        let scanned = Container::open_scanning(&read, size, offset, None);
-        for image_size in [None, Some(size / 2)] {
-            let Ok(container) = Container::open(&read, size, offset, image_size) else {
-                continue;
-            };
-            for section in &container.sections {
-                let end = section.payload_offset + section.length;
-                assert!(end <= container.size, "a section ends outside of the image");
-                let _ = container.load_header(&read, section.position);
-            }
-            assert_eq!(container.blocks().count(), container.block_count() as usize);
-        }
-        if let Ok(container) = scanned {
-            let total: u64 = container
-                .sections
-                .iter()
-                .map(|section| section.length + 8)
-                .sum();
-            assert!(total <= size, "sections overlap");
-        }
-    }
-}
-
-/// Opens metadata: two bytes with the length of the schema, the schema, the data.
-pub fn metadata(data: &[u8]) {
-    let Some((length, rest)) = data.split_first_chunk::<2>() else {
-        return;
-    };
-    let Some((schema, data)) = rest.split_at_checked(usize::from(u16::from_le_bytes(*length)))
-    else {
-        return;
-    };
-    let _ = thaw(schema, data);
-    let _ = redwarfs_format::frozen::Schema::parse(schema);
-    if let Ok(view) = MetadataView::parse(schema, data.to_vec()) {
-        let checked = view.check(4, None).is_ok();
-        visit_metadata(&view, checked);
-    }
-}
-
-/// Decodes with a symbol table, and back: a byte with the length of the table, the table, a
-/// string. Also the other small encodings: history and block headers.
-pub fn fsst(data: &[u8]) {
-    let _ = History::parse(data);
-    let _ = FlacBlockHeader::parse(data);
-    let _ = RiceppBlockHeader::parse(data);
-    let Some((&length, rest)) = data.split_first() else {
-        return;
-    };
-    let (head, text) = rest.split_at(rest.len().min(usize::from(length)));
-    let mut plain = Vec::new();
-    if let Ok(table) = SymbolTable::parse(head)
-        && table.decompress(text, &mut plain).is_ok()
-    {
-        assert!(plain.len() <= text.len() * 8);
-        round_trip(&table, &plain);
-    }
-    // Training takes a thousand times as long as the rest.
-    if length % 64 != 0 {
-        return;
-    }
-    let table = SymbolTable::train(&[text]);
-    round_trip(&table, text);
-    let again = SymbolTable::parse(&table.encode_table()).expect("what was encoded is valid");
-    assert!(again == table);
-}
-
-fn round_trip(table: &SymbolTable, text: &[u8]) {
-    let (mut packed, mut back) = (Vec::new(), Vec::new());
-    table.compress(text, &mut packed);
-    table
-        .decompress(&packed, &mut back)
-        .expect("what was compressed is valid");
-    assert!(back == text, "FSST does not round trip");
-}
-
-/// Decodes a payload: a byte with the compression id, the payload. At once and in steps must
-/// agree.
-pub fn codecs(data: &[u8]) {
-    let Some((&id, payload)) = data.split_first() else {
-        return;
-    };
-    let id = CompressionId(u16::from(id));
-    let announced = raw_size(id, payload);
-    let whole = decompress(id, payload, RAW_LIMIT);
-    if let Ok(out) = &whole {
-        assert_eq!(announced.ok(), Some(out.len() as u64));
-    }
-    let Ok(mut decoder) = Decoder::new(id, payload, RAW_LIMIT) else {
-        assert!(whole.is_err(), "decoded although it cannot be opened");
-        return;
-    };
-    let mut rng = Rng::new(payload.len() as u64);
-    let mut out = vec![0; usize::try_from(decoder.raw_size()).expect("below the limit")];
-    let mut done = 0;
-    let mut result = Ok(());
-    while done < out.len() && result.is_ok() {
-        let step = (1 + rng.below(9000)).min(out.len() - done);
-        result = decoder.fill(&mut out[done..done + step]);
-        done += step;
-    }
-    let result = result.and_then(|()| decoder.finish());
-    match (result, whole) {
-        (Ok(()), Ok(whole)) => assert!(out == whole, "steps decode to something else"),
-        (Err(_), Err(_)) => {}
-        (steps, whole) => panic!("steps: {steps:?}, at once: {:?}", whole.map(|w| w.len())),
-    }
-}
-
 /// Opens an image, with and without the full check, and uses everything in it.
 pub fn image(data: &[u8]) {
     use_image(data);
@@ -174,7 +40,9 @@ pub fn use_image(data: &[u8]) -> [bool; 2] {
                 workers: 1,
                 seq_detector: 2,
                 partial_ratio: 0.8,
+                ..CacheOptions::default()
             },
+            ..OpenOptions::default()
         };
         let source = Arc::new(MemorySource::new(data));
         let image = Image::from_source(source, &options);
@@ -186,7 +54,7 @@ pub fn use_image(data: &[u8]) -> [bool; 2] {
 }
 
 /// Uses all accessors. With `checked`, the full check has passed, and nothing may fail.
-fn visit_metadata(view: &MetadataView, checked: bool) {
+pub(super) fn visit_metadata(view: &MetadataView, checked: bool) {
     let expect = |ok: bool, what: &str| assert!(ok || !checked, "{what} fails after the check");
     let _ = view.thaw();
     let _ = (view.counts(), view.totals(), view.category_names());
