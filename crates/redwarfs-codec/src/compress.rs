@@ -1,8 +1,14 @@
 //! Compressing blocks.
 
 use crate::brotli_codec::BrotliEncoder;
+use crate::content::Content;
+use crate::decode::decodes_to;
+#[cfg(feature = "flac")]
+use crate::flac::FlacEncoder;
 use crate::lz4::Lz4Encoder;
 use crate::options::Options;
+use crate::ricepp::RiceppEncoder;
+use crate::spec::CodecSpec;
 use crate::xz::XzEncoder;
 use crate::zstd::ZstdEncoder;
 use crate::{CompressionId, Result};
@@ -25,6 +31,15 @@ pub struct Compressed {
 #[derive(Debug)]
 pub struct Compressor {
     encoder: Encoder,
+    fallback: Option<Fallback>,
+}
+
+/// The codec for blocks that the first choice cannot compress.
+#[derive(Debug)]
+struct Fallback {
+    spec: CodecSpec,
+    /// Made when it is needed for the first time.
+    compressor: Option<Box<Compressor>>,
 }
 
 #[derive(Debug)]
@@ -34,6 +49,9 @@ enum Encoder {
     Xz(XzEncoder),
     Lz4(Lz4Encoder),
     Brotli(BrotliEncoder),
+    #[cfg(feature = "flac")]
+    Flac(FlacEncoder),
+    Ricepp(RiceppEncoder),
 }
 
 impl Compressor {
@@ -47,41 +65,98 @@ impl Compressor {
             Options::Brotli { quality, lgwin } => {
                 Encoder::Brotli(BrotliEncoder::new(*quality, *lgwin))
             }
+            #[cfg(feature = "flac")]
+            Options::Flac(options) => Encoder::Flac(FlacEncoder::new(*options)),
+            Options::Ricepp { block_size } => Encoder::Ricepp(RiceppEncoder::new(*block_size)),
         };
-        Self { encoder }
+        Self {
+            encoder,
+            fallback: None,
+        }
     }
 
-    /// Compresses one block.
-    ///
-    /// The payload is returned only if it is strictly smaller than `raw`, framing
-    /// included; otherwise the block is to be stored as it is.
+    /// Compresses with `spec` what a codec for audio or pixels cannot compress losslessly to
+    /// less than it was, instead of leaving it as it is. Other codecs never make use of it.
+    #[must_use]
+    pub fn with_fallback(mut self, spec: &CodecSpec) -> Self {
+        self.fallback = Some(Fallback {
+            spec: spec.clone(),
+            compressor: None,
+        });
+        self
+    }
+
+    /// Compresses one block of which nothing is known; see [`compress_with`](Self::compress_with).
     ///
     /// # Errors
     ///
     /// [`Error::Limit`](crate::Error::Limit) if the library cannot get the memory it needs.
     pub fn compress(&mut self, raw: &[u8]) -> Result<Compressed> {
+        self.compress_with(raw, &Content::Bytes)
+    }
+
+    /// Compresses one block of `content`.
+    ///
+    /// The payload is returned only if it is strictly smaller than `raw`, framing
+    /// included; otherwise the block is to be stored as it is.
+    ///
+    /// FLAC and RICEPP drop bits that by `content` are zero or copies of others. Their payloads
+    /// are decoded and compared with `raw` before they are returned. Blocks that would not come
+    /// back exactly, do not consist of whole units or are of other content go to the
+    /// [fallback](Self::with_fallback), or are stored.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Limit`](crate::Error::Limit) if the library cannot get the memory it needs.
+    pub fn compress_with(&mut self, raw: &[u8], content: &Content) -> Result<Compressed> {
         // One byte of payload cannot hold anything in any of the formats.
         let (id, data) = if raw.len() < 2 {
             (CompressionId::NONE, None)
         } else {
-            match &mut self.encoder {
-                Encoder::None => (CompressionId::NONE, None),
-                Encoder::Zstd(encoder) => (CompressionId::ZSTD, encoder.compress(raw)?),
-                Encoder::Xz(encoder) => (CompressionId::LZMA, encoder.compress(raw)?),
+            match (&mut self.encoder, content) {
+                (Encoder::None, _) => (CompressionId::NONE, None),
+                (Encoder::Zstd(encoder), _) => (CompressionId::ZSTD, encoder.compress(raw)?),
+                (Encoder::Xz(encoder), _) => (CompressionId::LZMA, encoder.compress(raw)?),
                 // Both LZ4 compressors write the same format and the same id.
-                Encoder::Lz4(encoder) => (CompressionId::LZ4, encoder.compress(raw)?),
-                Encoder::Brotli(encoder) => (CompressionId::BROTLI, encoder.compress(raw)?),
+                (Encoder::Lz4(encoder), _) => (CompressionId::LZ4, encoder.compress(raw)?),
+                (Encoder::Brotli(encoder), _) => (CompressionId::BROTLI, encoder.compress(raw)?),
+                #[cfg(feature = "flac")]
+                (Encoder::Flac(encoder), Content::Pcm(format)) => {
+                    let id = CompressionId::FLAC;
+                    (id, proven(id, encoder.compress(raw, format)?, raw))
+                }
+                (Encoder::Ricepp(encoder), Content::Pixels(format)) => {
+                    let id = CompressionId::RICEPP;
+                    (id, proven(id, encoder.compress(raw, format)?, raw))
+                }
+                #[cfg(feature = "flac")]
+                (Encoder::Flac(_), _) => (CompressionId::FLAC, None),
+                (Encoder::Ricepp(_), _) => (CompressionId::RICEPP, None),
             }
         };
-        Ok(match data {
-            Some(data) if data.len() < raw.len() => Compressed {
+        let media = matches!(id, CompressionId::FLAC | CompressionId::RICEPP);
+        match (data, &mut self.fallback) {
+            (Some(data), _) if data.len() < raw.len() => Ok(Compressed {
                 id,
                 data: Some(data),
-            },
-            _ => Compressed {
+            }),
+            (_, Some(fallback)) if media => fallback.compressor().compress(raw),
+            _ => Ok(Compressed {
                 id: CompressionId::NONE,
                 data: None,
-            },
-        })
+            }),
+        }
     }
+}
+
+impl Fallback {
+    fn compressor(&mut self) -> &mut Compressor {
+        self.compressor
+            .get_or_insert_with(|| Box::new(self.spec.compressor()))
+    }
+}
+
+/// The payload if it decodes to `raw`.
+fn proven(id: CompressionId, payload: Option<Vec<u8>>, raw: &[u8]) -> Option<Vec<u8>> {
+    payload.filter(|payload| decodes_to(id, payload, raw))
 }

@@ -3,7 +3,11 @@
 use std::sync::Arc;
 
 use crate::brotli_codec::{self, BrotliDecoder};
+use crate::flac;
+#[cfg(feature = "flac")]
+use crate::flac::FlacDecoder;
 use crate::lz4::{self, Lz4Decoder};
+use crate::ricepp::{self, RiceppDecoder};
 use crate::xz::{self, XzDecoder};
 use crate::zstd::{self, ZstdDecoder};
 use crate::{CompressionId, Error, Result};
@@ -12,8 +16,8 @@ use crate::{CompressionId, Error, Result};
 ///
 /// # Errors
 ///
-/// [`Error::Unsupported`] for FLAC, RICEPP and unknown ids; [`Error::Corrupt`] if
-/// the payload does not carry a readable size.
+/// [`Error::Unsupported`] for unknown ids; [`Error::Corrupt`] if the payload does not
+/// carry a readable size.
 pub fn raw_size(id: CompressionId, payload: &[u8]) -> Result<u64> {
     match id {
         CompressionId::NONE => Ok(payload.len() as u64),
@@ -21,9 +25,8 @@ pub fn raw_size(id: CompressionId, payload: &[u8]) -> Result<u64> {
         CompressionId::ZSTD => zstd::raw_size(payload),
         CompressionId::LZ4 | CompressionId::LZ4HC => lz4::raw_size(payload),
         CompressionId::BROTLI => brotli_codec::raw_size(payload).map(|(size, _)| size),
-        CompressionId::FLAC | CompressionId::RICEPP => Err(Error::Unsupported(format!(
-            "{id} compression is not supported in this version"
-        ))),
+        CompressionId::FLAC => flac::raw_size(payload).map(|(size, _)| size),
+        CompressionId::RICEPP => ricepp::raw_size(payload).map(|(size, _)| size),
         _ => Err(Error::Unsupported(format!("compression type {}", id.0))),
     }
 }
@@ -43,6 +46,25 @@ pub fn decompress(id: CompressionId, payload: &[u8], limit: u64) -> Result<Vec<u
     core.fill(payload, &mut out)?;
     core.finish(payload)?;
     Ok(out)
+}
+
+/// Whether a payload decodes to `raw`, found out without holding the data a second time.
+pub(crate) fn decodes_to(id: CompressionId, payload: &[u8], raw: &[u8]) -> bool {
+    const STEP: usize = 64 << 10;
+    let compare = || -> Result<bool> {
+        let mut core = Core::new(id, payload, raw.len() as u64)?;
+        let mut step = vec![0; STEP.min(raw.len())];
+        for expected in raw.chunks(STEP) {
+            let part = &mut step[..expected.len()];
+            core.fill(payload, part)?;
+            if part != expected {
+                return Ok(false);
+            }
+        }
+        core.finish(payload)?;
+        Ok(core.raw_size == raw.len() as u64)
+    };
+    compare().unwrap_or(false)
 }
 
 /// A zeroed buffer, or an error where `vec!` would abort. `vec!` does not touch large buffers,
@@ -71,7 +93,8 @@ impl Decoder {
     ///
     /// # Errors
     ///
-    /// [`Error::Limit`] if the announced size exceeds `limit`, otherwise as [`raw_size`].
+    /// [`Error::Limit`] if the announced size exceeds `limit`; [`Error::Unsupported`] for FLAC
+    /// in a build without it; otherwise as [`raw_size`].
     pub fn new(id: CompressionId, payload: impl Into<Arc<[u8]>>, limit: u64) -> Result<Self> {
         let payload = payload.into();
         let core = Core::new(id, &payload, limit)?;
@@ -154,6 +177,9 @@ enum Stream {
     Zstd(ZstdDecoder),
     Xz(XzDecoder),
     Brotli(Box<BrotliDecoder>),
+    #[cfg(feature = "flac")]
+    Flac(FlacDecoder),
+    Ricepp(RiceppDecoder),
 }
 
 impl Core {
@@ -176,6 +202,16 @@ impl Core {
                 Stream::Lz4(Lz4Decoder::new(payload, raw_size)?)
             }
             CompressionId::BROTLI => Stream::Brotli(Box::new(BrotliDecoder::new(payload)?)),
+            #[cfg(feature = "flac")]
+            CompressionId::FLAC => Stream::Flac(FlacDecoder::new(payload)?),
+            #[cfg(not(feature = "flac"))]
+            CompressionId::FLAC => {
+                flac::Framing::parse(payload)?;
+                return Err(Error::Unsupported(
+                    "FLAC compression is not in this build".into(),
+                ));
+            }
+            CompressionId::RICEPP => Stream::Ricepp(RiceppDecoder::new(payload)?),
             _ => Stream::None,
         };
         Ok(Self {
@@ -214,6 +250,9 @@ impl Core {
             Stream::Zstd(decoder) => decoder.fill(payload, out),
             Stream::Xz(decoder) => decoder.fill(payload, out),
             Stream::Brotli(decoder) => decoder.fill(payload, out),
+            #[cfg(feature = "flac")]
+            Stream::Flac(decoder) => decoder.fill(payload, out),
+            Stream::Ricepp(decoder) => decoder.fill(payload, out),
         };
         match step {
             Ok(()) => self.position += wanted,
@@ -246,6 +285,15 @@ impl Core {
             Stream::Zstd(decoder) => decoder.finish(payload),
             Stream::Xz(decoder) => decoder.finish(payload),
             Stream::Brotli(decoder) => decoder.finish(payload),
+            #[cfg(feature = "flac")]
+            Stream::Flac(decoder) => {
+                decoder.finish();
+                Ok(())
+            }
+            Stream::Ricepp(decoder) => {
+                decoder.finish();
+                Ok(())
+            }
         };
         self.state = if end.is_ok() {
             State::Finished

@@ -11,19 +11,26 @@
 //! than the announced size plus a small codec state is allocated. The announced
 //! size itself is held against a limit that the caller gives.
 //!
-//! FLAC and RICEPP payloads are recognised and refused as unsupported.
+//! FLAC and RICEPP compress only audio and pixels. What a block holds is its [`Content`], which
+//! comes from whoever recognised it; [`Compressor::compress_with`] takes it. FLAC needs the cargo
+//! feature `flac`, which builds libFLAC with cmake. Without it, specs and payloads of it are
+//! refused by name.
 
 mod brotli_codec;
 mod compress;
+mod content;
 mod decode;
+mod flac;
 mod lz4;
 mod options;
+mod ricepp;
 mod spec;
 mod varint;
 mod xz;
 mod zstd;
 
 pub use compress::{Compressed, Compressor};
+pub use content::{ByteOrder, Content, ContentKind, Padding, PcmFormat, PixelFormat};
 pub use decode::{Decoder, decompress, raw_size};
 pub use redwarfs_format::section::CompressionId;
 pub use redwarfs_format::{Error, Result};
@@ -34,6 +41,8 @@ pub use spec::{CodecSpec, SpecError, help};
 pub fn library_versions() -> Vec<String> {
     vec![
         brotli_codec::library_version(),
+        #[cfg(feature = "flac")]
+        flac::library_version(),
         xz::library_version(),
         lz4::library_version(),
         zstd::library_version(),

@@ -16,6 +16,22 @@ pub(crate) enum Options {
         quality: i32,
         lgwin: i32,
     },
+    #[cfg(feature = "flac")]
+    Flac(FlacOptions),
+    /// `block_size`: 16..=512 pixels.
+    Ricepp {
+        block_size: u32,
+    },
+}
+
+/// Settings of the FLAC encoder.
+#[cfg(feature = "flac")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct FlacOptions {
+    /// 0..=8
+    pub(crate) level: u32,
+    /// Try every model instead of estimating which is best.
+    pub(crate) exhaustive: bool,
 }
 
 /// Settings of the zstd encoder. A parameter that is `None` follows the level.

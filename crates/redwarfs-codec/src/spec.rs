@@ -11,8 +11,11 @@ use std::str::FromStr;
 use zstd_safe::zstd_sys::ZSTD_cParameter as Z;
 
 use crate::compress::Compressor;
+use crate::content::{Content, ContentKind};
+#[cfg(feature = "flac")]
+use crate::options::FlacOptions;
 use crate::options::{Branch, LzmaOptions, MatchFinder, Mode, Options, ZstdOptions};
-use crate::{brotli_codec, lz4, xz, zstd};
+use crate::{brotli_codec, lz4, ricepp, xz, zstd};
 
 /// What is wrong with a codec spec.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -24,8 +27,8 @@ pub enum SpecError {
     /// No codec has this name.
     #[error("unknown compression: {0}")]
     UnknownName(String),
-    /// The codec exists in the format, but this version cannot use it.
-    #[error("compression '{0}' is not supported in this version")]
+    /// The codec exists in the format, but this build is without it.
+    #[error("compression '{0}' is not in this build")]
     Unsupported(&'static str),
     /// Keys that the codec does not have, separated by commas.
     #[error("invalid option(s) for choice '{codec}': {keys}")]
@@ -151,7 +154,7 @@ const fn names<T: Copy, const N: usize>(table: [(&'static str, T); N]) -> [&'sta
 }
 
 /// The codecs in the order of the help text.
-static CODECS: [CodecDef; 6] = [
+static CODECS: &[CodecDef] = &[
     CodecDef {
         name: "null",
         options: &[],
@@ -244,10 +247,31 @@ static CODECS: [CodecDef; 6] = [
             option("lgwin", Kind::Int(10..=30), Some(22), "window size (log2)"),
         ],
     },
+    #[cfg(feature = "flac")]
+    CodecDef {
+        name: "flac",
+        options: &[
+            option("level", Kind::Int(0..=8), Some(5), "compression level"),
+            flag("exhaustive", "try every model"),
+        ],
+    },
+    CodecDef {
+        name: "ricepp",
+        options: &[option(
+            "block_size",
+            Kind::Int(16..=512),
+            Some(128),
+            "pixels per block",
+        )],
+    },
 ];
 
-/// Codecs of the format that this version cannot use.
-const UNSUPPORTED: [&str; 2] = ["flac", "ricepp"];
+/// Codecs of the format that this build is without.
+const MISSING: &[&str] = if cfg!(feature = "flac") {
+    &[]
+} else {
+    &["flac"]
+};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Value {
@@ -325,7 +349,7 @@ impl Values {
         if name.is_empty() {
             return Err(SpecError::MissingName);
         }
-        if let Some(name) = UNSUPPORTED.into_iter().find(|known| *known == name) {
+        if let Some(name) = MISSING.iter().find(|known| **known == name) {
             return Err(SpecError::Unsupported(name));
         }
         let codec = CODECS
@@ -422,6 +446,14 @@ impl Values {
                 quality: self.signed("quality"),
                 lgwin: self.signed("lgwin"),
             },
+            #[cfg(feature = "flac")]
+            "flac" => Options::Flac(FlacOptions {
+                level: self.unsigned("level").unwrap_or_default(),
+                exhaustive: self.flag("exhaustive"),
+            }),
+            "ricepp" => Options::Ricepp {
+                block_size: self.unsigned("block_size").unwrap_or_default(),
+            },
             _ => Options::Null,
         })
     }
@@ -494,15 +526,47 @@ impl CodecSpec {
         }
     }
 
-    /// A compressor with these settings; one for each worker.
+    /// A compressor with these settings; one for each worker. For codecs that take only some
+    /// data, see also [`Compressor::with_fallback`].
     pub fn compressor(&self) -> Compressor {
         Compressor::new(&self.options)
+    }
+
+    /// What this codec compresses: anything, which is [`ContentKind::Bytes`], or only blocks of
+    /// one kind.
+    pub fn requires(&self) -> ContentKind {
+        match &self.options {
+            #[cfg(feature = "flac")]
+            Options::Flac(_) => ContentKind::Pcm,
+            Options::Ricepp { .. } => ContentKind::Pixels,
+            _ => ContentKind::Bytes,
+        }
+    }
+
+    /// Whether this codec can compress blocks of `content`.
+    pub fn accepts(&self, content: &Content) -> bool {
+        match (self.requires(), content) {
+            (ContentKind::Bytes, _) => true,
+            (ContentKind::Pcm, Content::Pcm(format)) => format.is_valid(),
+            (ContentKind::Pixels, Content::Pixels(format)) => format.is_valid(),
+            _ => false,
+        }
+    }
+
+    /// The unit in bytes that blocks of `content` have to consist of: no chunk of a file and no
+    /// block may end inside of one. 1 for codecs that take anything.
+    pub fn granularity(&self, content: &Content) -> usize {
+        match (self.requires(), content) {
+            (ContentKind::Pcm, Content::Pcm(format)) => format.frame_bytes(),
+            (ContentKind::Pixels, Content::Pixels(format)) => format.group_bytes(),
+            _ => 1,
+        }
     }
 
     /// An estimate of the memory, in bytes, that a [`Compressor`] holds while it
     /// works on a block of `raw_size` bytes, the block itself not included. For
     /// zstd and lzma it is the library's own (with `long`, for assumed sizes of its tables), for
-    /// brotli a formula.
+    /// brotli and flac a formula. A fallback takes memory of its own.
     pub fn encoder_memory(&self, raw_size: usize) -> u64 {
         match &self.options {
             Options::Null => 0,
@@ -513,6 +577,9 @@ impl CodecSpec {
             Options::Brotli { quality, lgwin } => {
                 brotli_codec::encoder_memory(*quality, *lgwin, raw_size)
             }
+            #[cfg(feature = "flac")]
+            Options::Flac(_) => crate::flac::encoder_memory(raw_size),
+            Options::Ricepp { .. } => ricepp::encoder_memory(raw_size),
         }
     }
 }
@@ -539,7 +606,7 @@ impl fmt::Display for CodecSpec {
 /// indented by two spaces and end with a line break.
 pub fn help() -> String {
     let mut text = String::new();
-    for codec in &CODECS {
+    for codec in CODECS {
         text.push_str("  ");
         text.push_str(codec.name);
         text.push('\n');

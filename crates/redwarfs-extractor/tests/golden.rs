@@ -49,7 +49,7 @@ fn directories_equal_the_manifests() {
     if !is_root() {
         return skip("extraction with owners and devices", "needs root");
     }
-    for golden in golden_images().iter().filter(|g| !g.has_media_codecs()) {
+    for golden in golden_images().iter() {
         check(golden, &ExtractOptions::default());
     }
 }

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use redwarfs_codec::CodecSpec;
+use redwarfs_codec::{CodecSpec, ContentKind};
 use redwarfs_format::metadata::Packing;
 use redwarfs_writer::{FileHash, TimeResolution, TimeResolutionError};
 
@@ -53,9 +53,15 @@ pub(crate) fn block_size_bits(text: &str) -> Result<u32, String> {
 
 /// `-C` and its relatives.
 pub(crate) fn codec(text: &str) -> Result<CodecSpec, String> {
-    without_category(text)?
+    let spec = without_category(text)?
         .parse::<CodecSpec>()
-        .map_err(|e| e.to_string())
+        .map_err(|e| e.to_string())?;
+    match spec.requires() {
+        ContentKind::Bytes => Ok(spec),
+        kind => Err(format!(
+            "compression '{spec}' cannot be used without a category: it takes {kind} only"
+        )),
+    }
 }
 
 /// `-L`: `auto` is `None`.

@@ -1,0 +1,454 @@
+//! What the bytes of a block are, as far as a codec can make use of it.
+
+use std::fmt;
+
+use redwarfs_format::block_header::{FlacBlockHeader, RiceppBlockHeader};
+use serde_json::Value;
+
+use crate::{CompressionId, Error, Result, flac, ricepp};
+
+/// Order of the bytes of one number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum ByteOrder {
+    /// Least significant byte first.
+    Little,
+    /// Most significant byte first.
+    Big,
+}
+
+impl ByteOrder {
+    pub(crate) fn is_big(self) -> bool {
+        self == Self::Big
+    }
+
+    pub(crate) fn from_big(big: bool) -> Self {
+        if big { Self::Big } else { Self::Little }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Little => "little",
+            Self::Big => "big",
+        }
+    }
+}
+
+/// Where the bits of a sample are that its container has to spare.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Padding {
+    /// Above the value, which is sign- or zero-extended.
+    Msb,
+    /// Below the value, as zeros.
+    Lsb,
+}
+
+impl Padding {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Msb => "msb",
+            Self::Lsb => "lsb",
+        }
+    }
+}
+
+/// Layout of PCM audio: frames of one sample per channel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct PcmFormat {
+    /// Samples of a frame, 1..=8.
+    pub channels: u8,
+    /// Significant bits of a sample, 8..=32 and no more than its bytes hold.
+    pub bits: u8,
+    /// Bytes that a sample takes, 1..=4.
+    pub bytes: u8,
+    /// Order of these bytes.
+    pub byte_order: ByteOrder,
+    /// Whether samples are in two's complement; otherwise zero is the lowest value.
+    pub signed: bool,
+    /// Where the bits are that a sample leaves unused.
+    pub padding: Padding,
+}
+
+impl PcmFormat {
+    /// Whether all numbers are in their ranges.
+    pub fn is_valid(&self) -> bool {
+        (1..=8).contains(&self.channels)
+            && (1..=4).contains(&self.bytes)
+            && (8..=32).contains(&self.bits)
+            && self.bits <= 8 * self.bytes
+    }
+
+    /// Bytes of a frame.
+    pub fn frame_bytes(&self) -> usize {
+        usize::from(self.channels) * usize::from(self.bytes)
+    }
+}
+
+/// Layout of images with 16 bits per pixel and component.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct PixelFormat {
+    /// Components that take turns in the data, 1..=2.
+    pub components: u8,
+    /// Low bits that are zero in every value, 0..=8.
+    pub unused_lsb: u8,
+    /// Order of the two bytes of a value.
+    pub byte_order: ByteOrder,
+}
+
+impl PixelFormat {
+    /// Whether all numbers are in their ranges.
+    pub fn is_valid(&self) -> bool {
+        (1..=2).contains(&self.components) && self.unused_lsb <= 8
+    }
+
+    /// Bytes of a group of components.
+    pub fn group_bytes(&self) -> usize {
+        2 * usize::from(self.components)
+    }
+}
+
+/// What the bytes of a block are.
+///
+/// Categorizers find it out, images keep it as one JSON text for each kind of content.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub enum Content {
+    /// Nothing is known.
+    #[default]
+    Bytes,
+    /// PCM audio.
+    Pcm(PcmFormat),
+    /// Pixels of 16 bits.
+    Pixels(PixelFormat),
+}
+
+/// A kind of content, without its parameters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum ContentKind {
+    /// [`Content::Bytes`]
+    Bytes,
+    /// [`Content::Pcm`]
+    Pcm,
+    /// [`Content::Pixels`]
+    Pixels,
+}
+
+impl fmt::Display for ContentKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Bytes => "bytes",
+            Self::Pcm => "PCM audio",
+            Self::Pixels => "16-bit pixels",
+        })
+    }
+}
+
+impl Content {
+    /// The kind of this content.
+    pub fn kind(&self) -> ContentKind {
+        match self {
+            Self::Bytes => ContentKind::Bytes,
+            Self::Pcm(_) => ContentKind::Pcm,
+            Self::Pixels(_) => ContentKind::Pixels,
+        }
+    }
+
+    /// Reads the JSON text of an image's category metadata.
+    ///
+    /// An object that describes neither audio nor pixels, or describes some that no codec takes,
+    /// is [`Content::Bytes`]. Keys that are not needed are ignored.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Corrupt`] if the text is not a JSON object.
+    pub fn from_json(text: &str) -> Result<Self> {
+        let Ok(Value::Object(keys)) = serde_json::from_str(text) else {
+            return Err(Error::corrupt("category metadata is not a JSON object"));
+        };
+        let number = |key: &str| u8::try_from(keys.get(key)?.as_u64()?).ok();
+        let word = |key: &str| keys.get(key)?.as_str();
+        let byte_order = || match word("endianness")? {
+            "little" => Some(ByteOrder::Little),
+            "big" => Some(ByteOrder::Big),
+            _ => None,
+        };
+        let pcm = || {
+            Some(PcmFormat {
+                channels: number("number_of_channels")?,
+                bits: number("bits_per_sample")?,
+                bytes: number("bytes_per_sample")?,
+                byte_order: byte_order()?,
+                signed: match word("signedness")? {
+                    "signed" => true,
+                    "unsigned" => false,
+                    _ => return None,
+                },
+                padding: match word("padding")? {
+                    "msb" => Padding::Msb,
+                    "lsb" => Padding::Lsb,
+                    _ => return None,
+                },
+            })
+        };
+        let pixels = || {
+            (number("bytes_per_sample")? == ricepp::BYTES_PER_PIXEL).then_some(())?;
+            Some(PixelFormat {
+                components: number("component_count")?,
+                unused_lsb: number("unused_lsb_count")?,
+                byte_order: byte_order()?,
+            })
+        };
+        if let Some(format) = pcm().filter(PcmFormat::is_valid) {
+            return Ok(Self::Pcm(format));
+        }
+        if let Some(format) = pixels().filter(PixelFormat::is_valid) {
+            return Ok(Self::Pixels(format));
+        }
+        Ok(Self::Bytes)
+    }
+
+    /// The JSON text that images keep, keys in alphabetical order and without spaces. `None` for
+    /// [`Content::Bytes`].
+    pub fn to_json(&self) -> Option<String> {
+        match self {
+            Self::Bytes => None,
+            Self::Pcm(format) => Some(format!(
+                "{{\"bits_per_sample\":{},\"bytes_per_sample\":{},\"endianness\":\"{}\",\
+                 \"number_of_channels\":{},\"padding\":\"{}\",\"signedness\":\"{}\"}}",
+                format.bits,
+                format.bytes,
+                format.byte_order.name(),
+                format.channels,
+                format.padding.name(),
+                if format.signed { "signed" } else { "unsigned" },
+            )),
+            Self::Pixels(format) => Some(format!(
+                "{{\"bytes_per_sample\":{},\"component_count\":{},\"endianness\":\"{}\",\
+                 \"unused_lsb_count\":{}}}",
+                ricepp::BYTES_PER_PIXEL,
+                format.components,
+                format.byte_order.name(),
+                format.unused_lsb,
+            )),
+        }
+    }
+
+    /// The content that a payload was made from, as far as it says so: FLAC and RICEPP payloads
+    /// carry the parameters they were compressed with. [`Content::Bytes`] for all others.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Corrupt`] or [`Error::Unsupported`] if the parameters cannot be read.
+    pub fn of_payload(id: CompressionId, payload: &[u8]) -> Result<Self> {
+        match id {
+            CompressionId::FLAC => Ok(Self::Pcm(flac::Framing::parse(payload)?.format)),
+            CompressionId::RICEPP => Ok(Self::Pixels(ricepp::Framing::parse(payload)?.format)),
+            _ => Ok(Self::Bytes),
+        }
+    }
+}
+
+/// Bits of a FLAC block header's flags.
+const BIG_ENDIAN: u8 = 0x80;
+const SIGNED: u8 = 0x40;
+const PADDING_LSB: u8 = 0x20;
+const RESERVED: u8 = 0x1c;
+const BYTES_MASK: u8 = 0x03;
+
+impl PcmFormat {
+    pub(crate) fn from_header(header: &FlacBlockHeader) -> Result<Self> {
+        let flags = header.flags;
+        if flags & RESERVED != 0 {
+            return Err(Error::Unsupported(format!("FLAC block flags {flags:#04x}")));
+        }
+        let format = Self {
+            channels: u8::try_from(header.num_channels).unwrap_or(0),
+            bits: header.bits_per_sample,
+            bytes: (flags & BYTES_MASK) + 1,
+            byte_order: ByteOrder::from_big(flags & BIG_ENDIAN != 0),
+            signed: flags & SIGNED != 0,
+            padding: if flags & PADDING_LSB != 0 {
+                Padding::Lsb
+            } else {
+                Padding::Msb
+            },
+        };
+        if !format.is_valid() {
+            return Err(Error::corrupt(format!(
+                "FLAC block announces {} channels with {} bits in {} bytes",
+                header.num_channels, format.bits, format.bytes
+            )));
+        }
+        Ok(format)
+    }
+
+    #[cfg(any(feature = "flac", test))]
+    pub(crate) fn header(&self) -> FlacBlockHeader {
+        let mut flags = self.bytes - 1;
+        for (set, bit) in [
+            (self.byte_order.is_big(), BIG_ENDIAN),
+            (self.signed, SIGNED),
+            (self.padding == Padding::Lsb, PADDING_LSB),
+        ] {
+            if set {
+                flags |= bit;
+            }
+        }
+        FlacBlockHeader {
+            num_channels: u16::from(self.channels),
+            bits_per_sample: self.bits,
+            flags,
+        }
+    }
+}
+
+impl PixelFormat {
+    /// `block_size` in pixels.
+    pub(crate) fn header(&self, block_size: u32) -> RiceppBlockHeader {
+        RiceppBlockHeader {
+            block_size,
+            component_count: u16::from(self.components),
+            bytes_per_sample: ricepp::BYTES_PER_PIXEL,
+            unused_lsb_count: self.unused_lsb,
+            big_endian: self.byte_order.is_big(),
+            ricepp_version: ricepp::VERSION,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)] // a test fails by panicking
+
+    use super::*;
+
+    #[test]
+    fn json_is_read_and_written_as_images_have_it() {
+        let pcm = PcmFormat {
+            channels: 2,
+            bits: 16,
+            bytes: 2,
+            byte_order: ByteOrder::Little,
+            signed: true,
+            padding: Padding::Lsb,
+        };
+        let pixels = PixelFormat {
+            components: 1,
+            unused_lsb: 4,
+            byte_order: ByteOrder::Big,
+        };
+        let table = [
+            (
+                Content::Pcm(pcm),
+                r#"{"bits_per_sample":16,"bytes_per_sample":2,"endianness":"little","number_of_channels":2,"padding":"lsb","signedness":"signed"}"#,
+            ),
+            (
+                Content::Pcm(PcmFormat {
+                    bits: 8,
+                    bytes: 1,
+                    byte_order: ByteOrder::Big,
+                    signed: false,
+                    padding: Padding::Msb,
+                    ..pcm
+                }),
+                r#"{"bits_per_sample":8,"bytes_per_sample":1,"endianness":"big","number_of_channels":2,"padding":"msb","signedness":"unsigned"}"#,
+            ),
+            (
+                Content::Pixels(pixels),
+                r#"{"bytes_per_sample":2,"component_count":1,"endianness":"big","unused_lsb_count":4}"#,
+            ),
+        ];
+        for (content, json) in table {
+            assert_eq!(content.to_json().as_deref(), Some(json));
+            assert_eq!(Content::from_json(json).unwrap(), content);
+            let spaced = json
+                .replace(',', " , ")
+                .replace('{', "{ \"more\": [null], ");
+            assert_eq!(Content::from_json(&spaced).unwrap(), content);
+        }
+        assert_eq!(Content::Bytes.to_json(), None);
+    }
+
+    #[test]
+    fn json_that_no_codec_takes_is_bytes() {
+        let pcm = r#"{"bits_per_sample":16,"bytes_per_sample":2,"endianness":"little","number_of_channels":2,"padding":"lsb","signedness":"signed"}"#;
+        let pixels =
+            r#"{"bytes_per_sample":2,"component_count":1,"endianness":"big","unused_lsb_count":4}"#;
+        for (text, from, to) in [
+            (pcm, ":16", ":7"),
+            (pcm, ":16", ":17"),
+            (pcm, ":16", ":256"),
+            (pcm, ":16", ":-16"),
+            (pcm, ":16", ":\"16\""),
+            (pcm, "little", "middle"),
+            (pcm, "lsb", "none"),
+            (pcm, "signed\"}", "both\"}"),
+            (pcm, "channels\":2", "channels\":9"),
+            (pcm, "channels\":2", "channels\":0"),
+            (pixels, "sample\":2", "sample\":4"),
+            (pixels, "count\":1", "count\":3"),
+            (pixels, "count\":4", "count\":9"),
+            (pixels, "endianness", "byteorder"),
+        ] {
+            let changed = text.replacen(from, to, 1);
+            assert_ne!(changed, text);
+            assert_eq!(
+                Content::from_json(&changed).unwrap(),
+                Content::Bytes,
+                "{changed}"
+            );
+        }
+        assert_eq!(Content::from_json("{}").unwrap(), Content::Bytes);
+        for text in ["", "[]", "1", "{", "{\"a\":}"] {
+            assert!(Content::from_json(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn flags_of_flac_headers() {
+        for (flags, header) in [
+            (0x61u8, 16u8),
+            (0xe1, 16),
+            (0x20, 8),
+            (0x63, 20),
+            (0xc2, 24),
+        ] {
+            let header = FlacBlockHeader {
+                num_channels: 2,
+                bits_per_sample: header,
+                flags,
+            };
+            let format = PcmFormat::from_header(&header).unwrap();
+            assert_eq!(format.header(), header);
+            assert_eq!(usize::from(format.bytes) - 1, usize::from(flags & 3));
+        }
+        for (channels, bits, flags) in [
+            (0, 16, 1),
+            (9, 16, 1),
+            (256, 16, 1),
+            (1, 7, 1),
+            (1, 17, 1),
+            (1, 33, 3),
+            (1, 16, 0),
+        ] {
+            let header = FlacBlockHeader {
+                num_channels: channels,
+                bits_per_sample: bits,
+                flags,
+            };
+            assert!(matches!(
+                PcmFormat::from_header(&header),
+                Err(Error::Corrupt { .. })
+            ));
+        }
+        for flags in [0x05, 0x09, 0x11] {
+            let header = FlacBlockHeader {
+                num_channels: 1,
+                bits_per_sample: 16,
+                flags,
+            };
+            assert!(matches!(
+                PcmFormat::from_header(&header),
+                Err(Error::Unsupported(_))
+            ));
+        }
+    }
+}
