@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use redwarfs_testkit::hostile::{Plan, Tools, bases, hunt, image_of};
+use redwarfs_testkit::hostile::{Plan, Tools, bases, hunt, image_of, silence};
 
 const USAGE: &str = "usage: hostile --tools DIR [--count N] [--first N] [--threads N] [--keep DIR] \
 [--no-mount]\n       hostile --tools DIR --first N --write FILE   (the image of one case)";
@@ -45,8 +45,7 @@ fn run() -> Result<bool, String> {
         }
     }
     let tools = Tools::in_dir(&tools.ok_or("--tools is missing")?);
-    // The libraries are used here only to see how much an image holds.
-    std::panic::set_hook(Box::new(|_| {}));
+    silence();
     let bases = bases(&tools);
     if let Some(path) = write {
         let (image, base, what, _) = image_of(&bases, plan.first);

@@ -1,5 +1,6 @@
 //! The images that get damaged, and how much there is in one.
 
+use std::cell::Cell;
 use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
@@ -32,7 +33,7 @@ pub struct Base {
 /// Options of `mkdwarfs` for images of our own: every packing and every codec.
 const BUILDS: [(&str, &[&str]); 14] = [
     ("null", &["-C", "null", "--pack-metadata=none"]),
-    ("plain-names", &["--pack-metadata=none,plain"]),
+    ("plain-names", &["--pack-metadata=plain"]),
     ("packed", &["--pack-metadata=all"]),
     ("packed-force", &["--pack-metadata=all,force"]),
     ("chunk-table", &["--pack-metadata=chunk_table"]),
@@ -140,10 +141,26 @@ fn source(root: &Path) -> std::io::Result<()> {
     Ok(())
 }
 
+thread_local! {
+    static WEIGHING: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Keeps panics of the libraries, where an image is looked at only to know its size, from being
+/// printed.
+pub fn silence() {
+    let before = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |info| {
+        if !WEIGHING.get() {
+            before(info);
+        }
+    }));
+}
+
 /// How much an image holds. Panics of the libraries count as nothing here; the programs will
 /// show them.
 pub(super) fn weigh(image: &[u8]) -> Weight {
     let data = image.to_vec();
+    WEIGHING.set(true);
     let weighed = catch_unwind(AssertUnwindSafe(|| {
         let source = Arc::new(MemorySource::from(data));
         let mut weight = Weight::default();
@@ -187,5 +204,6 @@ pub(super) fn weigh(image: &[u8]) -> Weight {
         }
         weight
     }));
+    WEIGHING.set(false);
     weighed.unwrap_or_default()
 }
