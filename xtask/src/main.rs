@@ -4,6 +4,8 @@
 //! cargo run -p xtask -- man DIR           manual pages: DIR/mkdwarfs.1, ...
 //! cargo run -p xtask -- completions DIR   DIR/mkdwarfs.bash, DIR/_mkdwarfs, DIR/mkdwarfs.fish, ...
 //! ```
+//!
+//! The texts of the manuals are in `crates/redwarfs-tools/manual/`.
 
 use std::error::Error;
 use std::path::{Path, PathBuf};
@@ -11,40 +13,25 @@ use std::process::ExitCode;
 
 use clap::Command;
 use clap_complete::Shell;
-
-/// Manual pages that are written by hand, because their tool is not parsed by `clap`.
-const HAND_WRITTEN: &str = "docs/man";
+use redwarfs_tools::common::man::Manual;
 
 fn commands() -> Vec<Command> {
-    let commands = vec![
+    vec![
         redwarfs_tools::mkdwarfs::command(),
         redwarfs_tools::dwarfs::command(),
         redwarfs_tools::dwarfsck::command(),
         redwarfs_tools::dwarfsextract::command(),
-    ];
-    // The banner names the libraries of this very build, which have no place in a manual.
-    commands
-        .into_iter()
-        .map(|command| command.before_help(""))
-        .collect()
+        redwarfs_tools::universal::command(),
+    ]
 }
 
 fn man(out: &Path) -> Result<(), Box<dyn Error>> {
     for command in commands() {
-        let path = out.join(format!("{}.1", command.get_name()));
-        let mut page = Vec::new();
-        clap_mangen::Man::new(command).render(&mut page)?;
-        std::fs::write(path, page)?;
+        let manual = Manual::of(&command);
+        std::fs::write(out.join(format!("{}.1", manual.name)), manual.to_roff())?;
     }
-    let pages = Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("..")
-        .join(HAND_WRITTEN);
-    if pages.is_dir() {
-        for page in std::fs::read_dir(pages)? {
-            let page = page?;
-            std::fs::copy(page.path(), out.join(page.file_name()))?;
-        }
-    }
+    // The name under which mount(8) calls the driver.
+    std::fs::write(out.join("mount.dwarfs.8"), ".so man1/dwarfs.1\n")?;
     Ok(())
 }
 

@@ -1,9 +1,12 @@
 //! The universal program: picks a tool by the name it was called with.
 
 use std::ffi::{OsStr, OsString};
+use std::io::Write;
 use std::path::Path;
 
-use crate::common::cli::banner;
+use clap::{Arg, Command};
+
+use crate::common::cli::{parse, prepare};
 use crate::common::console::write_stderr;
 use crate::common::error::{EXIT_FAILURE, EXIT_OK, display_name};
 
@@ -39,10 +42,14 @@ enum Choice {
         args: Vec<OsString>,
     },
     Unknown(String),
-    Help,
+    /// No tool was asked for.
+    None(Vec<OsString>),
 }
 
 fn tool_named(name: &OsStr) -> Option<&'static str> {
+    if crate::dwarfs::is_mount_helper(name) {
+        return Some("dwarfs");
+    }
     TOOLS
         .iter()
         .map(|(tool, ..)| *tool)
@@ -94,19 +101,33 @@ fn choose(mut args: Vec<OsString>) -> Choice {
             }
             None => Choice::Unknown(wanted),
         },
-        None => Choice::Help,
+        None => Choice::None(args),
     }
 }
 
-fn help() -> String {
-    let mut text = banner("redwarfs");
-    text.push_str("\nUsage: redwarfs --tool=NAME [OPTIONS...]\n");
-    text.push_str("\nThe first argument selects a tool; so does a link to this program with the name of a tool,\n");
-    text.push_str("optionally followed by a version (mkdwarfs-1.0).\n\nTools:\n");
+/// The command line, for help and manual pages.
+#[must_use]
+pub fn command() -> Command {
+    let mut tools = String::from("Tools:\n");
     for (name, about, _) in TOOLS {
-        text.push_str(&format!("  {name:<15} {about}\n"));
+        tools.push_str(&format!("  {name:<15} {about}\n"));
     }
-    text
+    tools.push_str(
+        "\nA link to this program with the name of a tool is that tool; so is one with a version\n\
+         (mkdwarfs-1.0), and mount.dwarfs, which mount(8) looks for.",
+    );
+    prepare(Command::new("redwarfs"))
+        .about("All DwarFS tools in one program")
+        .override_usage("redwarfs --tool=NAME [OPTIONS...]")
+        .arg(
+            Arg::new("tool")
+                .long("tool")
+                .value_name("NAME")
+                .require_equals(true)
+                .value_parser(TOOLS.map(|(name, ..)| name))
+                .help("The tool to be; must come first, all other arguments are the tool's own"),
+        )
+        .after_help(tools)
 }
 
 /// Runs the tool that `args` (program name first) selects. Returns the exit code.
@@ -125,9 +146,14 @@ pub fn main(args: Vec<OsString>) -> u8 {
         Choice::Unknown(wanted) => crate::common::ToolError::new(format!("no tool '{wanted}'"))
             .hint("one of mkdwarfs, dwarfs, dwarfsck, dwarfsextract")
             .report("redwarfs"),
-        Choice::Help => {
-            use std::io::Write;
-            let _ = std::io::stdout().write_all(help().as_bytes());
+        Choice::None(args) if args.len() > 1 => match parse(command(), &args) {
+            Ok(_) => crate::common::ToolError::new("--tool has to be the first argument")
+                .report("redwarfs"),
+            Err(code) => code,
+        },
+        Choice::None(_) => {
+            let help = command().render_help().to_string();
+            let _ = std::io::stdout().write_all(help.as_bytes());
             EXIT_OK
         }
     }
@@ -169,12 +195,20 @@ mod tests {
                 vec!["redwarfs", "--tool=foo"],
                 Choice::Unknown("foo".to_owned()),
             ),
-            (vec!["redwarfs", "a", "--tool=dwarfs"], Choice::Help),
-            (vec!["redwarfs"], Choice::Help),
-            (vec!["mkdwarfs.old"], Choice::Help),
-            (vec!["mkdwarfs-x"], Choice::Help),
-            (vec![], Choice::Help),
+            (
+                vec!["/sbin/mount.dwarfs2", "a"],
+                tool("dwarfs", None, &["/sbin/mount.dwarfs2", "a"]),
+            ),
         ];
+        for list in [
+            vec!["redwarfs", "a", "--tool=dwarfs"],
+            vec!["redwarfs"],
+            vec!["mkdwarfs.old"],
+            vec!["mkdwarfs-x"],
+            vec![],
+        ] {
+            assert_eq!(choose(args(&list)), Choice::None(args(&list)));
+        }
         for (list, want) in cases {
             assert_eq!(choose(args(&list)), want, "{list:?}");
         }

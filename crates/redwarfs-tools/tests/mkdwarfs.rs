@@ -520,10 +520,6 @@ fn wrong_command_lines_get_one_line() {
             &["--chmod", "-x"],
             "option '--chmod' is not supported in this version",
         ),
-        (
-            &["--man"],
-            "option '--man' is not supported in this version",
-        ),
         (&["--foo"], "unrecognised option '--foo'"),
         (&["foo"], "unrecognized argument 'foo'"),
         (

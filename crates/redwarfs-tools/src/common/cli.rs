@@ -6,10 +6,11 @@ use std::io::Write;
 
 use clap::builder::StyledStr;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
-use clap::{ArgMatches, Command};
+use clap::{Arg, ArgAction, ArgMatches, Command};
 
 use super::error::{EXIT_OK, ToolError, one_line};
 use super::log::{LogLevel, Logger};
+use super::man::{self, Manual};
 
 /// The version of this build.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -63,7 +64,10 @@ fn wrap_list(head: &str, items: &[String], width: usize) -> String {
     out
 }
 
-/// Gives `command` what all tools have in common: banner, version, option prefixes, layout.
+/// The option that shows the manual.
+const MAN: &str = "man";
+
+/// Gives `command` what all tools have in common: banner, version, manual, option prefixes, layout.
 #[must_use]
 pub fn prepare(command: Command) -> Command {
     let tool = command.get_name().to_owned();
@@ -72,6 +76,12 @@ pub fn prepare(command: Command) -> Command {
         .before_help(StyledStr::from(banner(&tool)))
         .infer_long_args(true)
         .max_term_width(100)
+        .arg(
+            Arg::new(MAN)
+                .long(MAN)
+                .action(ArgAction::SetTrue)
+                .help("Show the manual"),
+        )
 }
 
 /// The logging options all tools have; flatten it into the arguments of a tool.
@@ -118,14 +128,24 @@ pub fn whole<T>(
 
 /// Parses `args` (the first one is the program's name).
 ///
-/// `Err` holds an exit code: help and version have been printed to standard output (0), or an
-/// error of one line to standard error (1).
+/// `Err` holds an exit code: help, manual or version have been printed to standard output (0), or
+/// an error of one line to standard error (1).
 ///
 /// # Errors
 /// See above.
 pub fn parse(command: Command, args: &[OsString]) -> Result<ArgMatches, u8> {
     let tool = command.get_name().to_owned();
+    // Like --help it needs nothing else, and nothing else matters then.
+    let mut options = args.iter().skip(1).take_while(|arg| *arg != "--");
+    if options.any(|arg| arg.to_str() == Some("--man")) {
+        man::show(&Manual::of(&command));
+        return Err(EXIT_OK);
+    }
     match command.clone().try_get_matches_from(args) {
+        Ok(matches) if matches!(matches.try_get_one(MAN), Ok(Some(true))) => {
+            man::show(&Manual::of(&command));
+            Err(EXIT_OK)
+        }
         Ok(matches) => Ok(matches),
         Err(error) => Err(match error.kind() {
             ErrorKind::DisplayHelp

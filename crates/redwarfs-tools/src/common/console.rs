@@ -2,17 +2,24 @@
 
 use std::fmt;
 use std::io::{self, IsTerminal, Write};
+use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Columns assumed when the terminal does not tell.
 const DEFAULT_WIDTH: usize = 80;
 
-/// Whether standard error is a terminal that understands escape sequences: a terminal, with
-/// `TERM` set, not empty and not `dumb`.
+/// Whether `out` is a terminal that understands escape sequences: a terminal, with `TERM` set,
+/// not empty and not `dumb`.
+#[must_use]
+pub fn is_capable(out: &impl IsTerminal) -> bool {
+    let term = std::env::var_os("TERM").unwrap_or_default();
+    out.is_terminal() && !term.is_empty() && term != "dumb"
+}
+
+/// Whether standard error is a terminal that understands escape sequences.
 #[must_use]
 pub fn stderr_is_fancy() -> bool {
-    let term = std::env::var_os("TERM").unwrap_or_default();
-    io::stderr().is_terminal() && !term.is_empty() && term != "dumb"
+    is_capable(&io::stderr())
 }
 
 /// Whether the locale of the process uses UTF-8 (`LC_ALL`, `LC_CTYPE`, `LANG`, first one set).
@@ -28,13 +35,19 @@ pub fn locale_is_utf8() -> bool {
         })
 }
 
-/// Columns of the terminal on standard error, 80 if unknown.
+/// Columns of the terminal `out`, 80 if unknown.
 #[must_use]
-pub fn stderr_width() -> usize {
-    match rustix::termios::tcgetwinsize(io::stderr()) {
+pub fn width_of(out: &impl AsFd) -> usize {
+    match rustix::termios::tcgetwinsize(out) {
         Ok(size) if size.ws_col > 0 => usize::from(size.ws_col),
         _ => DEFAULT_WIDTH,
     }
+}
+
+/// Columns of the terminal on standard error, 80 if unknown.
+#[must_use]
+pub fn stderr_width() -> usize {
+    width_of(&io::stderr())
 }
 
 /// Rows of the terminal on standard error, 24 if unknown.

@@ -1,13 +1,18 @@
-//! Messages: `L HH:MM:SS.uuuuuu message` on standard error.
+//! Messages: `L HH:MM:SS.uuuuuu message` on standard error or in a file, or lines for the system
+//! log.
 
 use std::fmt::{self, Write as _};
+use std::fs::OpenOptions;
+use std::io;
+use std::path::Path;
 use std::str::FromStr;
-use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use super::console::Console;
 use super::number::format_duration;
-use super::time::clock;
+use super::syslog::Syslog;
+use super::time::{LocalTime, clock};
 
 /// Importance of a message; later values are less important.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -131,17 +136,21 @@ pub fn format_message(
                 out.extend(std::iter::repeat_n(' ', context.chars().count() + 3));
             }
         }
-        // Tabs are layout; other control characters could drive the terminal.
-        for c in line.chars() {
-            if c.is_control() && c != '\t' {
-                out.extend(c.escape_default());
-            } else {
-                out.push(c);
-            }
-        }
+        escape_controls(line, &mut out);
         out.push_str(off);
     }
     out
+}
+
+/// Tabs are layout; other control characters could drive the terminal.
+fn escape_controls(line: &str, out: &mut String) {
+    for c in line.chars() {
+        if c.is_control() && c != '\t' {
+            out.extend(c.escape_default());
+        } else {
+            out.push(c);
+        }
+    }
 }
 
 /// Prints messages up to a level. Cheap to clone; usable from any thread.
@@ -153,6 +162,11 @@ pub struct Logger {
 #[derive(Debug)]
 struct Shared {
     console: Console,
+    /// Gets the messages instead of the console.
+    syslog: Option<Syslog>,
+    /// The date of the last message, where messages should be preceded by the date when it
+    /// changes.
+    date: Option<Mutex<String>>,
     level: LogLevel,
     context: bool,
 }
@@ -172,9 +186,39 @@ impl Logger {
     /// A logger on `console`; `context` decides whether the source of a message is shown.
     #[must_use]
     pub fn new(console: Console, level: LogLevel, context: bool) -> Self {
+        Self::with(console, None, None, level, context)
+    }
+
+    /// A logger that appends to a file, which is made if needed. A line with the date precedes the
+    /// first message and each first one of another day.
+    ///
+    /// # Errors
+    /// The file cannot be opened or made.
+    pub fn file(path: &Path, level: LogLevel, context: bool) -> io::Result<Self> {
+        let file = OpenOptions::new().append(true).create(true).open(path)?;
+        let console = Console::new(Box::new(file), false);
+        let date = Some(Mutex::new(String::new()));
+        Ok(Self::with(console, None, date, level, context))
+    }
+
+    /// A logger that sends lines to the system log, which adds the time itself.
+    #[must_use]
+    pub fn syslog(syslog: Syslog, level: LogLevel, context: bool) -> Self {
+        Self::with(Console::stderr(), Some(syslog), None, level, context)
+    }
+
+    fn with(
+        console: Console,
+        syslog: Option<Syslog>,
+        date: Option<Mutex<String>>,
+        level: LogLevel,
+        context: bool,
+    ) -> Self {
         Self {
             shared: Arc::new(Shared {
                 console,
+                syslog,
+                date,
                 level,
                 context,
             }),
@@ -207,17 +251,44 @@ impl Logger {
     /// Prints a message with its source (`file:line` or a target name).
     pub fn log_from(&self, level: LogLevel, context: Option<&str>, message: impl fmt::Display) {
         if self.enabled(level) {
-            let context = context.filter(|_| self.shared.context);
-            let time = clock(SystemTime::now());
-            let colour = self.shared.console.colour();
-            self.shared.console.line(&format_message(
-                level,
-                &time,
-                context,
-                &message.to_string(),
-                colour,
-            ));
+            self.print(level, context, message);
         }
+    }
+
+    /// Prints a message that was asked for by other means than the level.
+    pub fn always(&self, level: LogLevel, message: impl fmt::Display) {
+        self.print(level, None, message);
+    }
+
+    fn print(&self, level: LogLevel, context: Option<&str>, message: impl fmt::Display) {
+        let context = context.filter(|_| self.shared.context);
+        let message = message.to_string();
+        if let Some(syslog) = &self.shared.syslog {
+            for line in message.lines().filter(|line| !line.is_empty()) {
+                let mut text = context.map_or_else(String::new, |at| format!("[{at}] "));
+                escape_controls(line.trim_end_matches('\r'), &mut text);
+                syslog.send(level, &text);
+            }
+            return;
+        }
+        let now = SystemTime::now();
+        let time = clock(now);
+        let colour = self.shared.console.colour();
+        let mut text = format_message(level, &time, context, &message, colour);
+        if let Some(last) = &self.shared.date {
+            let since = now.duration_since(UNIX_EPOCH).unwrap_or_default();
+            let today = LocalTime::from_unix(i64::try_from(since.as_secs()).unwrap_or(0));
+            let today = today.date_time();
+            let today = today.split(' ').next().unwrap_or_default();
+            let mut last = last.lock().unwrap_or_else(PoisonError::into_inner);
+            if *last != today {
+                today.clone_into(&mut last);
+                let date = format!("date: {today}");
+                let date = format_message(LogLevel::Info, &time, None, &date, false);
+                text.insert_str(0, &format!("{date}\n"));
+            }
+        }
+        self.shared.console.line(&text);
     }
 
     /// Prints a message followed by how long the thing took: ` [1.105ms]`.
@@ -400,6 +471,44 @@ mod tests {
             "{text}"
         );
         assert_eq!(text.lines().count(), 1);
+    }
+
+    #[test]
+    fn files_get_dates_and_syslog_gets_lines() {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let path = dir.path().join("log");
+        for text in ["one", "two\nlines"] {
+            let logger = Logger::file(&path, LogLevel::Info, false).expect("a file");
+            logger.verbose("hidden");
+            logger.warn(text);
+            logger.always(LogLevel::Verbose, "shown");
+        }
+        let text = std::fs::read_to_string(&path).expect("text");
+        let cut: Vec<_> = text
+            .lines()
+            .map(|line| (&line[..1], line[18..].split(' ').next().unwrap_or_default()))
+            .collect();
+        let want = [
+            "I date:", "W one", "V shown", "I date:", "W two", "W lines", "V shown",
+        ];
+        let want: Vec<_> = want
+            .iter()
+            .map(|w| w.split_once(' ').expect("two"))
+            .collect();
+        assert_eq!(cut, want, "{text}");
+        assert!(Logger::file(dir.path(), LogLevel::Info, false).is_err());
+
+        let socket = dir.path().join("socket");
+        let server = std::os::unix::net::UnixDatagram::bind(&socket).expect("bind");
+        let syslog = Syslog::connect(&socket, "x").expect("connect");
+        let logger = Logger::syslog(syslog, LogLevel::Info, true);
+        logger.log_from(LogLevel::Warn, Some("a:1"), "one\r\n\ntwo\u{1b}");
+        let mut buffer = [0; 200];
+        for want in ["]: [a:1] one", "]: [a:1] two\\u{1b}"] {
+            let length = server.recv(&mut buffer).expect("a message");
+            let text = String::from_utf8_lossy(&buffer[..length]).into_owned();
+            assert!(text.starts_with("<28>") && text.ends_with(want), "{text}");
+        }
     }
 
     #[test]

@@ -11,6 +11,7 @@ use crate::common::error::{Result, ToolError, display_name};
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Request {
     Help,
+    Manual,
     Version,
     Mount(Box<Arguments>),
 }
@@ -23,12 +24,29 @@ pub(super) struct Arguments {
     pub(super) mountpoint: Option<PathBuf>,
     pub(super) foreground: bool,
     pub(super) debug: bool,
+    /// Do everything but mount.
+    pub(super) fake: bool,
+    /// Say what happens.
+    pub(super) verbose: bool,
     /// Single options without escapes, in order.
     pub(super) options: Vec<OsString>,
 }
 
-/// Understands `args` (without the program's name).
-pub(super) fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Request> {
+/// Whether a program of this name is called by mount(8), as a helper for a type of file system.
+pub(crate) fn is_mount_helper(name: &OsStr) -> bool {
+    [
+        "mount.dwarfs",
+        "mount.dwarfs2",
+        "mount.fuse.dwarfs",
+        "mount.fuse3.dwarfs",
+    ]
+    .iter()
+    .any(|known| name == *known)
+}
+
+/// Understands `args` (without the program's name). For a `helper` of mount(8) some flags mean
+/// something else: `-f` is "fake", and `-N` has a value.
+pub(super) fn parse(args: impl IntoIterator<Item = OsString>, helper: bool) -> Result<Request> {
     let mut found = Arguments::default();
     let mut positional = Vec::new();
     let mut auto = false;
@@ -44,19 +62,32 @@ pub(super) fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Request>
             b"--" => only_positional = true,
             b"--help" => return Ok(Request::Help),
             b"--version" => return Ok(Request::Version),
+            b"--man" => return Ok(Request::Manual),
             b"--auto-mountpoint" => auto = true,
+            b"--log-file" => {
+                let value = args
+                    .next()
+                    .ok_or_else(|| ToolError::new("option '--log-file' needs a value"))?;
+                found.options.push(log_file(value.as_bytes()));
+            }
+            _ if bytes.starts_with(b"--log-file=") => {
+                let value = bytes.get(b"--log-file=".len()..).unwrap_or_default();
+                found.options.push(log_file(value));
+            }
             _ if bytes.starts_with(b"--") => return Err(unknown(&arg)),
             _ => {
                 let flags = bytes.iter().skip(1).enumerate();
                 for (at, flag) in flags {
                     match flag {
+                        b'f' if helper => found.fake = true,
+                        b'v' if helper => found.verbose = true,
                         b'f' => found.foreground = true,
                         b'd' => found.debug = true,
                         b'h' => return Ok(Request::Help),
                         b'V' => return Ok(Request::Version),
                         // One thread reads requests anyway; the others come from mount(8).
                         b's' | b'n' | b'v' | b'r' | b'w' => {}
-                        b'o' | b't' => {
+                        b'o' | b't' | b'N' if helper || *flag != b'N' => {
                             let rest = bytes.get(at + 2..).unwrap_or_default();
                             let value = if rest.is_empty() {
                                 args.next().ok_or_else(|| {
@@ -103,6 +134,10 @@ fn unknown(arg: &OsStr) -> ToolError {
         .code(EXIT_SETUP)
 }
 
+fn log_file(path: &[u8]) -> OsString {
+    OsString::from_vec([b"log_file=", path].concat())
+}
+
 /// `/etc/fstab` may name the file system type in front: `dwarfs#/path`.
 fn image_path(arg: OsString) -> PathBuf {
     match arg.as_bytes().strip_prefix(b"dwarfs#") {
@@ -135,7 +170,7 @@ mod tests {
     use super::*;
 
     fn parse_list(list: &[&str]) -> Result<Request> {
-        parse(list.iter().map(OsString::from))
+        parse(list.iter().map(OsString::from), false)
     }
 
     fn mount(list: &[&str]) -> Arguments {
@@ -168,6 +203,38 @@ mod tests {
         assert_eq!(found.options, ["x", "y"]);
         let found = mount(&["a", "--auto-mountpoint", "-t", "dwarfs", "-n"]);
         assert_eq!(found.mountpoint, None);
+        let found = mount(&["a", "b", "--log-file", "x,y", "--log-file=z", "-o", "q"]);
+        assert_eq!(found.options, ["log_file=x,y", "log_file=z", "q"]);
+    }
+
+    #[test]
+    fn helpers_of_mount_have_other_flags() {
+        let list = [
+            "a",
+            "b",
+            "-fnsv",
+            "-N",
+            "/proc/1/ns/mnt",
+            "-t",
+            "dwarfs",
+            "-o",
+            "rw,x",
+        ];
+        let found = parse(list.iter().map(OsString::from), true).expect("understood");
+        let Request::Mount(found) = found else {
+            panic!("{found:?}")
+        };
+        assert!(found.fake && found.verbose && !found.foreground);
+        assert_eq!(found.options, ["rw", "x"]);
+        assert_eq!(found.mountpoint, Some(PathBuf::from("b")));
+        for (name, helper) in [
+            ("mount.dwarfs", true),
+            ("mount.fuse.dwarfs", true),
+            ("mount", false),
+            ("dwarfs", false),
+        ] {
+            assert_eq!(is_mount_helper(OsStr::new(name)), helper);
+        }
     }
 
     #[test]
@@ -176,11 +243,13 @@ mod tests {
             assert_eq!(parse_list(list), Ok(Request::Help));
         }
         assert_eq!(parse_list(&["--version", "x"]), Ok(Request::Version));
+        assert_eq!(parse_list(&["-V"]), Ok(Request::Version));
+        assert_eq!(parse_list(&["x", "--man"]), Ok(Request::Manual));
     }
 
     #[test]
     fn mistakes() {
-        let table: [(&[&str], &str, u8); 7] = [
+        let table: [(&[&str], &str, u8); 9] = [
             (&[], "no filesystem image specified", 1),
             (&["a"], "no mountpoint specified", 1),
             (&["a", "b", "c"], "too many non-option arguments", 1),
@@ -192,6 +261,8 @@ mod tests {
             (&["a", "b", "-x"], "unknown option: -x", 3),
             (&["a", "b", "--bogus"], "unknown option: --bogus", 3),
             (&["a", "b", "-o"], "option '-o' needs a value", 1),
+            (&["a", "--log-file"], "option '--log-file' needs a value", 1),
+            (&["a", "b", "-N", "x"], "unknown option: -N", 3),
         ];
         for (list, text, code) in table {
             let error = parse_list(list).expect_err("a mistake");

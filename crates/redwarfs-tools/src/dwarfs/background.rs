@@ -8,6 +8,7 @@ use std::os::fd::OwnedFd;
 
 use rustix::fs::{Mode, OFlags};
 use rustix::pipe::{PipeFlags, pipe_with};
+use rustix::process::{Pid, WaitOptions, waitpid};
 
 /// Which process goes on.
 #[derive(Debug)]
@@ -20,7 +21,10 @@ pub(super) enum Fork {
 
 /// The parent's end: the exit code to come.
 #[derive(Debug)]
-pub(super) struct Outcome(File);
+pub(super) struct Outcome {
+    pipe: File,
+    child: Option<Pid>,
+}
 
 /// The child's end.
 #[derive(Debug)]
@@ -38,19 +42,36 @@ pub(super) fn fork() -> io::Result<Fork> {
             drop(read);
             Ok(Fork::Child(Report(write.into())))
         }
-        _ => {
+        child => {
             drop(write);
-            Ok(Fork::Parent(Outcome(read.into())))
+            Ok(Fork::Parent(Outcome {
+                pipe: read.into(),
+                child: Pid::from_raw(child),
+            }))
         }
     }
 }
 
 impl Outcome {
-    /// Waits for the child's exit code; none if it died without one.
+    /// Waits for the child's exit code; none if it was killed.
     pub(super) fn wait(mut self) -> Option<u8> {
         let mut code = [0];
         // `read_exact` goes on after an interrupting signal.
-        self.0.read_exact(&mut code).ok().map(|()| code[0])
+        if self.pipe.read_exact(&mut code).is_ok() {
+            return Some(code[0]);
+        }
+        // A signal handler ends the child without a word but with an exit code.
+        loop {
+            match waitpid(self.child, WaitOptions::empty()) {
+                Err(rustix::io::Errno::INTR) => {}
+                Ok(Some((_, status))) => {
+                    return status
+                        .exit_status()
+                        .and_then(|code| u8::try_from(code).ok());
+                }
+                _ => return None,
+            }
+        }
     }
 }
 

@@ -2,30 +2,36 @@
 
 mod arguments;
 mod background;
+mod logging;
 mod mountpoint;
 mod options;
+mod serve;
+mod table;
 
 use std::ffi::OsString;
+use std::fs::File;
 use std::io::{self, Write};
-use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
+use clap::builder::PossibleValuesParser;
 use clap::{Arg, ArgAction, Command};
-use redwarfs_fuse::{Error as FuseError, Mounted, mount};
-use redwarfs_reader::Image;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use redwarfs_fuse::guard::Guard;
+use redwarfs_fuse::{Error as FuseError, mount};
+use redwarfs_reader::perfmon::PerfMonitor;
+use redwarfs_reader::{Image, Preload};
 
 use crate::common::cli::{VERSION, prepare};
 use crate::common::error::{EXIT_FAILURE, EXIT_OK, Result, ToolError};
-use crate::common::log::install_tracing;
+use crate::common::man::{Manual, Section, show};
 use crate::common::open::{Spelling, open_image};
 use crate::common::{LogLevel, Logger};
+pub(crate) use arguments::is_mount_helper;
 use arguments::{Arguments, Request};
 use background::{Fork, Report};
 use mountpoint::MountPoint;
-use options::Settings;
+use options::{Lock, LogTarget, Settings};
+use serve::{End, Signals, serve};
 
 const TOOL: &str = "dwarfs";
 /// No image was named.
@@ -40,44 +46,34 @@ const EXIT_BACKGROUND: u8 = 5;
 const EXIT_SIGNALS: u8 = 6;
 /// The connection to the kernel failed while mounted.
 const EXIT_LOOP: u8 = 7;
-/// How long the driver waits for the kernel to end the connection after an unmount.
-const FAREWELL: Duration = Duration::from_secs(5);
+/// A signal came before the image was mounted.
+const EXIT_INTERRUPTED: u8 = 8;
 
-const OPTIONS_HELP: &str = "\
-Options for -o:
-  cachesize=SIZE         memory for decompressed blocks (512M)
-  workers=N              decompression threads (2)
-  decratio=RATIO         decompress the whole block once this much was needed (0.8)
-  seq_detector=N         prefetch after N blocks in sequence, 0: never (4)
-  offset=N|auto          where the image starts in the file (0)
-  imagesize=N            size of the image in bytes (the rest of the file)
-  blocksize=SIZE         preferred I/O size shown by stat(2), 0: the system's (512K)
-  uid=N, gid=N           owner and group of every file (as in the image)
-  readonly               hide the write permissions
-  (no_)cache_files       keep file data cached when files are opened again (on)
-  debuglevel=LEVEL       error, warn, info, verbose, debug, trace (warn; info with -f)
+const ENDING: &str = "\
+A comma in a value is written as '\\,'. Options for /etc/fstab and for other
+drivers are accepted without effect, and so are obsolete ones; see --man.
+The mount is always read-only. Unmount with 'fusermount3 -u MOUNTPOINT',
+'umount MOUNTPOINT', or by SIGINT or SIGTERM.";
 
-FUSE options for -o:
-  allow_other            let all users use the mount
-  allow_root             let root use the mount
-  auto_unmount           unmount however the driver ends
-  (no_)default_permissions  let the kernel check permissions (on)
-  fsname=NAME            name in the mount table (the path of the image)
-  subtype=NAME           second part of the type in the mount table (dwarfs)
-  (no)suid, (no)dev, (no)exec  as for every mount (nosuid, nodev, exec)
-  max_read=N             largest read request in bytes
-
-A comma in a value is written as '\\,'. The mount is always read-only.
-Unmount with 'fusermount3 -u MOUNTPOINT', 'umount MOUNTPOINT', or by SIGINT or SIGTERM.";
-
-/// The command line, for help and manual pages. Parsing follows FUSE's own conventions.
+/// The command line, for help, manual and completions. Parsing follows FUSE's own conventions.
 #[must_use]
 pub fn command() -> Command {
     let flag = |name: &'static str, help: &'static str| {
         Arg::new(name).action(ArgAction::SetTrue).help(help)
     };
+    let names = table::OPTIONS.iter().flat_map(|entry| {
+        let end = if entry.form.contains('=') { "=" } else { "" };
+        entry
+            .names()
+            .into_iter()
+            .map(move |name| format!("{name}{end}"))
+    });
     prepare(Command::new(TOOL))
         .about("Mount a DwarFS image")
+        .override_usage(
+            "dwarfs IMAGE MOUNTPOINT [OPTIONS...]\n       dwarfs IMAGE --auto-mountpoint [OPTIONS...]",
+        )
+        .max_term_width(80)
         .arg(
             Arg::new("image")
                 .value_name("IMAGE")
@@ -93,17 +89,15 @@ pub fn command() -> Command {
             Arg::new("options")
                 .short('o')
                 .value_name("OPT[,OPT...]")
+                .value_parser(PossibleValuesParser::new(names))
+                .hide_possible_values(true)
                 .help("Options, see below"),
         )
         .arg(flag("foreground", "Stay in the foreground").short('f'))
-        .arg(flag("debug", "Stay in the foreground and log every request").short('d'))
         .arg(
-            flag(
-                "single",
-                "Accepted for compatibility: one thread reads requests",
-            )
-            .short('s'),
+            flag("debug", "Stay in the foreground and log every request").short('d'),
         )
+        .arg(flag("single", "Accepted for compatibility: one thread reads requests").short('s'))
         .arg(
             flag(
                 "auto-mountpoint",
@@ -111,7 +105,18 @@ pub fn command() -> Command {
             )
             .long("auto-mountpoint"),
         )
-        .after_help(OPTIONS_HELP)
+        .arg(
+            Arg::new("log-file")
+                .long("log-file")
+                .value_name("FILE")
+                .help("Append messages to a file (as -o log_file=FILE)"),
+        )
+        .after_help(format!("{}{ENDING}", table::help()))
+}
+
+/// The chapters about `-o` for the manual.
+pub(crate) fn manual_sections() -> Vec<Section> {
+    table::manual()
 }
 
 /// Runs the tool; `args` starts with the program's name. Returns the exit code.
@@ -123,8 +128,11 @@ pub fn main(args: Vec<OsString>) -> u8 {
         print_out(&command().render_help().to_string());
         return EXIT_NO_IMAGE;
     }
-    match arguments::parse(args.into_iter().skip(1)) {
+    let called = args.first().map(Path::new).and_then(Path::file_name);
+    let helper = called.is_some_and(is_mount_helper);
+    match arguments::parse(args.into_iter().skip(1), helper) {
         Ok(Request::Help) => print_out(&command().render_help().to_string()),
+        Ok(Request::Manual) => show(&Manual::of(&command())),
         Ok(Request::Version) => print_out(&format!("{TOOL} {VERSION} (RedwarFS)\n")),
         Ok(Request::Mount(arguments)) => match start(&arguments) {
             Ok(code) => return code,
@@ -143,7 +151,7 @@ fn print_out(text: &str) {
 
 fn start(arguments: &Arguments) -> Result<u8> {
     let settings = options::interpret(&arguments.options)?;
-    if arguments.foreground || arguments.debug || settings.debug {
+    if arguments.fake || arguments.foreground || arguments.debug || settings.debug {
         return run(arguments, settings, None);
     }
     let cannot = |error: &io::Error| {
@@ -176,15 +184,31 @@ fn run(
     settings: Settings,
     report: Option<&mut Option<Report>>,
 ) -> Result<u8> {
-    let began = Instant::now();
-    let debug = arguments.debug || settings.debug;
-    let level = settings.level.unwrap_or(match (debug, &report) {
-        (true, _) => LogLevel::Debug,
-        (false, None) => LogLevel::Info,
-        (false, Some(_)) => LogLevel::Warn,
+    let level = settings.level.unwrap_or({
+        if arguments.debug || settings.debug {
+            LogLevel::Debug
+        } else if report.is_none() || arguments.verbose || settings.log != LogTarget::Stderr {
+            LogLevel::Info
+        } else {
+            LogLevel::Warn
+        }
     });
-    let logger = Logger::stderr(level, false);
-    install_tracing(&logger);
+    let logger = logging::start(&settings.log, level)?;
+    let outcome = mount_and_serve(arguments, settings, report, &logger);
+    if let Err(error) = &outcome {
+        // Standard error has it anyway, or leads nowhere by now.
+        logger.record(error);
+    }
+    outcome
+}
+
+fn mount_and_serve(
+    arguments: &Arguments,
+    settings: Settings,
+    report: Option<&mut Option<Report>>,
+    logger: &logging::DriverLog,
+) -> Result<u8> {
+    let began = Instant::now();
     logger.info(format_args!("{TOOL} (RedwarFS {VERSION})"));
     for warning in &settings.warnings {
         logger.warn(warning);
@@ -194,8 +218,21 @@ fn run(
             .io(&error)
             .code(EXIT_SIGNALS)
     })?;
+    // Before anything starts a thread.
+    let mut guard = None;
+    if settings.mount.guard && !arguments.fake {
+        guard = Guard::spawn()
+            .map_err(|error| logger.warn(format_args!("no guard against being killed: {error}")))
+            .ok();
+    }
+    let trace = settings.trace.as_deref().map(create_trace).transpose()?;
+    let perfmon = PerfMonitor::new(&settings.perfmon, trace.is_some());
+    let image = open(&arguments.image, &settings, &perfmon, logger)?;
+    if arguments.fake {
+        return Ok(EXIT_OK);
+    }
 
-    let image = open(&arguments.image, &settings)?;
+    signals.take_over();
     let target = match &arguments.mountpoint {
         Some(path) => MountPoint::Given(path.clone()),
         None => MountPoint::automatic(&arguments.image)?,
@@ -209,113 +246,101 @@ fn run(
             .unwrap_or_else(|_| arguments.image.clone())
             .into_os_string();
     }
-    let mounted = mount(image, target.path(), &mount_options).map_err(|error| {
+    let mounted = mount(image.clone(), target.path(), &mount_options).map_err(|error| {
         let code = match error {
             FuseError::Device(_) | FuseError::Session(_) => EXIT_SETUP,
+            FuseError::AnalysisFile { .. } | FuseError::Image(_) => EXIT_FAILURE,
             _ => EXIT_MOUNT,
         };
         ToolError::new(error.to_string()).code(code)
     })?;
+    if let Some(guard) = &mut guard
+        && let Err(error) = guard.watch(mounted.mountpoint(), mounted.device())
+    {
+        logger.warn(format_args!("no guard against being killed: {error}"));
+    }
+    for which in settings.preload {
+        if let Err(error) = image.preload(which) {
+            logger.warn(format_args!("cannot preload: {error}"));
+        }
+    }
+    drop(image);
     logger.timed(LogLevel::Info, "file system initialized", began.elapsed());
     if let Some(report) = report
         && let Some(report) = report.take()
-        && let Err(error) = report.ready()
     {
-        // Unmounting is all that is left to do; the first failure is the one to tell.
-        let _ = mounted.unmounter().unmount();
-        return Err(ToolError::new("cannot go to the background")
-            .io(&error)
-            .code(EXIT_BACKGROUND));
+        logger.leave_stderr();
+        if let Err(error) = report.ready() {
+            // Unmounting is all that is left to do; the first failure is the one to tell.
+            let _ = mounted.unmounter().unmount();
+            return Err(ToolError::new("cannot go to the background")
+                .io(&error)
+                .code(EXIT_BACKGROUND));
+        }
     }
-    serve(mounted, &signals, &logger)
+    let observer = mounted.observer();
+    let end = serve(mounted, &signals, logger);
+    let status = end.as_ref().map_or_else(ToolError::exit_code, |_| EXIT_OK);
+    logger.verbose(format_args!("FUSE loop exited with status: {status}"));
+    serve::at_exit(&observer, logger);
+    if let Some((mut file, path)) = trace.zip(settings.trace)
+        && let Err(error) = perfmon.write_trace(&mut file)
+    {
+        let error = ToolError::new("cannot write trace").path(path).io(&error);
+        logger.error(error);
+    }
+    match end? {
+        End::Unmounted => logger.info("file system unmounted"),
+        End::Detached => logger.warn("the file system is in use: detached"),
+    }
+    if let Some(guard) = guard {
+        guard.dismiss();
+    }
+    Ok(EXIT_OK)
 }
 
-fn open(path: &Path, settings: &Settings) -> Result<Image> {
+/// Makes the file now, because it cannot be reported later that it cannot be made.
+fn create_trace(path: &Path) -> Result<File> {
+    File::create(path).map_err(|error| {
+        ToolError::new("cannot create trace file")
+            .path(path)
+            .io(&error)
+    })
+}
+
+/// Opens the image and does what has to succeed before it is mounted.
+fn open(path: &Path, settings: &Settings, perfmon: &PerfMonitor, logger: &Logger) -> Result<Image> {
     let spelling = Spelling {
         auto: "-o offset=auto",
         size: Some("-o imagesize=BYTES"),
     };
-    open_image(path, &settings.open, spelling)
-}
-
-/// Waits for the end of the mount, or for a signal, which ends it.
-fn serve(mounted: Mounted, signals: &Signals, logger: &Logger) -> Result<u8> {
-    let setup = |error: &io::Error| {
-        ToolError::new("cannot watch the mount")
-            .io(error)
-            .code(EXIT_SETUP)
-    };
-    let unmounter = mounted.unmounter();
-    let point = mounted.mountpoint().to_owned();
-    // The far end closes when the thread that holds it ends.
-    let (ended, held) = UnixStream::pair().map_err(|error| setup(&error))?;
-    let session = std::thread::Builder::new()
-        .name(String::from("session"))
-        .spawn(move || {
-            let result = mounted.wait();
-            drop(held);
-            result
-        })
-        .map_err(|error| setup(&error))?;
-    let over = wait(&ended, Some(signals), None).map_err(|error| setup(&error))?;
-    if !over {
-        logger.verbose("stopping");
-        match unmounter.unmount() {
-            Ok(true) => {
-                let over = wait(&ended, None, Some(FAREWELL)).map_err(|error| setup(&error))?;
-                if !over {
-                    return Ok(EXIT_OK);
-                }
-            }
-            Ok(false) => {
-                logger.warn("the file system is in use: detached");
-                return Ok(EXIT_OK);
-            }
-            Err(error) => return Err(ToolError::new("cannot unmount").path(&point).io(&error)),
+    let mut options = settings.open.clone();
+    options.perfmon = perfmon.clone();
+    let image = open_image(path, &options, spelling)?;
+    if settings.open.image_size.is_none() && image.trailing_bytes() > 0 {
+        logger.info(format_args!(
+            "{} bytes follow the image in its file",
+            image.trailing_bytes()
+        ));
+    }
+    for which in &settings.preload {
+        if let Preload::Category(name) = which
+            && image.category_blocks(name).is_none()
+        {
+            // Says which categories there are.
+            image.preload(which.clone())?;
         }
     }
-    match session.join() {
-        Ok(Ok(())) => Ok(EXIT_OK),
-        Ok(Err(error)) => Err(ToolError::new(error.to_string()).code(EXIT_LOOP)),
-        Err(_) => Err(ToolError::new("FUSE session failed").code(EXIT_LOOP)),
-    }
-}
-
-/// Waits until `ended` closes (true), a signal arrives or the time is over (false).
-fn wait(
-    ended: &UnixStream,
-    signals: Option<&Signals>,
-    patience: Option<Duration>,
-) -> io::Result<bool> {
-    let timeout = patience.map(|patience| Timespec {
-        tv_sec: i64::try_from(patience.as_secs()).unwrap_or(i64::MAX),
-        tv_nsec: 0,
-    });
-    loop {
-        let mut watched = vec![PollFd::new(ended, PollFlags::IN)];
-        watched.extend(signals.map(|signals| PollFd::new(&signals.0, PollFlags::IN)));
-        match poll(&mut watched, timeout.as_ref()) {
-            Err(rustix::io::Errno::INTR) => {}
-            Err(error) => return Err(error.into()),
-            Ok(_) => {
-                return Ok(watched
-                    .first()
-                    .is_some_and(|ended| !ended.revents().is_empty()));
-            }
+    if settings.lock != Lock::No
+        && let Err(error) = image.lock_metadata()
+    {
+        let error = ToolError::new("cannot lock metadata in memory")
+            .io(&error)
+            .hint("see 'ulimit -l'");
+        if settings.lock == Lock::Must {
+            return Err(error);
         }
+        logger.warn(error);
     }
-}
-
-/// A descriptor that becomes readable when the process is asked to end.
-#[derive(Debug)]
-struct Signals(UnixStream);
-
-impl Signals {
-    fn new() -> io::Result<Self> {
-        let (read, write) = UnixStream::pair()?;
-        for signal in [SIGINT, SIGTERM, SIGHUP] {
-            signal_hook::low_level::pipe::register(signal, write.try_clone()?)?;
-        }
-        Ok(Self(read))
-    }
+    Ok(image)
 }

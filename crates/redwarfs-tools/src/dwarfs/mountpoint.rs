@@ -18,9 +18,9 @@ pub(super) enum MountPoint {
 impl MountPoint {
     /// The image's path without its extension: an absent or empty directory.
     pub(super) fn automatic(image: &Path) -> Result<Self> {
-        // The path must stay good after a change of the working directory.
-        let image = image
-            .canonicalize()
+        // The path must stay good after a change of the working directory. A symbolic link stays:
+        // the mount appears beside what the user named.
+        let image = std::path::absolute(image)
             .map_err(|error| ToolError::new("cannot open image").path(image).io(&error))?;
         if image.extension().is_none() {
             return Err(ToolError::new(
@@ -35,9 +35,10 @@ impl MountPoint {
                 if empty {
                     Ok(Self::Given(path))
                 } else {
-                    Err(ToolError::new(
-                        "cannot find a suitable empty mountpoint directory",
-                    ))
+                    Err(
+                        ToolError::new("cannot find a suitable empty mountpoint directory")
+                            .path(&path),
+                    )
                 }
             }
             Err(error) => Err(ToolError::new("unable to create mountpoint directory")
@@ -83,6 +84,28 @@ mod tests {
         fs::write(made_path.join("x"), "").expect("write");
         assert!(MountPoint::automatic(&image).is_err());
 
+        // Names of any bytes, more than one extension, and links.
+        use std::os::unix::ffi::OsStrExt;
+        for (name, want) in [
+            (&b"a b,c\\\n\xff.x.dwarfs"[..], &b"a b,c\\\n\xff.x"[..]),
+            (b"y.", b"y"),
+            (b".h.d", b".h"),
+        ] {
+            let name = dir.path().join(std::ffi::OsStr::from_bytes(name));
+            fs::write(&name, "").expect("write");
+            let made = MountPoint::automatic(&name).expect("a directory");
+            let want = dir.path().join(std::ffi::OsStr::from_bytes(want));
+            assert_eq!(made.path(), want);
+            assert!(want.is_dir());
+        }
+        let sub = dir.path().join("sub");
+        fs::create_dir(&sub).expect("mkdir");
+        std::os::unix::fs::symlink("../a.dwarfs", sub.join("l.dwarfs")).expect("link");
+        let made = MountPoint::automatic(&sub.join("l.dwarfs")).expect("a directory");
+        assert_eq!(made.path(), sub.join("l"));
+
+        let hidden = dir.path().join(".dwarfs");
+        assert!(MountPoint::automatic(&hidden).is_err());
         let plain = dir.path().join("plain");
         fs::write(&plain, "").expect("write");
         let error = MountPoint::automatic(&plain).expect_err("no extension");

@@ -244,8 +244,7 @@ pub(crate) struct Args {
 
 /// Options of the reference that this version knows but does not have: name, short name,
 /// whether a value follows.
-const UNSUPPORTED: [(&str, Option<char>, bool); 19] = [
-    ("man", None, false),
+const UNSUPPORTED: [(&str, Option<char>, bool); 18] = [
     ("recompress", None, true),
     ("rebuild-metadata", None, false),
     ("change-block-size", None, false),

@@ -1,0 +1,350 @@
+//! The manuals: one source for `--man` and for the installed manual pages.
+//!
+//! The options come from the command line description of a tool ([`clap::Command`]), everything
+//! else from the texts in `manual/`, which use a small part of Markdown (see [`parse`]).
+
+mod pager;
+mod parse;
+mod roff;
+mod text;
+
+use clap::{Arg, Command};
+
+use super::cli::VERSION;
+
+pub use pager::show;
+pub use parse::parse;
+
+/// How a piece of text looks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Style {
+    /// As the text around it.
+    Plain,
+    /// To be typed as it is.
+    Bold,
+    /// To be replaced by something.
+    Italic,
+}
+
+/// Text with its looks.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Span {
+    /// The looks.
+    pub style: Style,
+    /// The text, on one line.
+    pub text: String,
+}
+
+impl Span {
+    fn new(style: Style, text: impl Into<String>) -> Self {
+        Self {
+            style,
+            text: text.into(),
+        }
+    }
+}
+
+/// A part of a section.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Block {
+    /// Text that is broken into lines as the width demands.
+    Paragraph(Vec<Span>),
+    /// Lines that stay as they are.
+    Literal(Vec<String>),
+    /// Something and what it means.
+    Definition {
+        /// The something.
+        term: Vec<Span>,
+        /// The meaning.
+        body: Vec<Block>,
+    },
+}
+
+/// A chapter of a manual.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Section {
+    /// The headline, in capitals.
+    pub title: String,
+    /// What is in it.
+    pub blocks: Vec<Block>,
+}
+
+/// A manual of section 1.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Manual {
+    /// Name of the program.
+    pub name: String,
+    /// What it does, in a few words.
+    pub summary: String,
+    /// The chapters, without the one about the name.
+    pub sections: Vec<Section>,
+}
+
+/// The texts by program; options are inserted behind the chapter `DESCRIPTION`.
+const TEXTS: [(&str, &str); 5] = [
+    ("mkdwarfs", include_str!("../../../manual/mkdwarfs.md")),
+    ("dwarfs", include_str!("../../../manual/dwarfs.md")),
+    ("dwarfsck", include_str!("../../../manual/dwarfsck.md")),
+    (
+        "dwarfsextract",
+        include_str!("../../../manual/dwarfsextract.md"),
+    ),
+    ("redwarfs", include_str!("../../../manual/redwarfs.md")),
+];
+
+/// What every manual ends with.
+const COMMON: &str = include_str!("../../../manual/common.md");
+
+impl Manual {
+    /// The manual of a program, with the options that `command` describes.
+    #[must_use]
+    pub fn of(command: &Command) -> Self {
+        let mut command = command.clone();
+        command.build();
+        let name = command.get_name().to_owned();
+        let text = TEXTS
+            .iter()
+            .find(|(tool, _)| *tool == name)
+            .map_or("", |(_, text)| text);
+        let mut sections = parse(text);
+        let at = sections
+            .iter()
+            .position(|section| section.title == "DESCRIPTION")
+            .map_or(0, |at| at + 1);
+        let mut options = options(&command);
+        if name == "dwarfs" {
+            options.extend(crate::dwarfs::manual_sections());
+        }
+        if let Some(notes) = command.get_after_long_help() {
+            let lines = notes.to_string().lines().map(str::to_owned).collect();
+            options.push(Section {
+                title: String::from("TABLES"),
+                blocks: vec![Block::Literal(lines)],
+            });
+        }
+        sections.splice(at..at, options);
+        sections.extend(parse(COMMON));
+        Self {
+            summary: command
+                .get_about()
+                .map(ToString::to_string)
+                .unwrap_or_default()
+                .trim_end_matches('.')
+                .to_owned(),
+            name,
+            sections,
+        }
+    }
+
+    /// The manual page in the language of `man(1)`.
+    #[must_use]
+    pub fn to_roff(&self) -> String {
+        roff::render(self, &format!("RedwarFS {VERSION}"))
+    }
+
+    /// The manual as plain text with lines of at most `width` columns (where words allow), with
+    /// escape sequences for bold and underlined if `fancy`.
+    #[must_use]
+    pub fn to_text(&self, width: usize, fancy: bool) -> String {
+        text::render(self, width, fancy)
+    }
+}
+
+/// One chapter per heading of the options.
+fn options(command: &Command) -> Vec<Section> {
+    let mut sections: Vec<Section> = Vec::new();
+    for arg in command.get_arguments().filter(|arg| !arg.is_hide_set()) {
+        let title = arg
+            .get_help_heading()
+            .map_or_else(|| String::from("OPTIONS"), str::to_uppercase);
+        let block = Block::Definition {
+            term: term(arg),
+            body: description(arg),
+        };
+        match sections.iter_mut().find(|section| section.title == title) {
+            Some(section) => section.blocks.push(block),
+            None => sections.push(Section {
+                title,
+                blocks: vec![block],
+            }),
+        }
+    }
+    // What has no heading of its own comes first.
+    sections.sort_by_key(|section| section.title != "OPTIONS");
+    sections
+}
+
+fn term(arg: &Arg) -> Vec<Span> {
+    let mut spans = Vec::new();
+    let value: Option<String> = arg.get_action().takes_values().then(|| {
+        arg.get_value_names()
+            .unwrap_or_default()
+            .iter()
+            .map(ToString::to_string)
+            .collect::<Vec<_>>()
+            .join(" ")
+    });
+    if arg.is_positional() {
+        spans.push(Span::new(Style::Italic, value.unwrap_or_default()));
+        return spans;
+    }
+    let mut names: Vec<String> = arg
+        .get_short_and_visible_aliases()
+        .unwrap_or_default()
+        .iter()
+        .map(|short| format!("-{short}"))
+        .collect();
+    names.extend(
+        arg.get_long_and_visible_aliases()
+            .unwrap_or_default()
+            .iter()
+            .map(|long| format!("--{long}")),
+    );
+    for (at, name) in names.iter().enumerate() {
+        if at > 0 {
+            spans.push(Span::new(Style::Plain, ", "));
+        }
+        spans.push(Span::new(Style::Bold, name));
+    }
+    if let Some(value) = value {
+        let optional = arg.get_num_args().is_some_and(|n| n.min_values() == 0);
+        let joint = match (arg.get_long().is_some(), arg.is_require_equals_set()) {
+            (true, _) | (_, true) => "=",
+            (false, false) => " ",
+        };
+        let (open, close) = if optional { ("[", "]") } else { ("", "") };
+        spans.push(Span::new(Style::Plain, format!("{open}{joint}")));
+        spans.push(Span::new(Style::Italic, value));
+        if optional {
+            spans.push(Span::new(Style::Plain, close));
+        }
+    }
+    spans
+}
+
+fn description(arg: &Arg) -> Vec<Block> {
+    let text = arg
+        .get_long_help()
+        .or_else(|| arg.get_help())
+        .map(ToString::to_string)
+        .unwrap_or_default();
+    let mut paragraphs: Vec<Vec<Span>> = text
+        .split("\n\n")
+        .map(|text| text.split_whitespace().collect::<Vec<_>>().join(" "))
+        .filter(|text| !text.is_empty())
+        .map(|text| vec![Span::new(Style::Plain, text)])
+        .collect();
+    // One that takes no value has its default from the parser, which is no news.
+    let defaults: Vec<_> = arg
+        .get_default_values()
+        .iter()
+        .filter(|_| arg.get_action().takes_values() && !arg.is_hide_default_value_set())
+        .map(|value| value.to_string_lossy().into_owned())
+        .collect();
+    let values: Vec<_> = arg
+        .get_possible_values()
+        .iter()
+        .filter(|value| !arg.is_hide_possible_values_set() && !value.is_hide_set())
+        .map(|value| value.get_name().to_owned())
+        .collect();
+    let mut remark = String::new();
+    if arg.get_action().takes_values() && !values.is_empty() {
+        remark.push_str(&format!("One of {}.", values.join(", ")));
+    }
+    if !defaults.is_empty() {
+        if !remark.is_empty() {
+            remark.push(' ');
+        }
+        remark.push_str(&format!("Default: {}.", defaults.join(" ")));
+    }
+    if !remark.is_empty() {
+        match paragraphs.first_mut() {
+            Some(first) => {
+                let full_stop = first
+                    .last()
+                    .is_some_and(|span| span.text.ends_with(['.', '!', '?']));
+                let joint = if full_stop { " " } else { ". " };
+                first.push(Span::new(Style::Plain, format!("{joint}{remark}")));
+            }
+            None => paragraphs.push(vec![Span::new(Style::Plain, remark)]),
+        }
+    }
+    paragraphs.into_iter().map(Block::Paragraph).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::ArgAction;
+
+    fn command() -> Command {
+        Command::new("tool")
+            .about("does things.")
+            .disable_help_flag(true)
+            .arg(Arg::new("file").value_name("FILE").required(true))
+            .arg(
+                Arg::new("level")
+                    .short('l')
+                    .long("level")
+                    .value_name("N")
+                    .default_value("3")
+                    .help("How much"),
+            )
+            .arg(
+                Arg::new("all")
+                    .long("all")
+                    .help("Everything.\n\nReally\neverything.")
+                    .help_heading("More")
+                    .action(ArgAction::SetTrue),
+            )
+    }
+
+    #[test]
+    fn options_become_sections() {
+        let manual = Manual::of(&command());
+        assert_eq!(manual.summary, "does things");
+        let titles: Vec<_> = manual.sections.iter().map(|s| s.title.as_str()).collect();
+        assert_eq!(titles[..2], ["OPTIONS", "MORE"]);
+        let text = manual.to_text(80, false);
+        for part in [
+            "tool(1) -- does things\n",
+            "\n        FILE\n",
+            "\n        -l, --level=N\n                How much. Default: 3.\n",
+            "\nMORE\n        --all\n                Everything.\n\n                Really everything.\n",
+        ] {
+            assert!(text.contains(part), "{part:?} in {text}");
+        }
+    }
+
+    #[test]
+    fn every_tool_has_a_manual() {
+        for command in [
+            crate::mkdwarfs::command(),
+            crate::dwarfs::command(),
+            crate::dwarfsck::command(),
+            crate::dwarfsextract::command(),
+            crate::universal::command(),
+        ] {
+            let manual = Manual::of(&command);
+            let titles: Vec<_> = manual.sections.iter().map(|s| s.title.as_str()).collect();
+            for title in [
+                "SYNOPSIS",
+                "DESCRIPTION",
+                "OPTIONS",
+                "EXIT STATUS",
+                "SEE ALSO",
+            ] {
+                assert!(titles.contains(&title), "{}: {titles:?}", manual.name);
+            }
+            let mut unique = titles.clone();
+            unique.sort_unstable();
+            unique.dedup();
+            assert_eq!(unique.len(), titles.len(), "{}: {titles:?}", manual.name);
+            let text = manual.to_text(80, false);
+            let shown = command.get_arguments().filter(|arg| !arg.is_hide_set());
+            for arg in shown.filter_map(Arg::get_long) {
+                assert!(text.contains(&format!("--{arg}")), "{}: {arg}", manual.name);
+            }
+        }
+    }
+}

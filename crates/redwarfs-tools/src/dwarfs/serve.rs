@@ -1,0 +1,176 @@
+//! From the mount to its end: signals, statistics, unmounting.
+
+use std::io::{self, Read};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use redwarfs_fuse::{Mounted, Observer};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
+
+use super::{EXIT_INTERRUPTED, EXIT_LOOP, EXIT_SETUP};
+use crate::common::error::{Result, ToolError};
+use crate::common::{LogLevel, Logger};
+
+/// How long the driver waits for the kernel to end the connection after an unmount.
+const FAREWELL: Duration = Duration::from_secs(5);
+
+/// What the signals ask for.
+#[derive(Debug)]
+pub(super) struct Signals {
+    /// Becomes readable when the process is asked to end.
+    stop: UnixStream,
+    /// Becomes readable when statistics are asked for.
+    report: UnixStream,
+    /// Nothing is mounted yet: a request to end is obeyed at once.
+    early: Arc<AtomicBool>,
+}
+
+impl Signals {
+    pub(super) fn new() -> io::Result<Self> {
+        let (stop, write) = UnixStream::pair()?;
+        let early = Arc::new(AtomicBool::new(true));
+        for signal in [SIGINT, SIGTERM, SIGHUP] {
+            let code = i32::from(EXIT_INTERRUPTED);
+            signal_hook::flag::register_conditional_shutdown(signal, code, Arc::clone(&early))?;
+            signal_hook::low_level::pipe::register(signal, write.try_clone()?)?;
+        }
+        let (report, write) = UnixStream::pair()?;
+        report.set_nonblocking(true)?;
+        signal_hook::low_level::pipe::register(SIGUSR1, write)?;
+        Ok(Self {
+            stop,
+            report,
+            early,
+        })
+    }
+
+    /// From now on a request to end waits until it can be obeyed in an orderly way.
+    pub(super) fn take_over(&self) {
+        self.early.store(false, Ordering::SeqCst);
+    }
+}
+
+/// How a mount ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum End {
+    Unmounted,
+    /// It left the tree but programs still use it.
+    Detached,
+}
+
+/// What there is to say about a mount.
+fn statistics(observer: &Observer) -> impl Iterator<Item = String> {
+    let lines: Vec<String> = observer.statistics().lines().map(str::to_owned).collect();
+    lines.into_iter()
+}
+
+/// The times that were measured, which are shown whatever the level is: somebody asked for them.
+fn summary(observer: &Observer, logger: &Logger) {
+    if let Some(summary) = observer.perfmon_summary() {
+        logger.always(LogLevel::Info, summary.trim_end());
+    }
+}
+
+/// Logs what a mount did in its life.
+pub(super) fn at_exit(observer: &Observer, logger: &Logger) {
+    statistics(observer).for_each(|line| logger.verbose(line));
+    summary(observer, logger);
+}
+
+/// Waits for the end of the mount, or for a signal, which ends it.
+pub(super) fn serve(mounted: Mounted, signals: &Signals, logger: &Logger) -> Result<End> {
+    let setup = |error: &io::Error| {
+        ToolError::new("cannot watch the mount")
+            .io(error)
+            .code(EXIT_SETUP)
+    };
+    let unmounter = mounted.unmounter();
+    let observer = mounted.observer();
+    let point = mounted.mountpoint().to_owned();
+    // The far end closes when the thread that holds it ends.
+    let (ended, held) = UnixStream::pair().map_err(|error| setup(&error))?;
+    let session = std::thread::Builder::new()
+        .name(String::from("session"))
+        .spawn(move || {
+            let result = mounted.wait();
+            drop(held);
+            result
+        })
+        .map_err(|error| setup(&error))?;
+    let over = loop {
+        match wait(&ended, Some(signals), None).map_err(|error| setup(&error))? {
+            Event::Report => {
+                drain(&signals.report);
+                statistics(&observer).for_each(|line| logger.always(LogLevel::Info, line));
+                summary(&observer, logger);
+            }
+            event => break event == Event::Ended,
+        }
+    };
+    if !over {
+        logger.verbose("stopping");
+        match unmounter.unmount() {
+            Ok(true) => {
+                let event = wait(&ended, None, Some(FAREWELL)).map_err(|error| setup(&error))?;
+                if event != Event::Ended {
+                    return Ok(End::Unmounted);
+                }
+            }
+            Ok(false) => return Ok(End::Detached),
+            Err(error) => return Err(ToolError::new("cannot unmount").path(&point).io(&error)),
+        }
+    }
+    match session.join() {
+        Ok(Ok(())) => Ok(End::Unmounted),
+        Ok(Err(error)) => Err(ToolError::new(error.to_string()).code(EXIT_LOOP)),
+        Err(_) => Err(ToolError::new("FUSE session failed").code(EXIT_LOOP)),
+    }
+}
+
+/// Takes what was written for signals that are being answered.
+fn drain(mut pipe: &UnixStream) {
+    let mut buffer = [0; 64];
+    while pipe.read(&mut buffer).is_ok_and(|length| length > 0) {}
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Event {
+    Ended,
+    Stop,
+    Report,
+    /// Nothing happened in time.
+    Nothing,
+}
+
+/// Waits until `ended` closes, a signal arrives or the time is over.
+fn wait(
+    ended: &UnixStream,
+    signals: Option<&Signals>,
+    patience: Option<Duration>,
+) -> io::Result<Event> {
+    let timeout = patience.map(|patience| Timespec {
+        tv_sec: i64::try_from(patience.as_secs()).unwrap_or(i64::MAX),
+        tv_nsec: 0,
+    });
+    loop {
+        let mut watched = vec![PollFd::new(ended, PollFlags::IN)];
+        for pipe in signals.iter().flat_map(|s| [&s.stop, &s.report]) {
+            watched.push(PollFd::new(pipe, PollFlags::IN));
+        }
+        match poll(&mut watched, timeout.as_ref()) {
+            Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+            Ok(_) => {
+                let events = [Event::Ended, Event::Stop, Event::Report];
+                let found = watched
+                    .iter()
+                    .zip(events)
+                    .find(|(fd, _)| !fd.revents().is_empty());
+                return Ok(found.map_or(Event::Nothing, |(_, event)| event));
+            }
+        }
+    }
+}
