@@ -35,6 +35,10 @@ fn canonical_forms() {
         ("lz4hc:level=0", "lz4hc:level=0"),
         ("brotli", "brotli:quality=11:lgwin=22"),
         ("brotli:lgwin=30:quality=0", "brotli:quality=0:lgwin=30"),
+        ("flac", "flac:level=5"),
+        ("flac:exhaustive:level=8", "flac:level=8:exhaustive"),
+        ("ricepp", "ricepp:block_size=128"),
+        ("ricepp:block_size=16", "ricepp:block_size=16"),
     ];
     for (spec, canonical) in table {
         let parsed: CodecSpec = spec.parse().unwrap_or_else(|e| panic!("{spec}: {e}"));
@@ -62,17 +66,18 @@ fn errors() {
         ("foo", "unknown compression: foo"),
         ("ZSTD", "unknown compression: ZSTD"),
         ("zstd=3", "unknown compression: zstd=3"),
+        ("FLAC", "unknown compression: FLAC"),
         (
-            "flac",
-            "compression 'flac' is not supported in this version",
+            "flac:blocksize=3",
+            "invalid option(s) for choice 'flac': blocksize",
         ),
         (
-            "flac:level=8",
-            "compression 'flac' is not supported in this version",
+            "flac:exhaustive=1",
+            "value not allowed for option 'exhaustive' of choice 'flac'",
         ),
         (
-            "ricepp",
-            "compression 'ricepp' is not supported in this version",
+            "ricepp:block_size",
+            "missing value for option 'block_size' of choice 'ricepp'",
         ),
         ("null:foo", "invalid option(s) for choice 'null': foo"),
         ("zstd:foo", "invalid option(s) for choice 'zstd': foo"),
@@ -179,6 +184,8 @@ fn ranges_are_checked_at_both_ends() {
         ("lz4hc", "level", 0, 12),
         ("brotli", "quality", 0, 11),
         ("brotli", "lgwin", 10, 30),
+        ("flac", "level", 0, 8),
+        ("ricepp", "block_size", 16, 512),
     ];
     for (codec, option, low, high) in table {
         // The lowest nice length needs a match finder that can do it.
@@ -221,6 +228,11 @@ fn the_help_text_names_everything() {
         "    long ",
         "    dict_size=12..30 ",
         "    mode=fast|normal ",
+        "  flac\n",
+        "    level=0..8               compression level (default: 5)\n",
+        "    exhaustive ",
+        "  ricepp\n",
+        "    block_size=16..512       pixels per block (default: 128)\n",
         "    lgwin=10..30             window size (log2) (default: 22)\n",
     ] {
         assert!(text.contains(line), "{line:?} is not in\n{text}");
@@ -239,6 +251,8 @@ fn memory_estimates_follow_size_and_settings() {
         "lz4",
         "lz4hc",
         "brotli",
+        "flac",
+        "ricepp",
     ] {
         let small = memory(spec, 1 << 16);
         let large = memory(spec, 1 << 26);

@@ -3,7 +3,10 @@
 // Each test file uses a part of this.
 #![allow(dead_code, unreachable_pub)]
 
-use redwarfs_codec::{CodecSpec, CompressionId, Compressor};
+use redwarfs_codec::{
+    ByteOrder, CodecSpec, CompressionId, Compressor, Content, Decoder, Error, Padding, PcmFormat,
+    PixelFormat,
+};
 
 /// Numbers from a fixed sequence (xorshift64*).
 pub struct Random(pub u64);
@@ -60,4 +63,89 @@ pub fn compressor(spec: &str) -> Compressor {
 pub fn compress(spec: &str, raw: &[u8]) -> (CompressionId, Vec<u8>) {
     let result = compressor(spec).compress(raw).unwrap();
     (result.id, result.data.expect("the data is compressible"))
+}
+
+/// Audio: for each channel a random walk, in containers as `format` has them.
+pub fn audio(format: &PcmFormat, frames: usize, seed: u64) -> Vec<u8> {
+    let mut random = Random(seed | 1);
+    let range = 1i64 << (format.bits - 1);
+    let mut level = [0i64; 8];
+    let mut data = Vec::with_capacity(frames * format.frame_bytes());
+    for _ in 0..frames {
+        for level in &mut level[..usize::from(format.channels)] {
+            let step = (random.next() >> 40) as i64 % (range / 32) - range / 64;
+            *level = (*level + step).clamp(-range, range - 1);
+            put_sample(format, *level, &mut data);
+        }
+    }
+    data
+}
+
+/// Appends a sample with the value `level`.
+pub fn put_sample(format: &PcmFormat, level: i64, data: &mut Vec<u8>) {
+    let bytes = usize::from(format.bytes);
+    let bias = if format.signed {
+        0
+    } else {
+        1i64 << (format.bits - 1)
+    };
+    let shift = match format.padding {
+        Padding::Msb => 0,
+        Padding::Lsb => 8 * format.bytes - format.bits,
+    };
+    let container = (level + bias) << shift;
+    match format.byte_order {
+        ByteOrder::Little => data.extend_from_slice(&container.to_le_bytes()[..bytes]),
+        ByteOrder::Big => data.extend_from_slice(&container.to_be_bytes()[8 - bytes..]),
+    }
+}
+
+/// Pixels that vary little, with some bright ones in between.
+pub fn pixels(format: &PixelFormat, count: usize, seed: u64) -> Vec<u8> {
+    let mut random = Random(seed | 1);
+    let mut data = Vec::with_capacity(count * format.group_bytes());
+    for i in 0..count * usize::from(format.components) {
+        let noise = random.next() >> 40;
+        let value = match noise % 97 {
+            0 => noise as u16,
+            _ => 1000 + (i / 300) as u16 + (noise % 41) as u16,
+        };
+        let value = value << format.unused_lsb;
+        data.extend_from_slice(&match format.byte_order {
+            ByteOrder::Little => value.to_le_bytes(),
+            ByteOrder::Big => value.to_be_bytes(),
+        });
+    }
+    data
+}
+
+/// Compresses `raw`, which must get smaller.
+pub fn compress_with(spec: &str, raw: &[u8], content: &Content) -> (CompressionId, Vec<u8>) {
+    let result = compressor(spec).compress_with(raw, content).unwrap();
+    (result.id, result.data.expect("the data is compressible"))
+}
+
+/// Decodes in steps of `step` bytes.
+pub fn decode_in_steps(
+    id: CompressionId,
+    payload: &[u8],
+    limit: u64,
+    step: usize,
+) -> Result<Vec<u8>, Error> {
+    let mut decoder = Decoder::new(id, payload, limit)?;
+    let mut out = Vec::new();
+    while decoder.position() < decoder.raw_size() {
+        let left = (decoder.raw_size() - decoder.position()) as usize;
+        let mut part = vec![0; step.min(left)];
+        decoder.fill(&mut part)?;
+        out.extend_from_slice(&part);
+        assert_eq!(decoder.position(), out.len() as u64);
+    }
+    decoder.finish()?;
+    decoder.finish()?;
+    assert!(
+        decoder.fill(&mut [0]).is_err(),
+        "there is no byte after the last"
+    );
+    Ok(out)
 }
