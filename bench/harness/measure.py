@@ -1,0 +1,200 @@
+"""What a piece of work costs: wall time, CPU time of everybody who took part, memory."""
+
+import os
+import resource
+import subprocess
+import threading
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+TICK = 1 / os.sysconf("SC_CLK_TCK")
+KERNEL_THREAD = 0x0020_0000
+
+
+class Failed(Exception):
+    """A command did not do what it should."""
+
+
+@dataclass
+class Usage:
+    """Cost of a command, or of several in a pipe."""
+
+    wall: float = 0.0
+    cpu: float = 0.0
+    #: Sum of the peaks of all processes, bytes.
+    peak: int = 0
+    output: bytes = field(default=b"", repr=False)
+
+
+def _status_kib(pid, key: str) -> int:
+    try:
+        with open(f"/proc/{pid}/status") as file:
+            for line in file:
+                if line.startswith(key):
+                    return int(line.split()[1])
+    except (OSError, IndexError, ValueError):
+        pass
+    return 0
+
+
+class _Peaks(threading.Thread):
+    """Samples the peak memory of processes.
+
+    The kernel's own record for children (`ru_maxrss`) counts what the interpreter used before it
+    became another program, so it says nothing about programs that are smaller than Python.
+    """
+
+    def __init__(self, pids):
+        super().__init__(daemon=True)
+        self.peaks = dict.fromkeys(pids, 0)
+        self.ended = threading.Event()
+
+    def run(self):
+        while not self.ended.wait(0.01):
+            for pid in self.peaks:
+                self.peaks[pid] = max(self.peaks[pid], _status_kib(pid, "VmHWM:") << 10)
+
+
+def run(*commands, cwd=None, capture=False, want_peak=False, env=None) -> Usage:
+    """Runs commands as one pipe and waits for all of them.
+
+    The output of the last one is thrown away, or kept with `capture`.
+    """
+    own_peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    processes = []
+    errors = []
+    source = subprocess.DEVNULL
+    start = time.perf_counter()
+    for number, command in enumerate(commands):
+        last = number == len(commands) - 1
+        error = open(os.memfd_create("stderr"), "w+b")
+        errors.append(error)
+        process = subprocess.Popen(
+            command,
+            cwd=cwd,
+            env=env,
+            stdin=source,
+            stdout=subprocess.DEVNULL if last and not capture else subprocess.PIPE,
+            stderr=error,
+        )
+        if source is not subprocess.DEVNULL:
+            source.close()
+        source = process.stdout
+        processes.append(process)
+    sampler = _Peaks([p.pid for p in processes])
+    if want_peak:
+        sampler.start()
+    usage = Usage()
+    if capture:
+        usage.output = source.read()
+        source.close()
+    for process in processes:
+        _, status, used = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        usage.cpu += used.ru_utime + used.ru_stime
+        if used.ru_maxrss > own_peak:
+            usage.peak += used.ru_maxrss << 10
+        else:
+            usage.peak += sampler.peaks.get(process.pid, 0)
+    usage.wall = time.perf_counter() - start
+    sampler.ended.set()
+    for process, command, error in zip(processes, commands, errors):
+        error.seek(0)
+        text = error.read().decode(errors="replace").strip()
+        error.close()
+        if process.returncode != 0:
+            name = " ".join(os.fsdecode(word) for word in command[:6])
+            raise Failed(f"{name}: exit code {process.returncode}: {text[-500:]}")
+    return usage
+
+
+def process_cpu(pid: int) -> float:
+    """CPU seconds of a living process.
+
+    Ticks include threads that have ended; the scheduler's nanoseconds are finer but know living
+    threads only.
+    """
+    ticks = 0.0
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        ticks = (int(fields[11]) + int(fields[12])) * TICK
+        fine = 0
+        for task in os.listdir(f"/proc/{pid}/task"):
+            fine += int(Path(f"/proc/{pid}/task/{task}/schedstat").read_text().split()[0])
+        fine /= 1e9
+        return fine if fine + 3 * TICK >= ticks else ticks
+    except (OSError, ValueError, IndexError):
+        return ticks
+
+
+def process_cpu_at_rest(pid: int, limit: float = 3.0) -> float:
+    """As [`process_cpu`], after work that goes on in the background has ended."""
+    end = time.monotonic() + limit
+    before = process_cpu(pid)
+    while time.monotonic() < end:
+        time.sleep(0.04)
+        now = process_cpu(pid)
+        if now - before < 0.002:
+            return now
+        before = now
+    return before
+
+
+def kernel_threads_cpu() -> dict:
+    """CPU seconds of every kernel thread: decompression and loop devices of mounts in the kernel.
+
+    Includes whatever else the kernel does at that time.
+    """
+    found = {}
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            if int(fields[6]) & KERNEL_THREAD:
+                nanoseconds = int(Path(f"/proc/{pid}/schedstat").read_text().split()[0])
+                found[pid] = nanoseconds / 1e9
+        except (OSError, ValueError, IndexError):
+            continue
+    return found
+
+
+def grown(before: dict, after: dict) -> float:
+    """Sum of what was added between two answers of [`kernel_threads_cpu`]."""
+    return sum(max(0.0, value - before.get(pid, 0.0)) for pid, value in after.items())
+
+
+def peak_memory(pid: int) -> int:
+    """Most memory that a living process held at any time, bytes."""
+    return _status_kib(pid, "VmHWM:") << 10
+
+
+def shared_memory(pid: int) -> dict:
+    """Memory of a process in bytes: `pss` counts shared pages in parts, `anon` is its own."""
+    sizes = {}
+    try:
+        with open(f"/proc/{pid}/smaps_rollup") as file:
+            for line in file:
+                key, _, rest = line.partition(":")
+                if rest.endswith("kB\n"):
+                    sizes[key] = int(rest.split()[0]) << 10
+    except (OSError, ValueError):
+        pass
+    return {
+        "pss": sizes.get("Pss", 0),
+        "anon": sizes.get("Pss_Anon", 0),
+        "rss": sizes.get("Rss", 0),
+        "threads": _status_kib(pid, "Threads:"),
+    }
+
+
+def drop_caches() -> None:
+    """Empties all caches of the kernel (root)."""
+    os.sync()
+    Path("/proc/sys/vm/drop_caches").write_text("3\n")
+
+
+def warm(path) -> None:
+    """Reads a file, so that it is in the page cache."""
+    with open(path, "rb", buffering=0) as file:
+        while file.read(1 << 20):
+            pass

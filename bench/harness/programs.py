@@ -1,0 +1,314 @@
+"""The programs that are compared: where they are, how images are made, how they are mounted."""
+
+import atexit
+import os
+import re
+import shutil
+import subprocess
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from .measure import Failed
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+
+class Programs:
+    """Paths of all programs; what is missing is told once and remembered."""
+
+    def __init__(self, ours: Path, reference=None):
+        self.ours = Path(ours)
+        reference = reference or os.environ.get("REDWARFS_REFERENCE")
+        self.reference = Path(reference) if reference else None
+        self.skipped = {}
+
+    def path(self, name: str):
+        """A program by the name used in recipes; none if it is not here."""
+        where, _, program = name.rpartition("/")
+        if where == "ours":
+            found = self.ours / program
+            if not found.is_file():
+                raise Failed(f"{found} is missing: run `cargo build --release` or give --bin")
+            return str(found)
+        if where == "reference":
+            if self.reference is None:
+                self.skip("reference", "REDWARFS_REFERENCE is not set")
+                return None
+            found = self.reference / program
+            if found.is_file():
+                return str(found)
+            self.skip("reference", f"{found} is missing")
+            return None
+        found = shutil.which(program)
+        if not found:
+            self.skip(program, "not installed")
+        return found
+
+    def skip(self, what: str, why: str) -> None:
+        if what not in self.skipped:
+            self.skipped[what] = why
+            say(f"SKIPPED: {what}: {why}")
+
+
+def say(text: str) -> None:
+    """Progress, on standard error."""
+    os.write(2, (text + "\n").encode(errors="surrogateescape"))
+
+
+# --- images ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How to make an image: the program and its arguments, with `{tree}` and `{image}`."""
+
+    name: str
+    #: Names the settings in tables.
+    title: str
+    program: str
+    arguments: tuple
+    #: Further programs, each fed by the one before.
+    then: tuple = ()
+
+    def commands(self, programs: Programs, tree, image):
+        """The command lines; none if a program is missing."""
+        lines = []
+        for program, arguments in ((self.program, self.arguments), *self.then):
+            found = programs.path(program)
+            if not found:
+                return None
+            words = (word.replace("{tree}", str(tree)) for word in arguments)
+            lines.append([found, *(word.replace("{image}", str(image)) for word in words)])
+        return lines
+
+
+def _ours(level: int, who: str = "ours") -> Recipe:
+    name = "RedwarFS" if who == "ours" else "reference"
+    return Recipe(
+        f"{who}-l{level}",
+        f"{name} -l{level}",
+        f"{who}/mkdwarfs",
+        ("-i", "{tree}", "-o", "{image}", f"-l{level}", "--with-devices", "--with-specials",
+         "--no-progress", "--log-level=error"),
+    )
+
+
+def _squashfs(name: str, title: str, *settings: str) -> Recipe:
+    fixed = ("-no-progress", "-quiet", "-noappend", "-no-xattrs")
+    return Recipe(name, title, "mksquashfs", ("{tree}", "{image}", *fixed, *settings))
+
+
+def _erofs(name: str, title: str, *settings: str) -> Recipe:
+    return Recipe(name, title, "mkfs.erofs", ("-x-1", "--quiet", *settings, "{image}", "{tree}"))
+
+
+def _tar(name: str, title: str, *settings: str) -> Recipe:
+    return Recipe(
+        name,
+        title,
+        "tar",
+        ("--numeric-owner", "--sort=name", "-C", "{tree}", "-cf", "-", "."),
+        (("zstd", ("-q", "-f", *settings, "-o", "{image}")),),
+    )
+
+
+RECIPES = {
+    recipe.name: recipe
+    for recipe in (
+        *(_ours(level) for level in range(10)),
+        *(_ours(level, "reference") for level in range(10)),
+        _squashfs("squashfs-lz4", "squashfs lz4, 1 MiB", "-comp", "lz4", "-b", "1M"),
+        _squashfs("squashfs-lz4hc", "squashfs lz4hc, 1 MiB", "-comp", "lz4", "-Xhc", "-b", "1M"),
+        _squashfs("squashfs-zstd19", "squashfs zstd 19, 1 MiB",
+                  "-comp", "zstd", "-Xcompression-level", "19", "-b", "1M"),
+        _squashfs("squashfs-zstd22", "squashfs zstd 22, 1 MiB",
+                  "-comp", "zstd", "-Xcompression-level", "22", "-b", "1M"),
+        _squashfs("squashfs-zstd15-128k", "squashfs zstd 15, 128 KiB (its defaults)",
+                  "-comp", "zstd"),
+        _erofs("erofs-lz4", "erofs lz4, 64 KiB", "-zlz4", "-C65536"),
+        _erofs("erofs-lz4hc", "erofs lz4hc 12, 1 MiB", "-zlz4hc,12", "-C1048576"),
+        _erofs("erofs-zstd19", "erofs zstd 19, 1 MiB", "-zzstd,19", "-C1048576"),
+        _tar("tar-zstd1", "tar, zstd 1", "-1"),
+        _tar("tar-zstd19", "tar, zstd 19", "-19"),
+        _tar("tar-zstd22", "tar, zstd 22", "--ultra", "-22"),
+    )
+}
+
+
+def erofs_compressors(programs: Programs) -> set:
+    """What this mkfs.erofs was built with."""
+    program = programs.path("mkfs.erofs")
+    if not program:
+        return set()
+    result = subprocess.run([program, "--help"], capture_output=True, text=True)
+    text = result.stdout + result.stderr
+    listed = re.search(r"compressors are:((?:\s+[\w,]+.*\n?)*)", text)
+    return set(re.findall(r"\b(lz4hc|lz4|lzma|deflate|zstd)\b", listed.group(1) if listed else ""))
+
+
+# --- mounts ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Driver:
+    """How to mount: command line with `{image}` and `{mnt}`."""
+
+    name: str
+    program: str
+    arguments: tuple
+    fuse: bool
+
+
+DRIVERS = {
+    driver.name: driver
+    for driver in (
+        Driver("RedwarFS", "ours/dwarfs", ("{image}", "{mnt}"), True),
+        Driver("reference", "reference/dwarfs", ("{image}", "{mnt}"), True),
+        Driver("squashfuse_ll", "squashfuse_ll", ("{image}", "{mnt}"), True),
+        Driver("squashfuse", "squashfuse", ("{image}", "{mnt}"), True),
+        Driver("kernel squashfs", "mount",
+               ("-t", "squashfs", "-o", "loop,ro", "{image}", "{mnt}"), False),
+        Driver("kernel erofs", "mount",
+               ("-t", "erofs", "-o", "loop,ro", "{image}", "{mnt}"), False),
+    )
+}
+
+
+def kernel_knows(file_system: str) -> bool:
+    """Whether the kernel can mount it."""
+    def listed():
+        return any(line.split()[-1] == file_system for line in open("/proc/filesystems"))
+
+    if not listed() and shutil.which("modprobe"):
+        subprocess.run(["modprobe", "-q", file_system], stderr=subprocess.DEVNULL)
+    return listed()
+
+
+def usable(programs: Programs, driver: Driver):
+    """The driver's program if it can be used here."""
+    if not driver.fuse:
+        kind = driver.arguments[1]
+        if os.geteuid() != 0:
+            programs.skip(driver.name, "only root can mount in the kernel")
+            return None
+        if not kernel_knows(kind):
+            programs.skip(driver.name, "not in this kernel")
+            return None
+    elif not os.access("/dev/fuse", os.R_OK | os.W_OK):
+        programs.skip(driver.name, "no /dev/fuse")
+        return None
+    return programs.path(driver.program)
+
+
+class Mount:
+    """A mounted image, and the process behind it if there is one."""
+
+    alive = []
+
+    def __init__(self, programs: Programs, driver: Driver, image, mountpoint, options=()):
+        program = programs.path(driver.program)
+        self.path = Path(mountpoint)
+        self.path.mkdir(parents=True, exist_ok=True)
+        if os.path.ismount(self.path):
+            raise Failed(f"{self.path} is already mounted")
+        words = [w.format(image=image, mnt=self.path) for w in driver.arguments]
+        start = time.perf_counter()
+        result = subprocess.run(
+            [program, *words, *options], stdin=subprocess.DEVNULL, capture_output=True
+        )
+        Mount.alive.append(self)
+        if result.returncode != 0 or not os.path.ismount(self.path):
+            text = result.stderr.decode(errors="replace").strip()
+            raise Failed(f"{driver.name}: cannot mount {image}: {text}")
+        os.listdir(self.path)
+        #: From the start of the command until the root could be listed, seconds.
+        self.seconds = time.perf_counter() - start
+        self.pid = _server(self.path, program) if driver.fuse else None
+        if driver.fuse and self.pid is None:
+            raise Failed(f"{driver.name}: found no process that serves {self.path}")
+
+    def unmount(self) -> None:
+        """Unmounts and waits until the driver has ended."""
+        for attempt in range(50):
+            if not os.path.ismount(self.path):
+                break
+            root = os.geteuid() == 0
+            command = ["umount"] if root else ["fusermount3", "-u"]
+            result = subprocess.run([*command, str(self.path)], capture_output=True)
+            if result.returncode != 0:
+                time.sleep(0.02 * (attempt + 1))
+        else:
+            raise Failed(f"cannot unmount {self.path}")
+        end = time.monotonic() + 20
+        while self.pid and _command_line(self.pid) and time.monotonic() < end:
+            time.sleep(0.002)
+        if self in Mount.alive:
+            Mount.alive.remove(self)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.unmount()
+
+
+@atexit.register
+def _clean_up():
+    for mount in list(Mount.alive):
+        subprocess.run(["umount", "-l", str(mount.path)], stderr=subprocess.DEVNULL)
+
+
+def _command_line(pid) -> list:
+    try:
+        # Empty when the process has ended and nobody has asked for its exit code yet.
+        return Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[:-1]
+    except OSError:
+        return []
+
+
+def _server(mountpoint: Path, program: str):
+    """The process that was started with this mount point and went to the background."""
+    wanted = os.fsencode(mountpoint)
+    for pid in sorted(map(int, filter(str.isdigit, os.listdir("/proc"))), reverse=True):
+        words = _command_line(pid)
+        if wanted in words and os.path.basename(words[0]) == os.path.basename(
+            os.fsencode(program)
+        ):
+            return pid
+    return None
+
+
+# --- this machine ---------------------------------------------------------------------------------
+
+
+def _first_line(command) -> str:
+    try:
+        result = subprocess.run(command, capture_output=True, text=True, errors="replace")
+    except OSError:
+        return "?"
+    lines = (result.stdout + result.stderr).strip().splitlines()
+    return next((line.strip() for line in lines if re.search(r"\d\.\d", line)), "?")
+
+
+def environment(programs: Programs) -> dict:
+    """Machine and versions, for the reader of a table."""
+    found = {"kernel": os.uname().release, "cpus": os.cpu_count(), "load": os.getloadavg()[0]}
+    try:
+        with open("/proc/cpuinfo") as file:
+            names = [line.partition(":")[2].strip() for line in file if line.startswith("model name")]
+        found["cpu"] = names[0] if names else "?"
+        found["memory"] = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except OSError:
+        pass
+    found["RedwarFS"] = _first_line([programs.path("ours/dwarfs"), "--version"])
+    reference = programs.path("reference/mkdwarfs")
+    if reference:
+        found["reference"] = _first_line([reference, "--help"])
+    for name, option in (
+        ("mksquashfs", "-version"), ("squashfuse_ll", "--version"), ("mkfs.erofs", "-V"),
+        ("tar", "--version"), ("zstd", "--version"), ("fio", "--version"),
+    ):
+        if shutil.which(name):
+            found[name] = _first_line([name, option])
+    return found

@@ -1,0 +1,115 @@
+"""What is done with a mounted tree. Every workload is the same, byte for byte, for everybody."""
+
+import hashlib
+import json
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from . import measure, trees
+from .measure import Failed, Usage
+
+#: Owners as numbers: names would be looked up in the user database, which takes longer than
+#: everything else. Sizes of directories are each file system's own business.
+FIND = (
+    "-mindepth", "1",
+    "(", "-type", "d", "-printf", r"%P %y %m %U %G %Ts\n",
+    "-o", "-printf", r"%P %y %m %U %G %Ts %n %s %l\n", ")",
+)
+
+
+@dataclass
+class Setup:
+    """What all workloads of one tree need."""
+
+    #: Paths below the root, in the order in which they are read.
+    files: list
+    #: Path of the largest file below the root, and its size.
+    large: tuple
+    jobs: int
+    reads_4k: int
+    reads_64k: int
+
+
+def tar(mnt, _setup) -> Usage:
+    # Without a pipe GNU tar notices that its output goes nowhere and reads nothing.
+    return measure.run(["tar", "-C", mnt, "-cf", "-", "."], ["cat"])
+
+
+def find(mnt, _setup) -> Usage:
+    usage = measure.run(["find", mnt, *FIND], capture=True)
+    lines = sorted(usage.output.split(b"\n"))
+    usage.output = hashlib.sha256(b"\n".join(lines)).digest()
+    return usage
+
+
+def random_files(mnt, setup) -> Usage:
+    lists = Path(os.fspath(mnt) + ".files")
+    lists.write_bytes(b"".join(b"./" + path + b"\0" for path in setup.files))
+    return measure.run(["xargs", "-0", "-a", lists, "cat"], cwd=mnt)
+
+
+def _fio(mnt, setup, size, count) -> Usage:
+    path = os.path.join(os.fsencode(mnt), setup.large[0])
+    usage = measure.run(
+        [
+            "fio", "--name=r", b"--filename=" + path.replace(b":", rb"\:"), "--readonly",
+            "--rw=randread", f"--bs={size}", "--ioengine=psync", f"--numjobs={setup.jobs}",
+            f"--number_ios={count}", f"--size={setup.large[1] // size * size}",
+            "--allow_file_create=0", "--randrepeat=1", "--output-format=json",
+        ],
+        capture=True,
+        cwd="/tmp",
+    )
+    text = usage.output[usage.output.find(b"{"):]
+    jobs = json.loads(text)["jobs"]
+    done = sum(job["read"]["total_ios"] for job in jobs)
+    if done != setup.jobs * count or any(job["error"] for job in jobs):
+        raise Failed(f"fio did {done} reads of {setup.jobs * count}")
+    # What fio measured: its start takes longer than many a row.
+    usage.wall = max(job["read"]["runtime"] for job in jobs) / 1000
+    usage.cpu = sum(
+        (job["usr_cpu"] + job["sys_cpu"]) / 100 * job["job_runtime"] / 1000 for job in jobs
+    )
+    usage.output = b""
+    return usage
+
+
+def _reader(mnt, setup, size, count) -> Usage:
+    path = os.path.join(os.fsencode(mnt), setup.large[0])
+    program = Path(__file__).with_name("preader.py")
+    usage = measure.run(
+        [sys.executable, "-S", program, path, str(size), str(setup.jobs), str(count)],
+        capture=True,
+    )
+    found = json.loads(usage.output)
+    return Usage(wall=found["wall"], cpu=found["cpu"])
+
+
+def _random(size, key):
+    def run(mnt, setup, fio) -> Usage:
+        count = min(getattr(setup, key), setup.large[1] // size)
+        return (_fio if fio else _reader)(mnt, setup, size, count)
+
+    return run
+
+
+WORKLOADS = {
+    "tar": ("`tar cf - MNT \\| cat`", tar),
+    "find": ("`find MNT -printf …`", find),
+    "random": ("random small files, whole", random_files),
+    "read4k": ("random reads of 4 KiB in one large file", _random(4 << 10, "reads_4k")),
+    "read64k": ("random reads of 64 KiB in one large file", _random(64 << 10, "reads_64k")),
+}
+NEEDS_LARGE = ("read4k", "read64k")
+
+
+def prepare(entries: dict, files: int, jobs: int, reads_4k: int, reads_64k: int) -> Setup:
+    return Setup(
+        files=trees.random_files(entries, files),
+        large=trees.largest_file(entries) or (b"", 0),
+        jobs=jobs,
+        reads_4k=reads_4k,
+        reads_64k=reads_64k,
+    )
