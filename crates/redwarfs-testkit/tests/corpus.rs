@@ -9,12 +9,16 @@ type Target = fn(&[u8]);
 
 #[test]
 fn fuzz_targets_accept_their_corpus() {
-    let targets: [(&str, Target); 5] = [
+    let targets: &[(&str, Target)] = &[
         ("container", fuzz::container),
         ("metadata", fuzz::metadata),
+        ("schema", fuzz::schema),
         ("fsst", fuzz::fsst),
+        ("history", fuzz::history),
         ("codecs", fuzz::codecs),
         ("image", fuzz::image),
+        #[cfg(feature = "extract")]
+        ("tar", fuzz::tar),
     ];
     let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus");
     for (name, target) in targets {

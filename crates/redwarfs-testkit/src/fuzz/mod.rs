@@ -169,10 +169,10 @@ pub fn codecs(data: &[u8]) {
     }
 }
 
-/// Turns an image into a pax archive. What cannot be read is left out of it.
+/// Turns an image into an archive. Every other one leaves out what cannot be read.
 #[cfg(feature = "extract")]
 pub fn tar(data: &[u8]) {
-    use redwarfs_extractor::{ExtractOptions, Silent, TarFormat, extract_to_tar};
+    use redwarfs_extractor::{ArchiveSpec, ExtractOptions, Silent, extract_to_archive};
     use redwarfs_io::MemorySource;
     use redwarfs_reader::{CacheOptions, Image, OpenOptions};
 
@@ -204,6 +204,7 @@ pub fn tar(data: &[u8]) {
     let mut options = ExtractOptions::default();
     options.threads = 1;
     options.continue_on_error = data.len().is_multiple_of(2);
-    let format = TarFormat::ALL[data.len() % 3];
-    let _ = extract_to_tar(&image, &mut Sink(8 << 20), format, &options, &Silent);
+    let format = ["pax", "ustar", "gnutar", "newc"][data.len() % 4];
+    let spec = ArchiveSpec::new(format, &[], "").expect("a format that is always there");
+    let _ = extract_to_archive(&image, &mut Sink(8 << 20), &spec, &options, &Silent);
 }
