@@ -1,35 +1,19 @@
 //! From the image's attributes to those of the FUSE protocol.
 
-use std::time::{Duration, SystemTime};
-
-use fuser::{FileAttr, FileType, INodeNo};
 use redwarfs_format::ids::InodeNo;
-use redwarfs_format::metadata::{self, Stat, Timestamp};
-use redwarfs_format::{Error, Result};
+use redwarfs_format::metadata::Stat;
 
 use crate::MountOptions;
+use crate::proto::Attr;
 
 /// Node id of an inode: the root of a FUSE mount is always 1.
-pub(crate) fn node_id(inode: InodeNo) -> INodeNo {
-    INodeNo(u64::from(inode.0) + 1)
+pub(crate) fn node_id(inode: InodeNo) -> u64 {
+    u64::from(inode.0) + 1
 }
 
-/// The inode of a node id, if the image can have it at all.
-pub(crate) fn inode_no(node: INodeNo) -> Option<InodeNo> {
-    u32::try_from(node.0.checked_sub(1)?).ok().map(InodeNo)
-}
-
-/// Kind of an inode in FUSE's words.
-pub(crate) fn kind(ty: metadata::FileType) -> FileType {
-    match ty {
-        metadata::FileType::Directory => FileType::Directory,
-        metadata::FileType::Symlink => FileType::Symlink,
-        metadata::FileType::Regular => FileType::RegularFile,
-        metadata::FileType::CharDevice => FileType::CharDevice,
-        metadata::FileType::BlockDevice => FileType::BlockDevice,
-        metadata::FileType::Fifo => FileType::NamedPipe,
-        metadata::FileType::Socket => FileType::Socket,
-    }
+/// The inode of a node id, if an image can have it at all.
+pub(crate) fn inode_no(node: u64) -> Option<InodeNo> {
+    u32::try_from(node.checked_sub(1)?).ok().map(InodeNo)
 }
 
 /// What the mount changes in the attributes of the image.
@@ -63,66 +47,26 @@ impl Policy {
         stat.mode & self.mode_mask
     }
 
-    /// The attributes as the kernel gets them; `Corrupt` if the mode has no known type.
-    pub(crate) fn attr(&self, stat: &Stat) -> Result<FileAttr> {
-        let ty = stat
-            .file_type()
-            .ok_or_else(|| Error::corrupt(format!("file type in mode {:o}", stat.mode)))?;
-        let mtime = system_time(stat.mtime);
-        Ok(FileAttr {
-            ino: node_id(stat.ino),
-            size: stat.size,
-            blocks: stat.allocated.div_ceil(512),
-            atime: system_time(stat.atime),
-            mtime,
-            ctime: system_time(stat.ctime),
-            crtime: mtime,
-            kind: kind(ty),
-            perm: (self.mode(stat) & 0o7777) as u16,
+    /// The attributes as the kernel gets them.
+    pub(crate) fn attr(&self, stat: &Stat) -> Attr {
+        Attr {
+            node: node_id(stat.ino),
+            // The kernel takes no larger ones.
+            size: stat.size.min(i64::MAX.cast_unsigned()),
+            blocks: stat.blocks(),
+            atime: stat.atime,
+            mtime: stat.mtime,
+            ctime: stat.ctime,
+            mode: self.mode(stat),
             nlink: stat.nlink,
             uid: self.uid(stat),
             gid: self.gid(stat),
             // The image holds the C library's device number, whose low half is the kernel's
             // 32-bit encoding (12 bits of major, 20 bits of minor).
             rdev: stat.rdev as u32,
-            blksize: self.block_size,
-            flags: 0,
-        })
-    }
-
-    /// Attributes of nothing: an entry with node id 0 makes the kernel remember that a name does
-    /// not exist.
-    pub(crate) fn nothing() -> FileAttr {
-        FileAttr {
-            ino: INodeNo(0),
-            size: 0,
-            blocks: 0,
-            atime: SystemTime::UNIX_EPOCH,
-            mtime: SystemTime::UNIX_EPOCH,
-            ctime: SystemTime::UNIX_EPOCH,
-            crtime: SystemTime::UNIX_EPOCH,
-            kind: FileType::RegularFile,
-            perm: 0,
-            nlink: 0,
-            uid: 0,
-            gid: 0,
-            rdev: 0,
-            blksize: 0,
-            flags: 0,
+            block_size: self.block_size,
         }
     }
-}
-
-/// Times that the system cannot express become the epoch.
-fn system_time(time: Timestamp) -> SystemTime {
-    let whole = Duration::from_secs(time.sec.unsigned_abs());
-    let base = if time.sec < 0 {
-        SystemTime::UNIX_EPOCH.checked_sub(whole)
-    } else {
-        SystemTime::UNIX_EPOCH.checked_add(whole)
-    };
-    base.and_then(|base| base.checked_add(Duration::from_nanos(u64::from(time.nsec))))
-        .unwrap_or(SystemTime::UNIX_EPOCH)
 }
 
 /// `access(2)` from the permission bits, for mounts where the kernel does not check them. `wanted`
@@ -148,24 +92,12 @@ mod tests {
 
     #[test]
     fn node_ids() {
-        assert_eq!(node_id(InodeNo(0)).0, 1);
-        assert_eq!(node_id(InodeNo(u32::MAX)).0, 1 << 32);
-        assert_eq!(inode_no(INodeNo(1)), Some(InodeNo(0)));
-        assert_eq!(inode_no(INodeNo(0)), None);
-        assert_eq!(inode_no(INodeNo(u64::MAX)), None);
-        assert_eq!(inode_no(INodeNo((1 << 32) + 1)), None);
-    }
-
-    #[test]
-    fn times() {
-        let at = |sec, nsec| system_time(Timestamp { sec, nsec });
-        let epoch = SystemTime::UNIX_EPOCH;
-        assert_eq!(at(0, 0), epoch);
-        assert_eq!(at(5, 7), epoch + Duration::new(5, 7));
-        assert_eq!(at(-1, 999_999_999), epoch - Duration::from_nanos(1));
-        for sec in [i64::MIN, i64::MAX] {
-            let _ = at(sec, u32::MAX);
-        }
+        assert_eq!(node_id(InodeNo(0)), 1);
+        assert_eq!(node_id(InodeNo(u32::MAX)), 1 << 32);
+        assert_eq!(inode_no(1), Some(InodeNo(0)));
+        assert_eq!(inode_no(0), None);
+        assert_eq!(inode_no(u64::MAX), None);
+        assert_eq!(inode_no((1 << 32) + 1), None);
     }
 
     #[test]

@@ -1,185 +1,796 @@
 //! The requests of the kernel, answered from an image.
 
-use std::cell::RefCell;
-use std::ffi::OsStr;
 use std::io;
-use std::os::unix::ffi::OsStrExt;
-use std::time::Duration;
+use std::sync::Arc;
+use std::thread::JoinHandle;
 
-use fuser::{
-    AccessFlags, BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, FopenFlags,
-    Generation, INodeNo, InitFlags, KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr,
-    ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLseek,
-    ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
-};
 use redwarfs_format::ids::{EntryIndex, InodeNo};
 use redwarfs_format::metadata::{Extent, FileType};
 use redwarfs_reader::Image;
-use tracing::{debug, error};
+use redwarfs_reader::perfmon::{Component, PerfMonitor, Timer};
+use rustix::io::Errno;
+use rustix::process::geteuid;
+use tracing::{debug, warn};
 
-use crate::MountOptions;
-use crate::attr::{Policy, inode_no, kind, node_id, permits};
+use crate::analysis::Analysis;
+use crate::attr::{Policy, inode_no, node_id, permits};
+use crate::case::CaseIndex;
+use crate::device::Device;
+use crate::failures::Failures;
+use crate::interrupts::Interrupts;
 use crate::pool::{Pool, ReadJob};
-use crate::xattr;
+use crate::proto::{
+    self, Attr, Body, Header, InitIn, InitOut, Put, Validity, dirent_size, init, op, opened,
+};
+use crate::push::Pusher;
+use crate::statistics::Counters;
+use crate::xattr::{self, Describer};
+use crate::{Access, Error, MountOptions, Result};
 
 /// How long the kernel may keep names and attributes: an image does not change.
-const FOREVER: Duration = Duration::from_secs(365 * 24 * 60 * 60);
-/// Numbers of inodes are never used again, so one generation serves all.
-const GENERATION: Generation = Generation(1);
+const FOREVER: Validity = 365 * 24 * 60 * 60;
 /// Largest request that the kernel sends with the default limits; also the bound of our buffers.
-const MAX_REQUEST: u32 = 1 << 20;
+pub(crate) const MAX_REQUEST: u32 = 1 << 20;
 const MAX_BACKGROUND: u16 = 64;
 /// Positions of a directory: 0 is `.`, 1 is `..`, the entries follow.
 const DOTS: u64 = 2;
+/// Longest name that the kernel takes in a listing (4095 since Linux 6.17, before that 1024).
+const LONGEST_NAME: usize = 1024;
 
-thread_local! {
-    /// Data of reads that are answered at once.
-    static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+const O_ACCMODE: u32 = 3;
+const SEEK_DATA: u32 = 3;
+const SEEK_HOLE: u32 = 4;
+
+/// How a request is answered.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Answer {
+    /// With the bytes in the buffer.
+    Reply,
+    /// Not at all, or by somebody else.
+    Done,
+}
+
+type Outcome = std::result::Result<Answer, Errno>;
+
+/// What readers of requests, workers and observers have in common.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) image: Image,
+    pub(crate) failures: Failures,
+    pub(crate) interrupts: Interrupts,
+    pub(crate) counters: Counters,
+    pub(crate) timers: Timers,
+}
+
+impl Shared {
+    pub(crate) fn new(image: Image) -> Self {
+        Self {
+            failures: Failures::default(),
+            interrupts: Interrupts::default(),
+            counters: Counters::default(),
+            timers: Timers::new(image.perfmon()),
+            image,
+        }
+    }
+}
+
+/// Timers of the operations.
+#[derive(Debug)]
+pub(crate) struct Timers {
+    init: Timer,
+    lookup: Timer,
+    getattr: Timer,
+    readlink: Timer,
+    open: Timer,
+    lseek: Timer,
+    pub(crate) read: Timer,
+    readdir: Timer,
+    statfs: Timer,
+    getxattr: Timer,
+    listxattr: Timer,
+}
+
+impl Timers {
+    fn new(perfmon: &PerfMonitor) -> Self {
+        let timer = |name| perfmon.timer(Component::Fuse, name);
+        Self {
+            init: timer("op_init"),
+            lookup: timer("op_lookup"),
+            getattr: timer("op_getattr"),
+            readlink: timer("op_readlink"),
+            open: timer("op_open"),
+            lseek: timer("op_lseek"),
+            read: timer("op_read"),
+            readdir: timer("op_readdir"),
+            statfs: timer("op_statfs"),
+            getxattr: timer("op_getxattr"),
+            listxattr: timer("op_listxattr"),
+        }
+    }
+}
+
+/// Logs an operation with the one who asked for it.
+macro_rules! log_op {
+    ($header:expr, $($text:tt)*) => {
+        debug!(
+            "{} [pid={}, uid={}, gid={}]",
+            format_args!($($text)*),
+            $header.pid,
+            $header.uid,
+            $header.gid
+        )
+    };
 }
 
 /// One mounted image.
 #[derive(Debug)]
 pub(crate) struct Driver {
-    image: Image,
+    shared: Arc<Shared>,
     inodes: u32,
     policy: Policy,
     keep_cache: bool,
+    cache_sparse: bool,
+    /// Only root and this user may ask. As the kernel lets everybody in, it must ask every time.
+    only_for: Option<u32>,
     /// The kernel takes ENOSYS for "never send OPEN again".
     no_open: bool,
     no_opendir: bool,
+    /// How long names are valid.
+    names: Validity,
+    describer: Describer,
+    case: Option<CaseIndex>,
+    analysis: Option<Analysis>,
+    pusher: Option<Arc<Pusher>>,
     pool: Pool,
+    /// Ends when the last handle of the pusher is gone.
+    _pushing: Option<Pushing>,
 }
 
-/// Logs a failed request on one line and gives the answer for it.
-pub(crate) fn report(what: &str, inode: InodeNo, cause: &redwarfs_format::Error) -> Errno {
-    error!("cannot {what} inode {}: {cause}", u64::from(inode.0) + 1);
-    Errno::EIO
+/// Waits for the pushing thread at the end.
+#[derive(Debug)]
+struct Pushing(Option<JoinHandle<()>>);
+
+impl Drop for Pushing {
+    fn drop(&mut self) {
+        if let Some(thread) = self.0.take() {
+            // It catches its own panics.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// What has to be made before the mount, so that a mistake is found in time.
+#[derive(Debug)]
+pub(crate) struct Prepared {
+    case: Option<CaseIndex>,
+    analysis: Option<Analysis>,
+}
+
+impl Prepared {
+    pub(crate) fn new(image: &Image, options: &MountOptions) -> Result<Self> {
+        let analysis = match &options.analysis_file {
+            None => None,
+            Some(path) => {
+                let file = Analysis::create(path).map_err(|source| Error::AnalysisFile {
+                    path: path.clone(),
+                    source,
+                })?;
+                Some(Analysis::new(file, image.metadata())?)
+            }
+        };
+        let case = options
+            .case_insensitive
+            .then(|| CaseIndex::new(image.metadata()));
+        Ok(Self {
+            case: case.transpose()?,
+            analysis,
+        })
+    }
 }
 
 impl Driver {
-    pub(crate) fn new(image: Image, options: &MountOptions) -> io::Result<Self> {
+    pub(crate) fn new(
+        shared: &Arc<Shared>,
+        prepared: Prepared,
+        device: &Arc<Device>,
+        options: &MountOptions,
+    ) -> io::Result<Self> {
+        let image = &shared.image;
+        // Without `allow_other` the kernel keeps other users out itself; for root that is the same.
+        let only_for = (options.access == Access::OwnerAndRoot && !geteuid().is_root())
+            .then(|| geteuid().as_raw());
+        let sparse = image.metadata().hole_block().is_some();
+        let cache_sparse = options.cache_sparse || !sparse;
+        // Pages that the kernel drops at the next opening need not be pushed.
+        let (pusher, pushing) = if options.push && options.keep_cache {
+            let (pusher, thread) = Pusher::new(shared, device, cache_sparse)?;
+            (Some(Arc::new(pusher)), Some(thread))
+        } else {
+            (None, None)
+        };
         Ok(Self {
             inodes: image.metadata().inode_count(),
             policy: Policy::new(options),
             keep_cache: options.keep_cache,
+            cache_sparse,
+            only_for,
             no_open: false,
             no_opendir: false,
-            pool: Pool::new(&image, options.workers)?,
-            image,
+            names: if only_for.is_some() { 0 } else { FOREVER },
+            describer: Describer::new(image),
+            case: prepared.case,
+            analysis: prepared.analysis,
+            pool: Pool::new(shared, pusher.as_ref(), options.workers)?,
+            pusher,
+            shared: Arc::clone(shared),
+            _pushing: pushing.map(|thread| Pushing(Some(thread))),
         })
     }
 
-    /// The inode of a node id.
-    fn inode(&self, node: INodeNo) -> Result<InodeNo, Errno> {
-        inode_no(node)
-            .filter(|inode| inode.0 < self.inodes)
-            .ok_or(Errno::ENOENT)
+    /// Negotiates: appends the answer to INIT.
+    pub(crate) fn init(&mut self, header: &Header, kernel: &InitIn, out: &mut Vec<u8>) {
+        let _timer = self.shared.timers.init.start();
+        log_op!(header, "op_init()");
+        // EXPLICIT_INVAL_DATA keeps the kernel from dropping cached data when it thinks that a
+        // file changed; READDIRPLUS_AUTO is left out because it falls back to one request per
+        // entry. EXPORT_SUPPORT: `.` and `..` can be looked up, which NFS needs.
+        let mut wanted = init::ASYNC_READ
+            | init::EXPORT_SUPPORT
+            | init::DO_READDIRPLUS
+            | init::ASYNC_DIO
+            | init::PARALLEL_DIROPS
+            | init::MAX_PAGES
+            | init::CACHE_SYMLINKS
+            | init::EXPLICIT_INVAL_DATA;
+        if self.only_for.is_none() {
+            wanted |= init::NO_OPENDIR_SUPPORT;
+            if self.keep_cache && self.cache_sparse && self.analysis.is_none() {
+                wanted |= init::NO_OPEN_SUPPORT;
+            }
+        }
+        let flags = wanted & kernel.flags;
+        self.no_open = flags & init::NO_OPEN_SUPPORT != 0;
+        self.no_opendir = flags & init::NO_OPENDIR_SUPPORT != 0;
+        let answer = InitOut {
+            max_readahead: kernel.max_readahead,
+            flags,
+            max_background: MAX_BACKGROUND,
+            congestion_threshold: MAX_BACKGROUND / 4 * 3,
+            // Nothing is written.
+            max_write: 4096,
+            max_pages: (MAX_REQUEST / 4096) as u16,
+        };
+        answer.put(kernel.minor, out);
     }
 
-    fn attr(&self, inode: InodeNo) -> Result<fuser::FileAttr, Errno> {
-        let meta = self.image.metadata();
-        meta.stat(inode)
-            .and_then(|stat| self.policy.attr(&stat))
-            .map_err(|cause| report("stat", inode, &cause))
-    }
-
-    /// Attributes for `name` in `parent`; those of nothing if there is no such name.
-    fn entry(&self, parent: INodeNo, name: &OsStr) -> Result<fuser::FileAttr, Errno> {
-        let parent = self.inode(parent)?;
-        match self.image.lookup(parent, name.as_bytes()) {
-            Ok(Some(inode)) => self.attr(inode),
-            Ok(None) => Ok(Policy::nothing()),
-            Err(cause) => Err(report("look up a name in", parent, &cause)),
+    /// Carries out one request. `out` is empty.
+    pub(crate) fn handle(
+        &self,
+        device: &Arc<Device>,
+        header: &Header,
+        body: Body<'_>,
+        out: &mut Vec<u8>,
+    ) -> Outcome {
+        self.shared.counters.request(header.opcode);
+        if let Some(owner) = self.only_for
+            && header.uid != owner
+            && header.uid != 0
+            // The kernel sends these for nobody in particular.
+            && !matches!(
+                header.opcode,
+                op::FORGET | op::BATCH_FORGET | op::INTERRUPT | op::RELEASE | op::RELEASEDIR
+                    | op::READ | op::FSYNC | op::FSYNCDIR | op::DESTROY
+            )
+        {
+            return Err(Errno::ACCESS);
+        }
+        match header.opcode {
+            op::LOOKUP => self.lookup(header, body, out),
+            op::FORGET => {
+                self.forget(header.node);
+                Ok(Answer::Done)
+            }
+            op::BATCH_FORGET => self.batch_forget(body),
+            op::GETATTR => self.getattr(header, out),
+            op::READLINK => self.readlink(header, out),
+            op::OPEN => self.open(header, body, out),
+            op::READ => self.read(device, header, body, out),
+            op::STATFS => self.statfs(header, out),
+            op::OPENDIR => self.opendir(header, out),
+            op::READDIR => self.readdir(header, body, out),
+            op::READDIRPLUS => self.readdirplus(header, body, out),
+            op::GETXATTR => self.getxattr(header, body, out),
+            op::LISTXATTR => self.listxattr(header, body, out),
+            op::ACCESS => self.access(header, body),
+            op::LSEEK => self.lseek(header, body, out),
+            op::INTERRUPT => self.interrupt(body),
+            op::RELEASE | op::RELEASEDIR | op::FSYNC | op::FSYNCDIR | op::DESTROY => {
+                Ok(Answer::Reply)
+            }
+            op::NOTIFY_REPLY => Ok(Answer::Done),
+            // The mount is read-only, so the kernel refuses these itself. Should one arrive (a
+            // remount made the mount writable), the answer is the same.
+            op::SETATTR
+            | op::SYMLINK
+            | op::MKNOD
+            | op::MKDIR
+            | op::UNLINK
+            | op::RMDIR
+            | op::RENAME
+            | op::RENAME2
+            | op::LINK
+            | op::WRITE
+            | op::CREATE
+            | op::TMPFILE
+            | op::SETXATTR
+            | op::REMOVEXATTR
+            | op::FALLOCATE
+            | op::COPY_FILE_RANGE => Err(Errno::ROFS),
+            // FLUSH is among the rest: ENOSYS, once, spares all further ones.
+            op::FLUSH => Err(Errno::NOSYS),
+            other => {
+                log_op!(header, "unknown operation {other}");
+                Err(Errno::NOSYS)
+            }
         }
     }
 
-    /// Calls `add(inode, next position, name, entry)` from `position` on until it says that the
-    /// buffer is full.
+    fn fail(&self, what: &str, inode: InodeNo, cause: &redwarfs_format::Error) -> Errno {
+        self.shared.failures.report(what, inode, cause)
+    }
+
+    /// The inode of a node id.
+    fn inode(&self, node: u64) -> Result<InodeNo, Errno> {
+        inode_no(node)
+            .filter(|inode| inode.0 < self.inodes)
+            .ok_or(Errno::NOENT)
+    }
+
+    fn directory(&self, node: u64, what: &str) -> Result<InodeNo, Errno> {
+        let inode = self.inode(node)?;
+        match self.shared.image.metadata().file_type(inode) {
+            Ok(FileType::Directory) => Ok(inode),
+            Ok(_) => Err(Errno::NOTDIR),
+            Err(cause) => Err(self.fail(what, inode, &cause)),
+        }
+    }
+
+    fn attr(&self, inode: InodeNo) -> Result<Attr, Errno> {
+        match self.shared.image.metadata().stat(inode) {
+            Ok(stat) => Ok(self.policy.attr(&stat)),
+            Err(cause) => Err(self.fail("stat", inode, &cause)),
+        }
+    }
+
+    /// The inode with a name in a directory.
+    fn find(&self, node: u64, name: &[u8]) -> Result<Option<InodeNo>, Errno> {
+        let meta = self.shared.image.metadata();
+        match name {
+            // Asked when a file handle (of NFS) is turned into a file: for any kind of inode.
+            b"." => return self.inode(node).map(Some),
+            b".." => {
+                let inode = self.directory(node, "look up the parent of")?;
+                let parent = meta.parent(inode);
+                return parent
+                    .map(Some)
+                    .map_err(|cause| self.fail("look up the parent of", inode, &cause));
+            }
+            _ => {}
+        }
+        let dir = self.directory(node, "look up a name in")?;
+        let found = meta
+            .find(dir, name)
+            .and_then(|found| match (found, &self.case) {
+                (None, Some(case)) => case.find(meta, dir, name),
+                _ => Ok(found),
+            });
+        found
+            .and_then(|entry| entry.map(|entry| meta.entry_inode(entry)).transpose())
+            .map_err(|cause| self.fail("look up a name in", dir, &cause))
+    }
+
+    fn lookup(&self, header: &Header, mut body: Body<'_>, out: &mut Vec<u8>) -> Outcome {
+        let _timer = self
+            .shared
+            .timers
+            .lookup
+            .start_with(&[("inode", header.node)]);
+        let name = body.name().ok_or(Errno::IO)?;
+        log_op!(
+            header,
+            "op_lookup({}, {})",
+            header.node,
+            String::from_utf8_lossy(name)
+        );
+        match self.find(header.node, name)? {
+            Some(inode) => {
+                let attr = self.attr(inode)?;
+                if let Some(pusher) = &self.pusher {
+                    pusher.knows(inode);
+                }
+                attr.put_entry(self.names, FOREVER, out);
+            }
+            // Node id 0 makes the kernel remember that the name does not exist.
+            None => Attr::default().put_entry(self.names, FOREVER, out),
+        }
+        Ok(Answer::Reply)
+    }
+
+    fn forget(&self, node: u64) {
+        if let Some(pusher) = &self.pusher
+            && let Some(inode) = inode_no(node)
+        {
+            pusher.forgets(inode);
+        }
+    }
+
+    fn batch_forget(&self, mut body: Body<'_>) -> Outcome {
+        // Number of items and padding; each is a node and how many lookups it had.
+        let count = body.u64();
+        let _ = count;
+        while let (Some(node), Some(_)) = (body.u64(), body.u64()) {
+            self.forget(node);
+        }
+        Ok(Answer::Done)
+    }
+
+    fn getattr(&self, header: &Header, out: &mut Vec<u8>) -> Outcome {
+        let _timer = self
+            .shared
+            .timers
+            .getattr
+            .start_with(&[("inode", header.node)]);
+        log_op!(header, "op_getattr({})", header.node);
+        self.attr(self.inode(header.node)?)?.put_attr(FOREVER, out);
+        Ok(Answer::Reply)
+    }
+
+    fn readlink(&self, header: &Header, out: &mut Vec<u8>) -> Outcome {
+        let _timer = self
+            .shared
+            .timers
+            .readlink
+            .start_with(&[("inode", header.node)]);
+        log_op!(header, "op_readlink({})", header.node);
+        let inode = self.inode(header.node)?;
+        match self.shared.image.metadata().symlink(inode) {
+            // The kernel takes a page.
+            Ok(target) if target.len() >= 4096 => Err(Errno::NAMETOOLONG),
+            Ok(target) => {
+                out.extend_from_slice(&target);
+                Ok(Answer::Reply)
+            }
+            Err(cause) => Err(self.fail("read link", inode, &cause)),
+        }
+    }
+
+    fn open(&self, header: &Header, mut body: Body<'_>, out: &mut Vec<u8>) -> Outcome {
+        let _timer = self
+            .shared
+            .timers
+            .open
+            .start_with(&[("inode", header.node)]);
+        let flags = body.u32().ok_or(Errno::IO)?;
+        log_op!(header, "op_open({}, {flags:#x})", header.node);
+        if flags & O_ACCMODE != 0 {
+            return Err(Errno::ROFS);
+        }
+        if self.no_open {
+            return Err(Errno::NOSYS);
+        }
+        let inode = self.inode(header.node)?;
+        let meta = self.shared.image.metadata();
+        if let Some(analysis) = &self.analysis {
+            analysis.opened(meta, inode);
+        }
+        let keep = self.keep_cache
+            && (self.cache_sparse || {
+                let stat = meta.stat(inode);
+                let stat = stat.map_err(|cause| self.fail("stat", inode, &cause))?;
+                stat.allocated >= stat.size
+            });
+        put_opened(
+            opened::NOFLUSH | if keep { opened::KEEP_CACHE } else { 0 },
+            out,
+        );
+        Ok(Answer::Reply)
+    }
+
+    fn read(
+        &self,
+        device: &Arc<Device>,
+        header: &Header,
+        mut body: Body<'_>,
+        out: &mut Vec<u8>,
+    ) -> Outcome {
+        let timer = self
+            .shared
+            .timers
+            .read
+            .start_with(&[("inode", header.node)]);
+        body.u64();
+        let (offset, size) = body.u64().zip(body.u32()).ok_or(Errno::IO)?;
+        debug!("op_read({}, {size}, {offset})", header.node);
+        let inode = self.inode(header.node)?;
+        let size = size.min(MAX_REQUEST) as usize;
+        match self.shared.image.try_read_cached(inode, offset, size, out) {
+            Ok(true) => {
+                // Nobody waits any more if this fails.
+                let _ = device.reply(header.unique, out);
+                if let Some(pusher) = &self.pusher {
+                    pusher.was_read(inode, offset, out.len());
+                }
+                Ok(Answer::Done)
+            }
+            Ok(false) => {
+                // The worker takes the time.
+                std::mem::forget(timer);
+                self.shared.counters.deferred();
+                self.shared
+                    .interrupts
+                    .begin(header.unique, header.pid, device);
+                self.pool.submit(ReadJob {
+                    inode,
+                    offset,
+                    size,
+                    unique: header.unique,
+                    device: Arc::clone(device),
+                });
+                Ok(Answer::Done)
+            }
+            Err(cause) => Err(self.fail("read", inode, &cause)),
+        }
+    }
+
+    fn interrupt(&self, mut body: Body<'_>) -> Outcome {
+        let unique = body.u64().ok_or(Errno::IO)?;
+        debug!("interrupt({unique})");
+        if self.shared.interrupts.interrupt(unique) {
+            Ok(Answer::Done)
+        } else {
+            // Either it was answered just now, then the kernel ignores this; or another thread has
+            // it and has not registered it yet, then the kernel asks again.
+            Err(Errno::AGAIN)
+        }
+    }
+
+    fn statfs(&self, header: &Header, out: &mut Vec<u8>) -> Outcome {
+        let _timer = self.shared.timers.statfs.start();
+        log_op!(header, "op_statfs({})", header.node);
+        out.put64(self.shared.image.metadata().totals().allocated);
+        // Free and available blocks.
+        out.put64(0);
+        out.put64(0);
+        out.put64(u64::from(self.inodes));
+        // Free inodes.
+        out.put64(0);
+        // Block size, longest name, fragment size, padding.
+        for value in [1, 4096, 1, 0] {
+            out.put32(value);
+        }
+        out.extend_from_slice(&[0; 6 * 4]);
+        Ok(Answer::Reply)
+    }
+
+    fn opendir(&self, header: &Header, out: &mut Vec<u8>) -> Outcome {
+        log_op!(header, "op_opendir({})", header.node);
+        if self.no_opendir {
+            return Err(Errno::NOSYS);
+        }
+        // A listing in the kernel's cache could be read without asking us.
+        put_opened(
+            if self.only_for.is_some() {
+                0
+            } else {
+                opened::KEEP_CACHE | opened::CACHE_DIR
+            },
+            out,
+        );
+        Ok(Answer::Reply)
+    }
+
+    /// Calls `add(inode, next position, name)` from `position` on until it says that the buffer is
+    /// full.
     fn list(
         &self,
-        node: INodeNo,
+        dir: InodeNo,
         position: u64,
         mut add: impl FnMut(InodeNo, u64, &[u8]) -> Result<bool, Errno>,
     ) -> Result<(), Errno> {
-        let dir = self.inode(node)?;
-        let meta = self.image.metadata();
-        let fail = |cause: &redwarfs_format::Error| report("list", dir, cause);
-        if meta.file_type(dir).map_err(|cause| fail(&cause))? != FileType::Directory {
-            return Err(Errno::ENOTDIR);
-        }
+        let meta = self.shared.image.metadata();
+        let fail = |cause: redwarfs_format::Error| self.fail("list", dir, &cause);
         if position == 0 && add(dir, 1, b".")? {
             return Ok(());
         }
-        if position <= 1 {
-            let parent = meta.parent(dir).map_err(|cause| fail(&cause))?;
-            if add(parent, DOTS, b"..")? {
-                return Ok(());
-            }
+        if position <= 1 && add(meta.parent(dir).map_err(fail)?, DOTS, b"..")? {
+            return Ok(());
         }
-        let range = meta.entries(dir).map_err(|cause| fail(&cause))?;
+        let range = meta.entries(dir).map_err(fail)?;
         let skip = u32::try_from(position.saturating_sub(DOTS)).unwrap_or(u32::MAX);
         let first = range.start.saturating_add(skip);
         for index in first..range.end {
             let entry = EntryIndex(index);
-            let inode = meta.entry_inode(entry).map_err(|cause| fail(&cause))?;
-            let name = meta.entry_name(entry).map_err(|cause| fail(&cause))?;
-            let next = u64::from(index - range.start) + DOTS + 1;
-            if add(inode, next, &name)? {
+            let name = meta.entry_name(entry).map_err(fail)?;
+            if !is_listable(&name) {
+                // One such name would make the kernel refuse the whole listing.
+                warn!("directory {}: a name that cannot be shown", node_id(dir));
+                continue;
+            }
+            let inode = meta.entry_inode(entry).map_err(fail)?;
+            if add(inode, u64::from(index - range.start) + DOTS + 1, &name)? {
                 break;
             }
         }
         Ok(())
     }
 
-    /// Answers a read at once if the data is at hand, and hands it to a worker otherwise.
-    fn serve_read(&self, inode: InodeNo, offset: u64, size: usize, reply: ReplyData) {
-        BUFFER.with_borrow_mut(|buffer| {
-            buffer.clear();
-            match self.image.try_read_cached(inode, offset, size, buffer) {
-                Ok(true) => reply.data(buffer),
-                Ok(false) => self.pool.submit(ReadJob {
-                    inode,
-                    offset,
-                    size,
-                    reply,
-                }),
-                Err(cause) => reply.error(report("read", inode, &cause)),
+    fn readdir(&self, header: &Header, mut body: Body<'_>, out: &mut Vec<u8>) -> Outcome {
+        let _timer = self
+            .shared
+            .timers
+            .readdir
+            .start_with(&[("inode", header.node)]);
+        let (position, room) = directory_part(&mut body)?;
+        log_op!(header, "op_readdir({}, {position})", header.node);
+        let meta = self.shared.image.metadata();
+        let dir = self.directory(header.node, "list")?;
+        self.list(dir, position, |inode, next, name| {
+            if out.len() + dirent_size(name, false) > room {
+                return Ok(true);
             }
-        });
+            let ty = meta.file_type(inode);
+            let ty = ty.map_err(|cause| self.fail("stat", inode, &cause))?;
+            proto::put_dirent(node_id(inode), next, ty.mode_bits(), name, out);
+            Ok(false)
+        })?;
+        Ok(Answer::Reply)
+    }
+
+    fn readdirplus(&self, header: &Header, mut body: Body<'_>, out: &mut Vec<u8>) -> Outcome {
+        let _timer = self
+            .shared
+            .timers
+            .readdir
+            .start_with(&[("inode", header.node)]);
+        let (position, room) = directory_part(&mut body)?;
+        log_op!(header, "op_readdirplus({}, {position})", header.node);
+        let dir = self.directory(header.node, "list")?;
+        // The kernel ignores the attributes of `.` and `..` but shows their numbers.
+        self.list(dir, position, |inode, next, name| {
+            if out.len() + dirent_size(name, true) > room {
+                return Ok(true);
+            }
+            let attr = self.attr(inode)?;
+            attr.put_entry(self.names, FOREVER, out);
+            proto::put_dirent(attr.node, next, attr.mode, name, out);
+            if let Some(pusher) = &self.pusher {
+                pusher.knows(inode);
+            }
+            Ok(false)
+        })?;
+        Ok(Answer::Reply)
+    }
+
+    fn getxattr(&self, header: &Header, mut body: Body<'_>, out: &mut Vec<u8>) -> Outcome {
+        let _timer = self
+            .shared
+            .timers
+            .getxattr
+            .start_with(&[("inode", header.node)]);
+        let size = body.u32().ok_or(Errno::IO)?;
+        body.u32();
+        let name = body.name().ok_or(Errno::IO)?;
+        log_op!(
+            header,
+            "op_getxattr({}, {}, {size})",
+            header.node,
+            String::from_utf8_lossy(name)
+        );
+        let inode = self.inode(header.node)?;
+        let image = &self.shared.image;
+        match self.describer.value(image, &self.policy, inode, name) {
+            Ok(Some(value)) => put_xattr(size, &value.bytes, value.announced, out),
+            Ok(None) => Err(Errno::NODATA),
+            Err(cause) => Err(self.fail("describe", inode, &cause)),
+        }
+    }
+
+    fn listxattr(&self, header: &Header, mut body: Body<'_>, out: &mut Vec<u8>) -> Outcome {
+        let _timer = self
+            .shared
+            .timers
+            .listxattr
+            .start_with(&[("inode", header.node)]);
+        let size = body.u32().ok_or(Errno::IO)?;
+        log_op!(header, "op_listxattr({}, {size})", header.node);
+        let names = xattr::names(self.inode(header.node)?);
+        put_xattr(size, names, names.len(), out)
+    }
+
+    fn access(&self, header: &Header, mut body: Body<'_>) -> Outcome {
+        let wanted = body.u32().ok_or(Errno::IO)?;
+        log_op!(header, "op_access({}, {wanted})", header.node);
+        let inode = self.inode(header.node)?;
+        match self.shared.image.metadata().stat(inode) {
+            Ok(stat) => {
+                let owner = (self.policy.uid(&stat), self.policy.gid(&stat));
+                let caller = (header.uid, header.gid);
+                if permits(self.policy.mode(&stat), owner, caller, wanted) {
+                    Ok(Answer::Reply)
+                } else {
+                    Err(Errno::ACCESS)
+                }
+            }
+            Err(cause) => Err(self.fail("stat", inode, &cause)),
+        }
     }
 
     /// `SEEK_DATA` and `SEEK_HOLE`.
-    fn seek(&self, node: INodeNo, offset: i64, whence: i32) -> Result<i64, Errno> {
-        let inode = self.inode(node)?;
+    fn lseek(&self, header: &Header, mut body: Body<'_>, out: &mut Vec<u8>) -> Outcome {
+        let _timer = self
+            .shared
+            .timers
+            .lseek
+            .start_with(&[("inode", header.node)]);
+        body.u64();
+        let (offset, whence) = body.u64().zip(body.u32()).ok_or(Errno::IO)?;
+        log_op!(header, "op_lseek({}, {offset}, {whence})", header.node);
+        let meta = self.shared.image.metadata();
+        if meta.hole_block().is_none() {
+            // No file has holes: the kernel answers by itself from now on.
+            return Err(Errno::NOSYS);
+        }
+        let inode = self.inode(header.node)?;
         let hole_wanted = match whence {
             SEEK_DATA => false,
             SEEK_HOLE => true,
-            _ => return Err(Errno::EINVAL),
+            _ => return Err(Errno::INVAL),
         };
-        let offset = u64::try_from(offset).map_err(|_| Errno::ENXIO)?;
-        let extents = self
-            .image
-            .metadata()
-            .extents(inode)
-            .map_err(|cause| report("seek in", inode, &cause))?;
-        let found = seek_extents(extents, offset, hole_wanted)
-            .map_err(|cause| report("seek in", inode, &cause))?;
-        found
-            .and_then(|position| i64::try_from(position).ok())
-            .ok_or(Errno::ENXIO)
-    }
-
-    fn xattr_value(&self, inode: InodeNo, name: &OsStr) -> Result<Vec<u8>, Errno> {
-        match xattr::value(&self.image, &self.policy, inode, name.as_bytes()) {
-            Ok(Some(value)) => Ok(value),
-            Ok(None) => Err(Errno::NO_XATTR),
-            Err(cause) => Err(report("describe", inode, &cause)),
+        if offset > i64::MAX.cast_unsigned() {
+            return Err(Errno::NXIO);
         }
+        let found = meta
+            .extents(inode)
+            .and_then(|extents| seek_extents(extents, offset, hole_wanted))
+            .map_err(|cause| self.fail("seek in", inode, &cause))?;
+        out.put64(found.ok_or(Errno::NXIO)?);
+        Ok(Answer::Reply)
     }
 }
 
-const SEEK_DATA: i32 = 3;
-const SEEK_HOLE: i32 = 4;
+/// Position and room of a request to list a directory.
+fn directory_part(body: &mut Body<'_>) -> Result<(u64, usize), Errno> {
+    body.u64();
+    let (position, size) = body.u64().zip(body.u32()).ok_or(Errno::IO)?;
+    Ok((position, size.min(MAX_REQUEST) as usize))
+}
+
+/// Whether the kernel takes a name in a listing.
+fn is_listable(name: &[u8]) -> bool {
+    !matches!(name, b"" | b"." | b"..")
+        && name.len() <= LONGEST_NAME
+        && !name.iter().any(|&byte| byte == b'/' || byte == 0)
+}
+
+fn put_opened(flags: u32, out: &mut Vec<u8>) {
+    // File handle, flags, padding.
+    out.put64(0);
+    out.put32(flags);
+    out.put32(0);
+}
+
+/// Answers with a value, or with its size if that was asked for.
+fn put_xattr(room: u32, value: &[u8], announced: usize, out: &mut Vec<u8>) -> Outcome {
+    if room == 0 {
+        out.put32(u32::try_from(announced).map_err(|_| Errno::TOOBIG)?);
+        out.put32(0);
+    } else if value.len() <= room as usize {
+        out.extend_from_slice(value);
+    } else {
+        return Err(Errno::RANGE);
+    }
+    Ok(Answer::Reply)
+}
 
 /// The first position from `offset` on that lies in a hole (or in data). The end of the file counts
 /// as a hole. None: there is none, or `offset` is not inside the file.
@@ -203,416 +814,31 @@ fn seek_extents(
     Ok((hole_wanted && offset < position).then_some(position))
 }
 
-fn answer_xattr(reply: ReplyXattr, size: u32, value: Result<Vec<u8>, Errno>) {
-    match value {
-        Err(errno) => reply.error(errno),
-        Ok(value) => match u32::try_from(value.len()) {
-            Ok(length) if size == 0 => reply.size(length),
-            Ok(length) if length <= size => reply.data(&value),
-            _ => reply.error(Errno::ERANGE),
-        },
-    }
-}
-
-#[allow(clippy::too_many_arguments)]
-impl Filesystem for Driver {
-    fn init(&mut self, _req: &Request, config: &mut KernelConfig) -> io::Result<()> {
-        // EXPLICIT_INVAL_DATA keeps the kernel from dropping cached data when it thinks that a
-        // file changed; READDIRPLUS_AUTO is left out because it falls back to one request per entry.
-        for flag in [
-            InitFlags::FUSE_ASYNC_READ,
-            InitFlags::FUSE_ASYNC_DIO,
-            InitFlags::FUSE_PARALLEL_DIROPS,
-            InitFlags::FUSE_CACHE_SYMLINKS,
-            InitFlags::FUSE_EXPLICIT_INVAL_DATA,
-            InitFlags::FUSE_DO_READDIRPLUS,
-            InitFlags::FUSE_MAX_PAGES,
-        ] {
-            // An older kernel without it is served all the same.
-            let _ = config.add_capabilities(flag);
-        }
-        let capabilities = config.capabilities();
-        if self.keep_cache && capabilities.contains(InitFlags::FUSE_NO_OPEN_SUPPORT) {
-            self.no_open = config
-                .add_capabilities(InitFlags::FUSE_NO_OPEN_SUPPORT)
-                .is_ok();
-        }
-        self.no_opendir = config
-            .add_capabilities(InitFlags::FUSE_NO_OPENDIR_SUPPORT)
-            .is_ok();
-        // Nothing is written, but the size of read requests is derived from this.
-        let _ = config.set_max_write(MAX_REQUEST);
-        let _ = config.set_max_background(MAX_BACKGROUND);
-        Ok(())
-    }
-
-    fn lookup(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        debug!("op_lookup({}, {})", parent.0, name.display());
-        match self.entry(parent, name) {
-            Ok(attr) => reply.entry(&FOREVER, &attr, GENERATION),
-            Err(errno) => reply.error(errno),
-        }
-    }
-
-    fn forget(&self, _req: &Request, _ino: INodeNo, _nlookup: u64) {}
-
-    fn getattr(&self, _req: &Request, ino: INodeNo, _fh: Option<FileHandle>, reply: ReplyAttr) {
-        debug!("op_getattr({})", ino.0);
-        match self.inode(ino).and_then(|inode| self.attr(inode)) {
-            Ok(attr) => reply.attr(&FOREVER, &attr),
-            Err(errno) => reply.error(errno),
-        }
-    }
-
-    fn readlink(&self, _req: &Request, ino: INodeNo, reply: ReplyData) {
-        debug!("op_readlink({})", ino.0);
-        let inode = match self.inode(ino) {
-            Ok(inode) => inode,
-            Err(errno) => return reply.error(errno),
-        };
-        match self.image.metadata().symlink(inode) {
-            Ok(target) => reply.data(&target),
-            Err(cause) => reply.error(report("read link", inode, &cause)),
-        }
-    }
-
-    fn open(&self, _req: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
-        debug!("op_open({}, {:#x})", ino.0, flags);
-        if self.no_open {
-            return reply.error(Errno::ENOSYS);
-        }
-        let cached = FopenFlags::FOPEN_KEEP_CACHE | FopenFlags::FOPEN_NOFLUSH;
-        reply.opened(
-            FileHandle(0),
-            if self.keep_cache {
-                cached
-            } else {
-                FopenFlags::FOPEN_NOFLUSH
-            },
-        );
-    }
-
-    fn read(
-        &self,
-        _req: &Request,
-        ino: INodeNo,
-        _fh: FileHandle,
-        offset: u64,
-        size: u32,
-        _flags: OpenFlags,
-        _lock_owner: Option<LockOwner>,
-        reply: ReplyData,
-    ) {
-        debug!("op_read({}, {size}, {offset})", ino.0);
-        let inode = match self.inode(ino) {
-            Ok(inode) => inode,
-            Err(errno) => return reply.error(errno),
-        };
-        let size = size.min(MAX_REQUEST) as usize;
-        self.serve_read(inode, offset, size, reply);
-    }
-
-    fn flush(
-        &self,
-        _req: &Request,
-        _ino: INodeNo,
-        _fh: FileHandle,
-        _lock_owner: LockOwner,
-        reply: ReplyEmpty,
-    ) {
-        // ENOSYS, once, spares all further ones.
-        reply.error(Errno::ENOSYS);
-    }
-
-    fn opendir(&self, _req: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
-        debug!("op_opendir({})", ino.0);
-        if self.no_opendir {
-            return reply.error(Errno::ENOSYS);
-        }
-        reply.opened(
-            FileHandle(0),
-            FopenFlags::FOPEN_KEEP_CACHE | FopenFlags::FOPEN_CACHE_DIR,
-        );
-    }
-
-    fn readdir(
-        &self,
-        _req: &Request,
-        ino: INodeNo,
-        _fh: FileHandle,
-        offset: u64,
-        mut reply: ReplyDirectory,
-    ) {
-        debug!("op_readdir({}, {offset})", ino.0);
-        let meta = self.image.metadata();
-        let listed = self.list(ino, offset, |inode, next, name| {
-            let ty = meta
-                .file_type(inode)
-                .map_err(|cause| report("stat", inode, &cause))?;
-            Ok(reply.add(node_id(inode), next, kind(ty), OsStr::from_bytes(name)))
-        });
-        match listed {
-            Ok(()) => reply.ok(),
-            Err(errno) => reply.error(errno),
-        }
-    }
-
-    fn readdirplus(
-        &self,
-        _req: &Request,
-        ino: INodeNo,
-        _fh: FileHandle,
-        offset: u64,
-        mut reply: ReplyDirectoryPlus,
-    ) {
-        debug!("op_readdirplus({}, {offset})", ino.0);
-        // The kernel ignores the attributes of `.` and `..` but shows their numbers.
-        let listed = self.list(ino, offset, |inode, next, name| {
-            let attr = self.attr(inode)?;
-            Ok(reply.add(
-                attr.ino,
-                next,
-                OsStr::from_bytes(name),
-                &FOREVER,
-                &attr,
-                GENERATION,
-            ))
-        });
-        match listed {
-            Ok(()) => reply.ok(),
-            Err(errno) => reply.error(errno),
-        }
-    }
-
-    fn statfs(&self, _req: &Request, ino: INodeNo, reply: ReplyStatfs) {
-        debug!("op_statfs({})", ino.0);
-        let totals = self.image.metadata().totals();
-        let inodes = u64::from(self.inodes);
-        reply.statfs(totals.allocated, 0, 0, inodes, 0, 1, 4096, 1);
-    }
-
-    fn getxattr(&self, _req: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
-        debug!("op_getxattr({}, {}, {size})", ino.0, name.display());
-        let value = self
-            .inode(ino)
-            .and_then(|inode| self.xattr_value(inode, name));
-        answer_xattr(reply, size, value);
-    }
-
-    fn listxattr(&self, _req: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
-        debug!("op_listxattr({}, {size})", ino.0);
-        let names = self.inode(ino).map(|inode| xattr::names(inode).to_vec());
-        answer_xattr(reply, size, names);
-    }
-
-    fn access(&self, req: &Request, ino: INodeNo, mask: AccessFlags, reply: ReplyEmpty) {
-        debug!("op_access({}, {mask})", ino.0);
-        let inode = match self.inode(ino) {
-            Ok(inode) => inode,
-            Err(errno) => return reply.error(errno),
-        };
-        match self.image.metadata().stat(inode) {
-            Ok(stat) => {
-                let owner = (self.policy.uid(&stat), self.policy.gid(&stat));
-                let caller = (req.uid(), req.gid());
-                let wanted = mask.bits().unsigned_abs();
-                if permits(self.policy.mode(&stat), owner, caller, wanted) {
-                    reply.ok();
-                } else {
-                    reply.error(Errno::EACCES);
-                }
-            }
-            Err(cause) => reply.error(report("stat", inode, &cause)),
-        }
-    }
-
-    fn lseek(
-        &self,
-        _req: &Request,
-        ino: INodeNo,
-        _fh: FileHandle,
-        offset: i64,
-        whence: i32,
-        reply: ReplyLseek,
-    ) {
-        debug!("op_lseek({}, {offset}, {whence})", ino.0);
-        match self.seek(ino, offset, whence) {
-            Ok(position) => reply.offset(position),
-            Err(errno) => reply.error(errno),
-        }
-    }
-
-    // The mount is read-only, so the kernel refuses these itself. Should one arrive (a remount made
-    // the mount writable), the answer is the same.
-
-    fn setattr(
-        &self,
-        _req: &Request,
-        _ino: INodeNo,
-        _mode: Option<u32>,
-        _uid: Option<u32>,
-        _gid: Option<u32>,
-        _size: Option<u64>,
-        _atime: Option<TimeOrNow>,
-        _mtime: Option<TimeOrNow>,
-        _ctime: Option<std::time::SystemTime>,
-        _fh: Option<FileHandle>,
-        _crtime: Option<std::time::SystemTime>,
-        _chgtime: Option<std::time::SystemTime>,
-        _bkuptime: Option<std::time::SystemTime>,
-        _flags: Option<BsdFileFlags>,
-        reply: ReplyAttr,
-    ) {
-        reply.error(Errno::EROFS);
-    }
-
-    fn mknod(
-        &self,
-        _req: &Request,
-        _parent: INodeNo,
-        _name: &OsStr,
-        _mode: u32,
-        _umask: u32,
-        _rdev: u32,
-        reply: ReplyEntry,
-    ) {
-        reply.error(Errno::EROFS);
-    }
-
-    fn mkdir(
-        &self,
-        _req: &Request,
-        _parent: INodeNo,
-        _name: &OsStr,
-        _mode: u32,
-        _umask: u32,
-        reply: ReplyEntry,
-    ) {
-        reply.error(Errno::EROFS);
-    }
-
-    fn unlink(&self, _req: &Request, _parent: INodeNo, _name: &OsStr, reply: ReplyEmpty) {
-        reply.error(Errno::EROFS);
-    }
-
-    fn rmdir(&self, _req: &Request, _parent: INodeNo, _name: &OsStr, reply: ReplyEmpty) {
-        reply.error(Errno::EROFS);
-    }
-
-    fn symlink(
-        &self,
-        _req: &Request,
-        _parent: INodeNo,
-        _link_name: &OsStr,
-        _target: &std::path::Path,
-        reply: ReplyEntry,
-    ) {
-        reply.error(Errno::EROFS);
-    }
-
-    fn rename(
-        &self,
-        _req: &Request,
-        _parent: INodeNo,
-        _name: &OsStr,
-        _newparent: INodeNo,
-        _newname: &OsStr,
-        _flags: RenameFlags,
-        reply: ReplyEmpty,
-    ) {
-        reply.error(Errno::EROFS);
-    }
-
-    fn link(
-        &self,
-        _req: &Request,
-        _ino: INodeNo,
-        _newparent: INodeNo,
-        _newname: &OsStr,
-        reply: ReplyEntry,
-    ) {
-        reply.error(Errno::EROFS);
-    }
-
-    fn write(
-        &self,
-        _req: &Request,
-        _ino: INodeNo,
-        _fh: FileHandle,
-        _offset: u64,
-        _data: &[u8],
-        _write_flags: WriteFlags,
-        _flags: OpenFlags,
-        _lock_owner: Option<LockOwner>,
-        reply: ReplyWrite,
-    ) {
-        reply.error(Errno::EROFS);
-    }
-
-    fn create(
-        &self,
-        _req: &Request,
-        _parent: INodeNo,
-        _name: &OsStr,
-        _mode: u32,
-        _umask: u32,
-        _flags: i32,
-        reply: ReplyCreate,
-    ) {
-        reply.error(Errno::EROFS);
-    }
-
-    fn setxattr(
-        &self,
-        _req: &Request,
-        _ino: INodeNo,
-        _name: &OsStr,
-        _value: &[u8],
-        _flags: i32,
-        _position: u32,
-        reply: ReplyEmpty,
-    ) {
-        reply.error(Errno::EROFS);
-    }
-
-    fn removexattr(&self, _req: &Request, _ino: INodeNo, _name: &OsStr, reply: ReplyEmpty) {
-        reply.error(Errno::EROFS);
-    }
-
-    fn fallocate(
-        &self,
-        _req: &Request,
-        _ino: INodeNo,
-        _fh: FileHandle,
-        _offset: u64,
-        _length: u64,
-        _mode: i32,
-        reply: ReplyEmpty,
-    ) {
-        reply.error(Errno::EROFS);
-    }
-
-    fn copy_file_range(
-        &self,
-        _req: &Request,
-        _ino_in: INodeNo,
-        _fh_in: FileHandle,
-        _offset_in: u64,
-        _ino_out: INodeNo,
-        _fh_out: FileHandle,
-        _offset_out: u64,
-        _len: u64,
-        _flags: CopyFileRangeFlags,
-        reply: ReplyWrite,
-    ) {
-        reply.error(Errno::EROFS);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use redwarfs_format::ids::BlockNo;
+
+    #[test]
+    fn names_that_the_kernel_refuses() {
+        for name in [&b""[..], b".", b"..", b"a/b", b"/", b"a\0", &[b'x'; 1025]] {
+            assert!(!is_listable(name), "{name:?}");
+        }
+        for name in [&b"..."[..], b"a b", b"\xff\n", &[b'x'; 1024]] {
+            assert!(is_listable(name), "{name:?}");
+        }
+    }
+
+    #[test]
+    fn attribute_sizes() {
+        let ask = |room| {
+            let mut out = Vec::new();
+            put_xattr(room, b"12345", 4101, &mut out).map(|_| out)
+        };
+        assert_eq!(ask(0), Ok([4101u32.to_ne_bytes(), [0; 4]].concat()));
+        assert_eq!(ask(4), Err(Errno::RANGE));
+        assert_eq!(ask(5), Ok(b"12345".to_vec()));
+    }
 
     #[test]
     fn seeking() {

@@ -26,8 +26,6 @@ use rustix::process::{getegid, geteuid};
 use crate::table::{HELPERS, Place, devices_on, place_of, run_helper};
 use crate::{Access, Error, MountOptions, Result};
 
-const DEVICE: &str = "/dev/fuse";
-
 /// A mount that this process made.
 #[derive(Debug)]
 pub(crate) struct KernelMount {
@@ -180,7 +178,7 @@ fn mount_directly(target: &Path, options: &MountOptions) -> Result<Option<OwnedF
     let device = OpenOptions::new()
         .read(true)
         .write(true)
-        .open(DEVICE)
+        .open(crate::device::PATH)
         .map_err(Error::Device)?;
     let data = format!(
         "fd={},rootmode=40000,user_id={},group_id={}{}",

@@ -17,29 +17,40 @@
 //! ("Transport endpoint is not connected") until somebody unmounts it. With
 //! [`MountOptions::auto_unmount`] the helper program `fusermount3` does that.
 
+mod analysis;
 mod attr;
+mod bits;
+mod case;
+mod device;
 mod driver;
 mod error;
+mod failures;
 pub mod guard;
+mod interrupts;
 mod kernel;
 mod options;
 mod pool;
+mod proto;
+mod push;
+mod session;
 mod statistics;
 mod table;
+mod text;
 mod xattr;
 
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-use fuser::{BackgroundSession, Config, Session, SessionACL};
 use redwarfs_reader::Image;
 
 pub use error::{Error, Result, io_text};
 pub use options::{Access, KernelFlags, MountOptions};
 
-use driver::Driver;
+use device::Device;
+use driver::{Driver, Prepared, Shared};
 use kernel::KernelMount;
+use session::Session;
 
 /// Mounts `image` on the directory `mountpoint` and starts answering requests.
 ///
@@ -50,49 +61,35 @@ use kernel::KernelMount;
 ///
 /// [`Error`] says which step failed; nothing stays mounted then.
 pub fn mount(image: Image, mountpoint: &Path, options: &MountOptions) -> Result<Mounted> {
+    let prepared = Prepared::new(&image, options)?;
+    let shared = Arc::new(Shared::new(image));
     let (device, mount) = KernelMount::new(mountpoint, options)?;
     let mount = Arc::new(mount);
-    let observer = Observer(image.clone());
-    let driver = match Driver::new(image, options) {
-        Ok(driver) => driver,
+    let start = || -> io::Result<Session> {
+        let device = Arc::new(Device::new(device));
+        let mut driver = Driver::new(&shared, prepared, &device, options)?;
+        session::handshake(&device, &mut driver)?;
+        let session = Session::start(&device, driver, options.readers)?;
+        mount.probe()?;
+        Ok(session)
+    };
+    match start() {
+        Ok(session) => Ok(Mounted {
+            session,
+            mount,
+            observer: Observer(shared),
+        }),
         Err(error) => {
             mount.abandon();
-            return Err(Error::Session(error));
+            Err(Error::Session(error))
         }
-    };
-    // The kernel itself keeps other users out unless `allow_other` was given; only "the owner and
-    // root" is a rule that it does not know.
-    let acl = match options.access {
-        Access::OwnerAndRoot => SessionACL::RootAndOwner,
-        Access::Owner | Access::Everyone => SessionACL::All,
-    };
-    let mut config = Config::default();
-    config.acl = acl;
-    config.n_threads = Some(options.readers.max(1));
-    config.clone_fd = options.readers > 1;
-    let session = Session::from_fd(driver, device, acl, config).and_then(Session::spawn);
-    let session = match session {
-        Ok(session) => session,
-        Err(error) => {
-            mount.abandon();
-            return Err(Error::Session(error));
-        }
-    };
-    if let Err(error) = mount.probe() {
-        mount.abandon();
-        return Err(Error::Session(error));
     }
-    Ok(Mounted {
-        session,
-        mount,
-        observer,
-    })
 }
 
 /// A live mount.
 #[derive(Debug)]
 pub struct Mounted {
-    session: BackgroundSession,
+    session: Session,
     mount: Arc<KernelMount>,
     observer: Observer,
 }
@@ -150,19 +147,19 @@ impl Mounted {
 
 /// Tells how a mount is doing, also after its end.
 #[derive(Debug, Clone)]
-pub struct Observer(Image);
+pub struct Observer(Arc<Shared>);
 
 impl Observer {
     /// What block cache and driver did so far: lines of text without a newline at the end.
     #[must_use]
     pub fn statistics(&self) -> String {
-        statistics::text(&self.0.cache_stats())
+        statistics::text(&self.0.image.cache_stats(), &self.0.counters)
     }
 
     /// Times of the monitored components; none if nothing is monitored.
     #[must_use]
     pub fn perfmon_summary(&self) -> Option<String> {
-        None
+        self.0.image.perfmon().summary()
     }
 }
 

@@ -74,7 +74,7 @@ pub struct MountOptions {
     pub case_insensitive: bool,
     /// File that gets the path of every regular file when it is opened for the first time: one
     /// line each, relative to the root of the image. Made (or emptied) while mounting. With it the
-    /// kernel asks at each opening, and 4 bytes per inode are needed.
+    /// kernel asks at each opening, and 8 bytes per regular file are needed.
     pub analysis_file: Option<PathBuf>,
     /// When small files are read in the order of their data, hand the next ones to the kernel
     /// before it asks, as far as their blocks are decoded already. On by default.

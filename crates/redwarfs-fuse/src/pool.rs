@@ -1,15 +1,17 @@
 //! Workers for reads that need decompression.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 use std::thread::{Builder, JoinHandle};
 use std::{fmt, io};
 
 use crossbeam_channel::{Receiver, Sender, unbounded};
-use fuser::{Errno, ReplyData};
 use redwarfs_format::ids::InodeNo;
-use redwarfs_reader::Image;
+use rustix::io::Errno;
 
-use crate::driver::report;
+use crate::device::Device;
+use crate::driver::Shared;
+use crate::push::Pusher;
 
 /// One read of a file, with the means to answer it.
 #[derive(Debug)]
@@ -17,7 +19,22 @@ pub(crate) struct ReadJob {
     pub(crate) inode: InodeNo,
     pub(crate) offset: u64,
     pub(crate) size: usize,
-    pub(crate) reply: ReplyData,
+    pub(crate) unique: u64,
+    pub(crate) device: Arc<Device>,
+}
+
+impl ReadJob {
+    /// Answers, unless that happened before because the reader was signalled.
+    fn answer(&self, shared: &Shared, answer: Result<&[u8], Errno>) {
+        if !shared.interrupts.finish(self.unique) {
+            return;
+        }
+        // An answer fails only if nobody waits for it any more.
+        let _ = match answer {
+            Ok(data) => self.device.reply(self.unique, data),
+            Err(errno) => self.device.fail(self.unique, errno),
+        };
+    }
 }
 
 /// A fixed number of threads with one queue. The queue needs no bound of its own: the kernel limits
@@ -25,6 +42,7 @@ pub(crate) struct ReadJob {
 pub(crate) struct Pool {
     queue: Option<Sender<ReadJob>>,
     threads: Vec<JoinHandle<()>>,
+    shared: Arc<Shared>,
 }
 
 impl fmt::Debug for Pool {
@@ -36,31 +54,38 @@ impl fmt::Debug for Pool {
 }
 
 impl Pool {
-    pub(crate) fn new(image: &Image, threads: usize) -> io::Result<Self> {
+    pub(crate) fn new(
+        shared: &Arc<Shared>,
+        pusher: Option<&Arc<Pusher>>,
+        threads: usize,
+    ) -> io::Result<Self> {
         let (queue, jobs) = unbounded::<ReadJob>();
         let threads = (0..threads.max(1))
             .map(|n| {
-                let image = image.clone();
+                let shared = Arc::clone(shared);
+                let pusher = pusher.cloned();
                 let jobs = jobs.clone();
                 Builder::new()
                     .name(format!("fuse-read-{n}"))
-                    .spawn(move || serve(&image, &jobs))
+                    .spawn(move || serve(&shared, pusher.as_deref(), &jobs))
             })
             .collect::<io::Result<Vec<_>>>()?;
         Ok(Self {
             queue: Some(queue),
             threads,
+            shared: Arc::clone(shared),
         })
     }
 
-    /// Queues a read. If no worker is left, the request is answered with EIO.
+    /// Queues a read that was registered with the interrupts. If no worker is left, it is answered
+    /// with EIO.
     pub(crate) fn submit(&self, job: ReadJob) {
         let refused = match &self.queue {
             Some(queue) => queue.send(job).err().map(|back| back.0),
             None => Some(job),
         };
         if let Some(job) = refused {
-            job.reply.error(Errno::EIO);
+            job.answer(&self.shared, Err(Errno::IO));
         }
     }
 }
@@ -75,26 +100,41 @@ impl Drop for Pool {
     }
 }
 
-fn serve(image: &Image, jobs: &Receiver<ReadJob>) {
+fn serve(shared: &Shared, pusher: Option<&Pusher>, jobs: &Receiver<ReadJob>) {
     let mut buffer = Vec::new();
     for job in jobs {
-        // A panic must cost one read, not the worker: dropping the reply answers EIO.
-        let outcome = catch_unwind(AssertUnwindSafe(|| run(image, job, &mut buffer)));
+        // A panic must cost one read, not the worker.
+        let outcome = catch_unwind(AssertUnwindSafe(|| {
+            run(shared, pusher, &job, &mut buffer);
+        }));
         if outcome.is_err() {
             buffer = Vec::new();
+            job.answer(shared, Err(Errno::IO));
         }
     }
 }
 
-fn run(image: &Image, job: ReadJob, buffer: &mut Vec<u8>) {
+fn run(shared: &Shared, pusher: Option<&Pusher>, job: &ReadJob, buffer: &mut Vec<u8>) {
+    let _timer = shared
+        .timers
+        .read
+        .start_with(&[("inode", u64::from(job.inode.0) + 1)]);
     if buffer.len() < job.size {
         buffer.resize(job.size, 0);
     }
     let Some(target) = buffer.get_mut(..job.size) else {
-        return job.reply.error(Errno::EIO);
+        return job.answer(shared, Err(Errno::IO));
     };
-    match image.read_at(job.inode, job.offset, target) {
-        Ok(count) => job.reply.data(target.get(..count).unwrap_or_default()),
-        Err(error) => job.reply.error(report("read", job.inode, &error)),
+    match shared.image.read_at(job.inode, job.offset, target) {
+        Ok(count) => {
+            job.answer(shared, Ok(target.get(..count).unwrap_or_default()));
+            if let Some(pusher) = pusher {
+                pusher.was_read(job.inode, job.offset, count);
+            }
+        }
+        Err(error) => {
+            let errno = shared.failures.report("read", job.inode, &error);
+            job.answer(shared, Err(errno));
+        }
     }
 }

@@ -1,11 +1,75 @@
-//! What the driver did, in words.
+//! What the driver did, in numbers and in words.
+
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use redwarfs_reader::CacheStats;
 
-/// One line per number, those of the block cache.
-pub(crate) fn text(cache: &CacheStats) -> String {
+use crate::proto::op;
+
+/// Operations that are counted one by one, with their names.
+const NAMES: [(u32, &str); 16] = [
+    (op::LOOKUP, "op_lookup"),
+    (op::GETATTR, "op_getattr"),
+    (op::READLINK, "op_readlink"),
+    (op::OPEN, "op_open"),
+    (op::READ, "op_read"),
+    (op::STATFS, "op_statfs"),
+    (op::OPENDIR, "op_opendir"),
+    (op::READDIR, "op_readdir"),
+    (op::READDIRPLUS, "op_readdirplus"),
+    (op::GETXATTR, "op_getxattr"),
+    (op::LISTXATTR, "op_listxattr"),
+    (op::ACCESS, "op_access"),
+    (op::LSEEK, "op_lseek"),
+    (op::FORGET, "op_forget"),
+    (op::BATCH_FORGET, "op_batch_forget"),
+    (op::INTERRUPT, "op_interrupt"),
+];
+
+/// Counts what happens.
+#[derive(Debug)]
+pub(crate) struct Counters {
+    requests: [AtomicU64; 64],
+    deferred: AtomicU64,
+    pushed_files: AtomicU64,
+    pushed_bytes: AtomicU64,
+}
+
+impl Default for Counters {
+    fn default() -> Self {
+        Self {
+            requests: [const { AtomicU64::new(0) }; 64],
+            deferred: AtomicU64::new(0),
+            pushed_files: AtomicU64::new(0),
+            pushed_bytes: AtomicU64::new(0),
+        }
+    }
+}
+
+impl Counters {
+    /// A request came.
+    pub(crate) fn request(&self, opcode: u32) {
+        if let Some(count) = self.requests.get(opcode as usize) {
+            count.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// A read needs a worker.
+    pub(crate) fn deferred(&self) {
+        self.deferred.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A file was pushed.
+    pub(crate) fn pushed(&self, bytes: usize) {
+        self.pushed_files.fetch_add(1, Ordering::Relaxed);
+        self.pushed_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+}
+
+/// One line per number, those of the block cache first.
+pub(crate) fn text(cache: &CacheStats, counters: &Counters) -> String {
     let percent = |share: f64, digits: usize| format!("{:.*}%", digits, share * 100.0);
-    [
+    let mut lines = vec![
         format!("blocks created: {}", cache.blocks_created),
         format!("blocks evicted: {}", cache.blocks_evicted),
         format!("blocks tidied: {}", cache.blocks_tidied),
@@ -23,6 +87,16 @@ pub(crate) fn text(cache: &CacheStats) -> String {
         format!("fast hit rate: {}", percent(cache.fast_hit_rate(), 3)),
         format!("slow hit rate: {}", percent(cache.slow_hit_rate(), 3)),
         format!("miss rate: {}", percent(cache.miss_rate(), 3)),
-    ]
-    .join("\n")
+    ];
+    let get = |count: &AtomicU64| count.load(Ordering::Relaxed);
+    for (opcode, name) in NAMES {
+        let count = counters.requests.get(opcode as usize).map_or(0, get);
+        if count > 0 {
+            lines.push(format!("requests {name}: {count}"));
+        }
+    }
+    lines.push(format!("reads by workers: {}", get(&counters.deferred)));
+    lines.push(format!("files pushed: {}", get(&counters.pushed_files)));
+    lines.push(format!("bytes pushed: {}", get(&counters.pushed_bytes)));
+    lines.join("\n")
 }

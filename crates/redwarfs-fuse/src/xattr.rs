@@ -15,6 +15,10 @@ const INODE_INFO: &[u8] = b"user.dwarfs.inodeinfo";
 
 /// Chunks that are listed one by one; more are only counted.
 const MAX_CHUNKS: usize = 8;
+/// Said in addition to the length of a text that grows.
+const GROWTH: usize = 4096;
+/// Largest value that the system passes on.
+const LARGEST: usize = 1 << 16;
 
 /// The names of an inode's attributes, each ended by a zero byte.
 pub(crate) fn names(inode: InodeNo) -> &'static [u8] {
@@ -25,106 +29,164 @@ pub(crate) fn names(inode: InodeNo) -> &'static [u8] {
     }
 }
 
-/// The value of one attribute; none if the inode does not have it.
-pub(crate) fn value(
-    image: &Image,
-    policy: &Policy,
-    inode: InodeNo,
-    name: &[u8],
-) -> Result<Option<Vec<u8>>> {
-    let root = inode == InodeNo::ROOT;
-    Ok(if name == INODE_INFO {
-        Some(inode_info(image, policy, inode)?.into_bytes())
-    } else if root && name == PID {
-        Some(std::process::id().to_string().into_bytes())
-    } else if root && name == PERFMON {
-        Some(b"performance monitor is disabled\n".to_vec())
-    } else {
-        None
-    })
+/// The value of an attribute.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Value {
+    pub(crate) bytes: Vec<u8>,
+    /// What to say about its size.
+    pub(crate) announced: usize,
 }
 
-/// One line of JSON: chunks, owner and mode of an inode.
-fn inode_info(image: &Image, policy: &Policy, inode: InodeNo) -> Result<String> {
-    let meta = image.metadata();
-    let ty = meta.file_type(inode)?;
-    let stat = meta.stat(inode)?;
-    let mut out = String::from("{");
-    if ty == FileType::Regular {
-        chunks(image, inode, &mut out)?;
+impl Value {
+    fn fixed(text: String) -> Self {
+        Self {
+            announced: text.len(),
+            bytes: text.into_bytes(),
+        }
     }
-    let mode = policy.mode(&stat);
-    write!(
-        out,
-        "\"gid\":{},\"mode\":{mode},\"modestring\":\"{}\",\"uid\":{}}}",
-        policy.gid(&stat),
-        mode_string(mode),
-        policy.uid(&stat)
-    )
-    .map_err(no_room)?;
-    out.push('\n');
-    Ok(out)
+}
+
+/// Describes inodes.
+#[derive(Debug)]
+pub(crate) struct Describer {
+    /// Names of the categories as JSON strings.
+    categories: Vec<String>,
+}
+
+impl Describer {
+    /// Decodes the names of the categories.
+    pub(crate) fn new(image: &Image) -> Self {
+        // Damaged names are no reason to do without the rest.
+        let names = image.metadata().category_names().ok().flatten();
+        Self {
+            categories: names
+                .unwrap_or_default()
+                .iter()
+                .map(|name| json_string(name))
+                .collect(),
+        }
+    }
+
+    /// The value of one attribute; none if the inode does not have it.
+    ///
+    /// # Errors
+    /// The metadata of the inode is corrupt.
+    pub(crate) fn value(
+        &self,
+        image: &Image,
+        policy: &Policy,
+        inode: InodeNo,
+        name: &[u8],
+    ) -> Result<Option<Value>> {
+        let root = inode == InodeNo::ROOT;
+        Ok(if name == INODE_INFO {
+            Some(Value::fixed(self.inode_info(image, policy, inode)?))
+        } else if root && name == PID {
+            Some(Value::fixed(std::process::id().to_string()))
+        } else if root && name == PERFMON {
+            Some(perfmon(image))
+        } else {
+            None
+        })
+    }
+
+    /// One line of JSON: chunks, owner and mode of an inode.
+    fn inode_info(&self, image: &Image, policy: &Policy, inode: InodeNo) -> Result<String> {
+        let meta = image.metadata();
+        let stat = meta.stat(inode)?;
+        let mut out = String::from("{");
+        if meta.file_type(inode)? == FileType::Regular {
+            self.chunks(image, inode, &mut out)?;
+        }
+        let mode = policy.mode(&stat);
+        write!(
+            out,
+            "\"gid\":{},\"mode\":{mode},\"modestring\":\"{}\",\"uid\":{}}}",
+            policy.gid(&stat),
+            mode_string(mode),
+            policy.uid(&stat)
+        )
+        .map_err(no_room)?;
+        out.push('\n');
+        Ok(out)
+    }
+
+    fn chunks(&self, image: &Image, inode: InodeNo, out: &mut String) -> Result<()> {
+        let meta = image.metadata();
+        let extents = meta.extents(inode)?;
+        let count = extents.len();
+        if count == 0 {
+            return Ok(());
+        }
+        if count > MAX_CHUNKS {
+            return write!(out, "\"chunks\":\"too many chunks ({count})\",").map_err(no_room);
+        }
+        out.push_str("\"chunks\":[");
+        for (n, extent) in extents.enumerate() {
+            if n > 0 {
+                out.push(',');
+            }
+            match extent? {
+                Extent::Hole { size } => write!(out, "{{\"kind\":\"hole\",\"size\":{size}}}"),
+                Extent::Data {
+                    block,
+                    offset,
+                    size,
+                } => {
+                    write!(out, "{{\"block\":{},", block.0).map_err(no_room)?;
+                    // A block without a category in a damaged table is shown without one.
+                    let category = meta.block_category(block).ok().flatten();
+                    if let Some(name) = category.and_then(|id| self.categories.get(id.index())) {
+                        write!(out, "\"category\":{name},").map_err(no_room)?;
+                    }
+                    write!(
+                        out,
+                        "\"kind\":\"data\",\"offset\":{offset},\"size\":{size}}}"
+                    )
+                }
+            }
+            .map_err(no_room)?;
+        }
+        out.push_str("],");
+        Ok(())
+    }
 }
 
 fn no_room(_: std::fmt::Error) -> Error {
     Error::Limit(String::from("attribute text"))
 }
 
-fn chunks(image: &Image, inode: InodeNo, out: &mut String) -> Result<()> {
-    let meta = image.metadata();
-    let count = meta.extents(inode)?.count();
-    if count == 0 {
-        return Ok(());
-    }
-    if count > MAX_CHUNKS {
-        return write!(out, "\"chunks\":\"too many chunks ({count})\",").map_err(no_room);
-    }
-    let names = meta.category_names()?;
-    out.push_str("\"chunks\":[");
-    for (n, extent) in meta.extents(inode)?.enumerate() {
-        if n > 0 {
-            out.push(',');
-        }
-        match extent? {
-            Extent::Hole { size } => write!(out, "{{\"kind\":\"hole\",\"size\":{size}}}"),
-            Extent::Data {
-                block,
-                offset,
-                size,
-            } => {
-                write!(out, "{{\"block\":{},", block.0).map_err(no_room)?;
-                let category = meta.block_category(block)?;
-                if let Some(name) = category.and_then(|id| names.as_ref()?.get(id.index())) {
-                    out.push_str("\"category\":");
-                    json_string(name, out)?;
-                    out.push(',');
-                }
-                write!(
-                    out,
-                    "\"kind\":\"data\",\"offset\":{offset},\"size\":{size}}}"
-                )
+/// The times of monitored operations. The text grows with every call, also between asking for its
+/// size and asking for itself.
+fn perfmon(image: &Image) -> Value {
+    match image.perfmon().summary() {
+        None => Value::fixed(String::from("performance monitor is disabled\n")),
+        Some(mut text) => {
+            if text.is_empty() {
+                text.push('\n');
+            }
+            let mut bytes = text.into_bytes();
+            bytes.truncate(LARGEST);
+            Value {
+                announced: bytes.len().saturating_add(GROWTH).min(LARGEST),
+                bytes,
             }
         }
-        .map_err(no_room)?;
     }
-    out.push_str("],");
-    Ok(())
 }
 
 /// A JSON string; bytes that are no UTF-8 become replacement characters.
-fn json_string(text: &[u8], out: &mut String) -> Result<()> {
-    out.push('"');
+fn json_string(text: &[u8]) -> String {
+    let mut out = String::from('"');
     for c in String::from_utf8_lossy(text).chars() {
         match c {
             '"' | '\\' => out.extend(['\\', c]),
-            c if c.is_control() && c.is_ascii() => {
-                write!(out, "\\u{:04x}", u32::from(c)).map_err(no_room)?;
-            }
+            c if c.is_control() => out.push_str(&format!("\\u{:04x}", u32::from(c))),
             c => out.push(c),
         }
     }
     out.push('"');
-    Ok(())
+    out
 }
 
 #[cfg(test)]
@@ -133,8 +195,9 @@ mod tests {
 
     #[test]
     fn json_strings() {
-        let mut out = String::new();
-        json_string(b"a\"\\\n<x>\xff", &mut out).expect("a string takes everything");
-        assert_eq!(out, "\"a\\\"\\\\\\u000a<x>\u{fffd}\"");
+        assert_eq!(
+            json_string(b"a\"\\\n<x>\xff\x7f"),
+            "\"a\\\"\\\\\\u000a<x>\u{fffd}\\u007f\""
+        );
     }
 }

@@ -1,0 +1,114 @@
+//! The analysis file: which files were opened, in the order of their first opening.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use redwarfs_format::Result;
+use redwarfs_format::ids::{EntryIndex, InodeNo};
+use redwarfs_format::metadata::MetadataView;
+use tracing::{debug, error};
+
+use crate::bits::Bits;
+use crate::error::io_text;
+
+/// Directories above a file that are followed; more do not fit into a path of the system.
+const DEEPEST: usize = 4096;
+
+/// Writes the list. Needs 8 bytes for each regular file.
+#[derive(Debug)]
+pub(crate) struct Analysis {
+    file: File,
+    seen: Bits,
+    failed: AtomicBool,
+    /// First regular inode.
+    first: u32,
+    /// Directory and first entry of each regular file.
+    entries: Vec<(InodeNo, EntryIndex)>,
+}
+
+/// A file without any entry, which only a broken image has.
+const NOWHERE: (InodeNo, EntryIndex) = (InodeNo(u32::MAX), EntryIndex(u32::MAX));
+
+impl Analysis {
+    /// Makes or empties the file.
+    ///
+    /// # Errors
+    /// It cannot be made.
+    pub(crate) fn create(path: &Path) -> io::Result<File> {
+        File::create(path)
+    }
+
+    /// Finds a path for each file: the first one in the order of directories.
+    ///
+    /// # Errors
+    /// The metadata is corrupt.
+    pub(crate) fn new(file: File, meta: &MetadataView) -> Result<Self> {
+        let counts = meta.counts();
+        let mut entries = vec![NOWHERE; counts.files as usize];
+        for dir in (0..counts.directories).map(InodeNo) {
+            for entry in meta.entries(dir)?.map(EntryIndex) {
+                let inode = meta.entry_inode(entry)?;
+                let place = inode
+                    .0
+                    .checked_sub(counts.file_offset)
+                    .and_then(|at| entries.get_mut(at as usize));
+                if let Some(place) = place
+                    && *place == NOWHERE
+                {
+                    *place = (dir, entry);
+                }
+            }
+        }
+        Ok(Self {
+            file,
+            seen: Bits::new(counts.inodes),
+            failed: AtomicBool::new(false),
+            first: counts.file_offset,
+            entries,
+        })
+    }
+
+    /// Notes that a file was opened.
+    pub(crate) fn opened(&self, meta: &MetadataView, inode: InodeNo) {
+        let place = inode
+            .0
+            .checked_sub(self.first)
+            .and_then(|at| self.entries.get(at as usize));
+        let Some(&(dir, entry)) = place.filter(|place| **place != NOWHERE) else {
+            return;
+        };
+        if !self.seen.insert(inode) {
+            return;
+        }
+        let line = match path(meta, dir, entry) {
+            // A path with a line break would be read as two others.
+            Ok(path) if path.contains(&b'\n') => {
+                return debug!("not in the analysis: a path with a line break");
+            }
+            Ok(mut path) => {
+                path.push(b'\n');
+                path
+            }
+            Err(cause) => return debug!("not in the analysis: {cause}"),
+        };
+        // One write: lines stay whole, and are there at once.
+        if let Err(error) = (&self.file).write_all(&line)
+            && !self.failed.swap(true, Ordering::Relaxed)
+        {
+            error!("cannot write analysis file: {}", io_text(&error));
+        }
+    }
+}
+
+/// Path of an entry of `dir`, without a slash in front.
+fn path(meta: &MetadataView, mut dir: InodeNo, entry: EntryIndex) -> Result<Vec<u8>> {
+    let mut parts = vec![meta.entry_name(entry)?];
+    while dir != InodeNo::ROOT && parts.len() < DEEPEST {
+        parts.push(meta.entry_name(meta.self_entry(dir)?)?);
+        dir = meta.parent(dir)?;
+    }
+    parts.reverse();
+    Ok(parts.join(&b'/'))
+}

@@ -1,0 +1,331 @@
+//! Pushing: when small files are read in the order of their data, the next ones go into the
+//! kernel's page cache before anybody asks for them, which saves one request for each.
+//!
+//! * Trigger: a whole small file was read, and the file whose data lies just before it was read
+//!   or pushed a moment ago. Files that were pushed cause no requests, so the next trigger is the
+//!   file after the last one pushed: who stops reading stops the pushing, and random reads do not
+//!   start it.
+//! * Only files that the kernel knows, each once until the kernel forgets it: under memory
+//!   pressure the kernel drops pages, and pushing them again would only add to the pressure.
+//! * Only what is decoded anyway: pushing never decodes, reads or waits for a block.
+//! * On a thread of its own, because the kernel may make it wait for a read that it has asked us
+//!   for. If the thread does not keep up, triggers are dropped.
+//!
+//! Memory: 2 bits per inode, and 4 bytes per regular file from the first trigger on.
+
+mod order;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{Builder, JoinHandle};
+use std::{fmt, io};
+
+use crossbeam_channel::{Receiver, Sender, bounded};
+use redwarfs_format::ids::InodeNo;
+use redwarfs_format::metadata::Extent;
+use redwarfs_reader::Image;
+use rustix::io::Errno;
+use tracing::debug;
+
+use crate::attr::node_id;
+use crate::bits::Bits;
+use crate::device::Device;
+use crate::driver::Shared;
+use order::DataOrder;
+
+/// Largest file that is pushed or triggers (128 KiB): the kernel reads larger ones ahead itself.
+const SMALL: usize = 128 << 10;
+/// Pieces of a file that counts as small.
+const MAX_EXTENTS: usize = 8;
+/// Files that one trigger pushes.
+const WINDOW: usize = 64;
+/// Bytes that one trigger pushes.
+const WINDOW_BYTES: usize = 512 << 10;
+/// Files that one trigger looks at.
+const LOOKED_AT: usize = 4 * WINDOW;
+/// Sequences of reads that are told apart.
+const STREAMS: usize = 8;
+/// Triggers that wait for the thread.
+const QUEUE: usize = 4;
+
+/// A place in the data of the image: block and offset.
+type Position = (u32, u64);
+
+/// Where the small files that were read or pushed last ended; the latest is the last.
+#[derive(Debug, Default)]
+struct Streams {
+    ends: [Option<Position>; STREAMS],
+    next: usize,
+}
+
+impl Streams {
+    /// Notes a file that was read; whether it continues a sequence.
+    fn was_read(&mut self, start: Position, end: Position) -> bool {
+        let continues = |before: &Position| {
+            *before == start || (start.1 == 0 && before.0.checked_add(1) == Some(start.0))
+        };
+        let stream = self
+            .ends
+            .iter_mut()
+            .flatten()
+            .find(|before| continues(before));
+        if let Some(stream) = stream {
+            *stream = end;
+            return true;
+        }
+        if let Some(oldest) = self.ends.get_mut(self.next) {
+            *oldest = Some(end);
+            self.next = (self.next + 1) % STREAMS;
+        }
+        false
+    }
+
+    /// The sequence that had come to `from` was pushed on to `to`.
+    fn was_pushed(&mut self, from: Position, to: Position) {
+        if let Some(stream) = self.ends.iter_mut().flatten().find(|end| **end == from) {
+            *stream = to;
+        }
+    }
+}
+
+/// What readers, workers and the pushing thread share.
+#[derive(Debug)]
+struct State {
+    /// Inodes that the kernel knows.
+    known: Bits,
+    /// Inodes whose contents the kernel got since it knows them.
+    filled: Bits,
+    streams: Mutex<Streams>,
+}
+
+/// Decides what to push, and does so.
+pub(crate) struct Pusher {
+    image: Image,
+    state: Arc<State>,
+    queue: Sender<Position>,
+}
+
+impl fmt::Debug for Pusher {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pusher").finish_non_exhaustive()
+    }
+}
+
+impl Pusher {
+    /// Starts the thread, which ends when the pusher is dropped. `sparse`: whether files with holes
+    /// stay in the kernel's cache when they are opened.
+    pub(crate) fn new(
+        shared: &Arc<Shared>,
+        device: &Arc<Device>,
+        sparse: bool,
+    ) -> io::Result<(Self, JoinHandle<()>)> {
+        let image = shared.image.clone();
+        let inodes = image.metadata().inode_count();
+        let state = Arc::new(State {
+            known: Bits::new(inodes),
+            filled: Bits::new(inodes),
+            streams: Mutex::default(),
+        });
+        let (queue, triggers) = bounded(QUEUE);
+        let worker = Worker {
+            shared: Arc::clone(shared),
+            device: Arc::clone(device),
+            state: Arc::clone(&state),
+            sparse,
+            order: None,
+            buffer: Vec::new(),
+        };
+        let thread = Builder::new()
+            .name(String::from("fuse-push"))
+            .spawn(move || worker.run(&triggers))?;
+        let pusher = Self {
+            image,
+            state,
+            queue,
+        };
+        Ok((pusher, thread))
+    }
+
+    /// The kernel learns about an inode.
+    pub(crate) fn knows(&self, inode: InodeNo) {
+        self.state.known.insert(inode);
+    }
+
+    /// The kernel forgets an inode.
+    pub(crate) fn forgets(&self, inode: InodeNo) {
+        self.state.known.remove(inode);
+        self.state.filled.remove(inode);
+    }
+
+    /// `len` bytes at `offset` of a file were given to the kernel.
+    pub(crate) fn was_read(&self, inode: InodeNo, offset: u64, len: usize) {
+        if offset != 0 || len == 0 || len > SMALL {
+            return;
+        }
+        let Some((start, end)) = whole(&self.image, inode, len) else {
+            return;
+        };
+        self.state.filled.insert(inode);
+        let continues = self.state.streams().was_read(start, end);
+        if continues {
+            // A full queue means that the thread does not keep up.
+            let _ = self.queue.try_send(end);
+        }
+    }
+}
+
+impl State {
+    fn streams(&self) -> std::sync::MutexGuard<'_, Streams> {
+        self.streams.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Begin and end of the data of a file of `len` bytes; none if it has another size, holes or many
+/// pieces.
+fn whole(image: &Image, inode: InodeNo, len: usize) -> Option<(Position, Position)> {
+    let extents = image.metadata().extents(inode).ok()?;
+    if extents.len() > MAX_EXTENTS {
+        return None;
+    }
+    let (mut start, mut end, mut size) = (None, None, 0);
+    for extent in extents {
+        let Extent::Data {
+            block,
+            offset,
+            size: bytes,
+        } = extent.ok()?
+        else {
+            return None;
+        };
+        let offset = u64::from(offset);
+        start.get_or_insert((block.0, offset));
+        end = Some((block.0, offset + u64::from(bytes)));
+        size += u64::from(bytes);
+    }
+    (size == len as u64).then_some((start?, end?))
+}
+
+/// The pushing thread.
+struct Worker {
+    shared: Arc<Shared>,
+    device: Arc<Device>,
+    state: Arc<State>,
+    sparse: bool,
+    order: Option<DataOrder>,
+    buffer: Vec<u8>,
+}
+
+impl Worker {
+    fn run(mut self, triggers: &Receiver<Position>) {
+        for from in triggers {
+            // A panic must not end more than pushing.
+            let pushed = catch_unwind(AssertUnwindSafe(|| self.push(from)));
+            match pushed {
+                Ok(true) => {}
+                Ok(false) => break,
+                Err(_) => return debug!("pushing ends after a panic"),
+            }
+        }
+        // Whoever triggers now finds nobody, which is the same as a full queue.
+    }
+
+    /// Pushes what follows a position; false if the connection has ended.
+    fn push(&mut self, from: Position) -> bool {
+        let Self {
+            shared,
+            device,
+            state,
+            sparse,
+            order,
+            buffer,
+        } = self;
+        let image = &shared.image;
+        let meta = image.metadata();
+        let order = order.get_or_insert_with(|| DataOrder::new(meta));
+        let (mut files, mut bytes) = (0, 0);
+        let mut reached = from;
+        for (position, inode) in order.after(meta, from).take(LOOKED_AT) {
+            if files >= WINDOW || bytes >= WINDOW_BYTES {
+                break;
+            }
+            if position.0 != from.0 && position.0.checked_sub(1) != Some(from.0) {
+                break;
+            }
+            let Ok(extents) = meta.extents(inode) else {
+                continue;
+            };
+            let Ok(stat) = meta.stat(inode) else {
+                continue;
+            };
+            let size = usize::try_from(stat.size).unwrap_or(usize::MAX);
+            if size > SMALL
+                || extents.len() > MAX_EXTENTS
+                || (!*sparse && stat.allocated < stat.size)
+            {
+                continue;
+            }
+            if state.known.contains(inode) && !state.filled.contains(inode) {
+                buffer.clear();
+                match image.try_read_cached(inode, 0, size, buffer) {
+                    Ok(true) if buffer.len() == size => {}
+                    // Not decoded yet: nothing after it is.
+                    Ok(_) if extents.len() <= 1 => break,
+                    _ => continue,
+                }
+                // From now on a forgotten inode can be pushed again.
+                if !state.filled.insert(inode) {
+                    continue;
+                }
+                match device.store(node_id(inode), buffer) {
+                    Ok(()) => {
+                        shared.counters.pushed(size);
+                        files += 1;
+                        bytes += size;
+                    }
+                    Err(error) => match Errno::from_io_error(&error) {
+                        // Forgotten in this moment.
+                        Some(Errno::NOENT) => state.filled.remove(inode),
+                        Some(Errno::NODEV | Errno::NOTCONN | Errno::CONNABORTED) => return false,
+                        _ => {
+                            debug!("cannot push inode {}: {error}", node_id(inode));
+                            return true;
+                        }
+                    },
+                }
+            }
+            if state.filled.contains(inode)
+                && let Some((_, end)) = whole(image, inode, size)
+            {
+                reached = end;
+            }
+        }
+        if reached != from {
+            state.streams().was_pushed(from, reached);
+        }
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_sequences_trigger() {
+        let mut streams = Streams::default();
+        assert!(!streams.was_read((0, 0), (0, 10)));
+        assert!(streams.was_read((0, 10), (0, 15)));
+        assert!(!streams.was_read((0, 20), (0, 30)));
+        // The first file of the next block follows the last one of a block.
+        assert!(streams.was_read((1, 0), (1, 9)));
+        // Pushed up to 100: the next read is there.
+        streams.was_pushed((1, 9), (1, 100));
+        assert!(!streams.was_read((1, 9), (1, 12)));
+        assert!(streams.was_read((1, 100), (1, 101)));
+        // Other sequences push an old one out.
+        for n in 0..STREAMS as u64 {
+            assert!(!streams.was_read((5, 1000 * n + 1), (5, 1000 * n + 2)));
+        }
+        assert!(!streams.was_read((1, 101), (1, 102)));
+    }
+}

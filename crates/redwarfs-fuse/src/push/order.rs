@@ -1,0 +1,46 @@
+//! The regular files of an image in the order of their data.
+
+use redwarfs_format::ids::InodeNo;
+use redwarfs_format::metadata::{Extent, MetadataView};
+
+use super::Position;
+
+/// Inodes sorted by where their data begins. 4 bytes per file that has data; while it is made,
+/// 24 bytes per file.
+#[derive(Debug)]
+pub(super) struct DataOrder(Vec<u32>);
+
+/// Where the data of a file begins; none if it has none.
+fn start(meta: &MetadataView, inode: InodeNo) -> Option<Position> {
+    match meta.extents(inode).ok()?.next()?.ok()? {
+        Extent::Data { block, offset, .. } => Some((block.0, u64::from(offset))),
+        Extent::Hole { .. } => None,
+    }
+}
+
+impl DataOrder {
+    pub(super) fn new(meta: &MetadataView) -> Self {
+        let counts = meta.counts();
+        let mut files: Vec<(Position, u32)> = (counts.file_offset..counts.device_offset)
+            .filter_map(|n| Some((start(meta, InodeNo(n))?, n)))
+            .collect();
+        // Usually sorted already.
+        files.sort();
+        Self(files.into_iter().map(|(_, n)| n).collect())
+    }
+
+    /// The files whose data begins at `from` or later, in order.
+    pub(super) fn after<'a>(
+        &'a self,
+        meta: &'a MetadataView,
+        from: Position,
+    ) -> impl Iterator<Item = (Position, InodeNo)> + 'a {
+        let first = self
+            .0
+            .partition_point(|&n| start(meta, InodeNo(n)).is_some_and(|at| at < from));
+        let rest = self.0.get(first..).unwrap_or_default();
+        rest.iter()
+            .map(|&n| InodeNo(n))
+            .filter_map(move |inode| Some((start(meta, inode)?, inode)))
+    }
+}
