@@ -125,6 +125,15 @@ pub fn format_ratio(part: u64, whole: u64) -> String {
         })
 }
 
+/// A percentage with two decimals: `28.29%`, or `N/A` of nothing.
+#[must_use]
+pub fn format_percent(part: u64, whole: u64) -> String {
+    if whole == 0 {
+        return "N/A".to_owned();
+    }
+    format!("{:.2}%", part as f64 * 100.0 / whole as f64)
+}
+
 /// An integer with a comma between groups of three digits.
 #[must_use]
 pub fn format_grouped(value: u64) -> String {
@@ -264,6 +273,14 @@ mod tests {
         for (part, whole, want) in cases {
             assert_eq!(format_ratio(part, whole), want, "{part}/{whole}");
         }
+    }
+
+    #[test]
+    fn percentages() {
+        assert_eq!(format_percent(1, 1), "100.00%");
+        assert_eq!(format_percent(20_794, 73_509), "28.29%");
+        assert_eq!(format_percent(0, 5), "0.00%");
+        assert_eq!(format_percent(0, 0), "N/A");
     }
 
     #[test]

@@ -23,8 +23,10 @@ pub(crate) struct Args {
     #[arg(value_name = "IMAGE")]
     pub image: Vec<PathBuf>,
 
-    /// What to show: a level from 0 to 3, or a comma list of version, history, metadata_summary,
-    /// section_details, metadata_details
+    /// What to show: a level from 0 to 7, or a comma list of version, history, metadata_summary,
+    /// frozen_analysis (level 2), section_details, metadata_details, frozen_details (3),
+    /// frozen_layout, directory_tree (4), chunk_details (5), metadata_full_dump (6),
+    /// schema_raw_dump (7)
     #[arg(short, long, value_name = "LEVEL|LIST", default_value = "2", allow_hyphen_values = true,
           value_parser = whole(str::parse::<Detail>))]
     pub detail: Detail,
@@ -33,11 +35,11 @@ pub(crate) struct Args {
     #[arg(short, long)]
     pub quiet: bool,
 
-    /// With -l: modes, owners, sizes and times; otherwise: name the files that a damaged block affects
+    /// With -l: modes, owners, sizes and times; otherwise: name all files that a damage affects
     #[arg(short, long)]
     pub verbose: bool,
 
-    /// Where the image starts in its file: a number of bytes or 'auto'
+    /// Where the image starts in its file: a number of bytes, 'auto', or 'auto:N' for the N-th image
     #[arg(short = 'O', long, value_name = "N", default_value = "auto", allow_hyphen_values = true,
           value_parser = whole(|s: &str| s.parse::<ImageOffset>().map_err(|e| e.to_string())))]
     pub image_offset: ImageOffset,
@@ -46,9 +48,13 @@ pub(crate) struct Args {
     #[arg(short = 'H', long)]
     pub print_header: bool,
 
-    /// List all names
+    /// List all names; with -v also modes, owners, sizes and times
     #[arg(short, long)]
     pub list: bool,
+
+    /// With --list or --checksum: end each line with NUL and show names as they are
+    #[arg(short = '0', long)]
+    pub null: bool,
 
     /// Print a checksum of every file, in the form that sha256sum and its relatives verify
     #[arg(long, value_name = "ALGORITHM", value_parser = whole(str::parse::<Algorithm>))]
@@ -58,7 +64,7 @@ pub(crate) struct Args {
     #[arg(short, long, value_name = "N", value_parser = workers)]
     pub num_workers: Option<usize>,
 
-    /// Memory for decompressed blocks
+    /// Memory for decompressed blocks of --checksum and --decode
     #[arg(short = 's', long, value_name = "SIZE", default_value = "512m", value_parser = parse_size)]
     pub cache_size: u64,
 
@@ -66,15 +72,20 @@ pub(crate) struct Args {
     #[arg(long)]
     pub check_integrity: bool,
 
-    /// Verify no blocks at all
+    /// Decode every block as well, which finds data that was stored wrong in the first place. Images
+    /// of formats 2.0 and 2.1, which have no checksums, are always checked in this way
+    #[arg(long)]
+    pub decode: bool,
+
+    /// Verify nothing beyond what reading needs
     #[arg(long)]
     pub no_check: bool,
 
-    /// Show the information as JSON (not supported yet)
+    /// Show the information as one line of JSON, with a list of all errors
     #[arg(short, long)]
     pub json: bool,
 
-    /// Write the metadata as JSON (not supported yet)
+    /// Write the metadata as JSON to a file or, with '-', to standard output instead of the information
     #[arg(long, value_name = "FILE")]
     pub export_metadata: Option<PathBuf>,
 

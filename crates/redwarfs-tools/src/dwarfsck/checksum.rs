@@ -5,14 +5,15 @@ use std::str::FromStr;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use redwarfs_format::InodeNo;
-use redwarfs_format::metadata::{Extent, FileType};
+use redwarfs_format::metadata::{Extent, FileType, MetadataView};
+use redwarfs_format::{EntryIndex, InodeNo};
 use redwarfs_reader::Image;
 use sha2::Digest as _;
 
-use super::file_error;
+use super::output::{Failures, output_error};
+use crate::common::Result;
+use crate::common::env;
 use crate::common::log::Logger;
-use crate::common::{Result, ToolError};
 
 /// Contents are read in pieces of this size.
 const PIECE: usize = 1 << 20;
@@ -116,8 +117,12 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|b| format!("{b:02x}")).collect()
 }
 
-/// One line; names with newlines, carriage returns or backslashes are escaped as `sha256sum` does.
-fn line(digest: &str, path: &[u8]) -> Vec<u8> {
+/// One line; names with newlines, carriage returns or backslashes are escaped as `sha256sum` does,
+/// unless lines end in NUL.
+fn line(digest: &str, path: &[u8], null: bool) -> Vec<u8> {
+    if null {
+        return [digest.as_bytes(), b"  ", path, b"\0"].concat();
+    }
     let special = |b: &u8| matches!(b, b'\n' | b'\r' | b'\\');
     let mut out = Vec::with_capacity(digest.len() + path.len() + 4);
     if path.iter().any(special) {
@@ -137,94 +142,168 @@ fn line(digest: &str, path: &[u8]) -> Vec<u8> {
     out
 }
 
-/// One distinct content and the names that have it.
+/// A distinct content: where its data begins, and which of the sorted names have it.
 struct Content {
-    ino: InodeNo,
-    paths: std::ops::Range<usize>,
+    position: u64,
+    inode: InodeNo,
+    names: std::ops::Range<usize>,
 }
 
-/// Prints the checksum of every regular file, each content read once and in the order of the data.
-/// Returns the number of files that cannot be read; they are reported to `logger`.
-pub(crate) fn print(
-    image: &Image,
-    algorithm: Algorithm,
-    workers: usize,
-    logger: &Logger,
-) -> Result<u64> {
+/// A name of a regular file: the number of its content and its entry.
+type Name = (u32, EntryIndex);
+
+/// The names of all regular files, sorted by content. Takes 8 bytes per name.
+fn names(image: &Image, failures: &mut Failures<'_>) -> Vec<Name> {
     let metadata = image.metadata();
-    let mut names: Vec<(u32, InodeNo, Vec<u8>)> = Vec::new();
-    let mut failed = 0;
+    let mut names = Vec::new();
     for item in image.walk() {
-        let item = item?;
-        if metadata.file_type(item.inode)? != FileType::Regular {
-            continue;
-        }
-        match metadata.content_id(item.inode) {
-            Ok(content) => names.push((content, item.inode, item.path)),
+        let item = match item {
+            Ok(item) => item,
             Err(e) => {
-                failed += 1;
-                logger.error(file_error("cannot read", &item.path, &e));
+                failures.add("cannot list an entry", None, &e);
+                continue;
             }
+        };
+        let content = match metadata.file_type(item.inode) {
+            Ok(FileType::Regular) => metadata.content_id(item.inode),
+            Ok(_) => continue,
+            Err(e) => Err(e),
+        };
+        match content {
+            Ok(content) => names.push((content, item.entry)),
+            Err(e) => failures.add("cannot read", Some(&item.path), &e),
         }
     }
-    names.sort_by_key(|(content, ..)| *content);
-    let mut order: Vec<(u64, Content)> = Vec::new();
+    names.sort_unstable();
+    names
+}
+
+/// The contents in the order of their data. Takes 32 bytes per content.
+fn contents(image: &Image, names: &[Name]) -> Vec<Content> {
+    let mut contents = Vec::new();
     let mut start = 0;
     for group in names.chunk_by(|a, b| a.0 == b.0) {
         let end = start + group.len();
-        if let Some((_, ino, _)) = group.first() {
-            order.push((
-                first_data(image, *ino),
-                Content {
-                    ino: *ino,
-                    paths: start..end,
-                },
-            ));
+        let inode = group
+            .first()
+            .and_then(|(_, entry)| image.metadata().entry_inode(*entry).ok());
+        if let Some(inode) = inode {
+            contents.push(Content {
+                position: first_data(image, inode),
+                inode,
+                names: start..end,
+            });
         }
         start = end;
     }
-    order.sort_by_key(|(position, _)| *position);
+    contents.sort_by_key(|content| content.position);
+    contents
+}
 
+/// Longest path that is put together, as in a walk.
+const LONGEST_PATH: usize = 64 << 10;
+
+/// The path of an entry: its name, with those of the directories around it.
+fn path_of(view: &MetadataView, of: EntryIndex) -> redwarfs_format::Result<Vec<u8>> {
+    let corrupt = || redwarfs_format::Error::corrupt(format!("no path to entry {of}"));
+    let mut entry = of;
+    let mut reversed: Vec<u8> = Vec::new();
+    loop {
+        // The entries of directories follow each other in the order of the directories.
+        let (mut low, mut high) = (0, view.counts().directories);
+        while low < high {
+            let middle = low + (high - low) / 2;
+            if view.directory_record(middle).first_entry <= entry.0 {
+                low = middle + 1;
+            } else {
+                high = middle;
+            }
+        }
+        // Empty directories begin where the next one does, so the last of them is meant.
+        let dir = InodeNo(low.checked_sub(1).ok_or_else(corrupt)?);
+        if !view.entries(dir)?.contains(&entry.0) {
+            return Err(corrupt());
+        }
+        reversed.extend(view.entry_name(entry)?.iter().rev());
+        if dir == InodeNo::ROOT {
+            reversed.reverse();
+            return Ok(reversed);
+        }
+        reversed.push(b'/');
+        if reversed.len() > LONGEST_PATH {
+            return Err(corrupt());
+        }
+        entry = view.self_entry(dir)?;
+    }
+}
+
+/// Prints the checksum of every regular file, each content read once and in the order of the data.
+/// With `null`, lines end in NUL and names are as they are. Returns the number of files that cannot
+/// be read; they are reported to `logger`.
+pub(super) fn print(
+    image: &Image,
+    algorithm: Algorithm,
+    workers: usize,
+    null: bool,
+    logger: &Logger,
+) -> Result<u64> {
+    let mut failures = Failures::new(logger);
+    let names = names(image, &mut failures);
+    let order = contents(image, &names);
     let next = AtomicUsize::new(0);
     let closed = AtomicBool::new(false);
-    let output: Mutex<(io::BufWriter<io::Stdout>, Option<io::Error>, u64)> =
-        Mutex::new((io::BufWriter::new(io::stdout()), None, failed));
+    let output = Mutex::new((
+        io::BufWriter::new(io::stdout()),
+        None::<io::Error>,
+        failures,
+    ));
     let work = || {
         let mut buffer = vec![0; PIECE];
         while !closed.load(Ordering::Relaxed) {
-            let Some((_, content)) = order.get(next.fetch_add(1, Ordering::Relaxed)) else {
+            let Some(content) = order.get(next.fetch_add(1, Ordering::Relaxed)) else {
                 break;
             };
-            let digest = digest(image, content.ino, algorithm, &mut buffer);
+            let digest = digest(image, content.inode, algorithm, &mut buffer);
             let mut output = output.lock().unwrap_or_else(PoisonError::into_inner);
-            for (_, _, path) in names.get(content.paths.clone()).unwrap_or_default() {
+            for (_, entry) in names.get(content.names.clone()).unwrap_or_default() {
+                let path = match path_of(image.metadata(), *entry) {
+                    Ok(path) => path,
+                    Err(e) => {
+                        output.2.add("cannot name a file", None, &e);
+                        continue;
+                    }
+                };
                 match &digest {
                     Ok(digest) => {
-                        if let Err(e) = output.0.write_all(&line(digest, path)) {
+                        if let Err(e) = output.0.write_all(&line(digest, &path, null)) {
                             output.1.get_or_insert(e);
                             closed.store(true, Ordering::Relaxed);
                         }
                     }
-                    Err(e) => {
-                        output.2 += 1;
-                        logger.error(file_error("cannot read", path, e));
-                    }
+                    Err(e) => output.2.add("cannot read", Some(&path), e),
                 }
             }
         }
     };
+    let affinity = env::affinity("checksum");
     std::thread::scope(|scope| {
-        for _ in 1..workers.min(order.len().max(1)) {
+        for number in 1..workers.min(order.len().max(1)) {
             // The work gets done by fewer threads as well.
-            let _ = std::thread::Builder::new().spawn_scoped(scope, work);
+            let _ = std::thread::Builder::new()
+                .name(format!("checksum{number}"))
+                .spawn_scoped(scope, || {
+                    if let Some(cpus) = affinity {
+                        let _ = cpus.pin_current_thread();
+                    }
+                    work();
+                });
         }
         work();
     });
-    let (mut out, error, failed) = output.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let (mut out, error, failures) = output.into_inner().unwrap_or_else(PoisonError::into_inner);
     match error.map_or_else(|| out.flush(), Err) {
-        Ok(()) => Ok(failed),
-        Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Err(ToolError::silent(1)),
-        Err(e) => Err(ToolError::new("cannot write to standard output").io(&e)),
+        Ok(()) => Ok(failures.count()),
+        Err(e) => Err(output_error(&e)),
     }
 }
 
@@ -306,7 +385,8 @@ mod tests {
 
     #[test]
     fn odd_names_are_escaped() {
-        assert_eq!(line("00", b"a b"), b"00  a b\n");
-        assert_eq!(line("00", b"a\nb\\c"), b"\\00  a\\nb\\\\c\n");
+        assert_eq!(line("00", b"a b", false), b"00  a b\n");
+        assert_eq!(line("00", b"a\nb\\c", false), b"\\00  a\\nb\\\\c\n");
+        assert_eq!(line("00", b"a\nb\\c", true), b"00  a\nb\\c\0");
     }
 }

@@ -8,31 +8,32 @@ pub(crate) enum Feature {
     Version,
     MetadataSummary,
     History,
+    FrozenAnalysis,
     SectionDetails,
     MetadataDetails,
+    FrozenDetails,
+    FrozenLayout,
+    DirectoryTree,
+    ChunkDetails,
+    MetadataFullDump,
+    SchemaRawDump,
 }
 
-const SUPPORTED: [(&str, Feature); 5] = [
-    ("version", Feature::Version),
-    ("metadata_summary", Feature::MetadataSummary),
-    ("history", Feature::History),
-    ("section_details", Feature::SectionDetails),
-    ("metadata_details", Feature::MetadataDetails),
+/// Names, and the lowest level that includes each.
+const FEATURES: [(&str, Feature, i64); 12] = [
+    ("version", Feature::Version, 1),
+    ("metadata_summary", Feature::MetadataSummary, 1),
+    ("history", Feature::History, 2),
+    ("frozen_analysis", Feature::FrozenAnalysis, 2),
+    ("section_details", Feature::SectionDetails, 3),
+    ("metadata_details", Feature::MetadataDetails, 3),
+    ("frozen_details", Feature::FrozenDetails, 3),
+    ("frozen_layout", Feature::FrozenLayout, 4),
+    ("directory_tree", Feature::DirectoryTree, 4),
+    ("chunk_details", Feature::ChunkDetails, 5),
+    ("metadata_full_dump", Feature::MetadataFullDump, 6),
+    ("schema_raw_dump", Feature::SchemaRawDump, 7),
 ];
-
-/// Names that the original knows and that come later here.
-const LATER: [&str; 7] = [
-    "frozen_analysis",
-    "frozen_details",
-    "frozen_layout",
-    "directory_tree",
-    "chunk_details",
-    "metadata_full_dump",
-    "schema_raw_dump",
-];
-
-/// The highest level there is anything for.
-const MAX_LEVEL: i64 = 3;
 
 /// What to show.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -47,35 +48,17 @@ impl Detail {
 impl FromStr for Detail {
     type Err = String;
 
+    /// A level, below 0 as 0 and above 7 as 7, or a comma list of names.
     fn from_str(text: &str) -> Result<Self, String> {
         if let Ok(level) = text.parse::<i64>() {
-            if level > MAX_LEVEL {
-                return Err(format!(
-                    "detail levels above {MAX_LEVEL} are not supported yet"
-                ));
-            }
-            let number = match level {
-                ..=0 => 0,
-                1 => 2,
-                2 => 3,
-                _ => SUPPORTED.len(),
-            };
-            return Ok(Self(
-                SUPPORTED
-                    .iter()
-                    .take(number)
-                    .map(|(_, feature)| *feature)
-                    .collect(),
-            ));
+            let included = FEATURES.iter().filter(|(_, _, lowest)| *lowest <= level);
+            return Ok(Self(included.map(|(_, feature, _)| *feature).collect()));
         }
         let mut features = Vec::new();
         for name in text.split(',') {
-            if let Some((_, feature)) = SUPPORTED.iter().find(|(known, _)| *known == name) {
-                features.push(*feature);
-            } else if LATER.contains(&name) {
-                return Err(format!("feature '{name}' is not supported yet"));
-            } else {
-                return Err(format!("invalid feature: \"{name}\""));
+            match FEATURES.iter().find(|(known, ..)| *known == name) {
+                Some((_, feature, _)) => features.push(*feature),
+                None => return Err(format!("invalid feature: \"{name}\"")),
             }
         }
         Ok(Self(features))
@@ -92,15 +75,22 @@ mod tests {
         assert_eq!(parse("-1").unwrap(), parse("0").unwrap());
         assert!(!parse("0").unwrap().has(Feature::Version));
         assert_eq!(parse("1"), parse("version,metadata_summary"));
-        assert!(parse("2").unwrap().has(Feature::History));
-        assert!(!parse("2").unwrap().has(Feature::SectionDetails));
-        assert!(parse("3").unwrap().has(Feature::MetadataDetails));
-        assert!(parse("4").unwrap_err().contains("not supported yet"));
-        assert!(
-            parse("directory_tree")
-                .unwrap_err()
-                .contains("not supported yet")
+        assert_eq!(
+            parse("2"),
+            parse("version,metadata_summary,history,frozen_analysis")
         );
-        assert_eq!(parse("foo").unwrap_err(), "invalid feature: \"foo\"");
+        assert!(parse("3").unwrap().has(Feature::FrozenDetails));
+        assert!(!parse("4").unwrap().has(Feature::ChunkDetails));
+        assert!(!parse("6").unwrap().has(Feature::SchemaRawDump));
+        assert_eq!(parse("7").unwrap(), parse("99").unwrap());
+        assert_eq!(parse("7").unwrap().0.len(), FEATURES.len());
+        for bad in ["foo", "", "version,", "version,,history"] {
+            let name = bad.rsplit(',').next().unwrap();
+            let name = if bad.contains(",,") { "" } else { name };
+            assert_eq!(
+                parse(bad).unwrap_err(),
+                format!("invalid feature: \"{name}\"")
+            );
+        }
     }
 }

@@ -3,52 +3,97 @@
 use std::fmt::Write as _;
 
 use redwarfs_format::metadata::{FileType, Stat, mode_string};
-use redwarfs_reader::Image;
+use redwarfs_reader::{Image, WalkEntry};
 
-use super::Output;
+use super::output::{Failures, Output, shown};
 use crate::common::Result;
 use crate::common::time::LocalTime;
 
-/// Prints one path per line.
-pub(crate) fn short(image: &Image, out: &mut Output) -> Result<()> {
+/// Prints one name per line, with `long` also mode, owner, size and time, in columns. With `null`
+/// names are as they are and end in NUL; otherwise they are made printable.
+pub(super) fn print(
+    image: &Image,
+    long: bool,
+    null: bool,
+    failures: &mut Failures<'_>,
+    out: &mut Output,
+) -> Result<()> {
+    let widths = long.then(|| widths(image));
+    let mut head = String::new();
     for item in image.walk() {
-        let item = item?;
-        if !item.path.is_empty() {
-            out.line(&String::from_utf8_lossy(&item.path))?;
+        let item = match item {
+            Ok(item) => item,
+            Err(e) => {
+                failures.add("cannot list an entry", None, &e);
+                continue;
+            }
+        };
+        if item.path.is_empty() && !long {
+            continue;
         }
+        head.clear();
+        let mut target = None;
+        if let Some(widths) = widths {
+            match image.metadata().entry_stat(item.entry) {
+                Ok(stat) => attributes(&mut head, &stat, widths),
+                Err(e) => {
+                    failures.add("cannot list", Some(&item.path), &e);
+                    continue;
+                }
+            }
+            if image.metadata().file_type(item.inode).ok() == Some(FileType::Symlink) {
+                match image.read_link(item.inode) {
+                    Ok(text) => target = Some(text),
+                    Err(e) => failures.add("cannot read link", Some(&item.path), &e),
+                }
+            }
+        }
+        line(&head, &item, target.as_deref(), null, out)?;
     }
     Ok(())
 }
 
-/// Prints mode, owner, size, time and path, in columns.
-pub(crate) fn long(image: &Image, out: &mut Output) -> Result<()> {
+fn line(
+    head: &str,
+    item: &WalkEntry,
+    target: Option<&[u8]>,
+    null: bool,
+    out: &mut Output,
+) -> Result<()> {
+    let path: &[u8] = if item.path.is_empty() {
+        b"."
+    } else {
+        &item.path
+    };
+    let put = |bytes: &[u8], out: &mut Output| {
+        if null {
+            out.bytes(bytes)
+        } else {
+            out.bytes(shown(bytes).as_bytes())
+        }
+    };
+    out.bytes(head.as_bytes())?;
+    put(path, out)?;
+    if let Some(target) = target {
+        out.bytes(b" -> ")?;
+        put(target, out)?;
+    }
+    out.bytes(if null { b"\0" } else { b"\n" })
+}
+
+/// Digits of the largest owner, group and size.
+fn widths(image: &Image) -> (usize, usize, usize) {
     let (mut uid, mut gid, mut size) = (0, 0, 0);
-    for item in image.walk() {
-        let stat = image.stat(item?.inode)?;
-        uid = uid.max(stat.uid);
-        gid = gid.max(stat.gid);
-        size = size.max(stat.size);
+    // What is wrong is told when it is listed.
+    for item in image.walk().flatten() {
+        if let Ok(stat) = image.metadata().entry_stat(item.entry) {
+            uid = uid.max(stat.uid);
+            gid = gid.max(stat.gid);
+            size = size.max(stat.size);
+        }
     }
     let width = |n: u64| n.to_string().len();
-    let widths = (width(uid.into()), width(gid.into()), width(size));
-    let mut line = String::new();
-    for item in image.walk() {
-        let item = item?;
-        let stat = image.stat(item.inode)?;
-        line.clear();
-        attributes(&mut line, &stat, widths);
-        if item.path.is_empty() {
-            line.push('.');
-        } else {
-            line.push_str(&String::from_utf8_lossy(&item.path));
-        }
-        if stat.file_type() == Some(FileType::Symlink) {
-            line.push_str(" -> ");
-            line.push_str(&String::from_utf8_lossy(&image.read_link(item.inode)?));
-        }
-        out.line(&line)?;
-    }
-    Ok(())
+    (width(uid.into()), width(gid.into()), width(size))
 }
 
 fn attributes(line: &mut String, stat: &Stat, (uid, gid, size): (usize, usize, usize)) {

@@ -3,23 +3,44 @@
 mod args;
 mod checksum;
 mod detail;
-mod info;
+mod dump;
+mod export;
+mod finding;
+mod frozen;
 mod list;
-mod sections;
+mod output;
+mod overview;
+mod payload;
+mod report;
+mod scan;
+mod text;
+mod tree;
 mod verify;
 
 use std::ffi::OsString;
 use std::io::{self, BufWriter, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use redwarfs_extractor::display_path;
-use redwarfs_reader::{CacheOptions, Image, OpenOptions, VerifyMode};
+use redwarfs_format::frozen::Schema;
+use redwarfs_format::section::{IndexState, SectionType, locate_image, locate_image_number};
+use redwarfs_format::{BlockNo, Error};
+use redwarfs_io::{AtomicFile, Overwrite, Source};
+use redwarfs_reader::{CacheOptions, Image, ImageOffset, OpenOptions, VerifyMode};
 
 use crate::common::cli::parse_into;
-use crate::common::error::{EXIT_FAILURE, EXIT_OK};
+use crate::common::env::{self, IoLayer};
+use crate::common::error::{EXIT_FAILURE, EXIT_OK, io_cause};
+use crate::common::json::JsonWriter;
 use crate::common::open::{Spelling, open_image};
-use crate::common::{Result, ToolError};
+use crate::common::{Logger, Result, ToolError};
 use args::Args;
+use detail::Feature;
+use finding::{Affected, Finding, Kind, Place};
+use output::{Failures, Output, shown};
+use payload::Sizes;
+use scan::{Entry, Index, Scan};
+use verify::{Damage, Outcome, Work};
 
 const TOOL: &str = "dwarfsck";
 
@@ -45,69 +66,130 @@ pub fn main(args: Vec<OsString>) -> u8 {
     }
 }
 
+/// An image, or what is left of one, and what is known about it.
+struct Checked {
+    source: Arc<dyn Source>,
+    scan: Scan,
+    /// None if it cannot be opened.
+    image: Option<Image>,
+    /// One per section of the scan, or none at all if nothing was verified.
+    outcomes: Vec<Outcome>,
+    /// One per block of the scan, if the image could be opened.
+    block_sizes: Vec<Option<Sizes>>,
+    findings: Vec<Finding>,
+    damage: Option<Damage>,
+}
+
+impl Checked {
+    /// Sizes of a section.
+    fn sizes(&self, entry: &Entry) -> Option<Sizes> {
+        if entry.lost {
+            return None;
+        }
+        match entry.block {
+            Some(BlockNo(block)) if !self.block_sizes.is_empty() => {
+                self.block_sizes.get(block as usize).copied().flatten()
+            }
+            _ => Some(payload::sizes(
+                self.source.as_ref(),
+                self.scan.offset,
+                &entry.section,
+            )),
+        }
+    }
+
+    /// The schema of the metadata.
+    fn schema(&self) -> redwarfs_format::Result<Schema> {
+        let entry = self
+            .scan
+            .sections
+            .iter()
+            .find(|e| e.section.ty == SectionType::METADATA_V2_SCHEMA && !e.lost)
+            .ok_or_else(|| Error::corrupt("no METADATA_V2_SCHEMA section"))?;
+        let payload = payload::decode(self.source.as_ref(), self.scan.offset, &entry.section)?;
+        Schema::parse(&payload)
+    }
+}
+
 fn run(args: &Args) -> Result<u8> {
     let logger = args.log.logger();
     let input = check(args)?;
-    let workers = args.num_workers.unwrap_or_else(|| {
-        std::thread::available_parallelism().map_or(1, std::num::NonZeroUsize::get)
-    });
+    let workers = args.num_workers.unwrap_or_else(env::concurrency);
     let options = OpenOptions {
         offset: args.image_offset,
-        check: !args.no_check && !args.print_header,
         cache: CacheOptions {
             size: args.cache_size,
             workers,
+            affinity: env::affinity("blkcache"),
             ..CacheOptions::default()
         },
         ..OpenOptions::default()
     };
-    let spelling = Spelling {
-        auto: "--image-offset=auto",
-        size: None,
+    let source = match IoLayer::from_env().open(input) {
+        Ok(source) => source,
+        Err(_) => return Err(open_error(input, &options)),
     };
-    let image = open_image(input, &options, spelling)?;
+    let image = match Image::from_source(Arc::clone(&source), &options) {
+        Ok(image) => image,
+        Err(failed) => {
+            if !args.print_header && !args.no_check {
+                salvage(args, &source, &failed, workers, &logger)?;
+            }
+            return Err(open_error(input, &options));
+        }
+    };
     if args.print_header {
         return print_header(&image, input);
     }
 
+    let showing = !args.list && args.checksum.is_none();
+    let wants_sections = showing && !args.quiet && args.detail.has(Feature::SectionDetails);
+    let mut failures = Failures::new(&logger);
     let mut errors = 0;
-    let details = !args.quiet
-        && !args.list
-        && args.checksum.is_none()
-        && args.detail.has(detail::Feature::SectionDetails);
-    let mut reports = None;
-    if !args.no_check || details {
-        let mode = if args.check_integrity {
-            VerifyMode::Integrity
-        } else {
-            VerifyMode::Fast
-        };
-        let verified = verify::verify(&image, mode, workers)?;
-        if !args.no_check {
-            errors += verify::report(
-                &image,
-                &verified,
-                args.check_integrity,
-                args.verbose,
-                &logger,
-            )?;
+    let mut checked = None;
+    if !args.no_check || (showing && (!args.quiet || args.json)) {
+        let verifying = !args.no_check || wants_sections;
+        let result = examine(args, input, image.clone(), verifying, workers)?;
+        errors += result.findings.len() as u64;
+        log_findings(&result, args.verbose, &mut failures, &logger);
+        if result.scan.trailing > 0 && !args.quiet {
+            logger.warn(format_args!(
+                "{} bytes follow the image in its file",
+                result.scan.trailing
+            ));
         }
-        reports = Some(verified);
+        checked = Some(result);
     }
 
+    if let Some(path) = &args.export_metadata {
+        export_metadata(&image, path, &mut failures)?;
+    }
+    let to_stdout = args.export_metadata.as_deref() == Some(Path::new("-"));
     let mut out = Output::new();
     if args.list {
-        if args.verbose {
-            list::long(&image, &mut out)?;
-        } else {
-            list::short(&image, &mut out)?;
-        }
+        list::print(&image, args.verbose, args.null, &mut failures, &mut out)?;
     } else if let Some(algorithm) = args.checksum {
-        errors += checksum::print(&image, algorithm, workers, &logger)?;
-    } else if !args.quiet {
-        info::print(&image, &args.detail, reports.as_ref(), &mut out)?;
+        errors += checksum::print(&image, algorithm, workers, args.null, &logger)?;
+    } else if let Some(checked) = &checked
+        && !to_stdout
+        && !args.quiet
+    {
+        if args.json {
+            let mut json = JsonWriter::compact(&mut out);
+            let done = report::write(
+                checked,
+                &args.detail,
+                args.verbose,
+                &mut failures,
+                &mut json,
+            );
+            failures.absorb("cannot show everything", done)?;
+        } else {
+            text::print(checked, &args.detail, &mut failures, &mut out)?;
+        }
     }
     out.finish()?;
+    errors += failures.count();
     Ok(if errors == 0 { EXIT_OK } else { EXIT_FAILURE })
 }
 
@@ -127,6 +209,11 @@ fn check(args: &Args) -> Result<&PathBuf> {
             "--no-check and --check-integrity are mutually exclusive",
         ));
     }
+    if args.no_check && args.decode {
+        return Err(ToolError::new(
+            "--no-check and --decode are mutually exclusive",
+        ));
+    }
     if args.print_header
         && (args.json
             || args.export_metadata.is_some()
@@ -139,13 +226,256 @@ fn check(args: &Args) -> Result<&PathBuf> {
              --checksum",
         ));
     }
-    if args.json {
-        return Err(ToolError::new("--json is not supported yet"));
+    if args.null && !args.list && args.checksum.is_none() {
+        return Err(ToolError::new("--null needs --list or --checksum"));
     }
-    if args.export_metadata.is_some() {
-        return Err(ToolError::new("--export-metadata is not supported yet"));
+    if args.export_metadata.as_deref() == Some(Path::new("-"))
+        && (args.json || args.list || args.checksum.is_some())
+    {
+        return Err(ToolError::new(
+            "--export-metadata=- is mutually exclusive with --json, --list and --checksum",
+        ));
     }
     Ok(input)
+}
+
+/// The error for an image that cannot be opened, with advice.
+fn open_error(input: &Path, options: &OpenOptions) -> ToolError {
+    let spelling = Spelling {
+        auto: "--image-offset=auto",
+        size: None,
+    };
+    match open_image(input, options, spelling) {
+        Err(error) => error,
+        Ok(_) => ToolError::new("cannot open image")
+            .path(input)
+            .cause("it is being changed"),
+    }
+}
+
+/// Looks at everything; `verifying` is false if only sizes and places are wanted.
+fn examine(
+    args: &Args,
+    input: &Path,
+    image: Image,
+    verifying: bool,
+    workers: usize,
+) -> Result<Checked> {
+    let failed = |e: Error| {
+        ToolError::new("cannot check image")
+            .path(input)
+            .cause(ToolError::from(e))
+    };
+    let source = Arc::clone(image.source());
+    let container = image.container();
+    let mut scan =
+        scan::scan(source.as_ref(), container.offset, Some(container.size)).map_err(failed)?;
+    scan.trailing = scan.trailing.max(image.trailing_bytes());
+    if let (IndexState::Invalid(reason), Index::Valid) = (&container.index, &scan.index) {
+        scan.index = Index::Invalid(reason.clone());
+    }
+    let block_sizes = overview::block_sizes(&image, &scan);
+    let mut outcomes = Vec::new();
+    let mut findings = Vec::new();
+    if verifying {
+        // Without hashes there is no other way to notice damaged data.
+        let decode = args.decode || (!scan.has_hashes() && !args.no_check);
+        let work = Work {
+            mode: mode(args),
+            threads: workers,
+            decode: decode.then_some(args.cache_size),
+        };
+        outcomes = verify::verify(source.as_ref(), &scan, Some(&image), work);
+        if !args.no_check {
+            findings = all_findings(&scan, &outcomes, work.mode);
+            findings.extend(verify::oversized(&image, &scan, &block_sizes));
+            if !decode {
+                findings.extend(verify::history(source.as_ref(), &scan, &outcomes));
+            }
+            let blocks = container.block_count();
+            if let Err(e) = image.metadata().check(blocks, None) {
+                let message = format!("the metadata is inconsistent: {}", verify::plain(&e));
+                findings.push(Finding {
+                    place: place_of(&scan, SectionType::METADATA_V2),
+                    ..Finding::new(Kind::Metadata, message)
+                });
+            }
+        }
+    }
+    let mut damage = None;
+    if findings.iter().any(|f| f.lost_block().is_some()) {
+        let counted = Damage::of(&image, &findings).and_then(|found| {
+            found.count(&image, &mut findings)?;
+            Ok(found)
+        });
+        match counted {
+            Ok(found) => damage = Some(found),
+            Err(e) => findings.push(Finding::new(
+                Kind::Metadata,
+                format!(
+                    "cannot find out which files are affected: {}",
+                    verify::plain(&e)
+                ),
+            )),
+        }
+    }
+    Ok(Checked {
+        source,
+        scan,
+        image: Some(image),
+        outcomes,
+        block_sizes,
+        findings,
+        damage,
+    })
+}
+
+fn mode(args: &Args) -> VerifyMode {
+    if args.check_integrity {
+        VerifyMode::Integrity
+    } else {
+        VerifyMode::Fast
+    }
+}
+
+fn place_of(scan: &Scan, ty: SectionType) -> Option<Place> {
+    let mut sections = scan.sections.iter();
+    sections.rfind(|e| e.section.ty == ty).map(Entry::place)
+}
+
+/// What scanning and hashing found, in the order of the sections.
+fn all_findings(scan: &Scan, outcomes: &[Outcome], mode: VerifyMode) -> Vec<Finding> {
+    let mut findings = verify::findings(scan, outcomes, mode);
+    findings.extend(scan.findings.iter().cloned());
+    if let Index::Invalid(reason) = &scan.index {
+        findings.push(Finding {
+            place: place_of(scan, SectionType::SECTION_INDEX),
+            ..Finding::new(
+                Kind::Index,
+                format!("the section index is invalid: {reason}"),
+            )
+        });
+    }
+    findings.sort_by_key(|f| f.place.map_or(u32::MAX, |place| place.position));
+    findings
+}
+
+/// Says which sections of an image are damaged that cannot be opened.
+fn salvage(
+    args: &Args,
+    source: &Arc<dyn Source>,
+    failed: &Error,
+    workers: usize,
+    logger: &Logger,
+) -> Result<()> {
+    let read = |at, buf: &mut [u8]| source.read_exact_at(at, buf);
+    let Ok(size) = source.len() else {
+        return Ok(());
+    };
+    let offset = match args.image_offset {
+        ImageOffset::Auto => locate_image(size, &read).unwrap_or(0),
+        ImageOffset::Nth(number) => match locate_image_number(number, size, &read) {
+            Ok(offset) => offset,
+            Err(_) => return Ok(()),
+        },
+        ImageOffset::At(offset) => offset,
+    };
+    let Ok(scan) = scan::scan(source.as_ref(), offset, None) else {
+        return Ok(());
+    };
+    let work = Work {
+        mode: mode(args),
+        threads: workers,
+        decode: None,
+    };
+    let outcomes = verify::verify(source.as_ref(), &scan, None, work);
+    let mut findings = all_findings(&scan, &outcomes, work.mode);
+    // What the last line says need not be said twice.
+    let fatal = match failed {
+        Error::Corrupt { at, .. } => at.section,
+        _ => None,
+    };
+    for finding in &findings {
+        if fatal.is_none() || finding.place.map(|place| place.position) != fatal {
+            logger.error(&finding.message);
+        }
+    }
+    findings.push(Finding::new(
+        Kind::Open,
+        format!("cannot open the image: {}", output::error_text(failed)),
+    ));
+    let checked = Checked {
+        source: Arc::clone(source),
+        scan,
+        image: None,
+        outcomes,
+        block_sizes: Vec::new(),
+        findings,
+        damage: None,
+    };
+    if args.quiet || args.list || args.checksum.is_some() {
+        return Ok(());
+    }
+    let mut failures = Failures::new(logger);
+    let mut out = Output::new();
+    if args.json {
+        let mut json = JsonWriter::compact(&mut out);
+        let done = report::write(&checked, &args.detail, false, &mut failures, &mut json);
+        failures.absorb("cannot show everything", done)?;
+    } else if args.detail.has(Feature::SectionDetails) {
+        text::print(&checked, &args.detail, &mut failures, &mut out)?;
+    }
+    out.finish()
+}
+
+fn log_findings(checked: &Checked, verbose: bool, failures: &mut Failures<'_>, logger: &Logger) {
+    for finding in &checked.findings {
+        match &finding.affected {
+            Some(affected) if !verbose => logger.error(format_args!(
+                "{}: {}",
+                finding.message,
+                affected_text(affected)
+            )),
+            _ => logger.error(&finding.message),
+        }
+    }
+    let (Some(damage), Some(image)) = (&checked.damage, &checked.image) else {
+        return;
+    };
+    if !verbose {
+        return;
+    }
+    let listed = damage.for_each(image, &mut |path, blocks| {
+        let numbers: Vec<String> = blocks.iter().map(ToString::to_string).collect();
+        let word = if numbers.len() == 1 {
+            "block"
+        } else {
+            "blocks"
+        };
+        logger.error(format_args!(
+            "affected file: {} ({word} {})",
+            shown(path),
+            numbers.join(", ")
+        ));
+        Ok(())
+    });
+    if let Err(e) = listed {
+        failures.add("cannot list the affected files", None, &e);
+    }
+}
+
+/// `no file is affected`, `12 files are affected: a, b, c, ...`.
+fn affected_text(affected: &Affected) -> String {
+    let names: Vec<String> = affected.first.iter().map(|path| shown(path)).collect();
+    let more = affected.count.saturating_sub(names.len() as u64);
+    let names = names.join(", ");
+    match (affected.count, more) {
+        (0, _) => "no file is affected".to_owned(),
+        (1, 0) => format!("1 file is affected: {names}"),
+        (n, 0) => format!("{n} files are affected: {names}"),
+        (n, more) if names.is_empty() => format!("{n} files are affected, {more} not named"),
+        (n, more) => format!("{n} files are affected: {names} and {more} more (-v names all)"),
+    }
 }
 
 fn print_header(image: &Image, input: &PathBuf) -> Result<u8> {
@@ -157,9 +487,7 @@ fn print_header(image: &Image, input: &PathBuf) -> Result<u8> {
     let mut out = io::stdout().lock();
     match image.copy_header(&mut out).map(|_| out.flush()) {
         Ok(Ok(())) => Ok(EXIT_OK),
-        Ok(Err(e)) | Err(redwarfs_format::Error::Io(e))
-            if e.kind() == io::ErrorKind::BrokenPipe =>
-        {
+        Ok(Err(e)) | Err(Error::Io(e)) if e.kind() == io::ErrorKind::BrokenPipe => {
             Err(ToolError::silent(EXIT_FAILURE))
         }
         Ok(Err(e)) => Err(ToolError::new("cannot write to standard output").io(&e)),
@@ -169,37 +497,48 @@ fn print_header(image: &Image, input: &PathBuf) -> Result<u8> {
     }
 }
 
-/// The line for a file with which something is wrong.
-fn file_error(what: &str, path: &[u8], e: &redwarfs_format::Error) -> String {
-    format!("{what}: {}: {e}", display_path(path))
-}
-
-/// Standard output, buffered; a reader that went away ends the tool quietly.
-#[derive(Debug)]
-struct Output(BufWriter<io::Stdout>);
-
-impl Output {
-    fn new() -> Self {
-        Self(BufWriter::new(io::stdout()))
+/// Writes the metadata to standard output or a file, which appears only when it is complete.
+fn export_metadata(image: &Image, path: &Path, failures: &mut Failures<'_>) -> Result<()> {
+    let view = image.metadata();
+    if path == Path::new("-") {
+        let mut out = Output::new();
+        let mut json = JsonWriter::pretty(&mut out);
+        let done = export::metadata(view, export::Style::Full, &mut json)
+            .and_then(|()| Ok(json.finish()?));
+        failures.absorb("cannot export the metadata", done)?;
+        return out.finish();
     }
-
-    fn line(&mut self, text: &str) -> Result<()> {
-        let result = self
-            .0
-            .write_all(text.as_bytes())
-            .and_then(|()| self.0.write_all(b"\n"));
-        result.map_err(|e| Self::error(&e))
-    }
-
-    fn finish(mut self) -> Result<()> {
-        self.0.flush().map_err(|e| Self::error(&e))
-    }
-
-    fn error(e: &io::Error) -> ToolError {
-        if e.kind() == io::ErrorKind::BrokenPipe {
-            ToolError::silent(EXIT_FAILURE)
-        } else {
-            ToolError::new("cannot write to standard output").io(e)
+    // The errors of the file name it already.
+    let named = |e: &io::Error| {
+        let text = io_cause(e);
+        let prefix = format!("{}: ", crate::common::error::display_path(path));
+        text.strip_prefix(&prefix)
+            .map_or(text.clone(), str::to_owned)
+    };
+    let file = AtomicFile::create(path, Overwrite::Yes).map_err(|e| {
+        ToolError::new("failed to open metadata output file")
+            .path(path)
+            .cause(named(&e))
+    })?;
+    let write_error = |e: &io::Error| {
+        ToolError::new("cannot write metadata output file")
+            .path(path)
+            .cause(named(e))
+    };
+    let mut json = JsonWriter::pretty(BufWriter::new(file));
+    let done =
+        export::metadata(view, export::Style::Full, &mut json).and_then(|()| Ok(json.finish()?));
+    match done {
+        Ok(()) => {}
+        Err(Error::Io(e)) => return Err(write_error(&e)),
+        Err(e) => {
+            failures.add("cannot export the metadata", None, &e);
+            return Ok(());
         }
     }
+    json.into_inner()
+        .into_inner()
+        .map_err(|e| write_error(e.error()))?
+        .commit()
+        .map_err(|e| write_error(&e))
 }

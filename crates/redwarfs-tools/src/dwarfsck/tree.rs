@@ -1,0 +1,276 @@
+//! The tree of directories with everything in it, one entry after another.
+
+use std::io::Write;
+
+use redwarfs_extractor::display_path;
+use redwarfs_format::metadata::{Extent, FileType, MetadataView, Stat, mode_string};
+use redwarfs_format::{EntryIndex, InodeNo, Result};
+use redwarfs_reader::{Image, WalkEntry};
+
+use super::Failures;
+use crate::common::json::JsonWriter;
+
+/// Levels that are indented; a tree may be thousands of levels deep.
+const MOST_INDENTED: usize = 256;
+
+/// Writes the tree, with `chunks` also the pieces of every file.
+///
+/// # Errors
+/// `Io` if writing failed. Entries that cannot be shown go to `failures`.
+pub(super) fn text(
+    image: &Image,
+    chunks: bool,
+    failures: &mut Failures<'_>,
+    out: &mut dyn Write,
+) -> Result<()> {
+    for item in image.walk() {
+        let shown = item.and_then(|item| Ok((describe(image.metadata(), &item)?, item)));
+        match shown {
+            Ok((line, item)) => {
+                let indent = indent(item.depth);
+                writeln!(out, "{indent}{line}")?;
+                if chunks && image.metadata().file_type(item.inode).ok() == Some(FileType::Regular)
+                {
+                    chunk_lines(image.metadata(), item.inode, &indent, failures, out)?;
+                }
+            }
+            Err(e) => failures.add("cannot show an entry", None, &e),
+        }
+    }
+    Ok(())
+}
+
+fn indent(depth: u32) -> String {
+    "  ".repeat((depth as usize).min(MOST_INDENTED))
+}
+
+/// The line of an entry.
+fn describe(view: &MetadataView, item: &WalkEntry) -> Result<String> {
+    let stat = view.entry_stat(item.entry)?;
+    let name = view.entry_name(item.entry)?;
+    let mut line = format!("<inode:{}> {}", item.inode, mode_string(stat.mode));
+    if !name.is_empty() {
+        line.push(' ');
+        line.push_str(&display_path(&name));
+    }
+    line.push_str(&match view.file_type(item.inode)? {
+        FileType::Directory => {
+            let parent = view.directory_record(item.inode.0).parent_entry;
+            format!(" ({} entries, parent={parent})", stat.size)
+        }
+        FileType::Regular => {
+            let content = view.content_id(item.inode)?;
+            let mut text = format!(
+                " [{}, {}] {}",
+                view.first_chunk(content),
+                view.first_chunk(content.saturating_add(1)),
+                stat.size
+            );
+            if stat.allocated != stat.size {
+                text.push_str(&format!(" (allocated: {})", stat.allocated));
+            }
+            text
+        }
+        FileType::Symlink => format!(" -> {}", display_path(&view.symlink(item.inode)?)),
+        FileType::BlockDevice => format!(" (block device: {})", stat.rdev),
+        FileType::CharDevice => format!(" (char device: {})", stat.rdev),
+        FileType::Fifo => " (named pipe)".to_owned(),
+        FileType::Socket => " (socket)".to_owned(),
+    });
+    Ok(line)
+}
+
+fn chunk_lines(
+    view: &MetadataView,
+    inode: InodeNo,
+    indent: &str,
+    failures: &mut Failures<'_>,
+    out: &mut dyn Write,
+) -> Result<()> {
+    let extents = match view.extents(inode) {
+        Ok(extents) => extents,
+        Err(e) => {
+            failures.add("cannot show the chunks of an entry", None, &e);
+            return Ok(());
+        }
+    };
+    writeln!(out, "{indent}  {} chunks in inode {inode}", extents.len())?;
+    for (i, extent) in extents.enumerate() {
+        match extent {
+            Ok(Extent::Data {
+                block,
+                offset,
+                size,
+            }) => writeln!(
+                out,
+                "{indent}      [{i}] -> DATA (block={block}, offset={offset}, size={size})"
+            )?,
+            Ok(Extent::Hole { size }) => {
+                writeln!(out, "{indent}      [{i}] -> HOLE (size={size})")?;
+            }
+            Err(e) => failures.add("cannot show a chunk", None, &e),
+        }
+    }
+    Ok(())
+}
+
+/// The name of a type in JSON.
+fn type_name(ty: FileType) -> &'static str {
+    match ty {
+        FileType::Directory => "directory",
+        FileType::Symlink => "link",
+        FileType::Regular => "file",
+        FileType::CharDevice => "chardev",
+        FileType::BlockDevice => "blockdev",
+        FileType::Fifo => "fifo",
+        FileType::Socket => "socket",
+    }
+}
+
+/// Writes the tree as an object, `chunks` as above.
+///
+/// # Errors
+/// As for [`text`].
+pub(super) fn json<W: Write>(
+    image: &Image,
+    chunks: bool,
+    failures: &mut Failures<'_>,
+    json: &mut JsonWriter<W>,
+) -> Result<()> {
+    let view = image.metadata();
+    // The directories whose entries are being written, by depth.
+    let mut open: Vec<(u32, Stat, EntryIndex)> = Vec::new();
+    // Depth of a directory that could not be shown; what is inside is left out, too.
+    let mut hidden: Option<u32> = None;
+    for item in image.walk() {
+        let item = match item {
+            Ok(item) => item,
+            Err(e) => {
+                failures.add("cannot show an entry", None, &e);
+                continue;
+            }
+        };
+        if hidden.is_some_and(|depth| item.depth > depth) {
+            continue;
+        }
+        hidden = None;
+        let (stat, ty) = match checked(view, &item) {
+            Ok(shown) => shown,
+            Err(e) => {
+                failures.add("cannot show an entry", Some(&item.path), &e);
+                hidden = Some(item.depth);
+                continue;
+            }
+        };
+        while open.last().is_some_and(|(depth, ..)| *depth >= item.depth) {
+            if let Some((_, stat, entry)) = open.pop() {
+                json.end_array()?;
+                rest(view, &stat, FileType::Directory, entry, json)?;
+            }
+        }
+        json.begin_object()?;
+        if ty == FileType::Regular {
+            if stat.allocated != stat.size {
+                json.number_at("allocated_size", stat.allocated)?;
+            }
+            if chunks {
+                chunk_list(view, item.inode, failures, json)?;
+            }
+        }
+        if matches!(ty, FileType::BlockDevice | FileType::CharDevice) {
+            json.number_at("device_id", stat.rdev)?;
+        }
+        json.number_at("inode", item.inode.0)?;
+        if ty == FileType::Directory {
+            json.key("inodes")?;
+            json.begin_array()?;
+            open.push((item.depth, stat, item.entry));
+        } else {
+            rest(view, &stat, ty, item.entry, json)?;
+        }
+    }
+    if hidden == Some(0) {
+        json.null()?;
+    }
+    while let Some((_, stat, entry)) = open.pop() {
+        json.end_array()?;
+        rest(view, &stat, FileType::Directory, entry, json)?;
+    }
+    Ok(())
+}
+
+/// What may fail about an entry, before anything of it is written.
+fn checked(view: &MetadataView, item: &WalkEntry) -> Result<(Stat, FileType)> {
+    let stat = view.entry_stat(item.entry)?;
+    let ty = view.file_type(item.inode)?;
+    view.entry_name(item.entry)?;
+    if ty == FileType::Symlink {
+        view.symlink(item.inode)?;
+    }
+    Ok((stat, ty))
+}
+
+/// The members of an entry that come after `inodes`.
+fn rest<W: Write>(
+    view: &MetadataView,
+    stat: &Stat,
+    ty: FileType,
+    entry: EntryIndex,
+    json: &mut JsonWriter<W>,
+) -> Result<()> {
+    json.number_at("mode", stat.mode)?;
+    json.string_at("modestring", &mode_string(stat.mode))?;
+    let name = view.entry_name(entry)?;
+    if !name.is_empty() {
+        json.name("name", &name)?;
+    }
+    if ty == FileType::Regular {
+        json.number_at("size", stat.size)?;
+    }
+    if ty == FileType::Symlink {
+        json.name("target", &view.symlink(stat.ino)?)?;
+    }
+    json.string_at("type", type_name(ty))?;
+    json.end_object()?;
+    Ok(())
+}
+
+fn chunk_list<W: Write>(
+    view: &MetadataView,
+    inode: InodeNo,
+    failures: &mut Failures<'_>,
+    json: &mut JsonWriter<W>,
+) -> Result<()> {
+    json.key("chunks")?;
+    json.begin_array()?;
+    match view.extents(inode) {
+        Ok(extents) => {
+            for extent in extents {
+                match extent {
+                    Ok(Extent::Data {
+                        block,
+                        offset,
+                        size,
+                    }) => {
+                        json.begin_object()?;
+                        json.number_at("block", block.0)?;
+                        json.number_at("offset", offset)?;
+                        json.number_at("size", size)?;
+                        json.string_at("type", "data")?;
+                        json.end_object()?;
+                    }
+                    Ok(Extent::Hole { size }) => {
+                        json.begin_object()?;
+                        json.number_at("size", size)?;
+                        json.string_at("type", "hole")?;
+                        json.end_object()?;
+                    }
+                    Err(e) => failures.add("cannot show a chunk", None, &e),
+                }
+            }
+        }
+        Err(e) => failures.add("cannot show the chunks of an entry", None, &e),
+    }
+    json.end_array()?;
+    Ok(())
+}
