@@ -33,11 +33,15 @@ pub fn extract_to_directory(
     options: &ExtractOptions,
     progress: &dyn Progress,
 ) -> Result<ExtractSummary> {
-    let tree = Tree::scan(image.metadata())?;
+    let tree = Tree::scan(image.metadata(), options)?;
+    progress.found(tree.matched());
     let target = Target::open(to)?;
     let empty = target.is_empty();
     let files = Files::new(&tree, &target);
-    let mut summary = ExtractSummary::default();
+    let mut summary = ExtractSummary {
+        matched: tree.matched(),
+        ..ExtractSummary::default()
+    };
     create_entries(
         image,
         &tree,
@@ -72,18 +76,27 @@ fn create_entries(
     let metadata = tree.metadata();
     let mut last = LastDir::default();
     for (number, dir) in (0_u32..).zip(&tree.dirs) {
+        if number > 0 {
+            let parent = files.dir(dir.parent, &mut last)?;
+            let name = metadata.entry_name(dir.entry)?;
+            target::make_dir(parent.as_fd(), &name).map_err(|e| {
+                target::target(
+                    "cannot create directory",
+                    tree.shown(dir.parent, dir.entry),
+                    e,
+                )
+            })?;
+            summary.directories += 1;
+        }
         let mut fd = None;
         for index in metadata.entries(dir.ino)? {
             let entry = EntryIndex(index);
             let ino = metadata.entry_inode(entry)?;
             let kind = metadata.file_type(ino)?;
-            let (special, device) = match kind {
-                FileType::Regular => continue,
-                FileType::CharDevice | FileType::BlockDevice => (false, true),
-                FileType::Fifo | FileType::Socket => (true, false),
-                _ => (false, false),
-            };
-            if (special && options.skip_specials) || (device && options.skip_devices) {
+            if matches!(kind, FileType::Regular | FileType::Directory) || !tree.is_selected(entry) {
+                continue;
+            }
+            if options.skips(kind) {
                 summary.skipped += 1;
                 continue;
             }
@@ -93,31 +106,23 @@ fn create_entries(
                 None => fd.insert(files.dir(number, &mut last)?),
             };
             let shown = || tree.shown(number, entry);
-            match kind {
-                FileType::Directory => {
-                    target::make_dir(parent.as_fd(), &name)
-                        .map_err(|e| target::target("cannot create directory", shown(), e))?;
-                    summary.directories += 1;
-                    continue;
-                }
-                FileType::Symlink => {
-                    let to = image.read_link(ino)?;
-                    target::make_symlink(parent.as_fd(), &name, &to)
-                        .map_err(|e| target::target("cannot create symbolic link", shown(), e))?;
-                    summary.symlinks += 1;
-                }
-                _ => {
-                    let what = match kind {
-                        FileType::Fifo => "cannot create fifo",
-                        FileType::Socket => "cannot create socket",
-                        _ => "cannot create device",
-                    };
-                    target::make_node(parent.as_fd(), &name, &image.stat(ino)?)
-                        .map_err(|e| target::target(what, shown(), e))?;
-                    summary.specials += 1;
-                }
+            let stat = image.stat(ino)?;
+            if kind == FileType::Symlink {
+                let to = image.read_link(ino)?;
+                target::make_symlink(parent.as_fd(), &name, &to)
+                    .map_err(|e| target::target("cannot create symbolic link", shown(), e))?;
+                summary.symlinks += 1;
+            } else {
+                let what = match kind {
+                    FileType::Fifo => "cannot create fifo",
+                    FileType::Socket => "cannot create socket",
+                    _ => "cannot create device",
+                };
+                target::make_node(parent.as_fd(), &name, &stat)
+                    .map_err(|e| target::target(what, shown(), e))?;
+                summary.specials += 1;
             }
-            target.set_attributes_at(parent.as_fd(), &name, &image.stat(ino)?, &shown, progress)?;
+            target.set_attributes_at(parent.as_fd(), &name, &stat, &shown, progress)?;
         }
     }
     Ok(())

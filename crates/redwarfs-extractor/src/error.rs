@@ -49,10 +49,34 @@ pub enum Error {
     #[error("{format} cannot hold: {path}: {reason}")]
     NotRepresentable {
         /// Name of the format.
-        format: &'static str,
+        format: String,
         /// Path below the image root.
         path: String,
+        /// The kind of the entry, such as `sockets`.
+        what: &'static str,
         /// What does not fit.
+        reason: String,
+    },
+
+    /// No such archive format, filter or option.
+    #[error("{0}")]
+    Spec(String),
+
+    /// libarchive gave up.
+    #[error("cannot write {format} archive: {text}")]
+    Library {
+        /// Name of the format.
+        format: String,
+        /// In the words of the library.
+        text: String,
+    },
+
+    /// What was asked for is no regular file of the image.
+    #[error("{path}: {reason}")]
+    NotAFile {
+        /// The path as it was given.
+        path: String,
+        /// What it is instead.
         reason: String,
     },
 

@@ -15,21 +15,61 @@
 //! names are checked, and every directory is opened relative to the target with resolution through
 //! links switched off.
 //!
-//! [`extract_to_tar`] streams an archive in the order of the data in the image.
+//! [`extract_to_archive`] streams an archive in the order of the data in the image, in many formats.
+//! [`extract_file`] copies the contents of one file.
 
+mod archive;
 mod directory;
 mod error;
 mod files;
+mod libarchive;
 mod pipeline;
-mod tar;
+mod single;
 mod target;
 mod tree;
 
+pub use archive::{ArchiveSpec, TarFormat, extract_to_archive};
 pub use directory::extract_to_directory;
 pub use error::{Error, Result, display_path};
-pub use tar::{TarFormat, extract_to_tar};
+pub use single::extract_file;
 
+use std::fmt;
 use std::num::NonZeroUsize;
+use std::sync::Arc;
+
+use redwarfs_format::metadata::FileType;
+
+/// Name and version of the libarchive that formats and filters come from; `None` if there is none.
+#[must_use]
+pub fn libarchive_version() -> Option<String> {
+    libarchive::version().ok()
+}
+
+/// Decides which entries are wanted.
+#[derive(Clone)]
+pub struct Selection(Arc<Judge>);
+
+type Judge = dyn Fn(&[u8], FileType) -> bool + Send + Sync;
+
+impl Selection {
+    /// `wanted` gets the path below the root, without a leading slash, and the type of every entry but
+    /// the root, and says whether it is wanted. The directories above whatever is wanted are extracted
+    /// too, with their attributes; `wanted` need only accept directories that are to exist for their own
+    /// sake.
+    pub fn new(wanted: impl Fn(&[u8], FileType) -> bool + Send + Sync + 'static) -> Self {
+        Self(Arc::new(wanted))
+    }
+
+    fn wants(&self, path: &[u8], kind: FileType) -> bool {
+        (self.0)(path, kind)
+    }
+}
+
+impl fmt::Debug for Selection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Selection")
+    }
+}
 
 /// What to extract and how.
 #[derive(Debug, Clone)]
@@ -46,8 +86,10 @@ pub struct ExtractOptions {
     /// Leave out fifos and sockets.
     pub skip_specials: bool,
     /// Go on after a file whose contents cannot be read. On disk such a file is removed; see
-    /// [`extract_to_tar`] for archives. Errors while writing always end the extraction.
+    /// [`extract_to_archive`] for archives. Errors while writing always end the extraction.
     pub continue_on_error: bool,
+    /// What to extract; `None` is everything.
+    pub select: Option<Selection>,
 }
 
 impl Default for ExtractOptions {
@@ -59,11 +101,21 @@ impl Default for ExtractOptions {
             skip_devices: false,
             skip_specials: false,
             continue_on_error: false,
+            select: None,
         }
     }
 }
 
 impl ExtractOptions {
+    /// Whether entries of a type are left out on request.
+    fn skips(&self, kind: FileType) -> bool {
+        match kind {
+            FileType::CharDevice | FileType::BlockDevice => self.skip_devices,
+            FileType::Fifo | FileType::Socket => self.skip_specials,
+            _ => false,
+        }
+    }
+
     /// The number of writer threads to use.
     fn writer_threads(&self) -> usize {
         if self.writers > 0 {
@@ -98,12 +150,24 @@ pub struct ExtractSummary {
     pub skipped: u64,
     /// Bytes of file contents, holes included.
     pub bytes: u64,
-    /// Names of files that were left out, or (in archives) filled up, because they cannot be read.
+    /// Names that were left out because they cannot be read, or because the archive cannot hold them.
     pub damaged: u64,
+    /// Names, other than of directories, that were selected (all of them without a selection).
+    pub matched: u64,
 }
 
 /// Hears about an extraction while it runs; called from several threads.
 pub trait Progress: Send + Sync {
+    /// So many names, directories not counted, are to be extracted; called once.
+    fn found(&self, names: u64) {
+        let _ = names;
+    }
+
+    /// A regular file is extracted. `path` composes its path, which takes time.
+    fn file(&self, path: &dyn Fn() -> String, size: u64) {
+        let _ = (path, size);
+    }
+
     /// The number of bytes of file contents that will be written; called once, before any content.
     fn total(&self, bytes: u64) {
         let _ = bytes;
@@ -123,6 +187,12 @@ pub trait Progress: Send + Sync {
     /// several reasons in it; it ends in what became of the file.
     fn damaged(&self, path: &str, cause: &str) {
         let _ = (path, cause);
+    }
+
+    /// With [`ExtractOptions::continue_on_error`]: the entry at `path` is not in the archive, as its format
+    /// cannot hold it.
+    fn left_out(&self, path: &str, reason: &str) {
+        let _ = (path, reason);
     }
 }
 

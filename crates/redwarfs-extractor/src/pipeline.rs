@@ -676,6 +676,8 @@ impl Run<'_> {
     }
 
     fn complete(&self, fd: &std::os::fd::OwnedFd, file: u32, stat: &Stat) -> Result<()> {
+        self.progress
+            .file(&|| self.tree.shown_file(file), stat.size);
         self.files.finish(fd, file, stat, self.progress)?;
         let holes = stat.size.saturating_sub(stat.allocated);
         self.bytes.fetch_add(holes, Ordering::Relaxed);

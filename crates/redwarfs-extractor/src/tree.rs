@@ -5,6 +5,7 @@ use std::collections::HashSet;
 use redwarfs_format::metadata::{FileType, MetadataView};
 use redwarfs_format::{EntryIndex, InodeNo};
 
+use crate::ExtractOptions;
 use crate::error::{Error, Result, display_path};
 
 /// Directories nested deeper than this are refused: no system can name what they hold, and the cost of
@@ -51,11 +52,16 @@ pub(crate) struct Tree<'a> {
     pub(crate) links: Vec<Link>,
     /// `contents[c] .. contents[c + 1]` are the files with content `c`; one element more than contents.
     contents: Vec<u32>,
+    /// Bits of the entries that are selected; `None` for all.
+    selected: Option<Vec<u64>>,
+    matched: u64,
 }
 
 impl<'a> Tree<'a> {
-    /// Walks the whole tree without recursion, checking each name and that no directory occurs twice.
-    pub(crate) fn scan(metadata: &'a MetadataView) -> Result<Self> {
+    /// Walks the whole tree without recursion, checking each name and that no directory occurs twice,
+    /// and keeps what is selected, with the directories above it.
+    pub(crate) fn scan(metadata: &'a MetadataView, options: &ExtractOptions) -> Result<Self> {
+        let select = options.select.as_ref();
         let mut tree = Self {
             metadata,
             dirs: vec![Dir {
@@ -66,19 +72,37 @@ impl<'a> Tree<'a> {
             files: Vec::new(),
             links: Vec::new(),
             contents: Vec::new(),
+            selected: select.map(|_| Vec::new()),
+            matched: 0,
         };
+        let mut path = Vec::new();
         let mut names: Vec<File> = Vec::new();
         let mut visited = HashSet::from([InodeNo::ROOT]);
-        let mut stack = vec![(0_u32, metadata.entries(InodeNo::ROOT)?)];
-        while let Some((dir, range)) = stack.last_mut() {
+        let mut stack = vec![(0_u32, metadata.entries(InodeNo::ROOT)?, 0)];
+        while let Some((dir, range, path_length)) = stack.last_mut() {
             let dir = *dir;
+            let path_length = *path_length;
             let Some(index) = range.next() else {
                 stack.pop();
                 continue;
             };
             let entry = EntryIndex(index);
             let ino = metadata.entry_inode(entry)?;
-            match metadata.file_type(ino)? {
+            let kind = metadata.file_type(ino)?;
+            let mut wanted = true;
+            if let Some(select) = select {
+                path.truncate(path_length);
+                if !path.is_empty() {
+                    path.push(b'/');
+                }
+                metadata.entry_name_into(entry, &mut path)?;
+                wanted = select.wants(&path, kind);
+                if wanted {
+                    tree.select(entry);
+                }
+            }
+            tree.matched += u64::from(wanted && kind != FileType::Directory);
+            match kind {
                 FileType::Directory => {
                     if !visited.insert(ino) {
                         return Err(redwarfs_format::Error::corrupt(format!(
@@ -100,16 +124,96 @@ impl<'a> Tree<'a> {
                         ino,
                     });
                     tree.check_names(number, metadata.entries(ino)?)?;
-                    stack.push((number, metadata.entries(ino)?));
+                    stack.push((number, metadata.entries(ino)?, path.len()));
                 }
-                FileType::Regular => names.push(File { ino, dir, entry }),
+                FileType::Regular if wanted => names.push(File { ino, dir, entry }),
                 _ => {}
             }
         }
         tree.check_names(0, metadata.entries(InodeNo::ROOT)?)?;
         to_u32(names.len(), "files")?;
+        if select.is_some() {
+            tree.prune(&mut names)?;
+        }
         tree.group(names)?;
         Ok(tree)
+    }
+
+    fn select(&mut self, entry: EntryIndex) {
+        let word = entry.0 as usize / 64;
+        if let Some(bits) = &mut self.selected {
+            if bits.len() <= word {
+                bits.resize(word + 1, 0);
+            }
+            if let Some(bits) = bits.get_mut(word) {
+                *bits |= 1 << (entry.0 % 64);
+            }
+        }
+    }
+
+    /// Whether an entry is selected for its own sake.
+    pub(crate) fn is_selected(&self, entry: EntryIndex) -> bool {
+        match &self.selected {
+            None => true,
+            Some(bits) => bits
+                .get(entry.0 as usize / 64)
+                .is_some_and(|word| word >> (entry.0 % 64) & 1 == 1),
+        }
+    }
+
+    /// The number of selected names, directories not counted.
+    pub(crate) fn matched(&self) -> u64 {
+        self.matched
+    }
+
+    /// Drops the directories that neither are selected nor hold anything that is.
+    fn prune(&mut self, names: &mut [File]) -> Result<()> {
+        let mut keep = vec![false; self.dirs.len()];
+        if let Some(root) = keep.first_mut() {
+            *root = true;
+        }
+        for name in names.iter() {
+            if let Some(flag) = keep.get_mut(name.dir as usize) {
+                *flag = true;
+            }
+        }
+        // Children follow their parents.
+        for (number, dir) in self.dirs.iter().enumerate().rev() {
+            let mut kept = keep.get(number).copied().unwrap_or(false)
+                || (number > 0 && self.is_selected(dir.entry));
+            if !kept {
+                for index in self.metadata.entries(dir.ino)? {
+                    let entry = EntryIndex(index);
+                    if self.is_selected(entry) {
+                        kept = true;
+                        break;
+                    }
+                }
+            }
+            if let Some(flag) = keep.get_mut(number) {
+                *flag = kept;
+            }
+            if let Some(flag) = keep.get_mut(dir.parent as usize) {
+                *flag |= kept;
+            }
+        }
+        let mut numbers = Vec::with_capacity(self.dirs.len());
+        let mut next = 0_u32;
+        for &kept in &keep {
+            numbers.push(next);
+            next += u32::from(kept);
+        }
+        let new = |old: u32| numbers.get(old as usize).copied().unwrap_or(0);
+        let mut position = 0;
+        self.dirs.retain_mut(|dir| {
+            dir.parent = new(dir.parent);
+            position += 1;
+            keep.get(position - 1).copied().unwrap_or(false)
+        });
+        for name in names {
+            name.dir = new(name.dir);
+        }
+        Ok(())
     }
 
     /// Refuses names that mean something else than an entry of their directory, and repeated names.

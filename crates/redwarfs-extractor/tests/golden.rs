@@ -7,7 +7,7 @@ use std::process::Command;
 use std::sync::Mutex;
 
 use redwarfs_extractor::{
-    ExtractOptions, Progress, Silent, TarFormat, extract_to_directory, extract_to_tar,
+    ExtractOptions, Progress, Silent, TarFormat, extract_to_archive, extract_to_directory,
 };
 use redwarfs_reader::{Image, OpenOptions};
 use redwarfs_testkit::golden::golden;
@@ -138,7 +138,7 @@ fn archive(golden: &Golden, format: TarFormat, to: &Path) -> Result<(), redwarfs
     let mut options = ExtractOptions::default();
     options.skip_specials = true;
     let mut file = std::io::BufWriter::new(std::fs::File::create(to).unwrap());
-    extract_to_tar(&open(golden), &mut file, format, &options, &Silent).map(|_| ())
+    extract_to_archive(&open(golden), &mut file, &format.into(), &options, &Silent).map(|_| ())
 }
 
 /// What extraction of an archive shows, against what the image shows.
@@ -308,8 +308,14 @@ fn damage_ends_the_extraction_or_is_reported_by_name() {
     options.skip_specials = true;
     options.continue_on_error = true;
     let reports = Reports::default();
-    let summary =
-        extract_to_tar(&image, &mut Vec::new(), TarFormat::Pax, &options, &reports).unwrap();
+    let summary = extract_to_archive(
+        &image,
+        &mut Vec::new(),
+        &TarFormat::Pax.into(),
+        &options,
+        &reports,
+    )
+    .unwrap();
     let mut in_archive = reports.0.into_inner().unwrap();
     in_archive.sort();
     assert_eq!(in_archive, lost);

@@ -5,7 +5,9 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use redwarfs_extractor::{ExtractOptions, Silent, TarFormat, extract_to_directory, extract_to_tar};
+use redwarfs_extractor::{
+    ExtractOptions, Silent, TarFormat, extract_to_archive, extract_to_directory,
+};
 use redwarfs_format::metadata::{Chunk, DirEntry, Directory, InodeData, Metadata, freeze};
 use redwarfs_format::section::{CompressionId, SectionHeader, SectionType};
 use redwarfs_io::MemorySource;
@@ -182,10 +184,10 @@ fn refused(metadata: &Metadata, what: &str) {
         "{what}"
     );
     let mut out = Vec::new();
-    let result = extract_to_tar(
+    let result = extract_to_archive(
         &image,
         &mut out,
-        TarFormat::Pax,
+        &TarFormat::Pax.into(),
         &ExtractOptions::default(),
         &Silent,
     );

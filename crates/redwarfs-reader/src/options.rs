@@ -79,6 +79,9 @@ pub struct OpenOptions {
     pub cache: CacheOptions,
     /// What is timed. Off by default.
     pub perfmon: PerfMonitor,
+    /// Use blocks without verifying their checksums. Damage then shows as wrong contents, or as an
+    /// error of the decompression at best. Everything else is verified all the same.
+    pub trust_blocks: bool,
 }
 
 /// Options of the block cache.

@@ -1,10 +1,11 @@
 //! The command line of `dwarfsextract`.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{CommandFactory, Parser};
-use redwarfs_extractor::TarFormat;
 use redwarfs_reader::ImageOffset;
+use redwarfs_reader::perfmon::Component;
 
 use crate::common::cli::{LogArgs, prepare, whole};
 use crate::common::number::parse_size;
@@ -13,7 +14,7 @@ use crate::common::number::parse_size;
 #[derive(Debug, Clone, Parser)]
 #[command(name = "dwarfsextract")]
 #[command(
-    override_usage = "dwarfsextract -i IMAGE [-o DIR]\n       dwarfsextract -i IMAGE -f FORMAT [-o FILE|-]"
+    override_usage = "dwarfsextract -i IMAGE [-o DIR] [PATTERN...]\n       dwarfsextract -i IMAGE -f FORMAT [-o FILE|-] [PATTERN...]\n       dwarfsextract -i IMAGE --stdout PATH"
 )]
 pub(crate) struct Args {
     /// Image to extract
@@ -25,13 +26,19 @@ pub(crate) struct Args {
     #[arg(short, long, value_name = "DIR|FILE")]
     pub output: Option<PathBuf>,
 
-    /// Extract only what matches (not supported yet)
-    #[arg(long, value_name = "GLOB")]
-    pub pattern: Vec<String>,
+    /// Extract only what matches this glob, or what is at and below this path; 'i:' in front
+    /// ignores case
+    #[arg(long, value_name = "PATTERN")]
+    pub pattern: Vec<OsString>,
 
     /// As --pattern
     #[arg(value_name = "PATTERN")]
-    pub patterns: Vec<String>,
+    pub patterns: Vec<OsString>,
+
+    /// Copy the contents of one file to standard output
+    #[arg(long, value_name = "PATH",
+          conflicts_with_all = ["output", "pattern", "patterns", "format", "stdout_progress"])]
+    pub stdout: Option<OsString>,
 
     /// Leave out block and character devices
     #[arg(long)]
@@ -46,14 +53,36 @@ pub(crate) struct Args {
           value_parser = whole(|s: &str| s.parse::<ImageOffset>().map_err(|e| e.to_string())))]
     pub image_offset: ImageOffset,
 
-    /// Write an archive: ustar, pax or gnutar. Directories that hold files are listed twice in
-    /// it, so that unpacking in one pass restores their times
-    #[arg(short, long, value_name = "FORMAT", value_parser = whole(str::parse::<TarFormat>))]
-    pub format: Option<TarFormat>,
+    /// Write an archive: pax, ustar, gnutar, cpio, newc, zip, 7zip, iso9660, mtree and others, or
+    /// 'auto' to go by the name of the output file
+    #[arg(short, long, value_name = "FORMAT")]
+    pub format: Option<String>,
+
+    /// Pass the archive through these filters, such as gzip, xz or zstd, in this order
+    #[arg(
+        long,
+        value_name = "NAME[,NAME...]",
+        value_delimiter = ',',
+        requires = "format"
+    )]
+    pub format_filters: Vec<String>,
+
+    /// Options of the format and the filters
+    #[arg(
+        long,
+        value_name = "KEY=VALUE[,...]",
+        default_value = "",
+        hide_default_value = true
+    )]
+    pub format_options: String,
 
     /// Leave out files that cannot be read, report them, and exit with 2
     #[arg(long)]
     pub continue_on_error: bool,
+
+    /// Do not verify the checksums of blocks; damage goes unnoticed
+    #[arg(long)]
+    pub disable_integrity_check: bool,
 
     /// Show the percentage on standard output
     #[arg(long)]
@@ -71,14 +100,35 @@ pub(crate) struct Args {
     #[arg(short = 's', long, value_name = "SIZE", default_value = "512m", value_parser = parse_size)]
     pub cache_size: u64,
 
+    /// Measure these parts: filesystem_v2, inode_reader_v2, block_cache; the result goes to
+    /// standard error at the end
+    #[arg(long, value_name = "NAME[,NAME...]", value_parser = whole(components))]
+    pub perfmon: Option<Components>,
+
+    /// Also write a trace of them for a browser (about:tracing)
+    #[arg(long, value_name = "FILE", requires = "perfmon")]
+    pub perfmon_trace: Option<PathBuf>,
+
     #[command(flatten)]
     pub log: LogArgs,
 }
+
+/// What --perfmon names.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Components(pub(crate) Vec<Component>);
 
 impl Args {
     pub(crate) fn prepared() -> clap::Command {
         prepare(Self::command())
     }
+}
+
+/// Separated by commas, or as in the driver by plus signs.
+fn components(text: &str) -> Result<Components, String> {
+    text.split([',', '+'])
+        .map(|name| name.parse::<Component>().map_err(|e| e.to_string()))
+        .collect::<Result<_, _>>()
+        .map(Components)
 }
 
 fn threads(text: &str) -> Result<usize, String> {

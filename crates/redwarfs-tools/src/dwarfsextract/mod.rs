@@ -1,33 +1,34 @@
 //! `dwarfsextract`: unpacks an image to a directory or turns it into an archive.
 
 mod args;
+mod destination;
+mod listener;
+mod patterns;
 
 use std::ffi::OsString;
-use std::fs::File;
-use std::io::{self, BufWriter, IsTerminal, Write};
+use std::io::BufWriter;
 use std::path::Path;
-use std::sync::Mutex;
-use std::sync::PoisonError;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Arc;
 
-use redwarfs_extractor::{
-    Error, ExtractOptions, ExtractSummary, Progress, TarFormat, extract_to_directory,
-    extract_to_tar,
-};
+use redwarfs_extractor::{ExtractOptions, ExtractSummary, Selection};
 use redwarfs_io::{AtomicFile, Overwrite};
-use redwarfs_reader::{CacheOptions, Image, OpenOptions};
+use redwarfs_reader::perfmon::PerfMonitor;
+use redwarfs_reader::{CacheOptions, OpenOptions};
 
 use crate::common::cli::parse_into;
-use crate::common::error::{EXIT_OK, EXIT_PARTIAL, display_path, io_cause};
-use crate::common::log::Logger;
+use crate::common::console::write_stderr;
+use crate::common::error::{EXIT_OK, EXIT_PARTIAL};
 use crate::common::open::{Spelling, open_image};
-use crate::common::{Result, ToolError};
+use crate::common::{Logger, Result, ToolError};
 use args::Args;
+use destination::{Destination, abort};
+use listener::Listener;
+use patterns::Patterns;
 
 const TOOL: &str = "dwarfsextract";
 
-/// Size of the buffer between the archive and its file or pipe.
-const OUTPUT_BUFFER: usize = 256 << 10;
+/// Exit code of a run in which a pattern matched nothing.
+const EXIT_NO_MATCH: u8 = 3;
 
 /// The command line, for manual pages and completions.
 #[must_use]
@@ -53,20 +54,20 @@ fn run(args: &Args) -> Result<u8> {
     let Some(input) = &args.input else {
         return Err(ToolError::new("no image given").hint("dwarfsextract -i IMAGE -o DIR"));
     };
-    if !args.pattern.is_empty() || !args.patterns.is_empty() {
-        return Err(ToolError::new("patterns are not supported yet")
-            .hint("without them everything is extracted"));
-    }
+    let texts = args.pattern.iter().chain(&args.patterns);
+    let patterns = Arc::new(Patterns::new(texts.map(OsString::as_os_str))?);
     let destination = Destination::of(args)?;
-    if args.stdout_progress && matches!(destination, Destination::Pipe(_)) {
+    if args.stdout_progress && destination.is_stdout() {
         return Err(ToolError::new(
             "cannot use --stdout-progress with --output=-",
         ));
     }
-    if args.num_disk_writers > 0 && args.format.is_some() {
+    if args.num_disk_writers > 0 && !matches!(destination, Destination::Directory(_)) {
         logger.info("--num-disk-writers option is only used when extracting to disk");
     }
 
+    let components = args.perfmon.as_ref().map(|c| &c.0[..]).unwrap_or_default();
+    let perfmon = PerfMonitor::new(components, args.perfmon_trace.is_some());
     let options = OpenOptions {
         offset: args.image_offset,
         // The extractor checks what it uses, and the names above all.
@@ -77,6 +78,8 @@ fn run(args: &Args) -> Result<u8> {
             seq_detector: 1,
             ..CacheOptions::default()
         },
+        perfmon: perfmon.clone(),
+        trust_blocks: args.disable_integrity_check,
         ..OpenOptions::default()
     };
     let spelling = Spelling {
@@ -92,32 +95,20 @@ fn run(args: &Args) -> Result<u8> {
     extract.skip_devices = args.skip_devices;
     extract.skip_specials = args.skip_specials;
     extract.continue_on_error = args.continue_on_error;
+    if !patterns.is_empty() {
+        let patterns = Arc::clone(&patterns);
+        extract.select = Some(Selection::new(move |path, kind| patterns.want(path, kind)));
+    }
 
     let listener = Listener::new(&logger, args.stdout_progress);
     let result = destination.extract(&image, &extract, &listener);
     listener.end(result.is_ok());
-    let summary = match result {
-        Ok(summary) => summary,
-        Err(e) => return Err(abort(&e, &extract)),
-    };
-    let ExtractSummary {
-        directories,
-        files,
-        hard_links,
-        symlinks,
-        specials,
-        ..
-    } = summary;
-    logger.verbose(format_args!(
-        "extracted {directories} directories, {files} files, {hard_links} hard links, {symlinks} symbolic links, \
-         {specials} devices and specials"
-    ));
-    if summary.skipped > 0 {
-        logger.verbose(format_args!(
-            "skipped {} devices and specials",
-            summary.skipped
-        ));
-    }
+    report_times(&perfmon, args.perfmon_trace.as_deref())?;
+    let single = args.stdout.is_some();
+    let summary = result.map_err(|e| abort(&e, &extract, single))?;
+    report(&summary, &logger);
+    let stats = image.cache_stats();
+    logger.verbose(format_args!("block cache: {stats:?}"));
     if summary.damaged > 0 {
         logger.error(format_args!(
             "extraction finished with {} error(s)",
@@ -126,216 +117,59 @@ fn run(args: &Args) -> Result<u8> {
         return Ok(EXIT_PARTIAL);
     }
     logger.verbose("extraction finished without errors");
-    Ok(EXIT_OK)
+    Ok(if warn_of_unused(&patterns, &logger) {
+        EXIT_NO_MATCH
+    } else {
+        EXIT_OK
+    })
 }
 
-/// A text of the system in the middle of a line.
-fn lower(text: &str) -> String {
-    let mut chars = text.chars();
-    match (chars.next(), chars.clone().next()) {
-        (Some(first), Some(second)) if second.is_lowercase() => {
-            first.to_lowercase().chain(chars).collect()
-        }
-        _ => text.to_owned(),
+fn report(summary: &ExtractSummary, logger: &Logger) {
+    let ExtractSummary {
+        directories,
+        files,
+        hard_links,
+        symlinks,
+        specials,
+        skipped,
+        ..
+    } = summary;
+    logger.verbose(format_args!(
+        "extracted {directories} directories, {files} files, {hard_links} hard links, {symlinks} symbolic links, \
+         {specials} devices and specials"
+    ));
+    if *skipped > 0 {
+        logger.verbose(format_args!("skipped {skipped} devices and specials"));
     }
 }
 
-/// The line for an extraction that ended early.
-fn abort(e: &Error, options: &ExtractOptions) -> ToolError {
-    if e.is_broken_pipe() {
-        return ToolError::silent(1);
+/// Says which patterns matched nothing; whether there was one.
+fn warn_of_unused(patterns: &Patterns, logger: &Logger) -> bool {
+    let unused = patterns.unused();
+    if unused.len() == patterns.len() && !patterns.is_empty() {
+        logger.warn("no matching files found");
+    } else {
+        for pattern in &unused {
+            logger.warn(format_args!("no matching files found for {pattern}"));
+        }
     }
-    let error = match e {
-        Error::Target { what, path, source } => {
-            // Errors of the archive file name it already.
-            let cause = io_cause(source);
-            let cause = cause.strip_prefix(&format!("{path}: ")).unwrap_or(&cause);
-            ToolError::new(format!("extraction aborted: {what}: {path}")).cause(lower(cause))
-        }
-        Error::Output(source) => {
-            ToolError::new("extraction aborted: cannot write archive").io(source)
-        }
-        other => ToolError::new(format!("extraction aborted: {other}")),
+    !unused.is_empty()
+}
+
+/// Shows what was measured, and writes the trace.
+fn report_times(perfmon: &PerfMonitor, trace: Option<&Path>) -> Result<()> {
+    if let Some(summary) = perfmon.summary() {
+        write_stderr(summary.trim_end());
+    }
+    let Some(path) = trace else {
+        return Ok(());
     };
-    match e {
-        Error::Target {
-            what: "cannot create device",
-            ..
-        } if !options.skip_devices => error.hint("--skip-devices leaves out devices"),
-        Error::NotRepresentable { reason, .. } if reason.contains("socket") => {
-            error.hint("--skip-specials leaves out fifos and sockets")
-        }
-        Error::Content { .. } => {
-            error.hint("--continue-on-error leaves out files that cannot be read")
-        }
-        _ => error,
-    }
-}
-
-/// Where everything goes.
-#[derive(Debug)]
-enum Destination<'a> {
-    Directory(&'a Path),
-    Archive(&'a Path, TarFormat),
-    Pipe(TarFormat),
-}
-
-impl<'a> Destination<'a> {
-    fn of(args: &'a Args) -> Result<Self> {
-        match (args.format, args.output.as_deref()) {
-            (None, Some(path)) if path == Path::new("-") => Err(ToolError::new(
-                "an archive format is needed to write to standard output",
-            )
-            .hint("for example -f pax")),
-            (None, output) => {
-                let path = output.unwrap_or_else(|| Path::new("."));
-                match std::fs::metadata(path) {
-                    Ok(found) if found.is_dir() => Ok(Self::Directory(path)),
-                    Ok(_) => Err(ToolError::new("output is not a directory").path(path).hint(
-                        "give a directory to extract to, or a format (-f pax) to write an archive",
-                    )),
-                    Err(e) if e.kind() == io::ErrorKind::NotFound => {
-                        Err(ToolError::new("cannot open output directory")
-                            .path(path)
-                            .io(&e)
-                            .hint("create the directory first"))
-                    }
-                    Err(e) => Err(ToolError::new("cannot open output directory")
-                        .path(path)
-                        .io(&e)),
-                }
-            }
-            (Some(format), None) => Self::pipe(format),
-            (Some(format), Some(path)) if path == Path::new("-") => Self::pipe(format),
-            (Some(format), Some(path)) => Ok(Self::Archive(path, format)),
-        }
-    }
-
-    fn pipe(format: TarFormat) -> Result<Self> {
-        if io::stdout().is_terminal() {
-            return Err(ToolError::new("refusing to write an archive to a terminal")
-                .hint("redirect the output or use -o FILE"));
-        }
-        Ok(Self::Pipe(format))
-    }
-
-    fn extract(
-        &self,
-        image: &Image,
-        options: &ExtractOptions,
-        progress: &dyn Progress,
-    ) -> std::result::Result<ExtractSummary, Error> {
-        match self {
-            Self::Directory(path) => extract_to_directory(image, path, options, progress),
-            Self::Archive(path, format) => {
-                let failed = |source| Error::Target {
-                    what: "cannot write archive",
-                    path: display_path(path),
-                    source,
-                };
-                // An archive that cannot be completed leaves nothing, or the old one.
-                let file = AtomicFile::create(path, Overwrite::Yes).map_err(failed)?;
-                let mut out = BufWriter::with_capacity(OUTPUT_BUFFER, file);
-                let summary = extract_to_tar(image, &mut out, *format, options, progress).map_err(
-                    |error| match error {
-                        Error::Output(source) => failed(source),
-                        other => other,
-                    },
-                )?;
-                out.into_inner()
-                    .map_err(io::IntoInnerError::into_error)
-                    .and_then(AtomicFile::commit)
-                    .map_err(failed)?;
-                Ok(summary)
-            }
-            Self::Pipe(format) => {
-                // The buffer of the standard output would flush at every newline of binary data.
-                let stdout = rustix::io::dup(io::stdout()).map_err(|e| Error::Output(e.into()))?;
-                let mut out = BufWriter::with_capacity(OUTPUT_BUFFER, File::from(stdout));
-                extract_to_tar(image, &mut out, *format, options, progress)
-            }
-        }
-    }
-}
-
-/// Passes on warnings and shows the percentage.
-struct Listener<'a> {
-    logger: &'a Logger,
-    percent: bool,
-    total: AtomicU64,
-    done: AtomicU64,
-    shown: Mutex<Option<u64>>,
-}
-
-impl<'a> Listener<'a> {
-    fn new(logger: &'a Logger, percent: bool) -> Self {
-        let listener = Self {
-            logger,
-            percent,
-            total: AtomicU64::new(0),
-            done: AtomicU64::new(0),
-            shown: Mutex::new(None),
-        };
-        listener.show(0);
-        listener
-    }
-
-    fn show(&self, percent: u64) {
-        if !self.percent {
-            return;
-        }
-        let mut shown = self.shown.lock().unwrap_or_else(PoisonError::into_inner);
-        if shown.is_none_or(|old| old < percent) {
-            *shown = Some(percent);
-            let mut out = io::stdout().lock();
-            // Whoever closed the output does not want to see it.
-            let _ = write!(out, "\r{percent}%").and_then(|()| out.flush());
-        }
-    }
-
-    fn end(&self, complete: bool) {
-        if complete {
-            self.show(100);
-        }
-        if self.percent {
-            let _ = writeln!(io::stdout());
-        }
-    }
-}
-
-impl Progress for Listener<'_> {
-    fn total(&self, bytes: u64) {
-        self.total.store(bytes, Ordering::Relaxed);
-    }
-
-    fn advance(&self, bytes: u64) {
-        let done = self
-            .done
-            .fetch_add(bytes, Ordering::Relaxed)
-            .saturating_add(bytes);
-        if self.percent {
-            let total = u128::from(self.total.load(Ordering::Relaxed).max(1));
-            // The end is shown when it is reached, with times and modes set.
-            let percent = (u128::from(done) * 100 / total).min(99);
-            self.show(u64::try_from(percent).unwrap_or(99));
-        }
-    }
-
-    fn warn(&self, message: &str) {
-        self.logger.warn(message);
-    }
-
-    fn damaged(&self, path: &str, cause: &str) {
-        self.logger
-            .error(format_args!("cannot read: {path}: {cause}"));
-    }
-}
-
-impl From<&Error> for ToolError {
-    fn from(e: &Error) -> Self {
-        match e {
-            Error::Output(source) => Self::new("cannot write archive").cause(io_cause(source)),
-            other => Self::new(other.to_string()),
-        }
-    }
+    let written = AtomicFile::create(path, Overwrite::Yes).and_then(|file| {
+        let mut out = BufWriter::new(file);
+        perfmon.write_trace(&mut out)?;
+        out.into_inner()
+            .map_err(std::io::IntoInnerError::into_error)?
+            .commit()
+    });
+    written.map_err(|e| ToolError::new("cannot write trace").path(path).io(&e))
 }

@@ -3,6 +3,8 @@
 //! POSIX.1-2008 (`pax`, "ustar Interchange Format" and "pax Interchange Format") and the GNU tar manual
 //! ("Basic Tar Format", "Storing Sparse Files").
 
+use std::ops::Range;
+
 use super::TarFormat;
 
 /// Size of a record of the archive.
@@ -26,8 +28,16 @@ pub(crate) struct Entry {
     /// Target of a symbolic or hard link.
     pub(crate) link: Vec<u8>,
     pub(crate) device: (u32, u32),
-    /// For sparse members: the real size of the file; `size` is that of map and data.
-    pub(crate) sparse: Option<u64>,
+    /// For files with holes; `size` is then that of the data (and the map of pax).
+    pub(crate) sparse: Option<Sparse>,
+}
+
+/// Where the data of a file with holes belongs.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Sparse {
+    pub(crate) real_size: u64,
+    /// Position and size; a hole at the end is followed by an empty range.
+    pub(crate) ranges: Vec<(u64, u64)>,
 }
 
 pub(crate) const REGULAR: u8 = b'0';
@@ -37,6 +47,7 @@ pub(crate) const CHAR_DEVICE: u8 = b'3';
 pub(crate) const BLOCK_DEVICE: u8 = b'4';
 pub(crate) const DIRECTORY: u8 = b'5';
 pub(crate) const FIFO: u8 = b'6';
+const GNU_SPARSE_FILE: u8 = b'S';
 
 /// Offset and width of the fields used here.
 mod field {
@@ -54,6 +65,14 @@ mod field {
     pub(super) const MAJOR: Range<usize> = 329..337;
     pub(super) const MINOR: Range<usize> = 337..345;
     pub(super) const PREFIX: Range<usize> = 345..500;
+    /// Instead of a prefix, in the old GNU sparse format: ranges of 24 bytes each.
+    pub(super) const GNU_SPARSE: usize = 386;
+    pub(super) const GNU_RANGES: usize = 4;
+    pub(super) const GNU_MORE: usize = 482;
+    pub(super) const GNU_REAL_SIZE: Range<usize> = 483..495;
+    /// The same in the blocks that follow.
+    pub(super) const GNU_MORE_RANGES: usize = 21;
+    pub(super) const GNU_MORE_MORE: usize = 504;
 }
 
 /// All bytes that precede the data of an entry; the error says what the format cannot express.
@@ -154,13 +173,13 @@ fn pax(entry: &Entry) -> Vec<u8> {
     for (key, value) in texts {
         record(&mut records, key, value);
     }
-    if let Some(size) = entry.sparse {
+    if let Some(sparse) = &entry.sparse {
         record(&mut records, "GNU.sparse.major", b"1");
         record(&mut records, "GNU.sparse.minor", b"0");
         record(
             &mut records,
             "GNU.sparse.realsize",
-            size.to_string().as_bytes(),
+            sparse.real_size.to_string().as_bytes(),
         );
     }
     octal(&mut h, field::MODE, entry.mode.into());
@@ -253,7 +272,35 @@ fn gnu(entry: &Entry) -> Vec<u8> {
         Ok(sec) if octal(&mut h, field::MTIME, sec) => {}
         _ => base256(&mut h, field::MTIME, entry.mtime.0.into()),
     }
-    out.extend_from_slice(&seal(h, entry.kind, MAGIC));
+    let Some(sparse) = &entry.sparse else {
+        out.extend_from_slice(&seal(h, entry.kind, MAGIC));
+        return out;
+    };
+    let size = |h: &mut [u8; BLOCK], at: Range<usize>, value: u64| {
+        if !octal(h, at.clone(), value) {
+            base256(h, at, value.into());
+        }
+    };
+    let list = |h: &mut [u8; BLOCK], at: usize, ranges: &[(u64, u64)]| {
+        for (slot, (start, length)) in (at..).step_by(24).zip(ranges) {
+            size(h, slot..slot + 12, *start);
+            size(h, slot + 12..slot + 24, *length);
+        }
+    };
+    let (first, rest) = sparse
+        .ranges
+        .split_at(sparse.ranges.len().min(field::GNU_RANGES));
+    list(&mut h, field::GNU_SPARSE, first);
+    h[field::GNU_MORE] = u8::from(!rest.is_empty());
+    size(&mut h, field::GNU_REAL_SIZE, sparse.real_size);
+    out.extend_from_slice(&seal(h, GNU_SPARSE_FILE, MAGIC));
+    let mut chunks = rest.chunks(field::GNU_MORE_RANGES).peekable();
+    while let Some(ranges) = chunks.next() {
+        let mut more = [0; BLOCK];
+        list(&mut more, 0, ranges);
+        more[field::GNU_MORE_MORE] = u8::from(chunks.peek().is_some());
+        out.extend_from_slice(&more);
+    }
     out
 }
 
@@ -332,14 +379,14 @@ fn time((sec, nsec): (i64, u32)) -> String {
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
-fn put(h: &mut [u8; BLOCK], at: std::ops::Range<usize>, value: &[u8]) {
+fn put(h: &mut [u8; BLOCK], at: Range<usize>, value: &[u8]) {
     for (to, from) in h[at].iter_mut().zip(value) {
         *to = *from;
     }
 }
 
 /// Writes octal digits and a NUL if they fit; otherwise leaves zeros.
-fn octal(h: &mut [u8; BLOCK], at: std::ops::Range<usize>, value: u64) -> bool {
+fn octal(h: &mut [u8; BLOCK], at: Range<usize>, value: u64) -> bool {
     let width = at.len() - 1;
     let digits = format!("{value:0width$o}");
     let fits = digits.len() <= width;
@@ -348,7 +395,7 @@ fn octal(h: &mut [u8; BLOCK], at: std::ops::Range<usize>, value: u64) -> bool {
 }
 
 /// The GNU form of numbers that do not fit: big-endian two's complement with the top bit set.
-fn base256(h: &mut [u8; BLOCK], at: std::ops::Range<usize>, value: i128) {
+fn base256(h: &mut [u8; BLOCK], at: Range<usize>, value: i128) {
     let bytes = value.to_be_bytes();
     let width = at.len();
     put(h, at.clone(), &bytes[bytes.len() - width..]);

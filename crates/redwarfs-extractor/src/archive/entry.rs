@@ -1,0 +1,147 @@
+//! What all formats are told about an entry, and what they answer.
+
+use std::io;
+
+use crate::error::Error;
+
+/// What an entry is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Directory,
+    Regular,
+    Symlink,
+    CharDevice,
+    BlockDevice,
+    Fifo,
+    Socket,
+}
+
+impl Kind {
+    /// The type bits of a mode.
+    pub(crate) fn mode(self) -> u32 {
+        match self {
+            Self::Directory => 0o040_000,
+            Self::Regular => 0o100_000,
+            Self::Symlink => 0o120_000,
+            Self::CharDevice => 0o020_000,
+            Self::BlockDevice => 0o060_000,
+            Self::Fifo => 0o010_000,
+            Self::Socket => 0o140_000,
+        }
+    }
+
+    /// For messages.
+    pub(crate) fn plural(self) -> &'static str {
+        match self {
+            Self::Directory => "directories",
+            Self::Regular => "files",
+            Self::Symlink => "symbolic links",
+            Self::CharDevice => "character devices",
+            Self::BlockDevice => "block devices",
+            Self::Fifo => "fifos",
+            Self::Socket => "sockets",
+        }
+    }
+}
+
+/// An entry of an archive.
+#[derive(Debug, Clone)]
+pub(crate) struct Entry {
+    /// Below the image root, without a slash at either end; `.` for the root.
+    pub(crate) path: Vec<u8>,
+    pub(crate) kind: Kind,
+    /// Permissions and set-id bits.
+    pub(crate) mode: u32,
+    pub(crate) uid: u32,
+    pub(crate) gid: u32,
+    /// Bytes of contents, holes included; 0 for a hard link and whatever has none.
+    pub(crate) size: u64,
+    pub(crate) mtime: (i64, u32),
+    /// Access time, where the image has one.
+    pub(crate) atime: Option<(i64, u32)>,
+    /// Target of a symbolic link.
+    pub(crate) symlink: Vec<u8>,
+    /// The path of the same file that came before, in formats with such references.
+    pub(crate) hard_link: Option<Vec<u8>>,
+    /// In the notation of the operating system.
+    pub(crate) rdev: u64,
+    /// At least 1, different for each file.
+    pub(crate) ino: u64,
+    /// Names of this file in the archive.
+    pub(crate) nlink: u32,
+    /// The parts that are not holes, if there are holes.
+    pub(crate) ranges: Option<Vec<(u64, u64)>>,
+}
+
+/// How a format treats further names of a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Links {
+    /// As a reference to the first one.
+    Reference,
+    /// By the number of the file; the last name has the contents.
+    LastHasContents,
+    /// By the number of the file if at all; every name has the contents.
+    EachHasContents,
+}
+
+/// What a format wants to have instead of holes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Holes {
+    /// Nothing: the ranges of the entry say where they are.
+    Left,
+    /// Zeros.
+    Zeros,
+}
+
+/// Why a step failed.
+#[derive(Debug)]
+pub(crate) enum Refusal {
+    /// The format has no way to express this entry; nothing was written.
+    Entry(String),
+    /// The archive cannot be written any further.
+    Archive(Error),
+}
+
+impl From<io::Error> for Refusal {
+    fn from(e: io::Error) -> Self {
+        Self::Archive(Error::Output(e))
+    }
+}
+
+/// A format in the act of writing.
+pub(crate) trait Sink {
+    /// The name of the format, for messages.
+    fn name(&self) -> &str;
+
+    fn links(&self) -> Links;
+
+    fn holes(&self) -> Holes;
+
+    /// Whether the archive has directories at all.
+    fn has_directories(&self) -> bool {
+        true
+    }
+
+    /// Whether the root is an entry, and directories that hold files are listed once more at the end,
+    /// so that unpacking in one pass restores their times.
+    fn repeats_directories(&self) -> bool {
+        false
+    }
+
+    /// Whether the root directory is an entry.
+    fn has_root(&self) -> bool {
+        false
+    }
+
+    /// Begins an entry; may return a warning about it.
+    fn begin(&mut self, entry: &Entry) -> Result<Option<String>, Refusal>;
+
+    /// Appends to the contents of the entry, of which exactly the announced number of bytes comes.
+    fn data(&mut self, bytes: &[u8]) -> Result<(), Refusal>;
+
+    /// Ends an entry.
+    fn end(&mut self) -> Result<Option<String>, Refusal>;
+
+    /// Completes the archive.
+    fn close(&mut self) -> Result<Option<String>, Refusal>;
+}

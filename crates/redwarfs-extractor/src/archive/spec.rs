@@ -1,0 +1,229 @@
+//! Which archive is wanted, and who writes it.
+
+use std::fmt;
+use std::io::Write;
+use std::path::Path;
+
+use super::cpio::{Cpio, CpioFormat};
+use super::entry::Sink;
+use super::library::{FilterWriter, LibrarySink};
+use super::tar::{Tar, TarFormat};
+use crate::error::{Error, Result};
+use crate::libarchive::{PATH_VARIABLE, Setup};
+
+/// An archive format with filters and options.
+///
+/// `pax`, `ustar`, `gnutar`, `newc`, `odc` and `cpio` (which is `odc`) are written by this crate, so
+/// that they need nothing and are the same everywhere. All other formats, all filters, and the six
+/// above if they are given options, are libarchive's, which is loaded when it is needed; names and
+/// options are those that it knows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ArchiveSpec {
+    format: Format,
+    filters: Vec<String>,
+    options: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Format {
+    Tar(TarFormat),
+    Cpio(CpioFormat),
+    Library(String),
+    /// As libarchive sees in a file name.
+    LibraryByName(Vec<u8>),
+}
+
+/// Endings of file names. What is missing here is left to libarchive.
+const ENDINGS: &[(&str, &str, &[&str])] = &[
+    (".tar", "paxr", &[]),
+    (".tgz", "paxr", &["gzip"]),
+    (".tar.gz", "paxr", &["gzip"]),
+    (".tbz2", "paxr", &["bzip2"]),
+    (".tbz", "paxr", &["bzip2"]),
+    (".tar.bz2", "paxr", &["bzip2"]),
+    (".txz", "paxr", &["xz"]),
+    (".tar.xz", "paxr", &["xz"]),
+    (".tzst", "paxr", &["zstd"]),
+    (".tar.zst", "paxr", &["zstd"]),
+    (".tar.lz4", "paxr", &["lz4"]),
+    (".tar.lzma", "paxr", &["lzma"]),
+    (".tar.lz", "paxr", &["lzip"]),
+    (".tar.lzo", "paxr", &["lzop"]),
+    (".tar.Z", "paxr", &["compress"]),
+    (".cpio", "cpio", &[]),
+    (".cpio.gz", "cpio", &["gzip"]),
+    (".cpio.zst", "cpio", &["zstd"]),
+    (".cpio.xz", "cpio", &["xz"]),
+    (".zip", "zip", &[]),
+    (".jar", "zip", &[]),
+    (".7z", "7zip", &[]),
+    (".iso", "iso9660", &[]),
+    (".mtree", "mtree", &[]),
+    (".shar", "shar", &[]),
+    (".xar", "xar", &[]),
+    (".warc", "warc", &[]),
+];
+
+impl ArchiveSpec {
+    /// An archive of the format with this name, passed through filters in this order. `options` are
+    /// `key=value`, `!key` or `module:key=value`, separated by commas.
+    ///
+    /// # Errors
+    /// [`Error::Spec`] for a name or option that is not known, and if libarchive is needed but missing.
+    pub fn new(format: &str, filters: &[String], options: &str) -> Result<Self> {
+        let format = match format {
+            "cpio" | "odc" => Format::Cpio(CpioFormat::Odc),
+            "newc" => Format::Cpio(CpioFormat::Newc),
+            name => match name.parse() {
+                Ok(tar) => Format::Tar(tar),
+                Err(_) => Format::Library(name.to_owned()),
+            },
+        };
+        Self::checked(format, filters.to_vec(), options)
+    }
+
+    /// The archive that the name of a file asks for with its ending.
+    ///
+    /// # Errors
+    /// As [`Self::new`]; `No such format 'NAME'` for an unknown ending.
+    pub fn for_file_name(path: &Path, options: &str) -> Result<Self> {
+        let name = path.file_name().unwrap_or(path.as_os_str());
+        let name = name.as_encoded_bytes();
+        // The longest that fits, so that `.tar.gz` is not taken for something else.
+        let known = ENDINGS
+            .iter()
+            .filter(|(ending, ..)| name.len() > ending.len() && name.ends_with(ending.as_bytes()))
+            .max_by_key(|(ending, ..)| ending.len());
+        if let Some((_, format, filters)) = known {
+            let filters: Vec<String> = filters.iter().map(|&f| f.to_owned()).collect();
+            if *format == "paxr" && crate::libarchive::version().is_err() {
+                // The same for whoever reads it, with times to the nanosecond.
+                return Self::new("pax", &filters, options);
+            }
+            return Self::new(format, &filters, options);
+        }
+        Self::checked(Format::LibraryByName(name.to_vec()), Vec::new(), options)
+    }
+
+    fn checked(format: Format, filters: Vec<String>, options: &str) -> Result<Self> {
+        let spec = Self {
+            format,
+            filters,
+            options: options.to_owned(),
+        };
+        if !spec.is_own() {
+            spec.setup(false)?;
+        } else if !spec.filters.is_empty() {
+            spec.setup(true)?;
+        }
+        Ok(spec)
+    }
+
+    /// The name of the format.
+    #[must_use]
+    pub fn format_name(&self) -> String {
+        match &self.format {
+            Format::Tar(format) => format.name().to_owned(),
+            Format::Cpio(CpioFormat::Newc) => "newc".to_owned(),
+            Format::Cpio(CpioFormat::Odc) => "odc".to_owned(),
+            Format::Library(name) => name.clone(),
+            Format::LibraryByName(name) => crate::display_path(name),
+        }
+    }
+
+    /// Whether this crate writes the format (filters are always libarchive's).
+    #[must_use]
+    pub fn is_own(&self) -> bool {
+        self.options.is_empty() && matches!(self.format, Format::Tar(_) | Format::Cpio(_))
+    }
+
+    /// Prepares libarchive, for all of it or for the filters alone.
+    fn setup(&self, filters_only: bool) -> Result<(Setup, Vec<String>)> {
+        let wrong = Error::Spec;
+        let mut warnings = Vec::new();
+        let mut setup = Setup::new().map_err(|e| self.missing(&e))?;
+        if filters_only {
+            setup.raw().map_err(wrong)?;
+        } else {
+            match &self.format {
+                Format::LibraryByName(name) => setup.by_file_name(name).map_err(|e| {
+                    // Some versions put down a code of the system instead.
+                    let text = format!("No such format '{}'", crate::display_path(name));
+                    wrong(if e.starts_with("No such") { e } else { text })
+                })?,
+                _ => setup.format(&self.format_name()).map_err(wrong)?,
+            }
+        }
+        for filter in &self.filters {
+            warnings.extend(setup.filter(filter).map_err(wrong)?);
+        }
+        if !self.options.is_empty() {
+            warnings.extend(setup.options(&self.options).map_err(wrong)?);
+        }
+        Ok((setup, warnings))
+    }
+
+    fn missing(&self, cause: &str) -> Error {
+        let what = if self.filters.is_empty() {
+            format!("format '{}'", self.format_name())
+        } else {
+            format!("filter '{}'", self.filters.join(","))
+        };
+        Error::Spec(format!(
+            "{what} needs libarchive, which cannot be loaded ({cause}; {PATH_VARIABLE} may name it); \
+             without it there are pax, ustar, gnutar, newc, odc and cpio"
+        ))
+    }
+
+    /// Calls `write` with the sink of this archive. The first result is a list of warnings.
+    pub(crate) fn with_sink<T>(
+        &self,
+        out: &mut dyn Write,
+        write: impl FnOnce(&mut dyn Sink, Vec<String>) -> Result<T>,
+    ) -> Result<T> {
+        if !self.is_own() {
+            let (setup, warnings) = self.setup(false)?;
+            let mut sink = LibrarySink::new(setup, &self.format_name(), out)?;
+            return write(&mut sink, warnings);
+        }
+        if self.filters.is_empty() {
+            return self.with_own(out, Vec::new(), write);
+        }
+        let (setup, warnings) = self.setup(true)?;
+        let mut filtered = FilterWriter::new(setup, out)?;
+        let result = self.with_own(&mut filtered, warnings, write)?;
+        filtered.finish()?;
+        Ok(result)
+    }
+
+    fn with_own<T>(
+        &self,
+        out: &mut dyn Write,
+        warnings: Vec<String>,
+        write: impl FnOnce(&mut dyn Sink, Vec<String>) -> Result<T>,
+    ) -> Result<T> {
+        match &self.format {
+            Format::Tar(format) => write(&mut Tar::new(out, *format), warnings),
+            Format::Cpio(format) => write(&mut Cpio::new(out, *format), warnings),
+            Format::Library(_) | Format::LibraryByName(_) => {
+                Err(Error::Spec("not a format of this program".to_owned()))
+            }
+        }
+    }
+}
+
+impl From<TarFormat> for ArchiveSpec {
+    fn from(format: TarFormat) -> Self {
+        Self {
+            format: Format::Tar(format),
+            filters: Vec::new(),
+            options: String::new(),
+        }
+    }
+}
+
+impl fmt::Display for ArchiveSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.format_name())
+    }
+}
