@@ -296,8 +296,8 @@ def environment(programs: Programs) -> dict:
     found = {"kernel": os.uname().release, "cpus": os.cpu_count(), "load": os.getloadavg()[0]}
     try:
         with open("/proc/cpuinfo") as file:
-            names = [line.partition(":")[2].strip() for line in file if line.startswith("model name")]
-        found["cpu"] = names[0] if names else "?"
+            names = (line.partition(":") for line in file if line.startswith("model name"))
+            found["cpu"] = next((name.strip() for _, _, name in names), "?")
         found["memory"] = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except OSError:
         pass

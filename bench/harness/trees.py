@@ -50,7 +50,8 @@ class Text:
 def _records(rng: random.Random, size: int) -> bytes:
     """Rows of binary numbers: rising, slowly varying, and noise."""
     count = size // 16 + 1
-    rising = itertools.accumulate(rng.choices(range(1, 50), k=count), initial=rng.randrange(1 << 20))
+    start = rng.randrange(1 << 20)
+    rising = itertools.accumulate(rng.choices(range(1, 50), k=count), initial=start)
     noise = rng.choices(range(1 << 16), k=count)
     pack = struct.Struct("<IIII").pack
     rows = (
