@@ -1,185 +1,23 @@
 //! The `dwarfs` program with real mounts. Where mounting is impossible the tests say so and pass.
 
+mod driver;
+
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
-use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
-use std::time::{Duration, Instant};
+use std::process::Command;
+
+use driver::{
+    Mount, can_mount, driver_of, dwarfs, errno, kill, run, stderr, table_line, wait_until, xattr,
+};
 
 use redwarfs_format::metadata::{DirEntry, Directory, InodeData, Metadata, freeze};
 use redwarfs_format::section::{CompressionId, SectionHeader, SectionType};
 use redwarfs_testkit::golden::{golden, golden_images};
 use redwarfs_testkit::{Fields, Manifest, skip};
 use tempfile::TempDir;
-
-const PATIENCE: Duration = Duration::from_secs(20);
-
-/// False, with a note, if this machine or user cannot mount.
-fn can_mount(test: &str) -> bool {
-    let reason = if !Path::new("/dev/fuse").exists() {
-        "there is no /dev/fuse"
-    } else if !rustix::process::geteuid().is_root() {
-        "the comparison needs root"
-    } else {
-        return true;
-    };
-    skip(test, reason);
-    false
-}
-
-fn dwarfs() -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_dwarfs"));
-    command.stdin(Stdio::null());
-    command
-}
-
-fn run(arguments: &[&OsStr]) -> Output {
-    dwarfs()
-        .args(arguments)
-        .output()
-        .expect("the program can be started")
-}
-
-fn stderr(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stderr).into_owned()
-}
-
-fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
-    let end = Instant::now() + PATIENCE;
-    while !condition() {
-        assert!(Instant::now() < end, "waited too long: {what}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
-}
-
-/// The line of the mount table for a mount point.
-fn table_line(path: &Path) -> Option<String> {
-    let table = fs::read_to_string("/proc/self/mounts").expect("the mount table");
-    let path = path.to_str().expect("temporary paths are plain");
-    table
-        .lines()
-        .find(|line| line.split(' ').nth(1) == Some(path))
-        .map(str::to_owned)
-}
-
-/// A mounted image; unmounted at the end, whatever happens.
-struct Mount {
-    dir: TempDir,
-    child: Option<Child>,
-}
-
-impl Mount {
-    fn point(&self) -> &Path {
-        self.dir.path()
-    }
-
-    fn new_dir() -> TempDir {
-        TempDir::with_prefix("redwarfs-mount-").expect("a temporary directory")
-    }
-
-    /// Mounts in the background and checks that the mount is there at once.
-    fn background(image: &Path, options: &str) -> Self {
-        let mount = Mount {
-            dir: Self::new_dir(),
-            child: None,
-        };
-        let mut command = dwarfs();
-        command.arg(image).arg(mount.point());
-        if !options.is_empty() {
-            command.arg("-o").arg(options);
-        }
-        let output = command.output().expect("the program can be started");
-        assert!(
-            output.status.success(),
-            "{}: {:?} {}",
-            image.display(),
-            output.status,
-            stderr(&output)
-        );
-        assert!(
-            table_line(mount.point()).is_some(),
-            "mounted when it returns"
-        );
-        mount
-    }
-
-    fn foreground(image: &Path, options: &[&str]) -> Self {
-        let dir = Self::new_dir();
-        let child = dwarfs()
-            .arg("-f")
-            .args(options)
-            .arg(image)
-            .arg(dir.path())
-            .stderr(Stdio::piped())
-            .spawn()
-            .expect("the program can be started");
-        let mut mount = Mount {
-            dir,
-            child: Some(child),
-        };
-        wait_until("the mount", || {
-            let child = mount.child.as_mut().expect("a child");
-            assert!(
-                child.try_wait().expect("wait").is_none(),
-                "the driver ended early"
-            );
-            table_line(mount.dir.path()).is_some()
-        });
-        mount
-    }
-
-    /// Waits for the end of a foreground driver; exit code and standard error.
-    fn finish(&mut self) -> (Option<i32>, String) {
-        let mut child = self.child.take().expect("a foreground driver");
-        let mut status = None;
-        wait_until("the end of the driver", || {
-            status = child.try_wait().expect("wait");
-            status.is_some()
-        });
-        let mut text = String::new();
-        if let Some(mut pipe) = child.stderr.take() {
-            pipe.read_to_string(&mut text).expect("text");
-        }
-        (status.and_then(|status| status.code()), text)
-    }
-
-    fn signal(&self, signal: rustix::process::Signal) {
-        let child = self.child.as_ref().expect("a foreground driver");
-        kill(child.id(), signal);
-    }
-}
-
-fn kill(pid: u32, signal: rustix::process::Signal) {
-    let pid = i32::try_from(pid).expect("a process id");
-    let pid = rustix::process::Pid::from_raw(pid).expect("not zero");
-    rustix::process::kill_process(pid, signal).expect("the process exists");
-}
-
-impl Drop for Mount {
-    fn drop(&mut self) {
-        let _ = rustix::mount::unmount(self.dir.path(), rustix::mount::UnmountFlags::DETACH);
-        if let Some(mut child) = self.child.take() {
-            let _ = child.kill();
-            let _ = child.wait();
-        }
-    }
-}
-
-fn xattr(path: &Path, name: &str) -> io::Result<String> {
-    let mut buffer = vec![0u8; 4096];
-    let length = rustix::fs::lgetxattr(path, name, &mut buffer[..])?;
-    Ok(String::from_utf8_lossy(&buffer[..length]).into_owned())
-}
-
-fn errno<T>(result: io::Result<T>) -> i32 {
-    match result {
-        Ok(_) => 0,
-        Err(error) => error.raw_os_error().unwrap_or(-1),
-    }
-}
 
 /// One directory with `count` empty files and nothing else.
 fn big_directory(count: u32) -> Vec<u8> {
@@ -335,8 +173,7 @@ fn relative_paths_and_background() {
         assert!(fields[3].split(',').any(|f| f == flag), "{line}");
     }
 
-    let pid = xattr(mount.point(), "user.dwarfs.driver.pid").expect("the attribute");
-    let pid: u32 = pid.parse().expect("a number");
+    let pid = driver_of(mount.point());
     assert_eq!(
         fs::read_link(format!("/proc/{pid}/cwd")).expect("alive"),
         Path::new("/")
@@ -349,38 +186,12 @@ fn relative_paths_and_background() {
     wait_until("the unmount", || table_line(mount.point()).is_none());
 }
 
-#[test]
-fn killed_driver_leaves_a_mount_that_can_be_removed() {
-    if !can_mount("killed_driver_leaves_a_mount_that_can_be_removed") {
-        return;
-    }
-    let image = golden("one").image;
-    let mut mount = Mount::foreground(&image, &[]);
-    mount.signal(rustix::process::Signal::KILL);
-    let mut child = mount.child.take().expect("a child");
-    assert_eq!(child.wait().expect("wait").signal(), Some(9));
-    let stat = errno(fs::read_dir(mount.point()));
-    assert_eq!(stat, libc_errno::ENOTCONN);
-    // Mounting again over the dead mount fails with a clear message.
-    let output = run(&[image.as_os_str(), mount.point().as_os_str()]);
-    assert_eq!(output.status.code(), Some(4));
-    assert!(
-        stderr(&output).contains("transport endpoint is not connected"),
-        "{}",
-        stderr(&output)
-    );
-    rustix::mount::unmount(mount.point(), rustix::mount::UnmountFlags::empty()).expect("unmount");
-    let again = Mount::background(&image, "");
-    assert!(again.point().join("only").exists());
-}
-
 mod libc_errno {
     pub(crate) const ENOENT: i32 = 2;
     pub(crate) const EIO: i32 = 5;
     pub(crate) const ENXIO: i32 = 6;
     pub(crate) const EROFS: i32 = 30;
     pub(crate) const ENODATA: i32 = 61;
-    pub(crate) const ENOTCONN: i32 = 107;
 }
 use libc_errno::{EIO, ENODATA, ENOENT, ENXIO, EROFS};
 
@@ -611,22 +422,6 @@ fn corrupt_block_fails_alone() {
 }
 
 #[test]
-fn auto_mountpoint_comes_and_goes() {
-    if !can_mount("auto_mountpoint_comes_and_goes") {
-        return;
-    }
-    let dir = TempDir::new().expect("a temporary directory");
-    let image = dir.path().join("x.dwarfs");
-    fs::copy(golden("one").image, &image).expect("copy");
-    let output = run(&[image.as_os_str(), OsStr::new("--auto-mountpoint")]);
-    assert!(output.status.success(), "{}", stderr(&output));
-    let point = dir.path().join("x");
-    assert!(point.join("only").exists());
-    rustix::mount::unmount(&point, rustix::mount::UnmountFlags::empty()).expect("unmount");
-    wait_until("the directory to go", || !point.exists());
-}
-
-#[test]
 fn mistakes_have_their_exit_codes() {
     let image = golden("one").image;
     let image = image.to_str().expect("plain path");
@@ -696,41 +491,6 @@ fn mistakes_have_their_exit_codes() {
     assert!(String::from_utf8_lossy(&help.stdout).contains("cachesize=SIZE"));
     assert_eq!(run(&[]).status.code(), Some(1));
     assert_eq!(run(&[OsStr::new("--version")]).status.code(), Some(0));
-}
-
-#[test]
-fn unsupported_options_warn_and_mount() {
-    if !can_mount("unsupported_options_warn_and_mount") {
-        return;
-    }
-    let mount = Mount {
-        dir: Mount::new_dir(),
-        child: None,
-    };
-    let output = run(&[
-        golden("one").image.as_os_str(),
-        mount.point().as_os_str(),
-        OsStr::new("-o"),
-        OsStr::new("rw,noauto,user,mlock=try,auto_unmount"),
-    ]);
-    if !output.status.success() && stderr(&output).contains("fusermount3") {
-        return skip("unsupported_options_warn_and_mount", "no fusermount3 here");
-    }
-    assert!(output.status.success(), "{}", stderr(&output));
-    assert!(
-        stderr(&output).contains("'mlock' is not supported yet"),
-        "{}",
-        stderr(&output)
-    );
-    // With `auto_unmount` even a killed driver leaves nothing behind.
-    let pid = xattr(mount.point(), "user.dwarfs.driver.pid").expect("the attribute");
-    kill(
-        pid.parse().expect("a number"),
-        rustix::process::Signal::KILL,
-    );
-    wait_until("the helper to unmount", || {
-        table_line(mount.point()).is_none()
-    });
 }
 
 #[test]

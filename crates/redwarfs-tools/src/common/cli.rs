@@ -80,6 +80,7 @@ pub fn prepare(command: Command) -> Command {
             Arg::new(MAN)
                 .long(MAN)
                 .action(ArgAction::SetTrue)
+                .display_order(900)
                 .help("Show the manual"),
         )
 }

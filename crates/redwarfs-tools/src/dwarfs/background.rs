@@ -14,14 +14,24 @@ use rustix::process::{Pid, WaitOptions, waitpid};
 #[derive(Debug)]
 pub(super) enum Fork {
     /// The one the user started.
-    Parent(Outcome),
+    Parent(Start),
     /// The driver.
     Child(Report),
 }
 
-/// The parent's end: the exit code to come.
+/// How the start of a driver ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Outcome {
+    /// It said so: 0 when it serves the mount.
+    Code(u8),
+    /// It was killed by this signal.
+    Signal(i32),
+    Unknown,
+}
+
+/// The parent's end: the outcome to come.
 #[derive(Debug)]
-pub(super) struct Outcome {
+pub(super) struct Start {
     pipe: File,
     child: Option<Pid>,
 }
@@ -44,7 +54,7 @@ pub(super) fn fork() -> io::Result<Fork> {
         }
         child => {
             drop(write);
-            Ok(Fork::Parent(Outcome {
+            Ok(Fork::Parent(Start {
                 pipe: read.into(),
                 child: Pid::from_raw(child),
             }))
@@ -52,24 +62,24 @@ pub(super) fn fork() -> io::Result<Fork> {
     }
 }
 
-impl Outcome {
-    /// Waits for the child's exit code; none if it was killed.
-    pub(super) fn wait(mut self) -> Option<u8> {
+impl Start {
+    /// Waits until the driver serves the mount or has ended.
+    pub(super) fn wait(mut self) -> Outcome {
         let mut code = [0];
         // `read_exact` goes on after an interrupting signal.
         if self.pipe.read_exact(&mut code).is_ok() {
-            return Some(code[0]);
+            return Outcome::Code(code[0]);
         }
-        // A signal handler ends the child without a word but with an exit code.
+        // It ended without a word.
         loop {
             match waitpid(self.child, WaitOptions::empty()) {
                 Err(rustix::io::Errno::INTR) => {}
                 Ok(Some((_, status))) => {
                     return status
-                        .exit_status()
-                        .and_then(|code| u8::try_from(code).ok());
+                        .terminating_signal()
+                        .map_or(Outcome::Unknown, Outcome::Signal);
                 }
-                _ => return None,
+                _ => return Outcome::Unknown,
             }
         }
     }

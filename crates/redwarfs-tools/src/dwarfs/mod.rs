@@ -17,9 +17,10 @@ use std::time::Instant;
 use clap::builder::PossibleValuesParser;
 use clap::{Arg, ArgAction, Command};
 use redwarfs_fuse::guard::Guard;
-use redwarfs_fuse::{Error as FuseError, mount};
+use redwarfs_fuse::{Access, Error as FuseError, mount};
 use redwarfs_reader::perfmon::PerfMonitor;
 use redwarfs_reader::{Image, Preload};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::common::cli::{VERSION, prepare};
 use crate::common::error::{EXIT_FAILURE, EXIT_OK, Result, ToolError};
@@ -28,7 +29,7 @@ use crate::common::open::{Spelling, open_image};
 use crate::common::{LogLevel, Logger};
 pub(crate) use arguments::is_mount_helper;
 use arguments::{Arguments, Request};
-use background::{Fork, Report};
+use background::{Fork, Outcome, Report};
 use mountpoint::MountPoint;
 use options::{Lock, LogTarget, Settings};
 use serve::{End, Signals, serve};
@@ -161,8 +162,13 @@ fn start(arguments: &Arguments) -> Result<u8> {
     };
     match background::fork().map_err(|error| cannot(&error))? {
         Fork::Parent(outcome) => match outcome.wait() {
-            Some(code) => Ok(code),
-            None => Err(ToolError::new("the driver died while mounting").code(EXIT_BACKGROUND)),
+            Outcome::Code(code) => Ok(code),
+            Outcome::Signal(SIGINT | SIGTERM | SIGHUP) => {
+                Err(ToolError::new("interrupted").code(EXIT_INTERRUPTED))
+            }
+            Outcome::Signal(_) | Outcome::Unknown => {
+                Err(ToolError::new("the driver died while mounting").code(EXIT_BACKGROUND))
+            }
         },
         Fork::Child(report) => {
             let mut report = Some(report);
@@ -213,11 +219,6 @@ fn mount_and_serve(
     for warning in &settings.warnings {
         logger.warn(warning);
     }
-    let signals = Signals::new().map_err(|error| {
-        ToolError::new("cannot install signal handlers")
-            .io(&error)
-            .code(EXIT_SIGNALS)
-    })?;
     // Before anything starts a thread.
     let mut guard = None;
     if settings.mount.guard && !arguments.fake {
@@ -232,12 +233,20 @@ fn mount_and_serve(
         return Ok(EXIT_OK);
     }
 
-    signals.take_over();
+    let signals = Signals::new().map_err(|error| {
+        ToolError::new("cannot install signal handlers")
+            .io(&error)
+            .code(EXIT_SIGNALS)
+    })?;
     let target = match &arguments.mountpoint {
         Some(path) => MountPoint::Given(path.clone()),
         None => MountPoint::automatic(&arguments.image)?,
     };
     let mut mount_options = settings.mount;
+    if mount_options.access == Access::OwnerAndRoot && rustix::process::geteuid().is_root() {
+        // The same, and the kernel itself keeps others out.
+        mount_options.access = Access::Owner;
+    }
     if !settings.named {
         // The image was opened a moment ago: its path resolves unless it was just removed.
         mount_options.source = arguments

@@ -2,15 +2,13 @@
 
 use std::io::{self, Read};
 use std::os::unix::net::UnixStream;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use redwarfs_fuse::{Mounted, Observer};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 
-use super::{EXIT_INTERRUPTED, EXIT_LOOP, EXIT_SETUP};
+use super::{EXIT_LOOP, EXIT_SETUP};
 use crate::common::error::{Result, ToolError};
 use crate::common::{LogLevel, Logger};
 
@@ -24,32 +22,20 @@ pub(super) struct Signals {
     stop: UnixStream,
     /// Becomes readable when statistics are asked for.
     report: UnixStream,
-    /// Nothing is mounted yet: a request to end is obeyed at once.
-    early: Arc<AtomicBool>,
 }
 
 impl Signals {
+    /// Takes over the signals. Before, they end the process at once, even while it waits for a
+    /// medium that does not answer; a process with a handler would have to wait for that.
     pub(super) fn new() -> io::Result<Self> {
         let (stop, write) = UnixStream::pair()?;
-        let early = Arc::new(AtomicBool::new(true));
         for signal in [SIGINT, SIGTERM, SIGHUP] {
-            let code = i32::from(EXIT_INTERRUPTED);
-            signal_hook::flag::register_conditional_shutdown(signal, code, Arc::clone(&early))?;
             signal_hook::low_level::pipe::register(signal, write.try_clone()?)?;
         }
         let (report, write) = UnixStream::pair()?;
         report.set_nonblocking(true)?;
         signal_hook::low_level::pipe::register(SIGUSR1, write)?;
-        Ok(Self {
-            stop,
-            report,
-            early,
-        })
-    }
-
-    /// From now on a request to end waits until it can be obeyed in an orderly way.
-    pub(super) fn take_over(&self) {
-        self.early.store(false, Ordering::SeqCst);
+        Ok(Self { stop, report })
     }
 }
 

@@ -98,14 +98,14 @@ pub(super) const OPTIONS: [Entry; 58] = [
         Group::Files,
         "uid=N",
         "as stored",
-        "owner of every file (number or name)",
+        "owner of every file, a number or a name",
         "",
     ),
     entry(
         Group::Files,
         "gid=N",
         "as stored",
-        "group of every file (number or name)",
+        "group of every file, likewise",
         "",
     ),
     entry(
@@ -119,7 +119,7 @@ pub(super) const OPTIONS: [Entry; 58] = [
         Group::Files,
         "blocksize=SIZE",
         "512K",
-        "preferred I/O size (st_blksize)",
+        "preferred I/O size in stat(2)",
         "0 shows the system's own value.",
     ),
     entry(
@@ -196,7 +196,7 @@ pub(super) const OPTIONS: [Entry; 58] = [
         Group::Cache,
         "tidy_max_age=TIME",
         "10m",
-        "age of an idle block (with time)",
+        "age of an idle block, for time",
         "",
     ),
     entry(

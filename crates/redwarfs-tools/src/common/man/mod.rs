@@ -153,7 +153,17 @@ impl Manual {
 /// One chapter per heading of the options.
 fn options(command: &Command) -> Vec<Section> {
     let mut sections: Vec<Section> = Vec::new();
-    for arg in command.get_arguments().filter(|arg| !arg.is_hide_set()) {
+    let mut shown: Vec<&Arg> = command
+        .get_arguments()
+        .filter(|arg| !arg.is_hide_set())
+        .collect();
+    // What is mandatory first, what every program has last.
+    shown.sort_by_key(|arg| match arg.get_id().as_str() {
+        "man" | "help" | "version" => 2,
+        _ if arg.is_positional() => 0,
+        _ => 1,
+    });
+    for arg in shown {
         let title = arg
             .get_help_heading()
             .map_or_else(|| String::from("OPTIONS"), str::to_uppercase);

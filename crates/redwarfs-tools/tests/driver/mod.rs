@@ -1,0 +1,211 @@
+//! What the tests with real mounts share.
+#![allow(dead_code, reason = "every test binary uses a part of this")]
+
+use std::ffi::OsStr;
+use std::fs;
+use std::io::{self, Read};
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use redwarfs_testkit::skip;
+use tempfile::TempDir;
+
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+
+/// False, with a note, if this machine or user cannot mount.
+pub(crate) fn can_mount(test: &str) -> bool {
+    let reason = if !Path::new("/dev/fuse").exists() {
+        "there is no /dev/fuse"
+    } else if !rustix::process::geteuid().is_root() {
+        "the comparison needs root"
+    } else {
+        return true;
+    };
+    skip(test, reason);
+    false
+}
+
+pub(crate) fn dwarfs() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_dwarfs"));
+    command.stdin(Stdio::null());
+    command
+}
+
+pub(crate) fn run(arguments: &[&OsStr]) -> Output {
+    dwarfs()
+        .args(arguments)
+        .output()
+        .expect("the program can be started")
+}
+
+pub(crate) fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+pub(crate) fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
+    let end = Instant::now() + PATIENCE;
+    while !condition() {
+        assert!(Instant::now() < end, "waited too long: {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// The line of the mount table for a mount point.
+pub(crate) fn table_line(path: &Path) -> Option<String> {
+    let table = fs::read_to_string("/proc/self/mounts").expect("the mount table");
+    let path = path.to_str().expect("temporary paths are plain");
+    table
+        .lines()
+        .find(|line| line.split(' ').nth(1) == Some(path))
+        .map(str::to_owned)
+}
+
+/// A mounted image; unmounted at the end, whatever happens.
+pub(crate) struct Mount {
+    pub(crate) dir: TempDir,
+    pub(crate) child: Option<Child>,
+}
+
+impl Mount {
+    pub(crate) fn point(&self) -> &Path {
+        self.dir.path()
+    }
+
+    pub(crate) fn new_dir() -> TempDir {
+        TempDir::with_prefix("redwarfs-mount-").expect("a temporary directory")
+    }
+
+    /// Mounts in the background and checks that the mount is there at once.
+    pub(crate) fn background(image: &Path, options: &str) -> Self {
+        let mount = Mount {
+            dir: Self::new_dir(),
+            child: None,
+        };
+        let mut command = dwarfs();
+        command.arg(image).arg(mount.point());
+        if !options.is_empty() {
+            command.arg("-o").arg(options);
+        }
+        let output = command.output().expect("the program can be started");
+        assert!(
+            output.status.success(),
+            "{}: {:?} {}",
+            image.display(),
+            output.status,
+            stderr(&output)
+        );
+        assert!(
+            table_line(mount.point()).is_some(),
+            "mounted when it returns"
+        );
+        mount
+    }
+
+    pub(crate) fn foreground(image: &Path, options: &[&str]) -> Self {
+        let dir = Self::new_dir();
+        let child = dwarfs()
+            .arg("-f")
+            .args(options)
+            .arg(image)
+            .arg(dir.path())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the program can be started");
+        let mut mount = Mount {
+            dir,
+            child: Some(child),
+        };
+        wait_until("the mount", || {
+            let child = mount.child.as_mut().expect("a child");
+            assert!(
+                child.try_wait().expect("wait").is_none(),
+                "the driver ended early"
+            );
+            table_line(mount.dir.path()).is_some()
+        });
+        mount
+    }
+
+    /// Waits for the end of a foreground driver; exit code and standard error.
+    pub(crate) fn finish(&mut self) -> (Option<i32>, String) {
+        let mut child = self.child.take().expect("a foreground driver");
+        let mut status = None;
+        wait_until("the end of the driver", || {
+            status = child.try_wait().expect("wait");
+            status.is_some()
+        });
+        let mut text = String::new();
+        if let Some(mut pipe) = child.stderr.take() {
+            pipe.read_to_string(&mut text).expect("text");
+        }
+        (status.and_then(|status| status.code()), text)
+    }
+
+    pub(crate) fn signal(&self, signal: rustix::process::Signal) {
+        let child = self.child.as_ref().expect("a foreground driver");
+        kill(child.id(), signal);
+    }
+}
+
+pub(crate) fn kill(pid: u32, signal: rustix::process::Signal) {
+    let pid = i32::try_from(pid).expect("a process id");
+    let pid = rustix::process::Pid::from_raw(pid).expect("not zero");
+    rustix::process::kill_process(pid, signal).expect("the process exists");
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        // What a failed test left running must not keep the directory busy.
+        let _ = rustix::mount::unmount(self.dir.path(), rustix::mount::UnmountFlags::DETACH);
+        if let Some(mut child) = self.child.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+pub(crate) fn xattr(path: &Path, name: &str) -> io::Result<String> {
+    let mut buffer = vec![0u8; 4096];
+    let length = rustix::fs::lgetxattr(path, name, &mut buffer[..])?;
+    Ok(String::from_utf8_lossy(&buffer[..length]).into_owned())
+}
+
+pub(crate) fn errno<T>(result: io::Result<T>) -> i32 {
+    match result {
+        Ok(_) => 0,
+        Err(error) => error.raw_os_error().unwrap_or(-1),
+    }
+}
+
+/// Process id of the driver of a mount, from its attribute.
+pub(crate) fn driver_of(point: &Path) -> u32 {
+    let pid = xattr(point, "user.dwarfs.driver.pid").expect("the attribute");
+    pid.parse().expect("a number")
+}
+
+/// Whether a process exists.
+pub(crate) fn alive(pid: u32) -> bool {
+    Path::new(&format!("/proc/{pid}")).exists()
+}
+
+/// A shell script in a mount namespace of its own, so that nothing it mounts is seen outside;
+/// `None`, with a note, if there can be none. `arguments` are `$1` and so on.
+pub(crate) fn in_namespace(test: &str, script: &str, arguments: &[&OsStr]) -> Option<Output> {
+    let possible = Command::new("unshare").args(["-m", "true"]).output();
+    if !possible.is_ok_and(|output| output.status.success()) {
+        skip(test, "there can be no mount namespace of its own");
+        return None;
+    }
+    let output = Command::new("unshare")
+        .args(["-m", "--propagation", "private", "sh", "-euc", script, "sh"])
+        .args(arguments)
+        .stdin(Stdio::null())
+        .output();
+    Some(output.expect("unshare can be started"))
+}
+
+/// What a program printed on standard output.
+pub(crate) fn stdout(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
