@@ -128,13 +128,13 @@ def process_cpu(pid: int) -> float:
         return ticks
 
 
-def process_cpu_at_rest(pid: int, limit: float = 3.0) -> float:
-    """As [`process_cpu`], after work that goes on in the background has ended."""
+def cpu_at_rest(pids: list, limit: float = 3.0) -> float:
+    """CPU seconds of living processes, after work that goes on in the background has ended."""
     end = time.monotonic() + limit
-    before = process_cpu(pid)
+    before = sum(map(process_cpu, pids))
     while time.monotonic() < end:
         time.sleep(0.04)
-        now = process_cpu(pid)
+        now = sum(map(process_cpu, pids))
         if now - before < 0.002:
             return now
         before = now
@@ -163,28 +163,26 @@ def grown(before: dict, after: dict) -> float:
     return sum(max(0.0, value - before.get(pid, 0.0)) for pid, value in after.items())
 
 
-def peak_memory(pid: int) -> int:
-    """Most memory that a living process held at any time, bytes."""
-    return _status_kib(pid, "VmHWM:") << 10
+def peak_memory(pids: list) -> int:
+    """Most memory that living processes held at any time, each for itself, bytes."""
+    return sum(_status_kib(pid, "VmHWM:") << 10 for pid in pids)
 
 
-def shared_memory(pid: int) -> dict:
-    """Memory of a process in bytes: `pss` counts shared pages in parts, `anon` is its own."""
-    sizes = {}
-    try:
-        with open(f"/proc/{pid}/smaps_rollup") as file:
-            for line in file:
-                key, _, rest = line.partition(":")
-                if rest.endswith("kB\n"):
-                    sizes[key] = int(rest.split()[0]) << 10
-    except (OSError, ValueError):
-        pass
-    return {
-        "pss": sizes.get("Pss", 0),
-        "anon": sizes.get("Pss_Anon", 0),
-        "rss": sizes.get("Rss", 0),
-        "threads": _status_kib(pid, "Threads:"),
-    }
+def shared_memory(pids: list) -> dict:
+    """Memory of processes in bytes: `pss` counts shared pages in parts, `anon` is their own."""
+    total = {"pss": 0, "anon": 0, "rss": 0, "threads": 0}
+    keys = {"Pss": "pss", "Pss_Anon": "anon", "Rss": "rss"}
+    for pid in pids:
+        total["threads"] += _status_kib(pid, "Threads:")
+        try:
+            with open(f"/proc/{pid}/smaps_rollup") as file:
+                for line in file:
+                    key, _, rest = line.partition(":")
+                    if key in keys:
+                        total[keys[key]] += int(rest.split()[0]) << 10
+        except (OSError, ValueError):
+            continue
+    return total
 
 
 def drop_caches() -> None:

@@ -202,7 +202,7 @@ def usable(programs: Programs, driver: Driver):
 
 
 class Mount:
-    """A mounted image, and the process behind it if there is one."""
+    """A mounted image, and the processes behind it if there are any."""
 
     alive = []
 
@@ -224,8 +224,9 @@ class Mount:
         os.listdir(self.path)
         #: From the start of the command until the root could be listed, seconds.
         self.seconds = time.perf_counter() - start
-        self.pid = _server(self.path, program) if driver.fuse else None
-        if driver.fuse and self.pid is None:
+        #: The driver's processes; none for a mount in the kernel.
+        self.pids = _servers(self.path, program) if driver.fuse else []
+        if driver.fuse and not self.pids:
             raise Failed(f"{driver.name}: found no process that serves {self.path}")
 
     def unmount(self) -> None:
@@ -241,7 +242,7 @@ class Mount:
         else:
             raise Failed(f"cannot unmount {self.path}")
         end = time.monotonic() + 20
-        while self.pid and _command_line(self.pid) and time.monotonic() < end:
+        while any(map(_command_line, self.pids)) and time.monotonic() < end:
             time.sleep(0.002)
         if self in Mount.alive:
             Mount.alive.remove(self)
@@ -267,16 +268,16 @@ def _command_line(pid) -> list:
         return []
 
 
-def _server(mountpoint: Path, program: str):
-    """The process that was started with this mount point and went to the background."""
+def _servers(mountpoint: Path, program: str) -> list:
+    """The processes that were started with this mount point and went to the background."""
     wanted = os.fsencode(mountpoint)
-    for pid in sorted(map(int, filter(str.isdigit, os.listdir("/proc"))), reverse=True):
+    name = os.path.basename(os.fsencode(program))
+    found = []
+    for pid in filter(str.isdigit, os.listdir("/proc")):
         words = _command_line(pid)
-        if wanted in words and os.path.basename(words[0]) == os.path.basename(
-            os.fsencode(program)
-        ):
-            return pid
-    return None
+        if wanted in words and os.path.basename(words[0]) == name:
+            found.append(int(pid))
+    return found
 
 
 # --- this machine ---------------------------------------------------------------------------------
