@@ -18,7 +18,10 @@ use rustix::process::{Pid, PidfdFlags, Resource, Rlimit, Signal, pidfd_open, pid
 /// What a program may use.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
-    /// Time until it is killed.
+    /// Processor time that it may use, in whole seconds.
+    pub processor: Duration,
+    /// Time until it is killed. Longer than the processor time, so that a busy machine is not
+    /// mistaken for a program that hangs.
     pub time: Duration,
     /// Time after which it is asked to end (SIGTERM), if it may take longer than it should.
     pub ask_after: Option<Duration>,
@@ -29,10 +32,11 @@ pub struct Limits {
 }
 
 impl Default for Limits {
-    /// 10 s, 2 GiB, 64 MiB.
+    /// 10 s of processor time, 60 s, 2 GiB, 64 MiB.
     fn default() -> Self {
         Self {
-            time: Duration::from_secs(10),
+            processor: Duration::from_secs(10),
+            time: Duration::from_secs(60),
             ask_after: None,
             address_space: 2 << 30,
             file_size: 64 << 20,
@@ -47,7 +51,7 @@ pub enum End {
     Code(i32),
     /// By a signal.
     Signal(i32),
-    /// It had to be killed because its time was over.
+    /// It had to be killed because its time, or its processor time, was over.
     TimedOut,
 }
 
@@ -103,6 +107,7 @@ impl Running {
             (Resource::As, limit(limits.address_space)),
             (Resource::Fsize, limit(limits.file_size)),
             (Resource::Core, limit(0)),
+            (Resource::Cpu, limit(limits.processor.as_secs())),
         ];
         // SAFETY: the closure runs in the child between fork and exec. It makes system calls
         // only, on values that it owns; it neither allocates nor takes locks.
@@ -185,18 +190,20 @@ impl Running {
             self.signal(Signal::KILL);
         }
         let time = self.start.elapsed();
-        let (status, peak) = reap(self.child.as_ref().expect("waited for once"))?;
+        let (status, used) = reap(self.child.as_ref().expect("waited for once"))?;
         self.child = None;
         let end = match (in_time, libc::WIFEXITED(status)) {
             (false, _) => End::TimedOut,
             (true, true) => End::Code(libc::WEXITSTATUS(status)),
+            // The soft limit sends XCPU, the hard one KILL; they are the same here.
+            (true, false) if used.processor + SECOND > self.limits.processor => End::TimedOut,
             (true, false) => End::Signal(libc::WTERMSIG(status)),
         };
         Ok(Run {
             end,
             asked,
             time,
-            peak,
+            peak: used.memory,
             stderr: tail(&mut self.stderr)?,
         })
     }
@@ -245,8 +252,18 @@ fn pid_of(child: &Child) -> Pid {
         .expect("the number of a process")
 }
 
-/// Takes the status of a child that nobody else waits for, and its largest resident memory.
-fn reap(child: &Child) -> io::Result<(libc::c_int, u64)> {
+/// The kernel counts processor time of several threads not to the last tick.
+const SECOND: Duration = Duration::from_secs(1);
+
+/// What a child used.
+struct Used {
+    /// Largest resident memory in bytes.
+    memory: u64,
+    processor: Duration,
+}
+
+/// Takes the status of a child that nobody else waits for, and what it used.
+fn reap(child: &Child) -> io::Result<(libc::c_int, Used)> {
     let pid = pid_of(child).as_raw_nonzero().get();
     let mut status = 0;
     let mut usage = std::mem::MaybeUninit::<libc::rusage>::zeroed();
@@ -263,7 +280,15 @@ fn reap(child: &Child) -> io::Result<(libc::c_int, u64)> {
     }
     // SAFETY: plain numbers, for which zero is a value; wait4 has filled them in.
     let usage = unsafe { usage.assume_init() };
-    Ok((status, u64::try_from(usage.ru_maxrss).unwrap_or(0) * 1024))
+    let time = |time: libc::timeval| {
+        let micros = u32::try_from(time.tv_usec).unwrap_or(0);
+        Duration::new(u64::try_from(time.tv_sec).unwrap_or(0), micros * 1000)
+    };
+    let used = Used {
+        memory: u64::try_from(usage.ru_maxrss).unwrap_or(0) * 1024,
+        processor: time(usage.ru_utime) + time(usage.ru_stime),
+    };
+    Ok((status, used))
 }
 
 #[cfg(test)]
@@ -296,6 +321,11 @@ mod tests {
         };
         let run = shell("exec sleep 1000", asked);
         assert_eq!((run.end, run.asked), (End::Signal(libc::SIGTERM), true));
+        let busy = Limits {
+            processor: Duration::from_secs(1),
+            ..limits
+        };
+        assert_eq!(shell("while :; do :; done", busy).end, End::TimedOut);
     }
 
     #[test]

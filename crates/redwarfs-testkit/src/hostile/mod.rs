@@ -11,7 +11,7 @@
 //! * `dwarfsextract`: to a directory, and to a pax archive whose member names are looked at.
 //!
 //! A case fails if a program ends by a signal, panics in any thread, says something else than its
-//! documented exit codes, runs longer than [`TIME`], uses more memory than [`memory_bound`]
+//! documented exit codes, computes longer than [`TIME`] or waits longer than [`WAIT`], uses more memory than [`memory_bound`]
 //! allows, or leaves anything outside of the directory that it extracts to.
 //!
 //! What an image unfolds to by right is no fault of the program: where the contents are larger
@@ -36,8 +36,10 @@ use crate::mutate::{self, Rng};
 use crate::process::{End, Limits, Run, Running, run};
 pub use base::{Base, bases, silence};
 
-/// Longest that a program may take.
+/// Longest that a program may compute, all of its threads together.
 pub const TIME: Duration = Duration::from_secs(10);
+/// Longest that a program may take, which differs from [`TIME`] only on a busy machine.
+pub const WAIT: Duration = Duration::from_secs(60);
 /// When a program that has a lot to do is asked to end.
 pub const PATIENCE: Duration = Duration::from_secs(1);
 /// Contents of an image above which a program has a lot to do (bytes).
@@ -199,6 +201,11 @@ pub fn hunt(tools: &Tools, bases: &[Base], plan: &Plan) -> Report {
                         break;
                     }
                     let report = hunter.case(case);
+                    if plan.verbose {
+                        for failure in &report.failures {
+                            println!("{failure}");
+                        }
+                    }
                     let mut total = total.lock().expect("no thread panics with it");
                     total.add(report);
                     if total.failures.len() >= 200 {
@@ -380,7 +387,8 @@ impl<'a> Hunter<'a> {
 
     fn limits(&self, case: &Case<'_>) -> Limits {
         Limits {
-            time: TIME,
+            processor: TIME,
+            time: WAIT,
             ask_after: (case.weight.content > HEAVY).then_some(PATIENCE),
             // Stacks and arenas of threads are reserved, not used.
             address_space: (2 << 30) + 8 * case.weight.block,
@@ -579,7 +587,7 @@ impl<'a> Hunter<'a> {
 
 /// Removes a tree whose directories may have any mode.
 fn clear(dir: &Path) -> io::Result<()> {
-    let end = Instant::now() + TIME;
+    let end = Instant::now() + WAIT;
     loop {
         match fs::remove_dir_all(dir) {
             Ok(()) => return Ok(()),
@@ -591,7 +599,7 @@ fn clear(dir: &Path) -> io::Result<()> {
 }
 
 fn unmount(point: &Path) -> io::Result<()> {
-    let end = Instant::now() + TIME;
+    let end = Instant::now() + WAIT;
     loop {
         match rustix::mount::unmount(point, rustix::mount::UnmountFlags::empty()) {
             Ok(()) => return Ok(()),

@@ -205,7 +205,7 @@ pub fn files(m: &mut Metadata, rng: &mut Rng) {
                     match rng.below(4) {
                         0 => chunk.offset = block.wrapping_sub(chunk.size.saturating_sub(1)),
                         1 => chunk.size = block.wrapping_add(rng.below(2) as u32),
-                        2 => chunk.offset = u32::MAX - chunk.size + 1 + rng.below(2) as u32,
+                        2 => chunk.offset = chunk.size.wrapping_neg().wrapping_add(rng.below(2) as u32),
                         _ => chunk.size = 0,
                     }
                 }

@@ -70,7 +70,7 @@ impl Rng {
             1 => 1,
             2 => len,
             3 => len.wrapping_sub(1),
-            4 => len + 1,
+            4 => len.wrapping_add(1),
             5 => u64::from(u32::MAX),
             6 => u64::from(u32::MAX) - 1,
             7 => 1 << self.below(64),
