@@ -3,7 +3,7 @@
 use std::io;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
 use crate::Source;
 
@@ -16,6 +16,9 @@ pub enum Fault {
     FailFrom(u64),
     /// Every read that touches one of these bytes fails.
     FailRange(Range<u64>),
+    /// Every read that touches one of these bytes waits until the source is healed, and then
+    /// goes on as if nothing had been wrong.
+    Stall(Range<u64>),
     /// The source ends here: reads beyond give `UnexpectedEof`, and the length says so.
     Truncate(u64),
     /// The bits of `mask` are inverted in the byte at `offset`.
@@ -32,7 +35,9 @@ pub enum Fault {
 pub struct FaultSource {
     inner: Arc<dyn Source>,
     faults: Mutex<Vec<Fault>>,
+    healed: Condvar,
     reads: AtomicU64,
+    stalled: AtomicU64,
 }
 
 impl FaultSource {
@@ -41,7 +46,9 @@ impl FaultSource {
         Self {
             inner: Arc::new(inner),
             faults: Mutex::default(),
+            healed: Condvar::new(),
             reads: AtomicU64::new(0),
+            stalled: AtomicU64::new(0),
         }
     }
 
@@ -57,9 +64,35 @@ impl FaultSource {
         self.lock().push(fault);
     }
 
-    /// Removes all faults.
+    /// Removes all faults; reads that are stalled go on.
     pub fn heal(&self) {
         self.lock().clear();
+        self.healed.notify_all();
+    }
+
+    /// Number of reads that are stalled now.
+    pub fn stalled(&self) -> u64 {
+        self.stalled.load(Ordering::SeqCst)
+    }
+
+    /// Waits as long as the range is stalled; the faults that are left.
+    fn settle(&self, offset: u64, end: u64) -> Vec<Fault> {
+        let stalls = |fault: &Fault| match fault {
+            Fault::Stall(range) => offset < range.end && range.start < end,
+            _ => false,
+        };
+        let mut faults = self.lock();
+        if faults.iter().any(stalls) {
+            self.stalled.fetch_add(1, Ordering::SeqCst);
+            while faults.iter().any(stalls) {
+                faults = self
+                    .healed
+                    .wait(faults)
+                    .unwrap_or_else(PoisonError::into_inner);
+            }
+            self.stalled.fetch_sub(1, Ordering::SeqCst);
+        }
+        faults.clone()
     }
 
     /// Number of reads that were asked for so far, failed ones included.
@@ -86,7 +119,7 @@ impl Source for FaultSource {
     fn read_exact_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
         let number = self.reads.fetch_add(1, Ordering::SeqCst);
         let end = offset.saturating_add(buf.len() as u64);
-        let faults = self.lock().clone();
+        let faults = self.settle(offset, end);
         for fault in &faults {
             let fails = match fault {
                 Fault::FailRead(n) => number == *n,
@@ -98,7 +131,7 @@ impl Source for FaultSource {
                     }
                     false
                 }
-                Fault::Flip { .. } => false,
+                Fault::Flip { .. } | Fault::Stall(_) => false,
             };
             if fails {
                 return Err(io::Error::other(format!(
@@ -117,6 +150,10 @@ impl Source for FaultSource {
             }
         }
         Ok(())
+    }
+
+    fn next_data(&self, offset: u64) -> io::Result<u64> {
+        self.inner.next_data(offset)
     }
 }
 
@@ -169,5 +206,29 @@ mod tests {
         assert_eq!(buf, [4, 0x84, 6, 7]);
         s.read_exact_at(6, &mut buf).unwrap();
         assert_eq!(buf, [6, 7, 8, 9]);
+    }
+
+    #[test]
+    fn a_stalled_read_waits_until_the_source_is_healed() {
+        let s = source(&[Fault::Stall(4..6)]);
+        let mut buf = [0; 4];
+        s.read_exact_at(6, &mut buf).unwrap();
+        s.read_exact_at(0, &mut buf).unwrap();
+        std::thread::scope(|scope| {
+            let reader = scope.spawn(|| {
+                let mut buf = [0; 4];
+                s.read_exact_at(2, &mut buf).map(|()| buf)
+            });
+            while s.stalled() == 0 {
+                std::thread::yield_now();
+            }
+            assert!(!reader.is_finished());
+            // Something else may happen to the source meanwhile.
+            s.add(Fault::FailRange(0..1));
+            s.heal();
+            assert_eq!(reader.join().unwrap().unwrap(), [2, 3, 4, 5]);
+        });
+        assert_eq!(s.stalled(), 0);
+        s.read_exact_at(4, &mut buf).unwrap();
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use redwarfs_format::history::History;
 use redwarfs_format::metadata::{FileType, MetadataView, Stat};
-use redwarfs_format::section::{Container, SectionType, locate_image, locate_image_number};
+use redwarfs_format::section::{Container, SectionType, locate_image_number};
 use redwarfs_format::{BlockNo, Error, InodeNo, Result};
 use redwarfs_io::{FileSource, Source};
 
@@ -16,7 +16,6 @@ use crate::error::{in_section, wrong_type};
 use crate::options::{ImageOffset, OpenOptions};
 use crate::payload::{PIECE, Payloads, checksum_error};
 use crate::perfmon::{Component, PerfMonitor, Timer};
-use crate::read::FileIndexes;
 use crate::tree::{ReadDir, Walk};
 
 /// Largest schema, stored or raw (16 MiB). Real ones are below 4 KiB; the format would need
@@ -52,7 +51,6 @@ pub(crate) struct Inner {
     pub(crate) payloads: Payloads,
     pub(crate) view: MetadataView,
     pub(crate) cache: BlockCache,
-    pub(crate) indexes: FileIndexes,
     pub(crate) image_size: Option<u64>,
     file_size: u64,
     perfmon: PerfMonitor,
@@ -70,6 +68,7 @@ pub(crate) struct Timers {
     readlink: Timer,
     pub(crate) read: Timer,
     pub(crate) inode_read: Timer,
+    pub(crate) read_cached: Timer,
 }
 
 impl Timers {
@@ -83,6 +82,7 @@ impl Timers {
             readlink: fs("readlink"),
             read: fs("read"),
             inode_read: perfmon.timer(Component::InodeReader, "read"),
+            read_cached: perfmon.timer(Component::InodeReader, "read_cached"),
         }
     }
 }
@@ -120,9 +120,10 @@ impl Image {
     pub fn from_source(source: Arc<dyn Source>, options: &OpenOptions) -> Result<Self> {
         let size = source.len()?;
         let read = |at, buf: &mut [u8]| source.read_exact_at(at, buf);
+        let locate = |number| locate_image_number(number, size, &read, &|at| source.next_data(at));
         let offset = match options.offset {
-            ImageOffset::Auto => locate_image(size, &read)?,
-            ImageOffset::Nth(number) => locate_image_number(number, size, &read)?,
+            ImageOffset::Auto => locate(1)?,
+            ImageOffset::Nth(number) => locate(number)?,
             ImageOffset::At(offset) => offset,
         };
         let container = Container::open(&read, size, offset, options.image_size)?;
@@ -158,12 +159,11 @@ impl Image {
             view.check(container.block_count(), None)?;
         }
         let block_size = u64::from(view.block_size());
-        let payloads = Payloads::new(source, container, block_size);
+        let payloads = Payloads::new(source, container, block_size).trusting(options.trust_blocks);
         Ok(Self(Arc::new(Inner {
             cache: BlockCache::new(payloads.clone(), &options.cache, &options.perfmon),
             payloads,
             view,
-            indexes: FileIndexes::default(),
             image_size: options.image_size,
             file_size: size,
             perfmon: options.perfmon.clone(),

@@ -29,7 +29,7 @@ mod tree;
 mod users;
 mod verify;
 
-pub use cache::CacheStats;
+pub use cache::{ActiveSetSize, CacheStats};
 pub use image::Image;
 pub use options::{
     BlockAllocator, CacheOptions, CpuSet, ImageOffset, OpenOptions, ParseOffsetError, Preload,

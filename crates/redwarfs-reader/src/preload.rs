@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use redwarfs_format::{BlockNo, Error, Result};
 
@@ -50,6 +51,8 @@ struct Job {
     blocks: Vec<BlockNo>,
     next: AtomicUsize,
     stop: AtomicBool,
+    /// Blocks that are being decoded.
+    active: AtomicUsize,
     loaded: AtomicUsize,
     failed: AtomicUsize,
 }
@@ -70,7 +73,7 @@ impl Job {
             let (Some(&block), Some(inner)) = (self.blocks.get(index), inner.upgrade()) else {
                 return;
             };
-            match inner.cache.preload(block) {
+            match self.load(&inner, block) {
                 Ok(true) => self.loaded.fetch_add(1, Ordering::Relaxed),
                 Ok(false) => {
                     self.stop.store(true, Ordering::Relaxed);
@@ -81,6 +84,25 @@ impl Job {
                     self.failed.fetch_add(1, Ordering::Relaxed)
                 }
             };
+        }
+    }
+}
+
+/// Time after which room is looked for again.
+const RETRY: Duration = Duration::from_millis(1);
+
+impl Job {
+    /// Decodes a block; false if there is no room. While others decode theirs, more is reserved
+    /// for them than they will take, so only the last one knows.
+    fn load(&self, inner: &Inner, block: BlockNo) -> Result<bool> {
+        loop {
+            self.active.fetch_add(1, Ordering::SeqCst);
+            let loaded = inner.cache.preload(block);
+            let others = self.active.fetch_sub(1, Ordering::SeqCst) > 1;
+            if !matches!(loaded, Ok(false)) || !others || self.stop.load(Ordering::Relaxed) {
+                return loaded;
+            }
+            std::thread::sleep(RETRY);
         }
     }
 }
@@ -105,6 +127,7 @@ impl Image {
             blocks,
             next: AtomicUsize::new(0),
             stop: AtomicBool::new(false),
+            active: AtomicUsize::new(0),
             loaded: AtomicUsize::new(0),
             failed: AtomicUsize::new(0),
         });

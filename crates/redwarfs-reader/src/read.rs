@@ -1,8 +1,6 @@
 //! Reading file contents.
 
-use std::collections::VecDeque;
 use std::io;
-use std::sync::{Arc, Mutex, PoisonError};
 
 use redwarfs_format::metadata::{Extent, Extents, FileType};
 use redwarfs_format::{BlockNo, Error, InodeNo, Result};
@@ -11,67 +9,22 @@ use crate::cache::BlockData;
 use crate::error::wrong_type;
 use crate::image::{Image, Inner};
 
-/// A file with at most this many extents is searched from its start: a few microseconds.
-const LINEAR: usize = 256;
-
-/// Every so many extents one offset is noted: 8 bytes per 64 extents.
-const STRIDE: usize = 64;
-
-/// Offsets that are kept for all files together (1 Mi, 8 MiB). A file that needs more than that
-/// (64 Mi extents) is indexed for each read.
-const MAX_NOTED: usize = 1 << 20;
-
-/// File offsets of every [`STRIDE`]th extent.
-type Offsets = Arc<[u64]>;
-
-/// Offsets of extents of files that have very many, so that a read in the middle does not have
-/// to add up everything before. Made once per file with one pass, dropped oldest first.
-#[derive(Debug, Default)]
-pub(crate) struct FileIndexes(Mutex<VecDeque<(u32, Offsets)>>);
-
-impl FileIndexes {
-    fn get(&self, content: u32, extents: &Extents<'_>) -> Result<Offsets> {
-        {
-            let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-            if let Some(at) = known.iter().position(|(k, _)| *k == content)
-                && let Some(found) = known.remove(at)
-            {
-                let offsets = Arc::clone(&found.1);
-                known.push_back(found);
-                return Ok(offsets);
-            }
-        }
-        let offsets = note_offsets(extents)?;
-        if offsets.len() <= MAX_NOTED {
-            let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-            known.push_back((content, Arc::clone(&offsets)));
-            let mut total: usize = known.iter().map(|(_, o)| o.len()).sum();
-            while total > MAX_NOTED
-                && let Some((_, dropped)) = known.pop_front()
-            {
-                total -= dropped.len();
-            }
-        }
-        Ok(offsets)
-    }
-}
-
-fn note_offsets(extents: &Extents<'_>) -> Result<Offsets> {
-    let mut offsets = Vec::with_capacity(extents.len() / STRIDE + 1);
-    let mut offset = 0;
-    for index in 0..extents.len() {
-        if index % STRIDE == 0 {
-            offsets.push(offset);
-        }
-        offset = advance(offset, extents.get(index)?.size())?;
-    }
-    Ok(offsets.into())
-}
-
 fn advance(offset: u64, size: u64) -> Result<u64> {
     offset
         .checked_add(size)
         .ok_or_else(|| Error::corrupt("a file of more than 2^64 bytes"))
+}
+
+/// Pieces of a file that are looked at for decoding ahead; a read of more small pieces takes
+/// long enough by itself.
+const MAX_AHEAD: usize = 1024;
+
+/// Which blocks of a range are decoded ahead.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Ahead {
+    /// All but the one that the reader begins with.
+    AfterFirstBlock,
+    Everything,
 }
 
 /// The pieces of a range of a file, in order.
@@ -121,14 +74,7 @@ impl<'a> Pieces<'a> {
             }
         }
         let extents = inner.view.extents(inode)?;
-        let (mut next, mut offset) = (0, 0);
-        if at > 0 && extents.len() > LINEAR {
-            let offsets = inner.indexes.get(inner.view.content_id(inode)?, &extents)?;
-            // The last noted extent that does not start after `at`.
-            let index = offsets.partition_point(|&o| o <= at).saturating_sub(1);
-            next = index * STRIDE;
-            offset = offsets.get(index).copied().unwrap_or(0);
-        }
+        let (next, offset) = extents.near(at)?;
         Ok(Self {
             extents,
             next,
@@ -173,8 +119,8 @@ impl Image {
     /// Reads from a regular file at `offset`; returns the number of bytes, which is less than
     /// the length of `buf` only at the end of the file.
     ///
-    /// Finding the place takes a few microseconds; the first read in a file with more than 256
-    /// extents looks at all of them once.
+    /// Finding the place takes a few microseconds, however many pieces the file has; the first
+    /// read in a file of more than 256 pieces looks at all chunks of the image once.
     ///
     /// # Errors
     /// [`io::ErrorKind::IsADirectory`] or [`io::ErrorKind::InvalidInput`] as [`Error::Io`] for
@@ -183,6 +129,12 @@ impl Image {
     /// contents of `buf` are unspecified after an error.
     pub fn read_at(&self, inode: InodeNo, offset: u64, buf: &mut [u8]) -> Result<usize> {
         let inner = &*self.0;
+        let context = [
+            ("inode", u64::from(inode.0)),
+            ("offset", offset),
+            ("size", buf.len() as u64),
+        ];
+        let _timer = inner.timers.read.start_with(&context);
         if buf.is_empty() {
             Pieces::new(inner, inode, offset, 0)?;
             return Ok(0);
@@ -192,11 +144,25 @@ impl Image {
             return Ok(0);
         };
         if first.len() < buf.len() && pieces.has_more() && inner.cache.has_room_ahead() {
-            self.decode_ahead(inode, offset, buf.len())?;
+            self.decode_ahead(inode, offset, buf.len(), Ahead::AfterFirstBlock)?;
         }
+        let timer = inner.timers.inode_read.start_with(&context);
         let result = self.fill(first, pieces, buf);
+        drop(timer);
         inner.cache.trim();
+        if result.is_ok() {
+            self.read_ahead(inode, offset.saturating_add(buf.len() as u64));
+        }
         result
+    }
+
+    /// Lets other threads decode what may be asked for next.
+    fn read_ahead(&self, inode: InodeNo, from: u64) {
+        let len = self.0.cache.readahead();
+        if len > 0 && self.0.cache.has_room_ahead() {
+            // Whoever asks for those bytes gets the error.
+            let _ = self.decode_ahead(inode, from, len, Ahead::Everything);
+        }
     }
 
     fn fill(&self, first: Piece, mut pieces: Pieces<'_>, buf: &mut [u8]) -> Result<usize> {
@@ -231,20 +197,26 @@ impl Image {
         }
     }
 
-    /// Lets other threads decode what a read needs from its second block on.
-    fn decode_ahead(&self, inode: InodeNo, offset: u64, len: usize) -> Result<()> {
+    /// Lets other threads decode what a range needs.
+    fn decode_ahead(&self, inode: InodeNo, offset: u64, len: usize, what: Ahead) -> Result<()> {
         let mut pieces = Pieces::new(&self.0, inode, offset, len)?;
         let mut current: Option<(BlockNo, u64)> = None;
+        // The block that is left out.
         let mut first = None;
         let submit = |(block, end): (BlockNo, u64)| {
             self.0.cache.contains(block, end) || self.0.cache.prefetch(block, end)
         };
-        while let Some(piece) = pieces.next()? {
+        for _ in 0..MAX_AHEAD {
+            let Some(piece) = pieces.next()? else {
+                break;
+            };
             let Piece::Data { block, offset, len } = piece else {
                 continue;
             };
             let end = offset + len as u64;
-            first.get_or_insert(block);
+            if what == Ahead::AfterFirstBlock {
+                first.get_or_insert(block);
+            }
             match &mut current {
                 Some((b, e)) if *b == block => *e = end.max(*e),
                 _ => {
@@ -278,11 +250,21 @@ impl Image {
         out: &mut Vec<u8>,
     ) -> Result<bool> {
         let before = out.len();
+        let context = [
+            ("inode", u64::from(inode.0)),
+            ("offset", offset),
+            ("size", len as u64),
+        ];
+        let timer = self.0.timers.read_cached.start_with(&context);
         let result = self.append_cached(inode, offset, len, out);
+        drop(timer);
         if !matches!(result, Ok(true)) {
             out.truncate(before);
         }
         self.0.cache.trim();
+        if matches!(result, Ok(true)) {
+            self.read_ahead(inode, offset.saturating_add(len as u64));
+        }
         result
     }
 

@@ -16,8 +16,8 @@ fn open(golden: &Golden) -> Image {
 
 fn check(golden: &Golden) {
     let image = open(golden);
-    let actual = Manifest::from_image(&image, true)
-        .unwrap_or_else(|e| panic!("{}: {e}", golden.name));
+    let actual =
+        Manifest::from_image(&image, true).unwrap_or_else(|e| panic!("{}: {e}", golden.name));
     let mut expected = golden.manifest();
     if image.container().version.minor < 3 {
         share_attributes(&mut expected, &actual);

@@ -167,9 +167,12 @@ pub struct BuildOptions {
     /// Added to the niceness of compression threads, 0..=19.
     pub compress_niceness: i32,
     /// Bytes of uncompressed blocks that may be in flight between segmenter and output; `None`
-    /// chooses by physical memory. At least one block is always allowed. Compressor state,
+    /// chooses by `machine_memory`. At least one block is always allowed. Compressor state,
     /// lookback blocks and the match index come on top.
     pub memory_limit: Option<u64>,
+    /// Bytes of memory by which `memory_limit` is chosen; `None` asks for the physical memory of
+    /// the machine.
+    pub machine_memory: Option<u64>,
     /// Store character and block devices.
     pub with_devices: bool,
     /// Store FIFOs and sockets.
@@ -258,6 +261,7 @@ impl BuildOptions {
             workers: std::thread::available_parallelism().map_or(1, usize::from),
             compress_niceness: 5,
             memory_limit: None,
+            machine_memory: None,
             with_devices: false,
             with_specials: false,
             sparse: true,

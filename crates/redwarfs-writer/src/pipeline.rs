@@ -160,7 +160,8 @@ fn blocks_in_flight(options: &BuildOptions, progress: &dyn Progress) -> usize {
     let workers = options.workers as u64;
     let wanted = workers.saturating_mul(block);
     let limit = options.memory_limit.unwrap_or_else(|| {
-        let memory = physical_memory().max(256 << 20);
+        let memory = options.machine_memory.unwrap_or_else(physical_memory);
+        let memory = memory.max(256 << 20);
         let limit = if wanted < memory / 64 {
             memory / 64
         } else {

@@ -28,6 +28,15 @@ impl<'a> Extents<'a> {
         }
     }
 
+    pub(super) fn view(&self) -> &'a MetadataView {
+        self.view
+    }
+
+    /// The chunks of the file, whatever has been iterated over.
+    pub(super) fn chunks(&self) -> Range<u32> {
+        self.first..self.next.end
+    }
+
     /// Number of pieces of the file, whatever has been iterated over.
     #[must_use]
     pub fn len(&self) -> usize {

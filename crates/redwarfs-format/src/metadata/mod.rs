@@ -10,6 +10,7 @@ mod model;
 mod open;
 mod pack;
 mod strings;
+mod sums;
 mod table;
 mod types;
 mod view;

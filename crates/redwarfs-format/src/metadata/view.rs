@@ -10,6 +10,7 @@ use super::extents::Extents;
 use super::model::{FsOptions, Metadata};
 use super::open::{SizeMap, Tables};
 use super::strings::Strings;
+use super::sums::Sums;
 use super::types::{Counts, FileType, Stat, Timestamp, Totals};
 use crate::error::{Error, Result};
 use crate::frozen::{BitSource, Node, Pos, Value};
@@ -31,6 +32,7 @@ pub struct MetadataView {
     pub(super) links: OnceLock<Vec<u32>>,
     /// What links save in an image of format 2.2 and older.
     pub(super) legacy_savings: OnceLock<u64>,
+    pub(super) sums: OnceLock<Sums>,
 }
 
 pub(super) fn bad(what: impl Into<String>) -> Error {
@@ -54,6 +56,7 @@ impl MetadataView {
             t,
             links: OnceLock::new(),
             legacy_savings: OnceLock::new(),
+            sums: OnceLock::new(),
         })
     }
 
@@ -513,9 +516,10 @@ impl MetadataView {
                 cache.allocated.find(&self.data, content).unwrap_or(size),
             ));
         }
-        self.sum(range)
+        self.quick_sum(range)
     }
 
+    /// Size and allocated size of a range of chunks, one by one.
     pub(super) fn sum(&self, range: Range<u32>) -> Result<(u64, u64)> {
         let (mut size, mut allocated) = (0u64, 0u64);
         if self.t.hole_block.is_none() {

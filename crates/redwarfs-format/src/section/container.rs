@@ -56,7 +56,7 @@ pub struct Container {
     pub version: Version,
     /// Offset of the image in the file.
     pub offset: u64,
-    /// Size of the image.
+    /// Size of the image, without what follows it in the file.
     pub size: u64,
     /// All sections in file order, those of unknown type included.
     pub sections: Vec<Section>,
@@ -69,7 +69,11 @@ pub struct Container {
 impl Container {
     /// Lists the sections of the image at `offset` of a file of `file_size` bytes.
     ///
-    /// The image extends to the end of the file unless `image_size` says that it ends earlier.
+    /// With `image_size`, the image is exactly that long, or up to the end of the file. Without,
+    /// its end is found: behind a valid section index, or else behind the last well-formed
+    /// section from the metadata on. Whatever follows, another image or other data, is left out.
+    /// Only a file that ends within a section, or before the metadata, is truncated.
+    ///
     /// If there is a usable section index, no BLOCK header is read; a damaged index is ignored.
     ///
     /// # Errors
@@ -92,7 +96,14 @@ impl Container {
             FoundIndex::Absent => IndexState::Absent,
             FoundIndex::Invalid(reason) => IndexState::Invalid(reason),
         };
-        Ok(image.container(image.walk()?, state))
+        let walked = image.walk(image_size.is_none())?;
+        if walked.end == image.size {
+            return Ok(image.container(walked.sections, state));
+        }
+        // What was found at the end of the file has nothing to do with this image.
+        let image = image.up_to(walked.end);
+        let state = image.judge_index(&walked.sections)?;
+        Ok(image.container(walked.sections, state))
     }
 
     /// Like [`Container::open`], but reads every header and compares the index with them.
@@ -106,9 +117,10 @@ impl Container {
         image_size: Option<u64>,
     ) -> Result<Self> {
         let image = ImageRange::new(read, file_size, offset, image_size)?;
-        let sections = image.walk()?;
-        let state = image.judge_index(&sections)?;
-        Ok(image.container(sections, state))
+        let walked = image.walk(image_size.is_none())?;
+        let image = image.up_to(walked.end);
+        let state = image.judge_index(&walked.sections)?;
+        Ok(image.container(walked.sections, state))
     }
 
     /// The section at `position` with its header. Reads the header unless it is already known,
@@ -198,6 +210,13 @@ struct ImageRange<'r> {
     size: u64,
 }
 
+/// Sections that were found one after the other.
+struct Walked {
+    sections: Vec<Section>,
+    /// Where the last one ends.
+    end: u64,
+}
+
 enum FoundIndex {
     Absent,
     Invalid(String),
@@ -266,30 +285,86 @@ impl<'r> ImageRange<'r> {
         Ok((self.read)(self.offset + at, out)?)
     }
 
-    fn walk(&self) -> Result<Vec<Section>> {
+    /// The same image, which turned out to be shorter.
+    fn up_to(&self, end: u64) -> Self {
+        Self { size: end, ..*self }
+    }
+
+    /// Lists the sections by their headers, up to the end of the file or, if `find_end`, to the
+    /// end of the image.
+    fn walk(&self, find_end: bool) -> Result<Walked> {
         if self.version.minor < FIRST_V2_MINOR {
-            self.walk_v1()
+            self.walk_v1(find_end)
         } else {
-            self.walk_v2()
+            self.walk_v2(find_end)
         }
     }
 
-    fn walk_v2(&self) -> Result<Vec<Section>> {
-        let mut sections = Vec::new();
+    fn walk_v2(&self, find_end: bool) -> Result<Walked> {
+        let mut sections: Vec<Section> = Vec::new();
+        let mut has_metadata = false;
         let mut at = 0;
         while at < self.size {
             let position = next_position(&sections)?;
+            if find_end && has_metadata {
+                let complete = sections
+                    .last()
+                    .is_some_and(|last| last.ty == SectionType::SECTION_INDEX)
+                    && self.up_to(at).judge_index(&sections)? == IndexState::Valid;
+                if complete || !self.goes_on(at)? {
+                    break;
+                }
+            }
             let section = self.header_at(position, at)?;
+            has_metadata |= section.ty == SectionType::METADATA_V2;
             at = section.payload_offset + section.length;
             sections.push(section);
         }
-        Ok(sections)
+        Ok(Walked { sections, end: at })
     }
 
-    fn walk_v1(&self) -> Result<Vec<Section>> {
-        let mut sections = Vec::new();
+    /// Whether what is at `at`, behind the metadata, belongs to the image: either it looks like
+    /// a section, be it cut off, or the index at the end of the file says so.
+    fn goes_on(&self, at: u64) -> Result<bool> {
+        let mut bytes = [0; SectionHeader::LEN];
+        let there = usize::try_from(self.size - at)
+            .unwrap_or(usize::MAX)
+            .min(SectionHeader::LEN);
+        let (start, _) = bytes.split_at_mut(there);
+        self.read(at, start)?;
+        let magic = MAGIC.len().min(there);
+        if start.get(..magic) == MAGIC.get(..magic) {
+            // The first section of another image has the number 0.
+            let header = SectionHeader::parse(&bytes);
+            return Ok(there < SectionHeader::LEN || header.is_ok_and(|header| header.number != 0));
+        }
+        // A section whose header is damaged, followed by sections and an index, or the damaged
+        // index itself.
+        let Some(own) = self.index_offset()? else {
+            return Ok(false);
+        };
+        if own == at {
+            return Ok(true);
+        }
+        if own < at {
+            return Ok(false);
+        }
+        match self.read_index(own) {
+            Ok(_) => Ok(true),
+            Err(IndexError::Io(error)) => Err(error),
+            Err(IndexError::Unusable(_)) => Ok(false),
+        }
+    }
+
+    fn walk_v1(&self, find_end: bool) -> Result<Walked> {
+        let mut sections: Vec<Section> = Vec::new();
         let mut at = V1_HEADER_LEN as u64;
         while at < self.size {
+            // Nothing came behind the metadata at that time.
+            let is_metadata = |section: &Section| section.ty == SectionType::METADATA_V2;
+            if find_end && sections.last().is_some_and(is_metadata) {
+                break;
+            }
             let position = next_position(&sections)?;
             if sections.len() >= MAX_V1_SECTIONS {
                 return Err(Error::Limit(format!(
@@ -329,7 +404,7 @@ impl<'r> ImageRange<'r> {
             });
             at = payload_offset + length;
         }
-        Ok(sections)
+        Ok(Walked { sections, end: at })
     }
 
     /// Reads and checks the 64-byte header at `at`.

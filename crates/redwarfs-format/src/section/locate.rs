@@ -3,6 +3,7 @@ use super::{
     Container, FIRST_V2_MINOR, MAGIC, MAJOR, ReadAt, SectionHeader, SectionType, V1_HEADER_LEN,
 };
 use crate::error::{Error, Result};
+use std::cell::Cell;
 
 /// Bytes examined at a time. This is all the memory a search needs.
 const WINDOW: usize = 1 << 20;
@@ -15,6 +16,10 @@ const PATTERN: [u8; 7] = [
 const CANDIDATE: usize = SectionHeader::LEN;
 /// Highest compression id that existed when images had no magic in section headers.
 const MAX_V1_COMPRESSION: u16 = 4;
+
+/// Where data may begin: the first offset from the given one on that is not known to be a hole,
+/// the file size if there is none.
+pub type NextData<'a> = dyn Fn(u64) -> std::io::Result<u64> + 'a;
 
 /// Finds the first image in a file of `file_size` bytes and returns its offset.
 ///
@@ -34,12 +39,79 @@ pub fn locate_image(file_size: u64, read: &ReadAt<'_>) -> Result<u64> {
 /// # Errors
 /// See [`locate_image`].
 pub fn locate_image_from(start: u64, file_size: u64, read: &ReadAt<'_>) -> Result<u64> {
+    search(start, file_size, read, &Ok)
+}
+
+/// Finds the `number`th image of a file, counted from 1, and returns its offset. Holes that
+/// `next_data` knows are skipped.
+///
+/// The search for the next image begins behind the end of the one before. What looks like an
+/// image but has no sections that could be listed counts, too; then the search goes on behind
+/// its magic.
+///
+/// Time is linear in the file size: each section of the file is listed once.
+///
+/// # Errors
+/// [`Error::NotAnImage`] if there are fewer, saying how many; [`Error::Limit`] if so many
+/// sections overlap that listing them would take very long, which needs a hostile file;
+/// [`Error::Io`] if reading fails.
+pub fn locate_image_number(
+    number: u32,
+    file_size: u64,
+    read: &ReadAt<'_>,
+    next_data: &NextData<'_>,
+) -> Result<u64> {
+    // Sections of images that do not overlap have a header of their own each, and so have the
+    // few reads that opening an image takes besides.
+    let reads = Cell::new(0_u64);
+    let most = file_size / V1_HEADER_LEN as u64 + 1024;
+    let counted = |at: u64, buf: &mut [u8]| {
+        reads.set(reads.get().saturating_add(1));
+        if reads.get() > most {
+            return Err(std::io::Error::other("too many sections in one file"));
+        }
+        read(at, buf)
+    };
+    let mut start = 0;
+    for found in 0..number {
+        let at = match search(start, file_size, read, next_data) {
+            Err(Error::NotAnImage(_)) if found > 0 => {
+                let images = if found == 1 { "image" } else { "images" };
+                return Err(Error::NotAnImage(format!(
+                    "no filesystem number {number}, the file holds {found} {images}"
+                )));
+            }
+            other => other?,
+        };
+        if found + 1 == number {
+            return Ok(at);
+        }
+        let listed = Container::open(&counted, file_size, at, None);
+        if reads.get() > most {
+            return Err(Error::Limit("too many sections in one file".into()));
+        }
+        let end = match listed {
+            Ok(container) => at.checked_add(container.size),
+            Err(error @ Error::Io(_)) => return Err(error),
+            Err(_) => None,
+        };
+        start = end.unwrap_or(at + MAGIC.len() as u64);
+    }
+    Err(Error::NotAnImage("images are counted from 1".into()))
+}
+
+fn search(start: u64, file_size: u64, read: &ReadAt<'_>, next_data: &NextData<'_>) -> Result<u64> {
     let window_len = usize::try_from(file_size.saturating_sub(start))
         .unwrap_or(WINDOW)
         .min(WINDOW);
     let mut buffer = vec![0; window_len];
     let mut base = start;
     while base < file_size {
+        // Never back, whatever the function says.
+        base = next_data(base)?.max(base);
+        if base >= file_size {
+            break;
+        }
         let length = usize::try_from(file_size - base)
             .unwrap_or(WINDOW)
             .min(window_len);
@@ -73,48 +145,6 @@ pub fn locate_image_from(start: u64, file_size: u64, read: &ReadAt<'_>) -> Resul
         base += end as u64;
     }
     Err(Error::NotAnImage("no filesystem found".into()))
-}
-
-/// Finds the `number`th image of a file, counted from 1, and returns its offset. The search for
-/// the next image begins behind the sections of the one before; what looks like an image but
-/// whose sections cannot be listed counts, and the search goes on behind its magic.
-///
-/// Time is linear in the file size, as for one image: each section of the file is listed once.
-///
-/// # Errors
-/// [`Error::NotAnImage`] if there are fewer, saying how many; [`Error::Limit`] if the sections
-/// of a hostile file overlap so much that listing them would take very long; [`Error::Io`] if
-/// reading fails.
-pub fn locate_image_number(number: u32, file_size: u64, read: &ReadAt<'_>) -> Result<u64> {
-    // Sections of images that do not overlap have a header of their own each.
-    let mut budget = file_size / V1_HEADER_LEN as u64;
-    let mut start = 0;
-    for found in 0..number {
-        let at = match locate_image_from(start, file_size, read) {
-            Err(Error::NotAnImage(_)) if found > 0 => {
-                let images = if found == 1 { "image" } else { "images" };
-                return Err(Error::NotAnImage(format!(
-                    "no filesystem number {number}, the file holds {found} {images}"
-                )));
-            }
-            other => other?,
-        };
-        if found + 1 == number {
-            return Ok(at);
-        }
-        let end = match Container::open(read, file_size, at, None) {
-            Ok(container) => {
-                budget = budget
-                    .checked_sub(container.sections.len() as u64)
-                    .ok_or_else(|| Error::Limit("too many sections in one file".into()))?;
-                at.checked_add(container.size)
-            }
-            Err(error @ Error::Io(_)) => return Err(error),
-            Err(_) => None,
-        };
-        start = end.unwrap_or(at + MAGIC.len() as u64);
-    }
-    Err(Error::NotAnImage("images are counted from 1".into()))
 }
 
 /// First occurrence of the pattern that starts in `from..end`.

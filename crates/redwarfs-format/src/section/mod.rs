@@ -12,7 +12,7 @@ mod locate;
 pub use container::{Container, IndexState, Section};
 pub use header::{CompressionId, SectionHasher, SectionHeader, SectionType, Version};
 pub use index::encode_section_index;
-pub use locate::{locate_image, locate_image_from, locate_image_number};
+pub use locate::{NextData, locate_image, locate_image_from, locate_image_number};
 
 /// Fills the buffer with the bytes at an absolute file offset, or fails. A file that ends too
 /// early is an error of kind `UnexpectedEof`.
@@ -33,6 +33,8 @@ const FIRST_INDEX_MINOR: u8 = 4;
 /// Length of the file header, and of each section header, of images with minor version 0 or 1.
 const V1_HEADER_LEN: usize = 8;
 
+#[cfg(test)]
+mod concatenated_tests;
 #[cfg(test)]
 mod golden_tests;
 #[cfg(test)]

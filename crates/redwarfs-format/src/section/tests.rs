@@ -36,7 +36,7 @@ fn locate(file: &[u8]) -> Option<u64> {
 }
 
 /// An image of the given sections, with an index if `index`.
-fn image(sections: &[(SectionType, &[u8])], index: bool) -> Vec<u8> {
+pub(crate) fn image(sections: &[(SectionType, &[u8])], index: bool) -> Vec<u8> {
     let mut out = Vec::new();
     let mut entries = Vec::new();
     for (number, (ty, payload)) in (0..).zip(sections) {
@@ -59,7 +59,7 @@ fn append_index(out: &mut Vec<u8>, entries: &[(SectionType, u64)]) {
     out.extend(payload);
 }
 
-const SECTIONS: &[(SectionType, &[u8])] = &[
+pub(crate) const SECTIONS: &[(SectionType, &[u8])] = &[
     (SectionType::BLOCK, b"hello"),
     (SectionType(77), b"future"),
     (SectionType::BLOCK, b""),
@@ -68,7 +68,7 @@ const SECTIONS: &[(SectionType, &[u8])] = &[
     (SectionType::HISTORY, b"history"),
 ];
 
-fn v1_image() -> Vec<u8> {
+pub(crate) fn v1_image() -> Vec<u8> {
     let mut out = b"DWARFS\x02\x00".to_vec();
     for (ty, payload) in [(0_u16, "abc"), (0, "de"), (7, "schema"), (8, "metadata")] {
         out.extend(ty.to_le_bytes());
@@ -322,11 +322,20 @@ fn v1_headers() {
         file[at] = value;
         assert!(matches!(open(&file), Err(Error::Corrupt { .. })), "{what}");
     }
-    // Trailing zeros are empty blocks.
+    // Trailing zeros are empty blocks if they are said to belong to the image.
+    let all = |file: &[u8]| {
+        let size = file.len() as u64;
+        Container::open(&reader(file), size, 0, Some(size))
+    };
     let longer = [&file[..], &[0; 16]].concat();
-    assert_eq!(open(&longer).unwrap().block_count(), 4);
-    assert!(open(&longer[..file.len() + 7]).is_err());
+    assert_eq!(all(&longer).unwrap().block_count(), 4);
+    assert_eq!(open(&longer).unwrap().block_count(), 2);
+    assert!(all(&longer[..file.len() + 7]).is_err());
     let endless = [&file[..], &vec![0; 9 << 20]].concat();
+    assert!(matches!(all(&endless), Err(Error::Limit(_))));
+    assert_eq!(open(&endless).unwrap().size, file.len() as u64);
+    // Without metadata there is no end to be found.
+    let endless = [b"DWARFS\x02\x00", &vec![0; 9 << 20][..]].concat();
     assert!(matches!(open(&endless), Err(Error::Limit(_))));
 }
 
@@ -357,7 +366,10 @@ fn size_and_trailing_bytes() {
     let container = open(at, Some(body.len() as u64)).unwrap();
     assert_eq!((container.offset, container.size), (at, body.len() as u64));
     assert_eq!(container.index, IndexState::Valid);
-    let text = open(at, None).unwrap_err().to_string();
+    let container = open(at, None).unwrap();
+    assert_eq!((container.offset, container.size), (at, body.len() as u64));
+    assert_eq!(container.index, IndexState::Valid);
+    let text = open(at, Some(size - at)).unwrap_err().to_string();
     assert!(text.contains("truncated section header"), "{text}");
     assert!(open(at, Some(7)).is_err());
     assert!(open(at, Some(u64::MAX)).is_err());

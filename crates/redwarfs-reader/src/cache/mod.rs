@@ -15,187 +15,32 @@
 //!   blocks that are being read at that moment, and by the payload and decoder state of those
 //!   that are decoded in one step at that moment.
 
+mod memory;
 mod pool;
 mod slot;
+mod stats;
+mod table;
+mod tidy;
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use redwarfs_codec::Decoder;
 use redwarfs_format::section::CompressionId;
 use redwarfs_format::{BlockNo, Error, Result};
 
 use crate::error::{in_section, replicate};
-use crate::options::{CacheOptions, CpuSet};
+use crate::options::{BlockAllocator, CacheOptions, CpuSet};
 use crate::payload::Payloads;
 use crate::perfmon::{Component, PerfMonitor, Timer};
+use memory::Segment;
 use pool::Pool;
 use slot::{Account, SEGMENT, Slot, Turn, Work};
-
-/// What the block cache has done so far.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
-#[non_exhaustive]
-pub struct CacheStats {
-    /// Limit in bytes.
-    pub limit: u64,
-    /// Bytes held now, as counted for the limit.
-    pub used: u64,
-    /// Most bytes held at any time, blocks in use included.
-    pub peak: u64,
-    /// Blocks held now.
-    pub blocks: u64,
-    /// Blocks that entered the cache.
-    pub blocks_created: u64,
-    /// Blocks that were dropped to make room.
-    pub blocks_evicted: u64,
-    /// Blocks that were dropped because they were idle.
-    pub blocks_tidied: u64,
-    /// Requests for bytes of a block.
-    pub requests: u64,
-    /// Blocks that were decoded because the ones before were read in sequence.
-    pub sequential_prefetches: u64,
-    /// Requests whose bytes were there while the block was being decoded for somebody else.
-    pub active_hits_fast: u64,
-    /// Requests that waited for a block that was being decoded for somebody else.
-    pub active_hits_slow: u64,
-    /// Requests whose bytes were there.
-    pub cache_hits_fast: u64,
-    /// Requests that continued a partly decoded block.
-    pub cache_hits_slow: u64,
-    /// Requests for a block that was not in the cache.
-    pub misses: u64,
-    /// Bytes that were decoded.
-    pub bytes_decoded: u64,
-    /// Raw sizes of all blocks of which something was decoded.
-    pub bytes_of_decoded_blocks: u64,
-    /// Requests that ended in an error.
-    pub errors: u64,
-}
-
-impl CacheStats {
-    /// Decoded share of the blocks that were touched, 0 to 1.
-    pub fn average_decoded(&self) -> f64 {
-        ratio(self.bytes_decoded, self.bytes_of_decoded_blocks)
-    }
-
-    /// Share of requests that were answered at once, 0 to 1.
-    pub fn fast_hit_rate(&self) -> f64 {
-        ratio(self.active_hits_fast + self.cache_hits_fast, self.requests)
-    }
-
-    /// Share of requests that found the block, but not yet all of its bytes, 0 to 1.
-    pub fn slow_hit_rate(&self) -> f64 {
-        ratio(self.active_hits_slow + self.cache_hits_slow, self.requests)
-    }
-
-    /// Share of requests that did not find the block, 0 to 1.
-    pub fn miss_rate(&self) -> f64 {
-        ratio(self.misses, self.requests)
-    }
-}
-
-fn ratio(part: u64, whole: u64) -> f64 {
-    if whole == 0 {
-        0.0
-    } else {
-        part as f64 / whole as f64
-    }
-}
-
-#[derive(Debug, Default)]
-struct Counters {
-    created: AtomicU64,
-    evicted: AtomicU64,
-    tidied: AtomicU64,
-    requests: AtomicU64,
-    prefetches: AtomicU64,
-    active_fast: AtomicU64,
-    active_slow: AtomicU64,
-    cache_fast: AtomicU64,
-    cache_slow: AtomicU64,
-    misses: AtomicU64,
-    decoded: AtomicU64,
-    decoded_of: AtomicU64,
-    errors: AtomicU64,
-}
-
-fn count(counter: &AtomicU64) {
-    counter.fetch_add(1, Ordering::Relaxed);
-}
-
-#[derive(Debug)]
-struct Entry {
-    slot: Arc<Slot>,
-    /// Key in `Table::order`.
-    tick: u64,
-    used_at: Instant,
-}
-
-/// Which blocks are in the cache, and in which order they were used.
-#[derive(Debug, Default)]
-struct Table {
-    entries: HashMap<BlockNo, Entry>,
-    /// Oldest first.
-    order: BTreeMap<u64, BlockNo>,
-    tick: u64,
-    /// The last different blocks that were asked for.
-    recent: VecDeque<BlockNo>,
-}
-
-impl Table {
-    fn touch(&mut self, block: BlockNo) -> Option<Arc<Slot>> {
-        let entry = self.entries.get_mut(&block)?;
-        entry.used_at = Instant::now();
-        if entry.tick != self.tick {
-            self.order.remove(&entry.tick);
-            self.tick += 1;
-            entry.tick = self.tick;
-            self.order.insert(self.tick, block);
-        }
-        Some(Arc::clone(&entry.slot))
-    }
-
-    fn insert(&mut self, block: BlockNo, slot: Arc<Slot>) {
-        self.tick += 1;
-        self.order.insert(self.tick, block);
-        let entry = Entry {
-            slot,
-            tick: self.tick,
-            used_at: Instant::now(),
-        };
-        self.entries.insert(block, entry);
-    }
-
-    fn remove(&mut self, block: BlockNo) -> Option<Arc<Slot>> {
-        let entry = self.entries.remove(&block)?;
-        self.order.remove(&entry.tick);
-        Some(entry.slot)
-    }
-
-    /// The block after the last `n` requested ones, if those are consecutive.
-    fn next_in_sequence(&mut self, block: BlockNo, n: usize) -> Option<BlockNo> {
-        if n == 0 || self.recent.contains(&block) {
-            return None;
-        }
-        if self.recent.len() >= n {
-            self.recent.pop_front();
-        }
-        self.recent.push_back(block);
-        if self.recent.len() < n {
-            return None;
-        }
-        // All different, so they are consecutive if they span exactly their number.
-        let first = self.recent.iter().min()?.0;
-        let last = self.recent.iter().max()?.0;
-        if u64::from(last - first) + 1 == n as u64 {
-            last.checked_add(1).map(BlockNo)
-        } else {
-            None
-        }
-    }
-}
+pub use stats::{ActiveSetSize, CacheStats};
+use stats::{Counters, count};
+use table::Table;
+use tidy::Tidier;
 
 /// The part of the cache that its threads share.
 #[derive(Debug)]
@@ -208,6 +53,11 @@ struct Core {
     counters: Counters,
     closed: AtomicBool,
     timers: Timers,
+    allocator: BlockAllocator,
+    affinity: Option<CpuSet>,
+    tidier: Tidier,
+    /// Bytes that blocks being preloaded will take.
+    reserved: AtomicU64,
 }
 
 /// What is timed: a request, what one thread does for a block, and decoding alone.
@@ -224,7 +74,7 @@ pub(crate) struct BlockCache {
     core: Arc<Core>,
     pool: Pool,
     sequence: usize,
-    affinity: Option<CpuSet>,
+    readahead: u64,
 }
 
 /// Bytes of a block, up to some end, that stay readable while this exists.
@@ -270,10 +120,14 @@ impl BlockCache {
                     process: perfmon.timer(Component::BlockCache, "process"),
                     decompress: perfmon.timer(Component::BlockCache, "decompress"),
                 },
+                allocator: options.allocator,
+                affinity: options.affinity,
+                tidier: Tidier::new(options.tidy),
+                reserved: AtomicU64::new(0),
             }),
             pool: Pool::new(options.workers, options.affinity),
             sequence: options.seq_detector.min(MAX_SEQUENCE),
-            affinity: options.affinity,
+            readahead: options.readahead,
         }
     }
 
@@ -282,15 +136,22 @@ impl BlockCache {
         self.pool.threads()
     }
 
+    /// Bytes to decode behind each request: no more than half of what fits.
+    pub(crate) fn readahead(&self) -> usize {
+        usize::try_from(self.readahead.min(self.core.limit / 2)).unwrap_or(usize::MAX)
+    }
+
     /// Where the threads of the cache run.
     pub(crate) fn affinity(&self) -> Option<CpuSet> {
-        self.affinity
+        self.core.affinity
     }
 
     /// The bytes `..end` of a block, decoded if necessary.
     pub(crate) fn get(&self, block: BlockNo, end: u64) -> Result<BlockData> {
         let core = &self.core;
+        let _timer = core.timers.get.start_with(&[("block", u64::from(block.0))]);
         count(&core.counters.requests);
+        core.counters.active.sample();
         let (slot, next) = {
             let mut table = core.table();
             let slot = match table.touch(block) {
@@ -324,6 +185,7 @@ impl BlockCache {
             return None;
         }
         count(&self.core.counters.requests);
+        self.core.counters.active.sample();
         self.core.count_hit(&slot, end);
         Some(BlockData(slot))
     }
@@ -331,10 +193,7 @@ impl BlockCache {
     /// Whether `..end` of a block is there.
     pub(crate) fn contains(&self, block: BlockNo, end: u64) -> bool {
         let table = self.core.table();
-        table
-            .entries
-            .get(&block)
-            .is_some_and(|entry| entry.slot.has(end))
+        table.entry(block).is_some_and(|entry| entry.slot.has(end))
     }
 
     /// Whether decoding ahead makes sense: two blocks have to fit, or the one ahead would push
@@ -364,10 +223,11 @@ impl BlockCache {
             }
             let slot = shared.find_or_insert(block);
             // An error is told to whoever needs the block; a prefetch does not.
-            if !slot.has(end)
-                && let Some(turn) = slot.try_take()
-            {
-                let _ = shared.advance(turn, end);
+            match slot.try_take() {
+                Some(turn) => {
+                    let _ = shared.advance(turn, end);
+                }
+                None => count(&shared.counters.expired),
             }
             drop(slot);
             shared.make_room(0);
@@ -376,7 +236,7 @@ impl BlockCache {
 
     fn prefetch_sequential(&self, block: BlockNo) {
         let core = &self.core;
-        if !self.has_room_ahead() || core.table().entries.contains_key(&block) {
+        if !self.has_room_ahead() || core.table().entry(block).is_some() {
             return;
         }
         if self.prefetch(block, core.payloads.block_size()) {
@@ -406,12 +266,16 @@ impl BlockCache {
             }
             let slot = {
                 let table = core.table();
-                table.entries.get(&block).map(|e| Arc::clone(&e.slot))
+                table.entry(block).map(|e| Arc::clone(&e.slot))
             };
-            if let Some(slot) = slot.filter(|slot| slot.available() >= available)
-                && let Some(turn) = slot.try_take()
-            {
-                let _ = core.advance(turn, raw_size);
+            let turn = slot
+                .filter(|slot| slot.available() >= available)
+                .and_then(|slot| slot.try_take());
+            match turn {
+                Some(turn) => {
+                    let _ = core.advance(turn, raw_size);
+                }
+                None => count(&core.counters.expired),
             }
             core.make_room(0);
         }));
@@ -422,35 +286,29 @@ impl BlockCache {
     pub(crate) fn preload(&self, block: BlockNo) -> Result<bool> {
         let core = &self.core;
         let size = core.payloads.block_size();
-        if core.account.used().saturating_add(size) > core.limit {
+        if core
+            .table()
+            .entry(block)
+            .is_some_and(|e| e.slot.is_complete())
+        {
+            return Ok(true);
+        }
+        // Others that preload at the same time count with what they will take.
+        let reservation = Reservation::new(core, size);
+        if core.account.used().saturating_add(reservation.total) > core.limit {
             return Ok(false);
         }
         let slot = core.find_or_insert(block);
         let result = core.ensure_all(&slot);
         drop(slot);
+        drop(reservation);
         self.trim();
         result.map(|()| true)
     }
 
     /// Drops blocks that were not used for `age`; returns their number.
     pub(crate) fn tidy(&self, age: Duration) -> u64 {
-        let now = Instant::now();
-        let mut dropped = Vec::new();
-        {
-            let mut table = self.core.table();
-            let old: Vec<BlockNo> = table
-                .order
-                .values()
-                .filter_map(|block| Some((block, table.entries.get(block)?)))
-                .take_while(|(_, entry)| now.saturating_duration_since(entry.used_at) >= age)
-                .filter(|(_, entry)| Arc::strong_count(&entry.slot) == 1)
-                .map(|(block, _)| *block)
-                .collect();
-            dropped.extend(old.into_iter().filter_map(|block| table.remove(block)));
-        }
-        let n = dropped.len() as u64;
-        self.core.counters.tidied.fetch_add(n, Ordering::Relaxed);
-        n
+        self.core.tidy_old(age)
     }
 
     pub(crate) fn stats(&self) -> CacheStats {
@@ -461,10 +319,11 @@ impl BlockCache {
             limit: core.limit,
             used: core.account.used(),
             peak: core.account.peak(),
-            blocks: core.table().entries.len() as u64,
+            blocks: core.table().len() as u64,
             blocks_created: get(&c.created),
             blocks_evicted: get(&c.evicted),
             blocks_tidied: get(&c.tidied),
+            request_sets_merged: get(&c.merged),
             requests: get(&c.requests),
             sequential_prefetches: get(&c.prefetches),
             active_hits_fast: get(&c.active_fast),
@@ -474,6 +333,8 @@ impl BlockCache {
             misses: get(&c.misses),
             bytes_decoded: get(&c.decoded),
             bytes_of_decoded_blocks: get(&c.decoded_of),
+            expired_active_requests: get(&c.expired),
+            active_set_size: c.active.quantiles(),
             errors: get(&c.errors),
         }
     }
@@ -485,19 +346,45 @@ impl Drop for BlockCache {
     }
 }
 
+/// Room in the cache for a block that is about to be preloaded.
+struct Reservation<'a> {
+    core: &'a Core,
+    size: u64,
+    /// Bytes reserved by all, this one included.
+    total: u64,
+}
+
+impl<'a> Reservation<'a> {
+    fn new(core: &'a Core, size: u64) -> Self {
+        let before = core.reserved.fetch_add(size, Ordering::Relaxed);
+        Self {
+            core,
+            size,
+            total: before.saturating_add(size),
+        }
+    }
+}
+
+impl Drop for Reservation<'_> {
+    fn drop(&mut self) {
+        self.core.reserved.fetch_sub(self.size, Ordering::Relaxed);
+    }
+}
+
 impl Core {
     fn table(&self) -> MutexGuard<'_, Table> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn insert(&self, table: &mut Table, block: BlockNo) -> Arc<Slot> {
+    fn insert(self: &Arc<Self>, table: &mut Table, block: BlockNo) -> Arc<Slot> {
         count(&self.counters.created);
+        self.tidier.start(self);
         let slot = Arc::new(Slot::new(block, &self.account));
         table.insert(block, Arc::clone(&slot));
         slot
     }
 
-    fn find_or_insert(&self, block: BlockNo) -> Arc<Slot> {
+    fn find_or_insert(self: &Arc<Self>, block: BlockNo) -> Arc<Slot> {
         let mut table = self.table();
         match table.touch(block) {
             Some(slot) => slot,
@@ -544,7 +431,8 @@ impl Core {
     }
 
     fn wait_or_take(&self, slot: &Arc<Slot>, end: u64) -> Result<Option<Turn>> {
-        slot.wait_or_take(end).inspect_err(|_| {
+        let joined = || count(&self.counters.merged);
+        slot.wait_or_take(end, &joined).inspect_err(|_| {
             // Normally done already by the thread that failed, but not if it panicked.
             self.forget(slot);
         })
@@ -561,7 +449,11 @@ impl Core {
 
     /// Brings a block forward to `end` or to its own end.
     fn advance(&self, mut turn: Turn, end: u64) -> Result<()> {
+        let block = u64::from(turn.slot().block.0);
+        let timer = self.timers.process.start_with(&[("block", block)]);
+        let active = self.counters.active.enter();
         let result = self.advance_inner(&mut turn, end);
+        drop((active, timer));
         let slot = Arc::clone(turn.slot());
         match result {
             Ok(()) if slot.raw_size().is_some_and(|size| slot.available() >= size) => {
@@ -596,13 +488,18 @@ impl Core {
                 break Ok(());
             }
             self.make_room(len as u64);
-            let mut segment = match buffer(len) {
+            let mut segment = match Segment::zeroed(self.allocator, len) {
                 Ok(segment) => segment,
                 Err(e) => break Err(e),
             };
+            let timer = self
+                .timers
+                .decompress
+                .start_with(&[("block", u64::from(block.0))]);
             if let Err(e) = work.decoder.fill(&mut segment) {
                 break Err(e);
             }
+            drop(timer);
             // The last bytes wait for the verdict on the end of the stream.
             let raw_size = work.decoder.raw_size();
             if work.decoder.position() >= raw_size
@@ -613,7 +510,7 @@ impl Core {
             self.counters
                 .decoded
                 .fetch_add(len as u64, Ordering::Relaxed);
-            turn.publish(segment.into_boxed_slice());
+            turn.publish(segment);
         };
         turn.work = Some(work);
         result.map_err(|e| self.payloads.in_block(e, block))
@@ -627,12 +524,15 @@ impl Core {
         let id = self.payloads.compression(&section)?;
         if id == CompressionId::NONE {
             self.make_room(section.length);
-            let data = self.payloads.read_vec(&section)?;
+            // The length was compared with the block size.
+            let len = usize::try_from(section.length).unwrap_or(usize::MAX);
+            let mut data = Segment::zeroed(self.allocator, len).map_err(wrap)?;
+            self.payloads.read_into(&section, &mut data)?;
             let size = data.len() as u64;
             turn.shape(size, data.len()).map_err(wrap)?;
             self.counters.decoded.fetch_add(size, Ordering::Relaxed);
             self.counters.decoded_of.fetch_add(size, Ordering::Relaxed);
-            turn.publish(data.into_boxed_slice());
+            turn.publish(data);
             return Ok(());
         }
         let payload = self.payloads.read_shared(&section)?;
@@ -670,8 +570,7 @@ impl Core {
     fn forget(&self, slot: &Arc<Slot>) {
         let mut table = self.table();
         let same = table
-            .entries
-            .get(&slot.block)
+            .entry(slot.block)
             .is_some_and(|entry| Arc::ptr_eq(&entry.slot, slot));
         let removed = if same { table.remove(slot.block) } else { None };
         drop(table);
@@ -694,12 +593,7 @@ impl Core {
             let mut freed = 0;
             let mut from = 0;
             while excess(freed) {
-                // Only the table hands out references, and it is locked: a count of one
-                // stays one.
-                let idle = table.order.range(from..).find_map(|(&tick, block)| {
-                    let entry = table.entries.get(block)?;
-                    (Arc::strong_count(&entry.slot) == 1).then_some((tick, *block))
-                });
+                let idle = table.first_idle(from);
                 let Some((tick, block)) = idle else {
                     break;
                 };
@@ -715,52 +609,7 @@ impl Core {
     }
 }
 
-/// A zeroed buffer, or an error where `vec!` would abort.
-///
-/// Unlike `resize`, `vec!` takes large buffers from the system without touching them. So a block
-/// that announces far more than its payload yields costs address space, not memory.
-fn buffer(len: usize) -> Result<Vec<u8>> {
-    Vec::<u8>::new()
-        .try_reserve_exact(len)
-        .map_err(|_| Error::Limit(format!("no memory for {len} bytes of a block")))?;
-    Ok(vec![0; len])
-}
-
+#[cfg(test)]
+mod idle_tests;
 #[cfg(test)]
 mod tests;
-
-#[cfg(test)]
-mod table_tests {
-    use super::*;
-
-    #[test]
-    fn sequences_are_found_in_any_order_and_only_once() {
-        let mut table = Table::default();
-        let mut ask = |n| table.next_in_sequence(BlockNo(n), 3).map(|b| b.0);
-        assert_eq!(ask(4), None);
-        assert_eq!(ask(5), None);
-        assert_eq!(ask(5), None);
-        assert_eq!(ask(6), Some(7));
-        assert_eq!(ask(6), None);
-        assert_eq!(ask(8), None);
-        assert_eq!(ask(7), Some(9));
-        assert_eq!(ask(20), None);
-        assert_eq!(ask(u32::MAX), None);
-        assert_eq!(table.next_in_sequence(BlockNo(1), 0), None);
-    }
-
-    #[test]
-    fn least_recently_used_is_first_in_order() {
-        let account = Arc::default();
-        let mut table = Table::default();
-        for n in 0..3 {
-            table.insert(BlockNo(n), Arc::new(Slot::new(BlockNo(n), &account)));
-        }
-        assert!(table.touch(BlockNo(0)).is_some());
-        assert!(table.touch(BlockNo(7)).is_none());
-        let order: Vec<u32> = table.order.values().map(|b| b.0).collect();
-        assert_eq!(order, [1, 2, 0]);
-        drop(table);
-        assert_eq!(account.used(), 0);
-    }
-}

@@ -6,6 +6,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use redwarfs_codec::Decoder;
 use redwarfs_format::{BlockNo, Error, Result};
 
+use super::memory::Segment;
 use crate::error::replicate;
 
 /// Bytes decoded and published at a time (64 KiB). A waiter is woken at most this much later
@@ -48,7 +49,7 @@ struct Body {
     /// Length of every segment but the last; at least 1.
     segment_size: usize,
     /// Filled strictly in order; never changed once filled, so reading takes no lock.
-    segments: Box<[OnceLock<Box<[u8]>>]>,
+    segments: Box<[OnceLock<Segment>]>,
 }
 
 /// Who works on the block. Whoever finds `New` or `Partial` and needs more takes the work and
@@ -83,6 +84,8 @@ pub(super) struct Slot {
     /// Number of bytes that are published. Written by the thread that left `Busy`.
     available: AtomicU64,
     busy: AtomicBool,
+    /// Requests that wait now.
+    waiting: AtomicU64,
     state: Mutex<State>,
     wake: Condvar,
 }
@@ -97,6 +100,7 @@ impl Slot {
             body: OnceLock::new(),
             available: AtomicU64::new(0),
             busy: AtomicBool::new(false),
+            waiting: AtomicU64::new(0),
             state: Mutex::new(State::New),
             wake: Condvar::new(),
         }
@@ -130,6 +134,11 @@ impl Slot {
         self.busy.load(Ordering::Relaxed)
     }
 
+    /// Whether the whole block is decoded.
+    pub(super) fn is_complete(&self) -> bool {
+        matches!(*self.lock(), State::Complete)
+    }
+
     /// Whether bytes up to `end` can be copied at once.
     pub(super) fn has(&self, end: u64) -> bool {
         self.body.get().is_some() && self.available() >= end
@@ -143,8 +152,15 @@ impl Slot {
     /// Waits until `end` bytes are there, or gives the work to the caller.
     ///
     /// `Ok(None)`: there is nothing to do, the bytes are there or the block is shorter.
-    pub(super) fn wait_or_take(self: &Arc<Self>, end: u64) -> Result<Option<Turn>> {
+    ///
+    /// `joined` is called if others are waiting already.
+    pub(super) fn wait_or_take(
+        self: &Arc<Self>,
+        end: u64,
+        joined: &dyn Fn(),
+    ) -> Result<Option<Turn>> {
         let mut state = self.lock();
+        let mut waiting: Option<Waiting<'_>> = None;
         loop {
             if self.has(end) {
                 return Ok(None);
@@ -153,6 +169,12 @@ impl Slot {
                 State::Complete => return Ok(None),
                 State::Failed(e) => return Err(replicate(e)),
                 State::Busy => {
+                    if waiting.is_none() {
+                        if self.waiting.fetch_add(1, Ordering::Relaxed) > 0 {
+                            joined();
+                        }
+                        waiting = Some(Waiting(&self.waiting));
+                    }
                     state = self
                         .wake
                         .wait(state)
@@ -192,6 +214,13 @@ impl Slot {
         drop(old);
     }
 
+    /// The published pieces.
+    pub(super) fn segments(&self) -> impl Iterator<Item = &[u8]> {
+        let segments = self.body.get().map(|body| &*body.segments);
+        let segments = segments.unwrap_or_default().iter();
+        segments.map_while(|segment| segment.get().map(|bytes| &**bytes))
+    }
+
     /// Copies published bytes; false if some of them are not there.
     pub(super) fn copy(&self, offset: u64, out: &mut [u8]) -> bool {
         let Some(body) = self.body.get() else {
@@ -218,6 +247,15 @@ impl Slot {
             at += n;
         }
         true
+    }
+}
+
+/// Takes a request out of those that wait.
+struct Waiting<'a>(&'a AtomicU64);
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -270,18 +308,18 @@ impl Turn {
 
     /// Adds the next segment, which must have the length that [`Turn::next_len`] gave, and wakes
     /// those who wait for it.
-    pub(super) fn publish(&self, segment: Box<[u8]>) {
+    pub(super) fn publish(&self, segment: Segment) {
         let slot = &self.slot;
         let Some(body) = slot.body.get() else {
             return;
         };
         let at = slot.available();
-        let len = segment.len() as u64;
+        let (len, memory) = (segment.len() as u64, segment.memory());
         let index = usize::try_from(at).map_or(usize::MAX, |at| at / body.segment_size);
         if let Some(cell) = body.segments.get(index)
             && cell.set(segment).is_ok()
         {
-            slot.charge(len);
+            slot.charge(memory);
             {
                 // Under the lock, or a waiter between its check and its wait would miss it.
                 let _state = slot.lock();

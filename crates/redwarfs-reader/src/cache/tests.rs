@@ -8,7 +8,7 @@ use redwarfs_io::{Fault, FaultSource, MemorySource, Source};
 
 use super::*;
 
-const BLOCK_SIZE: usize = 1 << 20;
+pub(super) const BLOCK_SIZE: usize = 1 << 20;
 
 /// Compressible bytes that differ from place to place and from block to block.
 fn content(block: usize, len: usize) -> Vec<u8> {
@@ -25,15 +25,15 @@ fn content(block: usize, len: usize) -> Vec<u8> {
         .collect()
 }
 
-struct Fixture {
-    source: Arc<FaultSource>,
+pub(super) struct Fixture {
+    pub(super) source: Arc<FaultSource>,
     payloads: Payloads,
-    raw: Vec<Vec<u8>>,
+    pub(super) raw: Vec<Vec<u8>>,
     /// Offset and length of each stored payload.
-    stored: Vec<(u64, u64)>,
+    pub(super) stored: Vec<(u64, u64)>,
 }
 
-fn fixture(codecs: &[&str]) -> Fixture {
+pub(super) fn fixture(codecs: &[&str]) -> Fixture {
     let mut image = Vec::new();
     let mut entries = Vec::new();
     let mut raw = Vec::new();
@@ -71,11 +71,15 @@ fn fixture(codecs: &[&str]) -> Fixture {
 }
 
 impl Fixture {
-    fn cache(&self, options: CacheOptions) -> BlockCache {
-        BlockCache::new(self.payloads.clone(), &options, &PerfMonitor::off())
+    pub(super) fn cache(&self, options: CacheOptions) -> BlockCache {
+        self.monitored(options, &PerfMonitor::off())
     }
 
-    fn check(&self, cache: &BlockCache, block: usize, offset: usize, len: usize) {
+    pub(super) fn monitored(&self, options: CacheOptions, perfmon: &PerfMonitor) -> BlockCache {
+        BlockCache::new(self.payloads.clone(), &options, perfmon)
+    }
+
+    pub(super) fn check(&self, cache: &BlockCache, block: usize, offset: usize, len: usize) {
         let end = (offset + len) as u64;
         let data = cache.get(BlockNo(block as u32), end).unwrap();
         let mut out = vec![0; len];
@@ -86,7 +90,7 @@ impl Fixture {
     }
 }
 
-const ALL: &[&str] = &[
+pub(super) const ALL: &[&str] = &[
     "null",
     "zstd:level=3",
     "lzma:level=1",
@@ -95,7 +99,7 @@ const ALL: &[&str] = &[
     "zstd:level=1",
 ];
 
-fn quiet() -> CacheOptions {
+pub(super) fn quiet() -> CacheOptions {
     CacheOptions {
         seq_detector: 0,
         partial_ratio: 2.0,
@@ -104,7 +108,7 @@ fn quiet() -> CacheOptions {
 }
 
 /// Waits for something that another thread does.
-fn eventually(what: &str, mut done: impl FnMut() -> bool) {
+pub(super) fn eventually(what: &str, mut done: impl FnMut() -> bool) {
     for _ in 0..20_000 {
         if done() {
             return;

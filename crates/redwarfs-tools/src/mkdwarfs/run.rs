@@ -24,7 +24,7 @@ use super::values::{OrderSpec, TimeSpec, source_date_epoch};
 use crate::common::console::{locale_is_utf8, stderr_is_fancy};
 use crate::common::error::{EXIT_OK, EXIT_PARTIAL, display_path, io_cause};
 use crate::common::number::{format_duration, format_ratio, format_size};
-use crate::common::{LogLevel, Logger, Result, ToolError, signal};
+use crate::common::{LogLevel, Logger, Result, ToolError, env, signal};
 
 /// What fails when there is no image.
 const CANNOT_WRITE: &str = "cannot write image";
@@ -172,9 +172,9 @@ fn build_options(args: &Args, command_line: &[OsString], logger: &Logger) -> Res
     }
     o.max_similarity_size = args.max_similarity_size.filter(|&size| size > 0);
     o.file_hash = args.file_hash.0;
-    if let Some(workers) = args.num_workers {
-        o.workers = workers as usize;
-    }
+    o.workers = args
+        .num_workers
+        .map_or_else(env::concurrency, |workers| workers as usize);
     if args.num_scanner_workers.is_some() || args.num_segmenter_workers.is_some() {
         logger.verbose("the number of threads is set by --num-workers alone");
     }
@@ -183,6 +183,7 @@ fn build_options(args: &Args, command_line: &[OsString], logger: &Logger) -> Res
     }
     o.compress_niceness = i32::try_from(args.compress_niceness).unwrap_or(0);
     o.memory_limit = args.memory_limit.0;
+    o.machine_memory = env::memory_available();
     o.with_devices = args.with_devices || args.input_list.is_some();
     o.with_specials = args.with_specials || args.input_list.is_some();
     o.remove_empty_dirs = args.remove_empty_dirs;

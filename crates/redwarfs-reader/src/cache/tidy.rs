@@ -1,0 +1,195 @@
+//! Dropping idle blocks although there is room.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::{RecvTimeoutError, Sender, bounded};
+use redwarfs_format::BlockNo;
+
+use super::slot::Slot;
+use super::table::Entry;
+use super::{BlockAllocator, Core};
+use crate::options::Tidy;
+use crate::sys::{PageMap, pin, trim_heap};
+use std::sync::atomic::Ordering;
+
+/// Shortest time between two looks.
+const MIN_INTERVAL: Duration = Duration::from_millis(1);
+
+/// Tells whether a part of a block is swapped out.
+pub(super) type SwapProbe = dyn FnMut(&[u8]) -> bool + Send;
+
+/// A thread that tidies the cache from time to time. It starts with the first block, so that a
+/// process may still fork after opening an image, and ends with the cache.
+pub(super) struct Tidier {
+    tidy: Tidy,
+    /// Dropping it ends the thread.
+    alive: Mutex<Option<Sender<()>>>,
+    /// What a thread that looks for swapped blocks asks, if not the system.
+    probe: Mutex<Option<Box<SwapProbe>>>,
+}
+
+impl Tidier {
+    pub(super) fn new(tidy: Tidy) -> Self {
+        Self {
+            tidy,
+            alive: Mutex::default(),
+            probe: Mutex::default(),
+        }
+    }
+
+    #[cfg(test)]
+    pub(super) fn set_probe(&self, probe: Box<SwapProbe>) {
+        *self.probe.lock().unwrap_or_else(PoisonError::into_inner) = Some(probe);
+    }
+
+    /// Starts the thread unless it runs already or there is nothing for it to do.
+    pub(super) fn start(&self, core: &Arc<Core>) {
+        let interval = match self.tidy {
+            Tidy::None => return,
+            Tidy::Time { interval, .. } | Tidy::Swap { interval } => interval.max(MIN_INTERVAL),
+        };
+        let mut alive = self.alive.lock().unwrap_or_else(PoisonError::into_inner);
+        if alive.is_some() {
+            return;
+        }
+        let (sender, receiver) = bounded::<()>(0);
+        let (core, tidy, affinity) = (Arc::downgrade(core), self.tidy, core.affinity);
+        let thread = std::thread::Builder::new().name("redwarfs-tidy".to_owned());
+        let started = thread.spawn(move || {
+            pin(affinity);
+            let mut last = Instant::now();
+            while receiver.recv_timeout(interval) == Err(RecvTimeoutError::Timeout) {
+                let since = std::mem::replace(&mut last, Instant::now());
+                if !look(&core, tidy, since) {
+                    return;
+                }
+            }
+        });
+        match started {
+            Ok(_detached) => *alive = Some(sender),
+            Err(e) => tracing::warn!("cannot start a thread that tidies the cache: {e}"),
+        }
+    }
+}
+
+/// One look at the cache; false if that makes no sense any more.
+fn look(core: &Weak<Core>, tidy: Tidy, since: Instant) -> bool {
+    let Some(core) = core.upgrade() else {
+        return false;
+    };
+    match tidy {
+        Tidy::None => return false,
+        Tidy::Time { max_age, .. } => {
+            core.tidy_old(max_age);
+        }
+        Tidy::Swap { .. } => {
+            let mut probe = core
+                .tidier
+                .probe
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner);
+            if probe.is_none() {
+                match PageMap::open() {
+                    Ok(map) => {
+                        *probe = Some(Box::new(move |bytes| {
+                            map.any_swapped(bytes).unwrap_or(false)
+                        }))
+                    }
+                    Err(e) => {
+                        tracing::warn!("cannot find out which blocks are swapped out: {e}");
+                        return false;
+                    }
+                }
+            }
+            if let Some(probe) = &mut *probe {
+                core.tidy_swapped(since, &mut **probe);
+            }
+        }
+    }
+    true
+}
+
+impl Core {
+    /// Drops idle blocks that were not used for `age`; returns their number.
+    pub(super) fn tidy_old(&self, age: Duration) -> u64 {
+        let now = Instant::now();
+        let mut dropped = Vec::new();
+        {
+            let mut table = self.table();
+            let old: Vec<BlockNo> = table
+                .oldest_first()
+                .take_while(|(_, entry)| now.saturating_duration_since(entry.used_at) >= age)
+                .filter(|(_, entry)| Arc::strong_count(&entry.slot) == 1)
+                .map(|(block, _)| block)
+                .collect();
+            dropped.extend(old.into_iter().filter_map(|block| table.remove(block)));
+        }
+        self.tidied(dropped)
+    }
+
+    /// Drops idle blocks that were not used after `since` and are swapped out, even if only in
+    /// part; returns their number.
+    pub(super) fn tidy_swapped(&self, since: Instant, probe: &mut SwapProbe) -> u64 {
+        let is_idle = |entry: &Entry| {
+            // Only the table hands out references, and it is locked: a count of one stays one.
+            entry.used_at <= since && Arc::strong_count(&entry.slot) == 1
+        };
+        let candidates: Vec<BlockNo> = {
+            let table = self.table();
+            table
+                .oldest_first()
+                .take_while(|(_, entry)| entry.used_at <= since)
+                .filter(|(_, entry)| is_idle(entry))
+                .map(|(block, _)| block)
+                .collect()
+        };
+        let mut dropped = Vec::new();
+        for block in candidates {
+            let slot = {
+                let table = self.table();
+                match table.entry(block) {
+                    Some(entry) if is_idle(entry) => Arc::clone(&entry.slot),
+                    _ => continue,
+                }
+            };
+            // Without the lock, since it takes a while.
+            if !slot.segments().any(&mut *probe) {
+                continue;
+            }
+            let mut table = self.table();
+            let unused = table.entry(slot.block).is_some_and(|entry| {
+                // The table and this function hold it, nobody else.
+                Arc::ptr_eq(&entry.slot, &slot)
+                    && entry.used_at <= since
+                    && Arc::strong_count(&slot) == 2
+            });
+            if unused {
+                dropped.extend(table.remove(slot.block));
+            }
+        }
+        self.tidied(dropped)
+    }
+
+    /// Gives the memory of dropped blocks back to the system.
+    fn tidied(&self, dropped: Vec<Arc<Slot>>) -> u64 {
+        let n = dropped.len() as u64;
+        if n > 0 {
+            drop(dropped);
+            if self.allocator == BlockAllocator::Malloc {
+                trim_heap();
+            }
+            self.counters.tidied.fetch_add(n, Ordering::Relaxed);
+        }
+        n
+    }
+}
+
+impl fmt::Debug for Tidier {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Tidier")
+            .field("tidy", &self.tidy)
+            .finish_non_exhaustive()
+    }
+}
