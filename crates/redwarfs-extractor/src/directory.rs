@@ -8,7 +8,7 @@ use redwarfs_format::metadata::FileType;
 use redwarfs_reader::Image;
 
 use crate::error::{Result, display_path};
-use crate::files::{Files, LastDir};
+use crate::files::{DirCache, Files};
 use crate::target::{self, Target};
 use crate::tree::Tree;
 use crate::{ExtractOptions, ExtractSummary, Progress, pipeline};
@@ -55,6 +55,8 @@ pub fn extract_to_directory(
     summary.files = outcome.files;
     summary.bytes = outcome.bytes;
     summary.damaged = outcome.lost_names;
+    summary.blocks = outcome.blocks;
+    summary.peak_block_bytes = outcome.peak;
     link(&tree, &files, &outcome.lost, &mut summary)?;
     finish_directories(image, &tree, &target, &files, progress)?;
     if empty {
@@ -74,7 +76,7 @@ fn create_entries(
     summary: &mut ExtractSummary,
 ) -> Result<()> {
     let metadata = tree.metadata();
-    let mut last = LastDir::default();
+    let mut last = DirCache::default();
     for (number, dir) in (0_u32..).zip(&tree.dirs) {
         if number > 0 {
             let parent = files.dir(dir.parent, &mut last)?;
@@ -136,8 +138,8 @@ fn link(
     summary: &mut ExtractSummary,
 ) -> Result<()> {
     let metadata = tree.metadata();
-    let mut from_dir = LastDir::default();
-    let mut to_dir = LastDir::default();
+    let mut from_dir = DirCache::default();
+    let mut to_dir = DirCache::default();
     // Links are sorted by file and files by content, so the lost ones are found in one pass.
     let mut content = 0_u32;
     for link in &tree.links {
@@ -175,7 +177,7 @@ fn finish_directories(
     files: &Files<'_>,
     progress: &dyn Progress,
 ) -> Result<()> {
-    let mut last = LastDir::default();
+    let mut last = DirCache::default();
     for dir in tree.dirs.iter().skip(1).rev() {
         let parent = files.dir(dir.parent, &mut last)?;
         let name = tree.metadata().entry_name(dir.entry)?;

@@ -36,9 +36,13 @@ struct Shard {
     open: HashMap<u32, (Arc<OwnedFd>, u64)>,
 }
 
-/// The directory a writer used last: files of one directory mostly come in a row.
+/// The directories that a thread used last, the latest first.
 #[derive(Debug, Default)]
-pub(crate) struct LastDir(Option<(u32, Arc<OwnedFd>)>);
+pub(crate) struct DirCache(Vec<(u32, Arc<OwnedFd>)>);
+
+/// Directories that a thread keeps open. With [`crate::MAX_WRITERS`] threads and all files that may be
+/// open this stays below the usual limit of 1024.
+const OPEN_DIRS: usize = 16;
 
 impl<'a> Files<'a> {
     pub(crate) fn new(tree: &'a Tree<'a>, target: &'a Target) -> Self {
@@ -52,20 +56,21 @@ impl<'a> Files<'a> {
     }
 
     /// Opens the directory with number `dir` of the tree.
-    pub(crate) fn dir(&self, dir: u32, last: &mut LastDir) -> Result<Arc<OwnedFd>> {
-        if let Some((number, fd)) = &last.0
-            && *number == dir
-        {
-            return Ok(Arc::clone(fd));
+    pub(crate) fn dir(&self, dir: u32, last: &mut DirCache) -> Result<Arc<OwnedFd>> {
+        if let Some(at) = last.0.iter().position(|(number, _)| *number == dir) {
+            last.0[..=at].rotate_right(1);
+        } else {
+            let path = self.tree.dir_path(dir)?;
+            let fd = self.target.open_dir(&path).map_err(|e| {
+                target::target("cannot open directory", crate::display_path(&path), e)
+            })?;
+            last.0.truncate(OPEN_DIRS - 1);
+            last.0.insert(0, (dir, Arc::new(fd)));
         }
-        let path = self.tree.dir_path(dir)?;
-        let fd = self
-            .target
-            .open_dir(&path)
-            .map_err(|e| target::target("cannot open directory", crate::display_path(&path), e))?;
-        let fd = Arc::new(fd);
-        last.0 = Some((dir, Arc::clone(&fd)));
-        Ok(fd)
+        match last.0.first() {
+            Some((_, fd)) => Ok(Arc::clone(fd)),
+            None => Err(redwarfs_format::Error::corrupt("no directory").into()),
+        }
     }
 
     /// Whether [`Self::create`] has succeeded for this file.
@@ -76,7 +81,7 @@ impl<'a> Files<'a> {
     }
 
     /// Creates a file with its holes in place. The caller keeps others from doing the same.
-    pub(crate) fn create(&self, file: u32, stat: &Stat, last: &mut LastDir) -> Result<OwnedFd> {
+    pub(crate) fn create(&self, file: u32, stat: &Stat, last: &mut DirCache) -> Result<OwnedFd> {
         let fd = self.with_name(file, last, "cannot create file", |dir, name| {
             create_file(dir.as_fd(), name)
         })?;
@@ -91,7 +96,7 @@ impl<'a> Files<'a> {
     }
 
     /// An open descriptor of a file, which is created if need be.
-    pub(crate) fn open(&self, file: u32, stat: &Stat, last: &mut LastDir) -> Result<Arc<OwnedFd>> {
+    pub(crate) fn open(&self, file: u32, stat: &Stat, last: &mut DirCache) -> Result<Arc<OwnedFd>> {
         let mut shard = self.shard(file);
         let now = self.clock.fetch_add(1, Ordering::Relaxed);
         if let Some((fd, used)) = shard.open.get_mut(&file) {
@@ -138,7 +143,7 @@ impl<'a> Files<'a> {
     }
 
     /// Removes whatever has the name of a file.
-    pub(crate) fn remove(&self, file: u32, last: &mut LastDir) -> Result<()> {
+    pub(crate) fn remove(&self, file: u32, last: &mut DirCache) -> Result<()> {
         self.close(file);
         self.with_name(file, last, "cannot remove", |dir, name| {
             target::unlink(dir.as_fd(), name)
@@ -150,7 +155,7 @@ impl<'a> Files<'a> {
         &self,
         dir: u32,
         entry: EntryIndex,
-        last: &mut LastDir,
+        last: &mut DirCache,
     ) -> Result<()> {
         let name = self.tree.metadata().entry_name(entry)?;
         let fd = self.dir(dir, last)?;
@@ -161,7 +166,7 @@ impl<'a> Files<'a> {
     fn with_name<T>(
         &self,
         file: u32,
-        last: &mut LastDir,
+        last: &mut DirCache,
         what: &'static str,
         run: impl FnOnce(&OwnedFd, &[u8]) -> io::Result<T>,
     ) -> Result<T> {

@@ -71,6 +71,9 @@ impl fmt::Debug for Selection {
     }
 }
 
+/// More threads that write would only wait for each other.
+const MAX_WRITERS: usize = 32;
+
 /// What to extract and how.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
@@ -119,7 +122,7 @@ impl ExtractOptions {
     /// The number of writer threads to use.
     fn writer_threads(&self) -> usize {
         if self.writers > 0 {
-            return self.writers.min(64);
+            return self.writers.min(MAX_WRITERS);
         }
         std::thread::available_parallelism()
             .map_or(1, NonZeroUsize::get)
@@ -154,6 +157,10 @@ pub struct ExtractSummary {
     pub damaged: u64,
     /// Names, other than of directories, that were selected (all of them without a selection).
     pub matched: u64,
+    /// Blocks decoded by an extraction to a directory: each that is needed counts once.
+    pub blocks: u64,
+    /// Most bytes of decoded blocks in memory at a time, in an extraction to a directory.
+    pub peak_block_bytes: u64,
 }
 
 /// Hears about an extraction while it runs; called from several threads.

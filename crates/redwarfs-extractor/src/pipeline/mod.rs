@@ -1,0 +1,434 @@
+//! The contents of all files, block by block.
+//!
+//! ```text
+//! plan: pieces sorted by block -> decoder threads -> writer threads
+//!             ^                                          |
+//!             +------------- room for one more block <---+
+//! ```
+//!
+//! A block is planned when there is room for it, decoded once, shared by the writers that need a part
+//! of it, and dropped when the last of them is done.
+
+mod plan;
+mod write;
+
+use std::collections::HashMap;
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, Scope};
+
+use crossbeam_channel::{Receiver, Sender, bounded};
+use redwarfs_format::BlockNo;
+use redwarfs_reader::Image;
+
+use crate::error::{Error, Result};
+use crate::files::{DirCache, Files};
+use crate::tree::Tree;
+use crate::{ExtractOptions, Progress};
+use plan::{PIECES_PER_WINDOW, Pieces, Window};
+
+/// Pieces handed to a writer at least, unless the block has fewer.
+const PIECES_PER_JOB: usize = 64;
+
+/// How much decoded data is in memory, and how much there ever was.
+#[derive(Debug, Default)]
+struct Gauge {
+    now: AtomicU64,
+    peak: AtomicU64,
+}
+
+/// Permission to hold one decoded block; gives itself back.
+#[derive(Debug)]
+struct Room {
+    back: Sender<()>,
+    gauge: Arc<Gauge>,
+    bytes: u64,
+}
+
+impl Room {
+    fn hold(&mut self, bytes: u64) {
+        self.bytes += bytes;
+        let now = self.gauge.now.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        self.gauge.peak.fetch_max(now, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        self.gauge.now.fetch_sub(self.bytes, Ordering::Relaxed);
+        // Fails only when the producer is gone, and then nobody waits for room.
+        let _ = self.back.try_send(());
+    }
+}
+
+#[derive(Debug)]
+struct Decoded {
+    bytes: Vec<u8>,
+    _room: Room,
+}
+
+/// A block for a decoder, with the pieces that lie in it; `None`: too many to plan.
+#[derive(Debug)]
+struct BlockJob {
+    block: BlockNo,
+    pieces: Option<(Arc<Window>, Range<usize>)>,
+    room: Room,
+}
+
+/// A part of a decoded (or undecodable) block for a writer.
+#[derive(Debug)]
+struct WriteJob {
+    block: Arc<std::result::Result<Decoded, String>>,
+    pieces: Pieces,
+}
+
+/// What became of the contents.
+#[derive(Debug, Default)]
+pub(crate) struct Outcome {
+    /// Bytes of file contents, holes included.
+    pub(crate) bytes: u64,
+    /// Files without their additional names.
+    pub(crate) files: u64,
+    /// Per content: whether it was lost.
+    pub(crate) lost: Vec<bool>,
+    /// Names (links included) that do not exist because of that.
+    pub(crate) lost_names: u64,
+    /// Blocks decoded.
+    pub(crate) blocks: u64,
+    /// Most bytes of decoded blocks at a time.
+    pub(crate) peak: u64,
+}
+
+struct Run<'a> {
+    image: &'a Image,
+    tree: &'a Tree<'a>,
+    files: &'a Files<'a>,
+    options: &'a ExtractOptions,
+    progress: &'a dyn Progress,
+    /// Per content, the pieces not yet dealt with.
+    remaining: Vec<AtomicU32>,
+    /// Contents that cannot be read, and why.
+    damaged: Mutex<HashMap<u32, String>>,
+    any_damage: AtomicBool,
+    failure: Mutex<Option<Error>>,
+    stop: AtomicBool,
+    bytes: AtomicU64,
+    finished: AtomicU64,
+    lost_names: AtomicU64,
+    /// Blocks given to the decoders.
+    decoded: AtomicU64,
+    gauge: Arc<Gauge>,
+}
+
+/// Creates and fills all regular files of the tree.
+pub(crate) fn write_contents(
+    image: &Image,
+    tree: &Tree<'_>,
+    files: &Files<'_>,
+    options: &ExtractOptions,
+    progress: &dyn Progress,
+) -> Result<Outcome> {
+    let mut run = Run {
+        image,
+        tree,
+        files,
+        options,
+        progress,
+        remaining: Vec::new(),
+        damaged: Mutex::default(),
+        any_damage: AtomicBool::new(false),
+        failure: Mutex::default(),
+        stop: AtomicBool::new(false),
+        bytes: AtomicU64::new(0),
+        finished: AtomicU64::new(0),
+        lost_names: AtomicU64::new(0),
+        decoded: AtomicU64::new(0),
+        gauge: Arc::default(),
+    };
+    let counts = run.count_pieces()?;
+    let result = run.finish_without_data().and_then(|()| run.work(&counts));
+    if let Err(e) = result {
+        run.fail(e);
+    }
+    if let Some(e) = run
+        .failure
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .take()
+    {
+        run.remove_incomplete();
+        return Err(e);
+    }
+    let mut lost = vec![false; tree.content_count() as usize];
+    for content in run
+        .damaged
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .keys()
+    {
+        if let Some(flag) = lost.get_mut(*content as usize) {
+            *flag = true;
+        }
+    }
+    Ok(Outcome {
+        bytes: run.bytes.load(Ordering::Relaxed),
+        files: run.finished.load(Ordering::Relaxed),
+        lost,
+        lost_names: run.lost_names.load(Ordering::Relaxed),
+        blocks: run.decoded.load(Ordering::Relaxed),
+        peak: run.gauge.peak.load(Ordering::Relaxed),
+    })
+}
+
+impl Run<'_> {
+    /// Creates the files that need no block, and gives up those whose extents make no sense.
+    fn finish_without_data(&self) -> Result<()> {
+        let mut last = DirCache::default();
+        for content in 0..self.tree.content_count() {
+            if self.remaining_of(content).load(Ordering::Relaxed) == 0 {
+                self.finish(content, &mut last)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs the threads over all blocks.
+    fn work(&self, counts: &[u64]) -> Result<()> {
+        if counts.iter().all(|&n| n == 0) {
+            return Ok(());
+        }
+        let used = counts.iter().filter(|&&n| n > 0).count();
+        let decoders = self.options.decoder_threads().min(used);
+        let writers = self.options.writer_threads();
+        let block_size = u64::from(self.image.metadata().block_size()).max(1);
+        let fitting = usize::try_from(self.options.memory / block_size).unwrap_or(usize::MAX);
+        let room = fitting.clamp(1, decoders + writers + 1);
+
+        let (room_back, rooms) = bounded(room);
+        for _ in 0..room {
+            // The channel has exactly this capacity.
+            let _ = room_back.try_send(());
+        }
+        let (blocks_in, blocks_out) = bounded::<BlockJob>(room);
+        let (writes_in, writes_out) = bounded::<WriteJob>(writers * 4);
+        thread::scope(|scope| {
+            self.spawn(scope, decoders, "decode", || {
+                let (jobs, out) = (blocks_out.clone(), writes_in.clone());
+                move || self.decode_all(&jobs, &out, writers)
+            })?;
+            self.spawn(scope, writers, "write", || {
+                let jobs = writes_out.clone();
+                move || self.write_all(&jobs)
+            })?;
+            drop((blocks_out, writes_in, writes_out));
+            let result = self.produce(counts, &blocks_in, &rooms, &room_back);
+            drop(blocks_in);
+            result
+        })
+    }
+
+    /// Starts up to `count` threads. One is enough to go on with.
+    fn spawn<'scope, F: FnOnce() + Send + 'scope>(
+        &self,
+        scope: &'scope Scope<'scope, '_>,
+        count: usize,
+        name: &str,
+        mut body: impl FnMut() -> F,
+    ) -> Result<()> {
+        for started in 0..count {
+            let spawned = thread::Builder::new()
+                .name(name.to_owned())
+                .spawn_scoped(scope, body());
+            if let Err(e) = spawned
+                && started == 0
+            {
+                self.stop.store(true, Ordering::Relaxed);
+                return Err(Error::Thread(e));
+            }
+        }
+        Ok(())
+    }
+
+    /// Plans window after window and hands out blocks while there is room.
+    fn produce(
+        &self,
+        counts: &[u64],
+        jobs: &Sender<BlockJob>,
+        rooms: &Receiver<()>,
+        room_back: &Sender<()>,
+    ) -> Result<()> {
+        let mut start = 0;
+        while let Some(&first) = counts.get(start) {
+            let mut end = start + 1;
+            let mut sum = first;
+            while let Some(&next) = counts.get(end)
+                && sum + next <= PIECES_PER_WINDOW
+            {
+                sum += next;
+                end += 1;
+            }
+            let planned = if sum == 0 {
+                None
+            } else if sum <= PIECES_PER_WINDOW {
+                Some(self.plan(counts, start..end)?)
+            } else {
+                None
+            };
+            let mut at = 0_usize;
+            for (block, &count) in counts.iter().enumerate().take(end).skip(start) {
+                // Fits: the window holds them all, or they are not used as a range.
+                let next = at.saturating_add(usize::try_from(count).unwrap_or(usize::MAX));
+                if count > 0 {
+                    if self.stop.load(Ordering::Relaxed) || rooms.recv().is_err() {
+                        return Ok(());
+                    }
+                    let job = BlockJob {
+                        block: BlockNo(u32::try_from(block).unwrap_or(u32::MAX)),
+                        pieces: planned
+                            .as_ref()
+                            .map(|window| (Arc::clone(window), at..next)),
+                        room: Room {
+                            back: room_back.clone(),
+                            gauge: Arc::clone(&self.gauge),
+                            bytes: 0,
+                        },
+                    };
+                    if jobs.send(job).is_err() {
+                        return Ok(());
+                    }
+                }
+                at = next;
+            }
+            start = end;
+        }
+        Ok(())
+    }
+
+    fn decode_all(&self, jobs: &Receiver<BlockJob>, out: &Sender<WriteJob>, writers: usize) {
+        for BlockJob {
+            block,
+            pieces,
+            mut room,
+        } in jobs
+        {
+            if self.stop.load(Ordering::Relaxed) {
+                continue;
+            }
+            self.decoded.fetch_add(1, Ordering::Relaxed);
+            let decoded = match self.image.decode_block(block) {
+                Ok(bytes) => {
+                    room.hold(bytes.len() as u64);
+                    Ok(Decoded { bytes, _room: room })
+                }
+                Err(e) if self.options.continue_on_error => Err(e.to_string()),
+                Err(e) => {
+                    self.fail(self.blame(block, pieces.as_ref(), e));
+                    continue;
+                }
+            };
+            let decoded = Arc::new(decoded);
+            let sent = match pieces {
+                Some((window, range)) => self.hand_out(&decoded, &window, range, writers, out),
+                None => self.search(block, &decoded, out),
+            };
+            if let Err(e) = sent {
+                self.fail(e);
+            }
+        }
+    }
+
+    /// Names a file that needs a block that cannot be decoded.
+    fn blame(
+        &self,
+        block: BlockNo,
+        pieces: Option<&(Arc<Window>, Range<usize>)>,
+        source: redwarfs_format::Error,
+    ) -> Error {
+        let content = pieces
+            .and_then(|(window, range)| window.pieces.get(range.start))
+            .map(|p| p.content);
+        match content {
+            Some(content) => Error::Content {
+                path: self.tree.shown_file(self.tree.files_of(content).start),
+                source,
+            },
+            None => Error::Content {
+                path: format!("block {block}"),
+                source,
+            },
+        }
+    }
+
+    /// Splits the pieces of a block between the writers, never within a content.
+    fn hand_out(
+        &self,
+        block: &Arc<std::result::Result<Decoded, String>>,
+        window: &Arc<Window>,
+        range: Range<usize>,
+        writers: usize,
+        out: &Sender<WriteJob>,
+    ) -> Result<()> {
+        let share = range.len().div_ceil(writers).max(PIECES_PER_JOB);
+        let mut start = range.start;
+        while start < range.end {
+            let mut end = start.saturating_add(share).min(range.end);
+            while end < range.end
+                && let (Some(a), Some(b)) = (window.pieces.get(end - 1), window.pieces.get(end))
+                && a.content == b.content
+            {
+                end += 1;
+            }
+            let pieces = Pieces::Planned(Arc::clone(window), start..end);
+            if out
+                .send(WriteJob {
+                    block: Arc::clone(block),
+                    pieces,
+                })
+                .is_err()
+            {
+                return Ok(());
+            }
+            start = end;
+        }
+        Ok(())
+    }
+
+    fn remaining_of(&self, content: u32) -> &AtomicU32 {
+        static NONE: AtomicU32 = AtomicU32::new(0);
+        self.remaining.get(content as usize).unwrap_or(&NONE)
+    }
+
+    fn is_damaged(&self, content: u32) -> bool {
+        self.any_damage.load(Ordering::Acquire)
+            && self
+                .damaged
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .contains_key(&content)
+    }
+
+    fn note_damage(&self, content: u32, cause: String) {
+        let mut damaged = self.damaged.lock().unwrap_or_else(PoisonError::into_inner);
+        damaged.entry(content).or_insert(cause);
+        self.any_damage.store(true, Ordering::Release);
+    }
+
+    /// Remembers that a content cannot be read, or fails if that is to end the extraction.
+    fn content_error(&self, content: u32, source: redwarfs_format::Error) -> Result<()> {
+        if self.options.continue_on_error {
+            self.note_damage(content, source.to_string());
+            return Ok(());
+        }
+        Err(Error::Content {
+            path: self.tree.shown_file(self.tree.files_of(content).start),
+            source,
+        })
+    }
+
+    fn fail(&self, e: Error) {
+        let mut failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
+        failure.get_or_insert(e);
+        self.stop.store(true, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,213 @@
+//! Which pieces of which files lie in which block.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use crossbeam_channel::Sender;
+use redwarfs_format::BlockNo;
+use redwarfs_format::metadata::Extent;
+
+use super::{Decoded, Run, WriteJob};
+use crate::error::Result;
+
+/// Pieces planned at a time; each takes 16 bytes.
+pub(super) const PIECES_PER_WINDOW: u64 = 4 << 20;
+
+/// Pieces per job of a block that is not planned but searched for.
+const PIECES_PER_SEARCHED_JOB: usize = 64 << 10;
+
+/// One extent of one content, filed under its block.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Piece {
+    pub(super) content: u32,
+    /// Which extent of the content.
+    pub(super) extent: u32,
+    /// Position in the file.
+    pub(super) offset: u64,
+}
+
+/// The pieces of some consecutive blocks.
+#[derive(Debug)]
+pub(super) struct Window {
+    pub(super) pieces: Vec<Piece>,
+}
+
+/// Pieces of one block that one writer handles.
+#[derive(Debug)]
+pub(super) enum Pieces {
+    Planned(Arc<Window>, Range<usize>),
+    Searched(Vec<Piece>),
+}
+
+impl Pieces {
+    pub(super) fn as_slice(&self) -> &[Piece] {
+        match self {
+            Self::Planned(window, range) => window.pieces.get(range.clone()).unwrap_or_default(),
+            Self::Searched(pieces) => pieces,
+        }
+    }
+}
+
+impl Run<'_> {
+    /// Counts the pieces per block and per content, and announces the total size.
+    pub(super) fn count_pieces(&mut self) -> Result<Vec<u64>> {
+        let mut counts = vec![0_u64; self.image.container().block_count() as usize];
+        let mut total = 0_u64;
+        for content in 0..self.tree.content_count() {
+            let mut number = 0_u32;
+            let result = self.each_piece(content, |block, _| {
+                let count = counts
+                    .get_mut(block.0 as usize)
+                    .ok_or_else(|| no_such_block(block))?;
+                *count += 1;
+                number += 1;
+                Ok(())
+            });
+            if let Err(e) = result {
+                // Take back what was counted before the error.
+                let mut left = number;
+                let _ = self.each_piece(content, |block, _| {
+                    if left == 0 {
+                        return Err(no_such_block(block));
+                    }
+                    left -= 1;
+                    if let Some(count) = counts.get_mut(block.0 as usize) {
+                        *count -= 1;
+                    }
+                    Ok(())
+                });
+                number = 0;
+                self.content_error(content, e)?;
+            }
+            self.remaining.push(AtomicU32::new(number));
+            for file in self.tree.files_of(content) {
+                if let Some(f) = self.tree.file(file) {
+                    total = total.saturating_add(self.image.stat(f.ino)?.size);
+                }
+            }
+        }
+        self.progress.total(total);
+        Ok(counts)
+    }
+
+    /// Calls `visit` for each data extent of a content.
+    pub(super) fn each_piece(
+        &self,
+        content: u32,
+        mut visit: impl FnMut(BlockNo, Piece) -> redwarfs_format::Result<()>,
+    ) -> redwarfs_format::Result<()> {
+        let Some(ino) = self.tree.inode_of(content) else {
+            return Ok(());
+        };
+        let mut offset = 0_u64;
+        for (extent, item) in self.image.metadata().extents(ino)?.enumerate() {
+            let size = match item? {
+                Extent::Data { block, size, .. } => {
+                    let extent = u32::try_from(extent).map_err(|_| {
+                        redwarfs_format::Error::corrupt("more than 2^32 extents in a file")
+                    })?;
+                    visit(
+                        block,
+                        Piece {
+                            content,
+                            extent,
+                            offset,
+                        },
+                    )?;
+                    u64::from(size)
+                }
+                Extent::Hole { size } => size,
+            };
+            offset = offset
+                .checked_add(size)
+                .ok_or_else(|| redwarfs_format::Error::corrupt("file size overflows"))?;
+        }
+        Ok(())
+    }
+
+    /// Sorts the pieces of a range of blocks by block, in the order of contents within a block.
+    pub(super) fn plan(&self, counts: &[u64], blocks: Range<usize>) -> Result<Arc<Window>> {
+        let mut cursors = Vec::with_capacity(blocks.len());
+        let mut sum = 0_usize;
+        for &count in counts.get(blocks.clone()).unwrap_or_default() {
+            cursors.push(sum);
+            sum = sum.saturating_add(usize::try_from(count).unwrap_or(usize::MAX));
+        }
+        let mut pieces = vec![Piece::default(); sum];
+        for content in 0..self.tree.content_count() {
+            if self.remaining_of(content).load(Ordering::Relaxed) == 0 {
+                continue;
+            }
+            self.each_piece(content, |block, piece| {
+                let cursor = (block.0 as usize)
+                    .checked_sub(blocks.start)
+                    .and_then(|i| cursors.get_mut(i));
+                if let Some(cursor) = cursor {
+                    if let Some(slot) = pieces.get_mut(*cursor) {
+                        *slot = piece;
+                    }
+                    *cursor += 1;
+                }
+                Ok(())
+            })?;
+        }
+        // Within a block by directory: few are in use at a time then, and writers, which get a run
+        // of pieces each, do not wait for each other in the same one.
+        let dir = |piece: &Piece| {
+            let first = self.tree.files_of(piece.content).start;
+            self.tree.file(first).map(|file| file.dir)
+        };
+        let mut start = 0;
+        for end in cursors {
+            if let Some(block) = pieces.get_mut(start..end) {
+                block.sort_unstable_by_key(|piece| (dir(piece), piece.content, piece.extent));
+            }
+            start = end;
+        }
+        Ok(Arc::new(Window { pieces }))
+    }
+
+    /// For a block with more pieces than can be planned: finds them anew and sends them in portions.
+    pub(super) fn search(
+        &self,
+        wanted: BlockNo,
+        block: &Arc<std::result::Result<Decoded, String>>,
+        out: &Sender<WriteJob>,
+    ) -> Result<()> {
+        let mut batch = Vec::new();
+        let send = |batch: &mut Vec<Piece>| {
+            let pieces = Pieces::Searched(std::mem::take(batch));
+            // Fails only when no writer is left, which has been reported then.
+            let _ = out.send(WriteJob {
+                block: Arc::clone(block),
+                pieces,
+            });
+        };
+        for content in 0..self.tree.content_count() {
+            if self.remaining_of(content).load(Ordering::Relaxed) == 0 {
+                continue;
+            }
+            self.each_piece(content, |found, piece| {
+                if found == wanted {
+                    batch.push(piece);
+                    if batch.len() >= PIECES_PER_SEARCHED_JOB {
+                        send(&mut batch);
+                    }
+                }
+                Ok(())
+            })?;
+            if self.stop.load(Ordering::Relaxed) {
+                return Ok(());
+            }
+        }
+        if !batch.is_empty() {
+            send(&mut batch);
+        }
+        Ok(())
+    }
+}
+
+fn no_such_block(block: BlockNo) -> redwarfs_format::Error {
+    redwarfs_format::Error::corrupt(format!("reference to block {block}, which does not exist"))
+}
