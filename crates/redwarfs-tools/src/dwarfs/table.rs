@@ -393,7 +393,7 @@ pub(super) const OPTIONS: [Entry; 58] = [
 ];
 
 /// Columns of the left part of the help text.
-const LEFT: usize = 27;
+const LEFT: usize = 28;
 
 /// The options for the help text: at most 80 columns.
 pub(super) fn help() -> String {
