@@ -549,3 +549,19 @@ proptest! {
         prop_assert!(decompress(result.id, &payload, LIMIT).unwrap() == raw);
     }
 }
+
+#[test]
+fn frames_that_no_encoder_here_writes() {
+    // Verbatim, constant, and a fixed predictor with a Rice code; 20 samples of 8 bits each.
+    let seed = include_bytes!("../../../fuzz/corpus/codecs/flac-three-frames");
+    let coded = [
+        0, -1, 1, 5, -9, 2, 2, -3, 0, 7, 1, -2, 4, 4, -6, 8, 0, 1, -1, 3i8,
+    ];
+    let raw: Vec<u8> = (0..20u8)
+        .map(|i| i.wrapping_mul(7))
+        .chain([0x55; 20])
+        .chain(coded.map(|sample| sample as u8))
+        .collect();
+    assert_eq!(seed[0], Id::FLAC.0 as u8);
+    assert_eq!(decode(&seed[1..]).unwrap(), raw);
+}

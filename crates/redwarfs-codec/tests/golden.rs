@@ -6,7 +6,8 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::{fs, io};
 
-use redwarfs_codec::{CompressionId as Id, Decoder, decompress, raw_size};
+use redwarfs_codec::{CodecSpec, CompressionId as Id, Content, Decoder, decompress, raw_size};
+use redwarfs_format::block_header::RiceppBlockHeader;
 use redwarfs_format::section::{Container, locate_image};
 
 const LIMIT: u64 = 1 << 28;
@@ -34,6 +35,34 @@ fn sections(image: &[u8]) -> Vec<(Id, &[u8])> {
         .collect()
 }
 
+/// Compresses the data of a FLAC or RICEPP payload again, with what the payload says about it.
+/// RICEPP has to give the same bytes.
+fn encode_again(id: Id, payload: &[u8], raw: &[u8], what: &str) -> bool {
+    let content = Content::of_payload(id, payload).unwrap();
+    let spec = match id {
+        Id::FLAC => "flac".to_owned(),
+        Id::RICEPP => {
+            let prefix = payload.iter().position(|byte| byte & 0x80 == 0).unwrap() + 1;
+            let (header, _) = RiceppBlockHeader::parse(&payload[prefix..]).unwrap();
+            format!("ricepp:block_size={}", header.block_size)
+        }
+        _ => return false,
+    };
+    assert_eq!(
+        Content::from_json(&content.to_json().unwrap()).unwrap(),
+        content
+    );
+    let spec: CodecSpec = spec.parse().unwrap();
+    let again = spec.compressor().compress_with(raw, &content).unwrap();
+    match again.data {
+        Some(again) if id == Id::RICEPP => assert!(again == payload, "{what}"),
+        Some(again) => assert!(decompress(id, &again, LIMIT).unwrap() == raw, "{what}"),
+        // The reference keeps payloads that are no smaller.
+        None => assert!(payload.len() + 100 > raw.len(), "{what}"),
+    }
+    true
+}
+
 #[test]
 fn golden_sections_decode() {
     let directory = Path::new(concat!(
@@ -42,6 +71,7 @@ fn golden_sections_decode() {
     ));
     let mut seen = BTreeMap::<u16, usize>::new();
     let mut images = 0;
+    let mut reencoded = 0;
     for entry in fs::read_dir(directory).unwrap() {
         let path = entry.unwrap().path();
         if path
@@ -80,8 +110,10 @@ fn golden_sections_decode() {
                 assert!(part == expected, "{what}");
             }
             decoder.finish().unwrap();
+            reencoded += usize::from(encode_again(id, payload, &raw, &what));
         }
     }
+    assert!(reencoded > 10, "{reencoded} media blocks");
     assert!(images > 25, "{images} images");
     for id in [
         Id::NONE,
