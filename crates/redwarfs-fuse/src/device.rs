@@ -1,12 +1,8 @@
 //! The device through which requests come and answers go.
-#![allow(unsafe_code)]
 
-use std::fs::OpenOptions;
 use std::io::{self, IoSlice};
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::fd::OwnedFd;
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fs::OFlags;
 use rustix::io::Errno;
 
 /// Path of the device.
@@ -24,8 +20,6 @@ pub(crate) struct Device(OwnedFd);
 pub(crate) enum Received {
     /// So many bytes of a request.
     Request(usize),
-    /// Nothing within the time.
-    Nothing,
     /// The file system is not mounted any more.
     End,
 }
@@ -35,49 +29,16 @@ impl Device {
         Self(fd)
     }
 
-    /// A further channel to the same mount, for one more thread that reads requests. Reading from
-    /// it does not block: see [`Device::receive_within`].
-    pub(crate) fn clone_channel(&self) -> io::Result<Self> {
-        let file = OpenOptions::new().read(true).write(true).open(PATH)?;
-        let source: RawFd = self.0.as_raw_fd();
-        // SAFETY: the request takes a pointer to a 32-bit descriptor, which it only reads, and both
-        // descriptors are open.
-        let result = unsafe { libc::ioctl(file.as_raw_fd(), CLONE, &raw const source) };
-        if result != 0 {
-            return Err(io::Error::last_os_error());
-        }
-        let flags = rustix::fs::fcntl_getfl(&file)?;
-        rustix::fs::fcntl_setfl(&file, flags | OFlags::NONBLOCK)?;
-        Ok(Self(file.into()))
-    }
-
     /// Waits for a request.
     pub(crate) fn receive(&self, buffer: &mut [u8]) -> io::Result<Received> {
         loop {
             match rustix::io::read(&self.0, &mut *buffer) {
                 Ok(count) => return Ok(Received::Request(count)),
                 // NOENT: the request was taken back before we got it.
-                Err(Errno::INTR | Errno::NOENT) => {}
-                Err(Errno::AGAIN) => return Ok(Received::Nothing),
+                Err(Errno::INTR | Errno::NOENT | Errno::AGAIN) => {}
                 Err(Errno::NODEV) => return Ok(Received::End),
                 Err(error) => return Err(error.into()),
             }
-        }
-    }
-
-    /// Waits for a request, but not forever. Only for a channel from [`Device::clone_channel`].
-    pub(crate) fn receive_within(
-        &self,
-        buffer: &mut [u8],
-        patience: &Timespec,
-    ) -> io::Result<Received> {
-        let first = self.receive(buffer)?;
-        if first != Received::Nothing {
-            return Ok(first);
-        }
-        match poll(&mut [PollFd::new(&self.0, PollFlags::IN)], Some(patience)) {
-            Ok(_) | Err(Errno::INTR) => self.receive(buffer),
-            Err(error) => Err(error.into()),
         }
     }
 
@@ -120,21 +81,3 @@ impl Device {
         }
     }
 }
-
-/// `FUSE_DEV_IOC_CLONE`: "read", 4 bytes, group 229, number 0. Where the direction has other bits,
-/// that is taken into account.
-const CLONE: libc::Ioctl = {
-    let read: u32 = if cfg!(any(
-        target_arch = "mips",
-        target_arch = "mips64",
-        target_arch = "powerpc",
-        target_arch = "powerpc64",
-        target_arch = "sparc",
-        target_arch = "sparc64"
-    )) {
-        0x4000_0000
-    } else {
-        0x8000_0000
-    };
-    (read | 4 << 16 | 229 << 8) as libc::Ioctl
-};

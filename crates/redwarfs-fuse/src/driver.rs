@@ -233,11 +233,11 @@ impl Driver {
         log_op!(header, "op_init()");
         // EXPLICIT_INVAL_DATA keeps the kernel from dropping cached data when it thinks that a
         // file changed; READDIRPLUS_AUTO is left out because it falls back to one request per
-        // entry. EXPORT_SUPPORT: `.` and `..` can be looked up, which NFS needs.
+        // entry. EXPORT_SUPPORT: `.` and `..` can be looked up, which NFS needs. ASYNC_DIO is left
+        // out because a reader with O_DIRECT could then not be killed while the image stalls.
         let mut wanted = init::ASYNC_READ
             | init::EXPORT_SUPPORT
             | init::DO_READDIRPLUS
-            | init::ASYNC_DIO
             | init::PARALLEL_DIROPS
             | init::MAX_PAGES
             | init::CACHE_SYMLINKS
@@ -515,12 +515,10 @@ impl Driver {
         let size = size.min(MAX_REQUEST) as usize;
         match self.shared.image.try_read_cached(inode, offset, size, out) {
             Ok(true) => {
-                // Nobody waits any more if this fails.
-                let _ = device.reply(header.unique, out);
                 if let Some(pusher) = &self.pusher {
                     pusher.was_read(inode, offset, out.len());
                 }
-                Ok(Answer::Done)
+                Ok(Answer::Reply)
             }
             Ok(false) => {
                 // The worker takes the time.

@@ -8,14 +8,32 @@
 //!
 //! One thread reads requests from the kernel and answers whatever needs no decompression: all
 //! metadata and reads whose blocks are cached. Other reads go to a pool of workers, each of which
-//! replies on its own. [`MountOptions::readers`] is the place where more readers can be asked for;
-//! with several idle readers requests tend to change thread and CPU, so one is the default.
+//! replies on its own. One more thread pushes small files ahead of their reader ([`MountOptions::push`]),
+//! and one looks after reads whose reader was signalled, while there are such.
+//!
+//! With several idle readers requests tend to change thread and CPU, so one is the default, and
+//! none is added under load: four processes with random 4 KiB reads of cached data (no page cache,
+//! 2 CPUs, other load beside) needed 2.08 s of CPU time for 80,000 reads with one reader that
+//! called a second one while it was busy, 1.99 s with two fixed ones (means of three alternating
+//! runs that scatter by 20 %). That is no gain to pay for. [`MountOptions::readers`] asks for more.
+//!
+//! # Interrupted reads
+//!
+//! If an image stalls (a network file system, a failing disk), a program that waits for data can
+//! be killed; other signals end its read with `EINTR` if the data is not there within a second.
+//! Everything that needs nothing from the image goes on.
 //!
 //! # When the driver dies
 //!
 //! If the process is killed without a chance to unmount, the mount point answers `ENOTCONN`
-//! ("Transport endpoint is not connected") until somebody unmounts it. With
-//! [`MountOptions::auto_unmount`] the helper program `fusermount3` does that.
+//! ("Transport endpoint is not connected") until somebody unmounts it. A [`guard::Guard`] does
+//! that; with [`MountOptions::auto_unmount`] the helper program `fusermount3` does.
+//!
+//! # Memory
+//!
+//! Besides the image: 128 KiB per reader, up to 1 MiB per worker; for pushing 2 bits per inode, and
+//! 4 bytes per regular file from the first pushed sequence on. [`MountOptions`] says what the index
+//! of [`MountOptions::case_insensitive`] and the [`MountOptions::analysis_file`] cost.
 
 mod analysis;
 mod attr;

@@ -127,10 +127,10 @@ fn run(shared: &Shared, pusher: Option<&Pusher>, job: &ReadJob, buffer: &mut Vec
     };
     match shared.image.read_at(job.inode, job.offset, target) {
         Ok(count) => {
-            job.answer(shared, Ok(target.get(..count).unwrap_or_default()));
             if let Some(pusher) = pusher {
                 pusher.was_read(job.inode, job.offset, count);
             }
+            job.answer(shared, Ok(target.get(..count).unwrap_or_default()));
         }
         Err(error) => {
             let errno = shared.failures.report("read", job.inode, &error);

@@ -61,7 +61,6 @@ pub(crate) mod init {
     pub(crate) const ASYNC_READ: u32 = 1 << 0;
     pub(crate) const EXPORT_SUPPORT: u32 = 1 << 4;
     pub(crate) const DO_READDIRPLUS: u32 = 1 << 13;
-    pub(crate) const ASYNC_DIO: u32 = 1 << 15;
     pub(crate) const NO_OPEN_SUPPORT: u32 = 1 << 17;
     pub(crate) const PARALLEL_DIROPS: u32 = 1 << 18;
     pub(crate) const MAX_PAGES: u32 = 1 << 22;

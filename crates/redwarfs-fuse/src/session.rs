@@ -63,19 +63,17 @@ impl Session {
     /// Starts `readers` threads.
     ///
     /// # Errors
-    /// A thread or a further channel cannot be made.
+    /// A thread cannot be made.
     pub(crate) fn start(device: &Arc<Device>, driver: Driver, readers: usize) -> io::Result<Self> {
         let driver = Arc::new(driver);
-        let mut threads = Vec::new();
-        for n in 0..readers.max(1) {
+        let threads = (0..readers.max(1)).map(|n| {
             let device = Arc::clone(device);
             let driver = Arc::clone(&driver);
-            let thread = Builder::new()
+            Builder::new()
                 .name(format!("fuse-{n}"))
-                .spawn(move || serve(&device, &driver))?;
-            threads.push(thread);
-        }
-        Ok(Self(threads))
+                .spawn(move || serve(&device, &driver))
+        });
+        threads.collect::<io::Result<_>>().map(Self)
     }
 
     /// Waits for the end of the connection.
@@ -98,20 +96,11 @@ impl Session {
 fn serve(device: &Arc<Device>, driver: &Driver) -> io::Result<()> {
     let mut buffer = vec![0; BUFFER];
     let mut out = Vec::new();
-    loop {
-        match device.receive(&mut buffer)? {
-            Received::Request(len) => {
-                answer(
-                    device,
-                    driver,
-                    buffer.get(..len).unwrap_or_default(),
-                    &mut out,
-                );
-            }
-            Received::Nothing => {}
-            Received::End => return Ok(()),
-        }
+    while let Received::Request(len) = device.receive(&mut buffer)? {
+        let message = buffer.get(..len).unwrap_or_default();
+        answer(device, driver, message, &mut out);
     }
+    Ok(())
 }
 
 fn answer(device: &Arc<Device>, driver: &Driver, message: &[u8], out: &mut Vec<u8>) {

@@ -37,6 +37,9 @@ use order::DataOrder;
 const SMALL: usize = 128 << 10;
 /// Pieces of a file that counts as small.
 const MAX_EXTENTS: usize = 8;
+/// Files that are left to the reader. Otherwise it asks for each file while that is being pushed,
+/// the kernel makes the push wait for the read, and the two go on in step.
+const LEAD: usize = 2;
 /// Files that one trigger pushes.
 const WINDOW: usize = 64;
 /// Bytes that one trigger pushes.
@@ -51,39 +54,64 @@ const QUEUE: usize = 4;
 /// A place in the data of the image: block and offset.
 type Position = (u32, u64);
 
-/// Where the small files that were read or pushed last ended; the latest is the last.
+/// One sequence of reads.
+#[derive(Debug, Clone, Copy)]
+struct Stream {
+    /// Where the last file that was read ends.
+    end: Position,
+    /// Where the last file that was pushed ends.
+    pushed: Option<Position>,
+}
+
+impl Stream {
+    /// Whether something that begins at `start` follows what ends at `end`.
+    fn follows(end: Position, start: Position) -> bool {
+        end == start || (start.1 == 0 && end.0.checked_add(1) == Some(start.0))
+    }
+
+    /// Whether a file that begins at `start` is the next one, or one that was not pushed among
+    /// those that were.
+    fn continues_at(&self, start: Position) -> bool {
+        Self::follows(self.end, start)
+            || self.pushed.is_some_and(|pushed| {
+                (self.end..pushed).contains(&start) || Self::follows(pushed, start)
+            })
+    }
+}
+
+/// The latest sequences.
 #[derive(Debug, Default)]
 struct Streams {
-    ends: [Option<Position>; STREAMS],
+    all: [Option<Stream>; STREAMS],
     next: usize,
 }
 
 impl Streams {
-    /// Notes a file that was read; whether it continues a sequence.
+    /// Notes a file that was read; whether more should be pushed.
     fn was_read(&mut self, start: Position, end: Position) -> bool {
-        let continues = |before: &Position| {
-            *before == start || (start.1 == 0 && before.0.checked_add(1) == Some(start.0))
-        };
-        let stream = self
-            .ends
-            .iter_mut()
-            .flatten()
-            .find(|before| continues(before));
-        if let Some(stream) = stream {
-            *stream = end;
+        let mut streams = self.all.iter_mut().flatten();
+        if let Some(stream) = streams.find(|stream| stream.continues_at(start)) {
+            stream.end = end;
+            // As long as there is something ahead, nothing is needed.
+            if stream.pushed.is_some_and(|pushed| end < pushed) {
+                return false;
+            }
+            stream.pushed = None;
             return true;
         }
-        if let Some(oldest) = self.ends.get_mut(self.next) {
-            *oldest = Some(end);
+        if let Some(oldest) = self.all.get_mut(self.next) {
+            *oldest = Some(Stream { end, pushed: None });
             self.next = (self.next + 1) % STREAMS;
         }
         false
     }
 
-    /// The sequence that had come to `from` was pushed on to `to`.
+    /// What lies between `from` and `to` was pushed. The reader may have come some way since the
+    /// trigger.
     fn was_pushed(&mut self, from: Position, to: Position) {
-        if let Some(stream) = self.ends.iter_mut().flatten().find(|end| **end == from) {
-            *stream = to;
+        let mut streams = self.all.iter_mut().flatten();
+        if let Some(stream) = streams.find(|stream| (from..to).contains(&stream.end)) {
+            stream.pushed = Some(to);
         }
     }
 }
@@ -157,7 +185,9 @@ impl Pusher {
         self.state.filled.remove(inode);
     }
 
-    /// `len` bytes at `offset` of a file were given to the kernel.
+    /// `len` bytes at `offset` of a file are about to be given to the kernel. To be called before
+    /// that is done: as soon as the reader has its answer it asks for the next file, and the
+    /// pushing thread should be ahead of it.
     pub(crate) fn was_read(&self, inode: InodeNo, offset: u64, len: usize) {
         if offset != 0 || len == 0 || len > SMALL {
             return;
@@ -217,7 +247,11 @@ struct Worker {
 
 impl Worker {
     fn run(mut self, triggers: &Receiver<Position>) {
-        for from in triggers {
+        for mut from in triggers {
+            // Older triggers are about files that the reader has passed.
+            while let Ok(later) = triggers.try_recv() {
+                from = later;
+            }
             // A panic must not end more than pushing.
             let pushed = catch_unwind(AssertUnwindSafe(|| self.push(from)));
             match pushed {
@@ -244,6 +278,7 @@ impl Worker {
         let order = order.get_or_insert_with(|| DataOrder::new(meta));
         let (mut files, mut bytes) = (0, 0);
         let mut reached = from;
+        let mut lead = LEAD;
         for (position, inode) in order.after(meta, from).take(LOOKED_AT) {
             if files >= WINDOW || bytes >= WINDOW_BYTES {
                 break;
@@ -251,52 +286,56 @@ impl Worker {
             if position.0 != from.0 && position.0.checked_sub(1) != Some(from.0) {
                 break;
             }
-            let Ok(extents) = meta.extents(inode) else {
+            if state.filled.contains(inode) {
+                // The reader has caught up.
+                lead = LEAD;
                 continue;
-            };
-            let Ok(stat) = meta.stat(inode) else {
+            }
+            if lead > 0 {
+                lead -= 1;
+                continue;
+            }
+            if !state.known.contains(inode) {
+                continue;
+            }
+            let Ok((extents, stat)) = meta.extents(inode).and_then(|e| Ok((e, meta.stat(inode)?)))
+            else {
                 continue;
             };
             let size = usize::try_from(stat.size).unwrap_or(usize::MAX);
-            if size > SMALL
-                || extents.len() > MAX_EXTENTS
-                || (!*sparse && stat.allocated < stat.size)
-            {
+            let sparse_one = stat.allocated < stat.size;
+            if size > SMALL || extents.len() > MAX_EXTENTS || (sparse_one && !*sparse) {
                 continue;
             }
-            if state.known.contains(inode) && !state.filled.contains(inode) {
-                buffer.clear();
-                match image.try_read_cached(inode, 0, size, buffer) {
-                    Ok(true) if buffer.len() == size => {}
-                    // Not decoded yet: nothing after it is.
-                    Ok(_) if extents.len() <= 1 => break,
-                    _ => continue,
-                }
-                // From now on a forgotten inode can be pushed again.
-                if !state.filled.insert(inode) {
-                    continue;
-                }
-                match device.store(node_id(inode), buffer) {
-                    Ok(()) => {
-                        shared.counters.pushed(size);
-                        files += 1;
-                        bytes += size;
-                    }
-                    Err(error) => match Errno::from_io_error(&error) {
-                        // Forgotten in this moment.
-                        Some(Errno::NOENT) => state.filled.remove(inode),
-                        Some(Errno::NODEV | Errno::NOTCONN | Errno::CONNABORTED) => return false,
-                        _ => {
-                            debug!("cannot push inode {}: {error}", node_id(inode));
-                            return true;
-                        }
-                    },
-                }
+            buffer.clear();
+            match image.try_read_cached(inode, 0, size, buffer) {
+                Ok(true) if buffer.len() == size => {}
+                // Not decoded yet: nothing after it is.
+                Ok(_) if extents.len() <= 1 => break,
+                _ => continue,
             }
-            if state.filled.contains(inode)
-                && let Some((_, end)) = whole(image, inode, size)
-            {
-                reached = end;
+            // From now on a forgotten inode can be pushed again.
+            if !state.filled.insert(inode) {
+                continue;
+            }
+            match device.store(node_id(inode), buffer) {
+                Ok(()) => {
+                    shared.counters.pushed(size);
+                    files += 1;
+                    bytes += size;
+                    if let Some((_, end)) = whole(image, inode, size) {
+                        reached = end;
+                    }
+                }
+                Err(error) => match Errno::from_io_error(&error) {
+                    // Forgotten in this moment.
+                    Some(Errno::NOENT) => state.filled.remove(inode),
+                    Some(Errno::NODEV | Errno::NOTCONN | Errno::CONNABORTED) => return false,
+                    _ => {
+                        debug!("cannot push inode {}: {error}", node_id(inode));
+                        return true;
+                    }
+                },
             }
         }
         if reached != from {
@@ -318,14 +357,17 @@ mod tests {
         assert!(!streams.was_read((0, 20), (0, 30)));
         // The first file of the next block follows the last one of a block.
         assert!(streams.was_read((1, 0), (1, 9)));
-        // Pushed up to 100: the next read is there.
-        streams.was_pushed((1, 9), (1, 100));
+        // Pushed up to 100 while the reader came to 9: nothing more until it gets there.
+        streams.was_pushed((1, 5), (1, 100));
         assert!(!streams.was_read((1, 9), (1, 12)));
+        assert!(!streams.was_read((1, 20), (1, 22)));
+        assert!(!streams.was_read((1, 200), (1, 210)));
         assert!(streams.was_read((1, 100), (1, 101)));
+        assert!(streams.was_read((1, 101), (1, 102)));
         // Other sequences push an old one out.
         for n in 0..STREAMS as u64 {
             assert!(!streams.was_read((5, 1000 * n + 1), (5, 1000 * n + 2)));
         }
-        assert!(!streams.was_read((1, 101), (1, 102)));
+        assert!(!streams.was_read((1, 102), (1, 103)));
     }
 }
