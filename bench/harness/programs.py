@@ -257,7 +257,8 @@ class Mount:
 @atexit.register
 def _clean_up():
     for mount in list(Mount.alive):
-        subprocess.run(["umount", "-l", str(mount.path)], stderr=subprocess.DEVNULL)
+        command = ["umount", "-l"] if os.geteuid() == 0 else ["fusermount3", "-uz"]
+        subprocess.run([*command, str(mount.path)], stderr=subprocess.DEVNULL)
 
 
 def _command_line(pid) -> list:
