@@ -18,6 +18,7 @@ use redwarfs_reader::{CacheOptions, OpenOptions};
 use crate::common::cli::parse_into;
 use crate::common::console::write_stderr;
 use crate::common::error::{EXIT_OK, EXIT_PARTIAL};
+use crate::common::number::format_size;
 use crate::common::open::{Spelling, open_image};
 use crate::common::{Logger, Result, ToolError};
 use args::Args;
@@ -107,8 +108,19 @@ fn run(args: &Args) -> Result<u8> {
     let single = args.stdout.is_some();
     let summary = result.map_err(|e| abort(&e, &extract, single))?;
     report(&summary, &logger);
-    let stats = image.cache_stats();
-    logger.verbose(format_args!("block cache: {stats:?}"));
+    if matches!(destination, Destination::Directory(_)) {
+        logger.verbose(format_args!(
+            "decoded {} blocks, at most {} of them in memory at a time",
+            summary.blocks,
+            format_size(summary.peak_block_bytes)
+        ));
+    } else {
+        let stats = image.cache_stats();
+        logger.verbose(format_args!(
+            "decoded {} blocks for {} requests",
+            stats.blocks_created, stats.requests
+        ));
+    }
     if summary.damaged > 0 {
         logger.error(format_args!(
             "extraction finished with {} error(s)",
@@ -158,7 +170,9 @@ fn warn_of_unused(patterns: &Patterns, logger: &Logger) -> bool {
 
 /// Shows what was measured, and writes the trace.
 fn report_times(perfmon: &PerfMonitor, trace: Option<&Path>) -> Result<()> {
-    if let Some(summary) = perfmon.summary() {
+    if let Some(summary) = perfmon.summary()
+        && !summary.trim_end().is_empty()
+    {
         write_stderr(summary.trim_end());
     }
     let Some(path) = trace else {
