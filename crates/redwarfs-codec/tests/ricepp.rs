@@ -320,7 +320,7 @@ fn data(format: PixelFormat, seed: u64, groups: usize) -> Vec<u8> {
     let mut range = 1;
     for i in 0..groups * usize::from(format.components) {
         if i % 50 == 0 {
-            range = 1u64 << (random.next() >> 20) % 17;
+            range = 1u64 << ((random.next() >> 20) % 17);
         }
         value = value.wrapping_add(((random.next() >> 30) % range) as u16);
         let unit = value << format.unused_lsb;

@@ -150,7 +150,8 @@ mod tests {
     #[test]
     fn values() {
         use Padding::{Lsb, Msb};
-        let table: [(u8, u8, bool, Padding, &[u8], Option<i32>); 20] = [
+        type Row = (u8, u8, bool, Padding, &'static [u8], Option<i32>);
+        let table: [Row; 20] = [
             (8, 1, true, Msb, &[0x80], Some(-128)),
             (8, 1, false, Lsb, &[0x80], Some(0)),
             (8, 1, false, Lsb, &[0], Some(-128)),
