@@ -292,7 +292,7 @@ fn a_damaged_block_spoils_only_its_files() {
 }
 
 #[test]
-fn an_image_inside_a_file_needs_its_size() {
+fn an_image_inside_a_file_is_found() {
     let one = bytes("one");
     let mut file = b"#!/bin/sh\nexit 0\n".to_vec();
     let start = file.len() as u64;
@@ -306,9 +306,14 @@ fn an_image_inside_a_file_needs_its_size() {
         };
         Image::from_source(Arc::new(MemorySource::new(file.clone())), &options)
     };
-    assert!(open(ImageOffset::Auto, None).is_err());
-    for offset in [ImageOffset::Auto, ImageOffset::At(start)] {
-        let image = open(offset, Some(one.len() as u64)).unwrap();
+    assert!(open(ImageOffset::Auto, Some(one.len() as u64 + 1)).is_err());
+    for (offset, size) in [
+        (ImageOffset::Auto, None),
+        (ImageOffset::Auto, Some(one.len() as u64)),
+        (ImageOffset::At(start), Some(one.len() as u64)),
+    ] {
+        let image = open(offset, size).unwrap();
+        assert_eq!(image.trailing_bytes(), 14);
         assert_eq!(image.header_bytes().unwrap(), b"#!/bin/sh\nexit 0\n");
         assert_eq!(show(&image).unwrap().len(), 2);
         let summary = image.verify(VerifyMode::Integrity, 2, &mut |_| {}).unwrap();

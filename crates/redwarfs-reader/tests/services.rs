@@ -29,13 +29,19 @@ fn eventually(what: &str, mut done: impl FnMut() -> bool) {
     panic!("never happened: {what}");
 }
 
-/// The regular file that uses the most blocks.
+/// Whether this is a regular file without holes, which may be larger than memory.
+fn is_dense(image: &Image, inode: InodeNo) -> bool {
+    let extents = image.metadata().extents(inode);
+    extents.is_ok_and(|mut e| e.all(|e| matches!(e, Ok(Extent::Data { .. }))))
+}
+
+/// The largest regular file without holes.
 fn largest(image: &Image) -> (InodeNo, u64) {
     let size = |inode| image.stat(inode).unwrap().size;
     image
         .walk()
         .map(|entry| entry.unwrap().inode)
-        .filter(|&inode| image.metadata().extents(inode).is_ok())
+        .filter(|&inode| is_dense(image, inode))
         .map(|inode| (inode, size(inode)))
         .max_by_key(|&(_, size)| size)
         .unwrap()
@@ -336,7 +342,7 @@ fn faults_concern_only_the_reads_that_meet_them() {
     let files: Vec<InodeNo> = image
         .walk()
         .map(|entry| entry.unwrap().inode)
-        .filter(|&inode| image.metadata().extents(inode).is_ok())
+        .filter(|&inode| is_dense(&image, inode))
         .collect();
     let read = |inode| {
         let mut data = vec![0; image.stat(inode).unwrap().size as usize];
@@ -374,8 +380,9 @@ fn faults_concern_only_the_reads_that_meet_them() {
     // A stall: whoever needs the block waits, nobody else does, and the image can be dropped.
     source.add(Fault::Stall(start..len));
     std::thread::scope(|scope| {
-        let waiter = affected.iter().next().copied().unwrap();
-        let (image, files) = (&image, &files);
+        let waiter = files.iter().find(|inode| affected.contains(inode));
+        let waiter = *waiter.unwrap();
+        let image = &image;
         let waiting = scope.spawn(move || {
             let mut data = vec![0; image.stat(waiter).unwrap().size as usize];
             image.read_at(waiter, 0, &mut data).map(|_| data)

@@ -193,7 +193,7 @@ impl Extents<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::metadata::{Chunk, Directory, FsOptions, InodeData, Metadata, freeze};
+    use crate::metadata::{Chunk, DirEntry, Directory, FsOptions, InodeData, Metadata, freeze};
 
     const HOLE: u32 = 9;
 
@@ -209,22 +209,25 @@ mod tests {
         };
         let mut inodes = vec![InodeData::default()];
         inodes.extend(vec![file; files.len()]);
+        let directory = |first_entry| Directory {
+            first_entry,
+            ..Directory::default()
+        };
+        let entry = |inode_num: u32| DirEntry {
+            name_index: inode_num.saturating_sub(1),
+            inode_num,
+        };
         let metadata = Metadata {
             chunks: (0..chunk_table[files.len()]).map(chunk).collect(),
             chunk_table,
             inodes,
-            directories: vec![
-                Directory {
-                    first_entry: 1,
-                    ..Directory::default()
-                };
-                2
-            ],
+            directories: vec![directory(1), directory(files.len() as u32 + 1)],
+            names: files.iter().map(|n| n.to_string().into_bytes()).collect(),
             uids: vec![0],
             gids: vec![0],
             modes: vec![0o040_755, 0o100_644],
             devices: Some(Vec::new()),
-            dir_entries: Some(vec![crate::metadata::DirEntry::default()]),
+            dir_entries: Some((0..=files.len() as u32).map(entry).collect()),
             block_size: 1 << 20,
             hole_block_index: Some(HOLE),
             large_hole_size: Some(vec![1 << 62]),
