@@ -372,7 +372,13 @@ fn table(name: &'static str, list: ItemList<'_>) -> Result<MemoryRow> {
                     });
                 }
             }
-            parts.sort_by_key(|part| std::cmp::Reverse(part.bytes));
+            // Widest first; rounded sizes would not always tell.
+            parts.sort_by_key(|part| {
+                std::cmp::Reverse(match part.kind {
+                    PartKind::Field(bits) => bits,
+                    _ => 0,
+                })
+            });
         }
     }
     Ok(MemoryRow {

@@ -101,7 +101,7 @@ fn attributes(line: &mut String, stat: &Stat, (uid, gid, size): (usize, usize, u
     // Writing to a string cannot fail.
     let _ = write!(
         line,
-        "{} {:>uid$}/{:<gid$} {:>size$} {:04}-{:02}-{:02} {:02}:{:02} ",
+        "{} {:>uid$}/{:>gid$} {:>size$} {:04}-{:02}-{:02} {:02}:{:02} ",
         mode_string(stat.mode),
         stat.uid,
         stat.gid,

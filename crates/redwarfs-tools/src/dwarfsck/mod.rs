@@ -147,7 +147,7 @@ fn run(args: &Args) -> Result<u8> {
     let mut failures = Failures::new(&logger);
     let mut errors = 0;
     let mut checked = None;
-    if !args.no_check || (showing && (!args.quiet || args.json)) {
+    if !args.no_check || (showing && !args.quiet) {
         let verifying = !args.no_check || wants_sections;
         let result = examine(args, input, image.clone(), verifying, workers)?;
         errors += result.findings.len() as u64;
@@ -289,9 +289,7 @@ fn examine(
         if !args.no_check {
             findings = all_findings(&scan, &outcomes, work.mode);
             findings.extend(verify::oversized(&image, &scan, &block_sizes));
-            if !decode {
-                findings.extend(verify::history(source.as_ref(), &scan, &outcomes));
-            }
+            findings.extend(verify::history(source.as_ref(), &scan, &outcomes));
             let blocks = container.block_count();
             if let Err(e) = image.metadata().check(blocks, None) {
                 let message = format!("the metadata is inconsistent: {}", verify::plain(&e));
@@ -374,7 +372,7 @@ fn salvage(
     };
     let offset = match args.image_offset {
         ImageOffset::Auto => locate_image(size, &read).unwrap_or(0),
-        ImageOffset::Nth(number) => match locate_image_number(number, size, &read) {
+        ImageOffset::Nth(number) => match locate_image_number(number, size, &read, &|at| source.next_data(at)) {
             Ok(offset) => offset,
             Err(_) => return Ok(()),
         },
@@ -508,12 +506,16 @@ fn export_metadata(image: &Image, path: &Path, failures: &mut Failures<'_>) -> R
         failures.absorb("cannot export the metadata", done)?;
         return out.finish();
     }
-    // The errors of the file name it already.
+    // The errors of the file name it already, and then begin with a capital.
     let named = |e: &io::Error| {
         let text = io_cause(e);
         let prefix = format!("{}: ", crate::common::error::display_path(path));
-        text.strip_prefix(&prefix)
-            .map_or(text.clone(), str::to_owned)
+        let Some(cause) = text.strip_prefix(&prefix) else {
+            return text;
+        };
+        let mut chars = cause.chars();
+        let first = chars.next().map(char::to_lowercase);
+        first.into_iter().flatten().chain(chars).collect()
     };
     let file = AtomicFile::create(path, Overwrite::Yes).map_err(|e| {
         ToolError::new("failed to open metadata output file")

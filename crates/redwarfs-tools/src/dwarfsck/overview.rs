@@ -62,6 +62,8 @@ pub(super) struct Summary {
     /// Stored and uncompressed size of the metadata.
     pub(super) metadata: Option<(u64, u64)>,
     pub(super) options: Vec<&'static str>,
+    /// What separates the parts of symlink targets, where that is recorded.
+    pub(super) separator: Option<String>,
 }
 
 /// The name of a category, or its number in words.
@@ -111,6 +113,7 @@ impl Summary {
             categories: named,
             metadata: stored.map(|stored| (stored, metadata.data().len() as u64)),
             options: option_names(metadata)?,
+            separator: separator(metadata)?,
         })
     }
 }
@@ -121,6 +124,20 @@ fn inside<'a>(root: Item<'a>, id: i16, member: i16) -> Result<Option<Item<'a>>> 
         Some(table) => table.member(member).map(Some),
         None => Ok(None),
     }
+}
+
+/// The path separator, printable.
+fn separator(view: &MetadataView) -> Result<Option<String>> {
+    let ty = metadata_type();
+    let Some(value) = view.item(&ty).member(26)?.optional()? else {
+        return Ok(None);
+    };
+    let code = value.number()?;
+    let separator = u32::try_from(code).ok().and_then(char::from_u32);
+    Ok(Some(separator.map_or_else(
+        || code.to_string(),
+        |c| one_line(&c.to_string()),
+    )))
 }
 
 /// Names of the options that are set.

@@ -91,8 +91,9 @@ pub(super) fn write<W: Write>(
             if totals.hardlink_size > 0 {
                 json.number_at("original_hardlink_size", totals.hardlink_size)?;
             }
-            let separator = char::from(image.metadata().preferred_path_separator());
-            json.string_at("preferred_path_separator", &separator.to_string())?;
+            if let Some(separator) = &summary.separator {
+                json.string_at("preferred_path_separator", separator)?;
+            }
         }
         if has(Feature::DirectoryTree) {
             json.key("root")?;

@@ -106,9 +106,15 @@ fn sections(checked: &Checked, out: &mut Output) -> Result<()> {
         let compression = section
             .compression
             .map_or_else(|| "?".to_owned(), |c: CompressionId| c.to_string());
+        // Without long headers there are neither versions nor numbers of sections.
+        let head = if scan.has_hashes() {
+            format!("[V{}] num={}, ", scan.version, section.number)
+        } else {
+            "[V1] ".to_owned()
+        };
         let mut line = format!(
-            "SECTION [V{}] num={}, type={}, compression={compression}, length={}",
-            scan.version, section.number, section.ty, section.length
+            "SECTION {head}type={}, compression={compression}, length={}",
+            section.ty, section.length
         );
         if let Some(header) = &section.header {
             line.push_str(&format!(", checksum=0x{:016x}", header.xxh));
@@ -241,10 +247,9 @@ fn summary(image: &Image, scan: &Scan, sizes: &[Option<Sizes>], out: &mut Output
     ))?;
     out.line(&format!("block count: {}", blocks.blocks))?;
     out.line(&format!("inode count: {}", metadata.inode_count()))?;
-    out.line(&format!(
-        "preferred path separator: {}",
-        char::from(metadata.preferred_path_separator()).escape_default()
-    ))?;
+    if let Some(separator) = summary.separator {
+        out.line(&format!("preferred path separator: {separator}"))?;
+    }
     out.line(&format!(
         "original filesystem size: {}",
         format_size(totals.size)

@@ -55,7 +55,7 @@ fn describe(view: &MetadataView, item: &WalkEntry) -> Result<String> {
     }
     line.push_str(&match view.file_type(item.inode)? {
         FileType::Directory => {
-            let parent = view.directory_record(item.inode.0).parent_entry;
+            let parent = view.self_entry(view.parent(item.inode)?)?;
             format!(" ({} entries, parent={parent})", stat.size)
         }
         FileType::Regular => {
