@@ -216,9 +216,11 @@ fn the_guard_is_small(fixture: &Fixture) {
     )
     .expect("stderr");
     assert!(own < 1024, "{own} kB");
-    let files = fs::read_dir(format!("/proc/{}/fd", driver.guard)).expect("its files");
-    // Three standard streams and the pipe.
-    assert_eq!(files.count(), 4);
+    // Three standard streams and the pipe, as soon as it has let go of the others.
+    wait_until("the guard has four files", || {
+        let files = fs::read_dir(format!("/proc/{}/fd", driver.guard));
+        files.expect("its files").count() == 4
+    });
     driver.kill();
     wait_until("the mount is gone", || !is_mounted(&driver.point));
 }

@@ -6,6 +6,11 @@
 //! may, with `fusermount3` otherwise. It acts only if the mount table still shows the driver's own
 //! device on top of the mount point and that file system is dead; so it never takes off a mount
 //! that somebody else made there.
+//!
+//! A guard that was made early, as it should be, has 64 KiB of memory of its own and shares the
+//! rest with the driver (1.1 MiB resident, measured with an x86-64 debug build). It has no file but
+//! the pipe, ignores the signals that a terminal or a shutdown sends, and is in a session of its
+//! own, so that killing the driver's process group leaves it to do its work.
 #![allow(unsafe_code)]
 
 use std::fs::File;

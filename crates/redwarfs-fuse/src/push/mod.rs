@@ -11,6 +11,10 @@
 //! * On a thread of its own, because the kernel may make it wait for a read that it has asked us
 //!   for. If the thread does not keep up, triggers are dropped.
 //!
+//! The gain depends on a free processor: the thread has to get ahead of a reader that needs some
+//! 20 us per file. On 2 CPUs with some 20 busy tasks beside, a third of 20,000 files in directories
+//! of 50 was pushed at best, for 4 % less CPU time.
+//!
 //! Memory: 2 bits per inode, and 4 bytes per regular file from the first trigger on.
 
 mod order;
