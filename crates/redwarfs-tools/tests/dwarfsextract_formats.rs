@@ -1,0 +1,376 @@
+//! Archives of `dwarfsextract`: formats, filters, options, judged by independent programs.
+
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+#[path = "extract_support/mod.rs"]
+mod extract_support;
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::process::Command;
+
+use extract_support::{Sample, files_below, have, list, stderr, tree_with_links};
+use redwarfs_testkit::skip;
+
+fn has_libarchive() -> bool {
+    let found = redwarfs_extractor::libarchive_version().is_some();
+    if !found {
+        skip("formats of libarchive", "no libarchive");
+    }
+    found
+}
+
+fn unpack(archive: &Path, to: &Path) {
+    let done = Command::new("bsdtar")
+        .arg("-xpf")
+        .arg(archive)
+        .arg("-C")
+        .arg(to)
+        .env("LC_ALL", "C.UTF-8")
+        .output()
+        .unwrap();
+    assert!(done.status.success(), "{archive:?}: {}", stderr(&done));
+}
+
+/// Compares an unpacked archive with the source of its image.
+fn compare(sample: &Sample, out: &Path, format: &str, links: bool) {
+    let source = sample.source();
+    assert_eq!(files_below(out), files_below(&source), "{format}");
+    assert!(out.join("empty").is_dir(), "{format}");
+    for file in files_below(&source) {
+        let (want, got) = (source.join(&file), out.join(&file));
+        let kind = want.symlink_metadata().unwrap().file_type();
+        if kind.is_symlink() {
+            assert_eq!(fs::read_link(&got).unwrap(), Path::new("a.txt"), "{format}");
+        } else {
+            assert!(
+                fs::read(want).unwrap() == fs::read(got).unwrap(),
+                "{format} {file}"
+            );
+        }
+    }
+    let meta = |name: &str| out.join(name).metadata().unwrap();
+    // libarchive makes everything readable in these.
+    if format != "iso9660" {
+        assert_eq!(meta("docs").mode() & 0o777, 0o750, "{format}");
+    }
+    assert_eq!(meta("a.txt").mtime(), 1_000_000_000, "{format}");
+    let linked = meta("a.txt").ino() == meta("twin").ino();
+    assert_eq!(linked, links, "{format}");
+}
+
+#[test]
+fn formats_hold_the_tree() {
+    if !have("bsdtar") {
+        return;
+    }
+    let library = has_libarchive();
+    let fill = |dir: &Path| {
+        tree_with_links(dir);
+        let file = fs::File::create(dir.join("holes")).unwrap();
+        std::os::unix::fs::FileExt::write_all_at(&file, b"middle", 2_000_000).unwrap();
+        file.set_len(3_000_000).unwrap();
+        fs::write(dir.join("dä"), "name").unwrap();
+    };
+    let sample = Sample::with(fill, &["--keep-all-times", "--time-resolution=ns"]);
+    let own = ["pax", "ustar", "gnutar", "newc", "odc", "cpio"];
+    let others = [
+        "paxr", "v7tar", "bsdtar", "bin", "zip", "7zip", "iso9660", "xar",
+    ];
+    let formats = own
+        .iter()
+        .chain(others.iter().take(if library { 99 } else { 0 }));
+    for &format in formats {
+        let archive = format!("archive.{format}");
+        let done = sample.extract(&["-f", format, "-o", &archive]);
+        assert_eq!(done.status.code(), Some(0), "{format}: {}", stderr(&done));
+        let out = sample.dir(&format!("out-{format}"));
+        let archive = sample.path().join(archive);
+        unpack(&archive, &out);
+        let links = !matches!(format, "zip" | "7zip");
+        compare(&sample, &out, format, links);
+        if format == "pax" {
+            let meta = out.join("a.txt").metadata().unwrap();
+            assert_eq!(meta.mtime_nsec(), 123_456_789);
+        }
+        if matches!(format, "pax" | "gnutar" | "paxr") {
+            assert!(fs::metadata(&archive).unwrap().len() < 100_000, "{format}");
+        }
+        // The same through a pipe.
+        let piped = sample.extract(&["-f", format]);
+        assert_eq!(piped.status.code(), Some(0), "{format}");
+        if own.contains(&format) {
+            assert!(piped.stdout == fs::read(&archive).unwrap(), "{format}");
+        }
+    }
+}
+
+#[test]
+fn text_formats_name_the_entries() {
+    if !has_libarchive() {
+        return;
+    }
+    let sample = Sample::new(tree_with_links);
+    for format in ["mtree", "shar"] {
+        let done = sample.extract(&["-f", format]);
+        assert_eq!(done.status.code(), Some(0), "{format}: {}", stderr(&done));
+        let text = String::from_utf8_lossy(&done.stdout).into_owned();
+        for path in ["docs/deep/C.TXT", "empty", "a.txt", "link"] {
+            assert!(text.contains(path), "{format} {path}");
+        }
+    }
+    // Without directories, and one entry only.
+    let done = sample.extract(&["-f", "raw", "docs/b.txt"]);
+    assert_eq!((done.status.code(), &done.stdout[..]), (Some(0), &b"b"[..]));
+    let done = sample.extract(&["-f", "ar", "**/*.txt"]);
+    assert_eq!(done.status.code(), Some(0), "{}", stderr(&done));
+    assert!(done.stdout.starts_with(b"!<arch>\n"));
+}
+
+#[test]
+fn patterns_and_old_gnu_sparse_files_in_archives() {
+    let sample = Sample::new(|dir| {
+        tree_with_links(dir);
+        let file = fs::File::create(dir.join("holes")).unwrap();
+        for n in 0..60_u64 {
+            std::os::unix::fs::FileExt::write_all_at(&file, b"data", n * 300_000).unwrap();
+        }
+    });
+    let done = sample.extract(&["-f", "gnutar", "-o", "x.tar", "holes", "docs/deep"]);
+    assert_eq!(done.status.code(), Some(0), "{}", stderr(&done));
+    let archive = sample.path().join("x.tar");
+    if let Some(listed) = list(&archive) {
+        let files: Vec<_> = listed.iter().filter(|p| !p.ends_with('/')).collect();
+        assert_eq!(files.len(), 2, "{files:?}");
+        assert!(listed.iter().any(|p| p == "docs/"), "{listed:?}");
+        assert!(!listed.iter().any(|p| p == "empty/"), "{listed:?}");
+    }
+    if have("tar") {
+        let out = sample.dir("out");
+        let done = Command::new("tar")
+            .arg("-xf")
+            .arg(&archive)
+            .arg("-C")
+            .arg(&out)
+            .output()
+            .unwrap();
+        assert!(done.status.success(), "{}", stderr(&done));
+        let want = fs::read(sample.source().join("holes")).unwrap();
+        assert!(fs::read(out.join("holes")).unwrap() == want);
+    }
+}
+
+#[test]
+fn filters_are_applied_in_order() {
+    if !has_libarchive() {
+        return;
+    }
+    let sample = Sample::new(tree_with_links);
+    let plain = sample.extract(&["-f", "pax"]).stdout;
+    for (filters, start) in [
+        ("gzip", &b"\x1f\x8b"[..]),
+        ("xz", b"\xfd7zXZ"),
+        ("zstd", b"\x28\xb5\x2f\xfd"),
+        ("gzip,b64encode", b"begin-base64"),
+    ] {
+        let done = sample.extract(&["-f", "pax", "--format-filters", filters, "-o", "x"]);
+        assert_eq!(done.status.code(), Some(0), "{filters}: {}", stderr(&done));
+        let archive = sample.path().join("x");
+        assert!(fs::read(&archive).unwrap().starts_with(start), "{filters}");
+        if let Some(listed) = list(&archive) {
+            assert!(listed.iter().any(|p| p == "docs/deep/C.TXT"), "{listed:?}");
+        }
+    }
+    // The bytes inside are those of the same archive without filter.
+    if have("gzip") {
+        let done = sample.extract(&["-f", "pax", "--format-filters=gzip", "-o", "x.gz"]);
+        assert_eq!(done.status.code(), Some(0));
+        let done = Command::new("gzip")
+            .args(["-dc", "x.gz"])
+            .current_dir(sample.path())
+            .output()
+            .unwrap();
+        assert!(done.stdout == plain);
+        assert_eq!(stderr(&done), "");
+    }
+}
+
+#[test]
+fn options_of_formats_are_passed_on() {
+    if !has_libarchive() {
+        return;
+    }
+    let sample = Sample::new(tree_with_links);
+    let size = |level: &str| {
+        let option = format!("--format-options=gzip:compression-level={level}");
+        let done = sample.extract(&["-f", "pax", "--format-filters=gzip", &option]);
+        assert_eq!(done.status.code(), Some(0), "{}", stderr(&done));
+        done.stdout.len()
+    };
+    assert!(size("9") < size("0"));
+    let done = sample.extract(&["-f", "pax", "--format-options=foo=1"]);
+    assert_eq!(done.status.code(), Some(1));
+    assert_eq!(stderr(&done), "dwarfsextract: Undefined option: `foo'\n");
+    let done = sample.extract(&["-o", ".", "--format-options=foo=1"]);
+    assert_eq!(
+        stderr(&done),
+        "dwarfsextract: --format-options needs --format\n"
+    );
+}
+
+#[test]
+fn unknown_formats_and_filters_are_errors() {
+    let sample = Sample::new(tree_with_links);
+    for args in [
+        &["-f", "tarx"][..],
+        &["-f", "pax", "--format-filters=nope"],
+        &["-f", "auto", "-o", "x.foo"],
+    ] {
+        let done = sample.extract(args);
+        assert_eq!(done.status.code(), Some(1), "{args:?}");
+        assert_eq!(stderr(&done).lines().count(), 1, "{}", stderr(&done));
+    }
+    assert_eq!(
+        files_below(sample.path())
+            .iter()
+            .filter(|f| *f == "x.foo")
+            .count(),
+        0
+    );
+    if has_libarchive() {
+        for (args, text) in [
+            (&["-f", "tarx"][..], "No such format 'tarx'"),
+            (
+                &["-f", "pax", "--format-filters=nope"],
+                "No such filter 'nope'",
+            ),
+            (&["-f", "auto", "-o", "x.foo"], "No such format 'x.foo'"),
+        ] {
+            let want = format!("dwarfsextract: {text}\n");
+            assert_eq!(stderr(&sample.extract(args)), want);
+        }
+    }
+    for (args, text) in [
+        (&["-f", "auto"][..], "auto format requires output path"),
+        (
+            &["-f", "auto", "-o", "-"],
+            "auto format requires output path",
+        ),
+        (
+            &["-f", "auto", "-o", "x.tar", "--format-filters=gzip"],
+            "auto format does not support filters",
+        ),
+    ] {
+        let done = sample.extract(args);
+        assert_eq!(done.status.code(), Some(1));
+        assert_eq!(stderr(&done), format!("dwarfsextract: {text}\n"));
+    }
+}
+
+#[test]
+fn the_name_of_the_file_chooses_the_format() {
+    if !has_libarchive() {
+        return;
+    }
+    let sample = Sample::new(tree_with_links);
+    for (name, start) in [
+        ("x.tar", &b"docs/"[..]),
+        ("x.tar.zst", b"\x28\xb5\x2f\xfd"),
+        ("x.tgz", b"\x1f\x8b"),
+        ("x.zip", b"PK\x03\x04"),
+        ("x.7z", b"7z\xbc\xaf"),
+        ("x.cpio", b"070707"),
+    ] {
+        let done = sample.extract(&["-f", "auto", "-o", name]);
+        assert_eq!(done.status.code(), Some(0), "{name}: {}", stderr(&done));
+        let bytes = fs::read(sample.path().join(name)).unwrap();
+        let start_of = &bytes[..start.len()];
+        if name != "x.tar" {
+            assert_eq!(start_of, start, "{name}");
+        }
+        if let Some(listed) = list(&sample.path().join(name)) {
+            assert!(listed.iter().any(|p| p.ends_with("deep/C.TXT")), "{name}");
+        }
+    }
+}
+
+#[test]
+fn without_libarchive_the_own_formats_remain() {
+    let sample = Sample::new(tree_with_links);
+    let run = |args: &[&str]| {
+        Command::new(env!("CARGO_BIN_EXE_dwarfsextract"))
+            .args(["-i", "image.dwarfs"])
+            .args(args)
+            .current_dir(sample.path())
+            .env("REDWARFS_LIBARCHIVE", "/nonexistent/libarchive.so")
+            .output()
+            .unwrap()
+    };
+    for format in ["pax", "ustar", "gnutar", "newc", "odc", "cpio"] {
+        let done = run(&["-f", format]);
+        assert_eq!(done.status.code(), Some(0), "{format}: {}", stderr(&done));
+        assert!(!done.stdout.is_empty());
+    }
+    assert_eq!(run(&["-f", "auto", "-o", "x.tar"]).status.code(), Some(0));
+    for args in [&["-f", "zip"][..], &["-f", "pax", "--format-filters=gzip"]] {
+        let done = run(args);
+        assert_eq!(done.status.code(), Some(1));
+        let text = stderr(&done);
+        assert!(
+            text.contains("needs libarchive, which cannot be loaded"),
+            "{text}"
+        );
+        assert!(
+            text.contains("pax, ustar, gnutar, newc, odc and cpio"),
+            "{text}"
+        );
+    }
+}
+
+#[test]
+fn what_a_format_cannot_hold_is_an_error_unless_it_is_left_out() {
+    let sample = Sample::with(extract_support::specials, &["--with-specials"]);
+    let done = sample.extract(&["-f", "pax", "-o", "x.tar"]);
+    assert_eq!(done.status.code(), Some(1));
+    let text = stderr(&done);
+    assert!(
+        text.starts_with("dwarfsextract: extraction aborted: pax cannot hold: socket: "),
+        "{text}"
+    );
+    assert!(text.contains("--skip-specials"), "{text}");
+    assert!(!sample.path().join("x.tar").exists());
+    let done = sample.extract(&["-f", "pax", "-o", "x.tar", "--continue-on-error"]);
+    assert_eq!(done.status.code(), Some(2));
+    assert!(
+        stderr(&done).contains(" left out: socket: "),
+        "{}",
+        stderr(&done)
+    );
+    if let Some(listed) = list(&sample.path().join("x.tar")) {
+        let files: Vec<_> = listed.iter().filter(|p| !p.ends_with('/')).collect();
+        assert_eq!(files, ["fifo", "file"]);
+    }
+    let done = sample.extract(&["-f", "pax", "--skip-specials"]);
+    assert_eq!(done.status.code(), Some(0), "{}", stderr(&done));
+    // cpio holds everything.
+    let done = sample.extract(&["-f", "newc", "-o", "x.cpio"]);
+    assert_eq!(done.status.code(), Some(0), "{}", stderr(&done));
+    if let Some(mut listed) = list(&sample.path().join("x.cpio")) {
+        listed.sort();
+        assert_eq!(listed, ["fifo", "file", "socket"]);
+    }
+}
+
+#[test]
+fn devices_and_pipes_are_written_directly() {
+    let sample = Sample::new(tree_with_links);
+    let done = sample.extract(&["-f", "pax", "-o", "/dev/null"]);
+    assert_eq!(done.status.code(), Some(0), "{}", stderr(&done));
+    use std::os::unix::fs::FileTypeExt;
+    let kind = fs::metadata("/dev/null").unwrap().file_type();
+    assert!(kind.is_char_device());
+    let done = sample.extract(&["-f", "pax", "-o", "/dev/full"]);
+    assert_eq!(done.status.code(), Some(1));
+    assert!(stderr(&done).contains("no space left"), "{}", stderr(&done));
+}
