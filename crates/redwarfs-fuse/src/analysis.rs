@@ -5,9 +5,9 @@ use std::io::{self, Write};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use redwarfs_format::Result;
 use redwarfs_format::ids::{EntryIndex, InodeNo};
 use redwarfs_format::metadata::MetadataView;
+use redwarfs_format::{Error, Result};
 use tracing::{debug, error};
 
 use crate::bits::Bits;
@@ -15,6 +15,9 @@ use crate::error::io_text;
 
 /// Directories above a file that are followed; more do not fit into a path of the system.
 const DEEPEST: usize = 4096;
+
+/// Regular files of the largest image that is analysed (2 GiB of memory).
+const MOST_FILES: u32 = 1 << 28;
 
 /// Writes the list. Needs 8 bytes for each regular file.
 #[derive(Debug)]
@@ -46,6 +49,12 @@ impl Analysis {
     /// The metadata is corrupt.
     pub(crate) fn new(file: File, meta: &MetadataView) -> Result<Self> {
         let counts = meta.counts();
+        if counts.files > MOST_FILES {
+            return Err(Error::Limit(format!(
+                "an analysis of {} files",
+                counts.files
+            )));
+        }
         let mut entries = vec![NOWHERE; counts.files as usize];
         for dir in (0..counts.directories).map(InodeNo) {
             for entry in meta.entries(dir)?.map(EntryIndex) {

@@ -10,7 +10,7 @@ use redwarfs_reader::Image;
 use redwarfs_reader::perfmon::{Component, PerfMonitor, Timer};
 use rustix::io::Errno;
 use rustix::process::geteuid;
-use tracing::{debug, warn};
+use tracing::debug;
 
 use crate::analysis::Analysis;
 use crate::attr::{Policy, inode_no, node_id, permits};
@@ -18,6 +18,7 @@ use crate::case::CaseIndex;
 use crate::device::Device;
 use crate::failures::Failures;
 use crate::interrupts::Interrupts;
+use crate::kernel::lets_others_in;
 use crate::pool::{Pool, ReadJob};
 use crate::proto::{
     self, Attr, Body, Header, InitIn, InitOut, Put, Validity, dirent_size, init, op, opened,
@@ -196,13 +197,12 @@ impl Driver {
         options: &MountOptions,
     ) -> io::Result<Self> {
         let image = &shared.image;
-        // Without `allow_other` the kernel keeps other users out itself; for root that is the same.
-        let only_for = (options.access == Access::OwnerAndRoot && !geteuid().is_root())
+        let only_for = (options.access == Access::OwnerAndRoot && lets_others_in(options))
             .then(|| geteuid().as_raw());
         let sparse = image.metadata().hole_block().is_some();
         let cache_sparse = options.cache_sparse || !sparse;
         // Pages that the kernel drops at the next opening need not be pushed.
-        let (pusher, pushing) = if options.push && options.keep_cache {
+        let (pusher, pushing) = if options.push && options.keep_cache && Pusher::is_for(image) {
             let (pusher, thread) = Pusher::new(shared, device, cache_sparse)?;
             (Some(Arc::new(pusher)), Some(thread))
         } else {
@@ -611,7 +611,8 @@ impl Driver {
             let name = meta.entry_name(entry).map_err(fail)?;
             if !is_listable(&name) {
                 // One such name would make the kernel refuse the whole listing.
-                warn!("directory {}: a name that cannot be shown", node_id(dir));
+                let text = format!("directory {}: a name that cannot be shown", node_id(dir));
+                self.shared.failures.mention(&text);
                 continue;
             }
             let inode = meta.entry_inode(entry).map_err(fail)?;

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use redwarfs_format::ids::InodeNo;
 use rustix::io::Errno;
-use tracing::error;
+use tracing::{error, warn};
 
 use crate::attr::node_id;
 
@@ -49,6 +49,13 @@ impl Failures {
             }
         }
         Errno::IO
+    }
+
+    /// Warns of something that fails no request, as seldom as of failures.
+    pub(crate) fn mention(&self, text: &str) {
+        if self.note(text, Instant::now()).is_some() {
+            warn!("{text}");
+        }
     }
 
     /// Whether the cause is to be logged now; then how often it was not since the last time.

@@ -158,13 +158,23 @@ fn kernel_flags(options: &MountOptions) -> MountFlags {
     flags
 }
 
+/// Whether the kernel has to let other users in. It knows no "owner and root": then it lets
+/// everybody in, and the driver refuses the others. If root is the owner, that is not needed.
+pub(crate) fn lets_others_in(options: &MountOptions) -> bool {
+    match options.access {
+        Access::Owner => false,
+        Access::OwnerAndRoot => !geteuid().is_root(),
+        Access::Everyone => true,
+    }
+}
+
 /// The file system specific options that kernel and helper share.
 fn common_options(options: &MountOptions) -> String {
     let mut list = String::new();
     if options.default_permissions {
         list.push_str(",default_permissions");
     }
-    if options.access != Access::Owner {
+    if lets_others_in(options) {
         list.push_str(",allow_other");
     }
     if let Some(limit) = options.max_read {
@@ -378,7 +388,7 @@ mod tests {
     #[test]
     fn options_reach_the_helper() {
         let options = MountOptions {
-            access: Access::OwnerAndRoot,
+            access: Access::Everyone,
             auto_unmount: true,
             default_permissions: false,
             max_read: Some(65536),

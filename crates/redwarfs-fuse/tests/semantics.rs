@@ -13,7 +13,7 @@ use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt, sy
 use std::path::Path;
 use std::sync::Arc;
 
-use redwarfs_fuse::{MountOptions, Unmounter};
+use redwarfs_fuse::{Access, MountOptions, Unmounter};
 use redwarfs_reader::perfmon::{Component, PerfMonitor};
 use redwarfs_reader::{CacheOptions, OpenOptions as ImageOptions};
 use rustix::fs::XattrFlags;
@@ -948,6 +948,39 @@ fn sparse_files_are_opened_by_request() {
         ..MountOptions::default()
     };
     assert_eq!(opens(&drop), (6, 6));
+}
+
+#[test]
+fn only_those_meant_may_enter() {
+    if !can_mount("only_those_meant_may_enter") {
+        return;
+    }
+    use std::os::unix::process::CommandExt;
+    for (access, others) in [
+        (Access::Owner, false),
+        (Access::OwnerAndRoot, false),
+        (Access::Everyone, true),
+    ] {
+        let options = MountOptions {
+            access,
+            ..MountOptions::default()
+        };
+        let mount = Mount::new(&small_tree(), &options);
+        let cat = |name: &str, uid: u32| {
+            std::process::Command::new("cat")
+                .arg(mount.path(name))
+                .uid(uid)
+                .gid(uid)
+                .output()
+                .expect("cat can be started")
+                .status
+                .success()
+        };
+        // Root first, so that the kernel has everything in its cache.
+        assert!(cat("plain", 0) && cat("private", 0), "{access:?}");
+        assert_eq!(cat("plain", 65534), others, "{access:?}");
+        assert!(!cat("private", 65534), "{access:?}: the mode counts");
+    }
 }
 
 #[test]
