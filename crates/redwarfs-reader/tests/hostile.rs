@@ -141,8 +141,12 @@ fn the_checker_finds_every_flipped_payload_bit() {
 
 #[test]
 fn the_checker_reports_what_is_wrong_with_the_whole() {
-    // A second copy of the first section that is not a block, at the end.
+    // A second copy of the first section that is not a block, at the end. Behind an index it
+    // would not belong to the image.
     let mut twice = bytes("one");
+    let image = from_bytes(&twice).unwrap();
+    let index = image.container().sections.last().unwrap();
+    twice.truncate(index.header_offset as usize);
     let image = from_bytes(&twice).unwrap();
     let schema = image.container().sections[1].clone();
     let range = schema.header_offset..schema.payload_offset + schema.length;

@@ -47,6 +47,27 @@ fn largest(image: &Image) -> (InodeNo, u64) {
         .unwrap()
 }
 
+fn blocks_of(image: &Image, inode: InodeNo) -> BTreeSet<BlockNo> {
+    let extents = image.metadata().extents(inode).unwrap();
+    extents
+        .filter_map(|extent| match extent.unwrap() {
+            Extent::Data { block, .. } => Some(block),
+            Extent::Hole { .. } => None,
+        })
+        .collect()
+}
+
+/// The regular file without holes that lies in the most blocks, and its size.
+fn widest(image: &Image) -> (InodeNo, u64) {
+    let inode = (0..image.metadata().inode_count())
+        .map(InodeNo)
+        .filter(|&inode| is_dense(image, inode))
+        .max_by_key(|&inode| blocks_of(image, inode).len())
+        .unwrap();
+    assert!(blocks_of(image, inode).len() > 2);
+    (inode, image.stat(inode).unwrap().size)
+}
+
 #[test]
 fn users_of_blocks_and_their_paths() {
     let mut shared = 0;
@@ -201,15 +222,8 @@ fn what_follows_a_request_is_read_ahead() {
             ..OpenOptions::default()
         };
         let image = open("basic-zstd-small-blocks", &options);
-        let (inode, size) = largest(&image);
-        let extents = image.metadata().extents(inode).unwrap();
-        let blocks: BTreeSet<BlockNo> = extents
-            .filter_map(|extent| match extent.unwrap() {
-                Extent::Data { block, .. } => Some(block),
-                Extent::Hole { .. } => None,
-            })
-            .collect();
-        assert!(blocks.len() > 2 && size < 1 << 20);
+        let (inode, size) = widest(&image);
+        assert!(size < 1 << 20);
         image.read_at(inode, 0, &mut [0; 10]).unwrap();
         if readahead == 0 {
             assert_eq!(image.cache_stats().blocks, 1);
@@ -423,7 +437,7 @@ fn threads_of_the_cache_are_bound_to_processors() {
     let summary = handle.wait();
     assert_eq!(summary.loaded, summary.wanted);
     // Read ahead in the pool, whose threads stay.
-    let (inode, size) = largest(&image);
+    let (inode, size) = widest(&image);
     image.tidy_cache(Duration::ZERO);
     image
         .read_at(inode, 0, &mut vec![0; size as usize])

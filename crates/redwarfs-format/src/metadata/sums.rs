@@ -41,7 +41,7 @@ impl Sums {
         let mut marks = Vec::with_capacity((view.t.chunk_size.len() / STRIDE) as usize + 1);
         let mut sum = Mark::default();
         for chunk in 0..view.t.chunk_size.len() {
-            if chunk % STRIDE == 0 {
+            if chunk.is_multiple_of(STRIDE) {
                 marks.push(sum);
             }
             match view.extent(chunk) {
@@ -53,7 +53,7 @@ impl Sums {
                 Err(_) => sum.wrong += 1,
             }
         }
-        if view.t.chunk_size.len() % STRIDE == 0 {
+        if view.t.chunk_size.len().is_multiple_of(STRIDE) {
             marks.push(sum);
         }
         Self(marks.into())
