@@ -372,10 +372,12 @@ fn salvage(
     };
     let offset = match args.image_offset {
         ImageOffset::Auto => locate_image(size, &read).unwrap_or(0),
-        ImageOffset::Nth(number) => match locate_image_number(number, size, &read, &|at| source.next_data(at)) {
-            Ok(offset) => offset,
-            Err(_) => return Ok(()),
-        },
+        ImageOffset::Nth(number) => {
+            match locate_image_number(number, size, &read, &|at| source.next_data(at)) {
+                Ok(offset) => offset,
+                Err(_) => return Ok(()),
+            }
+        }
         ImageOffset::At(offset) => offset,
     };
     let Ok(scan) = scan::scan(source.as_ref(), offset, None) else {

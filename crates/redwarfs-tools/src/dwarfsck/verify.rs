@@ -281,6 +281,9 @@ pub(crate) fn history(source: &dyn Source, scan: &Scan, outcomes: &[Outcome]) ->
     findings
 }
 
+/// Takes a path that is affected and the damaged blocks it has data in.
+type Found<'a> = dyn FnMut(&[u8], &BTreeSet<BlockNo>) -> redwarfs_format::Result<()> + 'a;
+
 /// The inodes that have data in damaged blocks.
 #[derive(Debug, Default)]
 pub(crate) struct Damage {
@@ -322,7 +325,7 @@ impl Damage {
     pub(crate) fn for_each(
         &self,
         image: &Image,
-        found: &mut dyn FnMut(&[u8], &BTreeSet<BlockNo>) -> redwarfs_format::Result<()>,
+        found: &mut Found<'_>,
     ) -> redwarfs_format::Result<()> {
         if self.blocks.is_empty() {
             return Ok(());
