@@ -250,7 +250,7 @@ mod tests {
                 _ => 1,
             },
             offset: i % 5,
-            size: if i % 7 == 0 { 0 } else { i % 3 },
+            size: if i.is_multiple_of(7) { 0 } else { i % 3 },
         }
     }
 

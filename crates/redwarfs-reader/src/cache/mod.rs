@@ -417,7 +417,12 @@ impl Core {
             match self.wait_or_take(slot, end)? {
                 Some(turn) => self.advance(turn, end)?,
                 None if slot.has(end) => return Ok(()),
-                None => return Err(self.too_short(slot, end)),
+                None => {
+                    // Perhaps the medium held something else for a while: the next request looks
+                    // at it again.
+                    self.forget(slot);
+                    return Err(self.too_short(slot, end));
+                }
             }
         }
     }

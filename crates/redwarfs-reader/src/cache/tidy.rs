@@ -95,7 +95,7 @@ fn look(core: &Weak<Core>, tidy: Tidy, since: Instant) -> bool {
                     Ok(map) => {
                         *probe = Some(Box::new(move |bytes| {
                             map.any_swapped(bytes).unwrap_or(false)
-                        }))
+                        }));
                     }
                     Err(e) => {
                         tracing::warn!("cannot find out which blocks are swapped out: {e}");

@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::{Component, lock};
 
 /// Operations that a trace keeps; later ones are only counted.
-pub const TRACE_LIMIT: usize = 1 << 20;
+pub const TRACE_LIMIT: usize = 1 << 18;
 
 /// Numbers that an operation is about.
 pub(super) type Context = [Option<(&'static str, u64)>; 3];
