@@ -610,9 +610,12 @@ mod tests {
 
     #[test]
     fn folding_is_that_of_the_unicode_tables() {
+        // The tables of the oracle may be older than those of the standard library.
+        let assigned = regex::Regex::new(r"^\P{Cn}$").unwrap();
         let cased = (0..0x2_0000)
             .filter_map(char::from_u32)
-            .filter(|&c| fold(c.into()) != u32::from(c));
+            .filter(|&c| fold(c.into()) != u32::from(c))
+            .filter(|c| assigned.is_match(c.encode_utf8(&mut [0; 4])));
         let mut count = 0;
         for c in cased {
             let folded = char::from_u32(fold(c.into())).unwrap();
