@@ -83,6 +83,9 @@ impl FaultyFile {
         let mut config = Config::default();
         config.mount_options = vec![MountOption::RO, MountOption::FSName("faulty".to_owned())];
         let session = fuser::spawn_mount(Disk(Arc::clone(&shared)), point, &config)?;
+        // The answer to the first FLUSH tells the kernel to send none. One that came during a
+        // stall would be waited for by processes that cannot be killed then.
+        drop(std::fs::File::open(point.join(NAME))?);
         Ok(Self {
             shared,
             session: Some(session),

@@ -1,0 +1,342 @@
+//! The documents say what is: tests that they name exist, options that they list are those of
+//! the programs, limits have the values of the source.
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use regex::Regex;
+use support::{DWARFS, DWARFSCK, DWARFSEXTRACT, run};
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+fn document(name: &str) -> String {
+    let path = root().join("docs").join(name);
+    fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
+}
+
+/// Rows of all tables of a document, cells without the spaces around them. Heads and rulers are
+/// left out. A `|` in a cell is written `\|`.
+fn rows(text: &str) -> Vec<Vec<String>> {
+    let lines: Vec<&str> = text.lines().collect();
+    let is_ruler = |line: &str| {
+        line.starts_with('|') && line.chars().all(|c| matches!(c, '|' | '-' | ' ' | ':'))
+    };
+    let mut out = Vec::new();
+    for (number, line) in lines.iter().enumerate() {
+        let is_head = lines.get(number + 1).is_some_and(|next| is_ruler(next));
+        if !line.starts_with('|') || is_ruler(line) || is_head {
+            continue;
+        }
+        let line = line.trim().trim_start_matches('|').trim_end_matches('|');
+        let cells = line.replace("\\|", "\u{1}");
+        out.push(
+            cells
+                .split('|')
+                .map(|cell| cell.trim().replace('\u{1}', "|"))
+                .collect(),
+        );
+    }
+    out
+}
+
+/// All source files of the workspace, by file name.
+fn sources() -> BTreeMap<String, Vec<PathBuf>> {
+    let mut out: BTreeMap<String, Vec<PathBuf>> = BTreeMap::new();
+    let mut todo = vec![root().join("crates"), root().join("xtask")];
+    while let Some(dir) = todo.pop() {
+        for entry in fs::read_dir(&dir).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                todo.push(path);
+            } else if path.extension().is_some_and(|e| e == "rs") {
+                let name = path.file_name().unwrap().to_str().unwrap().to_owned();
+                out.entry(name).or_default().push(path);
+            }
+        }
+    }
+    out
+}
+
+/// Tests that a cell names: `file.rs::name`. The file may have directories before it.
+fn named_tests(cell: &str) -> Vec<(String, String)> {
+    let name = Regex::new(r"([A-Za-z0-9_/-]+\.rs)::([A-Za-z0-9_:]+)").unwrap();
+    name.captures_iter(cell)
+        .map(|found| (found[1].to_owned(), found[2].to_owned()))
+        .collect()
+}
+
+/// Whether there is a test function `test` (perhaps in a module) in a file whose path ends so.
+fn test_exists(sources: &BTreeMap<String, Vec<PathBuf>>, file: &str, test: &str) -> bool {
+    let name = test.rsplit("::").next().unwrap();
+    // Between the attribute and the name there may be other attributes.
+    let pattern = format!(r"#\[test\]\s*(?:#\[[^\]]*\]\s*)*fn {name}\(");
+    let proptest = format!(r"(?s)proptest! \{{.*fn {name}\(");
+    let patterns = [
+        Regex::new(&pattern).unwrap(),
+        Regex::new(&proptest).unwrap(),
+    ];
+    let base = file.rsplit('/').next().unwrap();
+    sources.get(base).into_iter().flatten().any(|path| {
+        let text = fs::read_to_string(path).unwrap();
+        path.ends_with(file) && patterns.iter().any(|pattern| pattern.is_match(&text))
+    })
+}
+
+fn check_tests(name: &str, columns: usize) {
+    let sources = sources();
+    let rows = rows(&document(name));
+    assert!(!rows.is_empty(), "{name} has no table");
+    let mut problems = Vec::new();
+    for row in &rows {
+        if row.len() != columns {
+            problems.push(format!("{} cells: {row:?}", row.len()));
+            continue;
+        }
+        let tests = named_tests(&row[columns - 1]);
+        if tests.is_empty() {
+            problems.push(format!("no test: {}", row[0]));
+        }
+        for (file, test) in tests {
+            if !test_exists(&sources, &file, &test) {
+                problems.push(format!("{}: no test {file}::{test}", row[0]));
+            }
+        }
+    }
+    assert!(problems.is_empty(), "{name}:\n{}", problems.join("\n"));
+}
+
+/// Options with a name of several letters that a help text shows.
+fn long_options(help: &str) -> BTreeSet<String> {
+    let line = Regex::new(r"^\s+(?:-[A-Za-z0-9], )?--([a-z0-9][a-z0-9-]+)").unwrap();
+    help.lines()
+        .filter_map(|text| line.captures(text).map(|found| format!("--{}", &found[1])))
+        .collect()
+}
+
+/// Both names if the first part of an option stands in parentheses, as in `(no_)guard`.
+fn spellings(option: &str) -> Vec<String> {
+    match option
+        .strip_prefix('(')
+        .and_then(|rest| rest.split_once(')'))
+    {
+        Some((prefix, name)) => vec![name.to_owned(), format!("{prefix}{name}")],
+        None => vec![option.to_owned()],
+    }
+}
+
+/// Options of `-o` that the help text of `dwarfs` shows: under the heads that name `-o`, the first
+/// words of the lines.
+fn mount_options(help: &str) -> BTreeSet<String> {
+    let mut out = BTreeSet::new();
+    let mut inside = false;
+    for text in help.lines() {
+        if !text.starts_with(' ') {
+            inside = text.contains("-o");
+        } else if inside && !text.starts_with("   ") {
+            for word in text.split_whitespace() {
+                let name = word.trim_end_matches(',');
+                out.extend(spellings(name.split('=').next().unwrap()));
+                if name == word {
+                    break;
+                }
+            }
+        }
+    }
+    out
+}
+
+fn help(program: &str) -> String {
+    let out = run(program, ["--help"]);
+    assert!(out.status.success());
+    String::from_utf8(out.stdout).unwrap()
+}
+
+/// All words of a cell that stand between back quotes, without values.
+fn quoted_words(cell: &str) -> BTreeSet<String> {
+    let quoted = Regex::new(r"`([^`]+)`").unwrap();
+    let words = quoted.captures_iter(cell).flat_map(|found| {
+        let text = found[1].replace(',', " ");
+        text.split_whitespace()
+            .map(str::to_owned)
+            .collect::<Vec<_>>()
+    });
+    words
+        .filter_map(|word| Some(word.split(['=', '[', '<']).next()?.to_owned()))
+        .filter(|word| !word.is_empty())
+        .flat_map(|word| spellings(&word))
+        .collect()
+}
+
+fn listed_options(name: &str) -> BTreeSet<String> {
+    rows(&document(name))
+        .iter()
+        .flat_map(|row| quoted_words(&row[0]))
+        .collect()
+}
+
+/// Options that are neither in the help text nor meant to be: obsolete ones and aliases say so
+/// in their row.
+fn unlisted_on_purpose(name: &str) -> BTreeSet<String> {
+    const EXCUSES: [&str; 5] = ["obsolete", "alias", "hidden", "ignored", "generic"];
+    rows(&document(name))
+        .iter()
+        .filter(|row| {
+            let text = row.join(" ").to_lowercase();
+            EXCUSES.iter().any(|word| text.contains(word))
+        })
+        .flat_map(|row| quoted_words(&row[0]))
+        .collect()
+}
+
+fn check_options(name: &str, shown: &BTreeSet<String>) {
+    assert!(shown.len() > 5, "{name}: {shown:?}");
+    let listed = listed_options(name);
+    let missing: Vec<_> = shown.difference(&listed).collect();
+    assert!(missing.is_empty(), "not in docs/{name}: {missing:?}");
+    let excused = unlisted_on_purpose(name);
+    let unknown: Vec<_> = listed
+        .iter()
+        .filter(|option| option.starts_with("--") && option.len() > 2)
+        .filter(|option| !shown.contains(*option) && !excused.contains(*option))
+        .collect();
+    assert!(
+        unknown.is_empty(),
+        "in docs/{name} but not in the help text: {unknown:?}"
+    );
+}
+
+#[test]
+fn options_of_dwarfs_are_documented_with_tests() {
+    check_tests("options/dwarfs.md", 4);
+}
+
+#[test]
+fn options_of_dwarfsck_are_documented_with_tests() {
+    check_tests("options/dwarfsck.md", 4);
+}
+
+#[test]
+fn options_of_dwarfsextract_are_documented_with_tests() {
+    check_tests("options/dwarfsextract.md", 4);
+}
+
+#[test]
+fn known_faults_have_tests() {
+    check_tests("options/faults.md", 4);
+}
+
+#[test]
+fn help_and_table_of_dwarfs_agree() {
+    let help = help(DWARFS);
+    let mut shown = long_options(&help);
+    let mount = mount_options(&help);
+    for option in [
+        "cachesize",
+        "workers",
+        "offset",
+        "uid",
+        "gid",
+        "no_cache_files",
+    ] {
+        assert!(
+            mount.contains(option),
+            "{option} is not found in the help text: {mount:?}"
+        );
+    }
+    shown.extend(mount);
+    check_options("options/dwarfs.md", &shown);
+}
+
+#[test]
+fn help_and_table_of_dwarfsck_agree() {
+    check_options("options/dwarfsck.md", &long_options(&help(DWARFSCK)));
+}
+
+#[test]
+fn help_and_table_of_dwarfsextract_agree() {
+    check_options(
+        "options/dwarfsextract.md",
+        &long_options(&help(DWARFSEXTRACT)),
+    );
+}
+
+/// Every constant that `docs/limits.md` names, as `path/file.rs::NAME = value`, has this value.
+#[test]
+fn limits_are_those_of_the_source() {
+    let text = document("limits.md");
+    let named = Regex::new(r"`([a-z0-9_/-]+\.rs)::([A-Z][A-Z0-9_]+) = ([^`]+)`").unwrap();
+    let mut problems = Vec::new();
+    let mut count = 0;
+    for found in named.captures_iter(&text) {
+        let (file, name, value) = (&found[1], &found[2], &found[3]);
+        count += 1;
+        let path = root().join("crates").join(file);
+        let Ok(source) = fs::read_to_string(&path) else {
+            problems.push(format!("{file}: there is no such file"));
+            continue;
+        };
+        let pattern = format!(r"(?s)const {name}: [A-Za-z0-9_]+ =\s*([^;]+);");
+        let actual = Regex::new(&pattern)
+            .unwrap()
+            .captures(&source)
+            .map(|c| c[1].to_owned());
+        let squeeze = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+        match actual {
+            None => problems.push(format!("{file}: there is no constant {name}")),
+            Some(actual) if squeeze(&actual) != squeeze(value) => {
+                problems.push(format!("{file}: {name} is {actual}, not {value}"));
+            }
+            Some(_) => {}
+        }
+    }
+    assert!(count >= 10, "only {count} constants are named");
+    assert!(problems.is_empty(), "{}", problems.join("\n"));
+}
+
+/// Tests and the command line are where documents say.
+#[test]
+fn tables_are_read_as_meant() {
+    let text = "| option | b |\n|---|---|\n| `--one`, `-x` | `a\\|b` tests/x.rs::y |\n";
+    assert_eq!(rows(text), [["`--one`, `-x`", "`a|b` tests/x.rs::y"]]);
+    assert_eq!(
+        named_tests(&rows(text)[0][1]),
+        [("tests/x.rs".to_owned(), "y".to_owned())]
+    );
+    let help = "Usage\n  -i, --input <FILE>  x\n      --list  y --not this\nOptions for -o:\n  cachesize=SIZE         memory\n  (no_)cache_files       keep\n  uid=N, gid=N           owner\n  offset=N|auto          where\n";
+    assert_eq!(
+        long_options(help),
+        ["--input", "--list"].map(String::from).into()
+    );
+    let mount = [
+        "cache_files",
+        "cachesize",
+        "gid",
+        "no_cache_files",
+        "offset",
+        "uid",
+    ];
+    assert_eq!(mount_options(help), mount.map(String::from).into());
+    let sources = sources();
+    assert!(test_exists(
+        &sources,
+        "documentation.rs",
+        "tables_are_read_as_meant"
+    ));
+    assert!(test_exists(
+        &sources,
+        "tests/documentation.rs",
+        "tables_are_read_as_meant"
+    ));
+    assert!(!test_exists(&sources, "documentation.rs", "rows"));
+    assert!(!test_exists(
+        &sources,
+        "hostile.rs",
+        "tables_are_read_as_meant"
+    ));
+}

@@ -1,0 +1,140 @@
+//! Damaged images through the real programs; `redwarfs_testkit::hostile` says how they are made
+//! and what must not happen.
+//!
+//! `REDWARFS_HOSTILE` sets the number of images, `REDWARFS_FIRST_HOSTILE` the number of the first
+//! one. Many are done faster by the program `hostile` of the crate `redwarfs-testkit` with
+//! programs that were built with `--release`.
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use std::path::Path;
+
+use redwarfs_testkit::hostile::{Plan, Tools, bases, hunt, silence};
+use redwarfs_testkit::{fuzz, skip};
+use support::{DWARFS, DWARFSCK, DWARFSEXTRACT, MKDWARFS};
+
+fn variable(name: &str, default: u64) -> u64 {
+    std::env::var(name).map_or(default, |value| value.parse().unwrap())
+}
+
+#[test]
+fn damaged_images_do_no_harm() {
+    let mount = Path::new("/dev/fuse").exists() && rustix::process::geteuid().is_root();
+    if !mount {
+        skip("mounting damaged images", "no /dev/fuse, or not root");
+    }
+    let tools = Tools {
+        mkdwarfs: MKDWARFS.into(),
+        dwarfs: DWARFS.into(),
+        dwarfsck: DWARFSCK.into(),
+        dwarfsextract: DWARFSEXTRACT.into(),
+    };
+    let plan = Plan {
+        first: variable("REDWARFS_FIRST_HOSTILE", 0),
+        count: variable("REDWARFS_HOSTILE", 80),
+        threads: std::thread::available_parallelism().map_or(1, usize::from),
+        mount,
+        keep: std::env::var_os("REDWARFS_KEEP_HOSTILE").map(Into::into),
+        verbose: false,
+    };
+    silence();
+    let report = hunt(&tools, &bases(&tools), &plan);
+    println!("{report}");
+    assert!(report.failures.is_empty(), "{}", report.failures.join("\n"));
+    // The damage is neither without effect nor refused at once.
+    let ends = |program: &str, end: &str| -> u64 {
+        let all = report.ends.iter();
+        all.filter(|((p, e), _)| *p == program && (end.is_empty() || e == end))
+            .map(|(_, count)| count)
+            .sum()
+    };
+    for program in [
+        "dwarfsck",
+        "dwarfsextract",
+        "dwarfsck --checksum",
+        "dwarfsck -l",
+    ] {
+        assert!(ends(program, "exit 0") > 0, "{program}");
+        assert!(ends(program, "exit 0") < ends(program, ""), "{program}");
+    }
+    assert!(!mount || ends("mounted", "walked") > plan.count / 4);
+}
+
+/// The other targets are run by the tests of the testkit, which need no extractor.
+#[test]
+fn the_fuzz_target_for_archives_accepts_its_corpus() {
+    let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/tar");
+    let mut inputs = 0;
+    for entry in std::fs::read_dir(corpus).unwrap() {
+        let input = std::fs::read(entry.unwrap().path()).unwrap();
+        for end in (0..input.len())
+            .step_by(input.len() / 20 + 1)
+            .chain([input.len()])
+        {
+            fuzz::tar(&input[..end]);
+        }
+        inputs += 1;
+    }
+    assert!(inputs > 0);
+}
+
+/// A mounted image larger than the cache, read by several processes at once, for a moment. The
+/// program `soak` of the crate `redwarfs-testkit` does it for as long as wanted.
+#[test]
+fn random_reads_by_many_processes_are_right_and_bounded() {
+    use redwarfs_testkit::soak;
+    if !Path::new("/dev/fuse").exists() || !rustix::process::geteuid().is_root() {
+        return skip("random reads of a mount", "no /dev/fuse, or not root");
+    }
+    // The readers are this very program.
+    if let Some(job) = std::env::var_os("REDWARFS_SOAK_READER") {
+        let job = job.into_string().unwrap();
+        let parts: Vec<&str> = job.split('\n').collect();
+        let time = std::time::Duration::from_secs(2);
+        let seed = u64::from(std::process::id());
+        soak::read(Path::new(parts[0]), Path::new(parts[1]), seed, time).unwrap();
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let (source, image, point) = (
+        dir.path().join("source"),
+        dir.path().join("image.dwarfs"),
+        dir.path().join("mnt"),
+    );
+    soak::make_source(&source, 24 << 20).unwrap();
+    support::build(&source, &image, &["-l3", "-S18"]);
+    let mount = support::Mount::new(&image, &point, &["-o", "cachesize=2m"]).unwrap();
+    let pid = {
+        let mut buffer = [0; 32];
+        let name = "user.dwarfs.driver.pid";
+        let length = rustix::fs::lgetxattr(&point, name, &mut buffer[..]).unwrap();
+        String::from_utf8(buffer[..length].to_vec()).unwrap()
+    };
+    let job = format!("{}\n{}", point.display(), source.display());
+    let readers: Vec<_> = (0..4)
+        .map(|_| {
+            std::process::Command::new(std::env::current_exe().unwrap())
+                .args([
+                    "random_reads_by_many_processes_are_right_and_bounded",
+                    "--exact",
+                ])
+                .env("REDWARFS_SOAK_READER", &job)
+                .stdout(std::process::Stdio::null())
+                .spawn()
+                .unwrap()
+        })
+        .collect();
+    for mut reader in readers {
+        assert!(reader.wait().unwrap().success());
+    }
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status
+        .lines()
+        .find(|line| line.starts_with("VmHWM:"))
+        .unwrap();
+    let peak: u64 = line.split_whitespace().nth(1).unwrap().parse().unwrap();
+    let bound = soak::resident_bound(2 << 20, 1 << 20, 2, 256 << 10);
+    assert!(peak << 10 <= bound, "{peak} KiB of {} KiB", bound >> 10);
+    drop(mount);
+}
