@@ -101,8 +101,8 @@ fn a_trace_nests_and_names_its_context() {
     assert_eq!(lines.len(), 8, "{text}");
     assert_eq!((lines[0], lines[7]), ("[", "]"));
     let pid = std::process::id();
-    let begin = format!(r#"{{"name": "op_read(6, 4096)", "cat": "fuse", "ph": "B", "ts": "#);
-    assert!(lines[1].starts_with(&begin), "{text}");
+    let begin = r#"{"name": "op_read(6, 4096)", "cat": "fuse", "ph": "B", "ts": "#;
+    assert!(lines[1].starts_with(begin), "{text}");
     let end = format!(r#", "pid": {pid}, "tid": 1, "args": {{"inode": 6, "size": 4096}}}},"#);
     assert!(lines[1].ends_with(&end), "{text}");
     assert!(lines[2].starts_with(r#"{"name": "get", "cat": "block_cache", "ph": "B""#));
