@@ -11,11 +11,13 @@
 //! replies on its own. One more thread pushes small files ahead of their reader ([`MountOptions::push`]),
 //! and one looks after reads whose reader was signalled, while there are such.
 //!
-//! With several idle readers requests tend to change thread and CPU, so one is the default, and
-//! none is added under load: four processes with random 4 KiB reads of cached data (no page cache,
-//! 2 CPUs, other load beside) needed 2.08 s of CPU time for 80,000 reads with one reader that
-//! called a second one while it was busy, 1.99 s with two fixed ones (means of three alternating
-//! runs that scatter by 20 %). That is no gain to pay for. [`MountOptions::readers`] asks for more.
+//! With several idle readers requests tend to change thread and CPU, which costs a single process
+//! that walks or reads a tree, so one is the default. [`MountOptions::readers`] asks for more, which
+//! pays for several processes that read at random: four of them, 80,000 direct reads of 4 KiB of
+//! decoded data, needed 2.06 s of CPU time and 4.0 s with two readers, 2.58 s and 6.0 s with one
+//! (three alternating pairs, means and medians, 2 CPUs with much other load). A reader that came and
+//! went with the load was tried and is not here: it needed as little CPU time as two fixed ones
+//! (2.08 s), but its runs took 33 s, where two fixed readers beside it took 7 to 33 s.
 //!
 //! # Interrupted reads
 //!

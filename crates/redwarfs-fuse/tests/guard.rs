@@ -26,7 +26,8 @@ fn main() {
     if !can_mount("guard") {
         return;
     }
-    let tests: [(&str, fn(&Fixture)); 5] = [
+    type Test = fn(&Fixture);
+    let tests: [(&str, Test); 5] = [
         (
             "a_killed_driver_leaves_no_mount",
             a_killed_driver_leaves_no_mount,
