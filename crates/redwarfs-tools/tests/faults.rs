@@ -44,7 +44,7 @@ fn can_mount(test: &str) -> bool {
 fn content(number: usize) -> Vec<u8> {
     let mut random = Random::new(number as u64);
     // Half of it is stored as it is, half is compressed.
-    if number % 2 == 0 {
+    if number.is_multiple_of(2) {
         random.bytes(SIZE)
     } else {
         random.text(SIZE)

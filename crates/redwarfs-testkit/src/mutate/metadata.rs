@@ -205,7 +205,10 @@ pub fn files(m: &mut Metadata, rng: &mut Rng) {
                     match rng.below(4) {
                         0 => chunk.offset = block.wrapping_sub(chunk.size.saturating_sub(1)),
                         1 => chunk.size = block.wrapping_add(rng.below(2) as u32),
-                        2 => chunk.offset = chunk.size.wrapping_neg().wrapping_add(rng.below(2) as u32),
+                        2 => {
+                            let beyond = rng.below(2) as u32;
+                            chunk.offset = chunk.size.wrapping_neg().wrapping_add(beyond);
+                        }
                         _ => chunk.size = 0,
                     }
                 }
