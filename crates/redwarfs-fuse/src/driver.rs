@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use redwarfs_format::ids::{EntryIndex, InodeNo};
-use redwarfs_format::metadata::{Extent, FileType};
+use redwarfs_format::metadata::FileType;
 use redwarfs_reader::Image;
 use redwarfs_reader::perfmon::{Component, PerfMonitor, Timer};
 use rustix::io::Errno;
@@ -750,7 +750,7 @@ impl Driver {
         }
         let found = meta
             .extents(inode)
-            .and_then(|extents| seek_extents(extents, offset, hole_wanted))
+            .and_then(|extents| extents.seek(offset, hole_wanted))
             .map_err(|cause| self.fail("seek in", inode, &cause))?;
         out.put64(found.ok_or(Errno::NXIO)?);
         Ok(Answer::Reply)
@@ -791,32 +791,9 @@ fn put_xattr(room: u32, value: &[u8], announced: usize, out: &mut Vec<u8>) -> Ou
     Ok(Answer::Reply)
 }
 
-/// The first position from `offset` on that lies in a hole (or in data). The end of the file counts
-/// as a hole. None: there is none, or `offset` is not inside the file.
-fn seek_extents(
-    extents: impl IntoIterator<Item = redwarfs_format::Result<Extent>>,
-    offset: u64,
-    hole_wanted: bool,
-) -> redwarfs_format::Result<Option<u64>> {
-    let mut position = 0u64;
-    for extent in extents {
-        let (length, hole) = match extent? {
-            Extent::Data { size, .. } => (u64::from(size), false),
-            Extent::Hole { size } => (size, true),
-        };
-        let end = position.saturating_add(length);
-        if hole == hole_wanted && end > offset {
-            return Ok(Some(position.max(offset)));
-        }
-        position = end;
-    }
-    Ok((hole_wanted && offset < position).then_some(position))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use redwarfs_format::ids::BlockNo;
 
     #[test]
     fn names_that_the_kernel_refuses() {
@@ -837,43 +814,5 @@ mod tests {
         assert_eq!(ask(0), Ok([4101u32.to_ne_bytes(), [0; 4]].concat()));
         assert_eq!(ask(4), Err(Errno::RANGE));
         assert_eq!(ask(5), Ok(b"12345".to_vec()));
-    }
-
-    #[test]
-    fn seeking() {
-        let data = |size| {
-            Ok(Extent::Data {
-                block: BlockNo(0),
-                offset: 0,
-                size,
-            })
-        };
-        let hole = |size| Ok(Extent::Hole { size });
-        // 0..10 data, 10..30 hole, 30..35 data, 35..40 hole
-        let seek = |offset, hole_wanted| {
-            seek_extents(
-                [data(4), data(6), hole(20), data(5), hole(5)],
-                offset,
-                hole_wanted,
-            )
-            .expect("no corrupt extent in the list")
-        };
-        let table = [
-            (0, Some(0), Some(10)),
-            (9, Some(9), Some(10)),
-            (10, Some(30), Some(10)),
-            (29, Some(30), Some(29)),
-            (34, Some(34), Some(35)),
-            (36, None, Some(36)),
-            (40, None, None),
-            (u64::MAX, None, None),
-        ];
-        for (offset, next_data, next_hole) in table {
-            assert_eq!(seek(offset, false), next_data, "data from {offset}");
-            assert_eq!(seek(offset, true), next_hole, "hole from {offset}");
-        }
-        let plain = |offset| seek_extents([data(4)], offset, true).expect("not corrupt");
-        assert_eq!(plain(2), Some(4));
-        assert_eq!(plain(4), None);
     }
 }
