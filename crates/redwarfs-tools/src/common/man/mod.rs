@@ -123,7 +123,13 @@ impl Manual {
             });
         }
         sections.splice(at..at, options);
-        sections.extend(parse(COMMON));
+        // A tool may have words of its own in a chapter that all have.
+        for common in parse(COMMON) {
+            match sections.iter_mut().find(|own| own.title == common.title) {
+                Some(own) => own.blocks.extend(common.blocks),
+                None => sections.push(common),
+            }
+        }
         Self {
             summary: command
                 .get_about()
