@@ -610,6 +610,14 @@ impl Stalled {
         let lower = Mount::background(&outer, "no_cache_files");
         let driver = driver_of(lower.point());
         kill(driver, Signal::STOP);
+        // A thread that takes a request and stops then keeps its sender from being killed.
+        wait_until("all threads to stop", || {
+            let tasks = fs::read_dir(format!("/proc/{driver}/task")).expect("alive");
+            tasks.flatten().all(|task| {
+                let stat = fs::read_to_string(task.path().join("stat")).unwrap_or_default();
+                stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('T'))
+            })
+        });
         Self {
             image: lower.point().join("inner.dwarfs"),
             lower,
