@@ -615,7 +615,9 @@ impl Stalled {
             let tasks = fs::read_dir(format!("/proc/{driver}/task")).expect("alive");
             tasks.flatten().all(|task| {
                 let stat = fs::read_to_string(task.path().join("stat")).unwrap_or_default();
-                stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('T'))
+                stat.rsplit(") ")
+                    .next()
+                    .is_some_and(|rest| rest.starts_with('T'))
             })
         });
         Self {

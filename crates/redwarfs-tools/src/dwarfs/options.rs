@@ -585,7 +585,10 @@ mod tests {
             }
         }
         // And the other way round.
-        let known: Vec<String> = OPTIONS.iter().flat_map(|entry| entry.names()).collect();
+        let known: Vec<String> = OPTIONS
+            .iter()
+            .flat_map(super::super::table::Entry::names)
+            .collect();
         for name in VALUED {
             let hidden = ["comment", "uhelper", "helper"].contains(&name);
             assert!(hidden || known.iter().any(|k| k == name), "{name}");
