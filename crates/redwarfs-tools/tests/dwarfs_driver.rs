@@ -701,7 +701,12 @@ fn interrupted_or_killed_before_the_mount() {
             "",
         ),
         (&[], Signal::TERM, Ok(8), "dwarfs: interrupted\n"),
-        (&["-ono_guard"], Signal::INT, Ok(8), "dwarfs: interrupted\n"),
+        (
+            &["-ono_guard"],
+            Signal::TERM,
+            Ok(8),
+            "dwarfs: interrupted\n",
+        ),
         (
             &[],
             Signal::KILL,

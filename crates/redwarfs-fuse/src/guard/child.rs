@@ -75,8 +75,10 @@ pub(super) fn clean_up(mountpoint: &Path, device: u64) {
     }
     // The device number may have been given to another mount. Asking for its statistics always
     // reaches the driver: if one answers, this is not the mount we look for. While the system is
-    // still closing the dead driver's files, the question waits for that.
-    if !matches!(rustix::fs::statfs(mountpoint), Err(Errno::NOTCONN)) {
+    // still closing the dead driver's files, the question waits for that, and is then answered
+    // with the other error.
+    let answer = rustix::fs::statfs(mountpoint);
+    if !matches!(answer, Err(Errno::NOTCONN | Errno::CONNABORTED)) {
         return;
     }
     if unmount(mountpoint, UnmountFlags::DETACH).is_err() {

@@ -105,7 +105,7 @@ mod tests {
             let archive = [good.clone(), member(bad, b'0', &[])].concat();
             assert_eq!(bad_member(&archive), Some(bad.to_vec()));
         }
-        let pax = member(b"./PaxHeaders/x", b'x', b"11 mtime=1\n14 path=a/../b\n");
+        let pax = member(b"./PaxHeaders/x", b'x', b"11 mtime=1\n15 path=a/../b\n");
         let archive = [good, pax].concat();
         assert_eq!(bad_member(&archive), Some(b"a/../b".to_vec()));
     }
