@@ -1,7 +1,7 @@
 //! What the tools share: messages, numbers, arguments, terminals, signals.
 //!
 //! Only [`open`] knows about images. The tools pass a [`Logger`] around instead of using global
-//! state; only [`log::install_tracing`] is global, because `tracing` is, and what [`env`] has read
+//! state; only [`log::install_tracing`] is global, because `tracing` is, and what [`mod@env`] has read
 //! from the environment.
 
 mod bus;
