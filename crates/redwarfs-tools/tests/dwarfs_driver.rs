@@ -5,7 +5,7 @@ mod driver;
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
-use std::io::Read;
+use std::io::{BufRead, BufReader, Read};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::os::unix::net::UnixDatagram;
@@ -74,7 +74,7 @@ fn auto_mountpoint_comes_and_goes() {
         let output = run(&[image.as_os_str(), OsStr::new("--auto-mountpoint")]);
         assert!(output.status.success(), "{point:?}: {}", stderr(&output));
         assert!(point.join("only").exists(), "{point:?}");
-        unmount(&point, UnmountFlags::empty()).expect("unmount");
+        driver::unmount(&point);
         wait_until("the directory to go", || !point.exists());
     }
     // Relative, ended by a signal.
@@ -95,7 +95,7 @@ fn auto_mountpoint_comes_and_goes() {
     ]);
     assert!(output.status.success(), "{}", stderr(&output));
     let pid = driver_of(&point);
-    unmount(&point, UnmountFlags::empty()).expect("unmount");
+    driver::unmount(&point);
     wait_until("the end of the driver", || !alive(pid));
     assert!(point.exists());
     // One for the link, not for what it leads to.
@@ -104,7 +104,7 @@ fn auto_mountpoint_comes_and_goes() {
     let output = run(&[link.as_os_str(), OsStr::new("--auto-mountpoint")]);
     assert!(output.status.success(), "{}", stderr(&output));
     assert!(dir.path().join("link/only").exists());
-    unmount(dir.path().join("link"), UnmountFlags::empty()).expect("unmount");
+    driver::unmount(&dir.path().join("link"));
 }
 
 #[test]
@@ -227,7 +227,7 @@ fn background_start_returns_when_ready() {
         let session = rustix::process::getsid(rustix::process::Pid::from_raw(pid as i32));
         let ours = rustix::process::getsid(None);
         assert_ne!(session.expect("alive"), ours.expect("alive"));
-        unmount(mount.point(), UnmountFlags::empty()).expect("unmount");
+        driver::unmount(mount.point());
         wait_until("the end of the driver", || !alive(pid));
     }
 }
@@ -460,6 +460,11 @@ fn a_killed_driver_leaves_no_stuck_mount() {
     let image = golden("one").image;
     let mut mount = Mount::foreground(&image, &[]);
     let pid = driver_of(mount.point());
+    // The guard is told what to watch before the driver calls itself ready.
+    let pipe = mount.child.as_mut().and_then(|child| child.stderr.take());
+    let mut log = BufReader::new(pipe.expect("a pipe")).lines();
+    let ready = log.find(|line| line.as_ref().is_ok_and(|l| l.contains("initialized [")));
+    assert!(ready.is_some(), "the driver says when it is ready");
     mount.signal(Signal::KILL);
     let status = mount.child.take().expect("a child").wait().expect("wait");
     assert_eq!(status.signal(), Some(9));
@@ -489,7 +494,7 @@ fn a_killed_driver_leaves_no_stuck_mount() {
         text.contains("transport endpoint is not connected"),
         "{text}"
     );
-    unmount(mount.point(), UnmountFlags::empty()).expect("unmount");
+    driver::unmount(mount.point());
     let again = Mount::background(&image, "");
     assert!(again.point().join("only").exists());
 }
@@ -724,7 +729,7 @@ fn interrupted_or_killed_before_the_mount() {
     kill(stalled.driver, Signal::CONT);
     assert_eq!(finish(child), (Ok(0), String::new()));
     assert!(point.path().join("only").exists());
-    unmount(point.path(), UnmountFlags::empty()).expect("unmount");
+    driver::unmount(point.path());
 }
 
 #[test]
@@ -859,7 +864,7 @@ fn mount_dwarfs_understands_what_mount_says() {
             flags.contains(&"-v")
         );
         assert!(mount.point().join("only").exists());
-        unmount(mount.point(), UnmountFlags::empty()).expect("unmount");
+        driver::unmount(mount.point());
     }
 }
 

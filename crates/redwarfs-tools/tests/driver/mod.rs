@@ -211,3 +211,15 @@ pub(crate) fn in_namespace(test: &str, script: &str, arguments: &[&OsStr]) -> Op
 pub(crate) fn stdout(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
+
+/// Unmounts. Programs that other tests start at this moment may still hold what is open here.
+pub(crate) fn unmount(point: &Path) {
+    let flags = rustix::mount::UnmountFlags::empty();
+    wait_until("the unmount", || {
+        match rustix::mount::unmount(point, flags) {
+            Ok(()) => true,
+            Err(rustix::io::Errno::BUSY) => false,
+            Err(error) => panic!("{}: {error}", point.display()),
+        }
+    });
+}
