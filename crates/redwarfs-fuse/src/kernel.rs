@@ -129,8 +129,16 @@ impl KernelMount {
         }
     }
 
-    /// Removes what is left of the mount after the connection ended. Failure is of no use to
-    /// anybody here: usually the mount is already gone.
+    /// Removes what is left of the mount after our end of the connection was closed. Usually the
+    /// mount is already gone, and another one may have got its device number: that one answers.
+    pub(crate) fn clear_remains(&self) {
+        let answer = rustix::fs::statfs(&self.mountpoint);
+        if matches!(answer, Err(Errno::NOTCONN | Errno::CONNABORTED)) {
+            self.abandon();
+        }
+    }
+
+    /// Takes off a mount that could not be put into service. Failure is of no use to anybody here.
     pub(crate) fn abandon(&self) {
         if self.place() == Place::Top
             && let Err(Errno::PERM) = unmount(&self.mountpoint, UnmountFlags::DETACH)

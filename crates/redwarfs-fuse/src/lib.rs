@@ -188,7 +188,7 @@ struct Remains<'a>(&'a KernelMount);
 
 impl Drop for Remains<'_> {
     fn drop(&mut self) {
-        self.0.abandon();
+        self.0.clear_remains();
     }
 }
 
