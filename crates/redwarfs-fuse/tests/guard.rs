@@ -121,8 +121,11 @@ impl Driver {
         self.child.wait().expect("a child");
     }
 
+    /// Also if nobody has waited for it: in containers process 1 often does not.
     fn guard_is_gone(&self) -> bool {
-        !Path::new(&format!("/proc/{}", self.guard)).exists()
+        let stat = fs::read_to_string(format!("/proc/{}/stat", self.guard)).unwrap_or_default();
+        let state = stat.rsplit_once(')').map(|(_, fields)| fields.trim_start());
+        state.is_none_or(|state| state.starts_with(['Z', 'X']))
     }
 }
 

@@ -186,9 +186,19 @@ pub(crate) fn driver_of(point: &Path) -> u32 {
     pid.parse().expect("a number")
 }
 
-/// Whether a process exists.
+/// A field of `/proc/PID/stat`, counted from the one behind the name (the state, 0); `None` if
+/// there is no such process.
+pub(crate) fn stat_field(pid: u32, index: usize) -> Option<String> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name may hold anything, spaces and parentheses too.
+    let (_, fields) = stat.rsplit_once(')')?;
+    fields.split_whitespace().nth(index).map(str::to_owned)
+}
+
+/// Whether a process runs. One that has ended counts as gone even if nobody has waited for it:
+/// in containers process 1 often does not.
 pub(crate) fn alive(pid: u32) -> bool {
-    Path::new(&format!("/proc/{pid}")).exists()
+    stat_field(pid, 0).is_some_and(|state| state != "Z" && state != "X")
 }
 
 /// A shell script in a mount namespace of its own, so that nothing it mounts is seen outside;
