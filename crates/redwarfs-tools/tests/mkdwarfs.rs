@@ -757,10 +757,11 @@ fn unreadable_file_is_counted() {
 }
 
 /// An input that takes a while: data that does not repeat, compressed hard.
+/// Enough to keep the slowest codec busy for much longer than any test waits.
 fn slow_input(place: &Place) {
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     for i in 0..8 {
-        let data: Vec<u8> = (0..1_000_000)
+        let data: Vec<u8> = (0..8_000_000)
             .map(|_| {
                 state ^= state << 13;
                 state ^= state >> 7;
@@ -770,6 +771,14 @@ fn slow_input(place: &Place) {
             .collect();
         fs::write(place.path(&format!("in/slow{i}")), data).unwrap();
     }
+}
+
+/// Whether a process has a handler for `SIGINT`.
+fn handles_interrupts(pid: u32) -> bool {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("it runs");
+    let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
+    let caught = u64::from_str_radix(caught.expect("a mask").trim(), 16).expect("a mask");
+    caught & (1 << (2 - 1)) != 0
 }
 
 #[test]
@@ -794,6 +803,9 @@ fn stopped_builds_leave_nothing() {
                 .spawn()
                 .unwrap();
             std::thread::sleep(Duration::from_millis(delay));
+            while delay >= 150 && !handles_interrupts(child.id()) {
+                std::thread::sleep(Duration::from_millis(10));
+            }
             let sent = Command::new("kill")
                 .args(["-s", signal, &child.id().to_string()])
                 .status()
