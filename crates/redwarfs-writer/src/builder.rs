@@ -4,16 +4,17 @@ use std::io::Write;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use redwarfs_format::history::{History, HistoryEntry, HistoryVersion};
+use redwarfs_format::history::History;
 use redwarfs_format::metadata::freeze;
 use redwarfs_format::section::SectionType;
 
+use crate::emit::{Emitter, history_entry};
 use crate::error::{Error, Result};
 use crate::hash::FileHash;
 use crate::meta::{self, Stored};
-use crate::options::{BuildOptions, HistoryOptions};
+use crate::options::BuildOptions;
 use crate::order;
-use crate::pipeline::{self, Emitter};
+use crate::pipeline;
 use crate::progress::{Phase, Progress, add, get, thread_cpu_ns};
 use crate::scan::{self, Content, Files, Part, ReadError, Scanned};
 use crate::segment::{BlockSink, SegmentOptions, Segmenter};
@@ -173,42 +174,13 @@ impl Builder {
             allocated_size: get(&counters.allocated_size),
             block_bytes: get(&counters.block_bytes),
             blocks: u64::from(blocks),
-            image_size: emitter.written,
+            image_size: emitter.written(),
             metadata_size,
             inodes,
             chunks,
             compress_cpu_ns: get(&counters.compress_cpu_ns),
             wall_ns: u64::try_from(started.elapsed().as_nanos()).unwrap_or(u64::MAX),
         })
-    }
-}
-
-/// The history entry of an image made now.
-fn history_entry(options: &HistoryOptions) -> HistoryEntry {
-    let number = |text: &str| text.parse().unwrap_or(0);
-    HistoryEntry {
-        version: HistoryVersion {
-            major: number(env!("CARGO_PKG_VERSION_MAJOR")),
-            minor: number(env!("CARGO_PKG_VERSION_MINOR")),
-            patch: number(env!("CARGO_PKG_VERSION_PATCH")),
-            is_release: true,
-            git_desc: Some(concat!("RedwarFS ", env!("CARGO_PKG_VERSION")).into()),
-            ..HistoryVersion::default()
-        },
-        system_id: format!("{} [{}]", system_name(), std::env::consts::ARCH),
-        compiler_id: "rustc".into(),
-        arguments: options.arguments.clone(),
-        timestamp: options.timestamp,
-        library_versions: Some(redwarfs_codec::library_versions().into_iter().collect()),
-    }
-}
-
-fn system_name() -> &'static str {
-    match std::env::consts::OS {
-        "linux" => "Linux",
-        "macos" => "Darwin",
-        "freebsd" => "FreeBSD",
-        other => other,
     }
 }
 

@@ -10,8 +10,10 @@
 //! [`BuildOptions::memory_limit`] (blocks in flight).
 
 mod builder;
+pub mod emit;
 mod error;
 mod hash;
+mod holes;
 mod meta;
 mod options;
 mod order;
@@ -25,10 +27,12 @@ pub(crate) mod tree;
 pub use builder::{BuildSummary, Builder};
 pub use error::{Error, Result};
 pub use hash::{FileHash, UnknownFileHash};
+pub use holes::{HoleTable, MIN_CACHED_CHUNKS};
 pub use options::{
     BuildOptions, HistoryOptions, ModeTransform, Order, TimeResolution, TimeResolutionError,
 };
-pub use progress::{Counters, Level, Phase, Progress, SilentProgress};
+pub use pipeline::physical_memory;
+pub use progress::{Counters, Level, Phase, Progress, SilentProgress, thread_cpu_ns};
 pub use source::directory::{DirectorySource, EntryFilter, ListReport};
 pub use source::memory::{MemoryNode, MemoryTree, Piece};
 pub use source::{Content, DataExtent, DirItem, FileType, Meta, Source, Stamp, Timestamp};

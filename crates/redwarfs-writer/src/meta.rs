@@ -6,18 +6,15 @@ use redwarfs_format::metadata::{
     Chunk as StoredChunk, DirEntry, Directory, FsOptions, InodeData, InodeSizeCache, Metadata,
 };
 
+use crate::emit::program_version;
 use crate::error::{Error, Result};
+use crate::holes::{HoleTable, MIN_CACHED_CHUNKS};
 use crate::options::BuildOptions;
 use crate::order::reverse_path;
 use crate::scan::Content;
 use crate::segment::Chunk;
 use crate::source::{FileType, Timestamp};
 use crate::tree::Tree;
-
-/// Contents with at least this many chunks get an entry in the size cache.
-const MIN_CACHED_CHUNKS: u64 = 128;
-/// `offset` of holes whose size is in a table.
-const LARGE_HOLE: u32 = u32::MAX;
 
 /// Chunks of all contents.
 pub(crate) struct Stored {
@@ -60,7 +57,7 @@ pub(crate) fn build(
     let mut metadata = Metadata {
         block_size: options.block_size(),
         preferred_path_separator: Some(u32::from(b'/')),
-        dwarfs_version: Some(format!("redwarfs {}", env!("CARGO_PKG_VERSION")).into_bytes()),
+        dwarfs_version: Some(program_version()),
         create_timestamp: options.create_timestamp,
         features: Some(BTreeSet::new()),
         ..Metadata::default()
@@ -328,7 +325,9 @@ fn files(
             0,
         );
     }
-    let mut holes = Holes::new(stored, metadata.block_size, blocks);
+    let data = stored.chunks.iter().filter(|c| c.hole_size().is_none());
+    let largest = data.map(|chunk| chunk.size).max().unwrap_or(0);
+    let mut holes = HoleTable::new(blocks, metadata.block_size, largest);
     let mut cache = InodeSizeCache {
         min_chunk_count: MIN_CACHED_CHUNKS,
         ..InodeSizeCache::default()
@@ -347,7 +346,14 @@ fn files(
         for chunk in stored.chunks.get(first..first + count).unwrap_or_default() {
             size += chunk.len();
             hole += chunk.hole_size().unwrap_or(0);
-            metadata.chunks.push(holes.store(chunk)?);
+            metadata.chunks.push(match chunk.hole_size() {
+                Some(size) => holes.store(size)?,
+                None => StoredChunk {
+                    block: chunk.block,
+                    offset: chunk.offset,
+                    size: chunk.size,
+                },
+            });
         }
         if count as u64 >= MIN_CACHED_CHUNKS {
             cache.size_lookup.insert(k, size);
@@ -373,13 +379,7 @@ fn files(
     metadata.total_allocated_fs_size = (totals.holes > 0).then_some(totals.size - totals.holes);
     metadata.total_hardlink_size = (totals.hardlinks > 0).then_some(totals.hardlinks);
     metadata.reg_file_size_cache = (!numbering.files.is_empty()).then_some(cache);
-    if holes.any {
-        metadata.hole_block_index = Some(blocks);
-        metadata.large_hole_size = Some(holes.large);
-        if let Some(features) = &mut metadata.features {
-            features.insert(b"sparsefiles".to_vec());
-        }
-    }
+    holes.finish(metadata);
     Ok(())
 }
 
@@ -399,74 +399,5 @@ impl Totals {
     fn add(&mut self, size: u64, hole: u64) {
         self.size += size;
         self.holes += hole;
-    }
-}
-
-/// Encodes holes (format/04 section 6).
-struct Holes {
-    any: bool,
-    block: u32,
-    block_bits: u32,
-    /// Largest hole that is stored inline.
-    limit: u64,
-    large: Vec<u64>,
-    known: HashMap<u64, u32>,
-}
-
-impl Holes {
-    fn new(stored: &Stored, block_size: u32, blocks: u32) -> Self {
-        let largest = stored
-            .chunks
-            .iter()
-            .filter(|chunk| chunk.hole_size().is_none())
-            .map(|chunk| chunk.size)
-            .max()
-            .unwrap_or(0);
-        let block_bits = block_size.trailing_zeros();
-        let bits = (u32::BITS - largest.leading_zeros()) + block_bits;
-        Self {
-            any: false,
-            block: blocks,
-            block_bits,
-            limit: 1u64.checked_shl(bits).map_or(u64::MAX, |v| v - 1),
-            large: Vec::new(),
-            known: HashMap::new(),
-        }
-    }
-
-    fn store(&mut self, chunk: &Chunk) -> Result<StoredChunk> {
-        let Some(size) = chunk.hole_size() else {
-            return Ok(StoredChunk {
-                block: chunk.block,
-                offset: chunk.offset,
-                size: chunk.size,
-            });
-        };
-        self.any = true;
-        let count = size >> self.block_bits;
-        if size <= self.limit && count <= u64::from(u32::MAX) {
-            let offset = size & ((1 << self.block_bits) - 1);
-            return Ok(StoredChunk {
-                block: self.block,
-                offset: offset as u32,
-                size: count as u32,
-            });
-        }
-        let next = self.large.len();
-        let index = match self.known.get(&size) {
-            Some(&index) => index,
-            None => {
-                let index =
-                    u32::try_from(next).map_err(|_| Error::Limit("too many large holes".into()))?;
-                self.known.insert(size, index);
-                self.large.push(size);
-                index
-            }
-        };
-        Ok(StoredChunk {
-            block: self.block,
-            offset: LARGE_HOLE,
-            size: index,
-        })
     }
 }

@@ -86,14 +86,16 @@ impl TimeResolution {
     }
 
     /// Seconds per unit, at least 1.
-    pub(crate) fn seconds(self) -> u32 {
+    #[must_use]
+    pub fn seconds(self) -> u32 {
         u32::try_from(self.nanos / 1_000_000_000)
             .unwrap_or(u32::MAX)
             .max(1)
     }
 
     /// Nanoseconds per sub-second unit, or `None` for one second and above.
-    pub(crate) fn multiplier(self) -> Option<u32> {
+    #[must_use]
+    pub fn multiplier(self) -> Option<u32> {
         (self.nanos < 1_000_000_000).then_some(self.nanos as u32)
     }
 }
@@ -115,7 +117,9 @@ impl ModeTransform {
         Self(Arc::new(f))
     }
 
-    pub(crate) fn apply(&self, mode: u32) -> u32 {
+    /// The mode, type bits included, of what had `mode`.
+    #[must_use]
+    pub fn apply(&self, mode: u32) -> u32 {
         (mode & !0o7777) | ((self.0)(mode) & 0o7777)
     }
 }

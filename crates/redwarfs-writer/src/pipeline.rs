@@ -6,29 +6,18 @@
 //! in order, so the block that the writer waits for always has a token, whatever the limit.
 
 use std::collections::BTreeMap;
-use std::io::Write;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{Scope, ScopedJoinHandle};
 
 use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
-use redwarfs_codec::{CodecSpec, CompressionId};
-use redwarfs_format::section::{SectionHeader, SectionType, encode_section_index};
+use redwarfs_format::section::{SectionHeader, SectionType};
 
+use crate::emit::Emitter;
 use crate::error::{Error, Result};
 use crate::options::BuildOptions;
 use crate::progress::{Counters, Level, Progress, add, thread_cpu_ns};
 use crate::segment::BlockSink;
-
-/// Writes sections one after the other and remembers where they are.
-pub(crate) struct Emitter<'a> {
-    out: &'a mut dyn Write,
-    counters: &'a Counters,
-    sections: Vec<(SectionType, u64)>,
-    /// Relative to the image, which begins after the header.
-    offset: u64,
-    pub(crate) written: u64,
-}
 
 /// A compressed payload.
 enum Payload {
@@ -42,80 +31,6 @@ impl Payload {
             Payload::Raw(data) => data,
             Payload::Compressed(data) => data,
         }
-    }
-}
-
-impl<'a> Emitter<'a> {
-    pub(crate) fn new(out: &'a mut dyn Write, counters: &'a Counters) -> Self {
-        Self {
-            out,
-            counters,
-            sections: Vec::new(),
-            offset: 0,
-            written: 0,
-        }
-    }
-
-    fn write(&mut self, bytes: &[u8]) -> Result<()> {
-        self.out.write_all(bytes).map_err(Error::Output)?;
-        self.written += bytes.len() as u64;
-        add(&self.counters.bytes_written, bytes.len() as u64);
-        Ok(())
-    }
-
-    /// Writes the bytes in front of the image.
-    pub(crate) fn leading(&mut self, header: &[u8]) -> Result<()> {
-        self.write(header)
-    }
-
-    fn number(&self) -> u32 {
-        // Block numbers are 32-bit and few sections follow them; checked in `sealed`.
-        self.sections.len() as u32
-    }
-
-    fn sealed(&mut self, header: &SectionHeader, payload: &[u8]) -> Result<()> {
-        if self.offset >> 48 != 0 || self.sections.len() > u32::MAX as usize {
-            return Err(Error::Limit("the image would be too large".into()));
-        }
-        self.sections.push((header.ty, self.offset));
-        self.write(&header.encode())?;
-        self.write(payload)?;
-        self.offset += SectionHeader::LEN as u64 + payload.len() as u64;
-        Ok(())
-    }
-
-    /// Compresses and writes a section.
-    pub(crate) fn section(
-        &mut self,
-        ty: SectionType,
-        codec: &CodecSpec,
-        raw: Vec<u8>,
-    ) -> Result<()> {
-        let compressed = codec.compressor().compress(&raw)?;
-        let payload = compressed.data.unwrap_or(raw);
-        let header = SectionHeader::seal(self.number(), ty, compressed.id, &payload);
-        self.sealed(&header, &payload)
-    }
-
-    /// Writes the section index; must come last.
-    pub(crate) fn index(&mut self) -> Result<()> {
-        let mut entries = std::mem::take(&mut self.sections);
-        entries.push((SectionType::SECTION_INDEX, self.offset));
-        let payload = encode_section_index(&entries);
-        entries.pop();
-        self.sections = entries;
-        let header = SectionHeader::seal(
-            self.number(),
-            SectionType::SECTION_INDEX,
-            CompressionId::NONE,
-            &payload,
-        );
-        self.sealed(&header, &payload)
-    }
-
-    /// Flushes the output.
-    pub(crate) fn finish(&mut self) -> Result<()> {
-        self.out.flush().map_err(Error::Output)
     }
 }
 
@@ -183,7 +98,9 @@ fn blocks_in_flight(options: &BuildOptions, progress: &dyn Progress) -> usize {
         .clamp(1, options.workers.saturating_mul(64))
 }
 
-fn physical_memory() -> u64 {
+/// Bytes of memory that this machine has.
+#[must_use]
+pub fn physical_memory() -> u64 {
     let info = rustix::system::sysinfo();
     (info.totalram as u64).saturating_mul(u64::from(info.mem_unit))
 }

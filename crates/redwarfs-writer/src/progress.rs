@@ -20,10 +20,14 @@ pub enum Level {
     Trace,
 }
 
-/// Phases of a build, in the order in which they begin.
+/// Phases of a build or of a rewrite, in the order in which they begin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Phase {
+    /// Verifying the checksums of an image that is to be rewritten.
+    Checking,
+    /// Copying and compressing the sections of an image.
+    Rewriting,
     /// Listing directories.
     Scanning,
     /// Hashing files of equal size and computing similarity digests.
@@ -171,7 +175,8 @@ pub(crate) fn get(counter: &AtomicU64) -> u64 {
 }
 
 /// CPU time of the calling thread in nanoseconds.
-pub(crate) fn thread_cpu_ns() -> u64 {
+#[must_use]
+pub fn thread_cpu_ns() -> u64 {
     let t = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     (t.tv_sec as u64)
         .wrapping_mul(1_000_000_000)

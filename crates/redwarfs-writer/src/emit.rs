@@ -1,0 +1,165 @@
+//! Writing the sections of an image front to back.
+
+use std::fmt;
+use std::io::Write;
+
+use redwarfs_codec::{CodecSpec, CompressionId};
+use redwarfs_format::history::{HistoryEntry, HistoryVersion};
+use redwarfs_format::section::{SectionHeader, SectionType, encode_section_index};
+
+use crate::error::{Error, Result};
+use crate::options::HistoryOptions;
+use crate::progress::{Counters, add};
+
+/// Writes sections one after the other and remembers where they are.
+pub struct Emitter<'a> {
+    out: &'a mut dyn Write,
+    counters: &'a Counters,
+    sections: Vec<(SectionType, u64)>,
+    /// Relative to the image, which begins after the header.
+    offset: u64,
+    written: u64,
+}
+
+impl fmt::Debug for Emitter<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Emitter")
+            .field("sections", &self.sections.len())
+            .field("offset", &self.offset)
+            .field("written", &self.written)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<'a> Emitter<'a> {
+    /// Starts an image; `counters` count what is written.
+    pub fn new(out: &'a mut dyn Write, counters: &'a Counters) -> Self {
+        Self {
+            out,
+            counters,
+            sections: Vec::new(),
+            offset: 0,
+            written: 0,
+        }
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> Result<()> {
+        self.out.write_all(bytes).map_err(Error::Output)?;
+        self.written += bytes.len() as u64;
+        add(&self.counters.bytes_written, bytes.len() as u64);
+        Ok(())
+    }
+
+    /// Writes bytes in front of the image; may be called repeatedly, before the first section.
+    ///
+    /// # Errors
+    /// [`Error::Output`] if writing fails.
+    pub fn leading(&mut self, header: &[u8]) -> Result<()> {
+        self.write(header)
+    }
+
+    /// Number of the next section.
+    #[must_use]
+    pub fn number(&self) -> u32 {
+        // Block numbers are 32-bit and few sections follow them; checked in `sealed`.
+        self.sections.len() as u32
+    }
+
+    /// Bytes written so far, those in front of the image included.
+    #[must_use]
+    pub fn written(&self) -> u64 {
+        self.written
+    }
+
+    /// Writes a section whose header, which must have the [number](Self::number) that is next,
+    /// and payload are ready.
+    ///
+    /// # Errors
+    /// [`Error::Output`] if writing fails, [`Error::Limit`] if the image gets too large.
+    pub fn sealed(&mut self, header: &SectionHeader, payload: &[u8]) -> Result<()> {
+        if self.offset >> 48 != 0 || self.sections.len() > u32::MAX as usize {
+            return Err(Error::Limit("the image would be too large".into()));
+        }
+        self.sections.push((header.ty, self.offset));
+        self.write(&header.encode())?;
+        self.write(payload)?;
+        self.offset += SectionHeader::LEN as u64 + payload.len() as u64;
+        Ok(())
+    }
+
+    /// Compresses and writes a section.
+    ///
+    /// # Errors
+    /// As [`sealed`](Self::sealed), and if compressing fails.
+    pub fn section(&mut self, ty: SectionType, codec: &CodecSpec, raw: Vec<u8>) -> Result<()> {
+        let compressed = codec.compressor().compress(&raw)?;
+        let payload = compressed.data.unwrap_or(raw);
+        let header = SectionHeader::seal(self.number(), ty, compressed.id, &payload);
+        self.sealed(&header, &payload)
+    }
+
+    /// Writes the section index; must come last.
+    ///
+    /// # Errors
+    /// As [`sealed`](Self::sealed).
+    pub fn index(&mut self) -> Result<()> {
+        let mut entries = std::mem::take(&mut self.sections);
+        entries.push((SectionType::SECTION_INDEX, self.offset));
+        let payload = encode_section_index(&entries);
+        entries.pop();
+        self.sections = entries;
+        let header = SectionHeader::seal(
+            self.number(),
+            SectionType::SECTION_INDEX,
+            CompressionId::NONE,
+            &payload,
+        );
+        self.sealed(&header, &payload)
+    }
+
+    /// Flushes the output.
+    ///
+    /// # Errors
+    /// [`Error::Output`] if that fails.
+    pub fn finish(&mut self) -> Result<()> {
+        self.out.flush().map_err(Error::Output)
+    }
+}
+
+/// What metadata says about the program that wrote it.
+#[must_use]
+pub fn program_version() -> Vec<u8> {
+    concat!("redwarfs ", env!("CARGO_PKG_VERSION"))
+        .as_bytes()
+        .to_vec()
+}
+
+/// The history entry of an image that this version of the library writes.
+#[must_use]
+pub fn history_entry(options: &HistoryOptions) -> HistoryEntry {
+    let number = |text: &str| text.parse().unwrap_or(0);
+    HistoryEntry {
+        version: HistoryVersion {
+            major: number(env!("CARGO_PKG_VERSION_MAJOR")),
+            minor: number(env!("CARGO_PKG_VERSION_MINOR")),
+            patch: number(env!("CARGO_PKG_VERSION_PATCH")),
+            is_release: true,
+            git_desc: Some(concat!("RedwarFS ", env!("CARGO_PKG_VERSION")).into()),
+            ..HistoryVersion::default()
+        },
+        system_id: format!("{} [{}]", system_name(), std::env::consts::ARCH),
+        compiler_id: "rustc".into(),
+        arguments: options.arguments.clone(),
+        timestamp: options.timestamp,
+        library_versions: Some(redwarfs_codec::library_versions().into_iter().collect()),
+    }
+}
+
+fn system_name() -> &'static str {
+    match std::env::consts::OS {
+        "linux" => "Linux",
+        "macos" => "Darwin",
+        "freebsd" => "FreeBSD",
+        other => other,
+    }
+}
