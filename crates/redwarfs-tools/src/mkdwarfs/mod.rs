@@ -5,6 +5,7 @@
 
 mod args;
 mod display;
+mod output;
 mod run;
 mod values;
 

@@ -2,40 +2,30 @@
 
 use std::ffi::OsString;
 use std::fs::File;
-use std::io::{self, BufRead, BufReader, BufWriter, IsTerminal, Read, Write};
+use std::io::{self, BufRead, BufReader, Read};
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use redwarfs_io::{AtomicFile, Overwrite};
 use redwarfs_writer::{
     BuildOptions, BuildSummary, Builder, DirectorySource, Error as BuildError, HistoryOptions,
     Order, Progress,
 };
 
-use super::TOOL;
 use super::args::{Args, ProgressMode};
-use super::display::{Display, Report};
+use super::display::Report;
+use super::output::{self, Target, cause_at, interrupted, write_error};
 use super::values::{OrderSpec, TimeSpec, source_date_epoch};
 use crate::common::console::{locale_is_utf8, stderr_is_fancy};
 use crate::common::error::{EXIT_OK, EXIT_PARTIAL, display_path, io_cause};
 use crate::common::number::{format_duration, format_ratio, format_size};
 use crate::common::{LogLevel, Logger, Result, ToolError, env, signal};
 
-/// What fails when there is no image.
-const CANNOT_WRITE: &str = "cannot write image";
+/// What fails when the input is of no use.
 const CANNOT_READ: &str = "cannot read input";
-
-/// Size of writes to the output.
-const WRITE_BUFFER: usize = 1 << 20;
-
-/// How often a request to stop is looked for, and how long the build may take to notice it.
-const STOP_POLL: Duration = Duration::from_millis(50);
-const STOP_GRACE: Duration = Duration::from_millis(500);
 
 /// Builds the image. Returns the exit code.
 pub(super) fn run(args: &Args, command_line: &[OsString]) -> Result<u8> {
@@ -74,71 +64,14 @@ pub(super) fn run(args: &Args, command_line: &[OsString]) -> Result<u8> {
     let report = Arc::new(Report::new(logger.clone()));
     logger.info(format_args!("scanning \"{}\"", display_path(&root)));
     let mode = progress_mode(args);
-    let display = Display::start(&report, mode)
-        .map_err(|e| ToolError::new("cannot show progress").cause(io_cause(&e)))?;
-    let display = Mutex::new(display);
-    let target = Mutex::new(Some(target));
-    let built = std::thread::scope(|scope| {
-        let (running, ended) = channel();
-        let (target, display, stop) = (&target, &display, &*stop);
-        scope.spawn(move || give_up_late(stop, &ended, target, display));
-        let builder = Builder::new(options);
-        let built = builder.build(&source.source, &mut Shared(target), &*report, stop);
-        drop(running);
-        built
-    });
-    let built = match built {
-        // The last moment at which a request to stop can still be met.
-        Ok(_) if stop.load(Ordering::Relaxed) => Err(BuildError::Interrupted),
-        other => other,
-    };
-    let target = target.into_inner().unwrap_or_else(PoisonError::into_inner);
-    let finished = match built {
-        Ok(summary) => target.map_or(Ok(()), Target::commit).map(|()| summary),
-        Err(error) => Err(build_error(error, args)),
-    };
-    display
-        .into_inner()
-        .unwrap_or_else(PoisonError::into_inner)
-        .finish();
-    let summary = finished?;
-
+    let builder = Builder::new(options);
+    let summary = output::produce(target, &report, mode, &stop, |out| {
+        let built = builder.build(&source.source, out, &*report, &stop);
+        built.map_err(|e| build_error(e, args))
+    })?;
     let errors = summary.errors + source.errors;
     conclude(&logger, &report, &summary, errors, mode);
     Ok(if errors > 0 { EXIT_PARTIAL } else { EXIT_OK })
-}
-
-/// Ends the process if a build does not notice a request to stop soon: a strong compressor
-/// works on one block for minutes. `ended` tells when the build is over.
-fn give_up_late(
-    stop: &AtomicBool,
-    ended: &Receiver<()>,
-    target: &Mutex<Option<Target<'_>>>,
-    display: &Mutex<Display>,
-) {
-    let over = |time| ended.recv_timeout(time) != Err(RecvTimeoutError::Timeout);
-    while !stop.load(Ordering::Relaxed) {
-        if over(STOP_POLL) {
-            return;
-        }
-    }
-    if over(STOP_GRACE) {
-        return;
-    }
-    // If the output is stuck in a write it stays locked; then it is a pipe or a device, and
-    // there is nothing to remove.
-    if let Some(target) = target.try_lock().ok().and_then(|mut target| target.take()) {
-        target.give_up();
-    }
-    if let Ok(mut display) = display.lock() {
-        display.finish();
-    }
-    let code = interrupted().report(TOOL);
-    std::process::exit(i32::from(code));
-}
-
-fn interrupted() -> ToolError {
-    ToolError::new("interrupted, no image was written")
 }
 
 fn build_options(args: &Args, command_line: &[OsString], logger: &Logger) -> Result<BuildOptions> {
@@ -334,139 +267,10 @@ fn progress_mode(args: &Args) -> ProgressMode {
     }
 }
 
-/// Where the image goes.
-struct Target<'a> {
-    path: &'a Path,
-    out: Output,
-}
-
-enum Output {
-    File(BufWriter<AtomicFile>),
-    Stdout(BufWriter<File>),
-}
-
-impl<'a> Target<'a> {
-    fn open(path: &'a Path, force: bool) -> Result<Self> {
-        let out = if path == Path::new("-") {
-            if io::stdout().is_terminal() {
-                return Err(ToolError::new("refusing to write an image to a terminal")
-                    .hint("redirect standard output, or name a file with -o"));
-            }
-            // Not `io::stdout()`: that one looks for line ends in everything.
-            let stdout = rustix::io::dup(io::stdout())
-                .map_err(|e| write_error(path, &io::Error::from(e)))?;
-            Output::Stdout(BufWriter::with_capacity(WRITE_BUFFER, File::from(stdout)))
-        } else {
-            let overwrite = if force { Overwrite::Yes } else { Overwrite::No };
-            let file = AtomicFile::create(path, overwrite).map_err(|e| write_error(path, &e))?;
-            Output::File(BufWriter::with_capacity(WRITE_BUFFER, file))
-        };
-        Ok(Self { path, out })
-    }
-
-    /// Keeps the file that is being written out of the image, should it have a name already.
-    fn leave_out(&self, source: DirectorySource) -> DirectorySource {
-        let Output::File(out) = &self.out else {
-            return source;
-        };
-        match rustix::fs::fstat(out.get_ref()) {
-            Ok(stat) => source.skip_inode(stat.st_dev, stat.st_ino),
-            Err(_) => source,
-        }
-    }
-
-    /// Removes what was written, and leaves what is still in memory where it is: writing it to
-    /// a pipe could take for ever.
-    fn give_up(self) {
-        match self.out {
-            Output::File(out) => drop(out.into_parts()),
-            Output::Stdout(out) => drop(out.into_parts()),
-        }
-    }
-
-    fn commit(self) -> Result<()> {
-        let done = match self.out {
-            Output::File(out) => out
-                .into_inner()
-                .map_err(io::IntoInnerError::into_error)
-                .and_then(AtomicFile::commit),
-            Output::Stdout(mut out) => out.flush(),
-        };
-        done.map_err(|e| write_error(self.path, &e))
-    }
-}
-
-/// The output as the build sees it, until it is taken away.
-struct Shared<'a, 'b>(&'a Mutex<Option<Target<'b>>>);
-
-impl<'b> Shared<'_, 'b> {
-    fn with<T>(&self, act: impl FnOnce(&mut Target<'b>) -> io::Result<T>) -> io::Result<T> {
-        let mut target = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        // Not `Interrupted`: writers try again then.
-        let gone = || io::Error::other("the output was given up");
-        act(target.as_mut().ok_or_else(gone)?)
-    }
-}
-
-impl Write for Shared<'_, '_> {
-    fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
-        self.with(|target| target.write(buf))
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        self.with(Target::flush)
-    }
-}
-
-impl Write for Target<'_> {
-    fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
-        match &mut self.out {
-            Output::File(out) => out.write(buf),
-            Output::Stdout(out) => out.write(buf),
-        }
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        match &mut self.out {
-            Output::File(out) => out.flush(),
-            Output::Stdout(out) => out.flush(),
-        }
-    }
-}
-
 fn read_error(path: &Path, error: &io::Error) -> ToolError {
     ToolError::new(CANNOT_READ)
         .path(path)
         .cause(cause_at(path, error))
-}
-
-fn write_error(path: &Path, error: &io::Error) -> ToolError {
-    let shown = if path == Path::new("-") {
-        Path::new("standard output")
-    } else {
-        path
-    };
-    let message = ToolError::new(CANNOT_WRITE).path(shown);
-    if error.kind() == io::ErrorKind::AlreadyExists {
-        return message.cause("file exists, use --force to overwrite");
-    }
-    message.cause(cause_at(path, error))
-}
-
-/// The cause alone, of an error whose text may begin with `path`.
-fn cause_at(path: &Path, error: &io::Error) -> String {
-    let text = io_cause(error);
-    let text = match text.strip_prefix(&format!("{}: ", display_path(path))) {
-        Some(cause) => cause.to_owned(),
-        None => text,
-    };
-    let mut chars = text.chars();
-    match (chars.next(), chars.clone().next()) {
-        (Some(first), Some(second)) if second.is_lowercase() => {
-            first.to_lowercase().chain(chars).collect()
-        }
-        _ => text,
-    }
 }
 
 fn build_error(error: BuildError, args: &Args) -> ToolError {

@@ -1,0 +1,228 @@
+//! Where an image goes: a file that appears when it is complete, or standard output.
+
+use std::fs::File;
+use std::io::{self, BufWriter, IsTerminal, Write};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use redwarfs_io::{AtomicFile, Overwrite};
+use redwarfs_writer::DirectorySource;
+
+use super::TOOL;
+use super::args::ProgressMode;
+use super::display::{Display, Report};
+use crate::common::error::{display_path, io_cause};
+use crate::common::{Result, ToolError};
+
+/// What fails when there is no image.
+const CANNOT_WRITE: &str = "cannot write image";
+
+/// Size of writes to the output.
+const WRITE_BUFFER: usize = 1 << 20;
+
+/// How often a request to stop is looked for, and how long the work may take to notice it.
+const STOP_POLL: Duration = Duration::from_millis(50);
+const STOP_GRACE: Duration = Duration::from_millis(500);
+
+/// Runs `work`, which writes an image to `target`, shows its progress meanwhile, and completes
+/// the output. Nothing is left of an image that `work` could not finish or that `stop` ended.
+///
+/// # Errors
+/// Those of `work` and of the output.
+pub(super) fn produce<T>(
+    target: Target<'_>,
+    report: &Arc<Report>,
+    mode: ProgressMode,
+    stop: &AtomicBool,
+    work: impl FnOnce(&mut dyn Write) -> Result<T>,
+) -> Result<T> {
+    let display = Display::start(report, mode)
+        .map_err(|e| ToolError::new("cannot show progress").cause(io_cause(&e)))?;
+    let display = Mutex::new(display);
+    let target = Mutex::new(Some(target));
+    let made = std::thread::scope(|scope| {
+        let (running, ended) = channel();
+        let (target, display) = (&target, &display);
+        scope.spawn(move || give_up_late(stop, &ended, target, display));
+        let made = work(&mut Shared(target));
+        drop(running);
+        made
+    });
+    let made = match made {
+        // The last moment at which a request to stop can still be met.
+        Ok(_) if stop.load(Ordering::Relaxed) => Err(interrupted()),
+        other => other,
+    };
+    let target = target.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let finished = made.and_then(|made| target.map_or(Ok(()), Target::commit).map(|()| made));
+    display
+        .into_inner()
+        .unwrap_or_else(PoisonError::into_inner)
+        .finish();
+    finished
+}
+
+/// Ends the process if a build does not notice a request to stop soon: a strong compressor
+/// works on one block for minutes. `ended` tells when the build is over.
+fn give_up_late(
+    stop: &AtomicBool,
+    ended: &Receiver<()>,
+    target: &Mutex<Option<Target<'_>>>,
+    display: &Mutex<Display>,
+) {
+    let over = |time| ended.recv_timeout(time) != Err(RecvTimeoutError::Timeout);
+    while !stop.load(Ordering::Relaxed) {
+        if over(STOP_POLL) {
+            return;
+        }
+    }
+    if over(STOP_GRACE) {
+        return;
+    }
+    // If the output is stuck in a write it stays locked; then it is a pipe or a device, and
+    // there is nothing to remove.
+    if let Some(target) = target.try_lock().ok().and_then(|mut target| target.take()) {
+        target.give_up();
+    }
+    if let Ok(mut display) = display.lock() {
+        display.finish();
+    }
+    let code = interrupted().report(TOOL);
+    std::process::exit(i32::from(code));
+}
+
+pub(super) fn interrupted() -> ToolError {
+    ToolError::new("interrupted, no image was written")
+}
+
+/// Where the image goes.
+pub(super) struct Target<'a> {
+    path: &'a Path,
+    out: Output,
+}
+
+enum Output {
+    File(BufWriter<AtomicFile>),
+    Stdout(BufWriter<File>),
+}
+
+impl<'a> Target<'a> {
+    pub(super) fn open(path: &'a Path, force: bool) -> Result<Self> {
+        let out = if path == Path::new("-") {
+            if io::stdout().is_terminal() {
+                return Err(ToolError::new("refusing to write an image to a terminal")
+                    .hint("redirect standard output, or name a file with -o"));
+            }
+            // Not `io::stdout()`: that one looks for line ends in everything.
+            let stdout = rustix::io::dup(io::stdout())
+                .map_err(|e| write_error(path, &io::Error::from(e)))?;
+            Output::Stdout(BufWriter::with_capacity(WRITE_BUFFER, File::from(stdout)))
+        } else {
+            let overwrite = if force { Overwrite::Yes } else { Overwrite::No };
+            let file = AtomicFile::create(path, overwrite).map_err(|e| write_error(path, &e))?;
+            Output::File(BufWriter::with_capacity(WRITE_BUFFER, file))
+        };
+        Ok(Self { path, out })
+    }
+
+    /// Keeps the file that is being written out of the image, should it have a name already.
+    pub(super) fn leave_out(&self, source: DirectorySource) -> DirectorySource {
+        let Output::File(out) = &self.out else {
+            return source;
+        };
+        match rustix::fs::fstat(out.get_ref()) {
+            Ok(stat) => source.skip_inode(stat.st_dev, stat.st_ino),
+            Err(_) => source,
+        }
+    }
+
+    /// Removes what was written, and leaves what is still in memory where it is: writing it to
+    /// a pipe could take for ever.
+    fn give_up(self) {
+        match self.out {
+            Output::File(out) => drop(out.into_parts()),
+            Output::Stdout(out) => drop(out.into_parts()),
+        }
+    }
+
+    fn commit(self) -> Result<()> {
+        let done = match self.out {
+            Output::File(out) => out
+                .into_inner()
+                .map_err(io::IntoInnerError::into_error)
+                .and_then(AtomicFile::commit),
+            Output::Stdout(mut out) => out.flush(),
+        };
+        done.map_err(|e| write_error(self.path, &e))
+    }
+}
+
+/// The output as the build sees it, until it is taken away.
+struct Shared<'a, 'b>(&'a Mutex<Option<Target<'b>>>);
+
+impl<'b> Shared<'_, 'b> {
+    fn with<T>(&self, act: impl FnOnce(&mut Target<'b>) -> io::Result<T>) -> io::Result<T> {
+        let mut target = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        // Not `Interrupted`: writers try again then.
+        let gone = || io::Error::other("the output was given up");
+        act(target.as_mut().ok_or_else(gone)?)
+    }
+}
+
+impl Write for Shared<'_, '_> {
+    fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
+        self.with(|target| target.write(buf))
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.with(Target::flush)
+    }
+}
+
+impl Write for Target<'_> {
+    fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
+        match &mut self.out {
+            Output::File(out) => out.write(buf),
+            Output::Stdout(out) => out.write(buf),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        match &mut self.out {
+            Output::File(out) => out.flush(),
+            Output::Stdout(out) => out.flush(),
+        }
+    }
+}
+
+pub(super) fn write_error(path: &Path, error: &io::Error) -> ToolError {
+    let shown = if path == Path::new("-") {
+        Path::new("standard output")
+    } else {
+        path
+    };
+    let message = ToolError::new(CANNOT_WRITE).path(shown);
+    if error.kind() == io::ErrorKind::AlreadyExists {
+        return message.cause("file exists, use --force to overwrite");
+    }
+    message.cause(cause_at(path, error))
+}
+
+/// The cause alone, of an error whose text may begin with `path`.
+pub(super) fn cause_at(path: &Path, error: &io::Error) -> String {
+    let text = io_cause(error);
+    let text = match text.strip_prefix(&format!("{}: ", display_path(path))) {
+        Some(cause) => cause.to_owned(),
+        None => text,
+    };
+    let mut chars = text.chars();
+    match (chars.next(), chars.clone().next()) {
+        (Some(first), Some(second)) if second.is_lowercase() => {
+            first.to_lowercase().chain(chars).collect()
+        }
+        _ => text,
+    }
+}
