@@ -25,13 +25,18 @@ const SCHEMA_LIMIT: u64 = 16 << 20;
 /// Largest metadata, stored or raw (8 GiB). The largest lists have 32-bit indices, and an image
 /// with 50 million entries stays below 2 GiB; decoding is incremental, so memory is used only
 /// for bytes that a payload really yields.
-const METADATA_LIMIT: u64 = 8 << 30;
+pub(crate) const METADATA_LIMIT: u64 = 8 << 30;
 
 /// Raw size up to which metadata may be compressed at any ratio (64 MiB), and the ratio that
 /// larger metadata may have. Real metadata rarely gets below a tenth; a small file must not
 /// become gigabytes.
 const METADATA_FREE: u64 = 64 << 20;
 const METADATA_RATIO: u64 = 1024;
+
+/// Largest raw size that metadata of `stored` bytes may have.
+pub(crate) fn plausible_raw_size(stored: u64) -> u64 {
+    stored.saturating_mul(METADATA_RATIO).max(METADATA_FREE)
+}
 
 /// Largest history, stored or raw, all history sections together (16 MiB).
 const HISTORY_LIMIT: u64 = 16 << 20;
@@ -147,9 +152,9 @@ impl Image {
                 let e = Error::Limit(format!("a {ty} section of {} bytes", section.length));
                 return Err(in_section(e, &section));
             }
-            let plausible = section.length.saturating_mul(METADATA_RATIO);
             let payload = payloads.read_vec(&section)?;
-            payloads.decompress(&section, payload, limit.min(plausible.max(METADATA_FREE)))
+            let plausible = plausible_raw_size(section.length);
+            payloads.decompress(&section, payload, limit.min(plausible))
         };
         container.only_section_of_type(SectionType::METADATA_V2)?;
         let schema = load(SectionType::METADATA_V2_SCHEMA, SCHEMA_LIMIT)?;
@@ -382,15 +387,9 @@ impl Image {
     /// [`Error::Unsupported`] for its compression; [`Error::Limit`] if it is larger than the
     /// block size; [`Error::Io`] if reading failed.
     pub fn decode_block(&self, block: BlockNo) -> Result<Vec<u8>> {
-        use redwarfs_format::section::CompressionId;
-        let payloads = &self.0.payloads;
-        let section = payloads.block_section(block)?;
-        let payload = payloads.read_vec(&section)?;
-        match payloads.compression(&section)? {
-            CompressionId::NONE => Ok(payload),
-            id => redwarfs_codec::decompress(id, &payload, payloads.block_size())
-                .map_err(|e| in_section(e, &section)),
-        }
+        let (section, payload) = self.stored_block(block)?;
+        let decoded = self.decode_stored_block(&section, &payload)?;
+        Ok(decoded.unwrap_or(payload))
     }
 
     /// Decodes a block into the cache if there is room without dropping others; false if not.

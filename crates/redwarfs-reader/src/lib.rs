@@ -24,6 +24,7 @@ mod payload;
 pub mod perfmon;
 mod preload;
 mod read;
+mod sections;
 mod sys;
 mod tree;
 mod users;
