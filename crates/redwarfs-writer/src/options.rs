@@ -130,6 +130,28 @@ impl fmt::Debug for ModeTransform {
     }
 }
 
+/// Changes user or group ids. Must be a pure function.
+#[derive(Clone)]
+pub struct IdTransform(Arc<dyn Fn(u32) -> u32 + Send + Sync>);
+
+impl IdTransform {
+    /// Wraps a function from old to new ids.
+    pub fn new(f: impl Fn(u32) -> u32 + Send + Sync + 'static) -> Self {
+        Self(Arc::new(f))
+    }
+
+    /// The id that takes the place of `id`.
+    pub fn apply(&self, id: u32) -> u32 {
+        (self.0)(id)
+    }
+}
+
+impl fmt::Debug for IdTransform {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("IdTransform(..)")
+    }
+}
+
 /// What the history entry of a new image contains.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct HistoryOptions {
@@ -166,8 +188,13 @@ pub struct BuildOptions {
     pub max_similarity_size: Option<u64>,
     /// Hash that finds duplicate files; `None` stores every file on its own.
     pub file_hash: Option<FileHash>,
-    /// Threads for scanning and for compression, at least 1.
+    /// Threads for compression, and for the other stages unless they have a number of their own;
+    /// at least 1.
     pub workers: usize,
+    /// Threads for scanning if not `workers`, at least 1.
+    pub scanner_workers: Option<usize>,
+    /// Threads for ordering and segmenting if not `workers`, at least 1.
+    pub segmenter_workers: Option<usize>,
     /// Added to the niceness of compression threads, 0..=19.
     pub compress_niceness: i32,
     /// Bytes of uncompressed blocks that may be in flight between segmenter and output; `None`
@@ -177,6 +204,12 @@ pub struct BuildOptions {
     /// Bytes of memory by which `memory_limit` is chosen; `None` asks for the physical memory of
     /// the machine.
     pub machine_memory: Option<u64>,
+    /// Compare the bytes of files whose hashes say that they are equal, before one takes the place
+    /// of the other. Reads every such file once more, unless it is small and still in memory.
+    pub verify_duplicates: bool,
+    /// Store each name of a file with several hard links as a file of its own (the content is
+    /// stored once all the same).
+    pub dissolve_hard_links: bool,
     /// Store character and block devices.
     pub with_devices: bool,
     /// Store FIFOs and sockets.
@@ -195,8 +228,14 @@ pub struct BuildOptions {
     pub set_owner: Option<u32>,
     /// Group of everything.
     pub set_group: Option<u32>,
+    /// Change of owners, unless `set_owner` is there.
+    pub map_owner: Option<IdTransform>,
+    /// Change of groups, unless `set_group` is there.
+    pub map_group: Option<IdTransform>,
     /// Time of everything, seconds since 1970.
     pub set_time: Option<i64>,
+    /// Latest time of anything, seconds since 1970: later ones are stored as this one.
+    pub latest_time: Option<i64>,
     /// Change of permissions.
     pub chmod: Option<ModeTransform>,
     /// Creation time in the metadata, Unix seconds.
@@ -263,9 +302,13 @@ impl BuildOptions {
             max_similarity_size: None,
             file_hash: Some(FileHash::Xxh3_128),
             workers: std::thread::available_parallelism().map_or(1, usize::from),
+            scanner_workers: None,
+            segmenter_workers: None,
             compress_niceness: 5,
             memory_limit: None,
             machine_memory: None,
+            verify_duplicates: true,
+            dissolve_hard_links: false,
             with_devices: false,
             with_specials: false,
             sparse: true,
@@ -275,7 +318,10 @@ impl BuildOptions {
             time_resolution: TimeResolution::SECOND,
             set_owner: None,
             set_group: None,
+            map_owner: None,
+            map_group: None,
             set_time: None,
+            latest_time: None,
             chmod: None,
             create_timestamp: None,
             history: Some(HistoryOptions::default()),
@@ -284,6 +330,11 @@ impl BuildOptions {
             header: None,
             packing: Packing::auto(),
         }
+    }
+
+    /// Threads for scanning.
+    pub(crate) fn scanners(&self) -> usize {
+        self.scanner_workers.unwrap_or(self.workers)
     }
 
     /// Block size in bytes.
@@ -306,7 +357,12 @@ impl BuildOptions {
         if self.window_step > 8 {
             return bad("window step must be between 0 and 8");
         }
-        if self.workers == 0 {
+        let workers = [
+            Some(self.workers),
+            self.scanner_workers,
+            self.segmenter_workers,
+        ];
+        if workers.contains(&Some(0)) {
             return bad("the number of workers must be at least 1");
         }
         if self.hollow && !self.sparse {

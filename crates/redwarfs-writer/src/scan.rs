@@ -307,7 +307,7 @@ impl Scanner<'_> {
         if let Some(hash) = self.options.file_hash.filter(|_| !self.options.hollow) {
             jobs = self.candidates(&mut prefixes)?;
             add(&counters.files_scanned, (count - jobs.len()) as u64);
-            let (workers, cpu) = (self.options.workers, &counters.scan_cpu_ns);
+            let (workers, cpu) = (self.options.scanners(), &counters.scan_cpu_ns);
             hashed = parallel(workers, &jobs, cpu, |buffer, file| {
                 let result = self.hash(hash, file, buffer);
                 add(&counters.files_scanned, 1);
@@ -399,7 +399,7 @@ impl Scanner<'_> {
         }
         large.sort_unstable();
         let cpu = &self.reporter.counters().scan_cpu_ns;
-        let hashes = parallel(self.options.workers, &large, cpu, |buffer, file| {
+        let hashes = parallel(self.options.scanners(), &large, cpu, |buffer, file| {
             self.prefix(file, buffer)
         })?;
         if self.stop.load(Ordering::Relaxed) {
@@ -509,7 +509,7 @@ impl Scanner<'_> {
             .map(|(i, _)| i)
             .collect();
         let (contents, cache) = (&scanned.contents, &scanned.cache);
-        let (workers, cpu) = (self.options.workers, &counters.scan_cpu_ns);
+        let (workers, cpu) = (self.options.scanners(), &counters.scan_cpu_ns);
         let results = parallel(workers, &jobs, cpu, |buffer, job| {
             let file = contents[job as usize].first_file();
             let mut similarity = Similarity::new();

@@ -15,7 +15,7 @@ use hashbrown::HashTable;
 use twox_hash::XxHash3_64;
 
 use crate::error::{Error, Result};
-use crate::options::BuildOptions;
+use crate::options::{BuildOptions, IdTransform};
 use crate::progress::{Counters, Level, Progress, add};
 use crate::source::{FileType, Meta, Source, Timestamp};
 
@@ -195,10 +195,11 @@ impl Tree {
         if let Some(chmod) = &options.chmod {
             mode = chmod.apply(mode);
         }
+        let mapped = |map: &Option<IdTransform>, id| map.as_ref().map_or(id, |map| map.apply(id));
         let attributes = Attributes {
             mode,
-            uid: options.set_owner.unwrap_or(meta.uid),
-            gid: options.set_group.unwrap_or(meta.gid),
+            uid: (options.set_owner).unwrap_or_else(|| mapped(&options.map_owner, meta.uid)),
+            gid: (options.set_group).unwrap_or_else(|| mapped(&options.map_group, meta.gid)),
         };
         let next = self.distinct.len() as u32;
         let id = *self.distinct_ids.entry(attributes).or_insert(next);
@@ -265,15 +266,33 @@ pub(crate) fn list(
     tree.add_entry(0, 0, inode)?;
     add(&reporter.counters().dirs, 1);
 
-    let mut pending = vec![0u32];
-    while let Some(entry) = pending.pop() {
+    // Directories to list, and those above the one that is being listed.
+    let mut pending = vec![Listed {
+        entry: 0,
+        identity: root.identity,
+    }];
+    let mut above: Vec<Listed> = Vec::new();
+    while let Some(directory) = pending.pop() {
         if stop.load(Ordering::Relaxed) {
             return Err(Error::Interrupted);
+        }
+        let entry = directory.entry;
+        let parent = tree.parents[entry as usize];
+        while above.last().is_some_and(|last| last.entry != parent) {
+            above.pop();
         }
         let path = tree.path(entry);
         reporter.counters().set_current(&path);
         let first = tree.inodes.len() as u32;
-        list_directory(&mut tree, entry, &path, &mut links, options, reporter)?;
+        // File systems without inode numbers show zeros.
+        let known = directory.identity.1 != 0;
+        let mut below = Vec::new();
+        if known && above.iter().any(|up| up.identity == directory.identity) {
+            reporter.problem(&path, "directory contains itself, storing it empty");
+        } else {
+            below = list_directory(&mut tree, entry, &path, &mut links, options, reporter)?;
+        }
+        above.push(directory);
         let end = tree.inodes.len() as u32;
         let number = tree.dirs.len() as u32;
         tree.dirs.push(Dir {
@@ -283,11 +302,7 @@ pub(crate) fn list(
         });
         let inode = tree.inodes[entry as usize];
         tree.details[inode as usize] = number;
-        pending.extend(
-            (first..end)
-                .rev()
-                .filter(|&e| tree.kind(tree.inodes[e as usize]) == FileType::Directory),
-        );
+        pending.extend(below.into_iter().rev());
     }
     if options.remove_empty_dirs {
         tree = without_empty_directories(tree)?;
@@ -295,6 +310,13 @@ pub(crate) fn list(
     Ok(tree)
 }
 
+/// A directory that was met.
+struct Listed {
+    entry: u32,
+    identity: (u64, u64),
+}
+
+/// Adds the content of a directory; returns the directories in it.
 fn list_directory(
     tree: &mut Tree,
     parent: u32,
@@ -302,8 +324,9 @@ fn list_directory(
     links: &mut HashMap<(u64, u64), u32>,
     options: &BuildOptions,
     reporter: Reporter<'_>,
-) -> Result<()> {
+) -> Result<Vec<Listed>> {
     let counters = reporter.counters();
+    let mut below = Vec::new();
     let mut items = match reporter.source.read_dir(path) {
         Ok(items) => items,
         Err(error) => {
@@ -311,7 +334,7 @@ fn list_directory(
                 path,
                 &format!("cannot read directory, storing it empty: {error}"),
             );
-            return Ok(());
+            return Ok(below);
         }
     };
     items.sort_by(|a, b| a.name.cmp(&b.name));
@@ -357,10 +380,9 @@ fn list_directory(
             _ => {}
         }
         let name = tree.names.intern(&item.name)?;
-        if meta.kind == FileType::Regular
-            && meta.nlink > 1
-            && let Some(&file) = links.get(&meta.identity)
-        {
+        let linked =
+            meta.kind == FileType::Regular && meta.nlink > 1 && !options.dissolve_hard_links;
+        if linked && let Some(&file) = links.get(&meta.identity) {
             let inode = tree.files[file as usize].inode;
             tree.add_entry(parent, name, inode)?;
             tree.files[file as usize].links += 1;
@@ -371,7 +393,13 @@ fn list_directory(
         let inode = tree.add_inode(&meta, options)?;
         let entry = tree.add_entry(parent, name, inode)?;
         match meta.kind {
-            FileType::Directory => add(&counters.dirs, 1),
+            FileType::Directory => {
+                add(&counters.dirs, 1);
+                below.push(Listed {
+                    entry,
+                    identity: meta.identity,
+                });
+            }
             FileType::Symlink => {
                 let target = meta.target.unwrap_or_default();
                 let size = target.len() as u64;
@@ -396,7 +424,7 @@ fn list_directory(
                     links: 1,
                     inode,
                 });
-                if meta.nlink > 1 {
+                if linked {
                     links.insert(meta.identity, file);
                 }
                 add(&counters.files_found, 1);
@@ -412,7 +440,7 @@ fn list_directory(
         }
         previous = Some(item.name);
     }
-    Ok(())
+    Ok(below)
 }
 
 /// Copies the tree without directories that hold nothing but such directories. The root stays.
