@@ -11,7 +11,13 @@ use std::time::{Duration, Instant};
 use redwarfs_testkit::skip;
 use tempfile::TempDir;
 
+pub(crate) const DWARFS: &str = env!("CARGO_BIN_EXE_dwarfs");
+
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+
+pub(crate) fn temp() -> TempDir {
+    TempDir::with_prefix("redwarfs-driver-").expect("a temporary directory")
+}
 
 /// False, with a note, if this machine or user cannot mount.
 pub(crate) fn can_mount(test: &str) -> bool {
@@ -27,7 +33,7 @@ pub(crate) fn can_mount(test: &str) -> bool {
 }
 
 pub(crate) fn dwarfs() -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_dwarfs"));
+    let mut command = Command::new(DWARFS);
     command.stdin(Stdio::null());
     command
 }
@@ -74,16 +80,18 @@ impl Mount {
         self.dir.path()
     }
 
+    /// What is, or will be, mounted on a directory.
+    pub(crate) fn on(dir: TempDir) -> Self {
+        Self { dir, child: None }
+    }
+
     pub(crate) fn new_dir() -> TempDir {
         TempDir::with_prefix("redwarfs-mount-").expect("a temporary directory")
     }
 
     /// Mounts in the background and checks that the mount is there at once.
     pub(crate) fn background(image: &Path, options: &str) -> Self {
-        let mount = Mount {
-            dir: Self::new_dir(),
-            child: None,
-        };
+        let mount = Self::on(Self::new_dir());
         let mut command = dwarfs();
         command.arg(image).arg(mount.point());
         if !options.is_empty() {
@@ -201,9 +209,23 @@ pub(crate) fn alive(pid: u32) -> bool {
     stat_field(pid, 0).is_some_and(|state| state != "Z" && state != "X")
 }
 
+/// Sets up `/dev` of a mount namespace; a test adds to it in `$new` and moves it to its place.
+pub(crate) const PRIVATE_DEV: &str = r#"
+    new=$1/dev; mkdir "$new"; mount -t tmpfs none "$new"
+    for node in null zero fuse; do
+        if [ -e "/dev/$node" ]; then : >"$new/$node"; mount --bind "/dev/$node" "$new/$node"; fi
+    done
+"#;
+
 /// A shell script in a mount namespace of its own, so that nothing it mounts is seen outside;
-/// `None`, with a note, if there can be none. `arguments` are `$1` and so on.
-pub(crate) fn in_namespace(test: &str, script: &str, arguments: &[&OsStr]) -> Option<Output> {
+/// `None`, with a note, if there can be none. `$1` is `dir`, `$2` the program, and from `$3` on
+/// come the `arguments`.
+pub(crate) fn in_namespace(
+    test: &str,
+    script: &str,
+    dir: &Path,
+    arguments: &[&OsStr],
+) -> Option<Output> {
     let possible = Command::new("unshare").args(["-m", "true"]).output();
     if !possible.is_ok_and(|output| output.status.success()) {
         skip(test, "there can be no mount namespace of its own");
@@ -211,6 +233,8 @@ pub(crate) fn in_namespace(test: &str, script: &str, arguments: &[&OsStr]) -> Op
     }
     let output = Command::new("unshare")
         .args(["-m", "--propagation", "private", "sh", "-euc", script, "sh"])
+        .arg(dir)
+        .arg(DWARFS)
         .args(arguments)
         .stdin(Stdio::null())
         .output();
