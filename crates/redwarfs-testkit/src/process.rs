@@ -64,9 +64,11 @@ pub struct Run {
     pub asked: bool,
     /// Wall time.
     pub time: Duration,
-    /// Largest resident memory in bytes. Linux counts the memory of the process that started it,
-    /// too, so that one should be small.
+    /// Largest resident memory in bytes; at least [`inherited`](Self::inherited), see there.
     pub peak: u64,
+    /// Resident memory of the process that started it, in bytes. Linux counts that as memory of
+    /// the program too, so a [`peak`](Self::peak) that is not above it says nothing.
+    pub inherited: u64,
     /// The end of what it wrote to standard error, at most 64 KiB.
     pub stderr: String,
 }
@@ -87,6 +89,7 @@ pub struct Running {
     pidfd: OwnedFd,
     stderr: File,
     start: Instant,
+    inherited: u64,
     limits: Limits,
 }
 
@@ -122,13 +125,17 @@ impl Running {
             });
         }
         let start = Instant::now();
+        let before = resident();
         let child = command.spawn()?;
+        // Other threads of this process allocate meanwhile.
+        let inherited = before.max(resident()) + (1 << 20);
         let pid = pid_of(&child);
         Ok(Self {
             pidfd: pidfd_open(pid, PidfdFlags::empty())?,
             child: Some(child),
             stderr,
             start,
+            inherited,
             limits,
         })
     }
@@ -204,6 +211,7 @@ impl Running {
             asked,
             time,
             peak: used.memory,
+            inherited: self.inherited,
             stderr: tail(&mut self.stderr)?,
         })
     }
@@ -224,6 +232,22 @@ impl Drop for Running {
 /// It cannot be started.
 pub fn run(command: &mut Command, limits: Limits, scratch: &Path) -> io::Result<Run> {
     Running::start(command, limits, scratch)?.wait()
+}
+
+/// Resident memory of this process in bytes; 0 if the system does not tell.
+fn resident() -> u64 {
+    let pages = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
+    let pages = pages.split(' ').nth(1).and_then(|n| n.parse::<u64>().ok());
+    pages.unwrap_or(0) * rustix::param::page_size() as u64
+}
+
+/// Gives memory that was freed back to the system.
+pub fn trim() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: may be called at any time from any thread.
+    unsafe {
+        libc::malloc_trim(0);
+    }
 }
 
 /// A file that is gone when it is closed.
