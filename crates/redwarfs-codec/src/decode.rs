@@ -1,6 +1,6 @@
 //! Decompressing payloads, at once or step by step.
 
-use std::sync::Arc;
+#![allow(unsafe_code)]
 
 use crate::brotli_codec::{self, BrotliDecoder};
 use crate::flac;
@@ -82,7 +82,7 @@ pub(crate) fn zeroed(len: usize) -> Result<Vec<u8>> {
 /// bytes of a payload whose end is damaged are reported as soon as all of it is
 /// known.
 pub struct Decoder {
-    payload: Arc<[u8]>,
+    payload: Vec<u8>,
     core: Core,
 }
 
@@ -95,7 +95,7 @@ impl Decoder {
     ///
     /// [`Error::Limit`] if the announced size exceeds `limit`; [`Error::Unsupported`] for FLAC
     /// in a build without it; otherwise as [`raw_size`].
-    pub fn new(id: CompressionId, payload: impl Into<Arc<[u8]>>, limit: u64) -> Result<Self> {
+    pub fn new(id: CompressionId, payload: impl Into<Vec<u8>>, limit: u64) -> Result<Self> {
         let payload = payload.into();
         let core = Core::new(id, &payload, limit)?;
         Ok(Self { payload, core })
@@ -129,6 +129,43 @@ impl Decoder {
     /// call fails too, and the contents of `out` are of no use.
     pub fn fill(&mut self, out: &mut [u8]) -> Result<()> {
         self.core.fill(&self.payload, out)
+    }
+
+    /// Like [`fill`](Self::fill), into memory for all of the data: `len` bytes from
+    /// [`position`](Self::position) on. The decoder looks back at what it has delivered instead
+    /// of keeping a window of its own, if it can. One payload is decoded either this way or by
+    /// `fill`.
+    ///
+    /// # Errors
+    ///
+    /// As [`fill`](Self::fill).
+    ///
+    /// # Safety
+    ///
+    /// * `start` is valid for reading and writing [`raw_size`](Self::raw_size) initialised bytes
+    ///   as long as this decoder is used, and the same in all calls.
+    /// * Nobody else writes to them. During a call nobody else reads the bytes from `position`
+    ///   on; those before it may be read by anybody at any time.
+    /// * Bytes behind `position` may have been written already: nobody else writes there between
+    ///   two calls either.
+    pub unsafe fn fill_in_place(&mut self, start: *mut u8, len: usize) -> Result<()> {
+        // SAFETY: the same conditions.
+        unsafe { self.core.fill_in_place(&self.payload, start, len) }
+    }
+
+    /// Upper bound of the memory that decoding in place holds from step to step beside the
+    /// payload and the data, in bytes.
+    pub fn state_size(&self) -> u64 {
+        match self.core.stream {
+            Stream::None => 0,
+            Stream::Zstd(_) => zstd::IN_PLACE_STATE,
+            _ => self.core.raw_size,
+        }
+    }
+
+    /// Gives the payload back.
+    pub fn into_payload(self) -> Vec<u8> {
+        self.payload
     }
 
     /// Verifies the end of the stream: checksums, and that no bytes follow where
@@ -227,18 +264,52 @@ impl Core {
         if out.is_empty() {
             return Ok(());
         }
+        self.check_step(out.len())?;
+        let step = self.step(payload, out);
+        self.stepped(payload, out.len(), step)
+    }
+
+    /// # Safety
+    /// As [`Decoder::fill_in_place`].
+    unsafe fn fill_in_place(&mut self, payload: &[u8], start: *mut u8, len: usize) -> Result<()> {
+        if len == 0 {
+            return Ok(());
+        }
+        self.check_step(len)?;
+        // Both fit: `Core::new` has compared the raw size with the address space.
+        let (at, size) = (self.position as usize, self.raw_size as usize);
+        let step = match &mut self.stream {
+            Stream::Zstd(decoder) if len < size => {
+                // SAFETY: the conditions are those of the caller; `at` is the `end` of the call
+                // before.
+                unsafe { decoder.fill_in_place(payload, start, size, at + len) }
+            }
+            _ => {
+                // SAFETY: `check_step` has found these bytes to be within the raw size, and nobody
+                // else touches bytes from the position on.
+                let out = unsafe { std::slice::from_raw_parts_mut(start.add(at), len) };
+                self.step(payload, out)
+            }
+        };
+        self.stepped(payload, len, step)
+    }
+
+    fn check_step(&self, len: usize) -> Result<()> {
         if self.state == State::Failed {
             return Err(Error::corrupt("payload has already failed to decode"));
         }
-        let wanted = out.len() as u64;
-        if wanted > self.raw_size - self.position {
+        if len as u64 > self.raw_size - self.position {
             return Err(Error::corrupt(format!(
-                "{} bytes wanted at offset {} of a section with {} bytes",
-                wanted, self.position, self.raw_size
+                "{len} bytes wanted at offset {} of a section with {} bytes",
+                self.position, self.raw_size
             )));
         }
-        let whole = wanted == self.raw_size;
-        let step = match &mut self.stream {
+        Ok(())
+    }
+
+    fn step(&mut self, payload: &[u8], out: &mut [u8]) -> Result<()> {
+        let whole = out.len() as u64 == self.raw_size;
+        match &mut self.stream {
             Stream::None => {
                 // In range: the raw size of such a payload is its length.
                 let start = self.position as usize;
@@ -253,9 +324,13 @@ impl Core {
             #[cfg(feature = "flac")]
             Stream::Flac(decoder) => decoder.fill(payload, out),
             Stream::Ricepp(decoder) => decoder.fill(payload, out),
-        };
+        }
+    }
+
+    /// Takes note of a step.
+    fn stepped(&mut self, payload: &[u8], len: usize, step: Result<()>) -> Result<()> {
         match step {
-            Ok(()) => self.position += wanted,
+            Ok(()) => self.position += len as u64,
             Err(error) => {
                 self.state = State::Failed;
                 return Err(error);

@@ -7,7 +7,9 @@ use std::fmt;
 use std::ops::RangeInclusive;
 
 use zstd_safe::zstd_sys::{self, ZSTD_cParameter};
-use zstd_safe::{CCtx, CParameter, DCtx, DParameter, InBuffer, OutBuffer, ResetDirective};
+use zstd_safe::{
+    CCtx, CParameter, DCtx, DParameter, InBuffer, OutBuffer, ResetDirective, WriteBuf,
+};
 
 use crate::options::ZstdOptions;
 use crate::{Error, Result};
@@ -258,18 +260,50 @@ fn new_context() -> Result<DCtx<'static>> {
     DCtx::try_create().ok_or_else(|| Error::Limit("no memory for a zstd decoder".into()))
 }
 
+/// What the library holds while it decodes in place: its tables, and a compressed block (512 KiB).
+pub(crate) const IN_PLACE_STATE: u64 = 512 << 10;
+
 /// Decodes one frame, by steps or at once.
 ///
 /// Memory: a step-wise decoder holds a window of at most the content size and a
-/// few hundred KiB; one that decodes at once needs no window.
+/// few hundred KiB; one that decodes at once or in place needs no window.
 pub(crate) struct ZstdDecoder {
     /// Length of the frame in the payload; what follows holds no data.
     frame: usize,
     /// How much of the frame has been consumed by the step-wise decoder.
     consumed: usize,
     context: Option<DCtx<'static>>,
+    /// How much of the next call's input the step-wise decoder in place asks for, and how much
+    /// output it has written.
+    hint: usize,
+    written: usize,
     /// The frame has been decoded and verified to its end.
     ended: bool,
+}
+
+/// Memory that is decoded into by several calls: the library keeps its start in mind and looks
+/// back at what it wrote.
+struct InPlace {
+    start: *mut u8,
+    size: usize,
+}
+
+// SAFETY: `start` is valid for `size` bytes, see `ZstdDecoder::fill_in_place`. Nothing is shown as
+// initialised, since others may be reading it; `filled_until` keeps no note.
+unsafe impl WriteBuf for InPlace {
+    fn as_slice(&self) -> &[u8] {
+        &[]
+    }
+
+    fn capacity(&self) -> usize {
+        self.size
+    }
+
+    fn as_mut_ptr(&mut self) -> *mut u8 {
+        self.start
+    }
+
+    unsafe fn filled_until(&mut self, _: usize) {}
 }
 
 impl ZstdDecoder {
@@ -280,6 +314,8 @@ impl ZstdDecoder {
             frame,
             consumed: 0,
             context: None,
+            hint: 0,
+            written: 0,
             ended: false,
         })
     }
@@ -293,6 +329,9 @@ impl ZstdDecoder {
     /// Decodes until `out` is full.
     pub(crate) fn fill(&mut self, payload: &[u8], out: &mut [u8]) -> Result<()> {
         let mut filled = 0;
+        if self.written > 0 {
+            return Err(Error::corrupt("a zstd frame is decoded to two places"));
+        }
         while filled < out.len() {
             if self.ended {
                 return Err(Error::corrupt("zstd frame ends early"));
@@ -307,16 +346,7 @@ impl ZstdDecoder {
     fn step(&mut self, payload: &[u8], out: &mut [u8]) -> Result<usize> {
         let context = match &mut self.context {
             Some(context) => context,
-            None => {
-                let mut context = new_context()?;
-                context
-                    .reset(ResetDirective::SessionOnly)
-                    .map_err(decoder_error)?;
-                context
-                    .set_parameter(DParameter::WindowLogMax(WINDOW_LOG_MAX))
-                    .map_err(decoder_error)?;
-                self.context.insert(context)
-            }
+            None => self.context.insert(stream_context()?),
         };
         let mut input = InBuffer::around(&payload[..self.frame]);
         input.set_pos(self.consumed);
@@ -337,6 +367,65 @@ impl ZstdDecoder {
         Ok(produced)
     }
 
+    /// Decodes at least up to `end` of the `size` bytes at `start`, without a window beside them.
+    /// What the frame holds in the last place is verified, too, once `end` is `size`.
+    ///
+    /// # Safety
+    /// `start` is valid for reading and writing `size` bytes, and stays so, in all calls for this
+    /// frame; nobody else writes there between the calls. During a call nobody else touches the
+    /// bytes from the `end` of the call before on; the ones before that may be read by anybody.
+    pub(crate) unsafe fn fill_in_place(
+        &mut self,
+        payload: &[u8],
+        start: *mut u8,
+        size: usize,
+        end: usize,
+    ) -> Result<()> {
+        while !self.ended && (self.written < end || end == size) {
+            let context = match &mut self.context {
+                Some(context) => context,
+                None => {
+                    self.hint = FRAME_START;
+                    let mut context = stream_context()?;
+                    context
+                        .set_parameter(DParameter::StableOutBuffer(true))
+                        .map_err(decoder_error)?;
+                    self.context.insert(context)
+                }
+            };
+            // As much as the library wants to see, which is up to the end of one block: with
+            // more it would go on to the end of the frame.
+            let until = self
+                .consumed
+                .saturating_add(self.hint.max(1))
+                .min(self.frame);
+            let mut input = InBuffer::around(&payload[..until]);
+            input.set_pos(self.consumed);
+            let mut target = InPlace { start, size };
+            let mut output = OutBuffer::around(&mut target);
+            // SAFETY: the bytes before `written` were written by the calls before.
+            unsafe { output.set_pos(self.written) };
+            let more = context
+                .decompress_stream(&mut output, &mut input)
+                .map_err(decoder_error)?;
+            let (produced, consumed) = (output.pos(), input.pos());
+            let progress = produced > self.written || consumed > self.consumed;
+            self.written = produced;
+            self.consumed = consumed;
+            self.hint = more;
+            if more == 0 {
+                self.ended = true;
+                self.context = None;
+            } else if !progress {
+                return Err(Error::corrupt("zstd frame is incomplete"));
+            }
+        }
+        if self.written < end {
+            return Err(Error::corrupt("zstd frame ends early"));
+        }
+        Ok(())
+    }
+
     pub(crate) fn finish(&mut self, payload: &[u8]) -> Result<()> {
         let mut surplus = [0];
         while !self.ended {
@@ -346,6 +435,22 @@ impl ZstdDecoder {
         }
         Ok(())
     }
+}
+
+/// Longest prefix of a frame that is too short for its header, so that the library says what it
+/// wants next.
+const FRAME_START: usize = 5;
+
+/// A context for decoding one frame by steps.
+fn stream_context() -> Result<DCtx<'static>> {
+    let mut context = new_context()?;
+    context
+        .reset(ResetDirective::SessionOnly)
+        .map_err(decoder_error)?;
+    context
+        .set_parameter(DParameter::WindowLogMax(WINDOW_LOG_MAX))
+        .map_err(decoder_error)?;
+    Ok(context)
 }
 
 fn frame_length(payload: &[u8]) -> Result<usize> {

@@ -107,33 +107,27 @@ impl Payloads {
 
     /// Reads a payload into memory and verifies its XXH3.
     pub(crate) fn read_vec(&self, section: &Section) -> Result<Vec<u8>> {
-        let mut payload = Vec::new();
-        let len = self.reserve(section, |len| payload.try_reserve_exact(len).is_ok())?;
+        self.read_reusing(section, Vec::new())
+    }
+
+    /// Like [`Payloads::read_vec`], with memory that was used for something else before.
+    pub(crate) fn read_reusing(&self, section: &Section, used: Vec<u8>) -> Result<Vec<u8>> {
+        let no_memory = || {
+            let e = Error::Limit(format!("no memory for {} bytes", section.length));
+            in_section(e, section)
+        };
+        let len = usize::try_from(section.length).map_err(|_| no_memory())?;
+        let mut payload = used;
+        if payload.capacity() < len {
+            // Where `vec!` would abort. It asks for memory that is zero already, so nothing is
+            // touched but what is read.
+            payload = Vec::new();
+            payload.try_reserve_exact(len).map_err(|_| no_memory())?;
+            payload = vec![0; len];
+        }
         payload.resize(len, 0);
         self.read_into(section, &mut payload)?;
         Ok(payload)
-    }
-
-    /// Like [`Payloads::read_vec`], in the form that decoders want.
-    pub(crate) fn read_shared(&self, section: &Section) -> Result<Arc<[u8]>> {
-        let len = self.reserve(section, |len| {
-            Vec::<u8>::new().try_reserve_exact(len).is_ok()
-        })?;
-        let mut payload: Arc<[u8]> = std::iter::repeat_n(0, len).collect();
-        if let Some(bytes) = Arc::get_mut(&mut payload) {
-            self.read_into(section, bytes)?;
-        }
-        Ok(payload)
-    }
-
-    fn reserve(&self, section: &Section, try_reserve: impl FnOnce(usize) -> bool) -> Result<usize> {
-        usize::try_from(section.length)
-            .ok()
-            .filter(|&len| try_reserve(len))
-            .ok_or_else(|| {
-                let e = Error::Limit(format!("no memory for {} bytes", section.length));
-                in_section(e, section)
-            })
     }
 
     /// Reads a payload and verifies its XXH3; `payload` must have its length.

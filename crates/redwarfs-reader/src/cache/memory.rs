@@ -1,75 +1,180 @@
 //! Memory of decoded blocks.
+//!
+//! A [`Buffer`] is filled from its start on through its only [`Filler`], while any number of
+//! threads read what has been published.
+
+#![allow(unsafe_code)]
 
 use std::fmt;
-use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
-use memmap2::MmapMut;
+use memmap2::{Advice, MmapMut, MmapRaw};
+use redwarfs_codec::Decoder;
 use redwarfs_format::{Error, Result};
 
 use crate::options::BlockAllocator;
 
-/// A piece of a block.
-pub(super) enum Segment {
-    Heap(Box<[u8]>),
-    Mapped(MmapMut),
+/// Smallest buffer that is a mapping of its own with either allocator (128 KiB): the allocator of
+/// the process maps about the same sizes, but without the means to prepare pages in one go.
+const MAPPED_FROM: usize = 128 << 10;
+
+/// Bytes that are prepared at least (128 KiB), which is the most that zstd decodes at a time.
+const PREPARED: usize = 128 << 10;
+
+/// Memory for one block, of which a prefix can be read.
+pub(super) struct Buffer {
+    memory: Memory,
+    len: usize,
+    /// Bytes that never change again. Only grows.
+    published: AtomicUsize,
 }
 
-impl Segment {
-    /// `len` zeros, or an error where an allocation would abort.
+enum Memory {
+    /// From `Box<[u8]>` of the length of the buffer.
+    Heap(*mut u8),
+    Mapped(MmapRaw),
+}
+
+// SAFETY: the memory belongs to the buffer alone and no thread is special to it. Threads that share
+// a buffer only read the published bytes, which nobody writes; the rest is touched through the one
+// `Filler` only.
+unsafe impl Send for Buffer {}
+// SAFETY: as above.
+unsafe impl Sync for Buffer {}
+
+impl Buffer {
+    /// Memory for `len` bytes, with the right to fill it; an error where an allocation would
+    /// abort.
     ///
-    /// Large buffers come from the system without being touched. So a block that announces far
-    /// more than its payload yields costs address space, not memory.
-    pub(super) fn zeroed(allocator: BlockAllocator, len: usize) -> Result<Self> {
-        let no_memory = || Error::Limit(format!("no memory for {len} bytes of a block"));
+    /// Memory is used for what is written, not for what is reserved.
+    pub(super) fn new(allocator: BlockAllocator, len: usize) -> Result<(Arc<Self>, Filler)> {
         // A mapping of nothing would still take a page.
-        if allocator == BlockAllocator::Mmap && len > 0 {
-            return MmapMut::map_anon(len)
-                .map(Self::Mapped)
-                .map_err(|_| no_memory());
-        }
-        Vec::<u8>::new()
-            .try_reserve_exact(len)
-            .map_err(|_| no_memory())?;
-        // Unlike `resize`, `vec!` asks for memory that is zero already.
-        Ok(Self::Heap(vec![0; len].into_boxed_slice()))
-    }
-
-    /// Bytes that the segment takes: whole pages if it is mapped.
-    pub(super) fn memory(&self) -> u64 {
-        match self {
-            Self::Heap(bytes) => bytes.len() as u64,
-            Self::Mapped(bytes) => bytes.len().next_multiple_of(rustix::param::page_size()) as u64,
-        }
-    }
-}
-
-impl Deref for Segment {
-    type Target = [u8];
-
-    fn deref(&self) -> &[u8] {
-        match self {
-            Self::Heap(bytes) => bytes,
-            Self::Mapped(bytes) => bytes,
-        }
-    }
-}
-
-impl DerefMut for Segment {
-    fn deref_mut(&mut self) -> &mut [u8] {
-        match self {
-            Self::Heap(bytes) => bytes,
-            Self::Mapped(bytes) => bytes,
-        }
-    }
-}
-
-impl fmt::Debug for Segment {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let kind = match self {
-            Self::Heap(_) => "Heap",
-            Self::Mapped(_) => "Mapped",
+        let mapped = len > 0 && (allocator == BlockAllocator::Mmap || len >= MAPPED_FROM);
+        let memory = match mapped.then(|| MmapMut::map_anon(len)) {
+            Some(Ok(map)) => Memory::Mapped(map.into()),
+            Some(Err(_)) | None => {
+                Vec::<u8>::new()
+                    .try_reserve_exact(len)
+                    .map_err(|_| Error::Limit(format!("no memory for {len} bytes of a block")))?;
+                Memory::Heap(Box::into_raw(vec![0; len].into_boxed_slice()).cast())
+            }
         };
-        write!(f, "{kind}({} bytes)", self.len())
+        let buffer = Arc::new(Self {
+            memory,
+            len,
+            published: AtomicUsize::new(0),
+        });
+        let filler = Filler {
+            buffer: Arc::clone(&buffer),
+            prepared: 0,
+        };
+        Ok((buffer, filler))
+    }
+
+    fn start(&self) -> *mut u8 {
+        match &self.memory {
+            Memory::Heap(start) => *start,
+            Memory::Mapped(map) => map.as_mut_ptr(),
+        }
+    }
+
+    /// The bytes that have been published.
+    pub(super) fn bytes(&self) -> &[u8] {
+        let len = self.published.load(Ordering::Acquire);
+        // SAFETY: the memory has at least `self.len` bytes, all initialised (zeros at first), and
+        // `len` does not exceed that. Nobody writes to published bytes: `Filler` starts behind
+        // them. They were written before `published` was stored with release.
+        unsafe { std::slice::from_raw_parts(self.start(), len) }
+    }
+
+    pub(super) fn published(&self) -> usize {
+        self.published.load(Ordering::Acquire)
+    }
+
+    /// Memory that the first `len` bytes take: whole pages if it is mapped.
+    fn memory(&self, len: usize) -> u64 {
+        match self.memory {
+            Memory::Heap(_) => len as u64,
+            Memory::Mapped(_) => len.next_multiple_of(rustix::param::page_size()) as u64,
+        }
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        if let Memory::Heap(start) = self.memory {
+            let slice = std::ptr::slice_from_raw_parts_mut(start, self.len);
+            // SAFETY: made by `Box::into_raw` from a slice of this length; dropped once.
+            drop(unsafe { Box::from_raw(slice) });
+        }
+    }
+}
+
+impl fmt::Debug for Buffer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kind = match self.memory {
+            Memory::Heap(_) => "Heap",
+            Memory::Mapped(_) => "Mapped",
+        };
+        write!(f, "{kind}({} of {} bytes)", self.published(), self.len)
+    }
+}
+
+/// The only way to write to a [`Buffer`].
+#[derive(Debug)]
+pub(super) struct Filler {
+    buffer: Arc<Buffer>,
+    /// Pages up to here exist already, or it makes no sense to prepare them.
+    prepared: usize,
+}
+
+impl Filler {
+    /// Asks for the pages that the next `len` bytes need all at once, which costs half as much as
+    /// one fault for each.
+    pub(super) fn prepare(&mut self, len: usize) {
+        let at = self.buffer.published();
+        let end = at.saturating_add(len.max(PREPARED)).min(self.buffer.len);
+        let start = self.prepared.max(at) / rustix::param::page_size() * rustix::param::page_size();
+        if end <= start {
+            return;
+        }
+        if let Memory::Mapped(map) = &self.buffer.memory {
+            // Old kernels do not know this; then the pages come one by one.
+            let _ = map.advise_range(Advice::PopulateWrite, start, end - start);
+        }
+        self.prepared = end;
+    }
+
+    /// The next `len` bytes, or as many as there are.
+    pub(super) fn next(&mut self, len: usize) -> &mut [u8] {
+        let at = self.buffer.published();
+        let len = len.min(self.buffer.len - at);
+        // SAFETY: within the memory, which is initialised. Nobody reads or writes behind the
+        // published bytes but through this filler, which is borrowed as long as the slice exists.
+        unsafe { std::slice::from_raw_parts_mut(self.buffer.start().add(at), len) }
+    }
+
+    /// Decodes the next `len` bytes.
+    pub(super) fn decode(&mut self, decoder: &mut Decoder, len: usize) -> Result<()> {
+        let at = self.buffer.published() as u64;
+        if decoder.raw_size() != self.buffer.len as u64 || decoder.position() != at {
+            return Err(Error::corrupt("a decoder that belongs to another block"));
+        }
+        // SAFETY: the buffer has `raw_size` initialised bytes. A decoder is kept together with its
+        // filler (`slot::Work`) and used for nothing else, so `start` is always the same and the
+        // memory lives as long as it. Only this filler, which is borrowed exclusively, gives
+        // access to bytes from `position` on, and nobody else writes to any: `next` is used for
+        // blocks without a decoder only.
+        unsafe { decoder.fill_in_place(self.buffer.start(), len) }
+    }
+
+    /// Lets everybody read the next `len` bytes; returns the memory that they take.
+    pub(super) fn publish(&mut self, len: usize) -> u64 {
+        let at = self.buffer.published();
+        let end = at.saturating_add(len).min(self.buffer.len);
+        self.buffer.published.store(end, Ordering::Release);
+        self.buffer.memory(end) - self.buffer.memory(at)
     }
 }
 
@@ -78,19 +183,71 @@ mod tests {
     use super::*;
 
     #[test]
-    fn zeros_of_both_kinds() {
+    fn buffers_of_both_kinds() {
         for allocator in [BlockAllocator::Malloc, BlockAllocator::Mmap] {
-            for len in [0, 1, 5000] {
-                let mut segment = Segment::zeroed(allocator, len).unwrap();
-                assert_eq!(*segment, vec![0; len]);
-                segment.fill(7);
-                assert_eq!(*segment, vec![7; len]);
-                assert!(segment.memory() >= len as u64);
+            for len in [0, 1, 5000, MAPPED_FROM, 300_000] {
+                let (buffer, mut filler) = Buffer::new(allocator, len).unwrap();
+                let (mut at, mut memory) = (0, 0);
+                for (step, value) in [(1, 7), (4096, 8), (usize::MAX, 9)] {
+                    filler.prepare(step);
+                    let next = filler.next(step);
+                    let step = next.len();
+                    assert_eq!(next, vec![0; step]);
+                    next.fill(value);
+                    assert_eq!(buffer.bytes().len(), at);
+                    memory += filler.publish(step);
+                    assert_eq!(buffer.bytes()[at..], vec![value; step]);
+                    at += step;
+                }
+                assert_eq!(at, len);
+                assert!(filler.next(1).is_empty());
+                drop(filler);
+                assert_eq!(buffer.bytes().first(), (len > 0).then_some(&7));
+                assert!((len as u64..len as u64 + (1 << 17)).contains(&memory));
             }
-            assert!(Segment::zeroed(allocator, usize::MAX / 2).is_err());
+            assert!(Buffer::new(allocator, usize::MAX / 2).is_err());
         }
-        let page = rustix::param::page_size() as u64;
-        let one = Segment::zeroed(BlockAllocator::Mmap, 1).unwrap();
-        assert_eq!(one.memory(), page);
+        let (_, mut one) = Buffer::new(BlockAllocator::Mmap, 1).unwrap();
+        assert_eq!(one.publish(1), rustix::param::page_size() as u64);
+    }
+
+    #[test]
+    fn readers_beside_the_filler_see_whole_steps() {
+        let (buffer, mut filler) = Buffer::new(BlockAllocator::Malloc, 200_000).unwrap();
+        std::thread::scope(|scope| {
+            for _ in 0..3 {
+                let buffer = Arc::clone(&buffer);
+                scope.spawn(move || {
+                    loop {
+                        let bytes = buffer.bytes();
+                        assert_eq!(bytes.len() % 1000, 0);
+                        let right = |(i, &b): (usize, &u8)| b == (i / 1000) as u8 + 1;
+                        assert!(bytes.iter().enumerate().all(right));
+                        if bytes.len() == 200_000 {
+                            return;
+                        }
+                        std::thread::yield_now();
+                    }
+                });
+            }
+            for step in 0..200 {
+                filler.next(1000).fill(step + 1);
+                filler.publish(1000);
+            }
+        });
+    }
+
+    #[test]
+    fn a_decoder_of_another_block_is_refused() {
+        let id = redwarfs_codec::CompressionId::NONE;
+        let (_, mut filler) = Buffer::new(BlockAllocator::Malloc, 4).unwrap();
+        let mut decoder = Decoder::new(id, &b"12345"[..], 10).unwrap();
+        assert!(filler.decode(&mut decoder, 4).is_err());
+        let mut decoder = Decoder::new(id, &b"1234"[..], 10).unwrap();
+        filler.decode(&mut decoder, 3).unwrap();
+        assert!(filler.decode(&mut decoder, 1).is_err());
+        filler.publish(3);
+        filler.decode(&mut decoder, 1).unwrap();
+        assert!(filler.next(9) == b"4");
     }
 }

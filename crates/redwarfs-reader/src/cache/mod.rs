@@ -5,18 +5,19 @@
 //!   comes first reads the payload, verifies it and decodes; others wait and are woken as soon
 //!   as their bytes are there. When the one who decodes has what it needs, another one that
 //!   needs more goes on with the same decoder.
-//! * Decoded bytes are published in segments that never change again, so copying from them
-//!   takes no lock, also while the rest is being decoded.
+//! * A block is decoded into one buffer. The part that is published never changes again, so
+//!   reading it takes no lock, also while the rest is being decoded.
 //! * An error goes to everybody who waits for that block. The slot has left the cache by then,
 //!   so that the next request tries again.
 //! * The limit counts decoded bytes, payloads of unfinished blocks, and for each unfinished
-//!   block its raw size once more for the state of the decoder, of which codecs hold at most
-//!   about that much. Blocks in use are never evicted: the cache exceeds its limit only by
+//!   block the state of the decoder: little for zstd, which looks back into the buffer, the raw
+//!   size once more for others, which hold at most about that much. Blocks in use are never evicted: the cache exceeds its limit only by
 //!   blocks that are being read at that moment, and by the payload and decoder state of those
 //!   that are decoded in one step at that moment.
 
 mod memory;
 mod pool;
+mod scratch;
 mod slot;
 mod stats;
 mod table;
@@ -34,8 +35,8 @@ use crate::error::{in_section, replicate};
 use crate::options::{BlockAllocator, CacheOptions, CpuSet};
 use crate::payload::Payloads;
 use crate::perfmon::{Component, PerfMonitor, Timer};
-use memory::Segment;
 use pool::Pool;
+use scratch::Scratch;
 use slot::{Account, SEGMENT, Slot, Turn, Work};
 pub use stats::{ActiveSetSize, CacheStats};
 use stats::{Counters, count};
@@ -58,6 +59,7 @@ struct Core {
     tidier: Tidier,
     /// Bytes that blocks being preloaded will take.
     reserved: AtomicU64,
+    scratch: Scratch,
 }
 
 /// What is timed: a request, what one thread does for a block, and decoding alone.
@@ -99,6 +101,9 @@ impl BlockData {
 /// Longest sequence that the detector looks at; more would make every request slower.
 const MAX_SEQUENCE: usize = 64;
 
+/// Memory for a block is prepared in one go if it is not more than so many times the payload.
+const PLAUSIBLE_RATIO: u64 = 64;
+
 impl BlockCache {
     pub(crate) fn new(payloads: Payloads, options: &CacheOptions, perfmon: &PerfMonitor) -> Self {
         let partial_ratio = if options.partial_ratio.is_nan() {
@@ -124,6 +129,7 @@ impl BlockCache {
                 affinity: options.affinity,
                 tidier: Tidier::new(options.tidy),
                 reserved: AtomicU64::new(0),
+                scratch: Scratch::default(),
             }),
             pool: Pool::new(options.workers, options.affinity),
             sequence: options.seq_detector.min(MAX_SEQUENCE),
@@ -462,7 +468,9 @@ impl Core {
         let slot = Arc::clone(turn.slot());
         match result {
             Ok(()) if slot.raw_size().is_some_and(|size| slot.available() >= size) => {
-                turn.complete();
+                if let Some(work) = turn.complete() {
+                    self.scratch.put(work.decoder.into_payload());
+                }
                 Ok(())
             }
             Ok(()) => {
@@ -493,15 +501,15 @@ impl Core {
                 break Ok(());
             }
             self.make_room(len as u64);
-            let mut segment = match Segment::zeroed(self.allocator, len) {
-                Ok(segment) => segment,
-                Err(e) => break Err(e),
-            };
+            // A payload that yields far less than it announces must not cost memory for more.
+            if len as u64 <= SEGMENT as u64 + work.stored.saturating_mul(PLAUSIBLE_RATIO) {
+                work.filler.prepare(len);
+            }
             let timer = self
                 .timers
                 .decompress
                 .start_with(&[("block", u64::from(block.0))]);
-            if let Err(e) = work.decoder.fill(&mut segment) {
+            if let Err(e) = work.filler.decode(&mut work.decoder, len) {
                 break Err(e);
             }
             drop(timer);
@@ -515,7 +523,7 @@ impl Core {
             self.counters
                 .decoded
                 .fetch_add(len as u64, Ordering::Relaxed);
-            turn.publish(segment);
+            turn.publish(&mut work.filler, len);
         };
         turn.work = Some(work);
         result.map_err(|e| self.payloads.in_block(e, block))
@@ -531,16 +539,20 @@ impl Core {
             self.make_room(section.length);
             // The length was compared with the block size.
             let len = usize::try_from(section.length).unwrap_or(usize::MAX);
-            let mut data = Segment::zeroed(self.allocator, len).map_err(wrap)?;
-            self.payloads.read_into(&section, &mut data)?;
-            let size = data.len() as u64;
-            turn.shape(size, data.len()).map_err(wrap)?;
-            self.counters.decoded.fetch_add(size, Ordering::Relaxed);
-            self.counters.decoded_of.fetch_add(size, Ordering::Relaxed);
-            turn.publish(data);
+            let mut filler = turn
+                .shape(section.length, len, self.allocator)
+                .map_err(wrap)?;
+            filler.prepare(len);
+            self.payloads.read_into(&section, filler.next(len))?;
+            for counter in [&self.counters.decoded, &self.counters.decoded_of] {
+                counter.fetch_add(section.length, Ordering::Relaxed);
+            }
+            turn.publish(&mut filler, len);
             return Ok(());
         }
-        let payload = self.payloads.read_shared(&section)?;
+        let payload = self
+            .payloads
+            .read_reusing(&section, self.scratch.take(section.length))?;
         let stored = payload.len() as u64;
         let decoder = Decoder::new(id, payload, self.payloads.block_size()).map_err(wrap)?;
         let raw_size = decoder.raw_size();
@@ -548,11 +560,11 @@ impl Core {
         let whole = !decoder.is_incremental()
             || raw_size <= SEGMENT as u64
             || end >= self.wanted_share(raw_size).max(1);
-        let segment = match usize::try_from(raw_size) {
+        let step = match usize::try_from(raw_size) {
             Ok(size) if whole => size,
             _ => SEGMENT,
         };
-        turn.shape(raw_size, segment).map_err(wrap)?;
+        let filler = turn.shape(raw_size, step, self.allocator).map_err(wrap)?;
         self.counters
             .decoded_of
             .fetch_add(raw_size, Ordering::Relaxed);
@@ -560,12 +572,14 @@ impl Core {
         let charge = if whole {
             0
         } else {
-            stored.saturating_add(raw_size)
+            stored.saturating_add(decoder.state_size())
         };
         self.make_room(charge);
         turn.slot().charge(charge);
         turn.work = Some(Work {
             decoder: Box::new(decoder),
+            filler,
+            stored,
             charge,
         });
         Ok(())

@@ -6,8 +6,9 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use redwarfs_codec::Decoder;
 use redwarfs_format::{BlockNo, Error, Result};
 
-use super::memory::Segment;
+use super::memory::{Buffer, Filler};
 use crate::error::replicate;
+use crate::options::BlockAllocator;
 
 /// Bytes decoded and published at a time (64 KiB). A waiter is woken at most this much later
 /// than necessary.
@@ -46,10 +47,10 @@ impl Account {
 #[derive(Debug)]
 struct Body {
     raw_size: u64,
-    /// Length of every segment but the last; at least 1.
-    segment_size: usize,
-    /// Filled strictly in order; never changed once filled, so reading takes no lock.
-    segments: Box<[OnceLock<Segment>]>,
+    /// Bytes decoded and published at a time; at least 1.
+    step: usize,
+    /// What is published in it never changes, so reading takes no lock.
+    buffer: Arc<Buffer>,
 }
 
 /// Who works on the block. Whoever finds `New` or `Partial` and needs more takes the work and
@@ -72,6 +73,10 @@ pub(super) enum State {
 #[derive(Debug)]
 pub(super) struct Work {
     pub(super) decoder: Box<Decoder>,
+    /// That of the buffer into which this decoder decodes.
+    pub(super) filler: Filler,
+    /// Length of the payload.
+    pub(super) stored: u64,
     pub(super) charge: u64,
 }
 
@@ -81,8 +86,6 @@ pub(super) struct Slot {
     account: Arc<Account>,
     charged: AtomicU64,
     body: OnceLock<Body>,
-    /// Number of bytes that are published. Written by the thread that left `Busy`.
-    available: AtomicU64,
     busy: AtomicBool,
     /// Requests that wait now.
     waiting: AtomicU64,
@@ -98,7 +101,6 @@ impl Slot {
             account: Arc::clone(account),
             charged: AtomicU64::new(SLOT_OVERHEAD),
             body: OnceLock::new(),
-            available: AtomicU64::new(0),
             busy: AtomicBool::new(false),
             waiting: AtomicU64::new(0),
             state: Mutex::new(State::New),
@@ -126,8 +128,16 @@ impl Slot {
         self.body.get().map(|b| b.raw_size)
     }
 
+    /// Number of bytes that are published.
     pub(super) fn available(&self) -> u64 {
-        self.available.load(Ordering::Acquire)
+        self.body
+            .get()
+            .map_or(0, |body| body.buffer.published() as u64)
+    }
+
+    /// Memory of the bytes that are published, and may become more.
+    pub(super) fn buffer(&self) -> Option<&Arc<Buffer>> {
+        self.body.get().map(|body| &body.buffer)
     }
 
     pub(super) fn is_busy(&self) -> bool {
@@ -214,37 +224,19 @@ impl Slot {
         drop(old);
     }
 
-    /// The published pieces.
-    pub(super) fn segments(&self) -> impl Iterator<Item = &[u8]> {
-        let segments = self.body.get().map(|body| &*body.segments);
-        let segments = segments.unwrap_or_default().iter();
-        segments.map_while(|segment| segment.get().map(|bytes| &**bytes))
+    /// The published bytes.
+    pub(super) fn bytes(&self) -> &[u8] {
+        self.buffer().map_or(&[], |buffer| buffer.bytes())
     }
 
     /// Copies published bytes; false if some of them are not there.
     pub(super) fn copy(&self, offset: u64, out: &mut [u8]) -> bool {
-        let Some(body) = self.body.get() else {
-            return out.is_empty();
-        };
-        let Ok(mut at) = usize::try_from(offset) else {
-            return false;
-        };
-        let mut done = 0;
-        while done < out.len() {
-            let segment = body
-                .segments
-                .get(at / body.segment_size)
-                .and_then(OnceLock::get);
-            let Some(bytes) = segment.and_then(|s| s.get(at % body.segment_size..)) else {
-                return false;
-            };
-            let n = bytes.len().min(out.len() - done);
-            if n == 0 {
-                return false;
-            }
-            out[done..done + n].copy_from_slice(&bytes[..n]);
-            done += n;
-            at += n;
+        let found = usize::try_from(offset)
+            .ok()
+            .and_then(|at| self.bytes().get(at..)?.get(..out.len()));
+        match found {
+            Some(bytes) => out.copy_from_slice(bytes),
+            None => return false,
         }
         true
     }
@@ -279,63 +271,58 @@ impl Turn {
         &self.slot
     }
 
-    /// Declares the shape of the block: `raw_size` bytes in segments of `segment_size`.
-    pub(super) fn shape(&self, raw_size: u64, segment_size: usize) -> Result<()> {
+    /// Declares the shape of the block: `raw_size` bytes that are decoded in steps of `step`.
+    /// Returns the means to deliver them.
+    pub(super) fn shape(
+        &self,
+        raw_size: u64,
+        step: usize,
+        allocator: BlockAllocator,
+    ) -> Result<Filler> {
         let size = usize::try_from(raw_size)
             .map_err(|_| Error::Limit(format!("a block of {raw_size} bytes")))?;
-        let segment_size = segment_size.max(1);
-        let segments = (0..size.div_ceil(segment_size))
-            .map(|_| OnceLock::new())
-            .collect();
+        let (buffer, filler) = Buffer::new(allocator, size)?;
         let body = Body {
             raw_size,
-            segment_size,
-            segments,
+            step: step.max(1),
+            buffer,
         };
         // Only the holder of the turn that loads the block gets here, once per slot.
         let _ = self.slot.body.set(body);
-        Ok(())
+        Ok(filler)
     }
 
-    /// Length of the next segment in bytes; 0 if all are there.
+    /// Length of the next step in bytes; 0 if everything is there.
     pub(super) fn next_len(&self) -> usize {
         let Some(body) = self.slot.body.get() else {
             return 0;
         };
         let left = body.raw_size - self.slot.available();
-        usize::try_from(left).map_or(body.segment_size, |left| left.min(body.segment_size))
+        usize::try_from(left).map_or(body.step, |left| left.min(body.step))
     }
 
-    /// Adds the next segment, which must have the length that [`Turn::next_len`] gave, and wakes
-    /// those who wait for it.
-    pub(super) fn publish(&self, segment: Segment) {
+    /// Publishes the next `len` bytes, which must be in the buffer of `filler`, and wakes those
+    /// who wait for them.
+    pub(super) fn publish(&self, filler: &mut Filler, len: usize) {
         let slot = &self.slot;
-        let Some(body) = slot.body.get() else {
-            return;
+        let memory = {
+            // Under the lock, or a waiter between its check and its wait would miss it.
+            let _state = slot.lock();
+            filler.publish(len)
         };
-        let at = slot.available();
-        let (len, memory) = (segment.len() as u64, segment.memory());
-        let index = usize::try_from(at).map_or(usize::MAX, |at| at / body.segment_size);
-        if let Some(cell) = body.segments.get(index)
-            && cell.set(segment).is_ok()
-        {
-            slot.charge(memory);
-            {
-                // Under the lock, or a waiter between its check and its wait would miss it.
-                let _state = slot.lock();
-                slot.available.store(at + len, Ordering::Release);
-            }
-            slot.wake.notify_all();
-        }
+        slot.charge(memory);
+        slot.wake.notify_all();
     }
 
-    /// Ends the turn: everything is there.
-    pub(super) fn complete(mut self) {
+    /// Ends the turn: everything is there. Returns what was needed for that.
+    pub(super) fn complete(mut self) -> Option<Work> {
         self.settled = true;
-        if let Some(work) = self.work.take() {
+        let work = self.work.take();
+        if let Some(work) = &work {
             self.slot.discharge(work.charge);
         }
         self.slot.settle(State::Complete);
+        work
     }
 
     /// Ends the turn before the end of the block; somebody else may go on.

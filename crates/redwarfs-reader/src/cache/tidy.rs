@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{RecvTimeoutError, Sender, bounded};
 use redwarfs_format::BlockNo;
 
-use super::slot::Slot;
+use super::slot::{SEGMENT, Slot};
 use super::table::Entry;
 use super::{BlockAllocator, Core};
 use crate::options::Tidy;
@@ -155,7 +155,7 @@ impl Core {
                 }
             };
             // Without the lock, since it takes a while.
-            if !slot.segments().any(&mut *probe) {
+            if !slot.bytes().chunks(SEGMENT).any(&mut *probe) {
                 continue;
             }
             let mut table = self.table();
@@ -177,6 +177,7 @@ impl Core {
         let n = dropped.len() as u64;
         if n > 0 {
             drop(dropped);
+            self.scratch.clear();
             if self.allocator == BlockAllocator::Malloc {
                 trim_heap();
             }
