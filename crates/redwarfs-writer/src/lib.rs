@@ -1,7 +1,8 @@
 //! Building DwarFS images: a [`Source`] of entries becomes a finished image.
 //!
 //! ```text
-//! source -> tree -> scan (hash equal sizes, similarity) -> order -> segment -> compress -> emit
+//! source -> tree -> scan (hash equal sizes, categorize, similarity) -> order -> segment
+//!        -> compress -> emit
 //! ```
 //!
 //! The image is a function of input, options and version alone: the number of workers and
@@ -10,6 +11,7 @@
 //! [`BuildOptions::memory_limit`] (blocks in flight).
 
 mod builder;
+mod category;
 pub mod emit;
 mod error;
 mod hash;
@@ -22,15 +24,19 @@ mod progress;
 mod scan;
 mod segment;
 mod source;
+mod store;
 pub(crate) mod tree;
 
 pub use builder::{BuildSummary, Builder};
+pub use category::{
+    Categorizer, Category, HotPaths, HotPathsError, Incompressible, UnknownCategory,
+};
 pub use error::{Error, Result};
 pub use hash::{FileHash, UnknownFileHash};
 pub use holes::{HoleTable, MIN_CACHED_CHUNKS};
 pub use options::{
-    BuildOptions, HistoryOptions, IdTransform, ModeTransform, Order, TimeResolution,
-    TimeResolutionError,
+    BuildOptions, CategoryOptions, HistoryOptions, IdTransform, ModeTransform, Order,
+    TimeResolution, TimeResolutionError,
 };
 pub use pipeline::physical_memory;
 pub use progress::{Counters, Level, Phase, Progress, SilentProgress, thread_cpu_ns};

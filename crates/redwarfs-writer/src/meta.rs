@@ -12,16 +12,9 @@ use crate::holes::{HoleTable, MIN_CACHED_CHUNKS};
 use crate::options::BuildOptions;
 use crate::order::reverse_path;
 use crate::scan::Content;
-use crate::segment::Chunk;
 use crate::source::{FileType, Timestamp};
+use crate::store::Stored;
 use crate::tree::Tree;
-
-/// Chunks of all contents.
-pub(crate) struct Stored {
-    pub(crate) chunks: Vec<Chunk>,
-    /// Per content: first chunk and number of chunks.
-    pub(crate) ranges: Vec<(usize, usize)>,
-}
 
 /// Numbers that tell distinct values apart, in order of first use.
 struct Table {
@@ -348,9 +341,9 @@ fn files(
         metadata
             .chunk_table
             .push(chunk_number(metadata.chunks.len())?);
-        let (first, count) = stored.ranges.get(i as usize).copied().unwrap_or((0, 0));
-        let (mut size, mut hole) = (0u64, 0u64);
-        for chunk in stored.chunks.get(first..first + count).unwrap_or_default() {
+        let (mut count, mut size, mut hole) = (0u64, 0u64, 0u64);
+        for chunk in stored.chunks_of(i) {
+            count += 1;
             size += chunk.len();
             hole += chunk.hole_size().unwrap_or(0);
             metadata.chunks.push(match chunk.hole_size() {
@@ -362,7 +355,7 @@ fn files(
                 },
             });
         }
-        if count as u64 >= MIN_CACHED_CHUNKS {
+        if count >= MIN_CACHED_CHUNKS {
             cache.size_lookup.insert(k, size);
             if hole > 0 {
                 cache.allocated_size_lookup.insert(k, size - hole);

@@ -1,5 +1,6 @@
 //! All knobs of a build.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -7,6 +8,7 @@ use std::sync::Arc;
 use redwarfs_codec::CodecSpec;
 use redwarfs_format::metadata::Packing;
 
+use crate::category::{self, Categorizer, Category};
 use crate::error::{Error, Result};
 use crate::hash::FileHash;
 
@@ -161,6 +163,24 @@ pub struct HistoryOptions {
     pub timestamp: Option<u64>,
 }
 
+/// Settings of one category; what is `None` is as in [`BuildOptions`].
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct CategoryOptions {
+    /// Codec of the blocks.
+    pub compression: Option<CodecSpec>,
+    /// Sequence of the fragments.
+    pub order: Option<Order>,
+    /// Log2 of the match window in frames: samples of all channels, or pixels; bytes for
+    /// everything else. 0..=24; 0 switches matching off.
+    pub window_bits: Option<u32>,
+    /// Windows are indexed every `window >> step` frames, 0..=8.
+    pub window_step: Option<u32>,
+    /// Number of blocks that are searched, see [`BuildOptions::lookback`].
+    pub lookback: Option<u32>,
+    /// See [`BuildOptions::bloom_filter_size`].
+    pub bloom_filter_size: Option<u32>,
+}
+
 /// All knobs of a build. Make one with [`level`](Self::level) or [`default`](Self::default) and
 /// change fields; [`check`](Self::check) verifies ranges, and so does every build.
 #[derive(Debug, Clone)]
@@ -182,6 +202,18 @@ pub struct BuildOptions {
     /// Number of blocks that are searched for duplicate segments, the one being filled
     /// included; 0 switches matching off.
     pub lookback: u32,
+    /// Log2 of the bits that the filter in front of the match index spends on a window, 0..=10.
+    /// More make the search faster, up to the size of the caches; the image does not change.
+    pub bloom_filter_size: u32,
+    /// What cuts files into fragments of categories, in order of precedence; none stores
+    /// everything in one stream.
+    pub categorizers: Vec<Categorizer>,
+    /// Settings of single categories. Those of categories that do not occur have no effect.
+    pub categories: BTreeMap<Category, CategoryOptions>,
+    /// Store names of categories, and the category of each block.
+    pub category_names: bool,
+    /// Store the parameters of audio and pixels with their blocks; needs `category_names`.
+    pub category_metadata: bool,
     /// Sequence of contents.
     pub order: Order,
     /// Contents larger than this get no similarity digest and come first, largest first.
@@ -263,6 +295,39 @@ fn codec(spec: &str) -> CodecSpec {
     CodecSpec::from_str(spec).unwrap_or_else(|_| CodecSpec::none())
 }
 
+/// What the presets say about single categories (format/07 section 1.5).
+fn category_presets(level: u8) -> BTreeMap<Category, CategoryOptions> {
+    let mut presets = BTreeMap::new();
+    let stored = CategoryOptions {
+        compression: Some(CodecSpec::none()),
+        ..CategoryOptions::default()
+    };
+    presets.insert(Category::Incompressible, stored);
+    let (flac, window) = match level {
+        0 => return presets,
+        1..=4 => ("flac:level=3", 0),
+        5..=7 => ("flac:level=5", 20),
+        _ => ("flac:level=8", 16),
+    };
+    let by_name = Some(Order::RevPath);
+    let waveform = CategoryOptions {
+        // A build of the codecs without FLAC has nothing better than the general one.
+        compression: flac.parse().ok(),
+        window_bits: Some(window),
+        order: by_name.clone().filter(|_| level < 8),
+        ..CategoryOptions::default()
+    };
+    let image = CategoryOptions {
+        compression: "ricepp".parse().ok(),
+        window_bits: Some(0),
+        order: by_name,
+        ..CategoryOptions::default()
+    };
+    presets.insert(Category::PcmWaveform, waveform);
+    presets.insert(Category::FitsImage, image);
+    presets
+}
+
 impl BuildOptions {
     /// Highest preset.
     pub const MAX_LEVEL: u8 = 9;
@@ -298,6 +363,11 @@ impl BuildOptions {
             window_bits: window,
             window_step: step,
             lookback: 1,
+            bloom_filter_size: 4,
+            categorizers: Vec::new(),
+            categories: category_presets(level),
+            category_names: true,
+            category_metadata: true,
             order,
             max_similarity_size: None,
             file_hash: Some(FileHash::Xxh3_128),
@@ -337,6 +407,22 @@ impl BuildOptions {
         self.scanner_workers.unwrap_or(self.workers)
     }
 
+    /// Codec of the blocks of a category.
+    #[must_use]
+    pub fn codec_of(&self, category: Category) -> &CodecSpec {
+        let own = self.categories.get(&category);
+        own.and_then(|own| own.compression.as_ref())
+            .unwrap_or(&self.compression)
+    }
+
+    /// Sequence of the fragments of a category.
+    #[must_use]
+    pub fn order_of(&self, category: Category) -> &Order {
+        let own = self.categories.get(&category);
+        own.and_then(|own| own.order.as_ref())
+            .unwrap_or(&self.order)
+    }
+
     /// Block size in bytes.
     pub fn block_size(&self) -> u32 {
         1 << self.block_size_bits.clamp(10, 30)
@@ -357,6 +443,19 @@ impl BuildOptions {
         if self.window_step > 8 {
             return bad("window step must be between 0 and 8");
         }
+        if self.bloom_filter_size > 10 {
+            return bad("bloom filter size must be between 0 and 10");
+        }
+        for own in self.categories.values() {
+            let over = |value: Option<u32>, limit: u32| value.is_some_and(|value| value > limit);
+            if over(own.window_bits, 24) || over(own.window_step, 8) {
+                return bad("window size must be between 0 and 24, window step between 0 and 8");
+            }
+            if over(own.bloom_filter_size, 10) {
+                return bad("bloom filter size must be between 0 and 10");
+            }
+        }
+        category::check(self)?;
         let workers = [
             Some(self.workers),
             self.scanner_workers,

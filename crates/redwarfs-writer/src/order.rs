@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 use std::collections::HashMap;
 
 use crate::options::Order;
-use crate::scan::Content;
+use crate::scan::{Content, Item};
 use crate::source::Source;
 use crate::tree::Tree;
 
@@ -158,16 +158,17 @@ pub(crate) fn forward_path(tree: &Tree, a: u32, b: u32) -> Ordering {
     tail(x, a).cmp(tail(y, b))
 }
 
-/// Puts contents into order: indices into `contents`.
+/// Puts the items of a stream into order: indices into `items`.
 pub(crate) fn order(
     order: &Order,
     limited: bool,
     tree: &Tree,
     contents: &[Content],
+    items: &[Item],
     source: &dyn Source,
 ) -> Vec<u32> {
-    let mut sequence: Vec<u32> = (0..contents.len() as u32).collect();
-    let content = |i: u32| &contents[i as usize];
+    let mut sequence: Vec<u32> = (0..items.len() as u32).collect();
+    let content = |i: u32| &contents[items[i as usize].content as usize];
     let entry = |i: u32| tree.files[content(i).first_file() as usize].entry;
     match order {
         Order::None => {
@@ -180,9 +181,9 @@ pub(crate) fn order(
         Order::Path => sequence.sort_by(|&a, &b| forward_path(tree, entry(a), entry(b))),
         Order::RevPath => sequence.sort_by(|&a, &b| reverse_path(tree, entry(a), entry(b))),
         Order::Similarity => sequence.sort_by(|&a, &b| {
-            let (x, y) = (content(a), content(b));
+            let (x, y) = (&items[a as usize], &items[b as usize]);
             // Without a limit nothing lacks a digest but what could not be read.
-            let digest = |c: &Content| {
+            let digest = |c: &Item| {
                 if limited {
                     c.similarity
                 } else {

@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{Scope, ScopedJoinHandle};
 
 use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
+use redwarfs_codec::{CodecSpec, Compressor, Content};
 use redwarfs_format::section::{SectionHeader, SectionType};
 
 use crate::emit::Emitter;
@@ -37,9 +38,32 @@ impl Payload {
 /// Where the segmenter puts its blocks.
 pub(crate) struct BlockQueue<'a> {
     tokens: Sender<()>,
-    jobs: Sender<(u32, Arc<Vec<u8>>)>,
+    jobs: Sender<Job>,
     spare: Receiver<Vec<u8>>,
     counters: &'a Counters,
+    /// Stream of the next blocks.
+    stream: u32,
+}
+
+impl BlockQueue<'_> {
+    /// The following blocks belong to this stream.
+    pub(crate) fn set_stream(&mut self, stream: u32) {
+        self.stream = stream;
+    }
+}
+
+/// A block to be compressed.
+struct Job {
+    number: u32,
+    stream: u32,
+    raw: Arc<Vec<u8>>,
+}
+
+/// How the blocks of a stream are compressed.
+#[derive(Debug, Clone)]
+pub(crate) struct StreamCodec {
+    pub(crate) spec: CodecSpec,
+    pub(crate) content: Content,
 }
 
 impl BlockSink for BlockQueue<'_> {
@@ -49,7 +73,11 @@ impl BlockSink for BlockQueue<'_> {
         // Both fail only when the other side has given up; the reason is known there.
         self.tokens.send(()).map_err(|_| Error::Interrupted)?;
         self.jobs
-            .send((number, data))
+            .send(Job {
+                number,
+                stream: self.stream,
+                raw: data,
+            })
             .map_err(|_| Error::Interrupted)
     }
 
@@ -106,8 +134,10 @@ pub fn physical_memory() -> u64 {
 }
 
 /// Runs `produce` beside a pool of compression threads and writes the blocks that it makes.
+/// `codecs` are those of the streams.
 pub(crate) fn blocks<T: Send>(
     options: &BuildOptions,
+    codecs: &[StreamCodec],
     emitter: &mut Emitter<'_>,
     progress: &dyn Progress,
     stop: &AtomicBool,
@@ -115,7 +145,7 @@ pub(crate) fn blocks<T: Send>(
 ) -> Result<T> {
     let counters = progress.counters();
     let (token_in, token_out) = bounded(blocks_in_flight(options, progress));
-    let (job_in, job_out) = unbounded::<(u32, Arc<Vec<u8>>)>();
+    let (job_in, job_out) = unbounded::<Job>();
     let (done_in, done_out) = unbounded::<Finished>();
     let (spare_in, spare_out) = bounded(2);
     // Set when the output fails: work that is queued is of no use any more.
@@ -126,6 +156,7 @@ pub(crate) fn blocks<T: Send>(
             jobs: job_in,
             spare: spare_out,
             counters,
+            stream: 0,
         };
         // Workers first: without any of them the producer would wait for ever. When starting
         // a thread fails, those that run end as soon as the queues are dropped.
@@ -134,7 +165,7 @@ pub(crate) fn blocks<T: Send>(
             let abort = &abort;
             thread(scope, "compress", move || {
                 let useless = || abort.load(Ordering::Relaxed) || stop.load(Ordering::Relaxed);
-                compress(options, &jobs, &done, &spare, counters, &useless);
+                compress(options, codecs, &jobs, &done, &spare, counters, &useless);
             })?;
         }
         let producer = thread(scope, "segment", move || {
@@ -175,7 +206,8 @@ pub(crate) fn thread<'scope, T: Send + 'scope>(
 
 fn compress(
     options: &BuildOptions,
-    jobs: &Receiver<(u32, Arc<Vec<u8>>)>,
+    codecs: &[StreamCodec],
+    jobs: &Receiver<Job>,
     done: &Sender<Finished>,
     spare: &Sender<Vec<u8>>,
     counters: &Counters,
@@ -188,14 +220,33 @@ fn compress(
             options.compress_niceness,
         );
     }
-    let mut compressor = options.compression.compressor();
-    while let Ok((number, raw)) = jobs.recv() {
+    let unknown = StreamCodec {
+        spec: options.compression.clone(),
+        content: Content::Bytes,
+    };
+    // Streams come one after the other: a compressor is given up when another one is needed.
+    let mut current: Option<(CodecSpec, Compressor)> = None;
+    while let Ok(Job {
+        number,
+        stream,
+        raw,
+    }) = jobs.recv()
+    {
         if useless() {
             return;
         }
         let start = thread_cpu_ns();
+        let StreamCodec { spec, content } = codecs.get(stream as usize).unwrap_or(&unknown);
+        if current.as_ref().is_some_and(|(of, _)| of != spec) {
+            current = None;
+        }
+        let (_, compressor) = current.get_or_insert_with(|| {
+            // What the codecs for audio and pixels do not take is compressed like anything else.
+            let compressor = spec.compressor().with_fallback(&options.compression);
+            (spec.clone(), compressor)
+        });
         let result = compressor
-            .compress(&raw)
+            .compress_with(&raw, content)
             .map_err(Error::from)
             .map(|compressed| {
                 let payload = match compressed.data {

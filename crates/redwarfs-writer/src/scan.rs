@@ -1,12 +1,14 @@
 //! Finding equal files and similarity digests; reading contents.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::io;
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use hashbrown::HashTable;
 use twox_hash::XxHash3_64;
 
+use crate::category::{Categorizer, Input, Judge, Piece, Probe, StreamKey, Verdict};
 use crate::error::{Error, Result};
 use crate::hash::{Digest, FileHash};
 use crate::options::{BuildOptions, Order};
@@ -35,11 +37,22 @@ pub(crate) struct Content {
     /// Hash of the first bytes of a large file, else 0.
     pub(crate) prefix: u64,
     pub(crate) digest: Option<Digest>,
-    pub(crate) similarity: Option<u32>,
     /// Files with this content in order of discovery, never empty.
     pub(crate) files: Files,
     /// Reading has failed and was reported: stored empty.
     pub(crate) failed: bool,
+    /// What it consists of: stream and size. `None` if it is all in one stream.
+    pub(crate) parts: Option<Box<[(u32, u64)]>>,
+}
+
+/// Everything of a content that goes to one stream: the unit of ordering. 32 bytes.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Item {
+    pub(crate) content: u32,
+    pub(crate) stream: u32,
+    /// Of all its parts.
+    pub(crate) size: u64,
+    pub(crate) similarity: Option<u32>,
 }
 
 /// Numbers of files; nearly always there is only one.
@@ -81,6 +94,21 @@ impl Content {
     pub(crate) fn first_file(&self) -> u32 {
         self.files.first().copied().unwrap_or(0)
     }
+
+    /// Where the parts are that go to a stream.
+    pub(crate) fn ranges_of(&self, stream: u32) -> impl Iterator<Item = Range<u64>> + '_ {
+        let whole = [(stream, u64::MAX)];
+        let mut position = 0u64;
+        let parts = match &self.parts {
+            Some(parts) => parts.to_vec(),
+            None => whole.to_vec(),
+        };
+        parts.into_iter().filter_map(move |(of, size)| {
+            let start = position;
+            position = position.saturating_add(size);
+            (of == stream).then_some(start..position)
+        })
+    }
 }
 
 /// What the scan found.
@@ -88,6 +116,17 @@ pub(crate) struct Scanned {
     pub(crate) contents: Vec<Content>,
     /// Bytes of small files that were read on the way, by file.
     pub(crate) cache: HashMap<u32, Box<[u8]>>,
+    /// In the order of their blocks; the first one is the default.
+    pub(crate) streams: Vec<StreamKey>,
+    /// By stream, then content.
+    pub(crate) items: Vec<Item>,
+}
+
+impl Scanned {
+    pub(crate) fn stream(&self, number: u32) -> StreamKey {
+        let key = self.streams.get(number as usize);
+        key.copied().unwrap_or(StreamKey::DEFAULT)
+    }
 }
 
 /// A piece of a file that is being read.
@@ -103,6 +142,7 @@ pub(crate) enum Part<'a> {
 /// What reading a file came to.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Outcome {
+    /// Where reading ended.
     pub(crate) size: u64,
     /// The file is not as it was listed, or changed while it was read.
     pub(crate) changed: bool,
@@ -132,6 +172,22 @@ pub(crate) fn read_file(
     reporter: Reporter<'_>,
     stop: &AtomicBool,
     buffer: &mut Vec<u8>,
+    part: impl FnMut(Part<'_>) -> Result<()>,
+) -> Result<Outcome, ReadError> {
+    let all = 0..u64::MAX;
+    read_range(tree, file, all, options, reporter, stop, buffer, part)
+}
+
+/// Reads a range of a file from front to back: no more than its size when it was opened.
+#[expect(clippy::too_many_arguments, reason = "one more than read_file")]
+pub(crate) fn read_range(
+    tree: &Tree,
+    file: u32,
+    range: Range<u64>,
+    options: &BuildOptions,
+    reporter: Reporter<'_>,
+    stop: &AtomicBool,
+    buffer: &mut Vec<u8>,
     mut part: impl FnMut(Part<'_>) -> Result<()>,
 ) -> Result<Outcome, ReadError> {
     let listed = tree.files[file as usize];
@@ -145,10 +201,11 @@ pub(crate) fn read_file(
     };
     let mut outcome = Outcome {
         changed: before != announced,
+        size: range.start,
         ..Outcome::default()
     };
     let holes = options.sparse && listed.allocated < listed.size;
-    let end = before.size;
+    let end = before.size.min(range.end);
     'extents: while outcome.size < end {
         let extent = if holes {
             content
@@ -208,12 +265,23 @@ fn parallel<T: Send>(
     cpu_ns: &AtomicU64,
     work: impl Fn(&mut Vec<u8>, u32) -> T + Sync,
 ) -> Result<Vec<T>> {
+    parallel_with(workers, jobs, cpu_ns, Vec::new, work)
+}
+
+/// The same with a state of another kind for every thread.
+fn parallel_with<T: Send, S>(
+    workers: usize,
+    jobs: &[u32],
+    cpu_ns: &AtomicU64,
+    state: impl Fn() -> S + Sync,
+    work: impl Fn(&mut S, u32) -> T + Sync,
+) -> Result<Vec<T>> {
     const BATCH: usize = 16;
     let workers = workers.min(jobs.len().div_ceil(BATCH)).max(1);
     if workers == 1 {
         let start = thread_cpu_ns();
-        let mut buffer = Vec::new();
-        let results = jobs.iter().map(|&job| work(&mut buffer, job)).collect();
+        let mut state = state();
+        let results = jobs.iter().map(|&job| work(&mut state, job)).collect();
         add(cpu_ns, thread_cpu_ns().saturating_sub(start));
         return Ok(results);
     }
@@ -221,7 +289,7 @@ fn parallel<T: Send>(
     let mut parts: Vec<(usize, Vec<T>)> = std::thread::scope(|scope| {
         let run = || {
             let start_ns = thread_cpu_ns();
-            let mut buffer = Vec::new();
+            let mut state = state();
             let mut done = Vec::new();
             loop {
                 let start = next.fetch_add(BATCH, Ordering::Relaxed);
@@ -231,7 +299,7 @@ fn parallel<T: Send>(
                 let batch = rest
                     .iter()
                     .take(BATCH)
-                    .map(|&job| work(&mut buffer, job))
+                    .map(|&job| work(&mut state, job))
                     .collect();
                 done.push((start, batch));
             }
@@ -287,7 +355,20 @@ pub(crate) fn scan(
         budget: AtomicU64::new(SMALL_TOTAL),
     };
     let mut scanned = scanner.contents()?;
-    if options.order == Order::Similarity && !options.hollow {
+    if !options.categorizers.is_empty() && !options.hollow {
+        scanner.categorize(&mut scanned)?;
+    } else {
+        scanned.items = (0u32..)
+            .zip(&scanned.contents)
+            .map(|(content, c)| Item {
+                content,
+                stream: 0,
+                size: c.size,
+                similarity: None,
+            })
+            .collect();
+    }
+    if !options.hollow {
         scanner.similarity(&mut scanned)?;
     }
     Ok(scanned)
@@ -333,9 +414,9 @@ impl Scanner<'_> {
                 size,
                 prefix: prefixes.get(&file).copied().unwrap_or(0),
                 digest: None,
-                similarity: None,
                 files: Files::One(file),
                 failed: false,
+                parts: None,
             };
             let result = results.next_if(|(job, _)| *job == file);
             match result.map(|(_, result)| result) {
@@ -376,7 +457,12 @@ impl Scanner<'_> {
         let kept: u64 = cache.values().map(|bytes| <[u8]>::len(bytes) as u64).sum();
         self.budget
             .store(SMALL_TOTAL.saturating_sub(kept), Ordering::Relaxed);
-        Ok(Scanned { contents, cache })
+        Ok(Scanned {
+            contents,
+            cache,
+            streams: vec![StreamKey::DEFAULT],
+            items: Vec::new(),
+        })
     }
 
     /// Files that may be equal to another one: same size and, if large, same first bytes.
@@ -500,72 +586,168 @@ impl Scanner<'_> {
         }
     }
 
+    /// Cuts contents into fragments and numbers the streams.
+    fn categorize(&self, scanned: &mut Scanned) -> Result<()> {
+        let counters = self.reporter.counters();
+        let mut hot = HashSet::new();
+        for categorizer in &self.options.categorizers {
+            if let Categorizer::Hotness(list) = categorizer {
+                hot = list.files(self.tree);
+            }
+        }
+        let (contents, cache) = (&scanned.contents, &scanned.cache);
+        let jobs: Vec<u32> = (0..contents.len() as u32).collect();
+        let (workers, cpu) = (self.options.scanners(), &counters.scan_cpu_ns);
+        let new_judge = || Judge::new(self.options);
+        let verdicts = parallel_with(workers, &jobs, cpu, new_judge, |judge, job| {
+            let content = &contents[job as usize];
+            let file = content.first_file();
+            if content.size == 0 || content.failed {
+                return Ok(Verdict::default());
+            }
+            let input = match cache.get(&file) {
+                Some(bytes) => Input::Memory(bytes),
+                None => {
+                    let listed = self.tree.files[file as usize];
+                    let path = self.tree.file_path(file);
+                    self.reporter.counters().set_current(&path);
+                    let Ok(content) = self.reporter.source.open(&path) else {
+                        return Ok(Verdict::default());
+                    };
+                    let sparse = self.options.sparse && listed.allocated < listed.size;
+                    Input::File { content, sparse }
+                }
+            };
+            let probe = Probe::new(input, content.size, self.stop);
+            let hot = content.files.iter().any(|file| hot.contains(file));
+            judge.file(&probe, hot)
+        })?;
+        let mut found: Vec<Box<[Piece]>> = Vec::with_capacity(contents.len());
+        let mut streams = BTreeSet::from([StreamKey::DEFAULT]);
+        for (content, verdict) in contents.iter().zip(verdicts) {
+            let verdict = verdict?;
+            for complaint in verdict.complaints {
+                let path = self.tree.file_path(content.first_file());
+                let path = self.reporter.source.display_path(&path);
+                let text = format!("'{path}': {}", complaint.what);
+                self.reporter.progress.log(complaint.level, &text);
+            }
+            streams.extend(verdict.pieces.iter().map(|piece| piece.key));
+            found.push(verdict.pieces.iter().copied().collect());
+        }
+        let streams: Vec<StreamKey> = streams.into_iter().collect();
+        let number = |key: &StreamKey| streams.binary_search(key).unwrap_or(0) as u32;
+        let mut items = Vec::with_capacity(contents.len());
+        for (at, (content, pieces)) in (0u32..).zip(scanned.contents.iter_mut().zip(found)) {
+            let mut sums: BTreeMap<u32, u64> = BTreeMap::new();
+            for piece in &pieces {
+                *sums.entry(number(&piece.key)).or_default() += piece.size;
+            }
+            if sums.is_empty() {
+                sums.insert(0, content.size);
+            }
+            if sums.len() > 1 {
+                let parts = pieces.iter().map(|piece| (number(&piece.key), piece.size));
+                content.parts = Some(parts.collect());
+            }
+            items.extend(sums.into_iter().map(|(stream, size)| Item {
+                content: at,
+                stream,
+                size,
+                similarity: None,
+            }));
+        }
+        // Stable: by content within a stream.
+        items.sort_by_key(|item| item.stream);
+        scanned.streams = streams;
+        scanned.items = items;
+        Ok(())
+    }
+
+    /// Computes the digests of what is to be ordered by similarity.
     fn similarity(&self, scanned: &mut Scanned) -> Result<()> {
         let counters = self.reporter.counters();
         let limit = self.options.max_similarity_size.unwrap_or(u64::MAX);
+        let by_similarity: Vec<bool> = scanned
+            .streams
+            .iter()
+            .map(|key| *self.options.order_of(key.category) == Order::Similarity)
+            .collect();
+        let wanted = |item: &Item| by_similarity.get(item.stream as usize) == Some(&true);
+        let (contents, cache) = (&scanned.contents, &scanned.cache);
         let jobs: Vec<u32> = (0u32..)
-            .zip(&scanned.contents)
-            .filter(|(_, content)| content.size <= limit && content.size > 0 && !content.failed)
+            .zip(&scanned.items)
+            .filter(|(_, item)| wanted(item) && item.size <= limit && item.size > 0)
+            .filter(|(_, item)| !contents[item.content as usize].failed)
             .map(|(i, _)| i)
             .collect();
-        let (contents, cache) = (&scanned.contents, &scanned.cache);
+        let items = &scanned.items;
         let (workers, cpu) = (self.options.scanners(), &counters.scan_cpu_ns);
         let results = parallel(workers, &jobs, cpu, |buffer, job| {
-            let file = contents[job as usize].first_file();
+            let item = items[job as usize];
+            let content = &contents[item.content as usize];
+            let file = content.first_file();
             let mut similarity = Similarity::new();
             if let Some(bytes) = cache.get(&file) {
-                similarity.update(bytes);
-                add(&counters.similarity_bytes, bytes.len() as u64);
+                for range in content.ranges_of(item.stream) {
+                    let end = usize::try_from(range.end).unwrap_or(bytes.len());
+                    let range = range.start as usize..end.min(bytes.len());
+                    let part = bytes.get(range).unwrap_or_default();
+                    similarity.update(part);
+                    add(&counters.similarity_bytes, part.len() as u64);
+                }
                 add(&counters.similarity_files, 1);
                 return Ok((Some(similarity.finish()), None));
             }
-            let size = self.size(file);
-            let mut kept = self
-                .may_keep(size)
-                .then(|| Vec::with_capacity(size as usize));
-            let outcome = read_file(
-                self.tree,
-                file,
-                self.options,
-                self.reporter,
-                self.stop,
-                buffer,
-                |part| {
-                    if let Part::Data(data) = part {
-                        similarity.update(data);
-                        add(&counters.similarity_bytes, data.len() as u64);
-                        if let Some(kept) = &mut kept {
-                            kept.extend_from_slice(data);
+            let whole = content.parts.is_none();
+            let mut kept = (whole && self.may_keep(content.size))
+                .then(|| Vec::with_capacity(content.size as usize));
+            let mut plain = true;
+            for range in content.ranges_of(item.stream) {
+                let outcome = read_range(
+                    self.tree,
+                    file,
+                    range,
+                    self.options,
+                    self.reporter,
+                    self.stop,
+                    buffer,
+                    |part| {
+                        if let Part::Data(data) = part {
+                            similarity.update(data);
+                            add(&counters.similarity_bytes, data.len() as u64);
+                            if let Some(kept) = &mut kept {
+                                kept.extend_from_slice(data);
+                            }
                         }
-                    }
-                    Ok(())
-                },
-            );
-            match outcome {
-                Ok(outcome) => {
-                    add(&counters.similarity_files, 1);
-                    let kept = kept
-                        .filter(|_| !outcome.sparse && !outcome.changed)
-                        .map(Vec::into_boxed_slice);
-                    Ok((Some(similarity.finish()), kept))
+                        Ok(())
+                    },
+                );
+                match outcome {
+                    Ok(outcome) => plain &= !outcome.sparse && !outcome.changed,
+                    // Segmenting fails as well and reports it.
+                    Err(ReadError::Input(_)) => return Ok((None, None)),
+                    Err(ReadError::Fatal(error)) => return Err(error),
                 }
-                // Segmenting fails as well and reports it.
-                Err(ReadError::Input(_)) => Ok((None, None)),
-                Err(ReadError::Fatal(error)) => Err(error),
             }
+            add(&counters.similarity_files, 1);
+            let kept = kept.filter(|_| plain).map(Vec::into_boxed_slice);
+            Ok((Some(similarity.finish()), kept))
         })?;
         for (job, result) in jobs.into_iter().zip(results) {
             let (digest, kept) = result?;
-            let content = &mut scanned.contents[job as usize];
-            content.similarity = digest;
+            let item = &mut scanned.items[job as usize];
+            item.similarity = digest;
             if let Some(kept) = kept {
-                let file = content.first_file();
+                let file = scanned.contents[item.content as usize].first_file();
                 scanned.cache.insert(file, kept);
             }
         }
         // Contents without any data have the digest of nothing.
-        for content in scanned.contents.iter_mut().filter(|c| c.size == 0) {
-            content.similarity = Some(Similarity::new().finish());
+        for item in &mut scanned.items {
+            if item.size == 0 && by_similarity.get(item.stream as usize) == Some(&true) {
+                item.similarity = Some(Similarity::new().finish());
+            }
         }
         Ok(())
     }

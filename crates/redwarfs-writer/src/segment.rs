@@ -64,21 +64,40 @@ pub(crate) trait BlockSink {
     }
 }
 
+impl<S: BlockSink + ?Sized> BlockSink for &mut S {
+    fn block(&mut self, number: u32, data: Arc<Vec<u8>>) -> Result<()> {
+        (**self).block(number, data)
+    }
+
+    fn buffer(&mut self) -> Vec<u8> {
+        (**self).buffer()
+    }
+}
+
 /// Parameters of a segmenter.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct SegmentOptions {
+    /// A multiple of the granularity.
     pub(crate) block_size: usize,
+    /// Bytes that belong together, at least 1: every extent consists of whole units, no chunk
+    /// and no block ends within one, and windows are counted in them.
+    pub(crate) granularity: usize,
     /// Log2 of the window, 0: no matching.
     pub(crate) window_bits: u32,
     pub(crate) window_step: u32,
     /// Blocks searched, 0: no matching.
     pub(crate) lookback: usize,
+    /// Log2 of the bits that the filter spends on a window.
+    pub(crate) filter_bits: u32,
+    /// Number of the first block.
+    pub(crate) first_block: u32,
 }
 
 /// Cuts a sequence of contents into blocks.
 pub(crate) struct Segmenter<S> {
     sink: S,
     block_size: usize,
+    granularity: usize,
     window: usize,
     step: usize,
     lookback: usize,
@@ -131,31 +150,43 @@ struct Match {
 
 impl<S: BlockSink> Segmenter<S> {
     pub(crate) fn new(options: SegmentOptions, sink: S) -> Self {
-        let window = 1usize << options.window_bits;
-        let step = (window >> options.window_step).max(1);
+        let granularity = options.granularity.max(1);
+        let units = 1usize << options.window_bits;
+        let window = units.saturating_mul(granularity);
+        let step = (units >> options.window_step).max(1) * granularity;
         let matching =
             options.window_bits > 0 && options.lookback > 0 && window <= options.block_size;
         let windows = (options.block_size / step).saturating_mul(options.lookback);
         Self {
             sink,
             block_size: options.block_size,
+            granularity,
             window,
             step,
             lookback: options.lookback,
             stripe: step.clamp(64, 256).min((window / 2).max(1)),
             matching,
-            number: 0,
+            number: options.first_block,
             current: Block {
                 data: Arc::new(Vec::new()),
                 index: WindowIndex::new(window, step),
             },
             recent: VecDeque::new(),
-            filter: Filter::new(if matching { windows } else { 0 }),
+            filter: Filter::new(if matching { windows } else { 0 }, options.filter_bits),
             chunks: Vec::new(),
             open: false,
             buffer: Vec::new(),
             state: Scan::default(),
             saved: 0,
+        }
+    }
+
+    /// As much of `size` as consists of whole units.
+    fn whole(&self, size: usize) -> usize {
+        if self.granularity == 1 {
+            size
+        } else {
+            size - size % self.granularity
         }
     }
 
@@ -199,14 +230,19 @@ impl<S: BlockSink> Segmenter<S> {
     }
 
     /// Forgets the chunks of the current content; data that is in blocks already stays there.
-    pub(crate) fn discard(&mut self) {
+    pub(crate) fn discard(&mut self) -> Result<()> {
         self.buffer.clear();
         self.state = Scan::default();
+        let unfinished = self.current.data.len() % self.granularity;
+        if unfinished > 0 {
+            self.append(&vec![0; self.granularity - unfinished])?;
+        }
         self.chunks.clear();
         self.open = false;
+        Ok(())
     }
 
-    /// Hands over the last block; returns the number of blocks.
+    /// Hands over the last block; returns the number behind it.
     pub(crate) fn finish(&mut self) -> Result<u32> {
         if !self.current.data.is_empty() {
             self.rotate()?;
@@ -294,6 +330,11 @@ impl<S: BlockSink> Segmenter<S> {
         if limit < state.written + self.step.min(4096) {
             return Ok(());
         }
+        // The buffer begins with a whole unit.
+        let limit = self.whole(limit);
+        if limit <= state.written {
+            return Ok(());
+        }
         self.append(&buffer[state.written..limit])?;
         state.written = limit;
         Ok(())
@@ -320,6 +361,9 @@ impl<S: BlockSink> Segmenter<S> {
     ) -> Result<bool> {
         let wanted = tag(state.sums);
         let start = position - self.window;
+        if self.whole(start) != start {
+            return Ok(false);
+        }
         let needle = &buffer[start..position];
         let mut best: Option<Match> = None;
         let blocks = std::iter::once((self.number, &self.current))
@@ -334,8 +378,11 @@ impl<S: BlockSink> Segmenter<S> {
                 if data.get(offset..end) != Some(needle) {
                     continue;
                 }
-                let back = common_suffix(&data[..offset], &buffer[state.written..start]);
-                let ahead = common_prefix(&data[end..], &buffer[position..]);
+                let back = self.whole(common_suffix(
+                    &data[..offset],
+                    &buffer[state.written..start],
+                ));
+                let ahead = self.whole(common_prefix(&data[end..], &buffer[position..]));
                 let found = Match {
                     number,
                     offset: offset - back,
@@ -360,18 +407,18 @@ impl<S: BlockSink> Segmenter<S> {
         self.append(&buffer[state.written..found.start])?;
         // What was appended just now may continue the match.
         if let Some(block) = self.block(found.number) {
-            found.size += common_prefix(
+            found.size += self.whole(common_prefix(
                 block
                     .data
                     .get(found.offset + found.size..)
                     .unwrap_or_default(),
                 &buffer[found.start + found.size..],
-            );
+            ));
         }
         self.reference(found.number, found.offset, found.size);
         state.written = found.start + found.size;
         state.position = None;
-        if !last && state.written == buffer.len() {
+        if !last && buffer.len() - state.written < self.granularity {
             state.resume = Some((found.number, found.offset + found.size));
         }
         Ok(true)
@@ -382,16 +429,16 @@ impl<S: BlockSink> Segmenter<S> {
         let Some(block) = self.block(number) else {
             return;
         };
-        let size = common_prefix(
+        let size = self.whole(common_prefix(
             block.data.get(offset..).unwrap_or_default(),
             &buffer[state.written..],
-        );
+        ));
         if size == 0 {
             return;
         }
         self.reference(number, offset, size);
         state.written += size;
-        if !last && state.written == buffer.len() {
+        if !last && buffer.len() - state.written < self.granularity {
             state.resume = Some((number, offset + size));
         }
     }
@@ -407,7 +454,8 @@ impl<S: BlockSink> Segmenter<S> {
         value: u8,
     ) -> Result<bool> {
         let start = state.written + trailing(&buffer[state.written..from], value);
-        let end = to + leading(&buffer[to..], value);
+        let end = self.whole(to + leading(&buffer[to..], value));
+        let start = end.min(self.whole(start + self.granularity - 1));
         // Too short, or perhaps only because the rest has not been read yet: then the plain
         // scan goes on and looks again at the next stripe.
         if end - start < self.window + self.step {
@@ -430,6 +478,7 @@ impl<S: BlockSink> Segmenter<S> {
                 break;
             }
             let target = ((before + rest) / 8).max(self.window + self.step).min(cap);
+            let target = self.whole(target + self.granularity - 1);
             // What is recorded of a stored run can be up to a step shorter than the run.
             let known = self
                 .longest_run(value)
@@ -447,7 +496,7 @@ impl<S: BlockSink> Segmenter<S> {
                 state.written += literal;
             }
         }
-        if end == buffer.len() {
+        if buffer.len() - end < self.granularity {
             state.run = Some((value, before + (end - start)));
         }
         Ok(true)

@@ -20,10 +20,10 @@ pub(super) struct Filter {
 }
 
 impl Filter {
-    /// A filter for so many windows: a random tag passes it once in 32 times at worst, if it
-    /// is not at its size limit.
-    pub(super) fn new(windows: usize) -> Self {
-        let wanted = windows.saturating_mul(32) / 64;
+    /// A filter for so many windows with `2^bits` bits for each: as seldom does a random tag
+    /// pass it, at worst, if it is not at its size limit.
+    pub(super) fn new(windows: usize, bits: u32) -> Self {
+        let wanted = windows.saturating_mul(1 << bits.min(16)).div_ceil(64);
         let size = [SMALL, MEDIUM, LARGE]
             .into_iter()
             .find(|&size| size >= wanted)
@@ -143,7 +143,7 @@ mod tests {
         let window = 64usize;
         for windows in [0, 10_000, 100_000, 1_000_000] {
             for at in [window + 1, window + 7, window + 8, window + 9, 3999, 4000] {
-                let mut filter = Filter::new(windows);
+                let mut filter = Filter::new(windows, 5);
                 let wanted = Sums::of(&data[at - window..at]);
                 filter.add(tag(wanted));
                 let mut sums = Sums::of(&data[..window]);

@@ -87,7 +87,7 @@ pub(super) struct WindowIndex {
 }
 
 impl WindowIndex {
-    /// `step` divides `window`; both are powers of two.
+    /// `step` divides `window`.
     pub(super) fn new(window: usize, step: usize) -> Self {
         Self {
             window,

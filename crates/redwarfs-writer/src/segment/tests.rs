@@ -26,9 +26,12 @@ struct Segmented {
 fn options(block_bits: u32, window_bits: u32, window_step: u32, lookback: usize) -> SegmentOptions {
     SegmentOptions {
         block_size: 1 << block_bits,
+        granularity: 1,
         window_bits,
         window_step,
         lookback,
+        filter_bits: 4,
+        first_block: 0,
     }
 }
 
@@ -250,7 +253,7 @@ fn discarded_contents_leave_consistent_state() {
     let sink = Blocks::default();
     let mut segmenter = Segmenter::new(options(12, 6, 1, 1), sink.clone());
     segmenter.data(&noise(16, 3000)).unwrap();
-    segmenter.discard();
+    segmenter.discard().unwrap();
     segmenter.data(&noise(17, 3000)).unwrap();
     segmenter.end_extent().unwrap();
     let mut chunks = Vec::new();

@@ -1,0 +1,106 @@
+//! What an image says about the categories of its blocks (format/04 section 11).
+
+use std::collections::BTreeMap;
+
+use redwarfs_format::metadata::Metadata;
+
+use super::{Category, StreamKey};
+
+/// Which stream the blocks belong to.
+#[derive(Debug, Default)]
+pub(crate) struct StoredCategories {
+    /// Per stream what its fragments amount to, in bytes.
+    pub(crate) sizes: Vec<u64>,
+    /// Streams in the order of their blocks, each with the number of the block behind its last.
+    pub(crate) blocks: Vec<(u32, u32)>,
+}
+
+/// Describes categories in the metadata of an image.
+pub(crate) fn describe(
+    streams: &[StreamKey],
+    stored: &StoredCategories,
+    with_parameters: bool,
+    metadata: &mut Metadata,
+) {
+    let category = |stream: u32| {
+        let key = streams.get(stream as usize);
+        key.map_or(Category::Default, |key| key.category)
+    };
+    let mut sizes: BTreeMap<Category, u64> = BTreeMap::new();
+    for (stream, &size) in (0u32..).zip(&stored.sizes).filter(|(_, size)| **size > 0) {
+        *sizes.entry(category(stream)).or_default() += size;
+    }
+    for &(stream, _) in &stored.blocks {
+        sizes.entry(category(stream)).or_default();
+    }
+    let mut names: Vec<(Category, u64)> = sizes.into_iter().collect();
+    names.sort_by(|a, b| b.1.cmp(&a.1));
+    let mut of_blocks = Vec::new();
+    let mut texts: Vec<Vec<u8>> = Vec::new();
+    let mut parameters = BTreeMap::new();
+    for &(stream, end) in &stored.blocks {
+        let name = names.iter().position(|(c, _)| *c == category(stream));
+        let text = streams.get(stream as usize).and_then(StreamKey::json);
+        let first = of_blocks.len() as u32;
+        of_blocks.resize(end as usize, name.unwrap_or(0) as u32);
+        let Some(text) = text.filter(|_| first < end) else {
+            continue;
+        };
+        let index = texts.len() as u32;
+        texts.push(text.into_bytes());
+        parameters.extend((first..end).map(|block| (block, index)));
+    }
+    metadata.category_names = Some(
+        names
+            .iter()
+            .map(|(category, _)| category.name().as_bytes().to_vec())
+            .collect(),
+    );
+    metadata.block_categories = Some(of_blocks);
+    if with_parameters {
+        metadata.category_metadata_json = Some(texts);
+        metadata.block_category_metadata = Some(parameters);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use redwarfs_codec::{ByteOrder, PixelFormat};
+
+    use super::super::Kind;
+    use super::*;
+
+    #[test]
+    fn names_by_size_and_parameters_by_block() {
+        let pixels = StreamKey {
+            category: Category::FitsImage,
+            kind: Kind::Pixels(PixelFormat {
+                components: 1,
+                unused_lsb: 0,
+                byte_order: ByteOrder::Big,
+            }),
+        };
+        let streams = [
+            StreamKey::DEFAULT,
+            pixels,
+            StreamKey::plain(Category::FitsMetadata),
+            StreamKey::plain(Category::Hotness),
+        ];
+        let stored = StoredCategories {
+            sizes: vec![10, 5000, 90, 0],
+            blocks: vec![(0, 1), (1, 4), (2, 5)],
+        };
+        let mut metadata = Metadata::default();
+        describe(&streams, &stored, true, &mut metadata);
+        let names = metadata.category_names.unwrap();
+        let names: Vec<_> = names.iter().map(|n| n.escape_ascii().to_string()).collect();
+        assert_eq!(names, ["fits/image", "fits/metadata", "<default>"]);
+        assert_eq!(metadata.block_categories.unwrap(), [2, 0, 0, 0, 1]);
+        assert_eq!(metadata.category_metadata_json.unwrap().len(), 1);
+        let parameters: Vec<_> = metadata.block_category_metadata.unwrap().into_iter().collect();
+        assert_eq!(parameters, [(1, 0), (2, 0), (3, 0)]);
+        let mut without = Metadata::default();
+        describe(&streams, &stored, false, &mut without);
+        assert!(without.category_names.is_some() && without.category_metadata_json.is_none());
+    }
+}
