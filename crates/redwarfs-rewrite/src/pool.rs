@@ -1,0 +1,384 @@
+//! Decoding and compressing in any order, writing in order, within a memory budget.
+//!
+//! One thread decides what is to be done and submits jobs in the order of the sections; workers
+//! do them; the calling thread writes. A job is submitted when its cost fits the budget beside
+//! all jobs that are not yet written, or when there are none. As jobs come in order, the section
+//! that the writer waits for is always among those that have been paid for.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use crossbeam_channel::{Receiver, Sender, unbounded};
+use redwarfs_codec::{CompressionId, Compressor, Content, raw_size};
+use redwarfs_format::section::{Section, SectionHeader, SectionType, Version};
+use redwarfs_reader::Image;
+use redwarfs_writer::emit::Emitter;
+use redwarfs_writer::{Counters, thread_cpu_ns};
+
+use crate::error::{Error, Result};
+use crate::options::RewriteOptions;
+use crate::plan::Plan;
+
+/// How often a thread that waits for memory looks whether it is to stop.
+const POLL: Duration = Duration::from_millis(50);
+
+/// What is to be done for one section of the new image.
+pub(crate) enum Work {
+    /// Copy it as it is stored.
+    Copy(Section),
+    /// Decode and compress a block.
+    Recompress {
+        block: redwarfs_format::BlockNo,
+        codec: usize,
+        content: Content,
+    },
+    /// Decode and compress something else, with the codec given.
+    Recode(Section, redwarfs_codec::CodecSpec),
+    /// Compress new data.
+    Compress {
+        raw: Vec<u8>,
+        codec: usize,
+        content: Content,
+    },
+}
+
+struct Job {
+    number: u32,
+    cost: u64,
+    work: Work,
+}
+
+struct Ready {
+    header: SectionHeader,
+    payload: Vec<u8>,
+    /// Bytes that the payload stands for.
+    raw: u64,
+    /// What of its cost is still to be given back.
+    cost: u64,
+}
+
+/// Adds to a counter.
+pub(crate) fn add(counter: &std::sync::atomic::AtomicU64, n: u64) {
+    counter.fetch_add(n, Ordering::Relaxed);
+}
+
+/// A compressor that nobody uses at the moment.
+struct Idle {
+    codec: usize,
+    cost: u64,
+    compressor: Compressor,
+}
+
+#[derive(Default)]
+struct Account {
+    /// Bytes that are paid for, those of idle compressors included.
+    used: u64,
+    idle: Vec<Idle>,
+}
+
+/// Memory that jobs may take together.
+struct Budget {
+    limit: u64,
+    account: Mutex<Account>,
+    freed: Condvar,
+}
+
+impl Budget {
+    fn lock(&self) -> MutexGuard<'_, Account> {
+        self.account.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until `cost` fits; false if that makes no sense any more.
+    fn take(&self, cost: u64, give_up: &dyn Fn() -> bool) -> bool {
+        let mut account = self.lock();
+        loop {
+            if give_up() {
+                return false;
+            }
+            if account.used == 0 || account.used.saturating_add(cost) <= self.limit {
+                account.used = account.used.saturating_add(cost);
+                return true;
+            }
+            if let Some(idle) = account.idle.pop() {
+                account.used = account.used.saturating_sub(idle.cost);
+                continue;
+            }
+            account = self
+                .freed
+                .wait_timeout(account, POLL)
+                .map_or_else(|e| e.into_inner().0, |(account, _)| account);
+        }
+    }
+
+    fn give(&self, cost: u64) {
+        let mut account = self.lock();
+        account.used = account.used.saturating_sub(cost);
+        drop(account);
+        self.freed.notify_all();
+    }
+
+    /// An idle compressor; its memory is paid for by the job that takes it.
+    fn compressor(&self, codec: usize) -> Option<Compressor> {
+        let mut account = self.lock();
+        let at = account.idle.iter().rposition(|idle| idle.codec == codec)?;
+        let idle = account.idle.swap_remove(at);
+        account.used = account.used.saturating_sub(idle.cost);
+        Some(idle.compressor)
+    }
+
+    /// Keeps a compressor for the next job and goes on paying `cost` of the present one for it.
+    fn keep(&self, codec: usize, cost: u64, compressor: Compressor) {
+        self.lock().idle.push(Idle {
+            codec,
+            cost,
+            compressor,
+        });
+    }
+}
+
+/// Where jobs are submitted.
+pub(crate) struct Queue<'a> {
+    next: u32,
+    jobs: Sender<Job>,
+    budget: &'a Budget,
+    give_up: &'a (dyn Fn() -> bool + Sync),
+}
+
+impl Queue<'_> {
+    /// Submits the work for the next section. `cost` is an upper bound of the bytes that it
+    /// takes, from reading to writing.
+    ///
+    /// # Errors
+    /// [`Error::Interrupted`] if the work has been given up; the reason is known elsewhere.
+    pub(crate) fn submit(&mut self, cost: u64, work: Work) -> Result<()> {
+        if !self.budget.take(cost, self.give_up) {
+            return Err(Error::Interrupted);
+        }
+        let number = self.next;
+        self.next = number
+            .checked_add(1)
+            .ok_or_else(|| Error::Limit("too many sections".into()))?;
+        let job = Job { number, cost, work };
+        self.jobs.send(job).map_err(|_| Error::Interrupted)
+    }
+}
+
+/// What jobs are about.
+pub(crate) struct Task<'a> {
+    pub(crate) image: &'a Image,
+    pub(crate) options: &'a RewriteOptions,
+    pub(crate) plan: &'a Plan,
+    pub(crate) counters: &'a Counters,
+}
+
+/// Everything that the threads share.
+struct Shop<'a> {
+    task: Task<'a>,
+    budget: Budget,
+}
+
+/// Runs `produce` beside a pool of workers, which take `limit` bytes at most unless a single job
+/// takes more, and writes the sections that result.
+pub(crate) fn run<T: Send>(
+    task: Task<'_>,
+    limit: u64,
+    emitter: &mut Emitter<'_>,
+    stop: &AtomicBool,
+    produce: impl FnOnce(Queue<'_>) -> Result<T> + Send,
+) -> Result<T> {
+    let (job_in, job_out) = unbounded::<Job>();
+    let (done_in, done_out) = unbounded::<(u32, Result<Ready>)>();
+    let (workers, counters) = (task.options.workers, task.counters);
+    let shop = Shop {
+        task,
+        budget: Budget {
+            limit,
+            account: Mutex::default(),
+            freed: Condvar::new(),
+        },
+    };
+    let abort = AtomicBool::new(false);
+    let give_up = || abort.load(Ordering::Relaxed) || stop.load(Ordering::Relaxed);
+    std::thread::scope(|scope| {
+        let (shop, give_up) = (&shop, &give_up);
+        // Workers first: without any of them the producer would wait for ever.
+        for _ in 0..workers {
+            let (jobs, done) = (job_out.clone(), done_in.clone());
+            std::thread::Builder::new()
+                .name("compress".to_owned())
+                .spawn_scoped(scope, move || shop.work(&jobs, &done, give_up))
+                .map_err(Error::Thread)?;
+        }
+        let queue = Queue {
+            next: emitter.number(),
+            jobs: job_in,
+            budget: &shop.budget,
+            give_up,
+        };
+        let producer = std::thread::Builder::new()
+            .name("plan".to_owned())
+            .spawn_scoped(scope, move || produce(queue))
+            .map_err(Error::Thread)?;
+        drop((job_out, done_in));
+        let written = write_in_order(emitter, &done_out, &shop.budget, counters);
+        abort.store(written.is_err(), Ordering::Relaxed);
+        let produced = match producer.join() {
+            Ok(produced) => produced,
+            Err(panic) => std::panic::resume_unwind(panic),
+        };
+        match (written, produced) {
+            _ if stop.load(Ordering::Relaxed) => Err(Error::Interrupted),
+            (Err(error), _) | (_, Err(error)) => Err(error),
+            (Ok(()), Ok(value)) => Ok(value),
+        }
+    })
+}
+
+impl Shop<'_> {
+    fn work(
+        &self,
+        jobs: &Receiver<Job>,
+        done: &Sender<(u32, Result<Ready>)>,
+        give_up: &dyn Fn() -> bool,
+    ) {
+        if self.task.options.compress_niceness != 0 {
+            // A thread that may not be slowed down works all the same.
+            let _ = rustix::process::setpriority_process(
+                Some(rustix::thread::gettid()),
+                self.task.options.compress_niceness,
+            );
+        }
+        while let Ok(job) = jobs.recv() {
+            if give_up() {
+                return;
+            }
+            let start = thread_cpu_ns();
+            let (number, cost) = (job.number, job.cost);
+            let result = self.perform(job).map(|(mut ready, kept)| {
+                // What is left is the payload until it is written.
+                let left = (ready.payload.len() as u64).min(cost);
+                self.budget
+                    .give(cost.saturating_sub(left).saturating_sub(kept));
+                ready.cost = left;
+                ready
+            });
+            add(
+                &self.task.counters.compress_cpu_ns,
+                thread_cpu_ns().saturating_sub(start),
+            );
+            if done.send((number, result)).is_err() {
+                return;
+            }
+        }
+    }
+
+    /// Does a job; returns the section and how much of the cost an idle compressor goes on
+    /// taking.
+    fn perform(&self, job: Job) -> Result<(Ready, u64)> {
+        match job.work {
+            Work::Copy(section) => Ok((self.copy(job.number, &section)?, 0)),
+            Work::Recompress {
+                block,
+                codec,
+                content,
+            } => {
+                let (section, payload) = self.task.image.stored_block(block)?;
+                let decoded = self.task.image.decode_stored_block(&section, &payload)?;
+                let raw = decoded.unwrap_or(payload);
+                self.compress(job.number, codec, &content, raw)
+            }
+            Work::Compress {
+                raw,
+                codec,
+                content,
+            } => self.compress(job.number, codec, &content, raw),
+            Work::Recode(section, spec) => {
+                let raw = self.task.image.decode_section(&section)?;
+                let compressed = spec.compressor().compress(&raw)?;
+                let size = raw.len() as u64;
+                let payload = compressed.data.unwrap_or(raw);
+                let header = SectionHeader::seal(job.number, section.ty, compressed.id, &payload);
+                Ok((ready(header, payload, size), 0))
+            }
+        }
+    }
+
+    fn compress(
+        &self,
+        number: u32,
+        codec: usize,
+        content: &Content,
+        raw: Vec<u8>,
+    ) -> Result<(Ready, u64)> {
+        let choice = self.task.plan.codec(codec);
+        let mut compressor = self
+            .budget
+            .compressor(codec)
+            .unwrap_or_else(|| choice.spec.compressor().with_fallback(&choice.fallback));
+        let compressed = compressor.compress_with(&raw, content)?;
+        let kept = choice.memory(raw.len());
+        let size = raw.len() as u64;
+        let payload = match compressed.data {
+            Some(mut data) => {
+                drop(raw);
+                data.shrink_to_fit();
+                data
+            }
+            None => raw,
+        };
+        let header = SectionHeader::seal(number, SectionType::BLOCK, compressed.id, &payload);
+        self.budget.keep(codec, kept, compressor);
+        Ok((ready(header, payload, size), kept))
+    }
+
+    /// A section as it is stored. If its number stays what it was, so do its checksums.
+    fn copy(&self, number: u32, section: &Section) -> Result<Ready> {
+        let section = self.task.image.section_with_header(section)?;
+        let payload = self.task.image.stored_payload(&section)?;
+        let compression = section.compression.unwrap_or(CompressionId::NONE);
+        let header = match section.header {
+            Some(header) if header.number == number => SectionHeader {
+                version: Version::WRITTEN,
+                ..header
+            },
+            _ => SectionHeader::seal(number, section.ty, compression, &payload),
+        };
+        let raw = raw_size(compression, &payload).unwrap_or(payload.len() as u64);
+        Ok(ready(header, payload, raw))
+    }
+}
+
+fn ready(header: SectionHeader, payload: Vec<u8>, raw: u64) -> Ready {
+    Ready {
+        header,
+        payload,
+        raw,
+        cost: 0,
+    }
+}
+
+fn write_in_order(
+    emitter: &mut Emitter<'_>,
+    done: &Receiver<(u32, Result<Ready>)>,
+    budget: &Budget,
+    counters: &Counters,
+) -> Result<()> {
+    let mut early = BTreeMap::new();
+    while let Ok((number, result)) = done.recv() {
+        early.insert(number, result?);
+        while let Some(ready) = early.remove(&emitter.number()) {
+            emitter.sealed(&ready.header, &ready.payload)?;
+            if ready.header.ty == SectionType::BLOCK {
+                add(&counters.blocks_written, 1);
+                add(&counters.block_bytes, ready.raw);
+                add(&counters.compressed_size, ready.payload.len() as u64);
+            }
+            let cost = ready.cost;
+            drop(ready);
+            budget.give(cost);
+        }
+    }
+    Ok(())
+}

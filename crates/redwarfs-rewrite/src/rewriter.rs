@@ -1,0 +1,375 @@
+//! The rewrite as a whole.
+
+use std::io::{self, Write};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use redwarfs_format::BlockNo;
+use redwarfs_format::metadata::freeze;
+use redwarfs_format::section::{CompressionId, Section, SectionType};
+use redwarfs_reader::{Image, SectionOutcome, VerifyMode};
+use redwarfs_writer::emit::{Emitter, history_entry};
+use redwarfs_writer::{Level, Phase, Progress};
+
+use crate::error::{Error, Result};
+use crate::metadata;
+use crate::options::{Leading, Rebuild, RewriteOptions};
+use crate::plan::Plan;
+use crate::pool::{self, Queue, Task, Work, add};
+use crate::recut::{self, Recut};
+
+/// What a finished rewrite amounts to.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct RewriteSummary {
+    /// Blocks of the new image.
+    pub blocks: u64,
+    /// Bytes in them, uncompressed.
+    pub block_bytes: u64,
+    /// Bytes of the new image, what is in front of it included.
+    pub image_size: u64,
+    /// CPU time of decoding and compressing, nanoseconds.
+    pub compress_cpu_ns: u64,
+    /// Wall time, nanoseconds.
+    pub wall_ns: u64,
+}
+
+/// Writes `image` to `out`, front to back and without seeking, rewritten as `options` say.
+///
+/// Of the counters of `progress`, those of blocks, chunks, inodes, compression and output are
+/// used, and those of fragments count the blocks of the source. `stop` is polled; when it is set
+/// the rewrite ends with [`Error::Interrupted`].
+///
+/// # Errors
+/// If the image is damaged (before anything is written, if [`RewriteOptions::check`] is set), the
+/// output cannot be written, or options are invalid or do not fit the image.
+pub fn rewrite(
+    image: &Image,
+    options: &RewriteOptions,
+    out: &mut dyn Write,
+    progress: &dyn Progress,
+    stop: &AtomicBool,
+) -> Result<RewriteSummary> {
+    options.check()?;
+    let started = Instant::now();
+    let counters = progress.counters();
+    let view = image.metadata();
+    let interrupted = || stop.load(Ordering::Relaxed);
+
+    if options.check {
+        progress.phase(Phase::Checking);
+        check(image, options, stop)?;
+    }
+    let default = Rebuild::default();
+    let rebuild = match (&options.rebuild, options.block_size_bits) {
+        (Some(rebuild), _) => Some(rebuild),
+        (None, Some(_)) => Some(&default),
+        (None, None) => None,
+    };
+    if let Some(rebuild) = rebuild {
+        // All indices are used without asking again.
+        view.check(image.container().block_count(), None)?;
+        crate::attributes::resolution(view.options(), rebuild)?;
+    }
+    let plan = Plan::new(image, options)?;
+    let job_limit = job_limit(image, options, &plan, progress)?;
+    let history = match &options.history {
+        Some(history) => {
+            let mut old = image.history()?;
+            old.entries.push(history_entry(history));
+            Some(old)
+        }
+        None => None,
+    };
+
+    progress.phase(Phase::Rewriting);
+    let counts = view.counts();
+    add(&counters.inodes, u64::from(counts.inodes));
+    let old_blocks = u64::from(image.container().block_count());
+    add(&counters.fragments_found, old_blocks);
+    let mut emitter = Emitter::new(out, counters);
+    match &options.leading {
+        Leading::Keep => {
+            image
+                .copy_header(&mut InFront(&mut emitter))
+                .map_err(|e| match e {
+                    // What the emitter has to say is in the error of the writer.
+                    redwarfs_format::Error::Io(e) => e.downcast().map_or_else(
+                        |e| Error::Format(redwarfs_format::Error::Io(e)),
+                        |Refused(e)| Error::Output(e),
+                    ),
+                    other => other.into(),
+                })?;
+        }
+        Leading::Remove => {}
+        Leading::Replace(bytes) => emitter.leading(bytes)?,
+    }
+
+    let block_size = options
+        .block_size_bits
+        .map_or(view.block_size(), |n| 1 << n);
+    let task = Task {
+        image,
+        options,
+        plan: &plan,
+        counters,
+    };
+    let recut = pool::run(task, job_limit, &mut emitter, stop, |queue| {
+        if options.block_size_bits.is_some() {
+            recut_blocks(image, &plan, block_size, progress, queue).map(Some)
+        } else {
+            sections(image, &plan, options, rebuild.is_some(), progress, queue)?;
+            Ok(None)
+        }
+    })?;
+
+    progress.phase(Phase::Metadata);
+    if let Some(rebuild) = rebuild {
+        let blocks = match &recut {
+            Some(recut) => {
+                // Pieces that reach beyond the data of their block would end up elsewhere.
+                view.check(image.container().block_count(), Some(&recut.old_sizes))?;
+                recut.block_count()?
+            }
+            None => image.container().block_count(),
+        };
+        let version = image.container().version;
+        let metadata = metadata::build(view, version, rebuild, block_size, blocks, recut.as_ref())?;
+        add(&counters.chunks, metadata.chunks.len() as u64);
+        drop(recut);
+        if interrupted() {
+            return Err(Error::Interrupted);
+        }
+        let frozen = freeze(&metadata)?;
+        drop(metadata);
+        emitter.section(
+            SectionType::METADATA_V2_SCHEMA,
+            &options.schema_compression,
+            frozen.schema,
+        )?;
+        emitter.section(
+            SectionType::METADATA_V2,
+            &options.metadata_compression,
+            frozen.data,
+        )?;
+    } else {
+        add(&counters.chunks, u64::from(counts.chunks));
+    }
+    if let Some(history) = history {
+        let codec = &options.history_compression;
+        emitter.section(SectionType::HISTORY, codec, history.encode())?;
+    }
+    if options.section_index {
+        emitter.index()?;
+    }
+    emitter.finish()?;
+    if interrupted() {
+        return Err(Error::Interrupted);
+    }
+    progress.phase(Phase::Done);
+    let get = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
+    Ok(RewriteSummary {
+        blocks: get(&counters.blocks_written),
+        block_bytes: get(&counters.block_bytes),
+        image_size: emitter.written(),
+        compress_cpu_ns: get(&counters.compress_cpu_ns),
+        wall_ns: u64::try_from(started.elapsed().as_nanos()).unwrap_or(u64::MAX),
+    })
+}
+
+/// Writes to the place in front of the image.
+struct InFront<'a, 'b>(&'a mut Emitter<'b>);
+
+/// The output did not take it.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct Refused(io::Error);
+
+impl Write for InFront<'_, '_> {
+    fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
+        match self.0.leading(buf) {
+            Ok(()) => Ok(buf.len()),
+            Err(redwarfs_writer::Error::Output(e)) => Err(io::Error::other(Refused(e))),
+            Err(other) => Err(io::Error::other(other)),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Verifies the checksums of all sections.
+fn check(image: &Image, options: &RewriteOptions, stop: &AtomicBool) -> Result<()> {
+    let mut first = None;
+    let summary = image.verify(VerifyMode::Fast, options.workers, &mut |report| {
+        let fault = match &report.outcome {
+            outcome if outcome.is_ok() => return,
+            SectionOutcome::Failed(error) => error.to_string(),
+            _ => "checksum error".to_owned(),
+        };
+        first.get_or_insert_with(|| {
+            format!(
+                "{fault} in section {} ({}) at offset {}",
+                report.position, report.ty, report.offset
+            )
+        });
+    })?;
+    if stop.load(Ordering::Relaxed) {
+        return Err(Error::Interrupted);
+    }
+    // An index that cannot be used and sections that occur twice do not keep the image from
+    // being read, and the new one has an index of its own.
+    match first {
+        None => Ok(()),
+        Some(first) => Err(Error::CorruptInput {
+            errors: summary.failed,
+            first,
+        }),
+    }
+}
+
+/// Bytes of the largest job for a block, from reading to writing.
+fn block_cost(plan: &Plan, section: &Section, raw: u64) -> u64 {
+    let memory = plan.most_memory(usize::try_from(raw).unwrap_or(usize::MAX));
+    let stored = section.length;
+    stored
+        .saturating_add(raw.saturating_mul(2))
+        .saturating_add(memory)
+}
+
+/// Bytes that cutting anew takes beside the jobs: a block of the source and its data, and the
+/// block that is being filled.
+fn cutting_cost(image: &Image, block_size: u32) -> u64 {
+    2 * u64::from(image.metadata().block_size()) + u64::from(block_size)
+}
+
+/// What jobs may take, after a check that it is enough.
+fn job_limit(
+    image: &Image,
+    options: &RewriteOptions,
+    plan: &Plan,
+    progress: &dyn Progress,
+) -> Result<u64> {
+    let old_size = image.metadata().block_size();
+    let (job, beside) = match options.block_size_bits {
+        Some(bits) => {
+            let size = 1u64 << bits;
+            let memory = plan.most_memory(1 << bits);
+            (memory + 2 * size, cutting_cost(image, 1 << bits))
+        }
+        None if options.blocks => {
+            let raw = u64::from(old_size);
+            let blocks = image.container().blocks();
+            let costs = blocks.map(|section| block_cost(plan, section, raw));
+            (costs.max().unwrap_or(0), 0)
+        }
+        None => (
+            image
+                .container()
+                .blocks()
+                .map(|s| s.length)
+                .max()
+                .unwrap_or(0),
+            0,
+        ),
+    };
+    if let Some(limit) = options.memory_limit {
+        let needed = job.saturating_add(beside);
+        if limit < needed {
+            return Err(Error::MemoryLimit { limit, needed });
+        }
+        let workers = options.workers as u64;
+        let wanted = job.saturating_mul(workers).saturating_add(beside);
+        if limit < wanted {
+            progress.log(
+                Level::Warn,
+                &format!(
+                    "low memory limit ({limit} bytes), need {wanted} bytes to keep {workers} \
+                     threads busy"
+                ),
+            );
+        }
+    }
+    Ok(options.budget().saturating_sub(beside))
+}
+
+/// Submits all sections in their order, but for those that are made anew.
+fn sections(
+    image: &Image,
+    plan: &Plan,
+    options: &RewriteOptions,
+    rebuild: bool,
+    progress: &dyn Progress,
+    mut queue: Queue<'_>,
+) -> Result<()> {
+    let counters = progress.counters();
+    let raw_limit = u64::from(image.metadata().block_size());
+    add(
+        &counters.blocks_created,
+        u64::from(image.container().block_count()),
+    );
+    let mut block = 0u32;
+    for section in &image.container().sections {
+        match section.ty {
+            SectionType::HISTORY | SectionType::SECTION_INDEX => {}
+            SectionType::BLOCK => {
+                let number = BlockNo(block);
+                block += 1;
+                let section = image.section_with_header(section)?;
+                let kind = plan.kind(image, number, &section)?;
+                let codec = plan.codec_of(&kind, number)?;
+                let (cost, work) = match codec {
+                    None => (section.length, Work::Copy(section)),
+                    Some(codec) => {
+                        let raw = match section.compression {
+                            Some(CompressionId::NONE) => section.length.min(raw_limit),
+                            _ => raw_limit,
+                        };
+                        let memory = plan
+                            .codec(codec)
+                            .memory(usize::try_from(raw).unwrap_or(usize::MAX));
+                        let cost = section.length + 2 * raw + memory;
+                        let work = Work::Recompress {
+                            block: number,
+                            codec,
+                            content: kind.content,
+                        };
+                        (cost, work)
+                    }
+                };
+                queue.submit(cost, work)?;
+                add(&counters.fragments_written, 1);
+            }
+            SectionType::METADATA_V2_SCHEMA | SectionType::METADATA_V2 if rebuild => {}
+            SectionType::METADATA_V2_SCHEMA if options.metadata => {
+                let work = Work::Recode(section.clone(), options.schema_compression.clone());
+                queue.submit(section.length, work)?;
+            }
+            SectionType::METADATA_V2 if options.metadata => {
+                let raw = image.metadata().data().len();
+                let codec = options.metadata_compression.clone();
+                let cost = codec.encoder_memory(raw).saturating_add(2 * raw as u64);
+                queue.submit(cost, Work::Recode(section.clone(), codec))?;
+            }
+            _ => queue.submit(section.length, Work::Copy(section.clone()))?,
+        }
+    }
+    Ok(())
+}
+
+/// Submits the blocks cut anew, then the sections of unknown types.
+fn recut_blocks(
+    image: &Image,
+    plan: &Plan,
+    block_size: u32,
+    progress: &dyn Progress,
+    mut queue: Queue<'_>,
+) -> Result<Recut> {
+    let recut = recut::cut(image, plan, progress.counters(), block_size, &mut queue)?;
+    for section in &image.container().sections {
+        if section.ty.name().is_none() {
+            queue.submit(section.length, Work::Copy(section.clone()))?;
+        }
+    }
+    Ok(recut)
+}
