@@ -32,6 +32,12 @@ macro_rules! hashes {
                 }
             }
 
+            /// Whether nobody is known to be able to make different contents with the same digest.
+            pub fn is_cryptographic(self) -> bool {
+                use FileHash::{Md5, Md5Sha1, Ripemd160, Sha1, Xxh3_64, Xxh3_128};
+                !matches!(self, Xxh3_64 | Xxh3_128 | Md5 | Md5Sha1 | Ripemd160 | Sha1)
+            }
+
             pub(crate) fn hasher(self) -> Hasher {
                 match self {
                     FileHash::Xxh3_64 => Hasher::Xxh3_64(Box::new(XxHash3_64::new())),

@@ -40,6 +40,9 @@ pub use options::{
 };
 pub use pipeline::physical_memory;
 pub use progress::{Counters, Level, Phase, Progress, SilentProgress, thread_cpu_ns};
-pub use source::directory::{DirectorySource, EntryFilter, ListReport};
+pub use source::declared::{Declaration, DeclarationError, Declared, DeclaredSource};
+pub use source::directory::{DirectorySource, EntryFilter, Symlinks, Tag};
+pub use source::list::ListReport;
 pub use source::memory::{MemoryNode, MemoryTree, Piece};
+pub use source::timed::TimedSource;
 pub use source::{Content, DataExtent, DirItem, FileType, Meta, Source, Stamp, Timestamp};

@@ -1,18 +1,19 @@
 //! A directory of the host as a source.
 
 use std::cell::Cell;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Component, Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use rustix::fs::{self, AtFlags, Mode, OFlags, ResolveFlags, SeekFrom, StatxFlags};
 use rustix::io::Errno;
 
+use super::list::{InputList, ListReport};
 use super::{Content, DataExtent, DirItem, FileType, Meta, Source, Stamp, Timestamp};
 
 /// Longest relative path given to the system in one call; longer ones are opened in steps.
@@ -22,19 +23,41 @@ const PATH_STEP: usize = 3800;
 /// `false` leaves the entry (and everything below it) out. Never called for the root.
 pub type EntryFilter = Box<dyn Fn(&[u8], FileType) -> bool + Send + Sync>;
 
-/// What became of an input list.
-#[derive(Debug, Default, Clone, PartialEq, Eq)]
-pub struct ListReport {
-    /// Paths that appeared before.
-    pub duplicates: Vec<PathBuf>,
-    /// Absolute paths outside of the root, or paths that leave it with `..`.
-    pub outside: Vec<PathBuf>,
-    /// Paths that do not exist, with the reason.
-    pub missing: Vec<(PathBuf, String)>,
+/// What becomes of symlinks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Symlinks {
+    /// They are stored as they are.
+    #[default]
+    Keep,
+    /// What they point to is stored in their place; those that point to nothing are errors.
+    Follow,
+    /// They are left out.
+    Drop,
 }
 
-/// A directory of the host. Entries are taken as they are: symlinks are not followed, mount
-/// points are crossed, names are raw bytes.
+/// What marks a directory whose content is not wanted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Tag {
+    /// An entry of this name.
+    Name(Vec<u8>),
+    /// A file `CACHEDIR.TAG` that begins as the Cache Directory Tagging Specification says.
+    Cache,
+}
+
+const CACHE_TAG: &[u8] = b"CACHEDIR.TAG";
+const CACHE_SIGNATURE: &[u8] = b"Signature: 8a477f597d28d172789f06886806bc55";
+
+impl Tag {
+    fn name(&self) -> &[u8] {
+        match self {
+            Tag::Name(name) => name,
+            Tag::Cache => CACHE_TAG,
+        }
+    }
+}
+
+/// A directory of the host. Unless asked otherwise, entries are taken as they are: symlinks are
+/// not followed, mount points are crossed. Names are raw bytes.
 pub struct DirectorySource {
     root: PathBuf,
     fd: OwnedFd,
@@ -43,14 +66,12 @@ pub struct DirectorySource {
     /// Ask the system to leave access times alone.
     quiet: AtomicBool,
     list: Option<InputList>,
-}
-
-/// The directories named by an input list, each with its listed children, and the position of
-/// every listed path.
-#[derive(Debug, Default)]
-struct InputList {
-    children: BTreeMap<Vec<u8>, BTreeSet<Vec<u8>>>,
-    positions: HashMap<Vec<u8>, u64>,
+    symlinks: Symlinks,
+    /// The only device that is entered.
+    device: Option<u64>,
+    tags: Vec<Tag>,
+    /// Entries that were listed so far.
+    listed: AtomicU64,
 }
 
 impl fmt::Debug for DirectorySource {
@@ -80,6 +101,10 @@ impl DirectorySource {
             skipped: BTreeSet::new(),
             quiet: AtomicBool::new(true),
             list: None,
+            symlinks: Symlinks::Keep,
+            device: None,
+            tags: Vec::new(),
+            listed: AtomicU64::new(0),
         })
     }
 
@@ -102,6 +127,31 @@ impl DirectorySource {
         self
     }
 
+    /// What becomes of symlinks.
+    #[must_use]
+    pub fn with_symlinks(mut self, symlinks: Symlinks) -> Self {
+        self.symlinks = symlinks;
+        self
+    }
+
+    /// Stays on the file system of the root: directories of others are empty, files of others are
+    /// left out.
+    ///
+    /// # Errors
+    /// If the root cannot be asked for its file system.
+    pub fn one_file_system(mut self) -> io::Result<Self> {
+        self.device = Some(self.stat(b"")?.identity.0);
+        Ok(self)
+    }
+
+    /// Leaves out the content of directories below the root that carry one of these tags, but for
+    /// the tag itself.
+    #[must_use]
+    pub fn without_tagged(mut self, tags: Vec<Tag>) -> Self {
+        self.tags = tags;
+        self
+    }
+
     /// Restricts the tree to these paths: relative to the root, or absolute and below it.
     /// Parents are added as needed; a listed directory comes without its content.
     ///
@@ -111,62 +161,7 @@ impl DirectorySource {
         mut self,
         paths: impl IntoIterator<Item = PathBuf>,
     ) -> io::Result<(Self, ListReport)> {
-        let mut list = InputList::default();
-        let mut report = ListReport::default();
-        for (position, path) in paths.into_iter().enumerate() {
-            let inside = if path.is_absolute() {
-                match path.strip_prefix(&self.root) {
-                    Ok(inside) => inside,
-                    Err(_) => {
-                        report.outside.push(path);
-                        continue;
-                    }
-                }
-            } else {
-                path.as_path()
-            };
-            let mut components = Vec::new();
-            let mut left = false;
-            for component in inside.components() {
-                match component {
-                    Component::Normal(name) => components.push(name.as_bytes()),
-                    Component::CurDir => {}
-                    _ => left = true,
-                }
-            }
-            if left {
-                report.outside.push(path);
-                continue;
-            }
-            if components.is_empty() {
-                continue;
-            }
-            let key = components.join(&b'/');
-            if list.positions.contains_key(&key) {
-                report.duplicates.push(path);
-                continue;
-            }
-            match self.stat(&key) {
-                Ok(_) => {}
-                Err(error) if error.kind() == io::ErrorKind::NotADirectory => return Err(error),
-                Err(error) => {
-                    report.missing.push((path, error.to_string()));
-                    continue;
-                }
-            }
-            list.positions.insert(key, position as u64);
-            let mut parent = Vec::new();
-            for name in components {
-                list.children
-                    .entry(parent.clone())
-                    .or_default()
-                    .insert(name.to_vec());
-                if !parent.is_empty() {
-                    parent.push(b'/');
-                }
-                parent.extend_from_slice(name);
-            }
-        }
+        let (list, report) = InputList::new(&self.root, paths, |path| self.stat(path))?;
         self.list = Some(list);
         Ok((self, report))
     }
@@ -190,6 +185,14 @@ impl DirectorySource {
     fn open_at(&self, at: Option<&OwnedFd>, path: &[u8], flags: OFlags) -> io::Result<OwnedFd> {
         let dir = at.unwrap_or(&self.fd);
         let path = OsStr::from_bytes(if path.is_empty() { b"." } else { path });
+        if self.symlinks == Symlinks::Follow {
+            return Ok(fs::openat(
+                dir,
+                path,
+                flags | OFlags::CLOEXEC,
+                Mode::empty(),
+            )?);
+        }
         let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         if !flags.contains(OFlags::PATH) {
             let flags = flags | OFlags::NOCTTY;
@@ -206,11 +209,19 @@ impl DirectorySource {
     fn stat(&self, path: &[u8]) -> io::Result<Meta> {
         let (at, rest) = self.resolve(path)?;
         let rest = if rest.is_empty() { b"." } else { rest };
-        meta_at(at.as_ref().unwrap_or(&self.fd).as_fd(), rest)
+        self.meta_at(at.as_ref().unwrap_or(&self.fd).as_fd(), rest)
+    }
+
+    fn meta_at(&self, dir: rustix::fd::BorrowedFd<'_>, name: &[u8]) -> io::Result<Meta> {
+        meta_at(dir, name, self.symlinks == Symlinks::Follow)
     }
 
     fn keep(&self, path: &[u8], name: &[u8], meta: &Meta) -> bool {
-        if self.skipped.contains(&meta.identity) {
+        let elsewhere = self.device.is_some_and(|device| device != meta.identity.0);
+        if self.skipped.contains(&meta.identity)
+            || (meta.kind == FileType::Symlink && self.symlinks == Symlinks::Drop)
+            || (elsewhere && meta.kind != FileType::Directory)
+        {
             return false;
         }
         match &self.filter {
@@ -229,12 +240,17 @@ impl DirectorySource {
 }
 
 /// Attributes of one entry, target of a symlink included.
-fn meta_at(dir: rustix::fd::BorrowedFd<'_>, name: &[u8]) -> io::Result<Meta> {
+fn meta_at(dir: rustix::fd::BorrowedFd<'_>, name: &[u8], follow: bool) -> io::Result<Meta> {
     let name = OsStr::from_bytes(name);
+    let links = if follow {
+        AtFlags::empty()
+    } else {
+        AtFlags::SYMLINK_NOFOLLOW
+    };
     let stat = fs::statx(
         dir,
         name,
-        AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT,
+        links | AtFlags::NO_AUTOMOUNT,
         StatxFlags::BASIC_STATS,
     )?;
     let mode = u32::from(stat.stx_mode);
@@ -272,62 +288,112 @@ fn meta_at(dir: rustix::fd::BorrowedFd<'_>, name: &[u8]) -> io::Result<Meta> {
     })
 }
 
+/// Attributes of a regular file.
+pub(super) fn meta_of_file(path: &Path) -> io::Result<Meta> {
+    let meta = meta_at(fs::CWD, path.as_os_str().as_bytes(), true)?;
+    if meta.kind != FileType::Regular {
+        return Err(io::Error::other("not a regular file"));
+    }
+    Ok(meta)
+}
+
+/// Opens a regular file by its path.
+pub(super) fn open_file(path: &Path) -> io::Result<Box<dyn Content>> {
+    // NONBLOCK: as in `open` below.
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    host_file(fs::open(path, flags, Mode::empty())?)
+}
+
+fn host_file(fd: OwnedFd) -> io::Result<Box<dyn Content>> {
+    let stat = fs::fstat(&fd)?;
+    if FileType::from_mode(stat.st_mode) != Some(FileType::Regular) {
+        return Err(io::Error::other("no longer a regular file"));
+    }
+    let opened = Cell::new(Some(stamp(&stat)));
+    Ok(Box::new(HostFile { fd, opened }))
+}
+
+impl DirectorySource {
+    /// The entries of a directory, and of each whether it is part of the tree.
+    ///
+    /// # Errors
+    /// As [`Source::read_dir`].
+    pub fn list(&self, path: &[u8]) -> io::Result<Vec<(DirItem, bool)>> {
+        let mut items = Vec::new();
+        if let Some(list) = &self.list {
+            let Some(names) = list.children(path) else {
+                return Ok(items);
+            };
+            let (at, rest) = self.resolve(path)?;
+            let dir = self.open_at(at.as_ref(), rest, OFlags::PATH | OFlags::DIRECTORY)?;
+            for name in names {
+                items.push(self.item(dir.as_fd(), path, name));
+            }
+            return Ok(items);
+        }
+        let (at, rest) = self.resolve(path)?;
+        let dir = self.open_at(at.as_ref(), rest, OFlags::RDONLY | OFlags::DIRECTORY)?;
+        if self.device.is_some_and(|device| {
+            !path.is_empty() && fs::fstat(&dir).is_ok_and(|stat| stat.st_dev != device)
+        }) {
+            return Ok(items);
+        }
+        let mut entries = fs::Dir::new(dir)?;
+        while let Some(entry) = entries.read() {
+            let entry = entry?;
+            let name = entry.file_name().to_bytes();
+            if name != b"." && name != b".." {
+                items.push(self.item(entries.fd()?, path, name));
+            }
+        }
+        if !path.is_empty()
+            && let Some(tag) = self.tag_of(entries.fd()?, &items)
+        {
+            for (item, kept) in &mut items {
+                *kept &= item.name == tag.name();
+            }
+        }
+        Ok(items)
+    }
+
+    fn item(&self, dir: rustix::fd::BorrowedFd<'_>, path: &[u8], name: &[u8]) -> (DirItem, bool) {
+        let meta = self.meta_at(dir, name);
+        let kept = (meta.as_ref()).map_or(true, |meta| self.keep(path, name, meta));
+        self.listed.fetch_add(1, Ordering::Relaxed);
+        let name = name.to_vec();
+        (DirItem { name, meta }, kept)
+    }
+
+    fn tag_of(&self, dir: rustix::fd::BorrowedFd<'_>, items: &[(DirItem, bool)]) -> Option<&Tag> {
+        self.tags.iter().find(|tag| {
+            let is_there = items.iter().any(|(item, _)| item.name == tag.name());
+            is_there && (**tag != Tag::Cache || is_cache_tag(dir))
+        })
+    }
+}
+
+fn is_cache_tag(dir: rustix::fd::BorrowedFd<'_>) -> bool {
+    let flags =
+        OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let begins = || -> io::Result<bool> {
+        let fd = fs::openat(dir, OsStr::from_bytes(CACHE_TAG), flags, Mode::empty())?;
+        let file = host_file(fd)?;
+        let mut begin = [0; CACHE_SIGNATURE.len()];
+        Ok(file.read_at(0, &mut begin)? == begin.len() && begin == *CACHE_SIGNATURE)
+    };
+    begins().unwrap_or(false)
+}
+
 impl Source for DirectorySource {
     fn root(&self) -> io::Result<Meta> {
         self.stat(b"")
     }
 
     fn read_dir(&self, path: &[u8]) -> io::Result<Vec<DirItem>> {
-        let mut items = Vec::new();
-        if let Some(list) = &self.list {
-            let Some(names) = list.children.get(path) else {
-                return Ok(items);
-            };
-            let (at, rest) = self.resolve(path)?;
-            let dir = self.open_at(at.as_ref(), rest, OFlags::PATH | OFlags::DIRECTORY)?;
-            for name in names {
-                let meta = meta_at(dir.as_fd(), name);
-                if meta
-                    .as_ref()
-                    .map_or(true, |meta| self.keep(path, name, meta))
-                {
-                    items.push(DirItem {
-                        name: name.clone(),
-                        meta,
-                    });
-                }
-            }
-            return Ok(items);
-        }
-        let (at, rest) = self.resolve(path)?;
-        let dir = self.open_at(at.as_ref(), rest, OFlags::RDONLY | OFlags::DIRECTORY)?;
-        let mut entries = fs::Dir::new(dir)?;
-        while let Some(entry) = entries.read() {
-            let entry = entry?;
-            let name = entry.file_name().to_bytes();
-            if name == b"." || name == b".." {
-                continue;
-            }
-            match entries
-                .fd()
-                .map_err(io::Error::from)
-                .and_then(|dir| meta_at(dir, name))
-            {
-                Ok(meta) => {
-                    if self.keep(path, name, &meta) {
-                        items.push(DirItem {
-                            name: name.to_vec(),
-                            meta: Ok(meta),
-                        });
-                    }
-                }
-                Err(error) => items.push(DirItem {
-                    name: name.to_vec(),
-                    meta: Err(error),
-                }),
-            }
-        }
-        Ok(items)
+        let items = self.list(path)?.into_iter();
+        Ok(items
+            .filter_map(|(item, kept)| kept.then_some(item))
+            .collect())
     }
 
     fn open(&self, path: &[u8]) -> io::Result<Box<dyn Content>> {
@@ -349,16 +415,15 @@ impl Source for DirectorySource {
             }
             other => other?,
         };
-        let stat = fs::fstat(&fd)?;
-        if FileType::from_mode(stat.st_mode) != Some(FileType::Regular) {
-            return Err(io::Error::other("no longer a regular file"));
-        }
-        let opened = Cell::new(Some(stamp(&stat)));
-        Ok(Box::new(HostFile { fd, opened }))
+        host_file(fd)
     }
 
     fn list_position(&self, path: &[u8]) -> Option<u64> {
-        self.list.as_ref()?.positions.get(path).copied()
+        self.list.as_ref()?.position(path)
+    }
+
+    fn activity(&self) -> u64 {
+        self.listed.load(Ordering::Relaxed)
     }
 
     fn display_path(&self, path: &[u8]) -> String {

@@ -5,8 +5,11 @@ use std::io;
 
 pub use redwarfs_format::metadata::{FileType, Timestamp};
 
+pub(crate) mod declared;
 pub(crate) mod directory;
+pub(crate) mod list;
 pub(crate) mod memory;
+pub(crate) mod timed;
 
 /// Attributes of an entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -119,6 +122,11 @@ pub trait Source: Send + Sync + Debug {
     /// Position of a path in an explicit input list, for [`Order::None`](crate::Order::None).
     fn list_position(&self, _path: &[u8]) -> Option<u64> {
         None
+    }
+
+    /// A number that grows while a long listing gets on.
+    fn activity(&self) -> u64 {
+        0
     }
 
     /// A path for messages.

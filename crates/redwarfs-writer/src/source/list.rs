@@ -1,0 +1,120 @@
+//! Input lists: the paths that make up a tree.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Component, Path, PathBuf};
+
+use super::{FileType, Meta};
+
+/// What became of an input list.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub struct ListReport {
+    /// Paths that appeared before.
+    pub duplicates: Vec<PathBuf>,
+    /// Absolute paths outside of the root, or paths that leave it with `..`.
+    pub outside: Vec<PathBuf>,
+    /// Paths that do not exist, with the reason.
+    pub missing: Vec<(PathBuf, String)>,
+}
+
+/// The directories named by an input list, each with its listed children, and the position of
+/// every listed path.
+#[derive(Debug, Default)]
+pub(super) struct InputList {
+    children: BTreeMap<Vec<u8>, BTreeSet<Vec<u8>>>,
+    positions: HashMap<Vec<u8>, u64>,
+}
+
+impl InputList {
+    /// Looks at `paths` with `stat`, which takes paths relative to `root`.
+    pub(super) fn new(
+        root: &Path,
+        paths: impl IntoIterator<Item = PathBuf>,
+        stat: impl Fn(&[u8]) -> io::Result<Meta>,
+    ) -> io::Result<(Self, ListReport)> {
+        let mut list = InputList::default();
+        let mut report = ListReport::default();
+        for (position, path) in paths.into_iter().enumerate() {
+            let Some(components) = below(root, &path) else {
+                report.outside.push(path);
+                continue;
+            };
+            if components.is_empty() {
+                continue;
+            }
+            let key = components.join(&b'/');
+            if list.positions.contains_key(&key) {
+                report.duplicates.push(path);
+                continue;
+            }
+            let directories = components.split_last().map_or(&[][..], |(_, up)| up);
+            if let Err(error) = list
+                .check_directories(directories, &stat)
+                .and_then(|()| stat(&key))
+            {
+                if error.kind() == io::ErrorKind::NotADirectory {
+                    return Err(io::Error::other(format!("{}: {error}", path.display())));
+                }
+                report.missing.push((path, error.to_string()));
+                continue;
+            }
+            list.positions.insert(key, position as u64);
+            let mut parent = Vec::new();
+            for name in components {
+                list.children
+                    .entry(parent.clone())
+                    .or_default()
+                    .insert(name.to_vec());
+                if !parent.is_empty() {
+                    parent.push(b'/');
+                }
+                parent.extend_from_slice(name);
+            }
+        }
+        Ok((list, report))
+    }
+
+    /// A symlink to a directory is none: what is below it has another path.
+    fn check_directories(
+        &self,
+        names: &[&[u8]],
+        stat: &impl Fn(&[u8]) -> io::Result<Meta>,
+    ) -> io::Result<()> {
+        for end in 1..=names.len() {
+            let path = names.get(..end).unwrap_or_default().join(&b'/');
+            if !self.children.contains_key(&path) && stat(&path)?.kind != FileType::Directory {
+                return Err(io::ErrorKind::NotADirectory.into());
+            }
+        }
+        Ok(())
+    }
+
+    /// Names in a directory.
+    pub(super) fn children(&self, path: &[u8]) -> Option<&BTreeSet<Vec<u8>>> {
+        self.children.get(path)
+    }
+
+    /// Position of a path in the list.
+    pub(super) fn position(&self, path: &[u8]) -> Option<u64> {
+        self.positions.get(path).copied()
+    }
+}
+
+/// The components of a path below `root`, or `None` if it is elsewhere.
+fn below<'p>(root: &Path, path: &'p Path) -> Option<Vec<&'p [u8]>> {
+    let inside = if path.is_absolute() {
+        path.strip_prefix(root).ok()?
+    } else {
+        path
+    };
+    let mut components = Vec::new();
+    for component in inside.components() {
+        match component {
+            Component::Normal(name) => components.push(name.as_bytes()),
+            Component::CurDir => {}
+            _ => return None,
+        }
+    }
+    Some(components)
+}
