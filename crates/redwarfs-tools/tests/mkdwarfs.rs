@@ -513,12 +513,56 @@ fn wrong_command_lines_get_one_line() {
             "option '--recompress' is not supported in this version",
         ),
         (
-            &["-F", "- *.txt"],
-            "option '--filter' is not supported in this version",
+            &["-F", "x foo"],
+            "could not parse filter rule 'x foo': rules must start with + or -",
         ),
         (
-            &["--chmod", "-x"],
-            "option '--chmod' is not supported in this version",
+            &["-F", "- a", "- ["],
+            "could not parse filter rule '- [': unmatched '[' in pattern: [",
+        ),
+        (&["--debug-filter=x"], "invalid filter debug mode 'x'"),
+        (
+            &["--chmod", "z+x"],
+            "invalid argument for option '--chmod': unknown letter 'z' in chmod mode: z+x",
+        ),
+        (
+            &["--chmod", "-"],
+            "invalid argument for option '--chmod': missing permissions in chmod mode: -",
+        ),
+        (
+            &["--owner-map=/no/such/file"],
+            "cannot read owner map: /no/such/file: no such file or directory",
+        ),
+        (
+            &["--pseudo-file=/no/such/file"],
+            "cannot read pseudo file: /no/such/file: no such file or directory",
+        ),
+        (&["--symlinks=x"], "invalid symlink policy 'x'"),
+        (&["--hard-links=x"], "invalid hard link policy 'x'"),
+        (&["--verify-dedup=x"], "invalid verification mode 'x'"),
+        (
+            &["--file-timeout=0"],
+            "failed to parse value '0' for option '--file-timeout': the time-out must be nonzero",
+        ),
+        (
+            &["--exclude-if-present=a/b"],
+            "failed to parse value 'a/b' for option '--exclude-if-present': not the name of an entry",
+        ),
+        (
+            &["--input-list=-", "-F", "- a"],
+            "cannot combine --input-list and --filter",
+        ),
+        (
+            &["--num-scanner-workers=0"],
+            "failed to parse value '0' for option '--num-scanner-workers': value 0 out of range [1..1024]",
+        ),
+        (
+            &["--num-segmenter-workers=1025"],
+            "failed to parse value '1025' for option '--num-segmenter-workers': value 1025 out of range [1..1024]",
+        ),
+        (
+            &["--compress-niceness=20"],
+            "failed to parse value '20' for option '--compress-niceness': value 20 out of range [0..19]",
         ),
         (&["--foo"], "unrecognised option '--foo'"),
         (&["foo"], "unrecognized argument 'foo'"),

@@ -1,13 +1,18 @@
 //! The command line.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
+use std::time::Duration;
 
+use clap::builder::TypedValueParser as _;
 use clap::{Arg, ArgAction, CommandFactory, Parser, ValueEnum};
 use redwarfs_codec::CodecSpec;
 use redwarfs_format::metadata::Packing;
 use redwarfs_writer::TimeResolution;
 
-use super::values::{self, HashChoice, MemoryLimit, OrderSpec, TimeSpec};
+use super::filter::{self, DebugMode};
+use super::categories::{self, CategoryArgs};
+use super::values::{self, HashChoice, LinkPolicy, MemoryLimit, TimeSpec, Verification};
 use crate::common::cli::{LogArgs, prepare, whole};
 use crate::common::users::{parse_group, parse_user};
 
@@ -43,8 +48,12 @@ pub(crate) struct Args {
     /// Relative paths start at the input directory (or the current one). Parent directories are
     /// added as needed; a listed directory comes without its content. Implies --with-devices and
     /// --with-specials.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["filter", "debug_filter", "one_file_system", "exclude_caches", "exclude_if_present"])]
     pub input_list: Option<PathBuf>,
+
+    /// Paths in --input-list and --order=explicit end in NUL instead of a newline
+    #[arg(short = '0', long)]
+    pub null: bool,
 
     /// Image to write; '-' writes to standard output
     #[arg(short, long, value_name = "FILE")]
@@ -77,12 +86,12 @@ pub(crate) struct Args {
     #[arg(short = 'N', long, value_name = "N", hide_short_help = true, help_heading = "Advanced options", value_parser = values::ranged(1, 1024), allow_hyphen_values = true)]
     pub num_workers: Option<u32>,
 
-    /// Accepted for compatibility; --num-workers sets the number of threads
-    #[arg(long, value_name = "N", hide = true, value_parser = values::ranged(1, 1024), allow_hyphen_values = true)]
+    /// Number of threads that read and hash files [default: that of --num-workers]
+    #[arg(long, value_name = "N", hide_short_help = true, help_heading = "Advanced options", value_parser = values::ranged(1, 1024), allow_hyphen_values = true)]
     pub num_scanner_workers: Option<u32>,
 
-    /// Accepted for compatibility; segmenting is done by one thread
-    #[arg(long, value_name = "N", hide = true, value_parser = values::ranged(1, 1024), allow_hyphen_values = true)]
+    /// Number of threads that order and segment files [default: that of --num-workers]
+    #[arg(long, value_name = "N", hide_short_help = true, help_heading = "Advanced options", value_parser = values::ranged(1, 1024), allow_hyphen_values = true)]
     pub num_segmenter_workers: Option<u32>,
 
     /// Niceness of the compression threads
@@ -93,9 +102,8 @@ pub(crate) struct Args {
     #[arg(short = 'L', long, value_name = "SIZE", default_value = "auto", hide_short_help = true, help_heading = "Advanced options", value_parser = values::memory_limit, allow_hyphen_values = true)]
     pub memory_limit: MemoryLimit,
 
-    /// Order of file data: none, path, revpath, similarity, explicit:file=FILE [default: by level]
-    #[arg(long, value_name = "ORDER", hide_short_help = true, help_heading = "Advanced options", value_parser = whole(values::order))]
-    pub order: Option<OrderSpec>,
+    #[command(flatten)]
+    pub categories: CategoryArgs,
 
     /// Larger files are not compared by similarity and come first; 0 means no limit
     #[arg(long, value_name = "SIZE", hide_short_help = true, help_heading = "Advanced options", value_parser = crate::common::number::parse_size, allow_hyphen_values = true)]
@@ -104,6 +112,17 @@ pub(crate) struct Args {
     /// Hash that finds duplicate files: xxh3-128, xxh3-64, sha256, ..., or none
     #[arg(long, value_name = "NAME", default_value = "xxh3-128", hide_short_help = true, help_heading = "Advanced options", value_parser = whole(values::file_hash))]
     pub file_hash: HashChoice,
+
+    /// Compare the bytes of files before one takes the place of the other: auto, always, never
+    ///
+    /// A hash that can be fooled could take one file for another. 'auto' compares unless the hash
+    /// is a cryptographic one. Large files with copies are read once more.
+    #[arg(long, value_name = "WHEN", default_value = "auto", num_args = 0..=1, default_missing_value = "always", hide_short_help = true, help_heading = "Advanced options", value_parser = whole(values::verification))]
+    pub verify_dedup: Verification,
+
+    /// Give up files that make the build wait longer than this (plus a second per MiB that arrives)
+    #[arg(long, value_name = "DURATION", hide_short_help = true, help_heading = "Advanced options", value_parser = values::timeout, allow_hyphen_values = true)]
+    pub file_timeout: Option<Duration>,
 
     /// How to show progress: none, simple, ascii, unicode [default: by terminal]
     #[arg(long, value_name = "MODE", hide_short_help = true, help_heading = "Advanced options", value_parser = whole(progress_mode))]
@@ -118,25 +137,30 @@ pub(crate) struct Args {
     )]
     pub no_progress: bool,
 
-    /// Number of most recent blocks searched for repeated data; 0 switches the search off
-    #[arg(short = 'B', long, value_name = "N", default_value = "1", hide_short_help = true, help_heading = "Segmenter options", value_parser = values::ranged(0, 1 << 20), allow_hyphen_values = true)]
-    pub max_lookback_blocks: u32,
+    /// Include or exclude entries: '+ PATTERN', '- PATTERN', or '. FILE' with such rules
+    #[arg(short = 'F', long, value_name = "RULE", action = ArgAction::Append, hide_short_help = true, help_heading = "Filter options", allow_hyphen_values = true)]
+    pub filter: Vec<OsString>,
 
-    /// Log2 of the window that finds repeated data, 0 to 24; 0 switches it off [default: by level]
-    #[arg(short = 'W', long, value_name = "BITS", hide_short_help = true, help_heading = "Segmenter options", value_parser = values::ranged(0, 24), allow_hyphen_values = true)]
-    pub window_size: Option<u32>,
+    /// Show what the filter rules do, and build nothing: all, files, included, included-files,
+    /// excluded, excluded-files
+    #[arg(long, value_name = "MODE", num_args = 0..=1, default_missing_value = "all", hide_short_help = true, help_heading = "Filter options", value_parser = whole(filter::debug_mode))]
+    pub debug_filter: Option<DebugMode>,
 
-    /// Windows start every (window >> N) bytes, 0 to 8 [default: by level]
-    #[arg(short = 'w', long, value_name = "N", hide_short_help = true, help_heading = "Segmenter options", value_parser = values::ranged(0, 8), allow_hyphen_values = true)]
-    pub window_step: Option<u32>,
+    /// Leave out directories without content
+    #[arg(long, hide_short_help = true, help_heading = "Filter options")]
+    pub remove_empty_dirs: bool,
 
-    /// Accepted for compatibility; does not change the image
-    #[arg(long, value_name = "BITS", hide = true, value_parser = values::ranged(0, 10), allow_hyphen_values = true)]
-    pub bloom_filter_size: Option<u32>,
+    /// Stay on the file system of the input directory
+    #[arg(long, hide_short_help = true, help_heading = "Filter options")]
+    pub one_file_system: bool,
 
-    /// Compression of file data [default: by level]
-    #[arg(short = 'C', long, value_name = "SPEC", hide_short_help = true, help_heading = "Compressor options", value_parser = values::codec)]
-    pub compression: Option<CodecSpec>,
+    /// Leave out what is in directories with a CACHEDIR.TAG, but for the tag
+    #[arg(long, hide_short_help = true, help_heading = "Filter options")]
+    pub exclude_caches: bool,
+
+    /// Leave out what is in directories with an entry of this name, but for that entry
+    #[arg(long, value_name = "NAME", action = ArgAction::Append, hide_short_help = true, help_heading = "Filter options", value_parser = clap::builder::OsStringValueParser::new().try_map(values::plain_name))]
+    pub exclude_if_present: Vec<OsString>,
 
     /// Compression of the metadata schema [default: by level]
     #[arg(long, value_name = "SPEC", hide_short_help = true, help_heading = "Compressor options", value_parser = values::codec)]
@@ -158,9 +182,17 @@ pub(crate) struct Args {
     #[arg(long, hide_short_help = true, help_heading = "File system options")]
     pub with_specials: bool,
 
-    /// Leave out directories without content
-    #[arg(long, hide_short_help = true, help_heading = "File system options")]
-    pub remove_empty_dirs: bool,
+    /// What becomes of symbolic links: keep, follow, drop
+    #[arg(long, value_name = "POLICY", default_value = "keep", hide_short_help = true, help_heading = "File system options", value_parser = whole(values::symlinks))]
+    pub symlinks: redwarfs_writer::Symlinks,
+
+    /// What becomes of hard links: keep, dissolve
+    #[arg(long, value_name = "POLICY", default_value = "keep", hide_short_help = true, help_heading = "File system options", value_parser = whole(values::hard_links))]
+    pub hard_links: LinkPolicy,
+
+    /// Entries that are declared instead of found: devices, directories, owners, modes
+    #[arg(long, value_name = "FILE", action = ArgAction::Append, hide_short_help = true, help_heading = "File system options")]
+    pub pseudo_file: Vec<PathBuf>,
 
     /// Store holes of sparse files as zeros
     #[arg(long, hide_short_help = true, help_heading = "File system options")]
@@ -208,6 +240,25 @@ pub(crate) struct Args {
     #[arg(long, value_name = "GROUP", hide_short_help = true, help_heading = "Metadata options", value_parser = parse_group, allow_hyphen_values = true)]
     pub set_group: Option<u32>,
 
+    /// Change owners and groups as this file says
+    #[arg(
+        long,
+        value_name = "FILE",
+        hide_short_help = true,
+        help_heading = "Metadata options"
+    )]
+    pub owner_map: Option<PathBuf>,
+
+    /// Change permissions as chmod(1) does, or 'norm' for readable by all and writable by none
+    #[arg(
+        long,
+        value_name = "MODE",
+        hide_short_help = true,
+        help_heading = "Metadata options",
+        allow_hyphen_values = true
+    )]
+    pub chmod: Option<String>,
+
     /// One time for everything: now, unix seconds, or a date and time in UTC
     #[arg(long, value_name = "TIME", hide_short_help = true, help_heading = "Metadata options", value_parser = whole(values::set_time), allow_hyphen_values = true)]
     pub set_time: Option<TimeSpec>,
@@ -224,14 +275,6 @@ pub(crate) struct Args {
     #[arg(long, hide_short_help = true, help_heading = "Metadata options")]
     pub no_create_timestamp: bool,
 
-    /// Accepted for compatibility; nothing is categorized
-    #[arg(long, hide = true)]
-    pub no_category_names: bool,
-
-    /// Accepted for compatibility; nothing is categorized
-    #[arg(long, hide = true)]
-    pub no_category_metadata: bool,
-
     /// Omit link counts
     #[arg(long, hide_short_help = true, help_heading = "Metadata options")]
     pub no_hardlink_table: bool,
@@ -244,7 +287,7 @@ pub(crate) struct Args {
 
 /// Options of the reference that this version knows but does not have: name, short name,
 /// whether a value follows.
-const UNSUPPORTED: [(&str, Option<char>, bool); 18] = [
+const UNSUPPORTED: [(&str, Option<char>, bool); 8] = [
     ("recompress", None, true),
     ("rebuild-metadata", None, false),
     ("change-block-size", None, false),
@@ -252,16 +295,6 @@ const UNSUPPORTED: [(&str, Option<char>, bool); 18] = [
     ("recompress-categories", None, true),
     ("no-check", None, false),
     ("remove-header", None, false),
-    ("categorize", None, true),
-    ("hotness-list", None, true),
-    ("incompressible-min-input-size", None, true),
-    ("incompressible-block-size", None, true),
-    ("incompressible-ratio", None, true),
-    ("incompressible-zstd-level", None, true),
-    ("incompressible-fragments", None, false),
-    ("filter", Some('F'), true),
-    ("debug-filter", None, true),
-    ("chmod", None, true),
     ("extract-wrapped-binary", None, true),
 ];
 
@@ -271,6 +304,55 @@ pub(crate) fn unsupported(matches: &clap::ArgMatches) -> Option<&'static str> {
         .iter()
         .map(|(name, ..)| *name)
         .find(|name| matches.value_source(name) == Some(clap::parser::ValueSource::CommandLine))
+}
+
+/// Options whose values may also follow one after the other, up to the next option.
+const LISTS: [(&str, &str); 7] = [
+    ("-F", "--filter"),
+    ("-C", "--compression"),
+    ("-B", "--max-lookback-blocks"),
+    ("-W", "--window-size"),
+    ("-w", "--window-step"),
+    ("", "--order"),
+    ("", "--bloom-filter-size"),
+];
+
+/// Puts the name of a list option in front of every further value of it, which is how the parser
+/// of the command line wants to have them.
+pub(crate) fn spread_lists(args: &[OsString]) -> Vec<OsString> {
+    let mut out = Vec::with_capacity(args.len());
+    let mut list: Option<&str> = None;
+    let mut value_follows = false;
+    for arg in args {
+        let bytes = arg.as_encoded_bytes();
+        // No option has a space behind its dash; rules have.
+        let value =
+            !bytes.starts_with(b"-") || (list == Some("--filter") && bytes.starts_with(b"- "));
+        if value_follows {
+            value_follows = false;
+        } else if value && let Some(list) = list {
+            out.push(list.into());
+        } else {
+            let found = list_option(bytes);
+            list = found.map(|(name, _)| name);
+            value_follows = found.is_some_and(|(_, complete)| !complete);
+        }
+        out.push(arg.clone());
+    }
+    out
+}
+
+/// The list option that an argument names, and whether it carries a value.
+fn list_option(arg: &[u8]) -> Option<(&'static str, bool)> {
+    LISTS.into_iter().find_map(|(short, long)| {
+        let name = arg.split(|&b| b == b'=').next().unwrap_or_default();
+        // Beginnings of names are names, too; one that fits several options is an error later.
+        if name.len() > 3 && name.starts_with(b"--") && long.as_bytes().starts_with(name) {
+            return Some((long, name.len() < arg.len()));
+        }
+        let short = short.as_bytes();
+        (!short.is_empty() && arg.starts_with(short)).then_some((long, arg.len() > short.len()))
+    })
 }
 
 /// The levels, for the long help.
@@ -306,5 +388,51 @@ pub(crate) fn command() -> clap::Command {
     });
     prepare(Args::command())
         .args(unsupported)
-        .after_long_help(format!("{LEVELS}\n{}", redwarfs_codec::help().trim_end()))
+        .after_long_help(format!(
+            "{LEVELS}\n{}\n{}",
+            redwarfs_codec::help(),
+            categories::help().trim_end()
+        ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_of_lists_follow_each_other() {
+        let spread = |args: &[&str]| -> Vec<String> {
+            let args: Vec<OsString> = args.iter().map(Into::into).collect();
+            let out = spread_lists(&args).into_iter();
+            out.map(|arg| arg.to_string_lossy().into_owned()).collect()
+        };
+        for (args, want) in [
+            (&["-F", "- a", "-f"][..], &["-F", "- a", "-f"][..]),
+            (
+                &["-F", "- a", "- b", "+ c", "-o", "x"],
+                &["-F", "- a", "--filter", "- b", "--filter", "+ c", "-o", "x"],
+            ),
+            (
+                &["-F- a", "+ b", "--filt=. f", "- c"],
+                &["-F- a", "--filter", "+ b", "--filt=. f", "--filter", "- c"],
+            ),
+            (
+                &["-C", "zstd", "a::null", "-W12", "a::10"],
+                &[
+                    "-C",
+                    "zstd",
+                    "--compression",
+                    "a::null",
+                    "-W12",
+                    "--window-size",
+                    "a::10",
+                ],
+            ),
+            (&["-B", "-1", "-i", "x"], &["-B", "-1", "-i", "x"]),
+            (&["-C", "zstd", "- b"], &["-C", "zstd", "- b"]),
+            (&["x", "--output", "y", "z"], &["x", "--output", "y", "z"]),
+        ] {
+            assert_eq!(spread(args), want, "{args:?}");
+        }
+    }
 }

@@ -4,8 +4,14 @@
 //! source and output, and shows progress while the library works.
 
 mod args;
+mod categories;
+mod chmod;
 mod display;
+mod filter;
+mod input;
 mod output;
+mod owners;
+mod pseudo;
 mod run;
 mod values;
 
@@ -29,7 +35,8 @@ pub fn command() -> clap::Command {
 #[must_use]
 pub fn main(args: Vec<OsString>) -> u8 {
     let command = command();
-    let matches = match cli::parse(command.clone(), &args) {
+    let spread = args::spread_lists(&args);
+    let matches = match cli::parse(command.clone(), &spread) {
         Ok(matches) => matches,
         Err(code) => return code,
     };

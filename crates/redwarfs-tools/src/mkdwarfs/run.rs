@@ -1,37 +1,35 @@
 //! From parsed arguments to an image.
 
 use std::ffi::OsString;
-use std::fs::File;
-use std::io::{self, BufRead, BufReader, Read};
-use std::os::unix::ffi::OsStringExt;
-use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use redwarfs_writer::{
-    BuildOptions, BuildSummary, Builder, DirectorySource, Error as BuildError, HistoryOptions,
-    Order, Progress,
+    BuildOptions, BuildSummary, Builder, Error as BuildError, FileHash, HistoryOptions, Order,
+    Progress,
 };
 
 use super::args::{Args, ProgressMode};
 use super::display::Report;
-use super::output::{self, Target, cause_at, interrupted, write_error};
-use super::values::{OrderSpec, TimeSpec, source_date_epoch};
+use super::input::{self, Directory, read_error};
+use super::output::{self, Target, interrupted, write_error};
+use super::values::{LinkPolicy, OrderSpec, TimeSpec, Verification, source_date_epoch};
+use super::{chmod, owners};
 use crate::common::console::{locale_is_utf8, stderr_is_fancy};
 use crate::common::error::{EXIT_OK, EXIT_PARTIAL, display_path, io_cause};
 use crate::common::number::{format_duration, format_ratio, format_size};
 use crate::common::{LogLevel, Logger, Result, ToolError, env, signal};
-
-/// What fails when the input is of no use.
-const CANNOT_READ: &str = "cannot read input";
 
 /// Builds the image. Returns the exit code.
 pub(super) fn run(args: &Args, command_line: &[OsString]) -> Result<u8> {
     let hint = "try 'mkdwarfs --help'";
     if args.input.is_none() && args.input_list.is_none() {
         return Err(ToolError::new("missing option '--input' or '--input-list'").hint(hint));
+    }
+    if let Some(mode) = args.debug_filter {
+        return input::debug_filter(args, mode, &args.log.logger());
     }
     let Some(output) = &args.output else {
         return Err(ToolError::new("missing option '--output'").hint(hint));
@@ -44,32 +42,22 @@ pub(super) fn run(args: &Args, command_line: &[OsString]) -> Result<u8> {
     options.check().map_err(|e| build_error(e, args))?;
 
     // The input is looked at first: a wrong one must not touch the output.
-    let root = match &args.input {
-        Some(input) => input.clone(),
-        None => PathBuf::from("."),
-    };
-    let root = std::fs::canonicalize(&root).map_err(|e| read_error(&root, &e))?;
-    let source = DirectorySource::new(&root).map_err(|e| read_error(&root, &e))?;
-    let source = skip_output(source, output);
-    let source = match &args.input_list {
-        Some(list) => restrict(source, list, &logger)?,
-        None => Listed { source, errors: 0 },
-    };
+    let rules = input::rules(args)?;
+    let directory = Directory::open(args, Some(rules), &logger)?.without(output);
+    let root = directory.source.path().to_owned();
 
     let target = Target::open(output, args.force)?;
-    let source = Listed {
-        source: target.leave_out(source.source),
-        ..source
-    };
+    let directory = directory.map(|source| target.leave_out(source));
+    let input = directory.layered(args)?;
     let report = Arc::new(Report::new(logger.clone()));
     logger.info(format_args!("scanning \"{}\"", display_path(&root)));
     let mode = progress_mode(args);
     let builder = Builder::new(options);
     let summary = output::produce(target, &report, mode, &stop, |out| {
-        let built = builder.build(&source.source, out, &*report, &stop);
+        let built = builder.build(&*input.source, out, &*report, &stop);
         built.map_err(|e| build_error(e, args))
     })?;
-    let errors = summary.errors + source.errors;
+    let errors = summary.errors + input.finish(&logger);
     conclude(&logger, &report, &summary, errors, mode);
     Ok(if errors > 0 { EXIT_PARTIAL } else { EXIT_OK })
 }
@@ -77,11 +65,8 @@ pub(super) fn run(args: &Args, command_line: &[OsString]) -> Result<u8> {
 fn build_options(args: &Args, command_line: &[OsString], logger: &Logger) -> Result<BuildOptions> {
     let mut o = BuildOptions::level(args.compress_level);
     o.block_size_bits = args.block_size_bits.unwrap_or(o.block_size_bits);
-    o.window_bits = args.window_size.unwrap_or(o.window_bits);
-    o.window_step = args.window_step.unwrap_or(o.window_step);
-    o.lookback = args.max_lookback_blocks;
+    args.categories.apply(&mut o, logger, |spec| order(spec, args.null, logger))?;
     for (codec, given) in [
-        (&mut o.compression, &args.compression),
         (&mut o.schema_compression, &args.schema_compression),
         (&mut o.metadata_compression, &args.metadata_compression),
         (&mut o.history_compression, &args.history_compression),
@@ -90,35 +75,27 @@ fn build_options(args: &Args, command_line: &[OsString], logger: &Logger) -> Res
             *codec = given.clone();
         }
     }
-    if let Some(order) = &args.order {
-        o.order = match order {
-            OrderSpec::None => Order::None,
-            OrderSpec::Path => Order::Path,
-            OrderSpec::RevPath => Order::RevPath,
-            OrderSpec::Similarity => Order::Similarity,
-            OrderSpec::Nilsimsa => {
-                logger.info("order 'nilsimsa' is not available, using 'similarity'");
-                Order::Similarity
-            }
-            OrderSpec::Explicit(file) => Order::Explicit(explicit_order(file)?),
-        };
-    }
     o.max_similarity_size = args.max_similarity_size.filter(|&size| size > 0);
     o.file_hash = args.file_hash.0;
     o.workers = args
         .num_workers
         .map_or_else(env::concurrency, |workers| workers as usize);
-    if args.num_scanner_workers.is_some() || args.num_segmenter_workers.is_some() {
-        logger.verbose("the number of threads is set by --num-workers alone");
-    }
-    if args.bloom_filter_size.is_some() {
-        logger.verbose("--bloom-filter-size does not change the image");
-    }
+    o.scanner_workers = args.num_scanner_workers.map(|workers| workers as usize);
+    o.segmenter_workers = args.num_segmenter_workers.map(|workers| workers as usize);
     o.compress_niceness = i32::try_from(args.compress_niceness).unwrap_or(0);
     o.memory_limit = args.memory_limit.0;
     o.machine_memory = env::memory_available();
-    o.with_devices = args.with_devices || args.input_list.is_some();
-    o.with_specials = args.with_specials || args.input_list.is_some();
+    (o.with_devices, o.with_specials) = input::keeps(args);
+    if !args.pseudo_file.is_empty() {
+        // Declared ones always; those of the input are sorted out before.
+        (o.with_devices, o.with_specials) = (true, true);
+    }
+    o.dissolve_hard_links = args.hard_links == LinkPolicy::Dissolve;
+    o.verify_duplicates = match args.verify_dedup {
+        Verification::Auto => !o.file_hash.is_some_and(FileHash::is_cryptographic),
+        Verification::Always => true,
+        Verification::Never => false,
+    };
     o.remove_empty_dirs = args.remove_empty_dirs;
     o.sparse = !args.no_sparse_files;
     o.hollow = args.hollow;
@@ -129,7 +106,19 @@ fn build_options(args: &Args, command_line: &[OsString], logger: &Logger) -> Res
     o.time_resolution = args.time_resolution;
     o.set_owner = args.set_owner;
     o.set_group = args.set_group;
-    let now = now()?;
+    if let Some(path) = &args.owner_map {
+        let map = owners::read(path)?;
+        (o.map_owner, o.map_group) = (map.users, map.groups);
+    }
+    if let Some(mode) = &args.chmod {
+        let change = chmod::parse(mode, chmod::umask()).map_err(|cause| {
+            ToolError::new(format!("invalid argument for option '--chmod': {cause}"))
+        })?;
+        o.chmod = Some(change);
+    }
+    let epoch = epoch()?;
+    o.latest_time = epoch.map(|epoch| i64::try_from(epoch).unwrap_or(i64::MAX));
+    let now = epoch.unwrap_or_else(now);
     o.set_time = args.set_time.map(|time| match time {
         TimeSpec::Now => i64::try_from(now).unwrap_or(i64::MAX),
         TimeSpec::At(seconds) => seconds,
@@ -155,103 +144,51 @@ fn build_options(args: &Args, command_line: &[OsString], logger: &Logger) -> Res
     Ok(o)
 }
 
-/// The time that the image carries: `SOURCE_DATE_EPOCH` if set, for reproducible builds.
-fn now() -> Result<u64> {
-    if let Some(text) = std::env::var_os("SOURCE_DATE_EPOCH") {
-        return source_date_epoch(&text.to_string_lossy()).map_err(|cause| {
-            ToolError::new("invalid SOURCE_DATE_EPOCH")
-                .path(Path::new(&text))
-                .cause(cause)
-        });
-    }
-    let since = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or(Duration::ZERO);
-    Ok(since.as_secs())
+/// `SOURCE_DATE_EPOCH`, for reproducible builds: the time of the image, and the latest of anything
+/// in it.
+fn epoch() -> Result<Option<u64>> {
+    let Some(text) = std::env::var_os("SOURCE_DATE_EPOCH") else {
+        return Ok(None);
+    };
+    let epoch = source_date_epoch(&text.to_string_lossy()).map_err(|cause| {
+        ToolError::new("invalid SOURCE_DATE_EPOCH")
+            .path(Path::new(&text))
+            .cause(cause)
+    })?;
+    Ok(Some(epoch))
 }
 
-fn explicit_order(file: &Path) -> Result<Vec<Vec<u8>>> {
-    let text = std::fs::read(file).map_err(|e| {
+fn now() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.unwrap_or(Duration::ZERO).as_secs()
+}
+
+/// The order that a specification asks for, with the file that it names.
+fn order(spec: &OrderSpec, null: bool, logger: &Logger) -> Result<Order> {
+    Ok(match spec {
+        OrderSpec::None => Order::None,
+        OrderSpec::Path => Order::Path,
+        OrderSpec::RevPath => Order::RevPath,
+        OrderSpec::Similarity => Order::Similarity,
+        OrderSpec::Nilsimsa => {
+            logger.info("order 'nilsimsa' is not available, using 'similarity'");
+            Order::Similarity
+        }
+        OrderSpec::Explicit(file) => Order::Explicit(explicit_order(file, null)?),
+    })
+}
+
+fn explicit_order(file: &Path, null: bool) -> Result<Vec<Vec<u8>>> {
+    let entries = input::read_list(file, null).map_err(|e| {
         ToolError::new("failed to open explicit order file")
             .path(file)
             .io(&e)
     })?;
-    let lines = text.split(|&b| b == b'\n').map(|line| {
-        let start = line.iter().position(|&b| b != b'/').unwrap_or(line.len());
-        line[start..].to_vec()
+    let paths = entries.into_iter().map(|entry| {
+        let start = entry.iter().position(|&b| b != b'/').unwrap_or(entry.len());
+        entry.get(start..).unwrap_or_default().to_vec()
     });
-    Ok(lines.filter(|line| !line.is_empty()).collect())
-}
-
-struct Listed {
-    source: DirectorySource,
-    /// Entries of the list that are not in the image.
-    errors: u64,
-}
-
-fn restrict(source: DirectorySource, list: &Path, logger: &Logger) -> Result<Listed> {
-    let cannot = |e: &io::Error| ToolError::new("cannot read input list").path(list).io(e);
-    let reader: Box<dyn Read> = if list == Path::new("-") {
-        Box::new(io::stdin())
-    } else {
-        Box::new(File::open(list).map_err(|e| cannot(&e))?)
-    };
-    let mut paths = Vec::new();
-    for line in BufReader::new(reader).split(b'\n') {
-        let line = line.map_err(|e| cannot(&e))?;
-        if !line.is_empty() {
-            paths.push(PathBuf::from(OsString::from_vec(line)));
-        }
-    }
-    let root = display_path(source.path());
-    let (source, report) = source
-        .with_list(paths)
-        .map_err(|e| ToolError::new("invalid path in input list").cause(io_cause(&e)))?;
-    for path in &report.duplicates {
-        let path = display_path(path);
-        logger.info(format_args!(
-            "skipping duplicate entry '{path}' in input list"
-        ));
-    }
-    for path in &report.outside {
-        let path = display_path(path);
-        logger.error(format_args!(
-            "ignoring path '{path}' not below input path '{root}'"
-        ));
-    }
-    for (path, cause) in &report.missing {
-        logger.error(format_args!(
-            "error reading entry: {}: {cause}",
-            display_path(path)
-        ));
-    }
-    let errors = report.outside.len() + report.missing.len();
-    Ok(Listed {
-        source,
-        errors: errors as u64,
-    })
-}
-
-/// Keeps the output file out of its own image, should it be below the input.
-fn skip_output(source: DirectorySource, output: &Path) -> DirectorySource {
-    let found = if output == Path::new("-") {
-        rustix::fs::fstat(io::stdout()).ok().map(|stat| {
-            let kind = rustix::fs::FileType::from_raw_mode(stat.st_mode);
-            (
-                kind == rustix::fs::FileType::RegularFile,
-                stat.st_dev,
-                stat.st_ino,
-            )
-        })
-    } else {
-        std::fs::metadata(output)
-            .ok()
-            .map(|stat| (stat.is_file(), stat.dev(), stat.ino()))
-    };
-    match found {
-        Some((true, device, inode)) => source.skip_inode(device, inode),
-        _ => source,
-    }
+    Ok(paths.filter(|path| !path.is_empty()).collect())
 }
 
 fn progress_mode(args: &Args) -> ProgressMode {
@@ -265,12 +202,6 @@ fn progress_mode(args: &Args) -> ProgressMode {
         None if locale_is_utf8() => ProgressMode::Unicode,
         None => ProgressMode::Ascii,
     }
-}
-
-fn read_error(path: &Path, error: &io::Error) -> ToolError {
-    ToolError::new(CANNOT_READ)
-        .path(path)
-        .cause(cause_at(path, error))
 }
 
 fn build_error(error: BuildError, args: &Args) -> ToolError {

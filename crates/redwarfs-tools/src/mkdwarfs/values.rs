@@ -1,17 +1,18 @@
 //! Grammars of option values.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use redwarfs_codec::{CodecSpec, ContentKind};
 use redwarfs_format::metadata::Packing;
-use redwarfs_writer::{FileHash, TimeResolution, TimeResolutionError};
+use redwarfs_writer::{FileHash, Symlinks, TimeResolution, TimeResolutionError};
 
 use crate::common::number::{format_duration, parse_duration, parse_size};
 use crate::common::time::unix_from_utc;
 
 /// Says that a value carries a category although nothing is categorized.
-const NEEDS_CATEGORIES: &str = "cannot configure category-specific options without any categories";
+pub(crate) const NEEDS_CATEGORIES: &str = "cannot configure category-specific options without any categories";
 
 fn without_category(text: &str) -> Result<&str, String> {
     if text.contains("::") {
@@ -86,6 +87,74 @@ pub(crate) fn file_hash(text: &str) -> Result<HashChoice, String> {
         .map_err(|e| e.to_string())
 }
 
+/// `--verify-dedup`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Verification {
+    /// Unless the hash is a cryptographic one.
+    Auto,
+    Always,
+    Never,
+}
+
+/// `--verify-dedup`.
+pub(crate) fn verification(text: &str) -> Result<Verification, String> {
+    match text {
+        "auto" => Ok(Verification::Auto),
+        "always" => Ok(Verification::Always),
+        "never" => Ok(Verification::Never),
+        other => Err(format!(
+            "invalid verification mode '{other}' (auto, always, never)"
+        )),
+    }
+}
+
+/// `--symlinks`.
+pub(crate) fn symlinks(text: &str) -> Result<Symlinks, String> {
+    match text {
+        "keep" => Ok(Symlinks::Keep),
+        "follow" => Ok(Symlinks::Follow),
+        "drop" => Ok(Symlinks::Drop),
+        other => Err(format!(
+            "invalid symlink policy '{other}' (keep, follow, drop)"
+        )),
+    }
+}
+
+/// `--hard-links`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum LinkPolicy {
+    Keep,
+    Dissolve,
+}
+
+/// `--hard-links`.
+pub(crate) fn hard_links(text: &str) -> Result<LinkPolicy, String> {
+    match text {
+        "keep" => Ok(LinkPolicy::Keep),
+        "dissolve" => Ok(LinkPolicy::Dissolve),
+        other => Err(format!(
+            "invalid hard link policy '{other}' (keep, dissolve)"
+        )),
+    }
+}
+
+/// `--file-timeout`.
+pub(crate) fn timeout(text: &str) -> Result<Duration, String> {
+    match parse_duration(text)? {
+        Duration::ZERO => Err("the time-out must be nonzero".to_owned()),
+        limit => Ok(limit),
+    }
+}
+
+/// `--exclude-if-present`: a name without directories.
+pub(crate) fn plain_name(name: OsString) -> Result<OsString, String> {
+    let bytes = name.as_encoded_bytes();
+    if bytes.is_empty() || bytes == b"." || bytes == b".." || bytes.contains(&b'/') {
+        return Err("not the name of an entry".to_owned());
+    }
+    Ok(name)
+}
+
 /// A hash, or none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct HashChoice(pub(crate) Option<FileHash>);
@@ -104,7 +173,6 @@ pub(crate) enum OrderSpec {
 
 /// `--order`.
 pub(crate) fn order(text: &str) -> Result<OrderSpec, String> {
-    let text = without_category(text)?;
     let (mode, options) = match text.split_once(':') {
         Some((mode, options)) => (mode, Some(options)),
         None => (text, None),
@@ -363,7 +431,7 @@ mod tests {
                 "invalid option(s) for choice 'nilsimsa': foo",
             ),
             ("explicit", "inode order mode 'explicit' needs 'file=FILE'"),
-            ("fits/image::path", NEEDS_CATEGORIES),
+            ("fits/image::path", "invalid inode order mode: fits/image"),
         ];
         for (text, want) in bad {
             assert_eq!(order(text), Err(want.to_owned()), "{text}");

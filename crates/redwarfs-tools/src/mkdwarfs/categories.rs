@@ -1,0 +1,360 @@
+//! Categorizers on the command line, and values that differ by category.
+
+use std::path::{Path, PathBuf};
+
+use clap::{ArgAction, Args};
+use redwarfs_codec::CodecSpec;
+use redwarfs_writer::{
+    BuildOptions, Categorizer, Category, CategoryOptions, HotPaths, Incompressible, Order,
+};
+
+use super::values::{self, NEEDS_CATEGORIES, OrderSpec};
+use crate::common::cli::whole;
+use crate::common::number::parse_size;
+use crate::common::{Logger, Result, ToolError};
+
+/// What `--categorize` without a value means.
+const USUAL: &str = "fits,pcmaudio,binary,incompressible";
+
+/// Options of categorizers, and those that take a category in front of their value.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct CategoryArgs {
+    /// Recognise kinds of data and compress each in its own way: a list of fits, pcmaudio, binary,
+    /// incompressible, hotness; the first one that claims a file wins
+    ///
+    /// Without a list: fits,pcmaudio,binary,incompressible.
+    #[arg(long, value_name = "LIST", num_args = 0..=1, default_missing_value = USUAL, hide_short_help = true, help_heading = "Advanced options")]
+    pub categorize: Option<String>,
+
+    /// Order of file data: none, path, revpath, similarity, explicit:file=FILE [default: by level]
+    #[arg(long, value_name = "[CAT,..::]ORDER", action = ArgAction::Append, hide_short_help = true, help_heading = "Advanced options", value_parser = whole(|text| scoped(text, values::order)))]
+    pub order: Vec<Scoped<OrderSpec>>,
+
+    /// Number of most recent blocks searched for repeated data; 0 switches the search off
+    /// [default: 1]
+    #[arg(short = 'B', long, value_name = "[CAT,..::]N", action = ArgAction::Append, hide_short_help = true, help_heading = "Segmenter options", value_parser = ranged(0, 1 << 20), allow_hyphen_values = true)]
+    pub max_lookback_blocks: Vec<Scoped<u32>>,
+
+    /// Log2 of the window that finds repeated data, 0 to 24; 0 switches it off [default: by level]
+    ///
+    /// In bytes, or for audio in samples of all channels, for images in pixels.
+    #[arg(short = 'W', long, value_name = "[CAT,..::]BITS", action = ArgAction::Append, hide_short_help = true, help_heading = "Segmenter options", value_parser = ranged(0, 24), allow_hyphen_values = true)]
+    pub window_size: Vec<Scoped<u32>>,
+
+    /// Windows start every (window >> N) bytes, 0 to 8 [default: by level]
+    #[arg(short = 'w', long, value_name = "[CAT,..::]N", action = ArgAction::Append, hide_short_help = true, help_heading = "Segmenter options", value_parser = ranged(0, 8), allow_hyphen_values = true)]
+    pub window_step: Vec<Scoped<u32>>,
+
+    /// Log2 of the bits that the filter of the search has for each window, 0 to 10 [default: 4]
+    ///
+    /// More cost memory and save time; the image is the same.
+    #[arg(long, value_name = "[CAT,..::]BITS", action = ArgAction::Append, hide_short_help = true, help_heading = "Segmenter options", value_parser = ranged(0, 10), allow_hyphen_values = true)]
+    pub bloom_filter_size: Vec<Scoped<u32>>,
+
+    /// Compression of file data [default: by level]
+    #[arg(short = 'C', long, value_name = "[CAT,..::]SPEC", action = ArgAction::Append, hide_short_help = true, help_heading = "Compressor options", value_parser = codec)]
+    pub compression: Vec<Scoped<CodecSpec>>,
+
+    /// File with the paths that the hotness categorizer looks for, one per line
+    #[arg(
+        long,
+        value_name = "FILE",
+        hide_short_help = true,
+        help_heading = "Categorizer options"
+    )]
+    pub hotness_list: Option<PathBuf>,
+
+    /// Files below this size are not tested by the incompressible categorizer
+    #[arg(long, value_name = "SIZE", default_value = "256", hide_short_help = true, help_heading = "Categorizer options", value_parser = parse_size, allow_hyphen_values = true)]
+    pub incompressible_min_input_size: u64,
+
+    /// Size of the units that the incompressible categorizer compresses, up to 1g
+    #[arg(long, value_name = "SIZE", default_value = "1m", hide_short_help = true, help_heading = "Categorizer options", value_parser = parse_size, allow_hyphen_values = true)]
+    pub incompressible_block_size: u64,
+
+    /// Judge each of these units on its own instead of the file as a whole
+    #[arg(
+        long,
+        hide_short_help = true,
+        help_heading = "Categorizer options"
+    )]
+    pub incompressible_fragments: bool,
+
+    /// What compresses to at least this part of its size is incompressible, 0 to 1
+    #[arg(
+        long,
+        value_name = "RATIO",
+        default_value = "0.99",
+        hide_short_help = true,
+        help_heading = "Categorizer options",
+        allow_hyphen_values = true
+    )]
+    pub incompressible_ratio: f64,
+
+    /// zstd level with which the incompressible categorizer tries, -131072 to 22
+    #[arg(
+        long,
+        value_name = "N",
+        default_value = "-1",
+        hide_short_help = true,
+        help_heading = "Categorizer options",
+        allow_hyphen_values = true
+    )]
+    pub incompressible_zstd_level: i32,
+
+    /// Omit the names of categories, and which block is of which
+    #[arg(long, hide_short_help = true, help_heading = "Metadata options")]
+    pub no_category_names: bool,
+
+    /// Omit the parameters of audio and pixels
+    #[arg(long, hide_short_help = true, help_heading = "Metadata options")]
+    pub no_category_metadata: bool,
+}
+
+/// A value for some categories, or for all that have none of their own.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Scoped<T> {
+    /// None means all.
+    pub(crate) categories: Vec<String>,
+    pub(crate) value: T,
+}
+
+fn scoped<T>(
+    text: &str,
+    parse: impl FnOnce(&str) -> Result<T, String>,
+) -> Result<Scoped<T>, String> {
+    let (categories, value) = match text.split_once("::") {
+        Some((categories, value)) => (categories.split(',').map(str::to_owned).collect(), value),
+        None => (Vec::new(), text),
+    };
+    Ok(Scoped {
+        categories,
+        value: parse(value)?,
+    })
+}
+
+fn ranged(low: u32, high: u32) -> impl Fn(&str) -> Result<Scoped<u32>, String> + Clone {
+    move |text| scoped(text, values::ranged(low, high))
+}
+
+fn codec(text: &str) -> Result<Scoped<CodecSpec>, String> {
+    if text.contains("::") {
+        scoped(text, |value| value.parse::<CodecSpec>().map_err(|e| e.to_string()))
+    } else {
+        scoped(text, values::codec)
+    }
+}
+
+/// The last value for everything, if there is one.
+fn general<T>(values: &[Scoped<T>]) -> Option<&T> {
+    let all = values.iter().rev().find(|v| v.categories.is_empty());
+    all.map(|v| &v.value)
+}
+
+/// Hands out the values of single categories.
+fn each<T>(
+    option: &str,
+    values: &[Scoped<T>],
+    categorize: bool,
+    mut set: impl FnMut(Category, &T) -> Result<()>,
+) -> Result<()> {
+    let mut seen: Vec<Category> = Vec::new();
+    for scoped in values {
+        for name in &scoped.categories {
+            if !categorize {
+                return Err(ToolError::new(NEEDS_CATEGORIES));
+            }
+            let category: Category = name
+                .parse()
+                .map_err(|e| ToolError::new(format!("{e} in option '{option}'")))?;
+            if seen.contains(&category) {
+                return Err(ToolError::new(format!(
+                    "duplicate context '{category}' for option '{option}'"
+                )));
+            }
+            seen.push(category);
+            set(category, &scoped.value)?;
+        }
+    }
+    Ok(())
+}
+
+impl CategoryArgs {
+    /// Puts all of this into build options. `order` reads what an order refers to.
+    pub(crate) fn apply(
+        &self,
+        o: &mut BuildOptions,
+        logger: &Logger,
+        order: impl Fn(&OrderSpec) -> Result<Order>,
+    ) -> Result<()> {
+        o.categorizers = self.categorizers(logger)?;
+        o.category_names = !self.no_category_names;
+        o.category_metadata = !self.no_category_metadata;
+        if let Some(spec) = general(&self.order) {
+            o.order = order(spec)?;
+        }
+        if let Some(spec) = general(&self.compression) {
+            o.compression = spec.clone();
+        }
+        let on = self.categorize.is_some();
+        each("--order", &self.order, on, |category, spec| {
+            o.categories.entry(category).or_default().order = Some(order(spec)?);
+            Ok(())
+        })?;
+        each("--compression", &self.compression, on, |category, spec| {
+            o.categories.entry(category).or_default().compression = Some(spec.clone());
+            Ok(())
+        })?;
+        type Field = fn(&mut CategoryOptions) -> &mut Option<u32>;
+        let numbers: [(&str, &[Scoped<u32>], &mut u32, Field); 4] = [
+            (
+                "--max-lookback-blocks",
+                &self.max_lookback_blocks,
+                &mut o.lookback,
+                |own| &mut own.lookback,
+            ),
+            (
+                "--window-size",
+                &self.window_size,
+                &mut o.window_bits,
+                |own| &mut own.window_bits,
+            ),
+            (
+                "--window-step",
+                &self.window_step,
+                &mut o.window_step,
+                |own| &mut own.window_step,
+            ),
+            (
+                "--bloom-filter-size",
+                &self.bloom_filter_size,
+                &mut o.bloom_filter_size,
+                |own| &mut own.bloom_filter_size,
+            ),
+        ];
+        for (option, values, all, field) in numbers {
+            if let Some(&value) = general(values) {
+                *all = value;
+            }
+            each(option, values, on, |category, &value| {
+                *field(o.categories.entry(category).or_default()) = Some(value);
+                Ok(())
+            })?;
+        }
+        Ok(())
+    }
+
+    fn categorizers(&self, logger: &Logger) -> Result<Vec<Categorizer>> {
+        let Some(list) = &self.categorize else {
+            return Ok(Vec::new());
+        };
+        let named = list.split(',').map(|name| {
+            Ok(match name {
+                "binary" => Categorizer::Binary,
+                "fits" => Categorizer::Fits,
+                "pcmaudio" => Categorizer::PcmAudio,
+                "incompressible" => Categorizer::Incompressible(Incompressible {
+                    min_size: self.incompressible_min_input_size,
+                    block_size: self.incompressible_block_size,
+                    fragments: self.incompressible_fragments,
+                    ratio: self.incompressible_ratio,
+                    zstd_level: self.incompressible_zstd_level,
+                }),
+                "hotness" => Categorizer::Hotness(self.hot_paths(logger)?),
+                other => {
+                    return Err(ToolError::new(format!(
+                        "could not create categorizer: unknown categorizer: {other}"
+                    )));
+                }
+            })
+        });
+        named.collect()
+    }
+
+    fn hot_paths(&self, logger: &Logger) -> Result<HotPaths> {
+        let Some(file) = &self.hotness_list else {
+            logger.warn("hotness categorizer: no hotness list provided");
+            return Ok(HotPaths::default());
+        };
+        let paths = read_hot_paths(file)?;
+        if paths.is_empty() {
+            logger.warn("hotness categorizer: empty hotness list");
+        }
+        Ok(paths)
+    }
+}
+
+fn read_hot_paths(file: &Path) -> Result<HotPaths> {
+    let text = std::fs::read(file).map_err(|e| {
+        ToolError::new("failed to open hotness list")
+            .path(file)
+            .io(&e)
+    })?;
+    HotPaths::parse(&text).map_err(|e| ToolError::new(e.to_string()))
+}
+
+/// The categorizers and their categories, for the long help.
+pub(crate) fn help() -> String {
+    let mut text = "Categorizers and their categories:\n".to_owned();
+    for name in Categorizer::NAMES {
+        let own = Category::ALL.into_iter();
+        let own = own.filter(|category| category.categorizer() == Some(name));
+        let list: Vec<&str> = own.map(Category::name).collect();
+        text.push_str(&format!("  {name:<15} {}\n", list.join(", ")));
+    }
+    text.push_str(
+        "\n\
+Settings of categories by level, unless given:\n  \
+  level  pcmaudio/waveform                     fits/image             incompressible\n  \
+  0      -                                     -                      null\n  \
+  1-4    flac:level=3, window 0, revpath       ricepp, 0, revpath     null\n  \
+  5-7    flac:level=5, window 20, revpath      ricepp, 0, revpath     null\n  \
+  8-9    flac:level=8, window 16               ricepp, 0, revpath     null\n",
+    );
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn prefixes() {
+        let number = ranged(0, 24);
+        let plain = Scoped {
+            categories: Vec::new(),
+            value: 12,
+        };
+        assert_eq!(number("12"), Ok(plain));
+        let two = Scoped {
+            categories: vec!["fits/image".to_owned(), "hotness".to_owned()],
+            value: 0,
+        };
+        assert_eq!(number("fits/image,hotness::0"), Ok(two));
+        let over = "value 25 out of range [0..24]".to_owned();
+        assert_eq!(number("hotness::25"), Err(over));
+        assert_eq!(codec("hotness::lz4").unwrap().categories, ["hotness"]);
+        assert!(codec("pcmaudio/waveform::flac").is_ok());
+        assert!(codec("flac").is_err_and(|e| e.contains("without a category")));
+        let nested = scoped("a::b::c", |text| Ok(text.to_owned())).unwrap();
+        assert_eq!(nested.value, "b::c");
+    }
+
+    #[test]
+    fn the_last_general_value_counts() {
+        let values: Vec<Scoped<u32>> = ["3", "hotness::5", "4", "fits/image::6"]
+            .map(|text| ranged(0, 9)(text).unwrap())
+            .into();
+        assert_eq!(general(&values), Some(&4));
+        let mut own = Vec::new();
+        each("-B", &values, true, |category, &value| {
+            own.push((category.name(), value));
+            Ok(())
+        })
+        .unwrap();
+        assert_eq!(own, [("hotness", 5), ("fits/image", 6)]);
+        let twice = [values[1].clone(), values[1].clone()];
+        assert!(each("-B", &twice, true, |_, _| Ok(())).is_err());
+        assert!(each("-B", &values, false, |_, _| Ok(())).is_err());
+    }
+}

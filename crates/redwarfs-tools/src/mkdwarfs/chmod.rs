@@ -1,0 +1,397 @@
+//! `--chmod`: changes of permissions in the language of chmod(1).
+//!
+//! ```text
+//! spec   = "norm" | part { "," part }
+//! part   = octal | who change { change } | DF octal
+//! octal  = 1 to 4 digits, replaces all bits
+//! who    = { u | g | o | a | D | F }         D: directories only, F: all others only
+//! change = ( + | - | = ) ( { r | w | x | X | s | t } | u | g | o | octal )
+//! ```
+//!
+//! Without any of `ugoa`, a change concerns all three, less what the umask of the process takes
+//! away. `octal` behind an operator stands without `ugoa`. `X` is `x` for directories and for what
+//! anybody may execute already. Set-id bits of a directory stay unless they are named.
+
+use redwarfs_writer::ModeTransform;
+
+const DIRECTORY: u32 = 0o040_000;
+const TYPE: u32 = 0o170_000;
+const SET_ID: u32 = 0o6000;
+
+/// What `norm` stands for: readable by all, writable by none.
+const NORM: &str = "ug-st,=Xr";
+
+/// A parsed specification.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Chmod(Vec<Part>);
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Part {
+    kinds: Kinds,
+    what: What,
+}
+
+/// Which entries a part is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kinds {
+    All,
+    Directories,
+    Others,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum What {
+    Replace(u32),
+    /// Bits that may change (`07777` if nobody is named), and how.
+    Change {
+        who: Option<u32>,
+        changes: Vec<Change>,
+    },
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Change {
+    operator: char,
+    permissions: Permissions,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Permissions {
+    /// Letters: bits for everybody, and whether there is an `X`.
+    Letters { bits: u32, maybe_execute: bool },
+    /// Bits exactly as they are.
+    Octal(u32),
+    /// Those of the user, the group or the others: how far to shift right.
+    Copy(u32),
+}
+
+/// Parses a specification; `umask` as the system has it.
+///
+/// # Errors
+/// Says what is wrong, with the part concerned.
+pub(crate) fn parse(text: &str, umask: u32) -> Result<ModeTransform, String> {
+    let chmod = Chmod::parse(text)?;
+    Ok(ModeTransform::new(move |mode| chmod.apply(mode, umask)))
+}
+
+/// The umask of this process.
+pub(crate) fn umask() -> u32 {
+    // There is no way to ask without setting it. No other thread runs at this time.
+    let umask = rustix::process::umask(rustix::fs::Mode::empty());
+    rustix::process::umask(umask);
+    umask.bits()
+}
+
+impl Chmod {
+    fn parse(text: &str) -> Result<Self, String> {
+        let text = if text == "norm" { NORM } else { text };
+        text.split(',')
+            .map(Part::parse)
+            .collect::<Result<_, _>>()
+            .map(Self)
+    }
+
+    fn apply(&self, mode: u32, umask: u32) -> u32 {
+        let mut mode = mode;
+        for part in &self.0 {
+            let directory = mode & TYPE == DIRECTORY;
+            let concerned = match part.kinds {
+                Kinds::All => true,
+                Kinds::Directories => directory,
+                Kinds::Others => !directory,
+            };
+            if concerned {
+                mode = part.apply(mode, directory, umask);
+            }
+        }
+        mode
+    }
+}
+
+impl Part {
+    fn parse(text: &str) -> Result<Self, String> {
+        let bad = |what: &str| Err(format!("{what} in chmod mode: {text}"));
+        if text.is_empty() {
+            return Err("empty chmod mode".to_owned());
+        }
+        let end = text
+            .find(|c: char| matches!(c, '+' | '-' | '=') || c.is_ascii_digit())
+            .unwrap_or(text.len());
+        let (letters, mut rest) = text.split_at(end);
+        let (mut who, mut kinds) = (0, Kinds::All);
+        for letter in letters.chars() {
+            match letter {
+                'u' => who |= 0o4700,
+                'g' => who |= 0o2070,
+                'o' => who |= 0o1007,
+                'a' => who |= 0o7777,
+                'D' | 'F' => {
+                    let kind = match letter {
+                        'D' => Kinds::Directories,
+                        _ => Kinds::Others,
+                    };
+                    if kinds != Kinds::All && kinds != kind {
+                        return bad("D and F exclude each other");
+                    }
+                    kinds = kind;
+                }
+                other => return bad(&format!("unknown letter '{other}'")),
+            }
+        }
+        if rest.is_empty() {
+            return bad("missing operator (one of + - =)");
+        }
+        if rest.starts_with(|c: char| c.is_ascii_digit()) {
+            if who != 0 {
+                return bad("cannot combine whom with octal digits");
+            }
+            return match octal(rest) {
+                Some(bits) => Ok(Self {
+                    kinds,
+                    what: What::Replace(bits),
+                }),
+                None => Err(format!("invalid octal chmod mode: {text}")),
+            };
+        }
+        let who = (who != 0).then_some(who);
+        let mut changes = Vec::new();
+        while let Some(operator) = rest.chars().next() {
+            if !matches!(operator, '+' | '-' | '=') {
+                return bad("trailing characters");
+            }
+            rest = rest.get(1..).unwrap_or_default();
+            let end = rest.find(['+', '-', '=']).unwrap_or(rest.len());
+            let (permissions, tail) = rest.split_at(end);
+            rest = tail;
+            let permissions = Permissions::parse(permissions, text)?;
+            match permissions {
+                Permissions::Octal(_) if who.is_some() => {
+                    return bad("cannot combine whom with octal digits");
+                }
+                // `go=` is for "none at all"; adding or removing nothing is a mistake.
+                Permissions::Letters {
+                    bits: 0,
+                    maybe_execute: false,
+                } if operator != '=' => return bad("missing permissions"),
+                _ => {}
+            }
+            changes.push(Change {
+                operator,
+                permissions,
+            });
+        }
+        Ok(Self {
+            kinds,
+            what: What::Change { who, changes },
+        })
+    }
+
+    fn apply(&self, mode: u32, directory: bool, umask: u32) -> u32 {
+        let (who, changes) = match &self.what {
+            What::Replace(bits) => return (mode & TYPE) | bits,
+            What::Change { who, changes } => (*who, changes),
+        };
+        let mut mode = mode;
+        for change in changes {
+            let mut may = who.unwrap_or(0o7777 & !(umask & 0o777));
+            let mut named = 0;
+            let bits = match change.permissions {
+                Permissions::Octal(bits) => {
+                    may = 0o7777;
+                    named = SET_ID;
+                    bits
+                }
+                Permissions::Copy(shift) => ((mode >> shift) & 7) * 0o111,
+                Permissions::Letters {
+                    bits,
+                    maybe_execute,
+                } => {
+                    named = bits & SET_ID;
+                    let execute = maybe_execute && (directory || mode & 0o111 != 0);
+                    bits | if execute { 0o111 } else { 0 }
+                }
+            };
+            let bits = bits & may;
+            mode = match change.operator {
+                '+' => mode | bits,
+                '-' => mode & !bits,
+                _ => {
+                    // Nobody named: all bits are set anew, those that the umask hides to 0.
+                    let mut cleared = who.unwrap_or(0o7777);
+                    if directory {
+                        cleared &= !SET_ID | named;
+                    }
+                    (mode & !cleared) | bits
+                }
+            };
+        }
+        mode
+    }
+}
+
+impl Permissions {
+    fn parse(text: &str, part: &str) -> Result<Self, String> {
+        if text.starts_with(|c: char| c.is_ascii_digit()) {
+            return octal(text)
+                .map(Self::Octal)
+                .ok_or_else(|| format!("invalid octal chmod mode: {part}"));
+        }
+        match text {
+            "u" => return Ok(Self::Copy(6)),
+            "g" => return Ok(Self::Copy(3)),
+            "o" => return Ok(Self::Copy(0)),
+            _ => {}
+        }
+        let (mut bits, mut maybe_execute) = (0, false);
+        for letter in text.chars() {
+            match letter {
+                'r' => bits |= 0o444,
+                'w' => bits |= 0o222,
+                'x' => bits |= 0o111,
+                's' => bits |= SET_ID,
+                't' => bits |= 0o1000,
+                'X' => maybe_execute = true,
+                other => {
+                    return Err(format!(
+                        "trailing characters in chmod mode: {part} ('{other}' is no permission)"
+                    ));
+                }
+            }
+        }
+        Ok(Self::Letters {
+            bits,
+            maybe_execute,
+        })
+    }
+}
+
+/// One to four octal digits.
+fn octal(text: &str) -> Option<u32> {
+    let good = text.len() <= 4 && text.bytes().all(|b| (b'0'..=b'7').contains(&b));
+    good.then(|| u32::from_str_radix(text, 8).ok()).flatten()
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    /// Results for a file and a directory that have the permissions `before`.
+    fn both(spec: &str, before: u32, umask: u32) -> (u32, u32) {
+        let chmod = Chmod::parse(spec).unwrap();
+        (
+            chmod.apply(0o100_000 | before, umask) & 0o7777,
+            chmod.apply(DIRECTORY | before, umask) & 0o7777,
+        )
+    }
+
+    /// What GNU chmod makes of files and directories, with a umask of 022.
+    #[test]
+    fn as_the_program_does_it() {
+        let cases: &[(&str, [(u32, u32); 3])] = &[
+            ("+x", [(0o755, 0o755), (0o6755, 0o6755), (0o755, 0o755)]),
+            ("-w", [(0o444, 0o444), (0o6555, 0o6555), (0o555, 0o555)]),
+            ("=r", [(0o444, 0o444), (0o444, 0o6444), (0o444, 0o444)]),
+            ("=u", [(0o644, 0o644), (0o755, 0o6755), (0o755, 0o755)]),
+            ("+t", [(0o1644, 0o1644), (0o7755, 0o7755), (0o1755, 0o1755)]),
+            ("=t", [(0o1000, 0o1000), (0o1000, 0o7000), (0o1000, 0o1000)]),
+            ("+s", [(0o6644, 0o6644), (0o6755, 0o6755), (0o6755, 0o6755)]),
+            (
+                "u=rwX,go=rX",
+                [(0o644, 0o755), (0o755, 0o6755), (0o755, 0o755)],
+            ),
+            (
+                "7777",
+                [(0o7777, 0o7777), (0o7777, 0o7777), (0o7777, 0o7777)],
+            ),
+            ("=755", [(0o755, 0o755), (0o755, 0o755), (0o755, 0o755)]),
+            ("+111", [(0o755, 0o755), (0o6755, 0o6755), (0o755, 0o755)]),
+            ("u+w-x", [(0o644, 0o644), (0o6655, 0o6655), (0o655, 0o655)]),
+            ("u=g", [(0o444, 0o444), (0o2555, 0o6555), (0o555, 0o555)]),
+            (
+                "g=u,o=g",
+                [(0o666, 0o666), (0o4777, 0o6777), (0o777, 0o777)],
+            ),
+            (
+                "ug-st,=Xr",
+                [(0o444, 0o555), (0o555, 0o555), (0o555, 0o555)],
+            ),
+            (
+                "ug=s",
+                [(0o6004, 0o6004), (0o6005, 0o6005), (0o6005, 0o6005)],
+            ),
+            ("u-s", [(0o644, 0o644), (0o2755, 0o2755), (0o755, 0o755)]),
+            ("a=rx", [(0o555, 0o555), (0o555, 0o6555), (0o555, 0o555)]),
+            ("=", [(0, 0), (0, 0o6000), (0, 0)]),
+            ("u=", [(0o44, 0o44), (0o2055, 0o6055), (0o55, 0o55)]),
+            ("o=s", [(0o640, 0o640), (0o6750, 0o6750), (0o750, 0o750)]),
+            ("-7", [(0o640, 0o640), (0o6750, 0o6750), (0o750, 0o750)]),
+            ("norm", [(0o444, 0o555), (0o555, 0o555), (0o555, 0o555)]),
+        ];
+        for (spec, want) in cases {
+            for (before, want) in [0o644, 0o6755, 0o755].into_iter().zip(want) {
+                assert_eq!(both(spec, before, 0o022), *want, "{spec} on {before:o}");
+            }
+        }
+    }
+
+    #[test]
+    fn plain_numbers_replace_everything() {
+        assert_eq!(both("755", 0o6644, 0), (0o755, 0o755));
+        assert_eq!(both("0644", 0o7777, 0), (0o644, 0o644));
+    }
+
+    #[test]
+    fn directories_and_others() {
+        assert_eq!(both("D=755", 0o600, 0o022), (0o600, 0o755));
+        assert_eq!(both("D755,F644", 0o600, 0o022), (0o644, 0o755));
+        assert_eq!(both("Du+x,F-x", 0o744, 0o022), (0o644, 0o744));
+        assert_eq!(both("Fgo=", 0o755, 0), (0o700, 0o755));
+    }
+
+    #[test]
+    fn the_umask_counts_for_nobody() {
+        assert_eq!(both("+x", 0o644, 0o077), (0o744, 0o744));
+        assert_eq!(both("a+x", 0o644, 0o077), (0o755, 0o755));
+        assert_eq!(both("+77", 0o600, 0o077), (0o677, 0o677));
+        assert_eq!(both("norm", 0o640, 0o077), (0o400, 0o500));
+        assert_eq!(both("=rwx,g-w", 0o644, 0o027), (0o750, 0o750));
+        assert_eq!(both("-w", 0o666, 0o022), (0o466, 0o466));
+    }
+
+    #[test]
+    fn mistakes_are_named() {
+        for (spec, want) in [
+            ("", "empty chmod mode"),
+            ("u+x,", "empty chmod mode"),
+            ("z+x", "unknown letter 'z' in chmod mode: z+x"),
+            ("u+r,zu+x", "unknown letter 'z' in chmod mode: zu+x"),
+            ("DF+x", "D and F exclude each other in chmod mode: DF+x"),
+            ("+", "missing permissions in chmod mode: +"),
+            ("u-", "missing permissions in chmod mode: u-"),
+            ("ug", "missing operator (one of + - =) in chmod mode: ug"),
+            ("755x", "invalid octal chmod mode: 755x"),
+            ("888", "invalid octal chmod mode: 888"),
+            ("77777", "invalid octal chmod mode: 77777"),
+            ("+9", "invalid octal chmod mode: +9"),
+            (
+                "u755",
+                "cannot combine whom with octal digits in chmod mode: u755",
+            ),
+            (
+                "u=755",
+                "cannot combine whom with octal digits in chmod mode: u=755",
+            ),
+            (
+                "u+q",
+                "trailing characters in chmod mode: u+q ('q' is no permission)",
+            ),
+            (
+                "u+ug",
+                "trailing characters in chmod mode: u+ug ('u' is no permission)",
+            ),
+        ] {
+            assert_eq!(Chmod::parse(spec), Err(want.to_owned()), "{spec}");
+        }
+    }
+}

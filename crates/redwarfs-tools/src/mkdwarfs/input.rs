@@ -1,0 +1,307 @@
+//! What an image is built from: the input directory with everything that selects, changes or
+//! adds entries.
+
+use std::ffi::{OsStr, OsString};
+use std::io::{self, Read, Write};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::sync::Arc;
+
+use redwarfs_writer::{DeclaredSource, DirectorySource, FileType, Source, Tag, TimedSource};
+
+use super::args::Args;
+use super::filter::{DebugMode, Rules};
+use super::output::cause_at;
+use super::pseudo;
+use crate::common::error::{EXIT_OK, display_path, io_cause};
+use crate::common::{Logger, Result, ToolError};
+
+/// The input directory as the command line wants it, before it becomes a [`Source`].
+pub(super) struct Directory {
+    pub(super) source: DirectorySource,
+    /// Entries of the input list that are not in the image.
+    errors: u64,
+}
+
+/// The source of a build.
+pub(super) struct Input {
+    pub(super) source: Arc<dyn Source>,
+    declared: Option<Arc<DeclaredSource>>,
+    errors: u64,
+}
+
+impl Directory {
+    /// Opens the input. `filter` leaves out what the rules exclude.
+    pub(super) fn open(args: &Args, filter: Option<Rules>, logger: &Logger) -> Result<Self> {
+        let given = args.input.as_deref().unwrap_or(Path::new("."));
+        let root = std::fs::canonicalize(given).map_err(|e| read_error(given, &e))?;
+        let mut source = DirectorySource::new(&root)
+            .map_err(|e| read_error(&root, &e))?
+            .with_symlinks(args.symlinks);
+        if args.one_file_system {
+            source = source
+                .one_file_system()
+                .map_err(|e| read_error(&root, &e))?;
+        }
+        let caches = args.exclude_caches.then_some(Tag::Cache);
+        let named = args.exclude_if_present.iter();
+        let tags = named.map(|name| Tag::Name(name.as_bytes().to_vec()));
+        source = source.without_tagged(tags.chain(caches).collect());
+        if let Some(rules) = filter.filter(|rules| !rules.is_empty()) {
+            source = source.with_filter(Box::new(move |path: &[u8], kind| {
+                rules.include(&root, path, kind)
+            }));
+        }
+        match &args.input_list {
+            Some(list) => restrict(source, list, args, logger),
+            None => Ok(Self { source, errors: 0 }),
+        }
+    }
+
+    /// Keeps the file `output` out of its own image, should it be below the input.
+    pub(super) fn without(self, output: &Path) -> Self {
+        let found = if output == Path::new("-") {
+            rustix::fs::fstat(io::stdout()).ok().map(|stat| {
+                let kind = rustix::fs::FileType::from_raw_mode(stat.st_mode);
+                (
+                    kind == rustix::fs::FileType::RegularFile,
+                    stat.st_dev,
+                    stat.st_ino,
+                )
+            })
+        } else {
+            std::fs::metadata(output)
+                .ok()
+                .map(|stat| (stat.is_file(), stat.dev(), stat.ino()))
+        };
+        match found {
+            Some((true, device, inode)) => self.map(|source| source.skip_inode(device, inode)),
+            _ => self,
+        }
+    }
+
+    /// Changes the source.
+    pub(super) fn map(self, change: impl FnOnce(DirectorySource) -> DirectorySource) -> Self {
+        Self {
+            source: change(self.source),
+            ..self
+        }
+    }
+
+    /// Adds what lies on top of the directory.
+    pub(super) fn layered(self, args: &Args) -> Result<Input> {
+        let mut source: Arc<dyn Source> = Arc::new(self.source);
+        if let Some(limit) = args.file_timeout {
+            source = Arc::new(TimedSource::new(source, limit));
+        }
+        let mut declared = None;
+        let mut declarations = Vec::new();
+        let mut time = None;
+        for file in &args.pseudo_file {
+            let mut pseudo = pseudo::read(file)?;
+            declarations.append(&mut pseudo.declarations);
+            let latest = time.map_or(pseudo.time, |time: redwarfs_writer::Timestamp| {
+                if (time.sec, time.nsec) < (pseudo.time.sec, pseudo.time.nsec) {
+                    pseudo.time
+                } else {
+                    time
+                }
+            });
+            time = Some(latest);
+        }
+        if let Some(time) = time {
+            let (devices, specials) = keeps(args);
+            let layer = DeclaredSource::new(source, declarations, time, devices, specials)
+                .map_err(|e| ToolError::new("bad pseudo file").cause(e))?;
+            let layer = Arc::new(layer);
+            declared = Some(Arc::clone(&layer));
+            source = layer;
+        }
+        Ok(Input {
+            source,
+            declared,
+            errors: self.errors,
+        })
+    }
+}
+
+/// Whether devices and specials of the input directory are stored.
+pub(super) fn keeps(args: &Args) -> (bool, bool) {
+    let listed = args.input_list.is_some();
+    (args.with_devices || listed, args.with_specials || listed)
+}
+
+impl Input {
+    /// Says which declarations came to nothing. Returns the number of errors that the build does
+    /// not know of.
+    pub(super) fn finish(&self, logger: &Logger) -> u64 {
+        let unused = self.declared.as_ref().map_or(Vec::new(), |d| d.unused());
+        for path in &unused {
+            logger.error(format_args!(
+                "declared in a pseudo file, but not in the tree: {}",
+                display_path(Path::new(OsStr::from_bytes(path)))
+            ));
+        }
+        self.errors + unused.len() as u64
+    }
+}
+
+/// Reads the rules of `-F`.
+pub(super) fn rules(args: &Args) -> Result<Rules> {
+    let mut rules = Rules::default();
+    for rule in &args.filter {
+        rules.add(rule)?;
+    }
+    Ok(rules)
+}
+
+/// `--debug-filter`: prints what the rules do to each entry of the input.
+pub(super) fn debug_filter(args: &Args, mode: DebugMode, logger: &Logger) -> Result<u8> {
+    let rules = rules(args)?;
+    let directory = Directory::open(args, None, logger)?.source;
+    let root = directory.path().to_owned();
+    let mut out = io::BufWriter::new(io::stdout().lock());
+    // Directories to list, each with the inodes of those above it: a tree may contain itself.
+    let mut todo: Vec<(Vec<u8>, Rc<Above>)> = vec![(Vec::new(), Rc::default())];
+    let mut show = |line: Vec<u8>| match out.write_all(&line) {
+        Ok(()) => Ok(true),
+        // Whoever reads has seen enough.
+        Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Ok(false),
+        Err(e) => Err(ToolError::new("cannot write to standard output").io(&e)),
+    };
+    while let Some((path, above)) = todo.pop() {
+        let mut items = match directory.list(&path) {
+            Ok(items) => items,
+            Err(e) => {
+                let shown = directory.display_path(&path);
+                logger.error(format_args!(
+                    "cannot read directory '{shown}': {}",
+                    io_cause(&e)
+                ));
+                continue;
+            }
+        };
+        items.sort_by(|(a, _), (b, _)| a.name.cmp(&b.name));
+        let mut below = Vec::new();
+        for (item, kept) in items {
+            let mut whole = path.clone();
+            if !whole.is_empty() {
+                whole.push(b'/');
+            }
+            whole.extend_from_slice(&item.name);
+            let Ok(meta) = item.meta else { continue };
+            let included = kept && rules.include(&root, &whole, meta.kind);
+            let is_directory = meta.kind == FileType::Directory;
+            let absolute = root.join(OsStr::from_bytes(&whole));
+            let line = mode.line(absolute.as_os_str().as_bytes(), is_directory, included);
+            if let Some(line) = line
+                && !show(line)?
+            {
+                return Ok(EXIT_OK);
+            }
+            if included && is_directory && !above.contains(meta.identity) {
+                let chain = Above(Some((meta.identity, Rc::clone(&above))));
+                below.push((whole, Rc::new(chain)));
+            }
+        }
+        todo.extend(below.into_iter().rev());
+    }
+    match out.flush() {
+        Err(e) if e.kind() != io::ErrorKind::BrokenPipe => {
+            Err(ToolError::new("cannot write to standard output").io(&e))
+        }
+        _ => Ok(EXIT_OK),
+    }
+}
+
+/// Inodes of the directories on the way to one.
+#[derive(Default)]
+struct Above(Option<((u64, u64), Rc<Above>)>);
+
+impl Above {
+    fn contains(&self, identity: (u64, u64)) -> bool {
+        let mut at = &self.0;
+        while let Some((found, up)) = at {
+            // File systems without inode numbers show zeros.
+            if *found == identity && identity.1 != 0 {
+                return true;
+            }
+            at = &up.0;
+        }
+        false
+    }
+}
+
+/// The entries of a list in a file, or of standard input for `-`; empty ones do not count.
+pub(super) fn read_list(path: &Path, null: bool) -> io::Result<Vec<Vec<u8>>> {
+    let text = if path == Path::new("-") {
+        let mut text = Vec::new();
+        io::stdin().read_to_end(&mut text)?;
+        text
+    } else {
+        std::fs::read(path)?
+    };
+    let end = if null { b'\0' } else { b'\n' };
+    let entries = text.split(|&b| b == end).filter(|entry| !entry.is_empty());
+    Ok(entries.map(<[u8]>::to_vec).collect())
+}
+
+fn restrict(
+    source: DirectorySource,
+    list: &Path,
+    args: &Args,
+    logger: &Logger,
+) -> Result<Directory> {
+    let mut paths = read_list(list, args.null)
+        .map_err(|e| ToolError::new("cannot read input list").path(list).io(&e))?
+        .into_iter()
+        .map(|path| PathBuf::from(OsString::from_vec(path)))
+        .collect::<Vec<_>>();
+    // The way in which the user writes the root may lead through symlinks.
+    if let Some(given) = args.input.as_deref()
+        && given.is_absolute()
+        && given != source.path()
+    {
+        for path in &mut paths {
+            if let Ok(below) = path.strip_prefix(given) {
+                *path = below.to_owned();
+            }
+        }
+    }
+    let root = display_path(source.path());
+    let (source, report) = source
+        .with_list(paths)
+        .map_err(|e| ToolError::new("invalid path in input list").cause(io_cause(&e)))?;
+    for path in &report.duplicates {
+        let path = display_path(path);
+        logger.info(format_args!(
+            "skipping duplicate entry '{path}' in input list"
+        ));
+    }
+    for path in &report.outside {
+        let path = display_path(path);
+        logger.error(format_args!(
+            "ignoring path '{path}' not below input path '{root}'"
+        ));
+    }
+    for (path, cause) in &report.missing {
+        logger.error(format_args!(
+            "error reading entry: {}: {cause}",
+            display_path(path)
+        ));
+    }
+    let errors = report.outside.len() + report.missing.len();
+    Ok(Directory {
+        source,
+        errors: errors as u64,
+    })
+}
+
+/// The input cannot be used at all.
+pub(super) fn read_error(path: &Path, error: &io::Error) -> ToolError {
+    ToolError::new("cannot read input")
+        .path(path)
+        .cause(cause_at(path, error))
+}
