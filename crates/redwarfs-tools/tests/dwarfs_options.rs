@@ -14,6 +14,7 @@ use driver::{
     Mount, can_mount, driver_of, dwarfs, kill, run, stderr, table_line, wait_until, xattr,
 };
 use redwarfs_testkit::golden::golden;
+use redwarfs_testkit::tree::Random;
 use redwarfs_testkit::{Fields, Manifest, skip};
 use rustix::process::Signal;
 use tempfile::TempDir;
@@ -83,14 +84,9 @@ impl Logged {
 
 /// Content that compresses, but not to nothing.
 fn noise(length: usize) -> Vec<u8> {
-    let mut state = 0x1234_5678_9abc_def1_u64;
-    let next = || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        b"etaoin shrdlu\n"[(state >> 33) as usize % 14]
-    };
-    std::iter::repeat_with(next).take(length).collect()
+    let mut random = Random::new(1);
+    let letter = || b"etaoin shrdlu\n"[random.below(14) as usize];
+    std::iter::repeat_with(letter).take(length).collect()
 }
 
 /// An image with one large file `big` and a few small ones.

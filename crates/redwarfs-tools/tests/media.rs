@@ -12,6 +12,7 @@ use std::path::Path;
 
 use redwarfs_codec::{CodecSpec, CompressionId, Content, decompress};
 use redwarfs_format::section::{Container, SectionHeader, SectionType};
+use redwarfs_testkit::tree::Random;
 use redwarfs_testkit::{Fields, Manifest};
 
 use support::{DWARFSEXTRACT, must, reference};
@@ -31,25 +32,13 @@ const FILES: [&str; 11] = [
     "12-bits.fits",
 ];
 
-/// Numbers from a fixed sequence (xorshift64).
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0
-    }
-}
-
 /// Samples of a random walk, all of `bits` bits.
 fn walk(bits: u32, count: usize, seed: u64) -> Vec<i32> {
-    let mut random = Random(seed);
+    let mut random = Random::new(seed);
     let range = 1i64 << (bits - 1);
     let mut level = 0;
     let mut next = || {
-        level += (random.next() >> 20) as i64 % (range / 32) - range / 64;
+        level += (random.draw() >> 20) as i64 % (range / 32) - range / 64;
         level = i64::clamp(level, -range, range - 1);
         level as i32
     };
@@ -143,9 +132,9 @@ fn fits(width: usize, height: usize, bayer: bool, unused: u32) -> Vec<u8> {
         .flat_map(|card| format!("{card:<80}").into_bytes())
         .collect();
     file.resize(2880, b' ');
-    let mut random = Random(u64::from(unused) + 7);
+    let mut random = Random::new(u64::from(unused) + 7);
     for i in 0..width * height {
-        let noise = random.next() >> 30;
+        let noise = random.draw() >> 30;
         // Mostly even, with stars and stripes that no Rice code fits.
         let value = match noise % 61 {
             0 => noise as u16 >> unused,

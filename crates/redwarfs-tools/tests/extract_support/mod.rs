@@ -10,6 +10,7 @@ use std::process::{Command, Output};
 use std::time::{Duration, SystemTime};
 
 use redwarfs_testkit::skip;
+use redwarfs_testkit::tree::Random;
 use rustix::fs::{CWD, FileType, Mode};
 
 /// A source tree and the image of it, in a directory of their own.
@@ -190,15 +191,7 @@ pub(crate) fn specials(dir: &Path) {
 }
 
 fn noise(seed: u64, size: usize) -> Vec<u8> {
-    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    (0..size)
-        .map(|_| {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            (state >> 32) as u8
-        })
-        .collect()
+    Random::new(seed).bytes(size)
 }
 
 /// Files that have pieces of each other: with many look-back blocks they refer to blocks all over the
