@@ -3,6 +3,7 @@
 use std::io::{self, IoSlice};
 use std::os::fd::OwnedFd;
 
+use redwarfs_reader::MAX_PARTS;
 use rustix::io::Errno;
 
 /// Path of the device.
@@ -44,36 +45,64 @@ impl Device {
 
     /// Answers a request. Failure means that nobody waits any more.
     pub(crate) fn reply(&self, unique: u64, payload: &[u8]) -> io::Result<()> {
-        self.send(0, unique, &[payload])
+        self.send(0, unique, payload, std::iter::empty())
+    }
+
+    /// Answers a request with several parts that are not copied: at most [`MAX_PARTS`].
+    pub(crate) fn reply_parts<'a>(
+        &self,
+        unique: u64,
+        parts: impl Iterator<Item = &'a [u8]>,
+    ) -> io::Result<()> {
+        self.send(0, unique, &[], parts)
     }
 
     /// Answers a request with an error.
     pub(crate) fn fail(&self, unique: u64, errno: Errno) -> io::Result<()> {
-        self.send(-errno.raw_os_error(), unique, &[])
+        self.send(-errno.raw_os_error(), unique, &[], std::iter::empty())
     }
 
-    /// Puts the whole contents of a file into the kernel's cache. Waits for the kernel if it is
-    /// reading the same file: never to be called by a thread that may have to answer that read.
-    pub(crate) fn store(&self, node: u64, data: &[u8]) -> io::Result<()> {
-        let size = u32::try_from(data.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
+    /// Puts the whole contents of a file, `len` bytes in at most [`MAX_PARTS`] parts, into the
+    /// kernel's cache. Waits for the kernel if it is reading the same file: never to be called by
+    /// a thread that may have to answer that read.
+    pub(crate) fn store<'a>(
+        &self,
+        node: u64,
+        len: usize,
+        parts: impl Iterator<Item = &'a [u8]>,
+    ) -> io::Result<()> {
+        let size = u32::try_from(len).map_err(|_| io::ErrorKind::InvalidInput)?;
         let mut head = [0; 24];
         head[..8].copy_from_slice(&node.to_ne_bytes());
         head[16..20].copy_from_slice(&size.to_ne_bytes());
-        self.send(NOTIFY_STORE, 0, &[&head, data])
+        self.send(NOTIFY_STORE, 0, &head, parts)
     }
 
-    /// Sends one message of at most two parts.
-    fn send(&self, error: i32, unique: u64, parts: &[&[u8]]) -> io::Result<()> {
-        let len = parts.iter().map(|part| part.len()).sum::<usize>() + 16;
-        let len = u32::try_from(len).map_err(|_| io::ErrorKind::InvalidInput)?;
+    /// Sends one message: `first`, and behind it at most [`MAX_PARTS`] parts.
+    fn send<'a>(
+        &self,
+        error: i32,
+        unique: u64,
+        first: &[u8],
+        parts: impl Iterator<Item = &'a [u8]>,
+    ) -> io::Result<()> {
         let mut head = [0; 16];
+        let mut all = [IoSlice::new(&[]); MAX_PARTS + 2];
+        all[1] = IoSlice::new(first);
+        let (mut count, mut len) = (2, head.len() + first.len());
+        for part in parts {
+            let place = all.get_mut(count).ok_or(io::ErrorKind::InvalidInput)?;
+            *place = IoSlice::new(part);
+            count += 1;
+            len += part.len();
+        }
+        let len = u32::try_from(len).map_err(|_| io::ErrorKind::InvalidInput)?;
         head[..4].copy_from_slice(&len.to_ne_bytes());
         head[4..8].copy_from_slice(&error.to_ne_bytes());
         head[8..].copy_from_slice(&unique.to_ne_bytes());
-        let part = |n: usize| IoSlice::new(parts.get(n).copied().unwrap_or_default());
-        let all = [IoSlice::new(&head), part(0), part(1)];
+        all[0] = IoSlice::new(&head);
         loop {
-            match rustix::io::writev(&self.0, all.get(..=parts.len()).unwrap_or(&all)) {
+            match rustix::io::writev(&self.0, all.get(..count).unwrap_or(&all)) {
                 Ok(_) => return Ok(()),
                 Err(Errno::INTR) => {}
                 Err(error) => return Err(error.into()),

@@ -513,14 +513,16 @@ impl Driver {
         debug!("op_read({}, {size}, {offset})", header.node);
         let inode = self.inode(header.node)?;
         let size = size.min(MAX_REQUEST) as usize;
-        match self.shared.image.try_read_cached(inode, offset, size, out) {
-            Ok(true) => {
+        match self.shared.image.try_read_pinned(inode, offset, size, out) {
+            Ok(Some(read)) => {
                 if let Some(pusher) = &self.pusher {
-                    pusher.was_read(inode, offset, out.len());
+                    pusher.was_read(inode, offset, read.len());
                 }
-                Ok(Answer::Reply)
+                // An answer fails only if nobody waits for it any more.
+                let _ = device.reply_parts(header.unique, read.parts());
+                Ok(Answer::Done)
             }
-            Ok(false) => {
+            Ok(None) => {
                 // The worker takes the time.
                 std::mem::forget(timer);
                 self.shared.counters.deferred();

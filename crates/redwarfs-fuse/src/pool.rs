@@ -7,6 +7,7 @@ use std::{fmt, io};
 
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use redwarfs_format::ids::InodeNo;
+use redwarfs_reader::PinnedRead;
 use rustix::io::Errno;
 
 use crate::device::Device;
@@ -25,13 +26,13 @@ pub(crate) struct ReadJob {
 
 impl ReadJob {
     /// Answers, unless that happened before because the reader was signalled.
-    fn answer(&self, shared: &Shared, answer: Result<&[u8], Errno>) {
+    fn answer(&self, shared: &Shared, answer: Result<&PinnedRead<'_>, Errno>) {
         if !shared.interrupts.finish(self.unique) {
             return;
         }
         // An answer fails only if nobody waits for it any more.
         let _ = match answer {
-            Ok(data) => self.device.reply(self.unique, data),
+            Ok(read) => self.device.reply_parts(self.unique, read.parts()),
             Err(errno) => self.device.fail(self.unique, errno),
         };
     }
@@ -101,36 +102,33 @@ impl Drop for Pool {
 }
 
 fn serve(shared: &Shared, pusher: Option<&Pusher>, jobs: &Receiver<ReadJob>) {
-    let mut buffer = Vec::new();
+    let mut scratch = Vec::new();
     for job in jobs {
         // A panic must cost one read, not the worker.
         let outcome = catch_unwind(AssertUnwindSafe(|| {
-            run(shared, pusher, &job, &mut buffer);
+            run(shared, pusher, &job, &mut scratch);
         }));
         if outcome.is_err() {
-            buffer = Vec::new();
+            scratch = Vec::new();
             job.answer(shared, Err(Errno::IO));
         }
     }
 }
 
-fn run(shared: &Shared, pusher: Option<&Pusher>, job: &ReadJob, buffer: &mut Vec<u8>) {
+fn run(shared: &Shared, pusher: Option<&Pusher>, job: &ReadJob, scratch: &mut Vec<u8>) {
     let _timer = shared
         .timers
         .read
         .start_with(&[("inode", u64::from(job.inode.0) + 1)]);
-    if buffer.len() < job.size {
-        buffer.resize(job.size, 0);
-    }
-    let Some(target) = buffer.get_mut(..job.size) else {
-        return job.answer(shared, Err(Errno::IO));
-    };
-    match shared.image.read_at(job.inode, job.offset, target) {
-        Ok(count) => {
+    let read = shared
+        .image
+        .read_pinned(job.inode, job.offset, job.size, scratch);
+    match read {
+        Ok(read) => {
             if let Some(pusher) = pusher {
-                pusher.was_read(job.inode, job.offset, count);
+                pusher.was_read(job.inode, job.offset, read.len());
             }
-            job.answer(shared, Ok(target.get(..count).unwrap_or_default()));
+            job.answer(shared, Ok(&read));
         }
         Err(error) => {
             let errno = shared.failures.report("read", job.inode, &error);

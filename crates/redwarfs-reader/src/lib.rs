@@ -22,6 +22,7 @@ mod image;
 mod options;
 mod payload;
 pub mod perfmon;
+mod pinned;
 mod preload;
 mod read;
 mod sections;
@@ -37,6 +38,7 @@ pub use options::{
     Tidy, UnknownAllocator,
 };
 pub use perfmon::PerfMonitor;
+pub use pinned::{MAX_PARTS, PinnedRead};
 pub use preload::{PreloadHandle, PreloadSummary};
 pub use redwarfs_format::{Error, Result};
 pub use tree::{DirEntry, ReadDir, Walk, WalkEntry};

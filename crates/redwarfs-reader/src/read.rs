@@ -8,6 +8,7 @@ use redwarfs_format::{BlockNo, Error, InodeNo, Result};
 use crate::cache::BlockData;
 use crate::error::wrong_type;
 use crate::image::{Image, Inner};
+use crate::pinned::read_context;
 
 fn advance(offset: u64, size: u64) -> Result<u64> {
     offset
@@ -21,14 +22,14 @@ const MAX_AHEAD: usize = 1024;
 
 /// Which blocks of a range are decoded ahead.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Ahead {
+pub(crate) enum Ahead {
     /// All but the one that the reader begins with.
     AfterFirstBlock,
     Everything,
 }
 
 /// The pieces of a range of a file, in order.
-struct Pieces<'a> {
+pub(crate) struct Pieces<'a> {
     extents: Extents<'a>,
     next: usize,
     /// File offset of the extent `next`.
@@ -40,7 +41,7 @@ struct Pieces<'a> {
 
 /// Part of an extent.
 #[derive(Debug, Clone, Copy)]
-enum Piece {
+pub(crate) enum Piece {
     Data {
         block: BlockNo,
         offset: u64,
@@ -52,7 +53,7 @@ enum Piece {
 }
 
 impl Piece {
-    fn len(self) -> usize {
+    pub(crate) fn len(self) -> usize {
         match self {
             Self::Data { len, .. } | Self::Zeros { len } => len,
         }
@@ -60,7 +61,7 @@ impl Piece {
 }
 
 impl<'a> Pieces<'a> {
-    fn new(inner: &'a Inner, inode: InodeNo, at: u64, len: usize) -> Result<Self> {
+    pub(crate) fn new(inner: &'a Inner, inode: InodeNo, at: u64, len: usize) -> Result<Self> {
         match inner.view.file_type(inode)? {
             FileType::Regular => {}
             FileType::Directory => {
@@ -84,11 +85,11 @@ impl<'a> Pieces<'a> {
         })
     }
 
-    fn has_more(&self) -> bool {
+    pub(crate) fn has_more(&self) -> bool {
         self.at < self.end && self.next < self.extents.len()
     }
 
-    fn next(&mut self) -> Result<Option<Piece>> {
+    pub(crate) fn next(&mut self) -> Result<Option<Piece>> {
         while self.at < self.end && self.next < self.extents.len() {
             let extent = self.extents.get(self.next)?;
             self.next += 1;
@@ -129,11 +130,7 @@ impl Image {
     /// contents of `buf` are unspecified after an error.
     pub fn read_at(&self, inode: InodeNo, offset: u64, buf: &mut [u8]) -> Result<usize> {
         let inner = &*self.0;
-        let context = [
-            ("inode", u64::from(inode.0)),
-            ("offset", offset),
-            ("size", buf.len() as u64),
-        ];
+        let context = read_context(inode, offset, buf.len());
         let _timer = inner.timers.read.start_with(&context);
         if buf.is_empty() {
             Pieces::new(inner, inode, offset, 0)?;
@@ -157,7 +154,7 @@ impl Image {
     }
 
     /// Lets other threads decode what may be asked for next.
-    fn read_ahead(&self, inode: InodeNo, from: u64) {
+    pub(crate) fn read_ahead(&self, inode: InodeNo, from: u64) {
         let len = self.0.cache.readahead();
         if len > 0 && self.0.cache.has_room_ahead() {
             // Whoever asks for those bytes gets the error.
@@ -198,7 +195,13 @@ impl Image {
     }
 
     /// Lets other threads decode what a range needs.
-    fn decode_ahead(&self, inode: InodeNo, offset: u64, len: usize, what: Ahead) -> Result<()> {
+    pub(crate) fn decode_ahead(
+        &self,
+        inode: InodeNo,
+        offset: u64,
+        len: usize,
+        what: Ahead,
+    ) -> Result<()> {
         let mut pieces = Pieces::new(&self.0, inode, offset, len)?;
         let mut current: Option<(BlockNo, u64)> = None;
         // The block that is left out.
@@ -235,68 +238,5 @@ impl Image {
             submit(done);
         }
         Ok(())
-    }
-
-    /// Appends up to `len` bytes at `offset` to `out` if that needs neither decoding nor
-    /// waiting. False, with `out` as before, if it does.
-    ///
-    /// # Errors
-    /// As [`Image::read_at`], for wrong inodes and metadata.
-    pub fn try_read_cached(
-        &self,
-        inode: InodeNo,
-        offset: u64,
-        len: usize,
-        out: &mut Vec<u8>,
-    ) -> Result<bool> {
-        let before = out.len();
-        let context = [
-            ("inode", u64::from(inode.0)),
-            ("offset", offset),
-            ("size", len as u64),
-        ];
-        let timer = self.0.timers.read_cached.start_with(&context);
-        let result = self.append_cached(inode, offset, len, out);
-        drop(timer);
-        if !matches!(result, Ok(true)) {
-            out.truncate(before);
-        }
-        self.0.cache.trim();
-        if matches!(result, Ok(true)) {
-            self.read_ahead(inode, offset.saturating_add(len as u64));
-        }
-        result
-    }
-
-    fn append_cached(
-        &self,
-        inode: InodeNo,
-        offset: u64,
-        len: usize,
-        out: &mut Vec<u8>,
-    ) -> Result<bool> {
-        let mut pieces = Pieces::new(&self.0, inode, offset, len)?;
-        let mut last: Option<BlockData> = None;
-        while let Some(piece) = pieces.next()? {
-            let at = out.len();
-            if let Piece::Data { block, offset, len } = piece {
-                let end = offset + len as u64;
-                let data = match last.take() {
-                    Some(data) if data.block() == block && data.has(end) => data,
-                    _ => match self.0.cache.get_cached(block, end) {
-                        Some(data) => data,
-                        None => return Ok(false),
-                    },
-                };
-                out.resize(at + len, 0);
-                if !data.copy(offset, &mut out[at..]) {
-                    return Ok(false);
-                }
-                last = Some(data);
-            } else {
-                out.resize(at + piece.len(), 0);
-            }
-        }
-        Ok(true)
     }
 }

@@ -8,17 +8,18 @@ use redwarfs_format::metadata::{
 };
 use redwarfs_format::section::{CompressionId, SectionHeader, SectionType};
 use redwarfs_io::MemorySource;
-use redwarfs_reader::{Image, ImageOffset, OpenOptions};
+use redwarfs_reader::{Image, ImageOffset, MAX_PARTS, OpenOptions};
 
 const HOLE: u32 = 1;
 
-/// An image with one file of `pieces` pieces, some of them holes, and its content.
-fn fragmented(pieces: u32) -> (Vec<u8>, Vec<u8>) {
-    let block: Vec<u8> = (0..4096_u32).map(|i| (i % 251) as u8 + 1).collect();
+/// An image with one file of `pieces` pieces, some of them holes, and its content. The pieces
+/// have 1 to 11 times `unit` bytes.
+fn fragmented(pieces: u32, unit: u32) -> (Vec<u8>, Vec<u8>) {
+    let block: Vec<u8> = (0..4096 * unit).map(|i| (i % 251) as u8 + 1).collect();
     let mut content = Vec::new();
     let mut chunks = Vec::new();
     for i in 0..pieces {
-        let (offset, size) = (i * 37 % 4000, i % 11 + 1);
+        let (offset, size) = (i * 37 % 4000 * unit, (i % 11 + 1) * unit);
         if i % 7 == 3 {
             chunks.push(Chunk {
                 block: HOLE,
@@ -58,7 +59,7 @@ fn fragmented(pieces: u32) -> (Vec<u8>, Vec<u8>) {
         gids: vec![0],
         modes: vec![0o040_755, 0o100_644],
         names: vec![b"file".to_vec()],
-        block_size: 4096,
+        block_size: 4096 * unit,
         total_fs_size: content.len() as u64,
         devices: Some(Vec::new()),
         options: Some(FsOptions {
@@ -88,7 +89,7 @@ fn fragmented(pieces: u32) -> (Vec<u8>, Vec<u8>) {
 #[test]
 fn any_range_of_a_file_of_many_pieces() {
     for pieces in [200, 256, 257, 320, 5000] {
-        let (image, content) = fragmented(pieces);
+        let (image, content) = fragmented(pieces, 1);
         let options = OpenOptions {
             offset: ImageOffset::At(0),
             check: true,
@@ -111,4 +112,49 @@ fn any_range_of_a_file_of_many_pieces() {
             assert_eq!(out, buf[..n]);
         }
     }
+}
+
+#[test]
+fn pieces_of_a_block_are_not_copied_unless_they_are_small_or_many() {
+    let (bytes, content) = fragmented(300, 256);
+    let options = OpenOptions {
+        offset: ImageOffset::At(0),
+        ..OpenOptions::default()
+    };
+    let image = Image::from_source(Arc::new(MemorySource::new(bytes)), &options).unwrap();
+    let inode = image.find_path(b"file").unwrap().unwrap();
+    let (mut scratch, mut first, mut second) = (Vec::new(), Vec::new(), Vec::new());
+    let none = image.try_read_pinned(inode, 0, 10, &mut scratch).unwrap();
+    assert!(none.is_none());
+    let mut most = 0;
+    for len in [1, 511, 512, 5000, 70_000, content.len() + 10] {
+        for start in (0..content.len() + 300).step_by(1777) {
+            let rest = content.get(start..).unwrap_or_default();
+            let expected = &rest[..rest.len().min(len)];
+            let read = image.read_pinned(inode, start as u64, len, &mut first);
+            let read = read.unwrap();
+            let again = image.try_read_pinned(inode, start as u64, len, &mut second);
+            let again = again.unwrap().unwrap();
+            for read in [&read, &again] {
+                let parts: Vec<&[u8]> = read.parts().collect();
+                assert!(parts.iter().all(|part| !part.is_empty()));
+                assert!(parts.len() <= MAX_PARTS);
+                most = most.max(parts.len());
+                assert_eq!(read.len(), expected.len());
+                assert_eq!(read.is_empty(), expected.is_empty());
+                assert!(parts.concat() == expected, "{len} bytes at {start}");
+            }
+        }
+    }
+    assert_eq!(most, MAX_PARTS);
+    // A large piece is the memory of the cache itself, a small one is not.
+    let at = |len| {
+        let (mut a, mut b) = (Vec::new(), Vec::new());
+        let first = image.read_pinned(inode, 256, len, &mut a).unwrap();
+        let second = image.read_pinned(inode, 256, len, &mut b).unwrap();
+        let start = |parts: Option<&[u8]>| parts.unwrap().as_ptr();
+        start(first.parts().next()) == start(second.parts().next())
+    };
+    assert!(at(512));
+    assert!(!at(511));
 }

@@ -90,6 +90,65 @@ fn random_ranges_through_small_caches() {
 }
 
 #[test]
+fn pinned_bytes_stay_while_others_push_the_blocks_out() {
+    for name in [
+        "basic-zstd-small-blocks",
+        "basic-lz4",
+        "basic-lzma",
+        "many-fragmented",
+    ] {
+        let files = contents(&open(name, CacheOptions::default()));
+        for size in [0, 40 << 10, 1 << 20] {
+            let options = CacheOptions {
+                size,
+                seq_detector: 2,
+                ..CacheOptions::default()
+            };
+            let image = open(name, options);
+            std::thread::scope(|scope| {
+                for thread in 0..6 {
+                    let (image, files) = (&image, &files);
+                    scope.spawn(move || {
+                        let mut random = Random(thread * 104_729 + size + 1);
+                        let mut scratch: [Vec<u8>; 4] = Default::default();
+                        for _ in 0..12 {
+                            let mut held = Vec::new();
+                            for scratch in &mut scratch {
+                                let (inode, data) =
+                                    &files[random.below(files.len() as u64) as usize];
+                                let offset = random.below(data.len() as u64 + 10);
+                                let len = random.below(90_000) as usize;
+                                let rest = data.get(offset as usize..).unwrap_or_default();
+                                let expected = &rest[..rest.len().min(len)];
+                                let read = image.read_pinned(*inode, offset, len, scratch);
+                                held.push((read.unwrap(), expected));
+                            }
+                            // Everything else may have left the cache by now.
+                            image.tidy_cache(std::time::Duration::ZERO);
+                            for (read, expected) in &held {
+                                assert_eq!(read.len(), expected.len());
+                                let parts: Vec<&[u8]> = read.parts().collect();
+                                assert!(parts.concat() == *expected, "{name}");
+                            }
+                        }
+                    });
+                }
+            });
+            // Nothing is held any more.
+            let stats = image.cache_stats();
+            assert_eq!(stats.errors, 0);
+            let mut rounds = 0;
+            while image.cache_stats().blocks > 0 {
+                image.tidy_cache(std::time::Duration::ZERO);
+                rounds += 1;
+                assert!(rounds < 100_000, "blocks stay in the cache");
+                std::thread::yield_now();
+            }
+        }
+    }
+}
+
+#[test]
 fn cached_reads_need_a_first_one() {
     let image = open("basic-zstd-small-blocks", CacheOptions::default());
     let files = contents(&open("basic-zstd-small-blocks", CacheOptions::default()));

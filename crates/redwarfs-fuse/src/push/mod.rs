@@ -320,18 +320,17 @@ impl Worker {
             if size > SMALL || extents.len() > MAX_EXTENTS || (sparse_one && !*sparse) {
                 continue;
             }
-            buffer.clear();
-            match image.try_read_cached(inode, 0, size, buffer) {
-                Ok(true) if buffer.len() == size => {}
+            let read = match image.try_read_pinned(inode, 0, size, buffer) {
+                Ok(Some(read)) if read.len() == size => read,
                 // Not decoded yet: nothing after it is.
                 Ok(_) if extents.len() <= 1 => break,
                 _ => continue,
-            }
+            };
             // From now on a forgotten inode can be pushed again.
             if !state.filled.insert(inode) {
                 continue;
             }
-            match device.store(node_id(inode), buffer) {
+            match device.store(node_id(inode), size, read.parts()) {
                 Ok(()) => {
                     shared.counters.pushed(size);
                     files += 1;

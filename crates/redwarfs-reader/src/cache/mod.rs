@@ -80,13 +80,18 @@ pub(crate) struct BlockCache {
 }
 
 /// Bytes of a block, up to some end, that stay readable while this exists.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct BlockData(Arc<Slot>);
 
 impl BlockData {
     /// Copies from the block; false if the bytes were not asked for.
     pub(crate) fn copy(&self, offset: u64, out: &mut [u8]) -> bool {
         self.0.copy(offset, out)
+    }
+
+    /// What is decoded of the block; perhaps more than was asked for.
+    pub(crate) fn bytes(&self) -> &[u8] {
+        self.0.bytes()
     }
 
     pub(crate) fn has(&self, end: u64) -> bool {
