@@ -10,8 +10,9 @@ use redwarfs_codec::CodecSpec;
 use redwarfs_format::metadata::Packing;
 use redwarfs_writer::TimeResolution;
 
-use super::filter::{self, DebugMode};
 use super::categories::{self, CategoryArgs};
+use super::filter::{self, DebugMode};
+use super::rewrite::RewriteArgs;
 use super::values::{self, HashChoice, LinkPolicy, MemoryLimit, TimeSpec, Verification};
 use crate::common::cli::{LogArgs, prepare, whole};
 use crate::common::users::{parse_group, parse_user};
@@ -34,13 +35,13 @@ fn progress_mode(text: &str) -> Result<ProgressMode, String> {
         .map_err(|_| format!("invalid progress mode '{text}' (none, simple, ascii, unicode)"))
 }
 
-/// Build a DwarFS image from a directory.
+/// Build a DwarFS image from a directory, or from another image.
 #[derive(Debug, Clone, Parser)]
 #[command(name = "mkdwarfs", disable_help_flag = true)]
-#[command(override_usage = "mkdwarfs -i DIR -o FILE|- [OPTIONS...]")]
+#[command(override_usage = "mkdwarfs -i DIR|IMAGE -o FILE|- [OPTIONS...]")]
 pub(crate) struct Args {
-    /// Directory to build the image from
-    #[arg(short, long, value_name = "DIR")]
+    /// Directory to build the image from, or image to rewrite
+    #[arg(short, long, value_name = "DIR|IMAGE")]
     pub input: Option<PathBuf>,
 
     /// Read the paths to store from this file, one per line; '-' reads standard input
@@ -283,20 +284,14 @@ pub(crate) struct Args {
     /// names_index, symlinks, symlinks_index, force, plain
     #[arg(short = 'P', long, value_name = "LIST", default_value = "auto", hide_short_help = true, help_heading = "Metadata options", value_parser = whole(values::packing))]
     pub pack_metadata: Packing,
+
+    #[command(flatten)]
+    pub rewrite: RewriteArgs,
 }
 
 /// Options of the reference that this version knows but does not have: name, short name,
 /// whether a value follows.
-const UNSUPPORTED: [(&str, Option<char>, bool); 8] = [
-    ("recompress", None, true),
-    ("rebuild-metadata", None, false),
-    ("change-block-size", None, false),
-    ("no-metadata-version-history", None, false),
-    ("recompress-categories", None, true),
-    ("no-check", None, false),
-    ("remove-header", None, false),
-    ("extract-wrapped-binary", None, true),
-];
+const UNSUPPORTED: [(&str, Option<char>, bool); 1] = [("extract-wrapped-binary", None, true)];
 
 /// The first option in `matches` that this version does not have.
 pub(crate) fn unsupported(matches: &clap::ArgMatches) -> Option<&'static str> {

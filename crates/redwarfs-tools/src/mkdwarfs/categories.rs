@@ -73,11 +73,7 @@ pub(crate) struct CategoryArgs {
     pub incompressible_block_size: u64,
 
     /// Judge each of these units on its own instead of the file as a whole
-    #[arg(
-        long,
-        hide_short_help = true,
-        help_heading = "Categorizer options"
-    )]
+    #[arg(long, hide_short_help = true, help_heading = "Categorizer options")]
     pub incompressible_fragments: bool,
 
     /// What compresses to at least this part of its size is incompressible, 0 to 1
@@ -139,7 +135,9 @@ fn ranged(low: u32, high: u32) -> impl Fn(&str) -> Result<Scoped<u32>, String> +
 
 fn codec(text: &str) -> Result<Scoped<CodecSpec>, String> {
     if text.contains("::") {
-        scoped(text, |value| value.parse::<CodecSpec>().map_err(|e| e.to_string()))
+        scoped(text, |value| {
+            value.parse::<CodecSpec>().map_err(|e| e.to_string())
+        })
     } else {
         scoped(text, values::codec)
     }
@@ -180,11 +178,13 @@ fn each<T>(
 }
 
 impl CategoryArgs {
-    /// Puts all of this into build options. `order` reads what an order refers to.
+    /// Puts all of this into build options. `order` reads what an order refers to; `any` says that
+    /// there may be categories although nothing is categorized.
     pub(crate) fn apply(
         &self,
         o: &mut BuildOptions,
         logger: &Logger,
+        any: bool,
         order: impl Fn(&OrderSpec) -> Result<Order>,
     ) -> Result<()> {
         o.categorizers = self.categorizers(logger)?;
@@ -196,7 +196,7 @@ impl CategoryArgs {
         if let Some(spec) = general(&self.compression) {
             o.compression = spec.clone();
         }
-        let on = self.categorize.is_some();
+        let on = any || self.categorize.is_some();
         each("--order", &self.order, on, |category, spec| {
             o.categories.entry(category).or_default().order = Some(order(spec)?);
             Ok(())

@@ -31,6 +31,8 @@ pub(crate) struct Report {
     phases: Mutex<Phases>,
     /// Permille done, so that the display never goes back.
     done: AtomicU64,
+    /// An image is rewritten, not built.
+    rewriting: bool,
 }
 
 #[derive(Debug)]
@@ -51,6 +53,15 @@ impl Report {
                 hashing: Duration::ZERO,
             }),
             done: AtomicU64::new(0),
+            rewriting: false,
+        }
+    }
+
+    /// As [`new`](Self::new), for an image that is made from another one.
+    pub(crate) fn rewriting(logger: Logger) -> Self {
+        Self {
+            rewriting: true,
+            ..Self::new(logger)
         }
     }
 
@@ -68,16 +79,37 @@ impl Report {
         let now = if self.current_phase().0 == Some(Phase::Done) {
             1000
         } else {
-            fraction(&self.counters)
+            fraction(&self.counters, self.rewriting)
         };
         self.done.fetch_max(now, Ordering::Relaxed).max(now)
     }
 
-    /// The six lines of numbers.
+    /// The lines of numbers: six for a build, two for a rewrite.
     pub(crate) fn statistics(&self) -> Vec<String> {
         let c = &self.counters;
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let size = |counter: &AtomicU64| format_size(get(counter));
+        let memory = match memory_in_use() {
+            Some(bytes) => format!(", using {} of RAM", format_size(bytes)),
+            None => String::new(),
+        };
+        if self.rewriting {
+            return vec![
+                format!(
+                    "filesystem: {} in {} blocks ({} chunks, {} inodes)",
+                    size(&c.block_bytes),
+                    get(&c.blocks_created),
+                    get(&c.chunks),
+                    get(&c.inodes),
+                ),
+                format!(
+                    "compressed filesystem: {}/{} blocks/{} written{memory}",
+                    get(&c.blocks_written),
+                    get(&c.blocks_created),
+                    size(&c.compressed_size),
+                ),
+            ];
+        }
         let (_, hashing) = self.current_phase();
         let rate = |bytes: u64| match hashing.as_micros() {
             0 => format_rate(0),
@@ -89,10 +121,6 @@ impl Report {
         let allocated = match size(&c.allocated_size) {
             same if same == original => String::new(),
             allocated => format!(" ({allocated})"),
-        };
-        let memory = match memory_in_use() {
-            Some(bytes) => format!(", using {} of RAM", format_size(bytes)),
-            None => String::new(),
         };
         vec![
             format!(
@@ -153,6 +181,8 @@ impl Report {
         };
         match self.current_phase().0 {
             None => "starting".to_owned(),
+            Some(Phase::Checking) => "checking input filesystem".to_owned(),
+            Some(Phase::Rewriting) => "rewriting blocks".to_owned(),
             Some(Phase::Scanning) => with_path("scanning"),
             Some(Phase::Hashing) => with_path("hashing"),
             Some(Phase::Ordering) => "ordering".to_owned(),
@@ -226,6 +256,8 @@ impl Progress for Report {
         let c = &self.counters;
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         match phase {
+            Phase::Checking => self.logger.info("checking input filesystem..."),
+            Phase::Rewriting => self.logger.info("rewriting blocks..."),
             Phase::Hashing => self.logger.info("waiting for background scanners..."),
             Phase::Ordering => {
                 let (saved, original) = (get(&c.saved_by_deduplication), get(&c.original_size));
@@ -262,8 +294,9 @@ impl Progress for Report {
 const LINE_SPINNER: [&str; 4] = ["-", "\\", "|", "/"];
 const MOON: [&str; 8] = ["🌑", "🌒", "🌓", "🌔", "🌕", "🌖", "🌗", "🌘"];
 
-/// Permille done: the mean of (bytes placed / bytes to place) and (blocks written / made).
-fn fraction(c: &Counters) -> u64 {
+/// Permille done: the mean of (bytes placed / bytes to place) and (blocks written / made). When
+/// `rewriting`, blocks of the source stand for the bytes.
+fn fraction(c: &Counters, rewriting: bool) -> u64 {
     let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
     let todo = get(&c.original_size)
         .saturating_sub(get(&c.saved_by_deduplication))
@@ -277,6 +310,11 @@ fn fraction(c: &Counters) -> u64 {
         } else {
             (u128::from(a.min(b)) * 1000 / u128::from(b)) as u64
         }
+    };
+    let (placed, todo) = if rewriting {
+        (get(&c.fragments_written), get(&c.fragments_found))
+    } else {
+        (placed, todo)
     };
     // Below the whole: only a finished image is 100 %.
     ((part(placed, todo) + part(get(&c.blocks_written), get(&c.blocks_created))) / 2).min(999)

@@ -1,4 +1,4 @@
-//! `mkdwarfs`: builds an image from a directory.
+//! `mkdwarfs`: builds an image from a directory or from another image.
 //!
 //! Parsing only validates single values; `run` turns the parsed set into build options,
 //! source and output, and shows progress while the library works.
@@ -12,6 +12,7 @@ mod input;
 mod output;
 mod owners;
 mod pseudo;
+mod rewrite;
 mod run;
 mod values;
 
@@ -50,7 +51,12 @@ pub fn main(args: Vec<OsString>) -> u8 {
         Ok(parsed) => parsed,
         Err(error) => return cli::describe(&command, &error).report(TOOL),
     };
-    match run::run(&parsed, &args) {
+    let done = if parsed.rewrite.is_wanted() {
+        rewrite::run(&parsed, &matches, &args)
+    } else {
+        run::run(&parsed, &args)
+    };
+    match done {
         Ok(code) => code,
         Err(error) => error.report(TOOL),
     }

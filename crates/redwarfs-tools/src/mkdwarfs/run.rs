@@ -25,6 +25,7 @@ use crate::common::{LogLevel, Logger, Result, ToolError, env, signal};
 /// Builds the image. Returns the exit code.
 pub(super) fn run(args: &Args, command_line: &[OsString]) -> Result<u8> {
     let hint = "try 'mkdwarfs --help'";
+    args.rewrite.check_build()?;
     if args.input.is_none() && args.input_list.is_none() {
         return Err(ToolError::new("missing option '--input' or '--input-list'").hint(hint));
     }
@@ -62,10 +63,17 @@ pub(super) fn run(args: &Args, command_line: &[OsString]) -> Result<u8> {
     Ok(if errors > 0 { EXIT_PARTIAL } else { EXIT_OK })
 }
 
-fn build_options(args: &Args, command_line: &[OsString], logger: &Logger) -> Result<BuildOptions> {
+/// The options of a build with these arguments.
+pub(super) fn build_options(
+    args: &Args,
+    command_line: &[OsString],
+    logger: &Logger,
+) -> Result<BuildOptions> {
     let mut o = BuildOptions::level(args.compress_level);
     o.block_size_bits = args.block_size_bits.unwrap_or(o.block_size_bits);
-    args.categories.apply(&mut o, logger, |spec| order(spec, args.null, logger))?;
+    let any = args.rewrite.is_wanted();
+    args.categories
+        .apply(&mut o, logger, any, |spec| order(spec, args.null, logger))?;
     for (codec, given) in [
         (&mut o.schema_compression, &args.schema_compression),
         (&mut o.metadata_compression, &args.metadata_compression),
@@ -191,7 +199,8 @@ fn explicit_order(file: &Path, null: bool) -> Result<Vec<Vec<u8>>> {
     Ok(paths.filter(|path| !path.is_empty()).collect())
 }
 
-fn progress_mode(args: &Args) -> ProgressMode {
+/// How progress is shown, if there is no better way.
+pub(super) fn progress_mode(args: &Args) -> ProgressMode {
     let fancy = stderr_is_fancy();
     match args.progress {
         _ if args.no_progress => ProgressMode::None,

@@ -1,0 +1,415 @@
+//! From an image to another one: `--recompress` and its relatives.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use clap::ArgMatches;
+use clap::parser::ValueSource;
+use redwarfs_reader::{CacheOptions, OpenOptions};
+use redwarfs_rewrite::{
+    CategoryCodec, CategoryFilter, Error as RewriteError, Leading, Rebuild, RewriteOptions,
+    RewriteSummary, rewrite,
+};
+use redwarfs_writer::{BuildOptions, Progress};
+
+use super::args::{Args, ProgressMode};
+use super::display::Report;
+use super::output::{self, Target, interrupted, write_error};
+use super::run::{build_options, progress_mode};
+use crate::common::error::{EXIT_OK, io_cause};
+use crate::common::number::{format_duration, format_ratio, format_size};
+use crate::common::open::{Spelling, open_image};
+use crate::common::{LogLevel, Logger, Result, ToolError, signal};
+
+/// Which parts of an image are compressed anew.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Recompress {
+    All,
+    Block,
+    Metadata,
+    None,
+}
+
+fn recompress(text: &str) -> Result<Recompress, String> {
+    match text {
+        "all" => Ok(Recompress::All),
+        "block" => Ok(Recompress::Block),
+        "metadata" => Ok(Recompress::Metadata),
+        "none" => Ok(Recompress::None),
+        _ => Err(format!(
+            "invalid recompress mode: {text} (all, block, metadata, none)"
+        )),
+    }
+}
+
+fn categories(text: &str) -> Result<CategoryFilter, String> {
+    let (exclude, list) = match text.strip_prefix('!') {
+        Some(list) => (true, list),
+        None => (false, text),
+    };
+    let names: Vec<String> = list.split(',').map(str::to_owned).collect();
+    if names.iter().any(String::is_empty) {
+        return Err(format!("empty name of a category: '{text}'"));
+    }
+    Ok(CategoryFilter { names, exclude })
+}
+
+/// Options that turn the input into an image that is rewritten.
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct RewriteArgs {
+    /// Rewrite the image given as input with other compression: all, block, metadata, none
+    ///
+    /// What is not recompressed is copied. Even 'none' brings old images to the current format.
+    #[arg(long, value_name = "MODE", num_args = 0..=1, default_missing_value = "all", hide_short_help = true, help_heading = "Rewriting options", value_parser = crate::common::cli::whole(recompress))]
+    pub recompress: Option<Recompress>,
+
+    /// Recompress only blocks of these categories, or with a leading '!' all others
+    #[arg(long, value_name = "[!]CATEGORY,...", hide_short_help = true, help_heading = "Rewriting options", value_parser = crate::common::cli::whole(categories))]
+    pub recompress_categories: Option<CategoryFilter>,
+
+    /// Rewrite the image given as input with metadata of the current version, changed as the
+    /// metadata options say
+    #[arg(long, hide_short_help = true, help_heading = "Rewriting options")]
+    pub rebuild_metadata: bool,
+
+    /// Rewrite the image given as input with the block size of --block-size-bits
+    #[arg(long, hide_short_help = true, help_heading = "Rewriting options")]
+    pub change_block_size: bool,
+
+    /// Do not record which version the metadata was rebuilt from, and forget earlier records
+    #[arg(long, hide_short_help = true, help_heading = "Rewriting options")]
+    pub no_metadata_version_history: bool,
+
+    /// Do not verify the whole image before rewriting it
+    ///
+    /// Parts are verified all the same when they are read.
+    #[arg(long, hide_short_help = true, help_heading = "Rewriting options")]
+    pub no_check: bool,
+
+    /// Drop what is in front of the image given as input
+    #[arg(
+        long,
+        hide_short_help = true,
+        help_heading = "Rewriting options",
+        conflicts_with = "header"
+    )]
+    pub remove_header: bool,
+}
+
+impl RewriteArgs {
+    /// Whether the input is an image to rewrite.
+    pub(crate) fn is_wanted(&self) -> bool {
+        self.recompress.is_some() || self.rebuild_metadata || self.change_block_size
+    }
+
+    fn rebuilds(&self) -> bool {
+        self.rebuild_metadata || self.change_block_size
+    }
+
+    /// Refuses options of a rewrite when nothing is rewritten.
+    pub(crate) fn check_build(&self) -> Result<()> {
+        let stray = [
+            (
+                self.recompress_categories.is_some(),
+                "recompress-categories",
+                "--recompress",
+            ),
+            (
+                self.no_metadata_version_history,
+                "no-metadata-version-history",
+                "--rebuild-metadata",
+            ),
+            (self.no_check, "no-check", "--recompress"),
+            (self.remove_header, "remove-header", "--recompress"),
+        ];
+        match stray.into_iter().find(|(given, ..)| *given) {
+            Some((_, option, needs)) => Err(needs_error(option, needs)),
+            None => Ok(()),
+        }
+    }
+}
+
+fn needs_error(option: &str, needs: &str) -> ToolError {
+    ToolError::new(format!("option '--{option}' needs '{needs}'"))
+}
+
+/// What an option is to a rewrite.
+enum Role {
+    Used,
+    /// Used if metadata is rebuilt.
+    Metadata,
+    /// Without effect on what is in the image.
+    Tuning,
+    Senseless,
+}
+
+fn role(option: &str) -> Role {
+    match option {
+        "input"
+        | "output"
+        | "force"
+        | "compress-level"
+        | "log-level"
+        | "log-with-context"
+        | "num-workers"
+        | "compress-niceness"
+        | "memory-limit"
+        | "progress"
+        | "no-progress"
+        | "compression"
+        | "schema-compression"
+        | "metadata-compression"
+        | "history-compression"
+        | "header"
+        | "no-section-index"
+        | "no-history"
+        | "no-history-timestamps"
+        | "no-history-command-line"
+        | "recompress"
+        | "recompress-categories"
+        | "rebuild-metadata"
+        | "change-block-size"
+        | "no-check"
+        | "remove-header" => Role::Used,
+        "set-owner"
+        | "set-group"
+        | "set-time"
+        | "keep-all-times"
+        | "time-resolution"
+        | "chmod"
+        | "pack-metadata"
+        | "no-category-names"
+        | "no-category-metadata"
+        | "no-create-timestamp"
+        | "no-hardlink-table"
+        | "no-metadata-version-history" => Role::Metadata,
+        "block-size-bits"
+        | "order"
+        | "max-similarity-size"
+        | "file-hash"
+        | "verify-dedup"
+        | "num-scanner-workers"
+        | "num-segmenter-workers"
+        | "max-lookback-blocks"
+        | "window-size"
+        | "window-step"
+        | "bloom-filter-size"
+        | "categorize" => Role::Tuning,
+        _ => Role::Senseless,
+    }
+}
+
+/// Refuses options that cannot do what they are for, and warns of those that do nothing.
+fn check_options(args: &Args, matches: &ArgMatches, logger: &Logger) -> Result<()> {
+    let command = super::command();
+    for arg in command.get_arguments() {
+        let id = arg.get_id().as_str();
+        if matches.value_source(id) != Some(ValueSource::CommandLine) {
+            continue;
+        }
+        let name = arg.get_long().unwrap_or(id);
+        match role(name) {
+            Role::Used => {}
+            Role::Metadata if args.rewrite.rebuilds() => {}
+            Role::Metadata => return Err(needs_error(name, "--rebuild-metadata")),
+            Role::Tuning if name == "block-size-bits" && args.rewrite.change_block_size => {}
+            Role::Tuning => logger.warn(format_args!(
+                "option '--{name}' has no effect when an image is rewritten{}",
+                if name == "block-size-bits" {
+                    " without '--change-block-size'"
+                } else {
+                    ""
+                }
+            )),
+            Role::Senseless => {
+                return Err(ToolError::new(format!(
+                    "option '--{name}' cannot be used when an image is rewritten"
+                )));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Rewrites the image. Returns the exit code.
+pub(super) fn run(args: &Args, matches: &ArgMatches, command_line: &[OsString]) -> Result<u8> {
+    let hint = "try 'mkdwarfs --help'";
+    let logger = args.log.logger();
+    check_options(args, matches, &logger)?;
+    let Some(input) = &args.input else {
+        return Err(ToolError::new("missing option '--input'").hint(hint));
+    };
+    let Some(output) = &args.output else {
+        return Err(ToolError::new("missing option '--output'").hint(hint));
+    };
+    let stop = signal::stop_flag()
+        .map_err(|e| ToolError::new("cannot handle signals").cause(io_cause(&e)))?;
+    let build = build_options(args, command_line, &logger)?;
+    let options = rewrite_options(args, matches, build);
+    options.check().map_err(|e| rewrite_error(e, args))?;
+
+    let open = OpenOptions {
+        check: options.check,
+        // Every block is read once, past the cache.
+        cache: CacheOptions {
+            size: 0,
+            workers: 1,
+            ..CacheOptions::default()
+        },
+        ..OpenOptions::default()
+    };
+    // The image is searched for, and its size is found.
+    let spelling = Spelling {
+        auto: "--input",
+        size: None,
+    };
+    let image = open_image(input, &open, spelling)?;
+    let target = Target::open(output, args.force)?;
+    let report = Arc::new(Report::rewriting(logger.clone()));
+    let mode = progress_mode(args);
+    let summary = output::produce(target, &report, mode, &stop, |out| {
+        rewrite(&image, &options, out, &*report, &stop).map_err(|e| rewrite_error(e, args))
+    })?;
+    conclude(&logger, &report, &summary, mode);
+    Ok(EXIT_OK)
+}
+
+/// The options of a rewrite, from those of a build with the same arguments.
+fn rewrite_options(args: &Args, matches: &ArgMatches, build: BuildOptions) -> RewriteOptions {
+    let given = |id: &str| matches.value_source(id) == Some(ValueSource::CommandLine);
+    let mut o = RewriteOptions::level(args.compress_level);
+    let mode = args.rewrite.recompress.unwrap_or(Recompress::None);
+    o.blocks = matches!(mode, Recompress::All | Recompress::Block);
+    o.metadata = matches!(mode, Recompress::All | Recompress::Metadata);
+    o.categories = args.rewrite.recompress_categories.clone();
+    let rebuild = Rebuild {
+        set_owner: build.set_owner,
+        set_group: build.set_group,
+        set_time: build.set_time,
+        keep_all_times: build.keep_all_times,
+        time_resolution: given("time_resolution").then_some(build.time_resolution),
+        chmod: build.chmod,
+        packing: build.packing,
+        category_names: build.category_names,
+        category_metadata: build.category_metadata,
+        create_timestamp: build.create_timestamp,
+        hardlink_table: build.hardlink_table,
+        version_history: !args.rewrite.no_metadata_version_history,
+    };
+    o.rebuild = args.rewrite.rebuilds().then_some(rebuild);
+    o.block_size_bits = args
+        .rewrite
+        .change_block_size
+        .then_some(build.block_size_bits);
+    // What a preset says about a category is a wish; what the user says is not.
+    let preset = BuildOptions::level(args.compress_level).categories;
+    o.category_compression = build
+        .categories
+        .iter()
+        .filter_map(|(&category, own)| {
+            let codec = own.compression.clone()?;
+            let wished = preset
+                .get(&category)
+                .and_then(|own| own.compression.as_ref());
+            Some(CategoryCodec {
+                category: category.name().to_owned(),
+                required: wished != Some(&codec),
+                codec,
+            })
+        })
+        .collect();
+    o.compression = build.compression;
+    o.schema_compression = build.schema_compression;
+    o.metadata_compression = build.metadata_compression;
+    o.history_compression = build.history_compression;
+    o.leading = match build.header {
+        Some(bytes) => Leading::Replace(bytes),
+        None if args.rewrite.remove_header => Leading::Remove,
+        None => Leading::Keep,
+    };
+    o.check = !args.rewrite.no_check;
+    o.history = build.history;
+    o.section_index = build.section_index;
+    o.workers = build.workers;
+    o.compress_niceness = build.compress_niceness;
+    o.memory_limit = build.memory_limit;
+    o.machine_memory = build.machine_memory;
+    o
+}
+
+fn rewrite_error(error: RewriteError, args: &Args) -> ToolError {
+    let path = |path: &Option<PathBuf>| path.clone().unwrap_or_else(|| PathBuf::from("-"));
+    match error {
+        RewriteError::InvalidOption(text) => ToolError::new(text),
+        RewriteError::MemoryLimit { limit, needed } => {
+            ToolError::new(format!("memory limit of {} is too low", format_size(limit)))
+                .hint(format!("{} are needed", format_size(needed)))
+        }
+        RewriteError::Output(e) => write_error(&path(&args.output), &e),
+        RewriteError::Interrupted => interrupted(),
+        other => ToolError::new("cannot rewrite image")
+            .path(path(&args.input))
+            .cause(other),
+    }
+}
+
+fn conclude(logger: &Logger, report: &Report, summary: &RewriteSummary, mode: ProgressMode) {
+    let raw = summary.block_bytes;
+    let compressed = report.counters().compressed_size.load(Ordering::Relaxed);
+    logger.info(format_args!(
+        "compressed {} to {} ({})",
+        format_size(raw),
+        format_size(compressed),
+        format_ratio(compressed, raw),
+    ));
+    let cpu = Duration::from_nanos(summary.compress_cpu_ns);
+    logger.info(format_args!(
+        "compression CPU time: {}",
+        format_duration(cpu)
+    ));
+    let took = Duration::from_nanos(summary.wall_ns);
+    let outcome = "filesystem rewritten without errors".to_owned();
+    logger.timed(LogLevel::Info, outcome, took);
+    if mode != ProgressMode::None || logger.enabled(LogLevel::Info) {
+        logger.console().line(&report.statistics().join("\n"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_of_categories() {
+        let filter = |names: &[&str], exclude| CategoryFilter {
+            names: names.iter().map(|&n| n.to_owned()).collect(),
+            exclude,
+        };
+        assert_eq!(categories("a"), Ok(filter(&["a"], false)));
+        assert_eq!(categories("a/b,c"), Ok(filter(&["a/b", "c"], false)));
+        assert_eq!(categories("!a,c"), Ok(filter(&["a", "c"], true)));
+        for bad in ["", "!", "a,", ",a", "!a,,b"] {
+            assert!(categories(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn no_option_is_forgotten() {
+        // Every option has a role that was chosen for it; those that a rewrite cannot use are
+        // listed here, so that a new one makes somebody think.
+        let senseless: Vec<String> = super::super::command()
+            .get_arguments()
+            .filter_map(|arg| arg.get_long().map(str::to_owned))
+            .filter(|name| matches!(role(name), Role::Senseless))
+            .collect();
+        for used in ["recompress", "set-owner", "order", "compression"] {
+            assert!(!senseless.iter().any(|name| name == used), "{used}");
+        }
+        for option in ["input-list", "hollow", "with-devices", "no-sparse-files"] {
+            assert!(senseless.iter().any(|name| name == option), "{option}");
+        }
+    }
+}
