@@ -371,11 +371,11 @@ fn help_and_version_succeed() {
         (&["-h"], "--compress-level", "--window-size"),
         (
             &["--help"],
-            "Usage: mkdwarfs -i DIR -o FILE|-",
+            "Usage: mkdwarfs -i DIR|IMAGE -o FILE|-",
             "--window-size",
         ),
-        (&["-H"], "--window-size", "--recompress"),
-        (&["--long-help"], "Compression levels:", "--recompress"),
+        (&["-H"], "--window-size", "--extract-wrapped-binary"),
+        (&["--long-help"], "Compression levels:", "--extract-wrapped-binary"),
     ] {
         let done = mkdwarfs().args(args).output().unwrap();
         let text = String::from_utf8_lossy(&done.stdout);
@@ -509,8 +509,8 @@ fn wrong_command_lines_get_one_line() {
             "option '--categorize' is not supported in this version",
         ),
         (
-            &["--recompress=none"],
-            "option '--recompress' is not supported in this version",
+            &["--extract-wrapped-binary=x"],
+            "option '--extract-wrapped-binary' is not supported in this version",
         ),
         (
             &["-F", "x foo"],
