@@ -1,5 +1,7 @@
 //! Finding equal files and similarity digests; reading contents.
 
+mod verify;
+
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::io;
 use std::ops::Range;
@@ -407,7 +409,10 @@ impl Scanner<'_> {
         };
         // Both in the order of the files.
         let mut results = jobs.into_iter().zip(hashed).peekable();
-        let mut cache = HashMap::new();
+        let mut cache: HashMap<u32, Box<[u8]>> = HashMap::new();
+        let verify = self.options.verify_duplicates;
+        // Files that still have to be compared with the first of their content.
+        let mut suspects: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
         for file in 0..count as u32 {
             let size = self.size(file);
             let mut content = Content {
@@ -423,12 +428,23 @@ impl Scanner<'_> {
                 Some(Hashed::Digest(digest, bytes)) => {
                     content.digest = Some(digest);
                     let hash = key(&content);
+                    let mut compared = size == 0;
                     let equal = known.find(hash, |&at| {
                         let other = &contents[at as usize];
-                        other.size == size && other.digest == content.digest
+                        let same = other.size == size && other.digest == content.digest;
+                        match (cache.get(&other.first_file()), &bytes) {
+                            (Some(a), Some(b)) if same && verify => {
+                                compared = a == b;
+                                compared
+                            }
+                            _ => same,
+                        }
                     });
                     if let Some(&at) = equal {
                         contents[at as usize].files.push(file);
+                        if verify && !compared {
+                            suspects.entry(at).or_default().push(file);
+                        }
                         add(&counters.duplicate_files, 1);
                         add(&counters.saved_by_deduplication, size);
                         continue;
@@ -457,12 +473,14 @@ impl Scanner<'_> {
         let kept: u64 = cache.values().map(|bytes| <[u8]>::len(bytes) as u64).sum();
         self.budget
             .store(SMALL_TOTAL.saturating_sub(kept), Ordering::Relaxed);
-        Ok(Scanned {
+        let mut scanned = Scanned {
             contents,
             cache,
             streams: vec![StreamKey::DEFAULT],
             items: Vec::new(),
-        })
+        };
+        self.verify(&mut scanned, &suspects)?;
+        Ok(scanned)
     }
 
     /// Files that may be equal to another one: same size and, if large, same first bytes.

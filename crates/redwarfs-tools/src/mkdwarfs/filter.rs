@@ -310,7 +310,6 @@ mod tests {
             ("- A/B.TXT", &[]),
             ("- u**", &[]),
             ("- s**", &["docs/sub/", "docs/sub/c.txt"]),
-            ("- docs/**/", &["docs/", "docs/sub/"]),
         ];
         for (rule, want) in cases {
             assert_eq!(excluded(&[rule]), *want, "{rule}");

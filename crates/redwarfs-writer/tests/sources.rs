@@ -1,0 +1,592 @@
+//! Sources that select, change and add entries, and inputs that lie or loop.
+
+#![allow(missing_docs, clippy::unwrap_used)]
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::os::unix::fs::{MetadataExt, symlink};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use common::{build, contents, open};
+use redwarfs_reader::Image;
+use redwarfs_writer::{
+    BuildOptions, Content, DataExtent, Declaration, DeclarationError, Declared, DeclaredSource,
+    DirItem, DirectorySource, FileHash, FileType, MemoryNode, MemoryTree, Meta, Piece, Source,
+    Stamp, Symlinks, Tag, Timestamp,
+};
+
+fn options() -> BuildOptions {
+    let mut options = BuildOptions::level(1);
+    options.block_size_bits = 16;
+    options.workers = 2;
+    options
+}
+
+fn paths(image: &Image) -> Vec<String> {
+    image
+        .walk()
+        .map(|entry| String::from_utf8(entry.unwrap().path.clone()).unwrap())
+        .filter(|path| !path.is_empty())
+        .collect()
+}
+
+/// Builds an image of a source; the image and the number of errors.
+fn image_of(source: &dyn Source) -> (Image, u64) {
+    let (bytes, summary) = build(&options(), source);
+    (open(bytes), summary.errors)
+}
+
+fn content_of(image: &Image, path: &str) -> Vec<u8> {
+    contents(image, image.find_path(path.as_bytes()).unwrap().unwrap())
+}
+
+#[test]
+fn symlinks_are_kept_followed_or_dropped() {
+    let dir = tempfile::tempdir().unwrap();
+    let root = dir.path().join("root");
+    fs::create_dir_all(root.join("sub")).unwrap();
+    fs::create_dir_all(dir.path().join("outside/deep")).unwrap();
+    fs::write(root.join("file"), "text").unwrap();
+    fs::write(dir.path().join("outside/deep/far"), "far away").unwrap();
+    symlink("../file", root.join("sub/to-file")).unwrap();
+    symlink("../outside", root.join("to-dir")).unwrap();
+    symlink("nowhere", root.join("dangling")).unwrap();
+    symlink("..", root.join("sub/up")).unwrap();
+    symlink("self", root.join("self")).unwrap();
+    let with = |policy| {
+        let source = DirectorySource::new(&root).unwrap().with_symlinks(policy);
+        image_of(&source)
+    };
+
+    let (image, errors) = with(Symlinks::Keep);
+    assert_eq!(errors, 0);
+    let links = [
+        "dangling",
+        "file",
+        "self",
+        "sub",
+        "sub/to-file",
+        "sub/up",
+        "to-dir",
+    ];
+    assert_eq!(paths(&image), links);
+
+    let (image, errors) = with(Symlinks::Drop);
+    assert_eq!(errors, 0);
+    assert_eq!(paths(&image), ["file", "sub"]);
+
+    // Two that point to nothing, one that points above itself.
+    let (image, errors) = with(Symlinks::Follow);
+    assert_eq!(errors, 3);
+    let followed = [
+        "file",
+        "sub",
+        "sub/to-file",
+        "sub/up",
+        "to-dir",
+        "to-dir/deep",
+        "to-dir/deep/far",
+    ];
+    assert_eq!(paths(&image), followed);
+    assert_eq!(content_of(&image, "sub/to-file"), b"text");
+    assert_eq!(content_of(&image, "to-dir/deep/far"), b"far away");
+}
+
+#[test]
+fn lists_do_not_lead_through_symlinks() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::create_dir(dir.path().join("real")).unwrap();
+    fs::write(dir.path().join("real/file"), "text").unwrap();
+    symlink("real", dir.path().join("link")).unwrap();
+    let list = |path: &str| {
+        let source = DirectorySource::new(dir.path()).unwrap();
+        source.with_list([path.into()])
+    };
+    let error = list("link/file").unwrap_err().to_string();
+    assert!(error.contains("link/file: not a directory"), "{error}");
+    let error = list("real/file/x").unwrap_err().to_string();
+    assert!(error.contains("real/file/x: not a directory"), "{error}");
+    assert_eq!(list("real/none/x").unwrap().1.missing.len(), 1);
+    let followed = DirectorySource::new(dir.path())
+        .unwrap()
+        .with_symlinks(Symlinks::Follow)
+        .with_list(["link/file".into()]);
+    assert_eq!(
+        paths(&image_of(&followed.unwrap().0).0),
+        ["link", "link/file"]
+    );
+}
+
+#[test]
+fn tagged_directories_keep_their_tag_only() {
+    let dir = tempfile::tempdir().unwrap();
+    let root = dir.path();
+    for name in ["", "cache", "cache/sub", "other", "build", "build/x"] {
+        fs::create_dir_all(root.join(name)).unwrap();
+        fs::write(root.join(name).join("file"), "text").unwrap();
+    }
+    let signature = "Signature: 8a477f597d28d172789f06886806bc55\n# words\n";
+    for name in ["", "cache"] {
+        fs::write(root.join(name).join("CACHEDIR.TAG"), signature).unwrap();
+    }
+    fs::write(root.join("other/CACHEDIR.TAG"), "Signature: another one").unwrap();
+    fs::create_dir(root.join("build/.nobackup")).unwrap();
+    let source = DirectorySource::new(root)
+        .unwrap()
+        .without_tagged(vec![Tag::Cache, Tag::Name(b".nobackup".to_vec())]);
+    let (image, errors) = image_of(&source);
+    assert_eq!(errors, 0);
+    // The root carries a tag, too, and stays complete.
+    let want = [
+        "CACHEDIR.TAG",
+        "build",
+        "build/.nobackup",
+        "cache",
+        "cache/CACHEDIR.TAG",
+        "file",
+        "other",
+        "other/CACHEDIR.TAG",
+        "other/file",
+    ];
+    assert_eq!(paths(&image), want);
+}
+
+#[test]
+fn hard_links_can_be_dissolved() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("a"), vec![7; 100_000]).unwrap();
+    for name in ["b", "c"] {
+        fs::hard_link(dir.path().join("a"), dir.path().join(name)).unwrap();
+    }
+    for (dissolve, links) in [(false, 3), (true, 1)] {
+        let mut options = options();
+        options.dissolve_hard_links = dissolve;
+        let source = DirectorySource::new(dir.path()).unwrap();
+        let (bytes, summary) = build(&options, &source);
+        assert_eq!(summary.block_bytes, 100_000, "the content is stored once");
+        let image = open(bytes);
+        for name in ["a", "b", "c"] {
+            let inode = image.find_path(name.as_bytes()).unwrap().unwrap();
+            assert_eq!(image.stat(inode).unwrap().nlink, links);
+            assert_eq!(contents(&image, inode), vec![7; 100_000]);
+        }
+    }
+}
+
+#[test]
+fn ids_and_times_can_be_changed() {
+    let mut tree = MemoryTree::new();
+    for (name, id, sec) in [("a", 1000, 50), ("b", 5, 100), ("c", u32::MAX, 101)] {
+        let mut node = MemoryNode::file("x");
+        (node.meta.uid, node.meta.gid) = (id, id);
+        node.meta.mtime = Timestamp { sec, nsec: 7 };
+        tree.insert(name, node);
+    }
+    let mut options = options();
+    options.map_owner = Some(redwarfs_writer::IdTransform::new(|id| id.wrapping_add(1)));
+    options.set_group = Some(9);
+    options.map_group = Some(redwarfs_writer::IdTransform::new(|_| 1));
+    options.latest_time = Some(100);
+    options.time_resolution = redwarfs_writer::TimeResolution::NANOSECOND;
+    let image = open(build(&options, &tree).0);
+    for (name, uid, sec, nsec) in [("a", 1001, 50, 7), ("b", 6, 100, 0), ("c", 0, 100, 0)] {
+        let inode = image.find_path(name.as_bytes()).unwrap().unwrap();
+        let stat = image.stat(inode).unwrap();
+        assert_eq!((stat.uid, stat.gid), (uid, 9), "{name}");
+        assert_eq!((stat.mtime.sec, stat.mtime.nsec), (sec, nsec), "{name}");
+    }
+}
+
+fn declaration(path: &str, what: Declared) -> Declaration {
+    Declaration {
+        path: path.into(),
+        what,
+        permissions: None,
+        uid: None,
+        gid: None,
+    }
+}
+
+#[test]
+fn declared_entries_take_their_places() {
+    let dir = tempfile::tempdir().unwrap();
+    let host = dir.path().join("host");
+    fs::write(&host, "from the host").unwrap();
+    let mut tree = MemoryTree::new();
+    tree.insert("etc", MemoryNode::new(FileType::Directory));
+    tree.insert("etc/passwd", MemoryNode::file("root"));
+    tree.insert("etc/replaced", MemoryNode::file("old"));
+    tree.insert("plain", MemoryNode::file("plain"));
+    tree.insert("disk", MemoryNode::new(FileType::BlockDevice));
+    tree.insert("pipe", MemoryNode::new(FileType::Fifo));
+    let mut declarations = vec![
+        declaration("dev/null", Declared::CharDevice(rustix::fs::makedev(1, 3))),
+        declaration("dev/sda", Declared::BlockDevice(rustix::fs::makedev(8, 0))),
+        declaration("dev/sock", Declared::Socket),
+        declaration("dev/fifo", Declared::Fifo),
+        declaration("etc", Declared::Directory),
+        declaration("etc/passwd", Declared::Change),
+        declaration("etc/replaced", Declared::Symlink(b"passwd".to_vec())),
+        declaration("etc/new", Declared::File(Some(host.clone()))),
+        declaration("etc/empty", Declared::File(None)),
+        declaration("a/b/c", Declared::Directory),
+        declaration("", Declared::Change),
+        declaration("missing", Declared::Change),
+        declaration("plain/below", Declared::Fifo),
+    ];
+    for declaration in &mut declarations {
+        if ["etc/passwd", "etc", "", "dev/null"]
+            .map(str::as_bytes)
+            .contains(&&*declaration.path)
+        {
+            declaration.permissions = Some(0o1601);
+            (declaration.uid, declaration.gid) = (Some(4_000_000_000), Some(6));
+        }
+    }
+    let time = Timestamp { sec: 77, nsec: 0 };
+    let source = DeclaredSource::new(Arc::new(tree), declarations, time, false, true).unwrap();
+    let mut options = options();
+    (options.with_devices, options.with_specials) = (true, true);
+    let (bytes, summary) = build(&options, &source);
+    assert_eq!(summary.errors, 0);
+    let image = open(bytes);
+    let want = [
+        "a",
+        "a/b",
+        "a/b/c",
+        "dev",
+        "dev/fifo",
+        "dev/null",
+        "dev/sda",
+        "dev/sock",
+        "etc",
+        "etc/empty",
+        "etc/new",
+        "etc/passwd",
+        "etc/replaced",
+        "pipe",
+        "plain",
+    ];
+    assert_eq!(paths(&image), want);
+    let stat = |path: &str| {
+        image
+            .stat(image.find_path(path.as_bytes()).unwrap().unwrap())
+            .unwrap()
+    };
+    for (path, mode) in [
+        ("", 0o041_601),
+        ("etc", 0o041_601),
+        ("etc/passwd", 0o101_601),
+        ("dev/null", 0o021_601),
+    ] {
+        let stat = stat(path);
+        assert_eq!(
+            (stat.mode, stat.uid, stat.gid),
+            (mode, 4_000_000_000, 6),
+            "{path}"
+        );
+    }
+    assert_eq!(stat("dev/null").rdev, rustix::fs::makedev(1, 3));
+    assert_eq!(stat("dev/sda").rdev, rustix::fs::makedev(8, 0));
+    for (path, mode) in [
+        ("dev", 0o040_755),
+        ("dev/sda", 0o060_644),
+        ("dev/sock", 0o140_644),
+        ("dev/fifo", 0o010_644),
+        ("a/b/c", 0o040_755),
+    ] {
+        let stat = stat(path);
+        assert_eq!(
+            (stat.mode, stat.uid, stat.mtime.sec),
+            (mode, 0, 77),
+            "{path}"
+        );
+    }
+    assert_eq!(content_of(&image, "etc/passwd"), b"root");
+    assert_eq!(content_of(&image, "etc/new"), b"from the host");
+    assert_eq!(
+        stat("etc/new").mtime.sec,
+        fs::metadata(&host).unwrap().mtime()
+    );
+    assert_eq!(content_of(&image, "etc/empty"), b"");
+    let link = image.find_path(b"etc/replaced").unwrap().unwrap();
+    assert_eq!(image.read_link(link).unwrap(), b"passwd");
+    assert_eq!(source.unused(), [&b"missing"[..], b"plain/below"]);
+}
+
+#[test]
+fn declarations_that_contradict_each_other() {
+    let new = |declarations| {
+        let time = Timestamp::default();
+        DeclaredSource::new(Arc::new(MemoryTree::new()), declarations, time, true, true).map(|_| ())
+    };
+    let twice = vec![
+        declaration("a", Declared::Fifo),
+        declaration("a", Declared::Change),
+    ];
+    assert_eq!(new(twice), Err(DeclarationError::Twice(b"a".to_vec())));
+    let below = vec![
+        declaration("a/b", Declared::Fifo),
+        declaration("a/b/c", Declared::Directory),
+    ];
+    assert_eq!(
+        new(below),
+        Err(DeclarationError::NotADirectory(b"a/b".to_vec()))
+    );
+}
+
+#[test]
+fn a_directory_that_contains_itself_is_empty() {
+    /// A file system that shows its root again in a directory.
+    #[derive(Debug)]
+    struct Looping;
+    impl Source for Looping {
+        fn root(&self) -> io::Result<Meta> {
+            let mut meta = MemoryNode::new(FileType::Directory).meta;
+            meta.identity = (1, 1);
+            Ok(meta)
+        }
+        fn read_dir(&self, path: &[u8]) -> io::Result<Vec<DirItem>> {
+            let inode = if path.ends_with(b"sub") { 1 } else { 2 };
+            let mut meta = self.root()?;
+            meta.identity = (1, inode);
+            let name = if inode == 1 { "loop" } else { "sub" };
+            Ok(vec![DirItem {
+                name: name.into(),
+                meta: Ok(meta),
+            }])
+        }
+        fn open(&self, _path: &[u8]) -> io::Result<Box<dyn Content>> {
+            Err(io::ErrorKind::NotFound.into())
+        }
+    }
+    let (image, errors) = image_of(&Looping);
+    assert_eq!(errors, 1);
+    assert_eq!(paths(&image), ["sub", "sub/loop"]);
+}
+
+#[test]
+fn bind_mounts_that_loop_and_other_file_systems() {
+    let dir = tempfile::tempdir().unwrap();
+    let root = dir.path().join("root");
+    fs::create_dir_all(root.join("sub/again")).unwrap();
+    fs::create_dir(root.join("other")).unwrap();
+    fs::write(root.join("sub/file"), "text").unwrap();
+    fs::write(root.join("single"), "hidden").unwrap();
+    let mounted = Mounted::new(&[
+        (&["--bind"], &root, &root.join("sub/again")),
+        (&["-t", "tmpfs"], Path::new("tmpfs"), &root.join("other")),
+    ]);
+    let Some(_mounted) = mounted else {
+        eprintln!("SKIPPED: bind mounts need root");
+        return;
+    };
+    fs::write(root.join("other/there"), "elsewhere").unwrap();
+    let single = Mounted::new(&[(&["--bind"], &root.join("other/there"), &root.join("single"))]);
+    assert!(single.is_some());
+
+    let (image, errors) = image_of(&DirectorySource::new(&root).unwrap());
+    assert_eq!(errors, 1);
+    let everything = [
+        "other",
+        "other/there",
+        "single",
+        "sub",
+        "sub/again",
+        "sub/file",
+    ];
+    assert_eq!(paths(&image), everything);
+    assert_eq!(content_of(&image, "single"), b"elsewhere");
+
+    let source = DirectorySource::new(&root)
+        .unwrap()
+        .one_file_system()
+        .unwrap();
+    let (image, errors) = image_of(&source);
+    // The bind mount is of the same file system.
+    assert_eq!(errors, 1);
+    assert_eq!(paths(&image), ["other", "sub", "sub/again", "sub/file"]);
+}
+
+/// Mounts that go when this goes.
+struct Mounted(Vec<std::path::PathBuf>);
+
+impl Mounted {
+    fn new(mounts: &[(&[&str], &Path, &Path)]) -> Option<Self> {
+        let mut done = Self(Vec::new());
+        for (options, what, at) in mounts {
+            let status = std::process::Command::new("mount")
+                .args(*options)
+                .arg(what)
+                .arg(at)
+                .stderr(std::process::Stdio::null())
+                .status();
+            if !status.is_ok_and(|status| status.success()) {
+                return None;
+            }
+            done.0.push((*at).to_owned());
+        }
+        Some(done)
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        for at in self.0.iter().rev() {
+            let _ = std::process::Command::new("umount")
+                .arg("-l")
+                .arg(at)
+                .status();
+        }
+    }
+}
+
+/// Two contents of 16 bytes with the same XXH3-64: the hash of such a short input is a function
+/// of `swap(a) + b + fold(a * b)`, where `a` and `b` are its halves with constants mixed in. If
+/// one of them is zero the product is, too, and the sum cannot tell which one.
+fn colliding() -> (Vec<u8>, Vec<u8>) {
+    let mix = |a: u64, b: u64| a ^ b;
+    let low = mix(0x1f67_b3b7_a4a4_4072, 0x78e5_c0cc_4ee6_79cb);
+    let high = mix(0x2172_ffcc_7dd0_5a82, 0x8e24_43f7_7446_08b8);
+    let pair = |a: u64, b: u64| [(a ^ low).to_le_bytes(), (b ^ high).to_le_bytes()].concat();
+    let number = 0x0123_4567_89ab_cdef_u64;
+    (pair(0, number), pair(number.swap_bytes(), 0))
+}
+
+#[test]
+fn equal_hashes_do_not_make_equal_files() {
+    let (a, b) = colliding();
+    assert_ne!(a, b);
+    let mut tree = MemoryTree::new();
+    for (name, content) in [("1a", &a), ("2b", &b), ("3a", &a), ("4b", &b)] {
+        tree.insert(name, MemoryNode::file(content.clone()));
+        // These are not kept in memory while they are hashed.
+        let hole = vec![Piece::Data(content.clone()), Piece::Hole(0)];
+        let mut sparse = MemoryNode::sparse(hole);
+        sparse.meta.allocated = 1;
+        tree.insert(format!("{name}-slow"), sparse);
+    }
+    let stored = |verify: bool, hash| {
+        let mut options = options();
+        options.file_hash = Some(hash);
+        options.verify_duplicates = verify;
+        let (bytes, summary) = build(&options, &tree);
+        assert_eq!(summary.errors, 0);
+        let image = open(bytes);
+        let all: BTreeMap<String, Vec<u8>> = paths(&image)
+            .into_iter()
+            .map(|path| (path.clone(), content_of(&image, &path)))
+            .collect();
+        (all, summary.block_bytes)
+    };
+    let right = |all: &BTreeMap<String, Vec<u8>>| {
+        all.iter()
+            .all(|(path, content)| content == if path.contains('a') { &a } else { &b })
+    };
+    let (fooled, _) = stored(false, FileHash::Xxh3_64);
+    assert!(!right(&fooled), "the contents do not collide");
+    let (all, size) = stored(true, FileHash::Xxh3_64);
+    assert!(right(&all), "{all:?}");
+    assert_eq!(size, 32, "each is stored once");
+    let (all, size) = stored(false, FileHash::Sha256);
+    assert!(right(&all));
+    assert_eq!(size, 32);
+}
+
+/// Files that are not in memory are compared by reading all of them once more.
+#[test]
+fn large_duplicates_are_compared_by_reading() {
+    let data: Vec<u8> = (0..3_000_000u32).map(|i| (i >> 5) as u8).collect();
+    let mut source = Counted::default();
+    for i in 0..20 {
+        let node = MemoryNode::file(data.clone());
+        source.inner.insert(format!("copy{i}"), node);
+    }
+    let mut read = Vec::new();
+    for verify in [false, true] {
+        let mut options = options();
+        options.verify_duplicates = verify;
+        source.bytes.store(0, Ordering::Relaxed);
+        let (bytes, summary) = build(&options, &source);
+        assert_eq!(
+            (summary.errors, summary.block_bytes),
+            (0, data.len() as u64)
+        );
+        assert_eq!(content_of(&open(bytes), "copy7"), data);
+        read.push(source.bytes.load(Ordering::Relaxed));
+    }
+    // The first one twice: sixteen are compared with it at a time.
+    assert_eq!(read[1] - read[0], 21 * data.len() as u64);
+}
+
+/// Holes are not read to compare them.
+#[test]
+fn holes_of_duplicates_are_skipped() {
+    let mut source = Counted::default();
+    let pieces = |first: u64| {
+        vec![
+            Piece::Data(vec![5; 100_000]),
+            Piece::Hole(first),
+            Piece::Hole((100 << 20) - first),
+            Piece::Data(vec![6; 100_000]),
+        ]
+    };
+    for (name, first) in [("a", 0), ("b", 1 << 20), ("c", 50 << 20)] {
+        source.inner.insert(name, MemoryNode::sparse(pieces(first)));
+    }
+    let (bytes, summary) = build(&options(), &source);
+    assert_eq!((summary.errors, summary.block_bytes), (0, 200_000));
+    assert_eq!(content_of(&open(bytes), "c").len(), (100 << 20) + 200_000);
+    let read = source.bytes.load(Ordering::Relaxed);
+    assert!(read < 4 << 20, "{read}");
+}
+
+/// Counts what is read.
+#[derive(Debug, Default)]
+struct Counted {
+    inner: MemoryTree,
+    bytes: Arc<AtomicU64>,
+}
+
+impl Source for Counted {
+    fn root(&self) -> io::Result<Meta> {
+        self.inner.root()
+    }
+
+    fn read_dir(&self, path: &[u8]) -> io::Result<Vec<DirItem>> {
+        self.inner.read_dir(path)
+    }
+
+    fn open(&self, path: &[u8]) -> io::Result<Box<dyn Content>> {
+        Ok(Box::new(CountedContent {
+            content: self.inner.open(path)?,
+            bytes: Arc::clone(&self.bytes),
+        }))
+    }
+}
+
+struct CountedContent {
+    content: Box<dyn Content>,
+    bytes: Arc<AtomicU64>,
+}
+
+impl Content for CountedContent {
+    fn stamp(&self) -> io::Result<Stamp> {
+        self.content.stamp()
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<usize> {
+        let got = self.content.read_at(offset, buf)?;
+        self.bytes.fetch_add(got as u64, Ordering::Relaxed);
+        Ok(got)
+    }
+
+    fn next_data(&self, offset: u64, end: u64) -> io::Result<Option<DataExtent>> {
+        self.content.next_data(offset, end)
+    }
+}
