@@ -69,10 +69,12 @@ impl Counters {
 /// One line per number, those of the block cache first.
 pub(crate) fn text(cache: &CacheStats, counters: &Counters) -> String {
     let percent = |share: f64, digits: usize| format!("{:.*}%", digits, share * 100.0);
+    let active = &cache.active_set_size;
     let mut lines = vec![
         format!("blocks created: {}", cache.blocks_created),
         format!("blocks evicted: {}", cache.blocks_evicted),
         format!("blocks tidied: {}", cache.blocks_tidied),
+        format!("request sets merged: {}", cache.request_sets_merged),
         format!("total requests: {}", cache.requests),
         format!("sequential prefetches: {}", cache.sequential_prefetches),
         format!("active hits (fast): {}", cache.active_hits_fast),
@@ -87,6 +89,11 @@ pub(crate) fn text(cache: &CacheStats, counters: &Counters) -> String {
         format!("fast hit rate: {}", percent(cache.fast_hit_rate(), 3)),
         format!("slow hit rate: {}", percent(cache.slow_hit_rate(), 3)),
         format!("miss rate: {}", percent(cache.miss_rate(), 3)),
+        format!("expired active requests: {}", cache.expired_active_requests),
+        format!(
+            "active set size p50: {}, p75: {}, p90: {}, p95: {}, p99: {}",
+            active.p50, active.p75, active.p90, active.p95, active.p99
+        ),
     ];
     let get = |count: &AtomicU64| count.load(Ordering::Relaxed);
     for (opcode, name) in NAMES {

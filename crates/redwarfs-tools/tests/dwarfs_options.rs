@@ -217,6 +217,7 @@ fn cache_options_serve_the_same_bytes() {
         "no_push,no_guard",
         "push,guard,cache_files",
         "max_threads=1,max_idle_threads=-1,clone_fd",
+        "max_threads=4",
     ] {
         let mount = Mount::background(&image.image, &format!("{options},blocksize=0"));
         let seen = Manifest::from_directory(mount.point(), true).expect("a readable tree");

@@ -2,6 +2,7 @@
 
 // Each test file uses a part of this.
 #![allow(dead_code, unreachable_pub)]
+#![allow(unsafe_code)] // decoding in place
 
 use redwarfs_codec::{
     ByteOrder, CodecSpec, CompressionId, Compressor, Content, Decoder, Error, Padding, PcmFormat,
@@ -125,8 +126,46 @@ pub fn compress_with(spec: &str, raw: &[u8], content: &Content) -> (CompressionI
     (result.id, result.data.expect("the data is compressible"))
 }
 
-/// Decodes in steps of `step` bytes.
+/// Decodes in steps of `step` bytes, into separate buffers and in place, which must not differ.
 pub fn decode_in_steps(
+    id: CompressionId,
+    payload: &[u8],
+    limit: u64,
+    step: usize,
+) -> Result<Vec<u8>, Error> {
+    let outcome = decode_to_parts(id, payload, limit, step);
+    let in_place = decode_in_place(id, payload, limit, step);
+    match (&outcome, &in_place) {
+        (Ok(parts), Ok(whole)) => assert!(parts == whole, "{id}: decoded in place to other bytes"),
+        (Err(_), Err(_)) => {}
+        _ => panic!("{id}: {outcome:?} in parts, {in_place:?} in place"),
+    }
+    outcome
+}
+
+fn decode_in_place(
+    id: CompressionId,
+    payload: &[u8],
+    limit: u64,
+    step: usize,
+) -> Result<Vec<u8>, Error> {
+    let mut decoder = Decoder::new(id, payload, limit)?;
+    let mut out = vec![0; decoder.raw_size() as usize];
+    let start = out.as_mut_ptr();
+    while decoder.position() < decoder.raw_size() {
+        let left = (decoder.raw_size() - decoder.position()) as usize;
+        // SAFETY: `out` has as many bytes as the decoder announces, lives longer than it, and is
+        // not touched meanwhile.
+        unsafe { decoder.fill_in_place(start, step.min(left)) }?;
+    }
+    decoder.finish()?;
+    // SAFETY: as above; nothing is left, so nothing is written.
+    assert!(unsafe { decoder.fill_in_place(start, 1) }.is_err());
+    assert_eq!(decoder.into_payload(), payload);
+    Ok(out)
+}
+
+fn decode_to_parts(
     id: CompressionId,
     payload: &[u8],
     limit: u64,

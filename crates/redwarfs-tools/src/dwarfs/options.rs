@@ -95,6 +95,9 @@ const IGNORED: [&str; 37] = [
     "no_clone_fd",
 ];
 
+/// Most threads that read requests.
+const MAX_READERS: i32 = 64;
+
 /// Options that need a value.
 const VALUED: [&str; 30] = [
     "analysis_file",
@@ -405,7 +408,11 @@ impl Settings {
                 subtype.clone_into(&mut self.mount.subtype);
             }
             "max_read" => self.mount.max_read = Some(number(name, value)?),
-            "max_threads" | "max_idle_threads" => {
+            "max_threads" => {
+                let threads = number::<i32>(name, value)?.clamp(1, MAX_READERS);
+                self.mount.readers = threads.unsigned_abs() as usize;
+            }
+            "max_idle_threads" => {
                 number::<i32>(name, value)?;
             }
             // What mount(8) notes about who mounted.
@@ -454,12 +461,28 @@ mod tests {
         assert_eq!(found.open.image_size, Some(99));
         assert_eq!(found.mount.uid, Some(6));
         assert_eq!(found.mount.block_size, 0);
+        assert_eq!(found.mount.readers, 3);
         assert_eq!(found.mount.access, Access::OwnerAndRoot);
         assert!(found.mount.hide_write_bits && !found.mount.keep_cache);
         assert!(!found.mount.flags.nosuid && found.mount.flags.nodev);
         assert_eq!(found.mount.source, "a,b");
         assert_eq!(found.level, Some(LogLevel::Verbose));
         assert!(found.warnings.is_empty(), "{:?}", found.warnings);
+    }
+
+    #[test]
+    fn the_number_of_readers_is_bounded() {
+        for (option, readers) in [
+            ("max_threads=0", 1),
+            ("max_threads=-5", 1),
+            ("max_threads=2", 2),
+            ("max_threads=2000000000", 64),
+            ("max_idle_threads=7", 1),
+        ] {
+            let found = settings(&[option]).expect("known");
+            assert_eq!(found.mount.readers, readers, "{option}");
+        }
+        assert!(settings(&["max_threads=many"]).is_err());
     }
 
     #[test]

@@ -145,6 +145,13 @@ pub(super) const OPTIONS: [Entry; 58] = [
     ),
     entry(
         Group::Cache,
+        "max_threads=N",
+        "1",
+        "threads that read requests",
+        "From 1 to 64. Two take less time for several processes that read at random what is decoded already, more for everything else.",
+    ),
+    entry(
+        Group::Cache,
         "decratio=RATIO",
         "0.8",
         "finish a block once this much was used",
@@ -367,12 +374,11 @@ pub(super) const OPTIONS: [Entry; 58] = [
     entry(Group::Ignored, "rw", "", "mount(8) says it unasked", ""),
     entry(
         Group::Ignored,
-        "max_threads=N",
+        "max_idle_threads=N",
         "",
-        "one thread reads requests",
-        "It is always the smallest number that is enough; reads are carried out by `workers` and one more thread.",
+        "readers of requests stay",
+        "",
     ),
-    entry(Group::Ignored, "max_idle_threads=N", "", "likewise", ""),
     entry(Group::Ignored, "(no_)clone_fd", "", "likewise", ""),
     entry(
         Group::Ignored,
