@@ -1,0 +1,455 @@
+//! Changes of metadata, sections that are not known, and what goes wrong.
+#![allow(clippy::unwrap_used)] // a test fails by panicking
+
+mod common;
+
+use std::io::{self, Write};
+use std::sync::atomic::AtomicBool;
+
+use common::{codec, open, rewritten, try_open};
+use redwarfs_format::section::{CompressionId, SectionHeader, SectionType};
+use redwarfs_reader::Image;
+use redwarfs_rewrite::{CategoryFilter, Error, Leading, Rebuild, RewriteOptions, rewrite};
+use redwarfs_testkit::golden::{golden, golden_images};
+use redwarfs_testkit::mutate::{self, Part, Parts, Rng};
+use redwarfs_testkit::{Fields, Manifest};
+use redwarfs_writer::{HistoryOptions, ModeTransform, SilentProgress, TimeResolution};
+
+fn bytes_of(name: &str) -> Vec<u8> {
+    std::fs::read(golden(name).image).unwrap()
+}
+
+fn copy() -> RewriteOptions {
+    RewriteOptions {
+        workers: 2,
+        ..RewriteOptions::level(1)
+    }
+}
+
+fn everything() -> RewriteOptions {
+    RewriteOptions {
+        blocks: true,
+        metadata: true,
+        ..copy()
+    }
+}
+
+fn rebuild(change: impl FnOnce(&mut Rebuild)) -> RewriteOptions {
+    let mut rebuild = Rebuild {
+        keep_all_times: true,
+        ..Rebuild::default()
+    };
+    change(&mut rebuild);
+    RewriteOptions {
+        rebuild: Some(rebuild),
+        ..copy()
+    }
+}
+
+fn manifest(image: &Image) -> Manifest {
+    Manifest::from_image(image, true).unwrap()
+}
+
+#[test]
+fn attributes_change_as_asked_for() {
+    let before = open(&bytes_of("basic-all-times-ns"));
+    let mut want = manifest(&before);
+    for entry in want.0.values_mut() {
+        (entry.uid, entry.gid) = (70_000, 4_000_000_000);
+        let type_bits = entry.mode & 0o170_000;
+        entry.mode = type_bits | (entry.mode & 0o555);
+        (entry.mtime_ns, entry.atime_ns, entry.ctime_ns) =
+            (-5_000_000_000, -5_000_000_000, -5_000_000_000);
+    }
+    let options = rebuild(|r| {
+        r.set_owner = Some(70_000);
+        r.set_group = Some(4_000_000_000);
+        r.set_time = Some(-5);
+        r.chmod = Some(ModeTransform::new(|mode| mode & 0o555));
+        r.create_timestamp = Some(77);
+    });
+    let after = rewritten(&before, &options).unwrap().image;
+    want.assert_same(&manifest(&after), Fields::ALL, "all attributes");
+    assert_eq!(after.metadata().create_timestamp(), Some(77));
+    let counts = after.metadata().counts();
+    assert_eq!((counts.uids, counts.gids), (1, 1));
+    let options = rebuild(|_| {});
+    let after = rewritten(&before, &options).unwrap().image;
+    assert_eq!(after.metadata().create_timestamp(), None);
+}
+
+#[test]
+fn times_are_dropped_and_get_coarser() {
+    let before = open(&bytes_of("basic-all-times-ns"));
+    let seconds = |n: u64| TimeResolution::from_nanos(n * 1_000_000_000).unwrap();
+    for resolution in [None, Some(seconds(1)), Some(seconds(60))] {
+        for keep in [true, false] {
+            let options = rebuild(|r| {
+                r.keep_all_times = keep;
+                r.time_resolution = resolution;
+            });
+            let after = rewritten(&before, &options).unwrap().image;
+            let mut want = manifest(&before);
+            for entry in want.0.values_mut() {
+                let unit = resolution.map_or(1, |r| i128::from(r.nanos()));
+                for time in [
+                    &mut entry.mtime_ns,
+                    &mut entry.atime_ns,
+                    &mut entry.ctime_ns,
+                ] {
+                    *time = time.div_euclid(unit) * unit;
+                }
+                if !keep {
+                    entry.atime_ns = entry.mtime_ns;
+                    entry.ctime_ns = entry.mtime_ns;
+                }
+            }
+            let what = format!("{resolution:?}, all times: {keep}");
+            want.assert_same(&manifest(&after), Fields::ALL, &what);
+            assert_eq!(after.metadata().options().mtime_only, !keep, "{what}");
+            // The new resolution is that of the next rebuild.
+            if resolution.is_some() {
+                let finer = rebuild(|r| r.time_resolution = Some(TimeResolution::NANOSECOND));
+                let error = rewritten(&after, &finer).unwrap_err().to_string();
+                assert!(error.starts_with("cannot convert time to a finer resolution (1ns)"));
+            }
+        }
+    }
+}
+
+#[test]
+fn tables_are_left_out() {
+    let before = open(&bytes_of("audio-categorize"));
+    let names = |image: &Image| image.metadata().category_names().unwrap();
+    let described = |image: &Image| {
+        let blocks = 0..image.container().block_count();
+        let of = |b| {
+            image
+                .metadata()
+                .block_metadata(redwarfs_format::BlockNo(b))
+                .unwrap()
+        };
+        blocks.filter(|&b| of(b).is_some()).count()
+    };
+    assert!(names(&before).is_some() && described(&before) > 0);
+    for (keep_names, keep_metadata) in [(true, true), (true, false), (false, true)] {
+        let options = rebuild(|r| {
+            r.category_names = keep_names;
+            r.category_metadata = keep_metadata;
+            r.hardlink_table = false;
+        });
+        let after = rewritten(&before, &options).unwrap().image;
+        assert_eq!(names(&after).is_some(), keep_names);
+        assert_eq!(described(&after) > 0, keep_names && keep_metadata);
+        assert!(!after.metadata().options().inodes_have_nlink);
+        manifest(&before).assert_same(&manifest(&after), Fields::ALL, "left out");
+    }
+}
+
+#[test]
+fn earlier_versions_of_metadata_are_remembered() {
+    let mut image = open(&bytes_of("basic-times-min"));
+    let versions = |image: &Image| {
+        let metadata = image.metadata().thaw().unwrap();
+        metadata.metadata_version_history.unwrap_or_default()
+    };
+    let size = image.metadata().block_size();
+    for n in 1..=3 {
+        image = rewritten(&image, &rebuild(|_| {})).unwrap().image;
+        assert_eq!(versions(&image).len(), n);
+    }
+    let first = &versions(&image)[0];
+    assert_eq!((first.major, first.minor, first.block_size), (2, 5, size));
+    assert_eq!(first.options.unwrap().time_resolution_sec, Some(60));
+    let forget = rebuild(|r| r.version_history = false);
+    image = rewritten(&image, &forget).unwrap().image;
+    assert_eq!(versions(&image).len(), 0);
+}
+
+#[test]
+fn history_is_continued_or_dropped() {
+    let before = open(&bytes_of("basic-default"));
+    let old = before.history().unwrap().entries;
+    assert!(!old.is_empty());
+    let mut options = copy();
+    options.history = Some(HistoryOptions {
+        arguments: Some(vec!["mkdwarfs".into(), "--recompress=none".into()]),
+        timestamp: Some(9),
+    });
+    let after = rewritten(&before, &options).unwrap().image;
+    let new = after.history().unwrap().entries;
+    assert_eq!(new.len(), old.len() + 1);
+    assert_eq!(new[..old.len()], old);
+    let last = &new[old.len()];
+    assert_eq!(last.timestamp, Some(9));
+    assert_eq!(last.arguments.as_ref().unwrap()[1], "--recompress=none");
+    options.history = None;
+    let after = rewritten(&after, &options).unwrap().image;
+    assert_eq!(
+        after
+            .container()
+            .section_of_type(SectionType::HISTORY)
+            .count(),
+        0
+    );
+}
+
+#[test]
+fn what_is_in_front_is_kept_replaced_or_removed() {
+    let bytes = bytes_of("basic-header");
+    let before = open(&bytes);
+    let header = before.header_bytes().unwrap();
+    assert!(!header.is_empty());
+    for (leading, want) in [
+        (Leading::Keep, header.clone()),
+        (Leading::Remove, Vec::new()),
+        (
+            Leading::Replace(b"#!/bin/sh\n".to_vec()),
+            b"#!/bin/sh\n".to_vec(),
+        ),
+    ] {
+        let mut options = copy();
+        options.leading = leading;
+        let after = rewritten(&before, &options).unwrap();
+        assert_eq!(after.image.header_bytes().unwrap(), want);
+        assert!(after.bytes.starts_with(&want));
+        manifest(&before).assert_same(&manifest(&after.image), Fields::ALL, "header");
+    }
+}
+
+#[test]
+fn only_some_categories_are_recompressed() {
+    let before = open(&bytes_of("bin-categorize"));
+    let names = before.metadata().category_names().unwrap().unwrap();
+    let name = |n: usize| String::from_utf8(names[n].clone()).unwrap();
+    let stored = |image: &Image| -> Vec<(usize, CompressionId, Vec<u8>)> {
+        let blocks = 0..image.container().block_count();
+        let block = |b| {
+            let b = redwarfs_format::BlockNo(b);
+            let (section, payload) = image.stored_block(b).unwrap();
+            let category = image.metadata().block_category(b).unwrap().unwrap();
+            (category.index(), section.compression.unwrap(), payload)
+        };
+        blocks.map(block).collect()
+    };
+    let old = stored(&before);
+    let chosen = old[0].0;
+    assert!(old.iter().any(|(category, ..)| *category != chosen));
+    for exclude in [false, true] {
+        let mut options = everything();
+        options.compression = codec("lz4");
+        options.categories = Some(CategoryFilter {
+            names: vec![name(chosen)],
+            exclude,
+        });
+        let new = stored(&rewritten(&before, &options).unwrap().image);
+        for (old, new) in old.iter().zip(&new) {
+            assert_eq!(old.0, new.0);
+            let done = (old.0 == chosen) != exclude;
+            if done {
+                assert!(matches!(new.1, CompressionId::LZ4 | CompressionId::NONE));
+            } else {
+                assert!(old == new);
+            }
+        }
+    }
+    let mut options = everything();
+    options.categories = Some(CategoryFilter {
+        names: vec!["nothing/such".into()],
+        exclude: true,
+    });
+    let error = rewritten(&before, &options).unwrap_err().to_string();
+    assert_eq!(error, "no category 'nothing/such' in input filesystem");
+    options.block_size_bits = Some(12);
+    let error = rewritten(&before, &options).unwrap_err().to_string();
+    assert!(error.contains("--change-block-size"), "{error}");
+}
+
+#[test]
+fn sections_of_unknown_types_are_copied() {
+    let mut parts = Parts::of(&bytes_of("basic-zstd-small-blocks"));
+    let unknown = Part {
+        ty: SectionType(4711),
+        compression: CompressionId(99),
+        payload: b"from the future".to_vec(),
+    };
+    for at in [0, 3, parts.0.len()] {
+        parts.0.insert(at, unknown.clone());
+    }
+    let before = open(&parts.assemble());
+    for mut options in [copy(), everything(), rebuild(|_| {})] {
+        for bits in [None, Some(12)] {
+            options.block_size_bits = bits;
+            options.blocks |= bits.is_some();
+            let after = rewritten(&before, &options).unwrap().image;
+            let sections = after.container().section_of_type(SectionType(4711));
+            let mut count = 0;
+            for section in sections {
+                let section = after.section_with_header(section).unwrap();
+                assert_eq!(section.compression, Some(CompressionId(99)));
+                assert_eq!(after.stored_payload(&section).unwrap(), unknown.payload);
+                count += 1;
+            }
+            assert_eq!(count, 3);
+            manifest(&before).assert_same(&manifest(&after), Fields::ALL, "unknown sections");
+        }
+    }
+}
+
+#[test]
+fn copied_sections_keep_their_checksums() {
+    let bytes = bytes_of("basic-lzma");
+    let before = open(&bytes);
+    let after = rewritten(&before, &copy()).unwrap();
+    let history = before
+        .container()
+        .section_of_type(SectionType::HISTORY)
+        .next()
+        .unwrap();
+    let same = history.header_offset as usize;
+    assert!(same > SectionHeader::LEN);
+    assert!(bytes[..same] == after.bytes[..same]);
+}
+
+/// Where the payload of the block with the given number begins in the file.
+fn payload_of_block(image: &Image, number: usize) -> usize {
+    let section = image.container().blocks().nth(number).unwrap();
+    let section = image.section_with_header(section).unwrap();
+    image.container().file_offset(&section) as usize
+}
+
+#[test]
+fn damage_ends_a_rewrite_with_an_error() {
+    let bytes = bytes_of("basic-zstd-small-blocks");
+    let at = payload_of_block(&open(&bytes), 1);
+    let mut damaged = bytes.clone();
+    damaged[at + 5] ^= 0x10;
+    let image = open(&damaged);
+    let modes = [copy(), everything(), rebuild(|_| {}), {
+        let mut o = rebuild(|_| {});
+        o.block_size_bits = Some(20);
+        o
+    }];
+    for mut options in modes {
+        let mut out = Vec::new();
+        let progress = SilentProgress::default();
+        let stop = AtomicBool::new(false);
+        let checked = rewrite(&image, &options, &mut out, &progress, &stop).unwrap_err();
+        assert!(
+            matches!(checked, Error::CorruptInput { errors: 1, .. }),
+            "{checked}"
+        );
+        assert!(
+            checked.to_string().contains("section 1 (BLOCK)"),
+            "{checked}"
+        );
+        assert!(out.is_empty(), "something was written before the check");
+        options.check = false;
+        let unchecked = rewritten(&image, &options).unwrap_err();
+        assert!(
+            unchecked.to_string().contains("checksum error"),
+            "{unchecked}"
+        );
+    }
+    for len in [bytes.len() / 3, bytes.len() - 100] {
+        // Without its index, or in the middle of something.
+        if let Ok(image) = try_open(&bytes[..len]) {
+            rewritten(&image, &everything()).unwrap();
+        }
+    }
+    assert!(try_open(&bytes[..bytes.len() / 3]).is_err());
+}
+
+#[test]
+fn hostile_images_end_in_errors_or_in_good_images() {
+    let mut rng = Rng::new(20_260_713);
+    let sources: Vec<Vec<u8>> = golden_images()
+        .iter()
+        .map(|golden| std::fs::read(&golden.image).unwrap())
+        .filter(|bytes| bytes.len() < 200_000)
+        .collect();
+    assert!(sources.len() > 10);
+    let (mut done, mut failed) = (0, 0);
+    for n in 0..400 {
+        let mut parts = Parts::of(&sources[rng.below(sources.len())]);
+        if let Some(mut metadata) = parts.metadata() {
+            for _ in 0..=rng.below(3) {
+                mutate::metadata(&mut metadata, &mut rng);
+            }
+            if parts.set_metadata(&metadata).is_err() {
+                continue;
+            }
+        }
+        let Ok(image) = Image::from_source(
+            std::sync::Arc::new(redwarfs_io::MemorySource::new(parts.assemble())),
+            &redwarfs_reader::OpenOptions::default(),
+        ) else {
+            continue;
+        };
+        let mut options = rebuild(|_| {});
+        options.blocks = n % 2 == 0;
+        options.block_size_bits = (n % 3 == 0).then_some(12);
+        match rewritten(&image, &options) {
+            Ok(_) => done += 1,
+            Err(_) => failed += 1,
+        }
+    }
+    assert!(
+        done > 20 && failed > 20,
+        "{done} rewritten, {failed} refused"
+    );
+}
+
+#[test]
+fn memory_limits_hold_or_are_refused() {
+    let before = open(&bytes_of("basic-zstd-small-blocks"));
+    let mut options = everything();
+    options.compression = codec("zstd:level=22");
+    options.memory_limit = Some(1000);
+    let Err(Error::MemoryLimit { limit, needed }) = rewritten(&before, &options) else {
+        panic!("a limit of 1000 bytes was accepted");
+    };
+    assert_eq!(limit, 1000);
+    options.history = None;
+    options.memory_limit = Some(needed);
+    options.workers = 4;
+    let narrow = rewritten(&before, &options).unwrap();
+    options.memory_limit = None;
+    let wide = rewritten(&before, &options).unwrap();
+    assert!(narrow.bytes == wide.bytes);
+}
+
+/// Takes some bytes and then fails.
+struct Full(usize);
+
+impl Write for Full {
+    fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
+        if self.0 == 0 {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        let n = buf.len().min(self.0);
+        self.0 -= n;
+        Ok(n)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn a_full_output_and_a_request_to_stop_end_the_rewrite() {
+    let before = open(&bytes_of("basic-header"));
+    let progress = SilentProgress::default();
+    for room in [0, 10, 2000] {
+        let stop = AtomicBool::new(false);
+        let error = rewrite(&before, &everything(), &mut Full(room), &progress, &stop);
+        let Err(Error::Output(error)) = error else {
+            panic!("{room} bytes: {error:?}");
+        };
+        assert_eq!(error.kind(), io::ErrorKind::StorageFull);
+    }
+    let stop = AtomicBool::new(true);
+    let ended = rewrite(&before, &everything(), &mut Full(0), &progress, &stop);
+    assert!(matches!(ended, Err(Error::Interrupted)), "{ended:?}");
+}
