@@ -60,16 +60,32 @@ impl Buffer {
                 Memory::Heap(Box::into_raw(vec![0; len].into_boxed_slice()).cast())
             }
         };
-        let buffer = Arc::new(Self {
+        let buffer = Self {
             memory,
             len,
             published: AtomicUsize::new(0),
-        });
+        };
+        Ok(buffer.begin(0))
+    }
+
+    /// Whether it is worth while to use the memory again for `len` bytes.
+    pub(super) fn is_reusable_for(&self, len: usize) -> bool {
+        self.len == len && matches!(self.memory, Memory::Mapped(_))
+    }
+
+    /// The same memory for another block. What it held is still there, but not published.
+    pub(super) fn again(mut self) -> (Arc<Self>, Filler) {
+        let prepared = std::mem::take(self.published.get_mut());
+        self.begin(prepared)
+    }
+
+    fn begin(self, prepared: usize) -> (Arc<Self>, Filler) {
+        let buffer = Arc::new(self);
         let filler = Filler {
             buffer: Arc::clone(&buffer),
-            prepared: 0,
+            prepared,
         };
-        Ok((buffer, filler))
+        (buffer, filler)
     }
 
     fn start(&self) -> *mut u8 {
@@ -209,6 +225,24 @@ mod tests {
         }
         let (_, mut one) = Buffer::new(BlockAllocator::Mmap, 1).unwrap();
         assert_eq!(one.publish(1), rustix::param::page_size() as u64);
+    }
+
+    #[test]
+    fn memory_can_be_used_again() {
+        let (buffer, mut filler) = Buffer::new(BlockAllocator::Malloc, MAPPED_FROM).unwrap();
+        filler.next(10).fill(1);
+        filler.publish(10);
+        drop(filler);
+        let buffer = Arc::into_inner(buffer).unwrap();
+        assert!(buffer.is_reusable_for(MAPPED_FROM) && !buffer.is_reusable_for(MAPPED_FROM - 1));
+        let (buffer, mut filler) = buffer.again();
+        assert!(buffer.bytes().is_empty());
+        filler.prepare(MAPPED_FROM);
+        filler.next(2).fill(2);
+        filler.publish(2);
+        assert_eq!(buffer.bytes(), [2, 2]);
+        let (small, _) = Buffer::new(BlockAllocator::Malloc, 10).unwrap();
+        assert!(!small.is_reusable_for(10));
     }
 
     #[test]

@@ -35,6 +35,7 @@ use crate::error::{in_section, replicate};
 use crate::options::{BlockAllocator, CacheOptions, CpuSet};
 use crate::payload::Payloads;
 use crate::perfmon::{Component, PerfMonitor, Timer};
+use memory::Buffer;
 use pool::Pool;
 use scratch::Scratch;
 use slot::{Account, SEGMENT, Slot, Turn, Work};
@@ -541,11 +542,11 @@ impl Core {
         let wrap = |e| in_section(e, &section);
         let id = self.payloads.compression(&section)?;
         if id == CompressionId::NONE {
-            self.make_room(section.length);
             // The length was compared with the block size.
             let len = usize::try_from(section.length).unwrap_or(usize::MAX);
+            let spare = self.make_room_for(len);
             let mut filler = turn
-                .shape(section.length, len, self.allocator)
+                .shape(section.length, len, self.allocator, spare)
                 .map_err(wrap)?;
             filler.prepare(len);
             self.payloads.read_into(&section, filler.next(len))?;
@@ -569,7 +570,15 @@ impl Core {
             Ok(size) if whole => size,
             _ => SEGMENT,
         };
-        let filler = turn.shape(raw_size, step, self.allocator).map_err(wrap)?;
+        // Step by step only a part of the memory would be counted.
+        let spare = if whole {
+            self.make_room_for(step)
+        } else {
+            None
+        };
+        let filler = turn
+            .shape(raw_size, step, self.allocator, spare)
+            .map_err(wrap)?;
         self.counters
             .decoded_of
             .fetch_add(raw_size, Ordering::Relaxed);
@@ -604,14 +613,24 @@ impl Core {
     /// Drops the blocks that were not used for the longest time until `extra` bytes fit. Blocks
     /// in use stay, so this may fall short.
     fn make_room(&self, extra: u64) {
+        drop(self.evict(extra));
+    }
+
+    /// The same for a block of `len` bytes; returns the memory of a dropped one if it fits.
+    fn make_room_for(&self, len: usize) -> Option<Buffer> {
+        let mut dropped = self.evict(len as u64);
+        dropped.iter_mut().find_map(|slot| Slot::reclaim(slot, len))
+    }
+
+    fn evict(&self, extra: u64) -> Vec<Arc<Slot>> {
         let excess = |freed: u64| {
             let wanted = self.account.used().saturating_add(extra);
             wanted.saturating_sub(freed) > self.limit
         };
-        if !excess(0) {
-            return;
-        }
         let mut dropped = Vec::new();
+        if !excess(0) {
+            return dropped;
+        }
         {
             let mut table = self.table();
             let mut freed = 0;
@@ -630,6 +649,7 @@ impl Core {
         }
         let n = dropped.len() as u64;
         self.counters.evicted.fetch_add(n, Ordering::Relaxed);
+        dropped
     }
 }
 

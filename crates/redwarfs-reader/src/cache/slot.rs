@@ -229,6 +229,18 @@ impl Slot {
         self.buffer().map_or(&[], |buffer| buffer.bytes())
     }
 
+    /// The memory of a block that nobody else holds, if it is of use for another one of `len`
+    /// bytes. Nothing is left of the block then.
+    pub(super) fn reclaim(slot: &mut Arc<Self>, len: usize) -> Option<Buffer> {
+        let slot = Arc::get_mut(slot)?;
+        if !slot.buffer()?.is_reusable_for(len) {
+            return None;
+        }
+        // A decoder that could go on has a part in the memory.
+        *slot.state.get_mut().unwrap_or_else(PoisonError::into_inner) = State::New;
+        Arc::into_inner(slot.body.take()?.buffer)
+    }
+
     /// Copies published bytes; false if some of them are not there.
     pub(super) fn copy(&self, offset: u64, out: &mut [u8]) -> bool {
         let found = usize::try_from(offset)
@@ -272,16 +284,20 @@ impl Turn {
     }
 
     /// Declares the shape of the block: `raw_size` bytes that are decoded in steps of `step`.
-    /// Returns the means to deliver them.
+    /// Returns the means to deliver them. `spare` is memory that may be used for that.
     pub(super) fn shape(
         &self,
         raw_size: u64,
         step: usize,
         allocator: BlockAllocator,
+        spare: Option<Buffer>,
     ) -> Result<Filler> {
         let size = usize::try_from(raw_size)
             .map_err(|_| Error::Limit(format!("a block of {raw_size} bytes")))?;
-        let (buffer, filler) = Buffer::new(allocator, size)?;
+        let (buffer, filler) = match spare.filter(|spare| spare.is_reusable_for(size)) {
+            Some(spare) => spare.again(),
+            None => Buffer::new(allocator, size)?,
+        };
         let body = Body {
             raw_size,
             step: step.max(1),
