@@ -33,7 +33,9 @@
 //!
 //! # Memory
 //!
-//! Besides the image: 128 KiB per reader, up to 1 MiB per worker; for pushing 2 bits per inode, and
+//! Besides the image: 128 KiB per reader; up to 1 MiB per reader and worker for holes and small
+//! pieces, while everything else is answered from the cache, of which an answer keeps at most two
+//! blocks; for pushing 2 bits per inode, and
 //! 4 bytes per regular file from the first pushed sequence on. [`MountOptions`] says what the index
 //! of [`MountOptions::case_insensitive`] and the [`MountOptions::analysis_file`] cost.
 

@@ -134,7 +134,8 @@ pub enum Tidy {
 /// Where the memory of decoded blocks comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum BlockAllocator {
-    /// The allocator of the process, which may keep memory for later.
+    /// The allocator of the process, which may keep memory for later. Blocks of 128 KiB and more
+    /// are mappings of their own all the same.
     #[default]
     Malloc,
     /// Mappings of their own, which go back to the system with the block. Slower for small
