@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::{Content, DirItem, FileType, Meta, Source, Timestamp, directory};
+use super::{Content, DirItem, FileType, Meta, Source, Timestamp, directory, join};
 
 /// What is declared about a path.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -224,15 +224,6 @@ impl Declaration {
     }
 }
 
-fn join(path: &[u8], name: &[u8]) -> Vec<u8> {
-    let mut whole = path.to_vec();
-    if !whole.is_empty() {
-        whole.push(b'/');
-    }
-    whole.extend_from_slice(name);
-    whole
-}
-
 impl Source for DeclaredSource {
     fn root(&self) -> io::Result<Meta> {
         let mut meta = self.inner.root()?;
@@ -329,6 +320,14 @@ impl Source for DeclaredSource {
 
     fn activity(&self) -> u64 {
         self.inner.activity()
+    }
+
+    fn asking_about(&self) -> Option<Vec<u8>> {
+        self.inner.asking_about()
+    }
+
+    fn leave_alone(&self, path: &[u8]) {
+        self.inner.leave_alone(path);
     }
 }
 

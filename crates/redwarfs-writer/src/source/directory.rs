@@ -1,7 +1,7 @@
 //! A directory of the host as a source.
 
 use std::cell::Cell;
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 use std::ffi::OsStr;
 use std::fmt;
 use std::io;
@@ -9,12 +9,13 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rustix::fs::{self, AtFlags, Mode, OFlags, ResolveFlags, SeekFrom, StatxFlags};
 use rustix::io::Errno;
 
 use super::list::{InputList, ListReport};
-use super::{Content, DataExtent, DirItem, FileType, Meta, Source, Stamp, Timestamp};
+use super::{Content, DataExtent, DirItem, FileType, Meta, Source, Stamp, Timestamp, join};
 
 /// Longest relative path given to the system in one call; longer ones are opened in steps.
 const PATH_STEP: usize = 3800;
@@ -72,6 +73,25 @@ pub struct DirectorySource {
     tags: Vec<Tag>,
     /// Entries that were listed so far.
     listed: AtomicU64,
+    asking: Mutex<Asking>,
+}
+
+/// What a listing waits for.
+#[derive(Debug, Default)]
+struct Asking {
+    /// Number of the last listing; one that was left behind is not heard any more.
+    listing: u64,
+    about: Option<Vec<u8>>,
+    /// Entries that do not answer.
+    mute: HashSet<Vec<u8>>,
+}
+
+impl Asking {
+    fn tell(&mut self, listing: u64, about: Option<Vec<u8>>) {
+        if self.listing == listing {
+            self.about = about;
+        }
+    }
 }
 
 impl fmt::Debug for DirectorySource {
@@ -105,6 +125,7 @@ impl DirectorySource {
             device: None,
             tags: Vec::new(),
             listed: AtomicU64::new(0),
+            asking: Mutex::default(),
         })
     }
 
@@ -226,15 +247,7 @@ impl DirectorySource {
         }
         match &self.filter {
             None => true,
-            Some(filter) => {
-                let mut full = Vec::with_capacity(path.len() + name.len() + 1);
-                full.extend_from_slice(path);
-                if !full.is_empty() {
-                    full.push(b'/');
-                }
-                full.extend_from_slice(name);
-                filter(&full, meta.kind)
-            }
+            Some(filter) => filter(&join(path, name), meta.kind),
         }
     }
 }
@@ -319,6 +332,12 @@ impl DirectorySource {
     /// # Errors
     /// As [`Source::read_dir`].
     pub fn list(&self, path: &[u8]) -> io::Result<Vec<(DirItem, bool)>> {
+        let listing = {
+            let mut asking = self.asking();
+            asking.listing += 1;
+            asking.about = None;
+            asking.listing
+        };
         let mut items = Vec::new();
         if let Some(list) = &self.list {
             let Some(names) = list.children(path) else {
@@ -327,7 +346,7 @@ impl DirectorySource {
             let (at, rest) = self.resolve(path)?;
             let dir = self.open_at(at.as_ref(), rest, OFlags::PATH | OFlags::DIRECTORY)?;
             for name in names {
-                items.push(self.item(dir.as_fd(), path, name));
+                items.push(self.item(dir.as_fd(), path, name, listing));
             }
             return Ok(items);
         }
@@ -343,7 +362,7 @@ impl DirectorySource {
             let entry = entry?;
             let name = entry.file_name().to_bytes();
             if name != b"." && name != b".." {
-                items.push(self.item(entries.fd()?, path, name));
+                items.push(self.item(entries.fd()?, path, name, listing));
             }
         }
         if !path.is_empty()
@@ -356,12 +375,34 @@ impl DirectorySource {
         Ok(items)
     }
 
-    fn item(&self, dir: rustix::fd::BorrowedFd<'_>, path: &[u8], name: &[u8]) -> (DirItem, bool) {
-        let meta = self.meta_at(dir, name);
+    fn item(
+        &self,
+        dir: rustix::fd::BorrowedFd<'_>,
+        path: &[u8],
+        name: &[u8],
+        listing: u64,
+    ) -> (DirItem, bool) {
+        let mute = {
+            let mut asking = self.asking();
+            let whole = join(path, name);
+            let mute = asking.mute.contains(&whole);
+            asking.tell(listing, Some(whole));
+            mute
+        };
+        let meta = if mute {
+            Err(io::Error::new(io::ErrorKind::TimedOut, "given up"))
+        } else {
+            self.meta_at(dir, name)
+        };
+        self.asking().tell(listing, None);
         let kept = (meta.as_ref()).map_or(true, |meta| self.keep(path, name, meta));
         self.listed.fetch_add(1, Ordering::Relaxed);
         let name = name.to_vec();
         (DirItem { name, meta }, kept)
+    }
+
+    fn asking(&self) -> MutexGuard<'_, Asking> {
+        self.asking.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn tag_of(&self, dir: rustix::fd::BorrowedFd<'_>, items: &[(DirItem, bool)]) -> Option<&Tag> {
@@ -424,6 +465,14 @@ impl Source for DirectorySource {
 
     fn activity(&self) -> u64 {
         self.listed.load(Ordering::Relaxed)
+    }
+
+    fn asking_about(&self) -> Option<Vec<u8>> {
+        self.asking().about.clone()
+    }
+
+    fn leave_alone(&self, path: &[u8]) {
+        self.asking().mute.insert(path.to_vec());
     }
 
     fn display_path(&self, path: &[u8]) -> String {

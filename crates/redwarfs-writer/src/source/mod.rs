@@ -129,8 +129,29 @@ pub trait Source: Send + Sync + Debug {
         0
     }
 
+    /// The entry that a listing is asking about right now. If it does not answer,
+    /// [`leave_alone`](Source::leave_alone) can be called with it, and the directory be listed
+    /// again.
+    fn asking_about(&self) -> Option<Vec<u8>> {
+        None
+    }
+
+    /// An entry that no listing must ask about from now on; it comes with an error.
+    fn leave_alone(&self, _path: &[u8]) {}
+
     /// A path for messages.
     fn display_path(&self, path: &[u8]) -> String {
         format!("/{}", String::from_utf8_lossy(path))
     }
+}
+
+/// The path of an entry of a directory.
+pub(crate) fn join(path: &[u8], name: &[u8]) -> Vec<u8> {
+    let mut whole = Vec::with_capacity(path.len() + name.len() + 1);
+    whole.extend_from_slice(path);
+    if !whole.is_empty() {
+        whole.push(b'/');
+    }
+    whole.extend_from_slice(name);
+    whole
 }

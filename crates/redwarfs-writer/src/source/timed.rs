@@ -18,7 +18,8 @@ use super::{Content, DataExtent, DirItem, Meta, Source, Stamp};
 /// unreadable.
 ///
 /// All calls for one file together may take the time-out and a second for every MiB that has
-/// arrived. Listing a directory may take the time-out for every entry.
+/// arrived. Listing a directory may take the time-out for every entry, and goes on without an
+/// entry that takes longer.
 ///
 /// Costs a switch of threads per call and a copy of what is read, and up to 1 MiB for every
 /// thread that reads at the same time.
@@ -79,14 +80,25 @@ impl Source for TimedSource {
     }
 
     fn read_dir(&self, path: &[u8]) -> io::Result<Vec<DirItem>> {
-        let (inner, owned) = (Arc::clone(&self.inner), path.to_vec());
-        let answer = self.helpers.start(move || inner.read_dir(&owned));
+        let start = || {
+            let (inner, owned) = (Arc::clone(&self.inner), path.to_vec());
+            self.helpers.start(move || inner.read_dir(&owned))
+        };
+        let mut answer = start();
         loop {
             let before = self.inner.activity();
             match answer.recv_timeout(self.limit) {
                 Ok(items) => return items,
                 Err(RecvTimeoutError::Timeout) if self.inner.activity() != before => {}
-                Err(_) => return self.give_up(path),
+                Err(RecvTimeoutError::Timeout) => match self.inner.asking_about() {
+                    // The others are listed without it.
+                    Some(entry) => {
+                        self.inner.leave_alone(&entry);
+                        answer = start();
+                    }
+                    None => return self.give_up(path),
+                },
+                Err(RecvTimeoutError::Disconnected) => return self.give_up(path),
             }
         }
     }
@@ -124,6 +136,14 @@ impl Source for TimedSource {
 
     fn activity(&self) -> u64 {
         self.inner.activity()
+    }
+
+    fn asking_about(&self) -> Option<Vec<u8>> {
+        self.inner.asking_about()
+    }
+
+    fn leave_alone(&self, path: &[u8]) {
+        self.inner.leave_alone(path);
     }
 }
 
