@@ -9,7 +9,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use regex::Regex;
-use support::{DWARFS, DWARFSCK, DWARFSEXTRACT, run};
+use support::{DWARFS, DWARFSCK, DWARFSEXTRACT, MKDWARFS, run};
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
@@ -152,7 +152,9 @@ fn mount_options(help: &str) -> BTreeSet<String> {
 }
 
 fn help(program: &str) -> String {
-    let out = run(program, ["--help"]);
+    // The short help of mkdwarfs leaves most options out.
+    let option = if program == MKDWARFS { "-H" } else { "--help" };
+    let out = run(program, [option]);
     assert!(out.status.success());
     String::from_utf8(out.stdout).unwrap()
 }
@@ -227,6 +229,11 @@ fn options_of_dwarfsextract_are_documented_with_tests() {
 }
 
 #[test]
+fn options_of_mkdwarfs_are_documented_with_tests() {
+    check_tests("options/mkdwarfs.md", 4);
+}
+
+#[test]
 fn known_faults_have_tests() {
     check_tests("options/faults.md", 4);
 }
@@ -264,6 +271,11 @@ fn help_and_table_of_dwarfsextract_agree() {
         "options/dwarfsextract.md",
         &long_options(&help(DWARFSEXTRACT)),
     );
+}
+
+#[test]
+fn help_and_table_of_mkdwarfs_agree() {
+    check_options("options/mkdwarfs.md", &long_options(&help(MKDWARFS)));
 }
 
 /// Every constant that `docs/limits.md` names, as `path/file.rs::NAME = value`, has this value.
