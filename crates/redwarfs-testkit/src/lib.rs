@@ -10,6 +10,7 @@ pub mod fuzz;
 pub mod golden;
 pub mod hostile;
 pub mod manifest;
+pub mod media;
 pub mod mutate;
 pub mod process;
 pub mod soak;
