@@ -590,3 +590,109 @@ impl Content for CountedContent {
         self.content.next_data(offset, end)
     }
 }
+
+/// Something happens to a file of the host when it is read for the first time.
+#[derive(Debug)]
+struct Disturbed {
+    inner: DirectorySource,
+    root: std::path::PathBuf,
+}
+
+struct DisturbedContent {
+    content: Box<dyn Content>,
+    path: std::path::PathBuf,
+    reads: std::cell::Cell<u32>,
+}
+
+impl Source for Disturbed {
+    fn root(&self) -> io::Result<Meta> {
+        self.inner.root()
+    }
+
+    fn read_dir(&self, path: &[u8]) -> io::Result<Vec<DirItem>> {
+        self.inner.read_dir(path)
+    }
+
+    fn open(&self, path: &[u8]) -> io::Result<Box<dyn Content>> {
+        Ok(Box::new(DisturbedContent {
+            content: self.inner.open(path)?,
+            path: self.root.join(std::str::from_utf8(path).unwrap()),
+            reads: std::cell::Cell::new(0),
+        }))
+    }
+}
+
+impl Content for DisturbedContent {
+    fn stamp(&self) -> io::Result<Stamp> {
+        self.content.stamp()
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<usize> {
+        let got = self.content.read_at(offset, buf)?;
+        self.reads.set(self.reads.get() + 1);
+        if self.reads.get() == 1 {
+            let file = fs::OpenOptions::new().write(true).open(&self.path)?;
+            match self.path.file_name().unwrap().to_str().unwrap() {
+                "shrinks" => file.set_len(1_100_000)?,
+                "empties" => file.set_len(0)?,
+                "grows" => file.set_len(9_000_000)?,
+                "touched" => file.set_modified(std::time::UNIX_EPOCH)?,
+                "vanishes" => fs::remove_file(&self.path)?,
+                _ => {}
+            }
+        }
+        Ok(got)
+    }
+}
+
+/// What was read is stored; a change is counted and does no harm to other files.
+#[test]
+fn files_that_change_while_they_are_read() {
+    let dir = tempfile::tempdir().unwrap();
+    let data: Vec<u8> = (0..3_000_000u32).map(|i| (i >> 7) as u8).collect();
+    let names = [
+        "empties", "grows", "quiet", "shrinks", "touched", "vanishes",
+    ];
+    for (number, name) in names.iter().enumerate() {
+        // Files of one size would be hashed, and read more than once.
+        fs::write(dir.path().join(name), &data[number..]).unwrap();
+    }
+    let source = Disturbed {
+        inner: DirectorySource::new(dir.path()).unwrap(),
+        root: dir.path().to_owned(),
+    };
+    let (image, errors) = image_of(&source);
+    assert_eq!(errors, 4);
+    for (number, name) in names.iter().enumerate() {
+        let whole = &data[number..];
+        let stored = content_of(&image, name);
+        let want = match *name {
+            // A read takes a mebibyte.
+            "empties" => &whole[..1 << 20],
+            "shrinks" => &whole[..1_100_000],
+            _ => whole,
+        };
+        assert!(stored == want, "{name}: {}", stored.len());
+    }
+}
+
+/// The same for files that are read to find out whether they are equal.
+#[test]
+fn equal_files_that_change_while_they_are_read() {
+    let dir = tempfile::tempdir().unwrap();
+    let data: Vec<u8> = (0..3_000_000u32).map(|i| (i >> 7) as u8).collect();
+    for name in ["grows", "quiet", "quiet2", "shrinks", "touched", "vanishes"] {
+        fs::write(dir.path().join(name), &data).unwrap();
+    }
+    let source = Disturbed {
+        inner: DirectorySource::new(dir.path()).unwrap(),
+        root: dir.path().to_owned(),
+    };
+    let (image, errors) = image_of(&source);
+    assert!(errors >= 3, "{errors}");
+    for name in ["quiet", "quiet2", "touched"] {
+        assert!(content_of(&image, name) == data, "{name}");
+    }
+    assert!(content_of(&image, "grows").starts_with(&data));
+    assert!(data.starts_with(&content_of(&image, "shrinks")));
+}
