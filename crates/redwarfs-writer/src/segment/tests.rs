@@ -313,4 +313,78 @@ proptest! {
     ) {
         segment(options(block_bits, window_bits, step, lookback), &contents, feed);
     }
+
+    /// Extents of whole units become chunks of whole units.
+    #[test]
+    fn units_stay_whole(
+        contents in contents(),
+        granularity in prop::sample::select(vec![2usize, 3, 4, 6, 32]),
+        block_bits in 10u32..16,
+        window_bits in 0u32..9,
+        step in 0u32..9,
+        lookback in 0usize..4,
+        feed in prop_oneof![Just(1usize << 20), 1usize..5000],
+    ) {
+        let contents: Vec<Vec<u8>> = contents
+            .into_iter()
+            .map(|mut content| {
+                content.truncate(content.len() / granularity * granularity);
+                content
+            })
+            .collect();
+        let plain = options(block_bits, window_bits, step, lookback);
+        let whole = SegmentOptions {
+            block_size: plain.block_size / granularity * granularity,
+            granularity,
+            ..plain
+        };
+        let result = segment(whole, &contents, feed);
+        for chunk in result.chunks.iter().flatten() {
+            prop_assert_eq!(chunk.offset as usize % granularity, 0);
+            prop_assert_eq!(chunk.size as usize % granularity, 0);
+        }
+    }
+}
+
+#[test]
+fn duplicates_are_found_in_units() {
+    let data = noise(3, 6000);
+    let options = SegmentOptions {
+        block_size: 60_000,
+        granularity: 6,
+        ..options(16, 5, 2, 1)
+    };
+    // Moved by two units, then by two bytes.
+    let moved = [&noise(4, 12)[..], &data].concat();
+    let shifted = [&noise(5, 8)[..], &data[..5998]].concat();
+    for feed in [1 << 20, 700] {
+        let found = segment(options, &[data.clone(), moved.clone()], feed);
+        assert_eq!(found.saved, 6000);
+        let missed = segment(options, &[data.clone(), shifted.clone()], feed);
+        assert_eq!(missed.saved, 0);
+    }
+}
+
+#[test]
+fn what_is_given_up_leaves_whole_units() {
+    let sink = Blocks::default();
+    let options = SegmentOptions {
+        block_size: 60_000,
+        granularity: 6,
+        first_block: 0,
+        ..options(16, 0, 0, 1)
+    };
+    let mut segmenter = Segmenter::new(options, sink.clone());
+    segmenter.data(&noise(1, 100)).unwrap();
+    segmenter.discard().unwrap();
+    segmenter.data(&noise(2, 60)).unwrap();
+    segmenter.end_extent().unwrap();
+    let mut chunks = Vec::new();
+    segmenter.take_chunks(&mut chunks);
+    let expected = Chunk {
+        block: 0,
+        offset: 102,
+        size: 60,
+    };
+    assert_eq!(chunks, [expected]);
 }
