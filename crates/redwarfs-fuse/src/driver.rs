@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 use redwarfs_format::ids::{EntryIndex, InodeNo};
 use redwarfs_format::metadata::FileType;
 use redwarfs_reader::Image;
-use redwarfs_reader::perfmon::{Component, PerfMonitor, Timer};
+use redwarfs_reader::perfmon::{Component, PerfMonitor, Running, Timer};
 use rustix::io::Errno;
 use rustix::process::geteuid;
 use tracing::debug;
@@ -390,11 +390,7 @@ impl Driver {
     }
 
     fn lookup(&self, header: &Header, mut body: Body<'_>, out: &mut Vec<u8>) -> Outcome {
-        let _timer = self
-            .shared
-            .timers
-            .lookup
-            .start_with(&[("inode", header.node)]);
+        let _timer = timed(&self.shared.timers.lookup, header);
         let name = body.name().ok_or(Errno::IO)?;
         log_op!(
             header,
@@ -426,8 +422,7 @@ impl Driver {
 
     fn batch_forget(&self, mut body: Body<'_>) -> Outcome {
         // Number of items and padding; each is a node and how many lookups it had.
-        let count = body.u64();
-        let _ = count;
+        body.u64();
         while let (Some(node), Some(_)) = (body.u64(), body.u64()) {
             self.forget(node);
         }
@@ -435,22 +430,14 @@ impl Driver {
     }
 
     fn getattr(&self, header: &Header, out: &mut Vec<u8>) -> Outcome {
-        let _timer = self
-            .shared
-            .timers
-            .getattr
-            .start_with(&[("inode", header.node)]);
+        let _timer = timed(&self.shared.timers.getattr, header);
         log_op!(header, "op_getattr({})", header.node);
         self.attr(self.inode(header.node)?)?.put_attr(FOREVER, out);
         Ok(Answer::Reply)
     }
 
     fn readlink(&self, header: &Header, out: &mut Vec<u8>) -> Outcome {
-        let _timer = self
-            .shared
-            .timers
-            .readlink
-            .start_with(&[("inode", header.node)]);
+        let _timer = timed(&self.shared.timers.readlink, header);
         log_op!(header, "op_readlink({})", header.node);
         let inode = self.inode(header.node)?;
         match self.shared.image.metadata().symlink(inode) {
@@ -465,11 +452,7 @@ impl Driver {
     }
 
     fn open(&self, header: &Header, mut body: Body<'_>, out: &mut Vec<u8>) -> Outcome {
-        let _timer = self
-            .shared
-            .timers
-            .open
-            .start_with(&[("inode", header.node)]);
+        let _timer = timed(&self.shared.timers.open, header);
         let flags = body.u32().ok_or(Errno::IO)?;
         log_op!(header, "op_open({}, {flags:#x})", header.node);
         if flags & O_ACCMODE != 0 {
@@ -503,11 +486,7 @@ impl Driver {
         mut body: Body<'_>,
         out: &mut Vec<u8>,
     ) -> Outcome {
-        let timer = self
-            .shared
-            .timers
-            .read
-            .start_with(&[("inode", header.node)]);
+        let timer = timed(&self.shared.timers.read, header);
         body.u64();
         let (offset, size) = body.u64().zip(body.u32()).ok_or(Errno::IO)?;
         debug!("op_read({}, {size}, {offset})", header.node);
@@ -626,11 +605,7 @@ impl Driver {
     }
 
     fn readdir(&self, header: &Header, mut body: Body<'_>, out: &mut Vec<u8>) -> Outcome {
-        let _timer = self
-            .shared
-            .timers
-            .readdir
-            .start_with(&[("inode", header.node)]);
+        let _timer = timed(&self.shared.timers.readdir, header);
         let (position, room) = directory_part(&mut body)?;
         log_op!(header, "op_readdir({}, {position})", header.node);
         let meta = self.shared.image.metadata();
@@ -648,11 +623,7 @@ impl Driver {
     }
 
     fn readdirplus(&self, header: &Header, mut body: Body<'_>, out: &mut Vec<u8>) -> Outcome {
-        let _timer = self
-            .shared
-            .timers
-            .readdir
-            .start_with(&[("inode", header.node)]);
+        let _timer = timed(&self.shared.timers.readdir, header);
         let (position, room) = directory_part(&mut body)?;
         log_op!(header, "op_readdirplus({}, {position})", header.node);
         let dir = self.directory(header.node, "list")?;
@@ -673,11 +644,7 @@ impl Driver {
     }
 
     fn getxattr(&self, header: &Header, mut body: Body<'_>, out: &mut Vec<u8>) -> Outcome {
-        let _timer = self
-            .shared
-            .timers
-            .getxattr
-            .start_with(&[("inode", header.node)]);
+        let _timer = timed(&self.shared.timers.getxattr, header);
         let size = body.u32().ok_or(Errno::IO)?;
         body.u32();
         let name = body.name().ok_or(Errno::IO)?;
@@ -697,11 +664,7 @@ impl Driver {
     }
 
     fn listxattr(&self, header: &Header, mut body: Body<'_>, out: &mut Vec<u8>) -> Outcome {
-        let _timer = self
-            .shared
-            .timers
-            .listxattr
-            .start_with(&[("inode", header.node)]);
+        let _timer = timed(&self.shared.timers.listxattr, header);
         let size = body.u32().ok_or(Errno::IO)?;
         log_op!(header, "op_listxattr({}, {size})", header.node);
         let names = xattr::names(self.inode(header.node)?);
@@ -728,11 +691,7 @@ impl Driver {
 
     /// `SEEK_DATA` and `SEEK_HOLE`.
     fn lseek(&self, header: &Header, mut body: Body<'_>, out: &mut Vec<u8>) -> Outcome {
-        let _timer = self
-            .shared
-            .timers
-            .lseek
-            .start_with(&[("inode", header.node)]);
+        let _timer = timed(&self.shared.timers.lseek, header);
         body.u64();
         let (offset, whence) = body.u64().zip(body.u32()).ok_or(Errno::IO)?;
         log_op!(header, "op_lseek({}, {offset}, {whence})", header.node);
@@ -757,6 +716,11 @@ impl Driver {
         out.put64(found.ok_or(Errno::NXIO)?);
         Ok(Answer::Reply)
     }
+}
+
+/// Times the operation that a request asks for.
+fn timed<'a>(timer: &'a Timer, header: &Header) -> Running<'a> {
+    timer.start_with(&[("inode", header.node)])
 }
 
 /// Position and room of a request to list a directory.

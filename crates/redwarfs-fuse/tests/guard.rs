@@ -169,8 +169,8 @@ fn an_orderly_end_dismisses_the_guard(fixture: &Fixture) {
     assert!(!is_mounted(&driver.point));
 }
 
-fn another_mount_on_top_stays(fixture: &Fixture) {
-    let mut driver = fixture.drive("covered");
+/// Mounts something else on the mount point of a driver, which dies then.
+fn another_mount_survives(mut driver: Driver) {
     rustix::mount::mount(
         "tmpfs",
         &driver.point,
@@ -185,22 +185,16 @@ fn another_mount_on_top_stays(fixture: &Fixture) {
     fs::write(driver.point.join("x"), "x").expect("the other file system works");
 }
 
+fn another_mount_on_top_stays(fixture: &Fixture) {
+    let driver = fixture.drive("covered");
+    another_mount_survives(driver);
+}
+
 fn a_mount_made_later_stays(fixture: &Fixture) {
-    let mut driver = fixture.drive("replaced");
+    let driver = fixture.drive("replaced");
     unmount(&driver.point, UnmountFlags::DETACH).expect("root may");
     // With luck it gets the same device number.
-    rustix::mount::mount(
-        "tmpfs",
-        &driver.point,
-        "tmpfs",
-        MountFlags::empty(),
-        c"size=1m",
-    )
-    .expect("root may");
-    driver.kill();
-    wait_until("the guard is gone", || driver.guard_is_gone());
-    assert!(is_mounted(&driver.point));
-    fs::write(driver.point.join("x"), "x").expect("the other file system works");
+    another_mount_survives(driver);
 }
 
 fn the_guard_is_small(fixture: &Fixture) {

@@ -1,12 +1,12 @@
 //! Files of very many pieces, which no golden image has.
 #![allow(clippy::unwrap_used)]
 
+mod common;
+
 use std::sync::Arc;
 
-use redwarfs_format::metadata::{
-    Chunk, DirEntry, Directory, FsOptions, InodeData, Metadata, freeze,
-};
-use redwarfs_format::section::{CompressionId, SectionHeader, SectionType};
+use common::one_file;
+use redwarfs_format::metadata::Chunk;
 use redwarfs_io::MemorySource;
 use redwarfs_reader::{Image, ImageOffset, MAX_PARTS, OpenOptions};
 
@@ -36,53 +36,12 @@ fn fragmented(pieces: u32, unit: u32) -> (Vec<u8>, Vec<u8>) {
             content.extend(&block[offset as usize..(offset + size) as usize]);
         }
     }
-    let entry = |name_index, inode_num| DirEntry {
-        name_index,
-        inode_num,
-    };
-    let directory = |first_entry| Directory {
-        first_entry,
-        ..Directory::default()
-    };
-    let metadata = Metadata {
-        chunks,
-        directories: vec![directory(1), directory(2)],
-        inodes: vec![
-            InodeData::default(),
-            InodeData {
-                mode_index: 1,
-                ..InodeData::default()
-            },
-        ],
-        chunk_table: vec![0, pieces],
-        uids: vec![0],
-        gids: vec![0],
-        modes: vec![0o040_755, 0o100_644],
-        names: vec![b"file".to_vec()],
-        block_size: 4096 * unit,
-        total_fs_size: content.len() as u64,
-        devices: Some(Vec::new()),
-        options: Some(FsOptions {
-            mtime_only: true,
-            ..FsOptions::default()
-        }),
-        dir_entries: Some(vec![entry(0, 0), entry(0, 1)]),
-        features: Some([b"sparsefiles".to_vec()].into()),
-        hole_block_index: Some(HOLE),
-        large_hole_size: Some(Vec::new()),
-        ..Metadata::default()
-    };
-    let frozen = freeze(&metadata).unwrap();
-    let sections = [
-        (SectionType::BLOCK, &block),
-        (SectionType::METADATA_V2_SCHEMA, &frozen.schema),
-        (SectionType::METADATA_V2, &frozen.data),
-    ];
-    let mut image = Vec::new();
-    for (number, (ty, payload)) in (0..).zip(sections) {
-        image.extend(SectionHeader::seal(number, ty, CompressionId::NONE, payload).encode());
-        image.extend(payload);
-    }
+    let image = one_file(&[block], chunks, |metadata| {
+        metadata.total_fs_size = content.len() as u64;
+        metadata.features = Some([b"sparsefiles".to_vec()].into());
+        metadata.hole_block_index = Some(HOLE);
+        metadata.large_hole_size = Some(Vec::new());
+    });
     (image, content)
 }
 

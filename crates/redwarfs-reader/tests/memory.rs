@@ -3,13 +3,13 @@
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used)]
 
+mod common;
+
 use std::time::Duration;
 
+use common::one_file;
 use redwarfs_format::BlockNo;
-use redwarfs_format::metadata::{
-    Chunk, DirEntry, Directory, FsOptions, InodeData, Metadata, freeze,
-};
-use redwarfs_format::section::{CompressionId, SectionHeader, SectionType};
+use redwarfs_format::metadata::Chunk;
 use redwarfs_reader::{BlockAllocator, CacheOptions, Image, OpenOptions, Preload};
 
 const BLOCKS: u32 = 48;
@@ -17,62 +17,15 @@ const BLOCK_SIZE: u32 = 1 << 20;
 
 /// An image with one file of 48 MiB.
 fn image() -> Vec<u8> {
-    let mut image = Vec::new();
-    let mut number = 0;
-    let mut section = |ty, payload: &[u8]| {
-        image.extend(SectionHeader::seal(number, ty, CompressionId::NONE, payload).encode());
-        image.extend(payload);
-        number += 1;
+    let blocks: Vec<Vec<u8>> = (1..=BLOCKS)
+        .map(|value| vec![value as u8; BLOCK_SIZE as usize])
+        .collect();
+    let chunk = |block| Chunk {
+        block,
+        offset: 0,
+        size: BLOCK_SIZE,
     };
-    for block in 0..BLOCKS {
-        section(
-            SectionType::BLOCK,
-            &vec![block as u8 + 1; BLOCK_SIZE as usize],
-        );
-    }
-    let entry = |name_index, inode_num| DirEntry {
-        name_index,
-        inode_num,
-    };
-    let directory = |first_entry| Directory {
-        first_entry,
-        ..Directory::default()
-    };
-    let metadata = Metadata {
-        chunks: (0..BLOCKS)
-            .map(|block| Chunk {
-                block,
-                offset: 0,
-                size: BLOCK_SIZE,
-            })
-            .collect(),
-        directories: vec![directory(1), directory(2)],
-        inodes: vec![
-            InodeData::default(),
-            InodeData {
-                mode_index: 1,
-                ..InodeData::default()
-            },
-        ],
-        chunk_table: vec![0, BLOCKS],
-        uids: vec![0],
-        gids: vec![0],
-        modes: vec![0o040_755, 0o100_644],
-        names: vec![b"file".to_vec()],
-        block_size: BLOCK_SIZE,
-        total_fs_size: u64::from(BLOCKS * BLOCK_SIZE),
-        devices: Some(Vec::new()),
-        options: Some(FsOptions {
-            mtime_only: true,
-            ..FsOptions::default()
-        }),
-        dir_entries: Some(vec![entry(0, 0), entry(0, 1)]),
-        ..Metadata::default()
-    };
-    let frozen = freeze(&metadata).unwrap();
-    section(SectionType::METADATA_V2_SCHEMA, &frozen.schema);
-    section(SectionType::METADATA_V2, &frozen.data);
-    image
+    one_file(&blocks, (0..BLOCKS).map(chunk).collect(), |_| {})
 }
 
 /// Resident memory of this process that no file backs, in MiB.
