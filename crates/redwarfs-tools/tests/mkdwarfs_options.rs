@@ -18,7 +18,9 @@ use redwarfs_writer::FileHash;
 fn compressions(place: &Place, ty: SectionType) -> Vec<CompressionId> {
     let built = place.built();
     let sections = built.0.container().section_of_type(ty);
-    sections.map(|section| section.compression).collect()
+    sections
+        .map(|section| section.compression.unwrap())
+        .collect()
 }
 
 /// A tree with 300 kB of text in four files, two of which are equal, one of which is made of the

@@ -164,7 +164,12 @@ pub(super) fn debug_filter(args: &Args, mode: DebugMode, logger: &Logger) -> Res
     let root = directory.path().to_owned();
     let mut out = io::BufWriter::new(io::stdout().lock());
     // Directories to list, each with the inodes of those above it: a tree may contain itself.
-    let mut todo: Vec<(Vec<u8>, Rc<Above>)> = vec![(Vec::new(), Rc::default())];
+    let identity = directory
+        .root()
+        .map_err(|e| read_error(&root, &e))?
+        .identity;
+    let top = Rc::new(Above(Some((identity, Rc::default()))));
+    let mut todo: Vec<(Vec<u8>, Rc<Above>)> = vec![(Vec::new(), top)];
     let mut show = |line: Vec<u8>| match out.write_all(&line) {
         Ok(()) => Ok(true),
         // Whoever reads has seen enough.

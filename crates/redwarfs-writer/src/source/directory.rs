@@ -479,10 +479,17 @@ impl Source for DirectorySource {
         if path.is_empty() {
             return self.root.display().to_string();
         }
-        self.root
-            .join(OsStr::from_bytes(path))
-            .display()
-            .to_string()
+        // A name must not break the line of a message.
+        let whole = self.root.join(OsStr::from_bytes(path));
+        let mut shown = String::new();
+        for c in whole.to_string_lossy().chars() {
+            if c.is_control() {
+                shown.extend(c.escape_default());
+            } else {
+                shown.push(c);
+            }
+        }
+        shown
     }
 }
 
