@@ -13,7 +13,7 @@ use crate::emit::{Emitter, history_entry};
 use crate::error::{Error, Result};
 use crate::meta;
 use crate::options::BuildOptions;
-use crate::order;
+use crate::order::OrderJob;
 use crate::pipeline::{self, StreamCodec};
 use crate::progress::{Phase, Progress, add, get, thread_cpu_ns};
 use crate::scan;
@@ -96,7 +96,16 @@ impl Builder {
 
         progress.phase(Phase::Ordering);
         let start = thread_cpu_ns();
-        let limited = options.max_similarity_size.is_some();
+        let job = OrderJob {
+            limited: options.max_similarity_size.is_some(),
+            tree: &tree,
+            contents: &scanned.contents,
+            digests: &scanned.nilsimsa,
+            source,
+            workers: options.sorters(),
+            stop,
+            cpu_ns: &counters.order_cpu_ns,
+        };
         // Per stream, indices into its items.
         let sequences: Vec<Vec<u32>> = scanned
             .items
@@ -104,10 +113,10 @@ impl Builder {
             .map(|items| {
                 let stream = items.first().map_or(0, |item| item.stream);
                 let order = options.order_of(scanned.stream(stream).category);
-                let contents = &scanned.contents;
-                order::order(order, limited, &tree, contents, items, source)
+                job.run(order, items)
             })
-            .collect();
+            .collect::<Result<_>>()?;
+        scanned.nilsimsa = Vec::new();
         add(
             &counters.order_cpu_ns,
             thread_cpu_ns().saturating_sub(start),

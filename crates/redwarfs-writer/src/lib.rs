@@ -35,8 +35,8 @@ pub use error::{Error, Result};
 pub use hash::{FileHash, UnknownFileHash};
 pub use holes::{HoleTable, MIN_CACHED_CHUNKS};
 pub use options::{
-    BuildOptions, CategoryOptions, HistoryOptions, IdTransform, ModeTransform, Order,
-    TimeResolution, TimeResolutionError,
+    BuildOptions, CategoryOptions, HistoryOptions, IdTransform, ModeTransform, NilsimsaOptions,
+    Order, TimeResolution, TimeResolutionError,
 };
 pub use pipeline::physical_memory;
 pub use progress::{Counters, Level, Phase, Progress, SilentProgress, thread_cpu_ns};

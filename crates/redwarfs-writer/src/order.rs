@@ -1,12 +1,57 @@
 //! The sequence in which contents enter the blocks.
 
+mod cluster;
+mod nilsimsa;
+
 use std::cmp::Ordering;
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 
-use crate::options::Order;
+use self::cluster::Elements;
+pub(crate) use self::nilsimsa::Digest;
+use self::nilsimsa::Nilsimsa;
+use crate::error::Result;
+use crate::options::{NilsimsaOptions, Order};
 use crate::scan::{Content, Item};
 use crate::source::Source;
 use crate::tree::Tree;
+
+/// Computes the digest that an order goes by.
+pub(crate) enum Fingerprint {
+    Similarity(Similarity),
+    Nilsimsa(Box<Nilsimsa>),
+}
+
+/// A finished digest.
+pub(crate) enum Print {
+    Similarity(u32),
+    Nilsimsa(Digest),
+}
+
+impl Fingerprint {
+    /// Nothing for orders that do not look at contents.
+    pub(crate) fn new(order: &Order) -> Option<Self> {
+        match order {
+            Order::Similarity => Some(Self::Similarity(Similarity::new())),
+            Order::Nilsimsa(_) => Some(Self::Nilsimsa(Box::new(Nilsimsa::new()))),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn update(&mut self, data: &[u8]) {
+        match self {
+            Self::Similarity(digest) => digest.update(data),
+            Self::Nilsimsa(digest) => digest.update(data),
+        }
+    }
+
+    pub(crate) fn finish(self) -> Print {
+        match self {
+            Self::Similarity(digest) => Print::Similarity(digest.finish()),
+            Self::Nilsimsa(digest) => Print::Nilsimsa(digest.finish()),
+        }
+    }
+}
 
 /// Histogram of hashed four-byte sequences for the similarity digest (format/08 section 3.2).
 pub(crate) struct Similarity {
@@ -158,62 +203,167 @@ pub(crate) fn forward_path(tree: &Tree, a: u32, b: u32) -> Ordering {
     tail(x, a).cmp(tail(y, b))
 }
 
-/// Puts the items of a stream into order: indices into `items`.
-pub(crate) fn order(
-    order: &Order,
-    limited: bool,
-    tree: &Tree,
-    contents: &[Content],
-    items: &[Item],
-    source: &dyn Source,
-) -> Vec<u32> {
-    let mut sequence: Vec<u32> = (0..items.len() as u32).collect();
-    let content = |i: u32| &contents[items[i as usize].content as usize];
-    let entry = |i: u32| tree.files[content(i).first_file() as usize].entry;
-    match order {
-        Order::None => {
-            sequence.sort_by_cached_key(|&i| {
-                source
-                    .list_position(&tree.path(entry(i)))
-                    .unwrap_or(u64::MAX)
-            });
-        }
-        Order::Path => sequence.sort_by(|&a, &b| forward_path(tree, entry(a), entry(b))),
-        Order::RevPath => sequence.sort_by(|&a, &b| reverse_path(tree, entry(a), entry(b))),
-        Order::Similarity => sequence.sort_by(|&a, &b| {
-            let (x, y) = (&items[a as usize], &items[b as usize]);
-            // Without a limit nothing lacks a digest but what could not be read.
-            let digest = |c: &Item| {
-                if limited {
-                    c.similarity
-                } else {
-                    Some(c.similarity.unwrap_or(0))
-                }
-            };
-            digest(x)
-                .cmp(&digest(y))
-                .then_with(|| y.size.cmp(&x.size))
-                .then_with(|| reverse_path(tree, entry(a), entry(b)))
-        }),
-        Order::Explicit(list) => {
-            let positions: HashMap<&[u8], usize> = list
-                .iter()
-                .enumerate()
-                .rev()
-                .map(|(i, path)| (path.as_slice(), i))
-                .collect();
-            sequence.sort_by_cached_key(|&i| {
-                // Any name of the content counts.
-                content(i)
-                    .files
-                    .iter()
-                    .filter_map(|&f| positions.get(tree.file_path(f).as_slice()).copied())
-                    .min()
-                    .unwrap_or(usize::MAX)
-            });
-        }
+/// What putting items into order needs to know.
+#[derive(Clone, Copy)]
+pub(crate) struct OrderJob<'a> {
+    /// Items without a digest are too large for one and come first.
+    pub(crate) limited: bool,
+    pub(crate) tree: &'a Tree,
+    pub(crate) contents: &'a [Content],
+    /// By the numbers in the items.
+    pub(crate) digests: &'a [Digest],
+    pub(crate) source: &'a dyn Source,
+    pub(crate) workers: usize,
+    pub(crate) stop: &'a AtomicBool,
+    /// CPU time of further threads.
+    pub(crate) cpu_ns: &'a AtomicU64,
+}
+
+impl OrderJob<'_> {
+    fn content(&self, item: &Item) -> &Content {
+        &self.contents[item.content as usize]
     }
-    sequence
+
+    fn entry(&self, item: &Item) -> u32 {
+        self.tree.files[self.content(item).first_file() as usize].entry
+    }
+
+    fn reverse_path(&self, a: &Item, b: &Item) -> Ordering {
+        reverse_path(self.tree, self.entry(a), self.entry(b))
+    }
+
+    /// Larger ones first.
+    fn by_size(&self, a: &Item, b: &Item) -> Ordering {
+        let sizes = b.size.cmp(&a.size);
+        sizes.then_with(|| self.reverse_path(a, b))
+    }
+
+    /// Puts the items of a stream into order: indices into `items`.
+    pub(crate) fn run(self, order: &Order, items: &[Item]) -> Result<Vec<u32>> {
+        let mut sequence: Vec<u32> = (0..items.len() as u32).collect();
+        let item = |i: u32| &items[i as usize];
+        let entry = |i: u32| self.entry(item(i));
+        match order {
+            Order::None => sequence.sort_by_cached_key(|&i| {
+                let position = self.source.list_position(&self.tree.path(entry(i)));
+                position.unwrap_or(u64::MAX)
+            }),
+            Order::Path => {
+                sequence.sort_by(|&a, &b| forward_path(self.tree, entry(a), entry(b)));
+            }
+            Order::RevPath => sequence.sort_by(|&a, &b| self.reverse_path(item(a), item(b))),
+            Order::Similarity => sequence.sort_by(|&a, &b| {
+                // Without a limit nothing lacks a digest but what could not be read.
+                let digest = |item: &Item| {
+                    if self.limited {
+                        item.similarity
+                    } else {
+                        Some(item.similarity.unwrap_or(0))
+                    }
+                };
+                digest(item(a))
+                    .cmp(&digest(item(b)))
+                    .then_with(|| self.by_size(item(a), item(b)))
+            }),
+            Order::Nilsimsa(options) => return self.nilsimsa(options, items, sequence),
+            Order::Explicit(list) => {
+                let positions: HashMap<&[u8], usize> = list
+                    .iter()
+                    .enumerate()
+                    .rev()
+                    .map(|(i, path)| (path.as_slice(), i))
+                    .collect();
+                sequence.sort_by_cached_key(|&i| {
+                    // Any name of the content counts.
+                    self.content(item(i))
+                        .files
+                        .iter()
+                        .filter_map(|&f| positions.get(self.tree.file_path(f).as_slice()).copied())
+                        .min()
+                        .unwrap_or(usize::MAX)
+                });
+            }
+        }
+        Ok(sequence)
+    }
+
+    /// Beside `sequence`, up to 120 bytes per item.
+    fn nilsimsa(
+        self,
+        options: &NilsimsaOptions,
+        items: &[Item],
+        mut sequence: Vec<u32>,
+    ) -> Result<Vec<u32>> {
+        let elements = Group { job: self, items };
+        let mut result = Vec::with_capacity(items.len());
+        if self.limited {
+            result = sequence
+                .extract_if(.., |i| elements.item(*i).similarity.is_none())
+                .collect();
+            result.sort_by(|&a, &b| elements.compare(a, b));
+        }
+        sequence.sort_by(|&a, &b| {
+            let digests = elements.digest(a).cmp(&elements.digest(b));
+            digests.then_with(|| self.reverse_path(elements.item(a), elements.item(b)))
+        });
+        // The first one of each digest stands for all of them.
+        let mut first = sequence.clone();
+        first.dedup_by_key(|i| elements.digest(*i));
+        let unique = first.len() == sequence.len();
+        let chain = cluster::arrange(
+            &elements,
+            first,
+            options,
+            self.workers,
+            self.stop,
+            self.cpu_ns,
+        )?;
+        if unique {
+            result.extend(chain);
+            return Ok(result);
+        }
+        for first in chain {
+            result.push(first);
+            let digest = elements.digest(first);
+            let start = sequence.partition_point(|&i| elements.digest(i) < digest);
+            let same = sequence.get_mut(start..).unwrap_or_default();
+            let count = same.partition_point(|&i| elements.digest(i) == digest);
+            if let Some(others) = same.get_mut(1..count).filter(|others| !others.is_empty()) {
+                others.sort_by(|&a, &b| elements.compare(a, b));
+                result.extend_from_slice(others);
+            }
+        }
+        Ok(result)
+    }
+}
+
+/// The items of a stream with their digests.
+struct Group<'a> {
+    job: OrderJob<'a>,
+    items: &'a [Item],
+}
+
+impl Group<'_> {
+    fn item(&self, i: u32) -> &Item {
+        &self.items[i as usize]
+    }
+}
+
+impl Elements for Group<'_> {
+    /// What could not be read, or is empty, has the digest of nothing.
+    fn digest(&self, i: u32) -> Digest {
+        let number = self.item(i).similarity;
+        let digest = number.and_then(|number| self.job.digests.get(number as usize));
+        digest.copied().unwrap_or_default()
+    }
+
+    fn size(&self, i: u32) -> u64 {
+        self.item(i).size
+    }
+
+    fn compare(&self, a: u32, b: u32) -> Ordering {
+        self.job.by_size(self.item(a), self.item(b))
+    }
 }
 
 #[cfg(test)]

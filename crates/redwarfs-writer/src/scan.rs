@@ -13,8 +13,8 @@ use twox_hash::XxHash3_64;
 use crate::category::{Categorizer, Input, Judge, Piece, Probe, StreamKey, Verdict};
 use crate::error::{Error, Result};
 use crate::hash::{Digest, FileHash};
-use crate::options::{BuildOptions, Order};
-use crate::order::Similarity;
+use crate::options::BuildOptions;
+use crate::order::{Digest as Nilsimsa, Fingerprint, Print};
 use crate::pipeline::thread;
 use crate::progress::{add, thread_cpu_ns};
 use crate::source::{self, Stamp};
@@ -54,6 +54,8 @@ pub(crate) struct Item {
     pub(crate) stream: u32,
     /// Of all its parts.
     pub(crate) size: u64,
+    /// The similarity digest, or the number of the nilsimsa digest, as the order of the stream
+    /// needs it.
     pub(crate) similarity: Option<u32>,
 }
 
@@ -122,6 +124,8 @@ pub(crate) struct Scanned {
     pub(crate) streams: Vec<StreamKey>,
     /// By stream, then content.
     pub(crate) items: Vec<Item>,
+    /// Digests of the items that are ordered by them.
+    pub(crate) nilsimsa: Vec<Nilsimsa>,
 }
 
 impl Scanned {
@@ -478,6 +482,7 @@ impl Scanner<'_> {
             cache,
             streams: vec![StreamKey::DEFAULT],
             items: Vec::new(),
+            nilsimsa: Vec::new(),
         };
         self.verify(&mut scanned, &suspects)?;
         Ok(scanned)
@@ -686,16 +691,18 @@ impl Scanner<'_> {
     fn similarity(&self, scanned: &mut Scanned) -> Result<()> {
         let counters = self.reporter.counters();
         let limit = self.options.max_similarity_size.unwrap_or(u64::MAX);
-        let by_similarity: Vec<bool> = scanned
-            .streams
-            .iter()
-            .map(|key| *self.options.order_of(key.category) == Order::Similarity)
+        let fingerprint = |stream: u32| {
+            let category = scanned.stream(stream).category;
+            Fingerprint::new(self.options.order_of(category))
+        };
+        let wanted: Vec<bool> = (0..scanned.streams.len() as u32)
+            .map(|stream| fingerprint(stream).is_some())
             .collect();
-        let wanted = |item: &Item| by_similarity.get(item.stream as usize) == Some(&true);
+        let wanted = |item: &Item| wanted.get(item.stream as usize) == Some(&true);
         let (contents, cache) = (&scanned.contents, &scanned.cache);
         let jobs: Vec<u32> = (0u32..)
             .zip(&scanned.items)
-            .filter(|(_, item)| wanted(item) && item.size <= limit && item.size > 0)
+            .filter(|(_, item)| wanted(item) && item.size <= limit)
             .filter(|(_, item)| !contents[item.content as usize].failed)
             .map(|(i, _)| i)
             .collect();
@@ -705,17 +712,22 @@ impl Scanner<'_> {
             let item = items[job as usize];
             let content = &contents[item.content as usize];
             let file = content.first_file();
-            let mut similarity = Similarity::new();
+            let Some(mut print) = fingerprint(item.stream) else {
+                return Ok((None, None));
+            };
+            if item.size == 0 {
+                return Ok((Some(print.finish()), None));
+            }
             if let Some(bytes) = cache.get(&file) {
                 for range in content.ranges_of(item.stream) {
                     let end = usize::try_from(range.end).unwrap_or(bytes.len());
                     let range = range.start as usize..end.min(bytes.len());
                     let part = bytes.get(range).unwrap_or_default();
-                    similarity.update(part);
+                    print.update(part);
                     add(&counters.similarity_bytes, part.len() as u64);
                 }
                 add(&counters.similarity_files, 1);
-                return Ok((Some(similarity.finish()), None));
+                return Ok((Some(print.finish()), None));
             }
             let whole = content.parts.is_none();
             let mut kept = (whole && self.may_keep(content.size))
@@ -732,7 +744,7 @@ impl Scanner<'_> {
                     buffer,
                     |part| {
                         if let Part::Data(data) = part {
-                            similarity.update(data);
+                            print.update(data);
                             add(&counters.similarity_bytes, data.len() as u64);
                             if let Some(kept) = &mut kept {
                                 kept.extend_from_slice(data);
@@ -750,21 +762,21 @@ impl Scanner<'_> {
             }
             add(&counters.similarity_files, 1);
             let kept = kept.filter(|_| plain).map(Vec::into_boxed_slice);
-            Ok((Some(similarity.finish()), kept))
+            Ok((Some(print.finish()), kept))
         })?;
         for (job, result) in jobs.into_iter().zip(results) {
-            let (digest, kept) = result?;
+            let (print, kept) = result?;
             let item = &mut scanned.items[job as usize];
-            item.similarity = digest;
+            item.similarity = print.map(|print| match print {
+                Print::Similarity(digest) => digest,
+                Print::Nilsimsa(digest) => {
+                    scanned.nilsimsa.push(digest);
+                    scanned.nilsimsa.len() as u32 - 1
+                }
+            });
             if let Some(kept) = kept {
                 let file = scanned.contents[item.content as usize].first_file();
                 scanned.cache.insert(file, kept);
-            }
-        }
-        // Contents without any data have the digest of nothing.
-        for item in &mut scanned.items {
-            if item.size == 0 && by_similarity.get(item.stream as usize) == Some(&true) {
-                item.similarity = Some(Similarity::new().finish());
             }
         }
         Ok(())

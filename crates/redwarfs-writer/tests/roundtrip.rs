@@ -8,8 +8,8 @@ use common::{build, compare, open};
 use proptest::prelude::*;
 use redwarfs_format::metadata::Packing;
 use redwarfs_writer::{
-    BuildOptions, FileHash, FileType, HistoryOptions, MemoryNode, MemoryTree, ModeTransform, Order,
-    Piece, TimeResolution, Timestamp,
+    BuildOptions, FileHash, FileType, HistoryOptions, MemoryNode, MemoryTree, ModeTransform,
+    NilsimsaOptions, Order, Piece, TimeResolution, Timestamp,
 };
 
 fn cases() -> u32 {
@@ -196,6 +196,7 @@ fn options() -> impl Strategy<Value = BuildOptions> {
         Just(Order::Path),
         Just(Order::RevPath),
         Just(Order::Similarity),
+        Just(Order::Nilsimsa(NilsimsaOptions::default())),
         prop::collection::vec(name(), 0..5).prop_map(Order::Explicit),
     ];
     let flags = any::<[bool; 9]>();

@@ -360,10 +360,10 @@ Compression levels:
   3      2 MiB   lz4hc:level=9   zstd:level=16    null           12/1         similarity
   4      4 MiB   zstd:level=11   zstd:level=16    null           12/2         similarity
   5      8 MiB   zstd:level=19   zstd:level=16    null           12/2         similarity
-  6      16 MiB  zstd:level=22   zstd:level=16    null           12/3         similarity
-  7      16 MiB  zstd:level=22   zstd:level=16    zstd:level=22  12/3         similarity
-  8      16 MiB  lzma:level=9    zstd:level=16    lzma:level=9   12/4         similarity
-  9      64 MiB  lzma:level=9    zstd:level=16    lzma:level=9   12/4         similarity
+  6      16 MiB  zstd:level=22   zstd:level=16    null           12/3         nilsimsa
+  7      16 MiB  zstd:level=22   zstd:level=16    zstd:level=22  12/3         nilsimsa
+  8      16 MiB  lzma:level=9    zstd:level=16    lzma:level=9   12/4         nilsimsa
+  9      64 MiB  lzma:level=9    zstd:level=16    lzma:level=9   12/4         nilsimsa
 ";
 
 /// The complete command, for parsing and for generated documentation.

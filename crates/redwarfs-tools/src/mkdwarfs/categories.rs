@@ -26,7 +26,8 @@ pub(crate) struct CategoryArgs {
     #[arg(long, value_name = "LIST", num_args = 0..=1, default_missing_value = USUAL, hide_short_help = true, help_heading = "Advanced options")]
     pub categorize: Option<String>,
 
-    /// Order of file data: none, path, revpath, similarity, explicit:file=FILE [default: by level]
+    /// Order of file data: none, path, revpath, similarity,
+    /// nilsimsa[:max-children=N][:max-cluster-size=N], explicit:file=FILE [default: by level]
     #[arg(long, value_name = "[CAT,..::]ORDER", action = ArgAction::Append, hide_short_help = true, help_heading = "Advanced options", value_parser = whole(|text| scoped(text, values::order)))]
     pub order: Vec<Scoped<OrderSpec>>,
 

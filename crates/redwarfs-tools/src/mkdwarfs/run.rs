@@ -73,7 +73,7 @@ pub(super) fn build_options(
     o.block_size_bits = args.block_size_bits.unwrap_or(o.block_size_bits);
     let any = args.rewrite.is_wanted();
     args.categories
-        .apply(&mut o, logger, any, |spec| order(spec, args.null, logger))?;
+        .apply(&mut o, logger, any, |spec| order(spec, args.null))?;
     for (codec, given) in [
         (&mut o.schema_compression, &args.schema_compression),
         (&mut o.metadata_compression, &args.metadata_compression),
@@ -172,16 +172,13 @@ fn now() -> u64 {
 }
 
 /// The order that a specification asks for, with the file that it names.
-fn order(spec: &OrderSpec, null: bool, logger: &Logger) -> Result<Order> {
+fn order(spec: &OrderSpec, null: bool) -> Result<Order> {
     Ok(match spec {
         OrderSpec::None => Order::None,
         OrderSpec::Path => Order::Path,
         OrderSpec::RevPath => Order::RevPath,
         OrderSpec::Similarity => Order::Similarity,
-        OrderSpec::Nilsimsa => {
-            logger.info("order 'nilsimsa' is not available, using 'similarity'");
-            Order::Similarity
-        }
+        OrderSpec::Nilsimsa(options) => Order::Nilsimsa(*options),
         OrderSpec::Explicit(file) => Order::Explicit(explicit_order(file, null)?),
     })
 }

@@ -1,18 +1,20 @@
 //! Grammars of option values.
 
 use std::ffi::OsString;
+use std::num::NonZeroU64;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use redwarfs_codec::{CodecSpec, ContentKind};
 use redwarfs_format::metadata::Packing;
-use redwarfs_writer::{FileHash, Symlinks, TimeResolution, TimeResolutionError};
+use redwarfs_writer::{FileHash, NilsimsaOptions, Symlinks, TimeResolution, TimeResolutionError};
 
 use crate::common::number::{format_duration, parse_duration, parse_size};
 use crate::common::time::unix_from_utc;
 
 /// Says that a value carries a category although nothing is categorized.
-pub(crate) const NEEDS_CATEGORIES: &str = "cannot configure category-specific options without any categories";
+pub(crate) const NEEDS_CATEGORIES: &str =
+    "cannot configure category-specific options without any categories";
 
 fn without_category(text: &str) -> Result<&str, String> {
     if text.contains("::") {
@@ -166,8 +168,7 @@ pub(crate) enum OrderSpec {
     Path,
     RevPath,
     Similarity,
-    /// Asks for an order that is not there yet and gets `Similarity`.
-    Nilsimsa,
+    Nilsimsa(NilsimsaOptions),
     Explicit(PathBuf),
 }
 
@@ -182,18 +183,7 @@ pub(crate) fn order(text: &str) -> Result<OrderSpec, String> {
         "path" => OrderSpec::Path,
         "revpath" => OrderSpec::RevPath,
         "similarity" => OrderSpec::Similarity,
-        "nilsimsa" => {
-            for option in options.into_iter().flat_map(|options| options.split(':')) {
-                let (key, value) = option.split_once('=').unwrap_or((option, ""));
-                if key != "max-children" && key != "max-cluster-size" {
-                    return Err(format!("invalid option(s) for choice 'nilsimsa': {key}"));
-                }
-                if !matches!(parse_size(value), Ok(1..)) {
-                    return Err(format!("invalid {key} value: {value}"));
-                }
-            }
-            return Ok(OrderSpec::Nilsimsa);
-        }
+        "nilsimsa" => return nilsimsa(options).map(OrderSpec::Nilsimsa),
         "explicit" => {
             return match options.and_then(|options| options.strip_prefix("file=")) {
                 Some(file) if !file.is_empty() => Ok(OrderSpec::Explicit(file.into())),
@@ -208,6 +198,34 @@ pub(crate) fn order(text: &str) -> Result<OrderSpec, String> {
         )),
         None => Ok(order),
     }
+}
+
+/// What follows `nilsimsa:`.
+fn nilsimsa(options: Option<&str>) -> Result<NilsimsaOptions, String> {
+    const CHOICE: &str = "choice 'nilsimsa'";
+    let mut nilsimsa = NilsimsaOptions::default();
+    let mut seen = Vec::new();
+    for option in options.into_iter().flat_map(|options| options.split(':')) {
+        let (key, value) = match option.split_once('=') {
+            Some((key, value)) => (key, Some(value)),
+            None => (option, None),
+        };
+        let field = match key {
+            "max-children" => &mut nilsimsa.max_children,
+            "max-cluster-size" => &mut nilsimsa.max_cluster_size,
+            other => return Err(format!("invalid option(s) for {CHOICE}: {other}")),
+        };
+        if seen.contains(&key) {
+            return Err(format!("duplicate option '{key}' for {CHOICE}"));
+        }
+        seen.push(key);
+        let value = value.ok_or_else(|| format!("missing value for option '{key}' of {CHOICE}"))?;
+        *field = parse_size(value)
+            .ok()
+            .and_then(NonZeroU64::new)
+            .ok_or_else(|| format!("invalid {key} value: {value}"))?;
+    }
+    Ok(nilsimsa)
 }
 
 /// `--time-resolution`.
@@ -408,10 +426,13 @@ mod tests {
             ("path", OrderSpec::Path),
             ("revpath", OrderSpec::RevPath),
             ("similarity", OrderSpec::Similarity),
-            ("nilsimsa", OrderSpec::Nilsimsa),
+            ("nilsimsa", OrderSpec::Nilsimsa(NilsimsaOptions::default())),
             (
                 "nilsimsa:max-children=16k:max-cluster-size=5",
-                OrderSpec::Nilsimsa,
+                OrderSpec::Nilsimsa(NilsimsaOptions {
+                    max_cluster_size: NonZeroU64::new(5).expect("not zero"),
+                    ..NilsimsaOptions::default()
+                }),
             ),
             ("explicit:file=a b", OrderSpec::Explicit("a b".into())),
         ];
@@ -426,6 +447,19 @@ mod tests {
                 "inode order mode 'path' does not support options",
             ),
             ("nilsimsa:max-children=0", "invalid max-children value: 0"),
+            (
+                "nilsimsa:max-cluster-size=5q",
+                "invalid max-cluster-size value: 5q",
+            ),
+            (
+                "nilsimsa:max-children",
+                "missing value for option 'max-children' of choice 'nilsimsa'",
+            ),
+            (
+                "nilsimsa:max-children=1:max-children=1",
+                "duplicate option 'max-children' for choice 'nilsimsa'",
+            ),
+            ("nilsimsa:", "invalid option(s) for choice 'nilsimsa': "),
             (
                 "nilsimsa:foo=1",
                 "invalid option(s) for choice 'nilsimsa': foo",
