@@ -505,8 +505,8 @@ fn wrong_command_lines_get_one_line() {
             "option '--compress-level' cannot be specified more than once",
         ),
         (
-            &["--categorize"],
-            "option '--categorize' is not supported in this version",
+            &["--categorize=fits,x"],
+            "could not create categorizer: unknown categorizer: x",
         ),
         (
             &["--extract-wrapped-binary=x"],
