@@ -97,6 +97,7 @@ pub(crate) fn cut(
     queue: &mut Queue<'_>,
 ) -> Result<Recut> {
     let blocks = image.container().block_count() as usize;
+    let old_size = image.metadata().block_size() as usize;
     let mut recut = Recut {
         streams: Vec::new(),
         starts: vec![(0, 0); blocks],
@@ -122,6 +123,8 @@ pub(crate) fn cut(
         };
         let mut position = 0u64;
         let mut out: Vec<u8> = Vec::new();
+        // No more than this is to come.
+        let most = group.blocks.len().saturating_mul(old_size);
         for number in group.blocks {
             let data = image.decode_block(BlockNo(number))?;
             if let (Some(start), Some(size)) = (
@@ -134,6 +137,10 @@ pub(crate) fn cut(
             position += data.len() as u64;
             let mut rest = data.as_slice();
             while !rest.is_empty() {
+                if out.is_empty() {
+                    out.try_reserve_exact(unit.min(most))
+                        .map_err(|_| Error::Limit(format!("no memory for {unit} bytes")))?;
+                }
                 let (part, more) = rest.split_at(rest.len().min(unit - out.len()));
                 out.extend_from_slice(part);
                 rest = more;
@@ -144,6 +151,7 @@ pub(crate) fn cut(
             add(&counters.fragments_written, 1);
         }
         if !out.is_empty() {
+            out.shrink_to_fit();
             emit(out, &mut recut.of_block)?;
         }
         recut.streams.push(Stream {

@@ -75,6 +75,10 @@ pub fn rewrite(
     let history = match &options.history {
         Some(history) => {
             let mut old = image.history()?;
+            // Reading leaves out what is damaged; here it would be gone for good.
+            for section in image.container().section_of_type(SectionType::HISTORY) {
+                image.stored_payload(&image.section_with_header(section)?)?;
+            }
             old.entries.push(history_entry(history));
             Some(old)
         }
@@ -122,8 +126,8 @@ pub fn rewrite(
         }
     })?;
 
-    progress.phase(Phase::Metadata);
     if let Some(rebuild) = rebuild {
+        progress.phase(Phase::Metadata);
         let blocks = match &recut {
             Some(recut) => {
                 // Pieces that reach beyond the data of their block would end up elsewhere.
