@@ -83,8 +83,7 @@ fn read_header(probe: &Probe<'_>) -> Found<Header> {
             let (keyword, rest) = card.split_at(8);
             let keyword = keyword.trim_ascii();
             if keyword == b"END" {
-                let (Some(width), Some(height), true, true) = (width, height, simple, depth)
-                else {
+                let (Some(width), Some(height), true, true) = (width, height, simple, depth) else {
                     return Ok(None);
                 };
                 return Ok(Some(Header {
@@ -139,7 +138,9 @@ fn unused_bits(probe: &Probe<'_>, start: u64, end: u64) -> Result<u32, Complaint
             let window = buffer.get_mut(..wanted).unwrap_or_default();
             probe.read(at, window)?;
             let (values, _) = window.as_chunks::<2>();
-            seen = values.iter().fold(seen, |all, &v| all | u16::from_be_bytes(v));
+            seen = values
+                .iter()
+                .fold(seen, |all, &v| all | u16::from_be_bytes(v));
             if seen & 1 == 1 {
                 return Ok(0);
             }
@@ -229,7 +230,10 @@ mod tests {
         ] {
             let mut cards = CARDS.to_vec();
             cards[card] = text;
-            assert_eq!(shape(categorize(&probe(&file(&cards, &pixels(1), 480)))), None);
+            assert_eq!(
+                shape(categorize(&probe(&file(&cards, &pixels(1), 480)))),
+                None
+            );
         }
         assert_eq!(shape(categorize(&probe(&good[..2880]))), None);
         assert_eq!(shape(categorize(&probe(&good[..5000]))), None);

@@ -97,7 +97,11 @@ mod tests {
         assert_eq!(names, ["fits/image", "fits/metadata", "<default>"]);
         assert_eq!(metadata.block_categories.unwrap(), [2, 0, 0, 0, 1]);
         assert_eq!(metadata.category_metadata_json.unwrap().len(), 1);
-        let parameters: Vec<_> = metadata.block_category_metadata.unwrap().into_iter().collect();
+        let parameters: Vec<_> = metadata
+            .block_category_metadata
+            .unwrap()
+            .into_iter()
+            .collect();
         assert_eq!(parameters, [(1, 0), (2, 0), (3, 0)]);
         let mut without = Metadata::default();
         describe(&streams, &stored, false, &mut without);

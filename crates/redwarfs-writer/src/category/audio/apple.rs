@@ -35,11 +35,8 @@ pub(super) fn aiff(probe: &Probe<'_>, compressed: bool) -> Found<Waveform> {
                 return Err(bad_format("a format chunk of unknown size"));
             }
             let common = chunks.content::<18>(&chunk)?;
-            let (channels, frames, bits) = (
-                u16_at(&common, 0),
-                u32_at(&common, 2),
-                u16_at(&common, 6),
-            );
+            let (channels, frames, bits) =
+                (u16_at(&common, 0), u32_at(&common, 2), u16_at(&common, 6));
             let (mut order, mut signed) = (ByteOrder::Big, true);
             if compressed {
                 let [.., a, b, c, d] = chunks.content::<22>(&chunk)?;
@@ -55,7 +52,10 @@ pub(super) fn aiff(probe: &Probe<'_>, compressed: bool) -> Found<Waveform> {
                     }
                 }
             }
-            format = Some((pcm(channels, bits, bits.div_ceil(8), order, signed)?, frames));
+            format = Some((
+                pcm(channels, bits, bits.div_ceil(8), order, signed)?,
+                frames,
+            ));
         } else if chunk.is(b"SSND") {
             let Some((format, frames)) = format else {
                 return Err(bad_format("data before its format"));

@@ -242,7 +242,10 @@ fn caf_files() {
         assert_eq!((found.bits, found.bytes, found.channels), (24, 4, 2));
         assert!(found.signed && found.byte_order == ByteOrder::Little);
     }
-    assert_eq!(format(&caf(0, 1, 1, 8, &[0; 40], false)).byte_order, ByteOrder::Big);
+    assert_eq!(
+        format(&caf(0, 1, 1, 8, &[0; 40], false)).byte_order,
+        ByteOrder::Big
+    );
     for (flags, packet, channels, bits) in [
         (1, 4, 1, 32),
         (0, 0, 1, 16),
