@@ -1,5 +1,6 @@
 //! What an image says about the categories of its blocks (format/04 section 11).
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use redwarfs_format::metadata::Metadata;
@@ -34,7 +35,7 @@ pub(crate) fn describe(
         sizes.entry(category(stream)).or_default();
     }
     let mut names: Vec<(Category, u64)> = sizes.into_iter().collect();
-    names.sort_by(|a, b| b.1.cmp(&a.1));
+    names.sort_by_key(|&(_, size)| Reverse(size));
     let mut of_blocks = Vec::new();
     let mut texts: Vec<Vec<u8>> = Vec::new();
     let mut parameters = BTreeMap::new();
