@@ -11,11 +11,12 @@ use redwarfs_format::section::SectionType;
 use crate::category::describe;
 use crate::emit::{Emitter, history_entry};
 use crate::error::{Error, Result};
+use crate::memory::{self, Load};
 use crate::meta;
 use crate::options::BuildOptions;
 use crate::order::OrderJob;
 use crate::pipeline::{self, StreamCodec};
-use crate::progress::{Phase, Progress, add, get, thread_cpu_ns};
+use crate::progress::{Phase, Progress, SilentProgress, add, get, thread_cpu_ns};
 use crate::scan;
 use crate::source::Source;
 use crate::store::StoreJob;
@@ -87,6 +88,15 @@ impl Builder {
         let reporter = Reporter { source, progress };
         let interrupted = || stop.load(Ordering::Relaxed);
 
+        // A limit that cannot be kept is found out before anything is read.
+        let own = options
+            .categories
+            .values()
+            .filter(|_| !options.categorizers.is_empty());
+        let codecs = own.filter_map(|own| own.compression.as_ref());
+        let codecs = codecs.chain([&options.compression]);
+        memory::plan(options, codecs, Load::default(), &SilentProgress::default())?;
+
         progress.phase(Phase::Scanning);
         let tree = tree::list(options, reporter, stop)?;
         counters.set_current(b"");
@@ -138,15 +148,29 @@ impl Builder {
                 content: key.content(),
             })
             .collect();
-        let stored = pipeline::blocks(options, &codecs, &mut emitter, progress, stop, |queue| {
-            let job = StoreJob {
-                options,
-                tree: &tree,
-                reporter,
-                stop,
-            };
-            job.run(&mut scanned, &sequences, queue)
-        })?;
+        let load = Load {
+            entries: tree.parents.len() as u64,
+            contents: scanned.contents.len() as u64,
+        };
+        let specs = codecs.iter().map(|codec| &codec.spec);
+        let plan = memory::plan(options, specs, load, progress)?;
+        let stored = pipeline::blocks(
+            options,
+            &codecs,
+            plan,
+            &mut emitter,
+            progress,
+            stop,
+            |queue| {
+                let job = StoreJob {
+                    options,
+                    tree: &tree,
+                    reporter,
+                    stop,
+                };
+                job.run(&mut scanned, &sequences, queue)
+            },
+        )?;
         let blocks = stored.blocks();
         drop(scanned.cache);
 

@@ -23,6 +23,14 @@ pub enum Error {
     /// More entries, strings or chunks than the format can number.
     #[error("limit exceeded: {0}")]
     Limit(String),
+    /// The memory limit is too low for one compression thread and one block.
+    #[error("the memory limit of {limit} bytes is too low, {needed} bytes are needed")]
+    MemoryLimit {
+        /// The limit in bytes.
+        limit: u64,
+        /// What is needed at least, in bytes.
+        needed: u64,
+    },
     /// The stop flag was set.
     #[error("interrupted")]
     Interrupted,

@@ -7,8 +7,7 @@
 //!
 //! The image is a function of input, options and version alone: the number of workers and
 //! their timing never change a byte. File contents are never held in memory as a whole; what
-//! is held is about 100 bytes per entry and 90 per content, at most 128 MiB of small files, and
-//! [`BuildOptions::memory_limit`] (blocks in flight).
+//! is held stays below [`BuildOptions::memory_limit`], see there.
 
 mod builder;
 mod category;
@@ -16,6 +15,7 @@ pub mod emit;
 mod error;
 mod hash;
 mod holes;
+mod memory;
 mod meta;
 mod options;
 mod order;

@@ -254,9 +254,10 @@ pub struct BuildOptions {
     pub segmenter_workers: Option<usize>,
     /// Added to the niceness of compression threads, 0..=19.
     pub compress_niceness: i32,
-    /// Bytes of uncompressed blocks that may be in flight between segmenter and output; `None`
-    /// chooses by `machine_memory`. At least one block is always allowed. Compressor state,
-    /// lookback blocks and the match index come on top.
+    /// Bytes of resident memory below which a build stays: by using fewer compression threads
+    /// than `workers`, and by the number of blocks between segmenter and output. Too low a limit
+    /// is an error that says what is needed. `None` aims at three quarters of `machine_memory`,
+    /// and never fails.
     pub memory_limit: Option<u64>,
     /// Bytes of memory by which `memory_limit` is chosen; `None` asks for the physical memory of
     /// the machine.

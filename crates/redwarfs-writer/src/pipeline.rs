@@ -16,8 +16,9 @@ use redwarfs_format::section::{SectionHeader, SectionType};
 
 use crate::emit::Emitter;
 use crate::error::{Error, Result};
+use crate::memory::Plan;
 use crate::options::BuildOptions;
-use crate::progress::{Counters, Level, Progress, add, thread_cpu_ns};
+use crate::progress::{Counters, Progress, add, thread_cpu_ns};
 use crate::segment::BlockSink;
 
 /// A compressed payload.
@@ -97,35 +98,6 @@ fn recycle(spare: &Sender<Vec<u8>>, block: Arc<Vec<u8>>) {
 
 type Finished = (u32, Result<(SectionHeader, Payload)>);
 
-/// Blocks that may be in flight.
-fn blocks_in_flight(options: &BuildOptions, progress: &dyn Progress) -> usize {
-    let block = u64::from(options.block_size());
-    let workers = options.workers as u64;
-    let wanted = workers.saturating_mul(block);
-    let limit = options.memory_limit.unwrap_or_else(|| {
-        let memory = options.machine_memory.unwrap_or_else(physical_memory);
-        let memory = memory.max(256 << 20);
-        let limit = if wanted < memory / 64 {
-            memory / 64
-        } else {
-            wanted.saturating_add(workers.min(8) * block)
-        };
-        limit.min(memory / 8)
-    });
-    if options.memory_limit.is_some() && limit < wanted {
-        progress.log(
-            Level::Warn,
-            &format!(
-                "low memory limit ({limit} bytes), need {wanted} bytes to compress blocks of {block} bytes efficiently with {workers} threads"
-            ),
-        );
-    }
-    // More than a few blocks per worker only cost memory.
-    usize::try_from(limit / block)
-        .unwrap_or(usize::MAX)
-        .clamp(1, options.workers.saturating_mul(64))
-}
-
 /// Bytes of memory that this machine has.
 #[must_use]
 pub fn physical_memory() -> u64 {
@@ -138,13 +110,14 @@ pub fn physical_memory() -> u64 {
 pub(crate) fn blocks<T: Send>(
     options: &BuildOptions,
     codecs: &[StreamCodec],
+    plan: Plan,
     emitter: &mut Emitter<'_>,
     progress: &dyn Progress,
     stop: &AtomicBool,
     produce: impl FnOnce(BlockQueue<'_>) -> Result<T> + Send,
 ) -> Result<T> {
     let counters = progress.counters();
-    let (token_in, token_out) = bounded(blocks_in_flight(options, progress));
+    let (token_in, token_out) = bounded(plan.blocks);
     let (job_in, job_out) = unbounded::<Job>();
     let (done_in, done_out) = unbounded::<Finished>();
     let (spare_in, spare_out) = bounded(2);
@@ -160,7 +133,7 @@ pub(crate) fn blocks<T: Send>(
         };
         // Workers first: without any of them the producer would wait for ever. When starting
         // a thread fails, those that run end as soon as the queues are dropped.
-        for _ in 0..options.workers {
+        for _ in 0..plan.workers {
             let (jobs, done, spare) = (job_out.clone(), done_in.clone(), spare_in.clone());
             let abort = &abort;
             thread(scope, "compress", move || {

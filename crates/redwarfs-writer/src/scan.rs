@@ -13,6 +13,7 @@ use twox_hash::XxHash3_64;
 use crate::category::{Categorizer, Input, Judge, Piece, Probe, StreamKey, Verdict};
 use crate::error::{Error, Result};
 use crate::hash::{Digest, FileHash};
+use crate::memory;
 use crate::options::BuildOptions;
 use crate::order::{Digest as Nilsimsa, Fingerprint, Print};
 use crate::pipeline::thread;
@@ -23,10 +24,8 @@ use crate::tree::{Reporter, Tree};
 /// Files from this size on are told apart by their first bytes before they are hashed.
 const PREFIX_FILE: u64 = 1 << 20;
 const PREFIX: usize = 4096;
-/// Files up to this size are kept in memory between the scan and the segmenter ...
+/// Files up to this size are kept in memory between the scan and the segmenter.
 const SMALL_FILE: u64 = 1 << 16;
-/// ... up to this many bytes in total.
-const SMALL_TOTAL: u64 = 128 << 20;
 /// Bytes per read of larger files.
 const READ_SIZE: usize = 1 << 20;
 
@@ -358,7 +357,7 @@ pub(crate) fn scan(
         tree,
         reporter,
         stop,
-        budget: AtomicU64::new(SMALL_TOTAL),
+        budget: AtomicU64::new(memory::small_files(options)),
     };
     let mut scanned = scanner.contents()?;
     if !options.categorizers.is_empty() && !options.hollow {
@@ -476,7 +475,7 @@ impl Scanner<'_> {
         }
         let kept: u64 = cache.values().map(|bytes| <[u8]>::len(bytes) as u64).sum();
         self.budget
-            .store(SMALL_TOTAL.saturating_sub(kept), Ordering::Relaxed);
+            .store(memory::small_files(self.options).saturating_sub(kept), Ordering::Relaxed);
         let mut scanned = Scanned {
             contents,
             cache,

@@ -312,7 +312,7 @@ proptest! {
         let (bytes, summary) = build(&options, &tree);
         prop_assert_eq!(summary.errors, 0);
         options.workers = 1;
-        options.memory_limit = Some(1);
+        options.memory_limit = Some(4 << 30);
         let (again, _) = build(&options, &tree);
         prop_assert!(again == bytes, "the number of workers changes the image");
         compare(&open(bytes), &tree, &options);

@@ -218,6 +218,10 @@ fn build_error(error: BuildError, args: &Args) -> ToolError {
         BuildError::Source(e) => read_error(input, &e),
         BuildError::Output(e) => write_error(output, &e),
         BuildError::Interrupted => interrupted(),
+        BuildError::MemoryLimit { limit, needed } => {
+            ToolError::new(format!("memory limit of {} is too low", format_size(limit)))
+                .hint(format!("{} are needed", format_size(needed)))
+        }
         other => ToolError::new("cannot build image").cause(other),
     }
 }

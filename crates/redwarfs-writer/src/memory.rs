@@ -1,0 +1,243 @@
+//! How much memory a build takes, and what a limit leaves for blocks and compressors.
+//!
+//! Resident memory is bounded by the sum of what is known (lists of entries and contents, the
+//! block that is filled, the blocks that are searched and their indices, small files that are
+//! kept) and of what can be chosen: the number of compression threads, each with the state of
+//! its codec and a payload, and the number of blocks in flight. Sizes of codecs are those that
+//! the codecs state; the others are upper bounds by count.
+
+use redwarfs_codec::{CodecSpec, ContentKind};
+
+use crate::error::{Error, Result};
+use crate::options::{BuildOptions, Order};
+use crate::pipeline::physical_memory;
+use crate::progress::{Level, Progress};
+
+/// The program, its stacks, and the buffers of single threads that are not counted below.
+const PROGRAM: u64 = 32 << 20;
+/// Buffers of a thread that reads files.
+const READER: u64 = 2 << 20;
+/// An entry in the tree and in the metadata, its name included.
+const ENTRY: u64 = 250;
+/// A content, its place in the sequence and its chunks.
+const CONTENT: u64 = 200;
+/// What ordering by digests takes for a content on top.
+const DIGEST: u64 = 150;
+/// An indexed window: two slots of eight bytes, and again while the index grows.
+const WINDOW: u64 = 32;
+/// The filter in front of the index.
+const FILTER: u64 = 1 << 20;
+/// Small files that are kept between scan and segmenter, at most.
+const SMALL_FILES: u64 = 128 << 20;
+/// This part of a limit is left to what the allocator keeps for itself.
+const MARGIN: u64 = 10;
+/// More blocks in flight for each thread only cost memory.
+const BLOCKS_PER_WORKER: usize = 64;
+
+/// Number of things in the input.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Load {
+    pub(crate) entries: u64,
+    pub(crate) contents: u64,
+}
+
+/// What a build may use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Plan {
+    /// Compression threads.
+    pub(crate) workers: usize,
+    /// Blocks between segmenter and output.
+    pub(crate) blocks: usize,
+}
+
+/// Bytes of small files that may be kept.
+pub(crate) fn small_files(options: &BuildOptions) -> u64 {
+    let limit = options.memory_limit.unwrap_or_else(|| machine(options));
+    SMALL_FILES.min(limit / 8)
+}
+
+fn machine(options: &BuildOptions) -> u64 {
+    options.machine_memory.unwrap_or_else(physical_memory)
+}
+
+/// What does not depend on threads, but for small files that are kept.
+fn fixed(options: &BuildOptions, load: Load) -> u64 {
+    let block = u64::from(options.block_size());
+    let own = options.categories.values();
+    let lookback = own
+        .clone()
+        .filter_map(|own| own.lookback)
+        .fold(options.lookback, u32::max);
+    let windows = |bits: u32, step: u32| {
+        let distance = (1u64 << bits.min(24)) >> step.min(24);
+        if bits == 0 {
+            0
+        } else {
+            block / distance.max(1)
+        }
+    };
+    let indexed = own.fold(
+        windows(options.window_bits, options.window_step),
+        |most, own| {
+            let bits = own.window_bits.unwrap_or(options.window_bits);
+            most.max(windows(
+                bits,
+                own.window_step.unwrap_or(options.window_step),
+            ))
+        },
+    );
+    let searched = u64::from(lookback.max(1));
+    // The one that is filled is one of those that are searched; two more wait for their reuse,
+    // and one is handed over.
+    let segmenter = (searched + 3)
+        .saturating_mul(block)
+        .saturating_add(searched.saturating_mul(indexed * WINDOW))
+        .saturating_add(FILTER);
+    let digests = match options.order {
+        Order::Similarity | Order::Nilsimsa(_) => load.contents.saturating_mul(DIGEST),
+        _ => 0,
+    };
+    // Ordering is over before blocks are made.
+    PROGRAM
+        .saturating_add(READER.saturating_mul(options.scanners() as u64))
+        .saturating_add(load.entries.saturating_mul(ENTRY))
+        .saturating_add(load.contents.saturating_mul(CONTENT))
+        .saturating_add(segmenter.max(digests))
+}
+
+/// What a compression thread takes beside the block that it works on.
+fn compressor<'a>(options: &BuildOptions, codecs: impl Iterator<Item = &'a CodecSpec>) -> u64 {
+    let block = options.block_size() as usize;
+    let general = options.compression.encoder_memory(block);
+    let codecs = codecs.map(|codec| {
+        let own = codec.encoder_memory(block);
+        if codec.requires() == ContentKind::Bytes {
+            own
+        } else {
+            // What it does not take goes to the general one.
+            own.saturating_add(general)
+        }
+    });
+    codecs.fold(0, u64::max).saturating_add(block as u64)
+}
+
+/// Chooses the number of threads and of blocks in flight.
+///
+/// # Errors
+/// [`Error::MemoryLimit`] if the limit of the options is too low for one thread and one block.
+pub(crate) fn plan<'a>(
+    options: &BuildOptions,
+    codecs: impl Iterator<Item = &'a CodecSpec>,
+    load: Load,
+    progress: &dyn Progress,
+) -> Result<Plan> {
+    let block = u64::from(options.block_size());
+    let fixed = fixed(options, load);
+    let job = compressor(options, codecs).saturating_add(block);
+    let machine = machine(options);
+    let limit = options.memory_limit.unwrap_or(machine / 4 * 3);
+    let usable = (limit - limit / MARGIN).saturating_sub(small_files(options));
+    let needed = fixed.saturating_add(job);
+    if options.memory_limit.is_some() && usable < needed {
+        // Small files and the margin are parts of the limit themselves.
+        let all = needed.saturating_add(SMALL_FILES);
+        let all = all.saturating_add(all / (MARGIN - 1));
+        let part = u128::from(needed) * 40 / 31;
+        let part = u64::try_from(part).unwrap_or(u64::MAX);
+        return Err(Error::MemoryLimit {
+            limit,
+            needed: all.min(part).saturating_add(MARGIN),
+        });
+    }
+    let wanted = options.workers;
+    let left = usable.saturating_sub(fixed);
+    let workers = usize::try_from(left / job.max(1)).unwrap_or(usize::MAX);
+    let workers = workers.clamp(1, wanted.max(1));
+    if options.memory_limit.is_some() && workers < wanted {
+        progress.log(
+            Level::Warn,
+            &format!(
+                "low memory limit: compressing with {workers} instead of {wanted} threads, each of which takes {job} bytes"
+            ),
+        );
+    }
+    let mut queue = left.saturating_sub((job - block).saturating_mul(workers as u64));
+    if options.memory_limit.is_none() {
+        queue = queue.min(machine / 8);
+    }
+    let most = workers.saturating_mul(BLOCKS_PER_WORKER);
+    let blocks = usize::try_from(queue / block).unwrap_or(usize::MAX);
+    Ok(Plan {
+        workers,
+        blocks: blocks.clamp(1, most),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::progress::SilentProgress;
+
+    fn plan_of(options: &BuildOptions, load: Load) -> Result<Plan> {
+        let codecs = std::iter::once(&options.compression);
+        plan(options, codecs, load, &SilentProgress::default())
+    }
+
+    #[test]
+    fn what_is_said_to_be_needed_is_enough() {
+        for level in 0..=9 {
+            for entries in [0, 1000, 1_000_000] {
+                let load = Load {
+                    entries,
+                    contents: entries,
+                };
+                let mut options = BuildOptions::level(level);
+                options.workers = 4;
+                options.memory_limit = Some(1 << 20);
+                let Err(Error::MemoryLimit { needed, .. }) = plan_of(&options, load) else {
+                    panic!("level {level}: 1 MiB is enough");
+                };
+                options.memory_limit = Some(needed);
+                assert!(plan_of(&options, load).is_ok(), "level {level}: {needed}");
+                options.memory_limit = Some(needed / 20 * 17);
+                assert!(plan_of(&options, load).is_err(), "level {level}: {needed}");
+                assert!(needed < 3 << 30, "level {level}: {needed}");
+            }
+        }
+    }
+
+    #[test]
+    fn more_memory_means_more_threads_and_blocks() {
+        let mut options = BuildOptions::level(9);
+        options.workers = 8;
+        let mut last = Plan {
+            workers: 0,
+            blocks: 0,
+        };
+        for gib in [2, 4, 8, 16, 64] {
+            options.memory_limit = Some(gib << 30);
+            let plan = plan_of(&options, Load::default()).expect("enough");
+            assert!(plan.workers >= last.workers, "{gib}");
+            assert!(plan.blocks >= plan.workers, "{gib}");
+            last = plan;
+        }
+        assert_eq!(last.workers, 8);
+    }
+
+    #[test]
+    fn the_default_fits_two_gib() {
+        for level in 0..=9 {
+            let mut options = BuildOptions::level(level);
+            options.workers = 16;
+            options.machine_memory = Some(2 << 30);
+            let plan = plan_of(&options, Load::default()).expect("no limit");
+            let block = u64::from(options.block_size());
+            let job = compressor(&options, std::iter::once(&options.compression));
+            let total = fixed(&options, Load::default())
+                + small_files(&options)
+                + plan.workers as u64 * job
+                + plan.blocks as u64 * block;
+            assert!(total <= 7 << 28, "level {level}: {total}");
+        }
+    }
+}
