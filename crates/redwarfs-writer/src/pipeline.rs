@@ -188,10 +188,10 @@ fn compress(
 ) {
     if options.compress_niceness != 0 {
         // A thread that may not be slowed down works all the same.
-        let _ = rustix::process::setpriority_process(
-            Some(rustix::thread::gettid()),
-            options.compress_niceness,
-        );
+        let thread = Some(rustix::thread::gettid());
+        let before = rustix::process::getpriority_process(thread).unwrap_or(0);
+        let nice = before.saturating_add(options.compress_niceness).min(19);
+        let _ = rustix::process::setpriority_process(thread, nice);
     }
     let unknown = StreamCodec {
         spec: options.compression.clone(),
