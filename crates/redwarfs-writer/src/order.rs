@@ -18,7 +18,7 @@ use crate::tree::Tree;
 
 /// Computes the digest that an order goes by.
 pub(crate) enum Fingerprint {
-    Similarity(Similarity),
+    Similarity(Box<Similarity>),
     Nilsimsa(Box<Nilsimsa>),
 }
 
@@ -32,7 +32,7 @@ impl Fingerprint {
     /// Nothing for orders that do not look at contents.
     pub(crate) fn new(order: &Order) -> Option<Self> {
         match order {
-            Order::Similarity => Some(Self::Similarity(Similarity::new())),
+            Order::Similarity => Some(Self::Similarity(Box::new(Similarity::new()))),
             Order::Nilsimsa(_) => Some(Self::Nilsimsa(Box::new(Nilsimsa::new()))),
             _ => None,
         }

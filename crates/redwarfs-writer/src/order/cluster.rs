@@ -502,7 +502,7 @@ mod tests {
             let mut digest = bases[(i % number) as usize];
             for _ in 0..3 {
                 let bit = random();
-                digest[(bit % 4) as usize] ^= 1 << (bit >> 8) % 64;
+                digest[(bit % 4) as usize] ^= 1 << ((bit >> 8) % 64);
             }
             digest
         });
