@@ -375,7 +375,11 @@ fn help_and_version_succeed() {
             "--window-size",
         ),
         (&["-H"], "--window-size", "--extract-wrapped-binary"),
-        (&["--long-help"], "Compression levels:", "--extract-wrapped-binary"),
+        (
+            &["--long-help"],
+            "Compression levels:",
+            "--extract-wrapped-binary",
+        ),
     ] {
         let done = mkdwarfs().args(args).output().unwrap();
         let text = String::from_utf8_lossy(&done.stdout);

@@ -474,8 +474,10 @@ impl Scanner<'_> {
             contents.push(content);
         }
         let kept: u64 = cache.values().map(|bytes| <[u8]>::len(bytes) as u64).sum();
-        self.budget
-            .store(memory::small_files(self.options).saturating_sub(kept), Ordering::Relaxed);
+        self.budget.store(
+            memory::small_files(self.options).saturating_sub(kept),
+            Ordering::Relaxed,
+        );
         let mut scanned = Scanned {
             contents,
             cache,
