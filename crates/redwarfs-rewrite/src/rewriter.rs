@@ -145,15 +145,10 @@ pub fn rewrite(
         }
         let frozen = freeze(&metadata)?;
         drop(metadata);
-        emitter.section(
-            SectionType::METADATA_V2_SCHEMA,
+        emitter.metadata(
+            frozen,
             &options.schema_compression,
-            frozen.schema,
-        )?;
-        emitter.section(
-            SectionType::METADATA_V2,
             &options.metadata_compression,
-            frozen.data,
         )?;
     } else {
         add(&counters.chunks, u64::from(counts.chunks));

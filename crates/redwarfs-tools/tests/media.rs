@@ -13,7 +13,7 @@ use std::path::Path;
 use redwarfs_codec::{CodecSpec, CompressionId, Content, decompress};
 use redwarfs_format::section::{Container, SectionHeader, SectionType};
 use redwarfs_testkit::tree::Random;
-use redwarfs_testkit::{Fields, Manifest};
+use redwarfs_testkit::{Fields, Manifest, media};
 
 use support::{DWARFSEXTRACT, must, reference};
 
@@ -116,24 +116,8 @@ fn caf(frames: usize) -> Vec<u8> {
 }
 
 fn fits(width: usize, height: usize, bayer: bool, unused: u32) -> Vec<u8> {
-    let mut cards = vec![
-        "SIMPLE  =                    T".to_owned(),
-        "BITPIX  =                   16".to_owned(),
-        "NAXIS   =                    2".to_owned(),
-        format!("NAXIS1  = {width:>20}"),
-        format!("NAXIS2  = {height:>20}"),
-    ];
-    if bayer {
-        cards.push("BAYERPAT= 'RGGB    '".to_owned());
-    }
-    cards.push("END".to_owned());
-    let mut file: Vec<u8> = cards
-        .iter()
-        .flat_map(|card| format!("{card:<80}").into_bytes())
-        .collect();
-    file.resize(2880, b' ');
     let mut random = Random::new(u64::from(unused) + 7);
-    for i in 0..width * height {
+    let mut pixel = |i: usize| {
         let noise = random.draw() >> 30;
         // Mostly even, with stars and stripes that no Rice code fits.
         let value = match noise % 61 {
@@ -142,10 +126,10 @@ fn fits(width: usize, height: usize, bayer: bool, unused: u32) -> Vec<u8> {
             _ if i / width % 37 == 6 => 77,
             _ => 300 + (i % 2 * 90) as u16 + (noise % 29) as u16,
         };
-        file.extend_from_slice(&(value << unused).to_be_bytes());
-    }
-    file.resize(file.len().next_multiple_of(2880), 0);
-    file
+        (value << unused).to_be_bytes()
+    };
+    let data: Vec<u8> = (0..width * height).flat_map(&mut pixel).collect();
+    media::fits(width, height, bayer, &data)
 }
 
 fn make_tree(dir: &Path) {

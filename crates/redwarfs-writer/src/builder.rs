@@ -196,15 +196,10 @@ impl Builder {
             return Err(Error::Interrupted);
         }
         let metadata_size = frozen.data.len() as u64;
-        emitter.section(
-            SectionType::METADATA_V2_SCHEMA,
+        emitter.metadata(
+            frozen,
             &options.schema_compression,
-            frozen.schema,
-        )?;
-        emitter.section(
-            SectionType::METADATA_V2,
             &options.metadata_compression,
-            frozen.data,
         )?;
         if let Some(history) = &options.history {
             let payload = History {

@@ -4,6 +4,7 @@ use std::fmt;
 use std::io::Write;
 
 use redwarfs_codec::{CodecSpec, CompressionId};
+use redwarfs_format::frozen::Frozen;
 use redwarfs_format::history::{HistoryEntry, HistoryVersion};
 use redwarfs_format::section::{SectionHeader, SectionType, encode_section_index};
 
@@ -96,6 +97,20 @@ impl<'a> Emitter<'a> {
         let payload = compressed.data.unwrap_or(raw);
         let header = SectionHeader::seal(self.number(), ty, compressed.id, &payload);
         self.sealed(&header, &payload)
+    }
+
+    /// Compresses and writes the sections of frozen metadata.
+    ///
+    /// # Errors
+    /// As [`section`](Self::section).
+    pub fn metadata(
+        &mut self,
+        frozen: Frozen,
+        schema_codec: &CodecSpec,
+        codec: &CodecSpec,
+    ) -> Result<()> {
+        self.section(SectionType::METADATA_V2_SCHEMA, schema_codec, frozen.schema)?;
+        self.section(SectionType::METADATA_V2, codec, frozen.data)
     }
 
     /// Writes the section index; must come last.
