@@ -267,6 +267,26 @@ fn cachesize_and_workers_have_an_effect() {
 }
 
 #[test]
+fn max_threads_is_the_number_of_readers() {
+    if !can_mount("max_threads_is_the_number_of_readers") {
+        return;
+    }
+    for (option, readers) in [("max_threads=1", 1), ("max_threads=5", 5)] {
+        let mount = Mount::background(&golden("one").image, option);
+        let tasks = format!("/proc/{}/task", driver_of(mount.point()));
+        // `fuse-` and a number; those that read blocks are called `fuse-read-` and a number.
+        let reads_requests = |name: String| {
+            let number = name.trim_end().strip_prefix("fuse-");
+            number.is_some_and(|number| number.parse::<u32>().is_ok())
+        };
+        let names = fs::read_dir(tasks).expect("alive").flatten();
+        let names = names.map(|task| fs::read_to_string(task.path().join("comm")));
+        let found = names.flatten().filter(|name| reads_requests(name.clone()));
+        assert_eq!(found.count(), readers, "{option}");
+    }
+}
+
+#[test]
 fn decratio_and_readahead_decide_how_far_a_block_is_decompressed() {
     if !can_mount("decratio_and_readahead_decide_how_far_a_block_is_decompressed") {
         return;
