@@ -207,6 +207,7 @@ fn orders_decide_where_data_lies() {
     assert_eq!(order(&["--order=none"]), "L123");
     let list = place.file("list", "c/x\n/b/y\n");
     assert!(order(&[&format!("--order=explicit:file={list}")]).starts_with("32"));
+    assert_eq!(order(&["--order=families"]), "123L");
     for similar in ["--order=similarity", "--order=nilsimsa"] {
         assert_eq!(order(&[similar]).len(), 4);
         assert!(
@@ -216,6 +217,36 @@ fn orders_decide_where_data_lies() {
     }
     let done = place.run(&["--order=explicit"]);
     assert_eq!(done.code, Some(1));
+}
+
+#[test]
+fn families_put_versions_side_by_side() {
+    let names: Vec<String> = (0..8)
+        .flat_map(|version| (0..6).map(move |file| format!("v{version}/f{file}")))
+        .collect();
+    let paths: Vec<&str> = names.iter().map(String::as_str).collect();
+    let place = Place::new(&paths);
+    for (number, name) in (0u64..).zip(&names) {
+        let (version, file) = (number / 6, number % 6);
+        // 40 KB that all versions share, but for a few bytes.
+        let mut state = file + 1;
+        let mut data: Vec<u8> = (0..40_000)
+            .map(|_| {
+                state = state
+                    .wrapping_mul(6_364_136_223_846_793_005)
+                    .wrapping_add(1);
+                (state >> 56) as u8
+            })
+            .collect();
+        data[20_000] = version as u8;
+        fs::write(place.path(&format!("in/{name}")), data).unwrap();
+    }
+    let size = |order: &str| {
+        place.image(&["-S17", "-C", "zstd:level=3", "-W", "0", order]);
+        fs::metadata(place.path("out")).unwrap().len()
+    };
+    let (families, path) = (size("--order=families"), size("--order=path"));
+    assert!(families * 2 < path, "{families} {path}");
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! The build as a whole.
 
 use std::io::Write;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
@@ -14,7 +15,7 @@ use crate::error::{Error, Result};
 use crate::memory::{self, Load};
 use crate::meta;
 use crate::options::BuildOptions;
-use crate::order::OrderJob;
+use crate::order::{OrderJob, Sketches};
 use crate::pipeline::{self, StreamCodec};
 use crate::progress::{Phase, Progress, SilentProgress, add, get, thread_cpu_ns};
 use crate::scan;
@@ -111,6 +112,10 @@ impl Builder {
             tree: &tree,
             contents: &scanned.contents,
             digests: &scanned.nilsimsa,
+            sketches: &scanned.sketches,
+            versions: &OnceLock::new(),
+            cache: &scanned.cache,
+            block: u64::from(options.block_size()),
             source,
             workers: options.sorters(),
             stop,
@@ -127,6 +132,7 @@ impl Builder {
             })
             .collect::<Result<_>>()?;
         scanned.nilsimsa = Vec::new();
+        scanned.sketches = Sketches::default();
         add(
             &counters.order_cpu_ns,
             thread_cpu_ns().saturating_sub(start),

@@ -35,7 +35,7 @@ pub use error::{Error, Result};
 pub use hash::{FileHash, UnknownFileHash};
 pub use holes::{HoleTable, MIN_CACHED_CHUNKS};
 pub use options::{
-    BuildOptions, CategoryOptions, HistoryOptions, IdTransform, ModeTransform, NilsimsaOptions,
+    BuildOptions, CategoryOptions, FamilyOptions, HistoryOptions, IdTransform, ModeTransform, NilsimsaOptions,
     Order, TimeResolution, TimeResolutionError,
 };
 pub use pipeline::physical_memory;

@@ -23,6 +23,8 @@ const ENTRY: u64 = 250;
 const CONTENT: u64 = 200;
 /// What ordering by digests takes for a content on top.
 const DIGEST: u64 = 150;
+/// What ordering by names and sketches takes for a content on top: 16 features, and pairs.
+const SKETCH: u64 = 400;
 /// An indexed window: two slots of eight bytes, and again while the index grows.
 const WINDOW: u64 = 32;
 /// The filter in front of the index.
@@ -95,6 +97,7 @@ fn fixed(options: &BuildOptions, load: Load) -> u64 {
         .saturating_add(FILTER);
     let digests = match options.order {
         Order::Similarity | Order::Nilsimsa(_) => load.contents.saturating_mul(DIGEST),
+        Order::Families(_) => load.contents.saturating_mul(SKETCH),
         _ => 0,
     };
     // Ordering is over before blocks are made.

@@ -1,17 +1,27 @@
 //! The sequence in which contents enter the blocks.
 
 mod cluster;
+mod collate;
+mod families;
 mod nilsimsa;
+mod novelty;
+mod sketch;
 
 use std::cmp::Ordering;
 use std::collections::HashMap;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use self::cluster::Elements;
+use self::collate::Collator;
+pub(crate) use self::collate::Versions;
+use self::families::Families;
 pub(crate) use self::nilsimsa::Digest;
 use self::nilsimsa::Nilsimsa;
+use self::sketch::Sketcher;
+pub(crate) use self::sketch::{Sketch, Sketches};
 use crate::error::Result;
-use crate::options::{NilsimsaOptions, Order};
+use crate::options::{FamilyOptions, NilsimsaOptions, Order};
 use crate::scan::{Content, Item};
 use crate::source::Source;
 use crate::tree::Tree;
@@ -20,12 +30,14 @@ use crate::tree::Tree;
 pub(crate) enum Fingerprint {
     Similarity(Box<Similarity>),
     Nilsimsa(Box<Nilsimsa>),
+    Sketch(Box<Sketcher>),
 }
 
 /// A finished digest.
 pub(crate) enum Print {
     Similarity(u32),
     Nilsimsa(Digest),
+    Sketch(Sketch),
 }
 
 impl Fingerprint {
@@ -34,6 +46,7 @@ impl Fingerprint {
         match order {
             Order::Similarity => Some(Self::Similarity(Box::new(Similarity::new()))),
             Order::Nilsimsa(_) => Some(Self::Nilsimsa(Box::new(Nilsimsa::new()))),
+            Order::Families(_) => Some(Self::Sketch(Box::new(Sketcher::new()))),
             _ => None,
         }
     }
@@ -42,6 +55,7 @@ impl Fingerprint {
         match self {
             Self::Similarity(digest) => digest.update(data),
             Self::Nilsimsa(digest) => digest.update(data),
+            Self::Sketch(sketch) => sketch.update(data),
         }
     }
 
@@ -49,6 +63,7 @@ impl Fingerprint {
         match self {
             Self::Similarity(digest) => Print::Similarity(digest.finish()),
             Self::Nilsimsa(digest) => Print::Nilsimsa(digest.finish()),
+            Self::Sketch(sketch) => Print::Sketch(sketch.finish()),
         }
     }
 }
@@ -195,12 +210,26 @@ pub(crate) fn forward_path(tree: &Tree, a: u32, b: u32) -> Ordering {
         x = tree.parents[x as usize];
         y = tree.parents[y as usize];
     }
-    // Siblings with different names: what follows a directory's name in the path is a slash.
-    let tail = |at: u32, leaf: u32| {
-        let slash: &[u8] = if at == leaf { b"" } else { b"/" };
-        tree.name(at).iter().chain(slash)
-    };
-    tail(x, a).cmp(tail(y, b))
+    // Siblings with different names.
+    tail(tree, x, x == a).cmp(tail(tree, y, y == b))
+}
+
+/// The name of an entry and what follows it in a path, unless it is the last one: a slash.
+fn tail(tree: &Tree, entry: u32, last: bool) -> impl Iterator<Item = &u8> {
+    let slash: &[u8] = if last { b"" } else { b"/" };
+    tree.name(entry).iter().chain(slash)
+}
+
+/// What orders by name and content look at; items are numbers of fragments in a stream.
+trait Contents {
+    /// The entry of the first name.
+    fn entry(&self, item: u32) -> u32;
+    /// The entry of the directory that an entry is in; 0 for the root and what is in it.
+    fn parent(&self, entry: u32) -> u32;
+    fn size(&self, item: u32) -> u64;
+    fn features(&self, item: u32) -> &[u32];
+    /// Appends the first bytes, `limit` at most. Returns whether they could be read.
+    fn read(&self, item: u32, limit: usize, out: &mut Vec<u8>) -> bool;
 }
 
 /// What putting items into order needs to know.
@@ -212,6 +241,14 @@ pub(crate) struct OrderJob<'a> {
     pub(crate) contents: &'a [Content],
     /// By the numbers in the items.
     pub(crate) digests: &'a [Digest],
+    /// The same for another order.
+    pub(crate) sketches: &'a Sketches,
+    /// Found when the first stream asks for them.
+    pub(crate) versions: &'a OnceLock<Versions>,
+    /// Small files that were read already.
+    pub(crate) cache: &'a HashMap<u32, Box<[u8]>>,
+    /// Bytes of a block.
+    pub(crate) block: u64,
     pub(crate) source: &'a dyn Source,
     pub(crate) workers: usize,
     pub(crate) stop: &'a AtomicBool,
@@ -265,6 +302,7 @@ impl OrderJob<'_> {
                     .cmp(&digest(item(b)))
                     .then_with(|| self.by_size(item(a), item(b)))
             }),
+            Order::Families(options) => return Ok(self.families(*options, items, sequence)),
             Order::Nilsimsa(options) => return self.nilsimsa(options, items, sequence),
             Order::Explicit(list) => {
                 let positions: HashMap<&[u8], usize> = list
@@ -285,6 +323,22 @@ impl OrderJob<'_> {
             }
         }
         Ok(sequence)
+    }
+
+    /// By names, then moved by what the contents share.
+    fn families(self, options: FamilyOptions, items: &[Item], mut sequence: Vec<u32>) -> Vec<u32> {
+        let group = Group { job: self, items };
+        let entry = |i: u32| group.entry(i);
+        sequence.sort_by(|&a, &b| forward_path(self.tree, entry(a), entry(b)));
+        let collator = Collator {
+            tree: self.tree,
+            versions: self.versions.get_or_init(|| Versions::find(self.tree)),
+            contents: &group,
+            options,
+            block: self.block,
+        };
+        let sequence = collator.run(&sequence);
+        Families::new(&group, &sequence, options, self.block).run()
     }
 
     /// Beside `sequence`, up to 120 bytes per item.
@@ -346,6 +400,59 @@ struct Group<'a> {
 impl Group<'_> {
     fn item(&self, i: u32) -> &Item {
         &self.items[i as usize]
+    }
+}
+
+impl Contents for Group<'_> {
+    fn entry(&self, item: u32) -> u32 {
+        self.job.entry(self.item(item))
+    }
+
+    fn parent(&self, entry: u32) -> u32 {
+        self.job.tree.parents[entry as usize]
+    }
+
+    fn size(&self, item: u32) -> u64 {
+        self.item(item).size
+    }
+
+    fn features(&self, item: u32) -> &[u32] {
+        let sketch = self.item(item).similarity;
+        sketch.map_or(&[], |number| self.job.sketches.get(number))
+    }
+
+    fn read(&self, item: u32, limit: usize, out: &mut Vec<u8>) -> bool {
+        let item = self.item(item);
+        let content = self.job.content(item);
+        let range = content.ranges_of(item.stream).next().unwrap_or(0..0);
+        let size = (range.end - range.start).min(item.size).min(limit as u64) as usize;
+        let file = content.first_file();
+        if let Some(bytes) = self.job.cache.get(&file) {
+            let bytes = bytes.get(range.start as usize..).unwrap_or_default();
+            out.extend_from_slice(bytes.get(..size).unwrap_or(bytes));
+            return true;
+        }
+        let Ok(opened) = self.job.source.open(&self.job.tree.file_path(file)) else {
+            return false;
+        };
+        let start = out.len();
+        out.resize(start + size, 0);
+        let mut done = 0;
+        while let Some(space) = out
+            .get_mut(start + done..)
+            .filter(|space| !space.is_empty())
+        {
+            match opened.read_at(range.start + done as u64, space) {
+                Ok(0) => break,
+                Ok(count) => done += count,
+                Err(_) => {
+                    out.truncate(start);
+                    return false;
+                }
+            }
+        }
+        out.truncate(start + done);
+        true
     }
 }
 

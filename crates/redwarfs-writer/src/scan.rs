@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 use crate::hash::{Digest, FileHash};
 use crate::memory;
 use crate::options::BuildOptions;
-use crate::order::{Digest as Nilsimsa, Fingerprint, Print};
+use crate::order::{Digest as Nilsimsa, Fingerprint, Print, Sketches};
 use crate::pipeline::thread;
 use crate::progress::{add, thread_cpu_ns};
 use crate::source::{self, Stamp};
@@ -125,6 +125,7 @@ pub(crate) struct Scanned {
     pub(crate) items: Vec<Item>,
     /// Digests of the items that are ordered by them.
     pub(crate) nilsimsa: Vec<Nilsimsa>,
+    pub(crate) sketches: Sketches,
 }
 
 impl Scanned {
@@ -484,6 +485,7 @@ impl Scanner<'_> {
             streams: vec![StreamKey::DEFAULT],
             items: Vec::new(),
             nilsimsa: Vec::new(),
+            sketches: Sketches::default(),
         };
         self.verify(&mut scanned, &suspects)?;
         Ok(scanned)
@@ -770,6 +772,7 @@ impl Scanner<'_> {
             let item = &mut scanned.items[job as usize];
             item.similarity = print.map(|print| match print {
                 Print::Similarity(digest) => digest,
+                Print::Sketch(sketch) => scanned.sketches.push(&sketch),
                 Print::Nilsimsa(digest) => {
                     scanned.nilsimsa.push(digest);
                     scanned.nilsimsa.len() as u32 - 1

@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use redwarfs_format::metadata::Packing;
 use redwarfs_writer::{
     BuildOptions, FileHash, FileType, HistoryOptions, MemoryNode, MemoryTree, ModeTransform,
-    NilsimsaOptions, Order, Piece, TimeResolution, Timestamp,
+    FamilyOptions, NilsimsaOptions, Order, Piece, TimeResolution, Timestamp,
 };
 
 fn cases() -> u32 {
@@ -197,6 +197,7 @@ fn options() -> impl Strategy<Value = BuildOptions> {
         Just(Order::RevPath),
         Just(Order::Similarity),
         Just(Order::Nilsimsa(NilsimsaOptions::default())),
+        (0u32..1001).prop_map(|gain| Order::Families(FamilyOptions { gain })),
         prop::collection::vec(name(), 0..5).prop_map(Order::Explicit),
     ];
     let flags = any::<[bool; 9]>();

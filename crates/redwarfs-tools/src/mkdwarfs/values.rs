@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use redwarfs_codec::{CodecSpec, ContentKind};
 use redwarfs_format::metadata::Packing;
-use redwarfs_writer::{FileHash, NilsimsaOptions, Symlinks, TimeResolution, TimeResolutionError};
+use redwarfs_writer::{
+    FamilyOptions, FileHash, NilsimsaOptions, Symlinks, TimeResolution, TimeResolutionError,
+};
 
 use crate::common::number::{format_duration, parse_duration, parse_size};
 use crate::common::time::unix_from_utc;
@@ -169,6 +171,7 @@ pub(crate) enum OrderSpec {
     RevPath,
     Similarity,
     Nilsimsa(NilsimsaOptions),
+    Families(FamilyOptions),
     Explicit(PathBuf),
 }
 
@@ -183,6 +186,7 @@ pub(crate) fn order(text: &str) -> Result<OrderSpec, String> {
         "path" => OrderSpec::Path,
         "revpath" => OrderSpec::RevPath,
         "similarity" => OrderSpec::Similarity,
+        "families" => return families(options).map(OrderSpec::Families),
         "nilsimsa" => return nilsimsa(options).map(OrderSpec::Nilsimsa),
         "explicit" => {
             return match options.and_then(|options| options.strip_prefix("file=")) {
@@ -198,6 +202,32 @@ pub(crate) fn order(text: &str) -> Result<OrderSpec, String> {
         )),
         None => Ok(order),
     }
+}
+
+/// What follows `families:`.
+fn families(options: Option<&str>) -> Result<FamilyOptions, String> {
+    const CHOICE: &str = "choice 'families'";
+    let Some(option) = options else {
+        return Ok(FamilyOptions::default());
+    };
+    let Some((key, value)) = option.split_once('=') else {
+        return Err(format!("missing value for option '{option}' of {CHOICE}"));
+    };
+    if key != "gain" {
+        return Err(format!("invalid option(s) for {CHOICE}: {key}"));
+    }
+    // Thousandths of a block, from percent with one decimal.
+    let (whole, tenths) = value.split_once('.').unwrap_or((value, "0"));
+    let number = |text: &str| {
+        let digits = text.len() <= 3 && text.bytes().all(|b| b.is_ascii_digit());
+        text.parse::<u32>().ok().filter(|_| digits)
+    };
+    number(whole)
+        .zip(number(tenths).filter(|_| tenths.len() == 1))
+        .map(|(whole, tenths)| whole * 10 + tenths)
+        .filter(|&gain| gain <= 1000)
+        .map(|gain| FamilyOptions { gain })
+        .ok_or_else(|| format!("invalid gain value: {value}, it is percent from 0 to 100"))
 }
 
 /// What follows `nilsimsa:`.
@@ -434,6 +464,19 @@ mod tests {
                     ..NilsimsaOptions::default()
                 }),
             ),
+            ("families", OrderSpec::Families(FamilyOptions { gain: 20 })),
+            (
+                "families:gain=0",
+                OrderSpec::Families(FamilyOptions { gain: 0 }),
+            ),
+            (
+                "families:gain=1.5",
+                OrderSpec::Families(FamilyOptions { gain: 15 }),
+            ),
+            (
+                "families:gain=100",
+                OrderSpec::Families(FamilyOptions { gain: 1000 }),
+            ),
             ("explicit:file=a b", OrderSpec::Explicit("a b".into())),
         ];
         for (text, want) in ok {
@@ -463,6 +506,30 @@ mod tests {
             (
                 "nilsimsa:foo=1",
                 "invalid option(s) for choice 'nilsimsa': foo",
+            ),
+            (
+                "families:gain=100.1",
+                "invalid gain value: 100.1, it is percent from 0 to 100",
+            ),
+            (
+                "families:gain=1.55",
+                "invalid gain value: 1.55, it is percent from 0 to 100",
+            ),
+            (
+                "families:gain=-1",
+                "invalid gain value: -1, it is percent from 0 to 100",
+            ),
+            (
+                "families:gain=+1",
+                "invalid gain value: +1, it is percent from 0 to 100",
+            ),
+            (
+                "families:gain",
+                "missing value for option 'gain' of choice 'families'",
+            ),
+            (
+                "families:loss=1",
+                "invalid option(s) for choice 'families': loss",
             ),
             ("explicit", "inode order mode 'explicit' needs 'file=FILE'"),
             ("fits/image::path", "invalid inode order mode: fits/image"),

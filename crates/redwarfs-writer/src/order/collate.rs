@@ -1,0 +1,319 @@
+//! Sequences by names in which the same places of sibling trees are side by side.
+//!
+//! Releases of a program are directories next to each other with largely the same paths in them.
+//! In the sequence of paths their files are as far apart as a release is large. Collated, by the
+//! path below the release and then by release, versions of a file are neighbours and every
+//! directory still is in one place. That is done for a group of directories if it saves data, and
+//! if the blocks that each of them is spread over in addition pay for it.
+
+use std::cmp::Ordering;
+use std::collections::{HashMap, HashSet};
+
+use super::families::{LEVELS, near};
+use super::novelty::{Growth, Novelty};
+use super::sketch::mix;
+use super::{Contents, tail};
+use crate::options::FamilyOptions;
+use crate::source::FileType;
+use crate::tree::Tree;
+
+/// Hashes of paths that stand for what is in a directory: the smallest ones.
+const PATHS: usize = 32;
+/// Percent of them that siblings share if they are versions.
+const COMMON: usize = 30;
+/// One part in this number of the data must be saved at least.
+const WORTHWHILE: u64 = 100;
+
+/// Directories that are versions of each other. While they are searched, 8 bytes for each path
+/// that stands for a directory, 256 for a directory at most.
+#[derive(Debug, Default)]
+pub(crate) struct Versions {
+    /// By entry of a directory: the number of its group, and its place in it.
+    members: HashMap<u32, (u32, u32)>,
+    /// Entries of directories with groups somewhere below.
+    above: HashSet<u32>,
+}
+
+impl Versions {
+    /// Finds those directories in a tree.
+    pub(super) fn find(tree: &Tree) -> Self {
+        let mut sets: HashMap<u32, Vec<u64>> = HashMap::new();
+        for entry in 1..tree.parents.len() as u32 {
+            if tree.kind(tree.inodes[entry as usize]) == FileType::Directory {
+                continue;
+            }
+            let (mut path, mut at) = (0, entry);
+            for _ in 0..LEVELS {
+                path = mix(path ^ u64::from(tree.name_ids[at as usize])).wrapping_add(1);
+                at = tree.parents[at as usize];
+                if at == 0 {
+                    break;
+                }
+                let set = sets.entry(at).or_default();
+                set.push(path);
+                if set.len() >= 4 * PATHS {
+                    smallest(set);
+                }
+            }
+        }
+        sets.values_mut().for_each(smallest);
+        let mut versions = Self::default();
+        let mut groups = 0;
+        let set = |entry: &u32| sets.get(entry).map_or(&[][..], Vec::as_slice);
+        for dir in &tree.dirs {
+            let mut children: Vec<u32> = (dir.first..dir.first + dir.count)
+                .filter(|child| !set(child).is_empty())
+                .collect();
+            children.sort_by(|&a, &b| natural(tree.name(a), tree.name(b)));
+            let runs = children.chunk_by(|a, b| alike(set(a), set(b)));
+            for run in runs.filter(|run| run.len() > 1) {
+                for (place, &member) in (0u32..).zip(run) {
+                    versions.members.insert(member, (groups, place));
+                }
+                groups += 1;
+                let mut up = dir.entry;
+                while versions.above.insert(up) && up != 0 {
+                    up = tree.parents[up as usize];
+                }
+            }
+        }
+        versions
+    }
+}
+
+fn smallest(set: &mut Vec<u64>) {
+    set.sort_unstable();
+    set.dedup();
+    set.truncate(PATHS);
+}
+
+/// Whether enough of the smallest hashes of both are hashes of each.
+fn alike(a: &[u64], b: &[u64]) -> bool {
+    let (mut i, mut j, mut both, mut all) = (0, 0, 0, 0);
+    while all < PATHS && (i < a.len() || j < b.len()) {
+        let order = match (a.get(i), b.get(j)) {
+            (Some(x), Some(y)) => x.cmp(y),
+            (Some(_), None) => Ordering::Less,
+            _ => Ordering::Greater,
+        };
+        both += usize::from(order.is_eq());
+        i += usize::from(order.is_le());
+        j += usize::from(order.is_ge());
+        all += 1;
+    }
+    both * 100 >= all * COMMON
+}
+
+/// Compares names by the values of the numbers in them; never equal for different names.
+fn natural(a: &[u8], b: &[u8]) -> Ordering {
+    /// Splits off a number: its digits without leading zeros, and what follows.
+    fn number(name: &[u8]) -> Option<(&[u8], &[u8])> {
+        let digits = name.iter().take_while(|c| c.is_ascii_digit()).count();
+        let (number, rest) = name.split_at(digits);
+        let zeros = number.iter().take_while(|&&c| c == b'0').count();
+        (digits > 0).then(|| (number.split_at(zeros).1, rest))
+    }
+    let (mut x, mut y) = (a, b);
+    loop {
+        if let (Some((m, after_m)), Some((n, after_n))) = (number(x), number(y)) {
+            let order = m.len().cmp(&n.len()).then_with(|| m.cmp(n));
+            if order.is_ne() {
+                return order;
+            }
+            (x, y) = (after_m, after_n);
+            continue;
+        }
+        match (x.split_first(), y.split_first()) {
+            (Some((c, after_c)), Some((d, after_d))) if c == d => (x, y) = (after_c, after_d),
+            (None, None) => return a.cmp(b),
+            (c, d) => return c.map(|(c, _)| c).cmp(&d.map(|(d, _)| d)),
+        }
+    }
+}
+
+/// A sequence of some items, judged.
+#[derive(Debug, Clone, Copy, Default)]
+struct Judgement {
+    /// Bytes of new data.
+    new: u64,
+    /// Blocks of every member of the group, added up.
+    blocks: u64,
+}
+
+/// A member of a group that occurs: its place in the group, its entry, its items.
+type Member<'a> = (u32, u32, &'a [u32]);
+
+/// Puts items into a sequence by name.
+pub(super) struct Collator<'a, C> {
+    pub(super) tree: &'a Tree,
+    pub(super) versions: &'a Versions,
+    pub(super) contents: &'a C,
+    pub(super) options: FamilyOptions,
+    /// Bytes of a block.
+    pub(super) block: u64,
+}
+
+impl<C: Contents> Collator<'_, C> {
+    /// Rearranges items that are in the sequence of their paths.
+    pub(super) fn run(&self, paths: &[u32]) -> Vec<u32> {
+        let mut out = Vec::with_capacity(paths.len());
+        self.directory(0, paths, 0, &mut out);
+        out
+    }
+
+    /// The entry of a directory that is above an item, or the item itself.
+    fn child(&self, directory: u32, item: u32) -> u32 {
+        let mut at = self.contents.entry(item);
+        while at != 0 && self.tree.parents[at as usize] != directory {
+            at = self.tree.parents[at as usize];
+        }
+        at
+    }
+
+    fn directory(&self, directory: u32, items: &[u32], level: usize, out: &mut Vec<u32>) {
+        if level >= LEVELS || !self.versions.above.contains(&directory) {
+            out.extend_from_slice(items);
+            return;
+        }
+        let children: Vec<u32> = items.iter().map(|&i| self.child(directory, i)).collect();
+        let mut parts: Vec<(u32, &[u32])> = Vec::new();
+        let mut rest = items;
+        for same in children.chunk_by(|a, b| a == b) {
+            let (part, after) = rest.split_at(same.len());
+            parts.push((same[0], part));
+            rest = after;
+        }
+        let mut groups: HashMap<u32, Vec<Member<'_>>> = HashMap::new();
+        for &(child, part) in &parts {
+            if let Some(&(group, place)) = self.versions.members.get(&child) {
+                groups.entry(group).or_default().push((place, child, part));
+            }
+        }
+        for (child, part) in parts {
+            let Some((group, _)) = self.versions.members.get(&child) else {
+                self.directory(child, part, level + 1, out);
+                continue;
+            };
+            // Everything of a group is where its first directory is.
+            let Some(mut members) = groups.remove(group) else {
+                continue;
+            };
+            members.sort_unstable_by_key(|&(place, ..)| place);
+            match self.collated(&members) {
+                Some(together) => out.extend(together),
+                None => {
+                    for (_, child, part) in members {
+                        self.directory(child, part, level + 1, out);
+                    }
+                }
+            }
+        }
+    }
+
+    /// The items of all members by their paths in them, then by member, if that is better than
+    /// one member after the other.
+    fn collated(&self, members: &[Member<'_>]) -> Option<Vec<u32>> {
+        let apart: Vec<(u32, u32, u32)> = members
+            .iter()
+            .flat_map(|&(place, root, part)| part.iter().map(move |&item| (item, root, place)))
+            .collect();
+        let mut together = apart.clone();
+        let (mut x, mut y) = (Vec::new(), Vec::new());
+        together.sort_by(|a, b| {
+            self.components(a.0, a.1, &mut x);
+            self.components(b.0, b.1, &mut y);
+            self.compare(&x, &y).then(a.2.cmp(&b.2))
+        });
+        let (before, after) = (self.judge(&apart), self.judge(&together));
+        let saved = before.new.saturating_sub(after.new);
+        let share = u128::from(self.block) * u128::from(self.options.gain) / 1000;
+        let price = share * u128::from(after.blocks.saturating_sub(before.blocks));
+        let better = saved > before.new / WORTHWHILE && u128::from(saved) >= price;
+        better.then(|| together.into_iter().map(|(item, ..)| item).collect())
+    }
+
+    fn judge(&self, items: &[(u32, u32, u32)]) -> Judgement {
+        let mut novelty = Novelty::new(near(self.block));
+        let mut growth = Growth::default();
+        let mut blocks = HashSet::new();
+        for &(item, root, _) in items {
+            let (size, features) = (self.contents.size(item), self.contents.features(item));
+            let first = growth.position() / self.block.max(1);
+            growth.add(size, features);
+            let last = growth.position().saturating_sub(1) / self.block.max(1);
+            novelty.add(size, features);
+            blocks.insert((root, first));
+            blocks.insert((root, last.max(first)));
+        }
+        Judgement {
+            new: novelty.position(),
+            blocks: blocks.len() as u64,
+        }
+    }
+
+    /// Entries from an item up to what is below `root`.
+    fn components(&self, item: u32, root: u32, out: &mut Vec<u32>) {
+        out.clear();
+        let mut at = self.contents.entry(item);
+        while at != root && at != 0 {
+            out.push(at);
+            at = self.tree.parents[at as usize];
+        }
+    }
+
+    /// Compares two paths below members, given from the last to the first component.
+    fn compare(&self, x: &[u32], y: &[u32]) -> Ordering {
+        let name = |entry: u32| self.tree.name_ids[entry as usize];
+        let mut pairs = (1..).zip(x.iter().rev().zip(y.iter().rev()));
+        match pairs.find(|(_, (a, b))| name(**a) != name(**b)) {
+            None => x.len().cmp(&y.len()),
+            Some((i, (&a, &b))) => {
+                let (a, b) = (
+                    tail(self.tree, a, i == x.len()),
+                    tail(self.tree, b, i == y.len()),
+                );
+                a.cmp(b)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_compare_by_value() {
+        let sorted: [&[u8]; 10] = [
+            b"a",
+            b"a-1.2",
+            b"a-1.9",
+            b"a-1.10",
+            b"a-1.010b",
+            b"a-2",
+            b"a2",
+            b"a10",
+            b"a10.1",
+            b"b",
+        ];
+        for (i, a) in sorted.iter().enumerate() {
+            for (j, b) in sorted.iter().enumerate() {
+                assert_eq!(natural(a, b), i.cmp(&j), "{:?}", (i, j));
+            }
+        }
+        assert_ne!(natural(b"a01", b"a1"), Ordering::Equal);
+    }
+
+    #[test]
+    fn siblings_share_a_third_of_their_paths() {
+        let paths = |from: u64, to: u64| {
+            let mut set: Vec<u64> = (from..to).map(mix).collect();
+            smallest(&mut set);
+            set
+        };
+        assert!(alike(&paths(0, 500), &paths(100, 700)));
+        assert!(!alike(&paths(0, 500), &paths(450, 1000)));
+        assert!(alike(&paths(0, 1), &paths(0, 1)));
+        assert!(!alike(&paths(0, 1), &paths(1, 2)));
+    }
+}

@@ -1,0 +1,208 @@
+//! The order by names and contents: versions side by side, everything else where its path is.
+
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use common::{build, open};
+use redwarfs_format::metadata::{Extent, FileType};
+use redwarfs_reader::Image;
+use redwarfs_writer::{BuildOptions, FamilyOptions, MemoryNode, MemoryTree, Order};
+
+/// Random bytes that have nothing to do with those of other seeds.
+fn noise(seed: u32, len: usize) -> Vec<u8> {
+    let number = |i: u64| {
+        let mut z = (u64::from(seed) << 32 | i).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ (z >> 31)).to_le_bytes()
+    };
+    let mut bytes: Vec<u8> = (0..len.div_ceil(8) as u64).flat_map(number).collect();
+    bytes.truncate(len);
+    bytes
+}
+
+fn options(order: Order) -> BuildOptions {
+    BuildOptions {
+        order,
+        block_size_bits: 20,
+        compression: "zstd:level=3".parse().unwrap(),
+        workers: 2,
+        ..BuildOptions::level(4)
+    }
+}
+
+fn families() -> Order {
+    Order::Families(FamilyOptions::default())
+}
+
+fn add(tree: &mut MemoryTree, path: &str, data: Vec<u8>) {
+    for (at, _) in path.match_indices('/') {
+        tree.insert(&path[..at], MemoryNode::new(FileType::Directory));
+    }
+    tree.insert(path, MemoryNode::file(data));
+}
+
+/// Block and offset of the first byte of every file.
+fn places(image: &Image) -> BTreeMap<String, (u32, u32)> {
+    let mut places = BTreeMap::new();
+    for step in image.walk() {
+        let step = step.unwrap();
+        let extent = match image.metadata().file_type(step.inode).unwrap() {
+            FileType::Regular => image.metadata().extents(step.inode).unwrap().next(),
+            _ => None,
+        };
+        if let Some(Ok(Extent::Data { block, offset, .. })) = extent {
+            let path = String::from_utf8(step.path).unwrap();
+            places.insert(path, (block.0, offset));
+        }
+    }
+    places
+}
+
+/// Blocks that each folder at the top touches.
+fn spread(image: &Image) -> BTreeMap<String, BTreeSet<u32>> {
+    let mut spread: BTreeMap<String, BTreeSet<u32>> = BTreeMap::new();
+    for step in image.walk() {
+        let step = step.unwrap();
+        if image.metadata().file_type(step.inode).unwrap() != FileType::Regular {
+            continue;
+        }
+        let path = String::from_utf8(step.path).unwrap();
+        let top = path.split('/').next().unwrap().to_owned();
+        for extent in image.metadata().extents(step.inode).unwrap() {
+            if let Extent::Data { block, .. } = extent.unwrap() {
+                spread.entry(top.clone()).or_default().insert(block.0);
+            }
+        }
+    }
+    spread
+}
+
+/// Twelve releases of 3 MB, each with a few changes in every file, and names that sort badly.
+fn releases() -> MemoryTree {
+    let mut tree = MemoryTree::new();
+    for version in 0..12u32 {
+        for file in 0..30 {
+            let mut data = noise(file + 1, 100_000);
+            for change in 0..version {
+                let at = (change as usize * 7919 + file as usize * 31) % 99_000;
+                data[at..at + 100].copy_from_slice(&noise(1000 + change, 100));
+            }
+            let path = format!("program-1.{version}/part{}/file{file}", file % 5);
+            add(&mut tree, &path, data);
+        }
+    }
+    tree
+}
+
+#[test]
+fn versions_are_side_by_side() {
+    let tree = releases();
+    let (bytes, _) = build(&options(families()), &tree);
+    let (by_path, _) = build(&options(Order::Path), &tree);
+    assert!(
+        bytes.len() * 3 < by_path.len(),
+        "{} {}",
+        bytes.len(),
+        by_path.len()
+    );
+    let image = open(bytes);
+    common::compare(&image, &tree, &options(families()));
+    let places = places(&image);
+    let place = |version: u32, file: u32| {
+        let path = format!("program-1.{version}/part{}/file{file}", file % 5);
+        places[&path]
+    };
+    // The releases of a file before the next file, in the order of their numbers.
+    for file in [0, 7, 29] {
+        let versions: Vec<_> = (0..12).map(|version| place(version, file)).collect();
+        assert!(versions.is_sorted(), "{versions:?}");
+    }
+    let mut first: Vec<_> = (0..30)
+        .map(|file| (place(0, file), place(11, file)))
+        .collect();
+    first.sort_unstable();
+    for pair in first.windows(2) {
+        assert!(pair[0].1 <= pair[1].0, "{pair:?}");
+    }
+}
+
+#[test]
+fn folders_with_the_same_names_but_other_data_stay_together() {
+    let mut tree = MemoryTree::new();
+    for day in 1..=8u32 {
+        for file in 0..20 {
+            let path = format!("2024-03-{day:02}/host{file}/log");
+            add(&mut tree, &path, noise(day * 100 + file, 120_000));
+        }
+    }
+    let (bytes, _) = build(&options(families()), &tree);
+    let (by_path, _) = build(&options(Order::Path), &tree);
+    let (image, by_path) = (open(bytes), open(by_path));
+    assert_eq!(spread(&image), spread(&by_path));
+}
+
+#[test]
+fn locality_has_a_price() {
+    // Two releases with little in common: together they save a twentieth.
+    let mut tree = MemoryTree::new();
+    for version in 1..=6u32 {
+        for file in 0..40 {
+            let mut data = noise(file + 1, 5_000);
+            data.extend(noise(version * 1000 + file, 95_000));
+            add(
+                &mut tree,
+                &format!("v{version}/d{}/f{file}", file % 4),
+                data,
+            );
+        }
+    }
+    let image = |gain| {
+        let options = options(Order::Families(FamilyOptions { gain }));
+        open(build(&options, &tree).0)
+    };
+    let blocks = |image: &Image| spread(image).values().map(BTreeSet::len).sum::<usize>();
+    let (free, dear) = (blocks(&image(0)), blocks(&image(500)));
+    assert!(free > 2 * dear, "{free} {dear}");
+    assert!(dear <= 6 * 5, "{dear}");
+}
+
+#[test]
+fn files_that_cannot_be_sketched_have_a_place_too() {
+    let mut tree = releases();
+    add(&mut tree, "empty", Vec::new());
+    add(&mut tree, "program-1.3/tiny", b"tiny".to_vec());
+    add(&mut tree, "zeros", vec![0; 3 << 20]);
+    for limit in [None, Some(50_000)] {
+        let options = BuildOptions {
+            max_similarity_size: limit,
+            ..options(families())
+        };
+        common::compare(&open(build(&options, &tree).0), &tree, &options);
+    }
+    let mut unreadable = MemoryNode::file(noise(9, 5000));
+    unreadable.unreadable = true;
+    tree.insert("program-1.4/unreadable", unreadable);
+    let (bytes, summary) = build(&options(families()), &tree);
+    assert_eq!(summary.errors, 1);
+    let image = open(bytes);
+    let inode = image.find_path(b"program-1.4/unreadable").unwrap().unwrap();
+    assert_eq!(image.stat(inode).unwrap().size, 0);
+}
+
+#[test]
+fn threads_do_not_matter() {
+    let tree = releases();
+    let image = |workers| {
+        let options = BuildOptions {
+            workers,
+            ..options(families())
+        };
+        build(&options, &tree).0
+    };
+    let one = image(1);
+    assert!((2..=8).all(|workers| image(workers) == one));
+}
