@@ -112,7 +112,7 @@ impl Builder {
             contents: &scanned.contents,
             digests: &scanned.nilsimsa,
             source,
-            workers: options.sorters(),
+            workers: options.segmenters(),
             stop,
             cpu_ns: &counters.order_cpu_ns,
         };
@@ -151,6 +151,7 @@ impl Builder {
         let load = Load {
             entries: tree.parents.len() as u64,
             contents: scanned.contents.len() as u64,
+            streams: sequences.len(),
         };
         let specs = codecs.iter().map(|codec| &codec.spec);
         let plan = memory::plan(options, specs, load, progress)?;
@@ -167,12 +168,12 @@ impl Builder {
                     tree: &tree,
                     reporter,
                     stop,
+                    segmenters: plan.segmenters,
                 };
-                job.run(&mut scanned, &sequences, queue)
+                job.run(&mut scanned, &sequences, &queue)
             },
         )?;
         let blocks = stored.blocks();
-        drop(scanned.cache);
 
         progress.phase(Phase::Metadata);
         add(&counters.chunks, stored.chunks.len() as u64);
