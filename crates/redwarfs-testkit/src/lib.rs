@@ -4,6 +4,7 @@
 //! Helpers panic when the test set-up itself is broken; differences between what an image shows
 //! and what it should show are returned as text, so that a test prints all of them at once.
 
+pub mod assorted;
 #[cfg(feature = "faulty")]
 pub mod faulty;
 pub mod fuzz;
@@ -12,7 +13,9 @@ pub mod hostile;
 pub mod manifest;
 pub mod media;
 pub mod mutate;
+pub mod pairwise;
 pub mod process;
+pub mod reproduce;
 pub mod soak;
 pub mod tree;
 

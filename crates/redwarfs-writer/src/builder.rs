@@ -117,7 +117,7 @@ impl Builder {
             cache: &scanned.cache,
             block: u64::from(options.block_size()),
             source,
-            workers: options.sorters(),
+            workers: options.segmenters(),
             stop,
             cpu_ns: &counters.order_cpu_ns,
         };
@@ -157,6 +157,7 @@ impl Builder {
         let load = Load {
             entries: tree.parents.len() as u64,
             contents: scanned.contents.len() as u64,
+            streams: sequences.len(),
         };
         let specs = codecs.iter().map(|codec| &codec.spec);
         let plan = memory::plan(options, specs, load, progress)?;
@@ -173,12 +174,12 @@ impl Builder {
                     tree: &tree,
                     reporter,
                     stop,
+                    segmenters: plan.segmenters,
                 };
-                job.run(&mut scanned, &sequences, queue)
+                job.run(&mut scanned, &sequences, &queue)
             },
         )?;
         let blocks = stored.blocks();
-        drop(scanned.cache);
 
         progress.phase(Phase::Metadata);
         add(&counters.chunks, stored.chunks.len() as u64);

@@ -36,5 +36,11 @@ pub enum Error {
     Interrupted,
 }
 
+impl Error {
+    pub(crate) fn too_many_blocks() -> Self {
+        Error::Limit("too many blocks; use a larger block size".into())
+    }
+}
+
 /// Result of building.
 pub type Result<T, E = Error> = std::result::Result<T, E>;

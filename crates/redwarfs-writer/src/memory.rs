@@ -3,7 +3,9 @@
 //! Resident memory is bounded by the sum of what is known (lists of entries and contents, the
 //! block that is filled, the blocks that are searched and their indices, small files that are
 //! kept) and of what can be chosen: the number of compression threads, each with the state of
-//! its codec and a payload, and the number of blocks in flight. Sizes of codecs are those that
+//! its codec and a payload, the number of streams that are segmented at a time, and the number
+//! of blocks in flight. Compression threads come first, then so many blocks that they always have
+//! something to do, then further streams. Sizes of codecs are those that
 //! the codecs state; the others are upper bounds by count.
 
 use redwarfs_codec::{CodecSpec, ContentKind};
@@ -41,6 +43,8 @@ const BLOCKS_PER_WORKER: usize = 64;
 pub(crate) struct Load {
     pub(crate) entries: u64,
     pub(crate) contents: u64,
+    /// Streams to be segmented.
+    pub(crate) streams: usize,
 }
 
 /// What a build may use.
@@ -48,6 +52,8 @@ pub(crate) struct Load {
 pub(crate) struct Plan {
     /// Compression threads.
     pub(crate) workers: usize,
+    /// Streams that are segmented at a time.
+    pub(crate) segmenters: usize,
     /// Blocks between segmenter and output.
     pub(crate) blocks: usize,
 }
@@ -62,8 +68,8 @@ fn machine(options: &BuildOptions) -> u64 {
     options.machine_memory.unwrap_or_else(physical_memory)
 }
 
-/// What does not depend on threads, but for small files that are kept.
-fn fixed(options: &BuildOptions, load: Load) -> u64 {
+/// What segmenting a stream takes.
+fn segmenter(options: &BuildOptions) -> u64 {
     let block = u64::from(options.block_size());
     let own = options.categories.values();
     let lookback = own
@@ -91,10 +97,15 @@ fn fixed(options: &BuildOptions, load: Load) -> u64 {
     let searched = u64::from(lookback.max(1));
     // The one that is filled is one of those that are searched; two more wait for their reuse,
     // and one is handed over.
-    let segmenter = (searched + 3)
+    (searched + 3)
         .saturating_mul(block)
         .saturating_add(searched.saturating_mul(indexed * WINDOW))
-        .saturating_add(FILTER);
+        .saturating_add(FILTER)
+        .saturating_add(READER)
+}
+
+/// What does not depend on threads, but for small files that are kept.
+fn fixed(options: &BuildOptions, load: Load) -> u64 {
     let digests = match options.order {
         Order::Similarity | Order::Nilsimsa(_) => load.contents.saturating_mul(DIGEST),
         Order::Families(_) => load.contents.saturating_mul(SKETCH),
@@ -105,7 +116,7 @@ fn fixed(options: &BuildOptions, load: Load) -> u64 {
         .saturating_add(READER.saturating_mul(options.scanners() as u64))
         .saturating_add(load.entries.saturating_mul(ENTRY))
         .saturating_add(load.contents.saturating_mul(CONTENT))
-        .saturating_add(segmenter.max(digests))
+        .saturating_add(segmenter(options).max(digests))
 }
 
 /// What a compression thread takes beside the block that it works on.
@@ -168,10 +179,20 @@ pub(crate) fn plan<'a>(
     if options.memory_limit.is_none() {
         queue = queue.min(machine / 8);
     }
+    // Each of them with something to hand over beside what keeps the workers busy.
+    let others = queue.saturating_sub(block.saturating_mul(2 * workers as u64 + 2));
+    let others = others / segmenter(options).saturating_add(block.saturating_mul(2));
+    let wanted = load.streams.min(options.segmenters());
+    let segmenters = usize::try_from(others)
+        .unwrap_or(usize::MAX)
+        .saturating_add(1)
+        .clamp(1, wanted.max(1));
+    queue -= segmenter(options).saturating_mul(segmenters as u64 - 1);
     let most = workers.saturating_mul(BLOCKS_PER_WORKER);
     let blocks = usize::try_from(queue / block).unwrap_or(usize::MAX);
     Ok(Plan {
         workers,
+        segmenters,
         blocks: blocks.clamp(1, most),
     })
 }
@@ -193,6 +214,7 @@ mod tests {
                 let load = Load {
                     entries,
                     contents: entries,
+                    streams: 9,
                 };
                 let mut options = BuildOptions::level(level);
                 options.workers = 4;
@@ -215,16 +237,22 @@ mod tests {
         options.workers = 8;
         let mut last = Plan {
             workers: 0,
+            segmenters: 0,
             blocks: 0,
+        };
+        let load = Load {
+            streams: 5,
+            ..Load::default()
         };
         for gib in [2, 4, 8, 16, 64] {
             options.memory_limit = Some(gib << 30);
-            let plan = plan_of(&options, Load::default()).expect("enough");
+            let plan = plan_of(&options, load).expect("enough");
             assert!(plan.workers >= last.workers, "{gib}");
+            assert!(plan.segmenters >= last.segmenters, "{gib}");
             assert!(plan.blocks >= plan.workers, "{gib}");
             last = plan;
         }
-        assert_eq!(last.workers, 8);
+        assert_eq!((last.workers, last.segmenters), (8, 5));
     }
 
     #[test]
@@ -233,10 +261,15 @@ mod tests {
             let mut options = BuildOptions::level(level);
             options.workers = 16;
             options.machine_memory = Some(2 << 30);
-            let plan = plan_of(&options, Load::default()).expect("no limit");
+            let load = Load {
+                streams: 20,
+                ..Load::default()
+            };
+            let plan = plan_of(&options, load).expect("no limit");
             let block = u64::from(options.block_size());
             let job = compressor(&options, std::iter::once(&options.compression));
             let total = fixed(&options, Load::default())
+                + (plan.segmenters as u64 - 1) * segmenter(&options)
                 + small_files(&options)
                 + plan.workers as u64 * job
                 + plan.blocks as u64 * block;

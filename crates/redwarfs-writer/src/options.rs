@@ -448,8 +448,8 @@ impl BuildOptions {
         }
     }
 
-    /// Threads for ordering.
-    pub(crate) fn sorters(&self) -> usize {
+    /// Threads for ordering, and for segmenting if there is memory for so many.
+    pub(crate) fn segmenters(&self) -> usize {
         self.segmenter_workers.unwrap_or(self.workers)
     }
 

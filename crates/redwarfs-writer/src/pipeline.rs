@@ -1,16 +1,13 @@
 //! Compression in any order, output in order.
 //!
-//! The segmenter runs in a thread of its own and hands blocks to the workers; the calling
-//! thread writes. A token per block in flight bounds memory: the segmenter takes one before it
-//! hands over a block, the writer gives it back once the block is written. Blocks are taken up
-//! in order, so the block that the writer waits for always has a token, whatever the limit.
+//! Segmenters run in threads of their own, several at a time if there are several streams, and
+//! hand blocks to the workers; the calling thread writes. The number of blocks between segmenters
+//! and output bounds memory ([`exchange`]).
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{Scope, ScopedJoinHandle};
 
-use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 use redwarfs_codec::{CodecSpec, Compressor, Content};
 use redwarfs_format::section::{SectionHeader, SectionType};
 
@@ -21,43 +18,65 @@ use crate::options::BuildOptions;
 use crate::progress::{Counters, Progress, add, thread_cpu_ns};
 use crate::segment::BlockSink;
 
-/// A compressed payload.
-enum Payload {
-    Raw(Arc<Vec<u8>>),
-    Compressed(Vec<u8>),
+mod exchange;
+
+use exchange::{Alarm, Exchange, Payload, Task};
+
+/// Where segmenters put their blocks.
+pub(crate) struct BlockQueue<'a> {
+    exchange: &'a Exchange,
+    counters: &'a Counters,
 }
 
-impl Payload {
-    fn bytes(&self) -> &[u8] {
-        match self {
-            Payload::Raw(data) => data,
-            Payload::Compressed(data) => data,
+impl<'a> BlockQueue<'a> {
+    /// The place for the blocks of a stream that is written after `before` others. Streams begin
+    /// in the order in which they are written: what is later may wait for what is earlier.
+    pub(crate) fn stream(&self, before: u32, stream: u32) -> StreamQueue<'a> {
+        StreamQueue {
+            exchange: self.exchange,
+            counters: self.counters,
+            before,
+            stream,
         }
     }
-}
 
-/// Where the segmenter puts its blocks.
-pub(crate) struct BlockQueue<'a> {
-    tokens: Sender<()>,
-    jobs: Sender<Job>,
-    spare: Receiver<Vec<u8>>,
-    counters: &'a Counters,
-    /// Stream of the next blocks.
-    stream: u32,
-}
+    /// Ends what other threads do with the queue. They get [`Error::Interrupted`].
+    pub(crate) fn abort(&self) {
+        self.exchange.abort();
+    }
 
-impl BlockQueue<'_> {
-    /// The following blocks belong to this stream.
-    pub(crate) fn set_stream(&mut self, stream: u32) {
-        self.stream = stream;
+    /// Aborts if the thread panics before this is dropped.
+    pub(crate) fn alarm(&self) -> impl Drop + use<'a> {
+        Alarm(self.exchange)
     }
 }
 
-/// A block to be compressed.
-struct Job {
-    number: u32,
+/// Takes the blocks of one stream, numbered from 0.
+pub(crate) struct StreamQueue<'a> {
+    exchange: &'a Exchange,
+    counters: &'a Counters,
+    before: u32,
     stream: u32,
-    raw: Arc<Vec<u8>>,
+}
+
+impl StreamQueue<'_> {
+    /// The stream has so many blocks and is at its end.
+    pub(crate) fn end(self, blocks: u32) {
+        self.exchange.end(self.before, blocks);
+    }
+}
+
+impl BlockSink for StreamQueue<'_> {
+    fn block(&mut self, number: u32, data: Arc<Vec<u8>>) -> Result<()> {
+        add(&self.counters.blocks_created, 1);
+        add(&self.counters.block_bytes, data.len() as u64);
+        self.exchange
+            .hand_over((self.before, number), self.stream, data)
+    }
+
+    fn buffer(&mut self) -> Vec<u8> {
+        self.exchange.buffer()
+    }
 }
 
 /// How the blocks of a stream are compressed.
@@ -66,37 +85,6 @@ pub(crate) struct StreamCodec {
     pub(crate) spec: CodecSpec,
     pub(crate) content: Content,
 }
-
-impl BlockSink for BlockQueue<'_> {
-    fn block(&mut self, number: u32, data: Arc<Vec<u8>>) -> Result<()> {
-        add(&self.counters.blocks_created, 1);
-        add(&self.counters.block_bytes, data.len() as u64);
-        // Both fail only when the other side has given up; the reason is known there.
-        self.tokens.send(()).map_err(|_| Error::Interrupted)?;
-        self.jobs
-            .send(Job {
-                number,
-                stream: self.stream,
-                raw: data,
-            })
-            .map_err(|_| Error::Interrupted)
-    }
-
-    fn buffer(&mut self) -> Vec<u8> {
-        self.spare.try_recv().unwrap_or_default()
-    }
-}
-
-/// Offers the memory of a block that nobody needs any more to the segmenter.
-fn recycle(spare: &Sender<Vec<u8>>, block: Arc<Vec<u8>>) {
-    if let Some(mut memory) = Arc::into_inner(block) {
-        memory.clear();
-        // A full queue means that there is enough already.
-        let _ = spare.try_send(memory);
-    }
-}
-
-type Finished = (u32, Result<(SectionHeader, Payload)>);
 
 /// Bytes of memory that this machine has.
 #[must_use]
@@ -117,42 +105,43 @@ pub(crate) fn blocks<T: Send>(
     produce: impl FnOnce(BlockQueue<'_>) -> Result<T> + Send,
 ) -> Result<T> {
     let counters = progress.counters();
-    let (token_in, token_out) = bounded(plan.blocks);
-    let (job_in, job_out) = unbounded::<Job>();
-    let (done_in, done_out) = unbounded::<Finished>();
-    let (spare_in, spare_out) = bounded(2);
-    // Set when the output fails: work that is queued is of no use any more.
-    let abort = AtomicBool::new(false);
+    // A few blocks for each worker keep all of them busy with the first stream.
+    let reserved = (2 * plan.workers).min(plan.blocks / 2);
+    let exchange = Exchange::new(plan.blocks, reserved, plan.segmenters + 1);
+    let exchange = &exchange;
     std::thread::scope(|scope| {
-        let queue = BlockQueue {
-            tokens: token_in,
-            jobs: job_in,
-            spare: spare_out,
-            counters,
-            stream: 0,
+        let _alarm = Alarm(exchange);
+        let start = || {
+            // Workers first: without any of them the producer would wait for ever.
+            for _ in 0..plan.workers {
+                thread(scope, "compress", move || {
+                    let _alarm = Alarm(exchange);
+                    compress(options, codecs, exchange, counters, stop);
+                })?;
+            }
+            thread(scope, "segment", move || {
+                let _alarm = Alarm(exchange);
+                let queue = BlockQueue { exchange, counters };
+                let result = cpu_counted(counters, || produce(queue));
+                match result {
+                    Ok(_) => exchange.close(),
+                    Err(_) => exchange.abort(),
+                }
+                result
+            })
         };
-        // Workers first: without any of them the producer would wait for ever. When starting
-        // a thread fails, those that run end as soon as the queues are dropped.
-        for _ in 0..plan.workers {
-            let (jobs, done, spare) = (job_out.clone(), done_in.clone(), spare_in.clone());
-            let abort = &abort;
-            thread(scope, "compress", move || {
-                let useless = || abort.load(Ordering::Relaxed) || stop.load(Ordering::Relaxed);
-                compress(options, codecs, &jobs, &done, &spare, counters, &useless);
-            })?;
+        let producer = match start() {
+            Ok(producer) => producer,
+            Err(error) => {
+                // Those that run already end.
+                exchange.abort();
+                return Err(error);
+            }
+        };
+        let result = write_in_order(emitter, exchange, counters);
+        if result.is_err() {
+            exchange.abort();
         }
-        let producer = thread(scope, "segment", move || {
-            let start = thread_cpu_ns();
-            let result = produce(queue);
-            add(
-                &counters.segment_cpu_ns,
-                thread_cpu_ns().saturating_sub(start),
-            );
-            result
-        })?;
-        drop((job_out, done_in));
-        let result = write_in_order(emitter, &done_out, token_out, &spare_in, counters);
-        abort.store(result.is_err(), Ordering::Relaxed);
         let produced = match producer.join() {
             Ok(produced) => produced,
             Err(panic) => std::panic::resume_unwind(panic),
@@ -163,6 +152,15 @@ pub(crate) fn blocks<T: Send>(
             (Ok(()), Ok(value)) => Ok(value),
         }
     })
+}
+
+/// Counts the CPU time of `work` as that of segmenting.
+pub(crate) fn cpu_counted<T>(counters: &Counters, work: impl FnOnce() -> T) -> T {
+    let start = thread_cpu_ns();
+    let result = work();
+    let used = thread_cpu_ns().saturating_sub(start);
+    add(&counters.segment_cpu_ns, used);
+    result
 }
 
 /// Starts a thread with a name.
@@ -180,11 +178,9 @@ pub(crate) fn thread<'scope, T: Send + 'scope>(
 fn compress(
     options: &BuildOptions,
     codecs: &[StreamCodec],
-    jobs: &Receiver<Job>,
-    done: &Sender<Finished>,
-    spare: &Sender<Vec<u8>>,
+    exchange: &Exchange,
     counters: &Counters,
-    useless: &dyn Fn() -> bool,
+    stop: &AtomicBool,
 ) {
     if options.compress_niceness != 0 {
         // A thread that may not be slowed down works all the same.
@@ -197,74 +193,71 @@ fn compress(
         spec: options.compression.clone(),
         content: Content::Bytes,
     };
-    // Streams come one after the other: a compressor is given up when another one is needed.
+    // Most of the time blocks of one stream come in a row: a compressor is given up when another
+    // one is needed.
     let mut current: Option<(CodecSpec, Compressor)> = None;
-    while let Ok(Job {
-        number,
-        stream,
-        raw,
-    }) = jobs.recv()
-    {
-        if useless() {
-            return;
+    while let Some((place, task)) = exchange.task() {
+        if stop.load(Ordering::Relaxed) {
+            return exchange.abort();
         }
         let start = thread_cpu_ns();
-        let StreamCodec { spec, content } = codecs.get(stream as usize).unwrap_or(&unknown);
-        if current.as_ref().is_some_and(|(of, _)| of != spec) {
-            current = None;
-        }
-        let (_, compressor) = current.get_or_insert_with(|| {
-            // What the codecs for audio and pixels do not take is compressed like anything else.
-            let compressor = spec.compressor().with_fallback(&options.compression);
-            (spec.clone(), compressor)
-        });
-        let result = compressor
-            .compress_with(&raw, content)
-            .map_err(Error::from)
-            .map(|compressed| {
+        let (number, id, payload) = match task {
+            Task::Seal(number, id, payload) => (number, id, payload),
+            Task::Compress(stream, raw) => {
+                let StreamCodec { spec, content } = codecs.get(stream as usize).unwrap_or(&unknown);
+                if current.as_ref().is_some_and(|(of, _)| of != spec) {
+                    current = None;
+                }
+                let (_, compressor) = current.get_or_insert_with(|| {
+                    // What the codecs for audio and pixels do not take is compressed like
+                    // anything else.
+                    let compressor = spec.compressor().with_fallback(&options.compression);
+                    (spec.clone(), compressor)
+                });
+                let compressed = match compressor.compress_with(&raw, content) {
+                    Ok(compressed) => compressed,
+                    Err(error) => return exchange.fail(error.into()),
+                };
                 let payload = match compressed.data {
                     Some(data) => {
-                        recycle(spare, raw);
+                        exchange.recycle(raw);
                         Payload::Compressed(data)
                     }
                     None => Payload::Raw(raw),
                 };
-                let header =
-                    SectionHeader::seal(number, SectionType::BLOCK, compressed.id, payload.bytes());
-                (header, payload)
-            });
-        add(
-            &counters.compress_cpu_ns,
-            thread_cpu_ns().saturating_sub(start),
-        );
-        if done.send((number, result)).is_err() {
-            return;
-        }
+                match exchange.compressed(place, compressed.id, payload) {
+                    Some((number, payload)) => (number, compressed.id, payload),
+                    None => {
+                        add_cpu(counters, start);
+                        continue;
+                    }
+                }
+            }
+        };
+        let header = SectionHeader::seal(number, SectionType::BLOCK, id, payload.bytes());
+        add_cpu(counters, start);
+        exchange.sealed(place, header, payload);
     }
+}
+
+fn add_cpu(counters: &Counters, start: u64) {
+    let used = thread_cpu_ns().saturating_sub(start);
+    add(&counters.compress_cpu_ns, used);
 }
 
 fn write_in_order(
     emitter: &mut Emitter<'_>,
-    done: &Receiver<Finished>,
-    tokens: Receiver<()>,
-    spare: &Sender<Vec<u8>>,
+    exchange: &Exchange,
     counters: &Counters,
 ) -> Result<()> {
-    let mut early = BTreeMap::new();
-    let mut next = 0u32;
-    while let Ok((number, result)) = done.recv() {
-        early.insert(number, result?);
-        while let Some((header, payload)) = early.remove(&next) {
-            emitter.sealed(&header, payload.bytes())?;
-            add(&counters.blocks_written, 1);
-            add(&counters.compressed_size, payload.bytes().len() as u64);
-            if let Payload::Raw(raw) = payload {
-                recycle(spare, raw);
-            }
-            // The token of this block was taken before the block was handed over.
-            let _ = tokens.recv();
-            next += 1;
+    while let Some((header, payload)) = exchange.next()? {
+        emitter.sealed(&header, payload.bytes())?;
+        add(&counters.blocks_written, 1);
+        add(&counters.compressed_size, payload.bytes().len() as u64);
+        if let Payload::Raw(raw) = payload {
+            exchange.recycle(raw);
         }
+        exchange.written();
     }
     Ok(())
 }

@@ -64,16 +64,6 @@ pub(crate) trait BlockSink {
     }
 }
 
-impl<S: BlockSink + ?Sized> BlockSink for &mut S {
-    fn block(&mut self, number: u32, data: Arc<Vec<u8>>) -> Result<()> {
-        (**self).block(number, data)
-    }
-
-    fn buffer(&mut self) -> Vec<u8> {
-        (**self).buffer()
-    }
-}
-
 /// Parameters of a segmenter.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct SegmentOptions {
@@ -89,8 +79,6 @@ pub(crate) struct SegmentOptions {
     pub(crate) lookback: usize,
     /// Log2 of the bits that the filter spends on a window.
     pub(crate) filter_bits: u32,
-    /// Number of the first block.
-    pub(crate) first_block: u32,
 }
 
 /// Cuts a sequence of contents into blocks.
@@ -166,7 +154,7 @@ impl<S: BlockSink> Segmenter<S> {
             lookback: options.lookback,
             stripe: step.clamp(64, 256).min((window / 2).max(1)),
             matching,
-            number: options.first_block,
+            number: 0,
             current: Block {
                 data: Arc::new(Vec::new()),
                 index: WindowIndex::new(window, step),
@@ -242,12 +230,17 @@ impl<S: BlockSink> Segmenter<S> {
         Ok(())
     }
 
-    /// Hands over the last block; returns the number behind it.
+    /// Hands over the last block; returns the number of blocks.
     pub(crate) fn finish(&mut self) -> Result<u32> {
         if !self.current.data.is_empty() {
             self.rotate()?;
         }
         Ok(self.number)
+    }
+
+    /// What the blocks went to.
+    pub(crate) fn into_sink(self) -> S {
+        self.sink
     }
 
     fn scan(&mut self, last: bool) -> Result<()> {
@@ -584,7 +577,7 @@ impl<S: BlockSink> Segmenter<S> {
         self.number = number
             .checked_add(1)
             .filter(|&n| n != HOLE)
-            .ok_or_else(|| Error::Limit("too many blocks; use a larger block size".into()))?;
+            .ok_or_else(Error::too_many_blocks)?;
         self.sink.block(number, data)
     }
 }

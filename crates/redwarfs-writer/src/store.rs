@@ -1,16 +1,21 @@
-//! Putting contents into blocks, one stream after the other.
+//! Putting contents into blocks.
+//!
+//! Streams are segmented at the same time, in as many threads as there is memory for, and each as
+//! if it were alone: its blocks count from 0, and what it finds out about files is put together
+//! when all of them are done, in their order. So the number of threads changes nothing.
 
 use std::collections::{BTreeSet, HashMap};
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use crate::category::StoredCategories;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::hash::FileHash;
 use crate::options::BuildOptions;
-use crate::pipeline::BlockQueue;
+use crate::pipeline::{BlockQueue, StreamQueue, cpu_counted, thread};
 use crate::progress::{Phase, add};
 use crate::scan::{self, Content, Files, Item, Part, ReadError, Scanned};
-use crate::segment::{BlockSink, Chunk, SegmentOptions, Segmenter};
+use crate::segment::{BlockSink, Chunk, HOLE, SegmentOptions, Segmenter};
 use crate::tree::{Reporter, Tree};
 
 /// The stream of everything that is in no category.
@@ -50,6 +55,114 @@ impl Stored {
     pub(crate) fn blocks(&self) -> u32 {
         self.categories.blocks.last().map_or(0, |&(_, end)| end)
     }
+
+    /// Appends what a stream has become.
+    fn append(&mut self, scanned: &mut Scanned, mut of: StoredStream) -> Result<()> {
+        let before = self.blocks();
+        let end = before.checked_add(of.blocks).filter(|&end| end < HOLE);
+        let end = end.ok_or_else(Error::too_many_blocks)?;
+        self.categories.blocks.push((of.stream, end));
+        for chunk in of.chunks.iter_mut().filter(|chunk| chunk.block != HOLE) {
+            chunk.block += before;
+        }
+        let at = self.chunks.len();
+        if at == 0 {
+            self.chunks = of.chunks;
+        } else {
+            self.chunks.append(&mut of.chunks);
+        }
+        let moved = |(first, count): ChunkRange| (at + first, count);
+        for (content, chunks) in of.whole {
+            if let Some(range) = self.ranges.get_mut(content as usize) {
+                *range = moved(chunks);
+            }
+        }
+        for (content, part, chunks) in of.parts {
+            let parts = scanned.contents[content as usize].parts.as_ref();
+            let count = parts.map_or(0, |parts| parts.len());
+            let split = self.split.entry(content);
+            let split = split.or_insert_with(|| vec![(0, 0); count]);
+            if let Some(range) = split.get_mut(part) {
+                *range = moved(chunks);
+            }
+        }
+        for changed in of.changed.chunk_by(|a, b| a.content == b.content) {
+            for of_file in changed {
+                scanned.contents[of_file.content].files.remove(of_file.file);
+                scanned.contents.push(Content {
+                    size: of_file.size,
+                    prefix: 0,
+                    digest: None,
+                    files: Files::One(of_file.file),
+                    failed: false,
+                    parts: None,
+                });
+                self.ranges.push(moved(of_file.chunks));
+            }
+            // Without any file the content goes. Its place is taken by one of the new ones,
+            // which are last and in no sequence.
+            if let Some(&Changed { content, .. }) = changed.first()
+                && scanned.contents[content].files.is_empty()
+            {
+                scanned.contents.swap_remove(content);
+                self.ranges.swap_remove(content);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What a stream has become. Blocks and chunks count from 0.
+#[derive(Default)]
+struct StoredStream {
+    stream: u32,
+    blocks: u32,
+    chunks: Vec<Chunk>,
+    /// Contents that are all in this stream.
+    whole: Vec<(u32, ChunkRange)>,
+    /// Parts of contents, by their number in the content.
+    parts: Vec<(u32, usize, ChunkRange)>,
+    /// By content.
+    changed: Vec<Changed>,
+    /// Contents that have changed since they were cut into parts, or that can no longer be read:
+    /// by now the parts may mean nothing.
+    again: Vec<u32>,
+}
+
+/// A file that is not equal to the others of its content any more, and becomes a content.
+struct Changed {
+    content: usize,
+    file: u32,
+    size: u64,
+    chunks: ChunkRange,
+}
+
+/// Bytes of small files that were kept by the scan, by file.
+struct Kept {
+    /// Of files that are in one stream: used once.
+    whole: Mutex<HashMap<u32, Box<[u8]>>>,
+    /// Of the others.
+    parts: HashMap<u32, Box<[u8]>>,
+}
+
+impl Kept {
+    fn new(mut cache: HashMap<u32, Box<[u8]>>, contents: &[Content]) -> Self {
+        let parts = contents
+            .iter()
+            .filter(|content| content.parts.is_some())
+            .map(Content::first_file)
+            .filter_map(|file| cache.remove_entry(&file))
+            .collect();
+        Self {
+            whole: Mutex::new(cache),
+            parts,
+        }
+    }
+
+    fn take(&self, file: u32) -> Option<Box<[u8]>> {
+        let mut whole = self.whole.lock().unwrap_or_else(PoisonError::into_inner);
+        whole.remove(&file)
+    }
 }
 
 /// What storing needs to know.
@@ -59,6 +172,8 @@ pub(crate) struct StoreJob<'a> {
     pub(crate) tree: &'a Tree,
     pub(crate) reporter: Reporter<'a>,
     pub(crate) stop: &'a AtomicBool,
+    /// Streams that are segmented at a time, at least 1.
+    pub(crate) segmenters: usize,
 }
 
 impl StoreJob<'_> {
@@ -67,7 +182,7 @@ impl StoreJob<'_> {
         self,
         scanned: &mut Scanned,
         sequences: &[Vec<u32>],
-        mut queue: BlockQueue<'_>,
+        queue: &BlockQueue<'_>,
     ) -> Result<Stored> {
         let mut stored = Stored {
             ranges: vec![(0, 0); scanned.contents.len()],
@@ -75,59 +190,111 @@ impl StoreJob<'_> {
         };
         stored.categories.sizes = vec![0; scanned.streams.len()];
         let items = std::mem::take(&mut scanned.items);
-        let streams = items.chunk_by(|a, b| a.stream == b.stream);
-        let mut again = BTreeSet::new();
-        for (items, sequence) in streams.zip(sequences) {
-            let Some(stream) = items.first().map(|item| item.stream) else {
-                continue;
-            };
+        let cache = std::mem::take(&mut scanned.cache);
+        let kept = Kept::new(cache, &scanned.contents);
+        let streams: Vec<(&[Item], &Vec<u32>)> = items
+            .chunk_by(|a, b| a.stream == b.stream)
+            .zip(sequences)
+            .collect();
+        for (items, _) in &streams {
+            let stream = items.first().map_or(DEFAULT_STREAM, |item| item.stream);
             if let Some(size) = stored.categories.sizes.get_mut(stream as usize) {
                 *size = items.iter().map(|item| item.size).sum();
             }
-            let mut store = self.stream(scanned, stream, &stored, &mut queue);
-            for item in sequence.iter().filter_map(|&i| items.get(i as usize)) {
-                store.item(scanned, item, &mut stored, &mut again)?;
-            }
-            let end = store.segmenter.finish()?;
-            stored.categories.blocks.push((stream, end));
         }
-        self.whole(scanned, again, &mut stored, &mut queue)?;
+        let done = self.streams(scanned, &kept, &streams, queue)?;
+        let before = done.len() as u32;
+        let mut again = BTreeSet::new();
+        for stream in done {
+            again.extend(stream.again.iter().copied());
+            stored.append(scanned, stream)?;
+        }
+        if !again.is_empty() {
+            // In one piece each, behind everything else.
+            for &content in &again {
+                stored.split.remove(&content);
+                scanned.contents[content as usize].parts = None;
+            }
+            let mut store = self.stream(scanned, &kept, DEFAULT_STREAM, before, queue);
+            for content in again {
+                store.content(content as usize)?;
+            }
+            let done = store.end()?;
+            stored.append(scanned, done)?;
+        }
         self.reporter.counters().set_current(b"");
         self.reporter.progress.phase(Phase::Compressing);
         Ok(stored)
     }
 
-    /// Stores contents in one piece that have changed since they were cut into parts, or that
-    /// can no longer be read: by now the parts may mean nothing.
-    fn whole(
-        self,
-        scanned: &mut Scanned,
-        contents: BTreeSet<u32>,
-        stored: &mut Stored,
-        queue: &mut BlockQueue<'_>,
-    ) -> Result<()> {
-        if contents.is_empty() {
-            return Ok(());
-        }
-        let mut store = self.stream(scanned, DEFAULT_STREAM, stored, queue);
-        for content in contents {
-            stored.split.remove(&content);
-            scanned.contents[content as usize].parts = None;
-            store.content(scanned, content as usize, stored)?;
-        }
-        let end = store.segmenter.finish()?;
-        stored.categories.blocks.push((DEFAULT_STREAM, end));
-        Ok(())
-    }
-
-    /// Begins a stream behind what is stored already.
-    fn stream<'s, 'q>(
+    /// Stores streams, several at a time; results in their order.
+    fn streams(
         self,
         scanned: &Scanned,
+        kept: &Kept,
+        streams: &[(&[Item], &Vec<u32>)],
+        queue: &BlockQueue<'_>,
+    ) -> Result<Vec<StoredStream>> {
+        let next = AtomicUsize::new(0);
+        // Streams begin in their order: the first one that is not done never waits for others.
+        let work = || {
+            let _alarm = queue.alarm();
+            let mut done = Vec::new();
+            loop {
+                let at = next.fetch_add(1, Ordering::Relaxed);
+                let Some((items, sequence)) = streams.get(at) else {
+                    return Ok(done);
+                };
+                let stream = items.first().map_or(DEFAULT_STREAM, |item| item.stream);
+                let mut store = self.stream(scanned, kept, stream, at as u32, queue);
+                let items = sequence.iter().filter_map(|&i| items.get(i as usize));
+                let result = items.map(|item| store.item(item)).collect::<Result<()>>();
+                match result.and_then(|()| store.end()) {
+                    Ok(stored) => done.push((at, stored)),
+                    Err(error) => {
+                        // Others may wait for this stream.
+                        queue.abort();
+                        return Err(error);
+                    }
+                }
+            }
+        };
+        let threads = self.segmenters.min(streams.len());
+        let mut done = std::thread::scope(|scope| {
+            let counters = self.reporter.counters();
+            let others: Vec<_> = (1..threads)
+                .map(|_| thread(scope, "segment", || cpu_counted(counters, work)))
+                .collect();
+            let mut results = vec![work()];
+            results.extend(others.into_iter().map(|other| match other?.join() {
+                Ok(result) => result,
+                Err(panic) => std::panic::resume_unwind(panic),
+            }));
+            // Interruptions follow from other errors.
+            let mut all = Vec::with_capacity(streams.len());
+            let mut failed = None;
+            for result in results {
+                match (result, &failed) {
+                    (Ok(done), _) => all.extend(done),
+                    (Err(error), None | Some(Error::Interrupted)) => failed = Some(error),
+                    (Err(_), Some(_)) => {}
+                }
+            }
+            failed.map_or(Ok(all), Err)
+        })?;
+        done.sort_by_key(|(at, _)| *at);
+        Ok(done.into_iter().map(|(_, stored)| stored).collect())
+    }
+
+    /// Begins a stream that is written after `before` others.
+    fn stream<'s>(
+        self,
+        scanned: &'s Scanned,
+        kept: &'s Kept,
         stream: u32,
-        stored: &Stored,
-        queue: &'s mut BlockQueue<'q>,
-    ) -> Store<'s, &'s mut BlockQueue<'q>>
+        before: u32,
+        queue: &BlockQueue<'s>,
+    ) -> Store<'s>
     where
         Self: 's,
     {
@@ -148,42 +315,43 @@ impl StoreJob<'_> {
                 own.and_then(|o| o.bloom_filter_size),
                 options.bloom_filter_size,
             ),
-            first_block: stored.blocks(),
         };
-        queue.set_stream(stream);
         Store {
             job: self,
-            segmenter: Segmenter::new(segment, queue),
+            scanned,
+            kept,
+            segmenter: Segmenter::new(segment, queue.stream(before, stream)),
             granularity: granularity as u64,
             buffer: Vec::new(),
+            stored: StoredStream {
+                stream,
+                ..StoredStream::default()
+            },
         }
     }
 }
 
 /// Puts fragments into the blocks of one stream.
-struct Store<'a, S> {
+struct Store<'a> {
     job: StoreJob<'a>,
-    segmenter: Segmenter<S>,
+    scanned: &'a Scanned,
+    kept: &'a Kept,
+    segmenter: Segmenter<StreamQueue<'a>>,
     granularity: u64,
     buffer: Vec<u8>,
+    stored: StoredStream,
 }
 
-impl<S: BlockSink> Store<'_, S> {
-    fn item(
-        &mut self,
-        scanned: &mut Scanned,
-        item: &Item,
-        stored: &mut Stored,
-        again: &mut BTreeSet<u32>,
-    ) -> Result<()> {
+impl Store<'_> {
+    fn item(&mut self, item: &Item) -> Result<()> {
         let counters = self.job.reporter.counters();
-        if scanned.contents[item.content as usize].parts.is_none() {
-            self.content(scanned, item.content as usize, stored)?;
-        } else if !again.contains(&item.content) {
+        if self.scanned.contents[item.content as usize].parts.is_none() {
+            self.content(item.content as usize)?;
+        } else {
             let saved = self.segmenter.saved();
-            if !self.parts(scanned, item, stored)? {
+            if !self.parts(item)? {
                 self.segmenter.discard()?;
-                again.insert(item.content);
+                self.stored.again.push(item.content);
             }
             let saved = self.segmenter.saved() - saved;
             add(&counters.saved_by_segmentation, saved);
@@ -194,10 +362,10 @@ impl<S: BlockSink> Store<'_, S> {
 
     /// Stores those parts of a content that belong to this stream. Returns whether the file is
     /// still what it was when it was cut.
-    fn parts(&mut self, scanned: &Scanned, item: &Item, stored: &mut Stored) -> Result<bool> {
+    fn parts(&mut self, item: &Item) -> Result<bool> {
+        let scanned = self.scanned;
         let content = &scanned.contents[item.content as usize];
         let file = content.first_file();
-        let count = content.parts.as_ref().map_or(0, |parts| parts.len());
         let places: Vec<usize> = content
             .parts
             .iter()
@@ -209,7 +377,7 @@ impl<S: BlockSink> Store<'_, S> {
         let ranges = content.ranges_of(item.stream);
         for (place, range) in places.into_iter().zip(ranges) {
             let size = range.end - range.start;
-            if let Some(bytes) = scanned.cache.get(&file) {
+            if let Some(bytes) = self.kept.parts.get(&file) {
                 let part = usize::try_from(range.start)
                     .ok()
                     .zip(usize::try_from(range.end).ok())
@@ -249,47 +417,35 @@ impl<S: BlockSink> Store<'_, S> {
                 }
             }
             self.segmenter.end_extent()?;
-            let first = stored.chunks.len();
-            self.segmenter.take_chunks(&mut stored.chunks);
-            let split = stored.split.entry(item.content);
-            let split = split.or_insert_with(|| vec![(0, 0); count]);
-            if let Some(range) = split.get_mut(place) {
-                *range = (first, stored.chunks.len() - first);
-            }
+            let chunks = self.take_chunks();
+            self.stored.parts.push((item.content, place, chunks));
         }
         Ok(true)
     }
 
     /// Stores one content, from the first of its files that is still what it was when it was
     /// hashed. Files that are not any more become contents of their own.
-    fn content(
-        &mut self,
-        scanned: &mut Scanned,
-        content: usize,
-        stored: &mut Stored,
-    ) -> Result<()> {
+    fn content(&mut self, number: usize) -> Result<()> {
         let job = self.job;
         let counters = job.reporter.counters();
-        let (size, failed) = (
-            scanned.contents[content].size,
-            scanned.contents[content].failed,
-        );
-        if failed || size == 0 {
+        let scanned = self.scanned;
+        let content = &scanned.contents[number];
+        if content.failed || content.size == 0 {
             return Ok(());
         }
         if job.options.hollow {
-            self.segmenter.hole(size);
-            self.keep(content, stored);
+            self.segmenter.hole(content.size);
+            self.keep(number);
             return Ok(());
         }
-        let files = scanned.contents[content].files.clone();
+        let files = &content.files;
         let shared = files.len() > 1;
         for (at, &file) in files.iter().enumerate() {
             let saved = self.segmenter.saved();
-            if let Some(bytes) = scanned.cache.remove(&file) {
+            if let Some(bytes) = self.kept.take(file) {
                 self.segmenter.data(&bytes)?;
                 self.segmenter.end_extent()?;
-                self.keep(content, stored);
+                self.keep(number);
                 add(
                     &counters.saved_by_segmentation,
                     self.segmenter.saved() - saved,
@@ -347,7 +503,7 @@ impl<S: BlockSink> Store<'_, S> {
                         .problem(&path, &format!("cannot read file, {what}: {error}"));
                 }
                 Ok(outcome) => {
-                    let as_hashed = match (hasher, &scanned.contents[content].digest) {
+                    let as_hashed = match (hasher, &content.digest) {
                         (Some(hasher), Some(digest)) => hasher.finish() == *digest,
                         _ => true,
                     };
@@ -359,41 +515,43 @@ impl<S: BlockSink> Store<'_, S> {
                             .problem(&path, "file content has changed while the image was built");
                     }
                     if as_hashed {
-                        self.keep(content, stored);
+                        self.keep(number);
                         return Ok(());
                     }
                     // Not equal to the others any more.
-                    let fresh = scanned.contents.len();
-                    scanned.contents[content].files.remove(file);
-                    scanned.contents.push(Content {
+                    let chunks = self.take_chunks();
+                    self.stored.changed.push(Changed {
+                        content: number,
+                        file,
                         size: outcome.size,
-                        prefix: 0,
-                        digest: None,
-                        files: Files::One(file),
-                        failed: false,
-                        parts: None,
+                        chunks,
                     });
-                    stored.ranges.push((0, 0));
-                    self.keep(fresh, stored);
                 }
             }
         }
-        // Every file is unreadable or became a content of its own. Unreadable ones stay here
-        // and are empty. Without any the content goes; its place is taken by one of the new
-        // ones, which are last and not part of the sequence.
-        if scanned.contents[content].files.is_empty() {
-            scanned.contents.swap_remove(content);
-            stored.ranges.swap_remove(content);
-        }
+        // Every file is unreadable or has become a content of its own. Unreadable ones stay here
+        // and are empty.
         Ok(())
     }
 
-    fn keep(&mut self, content: usize, stored: &mut Stored) {
-        let first = stored.chunks.len();
-        self.segmenter.take_chunks(&mut stored.chunks);
-        if let Some(range) = stored.ranges.get_mut(content) {
-            *range = (first, stored.chunks.len() - first);
-        }
+    fn keep(&mut self, content: usize) {
+        let chunks = self.take_chunks();
+        self.stored.whole.push((content as u32, chunks));
+    }
+
+    /// The chunks since the last call.
+    fn take_chunks(&mut self) -> ChunkRange {
+        let first = self.stored.chunks.len();
+        self.segmenter.take_chunks(&mut self.stored.chunks);
+        (first, self.stored.chunks.len() - first)
+    }
+
+    /// Ends the stream.
+    fn end(mut self) -> Result<StoredStream> {
+        let blocks = self.segmenter.finish()?;
+        self.segmenter.into_sink().end(blocks);
+        self.stored.blocks = blocks;
+        Ok(self.stored)
     }
 }
 

@@ -31,7 +31,6 @@ fn options(block_bits: u32, window_bits: u32, window_step: u32, lookback: usize)
         window_step,
         lookback,
         filter_bits: 4,
-        first_block: 0,
     }
 }
 
@@ -371,7 +370,6 @@ fn what_is_given_up_leaves_whole_units() {
     let options = SegmentOptions {
         block_size: 60_000,
         granularity: 6,
-        first_block: 0,
         ..options(16, 0, 0, 1)
     };
     let mut segmenter = Segmenter::new(options, sink.clone());
