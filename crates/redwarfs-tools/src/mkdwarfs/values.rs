@@ -170,6 +170,7 @@ pub(crate) enum OrderSpec {
     Similarity,
     Nilsimsa(NilsimsaOptions),
     Explicit(PathBuf),
+    Script,
 }
 
 /// `--order`.
@@ -183,6 +184,7 @@ pub(crate) fn order(text: &str) -> Result<OrderSpec, String> {
         "path" => OrderSpec::Path,
         "revpath" => OrderSpec::RevPath,
         "similarity" => OrderSpec::Similarity,
+        "script" => OrderSpec::Script,
         "nilsimsa" => return nilsimsa(options).map(OrderSpec::Nilsimsa),
         "explicit" => {
             return match options.and_then(|options| options.strip_prefix("file=")) {
@@ -426,6 +428,7 @@ mod tests {
             ("path", OrderSpec::Path),
             ("revpath", OrderSpec::RevPath),
             ("similarity", OrderSpec::Similarity),
+            ("script", OrderSpec::Script),
             ("nilsimsa", OrderSpec::Nilsimsa(NilsimsaOptions::default())),
             (
                 "nilsimsa:max-children=16k:max-cluster-size=5",
@@ -445,6 +448,10 @@ mod tests {
             (
                 "path:a=1",
                 "inode order mode 'path' does not support options",
+            ),
+            (
+                "script:x",
+                "inode order mode 'script' does not support options",
             ),
             ("nilsimsa:max-children=0", "invalid max-children value: 0"),
             (
