@@ -10,6 +10,7 @@ pub mod faulty;
 pub mod fuzz;
 pub mod golden;
 pub mod hostile;
+pub mod layout;
 pub mod manifest;
 pub mod media;
 pub mod mutate;

@@ -426,7 +426,7 @@ fn the_model_tells_options_apart() {
 }
 
 /// Options that change what an image of the tree shows.
-const VISIBLE: [&str; 20] = [
+const VISIBLE: [&str; 21] = [
     "--with-devices",
     "--with-specials",
     "--symlinks=follow",
@@ -437,6 +437,7 @@ const VISIBLE: [&str; 20] = [
     "--hollow",
     "--input-list",
     "--filter",
+    "--script",
     "--remove-empty-dirs",
     "--exclude-caches",
     "--exclude-if-present",

@@ -5,6 +5,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
+use redwarfs_codec::ContentKind;
 use redwarfs_format::history::History;
 use redwarfs_format::metadata::freeze;
 use redwarfs_format::section::SectionType;
@@ -90,11 +91,11 @@ impl Builder {
         let interrupted = || stop.load(Ordering::Relaxed);
 
         // A limit that cannot be kept is found out before anything is read.
-        let own = options
-            .categories
-            .values()
-            .filter(|_| !options.categorizers.is_empty());
-        let codecs = own.filter_map(|own| own.compression.as_ref());
+        let own = options.categories.iter().filter(|(category, _)| {
+            let plain = category.content_kind() == ContentKind::Bytes;
+            !options.categorizers.is_empty() || (options.hook.is_some() && plain)
+        });
+        let codecs = own.filter_map(|(_, own)| own.compression.as_ref());
         let codecs = codecs.chain([&options.compression]);
         memory::plan(options, codecs, Load::default(), &SilentProgress::default())?;
 
@@ -158,6 +159,7 @@ impl Builder {
             entries: tree.parents.len() as u64,
             contents: scanned.contents.len() as u64,
             streams: sequences.len(),
+            hook: options.hook.as_ref().map_or(0, |hook| hook.memory()) + tree.marks.memory(),
         };
         let specs = codecs.iter().map(|codec| &codec.spec);
         let plan = memory::plan(options, specs, load, progress)?;
@@ -184,7 +186,8 @@ impl Builder {
         progress.phase(Phase::Metadata);
         add(&counters.chunks, stored.chunks.len() as u64);
         let mut metadata = meta::build(options, &tree, &scanned.contents, &stored, blocks)?;
-        if !options.categorizers.is_empty() && options.category_names {
+        let categories = !options.categorizers.is_empty() || tree.marks.has_categories();
+        if categories && options.category_names {
             let parameters = options.category_metadata;
             describe(
                 &scanned.streams,

@@ -31,6 +31,9 @@ pub enum Error {
         /// What is needed at least, in bytes.
         needed: u64,
     },
+    /// The hook that is asked about entries failed; its own words.
+    #[error("{0}")]
+    Hook(String),
     /// The stop flag was set.
     #[error("interrupted")]
     Interrupted,

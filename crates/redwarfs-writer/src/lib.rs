@@ -15,6 +15,7 @@ pub mod emit;
 mod error;
 mod hash;
 mod holes;
+mod hook;
 mod memory;
 mod meta;
 mod options;
@@ -29,11 +30,13 @@ pub(crate) mod tree;
 
 pub use builder::{BuildSummary, Builder};
 pub use category::{
-    Categorizer, Category, HotPaths, HotPathsError, Incompressible, UnknownCategory,
+    BadCategoryName, Categorizer, Category, CategoryName, HotPaths, HotPathsError, Incompressible,
+    UnknownCategory,
 };
 pub use error::{Error, Result};
 pub use hash::{FileHash, UnknownFileHash};
 pub use holes::{HoleTable, MIN_CACHED_CHUNKS};
+pub use hook::{Decision, EntryHook, HookEntry, OrderKey};
 pub use options::{
     BuildOptions, CategoryOptions, FamilyOptions, HistoryOptions, IdTransform, ModeTransform, NilsimsaOptions,
     Order, TimeResolution, TimeResolutionError,

@@ -45,6 +45,8 @@ pub(crate) struct Load {
     pub(crate) contents: u64,
     /// Streams to be segmented.
     pub(crate) streams: usize,
+    /// Bytes that the hook holds, and what it said.
+    pub(crate) hook: u64,
 }
 
 /// What a build may use.
@@ -106,7 +108,11 @@ fn segmenter(options: &BuildOptions) -> u64 {
 
 /// What does not depend on threads, but for small files that are kept.
 fn fixed(options: &BuildOptions, load: Load) -> u64 {
-    let digests = match options.order {
+    let order = match &options.order {
+        Order::Script(rest) => rest,
+        other => other,
+    };
+    let digests = match order {
         Order::Similarity | Order::Nilsimsa(_) => load.contents.saturating_mul(DIGEST),
         Order::Families(_) => load.contents.saturating_mul(SKETCH),
         _ => 0,
@@ -116,6 +122,7 @@ fn fixed(options: &BuildOptions, load: Load) -> u64 {
         .saturating_add(READER.saturating_mul(options.scanners() as u64))
         .saturating_add(load.entries.saturating_mul(ENTRY))
         .saturating_add(load.contents.saturating_mul(CONTENT))
+        .saturating_add(load.hook)
         .saturating_add(segmenter(options).max(digests))
 }
 
@@ -215,6 +222,7 @@ mod tests {
                     entries,
                     contents: entries,
                     streams: 9,
+                    hook: 0,
                 };
                 let mut options = BuildOptions::level(level);
                 options.workers = 4;

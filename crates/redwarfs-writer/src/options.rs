@@ -12,6 +12,7 @@ use redwarfs_format::metadata::Packing;
 use crate::category::{self, Categorizer, Category};
 use crate::error::{Error, Result};
 use crate::hash::FileHash;
+use crate::hook::EntryHook;
 
 /// Sequence in which file contents enter the blocks.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -37,6 +38,10 @@ pub enum Order {
     /// Position of the path (relative to the root, no leading `/`) in this list; contents that
     /// are not listed follow in order of discovery.
     Explicit(Vec<Vec<u8>>),
+    /// The keys that [`BuildOptions::hook`] gives, smallest first, and where they are equal the
+    /// full path. Any name of a content counts, the one with the smallest key. Contents without a
+    /// key follow in the order inside.
+    Script(Box<Order>),
 }
 
 /// Parameters of [`Order::Nilsimsa`].
@@ -255,6 +260,8 @@ pub struct BuildOptions {
     pub categorizers: Vec<Categorizer>,
     /// Settings of single categories. Those of categories that do not occur have no effect.
     pub categories: BTreeMap<Category, CategoryOptions>,
+    /// Is asked about every entry: may leave it out, and give files a category and a place.
+    pub hook: Option<Arc<dyn EntryHook>>,
     /// Store names of categories, and the category of each block.
     pub category_names: bool,
     /// Store the parameters of audio and pixels with their blocks; needs `category_names`.
@@ -412,6 +419,7 @@ impl BuildOptions {
             bloom_filter_size: 4,
             categorizers: Vec::new(),
             categories: category_presets(level),
+            hook: None,
             category_names: true,
             category_metadata: true,
             order,
@@ -474,6 +482,14 @@ impl BuildOptions {
             .unwrap_or(&self.order)
     }
 
+    /// Whether anything is ordered by the keys of the hook.
+    #[must_use]
+    pub fn uses_keys(&self) -> bool {
+        let own = self.categories.values().filter_map(|own| own.order.as_ref());
+        let mut orders = own.chain([&self.order]);
+        orders.any(|order| matches!(order, Order::Script(_)))
+    }
+
     /// Block size in bytes.
     pub fn block_size(&self) -> u32 {
         1 << self.block_size_bits.clamp(10, 30)
@@ -514,6 +530,9 @@ impl BuildOptions {
         ];
         if workers.contains(&Some(0)) {
             return bad("the number of workers must be at least 1");
+        }
+        if self.uses_keys() && self.hook.is_none() {
+            return bad("an order by keys needs a hook that gives them");
         }
         if self.hollow && !self.sparse {
             return bad("a hollow file system needs sparse files");

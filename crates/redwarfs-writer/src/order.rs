@@ -46,7 +46,12 @@ impl Fingerprint {
         match order {
             Order::Similarity => Some(Self::Similarity(Box::new(Similarity::new()))),
             Order::Nilsimsa(_) => Some(Self::Nilsimsa(Box::new(Nilsimsa::new()))),
+<<<<<<< HEAD
             Order::Families(_) => Some(Self::Sketch(Box::new(Sketcher::new()))),
+=======
+            // For what has no key.
+            Order::Script(rest) => Self::new(rest),
+>>>>>>> main
             _ => None,
         }
     }
@@ -277,7 +282,11 @@ impl OrderJob<'_> {
 
     /// Puts the items of a stream into order: indices into `items`.
     pub(crate) fn run(self, order: &Order, items: &[Item]) -> Result<Vec<u32>> {
-        let mut sequence: Vec<u32> = (0..items.len() as u32).collect();
+        self.arrange(order, items, (0..items.len() as u32).collect())
+    }
+
+    /// Puts some of the items into order: indices into `items`, ascending.
+    fn arrange(self, order: &Order, items: &[Item], mut sequence: Vec<u32>) -> Result<Vec<u32>> {
         let item = |i: u32| &items[i as usize];
         let entry = |i: u32| self.entry(item(i));
         match order {
@@ -320,6 +329,21 @@ impl OrderJob<'_> {
                         .min()
                         .unwrap_or(usize::MAX)
                 });
+            }
+            Order::Script(rest) => {
+                let mut keyed = Vec::new();
+                sequence.retain(|&i| {
+                    let key = self.tree.marks.key(&self.content(item(i)).files);
+                    keyed.extend(key.map(|key| (key, i)));
+                    key.is_none()
+                });
+                keyed.sort_by(|(a, i), (b, j)| {
+                    let keys = a.cmp(b);
+                    keys.then_with(|| forward_path(self.tree, entry(*i), entry(*j)))
+                });
+                let mut whole: Vec<u32> = keyed.into_iter().map(|(_, i)| i).collect();
+                whole.extend(self.arrange(rest, items, sequence)?);
+                return Ok(whole);
             }
         }
         Ok(sequence)

@@ -14,8 +14,13 @@ use crate::category::{Categorizer, Input, Judge, Piece, Probe, StreamKey, Verdic
 use crate::error::{Error, Result};
 use crate::hash::{Digest, FileHash};
 use crate::memory;
+<<<<<<< HEAD
 use crate::options::BuildOptions;
 use crate::order::{Digest as Nilsimsa, Fingerprint, Print, Sketches};
+=======
+use crate::options::{BuildOptions, Order};
+use crate::order::{Digest as Nilsimsa, Fingerprint, Print};
+>>>>>>> main
 use crate::pipeline::thread;
 use crate::progress::{add, thread_cpu_ns};
 use crate::source::{self, Stamp};
@@ -361,7 +366,8 @@ pub(crate) fn scan(
         budget: AtomicU64::new(memory::small_files(options)),
     };
     let mut scanned = scanner.contents()?;
-    if !options.categorizers.is_empty() && !options.hollow {
+    let categories = !options.categorizers.is_empty() || tree.marks.has_categories();
+    if categories && !options.hollow {
         scanner.categorize(&mut scanned)?;
     } else {
         scanned.items = (0u32..)
@@ -631,6 +637,12 @@ impl Scanner<'_> {
             if content.size == 0 || content.failed {
                 return Ok(Verdict::default());
             }
+            if let Some(category) = self.tree.marks.category(&content.files) {
+                return Ok(Verdict::whole(category, content.size));
+            }
+            if self.options.categorizers.is_empty() {
+                return Ok(Verdict::default());
+            }
             let input = match cache.get(&file) {
                 Some(bytes) => Input::Memory(bytes),
                 None => {
@@ -703,9 +715,14 @@ impl Scanner<'_> {
             .collect();
         let wanted = |item: &Item| wanted.get(item.stream as usize) == Some(&true);
         let (contents, cache) = (&scanned.contents, &scanned.cache);
+        let has_key = |item: &Item| {
+            let order = self.options.order_of(scanned.stream(item.stream).category);
+            let files = &contents[item.content as usize].files;
+            matches!(order, Order::Script(_)) && self.tree.marks.key(files).is_some()
+        };
         let jobs: Vec<u32> = (0u32..)
             .zip(&scanned.items)
-            .filter(|(_, item)| wanted(item) && item.size <= limit)
+            .filter(|(_, item)| wanted(item) && item.size <= limit && !has_key(item))
             .filter(|(_, item)| !contents[item.content as usize].failed)
             .map(|(i, _)| i)
             .collect();

@@ -15,6 +15,7 @@ use hashbrown::HashTable;
 use twox_hash::XxHash3_64;
 
 use crate::error::{Error, Result};
+use crate::hook::{Decision, HookEntry, Marks};
 use crate::options::{BuildOptions, IdTransform};
 use crate::progress::{Counters, Level, Progress, add};
 use crate::source::{FileType, Meta, Source, Timestamp};
@@ -119,6 +120,8 @@ pub(crate) struct Tree {
     distinct_ids: HashMap<Attributes, u32>,
     pub(crate) dirs: Vec<Dir>,
     pub(crate) files: Vec<File>,
+    /// What the hook said about files.
+    pub(crate) marks: Marks,
     pub(crate) rdevs: Vec<u64>,
     pub(crate) names: Interner,
     pub(crate) targets: Interner,
@@ -326,6 +329,7 @@ fn list_directory(
     reporter: Reporter<'_>,
 ) -> Result<Vec<Listed>> {
     let counters = reporter.counters();
+    let by_keys = options.uses_keys();
     let mut below = Vec::new();
     let mut items = match reporter.source.read_dir(path) {
         Ok(items) => items,
@@ -379,6 +383,18 @@ fn list_directory(
             }
             _ => {}
         }
+        let mut decision = Decision::default();
+        if let Some(hook) = &options.hook {
+            decision = hook.entry(&HookEntry {
+                path: &full,
+                meta: &meta,
+            })?;
+            decision.key = decision.key.filter(|_| by_keys);
+        }
+        if !decision.keep {
+            previous = Some(item.name);
+            continue;
+        }
         let name = tree.names.intern(&item.name)?;
         let linked =
             meta.kind == FileType::Regular && meta.nlink > 1 && !options.dissolve_hard_links;
@@ -386,6 +402,7 @@ fn list_directory(
             let inode = tree.files[file as usize].inode;
             tree.add_entry(parent, name, inode)?;
             tree.files[file as usize].links += 1;
+            tree.marks.add(file, decision)?;
             add(&counters.hardlinks, 1);
             previous = Some(item.name);
             continue;
@@ -424,6 +441,7 @@ fn list_directory(
                     links: 1,
                     inode,
                 });
+                tree.marks.add(file, decision)?;
                 if linked {
                     links.insert(meta.identity, file);
                 }
@@ -490,6 +508,7 @@ fn without_empty_directories(old: Tree) -> Result<Tree> {
             count,
         });
     }
+    tree.marks = old.marks;
     tree.files = old.files;
     for file in &mut tree.files {
         file.entry = moved[file.entry as usize];

@@ -6,7 +6,7 @@ mod common;
 
 use std::collections::BTreeSet;
 
-use common::{build, compare, contents, dense, open};
+use common::{blocks, build, compare, contents, dense, open};
 use proptest::prelude::*;
 use redwarfs_codec::CompressionId;
 use redwarfs_format::BlockNo;
@@ -41,23 +41,6 @@ fn tree(files: impl IntoIterator<Item = (String, Vec<u8>)>) -> MemoryTree {
         tree.insert(name.as_bytes(), MemoryNode::file(data));
     }
     tree
-}
-
-/// Category and compression of every block.
-fn blocks(image: &Image) -> Vec<(String, CompressionId)> {
-    let view = image.metadata();
-    let names = view.category_names().unwrap().unwrap_or_default();
-    (0..image.container().block_count())
-        .map(|number| {
-            let block = BlockNo(number);
-            let category = view.block_category(block).unwrap().unwrap();
-            let name = String::from_utf8(names[category.index()].clone()).unwrap();
-            // Blocks come first, so that their numbers are those of the sections.
-            let read = |at, buf: &mut [u8]| image.source().read_exact_at(at, buf);
-            let section = image.container().load_header(&read, number).unwrap();
-            (name, section.compression.unwrap())
-        })
-        .collect()
 }
 
 fn round_trip(tree: &MemoryTree, options: &BuildOptions) -> Image {

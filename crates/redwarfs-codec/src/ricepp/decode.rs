@@ -3,6 +3,10 @@
 use super::{CODE_BITS, CODE_RAW, CODE_SAME, Framing, load, store};
 use crate::{Error, Result};
 
+/// Pixels of a Rice block that are taken from the 56 bits of one refill; those of usual pictures
+/// have 5 to 12.
+const PER_REFILL: usize = 4;
+
 /// Takes bits from a byte slice, which is passed to each call that may need more of it.
 ///
 /// Invariants: the low `count` bits of `bits` are the next ones of the stream, `count <= 63`
@@ -231,8 +235,6 @@ impl RiceppDecoder {
         let unused = u32::from(self.framing.format.unused_lsb);
         let (pixels, _) = out.as_chunks_mut::<2>();
         let (pixels, _) = pixels.as_chunks_mut::<C>();
-        // The remainder changes nothing but saves a check in each turn.
-        let pixels = pixels.iter_mut().map(|pixel| &mut pixel[component % C]);
         // A copy, so that the loops keep it in registers.
         let mut reader = self.reader;
         let mut last = self.last[component];
@@ -240,36 +242,40 @@ impl RiceppDecoder {
             CODE_SAME => {
                 let bytes = store::<BIG>(last, unused);
                 for pixel in pixels {
-                    *pixel = bytes;
+                    pixel[component % C] = bytes;
                 }
             }
             CODE_RAW => {
                 for pixel in pixels {
-                    *pixel = (reader.take(payload, 16)? as u16).to_le_bytes();
-                    last = load::<BIG>(*pixel, unused);
+                    let bytes = (reader.take(payload, 16)? as u16).to_le_bytes();
+                    pixel[component % C] = bytes;
+                    last = load::<BIG>(bytes, unused);
                 }
             }
             code => {
                 // 0..=13
                 let low = code as u32 - 1;
                 let mask = (1u64 << low) - 1;
-                for pixel in pixels {
+                for pixels in pixels.chunks_mut(PER_REFILL) {
                     reader.refill(payload);
-                    let zeros = reader.bits.trailing_zeros();
-                    let length = zeros + 1 + low;
-                    let delta = if length <= reader.count {
-                        // At most 63 bits: `count` never exceeds that.
-                        let rest = (reader.bits >> 1 >> zeros) & mask;
-                        reader.consume(length);
-                        let delta = (u64::from(zeros) << low) | rest;
-                        u16::try_from(delta).map_err(|_| too_large())?
-                    } else {
-                        reader.long_delta(payload, low)?
-                    };
-                    // Even differences are positive, odd ones negative.
-                    let difference = (delta >> 1) ^ (delta & 1).wrapping_neg();
-                    last = last.wrapping_add(difference);
-                    *pixel = store::<BIG>(last, unused);
+                    for pixel in pixels {
+                        let zeros = reader.bits.trailing_zeros();
+                        let length = zeros + 1 + low;
+                        let delta = if length <= reader.count {
+                            // At most 63 bits: `count` never exceeds that.
+                            let rest = (reader.bits >> 1 >> zeros) & mask;
+                            reader.consume(length);
+                            let delta = (u64::from(zeros) << low) | rest;
+                            u16::try_from(delta).map_err(|_| too_large())?
+                        } else {
+                            reader.long_delta(payload, low)?
+                        };
+                        // Even differences are positive, odd ones negative.
+                        let difference = (delta >> 1) ^ (delta & 1).wrapping_neg();
+                        last = last.wrapping_add(difference);
+                        // The remainder changes nothing but saves a check in each turn.
+                        pixel[component % C] = store::<BIG>(last, unused);
+                    }
                 }
             }
         }

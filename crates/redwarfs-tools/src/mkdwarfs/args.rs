@@ -147,6 +147,12 @@ pub(crate) struct Args {
     #[arg(long, value_name = "MODE", num_args = 0..=1, default_missing_value = "all", hide_short_help = true, help_heading = "Filter options", value_parser = whole(filter::debug_mode))]
     pub debug_filter: Option<DebugMode>,
 
+    /// Let a Lua script decide which entries are stored, and group and order files
+    ///
+    /// Its functions 'filter', 'category' and 'order' are called with each entry.
+    #[arg(long, value_name = "FILE", hide_short_help = true, help_heading = "Filter options")]
+    pub script: Option<PathBuf>,
+
     /// Leave out directories without content
     #[arg(long, hide_short_help = true, help_heading = "Filter options")]
     pub remove_empty_dirs: bool,

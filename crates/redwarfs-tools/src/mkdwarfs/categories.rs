@@ -26,6 +26,7 @@ pub(crate) struct CategoryArgs {
     #[arg(long, value_name = "LIST", num_args = 0..=1, default_missing_value = USUAL, hide_short_help = true, help_heading = "Advanced options")]
     pub categorize: Option<String>,
 
+<<<<<<< HEAD
     /// Order of file data: none, path, revpath, similarity, families[:gain=PERCENT],
     /// nilsimsa[:max-children=N][:max-cluster-size=N], explicit:file=FILE [default: by level]
     ///
@@ -33,6 +34,11 @@ pub(crate) struct CategoryArgs {
     /// others that they share data with, wherever that saves space. A directory is spread over one
     /// more block only if that saves PERCENT of a block, 2 if not given: with 0 only size counts,
     /// with 100 directories stay together.
+=======
+    /// Order of file data: none, path, revpath, similarity,
+    /// nilsimsa[:max-children=N][:max-cluster-size=N], explicit:file=FILE, script
+    /// [default: script if the script has an order, else by level]
+>>>>>>> main
     #[arg(long, value_name = "[CAT,..::]ORDER", action = ArgAction::Append, hide_short_help = true, help_heading = "Advanced options", value_parser = whole(|text| scoped(text, values::order)))]
     pub order: Vec<Scoped<OrderSpec>>,
 
@@ -113,6 +119,16 @@ pub(crate) struct CategoryArgs {
     pub no_category_metadata: bool,
 }
 
+/// Which names of categories can occur.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Names {
+    /// None: nothing is categorized.
+    None,
+    BuiltIn,
+    /// Others too: a script makes them, or an image has them.
+    Any,
+}
+
 /// A value for some categories, or for all that have none of their own.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Scoped<T> {
@@ -159,18 +175,20 @@ fn general<T>(values: &[Scoped<T>]) -> Option<&T> {
 fn each<T>(
     option: &str,
     values: &[Scoped<T>],
-    categorize: bool,
+    names: Names,
     mut set: impl FnMut(Category, &T) -> Result<()>,
 ) -> Result<()> {
     let mut seen: Vec<Category> = Vec::new();
     for scoped in values {
         for name in &scoped.categories {
-            if !categorize {
-                return Err(ToolError::new(NEEDS_CATEGORIES));
-            }
-            let category: Category = name
-                .parse()
-                .map_err(|e| ToolError::new(format!("{e} in option '{option}'")))?;
+            let known: Result<Category, _> = name.parse();
+            let category = match names {
+                Names::None => return Err(ToolError::new(NEEDS_CATEGORIES)),
+                Names::BuiltIn => known.map_err(|e| e.to_string()),
+                Names::Any => Category::named(name).map_err(|e| e.to_string()),
+            };
+            let category =
+                category.map_err(|e| ToolError::new(format!("{e} in option '{option}'")))?;
             if seen.contains(&category) {
                 return Err(ToolError::new(format!(
                     "duplicate context '{category}' for option '{option}'"
@@ -184,27 +202,38 @@ fn each<T>(
 }
 
 impl CategoryArgs {
-    /// Puts all of this into build options. `order` reads what an order refers to; `any` says that
-    /// there may be categories although nothing is categorized.
+    /// Puts all of this into build options. `any` says that there may be categories of any name
+    /// although nothing is categorized. `order` reads what an order refers to, and gets the order
+    /// of what a script gives no place; without a value the order is that of `usual`.
     pub(crate) fn apply(
         &self,
         o: &mut BuildOptions,
         logger: &Logger,
         any: bool,
-        order: impl Fn(&OrderSpec) -> Result<Order>,
+        usual: Option<&OrderSpec>,
+        order: impl Fn(&OrderSpec, Order) -> Result<Order>,
     ) -> Result<()> {
         o.categorizers = self.categorizers(logger)?;
         o.category_names = !self.no_category_names;
         o.category_metadata = !self.no_category_metadata;
-        if let Some(spec) = general(&self.order) {
-            o.order = order(spec)?;
+        if let Some(spec) = general(&self.order).or(usual) {
+            o.order = order(spec, o.order.clone())?;
         }
+        let rest = match &o.order {
+            Order::Script(rest) => (**rest).clone(),
+            other => other.clone(),
+        };
         if let Some(spec) = general(&self.compression) {
             o.compression = spec.clone();
         }
-        let on = any || self.categorize.is_some();
+        let on = match &self.categorize {
+            _ if any => Names::Any,
+            Some(_) => Names::BuiltIn,
+            None => Names::None,
+        };
         each("--order", &self.order, on, |category, spec| {
-            o.categories.entry(category).or_default().order = Some(order(spec)?);
+            let order = order(spec, rest.clone())?;
+            o.categories.entry(category).or_default().order = Some(order);
             Ok(())
         })?;
         each("--compression", &self.compression, on, |category, spec| {
@@ -305,7 +334,7 @@ pub(crate) fn help() -> String {
     for name in Categorizer::NAMES {
         let own = Category::ALL.into_iter();
         let own = own.filter(|category| category.categorizer() == Some(name));
-        let list: Vec<&str> = own.map(Category::name).collect();
+        let list: Vec<String> = own.map(|own| own.to_string()).collect();
         text.push_str(&format!("  {name:<15} {}\n", list.join(", ")));
     }
     text.push_str(
@@ -353,14 +382,20 @@ mod tests {
             .into();
         assert_eq!(general(&values), Some(&4));
         let mut own = Vec::new();
-        each("-B", &values, true, |category, &value| {
-            own.push((category.name(), value));
+        each("-B", &values, Names::BuiltIn, |category, &value| {
+            own.push((category.to_string(), value));
             Ok(())
         })
         .unwrap();
-        assert_eq!(own, [("hotness", 5), ("fits/image", 6)]);
+        let want = [("hotness", 5), ("fits/image", 6)];
+        assert_eq!(own, want.map(|(name, value)| (name.to_owned(), value)));
         let twice = [values[1].clone(), values[1].clone()];
-        assert!(each("-B", &twice, true, |_, _| Ok(())).is_err());
-        assert!(each("-B", &values, false, |_, _| Ok(())).is_err());
+        assert!(each("-B", &twice, Names::BuiltIn, |_, _| Ok(())).is_err());
+        assert!(each("-B", &values, Names::None, |_, _| Ok(())).is_err());
+        let other = [ranged(0, 9)("video::1").unwrap()];
+        assert!(each("-B", &other, Names::BuiltIn, |_, _| Ok(())).is_err());
+        assert!(each("-B", &other, Names::Any, |_, _| Ok(())).is_ok());
+        let bad = [ranged(0, 9)("a b::1").unwrap()];
+        assert!(each("-B", &bad, Names::Any, |_, _| Ok(())).is_err());
     }
 }

@@ -8,6 +8,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use redwarfs_writer::{DeclaredSource, DirectorySource, FileType, Source, Tag, TimedSource};
 
@@ -15,6 +16,7 @@ use super::args::Args;
 use super::filter::{DebugMode, Rules};
 use super::output::cause_at;
 use super::pseudo;
+use super::script::Script;
 use crate::common::error::{EXIT_OK, display_path, io_cause};
 use crate::common::{Logger, Result, ToolError};
 
@@ -162,6 +164,18 @@ pub(super) fn debug_filter(args: &Args, mode: DebugMode, logger: &Logger) -> Res
     let rules = rules(args)?;
     let directory = Directory::open(args, None, logger)?.source;
     let root = directory.path().to_owned();
+    // Without handlers a signal ends the process, and the script with it.
+    let stop = Arc::new(AtomicBool::new(false));
+    let script = args.script.as_deref();
+    let script = script
+        .map(|file| Script::load(file, &stop, logger))
+        .transpose()?;
+    let (devices, specials) = keeps(args);
+    let asked = |kind| match kind {
+        FileType::CharDevice | FileType::BlockDevice => devices,
+        FileType::Fifo | FileType::Socket => specials,
+        _ => true,
+    };
     let mut out = io::BufWriter::new(io::stdout().lock());
     // Directories to list, each with the inodes of those above it: a tree may contain itself.
     let identity = directory
@@ -197,7 +211,13 @@ pub(super) fn debug_filter(args: &Args, mode: DebugMode, logger: &Logger) -> Res
             }
             whole.extend_from_slice(&item.name);
             let Ok(meta) = item.meta else { continue };
-            let included = kept && rules.include(&root, &whole, meta.kind);
+            let mut included = kept && rules.include(&root, &whole, meta.kind);
+            if let Some(script) = &script
+                && included
+                && asked(meta.kind)
+            {
+                included = script.keeps(&whole, &meta)?;
+            }
             let is_directory = meta.kind == FileType::Directory;
             let absolute = root.join(OsStr::from_bytes(&whole));
             let line = mode.line(absolute.as_os_str().as_bytes(), is_directory, included);

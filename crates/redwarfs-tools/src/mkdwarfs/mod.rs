@@ -14,6 +14,7 @@ mod owners;
 mod pseudo;
 mod rewrite;
 mod run;
+mod script;
 mod values;
 
 use std::ffi::OsString;

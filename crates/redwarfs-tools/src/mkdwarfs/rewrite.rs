@@ -8,12 +8,12 @@ use std::time::Duration;
 
 use clap::ArgMatches;
 use clap::parser::ValueSource;
-use redwarfs_reader::{CacheOptions, OpenOptions};
+use redwarfs_reader::{CacheOptions, Image, OpenOptions};
 use redwarfs_rewrite::{
     CategoryCodec, CategoryFilter, Error as RewriteError, Leading, Rebuild, RewriteOptions,
     RewriteSummary, rewrite,
 };
-use redwarfs_writer::{BuildOptions, Progress};
+use redwarfs_writer::{BuildOptions, Category, Progress};
 
 use super::args::{Args, ProgressMode};
 use super::display::Report;
@@ -246,7 +246,10 @@ pub(super) fn run(args: &Args, matches: &ArgMatches, command_line: &[OsString]) 
     };
     let stop = signal::stop_flag()
         .map_err(|e| ToolError::new("cannot handle signals").cause(io_cause(&e)))?;
-    let build = build_options(args, command_line, &logger)?;
+    let build = build_options(args, command_line, &logger, None)?;
+    let named = build.categories.iter();
+    let named = named.filter(|(_, own)| own.compression.is_some());
+    let named: Vec<Category> = named.map(|(category, _)| *category).collect();
     let options = rewrite_options(args, matches, build);
     options.check().map_err(|e| rewrite_error(e, args))?;
 
@@ -266,6 +269,7 @@ pub(super) fn run(args: &Args, matches: &ArgMatches, command_line: &[OsString]) 
         size: None,
     };
     let image = open_image(input, &open, spelling)?;
+    check_categories(&named, &image)?;
     let target = Target::open(output, args.force)?;
     let report = Arc::new(Report::rewriting(logger.clone()));
     let mode = progress_mode(args);
@@ -274,6 +278,21 @@ pub(super) fn run(args: &Args, matches: &ArgMatches, command_line: &[OsString]) 
     })?;
     conclude(&logger, &report, &summary, mode);
     Ok(EXIT_OK)
+}
+
+/// Refuses categories that neither this program nor the image knows.
+fn check_categories(named: &[Category], image: &Image) -> Result<()> {
+    let stored = image.metadata().category_names()?.unwrap_or_default();
+    let unknown = named.iter().find(|category| {
+        let own = matches!(category, Category::Named(_));
+        own && !stored.iter().any(|name| name == category.name().as_bytes())
+    });
+    match unknown {
+        Some(category) => Err(ToolError::new(format!(
+            "unknown category: '{category}' in option '--compression'"
+        ))),
+        None => Ok(()),
+    }
 }
 
 /// The options of a rewrite, from those of a build with the same arguments.

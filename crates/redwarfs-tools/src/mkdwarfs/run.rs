@@ -7,14 +7,15 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use redwarfs_writer::{
-    BuildOptions, BuildSummary, Builder, Error as BuildError, FileHash, HistoryOptions, Order,
-    Progress,
+    BuildOptions, BuildSummary, Builder, Category, Error as BuildError, FileHash, HistoryOptions,
+    Order, Progress,
 };
 
 use super::args::{Args, ProgressMode};
 use super::display::Report;
 use super::input::{self, Directory, read_error};
 use super::output::{self, Target, interrupted, write_error};
+use super::script::{self, Script};
 use super::values::{LinkPolicy, OrderSpec, TimeSpec, Verification, source_date_epoch};
 use super::{chmod, owners};
 use crate::common::console::{locale_is_utf8, stderr_is_fancy};
@@ -39,7 +40,11 @@ pub(super) fn run(args: &Args, command_line: &[OsString]) -> Result<u8> {
     let stop = signal::stop_flag()
         .map_err(|e| ToolError::new("cannot handle signals").cause(io_cause(&e)))?;
 
-    let options = build_options(args, command_line, &logger)?;
+    let script = args.script.as_deref();
+    let script = script
+        .map(|file| Script::load(file, &stop, &logger))
+        .transpose()?;
+    let options = build_options(args, command_line, &logger, script.as_ref())?;
     options.check().map_err(|e| build_error(e, args))?;
 
     // The input is looked at first: a wrong one must not touch the output.
@@ -59,6 +64,15 @@ pub(super) fn run(args: &Args, command_line: &[OsString]) -> Result<u8> {
         built.map_err(|e| build_error(e, args))
     })?;
     let errors = summary.errors + input.finish(&logger);
+    if let Some(script) = &script {
+        for category in builder.options().categories.keys() {
+            if matches!(category, Category::Named(_)) && !script.has_made(*category) {
+                logger.warn(format_args!(
+                    "the script has put no file into category '{category}'"
+                ));
+            }
+        }
+    }
     conclude(&logger, &report, &summary, errors, mode);
     Ok(if errors > 0 { EXIT_PARTIAL } else { EXIT_OK })
 }
@@ -68,12 +82,25 @@ pub(super) fn build_options(
     args: &Args,
     command_line: &[OsString],
     logger: &Logger,
+    script: Option<&Script>,
 ) -> Result<BuildOptions> {
     let mut o = BuildOptions::level(args.compress_level);
     o.block_size_bits = args.block_size_bits.unwrap_or(o.block_size_bits);
-    let any = args.rewrite.is_wanted();
+    let any = args.rewrite.is_wanted() || script.is_some();
+    let has_order = script.is_some_and(Script::has_order);
+    let usual = has_order.then_some(&OrderSpec::Script);
     args.categories
-        .apply(&mut o, logger, any, |spec| order(spec, args.null))?;
+        .apply(&mut o, logger, any, usual, |spec, rest| {
+            if *spec == OrderSpec::Script && !has_order {
+                let what = "order 'script' needs a script with a function 'order'";
+                return Err(ToolError::new(what));
+            }
+            order(spec, rest, args.null)
+        })?;
+    if has_order && !o.uses_keys() {
+        logger.warn("the order of the script has no effect: '--order' names another one");
+    }
+    o.hook = script.map(Script::hook);
     for (codec, given) in [
         (&mut o.schema_compression, &args.schema_compression),
         (&mut o.metadata_compression, &args.metadata_compression),
@@ -171,8 +198,9 @@ fn now() -> u64 {
     since.unwrap_or(Duration::ZERO).as_secs()
 }
 
-/// The order that a specification asks for, with the file that it names.
-fn order(spec: &OrderSpec, null: bool) -> Result<Order> {
+/// The order that a specification asks for, with the file that it names; `rest` is for what a
+/// script gives no place.
+fn order(spec: &OrderSpec, rest: Order, null: bool) -> Result<Order> {
     Ok(match spec {
         OrderSpec::None => Order::None,
         OrderSpec::Path => Order::Path,
@@ -181,6 +209,7 @@ fn order(spec: &OrderSpec, null: bool) -> Result<Order> {
         OrderSpec::Families(options) => Order::Families(*options),
         OrderSpec::Nilsimsa(options) => Order::Nilsimsa(*options),
         OrderSpec::Explicit(file) => Order::Explicit(explicit_order(file, null)?),
+        OrderSpec::Script => Order::Script(Box::new(rest)),
     })
 }
 
@@ -219,6 +248,7 @@ fn build_error(error: BuildError, args: &Args) -> ToolError {
         BuildError::Source(e) => read_error(input, &e),
         BuildError::Output(e) => write_error(output, &e),
         BuildError::Interrupted => interrupted(),
+        BuildError::Hook(text) => script::error(text),
         BuildError::MemoryLimit { limit, needed } => {
             ToolError::new(format!("memory limit of {} is too low", format_size(limit)))
                 .hint(format!("{} are needed", format_size(needed)))

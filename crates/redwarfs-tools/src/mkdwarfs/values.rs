@@ -173,6 +173,7 @@ pub(crate) enum OrderSpec {
     Nilsimsa(NilsimsaOptions),
     Families(FamilyOptions),
     Explicit(PathBuf),
+    Script,
 }
 
 /// `--order`.
@@ -186,7 +187,11 @@ pub(crate) fn order(text: &str) -> Result<OrderSpec, String> {
         "path" => OrderSpec::Path,
         "revpath" => OrderSpec::RevPath,
         "similarity" => OrderSpec::Similarity,
+<<<<<<< HEAD
         "families" => return families(options).map(OrderSpec::Families),
+=======
+        "script" => OrderSpec::Script,
+>>>>>>> main
         "nilsimsa" => return nilsimsa(options).map(OrderSpec::Nilsimsa),
         "explicit" => {
             return match options.and_then(|options| options.strip_prefix("file=")) {
@@ -456,6 +461,7 @@ mod tests {
             ("path", OrderSpec::Path),
             ("revpath", OrderSpec::RevPath),
             ("similarity", OrderSpec::Similarity),
+            ("script", OrderSpec::Script),
             ("nilsimsa", OrderSpec::Nilsimsa(NilsimsaOptions::default())),
             (
                 "nilsimsa:max-children=16k:max-cluster-size=5",
@@ -488,6 +494,10 @@ mod tests {
             (
                 "path:a=1",
                 "inode order mode 'path' does not support options",
+            ),
+            (
+                "script:x",
+                "inode order mode 'script' does not support options",
             ),
             ("nilsimsa:max-children=0", "invalid max-children value: 0"),
             (

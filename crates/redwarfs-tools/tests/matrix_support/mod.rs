@@ -39,6 +39,7 @@ impl Place {
         fs::write(path("header"), HEADER).unwrap();
         fs::write(path("owners"), model::OWNERS).unwrap();
         fs::write(path("rules"), options::RULES).unwrap();
+        fs::write(path("script"), options::SCRIPT).unwrap();
         fs::write(path("host"), "a file of the host\n".repeat(300)).unwrap();
         let host = path("host").into_os_string().into_string().unwrap();
         fs::write(path("pseudo"), format!("{}{host}\n", model::PSEUDO)).unwrap();
@@ -85,7 +86,7 @@ impl Place {
         let root = input.root.to_str().unwrap();
         let null = if model.null { "-null" } else { "" };
         let mut text = text.to_owned();
-        for name in ["header", "owners", "rules", "pseudo"] {
+        for name in ["header", "owners", "rules", "pseudo", "script"] {
             let file = self.path(name);
             text = text.replace(&format!("{{{name}}}"), file.to_str().unwrap());
         }

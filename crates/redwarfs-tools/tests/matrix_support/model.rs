@@ -33,6 +33,8 @@ pub(crate) struct Model {
     pub(crate) hollow: bool,
     pub(crate) list: bool,
     pub(crate) filter: fn(&[u8], bool) -> bool,
+    /// Which paths a script keeps, unless they are directories.
+    pub(crate) script: fn(&[u8]) -> bool,
     pub(crate) remove_empty: bool,
     /// Names of which the first that a directory has is the only one that it keeps.
     pub(crate) tags: Vec<&'static str>,
@@ -68,6 +70,7 @@ impl Default for Model {
             hollow: false,
             list: false,
             filter: |_, _| true,
+            script: |_| true,
             remove_empty: false,
             tags: Vec::new(),
             owner: None,
@@ -155,6 +158,8 @@ pub(crate) fn expected(input: &Input, model: &Model) -> io::Result<(Manifest, us
     if model.pseudo {
         walk.declare()?;
     }
+    walk.found
+        .retain(|path, found| is_kind(found.entry.mode, &[DIRECTORY]) || (model.script)(path));
     if model.remove_empty {
         walk.prune();
     }

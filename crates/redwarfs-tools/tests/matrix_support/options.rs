@@ -554,6 +554,13 @@ fn selection() -> Vec<Parameter> {
                     .is(Tag::Selection),
             ],
         ),
+        p(
+            "script",
+            [
+                v(&[]),
+                v(&["--script={script}"]).does(|m| m.script = |path| path.len() % 7 != 3),
+            ],
+        ),
         flag(&["--remove-empty-dirs"], |m| m.remove_empty = true),
         p(
             "one file system",
@@ -582,6 +589,21 @@ fn selection() -> Vec<Parameter> {
 
 /// Rules of the file `{rules}`.
 pub(crate) const RULES: &str = "# not these\n\n- dup/**\n-i *.FITS\n+ *.txt\n- t*\n";
+
+/// The script `{script}`. It gives categories of all kinds, and keys of all types.
+pub(crate) const SCRIPT: &str = r#"
+function filter(entry)
+  return entry.type == "directory" or #entry.path % 7 ~= 3
+end
+
+function category(entry)
+  return ({ "of/a-script", "hotness", "<default>", "incompressible" })[entry.size % 6 + 1]
+end
+
+function order(entry)
+  return ({ entry.name, entry.size, -entry.size / 3 })[#entry.path % 4 + 1]
+end
+"#;
 
 fn by_rules(path: &[u8], dir: bool) -> bool {
     if dir {

@@ -16,7 +16,7 @@ mod stored;
 
 pub use hotness::{HotPaths, HotPathsError};
 pub use incompressible::Incompressible;
-pub use names::{Category, UnknownCategory};
+pub use names::{BadCategoryName, Category, CategoryName, UnknownCategory};
 pub(crate) use names::{Kind, StreamKey};
 pub(crate) use probe::{Input, Probe};
 pub(crate) use stored::{StoredCategories, describe};
@@ -146,6 +146,15 @@ pub(crate) struct Verdict {
     pub(crate) complaints: Vec<Complaint>,
 }
 
+impl Verdict {
+    /// A file that was said to be of a category as a whole.
+    pub(crate) fn whole(category: Category, size: u64) -> Self {
+        let mut verdict = Self::default();
+        verdict.pieces.push(StreamKey::plain(category), size);
+        verdict
+    }
+}
+
 /// The categorizers of a build, applied to one file after the other.
 pub(crate) struct Judge<'a> {
     options: &'a BuildOptions,
@@ -176,11 +185,10 @@ impl<'a> Judge<'a> {
                 Categorizer::Fits => fits::categorize(probe),
                 Categorizer::PcmAudio => audio::categorize(probe),
                 Categorizer::Binary => binary::categorize(probe),
-                Categorizer::Hotness(_) => Ok(hot.then(|| {
-                    let mut pieces = Pieces::default();
-                    pieces.push(StreamKey::plain(Category::Hotness), probe.size());
-                    pieces
-                })),
+                Categorizer::Hotness(_) => {
+                    let whole = || Verdict::whole(Category::Hotness, probe.size());
+                    Ok(hot.then(|| whole().pieces))
+                }
                 Categorizer::Incompressible(_) => continue,
             };
             match found.and_then(|found| self.acceptable(probe, found)) {

@@ -7,7 +7,7 @@ use std::str::FromStr;
 use redwarfs_codec::{ByteOrder, CodecSpec, Content, ContentKind, Padding, PcmFormat, PixelFormat};
 
 /// What a part of a file is. In the order of the names, which is the order of the streams.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Category {
     /// Everything that no categorizer claims, `<default>`.
     Default,
@@ -31,7 +31,53 @@ pub enum Category {
     PcmMetadata,
     /// Samples of audio files.
     PcmWaveform,
+    /// One that no categorizer knows, from an [`EntryHook`](crate::EntryHook).
+    Named(CategoryName),
 }
+
+/// The name of a category that is not built in: 1 to [`MAX`](Self::MAX) letters and digits of
+/// ASCII and `_`, `-`, `+`, `.`, `/`. 32 bytes, the name included.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct CategoryName {
+    size: u8,
+    bytes: [u8; Self::MAX],
+}
+
+impl CategoryName {
+    /// Longest name in bytes.
+    pub const MAX: usize = 31;
+
+    fn new(name: &str) -> Option<Self> {
+        let good = |b: u8| b.is_ascii_alphanumeric() || b"_-+./".contains(&b);
+        let mut bytes = [0; Self::MAX];
+        bytes
+            .get_mut(..name.len())?
+            .copy_from_slice(name.as_bytes());
+        let size = u8::try_from(name.len()).ok()?;
+        (size > 0 && name.bytes().all(good)).then_some(Self { size, bytes })
+    }
+
+    /// The name.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        let name = self.bytes.get(..usize::from(self.size));
+        str::from_utf8(name.unwrap_or_default()).unwrap_or_default()
+    }
+}
+
+impl fmt::Debug for CategoryName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self.as_str(), f)
+    }
+}
+
+/// A name that no category can have.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "bad name of a category: '{0}' (1 to {max} letters, digits, or any of _ - + . /)",
+    max = CategoryName::MAX
+)]
+pub struct BadCategoryName(pub String);
 
 /// A name that no category has.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -39,7 +85,7 @@ pub enum Category {
 pub struct UnknownCategory(pub String);
 
 impl Category {
-    /// All categories, in the order of their names.
+    /// All categories that are built in, in the order of their names.
     pub const ALL: [Category; 11] = [
         Self::Default,
         Self::BinaryElf,
@@ -54,9 +100,20 @@ impl Category {
         Self::PcmWaveform,
     ];
 
+    /// The category with this name, built in or not.
+    ///
+    /// # Errors
+    /// If the name is not built in and not as [`CategoryName`] says.
+    pub fn named(name: &str) -> Result<Self, BadCategoryName> {
+        name.parse().or_else(|_| {
+            let name = CategoryName::new(name).ok_or_else(|| BadCategoryName(name.to_owned()))?;
+            Ok(Self::Named(name))
+        })
+    }
+
     /// The name that images and options use.
     #[must_use]
-    pub fn name(self) -> &'static str {
+    pub fn name(&self) -> &str {
         match self {
             Self::Default => "<default>",
             Self::BinaryElf => "binary/elf",
@@ -69,24 +126,39 @@ impl Category {
             Self::Incompressible => "incompressible",
             Self::PcmMetadata => "pcmaudio/metadata",
             Self::PcmWaveform => "pcmaudio/waveform",
+            Self::Named(name) => name.as_str(),
         }
     }
 
-    /// Name of the categorizer that finds it; `None` for the default category.
+    /// Name of the categorizer that finds it; `None` for the default category and those that are
+    /// not built in.
     #[must_use]
-    pub fn categorizer(self) -> Option<&'static str> {
+    pub fn categorizer(&self) -> Option<&str> {
         let name = self.name();
-        (self != Self::Default).then(|| name.split_once('/').map_or(name, |(before, _)| before))
+        (!matches!(self, Self::Default | Self::Named(_)))
+            .then(|| name.split_once('/').map_or(name, |(before, _)| before))
     }
 
     /// What is known about the content of its blocks.
     #[must_use]
-    pub fn content_kind(self) -> ContentKind {
+    pub fn content_kind(&self) -> ContentKind {
         match self {
             Self::FitsImage => ContentKind::Pixels,
             Self::PcmWaveform => ContentKind::Pcm,
             _ => ContentKind::Bytes,
         }
+    }
+}
+
+impl Ord for Category {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.name().cmp(other.name())
+    }
+}
+
+impl PartialOrd for Category {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
     }
 }
 
@@ -258,6 +330,37 @@ mod tests {
             assert!(finder.is_none_or(|f| crate::Categorizer::NAMES.contains(&f)));
         }
         assert!("hot".parse::<Category>().is_err());
+    }
+
+    #[test]
+    fn names_that_are_not_built_in() {
+        let longest = "x".repeat(CategoryName::MAX);
+        for name in ["a", "Media/video-2.1_b+", longest.as_str()] {
+            let category = Category::named(name).unwrap();
+            assert_eq!(category.name(), name);
+            assert!(matches!(category, Category::Named(_)), "{name}");
+            assert_eq!(category.categorizer(), None);
+            assert_eq!(category.content_kind(), ContentKind::Bytes);
+        }
+        for category in Category::ALL {
+            assert_eq!(Category::named(category.name()), Ok(category));
+        }
+        let long = "x".repeat(CategoryName::MAX + 1);
+        for bad in [
+            "",
+            "a b",
+            "a,b",
+            "a::b",
+            "<default",
+            "ä",
+            "a\0",
+            long.as_str(),
+        ] {
+            assert_eq!(Category::named(bad), Err(BadCategoryName(bad.to_owned())));
+        }
+        let of = |name| Category::named(name).unwrap();
+        assert!(of("<default>") < of("a") && of("binary/elf") < of("binary/elg"));
+        assert!(of("zebra") > of("pcmaudio/waveform"));
     }
 
     #[test]

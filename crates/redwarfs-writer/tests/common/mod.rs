@@ -6,6 +6,8 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
+use redwarfs_codec::CompressionId;
+use redwarfs_format::BlockNo;
 use redwarfs_format::metadata::Extent;
 use redwarfs_io::MemorySource;
 use redwarfs_reader::{Image, OpenOptions, VerifyMode};
@@ -32,12 +34,7 @@ pub fn open(bytes: Vec<u8>) -> Image {
     };
     let image = Image::from_source(Arc::new(MemorySource::new(bytes)), &options).unwrap();
     let sizes: Vec<u64> = (0..image.container().block_count())
-        .map(|b| {
-            image
-                .decode_block(redwarfs_format::BlockNo(b))
-                .unwrap()
-                .len() as u64
-        })
+        .map(|b| image.decode_block(BlockNo(b)).unwrap().len() as u64)
         .collect();
     image
         .metadata()
@@ -47,6 +44,23 @@ pub fn open(bytes: Vec<u8>) -> Image {
         assert!(image.verify(mode, 1, &mut |_| {}).unwrap().is_ok());
     }
     image
+}
+
+/// Category and compression of every block.
+pub fn blocks(image: &Image) -> Vec<(String, CompressionId)> {
+    let view = image.metadata();
+    let names = view.category_names().unwrap().unwrap_or_default();
+    (0..image.container().block_count())
+        .map(|number| {
+            let block = BlockNo(number);
+            let category = view.block_category(block).unwrap().unwrap();
+            let name = String::from_utf8(names[category.index()].clone()).unwrap();
+            // Blocks come first, so that their numbers are those of the sections.
+            let read = |at, buf: &mut [u8]| image.source().read_exact_at(at, buf);
+            let section = image.container().load_header(&read, number).unwrap();
+            (name, section.compression.unwrap())
+        })
+        .collect()
 }
 
 pub fn dense(pieces: &[Piece]) -> Vec<u8> {
