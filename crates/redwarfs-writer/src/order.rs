@@ -46,12 +46,9 @@ impl Fingerprint {
         match order {
             Order::Similarity => Some(Self::Similarity(Box::new(Similarity::new()))),
             Order::Nilsimsa(_) => Some(Self::Nilsimsa(Box::new(Nilsimsa::new()))),
-<<<<<<< HEAD
             Order::Families(_) => Some(Self::Sketch(Box::new(Sketcher::new()))),
-=======
             // For what has no key.
             Order::Script(rest) => Self::new(rest),
->>>>>>> main
             _ => None,
         }
     }

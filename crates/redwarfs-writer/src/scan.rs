@@ -14,13 +14,8 @@ use crate::category::{Categorizer, Input, Judge, Piece, Probe, StreamKey, Verdic
 use crate::error::{Error, Result};
 use crate::hash::{Digest, FileHash};
 use crate::memory;
-<<<<<<< HEAD
-use crate::options::BuildOptions;
-use crate::order::{Digest as Nilsimsa, Fingerprint, Print, Sketches};
-=======
 use crate::options::{BuildOptions, Order};
-use crate::order::{Digest as Nilsimsa, Fingerprint, Print};
->>>>>>> main
+use crate::order::{Digest as Nilsimsa, Fingerprint, Print, Sketches};
 use crate::pipeline::thread;
 use crate::progress::{add, thread_cpu_ns};
 use crate::source::{self, Stamp};

@@ -26,19 +26,14 @@ pub(crate) struct CategoryArgs {
     #[arg(long, value_name = "LIST", num_args = 0..=1, default_missing_value = USUAL, hide_short_help = true, help_heading = "Advanced options")]
     pub categorize: Option<String>,
 
-<<<<<<< HEAD
     /// Order of file data: none, path, revpath, similarity, families[:gain=PERCENT],
-    /// nilsimsa[:max-children=N][:max-cluster-size=N], explicit:file=FILE [default: by level]
+    /// nilsimsa[:max-children=N][:max-cluster-size=N], explicit:file=FILE, script
+    /// [default: script if the script has an order, else by level]
     ///
     /// families goes by path, but puts versions of a directory side by side, and files next to
     /// others that they share data with, wherever that saves space. A directory is spread over one
     /// more block only if that saves PERCENT of a block, 2 if not given: with 0 only size counts,
     /// with 100 directories stay together.
-=======
-    /// Order of file data: none, path, revpath, similarity,
-    /// nilsimsa[:max-children=N][:max-cluster-size=N], explicit:file=FILE, script
-    /// [default: script if the script has an order, else by level]
->>>>>>> main
     #[arg(long, value_name = "[CAT,..::]ORDER", action = ArgAction::Append, hide_short_help = true, help_heading = "Advanced options", value_parser = whole(|text| scoped(text, values::order)))]
     pub order: Vec<Scoped<OrderSpec>>,
 

@@ -187,11 +187,8 @@ pub(crate) fn order(text: &str) -> Result<OrderSpec, String> {
         "path" => OrderSpec::Path,
         "revpath" => OrderSpec::RevPath,
         "similarity" => OrderSpec::Similarity,
-<<<<<<< HEAD
         "families" => return families(options).map(OrderSpec::Families),
-=======
         "script" => OrderSpec::Script,
->>>>>>> main
         "nilsimsa" => return nilsimsa(options).map(OrderSpec::Nilsimsa),
         "explicit" => {
             return match options.and_then(|options| options.strip_prefix("file=")) {
