@@ -12,6 +12,8 @@ from pathlib import Path
 from .measure import Failed
 from .programs import Programs, say
 
+#: Unit of FITS files, bytes.
+BLOCK = 2880
 #: Size of one cut of a long recording, bytes.
 CUT = 4 << 20
 #: Bytes of instruments that are used.
@@ -115,30 +117,30 @@ def _noise(target: Path) -> None:
         (target / f"noise-{bits}.wav").write_bytes(_wav(data, 48_000, 2, bits))
 
 
-def _cards(file: Path) -> dict:
-    """The header of a FITS file; empty if it is something else."""
+def _is_plain_picture(file: Path) -> bool:
+    """Whether it is a FITS file with a picture of 16 bits and nothing else."""
     with open(file, "rb") as stream:
-        head = stream.read(20 * 2880)
+        head = stream.read(20 * BLOCK)
     if not head.startswith(b"SIMPLE"):
-        return {}
+        return False
     cards = {}
     for at in range(0, len(head) - 79, 80):
         card = head[at:at + 80].decode("latin-1")
+        cards[card[:8].strip()] = card[10:30].strip()
         if card.startswith("END"):
             break
-        cards[card[:8].strip()] = card[10:30].strip()
-    return cards
+    try:
+        axes = [int(cards[f"NAXIS{n}"]) for n in range(1, int(cards["NAXIS"]) + 1)]
+    except (KeyError, ValueError):
+        return False
+    size = sum(-(-part // BLOCK) * BLOCK for part in (at + 80, 2 * math.prod(axes)))
+    return cards.get("BITPIX") == "16" and len(axes) >= 2 and size == file.stat().st_size
 
 
 def _pictures(package: Path, target: Path) -> None:
     """The pictures of 16 bits among the test data of an observatory."""
-    found = []
-    for file in package.rglob("*"):
-        if file.is_file() and not file.is_symlink():
-            cards = _cards(file)
-            if cards.get("BITPIX") == "16" and cards.get("NAXIS", "0") >= "2":
-                found.append(file)
-    _copies(found, target, ".fits")
+    files = (file for file in package.rglob("*") if file.is_file() and not file.is_symlink())
+    _copies(filter(_is_plain_picture, files), target, ".fits")
 
 
 def _fits(width: int, height: int, pixels: array.array, bayer: bool) -> bytes:
@@ -153,7 +155,7 @@ def _fits(width: int, height: int, pixels: array.array, bayer: bool) -> bytes:
     body = array.array("H", pixels)
     body.byteswap()
     data = body.tobytes()
-    return (head + b" " * (-len(head) % 2880)) + data + b"\0" * (-len(data) % 2880)
+    return (head + b" " * (-len(head) % BLOCK)) + data + b"\0" * (-len(data) % BLOCK)
 
 
 def _star_field(target: Path, bayer: bool) -> None:

@@ -41,14 +41,14 @@ pub(crate) fn resolution(old: &FsOptions, rebuild: &Rebuild) -> Result<TimeResol
     };
     let shown = |resolution: TimeResolution| show(resolution.nanos());
     if new.nanos() < old.nanos() {
-        return Err(Error::InvalidOption(format!(
+        return Err(Error::invalid(format!(
             "cannot convert time to a finer resolution ({}) than the old resolution ({})",
             shown(new),
             shown(old)
         )));
     }
     if !new.nanos().is_multiple_of(old.nanos()) {
-        return Err(Error::InvalidOption(format!(
+        return Err(Error::invalid(format!(
             "cannot convert time to a coarser resolution ({}) that is not a whole multiple of the \
              old resolution ({})",
             shown(new),
@@ -191,7 +191,7 @@ mod tests {
         ];
         for (old, new, want) in bad {
             let error = resolution(&old, &to(Some(new))).unwrap_err();
-            assert_eq!(error.to_string(), want);
+            assert_eq!(error.to_string(), format!("invalid option: {want}"));
         }
     }
 }

@@ -10,12 +10,14 @@
 //! metadata is converted only if asked for ([`RewriteOptions::rebuild`]), and is copied with
 //! everything in it otherwise. Sections of unknown types are copied.
 //!
-//! Memory: what [`RewriteOptions::memory_limit`] allows for blocks and compressors, plus the
-//! metadata. Rebuilding metadata takes about 250 bytes for each inode, 40 for each entry and
-//! each chunk and twice the length of all names on top, after all blocks have been written.
+//! Memory: [`RewriteOptions::memory_limit`] bounds what is resident. Beside the metadata of the
+//! image there are a job for each worker (a block of the source and of the result, and the
+//! compressor), and payloads that wait to be written. Rebuilding metadata takes about 250 bytes
+//! for each inode, 40 for each entry and each chunk and twice the length of all names on top.
 
 mod attributes;
 mod error;
+mod memory;
 mod metadata;
 mod options;
 mod plan;

@@ -21,7 +21,7 @@ fn bad(what: &str) -> Error {
 }
 
 fn number(n: usize, what: &str) -> Result<u32> {
-    u32::try_from(n).map_err(|_| Error::Limit(format!("too many {what}")))
+    u32::try_from(n).map_err(|_| Error::limit(format!("too many {what}")))
 }
 
 /// Which old inodes, entries and contents the new ones are made from.

@@ -125,8 +125,8 @@ pub struct RewriteOptions {
     pub workers: usize,
     /// Added to the niceness of these threads, 0..=19.
     pub compress_niceness: i32,
-    /// Bytes that blocks in flight and compressors may take; `None` is half of `machine_memory`,
-    /// and then a single block is always worked on.
+    /// Resident bytes of the process, as far as this library takes them. `None` is half of
+    /// `machine_memory`, and then a single block is always worked on.
     pub memory_limit: Option<u64>,
     /// Bytes of memory by which `memory_limit` is chosen; `None` asks for the physical memory of
     /// the machine.
@@ -168,9 +168,9 @@ impl RewriteOptions {
     /// Verifies ranges and combinations.
     ///
     /// # Errors
-    /// [`Error::InvalidOption`] with one line that names option and range.
+    /// [`redwarfs_writer::Error::InvalidOption`] with one line that names option and range.
     pub fn check(&self) -> Result<()> {
-        let bad = |what: &str| Err(Error::InvalidOption(what.to_owned()));
+        let bad = |what: &str| Err(Error::invalid(what));
         if self.workers == 0 {
             return bad("the number of workers must be at least 1");
         }
@@ -193,21 +193,11 @@ impl RewriteOptions {
             &self.history_compression,
         ] {
             if codec.requires() != ContentKind::Bytes {
-                return Err(Error::InvalidOption(format!(
+                return Err(Error::invalid(format!(
                     "compression '{codec}' cannot be used without a category"
                 )));
             }
         }
         Ok(())
-    }
-
-    /// Bytes that jobs may hold at a time.
-    pub(crate) fn budget(&self) -> u64 {
-        self.memory_limit.unwrap_or_else(|| {
-            let memory = self
-                .machine_memory
-                .unwrap_or_else(redwarfs_writer::physical_memory);
-            (memory / 2).max(128 << 20)
-        })
     }
 }

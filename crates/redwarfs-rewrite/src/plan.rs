@@ -80,7 +80,7 @@ impl Plan {
                 let known: HashSet<&[u8]> = names.iter().map(Vec::as_slice).collect();
                 for name in &filter.names {
                     if !known.contains(name.as_bytes()) {
-                        return Err(Error::InvalidOption(format!(
+                        return Err(Error::invalid(format!(
                             "no category '{name}' in input filesystem"
                         )));
                     }
@@ -150,7 +150,7 @@ impl Plan {
         if codec.spec.accepts(&kind.content) {
             Ok(Some(index))
         } else if codec.required {
-            Err(Error::InvalidOption(format!(
+            Err(Error::invalid(format!(
                 "compression '{}' cannot be used for block {block}: the image does not tell what \
                  its content is like",
                 codec.spec

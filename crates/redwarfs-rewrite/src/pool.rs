@@ -4,20 +4,25 @@
 //! do them; the calling thread writes. A job is submitted when its cost fits the budget beside
 //! all jobs that are not yet written, or when there are none. As jobs come in order, the section
 //! that the writer waits for is always among those that have been paid for.
+//!
+//! Who cuts data anew has blocks decoded ahead by the same workers. These are not in the budget:
+//! their number is fixed, and nothing else waits for them.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use crossbeam_channel::{Receiver, Sender, unbounded};
+use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 use redwarfs_codec::{CompressionId, Compressor, Content, raw_size};
+use redwarfs_format::BlockNo;
 use redwarfs_format::section::{Section, SectionHeader, SectionType, Version};
 use redwarfs_reader::Image;
 use redwarfs_writer::emit::Emitter;
-use redwarfs_writer::{Counters, thread_cpu_ns};
+use redwarfs_writer::{Counters, Error as WriteError, thread_cpu_ns};
 
 use crate::error::{Error, Result};
+use crate::memory::Allowance;
 use crate::options::RewriteOptions;
 use crate::plan::Plan;
 
@@ -30,7 +35,7 @@ pub(crate) enum Work {
     Copy(Section),
     /// Decode and compress a block.
     Recompress {
-        block: redwarfs_format::BlockNo,
+        block: BlockNo,
         codec: usize,
         content: Content,
     },
@@ -44,10 +49,27 @@ pub(crate) enum Work {
     },
 }
 
-struct Job {
-    number: u32,
-    cost: u64,
-    work: Work,
+enum Job {
+    /// The work for the section with this number.
+    Section { number: u32, cost: u64, work: Work },
+    /// Decode a block for the one who submits.
+    Decode {
+        block: BlockNo,
+        reply: Sender<Result<Vec<u8>>>,
+    },
+}
+
+/// A block that is being decoded.
+pub(crate) struct Pending(Receiver<Result<Vec<u8>>>);
+
+impl Pending {
+    /// Waits for the data.
+    ///
+    /// # Errors
+    /// Those of decoding; [`WriteError::Interrupted`] if the work has been given up.
+    pub(crate) fn wait(self) -> Result<Vec<u8>> {
+        self.0.recv().map_err(|_| Error::interrupted())?
+    }
 }
 
 struct Ready {
@@ -151,17 +173,30 @@ impl Queue<'_> {
     /// takes, from reading to writing.
     ///
     /// # Errors
-    /// [`Error::Interrupted`] if the work has been given up; the reason is known elsewhere.
+    /// [`WriteError::Interrupted`] if the work has been given up; the reason is known elsewhere.
     pub(crate) fn submit(&mut self, cost: u64, work: Work) -> Result<()> {
         if !self.budget.take(cost, self.give_up) {
-            return Err(Error::Interrupted);
+            return Err(Error::interrupted());
         }
         let number = self.next;
         self.next = number
             .checked_add(1)
-            .ok_or_else(|| Error::Limit("too many sections".into()))?;
-        let job = Job { number, cost, work };
-        self.jobs.send(job).map_err(|_| Error::Interrupted)
+            .ok_or_else(|| Error::limit("too many sections"))?;
+        self.jobs
+            .send(Job::Section { number, cost, work })
+            .map_err(|_| Error::interrupted())
+    }
+
+    /// Has a block decoded, for which the caller has set memory aside.
+    ///
+    /// # Errors
+    /// As [`submit`](Self::submit).
+    pub(crate) fn decode(&self, block: BlockNo) -> Result<Pending> {
+        let (reply, data) = bounded(1);
+        self.jobs
+            .send(Job::Decode { block, reply })
+            .map_err(|_| Error::interrupted())?;
+        Ok(Pending(data))
     }
 }
 
@@ -179,22 +214,22 @@ struct Shop<'a> {
     budget: Budget,
 }
 
-/// Runs `produce` beside a pool of workers, which take `limit` bytes at most unless a single job
-/// takes more, and writes the sections that result.
+/// Runs `produce` beside a pool of workers, which take what they may unless a single job takes
+/// more, and writes the sections that result.
 pub(crate) fn run<T: Send>(
     task: Task<'_>,
-    limit: u64,
+    allowance: Allowance,
     emitter: &mut Emitter<'_>,
     stop: &AtomicBool,
     produce: impl FnOnce(Queue<'_>) -> Result<T> + Send,
 ) -> Result<T> {
     let (job_in, job_out) = unbounded::<Job>();
     let (done_in, done_out) = unbounded::<(u32, Result<Ready>)>();
-    let (workers, counters) = (task.options.workers, task.counters);
+    let counters = task.counters;
     let shop = Shop {
         task,
         budget: Budget {
-            limit,
+            limit: allowance.jobs,
             account: Mutex::default(),
             freed: Condvar::new(),
         },
@@ -204,12 +239,12 @@ pub(crate) fn run<T: Send>(
     std::thread::scope(|scope| {
         let (shop, give_up) = (&shop, &give_up);
         // Workers first: without any of them the producer would wait for ever.
-        for _ in 0..workers {
+        for _ in 0..allowance.workers {
             let (jobs, done) = (job_out.clone(), done_in.clone());
             std::thread::Builder::new()
                 .name("compress".to_owned())
                 .spawn_scoped(scope, move || shop.work(&jobs, &done, give_up))
-                .map_err(Error::Thread)?;
+                .map_err(WriteError::Thread)?;
         }
         let queue = Queue {
             next: emitter.number(),
@@ -220,7 +255,7 @@ pub(crate) fn run<T: Send>(
         let producer = std::thread::Builder::new()
             .name("plan".to_owned())
             .spawn_scoped(scope, move || produce(queue))
-            .map_err(Error::Thread)?;
+            .map_err(WriteError::Thread)?;
         drop((job_out, done_in));
         let written = write_in_order(emitter, &done_out, &shop.budget, counters);
         abort.store(written.is_err(), Ordering::Relaxed);
@@ -229,7 +264,7 @@ pub(crate) fn run<T: Send>(
             Err(panic) => std::panic::resume_unwind(panic),
         };
         match (written, produced) {
-            _ if stop.load(Ordering::Relaxed) => Err(Error::Interrupted),
+            _ if stop.load(Ordering::Relaxed) => Err(Error::interrupted()),
             (Err(error), _) | (_, Err(error)) => Err(error),
             (Ok(()), Ok(value)) => Ok(value),
         }
@@ -255,20 +290,29 @@ impl Shop<'_> {
                 return;
             }
             let start = thread_cpu_ns();
-            let (number, cost) = (job.number, job.cost);
-            let result = self.perform(job).map(|(mut ready, kept)| {
-                // What is left is the payload until it is written.
-                let left = (ready.payload.len() as u64).min(cost);
-                self.budget
-                    .give(cost.saturating_sub(left).saturating_sub(kept));
-                ready.cost = left;
-                ready
-            });
+            let delivered = match job {
+                Job::Section { number, cost, work } => {
+                    let result = self.perform(number, work).map(|(mut ready, kept)| {
+                        // What is left is the payload until it is written.
+                        let left = (ready.payload.len() as u64).min(cost);
+                        self.budget
+                            .give(cost.saturating_sub(left).saturating_sub(kept));
+                        ready.cost = left;
+                        ready
+                    });
+                    done.send((number, result)).is_ok()
+                }
+                Job::Decode { block, reply } => {
+                    let data = self.task.image.decode_block(block);
+                    reply.send(data.map_err(Error::from)).is_ok()
+                }
+            };
             add(
                 &self.task.counters.compress_cpu_ns,
                 thread_cpu_ns().saturating_sub(start),
             );
-            if done.send((number, result)).is_err() {
+            // Nobody waits any more: the work has been given up.
+            if !delivered {
                 return;
             }
         }
@@ -276,9 +320,9 @@ impl Shop<'_> {
 
     /// Does a job; returns the section and how much of the cost an idle compressor goes on
     /// taking.
-    fn perform(&self, job: Job) -> Result<(Ready, u64)> {
-        match job.work {
-            Work::Copy(section) => Ok((self.copy(job.number, &section)?, 0)),
+    fn perform(&self, number: u32, work: Work) -> Result<(Ready, u64)> {
+        match work {
+            Work::Copy(section) => Ok((self.copy(number, &section)?, 0)),
             Work::Recompress {
                 block,
                 codec,
@@ -287,19 +331,19 @@ impl Shop<'_> {
                 let (section, payload) = self.task.image.stored_block(block)?;
                 let decoded = self.task.image.decode_stored_block(&section, &payload)?;
                 let raw = decoded.unwrap_or(payload);
-                self.compress(job.number, codec, &content, raw)
+                self.compress(number, codec, &content, raw)
             }
             Work::Compress {
                 raw,
                 codec,
                 content,
-            } => self.compress(job.number, codec, &content, raw),
+            } => self.compress(number, codec, &content, raw),
             Work::Recode(section, spec) => {
                 let raw = self.task.image.decode_section(&section)?;
                 let compressed = spec.compressor().compress(&raw)?;
                 let size = raw.len() as u64;
                 let payload = compressed.data.unwrap_or(raw);
-                let header = SectionHeader::seal(job.number, section.ty, compressed.id, &payload);
+                let header = SectionHeader::seal(number, section.ty, compressed.id, &payload);
                 Ok((ready(header, payload, size), 0))
             }
         }

@@ -5,7 +5,7 @@
 //! within a group and nothing is matched again, so a file needs as many blocks at a time as
 //! before.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 
 use redwarfs_codec::Content;
 use redwarfs_format::BlockNo;
@@ -14,8 +14,9 @@ use redwarfs_reader::Image;
 use redwarfs_writer::Counters;
 
 use crate::error::{Error, Result};
+use crate::memory::block_job;
 use crate::plan::{BlockKind, Plan};
-use crate::pool::{Queue, Work, add};
+use crate::pool::{Pending, Queue, Work, add};
 
 /// Blocks that go into one stream.
 struct Group {
@@ -88,12 +89,46 @@ fn groups(image: &Image, plan: &Plan) -> Result<Vec<Group>> {
     Ok(groups)
 }
 
-/// Decodes all blocks, cuts their data into blocks of `block_size` bytes and submits those.
+/// Blocks in the order in which they are cut anew, decoded ahead.
+struct Ahead {
+    blocks: std::vec::IntoIter<u32>,
+    /// Blocks that are decoded or being decoded, at most `most` with the one that is in use.
+    pending: VecDeque<Pending>,
+    most: usize,
+}
+
+impl Ahead {
+    fn new(groups: &[Group], most: usize) -> Self {
+        let blocks: Vec<u32> = groups.iter().flat_map(|g| g.blocks.clone()).collect();
+        Self {
+            blocks: blocks.into_iter(),
+            pending: VecDeque::new(),
+            most: most.max(1),
+        }
+    }
+
+    /// The data of the next block; the one before must be gone.
+    fn next(&mut self, queue: &Queue<'_>) -> Result<Vec<u8>> {
+        while self.pending.len() < self.most
+            && let Some(block) = self.blocks.next()
+        {
+            self.pending.push_back(queue.decode(BlockNo(block))?);
+        }
+        match self.pending.pop_front() {
+            Some(pending) => pending.wait(),
+            None => Ok(Vec::new()),
+        }
+    }
+}
+
+/// Decodes all blocks, `ahead` of them at a time, cuts their data into blocks of `block_size`
+/// bytes and submits those.
 pub(crate) fn cut(
     image: &Image,
     plan: &Plan,
     counters: &Counters,
     block_size: u32,
+    ahead: usize,
     queue: &mut Queue<'_>,
 ) -> Result<Recut> {
     let blocks = image.container().block_count() as usize;
@@ -104,12 +139,14 @@ pub(crate) fn cut(
         old_sizes: vec![0; blocks],
         of_block: Vec::new(),
     };
-    for group in groups(image, plan)? {
+    let groups = groups(image, plan)?;
+    let mut decoded = Ahead::new(&groups, ahead);
+    for group in groups {
         let content = group.kind.content;
         let unit = whole_units(block_size as usize, granularity(&content));
         let first = recut.block_count()?;
         let stream = recut.streams.len();
-        let mut emit = |raw: Vec<u8>, of_block: &mut Vec<usize>| {
+        let emit = |raw: Vec<u8>, of_block: &mut Vec<usize>, queue: &mut Queue<'_>| {
             add(&counters.blocks_created, 1);
             of_block.push(stream);
             let size = raw.len() as u64;
@@ -119,14 +156,14 @@ pub(crate) fn cut(
                 codec: group.codec,
                 content,
             };
-            queue.submit(memory.saturating_add(size.saturating_mul(2)), work)
+            queue.submit(block_job(0, size, memory), work)
         };
         let mut position = 0u64;
         let mut out: Vec<u8> = Vec::new();
         // No more than this is to come.
         let most = group.blocks.len().saturating_mul(old_size);
         for number in group.blocks {
-            let data = image.decode_block(BlockNo(number))?;
+            let data = decoded.next(queue)?;
             if let (Some(start), Some(size)) = (
                 recut.starts.get_mut(number as usize),
                 recut.old_sizes.get_mut(number as usize),
@@ -139,20 +176,20 @@ pub(crate) fn cut(
             while !rest.is_empty() {
                 if out.is_empty() {
                     out.try_reserve_exact(unit.min(most))
-                        .map_err(|_| Error::Limit(format!("no memory for {unit} bytes")))?;
+                        .map_err(|_| Error::limit(format!("no memory for {unit} bytes")))?;
                 }
                 let (part, more) = rest.split_at(rest.len().min(unit - out.len()));
                 out.extend_from_slice(part);
                 rest = more;
                 if out.len() == unit {
-                    emit(std::mem::take(&mut out), &mut recut.of_block)?;
+                    emit(std::mem::take(&mut out), &mut recut.of_block, queue)?;
                 }
             }
             add(&counters.fragments_written, 1);
         }
         if !out.is_empty() {
             out.shrink_to_fit();
-            emit(out, &mut recut.of_block)?;
+            emit(out, &mut recut.of_block, queue)?;
         }
         recut.streams.push(Stream {
             first,
@@ -177,7 +214,7 @@ impl Recut {
         u32::try_from(self.of_block.len())
             .ok()
             .filter(|&count| count < u32::MAX)
-            .ok_or_else(|| Error::Limit("too many blocks; use a larger block size".into()))
+            .ok_or_else(|| Error::limit("too many blocks; use a larger block size"))
     }
 
     /// What is in each new block.

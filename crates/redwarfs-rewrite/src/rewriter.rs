@@ -5,13 +5,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use redwarfs_format::BlockNo;
-use redwarfs_format::metadata::freeze;
-use redwarfs_format::section::{CompressionId, Section, SectionType};
+use redwarfs_format::metadata::{freeze, unknown_members};
+use redwarfs_format::section::{CompressionId, SectionType};
 use redwarfs_reader::{Image, SectionOutcome, VerifyMode};
 use redwarfs_writer::emit::{Emitter, history_entry};
-use redwarfs_writer::{Level, Phase, Progress};
+use redwarfs_writer::{Error as WriteError, Level, Phase, Progress};
 
 use crate::error::{Error, Result};
+use crate::memory::{self, block_job, metadata_job};
 use crate::metadata;
 use crate::options::{Leading, Rebuild, RewriteOptions};
 use crate::plan::Plan;
@@ -37,7 +38,7 @@ pub struct RewriteSummary {
 ///
 /// Of the counters of `progress`, those of blocks, chunks, inodes, compression and output are
 /// used, and those of fragments count the blocks of the source. `stop` is polled; when it is set
-/// the rewrite ends with [`Error::Interrupted`].
+/// the rewrite ends with [`WriteError::Interrupted`].
 ///
 /// # Errors
 /// If the image is damaged (before anything is written, if [`RewriteOptions::check`] is set), the
@@ -69,9 +70,10 @@ pub fn rewrite(
         // All indices are used without asking again.
         view.check(image.container().block_count(), None)?;
         crate::attributes::resolution(view.options(), rebuild)?;
+        warn_of_unknown_members(image, progress)?;
     }
     let plan = Plan::new(image, options)?;
-    let job_limit = job_limit(image, options, &plan, progress)?;
+    let allowance = memory::plan(image, options, &plan, rebuild.is_some(), progress)?;
     let history = match &options.history {
         Some(history) => {
             let mut old = image.history()?;
@@ -98,8 +100,8 @@ pub fn rewrite(
                 .map_err(|e| match e {
                     // What the emitter has to say is in the error of the writer.
                     redwarfs_format::Error::Io(e) => e.downcast().map_or_else(
-                        |e| Error::Format(redwarfs_format::Error::Io(e)),
-                        |Refused(e)| Error::Output(e),
+                        |e| Error::from(redwarfs_format::Error::Io(e)),
+                        |Refused(e)| Error::from(WriteError::Output(e)),
                     ),
                     other => other.into(),
                 })?;
@@ -117,9 +119,9 @@ pub fn rewrite(
         plan: &plan,
         counters,
     };
-    let recut = pool::run(task, job_limit, &mut emitter, stop, |queue| {
+    let recut = pool::run(task, allowance, &mut emitter, stop, |queue| {
         if options.block_size_bits.is_some() {
-            recut_blocks(image, &plan, block_size, progress, queue).map(Some)
+            recut_blocks(image, &plan, block_size, allowance.ahead, progress, queue).map(Some)
         } else {
             sections(image, &plan, options, rebuild.is_some(), progress, queue)?;
             Ok(None)
@@ -141,7 +143,7 @@ pub fn rewrite(
         add(&counters.chunks, metadata.chunks.len() as u64);
         drop(recut);
         if interrupted() {
-            return Err(Error::Interrupted);
+            return Err(Error::interrupted());
         }
         let frozen = freeze(&metadata)?;
         drop(metadata);
@@ -162,7 +164,7 @@ pub fn rewrite(
     }
     emitter.finish()?;
     if interrupted() {
-        return Err(Error::Interrupted);
+        return Err(Error::interrupted());
     }
     progress.phase(Phase::Done);
     let get = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
@@ -187,7 +189,7 @@ impl Write for InFront<'_, '_> {
     fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
         match self.0.leading(buf) {
             Ok(()) => Ok(buf.len()),
-            Err(redwarfs_writer::Error::Output(e)) => Err(io::Error::other(Refused(e))),
+            Err(WriteError::Output(e)) => Err(io::Error::other(Refused(e))),
             Err(other) => Err(io::Error::other(other)),
         }
     }
@@ -195,6 +197,27 @@ impl Write for InFront<'_, '_> {
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }
+}
+
+/// Says which members of the metadata cannot be kept because this version does not know them.
+/// What a reader must understand to show an image right is a feature, and images with unknown
+/// features are refused altogether.
+fn warn_of_unknown_members(image: &Image, progress: &dyn Progress) -> Result<()> {
+    let schema = image
+        .container()
+        .only_section_of_type(SectionType::METADATA_V2_SCHEMA)?;
+    let unknown = unknown_members(&image.decode_section(schema)?)?;
+    if !unknown.is_empty() {
+        progress.log(
+            Level::Warn,
+            &format!(
+                "rebuilding drops {} member(s) of the metadata that this version does not know: {}",
+                unknown.len(),
+                unknown.join(", ")
+            ),
+        );
+    }
+    Ok(())
 }
 
 /// Verifies the checksums of all sections.
@@ -214,7 +237,7 @@ fn check(image: &Image, options: &RewriteOptions, stop: &AtomicBool) -> Result<(
         });
     })?;
     if stop.load(Ordering::Relaxed) {
-        return Err(Error::Interrupted);
+        return Err(Error::interrupted());
     }
     // An index that cannot be used and sections that occur twice do not keep the image from
     // being read, and the new one has an index of its own.
@@ -225,71 +248,6 @@ fn check(image: &Image, options: &RewriteOptions, stop: &AtomicBool) -> Result<(
             first,
         }),
     }
-}
-
-/// Bytes of the largest job for a block, from reading to writing.
-fn block_cost(plan: &Plan, section: &Section, raw: u64) -> u64 {
-    let memory = plan.most_memory(usize::try_from(raw).unwrap_or(usize::MAX));
-    let stored = section.length;
-    stored
-        .saturating_add(raw.saturating_mul(2))
-        .saturating_add(memory)
-}
-
-/// Bytes that cutting anew takes beside the jobs: a block of the source and its data, and the
-/// block that is being filled.
-fn cutting_cost(image: &Image, block_size: u32) -> u64 {
-    2 * u64::from(image.metadata().block_size()) + u64::from(block_size)
-}
-
-/// What jobs may take, after a check that it is enough.
-fn job_limit(
-    image: &Image,
-    options: &RewriteOptions,
-    plan: &Plan,
-    progress: &dyn Progress,
-) -> Result<u64> {
-    let old_size = image.metadata().block_size();
-    let (job, beside) = match options.block_size_bits {
-        Some(bits) => {
-            let size = 1u64 << bits;
-            let memory = plan.most_memory(1 << bits);
-            (memory + 2 * size, cutting_cost(image, 1 << bits))
-        }
-        None if options.blocks => {
-            let raw = u64::from(old_size);
-            let blocks = image.container().blocks();
-            let costs = blocks.map(|section| block_cost(plan, section, raw));
-            (costs.max().unwrap_or(0), 0)
-        }
-        None => (
-            image
-                .container()
-                .blocks()
-                .map(|s| s.length)
-                .max()
-                .unwrap_or(0),
-            0,
-        ),
-    };
-    if let Some(limit) = options.memory_limit {
-        let needed = job.saturating_add(beside);
-        if limit < needed {
-            return Err(Error::MemoryLimit { limit, needed });
-        }
-        let workers = options.workers as u64;
-        let wanted = job.saturating_mul(workers).saturating_add(beside);
-        if limit < wanted {
-            progress.log(
-                Level::Warn,
-                &format!(
-                    "low memory limit ({limit} bytes), need {wanted} bytes to keep {workers} \
-                     threads busy"
-                ),
-            );
-        }
-    }
-    Ok(options.budget().saturating_sub(beside))
 }
 
 /// Submits all sections in their order, but for those that are made anew.
@@ -327,7 +285,7 @@ fn sections(
                         let memory = plan
                             .codec(codec)
                             .memory(usize::try_from(raw).unwrap_or(usize::MAX));
-                        let cost = section.length + 2 * raw + memory;
+                        let cost = block_job(section.length, raw, memory);
                         let work = Work::Recompress {
                             block: number,
                             codec,
@@ -345,9 +303,8 @@ fn sections(
                 queue.submit(section.length, work)?;
             }
             SectionType::METADATA_V2 if options.metadata => {
-                let raw = image.metadata().data().len();
                 let codec = options.metadata_compression.clone();
-                let cost = codec.encoder_memory(raw).saturating_add(2 * raw as u64);
+                let cost = metadata_job(image, options, section);
                 queue.submit(cost, Work::Recode(section.clone(), codec))?;
             }
             _ => queue.submit(section.length, Work::Copy(section.clone()))?,
@@ -361,10 +318,12 @@ fn recut_blocks(
     image: &Image,
     plan: &Plan,
     block_size: u32,
+    ahead: usize,
     progress: &dyn Progress,
     mut queue: Queue<'_>,
 ) -> Result<Recut> {
-    let recut = recut::cut(image, plan, progress.counters(), block_size, &mut queue)?;
+    let counters = progress.counters();
+    let recut = recut::cut(image, plan, counters, block_size, ahead, &mut queue)?;
     for section in &image.container().sections {
         if section.ty.name().is_none() {
             queue.submit(section.length, Work::Copy(section.clone()))?;

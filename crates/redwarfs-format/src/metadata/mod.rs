@@ -13,6 +13,7 @@ mod strings;
 mod sums;
 mod table;
 mod types;
+mod unknown;
 mod view;
 
 use crate::error::Result;
@@ -27,6 +28,7 @@ pub use model::{
 };
 pub use pack::{Compress, Packing, StringPacking, build_string_table};
 pub use types::{Counts, Extent, FileType, Stat, Timestamp, Totals, mode_string};
+pub use unknown::unknown_members;
 pub use view::MetadataView;
 
 /// Encodes metadata with minimal widths, as the reference does (format chapter 03, section 6.3).

@@ -1,7 +1,7 @@
 //! From an image to another one: `--recompress` and its relatives.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -13,12 +13,12 @@ use redwarfs_rewrite::{
     CategoryCodec, CategoryFilter, Error as RewriteError, Leading, Rebuild, RewriteOptions,
     RewriteSummary, rewrite,
 };
-use redwarfs_writer::{BuildOptions, Category, Progress};
+use redwarfs_writer::{BuildOptions, Category, Error as WriteError, Progress};
 
 use super::args::{Args, ProgressMode};
 use super::display::Report;
-use super::output::{self, Target, interrupted, write_error};
-use super::run::{build_options, progress_mode};
+use super::output::{self, Target};
+use super::run::{build_error, build_options, progress_mode};
 use crate::common::error::{EXIT_OK, io_cause};
 use crate::common::number::{format_duration, format_ratio, format_size};
 use crate::common::open::{Spelling, open_image};
@@ -359,18 +359,14 @@ fn rewrite_options(args: &Args, matches: &ArgMatches, build: BuildOptions) -> Re
 }
 
 fn rewrite_error(error: RewriteError, args: &Args) -> ToolError {
-    let path = |path: &Option<PathBuf>| path.clone().unwrap_or_else(|| PathBuf::from("-"));
+    let input = args.input.as_deref().unwrap_or(Path::new("-"));
+    let otherwise = ToolError::new("cannot rewrite image").path(input);
     match error {
-        RewriteError::InvalidOption(text) => ToolError::new(text),
-        RewriteError::MemoryLimit { limit, needed } => {
-            ToolError::new(format!("memory limit of {} is too low", format_size(limit)))
-                .hint(format!("{} are needed", format_size(needed)))
-        }
-        RewriteError::Output(e) => write_error(&path(&args.output), &e),
-        RewriteError::Interrupted => interrupted(),
-        other => ToolError::new("cannot rewrite image")
-            .path(path(&args.input))
-            .cause(other),
+        RewriteError::Write(
+            error @ (WriteError::Format(_) | WriteError::Limit(_) | WriteError::Thread(_)),
+        ) => otherwise.cause(error),
+        RewriteError::Write(error) => build_error(error, args),
+        other => otherwise.cause(other),
     }
 }
 

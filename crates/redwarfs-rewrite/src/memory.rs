@@ -1,0 +1,191 @@
+//! How much memory a rewrite takes, and what a limit leaves for jobs.
+//!
+//! Resident memory is bounded by the sum of what the image takes (its metadata, tables of
+//! sections), what rebuilding the metadata takes in the end, and the jobs between reading and
+//! writing, each with its compressor. Sizes of codecs are those that the codecs state; the
+//! others are upper bounds by count.
+
+use redwarfs_format::metadata::MetadataView;
+use redwarfs_format::section::{Section, SectionType};
+use redwarfs_reader::Image;
+use redwarfs_writer::{Error as WriteError, Level, Progress};
+
+use crate::error::Result;
+use crate::options::{Leading, RewriteOptions};
+use crate::plan::Plan;
+
+/// The program with its stacks, and the history.
+const PROGRAM: u64 = 24 << 20;
+/// Stack of a thread, and its buffer for verifying checksums.
+const WORKER: u64 = 2 << 20;
+/// A section in the tables of the old and of the new image.
+const SECTION: u64 = 192;
+/// An inode while metadata is rebuilt.
+const INODE: u64 = 250;
+/// An entry or a chunk while metadata is rebuilt.
+const ROW: u64 = 40;
+/// This part of a limit is left to what the allocator keeps for itself.
+const MARGIN: u64 = 10;
+
+/// What a rewrite may use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Allowance {
+    /// Threads.
+    pub(crate) workers: usize,
+    /// Bytes that jobs may take together.
+    pub(crate) jobs: u64,
+    /// Blocks that are decoded ahead of the one that is being cut anew, that one included.
+    pub(crate) ahead: usize,
+}
+
+/// Bytes of a job that turns a block of `raw` bytes into a payload, from reading to writing:
+/// first what is stored and what it decodes to, then that and the payload.
+pub(crate) fn block_job(stored: u64, raw: u64, codec: u64) -> u64 {
+    stored
+        .saturating_add(raw.saturating_mul(2))
+        .saturating_add(codec)
+}
+
+/// Bytes of the job that recompresses the metadata.
+pub(crate) fn metadata_job(image: &Image, options: &RewriteOptions, section: &Section) -> u64 {
+    let raw = image.metadata().data().len();
+    let codec = options.metadata_compression.encoder_memory(raw);
+    block_job(section.length, raw as u64, codec)
+}
+
+/// The largest job.
+fn largest_job(image: &Image, options: &RewriteOptions, plan: &Plan, rebuild: bool) -> u64 {
+    let recut = options.block_size_bits.map(|bits| 1u64 << bits);
+    let memory = |raw: u64| plan.most_memory(usize::try_from(raw).unwrap_or(usize::MAX));
+    let old = u64::from(image.metadata().block_size());
+    let jobs = image
+        .container()
+        .sections
+        .iter()
+        .map(|section| match (section.ty, recut) {
+            (SectionType::HISTORY | SectionType::SECTION_INDEX, _) => 0,
+            (SectionType::BLOCK, Some(new)) => block_job(0, new, memory(new)),
+            (SectionType::BLOCK, None) if options.blocks => {
+                block_job(section.length, old, memory(old))
+            }
+            (SectionType::METADATA_V2 | SectionType::METADATA_V2_SCHEMA, _) if rebuild => 0,
+            (SectionType::METADATA_V2, _) if options.metadata => {
+                metadata_job(image, options, section)
+            }
+            _ => section.length,
+        });
+    jobs.max().unwrap_or(0)
+}
+
+/// What an open image takes, and its tables.
+fn opened(image: &Image, options: &RewriteOptions) -> u64 {
+    let view = image.metadata();
+    let counts = view.counts();
+    // Packed tables are expanded.
+    let expanded = u64::from(counts.directories)
+        .saturating_mul(12)
+        .saturating_add(u64::from(counts.inodes).saturating_mul(8));
+    let sections = image.container().sections.len() as u64;
+    let front = match &options.leading {
+        Leading::Replace(bytes) => bytes.len() as u64,
+        Leading::Keep | Leading::Remove => 0,
+    };
+    PROGRAM
+        .saturating_add(WORKER.saturating_mul(options.workers as u64))
+        .saturating_add(view.data().len() as u64)
+        .saturating_add(expanded)
+        .saturating_add(sections.saturating_mul(SECTION))
+        .saturating_add(front)
+}
+
+/// What rebuilding the metadata takes on top.
+fn rebuilding(view: &MetadataView, options: &RewriteOptions) -> u64 {
+    let counts = view.counts();
+    let data = view.data().len() as u64;
+    let new_chunks = options
+        .block_size_bits
+        .map_or(0, |bits| view.totals().allocated >> bits);
+    let rows = u64::from(counts.entries)
+        .saturating_add(u64::from(counts.chunks))
+        .saturating_add(new_chunks);
+    // Names take twice their length, and are at most this much where they are compressed.
+    let tables = u64::from(counts.inodes)
+        .saturating_mul(INODE)
+        .saturating_add(rows.saturating_mul(ROW))
+        .saturating_add(data.saturating_mul(4));
+    // Frozen, they are compressed; by then the tables are gone.
+    let frozen = data
+        .saturating_mul(2)
+        .saturating_add(rows.saturating_mul(16));
+    let codec = usize::try_from(frozen).map_or(u64::MAX, |frozen| {
+        options.metadata_compression.encoder_memory(frozen)
+    });
+    tables.max(frozen.saturating_mul(2).saturating_add(codec))
+}
+
+/// Decides how many threads there are and what jobs may take.
+///
+/// # Errors
+/// [`WriteError::MemoryLimit`] if the limit of the options is too low for a single job at a time.
+pub(crate) fn plan(
+    image: &Image,
+    options: &RewriteOptions,
+    plan: &Plan,
+    rebuild: bool,
+    progress: &dyn Progress,
+) -> Result<Allowance> {
+    let job = largest_job(image, options, plan, rebuild);
+    // While data is cut anew there are a few decoded blocks, and the block that is being filled.
+    let (unit, filled) = match options.block_size_bits {
+        Some(bits) => {
+            let stored = image.container().blocks().map(|section| section.length);
+            let old = u64::from(image.metadata().block_size());
+            (block_job(stored.max().unwrap_or(0), old, 0), 1 << bits)
+        }
+        None => (0, 0),
+    };
+    let mut fixed = opened(image, options).saturating_add(filled);
+    if rebuild {
+        fixed = fixed.saturating_add(rebuilding(image.metadata(), options));
+    }
+    let each = job.saturating_add(unit);
+    let wanted = options.workers;
+    let left = match options.memory_limit {
+        None => {
+            let machine = options
+                .machine_memory
+                .unwrap_or_else(redwarfs_writer::physical_memory);
+            (machine / 2).saturating_sub(fixed)
+        }
+        Some(limit) => {
+            let needed = fixed.saturating_add(each);
+            let usable = limit - limit / MARGIN;
+            if usable < needed {
+                return Err(WriteError::MemoryLimit {
+                    limit,
+                    needed: needed.saturating_add(needed / (MARGIN - 1) + MARGIN),
+                    whole: true,
+                }
+                .into());
+            }
+            usable - fixed
+        }
+    };
+    let workers = usize::try_from(left / each.max(1)).unwrap_or(usize::MAX);
+    let workers = workers.clamp(1, wanted.max(1));
+    if options.memory_limit.is_some() && workers < wanted {
+        progress.log(
+            Level::Warn,
+            &format!(
+                "low memory limit: working with {workers} instead of {wanted} threads, each of \
+                 which takes {} MiB",
+                each.div_ceil(1 << 20)
+            ),
+        );
+    }
+    Ok(Allowance {
+        workers,
+        jobs: left.saturating_sub(unit.saturating_mul(workers as u64)),
+        ahead: workers,
+    })
+}
