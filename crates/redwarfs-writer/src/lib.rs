@@ -39,7 +39,7 @@ pub use holes::{HoleTable, MIN_CACHED_CHUNKS};
 pub use hook::{Decision, EntryHook, HookEntry, OrderKey};
 pub use options::{
     BuildOptions, CategoryOptions, HistoryOptions, IdTransform, ModeTransform, NilsimsaOptions,
-    Order, TimeResolution, TimeResolutionError,
+    Order, ThreadGroup, ThreadStart, TimeResolution, TimeResolutionError,
 };
 pub use pipeline::physical_memory;
 pub use progress::{Counters, Level, Phase, Progress, SilentProgress, thread_cpu_ns};

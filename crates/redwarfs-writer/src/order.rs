@@ -11,7 +11,7 @@ use self::cluster::Elements;
 pub(crate) use self::nilsimsa::Digest;
 use self::nilsimsa::Nilsimsa;
 use crate::error::Result;
-use crate::options::{NilsimsaOptions, Order};
+use crate::options::{BuildOptions, NilsimsaOptions, Order, ThreadGroup};
 use crate::scan::{Content, Item};
 use crate::source::Source;
 use crate::tree::Tree;
@@ -208,6 +208,7 @@ pub(crate) fn forward_path(tree: &Tree, a: u32, b: u32) -> Ordering {
 /// What putting items into order needs to know.
 #[derive(Clone, Copy)]
 pub(crate) struct OrderJob<'a> {
+    pub(crate) options: &'a BuildOptions,
     /// Items without a digest are too large for one and come first.
     pub(crate) limited: bool,
     pub(crate) tree: &'a Tree,
@@ -371,6 +372,10 @@ impl Group<'_> {
 }
 
 impl Elements for Group<'_> {
+    fn begin(&self) {
+        self.job.options.begin(ThreadGroup::Ordering);
+    }
+
     /// What could not be read, or is empty, has the digest of nothing.
     fn digest(&self, i: u32) -> Digest {
         let number = self.item(i).similarity;

@@ -11,7 +11,7 @@ use std::sync::{Mutex, PoisonError};
 use crate::category::StoredCategories;
 use crate::error::{Error, Result};
 use crate::hash::FileHash;
-use crate::options::BuildOptions;
+use crate::options::{BuildOptions, ThreadGroup};
 use crate::pipeline::{BlockQueue, StreamQueue, cpu_counted, thread};
 use crate::progress::{Phase, add};
 use crate::scan::{self, Content, Files, Item, Part, ReadError, Scanned};
@@ -263,7 +263,12 @@ impl StoreJob<'_> {
         let mut done = std::thread::scope(|scope| {
             let counters = self.reporter.counters();
             let others: Vec<_> = (1..threads)
-                .map(|_| thread(scope, "segment", || cpu_counted(counters, work)))
+                .map(|_| {
+                    thread(scope, "segment", || {
+                        self.options.begin(ThreadGroup::Segmenter);
+                        cpu_counted(counters, work)
+                    })
+                })
                 .collect();
             let mut results = vec![work()];
             results.extend(others.into_iter().map(|other| match other?.join() {
