@@ -199,7 +199,7 @@ impl Matrix<'_> {
             tally.independent.read += files.read;
             tally.independent.unread += files.unread;
         }
-        let sample = number % SAMPLE == 0;
+        let sample = number.is_multiple_of(SAMPLE);
         if sample {
             programs(&path, work, &ours)?;
         }
