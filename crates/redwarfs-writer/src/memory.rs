@@ -33,13 +33,13 @@ const STORED_ENTRY: u64 = 48;
 const STORED_CONTENT: u64 = 24;
 /// What ordering by digests takes for a content on top.
 const DIGEST: u64 = 150;
-/// An anchor in an index: up to four slots of eight bytes, and half of that while the index grows.
-const ANCHOR: u64 = 48;
+/// An indexed window: two slots of eight bytes, and again while the index grows.
+const WINDOW: u64 = 32;
 /// A path of an explicit order beside its bytes: in the list and in the table that it is looked
 /// up in.
 const LISTED_PATH: u64 = 120;
-/// What choosing anchors takes.
-const ANCHORS: u64 = 128 << 10;
+/// The filter in front of the index.
+const FILTER: u64 = 1 << 20;
 /// Small files that are kept between scan and segmenter, at most.
 const SMALL_FILES: u64 = 128 << 20;
 /// This part of a limit is left to what the allocator keeps for itself.
@@ -89,26 +89,31 @@ fn segmenter(options: &BuildOptions) -> u64 {
         .clone()
         .filter_map(|own| own.lookback)
         .fold(options.lookback, u32::max);
-    // Small windows have large indices, large ones have long buffers.
-    let window = |bits: u32| {
+    let windows = |bits: u32, step: u32| {
+        let distance = (1u64 << bits.min(24)) >> step.min(24);
         if bits == 0 {
-            return 0;
+            0
+        } else {
+            block / distance.max(1)
         }
-        let size = 1u64 << bits.min(24);
-        let most = (block / size).saturating_mul(4).saturating_add(64);
-        most.saturating_mul(ANCHOR * u64::from(lookback.max(1)))
-            .saturating_add(size.saturating_mul(6))
     };
-    let matching = own.fold(window(options.window_bits), |most, own| {
-        most.max(window(own.window_bits.unwrap_or(options.window_bits)))
-    });
+    let indexed = own.fold(
+        windows(options.window_bits, options.window_step),
+        |most, own| {
+            let bits = own.window_bits.unwrap_or(options.window_bits);
+            most.max(windows(
+                bits,
+                own.window_step.unwrap_or(options.window_step),
+            ))
+        },
+    );
     let searched = u64::from(lookback.max(1));
     // The one that is filled is one of those that are searched; two more wait for their reuse,
     // and one is handed over.
     (searched + 3)
         .saturating_mul(block)
-        .saturating_add(matching)
-        .saturating_add(ANCHORS)
+        .saturating_add(searched.saturating_mul(indexed * WINDOW))
+        .saturating_add(FILTER)
         .saturating_add(READER)
 }
 

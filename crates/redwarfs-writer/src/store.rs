@@ -184,10 +184,7 @@ impl StoreJob<'_> {
         sequences: &[Vec<u32>],
         queue: &BlockQueue<'_>,
     ) -> Result<Stored> {
-        let mut stored = Stored {
-            ranges: vec![(0, 0); scanned.contents.len()],
-            ..Stored::default()
-        };
+        let mut stored = Stored::default();
         stored.categories.sizes = vec![0; scanned.streams.len()];
         let items = std::mem::take(&mut scanned.items);
         let cache = std::mem::take(&mut scanned.cache);
@@ -203,6 +200,9 @@ impl StoreJob<'_> {
             }
         }
         let done = self.streams(scanned, &kept, &streams, queue)?;
+        drop(streams);
+        drop(items);
+        stored.ranges = vec![(0, 0); scanned.contents.len()];
         let before = done.len() as u32;
         let mut again = BTreeSet::new();
         for stream in done {
