@@ -38,6 +38,7 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 
 use redwarfs_format::metadata::FileType;
+use redwarfs_reader::CpuSet;
 
 /// Name and version of the libarchive that formats and filters come from; `None` if there is none.
 #[must_use]
@@ -82,6 +83,10 @@ pub struct ExtractOptions {
     pub threads: usize,
     /// Threads that write files to disk; 0 lets the library choose.
     pub writers: usize,
+    /// Processors for the threads that decode blocks.
+    pub decoder_cpus: Option<CpuSet>,
+    /// Processors for the threads that write files to disk.
+    pub writer_cpus: Option<CpuSet>,
     /// Upper bound for decoded blocks in memory, in bytes; one block is always allowed.
     pub memory: u64,
     /// Leave out character and block devices.
@@ -100,6 +105,8 @@ impl Default for ExtractOptions {
         Self {
             threads: 4,
             writers: 0,
+            decoder_cpus: None,
+            writer_cpus: None,
             memory: 512 << 20,
             skip_devices: false,
             skip_specials: false,

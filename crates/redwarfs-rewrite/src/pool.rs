@@ -51,7 +51,11 @@ pub(crate) enum Work {
 
 enum Job {
     /// The work for the section with this number.
-    Section { number: u32, cost: u64, work: Work },
+    Section {
+        number: u32,
+        cost: u64,
+        work: Box<Work>,
+    },
     /// Decode a block for the one who submits.
     Decode {
         block: BlockNo,
@@ -183,7 +187,11 @@ impl Queue<'_> {
             .checked_add(1)
             .ok_or_else(|| Error::limit("too many sections"))?;
         self.jobs
-            .send(Job::Section { number, cost, work })
+            .send(Job::Section {
+                number,
+                cost,
+                work: Box::new(work),
+            })
             .map_err(|_| Error::interrupted())
     }
 
@@ -292,7 +300,7 @@ impl Shop<'_> {
             let start = thread_cpu_ns();
             let delivered = match job {
                 Job::Section { number, cost, work } => {
-                    let result = self.perform(number, work).map(|(mut ready, kept)| {
+                    let result = self.perform(number, *work).map(|(mut ready, kept)| {
                         // What is left is the payload until it is written.
                         let left = (ready.payload.len() as u64).min(cost);
                         self.budget

@@ -62,7 +62,8 @@ impl Samples {
 }
 
 /// A chunk with a header of four letters and a size of 32 bits, padded to an even size.
-fn chunk(id: &[u8; 4], big: bool, data: &[u8]) -> Vec<u8> {
+#[must_use]
+pub fn chunk(id: &[u8; 4], big: bool, data: &[u8]) -> Vec<u8> {
     let size = data.len() as u32;
     let mut out = id.to_vec();
     out.extend(if big {
@@ -220,4 +221,22 @@ pub fn sky(count: usize, unused: u32, seed: u64) -> Vec<u8> {
         (value << unused).to_be_bytes()
     };
     (0..count).flat_map(|_| pixel()).collect()
+}
+
+/// Pixels as in [`sky`], every other one brighter as behind a colour filter, with a line of noise
+/// and one of a single value now and then: everything that a Rice coder can meet.
+#[must_use]
+pub fn picture(width: usize, height: usize, unused: u32, seed: u64) -> Vec<u8> {
+    let mut random = Random::new(seed);
+    let mut pixel = |at: usize| {
+        let noise = random.draw() >> 30;
+        let any = noise as u16 >> unused;
+        let value = match (at / width % 37, noise % 61) {
+            (5, _) | (_, 0) => any,
+            (6, _) => 77,
+            _ => 300 + (at % 2 * 90) as u16 + (noise % 29) as u16,
+        };
+        (value << unused).to_be_bytes()
+    };
+    (0..width * height).flat_map(&mut pixel).collect()
 }

@@ -50,6 +50,8 @@ pub struct Plan {
     pub source: PathBuf,
     /// An empty directory.
     pub scratch: PathBuf,
+    /// The option sets, of [`OPTION_SETS`].
+    pub sets: Vec<&'static str>,
     /// Builds of each option set.
     pub builds: u64,
     /// Threads that keep processors and files busy meanwhile.
@@ -119,7 +121,7 @@ pub fn reproduce(plan: &Plan, mut done: impl FnMut(&Outcome)) -> io::Result<Vec<
     lists(plan)?;
     let load = Load::start(plan.load, &plan.scratch)?;
     let mut outcomes = Vec::new();
-    for options in OPTION_SETS {
+    for &options in &plan.sets {
         let start = Instant::now();
         let mut outcome = Outcome {
             options,
@@ -182,6 +184,11 @@ fn build(plan: &Plan, options: &str, workers: Workers) -> io::Result<(String, u6
         command.arg(option);
     }
     command.args(workers.arguments());
+    // Links that cannot be followed are missing, and that is what is built.
+    let partial = options.contains("--symlinks=follow");
+    if partial {
+        command.stderr(Stdio::null());
+    }
     let mut child = command
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
@@ -199,9 +206,8 @@ fn build(plan: &Plan, options: &str, workers: Workers) -> io::Result<(String, u6
         size += n as u64;
     }
     let status = child.wait()?;
-    // Links that cannot be followed are missing, and that is what is built.
-    let partial = options.contains("--symlinks=follow") && status.code() == Some(2);
-    if !status.success() && !partial {
+    let complete = status.success() || (partial && status.code() == Some(2));
+    if !complete {
         return Err(io::Error::other(format!("mkdwarfs {options}: {status}")));
     }
     let hash = hasher.finalize();
@@ -229,7 +235,7 @@ impl Load {
             let file = crate::process::unnamed_file(scratch)?;
             let stop = Arc::clone(&stop);
             load.threads.push(std::thread::spawn(move || {
-                burden(number as u64, file, &stop)
+                burden(number as u64, file, &stop);
             }));
         }
         Ok(load)

@@ -199,7 +199,7 @@ impl Matrix<'_> {
             tally.independent.read += files.read;
             tally.independent.unread += files.unread;
         }
-        let sample = number % SAMPLE == 0;
+        let sample = number.is_multiple_of(SAMPLE);
         if sample {
             programs(&path, work, &ours)?;
         }
@@ -347,6 +347,27 @@ fn by_reference(
     Ok(())
 }
 
+/// One read through a mount may take more chunks than a system call takes pieces, which is 1024;
+/// the driver of the reference ends there.
+#[test]
+fn one_read_takes_thousands_of_chunks() {
+    let work = tempfile::tempdir().unwrap();
+    let (source, image) = (work.path().join("source"), work.path().join("image"));
+    fs::create_dir(&source).unwrap();
+    let text = b"twelve bytes".repeat(20_000);
+    fs::write(source.join("text"), &text).unwrap();
+    support::build(&source, &image, &["-l1", "-W5", "-w5", "-S10"]);
+    let chunks = most_chunks(&image).unwrap();
+    assert!(
+        chunks > 1024 * 240_000 / (128 << 10),
+        "only {chunks} chunks"
+    );
+    let Some(_mount) = Mount::new(&image, &work.path().join("mnt"), &[]) else {
+        return;
+    };
+    assert_eq!(fs::read(work.path().join("mnt/text")).unwrap(), text);
+}
+
 /// What the independent reader is kept from reading is what it cannot read, and nothing else.
 #[test]
 fn obstacles_of_the_independent_reader() {
@@ -420,7 +441,7 @@ fn the_model_tells_options_apart() {
             let visible =
                 VISIBLE.iter().any(|name| args.starts_with(name)) || value.epoch.is_some();
             let differs = !usual.differences(&changed, Fields::ALL).is_empty();
-            assert_eq!(differs, visible, "{args}");
+            assert_eq!(differs, visible, "{}: {args}", parameter.name);
         }
     }
 }

@@ -24,7 +24,8 @@ fn one_checksum_per_option_set() {
         mkdwarfs: MKDWARFS.into(),
         source,
         scratch,
-        builds: std::env::var("REDWARFS_REPRODUCE").map_or(4, |text| text.parse().unwrap()),
+        sets: OPTION_SETS.to_vec(),
+        builds: std::env::var("REDWARFS_REPRODUCE").map_or(3, |text| text.parse().unwrap()),
         load: 2,
     };
     let outcomes = reproduce(&plan, |outcome| println!("{outcome:?}")).unwrap();

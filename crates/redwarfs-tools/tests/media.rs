@@ -1,5 +1,5 @@
-//! Audio and pixels between this implementation and the reference: its payloads decode here, and
-//! ours decode there.
+//! Sounds and pictures through the programs and back, whatever their headers claim; and between
+//! this implementation and the reference: its payloads decode here, and ours decode there.
 
 #![allow(clippy::unwrap_used)] // a test fails by panicking
 
@@ -11,143 +11,121 @@ use std::io;
 use std::path::Path;
 
 use redwarfs_codec::{CodecSpec, CompressionId, Content, decompress};
+use redwarfs_format::BlockNo;
 use redwarfs_format::section::{Container, SectionHeader, SectionType};
+use redwarfs_reader::{Image, OpenOptions};
+use redwarfs_testkit::media::{Samples, aiff, caf, fits, picture, rf64, wav, wave64};
 use redwarfs_testkit::tree::Random;
-use redwarfs_testkit::{Fields, Manifest, media};
+use redwarfs_testkit::{Fields, Manifest};
 
-use support::{DWARFSEXTRACT, must, reference};
+use support::{DWARFSEXTRACT, Mount, build, must, reference, whole_seconds};
 
-/// Names of the files in the tree.
-const FILES: [&str; 11] = [
-    "8.wav",
-    "16.wav",
-    "24.wav",
-    "32.wav",
-    "six-channels.wav",
-    "16.aiff",
-    "20.aiff",
-    "24-in-4.caf",
-    "image.fits",
-    "bayer.fits",
-    "12-bits.fits",
-];
+/// Signed samples as wide as their bytes, little-endian.
+const fn plain(channels: u16, bits: u16) -> Samples {
+    Samples {
+        channels,
+        bits,
+        bytes: bits.div_ceil(8),
+        big: false,
+        signed: true,
+    }
+}
 
-/// Samples of a random walk, all of `bits` bits.
-fn walk(bits: u32, count: usize, seed: u64) -> Vec<i32> {
-    let mut random = Random::new(seed);
-    let range = 1i64 << (bits - 1);
-    let mut level = 0;
-    let mut next = || {
-        level += (random.draw() >> 20) as i64 % (range / 32) - range / 64;
-        level = i64::clamp(level, -range, range - 1);
-        level as i32
+/// Names and contents of files that FLAC and RICEPP take.
+fn good_files() -> Vec<(&'static str, Vec<u8>)> {
+    let big = |samples| Samples {
+        big: true,
+        ..samples
     };
-    (0..count).map(|_| next()).collect()
+    let eight = Samples {
+        signed: false,
+        ..plain(1, 8)
+    };
+    let wide = Samples {
+        bytes: 4,
+        ..big(plain(2, 24))
+    };
+    let wav_of = |samples: Samples, frames| wav(&samples, &samples.walk(frames, frames as u64));
+    let aiff_of = |samples: Samples, kind, frames| {
+        let samples = big(samples);
+        aiff(&samples, kind, &samples.walk(frames, frames as u64))
+    };
+    vec![
+        ("8.wav", wav_of(eight, 9001)),
+        ("16.wav", wav_of(plain(2, 16), 30_000)),
+        ("24.wav", wav_of(plain(2, 24), 12_345)),
+        ("32.wav", wav_of(plain(2, 32), 8000)),
+        ("six-channels.wav", wav_of(plain(6, 16), 5000)),
+        ("eight-channels.wav", wav_of(plain(8, 24), 4000)),
+        ("16.rf64", rf64(&plain(2, 16), &plain(2, 16).walk(9000, 1))),
+        ("24.w64", wave64(&plain(3, 24), &plain(3, 24).walk(7000, 2))),
+        ("16.aiff", aiff_of(plain(2, 16), None, 14_000)),
+        ("20.aiff", aiff_of(plain(2, 20), None, 7000)),
+        ("32.aifc", aiff_of(plain(1, 32), Some(b"twos"), 6000)),
+        ("eight-channels.aiff", aiff_of(plain(8, 24), None, 3000)),
+        ("24-in-4.caf", caf(&wide, &wide.walk(9000, 98))),
+        (
+            "image.fits",
+            fits(311, 203, false, &picture(311, 203, 0, 7)),
+        ),
+        ("bayer.fits", fits(300, 200, true, &picture(300, 200, 0, 8))),
+        (
+            "12-bits.fits",
+            fits(256, 130, false, &picture(256, 130, 4, 9)),
+        ),
+    ]
 }
 
-fn little(samples: &[i32], bytes: usize) -> Vec<u8> {
-    let bytes_of = |sample: &i32| sample.to_le_bytes().into_iter().take(bytes);
-    samples.iter().flat_map(bytes_of).collect()
-}
-
-fn big(samples: &[i32], bytes: usize) -> Vec<u8> {
-    let bytes_of = |sample: &i32| sample.to_be_bytes().into_iter().skip(4 - bytes);
-    samples.iter().flat_map(bytes_of).collect()
-}
-
-fn wav(bits: u16, channels: u16, frames: usize) -> Vec<u8> {
-    let samples = walk(bits.into(), frames * usize::from(channels), bits.into());
-    let mut data = little(&samples, usize::from(bits / 8));
-    if bits == 8 {
-        for byte in &mut data {
-            *byte ^= 0x80;
+/// Files that look like those, but would not come back from a careless transform.
+fn bad_files() -> Vec<(String, Vec<u8>)> {
+    let mut random = Random::new(12);
+    let mut files = Vec::new();
+    for (bits, bytes) in [(8, 1), (16, 2), (20, 3), (24, 3), (24, 4), (32, 4)] {
+        for channels in [1, 2, 8] {
+            for big in [false, true] {
+                let samples = Samples {
+                    bytes,
+                    big,
+                    ..plain(channels, bits)
+                };
+                let name = |kind| format!("{kind}-{channels}-{bits}-{bytes}-{big}");
+                let container = |data: &[u8]| match (big, bytes == bits.div_ceil(8)) {
+                    (true, true) => aiff(&samples, None, data),
+                    (false, true) => wav(&samples, data),
+                    (_, false) => caf(&samples, data),
+                };
+                // Random bytes, and not a whole number of samples.
+                let odd = 20_000 + 1 + 2 * random.below(500) as usize;
+                files.push((name("noise"), container(&random.bytes(odd))));
+                if bits < 8 * bytes {
+                    // Bits below the samples that are not zero, here and there.
+                    let mut dirty = samples.walk(6000, 5);
+                    let low = if big { usize::from(bytes) - 1 } else { 0 };
+                    for frame in [17, 5999] {
+                        dirty[frame * samples.frame() + low] |= 1;
+                    }
+                    files.push((name("dirty"), container(&dirty)));
+                }
+            }
         }
     }
-    let align = channels * bits / 8;
-    let mut file = b"RIFF".to_vec();
-    file.extend_from_slice(&(36 + data.len() as u32).to_le_bytes());
-    file.extend_from_slice(b"WAVEfmt \x10\0\0\0\x01\0");
-    file.extend_from_slice(&channels.to_le_bytes());
-    file.extend_from_slice(&44100u32.to_le_bytes());
-    file.extend_from_slice(&(44100 * u32::from(align)).to_le_bytes());
-    file.extend_from_slice(&align.to_le_bytes());
-    file.extend_from_slice(&bits.to_le_bytes());
-    file.extend_from_slice(b"data");
-    file.extend_from_slice(&(data.len() as u32).to_le_bytes());
-    file.extend_from_slice(&data);
-    file
-}
-
-fn aiff(bits: u16, frames: u32) -> Vec<u8> {
-    let bytes = usize::from(bits.div_ceil(8));
-    let shift = 8 * bytes as u32 - u32::from(bits);
-    let samples: Vec<i32> = walk(bits.into(), 2 * frames as usize, 99)
-        .iter()
-        .map(|sample| sample << shift)
-        .collect();
-    let data = big(&samples, bytes);
-    let mut file = b"FORM".to_vec();
-    file.extend_from_slice(&(46 + data.len() as u32).to_be_bytes());
-    file.extend_from_slice(b"AIFFCOMM\0\0\0\x12\0\x02");
-    file.extend_from_slice(&frames.to_be_bytes());
-    file.extend_from_slice(&bits.to_be_bytes());
-    file.extend_from_slice(b"\x40\x0e\xac\x44\0\0\0\0\0\0SSND");
-    file.extend_from_slice(&(8 + data.len() as u32).to_be_bytes());
-    file.extend_from_slice(&[0; 8]);
-    file.extend_from_slice(&data);
-    file
-}
-
-/// 24 bits in 4 bytes, big-endian.
-fn caf(frames: usize) -> Vec<u8> {
-    let samples: Vec<i32> = walk(24, 2 * frames, 98).iter().map(|s| s << 8).collect();
-    let data = big(&samples, 4);
-    let mut file = b"caff\0\x01\0\0desc\0\0\0\0\0\0\0\x20".to_vec();
-    file.extend_from_slice(&44100f64.to_be_bytes());
-    file.extend_from_slice(b"lpcm");
-    for value in [0u32, 8, 1, 2, 24] {
-        file.extend_from_slice(&value.to_be_bytes());
+    let noise = random.bytes(61 * 71 * 2);
+    for bayer in [false, true] {
+        for (kind, width, height) in [("odd", 61, 71), ("short", 61, 710), ("none", 0, 0)] {
+            let name = format!("{kind}-{bayer}.fits");
+            files.push((name, fits(width, height, bayer, &noise)));
+        }
     }
-    file.extend_from_slice(b"data");
-    file.extend_from_slice(&(4 + data.len() as u64).to_be_bytes());
-    file.extend_from_slice(&[0; 4]);
-    file.extend_from_slice(&data);
-    file
-}
-
-fn fits(width: usize, height: usize, bayer: bool, unused: u32) -> Vec<u8> {
-    let mut random = Random::new(u64::from(unused) + 7);
-    let mut pixel = |i: usize| {
-        let noise = random.draw() >> 30;
-        // Mostly even, with stars and stripes that no Rice code fits.
-        let value = match noise % 61 {
-            0 => noise as u16 >> unused,
-            _ if i / width % 37 == 5 => (noise as u16) >> unused,
-            _ if i / width % 37 == 6 => 77,
-            _ => 300 + (i % 2 * 90) as u16 + (noise % 29) as u16,
-        };
-        (value << unused).to_be_bytes()
-    };
-    let data: Vec<u8> = (0..width * height).flat_map(&mut pixel).collect();
-    media::fits(width, height, bayer, &data)
+    // Pixels whose unused bits are not zero any more after the first block.
+    let mut dirty = picture(200, 100, 4, 3);
+    dirty[30_001] |= 1;
+    files.push(("dirty.fits".to_owned(), fits(200, 100, false, &dirty)));
+    files
 }
 
 fn make_tree(dir: &Path) {
     fs::create_dir(dir).unwrap();
-    for name in FILES {
-        let content = match name {
-            "8.wav" => wav(8, 1, 9001),
-            "16.wav" => wav(16, 2, 30_000),
-            "24.wav" => wav(24, 2, 12_345),
-            "32.wav" => wav(32, 2, 8000),
-            "six-channels.wav" => wav(16, 6, 5000),
-            "16.aiff" => aiff(16, 14_000),
-            "20.aiff" => aiff(20, 7000),
-            "24-in-4.caf" => caf(9000),
-            "image.fits" => fits(311, 203, false, 0),
-            "bayer.fits" => fits(300, 200, true, 0),
-            _ => fits(256, 130, false, 4),
-        };
+    for (name, content) in good_files() {
         fs::write(dir.join(name), content).unwrap();
     }
 }
@@ -160,7 +138,7 @@ fn assert_same_files(tree: &Path, extracted: &Path, what: &str) {
     };
     let expected = Manifest::from_directory(tree, true).unwrap();
     let found = Manifest::from_directory(extracted, true).unwrap();
-    assert_eq!(found.0.len(), FILES.len() + 1);
+    assert_eq!(found.0.len(), good_files().len() + 1);
     expected.assert_same(&found, fields, what);
 }
 
@@ -267,5 +245,78 @@ fn media_blocks_go_both_ways() {
         fs::write(&image, again).unwrap();
         extract(programs.join("dwarfsextract"), &image, &path("theirs"));
         assert_same_files(&tree, &path("theirs"), "our blocks, their program");
+    }
+}
+
+/// Compressions of all blocks of a category.
+fn compressions(image: &Path, category: &str) -> Vec<CompressionId> {
+    let image = Image::open(image, &OpenOptions::default()).unwrap();
+    let view = image.metadata();
+    let names = view.category_names().unwrap().unwrap();
+    let blocks = (0..image.container().block_count()).map(BlockNo);
+    let of_category = blocks.filter(|&block| {
+        let found = view.block_category(block).unwrap().unwrap();
+        names[found.index()] == category.as_bytes()
+    });
+    of_category
+        .map(|block| image.stored_block(block).unwrap().0.compression.unwrap())
+        .collect()
+}
+
+#[test]
+fn what_goes_in_comes_out() {
+    let dir = tempfile::tempdir().unwrap();
+    let (good, bad) = (dir.path().join("good"), dir.path().join("bad"));
+    make_tree(&good);
+    fs::create_dir(&bad).unwrap();
+    for (name, content) in bad_files() {
+        fs::write(bad.join(name), content).unwrap();
+    }
+    for (number, options) in [
+        &["-l1"][..],
+        &["-l5", "-S13"],
+        &["-l7", "-W", "pcmaudio/waveform,fits/image::6", "-B4"],
+        &["-l9", "-S16"],
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        for tree in [&good, &bad] {
+            let place = |name: &str| dir.path().join(format!("{number}-{name}"));
+            let image = place("image");
+            let mut all = vec!["--categorize", "--force"];
+            all.extend(options);
+            build(tree, &image, &all);
+            let what = format!("{} {options:?}", tree.display());
+            let flac = compressions(&image, "pcmaudio/waveform");
+            let ricepp = compressions(&image, "fits/image");
+            let share = |all: &[CompressionId], wanted| {
+                let used = all.iter().filter(|&&id| id == wanted).count();
+                (used, all.len())
+            };
+            let (flac, waveforms) = share(&flac, CompressionId::FLAC);
+            let (ricepp, images) = share(&ricepp, CompressionId::RICEPP);
+            if tree == &good {
+                // Short last blocks need not get smaller.
+                assert!(flac * 10 >= waveforms * 8, "{what}: {flac} of {waveforms}");
+                assert!(ricepp * 10 >= images * 8, "{what}: {ricepp} of {images}");
+                // One of each layout at least.
+                assert!(waveforms >= 12 && images >= 3, "{what}");
+            } else {
+                // The categorizer finds unused bits of pixels by looking at all of them.
+                assert!(flac < waveforms && images > 0, "{what}");
+            }
+            let want = whole_seconds(Manifest::from_directory(tree, true).unwrap());
+            let out = place("out");
+            extract(DWARFSEXTRACT, &image, &out);
+            let found = Manifest::from_directory(&out, true).unwrap();
+            want.assert_same(&found, Fields::EXTRACTED, &format!("{what} extracted"));
+            fs::remove_dir_all(&out).unwrap();
+            let mountpoint = place("mnt");
+            if let Some(_mount) = Mount::new(&image, &mountpoint, &[]) {
+                let found = Manifest::from_directory(&mountpoint, true).unwrap();
+                want.assert_same(&found, Fields::EXTRACTED, &format!("{what} mounted"));
+            }
+        }
     }
 }

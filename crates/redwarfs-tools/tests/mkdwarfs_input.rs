@@ -194,7 +194,10 @@ fn with_list(place: &Place, list: &[u8], args: &[&str]) -> Done {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    child.stdin.take().unwrap().write_all(list).unwrap();
+    // A program that refuses its options ends without reading.
+    if let Err(error) = child.stdin.take().unwrap().write_all(list) {
+        assert_eq!(error.kind(), std::io::ErrorKind::BrokenPipe);
+    }
     child.wait_with_output().unwrap().into()
 }
 
@@ -622,9 +625,18 @@ fn a_stalled_file_does_not_stall_the_build() {
     // Only the entry that does not answer is missing, not what lies beside it.
     file.stall();
     let start = Instant::now();
-    let done = place.run(&["--file-timeout=300ms", "--symlinks=follow"]);
+    // A list is looked at before anything is listed.
+    let list = place.file("list", "a\nimage\nimage/below\nz\n");
+    let follow = ["--file-timeout=300ms", "--symlinks=follow"];
+    let listed = place.run(&[&follow[..], &["--input-list", &list]].concat());
+    let done = place.run(&follow);
     let took = start.elapsed();
     file.go_on();
+    assert_eq!(listed.code, Some(2), "{}", listed.stderr);
+    for path in ["image", "image/below"] {
+        let text = format!("error reading entry: {path}: given up");
+        assert!(listed.stderr.contains(&text), "{}", listed.stderr);
+    }
     assert_eq!(done.code, Some(2), "{}", done.stderr);
     assert!(
         done.stderr.contains("in/image': cannot read entry"),

@@ -1,38 +1,14 @@
-//! Memory limits of `mkdwarfs` when it builds.
+//! Memory limits of `mkdwarfs` when it builds and when it rewrites.
 #![allow(clippy::unwrap_used)]
 
 mod support;
 
+use std::ffi::OsStr;
 use std::fs;
-use std::path::Path;
-use std::process::Command;
-use std::time::Duration;
+use std::path::{Path, PathBuf};
 
-use redwarfs_testkit::process::{self, End, Limits, Run};
-use support::MKDWARFS;
-
-const MIB: f64 = 1048576.0;
-
-fn build(place: &Path, level: u32, limit: &str) -> Run {
-    let mut command = Command::new(MKDWARFS);
-    command.arg("-i").arg(place.join("in"));
-    command.arg("-o").arg(place.join("out")).arg("--force");
-    command.args([
-        "-N2",
-        "--log-level=warn",
-        &format!("-l{level}"),
-        "-L",
-        limit,
-    ]);
-    let limits = Limits {
-        processor: Duration::from_secs(300),
-        time: Duration::from_secs(600),
-        address_space: 64 << 30,
-        file_size: 1 << 30,
-        ..Limits::default()
-    };
-    process::run(&mut command, limits, place).unwrap()
-}
+use redwarfs_testkit::skip;
+use support::memory;
 
 /// Some text, different in every file.
 fn fill(place: &Path) {
@@ -54,28 +30,128 @@ fn limits_are_kept_or_refused_with_what_is_needed() {
     let place = tempfile::tempdir().unwrap();
     let place = place.path();
     fill(place);
-    for level in [1, 5, 7, 9] {
-        let refused = build(place, level, "1m");
-        assert_eq!(refused.end, End::Code(1), "{}", refused.stderr);
-        let text = refused.stderr.trim_end();
-        let (_, needed) = text
-            .split_once("memory limit of 1 MiB is too low (")
-            .unwrap_or_else(|| panic!("{text}"));
-        let (number, unit) = needed.split_once(' ').unwrap();
-        let number: f64 = number.parse().unwrap();
-        let mib = match unit {
-            "MiB are needed)" => number,
-            "GiB are needed)" => number * 1024.0,
-            other => panic!("{other}"),
-        };
-        // Rounded when it is shown, and the input is not yet known then.
-        let limit = (mib * 1.02).ceil() + 4.0;
-        let run = build(place, level, &format!("{limit}m"));
-        assert_eq!(run.end, End::Code(0), "level {level}: {}", run.stderr);
-        assert!(
-            run.peak as f64 <= limit * MIB,
-            "level {level}: {} of {limit} MiB",
-            run.peak as f64 / MIB
-        );
+    let (tree, image) = (place.join("in"), place.join("out"));
+    for level in ["-l1", "-l5", "-l7", "-l9"] {
+        let args = [
+            "-i".as_ref(),
+            tree.as_os_str(),
+            "-o".as_ref(),
+            image.as_os_str(),
+            level.as_ref(),
+        ];
+        memory::assert_limit_is_kept(place, &args, level);
     }
+}
+
+#[test]
+fn limits_of_rewriting_are_kept_or_refused_with_what_is_needed() {
+    let place = tempfile::tempdir().unwrap();
+    let place = place.path();
+    fill(place);
+    let (source, image) = (place.join("source"), place.join("out"));
+    support::build(&place.join("in"), &source, &["-l3", "-S21"]);
+    for options in [
+        &["--recompress", "-l1"][..],
+        &["--recompress", "-l5"],
+        &["--recompress", "-l9"],
+        &["--recompress", "-C", "brotli:quality=9"],
+        &["--recompress=none"],
+        &["--rebuild-metadata"],
+        &["--change-block-size", "-S18", "-l5"],
+        &["--change-block-size", "-S23", "-l8"],
+    ] {
+        let mut args = vec![
+            "-i".as_ref(),
+            source.as_os_str(),
+            "-o".as_ref(),
+            image.as_os_str(),
+        ];
+        args.extend(options.iter().map(OsStr::new));
+        memory::assert_limit_is_kept(place, &args, &format!("{options:?}"));
+    }
+}
+
+#[test]
+fn limits_that_entries_make_too_low_are_refused_while_listing() {
+    let place = tempfile::tempdir().unwrap();
+    let place = place.path();
+    let tree = place.join("in");
+    for directory in 0..4 {
+        let at = tree.join(format!("{directory}"));
+        fs::create_dir_all(&at).unwrap();
+        for file in 0..20_000 {
+            fs::File::create(at.join(format!("{file:05}"))).unwrap();
+        }
+    }
+    let args = [
+        "-i".as_ref(),
+        tree.as_os_str(),
+        "-o".as_ref(),
+        OsStr::new("-"),
+        "-l1".as_ref(),
+    ];
+    memory::assert_refused_in_the_limit(place, &args);
+}
+
+/// A memory group of the system that allows so many bytes.
+struct Group(PathBuf);
+
+impl Group {
+    fn new(bytes: u64) -> Result<Self, String> {
+        let name = format!("redwarfs-test-{}", std::process::id());
+        let kinds = [
+            ("/sys/fs/cgroup/memory", "memory.limit_in_bytes"),
+            ("/sys/fs/cgroup", "memory.max"),
+        ];
+        for (mount, limit) in kinds {
+            let group = Self(Path::new(mount).join(&name));
+            if fs::create_dir(&group.0).is_ok()
+                && fs::write(group.0.join(limit), bytes.to_string()).is_ok()
+            {
+                return Ok(group);
+            }
+        }
+        Err("no memory group can be made".into())
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir(&self.0);
+    }
+}
+
+#[test]
+fn without_a_limit_that_of_the_control_group_counts() {
+    const ALLOWED: u64 = 224 << 20;
+    let group = match Group::new(ALLOWED) {
+        Ok(group) => group,
+        Err(why) => {
+            skip("a build in a control group", &why);
+            return;
+        }
+    };
+    let place = tempfile::tempdir().unwrap();
+    let place = place.path();
+    // 16 threads of level 5 take four times as much.
+    for copy in 0..5 {
+        fill(&place.join(format!("all/{copy}")));
+    }
+    let script = format!(
+        "echo $$ > {}/cgroup.procs && exec {} -i {} -o {} -l5 -N16 --num-scanner-workers=2 -C zstd:level=5 -B0 --log-level=warn",
+        group.0.display(),
+        support::MKDWARFS,
+        place.join("all").display(),
+        place.join("out").display(),
+    );
+    let done = std::process::Command::new("sh")
+        .args(["-c", &script])
+        .output();
+    let done = done.unwrap();
+    assert!(
+        done.status.success(),
+        "{}: {}",
+        done.status,
+        String::from_utf8_lossy(&done.stderr)
+    );
 }

@@ -9,9 +9,11 @@ use std::path::{Path, PathBuf};
 use std::process::Output;
 
 use redwarfs_format::BlockNo;
+use redwarfs_format::frozen::{Field, Schema};
 use redwarfs_format::section::{CompressionId, SectionType, Version};
 use redwarfs_reader::{Image, OpenOptions};
 use redwarfs_testkit::golden::golden;
+use redwarfs_testkit::mutate::Parts;
 use redwarfs_testkit::{Fields, Golden, Manifest, compat_images, golden_images};
 use support::{MKDWARFS, must, reference, run};
 
@@ -318,6 +320,34 @@ fn categories_choose_codecs_and_blocks() {
     );
     assert!(count(&some, CompressionId::FLAC) > 0);
 
+    // Several categories, as they are and excluded.
+    let changed = |filter: &str| {
+        let option = format!("--recompress-categories={filter}");
+        let after = open(&place.rewrite(&plain, &["--recompress", "-C", "brotli", &option]));
+        let before = open(&plain);
+        let names = before.metadata().category_names().unwrap().unwrap();
+        let blocks = blocks(&before).into_iter().zip(blocks(&after));
+        let mut changed: Vec<String> = (0u32..)
+            .zip(blocks)
+            .filter(|(_, (old, new))| old != new)
+            .map(|(b, _)| {
+                let category = before.metadata().block_category(BlockNo(b));
+                let name = &names[category.unwrap().unwrap().index()];
+                String::from_utf8(name.clone()).unwrap()
+            })
+            .collect();
+        changed.dedup();
+        changed
+    };
+    let all = changed("pcmaudio/metadata,pcmaudio/waveform,<default>");
+    assert!(all.contains(&"pcmaudio/waveform".to_owned()) && all.len() > 1);
+    for name in &all {
+        let others: Vec<String> = all.iter().filter(|n| *n != name).cloned().collect();
+        assert_eq!(changed(&format!("!{name}")), others);
+        assert_eq!(changed(&others.join(",")), others);
+        assert_eq!(changed(&format!("!{}", others.join(","))), [name.clone()]);
+    }
+
     for (options, want) in [
         (
             &["--recompress-categories=a,pcmaudio/waveform"][..],
@@ -499,6 +529,12 @@ fn damage_is_an_error_and_the_old_file_stays() {
         assert!(text.contains(want), "{text}");
         assert_eq!(fs::read(&output).unwrap(), b"precious");
     }
+    // Nor does an image lose anything that is to take its own place.
+    let own = ["--recompress", "--no-check", "-f"];
+    let done = run(MKDWARFS, Place::args(&source, &source, &own));
+    failure(&done, "onto itself");
+    assert!(fs::read(&source).unwrap() == bytes);
+    assert_eq!(fs::read_dir(place.0.path()).unwrap().count(), 2);
     bytes[100] ^= 1;
     for (len, want) in [
         (whole / 2, "truncated section"),
@@ -599,7 +635,7 @@ fn memory_limits_hold_or_are_refused() {
     );
     assert!(text.ends_with("are needed)"), "{text}");
     let output = place.path("low.dwarfs");
-    let options = ["--recompress", "-L", "1m", "-C", "lz4", "--no-history"];
+    let options = ["--recompress", "-L", "40m", "-C", "lz4", "--no-history"];
     must(MKDWARFS, Place::args(&source, &output, &options));
     let free = place.rewrite(&source, &["--recompress", "-C", "lz4", "--no-history"]);
     assert!(fs::read(output).unwrap() == fs::read(free).unwrap());
@@ -645,4 +681,74 @@ fn what_is_said_of_a_rewrite() {
         second.starts_with(&format!("compressed filesystem: {n}/{n} blocks/")),
         "{text}"
     );
+}
+
+#[test]
+fn a_damaged_history_is_an_error_unless_it_is_dropped() {
+    let place = Place::new();
+    let golden = golden("basic-default").image;
+    let mut bytes = fs::read(&golden).unwrap();
+    let image = open(&golden);
+    let mut sections = image.container().section_of_type(SectionType::HISTORY);
+    let section = image.section_with_header(sections.next().unwrap()).unwrap();
+    bytes[image.container().file_offset(&section) as usize + 3] ^= 1;
+    let source = place.path("damaged.dwarfs");
+    fs::write(&source, &bytes).unwrap();
+    // Reading the history warns, so there is more than one line.
+    let attempt = |options: &[&str]| {
+        let output = place.path("attempt.dwarfs");
+        let done = run(MKDWARFS, Place::args(&source, &output, options));
+        assert_eq!(done.status.success(), output.exists(), "{options:?}");
+        let text = String::from_utf8_lossy(&done.stderr).into_owned();
+        let last = text.lines().last().unwrap_or_default().to_owned();
+        (done.status.code(), last, output)
+    };
+    let (code, last, _) = attempt(&["--recompress"]);
+    assert_eq!(code, Some(1));
+    assert!(last.contains("first: checksum error in section"), "{last}");
+    let (code, last, _) = attempt(&["--recompress", "--no-check"]);
+    assert_eq!(code, Some(1));
+    assert!(
+        last.contains("checksum error in section: HISTORY"),
+        "{last}"
+    );
+    let (code, last, after) = attempt(&["--recompress", "--no-check", "--no-history"]);
+    assert_eq!(code, Some(0), "{last}");
+    manifest(&golden).assert_same(&manifest(&after), Fields::ALL, "without history");
+    assert!(open(&after).history().unwrap().entries.is_empty());
+}
+
+#[test]
+fn members_of_newer_versions_are_kept_or_their_loss_is_said() {
+    let place = Place::new();
+    let golden = golden("basic-default").image;
+    let mut parts = Parts::of(&fs::read(&golden).unwrap());
+    let payload = parts.payload(SectionType::METADATA_V2_SCHEMA).unwrap();
+    let mut schema = Schema::parse(payload).unwrap();
+    let root = usize::from(schema.root);
+    schema.layouts[root].fields.push(Field {
+        id: 1000,
+        layout_id: 0,
+        offset: 0,
+    });
+    *payload = schema.encode();
+    let source = place.path("newer.dwarfs");
+    fs::write(&source, parts.assemble()).unwrap();
+    // Says nothing.
+    place.rewrite(&source, &["--recompress"]);
+    let output = place.path("rebuilt.dwarfs");
+    let done = must(
+        MKDWARFS,
+        Place::args(
+            &source,
+            &output,
+            &["--rebuild-metadata", "--keep-all-times"],
+        ),
+    );
+    let text = String::from_utf8_lossy(&done.stderr).into_owned();
+    assert!(
+        text.contains("rebuilding drops 1 member(s) of the metadata") && text.contains(": 1000"),
+        "{text}"
+    );
+    manifest(&golden).assert_same(&manifest(&output), Fields::ALL, "rebuilt");
 }

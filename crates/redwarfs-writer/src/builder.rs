@@ -13,12 +13,12 @@ use redwarfs_format::section::SectionType;
 use crate::category::describe;
 use crate::emit::{Emitter, history_entry};
 use crate::error::{Error, Result};
-use crate::memory::{self, Load};
+use crate::memory::{self, Load, Watch};
 use crate::meta;
 use crate::options::BuildOptions;
 use crate::order::{OrderJob, Sketches};
 use crate::pipeline::{self, StreamCodec};
-use crate::progress::{Phase, Progress, SilentProgress, add, get, thread_cpu_ns};
+use crate::progress::{Phase, Progress, add, get, thread_cpu_ns};
 use crate::scan;
 use crate::source::Source;
 use crate::store::StoreJob;
@@ -97,18 +97,25 @@ impl Builder {
         });
         let codecs = own.filter_map(|(_, own)| own.compression.as_ref());
         let codecs = codecs.chain([&options.compression]);
-        memory::plan(options, codecs, Load::default(), &SilentProgress::default())?;
+        let watch = Watch::new(options, codecs);
+        watch.check(Load::default(), false)?;
 
         progress.phase(Phase::Scanning);
-        let tree = tree::list(options, reporter, stop)?;
+        let tree = tree::list(options, reporter, stop, &watch)?;
         counters.set_current(b"");
         progress.phase(Phase::Hashing);
-        let mut scanned = scan::scan(options, &tree, reporter, stop)?;
+        let mut scanned = scan::scan(options, &tree, reporter, stop, &watch)?;
+        let load = Load {
+            contents: scanned.contents.len() as u64,
+            ..tree.load()
+        };
+        watch.check(load, true)?;
         add(&counters.fragments_found, scanned.items.len() as u64);
 
         progress.phase(Phase::Ordering);
         let start = thread_cpu_ns();
         let job = OrderJob {
+            options,
             limited: options.max_similarity_size.is_some(),
             tree: &tree,
             contents: &scanned.contents,
@@ -156,14 +163,13 @@ impl Builder {
             })
             .collect();
         let load = Load {
-            entries: tree.parents.len() as u64,
             contents: scanned.contents.len() as u64,
             streams: sequences.len(),
-            hook: options.hook.as_ref().map_or(0, |hook| hook.memory()) + tree.marks.memory(),
+            ..tree.load()
         };
         let specs = codecs.iter().map(|codec| &codec.spec);
         let plan = memory::plan(options, specs, load, progress)?;
-        let stored = pipeline::blocks(
+        let mut stored = pipeline::blocks(
             options,
             &codecs,
             plan,
@@ -185,13 +191,15 @@ impl Builder {
 
         progress.phase(Phase::Metadata);
         add(&counters.chunks, stored.chunks.len() as u64);
-        let mut metadata = meta::build(options, &tree, &scanned.contents, &stored, blocks)?;
+        drop(sequences);
+        let stored_categories = std::mem::take(&mut stored.categories);
         let categories = !options.categorizers.is_empty() || tree.marks.has_categories();
+        let mut metadata = meta::build(options, tree, scanned.contents, stored, blocks)?;
         if categories && options.category_names {
             let parameters = options.category_metadata;
             describe(
                 &scanned.streams,
-                &stored.categories,
+                &stored_categories,
                 parameters,
                 &mut metadata,
             );
@@ -199,7 +207,6 @@ impl Builder {
         let inodes = metadata.inodes.len() as u64;
         let chunks = metadata.chunks.len() as u64;
         add(&counters.inodes, inodes);
-        drop((tree, stored, sequences, scanned.contents));
         let frozen = freeze(&metadata)?;
         drop(metadata);
         if interrupted() {

@@ -28,8 +28,10 @@ pub enum Error {
     MemoryLimit {
         /// The limit in bytes.
         limit: u64,
-        /// What is needed at least, in bytes.
+        /// What is needed, in bytes; at least this if the input is not known to its end.
         needed: u64,
+        /// Whether the input has been listed to its end.
+        whole: bool,
     },
     /// The hook that is asked about entries failed; its own words.
     #[error("{0}")]

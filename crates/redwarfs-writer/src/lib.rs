@@ -38,8 +38,8 @@ pub use hash::{FileHash, UnknownFileHash};
 pub use holes::{HoleTable, MIN_CACHED_CHUNKS};
 pub use hook::{Decision, EntryHook, HookEntry, OrderKey};
 pub use options::{
-    BuildOptions, CategoryOptions, FamilyOptions, HistoryOptions, IdTransform, ModeTransform, NilsimsaOptions,
-    Order, TimeResolution, TimeResolutionError,
+    BuildOptions, CategoryOptions, FamilyOptions, HistoryOptions, IdTransform, ModeTransform,
+    NilsimsaOptions, Order, ThreadGroup, ThreadStart, TimeResolution, TimeResolutionError,
 };
 pub use pipeline::physical_memory;
 pub use progress::{Counters, Level, Phase, Progress, SilentProgress, thread_cpu_ns};

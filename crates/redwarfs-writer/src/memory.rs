@@ -19,16 +19,27 @@ use crate::progress::{Level, Progress};
 const PROGRAM: u64 = 32 << 20;
 /// Buffers of a thread that reads files.
 const READER: u64 = 2 << 20;
-/// An entry in the tree and in the metadata, its name included.
-const ENTRY: u64 = 250;
+/// An entry in the tree and in the metadata, but for its name.
+const ENTRY: u64 = 200;
+/// An entry of the directory that is being listed: as the source gives it and in the tree.
+const LISTED: u64 = 320;
+/// Copies of names and targets of symlinks that there are at the same time.
+const COPIES: u64 = 3;
 /// A content, its place in the sequence and its chunks.
-const CONTENT: u64 = 200;
+const CONTENT: u64 = 130;
+/// An entry and its inode in finished metadata, its name not included; twice of what is usual.
+const STORED_ENTRY: u64 = 48;
+/// A content in finished metadata.
+const STORED_CONTENT: u64 = 24;
 /// What ordering by digests takes for a content on top.
 const DIGEST: u64 = 150;
 /// What ordering by names and sketches takes for a content on top: 16 features, and pairs.
 const SKETCH: u64 = 400;
 /// An indexed window: two slots of eight bytes, and again while the index grows.
 const WINDOW: u64 = 32;
+/// A path of an explicit order beside its bytes: in the list and in the table that it is looked
+/// up in.
+const LISTED_PATH: u64 = 120;
 /// The filter in front of the index.
 const FILTER: u64 = 1 << 20;
 /// Small files that are kept between scan and segmenter, at most.
@@ -43,10 +54,12 @@ const BLOCKS_PER_WORKER: usize = 64;
 pub(crate) struct Load {
     pub(crate) entries: u64,
     pub(crate) contents: u64,
+    /// Bytes of different names and targets of symlinks.
+    pub(crate) strings: u64,
+    /// Bytes that the source holds and the hook, and what the hook said.
+    pub(crate) beside: u64,
     /// Streams to be segmented.
     pub(crate) streams: usize,
-    /// Bytes that the hook holds, and what it said.
-    pub(crate) hook: u64,
 }
 
 /// What a build may use.
@@ -108,7 +121,14 @@ fn segmenter(options: &BuildOptions) -> u64 {
 
 /// What does not depend on threads, but for small files that are kept.
 fn fixed(options: &BuildOptions, load: Load) -> u64 {
+    let mut explicit = 0u64;
     let order = match &options.order {
+        Order::Explicit(list) => {
+            // The list, and a table of it.
+            let paths = list.iter().map(|path| path.len() as u64 + LISTED_PATH);
+            explicit = paths.fold(0, u64::saturating_add);
+            &options.order
+        }
         Order::Script(rest) => rest,
         other => other,
     };
@@ -118,12 +138,127 @@ fn fixed(options: &BuildOptions, load: Load) -> u64 {
         _ => 0,
     };
     // Ordering is over before blocks are made.
-    PROGRAM
+    common(options, load)
         .saturating_add(READER.saturating_mul(options.scanners() as u64))
         .saturating_add(load.entries.saturating_mul(ENTRY))
+        .saturating_add(load.strings.saturating_mul(COPIES))
         .saturating_add(load.contents.saturating_mul(CONTENT))
-        .saturating_add(load.hook)
-        .saturating_add(segmenter(options).max(digests))
+        .saturating_add(segmenter(options).max(digests).max(explicit))
+}
+
+/// What is there from the beginning to the end.
+fn common(options: &BuildOptions, load: Load) -> u64 {
+    let header = options.header.as_ref().map_or(0, Vec::len) as u64;
+    let history = options.history.as_ref();
+    let arguments = history.and_then(|history| history.arguments.as_ref());
+    let arguments = arguments.map_or(0, |arguments| arguments.iter().map(String::len).sum()) as u64;
+    PROGRAM
+        .saturating_add(header)
+        // As they are, in the entry, encoded and compressed.
+        .saturating_add(arguments.saturating_mul(4))
+        .saturating_add(load.beside)
+}
+
+/// What compressing the metadata takes: everything else is gone by then.
+fn metadata(options: &BuildOptions, load: Load) -> u64 {
+    let frozen = (load.entries.saturating_mul(STORED_ENTRY))
+        .saturating_add(load.contents.saturating_mul(STORED_CONTENT))
+        .saturating_add(load.strings);
+    let codec = usize::try_from(frozen).map_or(u64::MAX, |frozen| {
+        options.metadata_compression.encoder_memory(frozen)
+    });
+    common(options, load)
+        .saturating_add(frozen.saturating_mul(2))
+        .saturating_add(codec)
+}
+
+/// Compares what has been found of the input with the limit.
+#[derive(Debug)]
+pub(crate) struct Watch<'a> {
+    options: &'a BuildOptions,
+    /// What a compression thread takes, its block included.
+    job: u64,
+}
+
+impl<'a> Watch<'a> {
+    /// For the codecs that may be used.
+    pub(crate) fn new<'c>(
+        options: &'a BuildOptions,
+        codecs: impl Iterator<Item = &'c CodecSpec>,
+    ) -> Self {
+        Self {
+            options,
+            job: job(options, codecs),
+        }
+    }
+
+    /// `whole`: whether the input is known to its end.
+    ///
+    /// # Errors
+    /// [`Error::MemoryLimit`] if this does not fit the limit of the options.
+    pub(crate) fn check(&self, load: Load, whole: bool) -> Result<()> {
+        check(self.options, self.job, load, whole)
+    }
+
+    /// How many entries the next directory may have.
+    pub(crate) fn room(&self, load: Load) -> u64 {
+        match self.options.memory_limit {
+            None => u64::MAX,
+            Some(limit) => usable(self.options, limit).saturating_sub(self.found(load)) / LISTED,
+        }
+    }
+
+    /// The error of a directory that has more entries than there is [room](Self::room) for.
+    pub(crate) fn too_many(&self, load: Load) -> Error {
+        let directory = self.room(load).saturating_add(1).saturating_mul(LISTED);
+        let needed = self.found(load).saturating_add(directory);
+        refused(self.options, needed, false)
+    }
+
+    fn found(&self, load: Load) -> u64 {
+        fixed(self.options, load).saturating_add(self.job)
+    }
+}
+
+/// Bytes of a limit that may be planned with.
+fn usable(options: &BuildOptions, limit: u64) -> u64 {
+    (limit - limit / MARGIN).saturating_sub(small_files(options))
+}
+
+/// With one compression thread and one block.
+fn needed(options: &BuildOptions, job: u64, load: Load) -> u64 {
+    let building = fixed(options, load).saturating_add(job);
+    building.max(metadata(options, load))
+}
+
+fn check(options: &BuildOptions, job: u64, load: Load, whole: bool) -> Result<()> {
+    let Some(limit) = options.memory_limit else {
+        return Ok(());
+    };
+    let needed = needed(options, job, load);
+    if usable(options, limit) >= needed {
+        return Ok(());
+    }
+    Err(refused(options, needed, whole))
+}
+
+/// The limit is not enough for so many bytes.
+fn refused(options: &BuildOptions, needed: u64, whole: bool) -> Error {
+    // Small files and the margin are parts of the limit themselves.
+    let all = needed.saturating_add(SMALL_FILES);
+    let all = all.saturating_add(all / (MARGIN - 1));
+    let part = u128::from(needed) * 40 / 31;
+    let part = u64::try_from(part).unwrap_or(u64::MAX);
+    Error::MemoryLimit {
+        limit: options.memory_limit.unwrap_or(u64::MAX),
+        needed: all.min(part).saturating_add(MARGIN),
+        whole,
+    }
+}
+
+/// What a compression thread takes, its block included.
+fn job<'a>(options: &BuildOptions, codecs: impl Iterator<Item = &'a CodecSpec>) -> u64 {
+    compressor(options, codecs).saturating_add(u64::from(options.block_size()))
 }
 
 /// What a compression thread takes beside the block that it works on.
@@ -154,31 +289,20 @@ pub(crate) fn plan<'a>(
 ) -> Result<Plan> {
     let block = u64::from(options.block_size());
     let fixed = fixed(options, load);
-    let job = compressor(options, codecs).saturating_add(block);
+    let job = job(options, codecs);
     let machine = machine(options);
     let limit = options.memory_limit.unwrap_or(machine / 4 * 3);
-    let usable = (limit - limit / MARGIN).saturating_sub(small_files(options));
-    let needed = fixed.saturating_add(job);
-    if options.memory_limit.is_some() && usable < needed {
-        // Small files and the margin are parts of the limit themselves.
-        let all = needed.saturating_add(SMALL_FILES);
-        let all = all.saturating_add(all / (MARGIN - 1));
-        let part = u128::from(needed) * 40 / 31;
-        let part = u64::try_from(part).unwrap_or(u64::MAX);
-        return Err(Error::MemoryLimit {
-            limit,
-            needed: all.min(part).saturating_add(MARGIN),
-        });
-    }
+    check(options, job, load, true)?;
     let wanted = options.workers;
-    let left = usable.saturating_sub(fixed);
+    let left = usable(options, limit).saturating_sub(fixed);
     let workers = usize::try_from(left / job.max(1)).unwrap_or(usize::MAX);
     let workers = workers.clamp(1, wanted.max(1));
     if options.memory_limit.is_some() && workers < wanted {
         progress.log(
             Level::Warn,
             &format!(
-                "low memory limit: compressing with {workers} instead of {wanted} threads, each of which takes {job} bytes"
+                "low memory limit: compressing with {workers} instead of {wanted} threads, each of which takes {} MiB",
+                job.div_ceil(1 << 20)
             ),
         );
     }
@@ -221,8 +345,9 @@ mod tests {
                 let load = Load {
                     entries,
                     contents: entries,
+                    strings: 20 * entries,
+                    beside: 0,
                     streams: 9,
-                    hook: 0,
                 };
                 let mut options = BuildOptions::level(level);
                 options.workers = 4;

@@ -4,6 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 
 use redwarfs_format::metadata::{
     Chunk as StoredChunk, DirEntry, Directory, FsOptions, InodeData, InodeSizeCache, Metadata,
+    build_string_table,
 };
 
 use crate::emit::program_version;
@@ -39,14 +40,17 @@ impl Table {
 }
 
 /// Builds the metadata. `blocks` is the number of BLOCK sections.
+///
+/// What has been turned into metadata is given up at once: with a million files, the input and
+/// the output of this function do not fit side by side what either of them takes.
 pub(crate) fn build(
     options: &BuildOptions,
-    tree: &Tree,
-    contents: &[Content],
-    stored: &Stored,
+    mut tree: Tree,
+    contents: Vec<Content>,
+    stored: Stored,
     blocks: u32,
 ) -> Result<Metadata> {
-    let numbering = Numbering::new(tree, contents);
+    let mut numbering = Numbering::new(&tree, &contents);
     let mut metadata = Metadata {
         block_size: options.block_size(),
         preferred_path_separator: Some(u32::from(b'/')),
@@ -60,10 +64,10 @@ pub(crate) fn build(
         inodes_have_nlink: options.hardlink_table,
         ..FsOptions::default()
     };
-    entries(tree, &numbering, &mut metadata);
-    inodes(options, tree, &numbering, &mut metadata, &mut fs_options);
-    metadata.options = Some(fs_options);
-    symlinks(tree, &numbering, &mut metadata);
+    files(&tree, &contents, &stored, &numbering, blocks, &mut metadata)?;
+    drop((contents, stored));
+    (numbering.contents, numbering.files) = (Vec::new(), Vec::new());
+    symlinks(&tree, &numbering, &mut metadata);
     metadata.devices = Some(
         numbering
             .devices
@@ -71,7 +75,12 @@ pub(crate) fn build(
             .map(|&i| tree.rdevs[tree.details[i as usize] as usize])
             .collect(),
     );
-    files(tree, contents, stored, &numbering, blocks, &mut metadata)?;
+    inodes(options, &tree, &numbering, &mut metadata, &mut fs_options);
+    metadata.options = Some(fs_options);
+    let numbers = std::mem::take(&mut numbering.of);
+    drop(numbering);
+    tree.drop_inodes();
+    entries(options, tree, &numbers, &mut metadata);
     metadata.pack(&options.packing);
     Ok(metadata)
 }
@@ -161,21 +170,21 @@ impl Numbering {
     }
 }
 
-/// Names, directory entries and directories.
-fn entries(tree: &Tree, numbering: &Numbering, metadata: &mut Metadata) {
+/// Names, directory entries and directories. `numbers` are those of the inodes of the tree.
+fn entries(options: &BuildOptions, tree: Tree, numbers: &[u32], metadata: &mut Metadata) {
     let mut used = vec![false; tree.names.len()];
     for &name in tree.name_ids.iter().skip(1) {
         used[name as usize] = true;
     }
-    let mut names: Vec<u32> = (0..tree.names.len() as u32)
+    let mut order: Vec<u32> = (0..tree.names.len() as u32)
         .filter(|&n| used[n as usize])
         .collect();
-    names.sort_by(|&a, &b| tree.names.get(a).cmp(tree.names.get(b)));
-    let mut rank = used.iter().map(|_| 0u32).collect::<Vec<_>>();
-    for (at, &name) in (0u32..).zip(&names) {
+    drop(used);
+    order.sort_by(|&a, &b| tree.names.get(a).cmp(tree.names.get(b)));
+    let mut rank = vec![0u32; tree.names.len()];
+    for (at, &name) in (0u32..).zip(&order) {
         rank[name as usize] = at;
     }
-    metadata.names = names.iter().map(|&n| tree.names.get(n).to_vec()).collect();
     metadata.dir_entries = Some(
         (0..tree.inodes.len())
             .map(|entry| DirEntry {
@@ -184,10 +193,11 @@ fn entries(tree: &Tree, numbering: &Numbering, metadata: &mut Metadata) {
                 } else {
                     rank[tree.name_ids[entry] as usize]
                 },
-                inode_num: numbering.of[tree.inodes[entry] as usize],
+                inode_num: numbers[tree.inodes[entry] as usize],
             })
             .collect(),
     );
+    drop(rank);
     metadata.directories = tree
         .dirs
         .iter()
@@ -202,6 +212,15 @@ fn entries(tree: &Tree, numbering: &Numbering, metadata: &mut Metadata) {
         first_entry: tree.inodes.len() as u32,
         self_entry: 0,
     });
+    let names = tree.names;
+    drop((tree.parents, tree.name_ids, tree.inodes, tree.dirs));
+    let packing = &options.packing;
+    if packing.plain {
+        metadata.names = order.iter().map(|&n| names.get(n).to_vec()).collect();
+        return;
+    }
+    let strings: Vec<&[u8]> = order.iter().map(|&n| names.get(n)).collect();
+    metadata.compact_names = Some(build_string_table(&strings, packing.of_names()));
 }
 
 /// Attributes of all inodes.

@@ -204,6 +204,37 @@ impl fmt::Debug for IdTransform {
     }
 }
 
+/// What a thread of a build is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ThreadGroup {
+    /// Hashing, categorizing, digests.
+    Scanner,
+    /// Clusters of similar contents.
+    Ordering,
+    /// Segmenting.
+    Segmenter,
+    /// Compression and checksums.
+    Compress,
+}
+
+/// Is called in every thread of a group when it starts, for instance to bind it to processors.
+#[derive(Clone)]
+pub struct ThreadStart(Arc<dyn Fn(ThreadGroup) + Send + Sync>);
+
+impl ThreadStart {
+    /// Wraps a function.
+    pub fn new(f: impl Fn(ThreadGroup) + Send + Sync + 'static) -> Self {
+        Self(Arc::new(f))
+    }
+}
+
+impl fmt::Debug for ThreadStart {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ThreadStart(..)")
+    }
+}
+
 /// What the history entry of a new image contains.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct HistoryOptions {
@@ -279,6 +310,9 @@ pub struct BuildOptions {
     pub scanner_workers: Option<usize>,
     /// Threads for ordering and segmenting if not `workers`, at least 1.
     pub segmenter_workers: Option<usize>,
+    /// Is called in every thread that is started. With it no group works in the thread of the
+    /// caller.
+    pub thread_start: Option<ThreadStart>,
     /// Added to the niceness of compression threads, 0..=19.
     pub compress_niceness: i32,
     /// Bytes of resident memory below which a build stays: by using fewer compression threads
@@ -428,6 +462,7 @@ impl BuildOptions {
             workers: std::thread::available_parallelism().map_or(1, usize::from),
             scanner_workers: None,
             segmenter_workers: None,
+            thread_start: None,
             compress_niceness: 5,
             memory_limit: None,
             machine_memory: None,
@@ -461,6 +496,13 @@ impl BuildOptions {
         self.segmenter_workers.unwrap_or(self.workers)
     }
 
+    /// The calling thread begins to work for a group.
+    pub(crate) fn begin(&self, group: ThreadGroup) {
+        if let Some(start) = &self.thread_start {
+            (start.0)(group);
+        }
+    }
+
     /// Threads for scanning.
     pub(crate) fn scanners(&self) -> usize {
         self.scanner_workers.unwrap_or(self.workers)
@@ -485,7 +527,10 @@ impl BuildOptions {
     /// Whether anything is ordered by the keys of the hook.
     #[must_use]
     pub fn uses_keys(&self) -> bool {
-        let own = self.categories.values().filter_map(|own| own.order.as_ref());
+        let own = self
+            .categories
+            .values()
+            .filter_map(|own| own.order.as_ref());
         let mut orders = own.chain([&self.order]);
         orders.any(|order| matches!(order, Order::Script(_)))
     }

@@ -21,7 +21,7 @@ use self::nilsimsa::Nilsimsa;
 use self::sketch::Sketcher;
 pub(crate) use self::sketch::{Sketch, Sketches};
 use crate::error::Result;
-use crate::options::{FamilyOptions, NilsimsaOptions, Order};
+use crate::options::{BuildOptions, FamilyOptions, NilsimsaOptions, Order, ThreadGroup};
 use crate::scan::{Content, Item};
 use crate::source::Source;
 use crate::tree::Tree;
@@ -237,6 +237,7 @@ trait Contents {
 /// What putting items into order needs to know.
 #[derive(Clone, Copy)]
 pub(crate) struct OrderJob<'a> {
+    pub(crate) options: &'a BuildOptions,
     /// Items without a digest are too large for one and come first.
     pub(crate) limited: bool,
     pub(crate) tree: &'a Tree,
@@ -478,6 +479,10 @@ impl Contents for Group<'_> {
 }
 
 impl Elements for Group<'_> {
+    fn begin(&self) {
+        self.job.options.begin(ThreadGroup::Ordering);
+    }
+
     /// What could not be read, or is empty, has the digest of nothing.
     fn digest(&self, i: u32) -> Digest {
         let number = self.item(i).similarity;

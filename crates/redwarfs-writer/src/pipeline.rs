@@ -14,7 +14,7 @@ use redwarfs_format::section::{SectionHeader, SectionType};
 use crate::emit::Emitter;
 use crate::error::{Error, Result};
 use crate::memory::Plan;
-use crate::options::BuildOptions;
+use crate::options::{BuildOptions, ThreadGroup};
 use crate::progress::{Counters, Progress, add, thread_cpu_ns};
 use crate::segment::BlockSink;
 
@@ -115,11 +115,13 @@ pub(crate) fn blocks<T: Send>(
             // Workers first: without any of them the producer would wait for ever.
             for _ in 0..plan.workers {
                 thread(scope, "compress", move || {
+                    options.begin(ThreadGroup::Compress);
                     let _alarm = Alarm(exchange);
                     compress(options, codecs, exchange, counters, stop);
                 })?;
             }
             thread(scope, "segment", move || {
+                options.begin(ThreadGroup::Segmenter);
                 let _alarm = Alarm(exchange);
                 let queue = BlockQueue { exchange, counters };
                 let result = cpu_counted(counters, || produce(queue));

@@ -13,8 +13,8 @@ use twox_hash::XxHash3_64;
 use crate::category::{Categorizer, Input, Judge, Piece, Probe, StreamKey, Verdict};
 use crate::error::{Error, Result};
 use crate::hash::{Digest, FileHash};
-use crate::memory;
-use crate::options::{BuildOptions, Order};
+use crate::memory::{self, Load, Watch};
+use crate::options::{BuildOptions, Order, ThreadGroup};
 use crate::order::{Digest as Nilsimsa, Fingerprint, Print, Sketches};
 use crate::pipeline::thread;
 use crate::progress::{add, thread_cpu_ns};
@@ -26,6 +26,8 @@ const PREFIX_FILE: u64 = 1 << 20;
 const PREFIX: usize = 4096;
 /// Files up to this size are kept in memory between the scan and the segmenter.
 const SMALL_FILE: u64 = 1 << 16;
+/// So many contents later it is looked again whether the memory limit can be kept.
+const CHECK_EVERY: usize = 1 << 14;
 /// Bytes per read of larger files.
 const READ_SIZE: usize = 1 << 20;
 
@@ -243,17 +245,22 @@ pub(crate) fn read_range(
             if buffer.len() < wanted {
                 buffer.resize(wanted, 0);
             }
-            let space = buffer.get_mut(..wanted).unwrap_or_default();
-            let got = content
-                .read_at(outcome.size, space)
-                .map_err(ReadError::Input)?
-                .min(wanted);
+            // Always all of it, as if it had been kept in memory: where data is cut must not
+            // depend on how much comes at a time.
+            let mut got = 0;
+            while let Some(space) = buffer.get_mut(got..wanted).filter(|s| !s.is_empty()) {
+                let offset = outcome.size + got as u64;
+                match content.read_at(offset, space).map_err(ReadError::Input)? {
+                    0 => break,
+                    n => got += n.min(space.len()),
+                }
+            }
             if got == 0 {
                 outcome.changed = true;
                 part(Part::EndOfExtent)?;
                 break 'extents;
             }
-            part(Part::Data(space.get(..got).unwrap_or_default()))?;
+            part(Part::Data(buffer.get(..got).unwrap_or_default()))?;
             outcome.size += got as u64;
         }
         part(Part::EndOfExtent)?;
@@ -261,73 +268,6 @@ pub(crate) fn read_range(
     let after = content.stamp().map_err(ReadError::Input)?;
     outcome.changed |= after != before;
     Ok(outcome)
-}
-
-/// Runs `work` on every job in `workers` threads; results in the order of the jobs.
-/// The CPU time goes to `cpu_ns`.
-fn parallel<T: Send>(
-    workers: usize,
-    jobs: &[u32],
-    cpu_ns: &AtomicU64,
-    work: impl Fn(&mut Vec<u8>, u32) -> T + Sync,
-) -> Result<Vec<T>> {
-    parallel_with(workers, jobs, cpu_ns, Vec::new, work)
-}
-
-/// The same with a state of another kind for every thread.
-fn parallel_with<T: Send, S>(
-    workers: usize,
-    jobs: &[u32],
-    cpu_ns: &AtomicU64,
-    state: impl Fn() -> S + Sync,
-    work: impl Fn(&mut S, u32) -> T + Sync,
-) -> Result<Vec<T>> {
-    const BATCH: usize = 16;
-    let workers = workers.min(jobs.len().div_ceil(BATCH)).max(1);
-    if workers == 1 {
-        let start = thread_cpu_ns();
-        let mut state = state();
-        let results = jobs.iter().map(|&job| work(&mut state, job)).collect();
-        add(cpu_ns, thread_cpu_ns().saturating_sub(start));
-        return Ok(results);
-    }
-    let next = AtomicUsize::new(0);
-    let mut parts: Vec<(usize, Vec<T>)> = std::thread::scope(|scope| {
-        let run = || {
-            let start_ns = thread_cpu_ns();
-            let mut state = state();
-            let mut done = Vec::new();
-            loop {
-                let start = next.fetch_add(BATCH, Ordering::Relaxed);
-                let Some(rest) = jobs.get(start..).filter(|rest| !rest.is_empty()) else {
-                    break;
-                };
-                let batch = rest
-                    .iter()
-                    .take(BATCH)
-                    .map(|&job| work(&mut state, job))
-                    .collect();
-                done.push((start, batch));
-            }
-            add(cpu_ns, thread_cpu_ns().saturating_sub(start_ns));
-            done
-        };
-        let threads: Vec<_> = (0..workers).map(|_| thread(scope, "scan", run)).collect();
-        threads
-            .into_iter()
-            .map(|thread| match thread?.join() {
-                Ok(done) => Ok(done),
-                Err(panic) => std::panic::resume_unwind(panic),
-            })
-            .collect::<Result<Vec<_>>>()
-    })?
-    .into_iter()
-    .flatten()
-    .collect();
-    parts.sort_by_key(|(start, _)| *start);
-    let mut results = Vec::with_capacity(jobs.len());
-    results.extend(parts.into_iter().flat_map(|(_, batch)| batch));
-    Ok(results)
 }
 
 enum Hashed {
@@ -343,6 +283,7 @@ struct Scanner<'a> {
     tree: &'a Tree,
     reporter: Reporter<'a>,
     stop: &'a AtomicBool,
+    watch: &'a Watch<'a>,
     budget: AtomicU64,
 }
 
@@ -352,12 +293,14 @@ pub(crate) fn scan(
     tree: &Tree,
     reporter: Reporter<'_>,
     stop: &AtomicBool,
+    watch: &Watch<'_>,
 ) -> Result<Scanned> {
     let scanner = Scanner {
         options,
         tree,
         reporter,
         stop,
+        watch,
         budget: AtomicU64::new(memory::small_files(options)),
     };
     let mut scanned = scanner.contents()?;
@@ -382,6 +325,73 @@ pub(crate) fn scan(
 }
 
 impl Scanner<'_> {
+    /// Runs `work` on every job in the scanning threads; results in the order of the jobs.
+    fn parallel<T: Send>(
+        &self,
+        jobs: &[u32],
+        work: impl Fn(&mut Vec<u8>, u32) -> T + Sync,
+    ) -> Result<Vec<T>> {
+        self.parallel_with(jobs, Vec::new, work)
+    }
+
+    /// The same with a state of another kind for every thread.
+    fn parallel_with<T: Send, S>(
+        &self,
+        jobs: &[u32],
+        state: impl Fn() -> S + Sync,
+        work: impl Fn(&mut S, u32) -> T + Sync,
+    ) -> Result<Vec<T>> {
+        const BATCH: usize = 16;
+        let cpu_ns = &self.reporter.counters().scan_cpu_ns;
+        let workers = self.options.scanners();
+        let workers = workers.min(jobs.len().div_ceil(BATCH)).max(1);
+        if workers == 1 && self.options.thread_start.is_none() {
+            let start = thread_cpu_ns();
+            let mut state = state();
+            let results = jobs.iter().map(|&job| work(&mut state, job)).collect();
+            add(cpu_ns, thread_cpu_ns().saturating_sub(start));
+            return Ok(results);
+        }
+        let next = AtomicUsize::new(0);
+        let mut parts: Vec<(usize, Vec<T>)> = std::thread::scope(|scope| {
+            let run = || {
+                self.options.begin(ThreadGroup::Scanner);
+                let start_ns = thread_cpu_ns();
+                let mut state = state();
+                let mut done = Vec::new();
+                loop {
+                    let start = next.fetch_add(BATCH, Ordering::Relaxed);
+                    let Some(rest) = jobs.get(start..).filter(|rest| !rest.is_empty()) else {
+                        break;
+                    };
+                    let batch = rest
+                        .iter()
+                        .take(BATCH)
+                        .map(|&job| work(&mut state, job))
+                        .collect();
+                    done.push((start, batch));
+                }
+                add(cpu_ns, thread_cpu_ns().saturating_sub(start_ns));
+                done
+            };
+            let threads: Vec<_> = (0..workers).map(|_| thread(scope, "scan", run)).collect();
+            threads
+                .into_iter()
+                .map(|thread| match thread?.join() {
+                    Ok(done) => Ok(done),
+                    Err(panic) => std::panic::resume_unwind(panic),
+                })
+                .collect::<Result<Vec<_>>>()
+        })?
+        .into_iter()
+        .flatten()
+        .collect();
+        parts.sort_by_key(|(start, _)| *start);
+        let mut results = Vec::with_capacity(jobs.len());
+        results.extend(parts.into_iter().flat_map(|(_, batch)| batch));
+        Ok(results)
+    }
+
     fn size(&self, file: u32) -> u64 {
         self.tree.files[file as usize].size
     }
@@ -395,8 +405,7 @@ impl Scanner<'_> {
         if let Some(hash) = self.options.file_hash.filter(|_| !self.options.hollow) {
             jobs = self.candidates(&mut prefixes)?;
             add(&counters.files_scanned, (count - jobs.len()) as u64);
-            let (workers, cpu) = (self.options.scanners(), &counters.scan_cpu_ns);
-            hashed = parallel(workers, &jobs, cpu, |buffer, file| {
+            hashed = self.parallel(&jobs, |buffer, file| {
                 let result = self.hash(hash, file, buffer);
                 add(&counters.files_scanned, 1);
                 result
@@ -474,6 +483,15 @@ impl Scanner<'_> {
                 Some(Hashed::Changed) | None => {}
             }
             contents.push(content);
+            if contents.len().is_multiple_of(CHECK_EVERY) {
+                self.watch.check(
+                    Load {
+                        contents: contents.len() as u64,
+                        ..self.tree.load()
+                    },
+                    false,
+                )?;
+            }
         }
         let kept: u64 = cache.values().map(|bytes| <[u8]>::len(bytes) as u64).sum();
         self.budget.store(
@@ -511,10 +529,7 @@ impl Scanner<'_> {
             }
         }
         large.sort_unstable();
-        let cpu = &self.reporter.counters().scan_cpu_ns;
-        let hashes = parallel(self.options.scanners(), &large, cpu, |buffer, file| {
-            self.prefix(file, buffer)
-        })?;
+        let hashes = self.parallel(&large, |buffer, file| self.prefix(file, buffer))?;
         if self.stop.load(Ordering::Relaxed) {
             return Err(Error::Interrupted);
         }
@@ -615,7 +630,6 @@ impl Scanner<'_> {
 
     /// Cuts contents into fragments and numbers the streams.
     fn categorize(&self, scanned: &mut Scanned) -> Result<()> {
-        let counters = self.reporter.counters();
         let mut hot = HashSet::new();
         for categorizer in &self.options.categorizers {
             if let Categorizer::Hotness(list) = categorizer {
@@ -624,9 +638,8 @@ impl Scanner<'_> {
         }
         let (contents, cache) = (&scanned.contents, &scanned.cache);
         let jobs: Vec<u32> = (0..contents.len() as u32).collect();
-        let (workers, cpu) = (self.options.scanners(), &counters.scan_cpu_ns);
         let new_judge = || Judge::new(self.options);
-        let verdicts = parallel_with(workers, &jobs, cpu, new_judge, |judge, job| {
+        let verdicts = self.parallel_with(&jobs, new_judge, |judge, job| {
             let content = &contents[job as usize];
             let file = content.first_file();
             if content.size == 0 || content.failed {
@@ -722,8 +735,7 @@ impl Scanner<'_> {
             .map(|(i, _)| i)
             .collect();
         let items = &scanned.items;
-        let (workers, cpu) = (self.options.scanners(), &counters.scan_cpu_ns);
-        let results = parallel(workers, &jobs, cpu, |buffer, job| {
+        let results = self.parallel(&jobs, |buffer, job| {
             let item = items[job as usize];
             let content = &contents[item.content as usize];
             let file = content.first_file();

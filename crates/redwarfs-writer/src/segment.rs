@@ -22,6 +22,10 @@ mod index;
 use filter::Filter;
 use index::{Sums, WindowIndex, tag};
 
+/// Bytes of an extent that are scanned at a time, if that is at least a window. Where reads end
+/// does not matter.
+const PORTION: usize = 256 << 10;
+
 /// Block number of hole chunks until the real one is known.
 pub(crate) const HOLE: u32 = u32::MAX;
 
@@ -92,6 +96,7 @@ pub(crate) struct Segmenter<S> {
     /// Positions that are scanned between two bookkeeping steps.
     stripe: usize,
     matching: bool,
+    portion: usize,
 
     number: u32,
     current: Block,
@@ -104,6 +109,8 @@ pub(crate) struct Segmenter<S> {
     open: bool,
     /// Bytes of the extent that are not represented by chunks yet, and what was read beyond.
     buffer: Vec<u8>,
+    /// Bytes at the end of the buffer that were not there in the last scan.
+    fresh: usize,
     state: Scan,
     saved: u64,
 }
@@ -154,6 +161,7 @@ impl<S: BlockSink> Segmenter<S> {
             lookback: options.lookback,
             stripe: step.clamp(64, 256).min((window / 2).max(1)),
             matching,
+            portion: PORTION.max(window),
             number: 0,
             current: Block {
                 data: Arc::new(Vec::new()),
@@ -164,6 +172,7 @@ impl<S: BlockSink> Segmenter<S> {
             chunks: Vec::new(),
             open: false,
             buffer: Vec::new(),
+            fresh: 0,
             state: Scan::default(),
             saved: 0,
         }
@@ -192,12 +201,20 @@ impl<S: BlockSink> Segmenter<S> {
     }
 
     /// Appends the next bytes of the current data extent.
-    pub(crate) fn data(&mut self, data: &[u8]) -> Result<()> {
+    pub(crate) fn data(&mut self, mut data: &[u8]) -> Result<()> {
         if !self.matching {
             return self.append(data);
         }
-        self.buffer.extend_from_slice(data);
-        self.scan(false)
+        while !data.is_empty() {
+            let (now, later) = data.split_at(data.len().min(self.portion - self.fresh));
+            self.buffer.extend_from_slice(now);
+            self.fresh += now.len();
+            if self.fresh == self.portion {
+                self.scan(false)?;
+            }
+            data = later;
+        }
+        Ok(())
     }
 
     /// Ends the current data extent.
@@ -220,6 +237,7 @@ impl<S: BlockSink> Segmenter<S> {
     /// Forgets the chunks of the current content; data that is in blocks already stays there.
     pub(crate) fn discard(&mut self) -> Result<()> {
         self.buffer.clear();
+        self.fresh = 0;
         self.state = Scan::default();
         let unfinished = self.current.data.len() % self.granularity;
         if unfinished > 0 {
@@ -244,6 +262,7 @@ impl<S: BlockSink> Segmenter<S> {
     }
 
     fn scan(&mut self, last: bool) -> Result<()> {
+        self.fresh = 0;
         let buffer = std::mem::take(&mut self.buffer);
         let mut state = self.state;
         let result = self.scan_buffer(&buffer, &mut state, last);

@@ -11,7 +11,7 @@ use std::sync::{Mutex, PoisonError};
 use crate::category::StoredCategories;
 use crate::error::{Error, Result};
 use crate::hash::FileHash;
-use crate::options::BuildOptions;
+use crate::options::{BuildOptions, ThreadGroup};
 use crate::pipeline::{BlockQueue, StreamQueue, cpu_counted, thread};
 use crate::progress::{Phase, add};
 use crate::scan::{self, Content, Files, Item, Part, ReadError, Scanned};
@@ -184,10 +184,7 @@ impl StoreJob<'_> {
         sequences: &[Vec<u32>],
         queue: &BlockQueue<'_>,
     ) -> Result<Stored> {
-        let mut stored = Stored {
-            ranges: vec![(0, 0); scanned.contents.len()],
-            ..Stored::default()
-        };
+        let mut stored = Stored::default();
         stored.categories.sizes = vec![0; scanned.streams.len()];
         let items = std::mem::take(&mut scanned.items);
         let cache = std::mem::take(&mut scanned.cache);
@@ -203,6 +200,9 @@ impl StoreJob<'_> {
             }
         }
         let done = self.streams(scanned, &kept, &streams, queue)?;
+        drop(streams);
+        drop(items);
+        stored.ranges = vec![(0, 0); scanned.contents.len()];
         let before = done.len() as u32;
         let mut again = BTreeSet::new();
         for stream in done {
@@ -263,7 +263,12 @@ impl StoreJob<'_> {
         let mut done = std::thread::scope(|scope| {
             let counters = self.reporter.counters();
             let others: Vec<_> = (1..threads)
-                .map(|_| thread(scope, "segment", || cpu_counted(counters, work)))
+                .map(|_| {
+                    thread(scope, "segment", || {
+                        self.options.begin(ThreadGroup::Segmenter);
+                        cpu_counted(counters, work)
+                    })
+                })
                 .collect();
             let mut results = vec![work()];
             results.extend(others.into_iter().map(|other| match other?.join() {

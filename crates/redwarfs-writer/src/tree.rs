@@ -16,6 +16,7 @@ use twox_hash::XxHash3_64;
 
 use crate::error::{Error, Result};
 use crate::hook::{Decision, HookEntry, Marks};
+use crate::memory::{Load, Watch};
 use crate::options::{BuildOptions, IdTransform};
 use crate::progress::{Counters, Level, Progress, add};
 use crate::source::{FileType, Meta, Source, Timestamp};
@@ -125,9 +126,28 @@ pub(crate) struct Tree {
     pub(crate) rdevs: Vec<u64>,
     pub(crate) names: Interner,
     pub(crate) targets: Interner,
+    /// Bytes that source and hook hold.
+    beside: u64,
 }
 
 impl Tree {
+    /// What is known so far: no content yet.
+    pub(crate) fn load(&self) -> Load {
+        Load {
+            entries: self.inodes.len() as u64,
+            strings: (self.names.bytes.len() + self.targets.bytes.len()) as u64,
+            beside: self.beside + self.marks.memory(),
+            ..Load::default()
+        }
+    }
+
+    /// Gives up everything that is known about inodes, for when it is metadata.
+    pub(crate) fn drop_inodes(&mut self) {
+        let all = std::mem::take(self);
+        (self.parents, self.name_ids, self.inodes) = (all.parents, all.name_ids, all.inodes);
+        (self.dirs, self.names) = (all.dirs, all.names);
+    }
+
     pub(crate) fn attributes(&self, inode: u32) -> Attributes {
         self.distinct[self.attributes[inode as usize] as usize]
     }
@@ -258,12 +278,17 @@ pub(crate) fn list(
     options: &BuildOptions,
     reporter: Reporter<'_>,
     stop: &AtomicBool,
+    watch: &Watch<'_>,
 ) -> Result<Tree> {
     let root = reporter.source.root().map_err(Error::Source)?;
     if root.kind != FileType::Directory {
         return Err(Error::Source(std::io::ErrorKind::NotADirectory.into()));
     }
-    let mut tree = Tree::default();
+    let mut tree = Tree {
+        beside: (reporter.source.memory())
+            .saturating_add(options.hook.as_ref().map_or(0, |hook| hook.memory())),
+        ..Tree::default()
+    };
     let mut links: HashMap<(u64, u64), u32> = HashMap::new();
     let inode = tree.add_inode(&root, options)?;
     tree.add_entry(0, 0, inode)?;
@@ -293,7 +318,13 @@ pub(crate) fn list(
         if known && above.iter().any(|up| up.identity == directory.identity) {
             reporter.problem(&path, "directory contains itself, storing it empty");
         } else {
-            below = list_directory(&mut tree, entry, &path, &mut links, options, reporter)?;
+            let load = tree.load();
+            reporter.source.most_entries(watch.room(load));
+            match list_directory(&mut tree, entry, &path, &mut links, options, reporter)? {
+                Some(found) => below = found,
+                None => return Err(watch.too_many(load)),
+            }
+            watch.check(tree.load(), false)?;
         }
         above.push(directory);
         let end = tree.inodes.len() as u32;
@@ -319,7 +350,8 @@ struct Listed {
     identity: (u64, u64),
 }
 
-/// Adds the content of a directory; returns the directories in it.
+/// Adds the content of a directory; returns the directories in it, or nothing if it has more
+/// entries than fit.
 fn list_directory(
     tree: &mut Tree,
     parent: u32,
@@ -327,21 +359,24 @@ fn list_directory(
     links: &mut HashMap<(u64, u64), u32>,
     options: &BuildOptions,
     reporter: Reporter<'_>,
-) -> Result<Vec<Listed>> {
+) -> Result<Option<Vec<Listed>>> {
     let counters = reporter.counters();
     let by_keys = options.uses_keys();
     let mut below = Vec::new();
     let mut items = match reporter.source.read_dir(path) {
         Ok(items) => items,
+        Err(error) if error.kind() == std::io::ErrorKind::QuotaExceeded => {
+            return Ok(None);
+        }
         Err(error) => {
             reporter.problem(
                 path,
                 &format!("cannot read directory, storing it empty: {error}"),
             );
-            return Ok(below);
+            return Ok(Some(below));
         }
     };
-    items.sort_by(|a, b| a.name.cmp(&b.name));
+    items.sort_unstable_by(|a, b| a.name.cmp(&b.name));
     let mut previous: Option<Vec<u8>> = None;
     for item in items {
         let mut full = path.to_vec();
@@ -458,7 +493,7 @@ fn list_directory(
         }
         previous = Some(item.name);
     }
-    Ok(below)
+    Ok(Some(below))
 }
 
 /// Copies the tree without directories that hold nothing but such directories. The root stays.
@@ -478,6 +513,7 @@ fn without_empty_directories(old: Tree) -> Result<Tree> {
     }
     let mut tree = Tree {
         names: old.names,
+        beside: old.beside,
         ..Tree::default()
     };
     let mut moved = vec![0u32; old.inodes.len()];

@@ -4,13 +4,15 @@
 
 mod common;
 
+use std::collections::BTreeSet;
 use std::os::unix::fs::{FileExt, symlink};
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
 use common::{build, compare, contents, open};
 use redwarfs_writer::{
     BuildOptions, Builder, Content, DirItem, DirectorySource, Error, FileType, MemoryNode,
-    MemoryTree, Meta, Piece, SilentProgress, Source,
+    MemoryTree, Meta, Piece, SilentProgress, Source, ThreadStart,
 };
 
 fn options() -> BuildOptions {
@@ -321,4 +323,169 @@ fn paths_may_be_longer_than_the_system_allows() {
     let path = [vec![name.as_str(); 100], vec!["leaf"]].concat().join("/");
     let leaf = image.find_path(path.as_bytes()).unwrap().unwrap();
     assert_eq!(contents(&image, leaf), b"text");
+}
+
+#[test]
+fn names_and_targets_have_limits() {
+    let mut tree = MemoryTree::new();
+    for size in [255, 256, 512, 513] {
+        tree.insert(vec![b'n'; size], MemoryNode::file(format!("{size}")));
+    }
+    for size in [4096, 4097] {
+        tree.insert(format!("to{size}"), MemoryNode::symlink(vec![b't'; size]));
+    }
+    tree.insert("to nothing", MemoryNode::symlink(""));
+    let (bytes, summary) = build(&options(), &tree);
+    // The name, the target that is too long, and the one that is empty.
+    assert_eq!(summary.errors, 3);
+    let image = open(bytes);
+    for size in [255, 256, 512] {
+        let inode = image.find_path(&vec![b'n'; size]).unwrap().unwrap();
+        assert_eq!(contents(&image, inode), format!("{size}").as_bytes());
+    }
+    assert!(image.find_path(&[b'n'; 513]).unwrap().is_none());
+    let link = image.find_path(b"to4096").unwrap().unwrap();
+    assert_eq!(image.read_link(link).unwrap(), vec![b't'; 4096]);
+    assert!(image.find_path(b"to4097").unwrap().is_none());
+    assert!(image.find_path(b"to nothing").unwrap().is_none());
+}
+
+/// Directories of entries that are made when they are asked for.
+#[derive(Debug)]
+struct Many {
+    directories: u32,
+    entries: u32,
+    /// Link count of the files, which then are one.
+    links: u64,
+    listed: AtomicU64,
+    most: AtomicU64,
+}
+
+impl Many {
+    fn new(directories: u32, entries: u32, links: u64) -> Self {
+        Self {
+            directories,
+            entries,
+            links,
+            listed: AtomicU64::new(0),
+            most: AtomicU64::new(u64::MAX),
+        }
+    }
+}
+
+impl Source for Many {
+    fn root(&self) -> std::io::Result<Meta> {
+        Ok(MemoryNode::new(FileType::Directory).meta)
+    }
+
+    fn read_dir(&self, path: &[u8]) -> std::io::Result<Vec<DirItem>> {
+        let (kind, count) = match path {
+            b"" => (FileType::Directory, self.directories),
+            _ => (FileType::Regular, self.entries),
+        };
+        if u64::from(count) > self.most.load(Ordering::Relaxed) {
+            return Err(std::io::ErrorKind::QuotaExceeded.into());
+        }
+        self.listed.fetch_add(1, Ordering::Relaxed);
+        let mut meta = MemoryNode::new(kind).meta;
+        if kind == FileType::Regular {
+            (meta.nlink, meta.identity) = (self.links, (1, 1));
+        }
+        let item = |number| DirItem {
+            name: format!("{number:06}").into(),
+            meta: Ok(meta.clone()),
+        };
+        Ok((0..count).map(item).collect())
+    }
+
+    fn open(&self, _path: &[u8]) -> std::io::Result<Box<dyn Content>> {
+        Err(std::io::ErrorKind::NotFound.into())
+    }
+
+    fn most_entries(&self, most: u64) {
+        self.most.store(most, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn a_million_hard_links_are_one_inode() {
+    let many = Many::new(1000, 1000, 1_000_000);
+    let (bytes, summary) = build(&options(), &many);
+    assert_eq!((summary.errors, summary.inodes), (0, 1002));
+    let image = open(bytes);
+    assert_eq!(image.metadata().entry_count(), 1_001_001);
+    let first = image.find_path(b"000000/000000").unwrap().unwrap();
+    let last = image.find_path(b"000999/000999").unwrap().unwrap();
+    assert_eq!(first, last);
+    assert_eq!(image.metadata().stat(last).unwrap().nlink, 1_000_000);
+}
+
+#[test]
+fn a_limit_that_cannot_be_kept_ends_the_listing() {
+    let fails = |options: &BuildOptions, source: &dyn Source| {
+        let progress = SilentProgress::default();
+        let stop = AtomicBool::new(false);
+        let mut out = Vec::new();
+        let built = Builder::new(options.clone()).build(source, &mut out, &progress, &stop);
+        match built {
+            Err(Error::MemoryLimit { needed, whole, .. }) => (needed, whole),
+            other => panic!("{other:?}"),
+        }
+    };
+    let mut options = options();
+    options.memory_limit = Some(1 << 20);
+    let many = Many::new(1000, 1000, 1);
+    let (least, whole) = fails(&options, &many);
+    assert!(!whole);
+    assert_eq!(many.listed.load(Ordering::Relaxed), 0);
+    // Room for a small part of the million entries.
+    let limit = least + (20 << 20);
+    options.memory_limit = Some(limit);
+    let (needed, whole) = fails(&options, &many);
+    assert!(!whole && needed > limit, "{needed} of {limit}");
+    let listed = many.listed.load(Ordering::Relaxed);
+    assert!((10..200).contains(&listed), "{listed}");
+    // A single directory is refused before all of its entries are in memory.
+    let many = Many::new(200_000, 0, 1);
+    let (needed, _) = fails(&options, &many);
+    assert!(needed > limit, "{needed} of {limit}");
+    assert_eq!(many.listed.load(Ordering::Relaxed), 0);
+    let host = tempfile::tempdir().unwrap();
+    let host = DirectorySource::new(host.path()).unwrap();
+    host.most_entries(0);
+    assert!(host.read_dir(b"").unwrap().is_empty());
+    std::fs::write(host.path().join("file"), "").unwrap();
+    let kind = host.read_dir(b"").unwrap_err().kind();
+    assert_eq!(kind, std::io::ErrorKind::QuotaExceeded);
+    host.most_entries(1);
+    assert_eq!(host.read_dir(b"").unwrap().len(), 1);
+}
+
+#[test]
+fn threads_say_what_they_are_for() {
+    let mut tree = MemoryTree::new();
+    for i in 0..200u32 {
+        let text = format!("{i} ").repeat(100 + i as usize % 7);
+        tree.insert(format!("f{i}"), MemoryNode::file(text));
+    }
+    let seen = Arc::new(Mutex::new(BTreeSet::new()));
+    let mut options = BuildOptions::level(6);
+    options.block_size_bits = 12;
+    options.workers = 1;
+    let record = Arc::clone(&seen);
+    options.thread_start = Some(ThreadStart::new(move |group| {
+        let name = std::thread::current().name().map(str::to_owned);
+        let group = format!("{group:?} {}", name.unwrap_or_default());
+        record.lock().unwrap().insert(group);
+    }));
+    let (bytes, _) = build(&options, &tree);
+    compare(&open(bytes), &tree, &options);
+    let seen: Vec<String> = seen.lock().unwrap().iter().cloned().collect();
+    let all = [
+        "Compress compress",
+        "Ordering order",
+        "Scanner scan",
+        "Segmenter segment",
+    ];
+    assert_eq!(seen, all);
 }

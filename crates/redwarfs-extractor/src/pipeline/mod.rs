@@ -20,7 +20,7 @@ use std::thread::{self, Scope};
 
 use crossbeam_channel::{Receiver, Sender, bounded};
 use redwarfs_format::BlockNo;
-use redwarfs_reader::Image;
+use redwarfs_reader::{CpuSet, Image};
 
 use crate::error::{Error, Result};
 use crate::files::{DirCache, Files};
@@ -213,11 +213,11 @@ impl Run<'_> {
         let (blocks_in, blocks_out) = bounded::<BlockJob>(room);
         let (writes_in, writes_out) = bounded::<WriteJob>(writers * 4);
         thread::scope(|scope| {
-            self.spawn(scope, decoders, "decode", || {
+            self.spawn(scope, decoders, "decode", self.options.decoder_cpus, || {
                 let (jobs, out) = (blocks_out.clone(), writes_in.clone());
                 move || self.decode_all(&jobs, &out, writers)
             })?;
-            self.spawn(scope, writers, "write", || {
+            self.spawn(scope, writers, "write", self.options.writer_cpus, || {
                 let jobs = writes_out.clone();
                 move || self.write_all(&jobs)
             })?;
@@ -234,12 +234,21 @@ impl Run<'_> {
         scope: &'scope Scope<'scope, '_>,
         count: usize,
         name: &str,
+        cpus: Option<CpuSet>,
         mut body: impl FnMut() -> F,
     ) -> Result<()> {
         for started in 0..count {
-            let spawned = thread::Builder::new()
-                .name(name.to_owned())
-                .spawn_scoped(scope, body());
+            let body = body();
+            let spawned =
+                thread::Builder::new()
+                    .name(name.to_owned())
+                    .spawn_scoped(scope, move || {
+                        if let Some(cpus) = cpus {
+                            // Where the system has none of them, the thread runs anywhere.
+                            let _ = cpus.pin_current_thread();
+                        }
+                        body();
+                    });
             if let Err(e) = spawned
                 && started == 0
             {

@@ -182,6 +182,15 @@ fn sharing_counts(table: &[u32]) -> Option<Vec<u32>> {
 }
 
 impl Packing {
+    /// The form of the table of names, unless it is to be plain.
+    #[must_use]
+    pub fn of_names(&self) -> StringPacking {
+        StringPacking {
+            compress: self.compress(self.names),
+            pack_index: self.names_index,
+        }
+    }
+
     fn compress(&self, wanted: bool) -> Compress {
         match (wanted, self.force) {
             (false, _) => Compress::Never,
@@ -228,15 +237,11 @@ impl Metadata {
         if packing.plain {
             return;
         }
-        let names = StringPacking {
-            compress: packing.compress(packing.names),
-            pack_index: packing.names_index,
-        };
         let symlinks = StringPacking {
             compress: packing.compress(packing.symlinks),
             pack_index: packing.symlinks_index,
         };
-        compact(&mut self.names, &mut self.compact_names, names);
+        compact(&mut self.names, &mut self.compact_names, packing.of_names());
         compact(&mut self.symlinks, &mut self.compact_symlinks, symlinks);
     }
 }

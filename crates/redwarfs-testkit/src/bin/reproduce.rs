@@ -1,11 +1,12 @@
 //! Builds a tree many times under load: see `redwarfs_testkit::reproduce`.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
-use redwarfs_testkit::reproduce::{Outcome, Plan, extent, reproduce};
+use redwarfs_testkit::reproduce::{OPTION_SETS, Outcome, Plan, extent, reproduce};
 
-const USAGE: &str = "usage: reproduce --tools DIR --source DIR [--builds N] [--load THREADS]";
+const USAGE: &str = "usage: reproduce --tools DIR --source DIR [--builds N] [--load THREADS] \
+[--sets N,N,...]";
 
 fn main() -> ExitCode {
     match run(std::env::args().skip(1)) {
@@ -21,12 +22,14 @@ fn main() -> ExitCode {
 fn run(mut arguments: impl Iterator<Item = String>) -> Result<bool, String> {
     let (mut builds, mut load) = (20, 3);
     let (mut tools, mut source) = (None, None);
+    let mut sets = OPTION_SETS.to_vec();
     while let Some(argument) = arguments.next() {
         let value = arguments.next().ok_or(USAGE)?;
         let number = || value.parse::<u64>().map_err(|e| format!("{value}: {e}"));
         match argument.as_str() {
             "--builds" => builds = number()?,
             "--load" => load = number()?,
+            "--sets" => sets = value.split(',').map(set).collect::<Result<_, _>>()?,
             "--tools" => tools = Some(PathBuf::from(value)),
             "--source" => source = Some(PathBuf::from(value)),
             _ => return Err(format!("unknown argument {argument}\n{USAGE}")),
@@ -39,12 +42,21 @@ fn run(mut arguments: impl Iterator<Item = String>) -> Result<bool, String> {
         mkdwarfs: tools.join("mkdwarfs"),
         source,
         scratch: scratch.clone(),
+        sets,
         builds,
         load: usize::try_from(load).unwrap_or(usize::MAX),
     };
     let judged = judge(&plan);
-    let _ = std::fs::remove_dir_all(Path::new(&scratch));
+    let _ = std::fs::remove_dir_all(&scratch);
     judged
+}
+
+/// The option set with a number from 1 on.
+fn set(text: &str) -> Result<&'static str, String> {
+    let number = text.parse::<usize>().ok();
+    let set = number.and_then(|n| OPTION_SETS.get(n.checked_sub(1)?));
+    set.copied()
+        .ok_or_else(|| format!("{text}: not 1 to {}", OPTION_SETS.len()))
 }
 
 fn judge(plan: &Plan) -> Result<bool, String> {
@@ -62,7 +74,7 @@ fn judge(plan: &Plan) -> Result<bool, String> {
         "NOT reproducible"
     };
     println!("{text}");
-    Ok(good && plan.builds > 0)
+    Ok(good && !outcomes.is_empty() && plan.builds > 0)
 }
 
 fn show(outcome: &Outcome) {

@@ -20,7 +20,7 @@ use crate::common::console::write_stderr;
 use crate::common::error::{EXIT_OK, EXIT_PARTIAL};
 use crate::common::number::format_size;
 use crate::common::open::{Spelling, open_image};
-use crate::common::{Logger, Result, ToolError};
+use crate::common::{Logger, Result, ToolError, env};
 use args::Args;
 use destination::{Destination, abort};
 use listener::Listener;
@@ -92,6 +92,8 @@ fn run(args: &Args) -> Result<u8> {
     let mut extract = ExtractOptions::default();
     extract.threads = args.num_workers;
     extract.writers = args.num_disk_writers;
+    extract.decoder_cpus = env::affinity("blkcache");
+    extract.writer_cpus = env::affinity("arch-reg");
     extract.memory = args.cache_size;
     extract.skip_devices = args.skip_devices;
     extract.skip_specials = args.skip_specials;
@@ -102,6 +104,11 @@ fn run(args: &Args) -> Result<u8> {
     }
 
     let listener = Listener::new(&logger, args.stdout_progress);
+    let archive = !matches!(destination, Destination::Directory(_));
+    if let Some(cpus) = env::affinity("archiver").filter(|_| archive) {
+        // Archives are made in this thread. Where the system has none of them, it runs anywhere.
+        let _ = cpus.pin_current_thread();
+    }
     let result = destination.extract(&image, &extract, &listener);
     listener.end(result.is_ok());
     report_times(&perfmon, args.perfmon_trace.as_deref())?;

@@ -150,7 +150,12 @@ pub(crate) struct Args {
     /// Let a Lua script decide which entries are stored, and group and order files
     ///
     /// Its functions 'filter', 'category' and 'order' are called with each entry.
-    #[arg(long, value_name = "FILE", hide_short_help = true, help_heading = "Filter options")]
+    #[arg(
+        long,
+        value_name = "FILE",
+        hide_short_help = true,
+        help_heading = "Filter options"
+    )]
     pub script: Option<PathBuf>,
 
     /// Leave out directories without content

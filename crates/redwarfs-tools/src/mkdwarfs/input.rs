@@ -296,9 +296,12 @@ fn restrict(
         }
     }
     let root = display_path(source.path());
-    let (source, report) = source
-        .with_list(paths)
-        .map_err(|e| ToolError::new("invalid path in input list").cause(io_cause(&e)))?;
+    let listed = match args.file_timeout {
+        Some(limit) => source.with_list_in_time(paths, limit),
+        None => source.with_list(paths),
+    };
+    let (source, report) =
+        listed.map_err(|e| ToolError::new("invalid path in input list").cause(io_cause(&e)))?;
     for path in &report.duplicates {
         let path = display_path(path);
         logger.info(format_args!(

@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use redwarfs_writer::{
     BuildOptions, BuildSummary, Builder, Category, Error as BuildError, FileHash, HistoryOptions,
-    Order, Progress,
+    Order, Progress, ThreadGroup, ThreadStart,
 };
 
 use super::args::{Args, ProgressMode};
@@ -117,6 +117,7 @@ pub(super) fn build_options(
         .map_or_else(env::concurrency, |workers| workers as usize);
     o.scanner_workers = args.num_scanner_workers.map(|workers| workers as usize);
     o.segmenter_workers = args.num_segmenter_workers.map(|workers| workers as usize);
+    o.thread_start = thread_start();
     o.compress_niceness = i32::try_from(args.compress_niceness).unwrap_or(0);
     o.memory_limit = args.memory_limit.0;
     o.machine_memory = env::memory_available();
@@ -177,6 +178,28 @@ pub(super) fn build_options(
     }
     o.packing = args.pack_metadata;
     Ok(o)
+}
+
+/// Binds threads to processors, if `DWARFS_WORKER_GROUP_AFFINITY` names one of their groups.
+fn thread_start() -> Option<ThreadStart> {
+    let groups = [
+        (ThreadGroup::Scanner, "scanner"),
+        (ThreadGroup::Ordering, "ordering"),
+        (ThreadGroup::Segmenter, "blockify"),
+        (ThreadGroup::Compress, "compress"),
+    ];
+    let bound: Vec<_> = groups
+        .into_iter()
+        .filter_map(|(group, name)| Some((group, env::affinity(name)?)))
+        .collect();
+    (!bound.is_empty()).then(|| {
+        ThreadStart::new(move |group| {
+            for (_, cpus) in bound.iter().filter(|(of, _)| *of == group) {
+                // Where the system has none of them, the thread runs anywhere.
+                let _ = cpus.pin_current_thread();
+            }
+        })
+    })
 }
 
 /// `SOURCE_DATE_EPOCH`, for reproducible builds: the time of the image, and the latest of anything
@@ -240,7 +263,7 @@ pub(super) fn progress_mode(args: &Args) -> ProgressMode {
     }
 }
 
-fn build_error(error: BuildError, args: &Args) -> ToolError {
+pub(super) fn build_error(error: BuildError, args: &Args) -> ToolError {
     let output = args.output.as_deref().unwrap_or(Path::new("-"));
     let input = args.input.as_deref().unwrap_or(Path::new("."));
     match error {
@@ -249,9 +272,16 @@ fn build_error(error: BuildError, args: &Args) -> ToolError {
         BuildError::Output(e) => write_error(output, &e),
         BuildError::Interrupted => interrupted(),
         BuildError::Hook(text) => script::error(text),
-        BuildError::MemoryLimit { limit, needed } => {
+        BuildError::MemoryLimit {
+            limit,
+            needed,
+            whole,
+        } => {
+            let least = if whole { "" } else { "at least " };
+            // In the units in which the option takes it.
+            let needed = needed.div_ceil(1 << 20) << 20;
             ToolError::new(format!("memory limit of {} is too low", format_size(limit)))
-                .hint(format!("{} are needed", format_size(needed)))
+                .hint(format!("{least}{} are needed", format_size(needed)))
         }
         other => ToolError::new("cannot build image").cause(other),
     }

@@ -1,18 +1,12 @@
 //! Images with many combinations of options, what they have to show, and who reads them.
-#![allow(
-    dead_code,
-    clippy::unwrap_used,
-    reason = "every test binary uses a part of this"
-)]
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 pub(crate) mod independent;
 pub(crate) mod model;
 pub(crate) mod options;
 
 use std::collections::BTreeSet;
-use std::ffi::OsStr;
 use std::fs;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -218,14 +212,4 @@ pub(crate) fn as_extracted(manifest: &Manifest) -> Manifest {
         }
     }
     out
-}
-
-/// A path as the system takes it.
-pub(crate) fn os(path: &[u8]) -> &OsStr {
-    OsStr::from_bytes(path)
-}
-
-/// Bytes of a path.
-pub(crate) fn bytes(path: &Path) -> Vec<u8> {
-    path.as_os_str().to_owned().into_vec()
 }

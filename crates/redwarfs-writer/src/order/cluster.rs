@@ -24,6 +24,9 @@ const STRIPE: usize = 64;
 
 /// What is to be put into a sequence.
 pub(super) trait Elements: Sync {
+    /// A thread begins to work.
+    fn begin(&self) {}
+
     fn digest(&self, element: u32) -> Digest;
     fn size(&self, element: u32) -> u64;
     /// Larger ones first; never equal for different elements.
@@ -126,6 +129,7 @@ pub(super) fn arrange<E: Elements>(
     };
     std::thread::scope(|scope| {
         let run = || {
+            elements.begin();
             let start = thread_cpu_ns();
             arranger.work();
             add(cpu_ns, thread_cpu_ns().saturating_sub(start));

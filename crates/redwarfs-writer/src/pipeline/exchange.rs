@@ -341,3 +341,101 @@ impl Drop for Alarm<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use redwarfs_format::section::SectionType;
+
+    use super::*;
+
+    /// Runs `streams` of so many blocks through an exchange, with a segmenter for each. Returns
+    /// number, stream and place in the stream of what is written.
+    fn run(streams: &[u32], blocks: usize, reserved: usize, workers: usize) -> Vec<(u32, u8, u8)> {
+        let exchange = &Exchange::new(blocks, reserved, 2);
+        let seal = |number, payload: &Payload| {
+            let id = CompressionId::NONE;
+            SectionHeader::seal(number, SectionType::BLOCK, id, payload.bytes())
+        };
+        let work = || {
+            while let Some((place, task)) = exchange.task() {
+                let sealed = match task {
+                    Task::Seal(number, _, payload) => Some((number, payload)),
+                    Task::Compress(_, raw) => {
+                        let payload = Payload::Raw(raw);
+                        exchange.compressed(place, CompressionId::NONE, payload)
+                    }
+                };
+                if let Some((number, payload)) = sealed {
+                    exchange.sealed(place, seal(number, &payload), payload);
+                }
+            }
+        };
+        std::thread::scope(|scope| {
+            for _ in 0..workers {
+                scope.spawn(work);
+            }
+            scope.spawn(|| {
+                std::thread::scope(|scope| {
+                    // The last ones have the longest start.
+                    for (at, &count) in streams.iter().enumerate().rev() {
+                        let at = at as u32;
+                        scope.spawn(move || {
+                            for block in 0..count {
+                                let raw = Arc::new(vec![at as u8, block as u8]);
+                                exchange.hand_over((at, block), 0, raw).unwrap();
+                            }
+                            exchange.end(at, count);
+                        });
+                    }
+                });
+                exchange.close();
+            });
+            let mut written = Vec::new();
+            while let Some((header, payload)) = exchange.next().unwrap() {
+                let number = written.len() as u32;
+                assert_eq!(header, seal(number, &payload));
+                let bytes = payload.bytes();
+                written.push((number, bytes[0], bytes[1]));
+                exchange.written();
+            }
+            written
+        })
+    }
+
+    #[test]
+    fn streams_are_written_one_after_the_other() {
+        for streams in [
+            &[][..],
+            &[0],
+            &[3],
+            &[5, 0, 7],
+            &[1, 30, 2, 0, 0, 9],
+            &[40, 40],
+        ] {
+            let expected: Vec<(u8, u8)> = (0u8..)
+                .zip(streams)
+                .flat_map(|(at, &count)| (0..count as u8).map(move |block| (at, block)))
+                .collect();
+            for (blocks, reserved) in [(1, 1), (2, 1), (3, 2), (16, 8), (1000, 1)] {
+                for workers in [1, 3] {
+                    let written = run(streams, blocks, reserved, workers);
+                    let places: Vec<_> = written.iter().map(|w| (w.1, w.2)).collect();
+                    assert_eq!(places, expected, "{blocks} {reserved} {workers}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn errors_reach_the_writer_and_end_the_rest() {
+        let exchange = Exchange::new(1, 1, 0);
+        exchange.hand_over((0, 0), 0, Arc::default()).unwrap();
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| exchange.hand_over((0, 1), 0, Arc::default()));
+            exchange.fail(Error::too_many_blocks());
+            assert!(matches!(waiting.join().unwrap(), Err(Error::Interrupted)));
+        });
+        assert!(exchange.task().is_none());
+        assert!(matches!(exchange.next(), Err(Error::Limit(_))));
+    }
+}

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::sync::atomic::Ordering;
 
-use super::{Content, Files, Scanned, Scanner, parallel_with};
+use super::{Content, Files, Scanned, Scanner};
 use crate::error::{Error, Result};
 use crate::progress::Level;
 use crate::source;
@@ -36,12 +36,8 @@ impl Scanner<'_> {
         suspects: &BTreeMap<u32, Vec<u32>>,
     ) -> Result<()> {
         let jobs: Vec<u32> = suspects.keys().copied().collect();
-        let (workers, cpu) = (
-            self.options.scanners(),
-            &self.reporter.counters().scan_cpu_ns,
-        );
         let contents = &scanned.contents;
-        let results = parallel_with(workers, &jobs, cpu, Vec::new, |buffers, job| {
+        let results = self.parallel_with(&jobs, Vec::new, |buffers, job| {
             let first = contents.get(job as usize).map_or(0, Content::first_file);
             let files = suspects.get(&job).map_or(&[][..], Vec::as_slice);
             self.groups(first, files, buffers)

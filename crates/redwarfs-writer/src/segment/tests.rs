@@ -34,13 +34,14 @@ fn options(block_bits: u32, window_bits: u32, window_step: u32, lookback: usize)
     }
 }
 
-/// Segments contents, feeding `feed` bytes at a time, and checks what must always hold.
+/// Segments contents, scanning `feed` bytes at a time, and checks what must always hold.
 fn segment(options: SegmentOptions, contents: &[Vec<u8>], feed: usize) -> Segmented {
     let sink = Blocks::default();
     let mut segmenter = Segmenter::new(options, sink.clone());
+    segmenter.portion = feed;
     let mut chunks = Vec::new();
     for content in contents {
-        for part in content.chunks(feed) {
+        for part in content.chunks(777) {
             segmenter.data(part).unwrap();
         }
         segmenter.end_extent().unwrap();
@@ -385,4 +386,26 @@ fn what_is_given_up_leaves_whole_units() {
         size: 60,
     };
     assert_eq!(chunks, [expected]);
+}
+
+#[test]
+fn where_reads_end_does_not_matter() {
+    let text: Vec<u8> = noise(8, 700).into_iter().cycle().take(300_000).collect();
+    let runs = [vec![5; 300_001], noise(9, 20_000), vec![5; 250_000]].concat();
+    let data = [noise(10, 400_000), text, runs, noise(10, 400_000)].concat();
+    for (window_bits, step) in [(1, 0), (8, 2), (12, 3)] {
+        let images = [1usize, 1000, 262_143, 1 << 30].map(|read| {
+            let sink = Blocks::default();
+            let mut segmenter = Segmenter::new(options(20, window_bits, step, 1), sink.clone());
+            for part in data.chunks(read) {
+                segmenter.data(part).unwrap();
+            }
+            segmenter.end_extent().unwrap();
+            let mut chunks = Vec::new();
+            segmenter.take_chunks(&mut chunks);
+            segmenter.finish().unwrap();
+            (chunks, sink.0.borrow().clone())
+        });
+        assert!(images.iter().all(|image| *image == images[0]));
+    }
 }

@@ -1,6 +1,6 @@
 //! A directory of the host as a source.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::collections::{BTreeSet, HashSet};
 use std::ffi::OsStr;
 use std::fmt;
@@ -9,12 +9,14 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use rustix::fs::{self, AtFlags, Mode, OFlags, ResolveFlags, SeekFrom, StatxFlags};
 use rustix::io::Errno;
 
 use super::list::{InputList, ListReport};
+use super::timed::{Helpers, late};
 use super::{Content, DataExtent, DirItem, FileType, Meta, Source, Stamp, Timestamp, join};
 
 /// Longest relative path given to the system in one call; longer ones are opened in steps.
@@ -73,6 +75,8 @@ pub struct DirectorySource {
     tags: Vec<Tag>,
     /// Entries that were listed so far.
     listed: AtomicU64,
+    /// Entries that a listing may have.
+    most: AtomicU64,
     asking: Mutex<Asking>,
 }
 
@@ -125,6 +129,7 @@ impl DirectorySource {
             device: None,
             tags: Vec::new(),
             listed: AtomicU64::new(0),
+            most: AtomicU64::new(u64::MAX),
             asking: Mutex::default(),
         })
     }
@@ -183,6 +188,39 @@ impl DirectorySource {
         paths: impl IntoIterator<Item = PathBuf>,
     ) -> io::Result<(Self, ListReport)> {
         let (list, report) = InputList::new(&self.root, paths, |path| self.stat(path))?;
+        self.list = Some(list);
+        Ok((self, report))
+    }
+
+    /// The same, but nothing about a path may take longer than `limit`: what does not answer until
+    /// then is missing, with everything below it.
+    ///
+    /// # Errors
+    /// As [`with_list`](Self::with_list), and if the root cannot be opened again.
+    pub fn with_list_in_time(
+        mut self,
+        paths: impl IntoIterator<Item = PathBuf>,
+        limit: Duration,
+    ) -> io::Result<(Self, ListReport)> {
+        // A call that never ends keeps another one than this.
+        let asked = Arc::new(Self::new(&self.root)?.with_symlinks(self.symlinks));
+        let helpers = Arc::new(Helpers::default());
+        let lost = RefCell::new(HashSet::<Vec<u8>>::new());
+        let stat = |path: &[u8]| {
+            let slashes = path.iter().enumerate().filter(|&(_, &b)| b == b'/');
+            let mut ends = slashes.map(|(at, _)| at).chain([path.len()]);
+            if ends.any(|end| path.get(..end).is_some_and(|up| lost.borrow().contains(up))) {
+                return Err(late(limit));
+            }
+            let (asked, owned) = (Arc::clone(&asked), path.to_vec());
+            helpers
+                .run(limit, move || asked.stat(&owned))
+                .unwrap_or_else(|| {
+                    lost.borrow_mut().insert(path.to_vec());
+                    Err(late(limit))
+                })
+        };
+        let (list, report) = InputList::new(&self.root, paths, stat)?;
         self.list = Some(list);
         Ok((self, report))
     }
@@ -346,6 +384,7 @@ impl DirectorySource {
             let (at, rest) = self.resolve(path)?;
             let dir = self.open_at(at.as_ref(), rest, OFlags::PATH | OFlags::DIRECTORY)?;
             for name in names {
+                self.may_grow(&items)?;
                 items.push(self.item(dir.as_fd(), path, name, listing));
             }
             return Ok(items);
@@ -362,6 +401,7 @@ impl DirectorySource {
             let entry = entry?;
             let name = entry.file_name().to_bytes();
             if name != b"." && name != b".." {
+                self.may_grow(&items)?;
                 items.push(self.item(entries.fd()?, path, name, listing));
             }
         }
@@ -399,6 +439,13 @@ impl DirectorySource {
         self.listed.fetch_add(1, Ordering::Relaxed);
         let name = name.to_vec();
         (DirItem { name, meta }, kept)
+    }
+
+    fn may_grow(&self, items: &[(DirItem, bool)]) -> io::Result<()> {
+        if (items.len() as u64) < self.most.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        Err(io::ErrorKind::QuotaExceeded.into())
     }
 
     fn asking(&self) -> MutexGuard<'_, Asking> {
@@ -457,6 +504,14 @@ impl Source for DirectorySource {
             other => other?,
         };
         host_file(fd)
+    }
+
+    fn memory(&self) -> u64 {
+        self.list.as_ref().map_or(0, InputList::memory)
+    }
+
+    fn most_entries(&self, most: u64) {
+        self.most.store(most, Ordering::Relaxed);
     }
 
     fn list_position(&self, path: &[u8]) -> Option<u64> {

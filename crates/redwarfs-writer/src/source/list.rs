@@ -95,6 +95,15 @@ impl InputList {
         self.children.get(path)
     }
 
+    /// Bytes of memory, an upper bound: each path is there with its position and once more, cut
+    /// into names.
+    pub(super) fn memory(&self) -> u64 {
+        let paths: usize = self.positions.keys().map(Vec::len).sum();
+        let names: usize = self.children.values().map(BTreeSet::len).sum();
+        let directories: usize = self.children.keys().map(|path| path.len() + 100).sum();
+        (2 * paths + 120 * self.positions.len() + 60 * names + directories) as u64
+    }
+
     /// Position of a path in the list.
     pub(super) fn position(&self, path: &[u8]) -> Option<u64> {
         self.positions.get(path).copied()

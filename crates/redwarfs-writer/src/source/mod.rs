@@ -113,6 +113,15 @@ pub trait Source: Send + Sync + Debug {
     /// The directory is then stored as an empty one, and counted as an error.
     fn read_dir(&self, path: &[u8]) -> io::Result<Vec<DirItem>>;
 
+    /// Bytes of memory that the source holds itself, such as a list of paths.
+    fn memory(&self) -> u64 {
+        0
+    }
+
+    /// A listing with more entries than this does not fit the memory: it may end with
+    /// [`io::ErrorKind::QuotaExceeded`], which ends the build.
+    fn most_entries(&self, _most: u64) {}
+
     /// Opens a regular file without following symlinks.
     ///
     /// # Errors

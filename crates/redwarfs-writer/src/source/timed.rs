@@ -63,7 +63,7 @@ impl TimedSource {
     }
 }
 
-fn late(limit: Duration) -> io::Error {
+pub(super) fn late(limit: Duration) -> io::Error {
     io::Error::new(
         io::ErrorKind::TimedOut,
         format!("given up after {limit:?} without an answer"),
@@ -124,6 +124,14 @@ impl Source for TimedSource {
                 left: self.limit.saturating_sub(start.elapsed()),
             }),
         }))
+    }
+
+    fn memory(&self) -> u64 {
+        self.inner.memory()
+    }
+
+    fn most_entries(&self, most: u64) {
+        self.inner.most_entries(most);
     }
 
     fn list_position(&self, path: &[u8]) -> Option<u64> {
@@ -227,7 +235,7 @@ type Job = Box<dyn FnOnce() + Send>;
 /// Threads that wait for jobs. One that does not come back is not missed: the next job gets a new
 /// one.
 #[derive(Default)]
-struct Helpers {
+pub(super) struct Helpers {
     idle: Mutex<Vec<SyncSender<Job>>>,
 }
 
@@ -237,7 +245,7 @@ impl Helpers {
     }
 
     /// The result of `work`, or `None` if it does not come within `limit`.
-    fn run<T: Send + 'static>(
+    pub(super) fn run<T: Send + 'static>(
         self: &Arc<Self>,
         limit: Duration,
         work: impl FnOnce() -> T + Send + 'static,

@@ -67,8 +67,11 @@ struct Place {
 
 impl LuaScript {
     pub(super) fn load(file: &Path, stop: &Arc<AtomicBool>, logger: &Logger) -> Result<Self> {
-        let text = std::fs::read(file)
-            .map_err(|e| ToolError::new("cannot read script").path(file).cause(io_cause(&e)))?;
+        let text = std::fs::read(file).map_err(|e| {
+            ToolError::new("cannot read script")
+                .path(file)
+                .cause(io_cause(&e))
+        })?;
         let name = file.file_name().unwrap_or_default().to_string_lossy();
         let place = Place {
             file: display_path(file),
@@ -96,7 +99,9 @@ impl LuaScript {
             Value::Function(function) => Ok(Some(function)),
             other => {
                 let (file, kind) = (&place.file, other.type_name());
-                Err(error(format!("{file}: '{name}' is a {kind}, not a function")))
+                Err(error(format!(
+                    "{file}: '{name}' is a {kind}, not a function"
+                )))
             }
         };
         let functions = Functions {

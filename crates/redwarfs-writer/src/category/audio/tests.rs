@@ -1,22 +1,8 @@
 use proptest::prelude::*;
+use redwarfs_testkit::media::chunk;
 
 use super::super::probe::tests::{probe, shape};
 use super::*;
-
-fn chunk(id: &[u8], big: bool, data: &[u8]) -> Vec<u8> {
-    let size = data.len() as u32;
-    let mut out = id.to_vec();
-    out.extend(if big {
-        size.to_be_bytes()
-    } else {
-        size.to_le_bytes()
-    });
-    out.extend_from_slice(data);
-    if out.len() % 2 == 1 {
-        out.push(0);
-    }
-    out
-}
 
 fn fmt(tag: u16, channels: u16, bits: u16, size: usize) -> Vec<u8> {
     let mut data = Vec::new();
