@@ -372,3 +372,26 @@ fn the_reference_reads_categories() {
         comes_back(&tree, &image, DWARFSEXTRACT);
     }
 }
+
+#[test]
+fn the_summary_says_how_fast_files_are_judged() {
+    let dir = tempfile::tempdir().unwrap();
+    let (tree, image) = (dir.path().join("tree"), dir.path().join("image"));
+    media_tree(&tree);
+    for (args, idle) in [(&["--categorize"][..], false), (&[], true)] {
+        let done = std::process::Command::new(MKDWARFS)
+            .args(["-l1", "-f", "--log-level=info", "-i"])
+            .arg(&tree)
+            .arg("-o")
+            .arg(&image)
+            .args(args)
+            .output()
+            .unwrap();
+        let text = String::from_utf8(done.stderr).unwrap();
+        assert!(
+            done.status.success() && text.contains("categorizing: "),
+            "{text}"
+        );
+        assert_eq!(text.contains("categorizing: 0 B/s"), idle, "{text}");
+    }
+}

@@ -113,6 +113,8 @@ counters! {
     similarity_bytes,
     /// Contents with a similarity digest.
     similarity_files,
+    /// Bytes of contents that categorizers have judged.
+    categorized_bytes,
     /// Bytes saved by storing equal files once.
     saved_by_deduplication,
     /// Files that are duplicates of another one.

@@ -666,7 +666,9 @@ impl Scanner<'_> {
             };
             let probe = Probe::new(input, content.size, self.stop);
             let hot = content.files.iter().any(|file| hot.contains(file));
-            judge.file(&probe, hot)
+            let verdict = judge.file(&probe, hot);
+            add(&self.reporter.counters().categorized_bytes, content.size);
+            verdict
         })?;
         let mut found: Vec<Box<[Piece]>> = Vec::with_capacity(contents.len());
         let mut streams = BTreeSet::from([StreamKey::DEFAULT]);

@@ -247,8 +247,8 @@ impl StoreJob<'_> {
                 };
                 let stream = items.first().map_or(DEFAULT_STREAM, |item| item.stream);
                 let mut store = self.stream(scanned, kept, stream, at as u32, queue);
-                let items = sequence.iter().filter_map(|&i| items.get(i as usize));
-                let result = items.map(|item| store.item(item)).collect::<Result<()>>();
+                let mut items = sequence.iter().filter_map(|&i| items.get(i as usize));
+                let result = items.try_for_each(|item| store.item(item));
                 match result.and_then(|()| store.end()) {
                     Ok(stored) => done.push((at, stored)),
                     Err(error) => {

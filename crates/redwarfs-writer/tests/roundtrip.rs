@@ -8,8 +8,8 @@ use common::{build, compare, open};
 use proptest::prelude::*;
 use redwarfs_format::metadata::Packing;
 use redwarfs_writer::{
-    BuildOptions, FileHash, FileType, HistoryOptions, MemoryNode, MemoryTree, ModeTransform,
-    FamilyOptions, NilsimsaOptions, Order, Piece, TimeResolution, Timestamp,
+    BuildOptions, FamilyOptions, FileHash, FileType, HistoryOptions, MemoryNode, MemoryTree,
+    ModeTransform, NilsimsaOptions, Order, Piece, TimeResolution, Timestamp,
 };
 
 fn cases() -> u32 {

@@ -143,7 +143,7 @@ impl Report {
                 size(&c.similarity_bytes),
                 get(&c.similarity_files),
                 rate(get(&c.similarity_bytes)),
-                format_rate(0),
+                rate(get(&c.categorized_bytes)),
             ),
             format!(
                 "saved by deduplication: {} ({} files), saved by segmenting: {}",
