@@ -191,7 +191,7 @@ fn storage() -> Vec<Parameter> {
                 v(&["--num-scanner-workers=5", "--num-segmenter-workers=6"]),
             ],
         ),
-        p("memory limit", [v(&[]), v(&["--memory-limit=12g"])]),
+        p("memory limit", [v(&[]), v(&["--memory-limit=32g"])]),
         p("niceness", [v(&[]), v(&["--compress-niceness=0"])]),
     ]
 }
