@@ -226,6 +226,8 @@ fn tail(tree: &Tree, entry: u32, last: bool) -> impl Iterator<Item = &u8> {
 trait Contents {
     /// The entry of the first name.
     fn entry(&self, item: u32) -> u32;
+    /// The entries of all names, but for further hard links.
+    fn names(&self, item: u32) -> impl Iterator<Item = u32> + '_;
     /// The entry of the directory that an entry is in; 0 for the root and what is in it.
     fn parent(&self, entry: u32) -> u32;
     fn size(&self, item: u32) -> u64;
@@ -428,6 +430,11 @@ impl Group<'_> {
 impl Contents for Group<'_> {
     fn entry(&self, item: u32) -> u32 {
         self.job.entry(self.item(item))
+    }
+
+    fn names(&self, item: u32) -> impl Iterator<Item = u32> + '_ {
+        let files = self.job.content(self.item(item)).files.iter();
+        files.map(|&file| self.job.tree.files[file as usize].entry)
     }
 
     fn parent(&self, entry: u32) -> u32 {

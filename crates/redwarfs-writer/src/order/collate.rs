@@ -140,6 +140,14 @@ struct Judgement {
     blocks: u64,
 }
 
+/// An item, and the member of a group that it is in: its entry and its place in the group.
+#[derive(Debug, Clone, Copy)]
+struct Placed {
+    item: u32,
+    root: u32,
+    place: u32,
+}
+
 /// A member of a group that occurs: its place in the group, its entry, its items.
 type Member<'a> = (u32, u32, &'a [u32]);
 
@@ -199,7 +207,7 @@ impl<C: Contents> Collator<'_, C> {
                 continue;
             };
             members.sort_unstable_by_key(|&(place, ..)| place);
-            match self.collated(&members) {
+            match self.collated(*group, &members) {
                 Some(together) => out.extend(together),
                 None => {
                     for (_, child, part) in members {
@@ -212,43 +220,63 @@ impl<C: Contents> Collator<'_, C> {
 
     /// The items of all members by their paths in them, then by member, if that is better than
     /// one member after the other.
-    fn collated(&self, members: &[Member<'_>]) -> Option<Vec<u32>> {
-        let apart: Vec<(u32, u32, u32)> = members
-            .iter()
-            .flat_map(|&(place, root, part)| part.iter().map(move |&item| (item, root, place)))
-            .collect();
+    fn collated(&self, group: u32, members: &[Member<'_>]) -> Option<Vec<u32>> {
+        let mut apart: Vec<Placed> = Vec::new();
+        for &(place, root, part) in members {
+            apart.extend(part.iter().map(|&item| Placed { item, root, place }));
+        }
         let mut together = apart.clone();
         let (mut x, mut y) = (Vec::new(), Vec::new());
         together.sort_by(|a, b| {
-            self.components(a.0, a.1, &mut x);
-            self.components(b.0, b.1, &mut y);
-            self.compare(&x, &y).then(a.2.cmp(&b.2))
+            self.components(a.item, a.root, &mut x);
+            self.components(b.item, b.root, &mut y);
+            self.compare(&x, &y).then(a.place.cmp(&b.place))
         });
-        let (before, after) = (self.judge(&apart), self.judge(&together));
+        let (before, after) = (self.judge(group, &apart), self.judge(group, &together));
         let saved = before.new.saturating_sub(after.new);
         let share = u128::from(self.block) * u128::from(self.options.gain) / 1000;
         let price = share * u128::from(after.blocks.saturating_sub(before.blocks));
         let better = saved > before.new / WORTHWHILE && u128::from(saved) >= price;
-        better.then(|| together.into_iter().map(|(item, ..)| item).collect())
+        better.then(|| together.into_iter().map(|placed| placed.item).collect())
     }
 
-    fn judge(&self, items: &[(u32, u32, u32)]) -> Judgement {
+    fn judge(&self, group: u32, items: &[Placed]) -> Judgement {
         let mut novelty = Novelty::new(near(self.block));
         let mut growth = Growth::default();
         let mut blocks = HashSet::new();
-        for &(item, root, _) in items {
+        for &Placed { item, .. } in items {
             let (size, features) = (self.contents.size(item), self.contents.features(item));
             let first = growth.position() / self.block.max(1);
             growth.add(size, features);
             let last = growth.position().saturating_sub(1) / self.block.max(1);
             novelty.add(size, features);
-            blocks.insert((root, first));
-            blocks.insert((root, last.max(first)));
+            // Whoever has the same content needs these blocks, too.
+            for member in self
+                .contents
+                .names(item)
+                .filter_map(|e| self.member(group, e))
+            {
+                blocks.insert((member, first));
+                blocks.insert((member, last.max(first)));
+            }
         }
         Judgement {
             new: novelty.position(),
             blocks: blocks.len() as u64,
         }
+    }
+
+    /// The member of a group that an entry is in.
+    fn member(&self, group: u32, entry: u32) -> Option<u32> {
+        let mut at = entry;
+        for _ in 0..LEVELS {
+            match self.versions.members.get(&at) {
+                Some(&(of, place)) if of == group => return Some(place),
+                _ if at == 0 => return None,
+                _ => at = self.tree.parents[at as usize],
+            }
+        }
+        None
     }
 
     /// Entries from an item up to what is below `root`.

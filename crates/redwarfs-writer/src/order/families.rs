@@ -521,6 +521,10 @@ mod tests {
             100 + item
         }
 
+        fn names(&self, item: u32) -> impl Iterator<Item = u32> + '_ {
+            std::iter::once(self.entry(item))
+        }
+
         fn parent(&self, entry: u32) -> u32 {
             let item = entry.checked_sub(100);
             item.map_or(0, |item| self.contents[item as usize].0)
