@@ -21,7 +21,7 @@ use crate::tree::Random;
 ///
 /// Some have a faster codec than that of their level, as the codec is not what threads could
 /// change, and searching and ordering are.
-pub const OPTION_SETS: [&str; 13] = [
+pub const OPTION_SETS: [&str; 14] = [
     "-l0",
     "-l1 --categorize",
     "-l3",
@@ -31,6 +31,7 @@ pub const OPTION_SETS: [&str; 13] = [
     "-l9",
     "-l9 -C lzma:level=0 --categorize -S20 -B4",
     "-l6 -C zstd:level=1 --order=nilsimsa:max-children=50:max-cluster-size=60",
+    "-l4 --order=families --categorize -S18",
     "-l7 -C zstd:level=1 --order=explicit:file={order} --categorize --order=binary/elf::nilsimsa",
     "-l3 -C lz4 -S16 -B9 -W9 -w3 --file-hash=xxh3-64 --verify-dedup=always -L 1g",
     "-l4 -C zstd:level=1 --categorize=hotness,incompressible,binary,pcmaudio \
