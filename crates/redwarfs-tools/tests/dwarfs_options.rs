@@ -9,6 +9,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use driver::{
     Mount, can_mount, driver_of, dwarfs, kill, run, stderr, table_line, wait_until, xattr,
@@ -279,10 +280,20 @@ fn max_threads_is_the_number_of_readers() {
             let number = name.trim_end().strip_prefix("fuse-");
             number.is_some_and(|number| number.parse::<u32>().is_ok())
         };
-        let names = fs::read_dir(tasks).expect("alive").flatten();
-        let names = names.map(|task| fs::read_to_string(task.path().join("comm")));
-        let found = names.flatten().filter(|name| reads_requests(name.clone()));
-        assert_eq!(found.count(), readers, "{option}");
+        let count = || {
+            let names = fs::read_dir(&tasks).expect("alive").flatten();
+            let names = names.map(|task| fs::read_to_string(task.path().join("comm")));
+            names
+                .flatten()
+                .filter(|name| reads_requests(name.clone()))
+                .count()
+        };
+        // A thread gives itself its name when it first runs.
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while count() < readers && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        assert_eq!(count(), readers, "{option}");
     }
 }
 
