@@ -35,6 +35,8 @@ const STORED_CONTENT: u64 = 24;
 const DIGEST: u64 = 150;
 /// What ordering by names and sketches takes for a content on top: 16 features, and pairs.
 const SKETCH: u64 = 400;
+/// And for a directory: the paths in it that are compared with those of others.
+const VERSION: u64 = 600;
 /// An indexed window: two slots of eight bytes, and again while the index grows.
 const WINDOW: u64 = 32;
 /// A path of an explicit order beside its bytes: in the list and in the table that it is looked
@@ -53,6 +55,8 @@ const BLOCKS_PER_WORKER: usize = 64;
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Load {
     pub(crate) entries: u64,
+    /// Those of the entries that are directories and have been listed.
+    pub(crate) directories: u64,
     pub(crate) contents: u64,
     /// Bytes of different names and targets of symlinks.
     pub(crate) strings: u64,
@@ -134,7 +138,8 @@ fn fixed(options: &BuildOptions, load: Load) -> u64 {
     };
     let digests = match order {
         Order::Similarity | Order::Nilsimsa(_) => load.contents.saturating_mul(DIGEST),
-        Order::Families(_) => load.contents.saturating_mul(SKETCH),
+        Order::Families(_) => (load.contents.saturating_mul(SKETCH))
+            .saturating_add(load.directories.saturating_mul(VERSION)),
         _ => 0,
     };
     // Ordering is over before blocks are made.
@@ -344,6 +349,7 @@ mod tests {
             for entries in [0, 1000, 1_000_000] {
                 let load = Load {
                     entries,
+                    directories: entries / 10,
                     contents: entries,
                     strings: 20 * entries,
                     beside: 0,

@@ -10,7 +10,7 @@ mod sketch;
 use std::cmp::Ordering;
 use std::collections::HashMap;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering as AtomicOrdering};
 
 use self::cluster::Elements;
 use self::collate::Collator;
@@ -362,6 +362,9 @@ impl OrderJob<'_> {
             block: self.block,
         };
         let sequence = collator.run(&sequence);
+        if self.stop.load(AtomicOrdering::Relaxed) {
+            return sequence;
+        }
         Families::new(&group, &sequence, options, self.block).run()
     }
 

@@ -135,6 +135,7 @@ impl Tree {
     pub(crate) fn load(&self) -> Load {
         Load {
             entries: self.inodes.len() as u64,
+            directories: self.dirs.len() as u64,
             strings: (self.names.bytes.len() + self.targets.bytes.len()) as u64,
             beside: self.beside + self.marks.memory(),
             ..Load::default()

@@ -25,7 +25,7 @@ const COMMON: usize = 30;
 const WORTHWHILE: u64 = 100;
 
 /// Directories that are versions of each other. While they are searched, 8 bytes for each path
-/// that stands for a directory, 256 for a directory at most.
+/// that stands for a directory, 600 for a directory at most.
 #[derive(Debug, Default)]
 pub(crate) struct Versions {
     /// By entry of a directory: the number of its group, and its place in it.
@@ -51,7 +51,7 @@ impl Versions {
                 }
                 let set = sets.entry(at).or_default();
                 set.push(path);
-                if set.len() >= 4 * PATHS {
+                if set.len() >= 2 * PATHS {
                     smallest(set);
                 }
             }

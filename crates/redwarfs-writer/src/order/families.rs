@@ -265,7 +265,7 @@ impl<'a, C: Contents> Families<'a, C> {
             .copied()
             .filter(|m| seen.insert(m.pair.second))
             .collect();
-        let gain: u64 = best.iter().map(|m| m.gain).sum();
+        let gain = best.iter().fold(0u64, |sum, m| sum.saturating_add(m.gain));
         let step = best.len().div_ceil(TRIALS).max(1);
         let mut trial = Trial::new()?;
         for m in best.iter().step_by(step) {
@@ -367,7 +367,8 @@ impl Trial {
             let (now, then) = (behind(here), behind(Some(there)));
             let size = own.len() as u64;
             self.saved += now - then;
-            self.gain += (u128::from(gain) * u128::from(size) / u128::from(whole)) as u64;
+            let expected = u128::from(gain) * u128::from(size) / u128::from(whole);
+            self.gain = self.gain.saturating_add(expected as u64);
             self.size += size;
             self.compressed += now.unsigned_abs();
         }
@@ -402,7 +403,8 @@ impl Spread {
             let size = end.copied().unwrap_or(families.total) - start;
             for directory in families.above(place).filter(|d| concerned.contains(d)) {
                 spread.present.insert((directory, families.block_of(place)));
-                *sizes.entry(directory).or_default() += size;
+                let sum = sizes.entry(directory).or_default();
+                *sum = sum.saturating_add(size);
             }
         }
         let half = |size: u64| size.div_ceil(families.block.max(1)).max(1).div_ceil(2);
@@ -412,7 +414,8 @@ impl Spread {
         for m in moves.iter().filter(|m| seen.insert(m.pair.second)) {
             let block = families.block_of(families.find(m.pair.first));
             for directory in families.above(m.pair.second) {
-                *sums.entry((directory, block)).or_default() += m.gain;
+                let sum = sums.entry((directory, block)).or_default();
+                *sum = sum.saturating_add(m.gain);
             }
         }
         let enough = |(pair, sum): ((u32, u64), u64)| (sum >= price).then_some(pair);
@@ -449,7 +452,8 @@ impl Spread {
     fn apply<C: Contents>(mut self, families: &mut Families<'_, C>, moves: &[Move]) {
         for m in moves {
             let (a, b) = (families.root(m.pair.first), families.root(m.pair.second));
-            if a == b || families.sizes[a as usize] + families.sizes[b as usize] > FAMILY {
+            let size = families.sizes[a as usize].saturating_add(families.sizes[b as usize]);
+            if a == b || size > FAMILY {
                 continue;
             }
             // The family that begins later moves.

@@ -38,14 +38,15 @@ impl Novelty {
                 new += 1;
             }
         }
-        self.position += match features.len() as u64 {
+        // Sizes are what the source says they are.
+        self.position = self.position.saturating_add(match features.len() as u64 {
             0 => size,
             count => (u128::from(size) * u128::from(new) / u128::from(count)) as u64,
-        };
+        });
         if self.position >= self.turn {
             std::mem::swap(&mut self.recent, &mut self.before);
             self.recent.clear();
-            self.turn = self.position + self.window;
+            self.turn = self.position.saturating_add(self.window);
         }
     }
 }
@@ -71,7 +72,8 @@ impl Growth {
             .filter(|f| self.previous.binary_search(f).is_ok());
         let (known, all) = (known.count() as u64, features.len().max(1) as u64);
         let matched = u128::from(size) * u128::from((2 * known).saturating_sub(all));
-        self.position += size - (matched / u128::from(all)) as u64;
+        let new = size - (matched / u128::from(all)) as u64;
+        self.position = self.position.saturating_add(new);
         self.previous.clear();
         self.previous.extend_from_slice(features);
         self.previous.sort_unstable();
@@ -111,5 +113,20 @@ mod tests {
         assert_eq!(growth.position(), 1000);
         growth.add(10, &[]);
         assert_eq!(growth.position(), 1010);
+    }
+
+    #[test]
+    fn sizes_that_cannot_be_do_not_overflow() {
+        let (mut novelty, mut growth) = (Novelty::new(u64::MAX), Growth::default());
+        for _ in 0..3 {
+            novelty.add(u64::MAX, &[1, 2]);
+            novelty.add(u64::MAX, &[]);
+            growth.add(u64::MAX, &[1, 2]);
+            growth.add(u64::MAX, &[]);
+        }
+        assert_eq!(
+            (novelty.position(), growth.position()),
+            (u64::MAX, u64::MAX)
+        );
     }
 }
