@@ -1,16 +1,18 @@
 //! Compressing blocks.
 
+use std::ops::Range;
+
 use crate::brotli_codec::BrotliEncoder;
 use crate::content::Content;
 use crate::decode::decodes_to;
 #[cfg(feature = "flac")]
 use crate::flac::FlacEncoder;
 use crate::lz4::Lz4Encoder;
-use crate::options::Options;
+use crate::options::{Options, ZstdOptions};
 use crate::ricepp::RiceppEncoder;
 use crate::spec::CodecSpec;
 use crate::xz::XzEncoder;
-use crate::zstd::ZstdEncoder;
+use crate::zstd::{self, ZstdEncoder};
 use crate::{CompressionId, Result};
 
 /// What became of a block.
@@ -23,6 +25,15 @@ pub struct Compressed {
     pub data: Option<Vec<u8>>,
 }
 
+/// Records of one size that follow each other in data to be compressed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Table {
+    /// Where they are, in bytes.
+    pub range: Range<usize>,
+    /// Bytes of a record; 0 if it is no whole number.
+    pub record: usize,
+}
+
 /// Compresses blocks one after another with the same settings.
 ///
 /// Library contexts and scratch memory are kept between blocks, so a worker thread
@@ -31,8 +42,23 @@ pub struct Compressed {
 #[derive(Debug)]
 pub struct Compressor {
     encoder: Encoder,
+    /// Finds out about blocks that are not worth the time of a slow encoder.
+    probe: Option<ZstdEncoder>,
     fallback: Option<Fallback>,
 }
+
+/// A block that a fast encoder does not make smaller by one part in this number is stored: a slow
+/// one takes hundreds of times as long to gain next to nothing.
+const WORTHWHILE: usize = 256;
+
+/// The fastest level of zstd that there is, with a window that covers most blocks.
+const PROBE: ZstdOptions = ZstdOptions {
+    level: 1,
+    window_log: Some(24),
+    ..ZstdOptions::NONE
+};
+/// Blocks below this size are not probed: they take no time. In bytes.
+const PROBED: usize = 1 << 18;
 
 /// The codec for blocks that the first choice cannot compress.
 #[derive(Debug)]
@@ -71,6 +97,7 @@ impl Compressor {
         };
         Self {
             encoder,
+            probe: options.are_slow().then(|| ZstdEncoder::new(PROBE)),
             fallback: None,
         }
     }
@@ -95,6 +122,30 @@ impl Compressor {
         self.compress_with(raw, &Content::Bytes)
     }
 
+    /// Compresses data that consists of tables and other things. A codec that can treat each
+    /// table in a way of its own does so; for the others it is one block.
+    ///
+    /// `tables` are ascending; what does not lie within `raw` is no table.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Limit`](crate::Error::Limit) if the library cannot get the memory it needs.
+    pub fn compress_tables(&mut self, raw: &[u8], tables: &[Table]) -> Result<Compressed> {
+        let Encoder::Xz(encoder) = &mut self.encoder else {
+            return self.compress(raw);
+        };
+        Ok(match encoder.compress_tables(raw, tables)? {
+            Some(data) => Compressed {
+                id: CompressionId::LZMA,
+                data: Some(data),
+            },
+            None => Compressed {
+                id: CompressionId::NONE,
+                data: None,
+            },
+        })
+    }
+
     /// Compresses one block of `content`.
     ///
     /// The payload is returned only if it is strictly smaller than `raw`, framing
@@ -110,7 +161,7 @@ impl Compressor {
     /// [`Error::Limit`](crate::Error::Limit) if the library cannot get the memory it needs.
     pub fn compress_with(&mut self, raw: &[u8], content: &Content) -> Result<Compressed> {
         // One byte of payload cannot hold anything in any of the formats.
-        let (id, data) = if raw.len() < 2 {
+        let (id, data) = if raw.len() < 2 || self.is_hopeless(raw)? {
             (CompressionId::NONE, None)
         } else {
             match (&mut self.encoder, content) {
@@ -146,6 +197,21 @@ impl Compressor {
                 data: None,
             }),
         }
+    }
+}
+
+impl Compressor {
+    /// Memory of the probe, in bytes.
+    pub(crate) fn probe_memory(raw_size: usize) -> u64 {
+        zstd::encoder_memory(&PROBE, raw_size)
+    }
+
+    fn is_hopeless(&mut self, raw: &[u8]) -> Result<bool> {
+        let Some(probe) = self.probe.as_mut().filter(|_| raw.len() >= PROBED) else {
+            return Ok(false);
+        };
+        let size = probe.frame(raw)?.len();
+        Ok(size > raw.len() - raw.len() / WORTHWHILE)
     }
 }
 

@@ -29,7 +29,7 @@ mod varint;
 mod xz;
 mod zstd;
 
-pub use compress::{Compressed, Compressor};
+pub use compress::{Compressed, Compressor, Table};
 pub use content::{ByteOrder, Content, ContentKind, Padding, PcmFormat, PixelFormat};
 pub use decode::{Decoder, decompress, raw_size};
 pub use redwarfs_format::section::CompressionId;

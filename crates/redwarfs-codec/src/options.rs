@@ -24,6 +24,20 @@ pub(crate) enum Options {
     },
 }
 
+impl Options {
+    /// Whether a block takes seconds.
+    pub(crate) fn are_slow(&self) -> bool {
+        match self {
+            Options::Zstd(options) => {
+                options.level >= 13 || options.strategy.is_some_and(|strategy| strategy >= 6)
+            }
+            Options::Lzma(_) => true,
+            Options::Brotli { quality, .. } => *quality > 4,
+            _ => false,
+        }
+    }
+}
+
 /// Settings of the FLAC encoder.
 #[cfg(feature = "flac")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -51,6 +65,28 @@ pub(crate) struct ZstdOptions {
     pub(crate) ldm_min_match: Option<u32>,
     pub(crate) ldm_bucket_log: Option<u32>,
     pub(crate) ldm_hash_rate_log: Option<u32>,
+    /// Level that is tried first, and whose result is taken if it is small enough.
+    pub(crate) quick: Option<i32>,
+}
+
+impl ZstdOptions {
+    /// Nothing but a level.
+    pub(crate) const NONE: Self = Self {
+        level: 0,
+        long: false,
+        window_log: None,
+        hash_log: None,
+        chain_log: None,
+        search_log: None,
+        min_match: None,
+        target_length: None,
+        strategy: None,
+        ldm_hash_log: None,
+        ldm_min_match: None,
+        ldm_bucket_log: None,
+        ldm_hash_rate_log: None,
+        quick: None,
+    };
 }
 
 /// Settings of the LZMA encoder. What is `None` follows the preset.
@@ -60,11 +96,20 @@ pub(crate) struct LzmaOptions {
     pub(crate) extreme: bool,
     /// Binary logarithm of the dictionary size, 12..=30.
     pub(crate) dict_log: Option<u32>,
-    pub(crate) branch: Option<Branch>,
+    pub(crate) branch: Option<Filter>,
     pub(crate) mode: Option<Mode>,
     pub(crate) match_finder: Option<MatchFinder>,
     pub(crate) nice: Option<u32>,
     pub(crate) depth: Option<u32>,
+}
+
+/// Which branch filter is tried.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Filter {
+    /// This one, for the whole block.
+    Fixed(Branch),
+    /// The one that helps most for a sample of the block, if any.
+    Automatic,
 }
 
 /// Branch filter for machine code.

@@ -14,7 +14,7 @@ use crate::compress::Compressor;
 use crate::content::{Content, ContentKind};
 #[cfg(feature = "flac")]
 use crate::options::FlacOptions;
-use crate::options::{Branch, LzmaOptions, MatchFinder, Mode, Options, ZstdOptions};
+use crate::options::{Branch, Filter, LzmaOptions, MatchFinder, Mode, Options, ZstdOptions};
 use crate::{brotli_codec, lz4, ricepp, xz, zstd};
 
 /// What is wrong with a codec spec.
@@ -119,15 +119,16 @@ const fn option(
     }
 }
 
-const BRANCHES: [(&str, Branch); 8] = [
-    ("x86", Branch::X86),
-    ("powerpc", Branch::PowerPc),
-    ("ia64", Branch::Ia64),
-    ("arm", Branch::Arm),
-    ("armthumb", Branch::ArmThumb),
-    ("arm64", Branch::Arm64),
-    ("sparc", Branch::Sparc),
-    ("riscv", Branch::RiscV),
+const BRANCHES: [(&str, Filter); 9] = [
+    ("x86", Filter::Fixed(Branch::X86)),
+    ("powerpc", Filter::Fixed(Branch::PowerPc)),
+    ("ia64", Filter::Fixed(Branch::Ia64)),
+    ("arm", Filter::Fixed(Branch::Arm)),
+    ("armthumb", Filter::Fixed(Branch::ArmThumb)),
+    ("arm64", Filter::Fixed(Branch::Arm64)),
+    ("sparc", Filter::Fixed(Branch::Sparc)),
+    ("riscv", Filter::Fixed(Branch::RiscV)),
+    ("auto", Filter::Automatic),
 ];
 const BRANCH_NAMES: &[&str] = &names(BRANCHES);
 
@@ -191,6 +192,12 @@ static CODECS: &[CodecDef] = &[
                 "lhrlog",
                 Z::ZSTD_c_ldmHashRateLog,
                 "long-distance hash rate (log2)",
+            ),
+            option(
+                "quick",
+                Kind::Int(1..=12),
+                None,
+                "level that will do if it leaves less than 1/6",
             ),
         ],
     },
@@ -436,6 +443,7 @@ impl Values {
                 ldm_min_match: self.unsigned("lmml"),
                 ldm_bucket_log: self.unsigned("lblog"),
                 ldm_hash_rate_log: self.unsigned("lhrlog"),
+                quick: self.unsigned("quick").map(|level| level as i32),
             }),
             "lzma" => Options::Lzma(self.lzma()?),
             "lz4" => Options::Lz4,
@@ -568,7 +576,18 @@ impl CodecSpec {
     /// zstd and lzma it is the library's own (with `long`, for assumed sizes of its tables), for
     /// brotli and flac a formula. A fallback takes memory of its own.
     pub fn encoder_memory(&self, raw_size: usize) -> u64 {
-        match &self.options {
+        let probe = if self.options.are_slow() {
+            Compressor::probe_memory(raw_size)
+        } else {
+            0
+        };
+        probe.saturating_add(self.options.encoder_memory(raw_size))
+    }
+}
+
+impl Options {
+    fn encoder_memory(&self, raw_size: usize) -> u64 {
+        match self {
             Options::Null => 0,
             Options::Zstd(options) => zstd::encoder_memory(options, raw_size),
             Options::Lzma(options) => xz::encoder_memory(options, raw_size),

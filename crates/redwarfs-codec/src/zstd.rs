@@ -75,13 +75,28 @@ fn parameters(options: &ZstdOptions, raw_size: usize) -> Vec<(ZSTD_cParameter, i
     list
 }
 
-/// Compresses blocks with one context and one output buffer.
+/// Compresses blocks with one context.
 pub(crate) struct ZstdEncoder {
     options: ZstdOptions,
     context: Option<CCtx<'static>>,
     /// Window log in force, so that parameters are set only when they change.
     window_log: Option<u32>,
-    scratch: Vec<u8>,
+    /// For the level that is tried first.
+    quick: Option<Box<ZstdEncoder>>,
+}
+
+/// A block that the level tried first makes smaller than one part in this number is left at that.
+const QUICK_ENOUGH: usize = 6;
+
+impl ZstdOptions {
+    /// The options of the level that is tried first.
+    fn first(&self) -> Option<ZstdOptions> {
+        Some(ZstdOptions {
+            level: self.quick?,
+            window_log: self.window_log,
+            ..ZstdOptions::NONE
+        })
+    }
 }
 
 impl fmt::Debug for ZstdEncoder {
@@ -95,10 +110,10 @@ impl fmt::Debug for ZstdEncoder {
 impl ZstdEncoder {
     pub(crate) fn new(options: ZstdOptions) -> Self {
         Self {
+            quick: options.first().map(|first| Box::new(Self::new(first))),
             options,
             context: None,
             window_log: None,
-            scratch: Vec::new(),
         }
     }
 
@@ -125,16 +140,27 @@ impl ZstdEncoder {
         Ok(context)
     }
 
+    /// The payload, or `None` if it would not be smaller than the input.
     pub(crate) fn compress(&mut self, raw: &[u8]) -> Result<Option<Vec<u8>>> {
-        let mut scratch = std::mem::take(&mut self.scratch);
-        scratch.clear();
-        scratch.reserve_exact(zstd_safe::compress_bound(raw.len()));
-        let result = self
-            .configure(raw.len())
-            .and_then(|context| context.compress2(&mut scratch, raw).map_err(encoder_error));
-        let data = result.map(|size| (size < raw.len()).then(|| scratch.as_slice().to_vec()));
-        self.scratch = scratch;
-        data
+        if let Some(quick) = &mut self.quick {
+            let mut payload = quick.frame(raw)?;
+            if payload.len() < raw.len() / QUICK_ENOUGH {
+                payload.shrink_to_fit();
+                return Ok(Some(payload));
+            }
+        }
+        let mut payload = self.frame(raw)?;
+        payload.shrink_to_fit();
+        Ok((payload.len() < raw.len()).then_some(payload))
+    }
+
+    /// The payload, however large, in a buffer for the largest one.
+    pub(crate) fn frame(&mut self, raw: &[u8]) -> Result<Vec<u8>> {
+        let mut payload = Vec::with_capacity(zstd_safe::compress_bound(raw.len()));
+        self.configure(raw.len())?
+            .compress2(&mut payload, raw)
+            .map_err(encoder_error)?;
+        Ok(payload)
     }
 }
 
@@ -209,7 +235,12 @@ pub(crate) fn encoder_memory(options: &ZstdOptions, raw_size: usize) -> u64 {
             if failed { 0 } else { size as u64 }
         }
     };
-    state.saturating_add(zstd_safe::compress_bound(raw_size) as u64)
+    let quick = options
+        .first()
+        .map_or(0, |first| encoder_memory(&first, raw_size));
+    state
+        .saturating_add(zstd_safe::compress_bound(raw_size) as u64)
+        .saturating_add(quick)
 }
 
 /// The content size of the first frame.

@@ -146,7 +146,7 @@ fn errors() {
         (
             "lzma:binary=mips",
             "invalid option 'binary' for choice 'lzma': 'mips' is not one of \
-             x86, powerpc, ia64, arm, armthumb, arm64, sparc, riscv",
+             x86, powerpc, ia64, arm, armthumb, arm64, sparc, riscv, auto",
         ),
         (
             "lzma:nice=3",

@@ -116,7 +116,7 @@ impl Numbering {
     }
 }
 
-/// The metadata of `view`, in the current version, with the changes that `rebuild` asks for.
+/// The metadata of `view`, in the current version, not packed, with the changes that `rebuild` asks for.
 /// `version` is that of the old image, `blocks` the number of blocks of the new one, and `recut`
 /// tells where data is if `block_size` is not the old one.
 pub(crate) fn build(
@@ -195,7 +195,6 @@ pub(crate) fn build(
         });
         metadata.metadata_version_history = Some(history);
     }
-    metadata.pack(&rebuild.packing);
     Ok(metadata)
 }
 

@@ -110,6 +110,8 @@ pub struct RewriteOptions {
     pub schema_compression: CodecSpec,
     /// Codec of the metadata.
     pub metadata_compression: CodecSpec,
+    /// Takes its place in rebuilt metadata if the image gets noticeably smaller.
+    pub metadata_alternative: Option<CodecSpec>,
     /// Codec of the history.
     pub history_compression: CodecSpec,
     /// What comes in front of the image.
@@ -153,6 +155,7 @@ impl RewriteOptions {
             category_compression: Vec::new(),
             schema_compression: build.schema_compression,
             metadata_compression: build.metadata_compression,
+            metadata_alternative: build.metadata_alternative,
             history_compression: build.history_compression,
             leading: Leading::Keep,
             check: true,

@@ -4,11 +4,12 @@ use std::io::{self, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
+use redwarfs_codec::CodecSpec;
 use redwarfs_format::BlockNo;
-use redwarfs_format::metadata::{freeze, unknown_members};
+use redwarfs_format::metadata::unknown_members;
 use redwarfs_format::section::{CompressionId, SectionType};
 use redwarfs_reader::{Image, SectionOutcome, VerifyMode};
-use redwarfs_writer::emit::{Emitter, history_entry};
+use redwarfs_writer::emit::{Emitter, MetadataCodecs, freeze_for, history_entry};
 use redwarfs_writer::{Error as WriteError, Level, Phase, Progress};
 
 use crate::error::{Error, Result};
@@ -139,19 +140,23 @@ pub fn rewrite(
             None => image.container().block_count(),
         };
         let version = image.container().version;
-        let metadata = metadata::build(view, version, rebuild, block_size, blocks, recut.as_ref())?;
+        let mut metadata =
+            metadata::build(view, version, rebuild, block_size, blocks, recut.as_ref())?;
+        let compressed = options.metadata_compression != CodecSpec::none();
+        metadata.pack(&rebuild.packing.for_metadata(compressed));
         add(&counters.chunks, metadata.chunks.len() as u64);
         drop(recut);
         if interrupted() {
             return Err(Error::interrupted());
         }
-        let frozen = freeze(&metadata)?;
+        let frozen = freeze_for(&metadata, &options.metadata_compression)?;
         drop(metadata);
-        emitter.metadata(
-            frozen,
-            &options.schema_compression,
-            &options.metadata_compression,
-        )?;
+        let codecs = MetadataCodecs {
+            schema: &options.schema_compression,
+            main: &options.metadata_compression,
+            alternative: options.metadata_alternative.as_ref(),
+        };
+        emitter.metadata(frozen, &codecs)?;
     } else {
         add(&counters.chunks, u64::from(counts.chunks));
     }

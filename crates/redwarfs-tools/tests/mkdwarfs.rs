@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use redwarfs_format::metadata::FileType;
 use redwarfs_reader::{Image, OpenOptions};
+use rustix::process::{Pid, Signal};
 
 fn mkdwarfs() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_mkdwarfs"));
@@ -835,10 +836,10 @@ fn stopped_builds_leave_nothing() {
     slow_input(&place);
     fs::write(place.path("old"), b"precious").unwrap();
     for (signal, output, code) in [
-        ("INT", "out", Some(1)),
-        ("TERM", "old", Some(1)),
-        ("KILL", "out", None),
-        ("KILL", "old", None),
+        (Signal::INT, "out", Some(1)),
+        (Signal::TERM, "old", Some(1)),
+        (Signal::KILL, "out", None),
+        (Signal::KILL, "old", None),
     ] {
         for delay in [0, 20, 150, 600] {
             let mut child = mkdwarfs()
@@ -854,11 +855,7 @@ fn stopped_builds_leave_nothing() {
             while delay >= 150 && !handles_interrupts(child.id()) {
                 std::thread::sleep(Duration::from_millis(10));
             }
-            let sent = Command::new("kill")
-                .args(["-s", signal, &child.id().to_string()])
-                .status()
-                .unwrap();
-            assert!(sent.success());
+            rustix::process::kill_process(Pid::from_child(&child), signal).unwrap();
             let mut text = String::new();
             child
                 .stderr
@@ -867,18 +864,21 @@ fn stopped_builds_leave_nothing() {
                 .read_to_string(&mut text)
                 .unwrap();
             let status = child.wait().unwrap();
-            assert!(!status.success(), "{signal} after {delay} ms came too late");
+            assert!(
+                !status.success(),
+                "{signal:?} after {delay} ms came too late"
+            );
             // Before the handler is in place the signal ends the process by itself.
             if delay >= 150 {
-                assert_eq!(status.code(), code, "{signal} {delay}: {text}");
+                assert_eq!(status.code(), code, "{signal:?} {delay}: {text}");
                 let want = if code.is_some() {
                     "mkdwarfs: interrupted, no image was written\n"
                 } else {
                     ""
                 };
-                assert_eq!(text, want, "{signal} {delay}");
+                assert_eq!(text, want, "{signal:?} {delay}");
             }
-            assert_eq!(place.leftovers(), ["old"], "{signal} {delay}");
+            assert_eq!(place.leftovers(), ["old"], "{signal:?} {delay}");
             assert_eq!(fs::read(place.path("old")).unwrap(), b"precious");
         }
     }

@@ -44,9 +44,10 @@ fn groups_of_threads_run_where_they_are_told() {
         return;
     };
     let place = Place::new(&[]);
-    // More than a pipe takes, of a kind that nothing makes smaller.
+    // More than a pipe and the queues between the threads take, of a kind that nothing makes
+    // smaller.
     let mut x = 1u32;
-    let noise = (0..1 << 20).map(|_| {
+    let noise = (0..1 << 24).map(|_| {
         x = x.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
         (x >> 24) as u8
     });
@@ -66,7 +67,7 @@ fn groups_of_threads_run_where_they_are_told() {
         let found = threads(&child);
         let bound = |name: &str, cpu: usize| found.get(name) == Some(&cpu.to_string());
         let all = bound("segment", a) && bound("compress", b);
-        // Compression starts before it is bound, and segmenting may be over.
+        // Threads start before they are bound.
         let late = start.elapsed() > Duration::from_secs(60);
         if all || late || child.try_wait().unwrap().is_some() {
             break found;

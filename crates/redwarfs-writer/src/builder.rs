@@ -7,11 +7,10 @@ use std::time::Instant;
 
 use redwarfs_codec::ContentKind;
 use redwarfs_format::history::History;
-use redwarfs_format::metadata::freeze;
 use redwarfs_format::section::SectionType;
 
 use crate::category::describe;
-use crate::emit::{Emitter, history_entry};
+use crate::emit::{Emitter, MetadataCodecs, freeze_for, history_entry};
 use crate::error::{Error, Result};
 use crate::memory::{self, Load, Watch};
 use crate::meta;
@@ -207,17 +206,18 @@ impl Builder {
         let inodes = metadata.inodes.len() as u64;
         let chunks = metadata.chunks.len() as u64;
         add(&counters.inodes, inodes);
-        let frozen = freeze(&metadata)?;
+        let frozen = freeze_for(&metadata, &options.metadata_compression)?;
         drop(metadata);
         if interrupted() {
             return Err(Error::Interrupted);
         }
         let metadata_size = frozen.data.len() as u64;
-        emitter.metadata(
-            frozen,
-            &options.schema_compression,
-            &options.metadata_compression,
-        )?;
+        let codecs = MetadataCodecs {
+            schema: &options.schema_compression,
+            main: &options.metadata_compression,
+            alternative: options.metadata_alternative.as_ref(),
+        };
+        emitter.metadata(frozen, &codecs)?;
         if let Some(history) = &options.history {
             let payload = History {
                 entries: vec![history_entry(history)],

@@ -3,14 +3,43 @@
 use std::fmt;
 use std::io::Write;
 
-use redwarfs_codec::{CodecSpec, CompressionId};
+use redwarfs_codec::{CodecSpec, Compressed, CompressionId, Table};
 use redwarfs_format::frozen::Frozen;
 use redwarfs_format::history::{HistoryEntry, HistoryVersion};
+use redwarfs_format::metadata::{Metadata, freeze, freeze_for_compression};
 use redwarfs_format::section::{SectionHeader, SectionType, encode_section_index};
 
 use crate::error::{Error, Result};
 use crate::options::HistoryOptions;
 use crate::progress::{Counters, add};
+
+/// What a codec that is slower to read must save of an image: one part in this number.
+pub const WORTHWHILE: u64 = 100;
+/// Bytes of metadata beyond which such a codec would delay mounting too long.
+const MAX_SLOW: usize = 64 << 20;
+
+/// Codecs of the metadata.
+#[derive(Debug, Clone, Copy)]
+pub struct MetadataCodecs<'a> {
+    /// Of the schema.
+    pub schema: &'a CodecSpec,
+    /// Of the metadata proper.
+    pub main: &'a CodecSpec,
+    /// Takes the place of `main` if the image gets noticeably smaller.
+    pub alternative: Option<&'a CodecSpec>,
+}
+
+/// Encodes metadata as it suits the codec that will compress it.
+///
+/// # Errors
+/// If it is too large.
+pub fn freeze_for(metadata: &Metadata, codec: &CodecSpec) -> Result<Frozen> {
+    Ok(if *codec == CodecSpec::none() {
+        freeze(metadata)?
+    } else {
+        freeze_for_compression(metadata)?
+    })
+}
 
 /// Writes sections one after the other and remembers where they are.
 pub struct Emitter<'a> {
@@ -99,18 +128,46 @@ impl<'a> Emitter<'a> {
         self.sealed(&header, &payload)
     }
 
-    /// Compresses and writes the sections of frozen metadata.
+    /// Compresses and writes the sections of frozen metadata: with the codec that is an
+    /// alternative, if that saves one part in [`WORTHWHILE`] of the image.
     ///
     /// # Errors
     /// As [`section`](Self::section).
-    pub fn metadata(
-        &mut self,
-        frozen: Frozen,
-        schema_codec: &CodecSpec,
-        codec: &CodecSpec,
-    ) -> Result<()> {
-        self.section(SectionType::METADATA_V2_SCHEMA, schema_codec, frozen.schema)?;
-        self.section(SectionType::METADATA_V2, codec, frozen.data)
+    pub fn metadata(&mut self, frozen: Frozen, codecs: &MetadataCodecs<'_>) -> Result<()> {
+        self.section(
+            SectionType::METADATA_V2_SCHEMA,
+            codecs.schema,
+            frozen.schema,
+        )?;
+        let tables: Vec<Table> = frozen
+            .tables
+            .iter()
+            .map(|table| Table {
+                range: table.start..table.start + table.len,
+                record: (table.bits / 8) as usize,
+            })
+            .collect();
+        let size = |compressed: &Compressed| {
+            let data = compressed.data.as_ref();
+            data.map_or(frozen.data.len(), Vec::len) as u64
+        };
+        let mut best = codecs
+            .main
+            .compressor()
+            .compress_tables(&frozen.data, &tables)?;
+        if let Some(codec) = codecs.alternative
+            && frozen.data.len() <= MAX_SLOW
+        {
+            let other = codec.compressor().compress_tables(&frozen.data, &tables)?;
+            let saved = size(&best).saturating_sub(size(&other));
+            if saved > (self.written + size(&best)) / WORTHWHILE {
+                best = other;
+            }
+        }
+        let payload = best.data.unwrap_or(frozen.data);
+        let header =
+            SectionHeader::seal(self.number(), SectionType::METADATA_V2, best.id, &payload);
+        self.sealed(&header, &payload)
     }
 
     /// Writes the section index; must come last.

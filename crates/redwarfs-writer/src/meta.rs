@@ -2,9 +2,10 @@
 
 use std::collections::{BTreeSet, HashMap};
 
+use redwarfs_codec::CodecSpec;
 use redwarfs_format::metadata::{
     Chunk as StoredChunk, DirEntry, Directory, FsOptions, InodeData, InodeSizeCache, Metadata,
-    build_string_table,
+    Packing, build_string_table,
 };
 
 use crate::emit::program_version;
@@ -50,7 +51,7 @@ pub(crate) fn build(
     stored: Stored,
     blocks: u32,
 ) -> Result<Metadata> {
-    let mut numbering = Numbering::new(&tree, &contents);
+    let mut numbering = Numbering::new(&tree, &contents, &stored);
     let mut metadata = Metadata {
         block_size: options.block_size(),
         preferred_path_separator: Some(u32::from(b'/')),
@@ -77,12 +78,17 @@ pub(crate) fn build(
     );
     inodes(options, &tree, &numbering, &mut metadata, &mut fs_options);
     metadata.options = Some(fs_options);
-    let numbers = std::mem::take(&mut numbering.of);
-    drop(numbering);
+    let Numbering { of, walk, dirs, .. } = numbering;
     tree.drop_inodes();
-    entries(options, tree, &numbers, &mut metadata);
-    metadata.pack(&options.packing);
+    entries(options, tree, &walk, &dirs, &of, &mut metadata);
+    metadata.pack(&packing(options));
     Ok(metadata)
+}
+
+/// How tables are packed.
+fn packing(options: &BuildOptions) -> Packing {
+    let compressed = options.metadata_compression != CodecSpec::none();
+    options.packing.for_metadata(compressed)
 }
 
 /// Which inode of the tree gets which number in the image.
@@ -99,56 +105,77 @@ struct Numbering {
     files: Vec<u32>,
     /// All inodes in the order of their numbers.
     all: Vec<u32>,
-    /// Entries depth first.
+    /// Entries of the tree in the order of the table of entries.
     walk: Vec<u32>,
+    /// Directories of the tree in the order of their numbers.
+    dirs: Vec<u32>,
 }
 
 impl Numbering {
-    fn new(tree: &Tree, contents: &[Content]) -> Self {
-        let walk: Vec<u32> = tree.depth_first().collect();
-        let (mut dirs, mut symlinks, mut devices, mut others) = (vec![], vec![], vec![], vec![]);
-        for &entry in &walk {
+    /// Numbers everything so that what is alike in different places of the tree has numbers that
+    /// are alike: directories by path from the last component to the first, so that versions of
+    /// a directory are neighbours, entries and names by directory, contents as they are stored.
+    fn new(tree: &Tree, contents: &[Content], stored: &Stored) -> Self {
+        let dir = |number: u32| tree.dirs[number as usize];
+        let mut order: Vec<u32> = (0..tree.dirs.len() as u32).collect();
+        // The root has the shortest path, and so stays the first one. Empty directories come
+        // last: where entries of others begin must not be the place of their own entry, or of
+        // their parent's.
+        order.sort_by(|&a, &b| {
+            let empty = |number: u32| number > 0 && dir(number).count == 0;
+            empty(a)
+                .cmp(&empty(b))
+                .then_with(|| reverse_path(tree, dir(a).entry, dir(b).entry))
+        });
+        let mut walk = Vec::with_capacity(tree.inodes.len());
+        walk.push(0);
+        for &number in &order {
+            let dir = dir(number);
+            walk.extend(dir.first..dir.first + dir.count);
+        }
+        let dirs = order
+            .iter()
+            .map(|&number| tree.inodes[dir(number).entry as usize]);
+        let mut all: Vec<u32> = dirs.collect();
+        let (mut symlinks, mut devices, mut others) = (vec![], vec![], vec![]);
+        // Where each file is met first.
+        let mut met = vec![u32::MAX; tree.files.len()];
+        for (at, &entry) in (0u32..).zip(&walk) {
             let inode = tree.inodes[entry as usize];
             match tree.kind(inode) {
-                FileType::Directory => dirs.push(inode),
+                FileType::Directory => {}
                 FileType::Symlink => symlinks.push(inode),
-                FileType::Regular => {}
+                FileType::Regular => {
+                    let met = &mut met[tree.details[inode as usize] as usize];
+                    *met = at.min(*met);
+                }
                 FileType::CharDevice | FileType::BlockDevice => devices.push(inode),
                 FileType::Fifo | FileType::Socket => others.push(inode),
             }
         }
-        let content = |i: u32| &contents[i as usize];
+        let files_of = |i: u32| &contents[i as usize].files;
         let (mut unique, mut shared): (Vec<u32>, Vec<u32>) =
-            (0..contents.len() as u32).partition(|&i| content(i).files.len() == 1);
-        unique.sort_by(|&a, &b| {
-            let (x, y) = (content(a), content(b));
-            match (&x.digest, &y.digest) {
-                (None, None) => (x.size, x.prefix)
-                    .cmp(&(y.size, y.prefix))
-                    .then_with(|| a.cmp(&b)),
-                (x, y) => x.cmp(y).then_with(|| a.cmp(&b)),
-            }
-        });
-        shared.sort_by(|&a, &b| {
-            content(a)
-                .digest
-                .cmp(&content(b).digest)
-                .then_with(|| a.cmp(&b))
-        });
-        let mut files: Vec<u32> = unique.iter().map(|&i| content(i).first_file()).collect();
+            (0..contents.len() as u32).partition(|&i| files_of(i).len() == 1);
+        let place = |&i: &u32| {
+            let first = stored.chunks_of(i).next();
+            (first.map(|chunk| (chunk.block, chunk.offset)), i)
+        };
+        unique.sort_by_cached_key(place);
+        shared.sort_by_cached_key(place);
+        let mut files: Vec<u32> = unique
+            .iter()
+            .map(|&i| contents[i as usize].first_file())
+            .collect();
         for &i in &shared {
             let start = files.len();
-            files.extend_from_slice(&content(i).files);
+            files.extend_from_slice(files_of(i));
             if let Some(group) = files.get_mut(start..) {
-                group.sort_by(|&a, &b| {
-                    let entry = |file: u32| tree.files[file as usize].entry;
-                    reverse_path(tree, entry(a), entry(b))
-                });
+                group.sort_by_key(|&file| met[file as usize]);
             }
         }
+        drop(met);
         let count = unique.len();
         unique.append(&mut shared);
-        let mut all = dirs;
         all.extend_from_slice(&symlinks);
         all.extend(files.iter().map(|&file| tree.files[file as usize].inode));
         all.extend_from_slice(&devices);
@@ -166,55 +193,65 @@ impl Numbering {
             files,
             all,
             walk,
+            dirs: order,
         }
     }
 }
 
 /// Names, directory entries and directories. `numbers` are those of the inodes of the tree.
-fn entries(options: &BuildOptions, tree: Tree, numbers: &[u32], metadata: &mut Metadata) {
-    let mut used = vec![false; tree.names.len()];
-    for &name in tree.name_ids.iter().skip(1) {
-        used[name as usize] = true;
+fn entries(
+    options: &BuildOptions,
+    tree: Tree,
+    walk: &[u32],
+    order: &[u32],
+    numbers: &[u32],
+    metadata: &mut Metadata,
+) {
+    let mut rank = vec![u32::MAX; tree.names.len()];
+    let mut names = Vec::new();
+    for &entry in walk.iter().skip(1) {
+        let name = tree.name_ids[entry as usize];
+        let rank = &mut rank[name as usize];
+        if *rank == u32::MAX {
+            *rank = names.len() as u32;
+            names.push(name);
+        }
     }
-    let mut order: Vec<u32> = (0..tree.names.len() as u32)
-        .filter(|&n| used[n as usize])
-        .collect();
-    drop(used);
-    order.sort_by(|&a, &b| tree.names.get(a).cmp(tree.names.get(b)));
-    let mut rank = vec![0u32; tree.names.len()];
-    for (at, &name) in (0u32..).zip(&order) {
-        rank[name as usize] = at;
+    let mut place = vec![0u32; walk.len()];
+    for (at, &entry) in (0u32..).zip(walk) {
+        place[entry as usize] = at;
     }
     metadata.dir_entries = Some(
-        (0..tree.inodes.len())
-            .map(|entry| DirEntry {
+        walk.iter()
+            .map(|&entry| DirEntry {
                 name_index: if entry == 0 {
                     0
                 } else {
-                    rank[tree.name_ids[entry] as usize]
+                    rank[tree.name_ids[entry as usize] as usize]
                 },
-                inode_num: numbers[tree.inodes[entry] as usize],
+                inode_num: numbers[tree.inodes[entry as usize] as usize],
             })
             .collect(),
     );
     drop(rank);
-    metadata.directories = tree
-        .dirs
-        .iter()
-        .map(|dir| Directory {
-            parent_entry: tree.parents[dir.entry as usize],
-            first_entry: dir.first,
-            self_entry: dir.entry,
-        })
-        .collect();
+    let mut first = 1;
+    for &dir in order {
+        let dir = tree.dirs[dir as usize];
+        metadata.directories.push(Directory {
+            parent_entry: place[tree.parents[dir.entry as usize] as usize],
+            first_entry: first,
+            self_entry: place[dir.entry as usize],
+        });
+        first += dir.count;
+    }
     metadata.directories.push(Directory {
         parent_entry: 0,
         first_entry: tree.inodes.len() as u32,
         self_entry: 0,
     });
-    let names = tree.names;
+    let (order, names) = (names, tree.names);
     drop((tree.parents, tree.name_ids, tree.inodes, tree.dirs));
-    let packing = &options.packing;
+    let packing = packing(options);
     if packing.plain {
         metadata.names = order.iter().map(|&n| names.get(n).to_vec()).collect();
         return;

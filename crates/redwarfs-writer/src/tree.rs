@@ -188,28 +188,6 @@ impl Tree {
         self.path(self.files[file as usize].entry)
     }
 
-    /// All entries depth first: a directory before its content, siblings by name.
-    pub(crate) fn depth_first(&self) -> impl Iterator<Item = u32> + '_ {
-        let mut stack = vec![(0u32, 1u32)];
-        std::iter::from_fn(move || {
-            loop {
-                let (next, end) = stack.last_mut()?;
-                if next == end {
-                    stack.pop();
-                    continue;
-                }
-                let entry = *next;
-                *next += 1;
-                let inode = self.inodes[entry as usize];
-                if self.kind(inode) == FileType::Directory {
-                    let dir = self.dirs[self.details[inode as usize] as usize];
-                    stack.push((dir.first, dir.first + dir.count));
-                }
-                return Some(entry);
-            }
-        })
-    }
-
     fn add_inode(&mut self, meta: &Meta, options: &BuildOptions) -> Result<u32> {
         let inode = u32::try_from(self.details.len())
             .ok()

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex};
 use common::{build, compare, contents, open};
 use redwarfs_writer::{
     BuildOptions, Builder, Content, DirItem, DirectorySource, Error, FileType, MemoryNode,
-    MemoryTree, Meta, Piece, SilentProgress, Source, ThreadStart,
+    MemoryTree, Meta, NilsimsaOptions, Order, Piece, SilentProgress, Source, ThreadStart,
 };
 
 fn options() -> BuildOptions {
@@ -470,6 +470,7 @@ fn threads_say_what_they_are_for() {
     }
     let seen = Arc::new(Mutex::new(BTreeSet::new()));
     let mut options = BuildOptions::level(6);
+    options.order = Order::Nilsimsa(NilsimsaOptions::default());
     options.block_size_bits = 12;
     options.workers = 1;
     let record = Arc::clone(&seen);

@@ -215,7 +215,8 @@ fn options() -> impl Strategy<Value = BuildOptions> {
         Just(Packing::none()),
         Just(Packing::plain()),
         Just(Packing::all()),
-        any::<[bool; 9]>().prop_map(|p| Packing {
+        any::<[bool; 10]>().prop_map(|p| Packing {
+            automatic: p[9],
             chunk_table: p[0],
             directories: p[1],
             shared_files: p[2],

@@ -183,7 +183,7 @@ fn le32(bytes: &[u8]) -> u32 {
         .map_or(0, |bytes| u32::from_le_bytes(*bytes))
 }
 
-fn crc32(bytes: &[u8]) -> u32 {
+pub(super) fn crc32(bytes: &[u8]) -> u32 {
     // SAFETY: the function reads exactly the slice.
     unsafe { liblzma_sys::lzma_crc32(bytes.as_ptr(), bytes.len(), 0) }
 }

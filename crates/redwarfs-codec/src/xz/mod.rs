@@ -8,6 +8,7 @@
 mod decode;
 mod encode;
 mod layout;
+mod tables;
 
 pub(crate) use decode::XzDecoder;
 pub(crate) use encode::{XzEncoder, encoder_memory, match_finder_of_preset};

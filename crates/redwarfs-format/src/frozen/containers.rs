@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::bits::BitSource;
 use super::describe::TypeInfo;
+use super::freezer::{SMALL_TABLE, Table, Widths};
 use super::schema::Layout;
 use super::value::{Kid, Measure, Node, Pos, Shaper, Sink, Value};
 use crate::error::{Error, Result};
@@ -162,14 +163,43 @@ pub(crate) fn measure_list<T: Value>(
         let (d, start) = m.take(size, base, align);
         d.measure(m, &mut distance.node, base);
         if !settled {
+            m.depth += 1;
             for value in items {
                 value.borrow().measure(m, &mut item.node, start);
+            }
+            m.depth -= 1;
+            if T::FLAT && m.widths == Widths::Bytes {
+                widen(&mut item.node, m);
             }
         }
     }
     let end = Measure::place(distance, end);
     node.grow(end, m);
     node.settled = T::FLAT && n > 0;
+}
+
+/// Bits of the largest integers that records consist of but for times.
+const WORD: u32 = 32;
+
+/// Widens members of a record of at most eight bytes until its length is a power of two: codecs
+/// that look for four bytes and more, or at the place of a byte in a word, do better then.
+fn widen(item: &mut Node, m: &mut Measure) {
+    let wanted = item.bits.next_power_of_two();
+    if wanted == item.bits || wanted > 2 * WORD {
+        return;
+    }
+    let mut missing = wanted - item.bits;
+    let mut end = 0;
+    for kid in &mut item.kids {
+        // Some of one byte must not be wider.
+        if kid.node.bits > 8 && kid.node.bits < WORD {
+            let more = missing.min(WORD - kid.node.bits);
+            kid.node.bits += more;
+            missing -= more;
+        }
+        end = Measure::place(kid, end);
+    }
+    item.grow(end, m);
 }
 
 pub(crate) fn write_list<T: Value>(
@@ -187,6 +217,13 @@ pub(crate) fn write_list<T: Value>(
     let size = (n * u64::from(item.node.bits)).div_ceil(8);
     let (d, start) = sink.take(size, pos.byte, align);
     d.write(sink, &distance.node, pos.member(distance));
+    if T::FLAT && size >= SMALL_TABLE {
+        sink.tables.push(Table {
+            start: start as usize,
+            len: size as usize,
+            bits: item.node.bits,
+        });
+    }
     if item.node.bits > 0 {
         let area = Area { count: n, start };
         for (i, value) in (0u64..).zip(items) {

@@ -13,6 +13,30 @@ pub struct Frozen {
     pub schema: Vec<u8>,
     /// Payload of METADATA_V2, padding included.
     pub data: Vec<u8>,
+    /// Where the larger lists are in `data`, ascending.
+    pub tables: Vec<Table>,
+}
+
+/// A list of records without areas of their own: integers, or structs of integers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Table {
+    /// First byte.
+    pub start: usize,
+    /// Length in bytes.
+    pub len: usize,
+    /// Bits of a record.
+    pub bits: u32,
+}
+
+/// How wide integers are.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Widths {
+    /// As narrow as the largest value in a place allows: what the reference does, and the
+    /// smallest form that is not compressed.
+    #[default]
+    Minimal,
+    /// In lists, the same in whole bytes: compressors see the values.
+    Bytes,
 }
 
 /// Zero bytes after the last area; readers may load whole words there.
@@ -23,11 +47,14 @@ const PADDING: usize = 8;
 /// passes are typical.
 const MAX_PASSES: u32 = 1000;
 
+/// Lists that take less are not worth telling about, in bytes.
+pub(super) const SMALL_TABLE: u64 = 256;
+
 /// Freezes `value`.
 ///
 /// # Errors
 /// `Limit` if the result does not fit the schema's 16-bit fields.
-pub fn freeze_value<T: Value>(value: &T) -> Result<Frozen> {
+pub fn freeze_value<T: Value>(value: &T, widths: Widths) -> Result<Frozen> {
     let mut root = T::blank()?;
     let mut cursor = 0;
     let mut passes = 0;
@@ -35,7 +62,8 @@ pub fn freeze_value<T: Value>(value: &T) -> Result<Frozen> {
         let bits = root.bits;
         let mut m = Measure {
             cursor: u64::from(root.size),
-            changed: false,
+            widths,
+            ..Measure::default()
         };
         value.measure(&mut m, &mut root, 0);
         let size = bits.div_ceil(8);
@@ -68,6 +96,7 @@ pub fn freeze_value<T: Value>(value: &T) -> Result<Frozen> {
     Ok(Frozen {
         schema: schema.encode(),
         data: sink.out,
+        tables: sink.tables,
     })
 }
 

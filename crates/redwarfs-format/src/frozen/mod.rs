@@ -19,7 +19,7 @@ mod value;
 
 pub use bits::{BitSource, load_bits};
 pub use describe::{MemberInfo, StructInfo, TypeInfo};
-pub use freezer::{Frozen, freeze_value};
+pub use freezer::{Frozen, Table, Widths, freeze_value};
 pub use item::{Item, ItemList};
 pub use schema::{Field, Layout, Schema};
 pub use value::{Kid, Measure, Node, Pos, Shaper, Sink, Value};

@@ -2,6 +2,7 @@
 
 use super::bits::{BitSource, store_bits};
 use super::describe::TypeInfo;
+use super::freezer::{Table, Widths};
 use super::schema::{Layout, Schema};
 use crate::error::{Error, Result};
 
@@ -161,6 +162,9 @@ pub(super) type Member<'a> = (i16, fn(&Shaper<'a>, Option<&Layout>) -> Result<No
 pub struct Measure {
     pub(super) cursor: u64,
     pub(super) changed: bool,
+    pub(super) widths: Widths,
+    /// Lists that are around the value.
+    pub(super) depth: u32,
 }
 
 impl Measure {
@@ -177,6 +181,14 @@ impl Measure {
         (start.saturating_sub(base), start)
     }
 
+    /// Bits for an integer that needs `bits`.
+    fn width(&self, bits: u32) -> u32 {
+        match self.widths {
+            Widths::Bytes if self.depth > 0 => bits.next_multiple_of(8),
+            _ => bits,
+        }
+    }
+
     /// Gives member `kid` the bit offset `at` if it occupies bits; returns the next free bit.
     pub(crate) fn place(kid: &mut Kid, at: u32) -> u32 {
         if kid.node.bits == 0 {
@@ -191,6 +203,7 @@ impl Measure {
 #[derive(Debug, Default)]
 pub struct Sink {
     pub(super) out: Vec<u8>,
+    pub(super) tables: Vec<Table>,
 }
 
 impl Sink {
@@ -266,7 +279,7 @@ macro_rules! unsigned {
             }
             #[inline]
             fn measure(&self, m: &mut Measure, node: &mut Node, _base: u64) {
-                node.grow(<$ty>::BITS - self.leading_zeros(), m);
+                node.grow(m.width(<$ty>::BITS - self.leading_zeros()), m);
             }
             #[inline]
             fn write(&self, sink: &mut Sink, node: &Node, pos: Pos) {

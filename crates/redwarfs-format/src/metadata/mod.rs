@@ -17,9 +17,9 @@ mod unknown;
 mod view;
 
 use crate::error::Result;
-use crate::frozen::freeze_value;
+use crate::frozen::{Widths, freeze_value};
 
-pub use crate::frozen::Frozen;
+pub use crate::frozen::{Frozen, Table};
 pub use extents::Extents;
 pub use inspect::{LayoutField, MemoryPart, MemoryRow, MemoryUsage, PartKind, metadata_type};
 pub use model::{
@@ -36,7 +36,15 @@ pub use view::MetadataView;
 /// # Errors
 /// `Limit` if something does not fit the encoding.
 pub fn freeze(m: &Metadata) -> Result<Frozen> {
-    freeze_value(m)
+    freeze_value(m, Widths::Minimal)
+}
+
+/// Encodes metadata for a compressor: all integers in lists take whole bytes.
+///
+/// # Errors
+/// `Limit` if something does not fit the encoding.
+pub fn freeze_for_compression(m: &Metadata) -> Result<Frozen> {
+    freeze_value(m, Widths::Bytes)
 }
 
 /// Decodes metadata into an owned value. Apart from bounds nothing is checked.

@@ -45,16 +45,35 @@ pub struct Packing {
     pub force: bool,
     /// Leave plain string tables plain; overrides the other choices for strings.
     pub plain: bool,
+    /// Where metadata is compressed, [`for_metadata`](Self::for_metadata) makes other choices.
+    pub automatic: bool,
 }
 
 impl Packing {
-    /// The default: nothing packed, strings compressed if that pays off.
+    /// The default: nothing packed, strings compressed if that pays off; see also
+    /// [`for_metadata`](Self::for_metadata).
     #[must_use]
     pub fn auto() -> Self {
         Self {
             names: true,
             symlinks: true,
+            automatic: true,
             ..Self::none()
+        }
+    }
+
+    /// What suits metadata that is compressed as a whole, or not, if that is not settled. What
+    /// is going to be compressed is packed, since differences are smaller, and its strings are
+    /// left for the codec. What is not is read in place, as far as it is not packed.
+    #[must_use]
+    pub fn for_metadata(self, compressed: bool) -> Self {
+        if !self.automatic || !compressed {
+            return self;
+        }
+        Self {
+            names: false,
+            symlinks: false,
+            ..Self::all()
         }
     }
 
@@ -71,6 +90,7 @@ impl Packing {
             symlinks_index: false,
             force: false,
             plain: false,
+            automatic: false,
         }
     }
 
@@ -96,6 +116,7 @@ impl Packing {
             symlinks_index: true,
             force: false,
             plain: false,
+            automatic: false,
         }
     }
 }

@@ -342,6 +342,7 @@ fn rewrite_options(args: &Args, matches: &ArgMatches, build: BuildOptions) -> Re
     o.compression = build.compression;
     o.schema_compression = build.schema_compression;
     o.metadata_compression = build.metadata_compression;
+    o.metadata_alternative = build.metadata_alternative;
     o.history_compression = build.history_compression;
     o.leading = match build.header {
         Some(bytes) => Leading::Replace(bytes),

@@ -110,6 +110,9 @@ pub(super) fn build_options(
             *codec = given.clone();
         }
     }
+    if args.metadata_compression.is_some() {
+        o.metadata_alternative = None;
+    }
     o.max_similarity_size = args.max_similarity_size.filter(|&size| size > 0);
     o.file_hash = args.file_hash.0;
     o.workers = args

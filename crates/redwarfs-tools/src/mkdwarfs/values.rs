@@ -467,7 +467,7 @@ mod tests {
                     ..NilsimsaOptions::default()
                 }),
             ),
-            ("families", OrderSpec::Families(FamilyOptions { gain: 20 })),
+            ("families", OrderSpec::Families(FamilyOptions { gain: 10 })),
             (
                 "families:gain=0",
                 OrderSpec::Families(FamilyOptions { gain: 0 }),
