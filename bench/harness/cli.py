@@ -10,7 +10,7 @@ from pathlib import Path
 
 from . import measure, report, trees
 from .measure import Failed
-from .programs import RECIPES, REPOSITORY, Programs, environment, erofs_compressors, say
+from .programs import RECIPES, REPOSITORY, Programs, Recipe, environment, erofs_compressors, say
 
 
 def size(text: str) -> int:
@@ -26,10 +26,7 @@ def parser(description: str, repeat: int) -> argparse.ArgumentParser:
     p = argparse.ArgumentParser(
         description=description, formatter_class=argparse.ArgumentDefaultsHelpFormatter
     )
-    p.add_argument("--bin", type=Path, default=REPOSITORY / "target/release",
-                   help="directory with the RedwarFS binaries")
-    p.add_argument("--reference", type=Path, help="directory with the reference's binaries "
-                   "(or REDWARFS_REFERENCE)")
+    program_options(p)
     p.add_argument("--work", type=Path, default=Path("/tmp/redwarfs-bench"),
                    help="images, mount points and the generated tree; kept for the next run")
     p.add_argument("--out", help="also write BASE.md and BASE.json", metavar="BASE")
@@ -37,6 +34,14 @@ def parser(description: str, repeat: int) -> argparse.ArgumentParser:
     p.add_argument("--only", type=re.compile, metavar="REGEX",
                    help="only rows whose name matches; RedwarFS is always among them")
     return p
+
+
+def program_options(p: argparse.ArgumentParser) -> None:
+    """Where the programs are."""
+    p.add_argument("--bin", type=Path, default=REPOSITORY / "target/release",
+                   help="directory with the RedwarFS binaries")
+    p.add_argument("--reference", type=Path, help="directory with the reference's binaries "
+                   "(or REDWARFS_REFERENCE)")
 
 
 def tree_options(p: argparse.ArgumentParser) -> None:
@@ -90,7 +95,11 @@ def supported(programs: Programs, recipe) -> bool:
 
 def make_image(programs: Programs, recipe_name: str, tree: Path, image: Path):
     """Makes an image unless it is there; returns its path, or none with a notice."""
-    recipe = RECIPES[recipe_name]
+    return make_recipe(programs, RECIPES[recipe_name], tree, image)
+
+
+def make_recipe(programs: Programs, recipe: Recipe, tree: Path, image: Path):
+    """The same with settings that have no name of their own."""
     commands = recipe.commands(programs, tree, image)
     if not commands:
         return None

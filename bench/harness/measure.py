@@ -2,6 +2,7 @@
 
 import os
 import resource
+import signal
 import subprocess
 import threading
 import time
@@ -14,6 +15,10 @@ KERNEL_THREAD = 0x0020_0000
 
 class Failed(Exception):
     """A command did not do what it should."""
+
+
+class TooLong(Failed):
+    """A command was ended because it took longer than allowed."""
 
 
 @dataclass
@@ -56,6 +61,25 @@ class _Peaks(threading.Thread):
                 self.peaks[pid] = max(self.peaks[pid], _status_kib(pid, "VmHWM:") << 10)
 
 
+def turns(rows: list, number: int) -> list:
+    """The rows in the order of a round: nobody always comes first, or always after the same one."""
+    turn = number % len(rows)
+    order = rows[turn:] + rows[:turn]
+    return order[::-1] if number % 2 else order
+
+
+#: Seconds that a command of [`run`] may take; none for no limit.
+time_limit = None
+
+
+def _end(processes, ended) -> None:
+    ended.set()
+    for process in processes:
+        # Not `Popen.kill`: that would wait for the process, which is what the caller does.
+        if process.returncode is None:
+            os.kill(process.pid, signal.SIGKILL)
+
+
 def run(*commands, cwd=None, capture=False, want_peak=False, env=None) -> Usage:
     """Runs commands as one pipe and waits for all of them.
 
@@ -85,6 +109,11 @@ def run(*commands, cwd=None, capture=False, want_peak=False, env=None) -> Usage:
     sampler = _Peaks([p.pid for p in processes])
     if want_peak:
         sampler.start()
+    too_long = threading.Event()
+    if time_limit:
+        timer = threading.Timer(time_limit, _end, (processes, too_long))
+        timer.daemon = True
+        timer.start()
     usage = Usage()
     if capture:
         usage.output = source.read()
@@ -99,10 +128,14 @@ def run(*commands, cwd=None, capture=False, want_peak=False, env=None) -> Usage:
             usage.peak += sampler.peaks.get(process.pid, 0)
     usage.wall = time.perf_counter() - start
     sampler.ended.set()
+    if time_limit:
+        timer.cancel()
     for process, command, error in zip(processes, commands, errors):
         error.seek(0)
         text = error.read().decode(errors="replace").strip()
         error.close()
+        if too_long.is_set():
+            raise TooLong(f"took longer than {time_limit:.0f} s")
         if process.returncode != 0:
             name = " ".join(os.fsdecode(word) for word in command[:6])
             raise Failed(f"{name}: exit code {process.returncode}: {text[-500:]}")

@@ -38,7 +38,7 @@ class Programs:
             found = self.reference / program
             if found.is_file():
                 return str(found)
-            self.skip("reference", f"{found} is missing")
+            self.skip("reference", f"its directory has no {program}")
             return None
         found = shutil.which(program)
         if not found:
@@ -70,6 +70,8 @@ class Recipe:
     arguments: tuple
     #: Further programs, each fed by the one before.
     then: tuple = ()
+    #: Ending of the image's name that the program insists on.
+    suffix: str = ""
 
     def commands(self, programs: Programs, tree, image):
         """The command lines; none if a program is missing."""
@@ -83,14 +85,15 @@ class Recipe:
         return lines
 
 
-def _ours(level: int, who: str = "ours") -> Recipe:
+def dwarfs_recipe(who: str, level: int, *more: str) -> Recipe:
+    """`mkdwarfs` of `ours` or of the `reference` at a level, with further options."""
     name = "RedwarFS" if who == "ours" else "reference"
     return Recipe(
-        f"{who}-l{level}",
-        f"{name} -l{level}",
+        "".join((f"{who}-l{level}", *more)).replace("=", "-"),
+        " ".join((f"{name} -l{level}", *more)),
         f"{who}/mkdwarfs",
         ("-i", "{tree}", "-o", "{image}", f"-l{level}", "--with-devices", "--with-specials",
-         "--no-progress", "--log-level=error"),
+         "--no-progress", "--log-level=error", *more),
     )
 
 
@@ -103,35 +106,47 @@ def _erofs(name: str, title: str, *settings: str) -> Recipe:
     return Recipe(name, title, "mkfs.erofs", ("-x-1", "--quiet", *settings, "{image}", "{tree}"))
 
 
-def _tar(name: str, title: str, *settings: str) -> Recipe:
-    return Recipe(
-        name,
-        title,
-        "tar",
-        ("--numeric-owner", "--sort=name", "-C", "{tree}", "-cf", "-", "."),
-        (("zstd", ("-q", "-f", *settings, "-o", "{image}")),),
-    )
+def _tar(name: str, title: str, *then, suffix: str = "") -> Recipe:
+    arguments = ("--numeric-owner", "--sort=name", "-C", "{tree}", "-cf", "-", ".")
+    return Recipe(name, title, "tar", arguments, then, suffix)
+
+
+def _tar_zstd(name: str, title: str, *settings: str) -> Recipe:
+    return _tar(name, title, ("zstd", ("-q", "-f", *settings, "-o", "{image}")))
+
+
+def _wim(name: str, title: str, *settings: str) -> Recipe:
+    return Recipe(name, title, "wimlib-imagex",
+                  ("capture", "{tree}", "{image}", "--unix-data", *settings))
 
 
 RECIPES = {
     recipe.name: recipe
     for recipe in (
-        *(_ours(level) for level in range(10)),
-        *(_ours(level, "reference") for level in range(10)),
+        *(dwarfs_recipe("ours", level) for level in range(10)),
+        *(dwarfs_recipe("reference", level) for level in range(10)),
         _squashfs("squashfs-lz4", "squashfs lz4, 1 MiB", "-comp", "lz4", "-b", "1M"),
         _squashfs("squashfs-lz4hc", "squashfs lz4hc, 1 MiB", "-comp", "lz4", "-Xhc", "-b", "1M"),
         _squashfs("squashfs-zstd19", "squashfs zstd 19, 1 MiB",
                   "-comp", "zstd", "-Xcompression-level", "19", "-b", "1M"),
         _squashfs("squashfs-zstd22", "squashfs zstd 22, 1 MiB",
                   "-comp", "zstd", "-Xcompression-level", "22", "-b", "1M"),
+        _squashfs("squashfs-xz", "squashfs xz, 1 MiB", "-comp", "xz", "-b", "1M"),
         _squashfs("squashfs-zstd15-128k", "squashfs zstd 15, 128 KiB (its defaults)",
                   "-comp", "zstd"),
         _erofs("erofs-lz4", "erofs lz4, 64 KiB", "-zlz4", "-C65536"),
         _erofs("erofs-lz4hc", "erofs lz4hc 12, 1 MiB", "-zlz4hc,12", "-C1048576"),
         _erofs("erofs-zstd19", "erofs zstd 19, 1 MiB", "-zzstd,19", "-C1048576"),
-        _tar("tar-zstd1", "tar, zstd 1", "-1"),
-        _tar("tar-zstd19", "tar, zstd 19", "-19"),
-        _tar("tar-zstd22", "tar, zstd 22", "--ultra", "-22"),
+        _tar_zstd("tar-zstd1", "tar, zstd 1", "-1"),
+        _tar_zstd("tar-zstd19", "tar, zstd 19", "-19"),
+        _tar_zstd("tar-zstd19-long", "tar, zstd 19, long distance", "-19", "--long=27", "-T0"),
+        _tar_zstd("tar-zstd22", "tar, zstd 22", "--ultra", "-22"),
+        # `--stdout` into a file of its own: xz names its output after its input only.
+        _tar("tar-xz", "tar, xz 9", ("sh", ("-c", 'xz -9 -T0 -c > "$1"', "sh", "{image}"))),
+        _tar("lrzip", "tar, lrzip", ("lrzip", ("-q", "-f", "-o", "{image}", "-")), suffix=".lrz"),
+        Recipe("zpaq", "zpaq -m3", "zpaq", ("add", "{image}", "{tree}", "-m3"), suffix=".zpaq"),
+        _wim("wim-lzx", "wim LZX"),
+        _wim("wim-solid", "wim LZMS, solid", "--solid"),
     )
 }
 
@@ -158,6 +173,8 @@ class Driver:
     program: str
     arguments: tuple
     fuse: bool
+    #: Whether the image keeps and the driver shows every attribute.
+    exact: bool = True
 
 
 DRIVERS = {
@@ -167,6 +184,10 @@ DRIVERS = {
         Driver("reference", "reference/dwarfs", ("{image}", "{mnt}"), True),
         Driver("squashfuse_ll", "squashfuse_ll", ("{image}", "{mnt}"), True),
         Driver("squashfuse", "squashfuse", ("{image}", "{mnt}"), True),
+        # Shows symbolic links without their sizes.
+        Driver("wimlib", "wimlib-imagex", ("mount", "{image}", "1", "{mnt}", "--unix-data"), True,
+               exact=False),
+        Driver("ratarmount", "ratarmount", ("{image}", "{mnt}"), True, exact=False),
         Driver("kernel squashfs", "mount",
                ("-t", "squashfs", "-o", "loop,ro", "{image}", "{mnt}"), False),
         Driver("kernel erofs", "mount",
@@ -276,7 +297,8 @@ def _servers(mountpoint: Path, program: str) -> list:
     found = []
     for pid in filter(str.isdigit, os.listdir("/proc")):
         words = _command_line(pid)
-        if wanted in words and os.path.basename(words[0]) == name:
+        # The second word is the program if the first is an interpreter.
+        if wanted in words and name in map(os.path.basename, words[:2]):
             found.append(int(pid))
     return found
 
@@ -309,7 +331,9 @@ def environment(programs: Programs) -> dict:
         found["reference"] = _first_line([reference, "--help"])
     for name, option in (
         ("mksquashfs", "-version"), ("squashfuse_ll", "--version"), ("mkfs.erofs", "-V"),
-        ("tar", "--version"), ("zstd", "--version"), ("fio", "--version"),
+        ("wimlib-imagex", "--version"), ("lrzip", "--version"), ("zpaq", "--help"),
+        ("ratarmount", "--version"),
+        ("tar", "--version"), ("zstd", "--version"), ("xz", "--version"), ("fio", "--version"),
     ):
         if shutil.which(name):
             found[name] = _first_line([name, option])

@@ -32,6 +32,19 @@ def mebibytes(value) -> str:
     return f"{value:.1f}" if value < 10 else f"{value:,.0f}"
 
 
+def megabytes(value) -> str:
+    """Millions of bytes: for images, whose small differences matter."""
+    if value is None:
+        return "–"
+    value /= 1e6
+    return f"{value:.3f}" if value < 10 else f"{value:,.2f}" if value < 1000 else f"{value:,.1f}"
+
+
+def speed(size, seconds_taken) -> str:
+    """Millions of bytes in a second."""
+    return f"{size / 1e6 / seconds_taken:,.0f}" if seconds_taken else "–"
+
+
 def times(value) -> str:
     return "–" if value is None else f"{value:.2f}"
 

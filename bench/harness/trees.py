@@ -152,6 +152,15 @@ def describe(root) -> dict:
     return entries
 
 
+def names(root) -> dict:
+    """Every path below a root, with nothing but that."""
+    root = os.fsencode(root)
+    return {
+        os.path.relpath(os.path.join(folder, name), root): ()
+        for folder, folders, files in os.walk(root) for name in folders + files
+    }
+
+
 def digest(entries: dict) -> str:
     """One value for a whole tree."""
     whole = hashlib.sha256()

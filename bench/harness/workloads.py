@@ -50,6 +50,16 @@ def random_files(mnt, setup) -> Usage:
     return measure.run(["xargs", "-0", "-a", lists, "cat"], cwd=mnt)
 
 
+def parallel(mnt, setup) -> Usage:
+    # Every file once, by as many processes as there are jobs.
+    names = ["find", ".", "-type", "f", "-print0"]
+    return measure.run(names, ["xargs", "-0", "-n", "64", "-P", str(setup.jobs), "cat"], cwd=mnt)
+
+
+def large(mnt, setup) -> Usage:
+    return measure.run([b"cat", os.path.join(os.fsencode(mnt), setup.large[0])])
+
+
 def _fio(mnt, setup, size, count) -> Usage:
     path = os.path.join(os.fsencode(mnt), setup.large[0])
     usage = measure.run(
@@ -99,10 +109,29 @@ WORKLOADS = {
     "tar": ("`tar cf - MNT \\| cat`", tar),
     "find": ("`find MNT -printf …`", find),
     "random": ("random small files, whole", random_files),
+    "parallel": ("all files, by several `cat` at once", parallel),
+    "large": ("`cat` of one large file", large),
     "read4k": ("random reads of 4 KiB in one large file", _random(4 << 10, "reads_4k")),
     "read64k": ("random reads of 64 KiB in one large file", _random(64 << 10, "reads_64k")),
 }
-NEEDS_LARGE = ("read4k", "read64k")
+NEEDS_LARGE = ("large", "read4k", "read64k")
+#: Those that take the choice between fio and the own reader.
+RANDOM = ("read4k", "read64k")
+
+
+def runner(name: str, fio: bool):
+    """A workload as a function of mount point and setup."""
+    run = WORKLOADS[name][1]
+    if name in RANDOM:
+        return lambda mnt, setup: run(mnt, setup, fio)
+    return run
+
+
+def possible(setup: Setup) -> list:
+    """Names of the workloads that make sense on a tree."""
+    if setup.large[1] >= 16 << 20:
+        return list(WORKLOADS)
+    return [name for name in WORKLOADS if name not in NEEDS_LARGE]
 
 
 def prepare(entries: dict, files: int, jobs: int, reads_4k: int, reads_64k: int) -> Setup:

@@ -1,0 +1,75 @@
+"""The whole report: Markdown and plots from raw results."""
+
+import re
+
+from . import report
+from .parts import build, decode, files, logs, peers, read
+from .store import Results
+
+PARTS = {"build": build, "decode": decode, "logs": logs, "files": files, "read": read,
+         "peers": peers}
+
+
+def about(environment: dict) -> str:
+    """Machine and versions; nothing that says where or when."""
+    known = dict(environment)
+    first = (f"{known.pop('cpus')} CPUs ({known.pop('cpu', '?')}), Linux {known.pop('kernel')}.")
+    for name in ("load", "memory"):
+        known.pop(name, None)
+    versions = "; ".join(f"{name}: {version(text)}" for name, text in known.items())
+    return f"{first} {versions}.\n"
+
+
+def version(text: str) -> str:
+    """The part of a program's own words that names its version."""
+    found = re.search(r"v?\d+\.\d+[\w.+-]*", text)
+    return found[0] if found else text
+
+
+def data_sets(results: Results) -> str:
+    rows = [
+        (name.removeprefix("data/"), fact["title"], f"{fact['entries']:,}", f"{fact['files']:,}",
+         report.megabytes(fact["bytes"]))
+        for name, fact in results.facts.items() if name.startswith("data/")
+    ]
+    return report.table(("data", "what", "entries", "files", "MB"), rows)
+
+
+def rounds(results: Results, raw: dict) -> str:
+    """How often things were measured, which may differ when a run was cut short."""
+    counts = {}
+    for key, values in raw["results"].items():
+        counts.setdefault(key.split("/")[0], set()).add(len(values))
+    shown = ", ".join(
+        f"{part}: {min(n)}" + (f" to {max(n)}" if len(n) > 1 else "") for part, n in counts.items()
+    )
+    return f"Rounds ({shown})."
+
+
+def assemble(raw: dict):
+    """Markdown, and the plots by file name."""
+    results = Results(raw)
+    body, plots = [], {}
+    for module in PARTS.values():
+        text, found = module.show(results)
+        if text:
+            body.append(f"## {module.TITLE}\n\n{text}")
+            plots.update(found)
+    skipped = {**raw.get("missing", {}), **raw["skipped"]}
+    head = [
+        "# RedwarFS beside others\n",
+        "Made by `bench/report`, which repeats all of it: see "
+        "[bench/README.md](../../bench/README.md).\n",
+        about(raw["environment"]),
+        f"Medians. {rounds(results, raw)} All programs of a comparison take turns within a round, "
+        "in changing order, with the data in the page cache. × is RedwarFS to the other, the "
+        "median of the ratios of each round: below 1, RedwarFS is smaller or takes less. CPU is "
+        "user and system time of all processes. MB are millions of bytes, MiB are 1,048,576. "
+        "Every single value is in [report.json](report.json).\n",
+        report.skipped(skipped),
+    ]
+    if results.names("build/", 1):
+        head += ["## Overview\n", "Size and CPU time of making images, × the reference.\n",
+                 build.overview(results)]
+    head += ["## Data\n", data_sets(results)]
+    return "\n".join(head + body), plots

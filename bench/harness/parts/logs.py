@@ -1,0 +1,205 @@
+"""Reading one day out of images of more and more days, by the size of blocks."""
+
+import shutil
+
+from .. import building, measure as measuring, reading, report, svg
+from ..programs import DRIVERS, dwarfs_recipe, usable
+from ..suite import Job, cost
+
+TITLE = "Logs: one day out of many"
+WHO = ("ours", "reference")
+DRIVER = {"ours": "RedwarFS", "reference": "reference"}
+DAYS = (1, 4, 16, 32)
+LEVELS = (7, 9)
+BITS = (20, 24, 26)
+ORDERS = ("path", "revpath", "similarity", "nilsimsa", "families")
+
+
+def chosen(levels) -> list:
+    """The levels of this part, or the slowest one if none of them is wanted."""
+    return [level for level in LEVELS if level in levels] or [max(levels)]
+
+
+def counts(available: int) -> list:
+    """How many days the images have."""
+    most = min(available, DAYS[-1])
+    return [days for days in DAYS if days < most] + [most]
+
+
+def _folder(suite, days: int):
+    """The first days of the logs, as a tree of their own."""
+    source = suite.folders["logs"]
+    found = sorted(path for path in source.iterdir() if path.is_dir())
+    if days == len(found):
+        return source
+    target = suite.work / "logs" / str(days)
+    if not target.exists():
+        partial = target.with_name(target.name + ".partial")
+        shutil.rmtree(partial, ignore_errors=True)
+        for folder in found[:days]:
+            shutil.copytree(folder, partial / folder.name)
+        shutil.copystat(source, partial)
+        partial.rename(target)
+    return target
+
+
+def measure(suite, number: int) -> None:
+    if "logs" not in suite.folders:
+        return
+    available = sum(path.is_dir() for path in suite.folders["logs"].iterdir())
+    for days in counts(available):
+        tree = _folder(suite, days)
+        day = sorted(path.name for path in tree.iterdir())[days // 2]
+        for level in chosen(suite.levels):
+            for bits in BITS:
+                recipes = [dwarfs_recipe(who, level, f"-S{bits}") for who in suite.who()]
+                place = f"{days}/{level}/{bits}"
+                suite.alternate([_build(suite, days, tree, place, who, recipe)
+                                 for who, recipe in zip(WHO, recipes)], number, 1)
+                for kind in (_mount, _pick):
+                    jobs = [kind(suite, days, tree, day, place, who, recipe)
+                            for who, recipe in zip(WHO, recipes)]
+                    suite.alternate([job for job in jobs if job], number)
+    # The last tree has all days.
+    level = chosen(suite.levels)[0]
+    for order in ORDERS:
+        jobs = [_order(suite, tree, level, order, who) for who in suite.who()
+                if who == "ours" or order != "families"]
+        suite.alternate(jobs, number, 1)
+
+
+def _build(suite, days, tree, place, who, recipe) -> Job:
+    image = suite.image(f"logs-{days}", recipe)
+
+    def run():
+        usage, size = building.build(suite.programs, recipe, tree, suite.work / "build", image)
+        return cost(usage, size=size)
+
+    return Job(f"logs/build/{place}/{who}", run, who == "ours")
+
+
+def _mount(suite, days, tree, day, place, who, recipe):
+    """`tar` of the day on a fresh mount, image in the page cache."""
+    driver = DRIVERS[DRIVER[who]]
+    if not usable(suite.programs, driver):
+        return None
+
+    def run():
+        image = suite.made_of(f"logs-{days}", recipe, tree)
+        row = reading.Row(driver, recipe.name, image)
+        return reading.measure_row(
+            suite.programs, row,
+            lambda mnt, _: measuring.run(["tar", "-C", mnt, "-cf", "-", day], ["cat"]),
+            None, suite.work,
+        )
+
+    return Job(f"logs/mount/{place}/{who}", run, who == "ours")
+
+
+def _pick(suite, days, tree, day, place, who, recipe):
+    """Extraction with a pattern."""
+    program = suite.programs.path(f"{who}/dwarfsextract")
+
+    def run():
+        image = suite.made_of(f"logs-{days}", recipe, tree)
+        return cost(measuring.run(
+            [program, "-i", image, "-f", "pax", "--log-level=error", "--pattern", f"{day}/**"],
+            want_peak=True,
+        ))
+
+    return Job(f"logs/pick/{place}/{who}", run, who == "ours")
+
+
+def _order(suite, tree, level, order, who) -> Job:
+    recipe = dwarfs_recipe(who, level, f"--order={order}")
+
+    def run():
+        usage, size = building.build(
+            suite.programs, recipe, tree, suite.work / "build"
+        )
+        return cost(usage, size=size)
+
+    return Job(f"logs/order/{level}/{order}/{who}", run, who == "ours")
+
+
+def _median(results, kind, place, who, field):
+    return report.median(results.series(f"logs/{kind}/{place}/{who}", field))
+
+
+def _ratio(results, kind, place, field) -> str:
+    series = [results.series(f"logs/{kind}/{place}/{who}", field) for who in WHO]
+    return report.times(report.paired_ratio(*series))
+
+
+def _plots(results, days, levels, sizes) -> dict:
+    plots = {}
+    for kind, what in (("mount", "through a mount"), ("pick", "by extraction with a pattern")):
+        for level in levels:
+            series = [
+                svg.Series(f"{DRIVER[who]}, {1 << int(bits) >> 20} MiB", [
+                    (int(count), _median(results, kind, f"{count}/{level}/{bits}", who, "cpu"))
+                    for count in days
+                ])
+                for bits in sizes for who in WHO
+            ]
+            plots[f"logs-{kind}-{level}.svg"] = svg.lines(
+                f"One day {what}, level {level}", "days in the image", "CPU s", series,
+                log_x=True, log_y=True,
+            )
+    return plots
+
+
+def _orders(results, level) -> str:
+    """All days with each order, and by default."""
+    orders = results.names(f"logs/order/{level}/", 3)
+    days = max(results.names("logs/build/", 2), key=int)
+    rows = []
+    for who in WHO:
+        places = [(order, ("order", f"{level}/{order}")) for order in orders]
+        sizes = [_median(results, *place, who, "size") for _, place in places]
+        best = min((size for size in sizes if size), default=None)
+        for order, place in [*places, ("by default", ("build", f"{days}/{level}/24"))]:
+            size = _median(results, *place, who, "size")
+            if size is not None and best:
+                rows.append((order, DRIVER[who], report.megabytes(size), f"{size / best:.3f}",
+                             report.seconds(_median(results, *place, who, "cpu"))))
+    return report.table(("order", "", "size MB", "to the best", "CPU s"), rows)
+
+
+def show(results):
+    days = sorted(results.names("logs/build/", 2), key=int)
+    levels, sizes = (sorted(results.names("logs/build/", n), key=int) for n in (3, 4))
+    if not days:
+        return "", {}
+    plots = _plots(results, days, levels, sizes)
+    rows = []
+    for level in levels:
+        for bits in sizes:
+            for count in days:
+                place = f"{count}/{level}/{bits}"
+                cells = [level, 1 << int(bits) >> 20, count]
+                for who in WHO:
+                    cells.append(report.megabytes(_median(results, "build", place, who, "size")))
+                for kind in ("mount", "pick"):
+                    for who in WHO:
+                        cells.append(" / ".join(
+                            report.seconds(_median(results, kind, place, who, field))
+                            for field in ("wall", "cpu")))
+                    cells.append(_ratio(results, kind, place, "cpu"))
+                rows.append(cells)
+    text = [
+        "One day in the middle of an image of more and more days is read: `tar` on a fresh mount "
+        "with the image in the page cache (CPU of `tar` and driver), and `dwarfsextract` with a "
+        "pattern. Each program has its own images. A day is stored well if its cost does not rise "
+        "with the days around it.\n",
+        *(f"![one day]({name})\n" for name in plots),
+        report.table((
+            "level", "block MiB", "days", "size MB, RedwarFS", "reference",
+            "mount, RedwarFS: wall / CPU s", "reference", "CPU ×",
+            "pattern, RedwarFS: wall / CPU s", "reference", "CPU ×",
+        ), rows),
+        *(text for level in results.names("logs/order/", 2) for text in (
+            f"### Orders\n\nAll days at level {level} with each order.\n", _orders(results, level)
+        )),
+    ]
+    return "\n".join(text), plots

@@ -1,0 +1,66 @@
+"""Making images and archives with other programs, beside all levels of RedwarFS."""
+
+from .. import building, cli, report, svg
+from ..programs import RECIPES
+from ..suite import Job, cost
+from .build import SETS, WHO, key
+
+TITLE = "Other programs"
+PEERS = (
+    "squashfs-lz4", "squashfs-zstd22", "squashfs-xz", "erofs-lz4", "erofs-lz4hc", "erofs-zstd19",
+    "wim-lzx", "wim-solid", "tar-zstd1", "tar-zstd19-long", "tar-xz", "lrzip", "zpaq",
+)
+
+
+def measure(suite, number: int) -> None:
+    for name in suite.names(SETS):
+        suite.alternate([job for peer in PEERS if (job := _job(suite, name, peer))], number,
+                        suite.peer_rounds)
+
+
+def _job(suite, name: str, peer: str):
+    recipe = RECIPES[peer]
+    if not recipe.commands(suite.programs, "", "") or not cli.supported(suite.programs, recipe):
+        return None
+
+    def run():
+        usage, size = building.build(
+            suite.programs, recipe, suite.folders[name], suite.work / "build"
+        )
+        return cost(usage, size=size)
+
+    return Job(f"peers/{name}/{peer}", run)
+
+
+def _values(results, path, *fields):
+    return [report.median(results.series(path, field)) for field in fields]
+
+
+def show(results):
+    names = results.names("peers/", 1)
+    if not names:
+        return "", {}
+    text = ["Every program makes an image or archive of the same tree. To the left and below is "
+            "better. The numbers beside the lines are levels.\n"]
+    plots = {}
+    for name in names:
+        series, rows = [], []
+        for who, title in zip(WHO, ("RedwarFS", "reference")):
+            levels = sorted(results.names(f"build/{name}/", 2), key=int)
+            points = [_values(results, key(name, level, who), "cpu", "size") for level in levels]
+            found = [(level, cpu, size / 1e6) for level, (cpu, size) in zip(levels, points)
+                     if cpu is not None]
+            if found:
+                series.append(svg.Series(title, [(cpu, size) for _, cpu, size in found],
+                                         [level for level, _, _ in found]))
+        for peer in results.names(f"peers/{name}/", 2):
+            size, cpu, wall, peak = _values(results, f"peers/{name}/{peer}", "size", "cpu", "wall",
+                                            "peak")
+            series.append(svg.Series(RECIPES[peer].title, [(cpu, size / 1e6)], joined=False))
+            rows.append((RECIPES[peer].title, "", report.megabytes(size), report.seconds(cpu),
+                         report.seconds(wall), report.mebibytes(peak)))
+        plots[f"peers-{name}.svg"] = svg.lines(
+            f"Size against CPU: {name}", "CPU s", "size, MB", series, log_x=True, log_y=True)
+        text += [f"### {name}\n", f"![size against CPU](peers-{name}.svg)\n", report.table(
+            ("settings", "", "size MB", "CPU s", "wall s", "peak MiB"), rows)]
+    return "\n".join(text), plots

@@ -1,0 +1,1 @@
+"""Tests of what needs no programs: `python3 -m unittest discover -s bench -t bench`."""

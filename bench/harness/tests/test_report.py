@@ -1,0 +1,185 @@
+"""Statistics, the choice of releases, stored results, and the report of a small made-up run."""
+
+import json
+import tempfile
+import unittest
+from pathlib import Path
+
+from .. import assembly, datasets, measure, report
+from .. import logs as generator
+from ..measure import Failed
+from ..parts import logs
+from ..store import Results, Store
+
+
+class Statistics(unittest.TestCase):
+    def test_ratios_are_paired_by_round(self):
+        # The second round was made on a machine that was ten times slower.
+        self.assertEqual(report.paired_ratio([1.0, 20.0, 1.5], [2.0, 10.0, 1.0]), 1.5)
+
+    def test_rounds_without_a_partner_do_not_count(self):
+        self.assertEqual(report.paired_ratio([1.0, None, 9.0], [2.0, 1.0]), 0.5)
+        self.assertIsNone(report.paired_ratio([], [1.0]))
+
+    def test_median_leaves_out_what_is_missing(self):
+        self.assertEqual(report.median([3, None, 1]), 2)
+        self.assertIsNone(report.median([None]))
+
+    def test_turns_let_everybody_come_first_once(self):
+        rows = ["a", "b", "c"]
+        orders = [measure.turns(rows, number) for number in range(3)]
+        self.assertEqual(orders, [["a", "b", "c"], ["a", "c", "b"], ["c", "a", "b"]])
+        for order in orders:
+            self.assertEqual(sorted(order), rows)
+
+    def test_numbers_have_units_of_their_own(self):
+        self.assertEqual(report.megabytes(1_234_567), "1.235")
+        self.assertEqual(report.mebibytes(1_048_576), "1.0")
+        self.assertEqual(report.speed(5_000_000, 0.5), "10")
+        self.assertEqual(report.speed(5, None), "–")
+
+
+class DataSets(unittest.TestCase):
+    LISTED = "Thing (9.0)\nAvailable versions: 9.0, 2.10.1, 2.9, 2.10, 3.0b1, 2.2\nINSTALLED: 1\n"
+
+    def test_releases_are_the_newest_final_ones_up_to_a_bound(self):
+        found = datasets.choose(self.LISTED, datasets.Releases("thing", "2.10.1", 3))
+        self.assertEqual(found, ["2.10.1", "2.10", "2.9", "2.2"])
+
+    def test_nothing_is_chosen_from_an_error_message(self):
+        self.assertEqual(datasets.choose("ERROR", datasets.Releases("thing", "2", 1)), [])
+
+    def test_days_do_not_exceed_what_is_there(self):
+        self.assertEqual(logs.counts(32), [1, 4, 16, 32])
+        self.assertEqual(logs.counts(8), [1, 4, 8])
+        self.assertEqual(logs.counts(100), [1, 4, 16, 32])
+
+    def test_logs_are_the_same_each_time_and_differ_by_day(self):
+        with tempfile.TemporaryDirectory() as folder:
+            trees = []
+            for copy in "ab":
+                root = Path(folder) / copy
+                generator.write(root, 2, 0.01)
+                trees.append({
+                    str(path.relative_to(root)): path.read_bytes()
+                    for path in sorted(root.rglob("*")) if path.is_file()
+                })
+        self.assertEqual(trees[0], trees[1])
+        days = {name.split("/")[0] for name in trees[0]}
+        self.assertEqual(days, {"2023-01-02", "2023-01-03"})
+
+
+class Stored(unittest.TestCase):
+    def test_a_run_goes_on_where_it_stopped(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "raw.json"
+            store = Store(path, {"ours": "1"})
+            store.add("build/x/1/ours", {"cpu": 2.0})
+            self.assertEqual(store.fact("data/x", lambda: 5), 5)
+            again = Store(path, {"ours": "1"})
+            self.assertEqual(again.rounds("build/x/1/ours"), [{"cpu": 2.0}])
+            self.assertEqual(again.fact("data/x", lambda: self.fail("asked again")), 5)
+            self.assertEqual(again.rounds("build/x/1/reference"), [])
+
+    def test_results_of_other_programs_are_refused(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "raw.json"
+            Store(path, {"ours": "1"}).add("a", {})
+            with self.assertRaises(Failed):
+                Store(path, {"ours": "2"})
+
+    def test_names_keep_their_order(self):
+        results = Results({"facts": {}, "results": {"b/y/2": [1], "b/x/1": [1], "b/y/3": [1]}})
+        self.assertEqual(results.names("b/", 1), ["y", "x"])
+        self.assertEqual(results.names("b/y/", 2), ["2", "3"])
+
+
+def cost(cpu, size=None):
+    found = {"wall": cpu / 2, "cpu": cpu, "peak": 10 << 20}
+    return found if size is None else {**found, "size": size}
+
+
+def raw() -> dict:
+    """Results of a run with two levels, two data sets and one skipped program."""
+    mounted = {"wall": 0.1, "cpu": 0.2, "server": 0.1, "peak": 5 << 20, "mount": 0.01}
+    results = {}
+    for level in (1, 7):
+        for who, cpu, size in (("ours", 1.0, 900), ("reference", 2.0, 1000)):
+            results[f"build/web/{level}/{who}"] = [cost(cpu, size * 10**4)] * 2
+            results[f"decode/web/{level}/{who}"] = [cost(cpu)]
+            for days in (1, 4):
+                results[f"logs/build/{days}/{level}/24/{who}"] = [cost(cpu, size)]
+                results[f"logs/mount/{days}/{level}/24/{who}"] = [dict(mounted)]
+                results[f"logs/pick/{days}/{level}/24/{who}"] = [cost(cpu)]
+    results["logs/order/7/path/ours"] = [cost(1.0, 800)]
+    for count in (100, 1000):
+        for who in ("ours-l7", "reference-l7"):
+            results[f"files/build/{count}/{who}"] = [cost(0.1, count)]
+        results[f"files/mount/{count}/RedwarFS"] = [dict(mounted)]
+    for who in ("RedwarFS", "squashfuse"):
+        results[f"read/mixed/fast/tar/{who}"] = [dict(mounted)]
+        results[f"extract/mixed/fast/{who}"] = [cost(0.5)]
+    results["peers/web/squashfs-xz"] = [cost(4.0, 8_000_000)]
+    return {
+        "environment": {"kernel": "6.1", "cpus": 2, "cpu": "Some <CPU>", "load": 1.0,
+                        "memory": 1 << 30, "RedwarFS": "dwarfs 0.1.0 (x)"},
+        "facts": {
+            "data/web": {"title": "packages", "entries": 5, "files": 4, "bytes": 10**7},
+            "image/web/ours-l1": {"size": 9 * 10**6, "metadata": 90_000, "spread": 1.5},
+        },
+        "results": results, "skipped": {"peers/web/zpaq": "took longer than 5 s"},
+        "missing": {"fio": "not installed"},
+    }
+
+
+class Report(unittest.TestCase):
+    def setUp(self):
+        self.text, self.plots = assembly.assemble(json.loads(json.dumps(raw())))
+
+    def test_every_part_is_there(self):
+        for module in assembly.PARTS.values():
+            self.assertIn(f"## {module.TITLE}\n", self.text)
+
+    def test_every_plot_is_shown_and_every_shown_plot_exists(self):
+        shown = {line.rpartition("(")[2].rstrip(")")
+                 for line in self.text.splitlines() if line.startswith("![")}
+        self.assertEqual(shown, set(self.plots))
+
+    def test_ratios_are_ours_to_the_reference(self):
+        self.assertIn("| 1 | size / CPU | 0.90 / 0.50 |", self.text)
+
+    def test_metadata_and_spread_of_an_image_are_told(self):
+        self.assertIn("| 90 (1.0 %) | 1.50 |", self.text)
+
+    def test_what_was_left_out_is_told(self):
+        self.assertIn("SKIPPED: peers/web/zpaq: took longer than 5 s", self.text)
+        self.assertIn("SKIPPED: fio: not installed", self.text)
+
+    def test_neither_load_nor_memory_of_the_machine_is_told(self):
+        self.assertIn("2 CPUs (Some <CPU>), Linux 6.1. RedwarFS: 0.1.0.", self.text)
+
+    def test_tables_have_as_many_cells_in_each_row(self):
+        width = None
+        for line in self.text.splitlines():
+            # A bar within a cell has a backslash before it.
+            bars = line.count("|") - line.count("\\|") if line.startswith("|") else None
+            if bars is not None and width is not None:
+                self.assertEqual(bars, width, line)
+            width = bars
+
+    def test_a_run_without_results_is_a_report(self):
+        empty = {**raw(), "results": {}}
+        text, plots = assembly.assemble(empty)
+        self.assertEqual(plots, {})
+        self.assertIn("## Data", text)
+
+    def test_without_the_reference_there_are_no_ratios(self):
+        alone = raw()
+        alone["results"] = {key: value for key, value in alone["results"].items()
+                            if not key.endswith("reference") and "reference-l7" not in key}
+        text, _ = assembly.assemble(alone)
+        self.assertIn("| 1 | size / CPU | – / – |", text)
+
+
+if __name__ == "__main__":
+    unittest.main()
