@@ -49,6 +49,10 @@ def times(value) -> str:
     return "–" if value is None else f"{value:.2f}"
 
 
+def exact_times(value) -> str:
+    return "–" if value is None else f"{value:.3f}"
+
+
 def table(head, rows) -> str:
     """A Markdown table; all columns but the first two are numbers."""
     lines = ["| " + " | ".join(head) + " |"]

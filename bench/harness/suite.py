@@ -42,6 +42,7 @@ class Suite:
         self.fio = False
         self.end = None
         self._entries = {}
+        self._warm = set()
 
     def names(self, wanted) -> list:
         """Those of the wanted data sets that are here."""
@@ -104,6 +105,12 @@ class Suite:
                 f"{name} {value:,.3f}".removesuffix(".000") for name, value in result.items()
                 if isinstance(value, (int, float))
             ))
+
+    def warm(self, name: str) -> None:
+        """Brings a data set into the page cache before it is used for the first time."""
+        if name not in self._warm:
+            self._warm.add(name)
+            trees.survey(self.folders[name])
 
     def inspect(self, name: str, recipe: Recipe, image: Path) -> None:
         """Finds out once what a DwarFS image consists of."""

@@ -31,7 +31,7 @@ def number(value: float) -> str:
     for limit, suffix in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
         if size >= limit:
             return f"{value / (1e3 if suffix == 'k' else limit):g}{suffix}"
-    return f"{value:.3g}" if size < 1000 else f"{value:g}"
+    return f"{value:.4g}" if size < 1000 else f"{value:g}"
 
 
 def linear_ticks(low: float, high: float) -> list:
@@ -59,11 +59,13 @@ def log_ticks(low: float, high: float) -> list:
 class _Axis:
     """Turns values into positions."""
 
-    def __init__(self, values, log: bool, start: float, end: float, zero: bool = False):
+    def __init__(self, values, log: bool, start: float, end: float, zero=False, ticks=()):
         values = list(values)
         low, high = (min(values), max(values)) if values else (1.0, 10.0)
         self.log = log
-        if log:
+        if len(ticks) > 1:
+            self.ticks = list(ticks)
+        elif log:
             self.ticks = log_ticks(low, high)
         else:
             self.ticks = linear_ticks(0.0 if zero else low, high)
@@ -140,8 +142,9 @@ def _legend(names) -> list:
     return found
 
 
-def lines(title, x_label, y_label, series, log_x=False, log_y=False, mark=None, zero=False) -> str:
-    """Lines with markers. `mark` draws a level across, `zero` starts a linear y axis at 0."""
+def lines(title, x_label, y_label, series, log_x=False, log_y=False, mark=None, ticks=()) -> str:
+    """Lines with markers. `mark` draws a level across; `ticks` are those of the x axis, which have
+    to enclose all points."""
     def shown(x, y):
         return x is not None and y is not None and (x > 0 or not log_x) and (y > 0 or not log_y)
 
@@ -149,9 +152,9 @@ def lines(title, x_label, y_label, series, log_x=False, log_y=False, mark=None, 
              for s in series]
     points = [point for s in clean for point in s.points]
     right, bottom = WIDTH - RIGHT, HEIGHT - BOTTOM
-    x_axis = _Axis((x for x, _ in points), log_x, LEFT + 12, right - 12)
+    x_axis = _Axis((x for x, _ in points), log_x, LEFT + 12, right - 12, ticks=ticks)
     levels = [y for _, y in points] + ([mark] if mark is not None else [])
-    y_axis = _Axis(levels, log_y, bottom, TOP, zero)
+    y_axis = _Axis(levels, log_y, bottom, TOP)
     body = _grid(y_axis, True) + _grid(x_axis, False)
     if mark is not None:
         at = y_axis.at(mark)

@@ -20,6 +20,7 @@ def job(suite, name: str, level: int, who: str) -> Job:
     image = suite.image(name, recipe)
 
     def run():
+        suite.warm(name)
         usage, size = building.build(
             suite.programs, recipe, suite.folders[name], suite.work / "build", image
         )
@@ -66,7 +67,8 @@ def table(results, name, levels) -> str:
                 return report.median(results.series(key(name, level, who), field))
 
             def times(field, level=level, who=who):
-                return report.times(ratio(results, name, level, field)) if who == "ours" else ""
+                style = report.exact_times if field == "size" else report.times
+                return style(ratio(results, name, level, field)) if who == "ours" else ""
 
             rows.append((
                 level, title, report.megabytes(value("size")), times("size"),
@@ -86,8 +88,9 @@ def overview(results) -> str:
     for level in levels:
         cells = []
         for name in names:
-            pair = [report.times(ratio(results, name, level, field)) for field in ("size", "cpu")]
-            cells.append(" / ".join(pair))
+            # Sizes are exact, so a third digit means something.
+            size, cpu = (ratio(results, name, level, field) for field in ("size", "cpu"))
+            cells.append(f"{report.exact_times(size)} / {report.times(cpu)}")
         rows.append((level, "size / CPU", *cells))
     return report.table(("level", "×", *names), rows)
 
@@ -108,7 +111,7 @@ def show(results):
             f"{title}: RedwarFS to the reference", "level", "ratio",
             [svg.Series(name, [(int(level), ratio(results, name, level, field))
                                for level in levels]) for name in names],
-            mark=1.0,
+            mark=1.0, ticks=[int(level) for level in levels],
         )
     for name in names:
         text += [f"### {name}\n", table(results, name, levels)]

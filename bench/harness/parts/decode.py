@@ -56,4 +56,5 @@ def show(results):
                       "reference MB/s", "wall ×"), rows),
     ]
     return "\n".join(text), {"decode-cpu.svg": svg.lines(
-        "CPU time of decoding: RedwarFS to the reference", "level", "ratio", lines, mark=1.0)}
+        "CPU time of decoding: RedwarFS to the reference", "level", "ratio", lines, mark=1.0,
+        ticks=[int(level) for level in levels])}

@@ -31,6 +31,7 @@ def _build(suite, name, count, which) -> Job:
     image = suite.image(name, recipe)
 
     def run():
+        suite.warm(name)
         usage, size = building.build(
             suite.programs, recipe, suite.folders[name], suite.work / "build", image
         )

@@ -47,6 +47,7 @@ def measure(suite, number: int) -> None:
     if "logs" not in suite.folders:
         return
     available = sum(path.is_dir() for path in suite.folders["logs"].iterdir())
+    suite.warm("logs")
     for days in counts(available):
         tree = _folder(suite, days)
         day = sorted(path.name for path in tree.iterdir())[days // 2]
@@ -63,9 +64,7 @@ def measure(suite, number: int) -> None:
     # The last tree has all days.
     level = chosen(suite.levels)[0]
     for order in ORDERS:
-        jobs = [_order(suite, tree, level, order, who) for who in suite.who()
-                if who == "ours" or order != "families"]
-        suite.alternate(jobs, number, 1)
+        suite.alternate([_order(suite, tree, level, order)], number, 1)
 
 
 def _build(suite, days, tree, place, who, recipe) -> Job:
@@ -110,8 +109,8 @@ def _pick(suite, days, tree, day, place, who, recipe):
     return Job(f"logs/pick/{place}/{who}", run, who == "ours")
 
 
-def _order(suite, tree, level, order, who) -> Job:
-    recipe = dwarfs_recipe(who, level, f"--order={order}")
+def _order(suite, tree, level, order) -> Job:
+    recipe = dwarfs_recipe("ours", level, f"--order={order}")
 
     def run():
         usage, size = building.build(
@@ -119,7 +118,7 @@ def _order(suite, tree, level, order, who) -> Job:
         )
         return cost(usage, size=size)
 
-    return Job(f"logs/order/{level}/{order}/{who}", run, who == "ours")
+    return Job(f"logs/order/{level}/{order}/ours", run, True)
 
 
 def _median(results, kind, place, who, field):
@@ -144,25 +143,24 @@ def _plots(results, days, levels, sizes) -> dict:
             ]
             plots[f"logs-{kind}-{level}.svg"] = svg.lines(
                 f"One day {what}, level {level}", "days in the image", "CPU s", series,
-                log_x=True, log_y=True,
+                log_x=True, log_y=True, ticks=[int(count) for count in days],
             )
     return plots
 
 
 def _orders(results, level) -> str:
-    """All days with each order, and by default."""
-    orders = results.names(f"logs/order/{level}/", 3)
+    """All days with each order of RedwarFS, and what both programs do by default."""
     days = max(results.names("logs/build/", 2), key=int)
+    places = [(f"RedwarFS, {order}", ("order", f"{level}/{order}", "ours"))
+              for order in results.names(f"logs/order/{level}/", 3)]
+    best = min(_median(results, *place, "size") for _, place in places)
+    places += [(f"{DRIVER[who]}, by default", ("build", f"{days}/{level}/24", who)) for who in WHO]
     rows = []
-    for who in WHO:
-        places = [(order, ("order", f"{level}/{order}")) for order in orders]
-        sizes = [_median(results, *place, who, "size") for _, place in places]
-        best = min((size for size in sizes if size), default=None)
-        for order, place in [*places, ("by default", ("build", f"{days}/{level}/24"))]:
-            size = _median(results, *place, who, "size")
-            if size is not None and best:
-                rows.append((order, DRIVER[who], report.megabytes(size), f"{size / best:.3f}",
-                             report.seconds(_median(results, *place, who, "cpu"))))
+    for title, place in places:
+        size = _median(results, *place, "size")
+        if size is not None:
+            rows.append((title, "", report.megabytes(size), f"{size / best:.3f}",
+                         report.seconds(_median(results, *place, "cpu"))))
     return report.table(("order", "", "size MB", "to the best", "CPU s"), rows)
 
 

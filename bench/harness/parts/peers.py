@@ -24,6 +24,7 @@ def _job(suite, name: str, peer: str):
         return None
 
     def run():
+        suite.warm(name)
         usage, size = building.build(
             suite.programs, recipe, suite.folders[name], suite.work / "build"
         )

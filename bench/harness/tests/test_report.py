@@ -146,7 +146,7 @@ class Report(unittest.TestCase):
         self.assertEqual(shown, set(self.plots))
 
     def test_ratios_are_ours_to_the_reference(self):
-        self.assertIn("| 1 | size / CPU | 0.90 / 0.50 |", self.text)
+        self.assertIn("| 1 | size / CPU | 0.900 / 0.50 |", self.text)
 
     def test_metadata_and_spread_of_an_image_are_told(self):
         self.assertIn("| 90 (1.0 %) | 1.50 |", self.text)

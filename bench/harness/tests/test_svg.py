@@ -62,6 +62,13 @@ class Lines(unittest.TestCase):
         parse(svg.lines("t", "x", "y", []))
         parse(svg.bars("t", "y", [], {}))
 
+    def test_given_ticks_are_used(self):
+        plot = parse(svg.lines("t", "x", "y", [svg.Series("s", [(1, 5.0), (7, 6.0)])],
+                               ticks=[1, 7]))
+        texts = [text.text for text in plot.iter(SPACE + "text")]
+        self.assertIn("7", texts)
+        self.assertNotIn("2", texts)
+
     def test_the_marked_level_is_inside(self):
         plot = parse(svg.lines("t", "x", "y", [svg.Series("s", [(1, 5.0)])], mark=1.0))
         (mark,) = [line for line in plot.iter(SPACE + "line") if line.get("stroke-dasharray")]
