@@ -75,9 +75,10 @@ time_limit = None
 def _end(processes, ended) -> None:
     ended.set()
     for process in processes:
-        # Not `Popen.kill`: that would wait for the process, which is what the caller does.
+        # Not `Popen.kill`: that would wait for the process, which is what the caller does. The group
+        # has what the command has started, which would keep a mount busy.
         if process.returncode is None:
-            os.kill(process.pid, signal.SIGKILL)
+            os.killpg(process.pid, signal.SIGKILL)
 
 
 def run(*commands, cwd=None, capture=False, want_peak=False, env=None) -> Usage:
@@ -101,6 +102,7 @@ def run(*commands, cwd=None, capture=False, want_peak=False, env=None) -> Usage:
             stdin=source,
             stdout=subprocess.DEVNULL if last and not capture else subprocess.PIPE,
             stderr=error,
+            start_new_session=time_limit is not None,
         )
         if source is not subprocess.DEVNULL:
             source.close()
@@ -115,17 +117,23 @@ def run(*commands, cwd=None, capture=False, want_peak=False, env=None) -> Usage:
         timer.daemon = True
         timer.start()
     usage = Usage()
-    if capture:
-        usage.output = source.read()
-        source.close()
-    for process in processes:
-        _, status, used = os.wait4(process.pid, 0)
-        process.returncode = os.waitstatus_to_exitcode(status)
-        usage.cpu += used.ru_utime + used.ru_stime
-        if used.ru_maxrss > own_peak:
-            usage.peak += used.ru_maxrss << 10
-        else:
-            usage.peak += sampler.peaks.get(process.pid, 0)
+    try:
+        if capture:
+            usage.output = source.read()
+            source.close()
+        for process in processes:
+            _, status, used = os.wait4(process.pid, 0)
+            process.returncode = os.waitstatus_to_exitcode(status)
+            usage.cpu += used.ru_utime + used.ru_stime
+            if used.ru_maxrss > own_peak:
+                usage.peak += used.ru_maxrss << 10
+            else:
+                usage.peak += sampler.peaks.get(process.pid, 0)
+    except BaseException:
+        # Interrupted: a group of its own does not hear of that by itself.
+        if time_limit is not None:
+            _end(processes, too_long)
+        raise
     usage.wall = time.perf_counter() - start
     sampler.ended.set()
     if time_limit:

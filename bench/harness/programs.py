@@ -235,12 +235,15 @@ class Mount:
             raise Failed(f"{self.path} is already mounted")
         words = [w.format(image=image, mnt=self.path) for w in driver.arguments]
         start = time.perf_counter()
-        result = subprocess.run(
-            [program, *words, *options], stdin=subprocess.DEVNULL, capture_output=True
-        )
+        # Not a pipe: some drivers keep it open in the background, and it would never end.
+        with open(os.memfd_create("stderr"), "w+b") as errors:
+            result = subprocess.run(
+                [program, *words, *options], stdin=subprocess.DEVNULL, stdout=errors, stderr=errors
+            )
+            errors.seek(0)
+            text = errors.read().decode(errors="replace").strip()
         Mount.alive.append(self)
         if result.returncode != 0 or not os.path.ismount(self.path):
-            text = result.stderr.decode(errors="replace").strip()
             raise Failed(f"{driver.name}: cannot mount {image}: {text}")
         os.listdir(self.path)
         #: From the start of the command until the root could be listed, seconds.
