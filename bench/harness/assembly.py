@@ -14,8 +14,6 @@ def about(environment: dict) -> str:
     """Machine and versions; nothing that says where or when."""
     known = dict(environment)
     first = (f"{known.pop('cpus')} CPUs ({known.pop('cpu', '?')}), Linux {known.pop('kernel')}.")
-    for name in ("load", "memory"):
-        known.pop(name, None)
     versions = "; ".join(f"{name}: {version(text)}" for name, text in known.items())
     return f"{first} {versions}.\n"
 
