@@ -9,7 +9,9 @@ use std::fs::File;
 
 use common::Golden;
 use redwarfs_format::frozen::Schema;
-use redwarfs_format::metadata::{FileType, MetadataView, Packing, Timestamp, freeze, thaw};
+use redwarfs_format::metadata::{
+    FileType, MetadataView, Packing, Timestamp, freeze, freeze_for_compression, thaw,
+};
 use redwarfs_format::{EntryIndex, InodeNo};
 use serde_json::Value;
 
@@ -259,6 +261,24 @@ fn packed_metadata_shows_the_same() {
             assert!(view.thaw().unwrap() == packed);
             compare(&golden, &view);
         }
+    }
+}
+
+#[test]
+fn whole_bytes_hold_the_same() {
+    for golden in common::current().into_iter().chain(common::older()) {
+        let metadata = thaw(&golden.schema, &golden.data).unwrap();
+        let frozen = freeze_for_compression(&metadata).unwrap();
+        assert!(thaw(&frozen.schema, &frozen.data).unwrap() == metadata);
+        let mut end = 0;
+        for table in &frozen.tables {
+            assert!(table.start >= end && table.bits % 8 == 0, "{table:?}");
+            end = table.start + table.len;
+            assert_eq!(table.len % (table.bits as usize / 8).max(1), 0);
+        }
+        assert!(end <= frozen.data.len());
+        let view = MetadataView::parse(&frozen.schema, frozen.data).unwrap();
+        view.check(golden.blocks, None).unwrap();
     }
 }
 

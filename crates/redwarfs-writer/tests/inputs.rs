@@ -490,3 +490,20 @@ fn threads_say_what_they_are_for() {
     ];
     assert_eq!(seen, all);
 }
+
+#[test]
+fn empty_directories_pass_the_check_of_the_format() {
+    // Neither an empty directory's own entry nor its parent's may be where the entries of other
+    // directories begin, in tables that are not packed.
+    let mut tree = MemoryTree::new();
+    for path in ["a", "b", "b/a", "b/a/a", "c", "c/a", "c/b", "c/b/c"] {
+        tree.insert(path, MemoryNode::new(FileType::Directory));
+    }
+    tree.insert("b/a/file", MemoryNode::file("content"));
+    for metadata in ["null", "zstd"] {
+        let mut options = options();
+        options.metadata_compression = metadata.parse().unwrap();
+        let (bytes, _) = build(&options, &tree);
+        compare(&open(bytes), &tree, &options);
+    }
+}

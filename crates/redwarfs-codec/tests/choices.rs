@@ -1,0 +1,162 @@
+//! What compressors choose by themselves: chains for tables, filters, effort.
+
+#![allow(clippy::unwrap_used)] // a test fails by panicking
+
+mod common;
+
+use common::{compress, compressor, decode_in_steps, noise, text};
+use proptest::prelude::*;
+use redwarfs_codec::{CompressionId as Id, Table, decompress};
+
+const LIMIT: u64 = 1 << 30;
+
+/// Records of eight bytes that count upwards, as tables of metadata do, then text.
+fn records() -> (Vec<u8>, Vec<Table>) {
+    let mut raw = text(3000, 1);
+    let start = raw.len();
+    for i in 0..20_000u32 {
+        raw.extend_from_slice(&(i * 3 + i % 7).to_le_bytes());
+        raw.extend_from_slice(&(1_000_000 + i * 5 + i % 11).to_le_bytes());
+    }
+    let table = Table {
+        range: start..raw.len(),
+        record: 8,
+    };
+    raw.extend_from_slice(&text(50_000, 2));
+    (raw, vec![table])
+}
+
+#[test]
+fn tables_get_chains_of_their_own() {
+    let (raw, tables) = records();
+    let (_, plain) = compress("lzma:level=6", &raw);
+    let made = compressor("lzma:level=6")
+        .compress_tables(&raw, &tables)
+        .unwrap();
+    assert_eq!(made.id, Id::LZMA);
+    let payload = made.data.unwrap();
+    assert_eq!(decompress(Id::LZMA, &payload, LIMIT).unwrap(), raw);
+    assert_eq!(
+        decode_in_steps(Id::LZMA, &payload, LIMIT, 777).unwrap(),
+        raw
+    );
+    assert!(
+        payload.len() * 3 < plain.len() * 2,
+        "{} and {}",
+        payload.len(),
+        plain.len()
+    );
+}
+
+#[test]
+fn codecs_without_chains_take_tables_as_one_block() {
+    let (raw, tables) = records();
+    for spec in ["zstd:level=3", "brotli:quality=5", "lz4", "null"] {
+        let made = compressor(spec).compress_tables(&raw, &tables).unwrap();
+        assert_eq!(made, compressor(spec).compress(&raw).unwrap(), "{spec}");
+    }
+}
+
+#[test]
+fn tables_without_redundancy_are_stored() {
+    let raw = noise(5000, 4);
+    let table = Table {
+        range: 1000..3000,
+        record: 4,
+    };
+    let made = compressor("lzma").compress_tables(&raw, &[table]).unwrap();
+    assert_eq!((made.id, made.data), (Id::NONE, None));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn any_tables_come_back(
+        length in 0usize..20_000,
+        tables in prop::collection::vec((0usize..25_000, 0usize..25_000, 0usize..400), 0..6),
+        seed in any::<u64>(),
+    ) {
+        let raw = text(length, seed);
+        let mut tables: Vec<Table> = tables
+            .into_iter()
+            .map(|(a, b, record)| Table { range: a.min(b)..a.max(b), record })
+            .collect();
+        tables.sort_by_key(|table| table.range.start);
+        let made = compressor("lzma:level=1").compress_tables(&raw, &tables).unwrap();
+        if let Some(payload) = made.data {
+            prop_assert!(payload.len() < raw.len());
+            prop_assert_eq!(decompress(made.id, &payload, LIMIT).unwrap(), raw);
+        }
+    }
+}
+
+#[test]
+fn the_quick_level_will_do_for_what_gets_small() {
+    // One part in fifty, or one in two.
+    let small: Vec<u8> = noise(10_000, 1).repeat(50);
+    let large: Vec<u8> = noise(400_000, 2).iter().map(|byte| byte & 15).collect();
+    let spec = "zstd:level=17:quick=5";
+    assert_eq!(compress(spec, &small), compress("zstd:level=5", &small));
+    assert_eq!(compress(spec, &large), compress("zstd:level=17", &large));
+    assert_ne!(
+        compress("zstd:level=5", &large),
+        compress("zstd:level=17", &large)
+    );
+}
+
+/// Calls of a few functions from everywhere, as in machine code.
+fn calls(prefix: &[u8], target_at: impl Fn(u32, u32) -> [u8; 4]) -> Vec<u8> {
+    let mut code = Vec::new();
+    let filler = noise(1 << 16, 9);
+    for i in 0..60_000u32 {
+        code.extend_from_slice(&filler[(i as usize * 7) % 60_000..][..4]);
+        code.extend_from_slice(prefix);
+        let here = code.len() as u32;
+        code.extend_from_slice(&target_at(here, 4096 * (i * 2_654_435_761 >> 28)));
+    }
+    code
+}
+
+#[test]
+fn automatic_filters_are_those_that_help() {
+    let x86 = calls(&[0xe8], |here, target| {
+        target.wrapping_sub(here + 4).to_le_bytes()
+    });
+    let arm64 = calls(&[], |here, target| {
+        let distance = target.wrapping_sub(here) >> 2;
+        (0x9400_0000 | distance & 0x03ff_ffff).to_le_bytes()
+    });
+    for (name, code) in [("x86", x86), ("arm64", arm64)] {
+        let (id, chosen) = compress("lzma:level=2:binary=auto", &code);
+        let fixed = compress(&format!("lzma:level=2:binary={name}"), &code);
+        assert_eq!((id, &chosen), (fixed.0, &fixed.1), "{name}");
+        let (_, plain) = compress("lzma:level=2", &code);
+        assert!(chosen.len() < plain.len(), "{name}");
+        assert_eq!(decompress(id, &chosen, LIMIT).unwrap(), code);
+    }
+    let words = text(500_000, 3);
+    assert_eq!(
+        compress("lzma:level=2:binary=auto", &words),
+        compress("lzma:level=2", &words)
+    );
+}
+
+#[test]
+fn hopeless_blocks_are_stored() {
+    // Four different bytes in ten thousand are what a slow encoder would gain from.
+    let mut raw = noise(1 << 19, 7);
+    for at in (0..raw.len()).step_by(1000) {
+        raw[at] = 0;
+    }
+    for spec in ["zstd:level=19", "lzma:level=6", "brotli:quality=9"] {
+        let made = compressor(spec).compress(&raw).unwrap();
+        assert_eq!((made.id, made.data), (Id::NONE, None), "{spec}");
+    }
+    // What gains more is not.
+    for byte in &mut raw[..1 << 14] {
+        *byte = 0;
+    }
+    let (id, _) = compress("zstd:level=19", &raw);
+    assert_eq!(id, Id::ZSTD);
+}
