@@ -42,8 +42,8 @@ const WINDOW: u64 = 32;
 /// A path of an explicit order beside its bytes: in the list and in the table that it is looked
 /// up in.
 const LISTED_PATH: u64 = 120;
-/// The filter in front of the index.
-const FILTER: u64 = 1 << 20;
+/// The two filters in front of the index.
+const FILTER: u64 = 2 << 20;
 /// Small files that are kept between scan and segmenter, at most.
 const SMALL_FILES: u64 = 128 << 20;
 /// This part of a limit is left to what the allocator keeps for itself.

@@ -6,6 +6,10 @@
 //! passes a small bit filter is looked up, compared byte for byte and extended both ways. So
 //! every duplicate of at least `W + step` bytes within the lookback is found.
 //!
+//! Whether a position passes that filter need not be known everywhere. Where windows are long
+//! enough a second filter rules out eight positions at a time ([`sieve`]); the first one is asked
+//! only about positions that are left, and about those that decide when data leaves the buffer.
+//!
 //! Runs of one byte value are kept out of the index. The longest run of each value in a block
 //! is recorded instead, and a long run in the input becomes a few references to it; if the
 //! recorded run is short in comparison, more of the input run is stored first, so that the
@@ -18,13 +22,19 @@ use crate::error::{Error, Result};
 
 mod filter;
 mod index;
+mod sieve;
 
 use filter::Filter;
 use index::{Sums, WindowIndex, tag};
+use sieve::{GROUP, Prefixes, Sieve};
 
 /// Bytes of an extent that are scanned at a time, if that is at least a window. Where reads end
 /// does not matter.
 const PORTION: usize = 256 << 10;
+
+/// Bytes of one value at such a multiple may belong to a run. At most half the stripes of a
+/// search by groups, so that a run has some in every stripe.
+const EVEN: usize = 64;
 
 /// Block number of hole chunks until the real one is known.
 pub(crate) const HOLE: u32 = u32::MAX;
@@ -103,6 +113,10 @@ pub(crate) struct Segmenter<S> {
     /// Finished blocks that are still searched, oldest first.
     recent: VecDeque<(u32, Block)>,
     filter: Filter,
+    /// Where positions can be ruled out in groups.
+    sieve: Option<Sieve>,
+    /// Those of the buffer, as far as they were needed.
+    prefixes: Prefixes,
 
     chunks: Vec<Chunk>,
     /// Whether the last chunk may be continued.
@@ -152,6 +166,14 @@ impl<S: BlockSink> Segmenter<S> {
         let matching =
             options.window_bits > 0 && options.lookback > 0 && window <= options.block_size;
         let windows = (options.block_size / step).saturating_mul(options.lookback);
+        let stripe = step.clamp(64, 256).min((window / 2).max(1));
+        // The tags of half windows are not kept, so they are known of the current block only.
+        let sieved = matching
+            && granularity == 1
+            && options.lookback == 1
+            // With shorter steps most positions decide when data leaves the buffer.
+            && stripe >= 4 * EVEN
+            && step <= window / 2;
         Self {
             sink,
             block_size: options.block_size,
@@ -159,7 +181,7 @@ impl<S: BlockSink> Segmenter<S> {
             window,
             step,
             lookback: options.lookback,
-            stripe: step.clamp(64, 256).min((window / 2).max(1)),
+            stripe,
             matching,
             portion: PORTION.max(window),
             number: 0,
@@ -169,6 +191,8 @@ impl<S: BlockSink> Segmenter<S> {
             },
             recent: VecDeque::new(),
             filter: Filter::new(if matching { windows } else { 0 }, options.filter_bits),
+            sieve: sieved.then(|| Sieve::new(window, windows)),
+            prefixes: Prefixes::default(),
             chunks: Vec::new(),
             open: false,
             buffer: Vec::new(),
@@ -280,6 +304,7 @@ impl<S: BlockSink> Segmenter<S> {
 
     fn scan_buffer(&mut self, buffer: &[u8], state: &mut Scan, last: bool) -> Result<()> {
         let window = self.window;
+        self.prefixes.clear();
         if let Some((number, offset)) = state.resume.take() {
             self.resume(buffer, state, number, offset, last);
         }
@@ -303,6 +328,9 @@ impl<S: BlockSink> Segmenter<S> {
             };
             if position == buffer.len() {
                 break;
+            }
+            if self.sieve.is_some() && self.leap(buffer, state, position, last)? {
+                continue;
             }
             let end = (position + self.stripe).min(buffer.len());
             if let Some(value) = uniform(&buffer[position..end])
@@ -330,6 +358,127 @@ impl<S: BlockSink> Segmenter<S> {
             state.written = buffer.len();
         }
         Ok(())
+    }
+
+    /// Goes on from `position` to where the plain scan would flush next, to a match, or to where
+    /// the buffer ends soon, with the same outcome. Returns whether that could be done: not if
+    /// there may be a run, or at the end of the buffer.
+    ///
+    /// The plain scan stops at each position that passes the filter, and a stripe after it stopped
+    /// last; at the first stop from `due` on it flushes. So what passes has to be known around
+    /// `due` only, apart from windows that are in the index.
+    fn leap(
+        &mut self,
+        buffer: &[u8],
+        state: &mut Scan,
+        position: usize,
+        last: bool,
+    ) -> Result<bool> {
+        let due = state.written + self.window + self.step + self.step.min(4096);
+        // No stop up to the flush has a stripe that ends behind this.
+        let horizon = due + 2 * self.stripe;
+        let tail = last && buffer.len() < due;
+        if position >= due
+            || (buffer.len() < due && !tail)
+            || even(buffer, position, horizon.min(buffer.len()))
+        {
+            return Ok(false);
+        }
+        let end = if tail { buffer.len() + 1 } else { due };
+        self.prefixes
+            .reach(buffer, state.written, horizon.min(buffer.len()));
+        let mut group = group_of(position + 1);
+        while let Some(found) = self
+            .sieve
+            .as_ref()
+            .and_then(|sieve| sieve.next(&self.prefixes, group, end))
+        {
+            let mut passing = self.passing(buffer, found, position + 1, end);
+            while passing != 0 {
+                let at = found + passing.trailing_zeros() as usize;
+                passing &= passing - 1;
+                state.sums = self.sums_at(buffer, at);
+                if self.try_match(buffer, state, at, last)? {
+                    return Ok(true);
+                }
+            }
+            group = found + GROUP;
+        }
+        if tail {
+            state.position = Some(buffer.len());
+            return Ok(true);
+        }
+        let stop = self.last_passing(buffer, position, due);
+        let latest = stop + (due - stop).next_multiple_of(self.stripe);
+        if horizon > buffer.len() {
+            let before = latest - self.stripe;
+            state.sums = self.sums_at(buffer, before);
+            state.position = Some(before);
+            return Ok(before > position);
+        }
+        let hit = self.first_passing(buffer, due, latest + 1);
+        let at = hit.unwrap_or(latest);
+        state.sums = self.sums_at(buffer, at);
+        state.position = Some(at);
+        let group = group_of(at);
+        let matched = hit.is_some()
+            && self
+                .sieve
+                .as_ref()
+                .is_some_and(|sieve| sieve.next(&self.prefixes, group, at + 1).is_some())
+            && self.try_match(buffer, state, at, last)?;
+        if !matched {
+            self.flush(buffer, state, at)?;
+        }
+        Ok(true)
+    }
+
+    /// Which positions of a group, if they are in `from..to`, pass the filter.
+    fn passing(&self, buffer: &[u8], group: usize, from: usize, to: usize) -> u32 {
+        let outgoing = group - self.window;
+        let bits = self.filter.passing(
+            self.prefixes.window(self.window, group),
+            self.window as u32,
+            &buffer[group..buffer.len().min(group + GROUP - 1)],
+            &buffer[outgoing..outgoing + GROUP - 1],
+        );
+        let above = u32::MAX << from.saturating_sub(group).min(GROUP);
+        let below = (1u32 << to.saturating_sub(group).min(GROUP)) - 1;
+        bits & above & below
+    }
+
+    /// The last position behind `start` and in front of `end` that passes the filter, or `start`.
+    fn last_passing(&self, buffer: &[u8], start: usize, end: usize) -> usize {
+        let mut group = group_of(end - 1);
+        loop {
+            let passing = self.passing(buffer, group, start + 1, end);
+            if passing != 0 {
+                return group + passing.ilog2() as usize;
+            }
+            if group <= start + 1 {
+                return start;
+            }
+            group -= GROUP;
+        }
+    }
+
+    /// The first position of `start..end` that passes the filter.
+    fn first_passing(&self, buffer: &[u8], start: usize, end: usize) -> Option<usize> {
+        (group_of(start)..end).step_by(GROUP).find_map(|group| {
+            let passing = self.passing(buffer, group, start, end);
+            (passing != 0).then(|| group + passing.trailing_zeros() as usize)
+        })
+    }
+
+    /// Sums of the window that ends at `position`.
+    fn sums_at(&self, buffer: &[u8], position: usize) -> Sums {
+        let group = group_of(position);
+        let mut sums = self.prefixes.window(self.window, group);
+        let outgoing = &buffer[group - self.window..];
+        for (&new, &old) in buffer[group..position].iter().zip(outgoing) {
+            sums.slide(old, new, self.window as u32);
+        }
+        sums
     }
 
     /// Appends what no match ending after `position` can reach backwards to.
@@ -559,8 +708,14 @@ impl<S: BlockSink> Segmenter<S> {
             self.emit(self.number, offset, now.len());
             if self.matching {
                 let filter = &mut self.filter;
-                let added = |tag| filter.add(tag);
-                self.current.index.update(&self.current.data, added);
+                let mut sieve = self.sieve.as_mut();
+                let data = self.current.data.as_slice();
+                self.current.index.update(data, |tag, end, half| {
+                    filter.add(tag);
+                    if let Some(sieve) = &mut sieve {
+                        sieve.add(data, end, half);
+                    }
+                });
             }
             if self.current.data.len() == self.block_size {
                 self.rotate()?;
@@ -589,6 +744,9 @@ impl<S: BlockSink> Segmenter<S> {
                 self.current.index.recycle(done.index);
             }
             self.filter.clear();
+            if let Some(sieve) = &mut self.sieve {
+                sieve.clear();
+            }
             for (_, block) in &self.recent {
                 block.index.for_each_tag(|tag| self.filter.add(tag));
             }
@@ -599,6 +757,22 @@ impl<S: BlockSink> Segmenter<S> {
             .ok_or_else(Error::too_many_blocks)?;
         self.sink.block(number, data)
     }
+}
+
+/// The multiple of [`GROUP`] at or in front of a position.
+fn group_of(position: usize) -> usize {
+    position - position % GROUP
+}
+
+/// Whether bytes at a multiple of [`EVEN`] have one value, if some of them may belong to the same
+/// run as a byte of `from..to`.
+fn even(buffer: &[u8], from: usize, to: usize) -> bool {
+    let first = from.saturating_sub(EVEN) / EVEN * EVEN;
+    let groups = buffer.get(first..to).unwrap_or_default();
+    groups.as_chunks::<EVEN>().0.iter().any(|group| {
+        let start = u64::from_le_bytes(*group.first_chunk().unwrap_or(&[0; 8]));
+        start == start.rotate_left(8) && uniform(group).is_some()
+    })
 }
 
 /// The value of a slice of one repeated byte.
@@ -622,6 +796,8 @@ fn leading(data: &[u8], value: u8) -> usize {
 
 fn common_prefix(a: &[u8], b: &[u8]) -> usize {
     const STEP: usize = 256;
+    let size = a.len().min(b.len());
+    let (a, b) = (&a[..size], &b[..size]);
     let mut done = 0;
     for (x, y) in a.chunks_exact(STEP).zip(b.chunks_exact(STEP)) {
         if x != y {
@@ -629,19 +805,33 @@ fn common_prefix(a: &[u8], b: &[u8]) -> usize {
         }
         done += STEP;
     }
-    done + a[done..]
-        .iter()
-        .zip(&b[done..])
-        .take_while(|(x, y)| x == y)
-        .count()
+    let (words, rest) = a[done..].as_chunks();
+    let (others, other_rest) = b[done..].as_chunks();
+    for (&x, &y) in words.iter().zip(others) {
+        let differing = u64::from_le_bytes(x) ^ u64::from_le_bytes(y);
+        if differing != 0 {
+            return done + differing.trailing_zeros() as usize / 8;
+        }
+        done += size_of::<u64>();
+    }
+    let rest = rest.iter().zip(other_rest);
+    done + rest.take_while(|(x, y)| x == y).count()
 }
 
 fn common_suffix(a: &[u8], b: &[u8]) -> usize {
-    a.iter()
-        .rev()
-        .zip(b.iter().rev())
-        .take_while(|(x, y)| x == y)
-        .count()
+    let size = a.len().min(b.len());
+    let (rest, words) = a[a.len() - size..].as_rchunks();
+    let (other_rest, others) = b[b.len() - size..].as_rchunks();
+    let mut done = 0;
+    for (&x, &y) in words.iter().zip(others).rev() {
+        let differing = u64::from_le_bytes(x) ^ u64::from_le_bytes(y);
+        if differing != 0 {
+            return done + differing.leading_zeros() as usize / 8;
+        }
+        done += size_of::<u64>();
+    }
+    let rest = rest.iter().zip(other_rest).rev();
+    done + rest.take_while(|(x, y)| x == y).count()
 }
 
 #[cfg(test)]

@@ -12,6 +12,8 @@ const LARGEST: usize = 1 << 17;
 
 /// Positions that are tested together: one branch for all of them.
 const GROUP: usize = 8;
+/// Bytes by which a window is moved to test all positions of a group.
+const AHEAD: usize = super::sieve::GROUP - 1;
 
 /// One bit per value of the top bits of a tag.
 #[derive(Debug)]
@@ -55,6 +57,32 @@ impl Filter {
         word >> (bit & 63) & 1 != 0
     }
 
+    /// Which windows pass the filter: in bit 0 the one with these sums, in the bits above it the
+    /// ones moved by 1 to [`AHEAD`] bytes, as far as `incoming` and `outgoing` have these.
+    pub(super) fn passing(&self, sums: Sums, window: u32, incoming: &[u8], outgoing: &[u8]) -> u32 {
+        let words = self.words.as_slice();
+        let (Some(new), Some(old)) = (incoming.first_chunk(), outgoing.first_chunk()) else {
+            let mut now = sums;
+            let mut bits = u32::from(self.has(tag(now)));
+            for ((&new, &old), i) in incoming.iter().zip(outgoing).zip(1..) {
+                now.slide(old, new, window);
+                bits |= u32::from(self.has(tag(now))) << i;
+            }
+            return bits;
+        };
+        if let Some(words) = words.first_chunk::<LARGEST>() {
+            passing(words, sums, window, new, old)
+        } else if let Some(words) = words.first_chunk::<LARGE>() {
+            passing(words, sums, window, new, old)
+        } else if let Some(words) = words.first_chunk::<MEDIUM>() {
+            passing(words, sums, window, new, old)
+        } else if let Some(words) = words.first_chunk::<SMALL>() {
+            passing(words, sums, window, new, old)
+        } else {
+            0
+        }
+    }
+
     /// Moves a window by as many bytes as `incoming` and `outgoing` have, or until its sums
     /// pass the filter; returns by how many, and whether they pass.
     pub(super) fn slide(
@@ -84,6 +112,23 @@ impl Filter {
 fn bit<const WORDS: usize>(words: &[u64; WORDS], tag: u32) -> u64 {
     let bit = tag >> const { u32::BITS - 6 - WORDS.trailing_zeros() };
     words[(bit >> 6) as usize] >> (bit & 63)
+}
+
+#[inline(never)]
+fn passing<const WORDS: usize>(
+    words: &[u64; WORDS],
+    sums: Sums,
+    window: u32,
+    incoming: &[u8; AHEAD],
+    outgoing: &[u8; AHEAD],
+) -> u32 {
+    let mut now = sums;
+    let mut bits = bit(words, tag(now)) as u32 & 1;
+    for i in 0..AHEAD {
+        now.slide(outgoing[i], incoming[i], window);
+        bits |= (bit(words, tag(now)) as u32 & 1) << (i + 1);
+    }
+    bits
 }
 
 #[inline(never)]

@@ -17,6 +17,7 @@ impl BlockSink for Blocks {
     }
 }
 
+#[derive(Debug, PartialEq)]
 struct Segmented {
     blocks: Vec<Arc<Vec<u8>>>,
     chunks: Vec<Vec<Chunk>>,
@@ -36,9 +37,22 @@ fn options(block_bits: u32, window_bits: u32, window_step: u32, lookback: usize)
 
 /// Segments contents, scanning `feed` bytes at a time, and checks what must always hold.
 fn segment(options: SegmentOptions, contents: &[Vec<u8>], feed: usize) -> Segmented {
+    segment_by(options, contents, feed, true)
+}
+
+/// The same, with or without ruling out positions by groups.
+fn segment_by(
+    options: SegmentOptions,
+    contents: &[Vec<u8>],
+    feed: usize,
+    groups: bool,
+) -> Segmented {
     let sink = Blocks::default();
     let mut segmenter = Segmenter::new(options, sink.clone());
     segmenter.portion = feed;
+    if !groups {
+        segmenter.sieve = None;
+    }
     let mut chunks = Vec::new();
     for content in contents {
         for part in content.chunks(777) {
@@ -299,6 +313,39 @@ fn contents() -> impl Strategy<Value = Vec<Vec<u8>>> {
     prop::collection::vec(content, 0..8)
 }
 
+/// Larger contents that are noise, text of few different bytes, periods and runs, with changed
+/// bytes and repetitions.
+fn alike() -> impl Strategy<Value = Vec<Vec<u8>>> {
+    let few = |values: u8| {
+        move |mut data: Vec<u8>| {
+            data.iter_mut().for_each(|byte| *byte %= values);
+            data
+        }
+    };
+    let of_pool = |max: usize| {
+        (0usize..30_000, 1usize..max).prop_map(|(at, len)| noise(42, 60_000)[at..at + len].to_vec())
+    };
+    let piece = prop_oneof![
+        4 => of_pool(20_000),
+        2 => of_pool(20_000).prop_map(few(2)),
+        2 => of_pool(20_000).prop_map(few(5)),
+        1 => (0u8..2, 1usize..9000).prop_map(|(value, len)| vec![value; len]),
+        2 => (of_pool(3000), 1usize..20_000).prop_map(|(period, len)| {
+            period.into_iter().cycle().take(len).collect()
+        }),
+        2 => (of_pool(20_000), prop::collection::vec(any::<prop::sample::Index>(), 0..20))
+            .prop_map(|(mut data, places)| {
+                for place in places {
+                    let place = place.index(data.len());
+                    data[place] ^= 1;
+                }
+                data
+            }),
+    ];
+    let content = prop::collection::vec(piece, 0..6).prop_map(|pieces| pieces.concat());
+    prop::collection::vec(content, 1..6)
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(128))]
 
@@ -312,6 +359,21 @@ proptest! {
         feed in prop_oneof![Just(1usize << 20), 1usize..5000],
     ) {
         segment(options(block_bits, window_bits, step, lookback), &contents, feed);
+    }
+
+    /// Ruling out groups of positions changes nothing.
+    #[test]
+    fn groups_have_the_outcome_of_single_positions(
+        contents in alike(),
+        block_bits in 13u32..18,
+        (window_bits, step) in prop::sample::select(vec![(9u32, 1u32), (10, 1), (10, 2), (11, 3), (12, 2)]),
+        filter_bits in prop::sample::select(vec![0u32, 4, 10]),
+        feed in prop_oneof![2 => Just(1usize << 20), 1 => 1usize..20_000],
+    ) {
+        let options = SegmentOptions { filter_bits, ..options(block_bits, window_bits, step, 1) };
+        let groups = segment_by(options, &contents, feed, true);
+        let single = segment_by(options, &contents, feed, false);
+        prop_assert!(groups == single);
     }
 
     /// Extents of whole units become chunks of whole units.
@@ -407,5 +469,46 @@ fn where_reads_end_does_not_matter() {
             (chunks, sink.0.borrow().clone())
         });
         assert!(images.iter().all(|image| *image == images[0]));
+    }
+}
+
+#[test]
+fn groups_are_for_long_windows_of_bytes_in_one_block() {
+    let used = |options| Segmenter::new(options, Blocks::default()).sieve.is_some();
+    assert!(used(options(24, 11, 3, 1)) && used(options(24, 12, 2, 1)));
+    assert!(used(options(24, 9, 1, 1)) && used(options(16, 12, 4, 1)));
+    for other in [
+        options(24, 11, 0, 1),
+        options(24, 11, 4, 1),
+        options(24, 11, 3, 2),
+        options(24, 8, 1, 1),
+        options(10, 11, 3, 1),
+        SegmentOptions {
+            granularity: 2,
+            ..options(24, 11, 3, 1)
+        },
+    ] {
+        assert!(!used(other), "{other:?}");
+    }
+}
+
+#[test]
+fn common_ends_are_counted_to_the_byte() {
+    let data = noise(1, 900);
+    for size in [0usize, 1, 7, 8, 9, 255, 256, 257, 600] {
+        for more in [0usize, 1, 5, 9] {
+            let mut other = data[100..100 + size + more].to_vec();
+            if more > 0 {
+                other[size] ^= 1;
+            }
+            assert_eq!(common_prefix(&data[100..], &other), size, "{size} {more}");
+            assert_eq!(common_prefix(&other, &data[100..]), size, "{size} {more}");
+            let mut other = data[800 - size - more..800].to_vec();
+            if more > 0 {
+                other[more - 1] ^= 1;
+            }
+            assert_eq!(common_suffix(&data[..800], &other), size, "{size} {more}");
+            assert_eq!(common_suffix(&other, &data[..800]), size, "{size} {more}");
+        }
     }
 }
