@@ -286,7 +286,8 @@ pub struct BuildOptions {
     /// included; 0 switches matching off.
     pub lookback: u32,
     /// Log2 of the bits that the filter in front of the match index spends on a window, 0..=10.
-    /// More make the search faster, up to the size of the caches; the image does not change.
+    /// More make the search faster, up to the size of the caches. Where a duplicate that crosses the
+    /// end of a piece of data is cut can depend on it.
     pub bloom_filter_size: u32,
     /// What cuts files into fragments of categories, in order of precedence; none stores
     /// everything in one stream.

@@ -64,7 +64,8 @@ impl Packing {
 
     /// What suits metadata that is compressed as a whole, or not, if that is not settled. What
     /// is going to be compressed is packed, since differences are smaller, and its strings are
-    /// left for the codec. What is not is read in place, as far as it is not packed.
+    /// left for the codec; but shared files take next to nothing either way, and not every reader
+    /// knows them packed. What is not compressed is read in place, as far as it is not packed.
     #[must_use]
     pub fn for_metadata(self, compressed: bool) -> Self {
         if !self.automatic || !compressed {
@@ -73,6 +74,7 @@ impl Packing {
         Self {
             names: false,
             symlinks: false,
+            shared_files: false,
             ..Self::all()
         }
     }
