@@ -569,7 +569,7 @@ fn help_manual_and_version() {
     for part in [
         "--filter",
         "Compression levels:",
-        "zstd:level=22",
+        "zstd:level=19:wlog=24",
         "nilsimsa",
         "lz4hc",
         "brotli",

@@ -113,20 +113,31 @@ struct Numbering {
 
 impl Numbering {
     /// Numbers everything so that what is alike in different places of the tree has numbers that
-    /// are alike: directories by path from the last component to the first, so that versions of
-    /// a directory are neighbours, entries and names by directory, contents as they are stored.
+    /// are alike: directories by depth, then by path from the last component to the first, so
+    /// that versions of a directory are neighbours; entries and names by directory; contents as
+    /// they are stored.
     fn new(tree: &Tree, contents: &[Content], stored: &Stored) -> Self {
         let dir = |number: u32| tree.dirs[number as usize];
         let mut order: Vec<u32> = (0..tree.dirs.len() as u32).collect();
-        // The root has the shortest path, and so stays the first one. Empty directories come
-        // last: where entries of others begin must not be the place of their own entry, or of
-        // their parent's.
+        // Directories above come before those below, since some readers make them in the order of
+        // their numbers. Empty ones are last: where entries of others begin must not be the place
+        // of their own entry, or of their parent's.
+        let mut depths: Vec<u32> = Vec::with_capacity(tree.dirs.len());
+        for dir in &tree.dirs {
+            let above = tree.inodes[tree.parents[dir.entry as usize] as usize];
+            let above = depths.get(tree.details[above as usize] as usize);
+            depths.push(above.map_or(0, |depth| depth + 1));
+        }
         order.sort_by(|&a, &b| {
-            let empty = |number: u32| number > 0 && dir(number).count == 0;
-            empty(a)
-                .cmp(&empty(b))
+            let key = |number: u32| {
+                let empty = number > 0 && dir(number).count == 0;
+                (empty, depths[number as usize])
+            };
+            key(a)
+                .cmp(&key(b))
                 .then_with(|| reverse_path(tree, dir(a).entry, dir(b).entry))
         });
+        drop(depths);
         let mut walk = Vec::with_capacity(tree.inodes.len());
         walk.push(0);
         for &number in &order {

@@ -504,6 +504,15 @@ fn empty_directories_pass_the_check_of_the_format() {
         let mut options = options();
         options.metadata_compression = metadata.parse().unwrap();
         let (bytes, _) = build(&options, &tree);
-        compare(&open(bytes), &tree, &options);
+        let image = open(bytes);
+        compare(&image, &tree, &options);
+        let metadata = image.metadata().thaw().unwrap();
+        if !metadata.options.unwrap().packed_directories {
+            let entries = metadata.dir_entries.unwrap();
+            for (number, dir) in (0u32..).zip(&metadata.directories).skip(1) {
+                let above = entries[dir.parent_entry as usize].inode_num;
+                assert!(above < number, "{number} {dir:?}");
+            }
+        }
     }
 }
