@@ -121,7 +121,7 @@ impl Builder {
             digests: &scanned.nilsimsa,
             sketches: &scanned.sketches,
             versions: &OnceLock::new(),
-            cache: &scanned.cache,
+            kept: &scanned.kept,
             block: u64::from(options.block_size()),
             source,
             workers: options.segmenters(),

@@ -17,15 +17,15 @@ use crate::progress::{Level, Progress};
 
 /// The program, its stacks, and the buffers of single threads that are not counted below.
 const PROGRAM: u64 = 32 << 20;
-/// Buffers of a thread that reads files.
+/// Buffers of a thread that reads files, or before that what it has listed ahead.
 const READER: u64 = 2 << 20;
-/// An entry in the tree and in the metadata, but for its name.
+/// An entry in the tree, among the small files and in the metadata, but for its name.
 const ENTRY: u64 = 200;
 /// An entry of the directory that is being listed: as the source gives it and in the tree.
 const LISTED: u64 = 320;
 /// Copies of names and targets of symlinks that there are at the same time.
 const COPIES: u64 = 3;
-/// A content, its place in the sequence and its chunks.
+/// A content and its item, their places in the sequence and among the chunks, and a chunk.
 const CONTENT: u64 = 130;
 /// An entry and its inode in finished metadata, its name not included; twice of what is usual.
 const STORED_ENTRY: u64 = 48;

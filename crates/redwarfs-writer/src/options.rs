@@ -208,7 +208,7 @@ impl fmt::Debug for IdTransform {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ThreadGroup {
-    /// Hashing, categorizing, digests.
+    /// Listing, hashing, categorizing, digests.
     Scanner,
     /// Clusters of similar contents.
     Ordering,

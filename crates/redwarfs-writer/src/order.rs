@@ -22,7 +22,7 @@ use self::sketch::Sketcher;
 pub(crate) use self::sketch::{Sketch, Sketches};
 use crate::error::Result;
 use crate::options::{BuildOptions, FamilyOptions, NilsimsaOptions, Order, ThreadGroup};
-use crate::scan::{Content, Item};
+use crate::scan::{Content, Item, Kept};
 use crate::source::Source;
 use crate::tree::Tree;
 
@@ -251,7 +251,7 @@ pub(crate) struct OrderJob<'a> {
     /// Found when the first stream asks for them.
     pub(crate) versions: &'a OnceLock<Versions>,
     /// Small files that were read already.
-    pub(crate) cache: &'a HashMap<u32, Box<[u8]>>,
+    pub(crate) kept: &'a Kept,
     /// Bytes of a block.
     pub(crate) block: u64,
     pub(crate) source: &'a dyn Source,
@@ -459,7 +459,7 @@ impl Contents for Group<'_> {
         let range = content.ranges_of(item.stream).next().unwrap_or(0..0);
         let size = (range.end - range.start).min(item.size).min(limit as u64) as usize;
         let file = content.first_file();
-        if let Some(bytes) = self.job.cache.get(&file) {
+        if let Some(bytes) = self.job.kept.get(file) {
             let bytes = bytes.get(range.start as usize..).unwrap_or_default();
             out.extend_from_slice(bytes.get(..size).unwrap_or(bytes));
             return true;

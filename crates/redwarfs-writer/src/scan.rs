@@ -1,11 +1,13 @@
 //! Finding equal files and similarity digests; reading contents.
 
+mod kept;
 mod verify;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::io;
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc;
 
 use hashbrown::HashTable;
 use twox_hash::XxHash3_64;
@@ -21,18 +23,19 @@ use crate::progress::{add, thread_cpu_ns};
 use crate::source::{self, Stamp};
 use crate::tree::{Reporter, Tree};
 
+use self::kept::{Keeper, Place};
+pub(crate) use self::kept::{Kept, Shared};
+
 /// Files from this size on are told apart by their first bytes before they are hashed.
 const PREFIX_FILE: u64 = 1 << 20;
 const PREFIX: usize = 4096;
-/// Files up to this size are kept in memory between the scan and the segmenter.
-const SMALL_FILE: u64 = 1 << 16;
 /// So many contents later it is looked again whether the memory limit can be kept.
 const CHECK_EVERY: usize = 1 << 14;
 /// Bytes per read of larger files.
 const READ_SIZE: usize = 1 << 20;
 
-/// A distinct content and the files that have it. About 80 bytes each, and 64 more if hashed by
-/// a function with a digest above 16 bytes.
+/// A distinct content and the files that have it. 72 bytes each, and 64 more if hashed by a
+/// function with a digest above 16 bytes.
 #[derive(Debug)]
 pub(crate) struct Content {
     /// Size as listed.
@@ -45,10 +48,14 @@ pub(crate) struct Content {
     /// Reading has failed and was reported: stored empty.
     pub(crate) failed: bool,
     /// What it consists of: stream and size. `None` if it is all in one stream.
-    pub(crate) parts: Option<Box<[(u32, u64)]>>,
+    #[expect(
+        clippy::box_collection,
+        reason = "it is rare, and makes the usual case smaller"
+    )]
+    pub(crate) parts: Option<Box<Vec<(u32, u64)>>>,
 }
 
-/// Everything of a content that goes to one stream: the unit of ordering. 32 bytes.
+/// Everything of a content that goes to one stream: the unit of ordering. 24 bytes.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Item {
     pub(crate) content: u32,
@@ -60,24 +67,31 @@ pub(crate) struct Item {
     pub(crate) similarity: Option<u32>,
 }
 
+// What `memory` counts for a content goes by these sizes.
+const _: () = assert!(size_of::<Content>() == 72 && size_of::<Item>() == 24);
+
 /// Numbers of files; nearly always there is only one.
 #[derive(Debug, Clone)]
 pub(crate) enum Files {
     One(u32),
-    Many(Vec<u32>),
+    #[expect(
+        clippy::box_collection,
+        reason = "it is rare, and makes the usual case smaller"
+    )]
+    Many(Box<Vec<u32>>),
 }
 
 impl Files {
     pub(crate) fn push(&mut self, file: u32) {
         match self {
-            Files::One(first) => *self = Files::Many(vec![*first, file]),
+            Files::One(first) => *self = Files::Many(Box::new(vec![*first, file])),
             Files::Many(files) => files.push(file),
         }
     }
 
     pub(crate) fn remove(&mut self, file: u32) {
         match self {
-            Files::One(only) if *only == file => *self = Files::Many(Vec::new()),
+            Files::One(only) if *only == file => *self = Files::Many(Box::default()),
             Files::One(_) => {}
             Files::Many(files) => files.retain(|&f| f != file),
         }
@@ -105,7 +119,7 @@ impl Content {
         let whole = [(stream, u64::MAX)];
         let mut position = 0u64;
         let parts = match &self.parts {
-            Some(parts) => parts.to_vec(),
+            Some(parts) => parts.as_slice().to_vec(),
             None => whole.to_vec(),
         };
         parts.into_iter().filter_map(move |(of, size)| {
@@ -120,7 +134,7 @@ impl Content {
 pub(crate) struct Scanned {
     pub(crate) contents: Vec<Content>,
     /// Bytes of small files that were read on the way, by file.
-    pub(crate) cache: HashMap<u32, Box<[u8]>>,
+    pub(crate) kept: Kept,
     /// In the order of their blocks; the first one is the default.
     pub(crate) streams: Vec<StreamKey>,
     /// By stream, then content.
@@ -176,23 +190,20 @@ impl From<Error> for ReadError {
 pub(crate) fn read_file(
     tree: &Tree,
     file: u32,
-    options: &BuildOptions,
     reporter: Reporter<'_>,
     stop: &AtomicBool,
     buffer: &mut Vec<u8>,
     part: impl FnMut(Part<'_>) -> Result<()>,
 ) -> Result<Outcome, ReadError> {
     let all = 0..u64::MAX;
-    read_range(tree, file, all, options, reporter, stop, buffer, part)
+    read_range(tree, file, all, reporter, stop, buffer, part)
 }
 
 /// Reads a range of a file from front to back: no more than its size when it was opened.
-#[expect(clippy::too_many_arguments, reason = "one more than read_file")]
 pub(crate) fn read_range(
     tree: &Tree,
     file: u32,
     range: Range<u64>,
-    options: &BuildOptions,
     reporter: Reporter<'_>,
     stop: &AtomicBool,
     buffer: &mut Vec<u8>,
@@ -212,7 +223,7 @@ pub(crate) fn read_range(
         size: range.start,
         ..Outcome::default()
     };
-    let holes = options.sparse && listed.allocated < listed.size;
+    let holes = listed.sparse;
     let end = before.size.min(range.end);
     'extents: while outcome.size < end {
         let extent = if holes {
@@ -271,7 +282,7 @@ pub(crate) fn read_range(
 }
 
 enum Hashed {
-    Digest(Digest, Option<Box<[u8]>>),
+    Digest(Digest, Option<Place>),
     /// Not what was listed: not comparable.
     Changed,
     Failed(io::Error),
@@ -284,7 +295,6 @@ struct Scanner<'a> {
     reporter: Reporter<'a>,
     stop: &'a AtomicBool,
     watch: &'a Watch<'a>,
-    budget: AtomicU64,
 }
 
 /// Finds equal files and, if the order needs them, similarity digests.
@@ -301,7 +311,6 @@ pub(crate) fn scan(
         reporter,
         stop,
         watch,
-        budget: AtomicU64::new(memory::small_files(options)),
     };
     let mut scanned = scanner.contents()?;
     let categories = !options.categorizers.is_empty() || tree.marks.has_categories();
@@ -325,22 +334,16 @@ pub(crate) fn scan(
 }
 
 impl Scanner<'_> {
-    /// Runs `work` on every job in the scanning threads; results in the order of the jobs.
-    fn parallel<T: Send>(
-        &self,
-        jobs: &[u32],
-        work: impl Fn(&mut Vec<u8>, u32) -> T + Sync,
-    ) -> Result<Vec<T>> {
-        self.parallel_with(jobs, Vec::new, work)
-    }
-
-    /// The same with a state of another kind for every thread.
-    fn parallel_with<T: Send, S>(
+    /// Runs `work` on every job in the scanning threads, each with a state of its own, and `take`
+    /// on the results in the order of the jobs, while others are still being worked on: there is
+    /// never a list of all results.
+    fn in_order<T: Send, S>(
         &self,
         jobs: &[u32],
         state: impl Fn() -> S + Sync,
         work: impl Fn(&mut S, u32) -> T + Sync,
-    ) -> Result<Vec<T>> {
+        mut take: impl FnMut(u32, T) -> Result<()>,
+    ) -> Result<()> {
         const BATCH: usize = 16;
         let cpu_ns = &self.reporter.counters().scan_cpu_ns;
         let workers = self.options.scanners();
@@ -348,48 +351,55 @@ impl Scanner<'_> {
         if workers == 1 && self.options.thread_start.is_none() {
             let start = thread_cpu_ns();
             let mut state = state();
-            let results = jobs.iter().map(|&job| work(&mut state, job)).collect();
+            let done = (jobs.iter()).try_for_each(|&job| take(job, work(&mut state, job)));
             add(cpu_ns, thread_cpu_ns().saturating_sub(start));
-            return Ok(results);
+            return done;
         }
         let next = AtomicUsize::new(0);
-        let mut parts: Vec<(usize, Vec<T>)> = std::thread::scope(|scope| {
-            let run = || {
+        let (state, work, next) = (&state, &work, &next);
+        std::thread::scope(|scope| {
+            // When this ends early, nobody takes results any more, and the threads end, too.
+            let (results, arriving) = mpsc::channel();
+            let run = |results: mpsc::Sender<(usize, Vec<T>)>| {
                 self.options.begin(ThreadGroup::Scanner);
                 let start_ns = thread_cpu_ns();
                 let mut state = state();
-                let mut done = Vec::new();
                 loop {
                     let start = next.fetch_add(BATCH, Ordering::Relaxed);
-                    let Some(rest) = jobs.get(start..).filter(|rest| !rest.is_empty()) else {
+                    let batch = jobs.get(start..).unwrap_or_default().iter().take(BATCH);
+                    let batch: Vec<T> = batch.map(|&job| work(&mut state, job)).collect();
+                    if batch.is_empty() || results.send((start, batch)).is_err() {
                         break;
-                    };
-                    let batch = rest
-                        .iter()
-                        .take(BATCH)
-                        .map(|&job| work(&mut state, job))
-                        .collect();
-                    done.push((start, batch));
+                    }
                 }
                 add(cpu_ns, thread_cpu_ns().saturating_sub(start_ns));
-                done
             };
-            let threads: Vec<_> = (0..workers).map(|_| thread(scope, "scan", run)).collect();
-            threads
-                .into_iter()
-                .map(|thread| match thread?.join() {
-                    Ok(done) => Ok(done),
-                    Err(panic) => std::panic::resume_unwind(panic),
+            let threads: Vec<_> = (0..workers)
+                .map(|_| {
+                    let results = results.clone();
+                    thread(scope, "scan", move || run(results))
                 })
-                .collect::<Result<Vec<_>>>()
-        })?
-        .into_iter()
-        .flatten()
-        .collect();
-        parts.sort_by_key(|(start, _)| *start);
-        let mut results = Vec::with_capacity(jobs.len());
-        results.extend(parts.into_iter().flat_map(|(_, batch)| batch));
-        Ok(results)
+                .collect::<Result<_>>()?;
+            drop(results);
+            let mut early: BTreeMap<usize, Vec<T>> = BTreeMap::new();
+            let mut done = 0;
+            for (start, batch) in &arriving {
+                early.insert(start, batch);
+                while let Some(batch) = early.remove(&done) {
+                    let first = done;
+                    done += batch.len();
+                    for (&job, result) in jobs.iter().skip(first).zip(batch) {
+                        take(job, result)?;
+                    }
+                }
+            }
+            for thread in threads {
+                if let Err(panic) = thread.join() {
+                    std::panic::resume_unwind(panic);
+                }
+            }
+            Ok(())
+        })
     }
 
     fn size(&self, file: u32) -> u64 {
@@ -401,106 +411,48 @@ impl Scanner<'_> {
         let counters = self.reporter.counters();
         let count = self.tree.files.len();
         let mut prefixes: HashMap<u32, u64> = HashMap::new();
-        let (mut jobs, mut hashed) = (Vec::new(), Vec::new());
-        if let Some(hash) = self.options.file_hash.filter(|_| !self.options.hollow) {
+        let mut jobs = Vec::new();
+        let hash = self.options.file_hash.filter(|_| !self.options.hollow);
+        if hash.is_some() {
             jobs = self.candidates(&mut prefixes)?;
-            add(&counters.files_scanned, (count - jobs.len()) as u64);
-            hashed = self.parallel(&jobs, |buffer, file| {
-                let result = self.hash(hash, file, buffer);
-                add(&counters.files_scanned, 1);
-                result
-            })?;
-        } else {
-            add(&counters.files_scanned, count as u64);
         }
-
-        let mut contents: Vec<Content> = Vec::new();
-        // Contents by digest.
-        let mut known: HashTable<u32> = HashTable::new();
-        let key = |content: &Content| {
-            let digest = content.digest.as_ref().map_or(&[][..], Digest::bytes);
-            XxHash3_64::oneshot_with_seed(content.size, digest)
+        add(&counters.files_scanned, (count - jobs.len()) as u64);
+        let kept = Kept::new(count, memory::small_files(self.options));
+        let keeper = kept.keeper();
+        let mut groups = Groups {
+            scanner: self,
+            prefixes,
+            keeper: &keeper,
+            next: 0,
+            contents: Vec::new(),
+            known: HashTable::new(),
+            kept,
+            suspects: BTreeMap::new(),
         };
-        // Both in the order of the files.
-        let mut results = jobs.into_iter().zip(hashed).peekable();
-        let mut cache: HashMap<u32, Box<[u8]>> = HashMap::new();
-        let verify = self.options.verify_duplicates;
-        // Files that still have to be compared with the first of their content.
-        let mut suspects: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
-        for file in 0..count as u32 {
-            let size = self.size(file);
-            let mut content = Content {
-                size,
-                prefix: prefixes.get(&file).copied().unwrap_or(0),
-                digest: None,
-                files: Files::One(file),
-                failed: false,
-                parts: None,
-            };
-            let result = results.next_if(|(job, _)| *job == file);
-            match result.map(|(_, result)| result) {
-                Some(Hashed::Digest(digest, bytes)) => {
-                    content.digest = Some(digest);
-                    let hash = key(&content);
-                    let mut compared = size == 0;
-                    let equal = known.find(hash, |&at| {
-                        let other = &contents[at as usize];
-                        let same = other.size == size && other.digest == content.digest;
-                        match (cache.get(&other.first_file()), &bytes) {
-                            (Some(a), Some(b)) if same && verify => {
-                                compared = a == b;
-                                compared
-                            }
-                            _ => same,
-                        }
-                    });
-                    if let Some(&at) = equal {
-                        contents[at as usize].files.push(file);
-                        if verify && !compared {
-                            suspects.entry(at).or_default().push(file);
-                        }
-                        add(&counters.duplicate_files, 1);
-                        add(&counters.saved_by_deduplication, size);
-                        continue;
-                    }
-                    known.insert_unique(hash, contents.len() as u32, |&at| {
-                        key(&contents[at as usize])
-                    });
-                    if let Some(bytes) = bytes {
-                        cache.insert(file, bytes);
-                    }
-                }
-                Some(Hashed::Failed(error)) => {
-                    let path = self.tree.file_path(file);
-                    self.reporter.problem(
-                        &path,
-                        &format!("cannot read file, storing it empty: {error}"),
-                    );
-                    content.failed = true;
-                }
-                Some(Hashed::Fatal(error)) => return Err(error),
-                // The segmenter notices and reports it, too.
-                Some(Hashed::Changed) | None => {}
-            }
-            contents.push(content);
-            if contents.len().is_multiple_of(CHECK_EVERY) {
-                self.watch.check(
-                    Load {
-                        contents: contents.len() as u64,
-                        ..self.tree.load()
-                    },
-                    false,
-                )?;
-            }
+        if let Some(hash) = hash {
+            self.in_order(
+                &jobs,
+                Vec::new,
+                |buffer, file| {
+                    let result = self.hash(hash, file, buffer, &keeper);
+                    add(&counters.files_scanned, 1);
+                    result
+                },
+                |file, hashed| groups.hashed(file, hashed),
+            )?;
         }
-        let kept: u64 = cache.values().map(|bytes| <[u8]>::len(bytes) as u64).sum();
-        self.budget.store(
-            memory::small_files(self.options).saturating_sub(kept),
-            Ordering::Relaxed,
-        );
+        drop(jobs);
+        groups.until(count as u32)?;
+        let Groups {
+            contents,
+            mut kept,
+            suspects,
+            ..
+        } = groups;
+        kept.take(keeper);
         let mut scanned = Scanned {
             contents,
-            cache,
+            kept,
             streams: vec![StreamKey::DEFAULT],
             items: Vec::new(),
             nilsimsa: Vec::new(),
@@ -529,11 +481,18 @@ impl Scanner<'_> {
             }
         }
         large.sort_unstable();
-        let hashes = self.parallel(&large, |buffer, file| self.prefix(file, buffer))?;
+        self.in_order(
+            &large,
+            Vec::new,
+            |buffer, file| self.prefix(file, buffer),
+            |file, hash| {
+                prefixes.insert(file, hash);
+                Ok(())
+            },
+        )?;
         if self.stop.load(Ordering::Relaxed) {
             return Err(Error::Interrupted);
         }
-        prefixes.extend(large.iter().copied().zip(hashes));
         let key = |file: u32| (self.size(file), prefixes.get(&file).copied().unwrap_or(0));
         large.sort_by_key(|&file| key(file));
         for class in large
@@ -569,59 +528,35 @@ impl Scanner<'_> {
         XxHash3_64::oneshot(buffer.get(..filled).unwrap_or_default())
     }
 
-    /// Whether a file of this size may be kept in memory; takes it from the budget.
-    fn may_keep(&self, size: u64) -> bool {
-        // What keeping a file costs beyond its bytes, roughly.
-        const OVERHEAD: u64 = 64;
-        size <= SMALL_FILE
-            && self
-                .budget
-                .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| {
-                    left.checked_sub(size + OVERHEAD)
-                })
-                .is_ok()
-    }
-
-    fn hash(&self, hash: FileHash, file: u32, buffer: &mut Vec<u8>) -> Hashed {
+    fn hash(&self, hash: FileHash, file: u32, buffer: &mut Vec<u8>, keeper: &Keeper) -> Hashed {
         let counters = self.reporter.counters();
         let size = self.size(file);
         let mut hasher = hash.hasher();
         if size == 0 {
             return Hashed::Digest(hasher.finish(), None);
         }
-        let mut kept = self
-            .may_keep(size)
-            .then(|| Vec::with_capacity(size as usize));
-        let outcome = read_file(
-            self.tree,
-            file,
-            self.options,
-            self.reporter,
-            self.stop,
-            buffer,
-            |part| {
-                match part {
-                    Part::Data(data) => {
-                        hasher.update(data);
-                        add(&counters.hash_bytes, data.len() as u64);
-                        if let Some(kept) = &mut kept {
-                            kept.extend_from_slice(data);
-                        }
+        let mut place = None;
+        let outcome = read_file(self.tree, file, self.reporter, self.stop, buffer, |part| {
+            match part {
+                Part::Data(data) => {
+                    hasher.update(data);
+                    add(&counters.hash_bytes, data.len() as u64);
+                    if data.len() as u64 == size {
+                        place = keeper.keep(data);
                     }
-                    Part::Hole(size) => hasher.update_zeros(size),
-                    Part::EndOfExtent => {}
                 }
-                Ok(())
-            },
-        );
+                Part::Hole(size) => hasher.update_zeros(size),
+                Part::EndOfExtent => {}
+            }
+            Ok(())
+        });
         match outcome {
             Ok(outcome) => {
                 add(&counters.hash_files, 1);
                 if outcome.changed {
                     return Hashed::Changed;
                 }
-                let kept = kept.filter(|_| !outcome.sparse).map(Vec::into_boxed_slice);
-                Hashed::Digest(hasher.finish(), kept)
+                Hashed::Digest(hasher.finish(), place)
             }
             Err(ReadError::Input(error)) => Hashed::Failed(error),
             Err(ReadError::Fatal(error)) => Hashed::Fatal(error),
@@ -636,10 +571,10 @@ impl Scanner<'_> {
                 hot = list.files(self.tree);
             }
         }
-        let (contents, cache) = (&scanned.contents, &scanned.cache);
+        let (contents, kept) = (&scanned.contents, &scanned.kept);
         let jobs: Vec<u32> = (0..contents.len() as u32).collect();
         let new_judge = || Judge::new(self.options);
-        let verdicts = self.parallel_with(&jobs, new_judge, |judge, job| {
+        let judge = |judge: &mut Judge<'_>, job: u32| {
             let content = &contents[job as usize];
             let file = content.first_file();
             if content.size == 0 || content.failed {
@@ -651,7 +586,7 @@ impl Scanner<'_> {
             if self.options.categorizers.is_empty() {
                 return Ok(Verdict::default());
             }
-            let input = match cache.get(&file) {
+            let input = match kept.get(file) {
                 Some(bytes) => Input::Memory(bytes),
                 None => {
                     let listed = self.tree.files[file as usize];
@@ -660,7 +595,7 @@ impl Scanner<'_> {
                     let Ok(content) = self.reporter.source.open(&path) else {
                         return Ok(Verdict::default());
                     };
-                    let sparse = self.options.sparse && listed.allocated < listed.size;
+                    let sparse = listed.sparse;
                     Input::File { content, sparse }
                 }
             };
@@ -669,10 +604,11 @@ impl Scanner<'_> {
             let verdict = judge.file(&probe, hot);
             add(&self.reporter.counters().categorized_bytes, content.size);
             verdict
-        })?;
+        };
         let mut found: Vec<Box<[Piece]>> = Vec::with_capacity(contents.len());
         let mut streams = BTreeSet::from([StreamKey::DEFAULT]);
-        for (content, verdict) in contents.iter().zip(verdicts) {
+        self.in_order(&jobs, new_judge, judge, |job, verdict: Result<Verdict>| {
+            let content = &contents[job as usize];
             let verdict = verdict?;
             for complaint in verdict.complaints {
                 let path = self.tree.file_path(content.first_file());
@@ -682,7 +618,9 @@ impl Scanner<'_> {
             }
             streams.extend(verdict.pieces.iter().map(|piece| piece.key));
             found.push(verdict.pieces.iter().copied().collect());
-        }
+            Ok(())
+        })?;
+        drop(jobs);
         let streams: Vec<StreamKey> = streams.into_iter().collect();
         let number = |key: &StreamKey| streams.binary_search(key).unwrap_or(0) as u32;
         let mut items = Vec::with_capacity(contents.len());
@@ -696,7 +634,7 @@ impl Scanner<'_> {
             }
             if sums.len() > 1 {
                 let parts = pieces.iter().map(|piece| (number(&piece.key), piece.size));
-                content.parts = Some(parts.collect());
+                content.parts = Some(Box::new(parts.collect()));
             }
             items.extend(sums.into_iter().map(|(stream, size)| Item {
                 content: at,
@@ -724,7 +662,7 @@ impl Scanner<'_> {
             .map(|stream| fingerprint(stream).is_some())
             .collect();
         let wanted = |item: &Item| wanted.get(item.stream as usize) == Some(&true);
-        let (contents, cache) = (&scanned.contents, &scanned.cache);
+        let (contents, kept) = (&scanned.contents, &scanned.kept);
         let has_key = |item: &Item| {
             let order = self.options.order_of(scanned.stream(item.stream).category);
             let files = &contents[item.content as usize].files;
@@ -737,7 +675,8 @@ impl Scanner<'_> {
             .map(|(i, _)| i)
             .collect();
         let items = &scanned.items;
-        let results = self.parallel(&jobs, |buffer, job| {
+        let keeper = kept.keeper();
+        let print = |buffer: &mut Vec<u8>, job: u32| {
             let item = items[job as usize];
             let content = &contents[item.content as usize];
             let file = content.first_file();
@@ -747,7 +686,7 @@ impl Scanner<'_> {
             if item.size == 0 {
                 return Ok((Some(print.finish()), None));
             }
-            if let Some(bytes) = cache.get(&file) {
+            if let Some(bytes) = kept.get(file) {
                 for range in content.ranges_of(item.stream) {
                     let end = usize::try_from(range.end).unwrap_or(bytes.len());
                     let range = range.start as usize..end.min(bytes.len());
@@ -759,15 +698,13 @@ impl Scanner<'_> {
                 return Ok((Some(print.finish()), None));
             }
             let whole = content.parts.is_none();
-            let mut kept = (whole && self.may_keep(content.size))
-                .then(|| Vec::with_capacity(content.size as usize));
-            let mut plain = true;
+            let mut place = None;
+            let mut same = true;
             for range in content.ranges_of(item.stream) {
                 let outcome = read_range(
                     self.tree,
                     file,
                     range,
-                    self.options,
                     self.reporter,
                     self.stop,
                     buffer,
@@ -775,40 +712,165 @@ impl Scanner<'_> {
                         if let Part::Data(data) = part {
                             print.update(data);
                             add(&counters.similarity_bytes, data.len() as u64);
-                            if let Some(kept) = &mut kept {
-                                kept.extend_from_slice(data);
+                            if whole && data.len() as u64 == content.size {
+                                place = keeper.keep(data);
                             }
                         }
                         Ok(())
                     },
                 );
                 match outcome {
-                    Ok(outcome) => plain &= !outcome.sparse && !outcome.changed,
+                    Ok(outcome) => same &= !outcome.changed,
                     // Segmenting fails as well and reports it.
                     Err(ReadError::Input(_)) => return Ok((None, None)),
                     Err(ReadError::Fatal(error)) => return Err(error),
                 }
             }
             add(&counters.similarity_files, 1);
-            let kept = kept.filter(|_| plain).map(Vec::into_boxed_slice);
-            Ok((Some(print.finish()), kept))
-        })?;
-        for (job, result) in jobs.into_iter().zip(results) {
-            let (print, kept) = result?;
-            let item = &mut scanned.items[job as usize];
-            item.similarity = print.map(|print| match print {
+            Ok((Some(print.finish()), place.filter(|_| same)))
+        };
+        let (mut nilsimsa, mut sketches) = (Vec::new(), Sketches::default());
+        let mut found: Vec<Option<u32>> = Vec::with_capacity(jobs.len());
+        let mut places: Vec<(u32, Place)> = Vec::new();
+        self.in_order(&jobs, Vec::new, print, |job, result| {
+            let (print, place) = result?;
+            found.push(print.map(|print| match print {
                 Print::Similarity(digest) => digest,
-                Print::Sketch(sketch) => scanned.sketches.push(&sketch),
+                Print::Sketch(sketch) => sketches.push(&sketch),
                 Print::Nilsimsa(digest) => {
-                    scanned.nilsimsa.push(digest);
-                    scanned.nilsimsa.len() as u32 - 1
+                    nilsimsa.push(digest);
+                    nilsimsa.len() as u32 - 1
                 }
-            });
-            if let Some(kept) = kept {
-                let file = scanned.contents[item.content as usize].first_file();
-                scanned.cache.insert(file, kept);
+            }));
+            if let Some(place) = place {
+                let content = items[job as usize].content;
+                places.push((contents[content as usize].first_file(), place));
             }
+            Ok(())
+        })?;
+        (scanned.nilsimsa, scanned.sketches) = (nilsimsa, sketches);
+        for (job, found) in jobs.into_iter().zip(found) {
+            scanned.items[job as usize].similarity = found;
+        }
+        for (file, place) in places {
+            scanned.kept.put(file, place);
+        }
+        scanned.kept.take(keeper);
+        Ok(())
+    }
+}
+
+/// Files, grouped by content in the order in which they were found.
+struct Groups<'a> {
+    scanner: &'a Scanner<'a>,
+    prefixes: HashMap<u32, u64>,
+    keeper: &'a Keeper,
+    /// The first file that was not looked at.
+    next: u32,
+    contents: Vec<Content>,
+    /// Contents by digest.
+    known: HashTable<u32>,
+    kept: Kept,
+    /// By content, files that still have to be compared with the first of it.
+    suspects: BTreeMap<u32, Vec<u32>>,
+}
+
+impl Groups<'_> {
+    fn content(&self, file: u32) -> Content {
+        Content {
+            size: self.scanner.size(file),
+            prefix: self.prefixes.get(&file).copied().unwrap_or(0),
+            digest: None,
+            files: Files::One(file),
+            failed: false,
+            parts: None,
+        }
+    }
+
+    /// All files in front of `end` that were not looked at are equal to no other.
+    fn until(&mut self, end: u32) -> Result<()> {
+        for file in self.next..end {
+            self.push(self.content(file))?;
+        }
+        self.next = self.next.max(end);
+        Ok(())
+    }
+
+    fn push(&mut self, content: Content) -> Result<()> {
+        self.contents.push(content);
+        if self.contents.len().is_multiple_of(CHECK_EVERY) {
+            let load = Load {
+                contents: self.contents.len() as u64,
+                ..self.scanner.tree.load()
+            };
+            self.scanner.watch.check(load, false)?;
         }
         Ok(())
+    }
+
+    /// The next file that may be equal to another one.
+    fn hashed(&mut self, file: u32, hashed: Hashed) -> Result<()> {
+        self.until(file)?;
+        self.next = file + 1;
+        let scanner = self.scanner;
+        let mut content = self.content(file);
+        match hashed {
+            Hashed::Digest(digest, place) => {
+                content.digest = Some(digest);
+                if self.is_known(&content, place) {
+                    return Ok(());
+                }
+                if let Some(place) = place {
+                    self.kept.put(file, place);
+                }
+            }
+            Hashed::Failed(error) => {
+                let path = scanner.tree.file_path(file);
+                let what = format!("cannot read file, storing it empty: {error}");
+                scanner.reporter.problem(&path, &what);
+                content.failed = true;
+            }
+            Hashed::Fatal(error) => return Err(error),
+            // The segmenter notices and reports it, too.
+            Hashed::Changed => {}
+        }
+        self.push(content)
+    }
+
+    /// Adds the file to the content that it is equal to, or else remembers what it has.
+    fn is_known(&mut self, content: &Content, place: Option<Place>) -> bool {
+        let key = |content: &Content| {
+            let digest = content.digest.as_ref().map_or(&[][..], Digest::bytes);
+            XxHash3_64::oneshot_with_seed(content.size, digest)
+        };
+        let (hash, file) = (key(content), content.first_file());
+        let verify = self.scanner.options.verify_duplicates;
+        let mut compared = content.size == 0;
+        let (contents, kept, keeper) = (&mut self.contents, &self.kept, self.keeper);
+        let equal = self.known.find(hash, |&at| {
+            let other = &contents[at as usize];
+            let same = other.size == content.size && other.digest == content.digest;
+            match (kept.place(other.first_file()), place) {
+                (Some(a), Some(b)) if same && verify => {
+                    compared = keeper.same(a, b);
+                    compared
+                }
+                _ => same,
+            }
+        });
+        let counters = self.scanner.reporter.counters();
+        if let Some(&at) = equal {
+            contents[at as usize].files.push(file);
+            if verify && !compared {
+                self.suspects.entry(at).or_default().push(file);
+            }
+            add(&counters.duplicate_files, 1);
+            add(&counters.saved_by_deduplication, content.size);
+            return true;
+        }
+        let number = contents.len() as u32;
+        self.known
+            .insert_unique(hash, number, |&at| key(&contents[at as usize]));
+        false
     }
 }

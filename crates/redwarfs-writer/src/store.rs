@@ -6,7 +6,6 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
 
 use crate::category::StoredCategories;
 use crate::error::{Error, Result};
@@ -14,7 +13,7 @@ use crate::hash::FileHash;
 use crate::options::{BuildOptions, ThreadGroup};
 use crate::pipeline::{BlockQueue, StreamQueue, cpu_counted, thread};
 use crate::progress::{Phase, add};
-use crate::scan::{self, Content, Files, Item, Part, ReadError, Scanned};
+use crate::scan::{self, Content, Files, Item, Part, ReadError, Scanned, Shared};
 use crate::segment::{BlockSink, Chunk, HOLE, SegmentOptions, Segmenter};
 use crate::tree::{Reporter, Tree};
 
@@ -23,8 +22,8 @@ const DEFAULT_STREAM: u32 = 0;
 /// Source of zeros.
 const ZEROS: [u8; 4096] = [0; 4096];
 
-/// Some of the chunks: first and number.
-type ChunkRange = (usize, usize);
+/// Some of the chunks: first and number. There cannot be more than these numbers can count.
+type ChunkRange = (u32, u32);
 
 /// Where all contents are.
 #[derive(Default)]
@@ -48,7 +47,10 @@ impl Stored {
         whole
             .into_iter()
             .chain(split.iter().copied())
-            .flat_map(|(first, count)| self.chunks.get(first..first + count).unwrap_or_default())
+            .flat_map(|(first, count)| {
+                let (first, count) = (first as usize, count as usize);
+                self.chunks.get(first..first + count).unwrap_or_default()
+            })
     }
 
     /// Number of blocks.
@@ -65,7 +67,8 @@ impl Stored {
         for chunk in of.chunks.iter_mut().filter(|chunk| chunk.block != HOLE) {
             chunk.block += before;
         }
-        let at = self.chunks.len();
+        chunk_number(self.chunks.len().saturating_add(of.chunks.len()))?;
+        let at = self.chunks.len() as u32;
         if at == 0 {
             self.chunks = of.chunks;
         } else {
@@ -137,34 +140,6 @@ struct Changed {
     chunks: ChunkRange,
 }
 
-/// Bytes of small files that were kept by the scan, by file.
-struct Kept {
-    /// Of files that are in one stream: used once.
-    whole: Mutex<HashMap<u32, Box<[u8]>>>,
-    /// Of the others.
-    parts: HashMap<u32, Box<[u8]>>,
-}
-
-impl Kept {
-    fn new(mut cache: HashMap<u32, Box<[u8]>>, contents: &[Content]) -> Self {
-        let parts = contents
-            .iter()
-            .filter(|content| content.parts.is_some())
-            .map(Content::first_file)
-            .filter_map(|file| cache.remove_entry(&file))
-            .collect();
-        Self {
-            whole: Mutex::new(cache),
-            parts,
-        }
-    }
-
-    fn take(&self, file: u32) -> Option<Box<[u8]>> {
-        let mut whole = self.whole.lock().unwrap_or_else(PoisonError::into_inner);
-        whole.remove(&file)
-    }
-}
-
 /// What storing needs to know.
 #[derive(Clone, Copy)]
 pub(crate) struct StoreJob<'a> {
@@ -187,8 +162,7 @@ impl StoreJob<'_> {
         let mut stored = Stored::default();
         stored.categories.sizes = vec![0; scanned.streams.len()];
         let items = std::mem::take(&mut scanned.items);
-        let cache = std::mem::take(&mut scanned.cache);
-        let kept = Kept::new(cache, &scanned.contents);
+        let mut kept = std::mem::take(&mut scanned.kept).share();
         let streams: Vec<(&[Item], &Vec<u32>)> = items
             .chunk_by(|a, b| a.stream == b.stream)
             .zip(sequences)
@@ -213,7 +187,9 @@ impl StoreJob<'_> {
             // In one piece each, behind everything else.
             for &content in &again {
                 stored.split.remove(&content);
-                scanned.contents[content as usize].parts = None;
+                let content = &mut scanned.contents[content as usize];
+                content.parts = None;
+                kept.forget(content.first_file());
             }
             let mut store = self.stream(scanned, &kept, DEFAULT_STREAM, before, queue);
             for content in again {
@@ -231,7 +207,7 @@ impl StoreJob<'_> {
     fn streams(
         self,
         scanned: &Scanned,
-        kept: &Kept,
+        kept: &Shared,
         streams: &[(&[Item], &Vec<u32>)],
         queue: &BlockQueue<'_>,
     ) -> Result<Vec<StoredStream>> {
@@ -295,7 +271,7 @@ impl StoreJob<'_> {
     fn stream<'s>(
         self,
         scanned: &'s Scanned,
-        kept: &'s Kept,
+        kept: &'s Shared,
         stream: u32,
         before: u32,
         queue: &BlockQueue<'s>,
@@ -340,7 +316,7 @@ impl StoreJob<'_> {
 struct Store<'a> {
     job: StoreJob<'a>,
     scanned: &'a Scanned,
-    kept: &'a Kept,
+    kept: &'a Shared,
     segmenter: Segmenter<StreamQueue<'a>>,
     granularity: u64,
     buffer: Vec<u8>,
@@ -374,7 +350,7 @@ impl Store<'_> {
         let places: Vec<usize> = content
             .parts
             .iter()
-            .flatten()
+            .flat_map(|parts| parts.iter())
             .enumerate()
             .filter(|(_, (stream, _))| *stream == item.stream)
             .map(|(at, _)| at)
@@ -382,7 +358,7 @@ impl Store<'_> {
         let ranges = content.ranges_of(item.stream);
         for (place, range) in places.into_iter().zip(ranges) {
             let size = range.end - range.start;
-            if let Some(bytes) = self.kept.parts.get(&file) {
+            if let Some(bytes) = self.kept.get(file) {
                 let part = usize::try_from(range.start)
                     .ok()
                     .zip(usize::try_from(range.end).ok())
@@ -403,7 +379,6 @@ impl Store<'_> {
                     self.job.tree,
                     file,
                     range,
-                    self.job.options,
                     self.job.reporter,
                     self.job.stop,
                     &mut self.buffer,
@@ -422,7 +397,7 @@ impl Store<'_> {
                 }
             }
             self.segmenter.end_extent()?;
-            let chunks = self.take_chunks();
+            let chunks = self.take_chunks()?;
             self.stored.parts.push((item.content, place, chunks));
         }
         Ok(true)
@@ -440,17 +415,18 @@ impl Store<'_> {
         }
         if job.options.hollow {
             self.segmenter.hole(content.size);
-            self.keep(number);
+            self.keep(number)?;
             return Ok(());
         }
         let files = &content.files;
         let shared = files.len() > 1;
         for (at, &file) in files.iter().enumerate() {
             let saved = self.segmenter.saved();
-            if let Some(bytes) = self.kept.take(file) {
+            if let Some(bytes) = self.kept.get(file) {
                 self.segmenter.data(&bytes)?;
+                self.kept.release(file);
                 self.segmenter.end_extent()?;
-                self.keep(number);
+                self.keep(number)?;
                 add(
                     &counters.saved_by_segmentation,
                     self.segmenter.saved() - saved,
@@ -467,7 +443,6 @@ impl Store<'_> {
             let read = scan::read_file(
                 job.tree,
                 file,
-                job.options,
                 job.reporter,
                 job.stop,
                 &mut self.buffer,
@@ -520,11 +495,11 @@ impl Store<'_> {
                             .problem(&path, "file content has changed while the image was built");
                     }
                     if as_hashed {
-                        self.keep(number);
+                        self.keep(number)?;
                         return Ok(());
                     }
                     // Not equal to the others any more.
-                    let chunks = self.take_chunks();
+                    let chunks = self.take_chunks()?;
                     self.stored.changed.push(Changed {
                         content: number,
                         file,
@@ -539,16 +514,18 @@ impl Store<'_> {
         Ok(())
     }
 
-    fn keep(&mut self, content: usize) {
-        let chunks = self.take_chunks();
+    fn keep(&mut self, content: usize) -> Result<()> {
+        let chunks = self.take_chunks()?;
         self.stored.whole.push((content as u32, chunks));
+        Ok(())
     }
 
     /// The chunks since the last call.
-    fn take_chunks(&mut self) -> ChunkRange {
-        let first = self.stored.chunks.len();
+    fn take_chunks(&mut self) -> Result<ChunkRange> {
+        let first = chunk_number(self.stored.chunks.len())?;
         self.segmenter.take_chunks(&mut self.stored.chunks);
-        (first, self.stored.chunks.len() - first)
+        let end = chunk_number(self.stored.chunks.len())?;
+        Ok((first, end - first))
     }
 
     /// Ends the stream.
@@ -558,6 +535,11 @@ impl Store<'_> {
         self.stored.blocks = blocks;
         Ok(self.stored)
     }
+}
+
+fn chunk_number(n: usize) -> Result<u32> {
+    u32::try_from(n)
+        .map_err(|_| Error::Limit("too many chunks; use a larger window or block size".into()))
 }
 
 /// Feeds a part of a file to a segmenter such that extents consist of whole units: holes shrink

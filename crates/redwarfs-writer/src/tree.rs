@@ -1,12 +1,14 @@
 //! The listed tree in a compact arena.
 //!
-//! Cost per entry: 12 bytes, plus per inode 24 bytes (56 with all times), plus 32 bytes for a
-//! regular file and 12 for a directory, plus each distinct name once (its bytes and about 14
-//! more).
+//! Cost per entry: 12 bytes, plus per inode 24 bytes (56 with all times), plus 24 bytes for a
+//! regular file and 12 for a directory, plus each distinct name once (its bytes and 4 more, and
+//! 6 to 12 while the tree is listed).
 //!
 //! Entries are numbered so that the children of a directory are consecutive, sorted by name,
 //! and directories follow each other depth first: the entry number is the index in the
 //! image's table of directory entries.
+
+mod ahead;
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,19 +20,26 @@ use crate::error::{Error, Result};
 use crate::hook::{Decision, HookEntry, Marks};
 use crate::memory::{Load, Watch};
 use crate::options::{BuildOptions, IdTransform};
+use crate::pipeline::thread;
 use crate::progress::{Counters, Level, Progress, add};
-use crate::source::{FileType, Meta, Source, Timestamp};
+use crate::source::{DirItem, FileType, Meta, Source, Timestamp};
+
+use self::ahead::Ahead;
 
 /// The format's own limit on the stored length of a name.
 const MAX_NAME: usize = 512;
 /// The format's own limit on the stored length of a symlink target.
 const MAX_TARGET: usize = 4096;
 
+/// A directory of more bytes than this has more entries than are listed ahead.
+const LARGE_DIRECTORY: u64 = 256 << 10;
+
 /// Distinct byte strings, numbered in order of first use.
 #[derive(Default)]
 pub(crate) struct Interner {
     bytes: Vec<u8>,
-    ends: Vec<usize>,
+    ends: Vec<u32>,
+    /// Empty when the last one has been added.
     table: HashTable<u32>,
 }
 
@@ -44,7 +53,7 @@ impl Interner {
             .unwrap_or(0);
         self.ends
             .get(id)
-            .and_then(|&end| self.bytes.get(start..end))
+            .and_then(|&end| self.bytes.get(start as usize..end as usize))
             .unwrap_or_default()
     }
 
@@ -58,18 +67,25 @@ impl Interner {
         let piece = |id: u32| {
             let id = id as usize;
             let start = if id == 0 { 0 } else { ends[id - 1] };
-            &bytes[start..ends[id]]
+            &bytes[start as usize..ends[id] as usize]
         };
         if let Some(&id) = self.table.find(hash, |&id| piece(id) == string) {
             return Ok(id);
         }
         let id = u32::try_from(self.ends.len())
             .map_err(|_| Error::Limit("too many different names".into()))?;
+        let end = u32::try_from(self.bytes.len() + string.len())
+            .map_err(|_| Error::Limit("too many bytes of different names".into()))?;
         self.table
             .insert_unique(hash, id, |&id| XxHash3_64::oneshot(piece(id)));
         self.bytes.extend_from_slice(string);
-        self.ends.push(self.bytes.len());
+        self.ends.push(end);
         Ok(id)
+    }
+
+    /// Nothing will be added any more.
+    fn seal(&mut self) {
+        self.table = HashTable::new();
     }
 }
 
@@ -93,7 +109,8 @@ pub(crate) struct Dir {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct File {
     pub(crate) size: u64,
-    pub(crate) allocated: u64,
+    /// Less is allocated, and holes are to be stored as such.
+    pub(crate) sparse: bool,
     /// First entry with this inode.
     pub(crate) entry: u32,
     /// Names of this inode in the tree.
@@ -259,220 +276,302 @@ pub(crate) fn list(
     stop: &AtomicBool,
     watch: &Watch<'_>,
 ) -> Result<Tree> {
-    let root = reporter.source.root().map_err(Error::Source)?;
-    if root.kind != FileType::Directory {
-        return Err(Error::Source(std::io::ErrorKind::NotADirectory.into()));
-    }
-    let mut tree = Tree {
-        beside: (reporter.source.memory())
-            .saturating_add(options.hook.as_ref().map_or(0, |hook| hook.memory())),
-        ..Tree::default()
+    let lister = |ahead| Lister {
+        options,
+        reporter,
+        stop,
+        watch,
+        ahead,
     };
-    let mut links: HashMap<(u64, u64), u32> = HashMap::new();
-    let inode = tree.add_inode(&root, options)?;
-    tree.add_entry(0, 0, inode)?;
-    add(&reporter.counters().dirs, 1);
+    let Some(ahead) = Ahead::new(reporter.source, options, stop) else {
+        return lister(None).run();
+    };
+    let ahead = &ahead;
+    std::thread::scope(|scope| {
+        let _ending = ahead.ending();
+        for _ in 0..ahead.threads() {
+            thread(scope, "scan", || ahead.run(options))?;
+        }
+        lister(Some(ahead)).run()
+    })
+}
 
-    // Directories to list, and those above the one that is being listed.
-    let mut pending = vec![Listed {
-        entry: 0,
-        identity: root.identity,
-    }];
-    let mut above: Vec<Listed> = Vec::new();
-    while let Some(directory) = pending.pop() {
-        if stop.load(Ordering::Relaxed) {
-            return Err(Error::Interrupted);
+/// What listing needs to know.
+struct Lister<'a> {
+    options: &'a BuildOptions,
+    reporter: Reporter<'a>,
+    stop: &'a AtomicBool,
+    watch: &'a Watch<'a>,
+    /// If directories are listed at the same time.
+    ahead: Option<&'a Ahead<'a>>,
+}
+
+impl Lister<'_> {
+    fn run(&self) -> Result<Tree> {
+        let (options, reporter, watch) = (self.options, self.reporter, self.watch);
+        let root = reporter.source.root().map_err(Error::Source)?;
+        if root.kind != FileType::Directory {
+            return Err(Error::Source(std::io::ErrorKind::NotADirectory.into()));
         }
-        let entry = directory.entry;
-        let parent = tree.parents[entry as usize];
-        while above.last().is_some_and(|last| last.entry != parent) {
-            above.pop();
-        }
-        let path = tree.path(entry);
-        reporter.counters().set_current(&path);
-        let first = tree.inodes.len() as u32;
-        // File systems without inode numbers show zeros.
-        let known = directory.identity.1 != 0;
-        let mut below = Vec::new();
-        if known && above.iter().any(|up| up.identity == directory.identity) {
-            reporter.problem(&path, "directory contains itself, storing it empty");
-        } else {
-            let load = tree.load();
-            reporter.source.most_entries(watch.room(load));
-            match list_directory(&mut tree, entry, &path, &mut links, options, reporter)? {
-                Some(found) => below = found,
-                None => return Err(watch.too_many(load)),
+        let mut tree = Tree {
+            beside: (reporter.source.memory())
+                .saturating_add(options.hook.as_ref().map_or(0, |hook| hook.memory())),
+            ..Tree::default()
+        };
+        let mut links: HashMap<(u64, u64), u32> = HashMap::new();
+        let inode = tree.add_inode(&root, options)?;
+        tree.add_entry(0, 0, inode)?;
+        add(&reporter.counters().dirs, 1);
+
+        // Directories to list, and those above the one that is being listed.
+        let mut pending = vec![Listed {
+            entry: 0,
+            identity: root.identity,
+            ahead: false,
+        }];
+        let mut above: Vec<Listed> = Vec::new();
+        while let Some(directory) = pending.pop() {
+            if self.stop.load(Ordering::Relaxed) {
+                return Err(Error::Interrupted);
             }
-            watch.check(tree.load(), false)?;
+            let entry = directory.entry;
+            let parent = tree.parents[entry as usize];
+            while above.last().is_some_and(|last| last.entry != parent) {
+                above.pop();
+            }
+            let path = tree.path(entry);
+            reporter.counters().set_current(&path);
+            let first = tree.inodes.len() as u32;
+            // File systems without inode numbers show zeros.
+            let known = directory.identity.1 != 0;
+            let mut below = Vec::new();
+            if known && above.iter().any(|up| up.identity == directory.identity) {
+                // It may have been listed all the same.
+                self.ahead.and_then(|ahead| ahead.take(pending.len()));
+                reporter.problem(&path, "directory contains itself, storing it empty");
+            } else {
+                if let Some(items) = self.items(&tree, pending.len(), &path)? {
+                    below = self.add(&mut tree, entry, &path, items, &mut links)?;
+                }
+                watch.check(tree.load(), false)?;
+            }
+            above.push(directory);
+            let end = tree.inodes.len() as u32;
+            let number = tree.dirs.len() as u32;
+            tree.dirs.push(Dir {
+                entry,
+                first,
+                count: end - first,
+            });
+            let inode = tree.inodes[entry as usize];
+            tree.details[inode as usize] = number;
+            pending.extend(below.into_iter().rev());
+            self.look_ahead(&tree, &mut pending);
         }
-        above.push(directory);
-        let end = tree.inodes.len() as u32;
-        let number = tree.dirs.len() as u32;
-        tree.dirs.push(Dir {
-            entry,
-            first,
-            count: end - first,
-        });
-        let inode = tree.inodes[entry as usize];
-        tree.details[inode as usize] = number;
-        pending.extend(below.into_iter().rev());
+        tree.names.seal();
+        tree.targets.seal();
+        if options.remove_empty_dirs {
+            tree = without_empty_directories(tree)?;
+        }
+        Ok(tree)
     }
-    if options.remove_empty_dirs {
-        tree = without_empty_directories(tree)?;
+
+    /// Has the directories listed that are needed soon.
+    fn look_ahead(&self, tree: &Tree, pending: &mut [Listed]) {
+        let Some(ahead) = self.ahead else { return };
+        let distance = ahead.distance();
+        let first = pending.len().saturating_sub(distance);
+        let mut next = pending.iter().rev().take(distance / 2);
+        if next.all(|directory| directory.ahead) {
+            return;
+        }
+        let mut wanted = Vec::new();
+        for (place, directory) in (0..).zip(pending).skip(first) {
+            if !directory.ahead {
+                directory.ahead = true;
+                wanted.push((place, tree.path(directory.entry)));
+            }
+        }
+        ahead.want(wanted);
     }
-    Ok(tree)
+
+    /// The entries of the directory that was in `place` among those to come; nothing if they
+    /// cannot be had.
+    fn items(&self, tree: &Tree, place: usize, path: &[u8]) -> Result<Option<Vec<DirItem>>> {
+        let source = self.reporter.source;
+        let load = tree.load();
+        let room = self.watch.room(load);
+        let few = |entries: usize| (entries as u64) < room && !self.stop.load(Ordering::Relaxed);
+        let listing = match self.ahead {
+            Some(ahead) => match ahead.take(place) {
+                Some(Ok(items)) if items.len() as u64 > room => {
+                    return Err(self.watch.too_many(load));
+                }
+                Some(listing) => listing,
+                None => source.read_dir_beside(path, &few),
+            },
+            None => {
+                source.most_entries(room);
+                source.read_dir(path)
+            }
+        };
+        match listing {
+            Ok(items) => Ok(Some(items)),
+            Err(error) if error.kind() == std::io::ErrorKind::QuotaExceeded => {
+                if self.stop.load(Ordering::Relaxed) {
+                    return Err(Error::Interrupted);
+                }
+                Err(self.watch.too_many(load))
+            }
+            Err(error) => {
+                let what = format!("cannot read directory, storing it empty: {error}");
+                self.reporter.problem(path, &what);
+                Ok(None)
+            }
+        }
+    }
+
+    /// Adds the content of a directory; returns the directories in it.
+    fn add(
+        &self,
+        tree: &mut Tree,
+        parent: u32,
+        path: &[u8],
+        mut items: Vec<DirItem>,
+        links: &mut HashMap<(u64, u64), u32>,
+    ) -> Result<Vec<Listed>> {
+        let (options, reporter) = (self.options, self.reporter);
+        let counters = reporter.counters();
+        let by_keys = options.uses_keys();
+        let mut below = Vec::new();
+        items.sort_unstable_by(|a, b| a.name.cmp(&b.name));
+        let mut previous: Option<Vec<u8>> = None;
+        for item in items {
+            let mut full = path.to_vec();
+            if !full.is_empty() {
+                full.push(b'/');
+            }
+            full.extend_from_slice(&item.name);
+            let bad = item.name.is_empty()
+                || item.name == b"."
+                || item.name == b".."
+                || item.name.len() > MAX_NAME
+                || item.name.iter().any(|&b| b == b'/' || b == 0);
+            if bad || previous.as_ref() == Some(&item.name) {
+                reporter.problem(&full, "invalid or repeated name, leaving the entry out");
+                continue;
+            }
+            let meta = match item.meta {
+                Ok(meta) => meta,
+                Err(error) => {
+                    reporter.problem(
+                        &full,
+                        &format!("cannot read entry, leaving it out: {error}"),
+                    );
+                    continue;
+                }
+            };
+            match meta.kind {
+                FileType::CharDevice | FileType::BlockDevice if !options.with_devices => continue,
+                FileType::Fifo | FileType::Socket if !options.with_specials => continue,
+                FileType::Symlink => {
+                    let usable = meta
+                        .target
+                        .as_ref()
+                        .is_some_and(|t| !t.is_empty() && t.len() <= MAX_TARGET && !t.contains(&0));
+                    if !usable {
+                        reporter.problem(&full, "symlink target cannot be stored, leaving it out");
+                        continue;
+                    }
+                }
+                _ => {}
+            }
+            let mut decision = Decision::default();
+            if let Some(hook) = &options.hook {
+                decision = hook.entry(&HookEntry {
+                    path: &full,
+                    meta: &meta,
+                })?;
+                decision.key = decision.key.filter(|_| by_keys);
+            }
+            if !decision.keep {
+                previous = Some(item.name);
+                continue;
+            }
+            let name = tree.names.intern(&item.name)?;
+            let linked =
+                meta.kind == FileType::Regular && meta.nlink > 1 && !options.dissolve_hard_links;
+            if linked && let Some(&file) = links.get(&meta.identity) {
+                let inode = tree.files[file as usize].inode;
+                tree.add_entry(parent, name, inode)?;
+                tree.files[file as usize].links += 1;
+                tree.marks.add(file, decision)?;
+                add(&counters.hardlinks, 1);
+                previous = Some(item.name);
+                continue;
+            }
+            let inode = tree.add_inode(&meta, options)?;
+            let entry = tree.add_entry(parent, name, inode)?;
+            match meta.kind {
+                FileType::Directory => {
+                    add(&counters.dirs, 1);
+                    below.push(Listed {
+                        entry,
+                        identity: meta.identity,
+                        ahead: meta.size > LARGE_DIRECTORY,
+                    });
+                }
+                FileType::Symlink => {
+                    let target = meta.target.unwrap_or_default();
+                    let size = target.len() as u64;
+                    tree.details[inode as usize] = tree.targets.intern(&target)?;
+                    add(&counters.symlinks, 1);
+                    add(&counters.symlink_size, size);
+                    add(&counters.original_size, size);
+                    add(&counters.allocated_size, size);
+                }
+                FileType::Regular => {
+                    let file = tree.files.len() as u32;
+                    let allocated = if options.sparse {
+                        meta.allocated.min(meta.size)
+                    } else {
+                        meta.size
+                    };
+                    tree.details[inode as usize] = file;
+                    tree.files.push(File {
+                        size: meta.size,
+                        sparse: allocated < meta.size,
+                        entry,
+                        links: 1,
+                        inode,
+                    });
+                    tree.marks.add(file, decision)?;
+                    if linked {
+                        links.insert(meta.identity, file);
+                    }
+                    add(&counters.files_found, 1);
+                    add(&counters.original_size, meta.size);
+                    add(&counters.allocated_size, allocated);
+                }
+                FileType::CharDevice | FileType::BlockDevice => {
+                    tree.details[inode as usize] = tree.rdevs.len() as u32;
+                    tree.rdevs.push(meta.rdev);
+                    add(&counters.devices, 1);
+                }
+                FileType::Fifo | FileType::Socket => add(&counters.specials, 1),
+            }
+            previous = Some(item.name);
+        }
+        Ok(below)
+    }
 }
 
 /// A directory that was met.
 struct Listed {
     entry: u32,
     identity: (u64, u64),
-}
-
-/// Adds the content of a directory; returns the directories in it, or nothing if it has more
-/// entries than fit.
-fn list_directory(
-    tree: &mut Tree,
-    parent: u32,
-    path: &[u8],
-    links: &mut HashMap<(u64, u64), u32>,
-    options: &BuildOptions,
-    reporter: Reporter<'_>,
-) -> Result<Option<Vec<Listed>>> {
-    let counters = reporter.counters();
-    let by_keys = options.uses_keys();
-    let mut below = Vec::new();
-    let mut items = match reporter.source.read_dir(path) {
-        Ok(items) => items,
-        Err(error) if error.kind() == std::io::ErrorKind::QuotaExceeded => {
-            return Ok(None);
-        }
-        Err(error) => {
-            reporter.problem(
-                path,
-                &format!("cannot read directory, storing it empty: {error}"),
-            );
-            return Ok(Some(below));
-        }
-    };
-    items.sort_unstable_by(|a, b| a.name.cmp(&b.name));
-    let mut previous: Option<Vec<u8>> = None;
-    for item in items {
-        let mut full = path.to_vec();
-        if !full.is_empty() {
-            full.push(b'/');
-        }
-        full.extend_from_slice(&item.name);
-        let bad = item.name.is_empty()
-            || item.name == b"."
-            || item.name == b".."
-            || item.name.len() > MAX_NAME
-            || item.name.iter().any(|&b| b == b'/' || b == 0);
-        if bad || previous.as_ref() == Some(&item.name) {
-            reporter.problem(&full, "invalid or repeated name, leaving the entry out");
-            continue;
-        }
-        let meta = match item.meta {
-            Ok(meta) => meta,
-            Err(error) => {
-                reporter.problem(
-                    &full,
-                    &format!("cannot read entry, leaving it out: {error}"),
-                );
-                continue;
-            }
-        };
-        match meta.kind {
-            FileType::CharDevice | FileType::BlockDevice if !options.with_devices => continue,
-            FileType::Fifo | FileType::Socket if !options.with_specials => continue,
-            FileType::Symlink => {
-                let usable = meta
-                    .target
-                    .as_ref()
-                    .is_some_and(|t| !t.is_empty() && t.len() <= MAX_TARGET && !t.contains(&0));
-                if !usable {
-                    reporter.problem(&full, "symlink target cannot be stored, leaving it out");
-                    continue;
-                }
-            }
-            _ => {}
-        }
-        let mut decision = Decision::default();
-        if let Some(hook) = &options.hook {
-            decision = hook.entry(&HookEntry {
-                path: &full,
-                meta: &meta,
-            })?;
-            decision.key = decision.key.filter(|_| by_keys);
-        }
-        if !decision.keep {
-            previous = Some(item.name);
-            continue;
-        }
-        let name = tree.names.intern(&item.name)?;
-        let linked =
-            meta.kind == FileType::Regular && meta.nlink > 1 && !options.dissolve_hard_links;
-        if linked && let Some(&file) = links.get(&meta.identity) {
-            let inode = tree.files[file as usize].inode;
-            tree.add_entry(parent, name, inode)?;
-            tree.files[file as usize].links += 1;
-            tree.marks.add(file, decision)?;
-            add(&counters.hardlinks, 1);
-            previous = Some(item.name);
-            continue;
-        }
-        let inode = tree.add_inode(&meta, options)?;
-        let entry = tree.add_entry(parent, name, inode)?;
-        match meta.kind {
-            FileType::Directory => {
-                add(&counters.dirs, 1);
-                below.push(Listed {
-                    entry,
-                    identity: meta.identity,
-                });
-            }
-            FileType::Symlink => {
-                let target = meta.target.unwrap_or_default();
-                let size = target.len() as u64;
-                tree.details[inode as usize] = tree.targets.intern(&target)?;
-                add(&counters.symlinks, 1);
-                add(&counters.symlink_size, size);
-                add(&counters.original_size, size);
-                add(&counters.allocated_size, size);
-            }
-            FileType::Regular => {
-                let file = tree.files.len() as u32;
-                let allocated = if options.sparse {
-                    meta.allocated.min(meta.size)
-                } else {
-                    meta.size
-                };
-                tree.details[inode as usize] = file;
-                tree.files.push(File {
-                    size: meta.size,
-                    allocated,
-                    entry,
-                    links: 1,
-                    inode,
-                });
-                tree.marks.add(file, decision)?;
-                if linked {
-                    links.insert(meta.identity, file);
-                }
-                add(&counters.files_found, 1);
-                add(&counters.original_size, meta.size);
-                add(&counters.allocated_size, allocated);
-            }
-            FileType::CharDevice | FileType::BlockDevice => {
-                tree.details[inode as usize] = tree.rdevs.len() as u32;
-                tree.rdevs.push(meta.rdev);
-                add(&counters.devices, 1);
-            }
-            FileType::Fifo | FileType::Socket => add(&counters.specials, 1),
-        }
-        previous = Some(item.name);
-    }
-    Ok(Some(below))
+    /// It was asked to be listed ahead, or must not.
+    ahead: bool,
 }
 
 /// Copies the tree without directories that hold nothing but such directories. The root stays.

@@ -9,15 +9,15 @@ use std::fs;
 use std::io;
 use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::Path;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
 use common::{build, contents, open};
 use redwarfs_reader::Image;
 use redwarfs_writer::{
-    BuildOptions, Content, DataExtent, Declaration, DeclarationError, Declared, DeclaredSource,
-    DirItem, DirectorySource, FileHash, FileType, MemoryNode, MemoryTree, Meta, Piece, Source,
-    Stamp, Symlinks, Tag, Timestamp,
+    BuildOptions, Builder, Content, Counters, DataExtent, Declaration, DeclarationError, Declared,
+    DeclaredSource, DirItem, DirectorySource, FileHash, FileType, Level, MemoryNode, MemoryTree,
+    Meta, Piece, Progress, Source, Stamp, Symlinks, Tag, Timestamp,
 };
 
 fn options() -> BuildOptions {
@@ -368,6 +368,99 @@ fn a_directory_that_contains_itself_is_empty() {
     let (image, errors) = image_of(&Looping);
     assert_eq!(errors, 1);
     assert_eq!(paths(&image), ["sub", "sub/loop"]);
+}
+
+/// Remembers what it is told.
+#[derive(Default)]
+struct Listener {
+    counters: Counters,
+    messages: Mutex<Vec<String>>,
+}
+
+impl Progress for Listener {
+    fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    fn log(&self, _: Level, message: &str) {
+        self.messages.lock().unwrap().push(message.to_owned());
+    }
+}
+
+/// Directories in directories, in which entries of all kinds cannot be had.
+fn troubled() -> MemoryTree {
+    let mut tree = MemoryTree::new();
+    let mut below = vec![(String::new(), 0)];
+    while let Some((up, depth)) = below.pop() {
+        for number in 0..7 {
+            let path = format!("{up}d{number}");
+            let mut dir = MemoryNode::new(FileType::Directory);
+            // Those at the left go deeper.
+            if depth < 6 - number {
+                below.push((format!("{path}/"), depth + 1));
+            }
+            dir.unreadable = (number + depth) % 5 == 4;
+            // The innermost ones contain the first.
+            dir.meta.identity = (1, if depth > 4 { 1 } else { 0 });
+            if path == "d0" {
+                dir.meta.identity = (1, 1);
+            }
+            tree.insert(path.clone(), dir);
+            for file in 0..(number * 3 + depth) {
+                let mut node = MemoryNode::file(format!("{} of {number}", file % 5));
+                node.unreadable = file % 4 == 3;
+                tree.insert(format!("{path}/f{file}"), node);
+            }
+        }
+    }
+    tree
+}
+
+#[test]
+fn listing_in_parallel_changes_nothing() {
+    let tree = troubled();
+    let build = |workers: usize| {
+        let mut options = options();
+        options.workers = workers;
+        let (listener, mut bytes) = (Listener::default(), Vec::new());
+        let stop = AtomicBool::new(false);
+        Builder::new(options)
+            .build(&tree, &mut bytes, &listener, &stop)
+            .unwrap();
+        (bytes, listener.messages.into_inner().unwrap())
+    };
+    let (bytes, messages) = build(1);
+    let count = |what: &str| messages.iter().filter(|m| m.contains(what)).count();
+    assert!(count("contains itself") > 3, "{messages:?}");
+    assert!(count("cannot read directory") > 3 && count("cannot read file") > 3);
+    open(bytes.clone());
+    for workers in [2, 3, 8] {
+        let (others, said) = build(workers);
+        assert_eq!(said, messages, "{workers}");
+        assert!(others == bytes, "{workers}");
+    }
+}
+
+#[test]
+fn directories_that_are_too_large_to_be_listed_ahead() {
+    let dir = tempfile::tempdir().unwrap();
+    for (name, files) in [("a", 10), ("b", 5000), ("c", 4000), ("d", 4000), ("e", 1)] {
+        fs::create_dir(dir.path().join(name)).unwrap();
+        for file in 0..files {
+            fs::File::create(dir.path().join(name).join(format!("{file}"))).unwrap();
+        }
+    }
+    let source = DirectorySource::new(dir.path()).unwrap();
+    let image = |workers: usize| {
+        let mut options = options();
+        options.workers = workers;
+        build(&options, &source).0
+    };
+    let one = image(1);
+    assert_eq!(paths(&open(one.clone())).len(), 5 + 13_011);
+    for workers in [2, 4] {
+        assert!(image(workers) == one, "{workers}");
+    }
 }
 
 #[test]

@@ -111,12 +111,13 @@ impl<'a, C: Contents> Families<'a, C> {
 
     /// The new sequence.
     pub(super) fn run(mut self) -> Vec<u32> {
-        let pairs = self.pairs();
-        let (near, far): (Vec<Pair>, Vec<Pair>) =
-            pairs.into_iter().partition(|pair| self.is_near(pair));
+        let mut pairs = self.pairs();
         // Per place, its best partner nearby.
         let mut partners: HashMap<u32, (u32, u32)> = HashMap::new();
-        for pair in near {
+        for pair in &pairs {
+            if !self.is_near(pair) {
+                continue;
+            }
             partners
                 .entry(pair.second)
                 .or_insert((pair.shared, pair.first));
@@ -128,7 +129,9 @@ impl<'a, C: Contents> Families<'a, C> {
                 self.join(pair.first, pair.second);
             }
         }
-        let moves = self.moves(far, &partners);
+        // Lists of the near and of the far ones would take as much again.
+        pairs.retain(|pair| !self.is_near(pair));
+        let moves = self.moves(pairs, &partners);
         if let Some(price) = self.price(&moves, &partners) {
             Spread::new(&self, &moves, price).apply(&mut self, &moves);
         }

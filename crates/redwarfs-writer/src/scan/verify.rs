@@ -37,17 +37,19 @@ impl Scanner<'_> {
     ) -> Result<()> {
         let jobs: Vec<u32> = suspects.keys().copied().collect();
         let contents = &scanned.contents;
-        let results = self.parallel_with(&jobs, Vec::new, |buffers, job| {
+        let groups = |buffers: &mut Vec<Vec<u8>>, job: u32| {
             let first = contents.get(job as usize).map_or(0, Content::first_file);
             let files = suspects.get(&job).map_or(&[][..], Vec::as_slice);
             self.groups(first, files, buffers)
+        };
+        let mut found: Vec<(u32, Vec<u32>)> = Vec::new();
+        self.in_order(&jobs, Vec::new, groups, |job, groups| {
+            found.extend(groups?.into_iter().map(|group| (job, group)));
+            Ok(())
         })?;
-        let mut grown = false;
-        for (job, groups) in jobs.into_iter().zip(results) {
-            for group in groups? {
-                grown = true;
-                self.separate(scanned, job, group);
-            }
+        let grown = !found.is_empty();
+        for (job, group) in found {
+            self.separate(scanned, job, group);
         }
         if grown {
             // In the order in which their files were found, like all others.
@@ -77,7 +79,7 @@ impl Scanner<'_> {
             digest: old.digest.clone(),
             files: match group[..] {
                 [only] => Files::One(only),
-                _ => Files::Many(group),
+                _ => Files::Many(Box::new(group)),
             },
             failed: false,
             parts: None,
@@ -190,8 +192,7 @@ impl Scanner<'_> {
 
     /// Where the hole ends that `offset` is in, or `offset` itself.
     fn hole(&self, file: u32, content: &dyn source::Content, offset: u64, size: u64) -> u64 {
-        let listed = self.tree.files[file as usize];
-        if !self.options.sparse || listed.allocated >= listed.size {
+        if !self.tree.files[file as usize].sparse {
             return offset;
         }
         match content.next_data(offset, size) {

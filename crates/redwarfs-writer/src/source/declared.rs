@@ -203,41 +203,17 @@ impl DeclaredSource {
         }
         Ok(meta)
     }
-}
 
-/// Why declarations cannot be used together.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum DeclarationError {
-    /// The same path again.
-    #[error("declared twice: {}", String::from_utf8_lossy(.0))]
-    Twice(Vec<u8>),
-    /// Something is declared below it.
-    #[error("declared as something else than a directory, but with entries below it: {}", String::from_utf8_lossy(.0))]
-    NotADirectory(Vec<u8>),
-}
-
-impl Declaration {
-    fn apply(&self, meta: &mut Meta) {
-        meta.permissions = self.permissions.unwrap_or(meta.permissions);
-        meta.uid = self.uid.unwrap_or(meta.uid);
-        meta.gid = self.gid.unwrap_or(meta.gid);
-    }
-}
-
-impl Source for DeclaredSource {
-    fn root(&self) -> io::Result<Meta> {
-        let mut meta = self.inner.root()?;
-        if let Some(declaration) = self.root.and_then(|number| self.use_up(number)) {
-            declaration.apply(&mut meta);
-        }
-        Ok(meta)
-    }
-
-    fn read_dir(&self, path: &[u8]) -> io::Result<Vec<DirItem>> {
+    /// What there is in a directory, of which `inner` lists the part of the other source.
+    fn listed(
+        &self,
+        path: &[u8],
+        inner: impl FnOnce(&[u8]) -> io::Result<Vec<DirItem>>,
+    ) -> io::Result<Vec<DirItem>> {
         let mut items = if self.own().contains(path) {
             Vec::new()
         } else {
-            self.inner.read_dir(path)?
+            inner(path)?
         };
         items.retain(|item| match item.meta.as_ref().map(|meta| meta.kind) {
             Ok(FileType::CharDevice | FileType::BlockDevice) => self.devices,
@@ -289,6 +265,51 @@ impl Source for DeclaredSource {
             kept.push(DirItem { name, meta });
         }
         Ok(kept)
+    }
+}
+
+/// Why declarations cannot be used together.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum DeclarationError {
+    /// The same path again.
+    #[error("declared twice: {}", String::from_utf8_lossy(.0))]
+    Twice(Vec<u8>),
+    /// Something is declared below it.
+    #[error("declared as something else than a directory, but with entries below it: {}", String::from_utf8_lossy(.0))]
+    NotADirectory(Vec<u8>),
+}
+
+impl Declaration {
+    fn apply(&self, meta: &mut Meta) {
+        meta.permissions = self.permissions.unwrap_or(meta.permissions);
+        meta.uid = self.uid.unwrap_or(meta.uid);
+        meta.gid = self.gid.unwrap_or(meta.gid);
+    }
+}
+
+impl Source for DeclaredSource {
+    fn root(&self) -> io::Result<Meta> {
+        let mut meta = self.inner.root()?;
+        if let Some(declaration) = self.root.and_then(|number| self.use_up(number)) {
+            declaration.apply(&mut meta);
+        }
+        Ok(meta)
+    }
+
+    fn read_dir(&self, path: &[u8]) -> io::Result<Vec<DirItem>> {
+        self.listed(path, |path| self.inner.read_dir(path))
+    }
+
+    fn lists_in_parallel(&self) -> bool {
+        self.inner.lists_in_parallel()
+    }
+
+    fn read_dir_beside(
+        &self,
+        path: &[u8],
+        more: &dyn Fn(usize) -> bool,
+    ) -> io::Result<Vec<DirItem>> {
+        self.listed(path, |path| self.inner.read_dir_beside(path, more))
     }
 
     fn open(&self, path: &[u8]) -> io::Result<Box<dyn Content>> {

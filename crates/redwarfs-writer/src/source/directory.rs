@@ -376,6 +376,28 @@ impl DirectorySource {
             asking.about = None;
             asking.listing
         };
+        let few = |entries: usize| (entries as u64) < self.most.load(Ordering::Relaxed);
+        self.list_while(path, Some(listing), &few)
+    }
+
+    /// The same, as long as `more` wants more than so many entries. A `listing` says what it waits
+    /// for.
+    fn list_while(
+        &self,
+        path: &[u8],
+        listing: Option<u64>,
+        more: &dyn Fn(usize) -> bool,
+    ) -> io::Result<Vec<(DirItem, bool)>> {
+        let may_grow = |items: &[_]| {
+            if more(items.len()) {
+                return Ok(());
+            }
+            Err(io::Error::from(io::ErrorKind::QuotaExceeded))
+        };
+        let item = |dir: rustix::fd::BorrowedFd<'_>, name: &[u8]| match listing {
+            Some(listing) => self.item(dir, path, name, listing),
+            None => self.kept(path, name, self.meta_at(dir, name)),
+        };
         let mut items = Vec::new();
         if let Some(list) = &self.list {
             let Some(names) = list.children(path) else {
@@ -384,8 +406,8 @@ impl DirectorySource {
             let (at, rest) = self.resolve(path)?;
             let dir = self.open_at(at.as_ref(), rest, OFlags::PATH | OFlags::DIRECTORY)?;
             for name in names {
-                self.may_grow(&items)?;
-                items.push(self.item(dir.as_fd(), path, name, listing));
+                may_grow(&items)?;
+                items.push(item(dir.as_fd(), name));
             }
             return Ok(items);
         }
@@ -401,8 +423,8 @@ impl DirectorySource {
             let entry = entry?;
             let name = entry.file_name().to_bytes();
             if name != b"." && name != b".." {
-                self.may_grow(&items)?;
-                items.push(self.item(entries.fd()?, path, name, listing));
+                may_grow(&items)?;
+                items.push(item(entries.fd()?, name));
             }
         }
         if !path.is_empty()
@@ -435,17 +457,15 @@ impl DirectorySource {
             self.meta_at(dir, name)
         };
         self.asking().tell(listing, None);
-        let kept = (meta.as_ref()).map_or(true, |meta| self.keep(path, name, meta));
         self.listed.fetch_add(1, Ordering::Relaxed);
-        let name = name.to_vec();
-        (DirItem { name, meta }, kept)
+        self.kept(path, name, meta)
     }
 
-    fn may_grow(&self, items: &[(DirItem, bool)]) -> io::Result<()> {
-        if (items.len() as u64) < self.most.load(Ordering::Relaxed) {
-            return Ok(());
-        }
-        Err(io::ErrorKind::QuotaExceeded.into())
+    /// An entry, and whether it is part of the tree.
+    fn kept(&self, path: &[u8], name: &[u8], meta: io::Result<Meta>) -> (DirItem, bool) {
+        let kept = (meta.as_ref()).map_or(true, |meta| self.keep(path, name, meta));
+        let name = name.to_vec();
+        (DirItem { name, meta }, kept)
     }
 
     fn asking(&self) -> MutexGuard<'_, Asking> {
@@ -472,16 +492,32 @@ fn is_cache_tag(dir: rustix::fd::BorrowedFd<'_>) -> bool {
     begins().unwrap_or(false)
 }
 
+fn only_kept(items: Vec<(DirItem, bool)>) -> Vec<DirItem> {
+    let items = items.into_iter();
+    items
+        .filter_map(|(item, kept)| kept.then_some(item))
+        .collect()
+}
+
 impl Source for DirectorySource {
     fn root(&self) -> io::Result<Meta> {
         self.stat(b"")
     }
 
     fn read_dir(&self, path: &[u8]) -> io::Result<Vec<DirItem>> {
-        let items = self.list(path)?.into_iter();
-        Ok(items
-            .filter_map(|(item, kept)| kept.then_some(item))
-            .collect())
+        Ok(only_kept(self.list(path)?))
+    }
+
+    fn lists_in_parallel(&self) -> bool {
+        true
+    }
+
+    fn read_dir_beside(
+        &self,
+        path: &[u8],
+        more: &dyn Fn(usize) -> bool,
+    ) -> io::Result<Vec<DirItem>> {
+        Ok(only_kept(self.list_while(path, None, more)?))
     }
 
     fn open(&self, path: &[u8]) -> io::Result<Box<dyn Content>> {

@@ -175,6 +175,10 @@ impl Source for MemoryTree {
             .collect())
     }
 
+    fn lists_in_parallel(&self) -> bool {
+        true
+    }
+
     fn open(&self, path: &[u8]) -> io::Result<Box<dyn Content>> {
         let node = self.node(path)?;
         if node.unreadable {

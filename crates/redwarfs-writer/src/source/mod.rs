@@ -113,6 +113,28 @@ pub trait Source: Send + Sync + Debug {
     /// The directory is then stored as an empty one, and counted as an error.
     fn read_dir(&self, path: &[u8]) -> io::Result<Vec<DirItem>>;
 
+    /// Whether several directories can be listed at the same time, by
+    /// [`read_dir_beside`](Source::read_dir_beside).
+    fn lists_in_parallel(&self) -> bool {
+        false
+    }
+
+    /// As [`read_dir`](Source::read_dir), beside other listings. `more` is asked before an entry is
+    /// added, with the number of those that are there; when it says no, the listing may end with
+    /// [`io::ErrorKind::QuotaExceeded`]. [`most_entries`](Source::most_entries),
+    /// [`activity`](Source::activity) and [`asking_about`](Source::asking_about) have nothing to do
+    /// with it.
+    ///
+    /// # Errors
+    /// As [`read_dir`](Source::read_dir).
+    fn read_dir_beside(
+        &self,
+        path: &[u8],
+        _more: &dyn Fn(usize) -> bool,
+    ) -> io::Result<Vec<DirItem>> {
+        self.read_dir(path)
+    }
+
     /// Bytes of memory that the source holds itself, such as a list of paths.
     fn memory(&self) -> u64 {
         0
