@@ -22,7 +22,7 @@ use crate::memory::{Load, Watch};
 use crate::options::{BuildOptions, IdTransform};
 use crate::pipeline::thread;
 use crate::progress::{Counters, Level, Progress, add};
-use crate::source::{DirItem, FileType, Meta, Source, Timestamp};
+use crate::source::{DirItem, FileType, Meta, Source, Timestamp, join};
 
 use self::ahead::Ahead;
 
@@ -220,11 +220,17 @@ impl Tree {
             uid: (options.set_owner).unwrap_or_else(|| mapped(&options.map_owner, meta.uid)),
             gid: (options.set_group).unwrap_or_else(|| mapped(&options.map_group, meta.gid)),
         };
-        let next = self.distinct.len() as u32;
-        let id = *self.distinct_ids.entry(attributes).or_insert(next);
-        if id == next {
-            self.distinct.push(attributes);
-        }
+        // Nearly always the same as those of the one before.
+        let last = self.attributes.last().copied();
+        let last = last.filter(|&id| self.distinct.get(id as usize) == Some(&attributes));
+        let id = last.unwrap_or_else(|| {
+            let next = self.distinct.len() as u32;
+            let id = *self.distinct_ids.entry(attributes).or_insert(next);
+            if id == next {
+                self.distinct.push(attributes);
+            }
+            id
+        });
         self.attributes.push(id);
         self.mtimes.push(meta.mtime);
         if options.keep_all_times {
@@ -447,25 +453,21 @@ impl Lister<'_> {
         items.sort_unstable_by(|a, b| a.name.cmp(&b.name));
         let mut previous: Option<Vec<u8>> = None;
         for item in items {
-            let mut full = path.to_vec();
-            if !full.is_empty() {
-                full.push(b'/');
-            }
-            full.extend_from_slice(&item.name);
+            let full = || join(path, &item.name);
             let bad = item.name.is_empty()
                 || item.name == b"."
                 || item.name == b".."
                 || item.name.len() > MAX_NAME
                 || item.name.iter().any(|&b| b == b'/' || b == 0);
             if bad || previous.as_ref() == Some(&item.name) {
-                reporter.problem(&full, "invalid or repeated name, leaving the entry out");
+                reporter.problem(&full(), "invalid or repeated name, leaving the entry out");
                 continue;
             }
             let meta = match item.meta {
                 Ok(meta) => meta,
                 Err(error) => {
                     reporter.problem(
-                        &full,
+                        &full(),
                         &format!("cannot read entry, leaving it out: {error}"),
                     );
                     continue;
@@ -480,7 +482,8 @@ impl Lister<'_> {
                         .as_ref()
                         .is_some_and(|t| !t.is_empty() && t.len() <= MAX_TARGET && !t.contains(&0));
                     if !usable {
-                        reporter.problem(&full, "symlink target cannot be stored, leaving it out");
+                        reporter
+                            .problem(&full(), "symlink target cannot be stored, leaving it out");
                         continue;
                     }
                 }
@@ -489,7 +492,7 @@ impl Lister<'_> {
             let mut decision = Decision::default();
             if let Some(hook) = &options.hook {
                 decision = hook.entry(&HookEntry {
-                    path: &full,
+                    path: &full(),
                     meta: &meta,
                 })?;
                 decision.key = decision.key.filter(|_| by_keys);

@@ -4,7 +4,7 @@
 
 mod common;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::{FileExt, symlink};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -84,6 +84,78 @@ fn files_that_differ_from_the_listing_are_stored_as_read() {
     for name in ["grown", "shrunk", "same"] {
         let inode = image.find_path(name.as_bytes()).unwrap().unwrap();
         assert_eq!(contents(&image, inode), vec![b'a'; 1000], "{name}");
+    }
+}
+
+/// Counts how often each file is opened.
+#[derive(Debug)]
+struct Counting {
+    tree: MemoryTree,
+    opened: Mutex<BTreeMap<Vec<u8>, u32>>,
+}
+
+impl Source for Counting {
+    fn root(&self) -> std::io::Result<Meta> {
+        self.tree.root()
+    }
+
+    fn read_dir(&self, path: &[u8]) -> std::io::Result<Vec<DirItem>> {
+        self.tree.read_dir(path)
+    }
+
+    fn open(&self, path: &[u8]) -> std::io::Result<Box<dyn Content>> {
+        *self
+            .opened
+            .lock()
+            .unwrap()
+            .entry(path.to_vec())
+            .or_default() += 1;
+        self.tree.open(path)
+    }
+}
+
+#[test]
+fn small_files_are_opened_once() {
+    let mut tree = MemoryTree::new();
+    for file in 0..300usize {
+        // Some sizes occur once, and some contents more often.
+        let text = if file < 30 { file } else { 7000 + file % 37 };
+        let data = vec![(text % 35) as u8; text];
+        tree.insert(format!("{file:03}"), MemoryNode::file(data));
+    }
+    for file in 0..3usize {
+        let limit = vec![file as u8; 64 << 10];
+        tree.insert(format!("limit{file}"), MemoryNode::file(limit));
+        let large = vec![file as u8; 100_000];
+        tree.insert(format!("large{file}"), MemoryNode::file(large));
+    }
+    for level in [1, 3, 7] {
+        for order in [
+            Order::Path,
+            Order::Similarity,
+            Order::Nilsimsa(Default::default()),
+            Order::Families(Default::default()),
+        ] {
+            let options = BuildOptions {
+                order: order.clone(),
+                workers: 2,
+                ..BuildOptions::level(level)
+            };
+            let source = Counting {
+                tree: tree.clone(),
+                opened: Mutex::default(),
+            };
+            let (_, summary) = build(&options, &source);
+            assert_eq!(summary.errors, 0);
+            let opened = source.opened.into_inner().unwrap();
+            assert!(!opened.contains_key(&b"000"[..]), "it is empty");
+            assert_eq!(opened.len(), 305);
+            for (path, times) in opened {
+                // Hashed, looked at for the order, stored.
+                let most = if path.starts_with(b"large") { 3 } else { 1 };
+                assert!(times <= most, "{order:?}: {path:?}, {times} times");
+            }
+        }
     }
 }
 

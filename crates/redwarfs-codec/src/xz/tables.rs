@@ -238,7 +238,7 @@ fn write_index(records: &[(u64, u64)], out: &mut Vec<u8>) {
         write_number(unpadded, out);
         write_number(raw, out);
     }
-    while (out.len() - start) % 4 != 0 {
+    while !(out.len() - start).is_multiple_of(4) {
         out.push(0);
     }
     let sum = crc32(&out[start..]);
