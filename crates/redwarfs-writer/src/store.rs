@@ -3,6 +3,9 @@
 //! Streams are segmented at the same time, in as many threads as there is memory for, and each as
 //! if it were alone: its blocks count from 0, and what it finds out about files is put together
 //! when all of them are done, in their order. So the number of threads changes nothing.
+//!
+//! Takes 12 bytes for each chunk, 12 for each content until the streams are done, and 8 from then
+//! on.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
