@@ -31,8 +31,9 @@ const MAX_NAME: usize = 512;
 /// The format's own limit on the stored length of a symlink target.
 const MAX_TARGET: usize = 4096;
 
-/// A directory of more bytes than this has more entries than are listed ahead.
-const LARGE_DIRECTORY: u64 = 256 << 10;
+/// Sizes of directories that are listed ahead. Smaller ones are listed in less time than it takes to
+/// hand them over; larger ones have more entries than are listed ahead.
+const LISTED_AHEAD: std::ops::RangeInclusive<u64> = 4097..=96 << 10;
 
 /// Distinct byte strings, numbered in order of first use.
 #[derive(Default)]
@@ -521,7 +522,7 @@ impl Lister<'_> {
                     below.push(Listed {
                         entry,
                         identity: meta.identity,
-                        ahead: meta.size > LARGE_DIRECTORY,
+                        ahead: !LISTED_AHEAD.contains(&meta.size),
                     });
                 }
                 FileType::Symlink => {

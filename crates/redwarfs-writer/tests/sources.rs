@@ -400,6 +400,8 @@ fn troubled() -> MemoryTree {
                 below.push((format!("{path}/"), depth + 1));
             }
             dir.unreadable = (number + depth) % 5 == 4;
+            // Some are so large that they are listed ahead.
+            dir.listed_size = (number % 3 != 2).then_some(10_000);
             // The innermost ones contain the first.
             dir.meta.identity = (1, if depth > 4 { 1 } else { 0 });
             if path == "d0" {

@@ -13,7 +13,7 @@ use crate::options::{BuildOptions, ThreadGroup};
 use crate::source::{DirItem, Source};
 
 /// So many of the next directories are listed ahead, for each thread.
-const AHEAD: usize = 8;
+const AHEAD: usize = 32;
 /// Entries of a directory that is listed ahead, at most; larger ones are listed in their turn.
 const LARGEST: usize = 2048;
 /// When so many listed entries for each thread wait for their turn, only what is needed earlier is
@@ -45,6 +45,10 @@ struct State {
     done: BTreeMap<usize, Listing>,
     /// Entries in `done`.
     waiting: usize,
+    /// Threads without anything to list.
+    idle: usize,
+    /// What is being waited for.
+    awaited: Option<usize>,
     over: bool,
 }
 
@@ -94,8 +98,12 @@ impl<'a> Ahead<'a> {
     /// Asks for directories that will be needed soon.
     pub(super) fn want(&self, directories: Vec<(usize, Vec<u8>)>) {
         if !directories.is_empty() {
-            self.state().wanted.extend(directories);
-            self.work.notify_all();
+            let mut state = self.state();
+            state.wanted.extend(directories);
+            // Waking costs a system call, needed or not.
+            if state.idle > 0 {
+                self.work.notify_all();
+            }
         }
     }
 
@@ -121,11 +129,13 @@ impl<'a> Ahead<'a> {
             return None;
         }
         while state.running.contains(&place) && !state.over {
+            state.awaited = Some(place);
             state = (self.listed.wait(state)).unwrap_or_else(PoisonError::into_inner);
         }
+        state.awaited = None;
         let was_full = self.is_full(&state, 0);
         let listing = state.remove(place);
-        if was_full {
+        if was_full && state.idle > 0 {
             self.work.notify_all();
         }
         listing
@@ -144,7 +154,9 @@ impl<'a> Ahead<'a> {
         let mut state = self.state();
         while !state.over {
             let Some((place, path)) = self.next(&mut state) else {
+                state.idle += 1;
                 state = (self.work.wait(state)).unwrap_or_else(PoisonError::into_inner);
+                state.idle -= 1;
                 continue;
             };
             state.running.insert(place);
@@ -166,7 +178,9 @@ impl<'a> Ahead<'a> {
                     state.remove(last);
                 }
             }
-            self.listed.notify_all();
+            if state.awaited == Some(place) {
+                self.listed.notify_all();
+            }
         }
     }
 }
