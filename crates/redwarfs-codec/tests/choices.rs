@@ -113,7 +113,10 @@ fn calls(prefix: &[u8], target_at: impl Fn(u32, u32) -> [u8; 4]) -> Vec<u8> {
         code.extend_from_slice(&filler[(i as usize * 7) % 60_000..][..4]);
         code.extend_from_slice(prefix);
         let here = code.len() as u32;
-        code.extend_from_slice(&target_at(here, 4096 * (i * 2_654_435_761 >> 28)));
+        code.extend_from_slice(&target_at(
+            here,
+            4096 * (i.wrapping_mul(2_654_435_761) >> 28),
+        ));
     }
     code
 }
@@ -125,7 +128,7 @@ fn automatic_filters_are_those_that_help() {
     });
     let arm64 = calls(&[], |here, target| {
         let distance = target.wrapping_sub(here) >> 2;
-        (0x9400_0000 | distance & 0x03ff_ffff).to_le_bytes()
+        (0x9400_0000 | (distance & 0x03ff_ffff)).to_le_bytes()
     });
     for (name, code) in [("x86", x86), ("arm64", arm64)] {
         let (id, chosen) = compress("lzma:level=2:binary=auto", &code);
