@@ -822,12 +822,13 @@ fn slow_input(place: &Place) {
     }
 }
 
-/// Whether a process has a handler for `SIGINT`.
-fn handles_interrupts(pid: u32) -> bool {
+/// Whether `SIGINT` is in one of the masks of a process: `SigCgt`, which are handled, or `SigIgn`.
+fn interrupt_is_in(mask: &str, pid: u32) -> bool {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("it runs");
-    let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
-    let caught = u64::from_str_radix(caught.expect("a mask").trim(), 16).expect("a mask");
-    caught & (1 << (2 - 1)) != 0
+    let mut lines = status.lines().filter_map(|line| line.split_once(':'));
+    let (_, mask) = lines.find(|(name, _)| *name == mask).expect("a mask");
+    let mask = u64::from_str_radix(mask.trim(), 16).expect("a mask");
+    mask & (1 << (2 - 1)) != 0
 }
 
 #[test]
@@ -842,6 +843,12 @@ fn stopped_builds_leave_nothing() {
         (Signal::KILL, "old", None),
     ] {
         for delay in [0, 20, 150, 600] {
+            // Where a shell runs the tests in the background, programs ignore interrupts until
+            // they have a handler.
+            let ignored = signal == Signal::INT && interrupt_is_in("SigIgn", std::process::id());
+            if delay < 150 && ignored {
+                continue;
+            }
             let mut child = mkdwarfs()
                 .arg("-i")
                 .arg(place.path("in"))
@@ -852,7 +859,7 @@ fn stopped_builds_leave_nothing() {
                 .spawn()
                 .unwrap();
             std::thread::sleep(Duration::from_millis(delay));
-            while delay >= 150 && !handles_interrupts(child.id()) {
+            while delay >= 150 && !interrupt_is_in("SigCgt", child.id()) {
                 std::thread::sleep(Duration::from_millis(10));
             }
             rustix::process::kill_process(Pid::from_child(&child), signal).unwrap();

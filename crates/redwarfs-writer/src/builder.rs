@@ -215,7 +215,10 @@ impl Builder {
         let codecs = MetadataCodecs {
             schema: &options.schema_compression,
             main: &options.metadata_compression,
-            alternative: options.metadata_alternative.as_ref(),
+            alternative: options
+                .metadata_alternative
+                .as_ref()
+                .filter(|codec| memory::has_room(options, codec, load, metadata_size as usize)),
         };
         emitter.metadata(frozen, &codecs)?;
         if let Some(history) = &options.history {

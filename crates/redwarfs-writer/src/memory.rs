@@ -177,6 +177,23 @@ fn metadata(options: &BuildOptions, load: Load) -> u64 {
         .saturating_add(codec)
 }
 
+/// Whether there is room for compressing so many bytes of metadata with a codec as well. Without a
+/// limit there always is, so that an image does not depend on the machine.
+pub(crate) fn has_room(
+    options: &BuildOptions,
+    codec: &CodecSpec,
+    load: Load,
+    frozen: usize,
+) -> bool {
+    let Some(limit) = options.memory_limit else {
+        return true;
+    };
+    let needed = common(options, load)
+        .saturating_add((frozen as u64).saturating_mul(3))
+        .saturating_add(codec.encoder_memory(frozen));
+    usable(options, limit) >= needed
+}
+
 /// Compares what has been found of the input with the limit.
 #[derive(Debug)]
 pub(crate) struct Watch<'a> {

@@ -274,7 +274,8 @@ pub struct BuildOptions {
     pub schema_compression: CodecSpec,
     /// Codec of the metadata.
     pub metadata_compression: CodecSpec,
-    /// Takes its place if that makes the image smaller by one percent.
+    /// Takes its place if that makes the image smaller by one percent, and `memory_limit` leaves
+    /// room to try.
     pub metadata_alternative: Option<CodecSpec>,
     /// Codec of the history.
     pub history_compression: CodecSpec,
