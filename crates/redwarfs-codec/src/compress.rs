@@ -51,7 +51,7 @@ pub struct Compressor {
 /// one takes hundreds of times as long to gain next to nothing.
 const WORTHWHILE: usize = 256;
 
-/// The fastest level of zstd that there is, with a window that covers most blocks.
+/// A fast level of zstd, with a window that covers most blocks.
 const PROBE: ZstdOptions = ZstdOptions {
     level: 1,
     window_log: Some(24),

@@ -116,8 +116,8 @@ impl Numbering {
     }
 }
 
-/// The metadata of `view`, in the current version, not packed, with the changes that `rebuild` asks for.
-/// `version` is that of the old image, `blocks` the number of blocks of the new one, and `recut`
+/// The metadata of `view`, in the current version, not packed, with the changes that `rebuild` asks
+/// for. `version` is that of the old image, `blocks` the number of blocks of the new one, and `recut`
 /// tells where data is if `block_size` is not the old one.
 pub(crate) fn build(
     view: &MetadataView,

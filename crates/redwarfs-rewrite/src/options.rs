@@ -110,7 +110,8 @@ pub struct RewriteOptions {
     pub schema_compression: CodecSpec,
     /// Codec of the metadata.
     pub metadata_compression: CodecSpec,
-    /// Takes its place in rebuilt metadata if the image gets noticeably smaller.
+    /// Takes its place in rebuilt metadata if that makes the image smaller by one percent. Not
+    /// tried under a `memory_limit`, which does not count with it.
     pub metadata_alternative: Option<CodecSpec>,
     /// Codec of the history.
     pub history_compression: CodecSpec,

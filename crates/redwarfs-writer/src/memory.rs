@@ -361,6 +361,19 @@ mod tests {
     }
 
     #[test]
+    fn a_second_codec_needs_room_under_a_limit_only() {
+        let mut options = BuildOptions::level(7);
+        let lzma: CodecSpec = "lzma:level=9".parse().unwrap();
+        let has_room = |options: &BuildOptions, frozen| {
+            super::has_room(options, &lzma, Load::default(), frozen)
+        };
+        assert!(has_room(&options, 64 << 20));
+        options.memory_limit = Some(300 << 20);
+        assert!(has_room(&options, 1 << 20));
+        assert!(!has_room(&options, 64 << 20));
+    }
+
+    #[test]
     fn what_is_said_to_be_needed_is_enough() {
         for level in 0..=9 {
             for entries in [0, 1000, 1_000_000] {

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use common::{build, compare, contents, open};
+use redwarfs_format::section::{CompressionId, SectionType};
 use redwarfs_writer::{
     BuildOptions, Builder, Content, DirItem, DirectorySource, Error, FileType, MemoryNode,
     MemoryTree, Meta, NilsimsaOptions, Order, Piece, SilentProgress, Source, ThreadStart,
@@ -587,4 +588,43 @@ fn empty_directories_pass_the_check_of_the_format() {
             }
         }
     }
+}
+
+#[test]
+fn metadata_gets_the_slow_codec_where_that_pays() {
+    // Many versions of the same files: there is little but metadata.
+    let mut versions = MemoryTree::new();
+    // And noise, which needs hardly any.
+    let mut noise = MemoryTree::new();
+    let mut x = 1u32;
+    let bytes = (0..300_000).map(|_| {
+        x = x.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (x >> 24) as u8
+    });
+    noise.insert("noise", MemoryNode::file(bytes.collect::<Vec<u8>>()));
+    for file in 0..50 {
+        noise.insert(format!("some-file-{file}"), MemoryNode::file(""));
+    }
+    for version in 0..60 {
+        let top = format!("v{version:02}");
+        versions.insert(top.clone(), MemoryNode::new(FileType::Directory));
+        for file in 0..100 {
+            let data = format!("{} {}", file * 7919 % 1000, (version + file) / 40);
+            versions.insert(format!("{top}/file-{file}"), MemoryNode::file(data));
+        }
+    }
+    let mut options = BuildOptions::level(7);
+    options.workers = 2;
+    let codec_of = |tree: &MemoryTree, options: &BuildOptions| {
+        let (bytes, _) = build(options, tree);
+        let image = open(bytes);
+        compare(&image, tree, options);
+        let mut sections = image.container().sections.iter();
+        let metadata = sections.find(|section| section.ty == SectionType::METADATA_V2);
+        metadata.unwrap().compression
+    };
+    assert_eq!(codec_of(&versions, &options), Some(CompressionId::LZMA));
+    assert_eq!(codec_of(&noise, &options), Some(CompressionId::ZSTD));
+    options.metadata_alternative = None;
+    assert_eq!(codec_of(&versions, &options), Some(CompressionId::ZSTD));
 }
