@@ -284,7 +284,8 @@ pub struct BuildOptions {
     /// Windows are indexed every `window >> step` bytes, 0..=8.
     pub window_step: u32,
     /// Number of blocks that are searched for duplicate segments, the one being filled
-    /// included; 0 switches matching off.
+    /// included; 0 switches matching off. In the others only segments of at least two windows
+    /// are found. They stay in memory.
     pub lookback: u32,
     /// Log2 of the bits that the filter in front of the match index spends on a window, 0..=10.
     /// More make the search faster, up to the size of the caches. Where a duplicate that crosses the
@@ -444,6 +445,14 @@ impl BuildOptions {
             8 => (24, "lzma:level=9:binary=auto", "lzma:level=9", 11, 3),
             _ => (26, "lzma:level=9:binary=auto", "lzma:level=9", 11, 3),
         };
+        // Memory for 32 to 128 MiB of finished blocks.
+        let lookback = match level {
+            0..=2 => 1,
+            3 => 16,
+            4 | 5 => 8,
+            6..=8 => 4,
+            _ => 2,
+        };
         let alternative = (level == 7).then(|| codec("lzma:level=9"));
         let small = if level == 0 { "null" } else { "zstd:level=16" };
         let order = match level {
@@ -460,7 +469,7 @@ impl BuildOptions {
             history_compression: codec(small),
             window_bits: window,
             window_step: step,
-            lookback: 1,
+            lookback,
             bloom_filter_size: 4,
             categorizers: Vec::new(),
             categories: category_presets(level),

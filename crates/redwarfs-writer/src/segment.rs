@@ -4,7 +4,12 @@
 //! rolling checksum (running sum and sum of prefix sums, like rsync's, but 32 bits each). While
 //! a content is read the same checksum runs over it byte by byte; a position whose checksum
 //! passes a small bit filter is looked up, compared byte for byte and extended both ways. So
-//! every duplicate of at least `W + step` bytes within the lookback is found.
+//! every duplicate of at least `W + step` bytes within the block is found.
+//!
+//! Of finished blocks within the lookback only the windows that end at multiples of `W / 2` are
+//! kept, and only matches of at least `2 W` bytes are taken, all of which are found: whoever
+//! reads the content needs one more block for each of them. Where there is a match in the block
+//! it is taken, and one far away goes on behind it.
 //!
 //! Whether a position passes that filter need not be known everywhere. Where windows are long
 //! enough a second filter rules out eight positions at a time ([`sieve`]); the first one is asked
@@ -89,7 +94,7 @@ pub(crate) struct SegmentOptions {
     /// Log2 of the window, 0: no matching.
     pub(crate) window_bits: u32,
     pub(crate) window_step: u32,
-    /// Blocks searched, 0: no matching.
+    /// Blocks searched, the one that is filled included, 0: no matching.
     pub(crate) lookback: usize,
     /// Log2 of the bits that the filter spends on a window.
     pub(crate) filter_bits: u32,
@@ -103,6 +108,12 @@ pub(crate) struct Segmenter<S> {
     window: usize,
     step: usize,
     lookback: usize,
+    /// Distance of the windows of finished blocks that are kept.
+    far_step: usize,
+    /// Bytes of a match in a finished block, at least.
+    far_match: usize,
+    /// Bytes in front of a position that stay in the buffer, for matches to grow backwards.
+    keep: usize,
     /// Positions that are scanned between two bookkeeping steps.
     stripe: usize,
     matching: bool,
@@ -111,7 +122,7 @@ pub(crate) struct Segmenter<S> {
     number: u32,
     current: Block,
     /// Finished blocks that are still searched, oldest first.
-    recent: VecDeque<(u32, Block)>,
+    recent: VecDeque<(u32, Finished)>,
     filter: Filter,
     /// Where positions can be ruled out in groups.
     sieve: Option<Sieve>,
@@ -129,10 +140,28 @@ pub(crate) struct Segmenter<S> {
     saved: u64,
 }
 
-/// A block with its index.
+/// The block that is filled.
 struct Block {
     data: Arc<Vec<u8>>,
     index: WindowIndex,
+    /// Windows that stay when it is finished.
+    far: Vec<FarWindow>,
+}
+
+/// A block that is searched for long matches.
+struct Finished {
+    data: Arc<Vec<u8>>,
+    index: WindowIndex,
+    windows: Vec<FarWindow>,
+}
+
+/// 16 bytes each.
+struct FarWindow {
+    tag: u32,
+    /// In the block.
+    end: u32,
+    /// Sums of its second half, if that consists of whole pieces.
+    half: Sums,
 }
 
 /// Where the scan of an extent stands; positions are indices into the buffer.
@@ -165,12 +194,13 @@ impl<S: BlockSink> Segmenter<S> {
         let step = (units >> options.window_step).max(1) * granularity;
         let matching =
             options.window_bits > 0 && options.lookback > 0 && window <= options.block_size;
-        let windows = (options.block_size / step).saturating_mul(options.lookback);
+        let far_step = step.max(window / 2 / step * step);
+        let far_windows =
+            (options.block_size / far_step).saturating_mul(options.lookback.saturating_sub(1));
+        let windows = (options.block_size / step).saturating_add(far_windows);
         let stripe = step.clamp(64, 256).min((window / 2).max(1));
-        // The tags of half windows are not kept, so they are known of the current block only.
         let sieved = matching
             && granularity == 1
-            && options.lookback == 1
             // With shorter steps most positions decide when data leaves the buffer.
             && stripe >= 4 * EVEN
             && step <= window / 2;
@@ -181,6 +211,9 @@ impl<S: BlockSink> Segmenter<S> {
             window,
             step,
             lookback: options.lookback,
+            far_step,
+            far_match: window.saturating_mul(2),
+            keep: window + if options.lookback > 1 { far_step } else { step },
             stripe,
             matching,
             portion: PORTION.max(window),
@@ -188,6 +221,7 @@ impl<S: BlockSink> Segmenter<S> {
             current: Block {
                 data: Arc::new(Vec::new()),
                 index: WindowIndex::new(window, step),
+                far: Vec::new(),
             },
             recent: VecDeque::new(),
             filter: Filter::new(if matching { windows } else { 0 }, options.filter_bits),
@@ -304,6 +338,11 @@ impl<S: BlockSink> Segmenter<S> {
 
     fn scan_buffer(&mut self, buffer: &[u8], state: &mut Scan, last: bool) -> Result<()> {
         let window = self.window;
+        // So far that how long a match far away is can be seen.
+        let limit = match self.lookback {
+            2.. if !last => buffer.len().saturating_sub(self.far_match - window),
+            _ => buffer.len(),
+        };
         self.prefixes.clear();
         if let Some((number, offset)) = state.resume.take() {
             self.resume(buffer, state, number, offset, last);
@@ -312,7 +351,7 @@ impl<S: BlockSink> Segmenter<S> {
             let position = match state.position {
                 Some(position) => position,
                 None => {
-                    if buffer.len() - state.written < window {
+                    if limit.saturating_sub(state.written) < window {
                         break;
                     }
                     let position = state.written + window;
@@ -326,13 +365,13 @@ impl<S: BlockSink> Segmenter<S> {
                     position
                 }
             };
-            if position == buffer.len() {
+            if position >= limit {
                 break;
             }
-            if self.sieve.is_some() && self.leap(buffer, state, position, last)? {
+            if self.sieve.is_some() && self.leap(buffer, state, position, limit, last)? {
                 continue;
             }
-            let end = (position + self.stripe).min(buffer.len());
+            let end = (position + self.stripe).min(limit);
             if let Some(value) = uniform(&buffer[position..end])
                 && (end - position == self.stripe || last)
                 && self.run(buffer, state, position, end, value)?
@@ -361,8 +400,8 @@ impl<S: BlockSink> Segmenter<S> {
     }
 
     /// Goes on from `position` to where the plain scan would flush next, to a match, or to where
-    /// the buffer ends soon, with the same outcome. Returns whether that could be done: not if
-    /// there may be a run, or at the end of the buffer.
+    /// `limit` is near, with the same outcome. Returns whether that could be done: not if
+    /// there may be a run, or at the limit.
     ///
     /// The plain scan stops at each position that passes the filter, and a stripe after it stopped
     /// last; at the first stop from `due` on it flushes. So what passes has to be known around
@@ -372,21 +411,19 @@ impl<S: BlockSink> Segmenter<S> {
         buffer: &[u8],
         state: &mut Scan,
         position: usize,
+        limit: usize,
         last: bool,
     ) -> Result<bool> {
-        let due = state.written + self.window + self.step + self.step.min(4096);
+        let due = state.written + self.keep + self.step.min(4096);
         // No stop up to the flush has a stripe that ends behind this.
         let horizon = due + 2 * self.stripe;
-        let tail = last && buffer.len() < due;
-        if position >= due
-            || (buffer.len() < due && !tail)
-            || even(buffer, position, horizon.min(buffer.len()))
-        {
+        let tail = last && limit < due;
+        if position >= due || (limit < due && !tail) || even(buffer, position, horizon.min(limit)) {
             return Ok(false);
         }
-        let end = if tail { buffer.len() + 1 } else { due };
+        let end = if tail { limit + 1 } else { due };
         self.prefixes
-            .reach(buffer, state.written, horizon.min(buffer.len()));
+            .reach(buffer, state.written, horizon.min(limit));
         let mut group = group_of(position + 1);
         while let Some(found) = self
             .sieve
@@ -405,12 +442,12 @@ impl<S: BlockSink> Segmenter<S> {
             group = found + GROUP;
         }
         if tail {
-            state.position = Some(buffer.len());
+            state.position = Some(limit);
             return Ok(true);
         }
         let stop = self.last_passing(buffer, position, due);
         let latest = stop + (due - stop).next_multiple_of(self.stripe);
-        if horizon > buffer.len() {
+        if horizon > limit {
             let before = latest - self.stripe;
             state.sums = self.sums_at(buffer, before);
             state.position = Some(before);
@@ -483,8 +520,7 @@ impl<S: BlockSink> Segmenter<S> {
 
     /// Appends what no match ending after `position` can reach backwards to.
     fn flush(&mut self, buffer: &[u8], state: &mut Scan, position: usize) -> Result<()> {
-        let keep = self.window + self.step;
-        let Some(limit) = position.checked_sub(keep) else {
+        let Some(limit) = position.checked_sub(self.keep) else {
             return Ok(());
         };
         // Portions of at least a step keep the cost per byte low.
@@ -501,15 +537,14 @@ impl<S: BlockSink> Segmenter<S> {
         Ok(())
     }
 
-    fn block(&self, number: u32) -> Option<&Block> {
+    /// What is in a block that is searched.
+    fn block(&self, number: u32) -> Option<&[u8]> {
         if number == self.number {
-            return Some(&self.current);
+            return Some(&self.current.data);
         }
-        self.recent
-            .iter()
-            .rev()
-            .find(|(n, _)| *n == number)
-            .map(|(_, block)| block)
+        let mut recent = self.recent.iter().rev();
+        let found = recent.find(|(n, _)| *n == number);
+        found.map(|(_, block)| block.data.as_slice())
     }
 
     /// Looks for the longest match of the window that ends at `position` and represents it.
@@ -520,46 +555,19 @@ impl<S: BlockSink> Segmenter<S> {
         position: usize,
         last: bool,
     ) -> Result<bool> {
-        let wanted = tag(state.sums);
         let start = position - self.window;
         if self.whole(start) != start {
             return Ok(false);
         }
-        let needle = &buffer[start..position];
-        let mut best: Option<Match> = None;
-        let blocks = std::iter::once((self.number, &self.current))
-            .chain(self.recent.iter().rev().map(|(n, block)| (*n, block)));
-        for (number, block) in blocks {
-            let data = block.data.as_slice();
-            for end in block.index.candidates(wanted) {
-                let end = end as usize;
-                let Some(offset) = end.checked_sub(self.window) else {
-                    continue;
-                };
-                if data.get(offset..end) != Some(needle) {
-                    continue;
-                }
-                let back = self.whole(common_suffix(
-                    &data[..offset],
-                    &buffer[state.written..start],
-                ));
-                let ahead = self.whole(common_prefix(&data[end..], &buffer[position..]));
-                let found = Match {
-                    number,
-                    offset: offset - back,
-                    start: start - back,
-                    size: back + self.window + ahead,
-                };
-                // Blocks come newest first: on ties the higher block stays.
-                let better = best.as_ref().is_none_or(|b| {
-                    found.size > b.size
-                        || (found.size == b.size
-                            && found.number == b.number
-                            && found.offset > b.offset)
-                });
-                if better {
-                    best = Some(found);
-                }
+        let near = (self.number, self.current.data.as_slice());
+        let mut best = self.longest(buffer, state, position, near, &self.current.index);
+        if best.is_none() {
+            // Newest first: of equal matches that one stays.
+            for (number, block) in self.recent.iter().rev() {
+                let far = (*number, block.data.as_slice());
+                let found = self.longest(buffer, state, position, far, &block.index);
+                let enough = best.as_ref().map_or(self.far_match, |best| best.size + 1);
+                best = found.filter(|found| found.size >= enough).or(best);
             }
         }
         let Some(mut found) = best else {
@@ -569,10 +577,7 @@ impl<S: BlockSink> Segmenter<S> {
         // What was appended just now may continue the match.
         if let Some(block) = self.block(found.number) {
             found.size += self.whole(common_prefix(
-                block
-                    .data
-                    .get(found.offset + found.size..)
-                    .unwrap_or_default(),
+                block.get(found.offset + found.size..).unwrap_or_default(),
                 &buffer[found.start + found.size..],
             ));
         }
@@ -585,13 +590,55 @@ impl<S: BlockSink> Segmenter<S> {
         Ok(true)
     }
 
+    /// The longest match in a block of the window that ends at `position`; of equal ones the
+    /// last.
+    fn longest(
+        &self,
+        buffer: &[u8],
+        state: &Scan,
+        position: usize,
+        (number, data): (u32, &[u8]),
+        index: &WindowIndex,
+    ) -> Option<Match> {
+        let start = position - self.window;
+        let needle = &buffer[start..position];
+        let mut best: Option<Match> = None;
+        for end in index.candidates(tag(state.sums)) {
+            let end = end as usize;
+            let Some(offset) = end.checked_sub(self.window) else {
+                continue;
+            };
+            if data.get(offset..end) != Some(needle) {
+                continue;
+            }
+            let back = self.whole(common_suffix(
+                &data[..offset],
+                &buffer[state.written..start],
+            ));
+            let ahead = self.whole(common_prefix(&data[end..], &buffer[position..]));
+            let found = Match {
+                number,
+                offset: offset - back,
+                start: start - back,
+                size: back + self.window + ahead,
+            };
+            let better = best
+                .as_ref()
+                .is_none_or(|b| (found.size, found.offset) > (b.size, b.offset));
+            if better {
+                best = Some(found);
+            }
+        }
+        best
+    }
+
     /// Continues a match that ended only because the buffer did.
     fn resume(&mut self, buffer: &[u8], state: &mut Scan, number: u32, offset: usize, last: bool) {
         let Some(block) = self.block(number) else {
             return;
         };
         let size = self.whole(common_prefix(
-            block.data.get(offset..).unwrap_or_default(),
+            block.get(offset..).unwrap_or_default(),
             &buffer[state.written..],
         ));
         if size == 0 {
@@ -641,12 +688,12 @@ impl<S: BlockSink> Segmenter<S> {
             let target = ((before + rest) / 8).max(self.window + self.step).min(cap);
             let target = self.whole(target + self.granularity - 1);
             // What is recorded of a stored run can be up to a step shorter than the run.
-            let known = self
-                .longest_run(value)
-                .filter(|(_, _, size)| size + self.step >= target);
-            if let Some((number, offset, size)) = known {
+            // Runs of other blocks are not worth a look: what is stored of this one takes nothing
+            // when it is compressed.
+            let known = self.current.index.run(value);
+            if let Some((offset, size)) = known.filter(|(_, size)| size + self.step >= target) {
                 let size = size.min(rest);
-                self.reference(number, offset, size);
+                self.reference(self.number, offset, size);
                 state.written += size;
             } else {
                 if rest < self.window + self.step {
@@ -661,14 +708,6 @@ impl<S: BlockSink> Segmenter<S> {
             state.run = Some((value, before + (end - start)));
         }
         Ok(true)
-    }
-
-    /// The longest indexed run of a value: block, offset and size. Newest block on ties.
-    fn longest_run(&self, value: u8) -> Option<(u32, usize, usize)> {
-        std::iter::once((self.number, &self.current))
-            .chain(self.recent.iter().rev().map(|(n, block)| (*n, block)))
-            .filter_map(|(number, block)| block.index.run(value).map(|(o, s)| (number, o, s)))
-            .reduce(|a, b| if b.2 > a.2 { b } else { a })
     }
 
     /// Emits a chunk that refers to data which is in a block already.
@@ -710,8 +749,16 @@ impl<S: BlockSink> Segmenter<S> {
                 let filter = &mut self.filter;
                 let mut sieve = self.sieve.as_mut();
                 let data = self.current.data.as_slice();
+                let mut far = (self.lookback > 1).then_some(&mut self.current.far);
+                let far_step = self.far_step;
                 self.current.index.update(data, |tag, end, half| {
                     filter.add(tag);
+                    if let Some(far) = &mut far
+                        && end % far_step == 0
+                    {
+                        let end = end as u32;
+                        far.push(FarWindow { tag, end, half });
+                    }
                     if let Some(sieve) = &mut sieve {
                         sieve.add(data, end, half);
                     }
@@ -725,30 +772,49 @@ impl<S: BlockSink> Segmenter<S> {
         Ok(())
     }
 
+    /// Adds a finished block to those that are searched, in place of the oldest one.
+    fn keep_searching(&mut self, number: u32, data: Arc<Vec<u8>>, windows: Vec<FarWindow>) {
+        let mut index = WindowIndex::new(self.window, self.step);
+        for window in &windows {
+            index.insert(window.tag, window.end);
+        }
+        while self.recent.len() + 1 >= self.lookback {
+            self.recent.pop_front();
+        }
+        let block = Finished {
+            data,
+            index,
+            windows,
+        };
+        self.recent.push_back((number, block));
+    }
+
     /// Hands over the current block and starts a new one.
     fn rotate(&mut self) -> Result<()> {
         let fresh = Block {
             data: Arc::new(self.sink.buffer()),
             index: WindowIndex::new(self.window, self.step),
+            far: Vec::new(),
         };
         let done = std::mem::replace(&mut self.current, fresh);
         let number = self.number;
         let data = Arc::clone(&done.data);
         if self.matching {
+            self.current.index.recycle(done.index);
             if self.lookback > 1 {
-                self.recent.push_back((number, done));
-                while self.recent.len() >= self.lookback {
-                    self.recent.pop_front();
-                }
-            } else {
-                self.current.index.recycle(done.index);
+                self.keep_searching(number, done.data, done.far);
             }
             self.filter.clear();
             if let Some(sieve) = &mut self.sieve {
                 sieve.clear();
             }
             for (_, block) in &self.recent {
-                block.index.for_each_tag(|tag| self.filter.add(tag));
+                for window in &block.windows {
+                    self.filter.add(window.tag);
+                    if let Some(sieve) = &mut self.sieve {
+                        sieve.add(&block.data, window.end as usize, window.half);
+                    }
+                }
             }
         }
         self.number = number

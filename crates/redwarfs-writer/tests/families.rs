@@ -29,6 +29,8 @@ fn options(order: Order) -> BuildOptions {
         order,
         block_size_bits: 20,
         compression: "zstd:level=3".parse().unwrap(),
+        // What is found in other blocks makes up for a bad order.
+        lookback: 1,
         workers: 2,
         ..BuildOptions::level(4)
     }

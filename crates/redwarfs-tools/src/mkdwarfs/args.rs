@@ -364,17 +364,18 @@ fn list_option(arg: &[u8]) -> Option<(&'static str, bool)> {
 /// The levels, for the long help.
 const LEVELS: &str = "\
 Compression levels:
-  level  block   data           schema, history  metadata       window/step  order
-  0      1 MiB   null           null             null           -            none
-  1      1 MiB   lz4            zstd:level=16    null           -            path
-  2      1 MiB   lz4hc:level=9  zstd:level=16    null           -            path
-  3      2 MiB   lz4hc:level=9  zstd:level=16    null           12/2         families
-  4      4 MiB   zstd:level=11  zstd:level=16    zstd:level=12  11/2         families
-  5      8 MiB   zstd (1)       zstd:level=16    zstd:level=12  11/3         families
-  6      16 MiB  zstd (1)       zstd:level=16    zstd:level=12  11/3         families
-  7      16 MiB  zstd (2)       zstd:level=16    zstd:level=19  11/3         families
-  8      16 MiB  lzma (3)       zstd:level=16    lzma:level=9   11/3         families
-  9      64 MiB  lzma (3)       zstd:level=16    lzma:level=9   11/3         families
+  level  block   data           schema, history  metadata       window/step  blocks  order
+  0      1 MiB   null           null             null           -            -       none
+  1      1 MiB   lz4            zstd:level=16    null           -            -       path
+  2      1 MiB   lz4hc:level=9  zstd:level=16    null           -            -       path
+  3      2 MiB   lz4hc:level=9  zstd:level=16    null           12/2         16      families
+  4      4 MiB   zstd:level=11  zstd:level=16    zstd:level=12  11/2         8       families
+  5      8 MiB   zstd (1)       zstd:level=16    zstd:level=12  11/3         8       families
+  6      16 MiB  zstd (1)       zstd:level=16    zstd:level=12  11/3         4       families
+  7      16 MiB  zstd (2)       zstd:level=16    zstd:level=19  11/3         4       families
+  8      16 MiB  lzma (3)       zstd:level=16    lzma:level=9   11/3         4       families
+  9      64 MiB  lzma (3)       zstd:level=16    lzma:level=9   11/3         2       families
+  blocks: how many are searched for repeated data, see --max-lookback-blocks
   (1) as (2) with quick=12
   (2) zstd:level=19:wlog=24:hlog=22:clog=24:slog=5:mml=3:tlen=128:strat=9,
       the metadata with lzma:level=9 if that makes the image smaller by 1 %

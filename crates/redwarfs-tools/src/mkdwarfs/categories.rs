@@ -38,7 +38,11 @@ pub(crate) struct CategoryArgs {
     pub order: Vec<Scoped<OrderSpec>>,
 
     /// Number of most recent blocks searched for repeated data; 0 switches the search off
-    /// [default: 1]
+    /// [default: by level]
+    ///
+    /// The block that is filled is the first of them. In finished ones only pieces of at least two
+    /// windows (see --window-size) are found: reading a file takes one more block for them. All of
+    /// them stay in memory until they are not searched any more.
     #[arg(short = 'B', long, value_name = "[CAT,..::]N", action = ArgAction::Append, hide_short_help = true, help_heading = "Segmenter options", value_parser = ranged(0, 1 << 20), allow_hyphen_values = true)]
     pub max_lookback_blocks: Vec<Scoped<u32>>,
 

@@ -210,6 +210,48 @@ fn lookback_limits_the_search() {
     }
 }
 
+/// The second content repeats pieces of the first one, which is in another block.
+#[test]
+fn finished_blocks_are_searched_for_long_matches() {
+    let base = noise(30, 1 << 16);
+    for (window_bits, step) in [(8, 2), (8, 0), (10, 3), (9, 1), (8, 6)] {
+        let window = 1usize << window_bits;
+        let options = options(16, window_bits, step, 2);
+        for at in (0..3000).step_by(317) {
+            for (size, whole) in [(2 * window, true), (2 * window - 1, false), (9000, true)] {
+                let piece = &base[at..at + size];
+                let content = [&noise(31, 100)[..], piece, &noise(32, 5000)].concat();
+                for feed in [1 << 20, 700] {
+                    let result = segment(options, &[base.clone(), content.clone()], feed);
+                    let far = result.chunks[1].iter().filter(|chunk| chunk.block == 0);
+                    let far: Vec<_> = far.map(|c| (c.offset as usize, c.size as usize)).collect();
+                    let expected = if whole { vec![(at, size)] } else { Vec::new() };
+                    assert_eq!(far, expected, "{window} {step} {at} {size} {feed}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_match_in_the_block_goes_first() {
+    let base = noise(33, 1 << 16);
+    // Too short for a match in the first block; windows of both blocks end at the same places.
+    let near = [&noise(34, 128)[..], &base[5120..5520], &noise(35, 50)].concat();
+    for longer in [0, 511, 512] {
+        let content = base[5120..5520 + longer].to_vec();
+        let contents = [base.clone(), near.clone(), content];
+        let result = segment(options(16, 8, 2, 2), &contents, 1 << 20);
+        assert_eq!(result.chunks[1].len(), 1);
+        let found: Vec<_> = result.chunks[2].iter().map(|c| (c.block, c.size)).collect();
+        match longer {
+            0 => assert_eq!(found, [(1, 400)]),
+            511 => assert_eq!(found, [(1, 400), (1, 511)]),
+            _ => assert_eq!(found, [(1, 400), (0, 512)]),
+        }
+    }
+}
+
 #[test]
 fn matches_stop_at_block_borders() {
     let data = noise(11, 3000);
@@ -367,10 +409,11 @@ proptest! {
         contents in alike(),
         block_bits in 13u32..18,
         (window_bits, step) in prop::sample::select(vec![(9u32, 1u32), (10, 1), (10, 2), (11, 3), (12, 2)]),
+        lookback in 1usize..5,
         filter_bits in prop::sample::select(vec![0u32, 4, 10]),
         feed in prop_oneof![2 => Just(1usize << 20), 1 => 1usize..20_000],
     ) {
-        let options = SegmentOptions { filter_bits, ..options(block_bits, window_bits, step, 1) };
+        let options = SegmentOptions { filter_bits, ..options(block_bits, window_bits, step, lookback) };
         let groups = segment_by(options, &contents, feed, true);
         let single = segment_by(options, &contents, feed, false);
         prop_assert!(groups == single);
@@ -473,14 +516,13 @@ fn where_reads_end_does_not_matter() {
 }
 
 #[test]
-fn groups_are_for_long_windows_of_bytes_in_one_block() {
+fn groups_are_for_long_windows_of_bytes() {
     let used = |options| Segmenter::new(options, Blocks::default()).sieve.is_some();
     assert!(used(options(24, 11, 3, 1)) && used(options(24, 12, 2, 1)));
     assert!(used(options(24, 9, 1, 1)) && used(options(16, 12, 4, 1)));
     for other in [
         options(24, 11, 0, 1),
         options(24, 11, 4, 1),
-        options(24, 11, 3, 2),
         options(24, 8, 1, 1),
         options(10, 11, 3, 1),
         SegmentOptions {
