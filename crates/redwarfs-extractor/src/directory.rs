@@ -7,8 +7,9 @@ use redwarfs_format::EntryIndex;
 use redwarfs_format::metadata::FileType;
 use redwarfs_reader::Image;
 
-use crate::error::{Result, display_path};
+use crate::error::Result;
 use crate::files::{DirCache, Files};
+use crate::subtrees::Subtrees;
 use crate::target::{self, Target};
 use crate::tree::Tree;
 use crate::{ExtractOptions, ExtractSummary, Progress, pipeline};
@@ -37,20 +38,22 @@ pub fn extract_to_directory(
     progress.found(tree.matched());
     let target = Target::open(to)?;
     let empty = target.is_empty();
-    let files = Files::new(&tree, &target);
+    let threads = options.writer_threads();
+    let files = Files::new(&tree, &target, threads);
+    let subtrees = Subtrees::new(&tree.dirs, threads);
+    let work = Work {
+        image,
+        tree: &tree,
+        target: &target,
+        files: &files,
+        options,
+        progress,
+    };
     let mut summary = ExtractSummary {
         matched: tree.matched(),
         ..ExtractSummary::default()
     };
-    create_entries(
-        image,
-        &tree,
-        &target,
-        &files,
-        options,
-        progress,
-        &mut summary,
-    )?;
+    work.create_entries(&subtrees, &mut summary)?;
     let outcome = pipeline::write_contents(image, &tree, &files, options, progress)?;
     summary.files = outcome.files;
     summary.bytes = outcome.bytes;
@@ -58,38 +61,79 @@ pub fn extract_to_directory(
     summary.blocks = outcome.blocks;
     summary.peak_block_bytes = outcome.peak;
     link(&tree, &files, &outcome.lost, &mut summary)?;
-    finish_directories(image, &tree, &target, &files, progress)?;
+    work.finish_directories(&subtrees)?;
     if empty {
         target.set_root_attributes(&image.stat(image.root())?, progress)?;
     }
     Ok(summary)
 }
 
-/// Makes the directories and all that has no contents.
-fn create_entries(
-    image: &Image,
-    tree: &Tree<'_>,
-    target: &Target,
-    files: &Files<'_>,
-    options: &ExtractOptions,
-    progress: &dyn Progress,
-    summary: &mut ExtractSummary,
-) -> Result<()> {
-    let metadata = tree.metadata();
-    let mut last = DirCache::default();
-    for (number, dir) in (0_u32..).zip(&tree.dirs) {
-        if number > 0 {
-            let parent = files.dir(dir.parent, &mut last)?;
-            let name = metadata.entry_name(dir.entry)?;
-            target::make_dir(parent.as_fd(), &name).map_err(|e| {
-                target::target(
-                    "cannot create directory",
-                    tree.shown(dir.parent, dir.entry),
-                    e,
-                )
-            })?;
-            summary.directories += 1;
+/// What the making of entries counts, and the directories that a thread used last.
+#[derive(Debug, Default)]
+struct Making {
+    last: DirCache,
+    directories: u64,
+    symlinks: u64,
+    specials: u64,
+    skipped: u64,
+}
+
+/// What all that work on directories need.
+struct Work<'a> {
+    image: &'a Image,
+    tree: &'a Tree<'a>,
+    target: &'a Target,
+    files: &'a Files<'a>,
+    options: &'a ExtractOptions,
+    progress: &'a dyn Progress,
+}
+
+impl Work<'_> {
+    /// Makes the directories and all that has no contents.
+    fn create_entries(&self, subtrees: &Subtrees, summary: &mut ExtractSummary) -> Result<()> {
+        let mut first = Making::default();
+        self.create_specials(0, &mut first)?;
+        for &number in subtrees.upper() {
+            self.create_directory(number, &mut first)?;
         }
+        let mut all = subtrees.each(|making: &mut Making, portion| {
+            for number in portion {
+                self.create_directory(number, making)?;
+            }
+            Ok(())
+        })?;
+        all.push(first);
+        for making in all {
+            summary.directories += making.directories;
+            summary.symlinks += making.symlinks;
+            summary.specials += making.specials;
+            summary.skipped += making.skipped;
+        }
+        Ok(())
+    }
+
+    fn create_directory(&self, number: usize, making: &mut Making) -> Result<()> {
+        let Some(dir) = self.tree.dirs.get(number) else {
+            return Ok(());
+        };
+        let parent = self.files.dir(dir.parent, &mut making.last)?;
+        let name = self.tree.metadata().entry_name(dir.entry)?;
+        let mode = self.image.stat(dir.ino)?.mode;
+        target::make_dir(parent.as_fd(), &name, mode).map_err(|e| {
+            let shown = self.tree.shown(dir.parent, dir.entry);
+            target::target("cannot create directory", shown, e)
+        })?;
+        making.directories += 1;
+        self.create_specials(number, making)
+    }
+
+    /// Makes all that is neither a directory nor a regular file in a directory.
+    fn create_specials(&self, number: usize, making: &mut Making) -> Result<()> {
+        let (tree, metadata) = (self.tree, self.tree.metadata());
+        // Fits: directories are numbered with 32 bits.
+        let Some((dir, number)) = tree.dirs.get(number).zip(u32::try_from(number).ok()) else {
+            return Ok(());
+        };
         let mut fd = None;
         for index in metadata.entries(dir.ino)? {
             let entry = EntryIndex(index);
@@ -98,22 +142,22 @@ fn create_entries(
             if matches!(kind, FileType::Regular | FileType::Directory) || !tree.is_selected(entry) {
                 continue;
             }
-            if options.skips(kind) {
-                summary.skipped += 1;
+            if self.options.skips(kind) {
+                making.skipped += 1;
                 continue;
             }
             let name = metadata.entry_name(entry)?;
             let parent = match &fd {
                 Some(fd) => fd,
-                None => fd.insert(files.dir(number, &mut last)?),
+                None => fd.insert(self.files.dir(number, &mut making.last)?),
             };
             let shown = || tree.shown(number, entry);
-            let stat = image.stat(ino)?;
+            let stat = self.image.stat(ino)?;
             if kind == FileType::Symlink {
-                let to = image.read_link(ino)?;
+                let to = self.image.read_link(ino)?;
                 target::make_symlink(parent.as_fd(), &name, &to)
                     .map_err(|e| target::target("cannot create symbolic link", shown(), e))?;
-                summary.symlinks += 1;
+                making.symlinks += 1;
             } else {
                 let what = match kind {
                     FileType::Fifo => "cannot create fifo",
@@ -122,12 +166,41 @@ fn create_entries(
                 };
                 target::make_node(parent.as_fd(), &name, &stat)
                     .map_err(|e| target::target(what, shown(), e))?;
-                summary.specials += 1;
+                making.specials += 1;
             }
-            target.set_attributes_at(parent.as_fd(), &name, &stat, &shown, progress)?;
+            self.target
+                .set_attributes_at(parent.as_fd(), &name, &stat, &shown, self.progress)?;
         }
+        Ok(())
     }
-    Ok(())
+
+    /// Sets the attributes of directories, the innermost first: a parent may become impassable, and its
+    /// times must not change any more.
+    fn finish_directories(&self, subtrees: &Subtrees) -> Result<()> {
+        subtrees.each(|last: &mut DirCache, portion| {
+            portion
+                .rev()
+                .try_for_each(|number| self.finish_directory(number, last))
+        })?;
+        let mut last = DirCache::default();
+        subtrees
+            .upper()
+            .iter()
+            .rev()
+            .try_for_each(|&number| self.finish_directory(number, &mut last))
+    }
+
+    fn finish_directory(&self, number: usize, last: &mut DirCache) -> Result<()> {
+        let Some(dir) = self.tree.dirs.get(number) else {
+            return Ok(());
+        };
+        let parent = self.files.dir(dir.parent, last)?;
+        let name = self.tree.metadata().entry_name(dir.entry)?;
+        let stat = self.image.stat(dir.ino)?;
+        let shown = || self.tree.shown(dir.parent, dir.entry);
+        self.target
+            .set_attributes_at(parent.as_fd(), &name, &stat, &shown, self.progress)
+    }
 }
 
 /// Gives files their further names.
@@ -164,34 +237,6 @@ fn link(
             )
         })?;
         summary.hard_links += 1;
-    }
-    Ok(())
-}
-
-/// Sets the attributes of directories, the innermost first: a parent may become impassable, and its
-/// times must not change any more.
-fn finish_directories(
-    image: &Image,
-    tree: &Tree<'_>,
-    target: &Target,
-    files: &Files<'_>,
-    progress: &dyn Progress,
-) -> Result<()> {
-    let mut last = DirCache::default();
-    for dir in tree.dirs.iter().skip(1).rev() {
-        let parent = files.dir(dir.parent, &mut last)?;
-        let name = tree.metadata().entry_name(dir.entry)?;
-        let shown = || {
-            tree.path(dir.parent, dir.entry)
-                .map_or_else(|_| format!("entry {}", dir.entry), |p| display_path(&p))
-        };
-        target.set_attributes_at(
-            parent.as_fd(),
-            &name,
-            &image.stat(dir.ino)?,
-            &shown,
-            progress,
-        )?;
     }
     Ok(())
 }

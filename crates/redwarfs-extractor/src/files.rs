@@ -29,6 +29,8 @@ pub(crate) struct Files<'a> {
     shards: Vec<Mutex<Shard>>,
     created: Vec<AtomicBool>,
     clock: AtomicU64,
+    /// Directories that a thread may keep open.
+    open_dirs: usize,
 }
 
 #[derive(Debug, Default)]
@@ -40,37 +42,64 @@ struct Shard {
 #[derive(Debug, Default)]
 pub(crate) struct DirCache(Vec<(u32, Arc<OwnedFd>)>);
 
-/// Directories that a thread keeps open. With [`crate::MAX_WRITERS`] threads and all files that may be
-/// open this stays below the usual limit of 1024.
-const OPEN_DIRS: usize = 16;
+/// Directories that all threads together keep open. With all files that may be open this stays below
+/// the usual limit of 1024.
+const OPEN_DIRS: usize = 512;
+/// Directories that one thread keeps open at most: they are searched one by one.
+const OPEN_DIRS_EACH: usize = 256;
+
+impl DirCache {
+    fn position(&self, dir: u32) -> Option<usize> {
+        self.0.iter().position(|(number, _)| *number == dir)
+    }
+}
 
 impl<'a> Files<'a> {
-    pub(crate) fn new(tree: &'a Tree<'a>, target: &'a Target) -> Self {
+    /// For at most `threads` threads at a time.
+    pub(crate) fn new(tree: &'a Tree<'a>, target: &'a Target, threads: usize) -> Self {
         Self {
             tree,
             target,
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
             created: tree.files.iter().map(|_| AtomicBool::new(false)).collect(),
             clock: AtomicU64::new(0),
+            open_dirs: (OPEN_DIRS / threads.max(1)).clamp(1, OPEN_DIRS_EACH),
         }
     }
 
     /// Opens the directory with number `dir` of the tree.
     pub(crate) fn dir(&self, dir: u32, last: &mut DirCache) -> Result<Arc<OwnedFd>> {
-        if let Some(at) = last.0.iter().position(|(number, _)| *number == dir) {
+        if let Some(at) = last.position(dir) {
             last.0[..=at].rotate_right(1);
         } else {
-            let path = self.tree.dir_path(dir)?;
-            let fd = self.target.open_dir(&path).map_err(|e| {
-                target::target("cannot open directory", crate::display_path(&path), e)
-            })?;
-            last.0.truncate(OPEN_DIRS - 1);
+            let fd = self.open_dir(dir, last)?;
+            last.0.truncate(self.open_dirs - 1);
             last.0.insert(0, (dir, Arc::new(fd)));
         }
         match last.0.first() {
             Some((_, fd)) => Ok(Arc::clone(fd)),
             None => Err(redwarfs_format::Error::corrupt("no directory").into()),
         }
+    }
+
+    fn open_dir(&self, dir: u32, last: &DirCache) -> Result<OwnedFd> {
+        let failed = |e| match self.tree.dir_path(dir) {
+            Ok(path) => target::target("cannot open directory", crate::display_path(&path), e),
+            Err(e) => e,
+        };
+        if let Some(below) = self.tree.dirs.get(dir as usize)
+            && dir > 0
+            && let Some(at) = last.position(below.parent)
+            && let Some((_, parent)) = last.0.get(at)
+        {
+            let name = self.tree.metadata().entry_name(below.entry)?;
+            return self
+                .target
+                .open_dir_in(parent.as_fd(), &name)
+                .map_err(failed);
+        }
+        let path = self.tree.dir_path(dir)?;
+        self.target.open_dir(&path).map_err(failed)
     }
 
     /// Whether [`Self::create`] has succeeded for this file.
@@ -83,7 +112,7 @@ impl<'a> Files<'a> {
     /// Creates a file with its holes in place. The caller keeps others from doing the same.
     pub(crate) fn create(&self, file: u32, stat: &Stat, last: &mut DirCache) -> Result<OwnedFd> {
         let fd = self.with_name(file, last, "cannot create file", |dir, name| {
-            create_file(dir.as_fd(), name)
+            create_file(dir.as_fd(), name, stat.mode)
         })?;
         if let Some(flag) = self.created.get(file as usize) {
             flag.store(true, Ordering::Release);

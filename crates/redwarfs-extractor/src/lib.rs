@@ -4,7 +4,7 @@
 //! are: the pieces of all files are sorted by block, and each block's bytes go to all the files that
 //! want them while it is in memory. Its memory is
 //!
-//! * 12 bytes per directory, 12 per file inode, 12 per additional hard link, 13 per distinct content,
+//! * 16 bytes per directory, 12 per file inode, 12 per additional hard link, 13 per distinct content,
 //! * 16 bytes per piece (a run of a file within one block) for at most 4 Mi pieces at a time; images
 //!   with more are worked off in windows of consecutive blocks, each at the price of one more pass over
 //!   the chunk table,
@@ -25,6 +25,7 @@ mod files;
 mod libarchive;
 mod pipeline;
 mod single;
+mod subtrees;
 mod target;
 mod tree;
 

@@ -15,6 +15,7 @@ use rustix::fs::{
     self, AtFlags, FileType, Gid, Mode, OFlags, ResolveFlags, Timespec, Timestamps, Uid,
 };
 use rustix::io::Errno;
+use rustix::process::{getegid, geteuid};
 
 use crate::Progress;
 use crate::error::{Error, Result};
@@ -25,11 +26,15 @@ const MAX_PATH: usize = 4000;
 /// Permission bits without the set-id bits.
 const PERMISSIONS: u32 = 0o1777;
 const SET_ID: u32 = 0o6000;
+/// Set-id and sticky bits, and the right to write for others than the owner.
+const NOT_AT_ONCE: u32 = 0o7022;
 
 /// The directory that receives a tree.
 #[derive(Debug)]
 pub(crate) struct Target {
     root: OwnedFd,
+    /// Whose new files belong to whom, normally.
+    own: (u32, u32),
     /// Whether the kernel takes whole paths with restricted resolution (Linux 5.6 and up, and not
     /// filtered); otherwise paths are walked name by name.
     whole_paths: AtomicBool,
@@ -55,6 +60,7 @@ impl Target {
         })?;
         Ok(Self {
             root,
+            own: (geteuid().as_raw(), getegid().as_raw()),
             whole_paths: AtomicBool::new(true),
             warned_owner: AtomicBool::new(false),
             warned_mode: AtomicBool::new(false),
@@ -125,6 +131,26 @@ impl Target {
         current.ok_or_else(|| io::ErrorKind::InvalidInput.into())
     }
 
+    /// Opens a directory in an open one, for use as an anchor only.
+    pub(crate) fn open_dir_in(&self, parent: BorrowedFd<'_>, name: &[u8]) -> io::Result<OwnedFd> {
+        self.open_piece(parent, name)
+    }
+
+    /// Whether something has owner, group and mode already: one look costs less than setting them
+    /// anew. `found` is asked only if a new file would have them.
+    fn has_owner_and_mode(
+        &self,
+        stat: &Stat,
+        found: impl FnOnce() -> rustix::io::Result<fs::Stat>,
+    ) -> bool {
+        let same = |found: fs::Stat| {
+            (found.st_uid, found.st_gid) == (stat.uid, stat.gid)
+                && FileType::from_raw_mode(found.st_mode) == FileType::from_raw_mode(stat.mode)
+                && found.st_mode & (PERMISSIONS | SET_ID) == stat.mode & (PERMISSIONS | SET_ID)
+        };
+        (stat.uid, stat.gid) == self.own && may_have_at_once(stat.mode) && found().is_ok_and(same)
+    }
+
     /// Sets owner, mode and times of an open file.
     pub(crate) fn set_attributes(
         &self,
@@ -133,6 +159,9 @@ impl Target {
         shown: &dyn Fn() -> String,
         progress: &dyn Progress,
     ) -> Result<()> {
+        if self.has_owner_and_mode(stat, || fs::fstat(fd)) {
+            return self.times_result(fs::futimens(fd, &times(stat)), shown, progress);
+        }
         let owned = self.owner_result(
             fs::fchown(fd, owner(stat), group(stat)),
             || fs::fchown(fd, None, group(stat)),
@@ -156,6 +185,10 @@ impl Target {
         progress: &dyn Progress,
     ) -> Result<()> {
         let no_follow = AtFlags::SYMLINK_NOFOLLOW;
+        if self.has_owner_and_mode(stat, || fs::statat(dir, name, no_follow)) {
+            let set = fs::utimensat(dir, name, &times(stat), no_follow);
+            return self.times_result(set, shown, progress);
+        }
         let owned = self.owner_result(
             fs::chownat(dir, name, owner(stat), group(stat), no_follow),
             || fs::chownat(dir, name, None, group(stat), no_follow),
@@ -271,11 +304,29 @@ fn split_path(path: &[u8]) -> (&[u8], &[u8]) {
     (head, tail.get(1..).unwrap_or_default())
 }
 
-/// Makes a directory that only the caller can enter, or takes over an existing one. Anything else of
-/// that name is removed.
-pub(crate) fn make_dir(dir: BorrowedFd<'_>, name: &[u8]) -> io::Result<()> {
+/// Whether something can be made with its mode, although it does not have its group yet, without giving
+/// anything to anybody who might not have it in the end.
+fn may_have_at_once(mode: u32) -> bool {
+    let rights = |shift: u32| mode >> shift & 7;
+    mode & NOT_AT_ONCE == 0 && rights(3) == rights(0)
+}
+
+/// The mode that something is made with: that of the image if it may have it, and the owner's rights
+/// that the work needs.
+fn first_mode(mode: u32, needed: Mode) -> Mode {
+    let first = if may_have_at_once(mode) {
+        mode & 0o777
+    } else {
+        0
+    };
+    Mode::from_raw_mode(first) | needed
+}
+
+/// Makes a directory, with the mode in `mode` as far as [`first_mode`] allows, or takes over an existing
+/// one. Anything else of that name is removed.
+pub(crate) fn make_dir(dir: BorrowedFd<'_>, name: &[u8], mode: u32) -> io::Result<()> {
     for _ in 0..8 {
-        match fs::mkdirat(dir, name, Mode::RWXU) {
+        match fs::mkdirat(dir, name, first_mode(mode, Mode::RWXU)) {
             Ok(()) => return Ok(()),
             Err(Errno::EXIST) => {}
             Err(e) => return Err(e.into()),
@@ -320,11 +371,11 @@ fn replacing<T>(
     Err(Errno::EXIST.into())
 }
 
-/// Creates a new file for writing, unlinking what has its name.
-pub(crate) fn create_file(dir: BorrowedFd<'_>, name: &[u8]) -> io::Result<OwnedFd> {
+/// Creates a new file for writing, unlinking what has its name. `mode` as for [`make_dir`].
+pub(crate) fn create_file(dir: BorrowedFd<'_>, name: &[u8], mode: u32) -> io::Result<OwnedFd> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     replacing(dir, name, || {
-        fs::openat(dir, name, flags, Mode::RUSR | Mode::WUSR)
+        fs::openat(dir, name, flags, first_mode(mode, Mode::RUSR | Mode::WUSR))
     })
 }
 
@@ -432,6 +483,75 @@ mod tests {
     }
 
     #[test]
+    fn first_modes_give_nothing_away() {
+        let file = |mode| first_mode(mode, Mode::RUSR | Mode::WUSR).as_raw_mode();
+        for (mode, first) in [
+            (0o644, 0o644),
+            (0o755, 0o755),
+            (0o600, 0o600),
+            (0o444, 0o644),
+            (0o000, 0o600),
+            (0o640, 0o600),
+            (0o604, 0o600),
+            (0o664, 0o600),
+            (0o666, 0o600),
+            (0o4755, 0o600),
+            (0o2755, 0o600),
+            (0o1777, 0o600),
+        ] {
+            assert_eq!(file(mode | 0o100_000), first, "{mode:o}");
+        }
+    }
+
+    #[test]
+    fn attributes_are_set_whatever_the_first_mode_was() {
+        let dir = tempfile::tempdir().unwrap();
+        let target = Target::open(dir.path()).unwrap();
+        let root = target.open_dir(b"").unwrap();
+        let time = |sec| redwarfs_format::metadata::Timestamp { sec, nsec: 5 };
+        let mut stat = Stat {
+            ino: redwarfs_format::InodeNo(1),
+            mode: 0,
+            nlink: 1,
+            uid: target.own.0,
+            gid: target.own.1,
+            rdev: 0,
+            size: 0,
+            allocated: 0,
+            atime: time(7),
+            mtime: time(8),
+            ctime: time(9),
+        };
+        let shown = String::new;
+        for mode in [0o644, 0o600, 0o444, 0o640, 0o666, 0o4755, 0o755] {
+            // What the process or somebody else may have made of the mode meanwhile.
+            for between in [None, Some(0o600), Some(0o777)] {
+                stat.mode = 0o100_000 | mode;
+                let fd = create_file(root.as_fd(), b"f", stat.mode).unwrap();
+                stat.mode = 0o040_000 | mode;
+                make_dir(root.as_fd(), b"d", stat.mode).unwrap();
+                if let Some(between) = between {
+                    for name in [b"f", b"d"] {
+                        chmod_no_follow(root.as_fd(), name, Mode::from_raw_mode(between)).unwrap();
+                    }
+                }
+                target
+                    .set_attributes_at(root.as_fd(), b"d", &stat, &shown, &crate::Silent)
+                    .unwrap();
+                stat.mode = 0o100_000 | mode;
+                target
+                    .set_attributes(fd.as_fd(), &stat, &shown, &crate::Silent)
+                    .unwrap();
+                for (name, kind) in [(b"f", 0o100_000), (b"d", 0o040_000)] {
+                    let found = fs::statat(&root, &name[..], AtFlags::empty()).unwrap();
+                    assert_eq!(found.st_mode, kind | mode, "{mode:o} {between:?}");
+                    assert_eq!((found.st_atime, found.st_mtime), (7, 8));
+                }
+            }
+        }
+    }
+
+    #[test]
     fn links_are_not_followed() {
         let outside = tempfile::tempdir().unwrap();
         let inside = tempfile::tempdir().unwrap();
@@ -460,10 +580,10 @@ mod tests {
         std::fs::write(inside.path().join("old/kept"), "k").unwrap();
         let target = Target::open(inside.path()).unwrap();
         let root = target.open_dir(b"").unwrap();
-        let fd = create_file(root.as_fd(), b"f").unwrap();
+        let fd = create_file(root.as_fd(), b"f", 0o644).unwrap();
         rustix::io::write(&fd, b"new").unwrap();
-        make_dir(root.as_fd(), b"d").unwrap();
-        make_dir(root.as_fd(), b"old").unwrap();
+        make_dir(root.as_fd(), b"d", 0o755).unwrap();
+        make_dir(root.as_fd(), b"old", 0o755).unwrap();
         assert!(inside.path().join("d").symlink_metadata().unwrap().is_dir());
         assert_eq!(std::fs::read(inside.path().join("f")).unwrap(), b"new");
         assert_eq!(
@@ -471,6 +591,6 @@ mod tests {
             b"x"
         );
         assert_eq!(std::fs::read(inside.path().join("old/kept")).unwrap(), b"k");
-        assert!(create_file(root.as_fd(), b"old").is_err());
+        assert!(create_file(root.as_fd(), b"old", 0o644).is_err());
     }
 }

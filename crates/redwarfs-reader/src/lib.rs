@@ -30,6 +30,7 @@ mod sys;
 mod tree;
 mod users;
 mod verify;
+mod whole;
 
 pub use cache::{ActiveSetSize, CacheStats};
 pub use image::Image;
@@ -44,3 +45,4 @@ pub use redwarfs_format::{Error, Result};
 pub use tree::{DirEntry, ReadDir, Walk, WalkEntry};
 pub use users::BlockUsers;
 pub use verify::{SectionOutcome, SectionReport, VerifyMode, VerifySummary};
+pub use whole::BlockMemory;

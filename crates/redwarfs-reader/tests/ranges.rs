@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 
 use redwarfs_format::InodeNo;
-use redwarfs_reader::{CacheOptions, Image, OpenOptions};
+use redwarfs_reader::{BlockMemory, CacheOptions, Image, OpenOptions};
 
 struct Random(u64);
 
@@ -216,4 +216,36 @@ fn whole_blocks_are_what_the_cache_shows() {
     assert_eq!(image.cache_stats().bytes_decoded, total);
     let beyond = redwarfs_format::BlockNo(image.container().block_count());
     assert!(image.decode_block(beyond).is_err());
+}
+
+#[test]
+fn memory_for_whole_blocks_can_be_used_again() {
+    let (mut payload, mut memory) = (Vec::new(), BlockMemory::default());
+    let dir = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/fixtures/images");
+    let mut blocks = 0;
+    for item in std::fs::read_dir(dir).unwrap() {
+        let path = item.unwrap().path();
+        if path.extension().is_none_or(|ending| ending != "dwarfs") {
+            continue;
+        }
+        let Ok(image) = Image::open(&path, &OpenOptions::default()) else {
+            continue;
+        };
+        for n in 0..=image.container().block_count() {
+            let block = redwarfs_format::BlockNo(n);
+            let result = image.decode_block_into(block, &mut payload, &mut memory);
+            match image.decode_block(block) {
+                Ok(expected) => {
+                    result.unwrap();
+                    assert!(memory.bytes() == expected, "{path:?}, {block}");
+                    blocks += 1;
+                }
+                Err(e) => {
+                    assert_eq!(result.unwrap_err().to_string(), e.to_string());
+                    assert!(memory.bytes().is_empty());
+                }
+            }
+        }
+    }
+    assert!(blocks > 50, "only {blocks} blocks");
 }

@@ -20,7 +20,7 @@ use std::thread::{self, Scope};
 
 use crossbeam_channel::{Receiver, Sender, bounded};
 use redwarfs_format::BlockNo;
-use redwarfs_reader::{CpuSet, Image};
+use redwarfs_reader::{BlockMemory, CpuSet, Image};
 
 use crate::error::{Error, Result};
 use crate::files::{DirCache, Files};
@@ -62,10 +62,29 @@ impl Drop for Room {
     }
 }
 
+/// Memory of blocks that have been dealt with: at most one for each block that there is room for.
+type Spare = Mutex<Vec<BlockMemory>>;
+
 #[derive(Debug)]
 struct Decoded {
-    bytes: Vec<u8>,
+    memory: BlockMemory,
+    spare: Arc<Spare>,
+    /// Given back after the memory.
     _room: Room,
+}
+
+impl Decoded {
+    fn bytes(&self) -> &[u8] {
+        self.memory.bytes()
+    }
+}
+
+impl Drop for Decoded {
+    fn drop(&mut self) {
+        let memory = std::mem::take(&mut self.memory);
+        let mut spare = self.spare.lock().unwrap_or_else(PoisonError::into_inner);
+        spare.push(memory);
+    }
 }
 
 /// A block for a decoder, with the pieces that lie in it; `None`: too many to plan.
@@ -119,6 +138,7 @@ struct Run<'a> {
     /// Blocks given to the decoders.
     decoded: AtomicU64,
     gauge: Arc<Gauge>,
+    spare: Arc<Spare>,
 }
 
 /// Creates and fills all regular files of the tree.
@@ -145,6 +165,7 @@ pub(crate) fn write_contents(
         lost_names: AtomicU64::new(0),
         decoded: AtomicU64::new(0),
         gauge: Arc::default(),
+        spare: Arc::default(),
     };
     let counts = run.count_pieces()?;
     let result = run.finish_without_data().and_then(|()| run.work(&counts));
@@ -315,6 +336,7 @@ impl Run<'_> {
     }
 
     fn decode_all(&self, jobs: &Receiver<BlockJob>, out: &Sender<WriteJob>, writers: usize) {
+        let mut payload = Vec::new();
         for BlockJob {
             block,
             pieces,
@@ -325,10 +347,23 @@ impl Run<'_> {
                 continue;
             }
             self.decoded.fetch_add(1, Ordering::Relaxed);
-            let decoded = match self.image.decode_block(block) {
-                Ok(bytes) => {
-                    room.hold(bytes.len() as u64);
-                    Ok(Decoded { bytes, _room: room })
+            let spare = self
+                .spare
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .pop();
+            let mut memory = spare.unwrap_or_default();
+            let result = self
+                .image
+                .decode_block_into(block, &mut payload, &mut memory);
+            let decoded = match result {
+                Ok(()) => {
+                    room.hold(memory.bytes().len() as u64);
+                    Ok(Decoded {
+                        memory,
+                        spare: Arc::clone(&self.spare),
+                        _room: room,
+                    })
                 }
                 Err(e) if self.options.continue_on_error => Err(e.to_string()),
                 Err(e) => {

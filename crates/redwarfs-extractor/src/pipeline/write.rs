@@ -49,7 +49,7 @@ impl Run<'_> {
         match block {
             Err(cause) => self.note_damage(content, cause.clone()),
             Ok(_) if self.is_damaged(content) => {}
-            Ok(decoded) => match self.gather(content, group, &decoded.bytes) {
+            Ok(decoded) => match self.gather(content, group, decoded.bytes()) {
                 Ok(runs) => {
                     // Nothing else is or will be at work on this content: no need for the table.
                     let alone = self.remaining_of(content).load(Ordering::Acquire) == number;

@@ -1,6 +1,7 @@
 //! The command line of `dwarfsextract`.
 
 use std::ffi::OsString;
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
 use clap::{CommandFactory, Parser};
@@ -88,9 +89,9 @@ pub(crate) struct Args {
     #[arg(long)]
     pub stdout_progress: bool,
 
-    /// Number of threads that decompress
-    #[arg(short, long, value_name = "N", default_value = "4", value_parser = threads)]
-    pub num_workers: usize,
+    /// Number of threads that decompress [default: that of the processors, at most 4]
+    #[arg(short, long, value_name = "N", value_parser = threads)]
+    num_workers: Option<usize>,
 
     /// Number of threads that write to disk; 0 chooses
     #[arg(long, value_name = "N", default_value = "0", value_parser = threads_or_none)]
@@ -118,6 +119,13 @@ pub(crate) struct Args {
 pub(crate) struct Components(pub(crate) Vec<Component>);
 
 impl Args {
+    /// Threads that decompress. More than there are processors would only take the caches of the
+    /// processors and memory from each other.
+    pub(super) fn workers(&self) -> usize {
+        let processors = || std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
+        self.num_workers.unwrap_or_else(|| processors().min(4))
+    }
+
     pub(crate) fn prepared() -> clap::Command {
         prepare(Self::command())
     }

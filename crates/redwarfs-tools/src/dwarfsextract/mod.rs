@@ -75,7 +75,7 @@ fn run(args: &Args) -> Result<u8> {
         check: false,
         cache: CacheOptions {
             size: args.cache_size,
-            workers: args.num_workers,
+            workers: args.workers(),
             seq_detector: 1,
             ..CacheOptions::default()
         },
@@ -90,7 +90,7 @@ fn run(args: &Args) -> Result<u8> {
     let image = open_image(input, &options, spelling)?;
 
     let mut extract = ExtractOptions::default();
-    extract.threads = args.num_workers;
+    extract.threads = args.workers();
     extract.writers = args.num_disk_writers;
     extract.decoder_cpus = env::affinity("blkcache");
     extract.writer_cpus = env::affinity("arch-reg");
