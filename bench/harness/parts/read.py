@@ -10,6 +10,9 @@ from ..suite import Job, cost
 
 TITLE = "Reading"
 SETS = ("mixed", "web")
+EXTRACTED = ("mixed", "web", "root", "versions")
+#: Who gets every round; all others are shown for orientation.
+ALWAYS = ("RedwarFS", "reference", "unsquashfs")
 DEST = Path("/dev/shm")
 #: Seconds for a workload on an archive: some are read from the start for each file.
 ARCHIVE_LIMIT = 120.0
@@ -21,11 +24,19 @@ def measure(suite, number: int) -> None:
         for family in reading.FAMILIES:
             rows = _rows(suite, name, family)
             for workload in workloads.possible(setup):
-                suite.alternate([_job(suite, name, family, workload, row, setup) for row in rows],
-                                number)
+                _in_turn(suite, [_job(suite, name, family, workload, row, setup) for row in rows],
+                         number)
+    for name in suite.names(EXTRACTED):
         for family in extraction.FAMILIES:
             jobs = [_extract(suite, name, family, *row) for row in extraction.FAMILIES[family]]
-            suite.alternate([job for job in jobs if job], number)
+            _in_turn(suite, [job for job in jobs if job], number)
+
+
+def _in_turn(suite, jobs, number) -> None:
+    """Round `number`, in which others than those of `ALWAYS` take part only at first."""
+    if number >= suite.peer_rounds:
+        jobs = [job for job in jobs if job.key.rpartition("/")[2] in ALWAYS]
+    suite.alternate(jobs, number)
 
 
 def _rows(suite, name, family) -> list:

@@ -8,8 +8,9 @@ from pathlib import Path
 from .. import assembly, datasets, measure, report
 from .. import logs as generator
 from ..measure import Failed
-from ..parts import logs
+from ..parts import logs, read
 from ..store import Results, Store
+from ..suite import Job
 
 
 class Statistics(unittest.TestCase):
@@ -37,6 +38,23 @@ class Statistics(unittest.TestCase):
         self.assertEqual(report.mebibytes(1_048_576), "1.0")
         self.assertEqual(report.speed(5_000_000, 0.5), "10")
         self.assertEqual(report.speed(5, None), "–")
+
+
+class Rounds(unittest.TestCase):
+    def test_only_those_that_are_compared_get_every_round(self):
+        measured = []
+
+        class Suite:
+            peer_rounds = 1
+
+            def alternate(self, jobs, number):
+                measured.append((number, [job.key.rpartition("/")[2] for job in jobs]))
+
+        names = ("RedwarFS", "kernel erofs", "reference")
+        jobs = [Job(f"read/web/fast/tar/{name}", None) for name in names]
+        for number in range(2):
+            read._in_turn(Suite(), jobs, number)
+        self.assertEqual(measured, [(0, list(names)), (1, ["RedwarFS", "reference"])])
 
 
 class DataSets(unittest.TestCase):
