@@ -42,9 +42,15 @@ LINUX = (
 VERSIONS = {
     "small": (Releases("Django", "5.2.19", 3), Releases("networkx", "3.6.1", 3)),
     "full": (
-        Releases("Django", "5.2.19", 32), Releases("sympy", "1.14.0", 21),
-        Releases("Babel", "2.18.0", 24), Releases("networkx", "3.6.1", 24),
+        Releases("ansible", "9.13.0", 12), Releases("Django", "5.2.19", 24),
+        Releases("sympy", "1.14.0", 12), Releases("networkx", "3.6.1", 24),
     ),
+}
+#: Releases of what is not source: most of Babel are tables of locales in binary form, nearly all
+#: of which change from one release of the data to the next.
+LOCALES = {
+    "small": (Releases("Babel", "2.18.0", 2),),
+    "full": (Releases("Babel", "2.18.0", 24),),
 }
 WHEELS = {
     "small": (Releases("pillow", "11.3.0", 3, LINUX),),
@@ -210,6 +216,8 @@ def catalogue(scale: str) -> dict:
     found = [
         DataSet("versions", f"releases of Python packages side by side ({_packages(versions)})",
                 lambda to: _all_releases(to, versions)),
+        DataSet("locales", f"binary tables of locales, release by release ({_packages(LOCALES[scale])})",
+                lambda to: _all_releases(to, LOCALES[scale])),
         DataSet("wheels", f"wheels with shared libraries, unpacked ({_packages(wheels)})",
                 lambda to: _all_releases(to, wheels)),
         DataSet("web", f"{len(WEB[scale])} packages of the web with all that they depend on",
