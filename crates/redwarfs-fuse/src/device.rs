@@ -1,7 +1,7 @@
 //! The device through which requests come and answers go.
 
 use std::io::{self, IoSlice};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
 use redwarfs_reader::MAX_PARTS;
 use rustix::io::Errno;
@@ -45,21 +45,23 @@ impl Device {
 
     /// Answers a request. Failure means that nobody waits any more.
     pub(crate) fn reply(&self, unique: u64, payload: &[u8]) -> io::Result<()> {
-        self.send(0, unique, payload, std::iter::empty())
-    }
-
-    /// Answers a request with several parts that are not copied: at most [`MAX_PARTS`].
-    pub(crate) fn reply_parts<'a>(
-        &self,
-        unique: u64,
-        parts: impl Iterator<Item = &'a [u8]>,
-    ) -> io::Result<()> {
-        self.send(0, unique, &[], parts)
+        self.answer(unique, 0, std::iter::once(payload))
     }
 
     /// Answers a request with an error.
     pub(crate) fn fail(&self, unique: u64, errno: Errno) -> io::Result<()> {
-        self.send(-errno.raw_os_error(), unique, &[], std::iter::empty())
+        self.answer(unique, -errno.raw_os_error(), std::iter::empty())
+    }
+
+    /// Answers a request with an error, which is 0 or negative, or with several parts that are not
+    /// copied: at most [`MAX_PARTS`].
+    pub(crate) fn answer<'a>(
+        &self,
+        unique: u64,
+        error: i32,
+        parts: impl Iterator<Item = &'a [u8]>,
+    ) -> io::Result<()> {
+        self.send(error, unique, &[], parts)
     }
 
     /// Puts the whole contents of a file, `len` bytes in at most [`MAX_PARTS`] parts, into the
@@ -76,6 +78,11 @@ impl Device {
         head[..8].copy_from_slice(&node.to_ne_bytes());
         head[16..20].copy_from_slice(&size.to_ne_bytes());
         self.send(NOTIFY_STORE, 0, &head, parts)
+    }
+
+    /// The descriptor, for commands other than reading and writing.
+    pub(crate) fn as_raw_fd(&self) -> RawFd {
+        self.0.as_raw_fd()
     }
 
     /// Sends one message: `first`, and behind it at most [`MAX_PARTS`] parts.

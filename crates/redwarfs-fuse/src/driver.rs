@@ -1,6 +1,7 @@
 //! The requests of the kernel, answered from an image.
 
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
@@ -9,8 +10,9 @@ use redwarfs_format::metadata::FileType;
 use redwarfs_reader::Image;
 use redwarfs_reader::perfmon::{Component, PerfMonitor, Running, Timer};
 use rustix::io::Errno;
+use rustix::param::page_size;
 use rustix::process::geteuid;
-use tracing::debug;
+use tracing::{debug, error};
 
 use crate::analysis::Analysis;
 use crate::attr::{Policy, inode_no, node_id, permits};
@@ -24,7 +26,9 @@ use crate::proto::{
     self, Attr, Body, Header, InitIn, InitOut, Put, Validity, dirent_size, init, op, opened,
 };
 use crate::push::Pusher;
+use crate::ring;
 use crate::statistics::Counters;
+use crate::ticket::Ticket;
 use crate::xattr::{self, Describer};
 use crate::{Access, Error, MountOptions, Result};
 
@@ -44,10 +48,10 @@ const SEEK_HOLE: u32 = 4;
 
 /// How a request is answered.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Answer {
+enum Answer {
     /// With the bytes in the buffer.
     Reply,
-    /// Not at all, or by somebody else.
+    /// Not at all, or by whoever took the ticket.
     Done,
 }
 
@@ -227,8 +231,20 @@ impl Driver {
         })
     }
 
-    /// Negotiates: appends the answer to INIT.
-    pub(crate) fn init(&mut self, header: &Header, kernel: &InitIn, out: &mut Vec<u8>) {
+    /// What is counted.
+    pub(crate) fn counters(&self) -> &Counters {
+        &self.shared.counters
+    }
+
+    /// Negotiates: appends the answer to INIT. `over_ring`: agrees to requests over io_uring, which
+    /// the kernel must have offered.
+    pub(crate) fn init(
+        &mut self,
+        header: &Header,
+        kernel: &InitIn,
+        over_ring: bool,
+        out: &mut Vec<u8>,
+    ) {
         let _timer = self.shared.timers.init.start();
         log_op!(header, "op_init()");
         // EXPLICIT_INVAL_DATA keeps the kernel from dropping cached data when it thinks that a
@@ -248,25 +264,62 @@ impl Driver {
                 wanted |= init::NO_OPEN_SUPPORT;
             }
         }
-        let flags = wanted & kernel.flags;
+        let mut flags = wanted & kernel.flags;
+        let mut flags2 = 0;
+        let mut max_background = MAX_BACKGROUND;
+        if over_ring {
+            flags |= init::INIT_EXT;
+            flags2 = init::OVER_IO_URING;
+            max_background = ring::MAX_BACKGROUND;
+        }
         self.no_open = flags & init::NO_OPEN_SUPPORT != 0;
         self.no_opendir = flags & init::NO_OPENDIR_SUPPORT != 0;
         let answer = InitOut {
             max_readahead: kernel.max_readahead,
             flags,
-            max_background: MAX_BACKGROUND,
-            congestion_threshold: MAX_BACKGROUND / 4 * 3,
+            flags2,
+            max_background,
+            congestion_threshold: max_background / 4 * 3,
             // Nothing is written.
             max_write: 4096,
-            max_pages: (MAX_REQUEST / 4096) as u16,
+            max_pages: (MAX_REQUEST as usize / page_size()) as u16,
         };
         answer.put(kernel.minor, out);
     }
 
-    /// Carries out one request. `out` is empty.
-    pub(crate) fn handle(
+    /// Carries out one request and answers it, or lets a worker do that. `out` is room for the
+    /// answer.
+    pub(crate) fn serve(
         &self,
-        device: &Arc<Device>,
+        ticket: Ticket,
+        header: &Header,
+        body: Body<'_>,
+        out: &mut Vec<u8>,
+    ) {
+        out.clear();
+        let mut ticket = Some(ticket);
+        // A panic must cost one request, not the mount.
+        let outcome = catch_unwind(AssertUnwindSafe(|| {
+            self.handle(&mut ticket, header, body, out)
+        }));
+        if outcome.is_err() {
+            error!("operation {} failed by a panic", header.opcode);
+        }
+        let Some(ticket) = ticket else {
+            return;
+        };
+        match outcome {
+            Ok(Ok(Answer::Reply)) => ticket.reply(out),
+            Ok(Ok(Answer::Done)) => ticket.leave(),
+            Ok(Err(errno)) => ticket.fail(errno),
+            Err(_) => ticket.fail(Errno::IO),
+        }
+    }
+
+    /// Carries out one request. `out` is empty. Whoever takes the ticket answers.
+    fn handle(
+        &self,
+        ticket: &mut Option<Ticket>,
         header: &Header,
         body: Body<'_>,
         out: &mut Vec<u8>,
@@ -294,7 +347,7 @@ impl Driver {
             op::GETATTR => self.getattr(header, out),
             op::READLINK => self.readlink(header, out),
             op::OPEN => self.open(header, body, out),
-            op::READ => self.read(device, header, body, out),
+            op::READ => self.read(ticket, header, body, out),
             op::STATFS => self.statfs(header, out),
             op::OPENDIR => self.opendir(header, out),
             op::READDIR => self.readdir(header, body, out),
@@ -481,7 +534,7 @@ impl Driver {
 
     fn read(
         &self,
-        device: &Arc<Device>,
+        ticket: &mut Option<Ticket>,
         header: &Header,
         mut body: Body<'_>,
         out: &mut Vec<u8>,
@@ -499,23 +552,23 @@ impl Driver {
                 }
                 // Whoever has the answer must find this read in the statistics.
                 drop(timer);
-                // An answer fails only if nobody waits for it any more.
-                let _ = device.reply_parts(header.unique, read.parts());
+                if let Some(ticket) = ticket.take() {
+                    ticket.reply_parts(read.parts());
+                }
                 Ok(Answer::Done)
             }
             Ok(None) => {
                 // The worker takes the time.
                 std::mem::forget(timer);
                 self.shared.counters.deferred();
-                self.shared
-                    .interrupts
-                    .begin(header.unique, header.pid, device);
+                if let Some(ticket) = ticket.take() {
+                    self.shared.interrupts.begin(ticket, header.pid);
+                }
                 self.pool.submit(ReadJob {
                     inode,
                     offset,
                     size,
                     unique: header.unique,
-                    device: Arc::clone(device),
                 });
                 Ok(Answer::Done)
             }

@@ -9,58 +9,102 @@
 //! * any other one only if its read is still unanswered a second after the signal.
 //!
 //! A thread looks after signalled reads, and exists only while there are some.
+//!
+//! Over io_uring the kernel does not tell us about a signal that arrives after it has put the read
+//! into a queue and before we take it out, nor does it ask again if the read is not registered yet.
+//! So signals of unknown reads are remembered for a while, and whoever waits for longer than a
+//! second for a read that came that way is looked at, too.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use tracing::warn;
 
-use crate::device::Device;
+use crate::ticket::Ticket;
 
 /// How long a read may go on after a signal that does not kill.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// How often signalled reads are looked at.
 const PERIOD: Duration = Duration::from_millis(50);
+/// Signals of unknown reads that are remembered.
+const REMEMBERED: usize = 64;
 
 /// A read in the hands of a worker.
 #[derive(Debug)]
 struct Pending {
-    device: Arc<Device>,
+    ticket: Ticket,
     pid: u32,
+    begun: Instant,
     signalled: Option<Instant>,
+}
+
+impl Pending {
+    /// Whether it may have to be given up at any time.
+    fn is_watched(&self) -> bool {
+        self.signalled.is_some() || self.ticket.misses_signals()
+    }
+
+    fn is_to_be_given_up(&self) -> bool {
+        match self.signalled {
+            Some(since) => since.elapsed() >= PATIENCE || is_dying(self.pid),
+            None => {
+                self.ticket.misses_signals()
+                    && self.begun.elapsed() >= PATIENCE
+                    && is_dying(self.pid)
+            }
+        }
+    }
 }
 
 #[derive(Debug, Default)]
 struct State {
     pending: HashMap<u64, Pending>,
+    /// Signalled reads that were unknown at that time.
+    unknown: VecDeque<u64>,
     watched: bool,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    state: Mutex<State>,
+    /// Tells the watching thread of a signal.
+    signal: Condvar,
 }
 
 /// All reads that workers have not answered yet.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Interrupts(Arc<Mutex<State>>);
+pub(crate) struct Interrupts(Arc<Inner>);
 
 impl Interrupts {
     fn state(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Registers a request that will be answered later; `pid` is the thread that waits.
-    pub(crate) fn begin(&self, unique: u64, pid: u32, device: &Arc<Device>) {
+    pub(crate) fn begin(&self, ticket: Ticket, pid: u32) {
+        let mut state = self.state();
+        let unique = ticket.unique();
+        let begun = Instant::now();
+        let known = state.unknown.iter().position(|&other| other == unique);
+        let signalled = known
+            .and_then(|place| state.unknown.remove(place))
+            .map(|_| begun);
         let pending = Pending {
-            device: Arc::clone(device),
+            ticket,
             pid,
-            signalled: None,
+            begun,
+            signalled,
         };
-        self.state().pending.insert(unique, pending);
+        state.pending.insert(unique, pending);
+        self.watch_if_needed(&mut state);
     }
 
-    /// Takes a request out, in order to answer it; false if it was answered already.
-    pub(crate) fn finish(&self, unique: u64) -> bool {
-        self.state().pending.remove(&unique).is_some()
+    /// Takes a request out, in order to answer it; none if it was answered already.
+    pub(crate) fn finish(&self, unique: u64) -> Option<Ticket> {
+        Some(self.state().pending.remove(&unique)?.ticket)
     }
 
     /// The thread that waits for the answer to `unique` got a signal. False if there is no such
@@ -68,11 +112,25 @@ impl Interrupts {
     pub(crate) fn interrupt(&self, unique: u64) -> bool {
         let mut state = self.state();
         let Some(pending) = state.pending.get_mut(&unique) else {
+            if state.unknown.len() >= REMEMBERED {
+                state.unknown.pop_front();
+            }
+            state.unknown.push_back(unique);
             return false;
         };
         pending.signalled = Some(Instant::now());
         look_after(&mut state);
-        if !state.watched && state.any_signalled() {
+        self.watch_if_needed(&mut state);
+        true
+    }
+
+    /// Starts the watching thread, or wakes it up.
+    fn watch_if_needed(&self, state: &mut State) {
+        if state.watched {
+            if state.any_signalled() {
+                self.0.signal.notify_one();
+            }
+        } else if state.any_watched() {
             let all = self.clone();
             let watcher = thread::Builder::new()
                 .name(String::from("fuse-signals"))
@@ -82,15 +140,20 @@ impl Interrupts {
                 Err(error) => warn!("cannot watch signalled reads: {error}"),
             }
         }
-        true
     }
 
     fn watch(&self) {
+        let mut state = self.state();
         loop {
-            thread::sleep(PERIOD);
-            let mut state = self.state();
+            let period = if state.any_signalled() {
+                PERIOD
+            } else {
+                PATIENCE
+            };
+            let waited = self.0.signal.wait_timeout(state, period);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
             look_after(&mut state);
-            if !state.any_signalled() {
+            if !state.any_watched() {
                 state.watched = false;
                 return;
             }
@@ -102,21 +165,18 @@ impl State {
     fn any_signalled(&self) -> bool {
         self.pending.values().any(|read| read.signalled.is_some())
     }
+
+    fn any_watched(&self) -> bool {
+        self.pending.values().any(Pending::is_watched)
+    }
 }
 
-/// Answers the signalled reads that have to be given up.
+/// Answers the reads that have to be given up.
 fn look_after(state: &mut State) {
-    state.pending.retain(|&unique, read| {
-        let Some(since) = read.signalled else {
-            return true;
-        };
-        if since.elapsed() < PATIENCE && !is_dying(read.pid) {
-            return true;
-        }
-        // Nobody waits any more if this fails.
-        let _ = read.device.fail(unique, Errno::INTR);
-        false
-    });
+    let given_up = |_: &u64, read: &mut Pending| read.is_to_be_given_up();
+    for (_, read) in state.pending.extract_if(given_up) {
+        read.ticket.fail(Errno::INTR);
+    }
 }
 
 /// Whether a thread has been killed and only waits for us to let it go.
@@ -141,6 +201,7 @@ fn kill_is_pending(status: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::device::Device;
 
     #[test]
     fn pending_signals() {
@@ -157,21 +218,45 @@ mod tests {
         assert!(!is_dying(0));
     }
 
-    #[test]
-    fn every_request_is_answered_once() {
+    fn ticket(unique: u64) -> Ticket {
         let null = std::fs::File::create("/dev/null").expect("the null device");
-        let device = Arc::new(Device::new(null.into()));
-        let all = Interrupts::default();
-        assert!(!all.interrupt(1));
-        all.begin(1, 0, &device);
-        all.begin(2, 0, &device);
-        assert!(all.finish(2) && !all.finish(2));
-        assert!(all.interrupt(1));
+        Ticket::of_device(&Arc::new(Device::new(null.into())), unique)
+    }
+
+    fn wait_for_the_end(all: &Interrupts) {
         let end = Instant::now() + Duration::from_secs(20);
         while !all.state().pending.is_empty() {
             assert!(Instant::now() < end, "a signalled read is never given up");
             thread::sleep(PERIOD);
         }
-        assert!(!all.finish(1));
+    }
+
+    #[test]
+    fn every_request_is_answered_once() {
+        let all = Interrupts::default();
+        all.begin(ticket(1), 0);
+        all.begin(ticket(2), 0);
+        assert!(all.finish(2).is_some() && all.finish(2).is_none());
+        assert!(all.interrupt(1));
+        wait_for_the_end(&all);
+        assert!(all.finish(1).is_none());
+    }
+
+    #[test]
+    fn signals_that_come_early_count() {
+        let all = Interrupts::default();
+        assert!(!all.interrupt(1));
+        all.begin(ticket(1), 0);
+        all.begin(ticket(2), 0);
+        assert!(all.state().pending[&1].signalled.is_some());
+        assert!(all.state().pending[&2].signalled.is_none());
+        all.finish(2);
+        wait_for_the_end(&all);
+        for unique in 0..2 * REMEMBERED as u64 {
+            assert!(!all.interrupt(unique));
+        }
+        assert_eq!(all.state().unknown.len(), REMEMBERED);
+        all.begin(ticket(1), 0);
+        assert!(all.state().pending[&1].signalled.is_none());
     }
 }

@@ -87,6 +87,9 @@ pub struct MountOptions {
     pub workers: usize,
     /// Threads that read requests from the kernel. One answers fastest in most situations.
     pub readers: usize,
+    /// Get requests over io_uring where the kernel offers that (Linux 6.14 with the parameter
+    /// `enable_uring` of the module `fuse`), as before where it does not. Off by default.
+    pub uring: bool,
 }
 
 impl Default for MountOptions {
@@ -111,6 +114,7 @@ impl Default for MountOptions {
             guard: true,
             workers: 2,
             readers: 1,
+            uring: false,
         }
     }
 }

@@ -10,31 +10,28 @@ use redwarfs_format::ids::InodeNo;
 use redwarfs_reader::PinnedRead;
 use rustix::io::Errno;
 
-use crate::device::Device;
 use crate::driver::Shared;
 use crate::push::Pusher;
 
-/// One read of a file, with the means to answer it.
+/// One read of a file. Whoever answers it takes its ticket from the interrupts.
 #[derive(Debug)]
 pub(crate) struct ReadJob {
     pub(crate) inode: InodeNo,
     pub(crate) offset: u64,
     pub(crate) size: usize,
     pub(crate) unique: u64,
-    pub(crate) device: Arc<Device>,
 }
 
 impl ReadJob {
     /// Answers, unless that happened before because the reader was signalled.
     fn answer(&self, shared: &Shared, answer: Result<&PinnedRead<'_>, Errno>) {
-        if !shared.interrupts.finish(self.unique) {
+        let Some(ticket) = shared.interrupts.finish(self.unique) else {
             return;
-        }
-        // An answer fails only if nobody waits for it any more.
-        let _ = match answer {
-            Ok(read) => self.device.reply_parts(self.unique, read.parts()),
-            Err(errno) => self.device.fail(self.unique, errno),
         };
+        match answer {
+            Ok(read) => ticket.reply_parts(read.parts()),
+            Err(errno) => ticket.fail(errno),
+        }
     }
 }
 

@@ -67,6 +67,10 @@ pub(crate) mod init {
     pub(crate) const CACHE_SYMLINKS: u32 = 1 << 23;
     pub(crate) const NO_OPENDIR_SUPPORT: u32 = 1 << 24;
     pub(crate) const EXPLICIT_INVAL_DATA: u32 = 1 << 25;
+    /// There is a second word of flags.
+    pub(crate) const INIT_EXT: u32 = 1 << 30;
+    /// Of the second word: requests may come over io_uring.
+    pub(crate) const OVER_IO_URING: u32 = 1 << 9;
 }
 
 /// Flags of the answer to OPEN and OPENDIR.
@@ -147,15 +151,24 @@ pub(crate) struct InitIn {
     pub(crate) minor: u32,
     pub(crate) max_readahead: u32,
     pub(crate) flags: u32,
+    /// The second word of flags.
+    pub(crate) flags2: u32,
 }
 
 impl InitIn {
     pub(crate) fn parse(mut body: Body<'_>) -> Option<Self> {
+        let (major, minor) = (body.u32()?, body.u32()?);
+        let (max_readahead, flags) = (body.u32()?, body.u32()?);
+        let flags2 = match flags & init::INIT_EXT {
+            0 => 0,
+            _ => body.u32()?,
+        };
         Some(Self {
-            major: body.u32()?,
-            minor: body.u32()?,
-            max_readahead: body.u32()?,
-            flags: body.u32()?,
+            major,
+            minor,
+            max_readahead,
+            flags,
+            flags2,
         })
     }
 }
@@ -186,6 +199,8 @@ impl Put for Vec<u8> {
 pub(crate) struct InitOut {
     pub(crate) max_readahead: u32,
     pub(crate) flags: u32,
+    /// The second word of flags; counts only with [`init::INIT_EXT`].
+    pub(crate) flags2: u32,
     pub(crate) max_background: u16,
     /// Background requests at which the kernel considers us busy.
     pub(crate) congestion_threshold: u16,
@@ -210,8 +225,9 @@ impl InitOut {
         out.put32(1);
         out.put16(self.max_pages);
         out.put16(0);
-        // More flags, depth of stacked file systems, reserved.
-        out.extend_from_slice(&[0; 4 + 4 + 6 * 4]);
+        out.put32(self.flags2);
+        // Depth of stacked file systems, reserved.
+        out.extend_from_slice(&[0; 4 + 6 * 4]);
     }
 }
 
@@ -316,6 +332,7 @@ mod tests {
         let init = InitOut {
             max_readahead: 0,
             flags: 0,
+            flags2: 0,
             max_background: 1,
             congestion_threshold: 1,
             max_write: 4096,
@@ -329,6 +346,34 @@ mod tests {
                 dirent_size(name, false)
             );
         }
+    }
+
+    #[test]
+    fn second_word_of_flags() {
+        let mut body = Vec::new();
+        for value in [7, 45, 0, init::INIT_EXT, init::OVER_IO_URING] {
+            body.put32(value);
+        }
+        let parse = |bytes: &[u8]| InitIn::parse(Body::new(bytes));
+        let init = parse(&body).expect("whole");
+        assert_eq!((init.minor, init.flags2), (45, init::OVER_IO_URING));
+        assert!(parse(&body[..16]).is_none());
+        // An old kernel has one word, and what follows means nothing.
+        body[12..16].fill(0);
+        assert_eq!(parse(&body).map(|init| init.flags2), Some(0));
+        assert_eq!(parse(&body[..16]).map(|init| init.flags2), Some(0));
+        let mut out = Vec::new();
+        let answer = InitOut {
+            max_readahead: 0,
+            flags: init::INIT_EXT,
+            flags2: init::OVER_IO_URING,
+            max_background: 1,
+            congestion_threshold: 1,
+            max_write: 4096,
+            max_pages: 256,
+        };
+        answer.put(45, &mut out);
+        assert_eq!(out[32..36], init::OVER_IO_URING.to_ne_bytes());
     }
 
     #[test]

@@ -1,26 +1,32 @@
 //! The threads that read requests from the kernel.
 
 use std::io;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::thread::{Builder, JoinHandle};
 
 use rustix::io::Errno;
-use tracing::{error, warn};
+use tracing::{debug, warn};
 
 use crate::device::{Device, Received};
-use crate::driver::{Answer, Driver};
-use crate::proto::{self, InitIn, Put, op};
+use crate::driver::Driver;
+use crate::proto::{self, InitIn, Put, init, op};
+use crate::ring::Queues;
+use crate::ticket::Ticket;
 
 /// Room for one request. The largest that the kernel sends are those that set an extended attribute
 /// (64 KiB and a name), which are refused.
 const BUFFER: usize = 128 << 10;
 
-/// Answers INIT, the first request.
+/// Answers INIT, the first request. With `uring` the result are queues if the kernel is ready to use
+/// them, which then have to be started.
 ///
 /// # Errors
 /// The connection has ended, or the kernel is too old.
-pub(crate) fn handshake(device: &Device, driver: &mut Driver) -> io::Result<()> {
+pub(crate) fn handshake(
+    device: &Arc<Device>,
+    driver: &mut Driver,
+    uring: bool,
+) -> io::Result<Option<Queues>> {
     let mut buffer = vec![0; BUFFER];
     loop {
         let Received::Request(len) = device.receive(&mut buffer)? else {
@@ -50,9 +56,31 @@ pub(crate) fn handshake(device: &Device, driver: &mut Driver) -> io::Result<()> 
                 "the system's FUSE version {major}.{minor} is too old"
             )));
         }
-        driver.init(&header, &kernel, &mut out);
-        return device.reply(header.unique, &out);
+        // What is agreed on has to work, so everything is made before.
+        let queues = uring.then(|| queues(device, &kernel)).flatten();
+        driver.init(&header, &kernel, queues.is_some(), &mut out);
+        device.reply(header.unique, &out)?;
+        return Ok(queues);
     }
+}
+
+/// The queues of io_uring, if the kernel has it for FUSE and it works here.
+fn queues(device: &Arc<Device>, kernel: &InitIn) -> Option<Queues> {
+    if kernel.flags2 & init::OVER_IO_URING == 0 {
+        debug!("requests come through /dev/fuse: the kernel offers no io_uring");
+        return None;
+    }
+    Queues::prepare(device)
+        .inspect_err(|error| debug!("requests come through /dev/fuse: no io_uring: {error}"))
+        .ok()
+}
+
+/// Starts the queues; none if the kernel refuses them, which goes on without them then.
+pub(crate) fn start_queues(queues: Queues, driver: &Arc<Driver>) -> Option<Queues> {
+    queues
+        .start(driver)
+        .inspect_err(|error| debug!("requests come through /dev/fuse: no queues: {error}"))
+        .ok()
 }
 
 /// The threads of a mount.
@@ -60,18 +88,29 @@ pub(crate) fn handshake(device: &Device, driver: &mut Driver) -> io::Result<()> 
 pub(crate) struct Session(Vec<JoinHandle<io::Result<()>>>);
 
 impl Session {
-    /// Starts `readers` threads.
+    /// Starts `readers` threads. With queues it is one, for what does not come through them; it
+    /// also ends them.
     ///
     /// # Errors
     /// A thread cannot be made.
-    pub(crate) fn start(device: &Arc<Device>, driver: Driver, readers: usize) -> io::Result<Self> {
-        let driver = Arc::new(driver);
-        let threads = (0..readers.max(1)).map(|n| {
+    pub(crate) fn start(
+        device: &Arc<Device>,
+        driver: &Arc<Driver>,
+        readers: usize,
+        mut queues: Option<Queues>,
+    ) -> io::Result<Self> {
+        let readers = if queues.is_some() { 1 } else { readers.max(1) };
+        let threads = (0..readers).map(|n| {
             let device = Arc::clone(device);
-            let driver = Arc::clone(&driver);
+            let driver = Arc::clone(driver);
+            let queues = queues.take();
             Builder::new()
                 .name(format!("fuse-{n}"))
-                .spawn(move || serve(&device, &driver))
+                .spawn(move || {
+                    let result = serve(&device, &driver);
+                    drop(queues);
+                    result
+                })
         });
         threads.collect::<io::Result<_>>().map(Self)
     }
@@ -98,28 +137,13 @@ fn serve(device: &Arc<Device>, driver: &Driver) -> io::Result<()> {
     let mut out = Vec::new();
     while let Received::Request(len) = device.receive(&mut buffer)? {
         let message = buffer.get(..len).unwrap_or_default();
-        answer(device, driver, message, &mut out);
+        match proto::parse(message) {
+            Some((header, body)) => {
+                let ticket = Ticket::of_device(device, header.unique);
+                driver.serve(ticket, &header, body, &mut out);
+            }
+            None => warn!("an incomplete request of {} bytes", message.len()),
+        }
     }
     Ok(())
-}
-
-fn answer(device: &Arc<Device>, driver: &Driver, message: &[u8], out: &mut Vec<u8>) {
-    let Some((header, body)) = proto::parse(message) else {
-        return warn!("an incomplete request of {} bytes", message.len());
-    };
-    out.clear();
-    // A panic must cost one request, not the mount.
-    let outcome = catch_unwind(AssertUnwindSafe(|| {
-        driver.handle(device, &header, body, out)
-    }));
-    // An answer fails only if nobody waits for it any more.
-    let _ = match outcome {
-        Ok(Ok(Answer::Reply)) => device.reply(header.unique, out),
-        Ok(Ok(Answer::Done)) => Ok(()),
-        Ok(Err(errno)) => device.fail(header.unique, errno),
-        Err(_) => {
-            error!("operation {} failed by a panic", header.opcode);
-            device.fail(header.unique, Errno::IO)
-        }
-    };
 }

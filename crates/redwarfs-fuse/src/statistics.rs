@@ -30,6 +30,7 @@ const NAMES: [(u32, &str); 16] = [
 #[derive(Debug)]
 pub(crate) struct Counters {
     requests: [AtomicU64; 64],
+    over_ring: AtomicU64,
     deferred: AtomicU64,
     pushed_files: AtomicU64,
     pushed_bytes: AtomicU64,
@@ -39,6 +40,7 @@ impl Default for Counters {
     fn default() -> Self {
         Self {
             requests: [const { AtomicU64::new(0) }; 64],
+            over_ring: AtomicU64::new(0),
             deferred: AtomicU64::new(0),
             pushed_files: AtomicU64::new(0),
             pushed_bytes: AtomicU64::new(0),
@@ -52,6 +54,11 @@ impl Counters {
         if let Some(count) = self.requests.get(opcode as usize) {
             count.fetch_add(1, Ordering::Relaxed);
         }
+    }
+
+    /// A request came over io_uring.
+    pub(crate) fn over_ring(&self) {
+        self.over_ring.fetch_add(1, Ordering::Relaxed);
     }
 
     /// A read needs a worker.
@@ -101,6 +108,10 @@ pub(crate) fn text(cache: &CacheStats, counters: &Counters) -> String {
         if count > 0 {
             lines.push(format!("requests {name}: {count}"));
         }
+    }
+    let over_ring = get(&counters.over_ring);
+    if over_ring > 0 {
+        lines.push(format!("requests over io_uring: {over_ring}"));
     }
     lines.push(format!("reads by workers: {}", get(&counters.deferred)));
     lines.push(format!("files pushed: {}", get(&counters.pushed_files)));

@@ -21,6 +21,27 @@ use tempfile::TempDir;
 pub const PATIENCE: Duration = Duration::from_secs(30);
 pub const BLOCK: u32 = 1 << 16;
 
+/// With this variable in the environment (any value) all mounts ask for io_uring.
+pub const OVER_RING: &str = "REDWARFS_TEST_URING";
+/// Says whether the kernel offers io_uring for FUSE.
+const RING_PARAMETER: &str = "/sys/module/fuse/parameters/enable_uring";
+
+/// Whether mounts that ask for io_uring get it, said aloud.
+pub fn ring_is_offered(test: &str) -> bool {
+    let parameter = std::fs::read_to_string(RING_PARAMETER).unwrap_or_default();
+    let disabled = std::fs::read_to_string("/proc/sys/kernel/io_uring_disabled");
+    let offered = parameter.trim() == "Y" && disabled.is_ok_and(|value| value.trim() == "0");
+    let what = if offered {
+        "over io_uring"
+    } else {
+        "falling back to /dev/fuse, because the kernel does not offer io_uring"
+    };
+    let line = format!("{test}: {what}\n");
+    // Past the capture of the test harness.
+    io::Write::write_all(&mut io::stderr(), line.as_bytes()).expect("stderr");
+    offered
+}
+
 /// False, with a note, if this machine or user cannot mount.
 pub fn can_mount(test: &str) -> bool {
     let reason = if !Path::new("/dev/fuse").exists() {
@@ -363,7 +384,9 @@ impl Mount {
     pub fn with(source: Arc<dyn Source>, open: &OpenOptions, options: &MountOptions) -> Self {
         let image = Image::from_source(source, open).expect("a valid image");
         let dir = TempDir::with_prefix("redwarfs-fuse-").expect("a temporary directory");
-        let mounted = mount(image, dir.path(), options).expect("mounting works");
+        let mut options = options.clone();
+        options.uring |= std::env::var_os(OVER_RING).is_some();
+        let mounted = mount(image, dir.path(), &options).expect("mounting works");
         Self {
             observer: mounted.observer(),
             mounted: Some(mounted),

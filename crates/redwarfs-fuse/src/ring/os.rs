@@ -1,0 +1,396 @@
+//! What the kernel and the driver share for FUSE over io_uring: memory of the entries, and the
+//! commands that pass an entry from one to the other.
+//!
+//! An entry holds one request and then its answer. It is either with the kernel or a [`Slot`], and a
+//! slot exists once, so whoever has it may write to its memory. Layouts are those of the system's
+//! header `linux/fuse.h` (`fuse_uring_req_header`, `fuse_uring_cmd_req`).
+#![allow(unsafe_code)]
+
+use std::fmt;
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::ptr::{self, NonNull};
+use std::slice;
+use std::sync::Arc;
+
+use io_uring::{IoUring, cqueue, opcode, squeue, types};
+use rustix::io::Errno;
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
+
+use super::{DEPTH, PAYLOAD};
+use crate::device::Device;
+
+/// Size of the headers of an entry, and their distance in memory.
+const HEADERS: usize = 288;
+const STRIDE: usize = 512;
+/// Where in the headers the first argument of a request is, which has room for as many bytes, and
+/// where the part that belongs to the entry is.
+const ARGUMENT: usize = 128;
+const ENTRY: usize = 256;
+/// In that part: what to name in the answer, and the size of the payload.
+const COMMIT_ID: usize = ENTRY + 8;
+const PAYLOAD_SIZE: usize = ENTRY + 16;
+/// Sizes of the headers of a request and of an answer.
+const REQUEST: usize = 40;
+const ANSWER: usize = 16;
+
+/// Commands for the device.
+const REGISTER: u32 = 1;
+const COMMIT_AND_FETCH: u32 = 2;
+/// Where a submission has its fields `addr` and `len`.
+const SUBMISSION_ADDRESS: usize = 16;
+const SUBMISSION_LEN: usize = 24;
+/// Names the completions that are about the event descriptor.
+const WAKE: u64 = u64::MAX;
+/// Submissions between two calls: every entry, and the event descriptor.
+const SUBMISSIONS: u32 = (DEPTH as u32 * 2).next_power_of_two();
+/// For `io_uring_enter`: run what is due, and do not count the wait as one for a disk.
+const ENTER_GETEVENTS: u32 = 1;
+const ENTER_NO_IOWAIT: u32 = 1 << 7;
+
+/// Memory of all entries of a queue. Pages are used as far as they are written to.
+pub(super) struct Area {
+    base: NonNull<u8>,
+}
+
+/// Offset of the payloads.
+const PAYLOADS: usize = (DEPTH as usize * STRIDE).next_multiple_of(1 << 16);
+/// Size of an area.
+const AREA: usize = PAYLOADS + DEPTH as usize * PAYLOAD;
+
+// SAFETY: the memory belongs to no thread, and is only reached through slots, of which there is one
+// for each part of it.
+unsafe impl Send for Area {}
+// SAFETY: as above; the area itself gives no access.
+unsafe impl Sync for Area {}
+
+impl Area {
+    fn new() -> io::Result<Arc<Self>> {
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+        // SAFETY: makes new memory at a place that the system chooses.
+        let base = unsafe {
+            mmap_anonymous(
+                ptr::null_mut(),
+                AREA,
+                ProtFlags::READ | ProtFlags::WRITE,
+                flags,
+            )
+        }?;
+        let area = Self {
+            base: NonNull::new(base.cast()).ok_or(Errno::NOMEM)?,
+        };
+        // SAFETY: the range is the new memory. The advice keeps a small answer from taking a huge
+        // page; a system that has none refuses it, which is as good.
+        let _ = unsafe { madvise(base, AREA, Advice::LinuxNoHugepage) };
+        Ok(Arc::new(area))
+    }
+
+    /// Where the headers and the payload of an entry begin; `index` is below DEPTH.
+    fn places(&self, index: u16) -> [(*mut u8, usize); 2] {
+        let base = self.base.as_ptr();
+        let index = usize::from(index);
+        [
+            (base.wrapping_add(index * STRIDE), HEADERS),
+            (base.wrapping_add(PAYLOADS + index * PAYLOAD), PAYLOAD),
+        ]
+    }
+}
+
+impl Drop for Area {
+    fn drop(&mut self) {
+        // SAFETY: the range was mapped by `new`. No slot is left, as each holds the area, nor the
+        // ring, which does so too; and without its ring the kernel does not write here: it does so
+        // only inside the calls of the thread that owns the ring.
+        let _ = unsafe { munmap(self.base.as_ptr().cast(), AREA) };
+    }
+}
+
+/// An entry in our hands.
+pub(crate) struct Slot {
+    area: Arc<Area>,
+    index: u16,
+}
+
+impl fmt::Debug for Slot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Slot").field(&self.index).finish()
+    }
+}
+
+impl Slot {
+    /// Headers and payload.
+    fn parts(&mut self) -> [&mut [u8]; 2] {
+        self.area.places(self.index).map(|(start, len)| {
+            // SAFETY: `index` is below DEPTH, so the range lies in the area, which lives as long as
+            // this slot and is initialised (with zeros, by the system). The two ranges do not
+            // overlap, nor do those of different entries. Nobody else reaches them: there is one
+            // slot for each entry, borrowed here, and the kernel has given the entry up.
+            unsafe { slice::from_raw_parts_mut(start, len) }
+        })
+    }
+
+    fn headers(&mut self) -> &mut [u8] {
+        let [headers, _] = self.parts();
+        headers
+    }
+
+    fn number<const N: usize>(&mut self, at: usize) -> [u8; N] {
+        let bytes = self.headers().get(at..).and_then(|rest| rest.first_chunk());
+        bytes.copied().unwrap_or([0; N])
+    }
+
+    fn set(&mut self, at: usize, bytes: &[u8]) {
+        if let Some(place) = self.headers().get_mut(at..at + bytes.len()) {
+            place.copy_from_slice(bytes);
+        }
+    }
+
+    /// Number of the request, which its answer has to name.
+    pub(super) fn unique(&mut self) -> u64 {
+        u64::from_ne_bytes(self.number(8))
+    }
+
+    /// Puts the request together as it would have come through the device. False if its sizes
+    /// contradict each other.
+    pub(super) fn request(&mut self, message: &mut Vec<u8>) -> bool {
+        message.clear();
+        let len = u32::from_ne_bytes(self.number(0)) as usize;
+        let rest = u32::from_ne_bytes(self.number(PAYLOAD_SIZE)) as usize;
+        let Some(first) = len.checked_sub(REQUEST + rest) else {
+            return false;
+        };
+        let [headers, payload] = self.parts();
+        let argument = headers.get(ARGUMENT..ENTRY).unwrap_or_default();
+        let (Some(header), Some(argument), Some(rest)) = (
+            headers.get(..REQUEST),
+            argument.get(..first),
+            payload.get(..rest),
+        ) else {
+            return false;
+        };
+        message.extend_from_slice(header);
+        message.extend_from_slice(argument);
+        message.extend_from_slice(rest);
+        true
+    }
+
+    /// Writes the answer: an error, which is 0 or negative, or the parts. False if they do not fit.
+    pub(super) fn answer<'a>(
+        &mut self,
+        unique: u64,
+        error: i32,
+        parts: impl Iterator<Item = &'a [u8]>,
+    ) -> bool {
+        let mut used = 0;
+        let [_, payload] = self.parts();
+        for part in parts {
+            let Some(place) = payload
+                .get_mut(used..)
+                .and_then(|room| room.get_mut(..part.len()))
+            else {
+                return false;
+            };
+            place.copy_from_slice(part);
+            used += part.len();
+        }
+        // At most PAYLOAD, which is below 4 GiB.
+        let size = used as u32;
+        self.set(0, &(ANSWER as u32 + size).to_ne_bytes());
+        self.set(4, &error.to_ne_bytes());
+        self.set(8, &unique.to_ne_bytes());
+        self.set(PAYLOAD_SIZE, &size.to_ne_bytes());
+        true
+    }
+}
+
+/// What a completion says.
+#[derive(Debug)]
+pub(super) enum Event {
+    /// The entry has a request.
+    Request(Slot),
+    /// The kernel does not use the entry any more.
+    Lost(Errno),
+    /// The event descriptor was written to.
+    Woken,
+    /// The kernel has stopped watching the event descriptor.
+    Unwatched,
+}
+
+/// The ring of one queue. To be used by the thread that made it: the kernel refuses others.
+pub(super) struct Ring {
+    ring: IoUring<squeue::Entry128, cqueue::Entry>,
+    device: Arc<Device>,
+    queue: u16,
+    area: Arc<Area>,
+    /// Which entries the kernel has.
+    given: [bool; DEPTH as usize],
+    /// Headers and payload of each entry, which the kernel looks up when the entry is registered.
+    places: Vec<[libc::iovec; 2]>,
+    flags: u32,
+}
+
+impl Ring {
+    /// A ring for queue number `queue` of the connection behind `device`.
+    ///
+    /// # Errors
+    /// io_uring is not there or not allowed, or there is not enough memory.
+    pub(super) fn new(device: &Arc<Device>, queue: u16) -> io::Result<Self> {
+        let mut builder = IoUring::builder();
+        // With DEFER_TASKRUN the kernel writes to our memory only inside calls of this thread.
+        builder
+            .setup_single_issuer()
+            .setup_defer_taskrun()
+            .setup_submit_all();
+        let ring: IoUring<squeue::Entry128, cqueue::Entry> = builder.build(SUBMISSIONS)?;
+        let area = Area::new()?;
+        let places = (0..DEPTH).map(|index| {
+            area.places(index).map(|(start, len)| libc::iovec {
+                iov_base: start.cast(),
+                iov_len: len,
+            })
+        });
+        let no_iowait = ring.params().is_feature_no_iowait();
+        Ok(Self {
+            places: places.collect(),
+            area,
+            device: Arc::clone(device),
+            queue,
+            given: [false; DEPTH as usize],
+            flags: ENTER_GETEVENTS | if no_iowait { ENTER_NO_IOWAIT } else { 0 },
+            ring,
+        })
+    }
+
+    /// Offers all entries to the kernel, and asks for an event when `wake` is written to; with the
+    /// next call of [`Ring::enter`].
+    ///
+    /// # Errors
+    /// There is no room for so many submissions.
+    pub(super) fn register(&mut self, wake: BorrowedFd<'_>) -> io::Result<()> {
+        self.watch(wake)?;
+        for index in 0..DEPTH {
+            let mut submission = self.command(REGISTER, index, 0);
+            let places = self.places.get(usize::from(index));
+            // The two places. The crate has no setter for this field.
+            set_places(&mut submission, places.map_or(ptr::null(), ptr::from_ref));
+            self.push(&submission)?;
+            if let Some(given) = self.given.get_mut(usize::from(index)) {
+                *given = true;
+            }
+        }
+        Ok(())
+    }
+
+    /// Asks for an event whenever `wake` is written to, which must stay open as long as the ring.
+    ///
+    /// # Errors
+    /// There is no room for another submission.
+    pub(super) fn watch(&mut self, wake: BorrowedFd<'_>) -> io::Result<()> {
+        let watch = opcode::PollAdd::new(types::Fd(wake.as_raw_fd()), libc::POLLIN as u32);
+        let submission = watch.multi(true).build().user_data(WAKE);
+        self.push(&submission.into())
+    }
+
+    /// Gives an answered entry back to the kernel for the next request; with the next call of
+    /// [`Ring::enter`].
+    ///
+    /// # Errors
+    /// There is no room for another submission.
+    pub(super) fn commit(&mut self, mut slot: Slot) -> io::Result<()> {
+        let id = u64::from_ne_bytes(slot.number(COMMIT_ID));
+        let submission = self.command(COMMIT_AND_FETCH, slot.index, id);
+        self.push(&submission)?;
+        if let Some(given) = self.given.get_mut(usize::from(slot.index)) {
+            *given = true;
+        }
+        Ok(())
+    }
+
+    fn command(&self, command: u32, index: u16, id: u64) -> squeue::Entry128 {
+        // Flags, id, queue, padding.
+        let mut area = [0; 80];
+        for (place, byte) in area.iter_mut().skip(8).zip(id.to_ne_bytes()) {
+            *place = byte;
+        }
+        for (place, byte) in area.iter_mut().skip(16).zip(self.queue.to_ne_bytes()) {
+            *place = byte;
+        }
+        opcode::UringCmd80::new(types::Fd(self.device.as_raw_fd()), command)
+            .cmd(area)
+            .build()
+            .user_data(u64::from(index))
+    }
+
+    fn push(&mut self, submission: &squeue::Entry128) -> io::Result<()> {
+        // SAFETY: the descriptors that submissions name are open as long as the ring is used: the
+        // device is held by it, the other one by who asked for the watch. The memory that a
+        // registration names is that of `places` and of the area, which live as long as the ring;
+        // entries that are given to the kernel have no slot.
+        let pushed = unsafe { self.ring.submission().push(submission) };
+        // Each entry and the watch are in it once at most, so there is room.
+        pushed.map_err(|full| io::Error::other(full.to_string()))
+    }
+
+    /// Submits everything, lets the kernel deliver what is there, and waits for an event if
+    /// wanted.
+    ///
+    /// # Errors
+    /// What the system says; it may be tried again.
+    pub(super) fn enter(&mut self, wait: bool) -> io::Result<()> {
+        let submissions = self.ring.submission().len();
+        // SAFETY: the numbers are right, and there is no further argument.
+        unsafe {
+            self.ring.submitter().enter::<libc::sigset_t>(
+                submissions as u32,
+                u32::from(wait),
+                self.flags,
+                None,
+            )
+        }?;
+        Ok(())
+    }
+
+    /// The next event; none if there is none.
+    pub(super) fn event(&mut self) -> Option<Event> {
+        loop {
+            let completion = self.ring.completion().next()?;
+            if completion.user_data() == WAKE {
+                return Some(if cqueue::more(completion.flags()) {
+                    Event::Woken
+                } else {
+                    Event::Unwatched
+                });
+            }
+            let Ok(index) = u16::try_from(completion.user_data()) else {
+                continue;
+            };
+            // Only what the kernel had can come back, so there is never a second slot.
+            let given = self.given.get_mut(usize::from(index)).map(std::mem::take);
+            if given != Some(true) {
+                continue;
+            }
+            return Some(match completion.result() {
+                0.. => Event::Request(Slot {
+                    area: Arc::clone(&self.area),
+                    index,
+                }),
+                error => Event::Lost(Errno::from_raw_os_error(error.saturating_neg())),
+            });
+        }
+    }
+}
+
+/// Makes a registration name the two places of its entry.
+fn set_places(submission: &mut squeue::Entry128, places: *const [libc::iovec; 2]) {
+    let start = ptr::from_mut(submission).cast::<u8>();
+    // SAFETY: a submission is 128 bytes in the layout of the system (`struct io_uring_sqe`), plain
+    // numbers without a forbidden value, aligned to 8: the address is the eight bytes at 16, the
+    // number of places the four at 24.
+    unsafe {
+        start
+            .add(SUBMISSION_ADDRESS)
+            .cast::<u64>()
+            .write(places.addr() as u64);
+        start.add(SUBMISSION_LEN).cast::<u32>().write(2);
+    }
+}
