@@ -289,13 +289,7 @@ impl Driver {
 
     /// Carries out one request and answers it, or lets a worker do that. `out` is room for the
     /// answer.
-    pub(crate) fn serve(
-        &self,
-        ticket: Ticket,
-        header: &Header,
-        body: Body<'_>,
-        out: &mut Vec<u8>,
-    ) {
+    pub(crate) fn serve(&self, ticket: Ticket, header: &Header, body: Body<'_>, out: &mut Vec<u8>) {
         out.clear();
         let mut ticket = Some(ticket);
         // A panic must cost one request, not the mount.

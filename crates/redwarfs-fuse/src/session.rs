@@ -104,13 +104,11 @@ impl Session {
             let device = Arc::clone(device);
             let driver = Arc::clone(driver);
             let queues = queues.take();
-            Builder::new()
-                .name(format!("fuse-{n}"))
-                .spawn(move || {
-                    let result = serve(&device, &driver);
-                    drop(queues);
-                    result
-                })
+            Builder::new().name(format!("fuse-{n}")).spawn(move || {
+                let result = serve(&device, &driver);
+                drop(queues);
+                result
+            })
         });
         threads.collect::<io::Result<_>>().map(Self)
     }

@@ -12,7 +12,7 @@ use redwarfs_fuse::guard::Guard;
 use redwarfs_fuse::{MountOptions, mount};
 use redwarfs_reader::{Image, OpenOptions};
 use rustix::mount::{MountFlags, UnmountFlags, unmount};
-use support::{Maker, can_mount, wait_until};
+use support::{Maker, as_asked, can_mount, wait_until};
 use tempfile::TempDir;
 
 fn main() {
@@ -52,7 +52,7 @@ fn main() {
 fn drive(image: &Path, point: &Path) {
     let mut guard = Guard::spawn().expect("one thread so far");
     let image = Image::open(image, &OpenOptions::default()).expect("a valid image");
-    let mounted = mount(image, point, &MountOptions::default()).expect("mounted");
+    let mounted = mount(image, point, &as_asked(&MountOptions::default())).expect("mounted");
     guard
         .watch(mounted.mountpoint(), mounted.device())
         .expect("the guard lives");

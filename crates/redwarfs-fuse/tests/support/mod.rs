@@ -26,6 +26,14 @@ pub const OVER_RING: &str = "REDWARFS_TEST_URING";
 /// Says whether the kernel offers io_uring for FUSE.
 const RING_PARAMETER: &str = "/sys/module/fuse/parameters/enable_uring";
 
+/// The options, with io_uring if the environment asks for it.
+pub fn as_asked(options: &MountOptions) -> MountOptions {
+    MountOptions {
+        uring: options.uring || std::env::var_os(OVER_RING).is_some(),
+        ..options.clone()
+    }
+}
+
 /// Whether mounts that ask for io_uring get it, said aloud.
 pub fn ring_is_offered(test: &str) -> bool {
     let parameter = std::fs::read_to_string(RING_PARAMETER).unwrap_or_default();
@@ -384,9 +392,7 @@ impl Mount {
     pub fn with(source: Arc<dyn Source>, open: &OpenOptions, options: &MountOptions) -> Self {
         let image = Image::from_source(source, open).expect("a valid image");
         let dir = TempDir::with_prefix("redwarfs-fuse-").expect("a temporary directory");
-        let mut options = options.clone();
-        options.uring |= std::env::var_os(OVER_RING).is_some();
-        let mounted = mount(image, dir.path(), &options).expect("mounting works");
+        let mounted = mount(image, dir.path(), &as_asked(options)).expect("mounting works");
         Self {
             observer: mounted.observer(),
             mounted: Some(mounted),
@@ -413,6 +419,11 @@ impl Mount {
             .lines()
             .find_map(|line| line.strip_prefix(name)?.strip_prefix(": "));
         line.map_or(0, |value| value.parse().expect("a number"))
+    }
+
+    /// Takes the mount out of this, to be ended in another way.
+    pub fn take(&mut self) -> Mounted {
+        self.mounted.take().expect("mounted")
     }
 
     pub fn unmount(&mut self) {
