@@ -104,7 +104,6 @@ pub fn mount(image: Image, mountpoint: &Path, options: &MountOptions) -> Result<
         let mut driver = Driver::new(&shared, prepared, &device, options)?;
         let queues = session::handshake(&device, &mut driver, options.uring)?;
         let driver = Arc::new(driver);
-        let queues = queues.and_then(|queues| session::start_queues(queues, &driver));
         let session = Session::start(&device, &driver, options.readers, queues)?;
         mount.probe()?;
         Ok(session)

@@ -1,7 +1,7 @@
 //! The threads that read requests from the kernel.
 
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{Builder, JoinHandle};
 
 use rustix::io::Errno;
@@ -75,21 +75,18 @@ fn queues(device: &Arc<Device>, kernel: &InitIn) -> Option<Queues> {
         .ok()
 }
 
-/// Starts the queues; none if the kernel refuses them, which goes on without them then.
-pub(crate) fn start_queues(queues: Queues, driver: &Arc<Driver>) -> Option<Queues> {
-    queues
-        .start(driver)
-        .inspect_err(|error| debug!("requests come through /dev/fuse: no queues: {error}"))
-        .ok()
+/// The threads of a mount.
+#[derive(Debug, Default)]
+pub(crate) struct Session {
+    readers: Vec<JoinHandle<io::Result<()>>>,
+    /// They end when a reader does, which happens at the end of the connection.
+    queues: Arc<Mutex<Option<Queues>>>,
 }
 
-/// The threads of a mount.
-#[derive(Debug)]
-pub(crate) struct Session(Vec<JoinHandle<io::Result<()>>>);
-
 impl Session {
-    /// Starts `readers` threads. With queues it is one, for what does not come through them; it
-    /// also ends them.
+    /// Starts to answer requests: over `queues` if there are, and then one thread reads what does
+    /// not come through them; otherwise with as many threads as `readers`. If the kernel refuses the
+    /// queues, it goes on without.
     ///
     /// # Errors
     /// A thread cannot be made.
@@ -97,20 +94,44 @@ impl Session {
         device: &Arc<Device>,
         driver: &Arc<Driver>,
         readers: usize,
-        mut queues: Option<Queues>,
+        queues: Option<Queues>,
     ) -> io::Result<Self> {
-        let readers = if queues.is_some() { 1 } else { readers.max(1) };
-        let threads = (0..readers).map(|n| {
+        let mut session = Self::default();
+        let readers = readers.max(1);
+        let Some(queues) = queues else {
+            session.read(device, driver, readers)?;
+            return Ok(session);
+        };
+        // First, because it is what can fail: a request that is in a queue when its thread dies
+        // stays there until the connection ends.
+        session.read(device, driver, 1)?;
+        match queues.start(driver) {
+            Ok(queues) => *locked(&session.queues) = Some(queues),
+            Err(error) => {
+                debug!("requests come through /dev/fuse: no queues: {error}");
+                session.read(device, driver, readers - 1)?;
+            }
+        }
+        Ok(session)
+    }
+
+    /// Starts `count` more threads that read from the device.
+    fn read(&mut self, device: &Arc<Device>, driver: &Arc<Driver>, count: usize) -> io::Result<()> {
+        for _ in 0..count {
             let device = Arc::clone(device);
             let driver = Arc::clone(driver);
-            let queues = queues.take();
-            Builder::new().name(format!("fuse-{n}")).spawn(move || {
-                let result = serve(&device, &driver);
-                drop(queues);
-                result
-            })
-        });
-        threads.collect::<io::Result<_>>().map(Self)
+            let queues = Arc::clone(&self.queues);
+            let buffer = vec![0; BUFFER];
+            let thread = Builder::new()
+                .name(format!("fuse-{}", self.readers.len()))
+                .spawn(move || {
+                    let result = serve(&device, &driver, buffer);
+                    end(&queues);
+                    result
+                })?;
+            self.readers.push(thread);
+        }
+        Ok(())
     }
 
     /// Waits for the end of the connection.
@@ -119,19 +140,29 @@ impl Session {
     /// The first error of a thread.
     pub(crate) fn join(self) -> io::Result<()> {
         let mut result = Ok(());
-        for thread in self.0 {
+        for thread in self.readers {
             let ended = thread
                 .join()
                 .unwrap_or_else(|_| Err(io::Error::other("a thread panicked")));
             result = result.and(ended);
         }
+        end(&self.queues);
         result
     }
 }
 
+fn locked(queues: &Mutex<Option<Queues>>) -> MutexGuard<'_, Option<Queues>> {
+    queues.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Ends the queues, if that has not been done.
+fn end(queues: &Mutex<Option<Queues>>) {
+    let queues = locked(queues).take();
+    drop(queues);
+}
+
 /// Reads and answers requests until the connection ends.
-fn serve(device: &Arc<Device>, driver: &Driver) -> io::Result<()> {
-    let mut buffer = vec![0; BUFFER];
+fn serve(device: &Arc<Device>, driver: &Driver, mut buffer: Vec<u8>) -> io::Result<()> {
     let mut out = Vec::new();
     while let Received::Request(len) = device.receive(&mut buffer)? {
         let message = buffer.get(..len).unwrap_or_default();

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::fs::{self, OpenOptions};
 use std::io::ErrorKind;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::thread;
@@ -15,6 +15,7 @@ use std::thread;
 use redwarfs_fuse::MountOptions;
 use redwarfs_reader::{CacheOptions, OpenOptions as ImageOptions};
 use rustix::mount::{UnmountFlags, unmount};
+use rustix::thread::{CpuSet, sched_getcpu, sched_setaffinity};
 use support::{BLOCK, Gate, Maker, Mount, Piece, can_mount, ring_is_offered, wait_until};
 
 /// Entries of a queue.
@@ -214,15 +215,21 @@ fn stalling(options: &MountOptions) -> (Mount, Arc<Gate>) {
     (mount, gate)
 }
 
-/// A program on the first CPU that reads past the kernel's cache.
-fn reader(path: PathBuf) -> Child {
-    Command::new("taskset")
-        .args(["-c", "0", "dd"])
-        .arg(format!("if={}", path.display()))
-        .args(["of=/dev/null", "bs=4096", "count=1", "iflag=direct"])
-        .stderr(Stdio::null())
-        .spawn()
-        .expect("dd can be started")
+/// Programs that read past the kernel's cache, all on one CPU: more than its queue has entries.
+fn readers(path: &Path) -> Vec<Child> {
+    // Programs inherit this from the thread that starts them.
+    let mut set = CpuSet::new();
+    set.set(sched_getcpu());
+    sched_setaffinity(None, &set).expect("where it is already");
+    let start = |_| {
+        Command::new("dd")
+            .arg(format!("if={}", path.display()))
+            .args(["of=/dev/null", "bs=4096", "count=1", "iflag=direct"])
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("dd can be started")
+    };
+    (0..DEPTH + 8).map(start).collect()
 }
 
 /// More programs wait for a stalled image than a queue has entries: those whose requests wait for
@@ -235,7 +242,7 @@ fn everybody_who_waits_can_be_killed() {
     }
     ring_is_offered(NAME);
     let (mount, gate) = stalling(&over_ring());
-    let mut readers: Vec<Child> = (0..DEPTH + 8).map(|_| reader(mount.path("two"))).collect();
+    let mut readers = readers(&mount.path("two"));
     wait_until("all entries are in use", || {
         mount.count("reads by workers") >= DEPTH as u64
     });
@@ -269,7 +276,7 @@ fn aborting_with_requests_on_their_way() {
     }
     ring_is_offered(NAME);
     let (mut mount, gate) = stalling(&over_ring());
-    let mut readers: Vec<Child> = (0..DEPTH + 8).map(|_| reader(mount.path("two"))).collect();
+    let mut readers = readers(&mount.path("two"));
     wait_until("all entries are in use", || {
         mount.count("reads by workers") >= DEPTH as u64
     });

@@ -50,6 +50,8 @@ const PAYLOAD: usize = MAX_REQUEST as usize;
 pub(crate) const MAX_BACKGROUND: u16 = DEPTH / 4 * 3;
 /// The CPUs that the system may have; the kernel has a queue for each.
 const POSSIBLE: &str = "/sys/devices/system/cpu/possible";
+/// Descriptors that have to be left for others.
+const SPARE: usize = 16;
 /// How long a thread waits if the system refuses a call that cannot fail.
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -73,7 +75,7 @@ impl Queue {
     fn new() -> io::Result<Arc<Self>> {
         Ok(Arc::new(Self {
             answered: Mutex::default(),
-            wake: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+            wake: descriptor()?,
         }))
     }
 
@@ -113,6 +115,11 @@ impl Queue {
     }
 }
 
+/// A new event descriptor.
+fn descriptor() -> io::Result<OwnedFd> {
+    Ok(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?)
+}
+
 /// What a thread says when it has done a step.
 type Report = Result<(), io::Error>;
 
@@ -147,6 +154,10 @@ impl Queues {
         for thread in &all.threads {
             thread.report()?;
         }
+        // Whoever has few descriptors needs the last ones for something else.
+        let _spare: Vec<OwnedFd> = (0..SPARE)
+            .map(|_| descriptor())
+            .collect::<io::Result<_>>()?;
         Ok(all)
     }
 

@@ -318,6 +318,8 @@ impl Settings {
             "no_cache_sparse" => mount.cache_sparse = false,
             "push" => mount.push = true,
             "no_push" => mount.push = false,
+            "uring" => mount.uring = true,
+            "no_uring" => mount.uring = false,
             "guard" => mount.guard = true,
             "no_guard" => mount.guard = false,
             "preload_all" => self.preload.push(Preload::All),
@@ -506,6 +508,7 @@ mod tests {
             "case_insensitive",
             "cache_sparse",
             "no_push",
+            "uring",
             "no_guard",
             "seq_detector=0",
             "debug",
@@ -529,6 +532,10 @@ mod tests {
         assert_eq!(found.trace, Some("t".into()));
         assert!(found.mount.case_insensitive && found.mount.cache_sparse);
         assert!(!found.mount.push && !found.mount.guard && found.debug);
+        assert!(found.mount.uring);
+        for list in [&[][..], &["uring", "no_uring"]] {
+            assert!(!settings(list).expect("known").mount.uring, "{list:?}");
+        }
         assert_eq!(found.open.cache.seq_detector, 0);
         assert_eq!(found.mount.uid, Some(0));
         let log = |list: &[&str]| settings(list).expect("known").log;

@@ -79,7 +79,7 @@ const fn entry(
 }
 
 /// All options, in the order of the help text.
-pub(super) const OPTIONS: [Entry; 58] = [
+pub(super) const OPTIONS: [Entry; 59] = [
     entry(
         Group::Image,
         "offset=N|auto|auto:N",
@@ -240,6 +240,13 @@ pub(super) const OPTIONS: [Entry; 58] = [
         "on",
         "hand small files to the kernel early",
         "When small files are read in the order of the image, the next ones are given to the kernel before it asks, as far as they are decompressed already.",
+    ),
+    entry(
+        Group::Cache,
+        "(no_)uring",
+        "off",
+        "get requests over io_uring",
+        "Needs Linux 6.14, and root has to allow it once: `echo Y > /sys/module/fuse/parameters/enable_uring`. Otherwise requests come as without this option; with `debuglevel=debug` the log says which. Single reads at random and many small files that several processes read gain most, sequential reading does not. It takes 16 MiB of address space for each CPU, of which memory is used as far as answers reach, and makes `max_threads` meaningless.",
     ),
     entry(
         Group::Log,
