@@ -23,7 +23,7 @@ use rustix::net::{
 };
 use rustix::process::{getegid, geteuid};
 
-use crate::table::{HELPERS, Place, devices_on, place_of, run_helper};
+use crate::table::{HELPERS, Place, devices_on, is_dead, place_of, run_helper};
 use crate::{Access, Error, MountOptions, Result};
 
 /// A mount that this process made.
@@ -132,8 +132,7 @@ impl KernelMount {
     /// Removes what is left of the mount after our end of the connection was closed. Usually the
     /// mount is already gone, and another one may have got its device number: that one answers.
     pub(crate) fn clear_remains(&self) {
-        let answer = rustix::fs::statfs(&self.mountpoint);
-        if matches!(answer, Err(Errno::NOTCONN | Errno::CONNABORTED)) {
+        if is_dead(&self.mountpoint) {
             self.abandon();
         }
     }

@@ -4,8 +4,14 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
+
+/// How long a file system that is being ended may take, and how often it is asked.
+const PATIENCE: Duration = Duration::from_secs(10);
+const PERIOD: Duration = Duration::from_millis(5);
 
 /// Names under which the helper program is looked for.
 pub(crate) const HELPERS: [&str; 5] = [
@@ -117,6 +123,19 @@ pub(crate) fn place_of(path: &Path, device: u64) -> Place {
             path.as_os_str().as_bytes(),
         ),
         Err(_) => Place::Top,
+    }
+}
+
+/// Whether a mount point shows a FUSE file system whose driver is gone.
+pub(crate) fn is_dead(mountpoint: &Path) -> bool {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        match rustix::fs::statfs(mountpoint) {
+            Err(Errno::NOTCONN | Errno::CONNABORTED) => return true,
+            // What came over io_uring is being ended, the connection has not yet been.
+            Err(Errno::CANCELED) if Instant::now() < end => sleep(PERIOD),
+            _ => return false,
+        }
     }
 }
 

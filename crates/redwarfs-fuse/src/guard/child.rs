@@ -10,10 +10,9 @@ use std::panic::catch_unwind;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags};
-use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount};
 
-use crate::table::{Place, place_of, run_helper};
+use crate::table::{Place, is_dead, place_of, run_helper};
 
 /// Shown by `ps` (15 bytes at most).
 const NAME: &CStr = c"dwarfs-guard";
@@ -77,8 +76,7 @@ pub(super) fn clean_up(mountpoint: &Path, device: u64) {
     // reaches the driver: if one answers, this is not the mount we look for. While the system is
     // still closing the dead driver's files, the question waits for that, and is then answered
     // with the other error.
-    let answer = rustix::fs::statfs(mountpoint);
-    if !matches!(answer, Err(Errno::NOTCONN | Errno::CONNABORTED)) {
+    if !is_dead(mountpoint) {
         return;
     }
     if unmount(mountpoint, UnmountFlags::DETACH).is_err() {

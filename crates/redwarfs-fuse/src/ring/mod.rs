@@ -39,7 +39,7 @@ use crate::proto;
 use crate::ticket::Ticket;
 
 pub(crate) use os::Slot;
-use os::{Event, Ring};
+use os::{Area, Event, Ring};
 
 /// Entries of a queue: requests of one CPU that can wait for their answers at the same time.
 const DEPTH: u16 = 16;
@@ -154,10 +154,10 @@ impl Queues {
         for thread in &all.threads {
             thread.report()?;
         }
-        // Whoever has few descriptors needs the last ones for something else.
-        let _spare: Vec<OwnedFd> = (0..SPARE)
-            .map(|_| descriptor())
-            .collect::<io::Result<_>>()?;
+        // Whoever is short of descriptors or address space needs the last of it for something else.
+        let descriptors: io::Result<Vec<OwnedFd>> = (0..SPARE).map(|_| descriptor()).collect();
+        let space = Area::new();
+        descriptors.and(space)?;
         Ok(all)
     }
 

@@ -65,7 +65,9 @@ unsafe impl Send for Area {}
 unsafe impl Sync for Area {}
 
 impl Area {
-    fn new() -> io::Result<Arc<Self>> {
+    /// # Errors
+    /// There is not so much address space.
+    pub(super) fn new() -> io::Result<Arc<Self>> {
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
         // SAFETY: makes new memory at a place that the system chooses.
         let base = unsafe {
