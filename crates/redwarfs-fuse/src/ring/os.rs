@@ -65,6 +65,8 @@ unsafe impl Send for Area {}
 unsafe impl Sync for Area {}
 
 impl Area {
+    /// New memory, all zeros.
+    ///
     /// # Errors
     /// There is not so much address space.
     pub(super) fn new() -> io::Result<Arc<Self>> {
@@ -394,5 +396,89 @@ fn set_places(submission: &mut squeue::Entry128, places: *const [libc::iovec; 2]
             .cast::<u64>()
             .write(places.addr() as u64);
         start.add(SUBMISSION_LEN).cast::<u32>().write(2);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::proto::{self, op};
+
+    fn slot(index: u16) -> Slot {
+        Slot {
+            area: Area::new().expect("address space"),
+            index,
+        }
+    }
+
+    /// Puts a request into an entry as the kernel does.
+    fn ask(slot: &mut Slot, len: u32, argument: &[u8], rest: &[u8]) {
+        slot.set(0, &len.to_ne_bytes());
+        slot.set(4, &op::READ.to_ne_bytes());
+        slot.set(8, &77u64.to_ne_bytes());
+        slot.set(ARGUMENT, argument);
+        slot.set(PAYLOAD_SIZE, &(rest.len() as u32).to_ne_bytes());
+        let [_, payload] = slot.parts();
+        payload[..rest.len()].copy_from_slice(rest);
+    }
+
+    #[test]
+    fn requests_are_put_together() {
+        let mut message = Vec::new();
+        for index in [0, DEPTH - 1] {
+            let mut slot = slot(index);
+            ask(&mut slot, 40 + 8 + 5, b"argument", b"name\0");
+            assert!(slot.request(&mut message));
+            let (header, mut body) = proto::parse(&message).expect("a whole request");
+            assert_eq!((header.unique, slot.unique()), (77, 77));
+            assert_eq!(body.u64(), Some(u64::from_ne_bytes(*b"argument")));
+            assert_eq!(body.name(), Some(&b"name"[..]));
+            // As for LOOKUP.
+            ask(&mut slot, 40 + 5, b"", b"name\0");
+            assert!(slot.request(&mut message) && message.ends_with(b"name\0"));
+            // Shorter than its parts, and longer than an argument can be.
+            for len in [0, 39, 40, 44, 40 + 5 + 129, u32::MAX] {
+                ask(&mut slot, len, b"", b"name\0");
+                assert!(!slot.request(&mut message), "{len} bytes");
+            }
+            ask(&mut slot, 40, b"", b"");
+            slot.set(PAYLOAD_SIZE, &u32::MAX.to_ne_bytes());
+            assert!(!slot.request(&mut message));
+        }
+    }
+
+    #[test]
+    fn answers_fill_the_entry_and_no_more() {
+        let mut slot = slot(DEPTH - 1);
+        let whole = vec![7; PAYLOAD - 3];
+        assert!(slot.answer(5, 0, [&b"abc"[..], &whole].into_iter()));
+        let size = PAYLOAD as u32;
+        assert_eq!(u32::from_ne_bytes(slot.number(0)), 16 + size);
+        assert_eq!(u32::from_ne_bytes(slot.number(PAYLOAD_SIZE)), size);
+        let [_, payload] = slot.parts();
+        assert!(payload.starts_with(b"abc\x07") && payload.ends_with(&[7]));
+        assert!(!slot.answer(5, 0, [&b"abcd"[..], &whole].into_iter()));
+        assert!(slot.answer(6, -5, std::iter::empty()));
+        assert_eq!(u32::from_ne_bytes(slot.number(0)), 16);
+        assert_eq!(i32::from_ne_bytes(slot.number(4)), -5);
+        assert_eq!(slot.unique(), 6);
+        assert_eq!(u32::from_ne_bytes(slot.number(PAYLOAD_SIZE)), 0);
+    }
+
+    #[test]
+    fn registrations_name_two_places() {
+        let command = opcode::UringCmd80::new(types::Fd(3), REGISTER);
+        let mut submission = command.build().user_data(9);
+        let places = [libc::iovec {
+            iov_base: ptr::null_mut(),
+            iov_len: 0,
+        }; 2];
+        set_places(&mut submission, &raw const places);
+        // SAFETY: a submission is 128 bytes, all of which its builder has set.
+        let bytes = unsafe { &*ptr::from_ref(&submission).cast::<[u8; 128]>() };
+        let address = (&raw const places).addr() as u64;
+        assert_eq!(bytes[16..24], address.to_ne_bytes());
+        assert_eq!(bytes[24..28], 2u32.to_ne_bytes());
+        assert_eq!(bytes[32..40], 9u64.to_ne_bytes());
     }
 }
