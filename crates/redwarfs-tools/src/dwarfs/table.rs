@@ -246,7 +246,7 @@ pub(super) const OPTIONS: [Entry; 59] = [
         "(no_)uring",
         "off",
         "get requests over io_uring",
-        "Needs Linux 6.14, and root has to allow it once: `echo Y > /sys/module/fuse/parameters/enable_uring`. Otherwise requests come as without this option; with `debuglevel=debug` the log says which. Single reads at random and many small files that several processes read gain most, sequential reading does not. It takes 16 MiB of address space for each CPU, of which memory is used as far as answers reach, and makes `max_threads` meaningless.",
+        "Needs Linux 6.14, and root has to allow it once: `echo Y > /sys/module/fuse/parameters/enable_uring`. Otherwise requests come as without this option; with `debuglevel=debug` the log says which. Several processes that read small files or at random gain most, one process little, sequential reading nothing. It takes 16 MiB of address space for each CPU, of which memory is used as far as answers reach, and makes `max_threads` meaningless. While an image stalls, 16 reads from one CPU can wait for it; whoever else asks on this CPU then waits with them, and can be killed like them.",
     ),
     entry(
         Group::Log,
