@@ -320,7 +320,9 @@ def _first_line(command) -> str:
 
 def environment(programs: Programs) -> dict:
     """Machine and versions, for the reader of a table."""
-    found = {"kernel": os.uname().release, "cpus": os.cpu_count(), "load": os.getloadavg()[0]}
+    # The version of the kernel; what distributions add to it says little.
+    kernel = os.uname().release.partition("-")[0]
+    found = {"kernel": kernel, "cpus": os.cpu_count(), "load": os.getloadavg()[0]}
     try:
         with open("/proc/cpuinfo") as file:
             names = (line.partition(":") for line in file if line.startswith("model name"))
