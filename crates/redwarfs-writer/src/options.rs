@@ -445,7 +445,7 @@ impl BuildOptions {
             8 => (24, "lzma:level=9:binary=auto", "lzma:level=9", 11, 3),
             _ => (26, "lzma:level=9:binary=auto", "lzma:level=9", 11, 3),
         };
-        // Memory for 32 to 128 MiB of finished blocks.
+        // With the one that is filled, 32 to 128 MiB.
         let lookback = match level {
             0..=2 => 1,
             3 => 16,

@@ -6,8 +6,8 @@
 //! passes a small bit filter is looked up, compared byte for byte and extended both ways. So
 //! every duplicate of at least `W + step` bytes within the block is found.
 //!
-//! Of finished blocks within the lookback only the windows that end at multiples of `W / 2` are
-//! kept, and only matches of at least `2 W` bytes are taken, all of which are found: whoever
+//! Of finished blocks within the lookback only the windows that end at multiples of `W / 2`, or of
+//! the step if that is more, are kept, and only matches of at least `2 W` bytes are taken, all of which are found: whoever
 //! reads the content needs one more block for each of them. Where there is a match in the block
 //! it is taken, and one far away goes on behind it.
 //!
@@ -194,7 +194,7 @@ impl<S: BlockSink> Segmenter<S> {
         let step = (units >> options.window_step).max(1) * granularity;
         let matching =
             options.window_bits > 0 && options.lookback > 0 && window <= options.block_size;
-        let far_step = step.max(window / 2 / step * step);
+        let far_step = step.max(window / 2);
         let far_windows =
             (options.block_size / far_step).saturating_mul(options.lookback.saturating_sub(1));
         let windows = (options.block_size / step).saturating_add(far_windows);

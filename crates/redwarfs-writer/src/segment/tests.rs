@@ -498,10 +498,11 @@ fn where_reads_end_does_not_matter() {
     let text: Vec<u8> = noise(8, 700).into_iter().cycle().take(300_000).collect();
     let runs = [vec![5; 300_001], noise(9, 20_000), vec![5; 250_000]].concat();
     let data = [noise(10, 400_000), text, runs, noise(10, 400_000)].concat();
-    for (window_bits, step) in [(1, 0), (8, 2), (12, 3)] {
+    for (window_bits, step, lookback) in [(1, 0, 1), (8, 2, 1), (12, 3, 1), (8, 2, 3), (12, 3, 3)] {
         let images = [1usize, 1000, 262_143, 1 << 30].map(|read| {
             let sink = Blocks::default();
-            let mut segmenter = Segmenter::new(options(20, window_bits, step, 1), sink.clone());
+            let options = options(18, window_bits, step, lookback);
+            let mut segmenter = Segmenter::new(options, sink.clone());
             for part in data.chunks(read) {
                 segmenter.data(part).unwrap();
             }
