@@ -42,7 +42,7 @@ pub struct Table {
 #[derive(Debug)]
 pub struct Compressor {
     encoder: Encoder,
-    /// Finds out about blocks that are not worth the time of a slow encoder.
+    /// Finds out about blocks that are not worth the time of a slow encoder, or all of it.
     probe: Option<ZstdEncoder>,
     fallback: Option<Fallback>,
 }
@@ -161,12 +161,16 @@ impl Compressor {
     /// [`Error::Limit`](crate::Error::Limit) if the library cannot get the memory it needs.
     pub fn compress_with(&mut self, raw: &[u8], content: &Content) -> Result<Compressed> {
         // One byte of payload cannot hold anything in any of the formats.
-        let (id, data) = if raw.len() < 2 || self.is_hopeless(raw)? {
+        let probed = self.probe(raw)?;
+        let hopeless = probed.is_some_and(|size| size > raw.len() - raw.len() / WORTHWHILE);
+        let (id, data) = if raw.len() < 2 || hopeless {
             (CompressionId::NONE, None)
         } else {
             match (&mut self.encoder, content) {
                 (Encoder::None, _) => (CompressionId::NONE, None),
-                (Encoder::Zstd(encoder), _) => (CompressionId::ZSTD, encoder.compress(raw)?),
+                (Encoder::Zstd(encoder), _) => {
+                    (CompressionId::ZSTD, encoder.compress(raw, probed)?)
+                }
                 (Encoder::Xz(encoder), _) => (CompressionId::LZMA, encoder.compress(raw)?),
                 // Both LZ4 compressors write the same format and the same id.
                 (Encoder::Lz4(encoder), _) => (CompressionId::LZ4, encoder.compress(raw)?),
@@ -206,12 +210,12 @@ impl Compressor {
         zstd::encoder_memory(&PROBE, raw_size)
     }
 
-    fn is_hopeless(&mut self, raw: &[u8]) -> Result<bool> {
-        let Some(probe) = self.probe.as_mut().filter(|_| raw.len() >= PROBED) else {
-            return Ok(false);
-        };
-        let size = probe.frame(raw)?.len();
-        Ok(size > raw.len() - raw.len() / WORTHWHILE)
+    /// What a fast encoder makes of a block, in bytes, if it is worth asking.
+    fn probe(&mut self, raw: &[u8]) -> Result<Option<usize>> {
+        match &mut self.probe {
+            Some(probe) if raw.len() >= PROBED => Ok(Some(probe.frame(raw)?.len())),
+            _ => Ok(None),
+        }
     }
 }
 

@@ -67,6 +67,9 @@ pub(crate) struct ZstdOptions {
     pub(crate) ldm_hash_rate_log: Option<u32>,
     /// Level that is tried first, and whose result is taken if it is small enough.
     pub(crate) quick: Option<i32>,
+    /// Blocks that a fast level makes smaller than one part in this number are searched more
+    /// thoroughly, and never left at `quick`.
+    pub(crate) deep: Option<u32>,
 }
 
 impl ZstdOptions {
@@ -86,6 +89,7 @@ impl ZstdOptions {
         ldm_bucket_log: None,
         ldm_hash_rate_log: None,
         quick: None,
+        deep: None,
     };
 }
 

@@ -199,6 +199,12 @@ static CODECS: &[CodecDef] = &[
                 None,
                 "level that will do if it leaves less than 1/6",
             ),
+            option(
+                "deep",
+                Kind::Int(2..=1000),
+                None,
+                "slog=6 and tlen=256 at least if zstd 1 leaves less than 1/N; for strat 7 and up",
+            ),
         ],
     },
     CodecDef {
@@ -444,6 +450,7 @@ impl Values {
                 ldm_bucket_log: self.unsigned("lblog"),
                 ldm_hash_rate_log: self.unsigned("lhrlog"),
                 quick: self.unsigned("quick").map(|level| level as i32),
+                deep: self.unsigned("deep"),
             }),
             "lzma" => Options::Lzma(self.lzma()?),
             "lz4" => Options::Lz4,

@@ -79,11 +79,27 @@ fn parameters(options: &ZstdOptions, raw_size: usize) -> Vec<(ZSTD_cParameter, i
 pub(crate) struct ZstdEncoder {
     options: ZstdOptions,
     context: Option<CCtx<'static>>,
-    /// Window log in force, so that parameters are set only when they change.
-    window_log: Option<u32>,
+    /// What parameters are in force, so that they are set only when they change.
+    in_force: Option<Adjustment>,
     /// For the level that is tried first.
     quick: Option<Box<ZstdEncoder>>,
 }
+
+/// What is not the same for all blocks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Adjustment {
+    /// With long-distance matching, the window that covers the block.
+    window_log: Option<u32>,
+    /// Search as for repetitive blocks, see [`ZstdOptions::deep`].
+    deep: bool,
+}
+
+/// The least that repetitive blocks are searched with: where most of a block lies in long matches,
+/// trying one more position and looking for longer ones saves a tenth. In ordinary text it costs
+/// the same and saves half a percent.
+const DEEP_SEARCH_LOG: u32 = 6;
+/// As [`DEEP_SEARCH_LOG`], in bytes.
+const DEEP_TARGET_LENGTH: u32 = 256;
 
 /// A block that the level tried first makes smaller than one part in this number is left at that.
 const QUICK_ENOUGH: usize = 6;
@@ -96,6 +112,15 @@ impl ZstdOptions {
             window_log: self.window_log,
             ..ZstdOptions::NONE
         })
+    }
+
+    /// The options for repetitive blocks. The tables of the encoder have the same sizes.
+    fn deepened(&self) -> ZstdOptions {
+        ZstdOptions {
+            search_log: Some(self.search_log.unwrap_or(0).max(DEEP_SEARCH_LOG)),
+            target_length: Some(self.target_length.unwrap_or(0).max(DEEP_TARGET_LENGTH)),
+            ..self.clone()
+        }
     }
 }
 
@@ -113,13 +138,12 @@ impl ZstdEncoder {
             quick: options.first().map(|first| Box::new(Self::new(first))),
             options,
             context: None,
-            window_log: None,
+            in_force: None,
         }
     }
 
-    fn configure(&mut self, raw_size: usize) -> Result<&mut CCtx<'static>> {
-        let first = self.context.is_none();
-        if first {
+    fn configure(&mut self, raw_size: usize, deep: bool) -> Result<&mut CCtx<'static>> {
+        if self.context.is_none() {
             let context = CCtx::try_create()
                 .ok_or_else(|| Error::Limit("no memory for a zstd encoder".into()))?;
             self.context = Some(context);
@@ -128,36 +152,59 @@ impl ZstdEncoder {
             .context
             .as_mut()
             .expect("the context has just been made");
-        let window_log = self.options.long.then(|| covering_window_log(raw_size));
-        if first || window_log != self.window_log {
-            for (parameter, value) in parameters(&self.options, raw_size) {
+        let wanted = Adjustment {
+            window_log: self.options.long.then(|| covering_window_log(raw_size)),
+            deep,
+        };
+        if self.in_force != Some(wanted) {
+            let deepened = deep.then(|| self.options.deepened());
+            let options = deepened.as_ref().unwrap_or(&self.options);
+            // What one kind of block sets and the other leaves to the level.
+            context
+                .reset(ResetDirective::Parameters)
+                .map_err(encoder_error)?;
+            for (parameter, value) in parameters(options, raw_size) {
                 context
                     .set_parameter(safe_parameter(parameter, value))
                     .map_err(encoder_error)?;
             }
-            self.window_log = window_log;
+            self.in_force = Some(wanted);
         }
         Ok(context)
     }
 
-    /// The payload, or `None` if it would not be smaller than the input.
-    pub(crate) fn compress(&mut self, raw: &[u8]) -> Result<Option<Vec<u8>>> {
-        if let Some(quick) = &mut self.quick {
+    /// The payload, or `None` if it would not be smaller than the input. `probed` is the size that
+    /// a fast level makes of it, if that is known.
+    pub(crate) fn compress(
+        &mut self,
+        raw: &[u8],
+        probed: Option<usize>,
+    ) -> Result<Option<Vec<u8>>> {
+        let part = self
+            .options
+            .deep
+            .map(|part| raw.len() / part.max(1) as usize);
+        let deep = part.zip(probed).is_some_and(|(part, probed)| probed < part);
+        if let Some(quick) = self.quick.as_mut().filter(|_| !deep) {
             let mut payload = quick.frame(raw)?;
             if payload.len() < raw.len() / QUICK_ENOUGH {
                 payload.shrink_to_fit();
                 return Ok(Some(payload));
             }
         }
-        let mut payload = self.frame(raw)?;
+        let mut payload = self.frame_with(raw, deep)?;
         payload.shrink_to_fit();
         Ok((payload.len() < raw.len()).then_some(payload))
     }
 
     /// The payload, however large, in a buffer for the largest one.
     pub(crate) fn frame(&mut self, raw: &[u8]) -> Result<Vec<u8>> {
+        self.frame_with(raw, false)
+    }
+
+    fn frame_with(&mut self, raw: &[u8], deep: bool) -> Result<Vec<u8>> {
         let mut payload = Vec::with_capacity(zstd_safe::compress_bound(raw.len()));
-        self.configure(raw.len())?
+        self.configure(raw.len(), deep)?
             .compress2(&mut payload, raw)
             .map_err(encoder_error)?;
         Ok(payload)

@@ -105,6 +105,41 @@ fn the_quick_level_will_do_for_what_gets_small() {
     );
 }
 
+#[test]
+fn repetitive_blocks_are_searched_thoroughly() {
+    // Every record has a number of its own, and the rest is one of few.
+    let kinds = noise(4000, 3);
+    let mut log = Vec::new();
+    for i in 0..4000u32 {
+        let kind = (i.wrapping_mul(2_654_435_761) >> 29) as usize;
+        log.extend_from_slice(&kinds[kind * 400..][..400]);
+        log.extend_from_slice(&i.wrapping_mul(40_503).to_le_bytes()[..3]);
+    }
+    let words = text(600_000, 4);
+    let plain = "zstd:level=19:slog=2:tlen=32";
+    let deep = "zstd:level=19:slog=2:tlen=32:deep=16";
+    let thorough = "zstd:level=19:slog=6:tlen=256";
+    assert_eq!(compress(deep, &log), compress(thorough, &log));
+    assert_ne!(compress(plain, &log), compress(thorough, &log));
+    assert_eq!(compress(deep, &words), compress(plain, &words));
+    assert_ne!(compress(plain, &words), compress(thorough, &words));
+    // The quick level will not do for them.
+    let both = "zstd:level=19:slog=2:tlen=32:quick=5:deep=16";
+    assert_eq!(compress(both, &log), compress(thorough, &log));
+    // One encoder takes both kinds in turn.
+    let mut encoder = compressor(deep);
+    for raw in [&log, &words, &log, &words] {
+        let made = encoder.compress(raw).unwrap();
+        assert_eq!((made.id, made.data.unwrap()), compress(deep, raw));
+    }
+    // What is settled by hand is no less than asked for.
+    let more = "zstd:level=19:slog=7:tlen=512:deep=16";
+    assert_eq!(
+        compress(more, &log),
+        compress("zstd:level=19:slog=7:tlen=512", &log)
+    );
+}
+
 /// Calls of a few functions from everywhere, as in machine code.
 fn calls(prefix: &[u8], target_at: impl Fn(u32, u32) -> [u8; 4]) -> Vec<u8> {
     let mut code = Vec::new();
