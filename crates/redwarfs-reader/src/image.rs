@@ -16,6 +16,7 @@ use crate::error::{in_section, wrong_type};
 use crate::options::{ImageOffset, OpenOptions};
 use crate::payload::{PIECE, Payloads, checksum_error};
 use crate::perfmon::{Component, PerfMonitor, Timer};
+use crate::streams::Streams;
 use crate::tree::{ReadDir, Walk};
 
 /// Largest schema, stored or raw (16 MiB). Real ones are below 4 KiB; the format would need
@@ -56,6 +57,7 @@ pub(crate) struct Inner {
     pub(crate) payloads: Payloads,
     pub(crate) view: MetadataView,
     pub(crate) cache: BlockCache,
+    pub(crate) streams: Streams,
     pub(crate) image_size: Option<u64>,
     file_size: u64,
     perfmon: PerfMonitor,
@@ -167,6 +169,10 @@ impl Image {
         let payloads = Payloads::new(source, container, block_size).trusting(options.trust_blocks);
         Ok(Self(Arc::new(Inner {
             cache: BlockCache::new(payloads.clone(), &options.cache, &options.perfmon),
+            streams: Streams::new(
+                payloads.block_size(),
+                options.cache.ahead_of_streams(payloads.block_size()),
+            ),
             payloads,
             view,
             image_size: options.image_size,

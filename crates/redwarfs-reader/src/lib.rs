@@ -26,6 +26,7 @@ mod pinned;
 mod preload;
 mod read;
 mod sections;
+mod streams;
 mod sys;
 mod tree;
 mod users;

@@ -93,7 +93,9 @@ pub struct CacheOptions {
     /// they are first needed.
     pub workers: usize,
     /// If the last so many blocks requested are consecutive, the next one is decoded ahead;
-    /// 4 by default, 0 is off.
+    /// 4 by default, 0 is off. Unless it is off, blocks ahead of whoever reads a file of more than
+    /// 1 MiB from front to back are decoded, too: two of them or 4 MiB, whichever is more, and for
+    /// all readers together no more than a third of `size`.
     pub seq_detector: usize,
     /// A block of which at least this share (0 to 1) is decoded is decoded to its end, which
     /// frees the state of the decoder; 0.8 by default, above 1 is never.
@@ -235,6 +237,19 @@ impl FromIterator<usize> for CpuSet {
 impl fmt::Debug for CpuSet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_set().entries(self.iter()).finish()
+    }
+}
+
+impl CacheOptions {
+    /// Bytes that may be decoded ahead of readers that go from front to back, in blocks of
+    /// `block_size`: besides them there is room for a block that is being read and another one.
+    pub(crate) fn ahead_of_streams(&self, block_size: u64) -> u64 {
+        if self.seq_detector == 0 {
+            return 0;
+        }
+        // One byte less, as a block takes some more.
+        let fitting = self.size.saturating_sub(1) / block_size.max(1);
+        (fitting.saturating_sub(2) * block_size).min(self.size / 3)
     }
 }
 

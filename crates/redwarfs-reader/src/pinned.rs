@@ -212,7 +212,7 @@ impl Image {
         let result = read.collect(Some(first), &mut pieces, get);
         drop(timer);
         result?;
-        self.read_ahead(inode, offset.saturating_add(len as u64));
+        self.read_ahead(inode, offset, len);
         Ok(read)
     }
 
@@ -240,7 +240,7 @@ impl Image {
         if !complete {
             return Ok(None);
         }
-        self.read_ahead(inode, offset.saturating_add(len as u64));
+        self.read_ahead(inode, offset, len);
         Ok(Some(read))
     }
 

@@ -18,7 +18,7 @@ fn advance(offset: u64, size: u64) -> Result<u64> {
 
 /// Pieces of a file that are looked at for decoding ahead; a read of more small pieces takes
 /// long enough by itself.
-const MAX_AHEAD: usize = 1024;
+pub(crate) const MAX_AHEAD: usize = 1024;
 
 /// Which blocks of a range are decoded ahead.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -148,18 +148,28 @@ impl Image {
         drop(timer);
         inner.cache.trim();
         if result.is_ok() {
-            self.read_ahead(inode, offset.saturating_add(buf.len() as u64));
+            self.read_ahead(inode, offset, buf.len());
         }
         result
     }
 
-    /// Lets other threads decode what may be asked for next.
-    pub(crate) fn read_ahead(&self, inode: InodeNo, from: u64) {
-        let len = self.0.cache.readahead();
-        if len > 0 && self.0.cache.has_room_ahead() {
-            // Whoever asks for those bytes gets the error.
-            let _ = self.decode_ahead(inode, from, len, Ahead::Everything);
+    /// Lets other threads decode what may be asked for after a read.
+    pub(crate) fn read_ahead(&self, inode: InodeNo, offset: u64, len: usize) {
+        if !self.0.cache.has_room_ahead() {
+            return;
         }
+        self.follow(inode, offset, len);
+        let ahead = self.0.cache.readahead();
+        if ahead > 0 {
+            let from = offset.saturating_add(len as u64);
+            // Whoever asks for those bytes gets the error.
+            let _ = self.decode_ahead(inode, from, ahead, Ahead::Everything);
+        }
+    }
+
+    /// Lets another thread decode `..end` of a block if it is not there; false if they are busy.
+    pub(crate) fn decode_soon(&self, block: BlockNo, end: u64) -> bool {
+        self.0.cache.contains(block, end) || self.0.cache.prefetch(block, end)
     }
 
     fn fill(&self, first: Piece, mut pieces: Pieces<'_>, buf: &mut [u8]) -> Result<usize> {
@@ -206,9 +216,7 @@ impl Image {
         let mut current: Option<(BlockNo, u64)> = None;
         // The block that is left out.
         let mut first = None;
-        let submit = |(block, end): (BlockNo, u64)| {
-            self.0.cache.contains(block, end) || self.0.cache.prefetch(block, end)
-        };
+        let submit = |(block, end): (BlockNo, u64)| self.decode_soon(block, end);
         for _ in 0..MAX_AHEAD {
             let Some(piece) = pieces.next()? else {
                 break;

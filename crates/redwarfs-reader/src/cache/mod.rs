@@ -38,7 +38,7 @@ use crate::perfmon::{Component, PerfMonitor, Timer};
 use memory::Buffer;
 use pool::Pool;
 use scratch::Scratch;
-use slot::{Account, SEGMENT, Slot, Turn, Work};
+use slot::{Account, SEGMENT, SLOT_OVERHEAD, Slot, Turn, Work};
 pub use stats::{ActiveSetSize, CacheStats};
 use stats::{Counters, count};
 use table::Table;
@@ -106,6 +106,10 @@ impl BlockData {
 
 /// Longest sequence that the detector looks at; more would make every request slower.
 const MAX_SEQUENCE: usize = 64;
+
+/// Bytes that are decoded and published at a time (1 MiB) if a block is wanted as a whole and its
+/// decoder needs nothing but what it has delivered.
+const LEAP: usize = 1 << 20;
 
 /// Memory for a block is prepared in one go if it is not more than so many times the payload.
 const PLAUSIBLE_RATIO: u64 = 64;
@@ -211,7 +215,8 @@ impl BlockCache {
     /// Whether decoding ahead makes sense: two blocks have to fit, or the one ahead would push
     /// out the one being read.
     pub(crate) fn has_room_ahead(&self) -> bool {
-        self.core.payloads.block_size().saturating_mul(2) <= self.core.limit
+        let block = self.core.payloads.block_size() + SLOT_OVERHEAD;
+        block.saturating_mul(2) <= self.core.limit
     }
 
     /// To be called after the last [`BlockData`] of a request is gone: what did not fit beside
@@ -566,13 +571,17 @@ impl Core {
         let whole = !decoder.is_incremental()
             || raw_size <= SEGMENT as u64
             || end >= self.wanted_share(raw_size).max(1);
-        let step = match usize::try_from(raw_size) {
-            Ok(size) if whole => size,
-            _ => SEGMENT,
+        let size = usize::try_from(raw_size).unwrap_or(usize::MAX);
+        let step = match whole {
+            // Memory that has just been cleared is still in the caches of the processor, and
+            // readers of the first part need not wait for the last one.
+            true if decoder.state_size() < raw_size => LEAP,
+            true => size,
+            false => SEGMENT,
         };
         // Step by step only a part of the memory would be counted.
         let spare = if whole {
-            self.make_room_for(step)
+            self.make_room_for(size)
         } else {
             None
         };

@@ -162,7 +162,7 @@ pub(super) const OPTIONS: [Entry; 59] = [
         "seq_detector=N",
         "4",
         "prefetch after N blocks in sequence",
-        "0: never.",
+        "0: never, and nothing is decompressed ahead of whoever reads a large file from front to back either; otherwise that is two blocks or 4 MiB, whichever is more.",
     ),
     entry(
         Group::Cache,

@@ -1,0 +1,297 @@
+//! Readers that go through a file from front to back.
+//!
+//! A mount hears of reads only, not of who opens a file, and several requests of one reader may
+//! arrive in any order. So a stream is a place in a file near which reads have ended lately. The
+//! blocks in front of a stream are decoded by several threads before they are asked for.
+//!
+//! Memory: 40 bytes for each of [`STREAMS`] streams. Time: one short lock per read.
+
+use std::ops::Range;
+use std::sync::{Mutex, PoisonError};
+
+use redwarfs_format::{InodeNo, Result};
+
+use crate::image::Image;
+use crate::read::{MAX_AHEAD, Piece, Pieces};
+
+/// Streams that are followed at the same time.
+const STREAMS: usize = 16;
+
+/// Bytes that a reader reads before it is a stream (1 MiB): smaller files are not worth it, and who
+/// reads at random does not get that far.
+const BEGINS_AT: u64 = 1 << 20;
+
+/// How far the end of a read may be from the end of the last one (1 MiB): the kernel asks for
+/// several pieces at once.
+const NEAR: u64 = 1 << 20;
+
+/// Blocks that are decoded ahead of a stream.
+const BLOCKS: u64 = 2;
+
+/// Bytes that are decoded ahead at least (4 MiB), where blocks are small.
+const LEAST: u64 = 4 << 20;
+
+/// A stream that no read has belonged to for so many reads does not count.
+const FORGOTTEN_AFTER: u64 = 64;
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Stream {
+    inode: u32,
+    /// Highest file offset at which a read of it ended.
+    end: u64,
+    /// Bytes that have been read.
+    read: u64,
+    /// Everything up to this file offset has been asked for ahead.
+    planned: u64,
+    /// The number of the last read.
+    used: u64,
+}
+
+impl Stream {
+    fn is_active(&self, now: u64) -> bool {
+        self.read >= BEGINS_AT && now - self.used < FORGOTTEN_AFTER
+    }
+}
+
+#[derive(Debug, Default)]
+struct List {
+    streams: [Stream; STREAMS],
+    /// Reads so far.
+    reads: u64,
+}
+
+/// Streams of one image.
+#[derive(Debug)]
+pub(crate) struct Streams {
+    list: Mutex<List>,
+    block_size: u64,
+    /// Bytes that may be decoded ahead of all streams together; 0 is off.
+    limit: u64,
+}
+
+impl Streams {
+    /// At most `limit` bytes in blocks of `block_size` bytes are decoded ahead.
+    pub(crate) fn new(block_size: u64, limit: u64) -> Self {
+        Self {
+            list: Mutex::default(),
+            block_size,
+            limit,
+        }
+    }
+
+    /// Takes note of a read. Returns the range of the file that is to be decoded ahead now, if
+    /// any; [`Streams::planned`] tells how far that went.
+    fn note(&self, inode: InodeNo, offset: u64, len: u64) -> Option<Range<u64>> {
+        if self.limit < self.block_size {
+            return None;
+        }
+        let mut list = self.list.lock().unwrap_or_else(PoisonError::into_inner);
+        list.reads += 1;
+        let now = list.reads;
+        let end = offset.saturating_add(len);
+        let found = list
+            .streams
+            .iter()
+            .position(|s| s.used > 0 && s.inode == inode.0 && s.end.abs_diff(offset) <= NEAR);
+        let oldest = || (0..STREAMS).min_by_key(|&index| list.streams[index].used);
+        let index = found.or_else(oldest)?;
+        if found.is_none() {
+            list.streams[index] = Stream {
+                inode: inode.0,
+                end: offset,
+                ..Stream::default()
+            };
+        }
+        let stream = &mut list.streams[index];
+        stream.used = now;
+        // Reading the same place again is no progress.
+        let progress = end.saturating_sub(stream.end);
+        stream.end += progress;
+        stream.read = stream.read.saturating_add(progress.min(len));
+        if stream.read < BEGINS_AT {
+            return None;
+        }
+        let active = list.streams.iter().filter(|s| s.is_active(now)).count() as u64;
+        let stream = &mut list.streams[index];
+        let window = (BLOCKS * self.block_size)
+            .max(LEAST)
+            .min(self.limit / active.max(1));
+        let from = stream.planned.max(stream.end);
+        let to = stream.end.saturating_add(window);
+        // Not a little for each read: that would be many jobs.
+        if window < self.block_size || to.saturating_sub(from) < window / 4 {
+            return None;
+        }
+        stream.planned = to;
+        Some(from..to)
+    }
+
+    /// What [`Streams::note`] returned has been asked for up to `to`.
+    fn planned(&self, inode: InodeNo, end: u64, to: u64) {
+        let mut list = self.list.lock().unwrap_or_else(PoisonError::into_inner);
+        let stream = list
+            .streams
+            .iter_mut()
+            .find(|s| s.inode == inode.0 && s.planned == end);
+        if let Some(stream) = stream {
+            stream.planned = to;
+        }
+    }
+}
+
+impl Image {
+    /// Lets other threads decode what a reader from front to back will ask for after this read.
+    pub(crate) fn follow(&self, inode: InodeNo, offset: u64, len: usize) {
+        let Some(range) = self.0.streams.note(inode, offset, len as u64) else {
+            return;
+        };
+        // Whoever asks for those bytes gets the error.
+        if let Ok(to) = self.decode_stream(inode, range.clone()) {
+            self.0.streams.planned(inode, range.end, to);
+        }
+    }
+
+    /// Decodes the pieces that a range of a file touches, each to its end so that a block is
+    /// decoded in one go. Returns how far that goes.
+    fn decode_stream(&self, inode: InodeNo, range: Range<u64>) -> Result<u64> {
+        let mut pieces = Pieces::new(&self.0, inode, range.start, usize::MAX)?;
+        let mut at = range.start;
+        let mut current = None;
+        for _ in 0..MAX_AHEAD {
+            if at >= range.end {
+                break;
+            }
+            let Some(piece) = pieces.next()? else {
+                // The end of the file.
+                at = u64::MAX;
+                break;
+            };
+            at = at.saturating_add(piece.len() as u64);
+            let Piece::Data { block, offset, len } = piece else {
+                continue;
+            };
+            let end = offset + len as u64;
+            match &mut current {
+                Some((b, e)) if *b == block => *e = end.max(*e),
+                _ => {
+                    if let Some((block, end)) = current.replace((block, end))
+                        && !self.decode_soon(block, end)
+                    {
+                        // Too busy: the rest is for the next time.
+                        return Ok(at - piece.len() as u64);
+                    }
+                }
+            }
+        }
+        if let Some((block, end)) = current {
+            self.decode_soon(block, end);
+        }
+        Ok(at)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+    const FILE: InodeNo = InodeNo(7);
+
+    /// Reads a range in pieces of 128 KiB; returns what is decoded ahead.
+    fn read(streams: &Streams, inode: InodeNo, range: Range<u64>) -> Vec<Range<u64>> {
+        range
+            .step_by(128 << 10)
+            .filter_map(|at| streams.note(inode, at, 128 << 10))
+            .collect()
+    }
+
+    #[test]
+    fn two_blocks_ahead() {
+        let streams = Streams::new(16 * MIB, 256 * MIB);
+        assert_eq!(read(&streams, FILE, 0..MIB - (128 << 10)), []);
+        let first = read(&streams, FILE, MIB - (128 << 10)..MIB);
+        assert_eq!(first, vec![MIB..33 * MIB]);
+        streams.planned(FILE, 33 * MIB, 48 * MIB);
+        // The next time there is a quarter to do.
+        assert_eq!(read(&streams, FILE, MIB..23 * MIB), []);
+        let more = read(&streams, FILE, 23 * MIB..25 * MIB);
+        assert_eq!(more, vec![48 * MIB..56 * MIB]);
+    }
+
+    #[test]
+    fn small_blocks_give_several_mebibytes() {
+        let streams = Streams::new(1 << 16, 256 * MIB);
+        let ahead = read(&streams, FILE, 0..2 * MIB);
+        assert_eq!(ahead, [MIB..5 * MIB, 5 * MIB..6 * MIB]);
+    }
+
+    #[test]
+    fn requests_may_come_in_any_order() {
+        let streams = Streams::new(MIB, 256 * MIB);
+        let piece = 128 << 10;
+        for number in [1, 0, 3, 2, 5, 6, 4, 7, 8, 9] {
+            assert_eq!(streams.note(FILE, number * piece, piece), None);
+        }
+        let end = 11 * piece;
+        assert_eq!(
+            streams.note(FILE, 10 * piece, piece),
+            Some(end..end + 4 * MIB)
+        );
+    }
+
+    #[test]
+    fn reads_at_random_are_no_stream() {
+        let streams = Streams::new(MIB, 256 * MIB);
+        for number in 0..1000 {
+            let at = (number * 7919 % 1009) * 3 * MIB;
+            assert_eq!(streams.note(FILE, at, 128 << 10), None, "{number}");
+        }
+        for _ in 0..100 {
+            assert_eq!(read(&streams, FILE, 5 * MIB..6 * MIB - (128 << 10)), []);
+        }
+        // Nor are pieces of other files.
+        for number in 0..1000u32 {
+            let inode = InodeNo(number);
+            assert_eq!(streams.note(inode, 0, 128 << 10), None, "{number}");
+        }
+    }
+
+    #[test]
+    fn many_readers_share_what_fits() {
+        let streams = Streams::new(4 * MIB, 32 * MIB);
+        let mut lengths = [0; STREAMS];
+        for at in (0..MIB).step_by(128 << 10) {
+            for (number, length) in (0..).zip(&mut lengths) {
+                if let Some(range) = streams.note(InodeNo(number), at, 128 << 10) {
+                    *length = range.end - range.start;
+                }
+            }
+        }
+        // The ninth would have less than a block.
+        let share = |n: u64| {
+            if n > 8 {
+                0
+            } else {
+                (32 * MIB / n).min(8 * MIB)
+            }
+        };
+        let expected: Vec<u64> = (1..=STREAMS as u64).map(share).collect();
+        assert_eq!(lengths[..], expected);
+        // As the others do not read any more, it gets its share.
+        let ahead = read(&streams, InodeNo(15), MIB..100 * MIB);
+        assert!(!ahead.is_empty());
+    }
+
+    #[test]
+    fn nothing_without_room() {
+        for limit in [0, MIB - 1] {
+            let streams = Streams::new(MIB, limit);
+            assert_eq!(read(&streams, FILE, 0..50 * MIB), []);
+        }
+        // Files may end where numbers do.
+        let streams = Streams::new(MIB, 256 * MIB);
+        let last = u64::MAX - 2 * MIB;
+        assert_eq!(streams.note(FILE, last, MIB), Some(last + MIB..u64::MAX));
+        assert_eq!(streams.note(FILE, u64::MAX - MIB / 2, MIB), None);
+    }
+}
