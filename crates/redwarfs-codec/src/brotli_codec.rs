@@ -135,6 +135,11 @@ pub(crate) fn raw_size(payload: &[u8]) -> Result<(u64, usize)> {
     varint::read(payload).ok_or_else(|| Error::corrupt("Brotli payload does not start with a size"))
 }
 
+/// Input that the decoder gets at a time in steps (16 KiB). It does not stop where the output is full but
+/// where its ring buffer is, or its input: with all of it, a short step would decode a whole window.
+/// Where everything is wanted at once, portions would only cost time.
+const PORTION: usize = 16 << 10;
+
 type State = BrotliState<StandardAlloc, StandardAlloc, StandardAlloc>;
 
 /// Decodes one stream.
@@ -162,23 +167,24 @@ impl BrotliDecoder {
         })
     }
 
-    /// Decodes until `out` is full.
-    pub(crate) fn fill(&mut self, payload: &[u8], out: &mut [u8]) -> Result<()> {
+    /// Decodes until `out` is full. `whole`: that is everything.
+    pub(crate) fn fill(&mut self, payload: &[u8], out: &mut [u8], whole: bool) -> Result<()> {
+        let portion = if whole { usize::MAX } else { PORTION };
         let mut filled = 0;
         while filled < out.len() {
             if self.ended {
                 return Err(Error::corrupt("Brotli stream ends early"));
             }
-            filled += self.step(payload, &mut out[filled..])?;
+            filled += self.step(payload, &mut out[filled..], portion)?;
         }
         Ok(())
     }
 
     /// One call of the library. Returns how many bytes it produced; none only if
     /// the stream has ended or input has been consumed.
-    fn step(&mut self, payload: &[u8], out: &mut [u8]) -> Result<usize> {
+    fn step(&mut self, payload: &[u8], out: &mut [u8], portion: usize) -> Result<usize> {
         let before = self.consumed;
-        let mut available_in = payload.len().saturating_sub(self.consumed);
+        let mut available_in = payload.len().saturating_sub(self.consumed).min(portion);
         let mut available_out = out.len();
         let mut produced = 0;
         let mut total = 0;
@@ -208,7 +214,7 @@ impl BrotliDecoder {
     pub(crate) fn finish(&mut self, payload: &[u8]) -> Result<()> {
         let mut surplus = [0];
         while !self.ended {
-            if self.step(payload, &mut surplus)? > 0 {
+            if self.step(payload, &mut surplus, PORTION)? > 0 {
                 return Err(Error::corrupt(
                     "Brotli stream holds more than was announced",
                 ));

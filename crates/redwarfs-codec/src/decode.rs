@@ -153,6 +153,30 @@ impl Decoder {
         unsafe { self.core.fill_in_place(&self.payload, start, len) }
     }
 
+    /// Decodes the first `len` bytes into `out`, which is as long as all of the data, in the way of
+    /// [`fill_in_place`](Self::fill_in_place), and gives the payload back. The bytes of `out`
+    /// behind the first `len` have any contents afterwards. How the payload ends is verified only
+    /// if `len` is [`raw_size`](Self::raw_size).
+    ///
+    /// # Errors
+    ///
+    /// As [`fill`](Self::fill); also [`Error::Corrupt`] if `out` has another length, or if something
+    /// has been decoded before.
+    pub fn decode_start(mut self, out: &mut [u8], len: usize) -> Result<Vec<u8>> {
+        if out.len() as u64 != self.raw_size() || self.position() != 0 {
+            return Err(Error::corrupt(format!(
+                "{} bytes of memory for a section with {}, decoded up to {}",
+                out.len(),
+                self.raw_size(),
+                self.position()
+            )));
+        }
+        // SAFETY: `out` has `raw_size` initialised bytes and is borrowed exclusively until the
+        // decoder, which makes no further step, is gone.
+        unsafe { self.fill_in_place(out.as_mut_ptr(), len)? };
+        Ok(self.into_payload())
+    }
+
     /// Upper bound of the memory that decoding in place holds from step to step beside the
     /// payload and the data, in bytes.
     pub fn state_size(&self) -> u64 {
@@ -320,7 +344,7 @@ impl Core {
             Stream::Zstd(decoder) if whole => decoder.decode_whole(payload, out),
             Stream::Zstd(decoder) => decoder.fill(payload, out),
             Stream::Xz(decoder) => decoder.fill(payload, out),
-            Stream::Brotli(decoder) => decoder.fill(payload, out),
+            Stream::Brotli(decoder) => decoder.fill(payload, out, whole),
             #[cfg(feature = "flac")]
             Stream::Flac(decoder) => decoder.fill(payload, out),
             Stream::Ricepp(decoder) => decoder.fill(payload, out),

@@ -205,6 +205,14 @@ fn misuse_is_an_error() {
     decoder.fill(&mut out).unwrap();
     assert_eq!(out, raw);
     assert!(format!("{decoder:?}").contains("Finished"));
+    assert!(decoder.decode_start(&mut out, 1).is_err(), "used before");
+    let decoder = || Decoder::new(id, compress("zstd", &raw).1, LIMIT).unwrap();
+    let mut longer = vec![0; 10_001];
+    for len in [9_999, 10_001] {
+        let result = decoder().decode_start(&mut longer[..len], 1);
+        assert!(result.is_err(), "memory of {len} bytes");
+    }
+    assert!(decoder().decode_start(&mut out, 10_001).is_err());
 }
 
 #[test]

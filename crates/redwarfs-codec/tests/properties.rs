@@ -84,6 +84,13 @@ proptest! {
         let limit = raw.len() as u64;
         prop_assert!(decompress(result.id, &payload, limit).unwrap() == raw);
 
+        for len in steps.iter().map(|step| step % (raw.len() + 1)).chain([raw.len()]) {
+            let mut out = vec![0xa5; raw.len()];
+            let decoder = Decoder::new(result.id, payload.clone(), limit).unwrap();
+            prop_assert_eq!(&decoder.decode_start(&mut out, len).unwrap(), &payload);
+            prop_assert!(out[..len] == raw[..len]);
+        }
+
         let mut decoder = Decoder::new(result.id, payload, limit).unwrap();
         let mut out = Vec::new();
         // Many tiny steps are covered by the first few; finish in large ones.

@@ -59,6 +59,7 @@ pub fn extract_to_directory(
     summary.bytes = outcome.bytes;
     summary.damaged = outcome.lost_names;
     summary.blocks = outcome.blocks;
+    summary.block_bytes = outcome.block_bytes;
     summary.peak_block_bytes = outcome.peak;
     link(&tree, &files, &outcome.lost, &mut summary)?;
     work.finish_directories(&subtrees)?;

@@ -1,8 +1,11 @@
 //! An image becomes a directory tree or a tar archive.
 //!
-//! [`extract_to_directory`] decodes every block of the image exactly once, however scattered the files
+//! [`extract_to_directory`] decodes every block that it needs exactly once, however scattered the files
 //! are: the pieces of all files are sorted by block, and each block's bytes go to all the files that
-//! want them while it is in memory. Its memory is
+//! want them while it is in memory. A block of which only the first part is wanted is decoded to the end
+//! of that part, if its codec can stop there; its checksum is verified nevertheless, over all that is
+//! stored. In images of formats 2.0 and 2.1, which have no checksums, blocks are always decoded to their
+//! end. The memory that this takes is
 //!
 //! * 16 bytes per directory, 12 per file inode, 12 per additional hard link, 13 per distinct content,
 //! * 16 bytes per piece (a run of a file within one block) for at most 4 Mi pieces at a time; images
@@ -167,6 +170,8 @@ pub struct ExtractSummary {
     pub matched: u64,
     /// Blocks decoded by an extraction to a directory: each that is needed counts once.
     pub blocks: u64,
+    /// Bytes that these were decoded to: each from its start to about the end of what is needed.
+    pub block_bytes: u64,
     /// Most bytes of decoded blocks in memory at a time, in an extraction to a directory.
     pub peak_block_bytes: u64,
 }

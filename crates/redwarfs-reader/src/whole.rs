@@ -1,4 +1,4 @@
-//! Whole blocks past the cache, decoded into memory that is used again.
+//! Whole blocks, or their first part, past the cache, decoded into memory that is used again.
 
 use std::fmt;
 
@@ -10,6 +10,10 @@ use redwarfs_format::{BlockNo, Error, Result};
 use crate::error::in_section;
 use crate::image::Image;
 
+/// Blocks of up to so many bytes are decoded as a whole (128 KiB): zstd, which is asked for less,
+/// decodes that much at a time.
+const WHOLE: u64 = 128 << 10;
+
 /// Memory for decoded blocks, one at a time: as large as the largest block that it held. Blocks that
 /// come one after another then need no new pages, which cost a sixth of the time of decoding.
 #[derive(Default)]
@@ -19,7 +23,7 @@ pub struct BlockMemory {
 }
 
 impl BlockMemory {
-    /// The block that was decoded last; nothing after an error.
+    /// What was decoded last of a block, from its start on; nothing after an error.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         let map = self.map.as_deref().unwrap_or_default();
@@ -61,6 +65,26 @@ impl Image {
         payload: &mut Vec<u8>,
         memory: &mut BlockMemory,
     ) -> Result<()> {
+        self.decode_block_start(block, u64::MAX, payload, memory)
+    }
+
+    /// As [`Image::decode_block_into`], but at least the first `end` bytes of the block, or all of
+    /// it if it is shorter; [`BlockMemory::bytes`] tells how much that is.
+    ///
+    /// The checksum is verified in any case, over all that is stored. Data behind `end` is decoded, and
+    /// how it ends verified, only if that costs little (1/16 of the block, or 128 KiB), if the codec
+    /// decodes everything at once (LZ4), or if the image has no checksums, so that nothing else
+    /// would show damage.
+    ///
+    /// # Errors
+    /// As [`Image::decode_block`].
+    pub fn decode_block_start(
+        &self,
+        block: BlockNo,
+        end: u64,
+        payload: &mut Vec<u8>,
+        memory: &mut BlockMemory,
+    ) -> Result<()> {
         memory.len = 0;
         let payloads = &self.0.payloads;
         let section = payloads.block_section(block)?;
@@ -75,9 +99,21 @@ impl Image {
         }
         let stored = payloads.read_reusing(&section, std::mem::take(payload))?;
         let mut decoder = Decoder::new(id, stored, payloads.block_size()).map_err(wrap)?;
-        let len = usize::try_from(decoder.raw_size())
-            .map_err(|_| Error::Limit(format!("a block of {} bytes", decoder.raw_size())))?;
+        let raw_size = decoder.raw_size();
+        let len = usize::try_from(raw_size)
+            .map_err(|_| Error::Limit(format!("a block of {raw_size} bytes")))?;
         let room = memory.room(len).map_err(wrap)?;
+        let whole = end >= raw_size - raw_size / 16
+            || raw_size <= WHOLE
+            || !decoder.is_incremental()
+            || section.header.is_none();
+        if let Ok(end) = usize::try_from(end)
+            && !whole
+        {
+            *payload = decoder.decode_start(room, end).map_err(wrap)?;
+            memory.len = end;
+            return Ok(());
+        }
         decoder.fill(room).map_err(wrap)?;
         decoder.finish().map_err(wrap)?;
         *payload = decoder.into_payload();

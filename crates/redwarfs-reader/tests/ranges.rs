@@ -222,7 +222,7 @@ fn whole_blocks_are_what_the_cache_shows() {
 fn memory_for_whole_blocks_can_be_used_again() {
     let (mut payload, mut memory) = (Vec::new(), BlockMemory::default());
     let dir = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/fixtures/images");
-    let mut blocks = 0;
+    let (mut blocks, mut parts) = (0, 0);
     for item in std::fs::read_dir(dir).unwrap() {
         let path = item.unwrap().path();
         if path.extension().is_none_or(|ending| ending != "dwarfs") {
@@ -239,6 +239,17 @@ fn memory_for_whole_blocks_can_be_used_again() {
                     result.unwrap();
                     assert!(memory.bytes() == expected, "{path:?}, {block}");
                     blocks += 1;
+                    let len = expected.len();
+                    for end in [0, 1, len / 3, len - len / 16, len, len + 1] {
+                        let wanted = end as u64;
+                        image
+                            .decode_block_start(block, wanted, &mut payload, &mut memory)
+                            .unwrap();
+                        let found = memory.bytes();
+                        assert!(found.len() >= end.min(len), "{path:?}, {block}, {end}");
+                        assert!(expected.starts_with(found), "{path:?}, {block}, {end}");
+                        parts += usize::from(found.len() < len);
+                    }
                 }
                 Err(e) => {
                     assert_eq!(result.unwrap_err().to_string(), e.to_string());
@@ -248,4 +259,5 @@ fn memory_for_whole_blocks_can_be_used_again() {
         }
     }
     assert!(blocks > 50, "only {blocks} blocks");
+    assert!(parts > 10, "only {parts} parts of blocks");
 }

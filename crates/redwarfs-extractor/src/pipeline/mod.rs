@@ -6,8 +6,8 @@
 //!             +------------- room for one more block <---+
 //! ```
 //!
-//! A block is planned when there is room for it, decoded once, shared by the writers that need a part
-//! of it, and dropped when the last of them is done.
+//! A block is planned when there is room for it, decoded once, up to the end of the last piece, shared by
+//! the writers that need a part of it, and dropped when the last of them is done.
 
 mod plan;
 mod write;
@@ -26,7 +26,7 @@ use crate::error::{Error, Result};
 use crate::files::{DirCache, Files};
 use crate::tree::Tree;
 use crate::{ExtractOptions, Progress};
-use plan::{PIECES_PER_WINDOW, Pieces, Window};
+use plan::{Need, PIECES_PER_WINDOW, Pieces, Window};
 
 /// Pieces handed to a writer at least, unless the block has fewer.
 const PIECES_PER_JOB: usize = 64;
@@ -91,6 +91,8 @@ impl Drop for Decoded {
 #[derive(Debug)]
 struct BlockJob {
     block: BlockNo,
+    /// Where the last of the pieces ends, in bytes from the start of the block.
+    end: u64,
     pieces: Option<(Arc<Window>, Range<usize>)>,
     room: Room,
 }
@@ -115,6 +117,8 @@ pub(crate) struct Outcome {
     pub(crate) lost_names: u64,
     /// Blocks decoded.
     pub(crate) blocks: u64,
+    /// Bytes that these were decoded to.
+    pub(crate) block_bytes: u64,
     /// Most bytes of decoded blocks at a time.
     pub(crate) peak: u64,
 }
@@ -137,6 +141,7 @@ struct Run<'a> {
     lost_names: AtomicU64,
     /// Blocks given to the decoders.
     decoded: AtomicU64,
+    decoded_bytes: AtomicU64,
     gauge: Arc<Gauge>,
     spare: Arc<Spare>,
 }
@@ -164,11 +169,12 @@ pub(crate) fn write_contents(
         finished: AtomicU64::new(0),
         lost_names: AtomicU64::new(0),
         decoded: AtomicU64::new(0),
+        decoded_bytes: AtomicU64::new(0),
         gauge: Arc::default(),
         spare: Arc::default(),
     };
-    let counts = run.count_pieces()?;
-    let result = run.finish_without_data().and_then(|()| run.work(&counts));
+    let needs = run.count_pieces()?;
+    let result = run.finish_without_data().and_then(|()| run.work(&needs));
     if let Err(e) = result {
         run.fail(e);
     }
@@ -198,6 +204,7 @@ pub(crate) fn write_contents(
         lost,
         lost_names: run.lost_names.load(Ordering::Relaxed),
         blocks: run.decoded.load(Ordering::Relaxed),
+        block_bytes: run.decoded_bytes.load(Ordering::Relaxed),
         peak: run.gauge.peak.load(Ordering::Relaxed),
     })
 }
@@ -215,11 +222,11 @@ impl Run<'_> {
     }
 
     /// Runs the threads over all blocks.
-    fn work(&self, counts: &[u64]) -> Result<()> {
-        if counts.iter().all(|&n| n == 0) {
+    fn work(&self, needs: &[Need]) -> Result<()> {
+        let used = needs.iter().filter(|need| need.pieces > 0).count();
+        if used == 0 {
             return Ok(());
         }
-        let used = counts.iter().filter(|&&n| n > 0).count();
         let decoders = self.options.decoder_threads().min(used);
         let writers = self.options.writer_threads();
         let block_size = u64::from(self.image.metadata().block_size()).max(1);
@@ -243,7 +250,7 @@ impl Run<'_> {
                 move || self.write_all(&jobs)
             })?;
             drop((blocks_out, writes_in, writes_out));
-            let result = self.produce(counts, &blocks_in, &rooms, &room_back);
+            let result = self.produce(needs, &blocks_in, &rooms, &room_back);
             drop(blocks_in);
             result
         })
@@ -283,38 +290,39 @@ impl Run<'_> {
     /// Plans window after window and hands out blocks while there is room.
     fn produce(
         &self,
-        counts: &[u64],
+        needs: &[Need],
         jobs: &Sender<BlockJob>,
         rooms: &Receiver<()>,
         room_back: &Sender<()>,
     ) -> Result<()> {
         let mut start = 0;
-        while let Some(&first) = counts.get(start) {
+        while let Some(first) = needs.get(start) {
             let mut end = start + 1;
-            let mut sum = first;
-            while let Some(&next) = counts.get(end)
-                && sum + next <= PIECES_PER_WINDOW
+            let mut sum = first.pieces;
+            while let Some(next) = needs.get(end)
+                && sum + next.pieces <= PIECES_PER_WINDOW
             {
-                sum += next;
+                sum += next.pieces;
                 end += 1;
             }
             let planned = if sum == 0 {
                 None
             } else if sum <= PIECES_PER_WINDOW {
-                Some(self.plan(counts, start..end)?)
+                Some(self.plan(needs, start..end)?)
             } else {
                 None
             };
             let mut at = 0_usize;
-            for (block, &count) in counts.iter().enumerate().take(end).skip(start) {
+            for (block, need) in needs.iter().enumerate().take(end).skip(start) {
                 // Fits: the window holds them all, or they are not used as a range.
-                let next = at.saturating_add(usize::try_from(count).unwrap_or(usize::MAX));
-                if count > 0 {
+                let next = at.saturating_add(usize::try_from(need.pieces).unwrap_or(usize::MAX));
+                if need.pieces > 0 {
                     if self.stop.load(Ordering::Relaxed) || rooms.recv().is_err() {
                         return Ok(());
                     }
                     let job = BlockJob {
                         block: BlockNo(u32::try_from(block).unwrap_or(u32::MAX)),
+                        end: need.end,
                         pieces: planned
                             .as_ref()
                             .map(|window| (Arc::clone(window), at..next)),
@@ -339,6 +347,7 @@ impl Run<'_> {
         let mut payload = Vec::new();
         for BlockJob {
             block,
+            end,
             pieces,
             mut room,
         } in jobs
@@ -355,10 +364,12 @@ impl Run<'_> {
             let mut memory = spare.unwrap_or_default();
             let result = self
                 .image
-                .decode_block_into(block, &mut payload, &mut memory);
+                .decode_block_start(block, end, &mut payload, &mut memory);
             let decoded = match result {
                 Ok(()) => {
-                    room.hold(memory.bytes().len() as u64);
+                    let bytes = memory.bytes().len() as u64;
+                    self.decoded_bytes.fetch_add(bytes, Ordering::Relaxed);
+                    room.hold(bytes);
                     Ok(Decoded {
                         memory,
                         spare: Arc::clone(&self.spare),

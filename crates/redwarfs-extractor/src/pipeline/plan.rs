@@ -27,10 +27,27 @@ pub(super) struct Piece {
     pub(super) offset: u64,
 }
 
+/// Where a piece is taken from.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Place {
+    pub(super) block: BlockNo,
+    /// Where it ends, in bytes from the start of the block.
+    pub(super) end: u64,
+}
+
 /// The pieces of some consecutive blocks.
 #[derive(Debug)]
 pub(super) struct Window {
     pub(super) pieces: Vec<Piece>,
+}
+
+/// What is needed of one block.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Need {
+    /// Number of pieces.
+    pub(super) pieces: u64,
+    /// Where the last of them ends, in bytes from the start of the block.
+    pub(super) end: u64,
 }
 
 /// Pieces of one block that one writer handles.
@@ -50,30 +67,33 @@ impl Pieces {
 }
 
 impl Run<'_> {
-    /// Counts the pieces per block and per content, and announces the total size.
-    pub(super) fn count_pieces(&mut self) -> Result<Vec<u64>> {
-        let mut counts = vec![0_u64; self.image.container().block_count() as usize];
+    /// Counts the pieces per block and per content, finds out how far they reach, and announces the
+    /// total size.
+    pub(super) fn count_pieces(&mut self) -> Result<Vec<Need>> {
+        let mut needs = vec![Need::default(); self.image.container().block_count() as usize];
         let mut total = 0_u64;
         for content in 0..self.tree.content_count() {
             let mut number = 0_u32;
-            let result = self.each_piece(content, |block, _| {
-                let count = counts
-                    .get_mut(block.0 as usize)
-                    .ok_or_else(|| no_such_block(block))?;
-                *count += 1;
+            let result = self.each_piece(content, |place, _| {
+                let need = needs
+                    .get_mut(place.block.0 as usize)
+                    .ok_or_else(|| no_such_block(place.block))?;
+                need.pieces += 1;
+                need.end = need.end.max(place.end);
                 number += 1;
                 Ok(())
             });
             if let Err(e) = result {
-                // Take back what was counted before the error.
+                // Take back what was counted before the error. How far it reached stays: a block that
+                // is decoded further than necessary does no harm.
                 let mut left = number;
-                let _ = self.each_piece(content, |block, _| {
+                let _ = self.each_piece(content, |place, _| {
                     if left == 0 {
-                        return Err(no_such_block(block));
+                        return Err(no_such_block(place.block));
                     }
                     left -= 1;
-                    if let Some(count) = counts.get_mut(block.0 as usize) {
-                        *count -= 1;
+                    if let Some(need) = needs.get_mut(place.block.0 as usize) {
+                        need.pieces -= 1;
                     }
                     Ok(())
                 });
@@ -88,14 +108,14 @@ impl Run<'_> {
             }
         }
         self.progress.total(total);
-        Ok(counts)
+        Ok(needs)
     }
 
     /// Calls `visit` for each data extent of a content.
     pub(super) fn each_piece(
         &self,
         content: u32,
-        mut visit: impl FnMut(BlockNo, Piece) -> redwarfs_format::Result<()>,
+        mut visit: impl FnMut(Place, Piece) -> redwarfs_format::Result<()>,
     ) -> redwarfs_format::Result<()> {
         let Some(ino) = self.tree.inode_of(content) else {
             return Ok(());
@@ -103,12 +123,19 @@ impl Run<'_> {
         let mut offset = 0_u64;
         for (extent, item) in self.image.metadata().extents(ino)?.enumerate() {
             let size = match item? {
-                Extent::Data { block, size, .. } => {
+                Extent::Data {
+                    block,
+                    offset: start,
+                    size,
+                } => {
                     let extent = u32::try_from(extent).map_err(|_| {
                         redwarfs_format::Error::corrupt("more than 2^32 extents in a file")
                     })?;
                     visit(
-                        block,
+                        Place {
+                            block,
+                            end: u64::from(start) + u64::from(size),
+                        },
                         Piece {
                             content,
                             extent,
@@ -127,20 +154,20 @@ impl Run<'_> {
     }
 
     /// Sorts the pieces of a range of blocks by block, in the order of contents within a block.
-    pub(super) fn plan(&self, counts: &[u64], blocks: Range<usize>) -> Result<Arc<Window>> {
+    pub(super) fn plan(&self, needs: &[Need], blocks: Range<usize>) -> Result<Arc<Window>> {
         let mut cursors = Vec::with_capacity(blocks.len());
         let mut sum = 0_usize;
-        for &count in counts.get(blocks.clone()).unwrap_or_default() {
+        for need in needs.get(blocks.clone()).unwrap_or_default() {
             cursors.push(sum);
-            sum = sum.saturating_add(usize::try_from(count).unwrap_or(usize::MAX));
+            sum = sum.saturating_add(usize::try_from(need.pieces).unwrap_or(usize::MAX));
         }
         let mut pieces = vec![Piece::default(); sum];
         for content in 0..self.tree.content_count() {
             if self.remaining_of(content).load(Ordering::Relaxed) == 0 {
                 continue;
             }
-            self.each_piece(content, |block, piece| {
-                let cursor = (block.0 as usize)
+            self.each_piece(content, |place, piece| {
+                let cursor = (place.block.0 as usize)
                     .checked_sub(blocks.start)
                     .and_then(|i| cursors.get_mut(i));
                 if let Some(cursor) = cursor {
@@ -188,8 +215,8 @@ impl Run<'_> {
             if self.remaining_of(content).load(Ordering::Relaxed) == 0 {
                 continue;
             }
-            self.each_piece(content, |found, piece| {
-                if found == wanted {
+            self.each_piece(content, |place, piece| {
+                if place.block == wanted {
                     batch.push(piece);
                     if batch.len() >= PIECES_PER_SEARCHED_JOB {
                         send(&mut batch);

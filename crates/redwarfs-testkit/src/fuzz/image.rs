@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use redwarfs_format::metadata::{FileType, MetadataView};
 use redwarfs_format::{BlockNo, EntryIndex, Error, InodeNo};
 use redwarfs_io::MemorySource;
-use redwarfs_reader::{CacheOptions, Image, ImageOffset, OpenOptions, VerifyMode};
+use redwarfs_reader::{BlockMemory, CacheOptions, Image, ImageOffset, OpenOptions, VerifyMode};
 
 /// Entries and inodes that are looked at, so that an image that claims millions takes no longer.
 const MAX_ITEMS: usize = 300;
@@ -158,7 +158,15 @@ fn visit_image(image: &Image, checked: bool) {
     for block in [0, image.container().block_count()].map(BlockNo) {
         let small = image.metadata().block_size() <= 64 << 20;
         if small {
-            let _ = (image.decode_block(block), image.preload_block(block));
+            let whole = image.decode_block(block);
+            let (mut payload, mut memory) = (Vec::new(), BlockMemory::default());
+            let end = whole.as_ref().map_or(1, |bytes| bytes.len() as u64 / 2);
+            let part = image.decode_block_start(block, end, &mut payload, &mut memory);
+            if let (Ok(bytes), Ok(())) = (whole, part) {
+                assert!(bytes.starts_with(memory.bytes()));
+                assert!(memory.bytes().len() as u64 >= end);
+            }
+            let _ = image.preload_block(block);
         }
     }
     // What threads in the background are working on may exceed the limit, but not for long.
