@@ -187,6 +187,16 @@ impl Decoder {
         }
     }
 
+    /// The first part of the payload that no further step looks at; empty if that is not known.
+    /// Whatever becomes of its contents, it changes nothing.
+    pub fn spent(&mut self) -> &mut [u8] {
+        let end = match &self.core.stream {
+            Stream::Zstd(decoder) => decoder.consumed(),
+            _ => 0,
+        };
+        self.payload.get_mut(..end).unwrap_or_default()
+    }
+
     /// Gives the payload back.
     pub fn into_payload(self) -> Vec<u8> {
         self.payload

@@ -398,6 +398,11 @@ impl ZstdDecoder {
         })
     }
 
+    /// Bytes of the payload that have been dealt with, by steps.
+    pub(crate) fn consumed(&self) -> usize {
+        self.consumed
+    }
+
     pub(crate) fn decode_whole(&mut self, payload: &[u8], out: &mut [u8]) -> Result<()> {
         decode_frame(&payload[..self.frame], out)?;
         self.ended = true;

@@ -39,6 +39,27 @@ pub(crate) fn unlock_memory(bytes: &[u8]) {
     }
 }
 
+/// Gives the whole pages in `bytes`, which are not needed any more but will be freed by their owner,
+/// back to the system. Their contents are zeros then, or what they were.
+pub(crate) fn discard(bytes: &mut [u8]) {
+    let page = rustix::param::page_size();
+    let start = bytes.as_mut_ptr();
+    let skip = start.align_offset(page);
+    let len = bytes.len().saturating_sub(skip) / page * page;
+    if len > 0 {
+        // SAFETY: whole pages within a live slice that is borrowed exclusively: nobody else has
+        // anything in them. They stay mapped; that they are zero now is as if they had been
+        // written to, and any bytes are valid ones.
+        let _ = unsafe {
+            rustix::mm::madvise(
+                start.add(skip).cast(),
+                len,
+                rustix::mm::Advice::LinuxDontNeed,
+            )
+        };
+    }
+}
+
 /// Lets the allocator of the process return what it does not use to the system.
 pub(crate) fn trim_heap() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]

@@ -9,8 +9,8 @@
 //!   reading it takes no lock, also while the rest is being decoded.
 //! * An error goes to everybody who waits for that block. The slot has left the cache by then,
 //!   so that the next request tries again.
-//! * The limit counts decoded bytes, payloads of unfinished blocks, and for each unfinished
-//!   block the state of the decoder: little for zstd, which looks back into the buffer, the raw
+//! * The limit counts decoded bytes, the rest of the payloads of unfinished blocks, and for each
+//!   unfinished block the state of the decoder: little for zstd, which looks back into the buffer, the raw
 //!   size once more for others, which hold at most about that much. Blocks in use are never evicted: the cache exceeds its limit only by
 //!   blocks that are being read at that moment, and by the payload and decoder state of those
 //!   that are decoded in one step at that moment.
@@ -535,6 +535,7 @@ impl Core {
                 .decoded
                 .fetch_add(len as u64, Ordering::Relaxed);
             turn.publish(&mut work.filler, len);
+            work.discard_spent(&slot);
         };
         turn.work = Some(work);
         result.map_err(|e| self.payloads.in_block(e, block))
@@ -604,6 +605,7 @@ impl Core {
             filler,
             stored,
             charge,
+            discarded: 0,
         });
         Ok(())
     }

@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 const KEPT: usize = 2;
 /// Largest buffer that is kept (2 MiB). For larger ones decoding takes so long that new memory
 /// does not matter.
-const LARGEST: usize = 2 << 20;
+pub(super) const LARGEST: usize = 2 << 20;
 
 /// At most 4 MiB of buffers, so that not every block has to ask the system for pages.
 #[derive(Debug, Default)]

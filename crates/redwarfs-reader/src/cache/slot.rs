@@ -7,12 +7,17 @@ use redwarfs_codec::Decoder;
 use redwarfs_format::{BlockNo, Error, Result};
 
 use super::memory::{Buffer, Filler};
+use super::scratch::LARGEST;
 use crate::error::replicate;
 use crate::options::BlockAllocator;
+use crate::sys;
 
 /// Bytes decoded and published at a time (64 KiB). A waiter is woken at most this much later
 /// than necessary.
 pub(super) const SEGMENT: usize = 64 << 10;
+
+/// Bytes of a payload that are given back at a time (256 KiB): each time costs a call.
+const DISCARDED: usize = 256 << 10;
 
 /// What a slot costs beside the data, charged so that very many tiny blocks count, too.
 pub(super) const SLOT_OVERHEAD: u64 = 512;
@@ -78,6 +83,28 @@ pub(super) struct Work {
     /// Length of the payload.
     pub(super) stored: u64,
     pub(super) charge: u64,
+    /// Bytes of the payload that have gone back to the system.
+    pub(super) discarded: usize,
+}
+
+impl Work {
+    /// Gives back what has been decoded of a large payload.
+    pub(super) fn discard_spent(&mut self, slot: &Slot) {
+        if self.stored <= LARGEST as u64 {
+            return;
+        }
+        let spent = self.decoder.spent();
+        let all = spent.len();
+        let new = spent.get_mut(self.discarded..).unwrap_or_default();
+        if new.len() < DISCARDED {
+            return;
+        }
+        sys::discard(new);
+        let saved = (new.len() as u64).min(self.charge);
+        self.discarded = all;
+        self.charge -= saved;
+        slot.discharge(saved);
+    }
 }
 
 #[derive(Debug)]
@@ -89,6 +116,8 @@ pub(super) struct Slot {
     busy: AtomicBool,
     /// Requests that wait now.
     waiting: AtomicU64,
+    /// The least that one of them waits for; only used while `state` is locked.
+    wanted: AtomicU64,
     state: Mutex<State>,
     wake: Condvar,
 }
@@ -103,6 +132,7 @@ impl Slot {
             body: OnceLock::new(),
             busy: AtomicBool::new(false),
             waiting: AtomicU64::new(0),
+            wanted: AtomicU64::new(u64::MAX),
             state: Mutex::new(State::New),
             wake: Condvar::new(),
         }
@@ -185,6 +215,7 @@ impl Slot {
                         }
                         waiting = Some(Waiting(&self.waiting));
                     }
+                    self.wanted.fetch_min(end, Ordering::Relaxed);
                     state = self
                         .wake
                         .wait(state)
@@ -218,6 +249,7 @@ impl Slot {
         let old = {
             let mut state = self.lock();
             self.busy.store(false, Ordering::Relaxed);
+            self.wanted.store(u64::MAX, Ordering::Relaxed);
             std::mem::replace(&mut *state, new)
         };
         self.wake.notify_all();
@@ -318,16 +350,25 @@ impl Turn {
     }
 
     /// Publishes the next `len` bytes, which must be in the buffer of `filler`, and wakes those
-    /// who wait for them.
+    /// who wait if there is one among them that has what it needs.
     pub(super) fn publish(&self, filler: &mut Filler, len: usize) {
         let slot = &self.slot;
-        let memory = {
+        let (memory, wake) = {
             // Under the lock, or a waiter between its check and its wait would miss it.
             let _state = slot.lock();
-            filler.publish(len)
+            let memory = filler.publish(len);
+            // Nobody is woken in vain: of many readers of a large block each would be, for every
+            // step. Who is not satisfied yet says so again.
+            let wake = slot.available() >= slot.wanted.load(Ordering::Relaxed);
+            if wake {
+                slot.wanted.store(u64::MAX, Ordering::Relaxed);
+            }
+            (memory, wake)
         };
         slot.charge(memory);
-        slot.wake.notify_all();
+        if wake {
+            slot.wake.notify_all();
+        }
     }
 
     /// Ends the turn: everything is there. Returns what was needed for that.

@@ -34,12 +34,16 @@ pub(super) struct Fixture {
 }
 
 pub(super) fn fixture(codecs: &[&str]) -> Fixture {
+    fixture_of(codecs, BLOCK_SIZE)
+}
+
+fn fixture_of(codecs: &[&str], block_size: usize) -> Fixture {
     let mut image = Vec::new();
     let mut entries = Vec::new();
     let mut raw = Vec::new();
     let mut stored = Vec::new();
     for (number, codec) in codecs.iter().enumerate() {
-        let data = content(number, BLOCK_SIZE - number * 1000);
+        let data = content(number, block_size - number * 1000);
         let spec: CodecSpec = codec.parse().unwrap();
         let compressed = spec.compressor().compress(&data).unwrap();
         let payload = compressed.data.as_ref().unwrap_or(&data);
@@ -61,7 +65,7 @@ pub(super) fn fixture(codecs: &[&str]) -> Fixture {
     let source = Arc::new(FaultSource::new(MemorySource::new(image)));
     let read = |at, buf: &mut [u8]| source.read_exact_at(at, buf);
     let container = Container::open(&read, size, 0, None).unwrap();
-    let payloads = Payloads::new(source.clone(), container.into(), BLOCK_SIZE as u64);
+    let payloads = Payloads::new(source.clone(), container.into(), block_size as u64);
     Fixture {
         source,
         payloads,
@@ -155,6 +159,30 @@ fn decodes_only_what_is_needed_and_goes_on_later() {
         let far = 4 * SEGMENT as u64;
         assert!(cache.get_cached(BlockNo(block as u32), far).is_none());
     }
+}
+
+#[test]
+fn what_has_been_decoded_of_a_large_payload_is_given_back() {
+    const MIB: usize = 1 << 20;
+    let fixture = fixture_of(&["zstd:level=1"], 12 * MIB);
+    let (_, stored) = fixture.stored[0];
+    assert!(stored > 3 << 20, "{stored}");
+    let cache = fixture.cache(quiet());
+    for part in 0..11 {
+        fixture.check(&cache, 0, part * MIB, 1000);
+        let decoded = (part * MIB + 1000).next_multiple_of(SEGMENT) as u64;
+        let rest = stored - stored * decoded / (12 << 20);
+        let expected = decoded + rest;
+        // Compressed data is spread evenly, but it goes back in pieces.
+        let used = cache.stats().used;
+        assert!(used.abs_diff(expected) < 1 << 20, "{used}, {expected}");
+    }
+    fixture.check(&cache, 0, 12 * MIB - 5, 5);
+    fixture.check(&cache, 0, 0, 12 * MIB);
+    let slot = 12 * MIB as u64 + slot::SLOT_OVERHEAD;
+    assert_eq!(cache.stats().used, slot);
+    // The state of the decoder, and what was left of the payload near the end.
+    assert!(cache.stats().peak < slot + (1 << 20));
 }
 
 #[test]
