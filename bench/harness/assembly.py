@@ -44,6 +44,20 @@ def rounds(results: Results, raw: dict) -> str:
     return f"Rounds ({shown})."
 
 
+def earlier(keys: list) -> str:
+    """What was measured with earlier programs; levels or other last words are joined."""
+    places = {}
+    for key in keys:
+        part, *rest = key.split("/")
+        # The last word says who.
+        place = "/".join([part, *rest[:-2]])
+        places.setdefault(place, []).extend(rest[-2:-1])
+    shown = "; ".join(
+        f"{place} {', '.join(dict.fromkeys(words))}".strip() for place, words in places.items()
+    )
+    return f"Measured with an earlier build of RedwarFS: {shown}.\n"
+
+
 def assemble(raw: dict):
     """Markdown, and the plots by file name."""
     results = Results(raw)
@@ -66,6 +80,8 @@ def assemble(raw: dict):
         "Every single value is in [report.json](report.json).\n",
         report.skipped(skipped),
     ]
+    if raw.get("earlier"):
+        head.append(earlier(raw["earlier"]))
     if results.names("build/", 1):
         head += ["## Overview\n", "Size and CPU time of making images, × the reference.\n",
                  build.overview(results)]

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from pathlib import Path
 
 from .measure import Failed
@@ -10,17 +11,31 @@ from .measure import Failed
 class Store:
     """Results by key, one value for each round, and facts that are found once."""
 
-    def __init__(self, path: Path, identity: dict):
-        """`identity` says what is measured: results of something else are refused."""
+    def __init__(self, path: Path, identity: dict, keep: re.Pattern | None = None):
+        """`identity` says what is measured: results of something else are refused, or those whose
+        key `keep` does not match are thrown away."""
         self.path = Path(path)
         self.data = {"identity": identity, "facts": {}, "results": {}, "skipped": {}}
-        if self.path.exists():
-            self.data = json.loads(self.path.read_text())
-            if self.data["identity"] != identity:
-                raise Failed(
-                    f"{self.path} has results of other programs or of another scale: "
-                    "--fresh starts anew"
-                )
+        if not self.path.exists():
+            return
+        found = json.loads(self.path.read_text())
+        if found["identity"] != identity and keep is None:
+            raise Failed(
+                f"{self.path} has results of other programs or of another scale: "
+                "--fresh starts anew, --keep takes some of them over"
+            )
+        self.data = found
+        if found["identity"] != identity:
+            self._take_over(identity, keep)
+
+    def _take_over(self, identity: dict, keep: re.Pattern) -> None:
+        """Keeps what is asked for, and notes that other programs did it."""
+        kept = {key: value for key, value in self.data["results"].items() if keep.match(key)}
+        self.data.update(identity=identity, results=kept, skipped={},
+                         earlier=list(kept))
+        facts = self.data["facts"]
+        for key in [key for key in facts if key.startswith("image/") and not _made(key, kept)]:
+            del facts[key]
 
     def save(self) -> None:
         partial = self.path.with_name(self.path.name + ".partial")
@@ -50,6 +65,13 @@ class Store:
     @property
     def skipped(self) -> dict:
         return self.data["skipped"]
+
+
+def _made(fact: str, results: dict) -> bool:
+    """Whether the building of the image that a fact is about is among the results."""
+    _, name, recipe = fact.split("/", 2)
+    who, _, level = recipe.partition("-l")
+    return f"build/{name}/{level}/{who}" in results
 
 
 class Results:

@@ -1,6 +1,7 @@
 """Statistics, the choice of releases, stored results, and the report of a small made-up run."""
 
 import json
+import re
 import tempfile
 import unittest
 from pathlib import Path
@@ -105,6 +106,26 @@ class Stored(unittest.TestCase):
             Store(path, {"ours": "1"}).add("a", {})
             with self.assertRaises(Failed):
                 Store(path, {"ours": "2"})
+
+    def test_some_results_of_other_programs_can_be_kept(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "raw.json"
+            before = Store(path, {"ours": "1"})
+            for level in (1, 7):
+                before.add(f"build/x/{level}/ours", {})
+                before.fact(f"image/x/ours-l{level}", lambda: {"size": 5})
+            before.fact("data/x", lambda: 5)
+            after = Store(path, {"ours": "2"}, re.compile("build/.*/7/"))
+            after.add("build/x/1/ours", {"cpu": 1.0})
+            again = Store(path, {"ours": "2"})
+            self.assertEqual(again.rounds("build/x/1/ours"), [{"cpu": 1.0}])
+            self.assertEqual(again.data["earlier"], ["build/x/7/ours"])
+            self.assertEqual(list(again.data["facts"]), ["image/x/ours-l7", "data/x"])
+
+    def test_the_report_says_what_is_older(self):
+        keys = ["build/x/1/ours", "build/x/1/reference", "build/x/7/ours", "peers/x/tar"]
+        shown = assembly.earlier(keys)
+        self.assertIn("earlier build of RedwarFS: build/x 1, 7; peers x.", shown)
 
     def test_names_keep_their_order(self):
         results = Results({"facts": {}, "results": {"b/y/2": [1], "b/x/1": [1], "b/y/3": [1]}})

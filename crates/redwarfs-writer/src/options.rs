@@ -436,7 +436,7 @@ impl BuildOptions {
         let (bits, data, metadata, window, step) = match level {
             0 => (20, "null", "null", 0, 0),
             1 => (20, "lz4", "null", 0, 0),
-            2 => (20, "lz4hc:level=9", "null", 0, 0),
+            2 => (20, "lz4hc:level=9", "null", 12, 2),
             3 => (21, "lz4hc:level=9", "null", 12, 2),
             4 => (22, "zstd:level=11", "zstd:level=12", 11, 2),
             5 => (23, ADAPTIVE, "zstd:level=12", 11, 3),
@@ -445,10 +445,10 @@ impl BuildOptions {
             8 => (24, "lzma:level=9:binary=auto", "lzma:level=9", 11, 3),
             _ => (26, "lzma:level=9:binary=auto", "lzma:level=9", 11, 3),
         };
-        // With the one that is filled, 32 to 128 MiB.
+        // With the one that is filled, 16 to 128 MiB.
         let lookback = match level {
-            0..=2 => 1,
-            3 => 16,
+            0 | 1 => 1,
+            2 | 3 => 16,
             4 | 5 => 8,
             6..=8 => 4,
             _ => 2,
@@ -457,7 +457,7 @@ impl BuildOptions {
         let small = if level == 0 { "null" } else { "zstd:level=16" };
         let order = match level {
             0 => Order::None,
-            1 | 2 => Order::Path,
+            1 => Order::Path,
             _ => Order::Families(FamilyOptions::default()),
         };
         Self {

@@ -32,7 +32,7 @@ pub(crate) struct CategoryArgs {
     ///
     /// families goes by path, but puts versions of a directory side by side, and files next to
     /// others that they share data with, wherever that saves space. A directory is spread over one
-    /// more block only if that saves PERCENT of a block, 2 if not given: with 0 only size counts,
+    /// more block only if that saves PERCENT of a block, 1 if not given: with 0 only size counts,
     /// with 100 directories stay together.
     #[arg(long, value_name = "[CAT,..::]ORDER", action = ArgAction::Append, hide_short_help = true, help_heading = "Advanced options", value_parser = whole(|text| scoped(text, values::order)))]
     pub order: Vec<Scoped<OrderSpec>>,
