@@ -73,6 +73,13 @@ class DataSets(unittest.TestCase):
         self.assertEqual(logs.counts(8), [1, 4, 8])
         self.assertEqual(logs.counts(100), [1, 4, 16, 32])
 
+    def test_the_day_in_the_middle_is_in_all_images(self):
+        days = list(range(32))
+        for count in logs.counts(32):
+            chosen = logs.around(days, count)
+            self.assertEqual(len(chosen), count)
+            self.assertIn(16, chosen)
+
     def test_logs_are_the_same_each_time_and_differ_by_day(self):
         with tempfile.TemporaryDirectory() as folder:
             trees = []
