@@ -388,10 +388,10 @@ fn codec(spec: &str) -> CodecSpec {
 }
 
 /// As small as zstd level 22, or nearly, in half the time, for blocks of up to 16 MiB.
-const STRONG: &str = "zstd:level=19:wlog=24:hlog=22:clog=24:slog=5:mml=3:tlen=128:strat=9:deep=16";
+const STRONG: &str = "zstd:level=19:wlog=24:hlog=22:clog=24:slog=5:mml=3:tlen=128:strat=9:deep=32";
 /// The same where there is much to win; what gets small anyway takes a tenth of the time.
 const ADAPTIVE: &str =
-    "zstd:level=19:wlog=24:hlog=22:clog=24:slog=5:mml=3:tlen=128:strat=9:quick=12:deep=16";
+    "zstd:level=19:wlog=24:hlog=22:clog=24:slog=5:mml=3:tlen=128:strat=9:quick=12:deep=32";
 
 /// What the presets say about single categories (format/07 section 1.5).
 fn category_presets(level: u8) -> BTreeMap<Category, CategoryOptions> {

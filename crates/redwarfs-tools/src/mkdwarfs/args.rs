@@ -377,7 +377,7 @@ Compression levels:
   9      64 MiB  lzma (3)       zstd:level=16    lzma:level=9   11/3         2       families
   blocks: how many are searched for repeated data, see --max-lookback-blocks
   (1) as (2) with quick=12
-  (2) zstd:level=19:wlog=24:hlog=22:clog=24:slog=5:mml=3:tlen=128:strat=9:deep=16,
+  (2) zstd:level=19:wlog=24:hlog=22:clog=24:slog=5:mml=3:tlen=128:strat=9:deep=32,
       the metadata with lzma:level=9 if that makes the image smaller by 1 %
   (3) lzma:level=9:binary=auto
 ";
