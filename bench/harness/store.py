@@ -31,8 +31,8 @@ class Store:
     def _take_over(self, identity: dict, keep: re.Pattern) -> None:
         """Keeps what is asked for, and notes that other programs did it."""
         kept = {key: value for key, value in self.data["results"].items() if keep.match(key)}
-        self.data.update(identity=identity, results=kept, skipped={},
-                         earlier=list(kept))
+        # What was left out then is still not there.
+        self.data.update(identity=identity, results=kept, earlier=list(kept))
         facts = self.data["facts"]
         for key in [key for key in facts if key.startswith("image/") and not _made(key, kept)]:
             del facts[key]
