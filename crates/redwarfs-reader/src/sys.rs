@@ -60,6 +60,25 @@ pub(crate) fn discard(bytes: &mut [u8]) {
     }
 }
 
+/// Asks for huge pages where `bytes` has not been touched yet. Where there are none, small ones do.
+pub(crate) fn prefer_huge_pages(bytes: &mut [u8]) {
+    let page = rustix::param::page_size();
+    let start = bytes.as_mut_ptr();
+    let skip = start.align_offset(page);
+    let len = bytes.len().saturating_sub(skip) / page * page;
+    if len > 0 {
+        // SAFETY: whole pages within a live slice that is borrowed exclusively. What they hold
+        // stays the same.
+        let _ = unsafe {
+            rustix::mm::madvise(
+                start.add(skip).cast(),
+                len,
+                rustix::mm::Advice::LinuxHugepage,
+            )
+        };
+    }
+}
+
 /// Lets the allocator of the process return what it does not use to the system.
 pub(crate) fn trim_heap() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
