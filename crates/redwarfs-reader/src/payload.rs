@@ -117,7 +117,7 @@ impl Payloads {
             && payload.try_reserve_exact(len).is_ok()
         {
             // `vec!` touches nothing, so the pages come while it is read: large ones, of which few
-            // are needed. Half of the time of mounting an image of a million files.
+            // are needed: a quarter to a half of the time of mounting an image of a million files.
             payload = vec![0; len];
             sys::prefer_huge_pages(&mut payload);
         }
