@@ -46,6 +46,10 @@ class Store:
         """What was measured under a key; round n is element n."""
         return self.data["results"].get(key, [])
 
+    def is_earlier(self, key: str) -> bool:
+        """Whether other programs did what is there: it gets no further rounds."""
+        return key in self.data.get("earlier", [])
+
     def add(self, key: str, value) -> None:
         self.data["results"].setdefault(key, []).append(value)
         self.save()

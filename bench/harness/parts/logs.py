@@ -211,8 +211,8 @@ def show(results):
     text = [
         "One day in the middle of an image of more and more days is read: `tar` on a fresh mount "
         "with the image in the page cache (CPU of `tar` and driver), and `dwarfsextract` with a "
-        "pattern. It is the same day everywhere. Each program has its own images. A day is stored well if its cost does not rise "
-        "with the days around it.\n",
+        "pattern. It is the same day everywhere. Each program has its own images. A day is stored "
+        "well if its cost does not rise with the days around it.\n",
         *(f"![one day]({name})\n" for name in plots),
         report.table((
             "level", "block MiB", "days", "size MB, RedwarFS", "reference",

@@ -127,6 +127,8 @@ class Stored(unittest.TestCase):
             again = Store(path, {"ours": "2"})
             self.assertEqual(again.rounds("build/x/1/ours"), [{"cpu": 1.0}])
             self.assertEqual(again.data["earlier"], ["build/x/7/ours"])
+            self.assertTrue(again.is_earlier("build/x/7/ours"))
+            self.assertFalse(again.is_earlier("build/x/1/ours"))
             self.assertEqual(list(again.data["facts"]), ["image/x/ours-l7", "data/x"])
 
     def test_the_report_says_what_is_older(self):

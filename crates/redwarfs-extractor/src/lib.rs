@@ -7,7 +7,7 @@
 //! stored. In images of formats 2.0 and 2.1, which have no checksums, blocks are always decoded to their
 //! end. The memory that this takes is
 //!
-//! * 16 bytes per directory, 12 per file inode, 12 per additional hard link, 13 per distinct content,
+//! * 16 bytes per block, 16 per directory, 12 per file inode, 12 per additional hard link, 13 per distinct content,
 //! * 16 bytes per piece (a run of a file within one block) for at most 4 Mi pieces at a time; images
 //!   with more are worked off in windows of consecutive blocks, each at the price of one more pass over
 //!   the chunk table,

@@ -154,7 +154,7 @@ impl Image {
                 let e = Error::Limit(format!("a {ty} section of {} bytes", section.length));
                 return Err(in_section(e, &section));
             }
-            let payload = payloads.read_vec(&section)?;
+            let payload = payloads.read_lasting(&section)?;
             let plausible = plausible_raw_size(section.length);
             payloads.decompress(&section, payload, limit.min(plausible))
         };

@@ -111,35 +111,31 @@ impl Payloads {
 
     /// Reads a payload into memory and verifies its XXH3.
     pub(crate) fn read_vec(&self, section: &Section) -> Result<Vec<u8>> {
-        let mut payload = Vec::new();
-        if let Ok(len) = usize::try_from(section.length)
-            && len >= HUGE
-            && payload.try_reserve_exact(len).is_ok()
-        {
-            // `vec!` touches nothing, so the pages come while it is read: large ones, of which few
-            // are needed: a quarter to a half of the time of mounting an image of a million files.
-            payload = vec![0; len];
+        self.read_reusing(section, Vec::new())
+    }
+
+    /// Like [`Payloads::read_vec`], for what is read once and stays.
+    pub(crate) fn read_lasting(&self, section: &Section) -> Result<Vec<u8>> {
+        let mut payload = memory_for(section)?;
+        if payload.len() >= HUGE {
+            // A quarter to a half of the time of mounting an image of a million files.
             sys::prefer_huge_pages(&mut payload);
         }
-        self.read_reusing(section, payload)
+        self.read_into(section, &mut payload)?;
+        Ok(payload)
     }
 
     /// Like [`Payloads::read_vec`], with memory that was used for something else before.
     pub(crate) fn read_reusing(&self, section: &Section, used: Vec<u8>) -> Result<Vec<u8>> {
-        let no_memory = || {
-            let e = Error::Limit(format!("no memory for {} bytes", section.length));
-            in_section(e, section)
+        let mut payload = if used.capacity() as u64 >= section.length {
+            used
+        } else {
+            // Before there is more.
+            drop(used);
+            memory_for(section)?
         };
-        let len = usize::try_from(section.length).map_err(|_| no_memory())?;
-        let mut payload = used;
-        if payload.capacity() < len {
-            // Where `vec!` would abort. It asks for memory that is zero already, so nothing is
-            // touched but what is read.
-            payload = Vec::new();
-            payload.try_reserve_exact(len).map_err(|_| no_memory())?;
-            payload = vec![0; len];
-        }
-        payload.resize(len, 0);
+        // Fits into the capacity.
+        payload.resize(section.length as usize, 0);
         self.read_into(section, &mut payload)?;
         Ok(payload)
     }
@@ -199,6 +195,17 @@ impl Payloads {
         }
         decompress_growing(id, payload, limit).map_err(|e| in_section(e, section))
     }
+}
+
+/// Memory for a payload, or an error where `vec!` would abort. It asks for memory that is zero
+/// already, so nothing is touched but what is read.
+fn memory_for(section: &Section) -> Result<Vec<u8>> {
+    let len = usize::try_from(section.length).unwrap_or(usize::MAX);
+    Vec::<u8>::new().try_reserve_exact(len).map_err(|_| {
+        let e = Error::Limit(format!("no memory for {} bytes", section.length));
+        in_section(e, section)
+    })?;
+    Ok(vec![0; len])
 }
 
 fn decompress_growing(id: CompressionId, payload: Vec<u8>, limit: u64) -> Result<Vec<u8>> {

@@ -9,7 +9,7 @@
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 
-use redwarfs_format::{InodeNo, Result};
+use redwarfs_format::{BlockNo, InodeNo, Result};
 
 use crate::image::Image;
 use crate::read::{MAX_AHEAD, Piece, Pieces};
@@ -93,7 +93,11 @@ impl Streams {
             .streams
             .iter()
             .position(|s| s.used > 0 && s.inode == inode.0 && s.end.abs_diff(offset) <= NEAR);
-        let oldest = || (0..STREAMS).min_by_key(|&index| list.streams[index].used);
+        // Reads of small files do not push out who reads a large one.
+        let oldest = || {
+            let age = |stream: &Stream| (stream.is_active(now), stream.used);
+            (0..STREAMS).min_by_key(|&index| age(&list.streams[index]))
+        };
         let index = found.or_else(oldest)?;
         if found.is_none() {
             list.streams[index] = Stream {
@@ -156,7 +160,8 @@ impl Image {
     fn decode_stream(&self, inode: InodeNo, range: Range<u64>) -> Result<u64> {
         let mut pieces = Pieces::new(&self.0, inode, range.start, usize::MAX)?;
         let mut at = range.start;
-        let mut current = None;
+        // The block that the last pieces are in, as far as they go, and where in the file they start.
+        let mut current: Option<(BlockNo, u64, u64)> = None;
         for _ in 0..MAX_AHEAD {
             if at >= range.end {
                 break;
@@ -166,27 +171,28 @@ impl Image {
                 at = u64::MAX;
                 break;
             };
+            let start = at;
             at = at.saturating_add(piece.len() as u64);
             let Piece::Data { block, offset, len } = piece else {
                 continue;
             };
             let end = offset + len as u64;
             match &mut current {
-                Some((b, e)) if *b == block => *e = end.max(*e),
+                Some((b, e, _)) if *b == block => *e = end.max(*e),
                 _ => {
-                    if let Some((block, end)) = current.replace((block, end))
+                    if let Some((block, end, start)) = current.replace((block, end, start))
                         && !self.decode_soon(block, end)
                     {
-                        // Too busy: the rest is for the next time.
-                        return Ok(at - piece.len() as u64);
+                        // Too busy: this and the rest is for the next time.
+                        return Ok(start);
                     }
                 }
             }
         }
-        if let Some((block, end)) = current {
-            self.decode_soon(block, end);
+        match current {
+            Some((block, end, start)) if !self.decode_soon(block, end) => Ok(start),
+            _ => Ok(at),
         }
-        Ok(at)
     }
 }
 
@@ -280,6 +286,16 @@ mod tests {
         // As the others do not read any more, it gets its share.
         let ahead = read(&streams, InodeNo(15), MIB..100 * MIB);
         assert!(!ahead.is_empty());
+    }
+
+    #[test]
+    fn small_files_do_not_push_out_a_stream() {
+        let streams = Streams::new(MIB, 256 * MIB);
+        assert_eq!(read(&streams, FILE, 0..MIB), vec![MIB..5 * MIB]);
+        for number in 100..140 {
+            assert_eq!(streams.note(InodeNo(number), 0, 4096), None);
+        }
+        assert_eq!(read(&streams, FILE, MIB..2 * MIB), vec![5 * MIB..6 * MIB]);
     }
 
     #[test]

@@ -42,40 +42,26 @@ pub(crate) fn unlock_memory(bytes: &[u8]) {
 /// Gives the whole pages in `bytes`, which are not needed any more but will be freed by their owner,
 /// back to the system. Their contents are zeros then, or what they were.
 pub(crate) fn discard(bytes: &mut [u8]) {
+    advise(bytes, rustix::mm::Advice::LinuxDontNeed);
+}
+
+/// Asks for huge pages where `bytes` has not been touched yet. Where there are none, small ones do.
+pub(crate) fn prefer_huge_pages(bytes: &mut [u8]) {
+    advise(bytes, rustix::mm::Advice::LinuxHugepage);
+}
+
+/// Says something about the whole pages in `bytes`: only what [`discard`] and
+/// [`prefer_huge_pages`] say. If it is refused, nothing is lost.
+fn advise(bytes: &mut [u8], advice: rustix::mm::Advice) {
     let page = rustix::param::page_size();
     let start = bytes.as_mut_ptr();
     let skip = start.align_offset(page);
     let len = bytes.len().saturating_sub(skip) / page * page;
     if len > 0 {
         // SAFETY: whole pages within a live slice that is borrowed exclusively: nobody else has
-        // anything in them. They stay mapped; that they are zero now is as if they had been
-        // written to, and any bytes are valid ones.
-        let _ = unsafe {
-            rustix::mm::madvise(
-                start.add(skip).cast(),
-                len,
-                rustix::mm::Advice::LinuxDontNeed,
-            )
-        };
-    }
-}
-
-/// Asks for huge pages where `bytes` has not been touched yet. Where there are none, small ones do.
-pub(crate) fn prefer_huge_pages(bytes: &mut [u8]) {
-    let page = rustix::param::page_size();
-    let start = bytes.as_mut_ptr();
-    let skip = start.align_offset(page);
-    let len = bytes.len().saturating_sub(skip) / page * page;
-    if len > 0 {
-        // SAFETY: whole pages within a live slice that is borrowed exclusively. What they hold
-        // stays the same.
-        let _ = unsafe {
-            rustix::mm::madvise(
-                start.add(skip).cast(),
-                len,
-                rustix::mm::Advice::LinuxHugepage,
-            )
-        };
+        // anything in them. They stay mapped, and their contents stay the same or become zero,
+        // which is as if they had been written to: any bytes are valid ones.
+        let _ = unsafe { rustix::mm::madvise(start.add(skip).cast(), len, advice) };
     }
 }
 
@@ -141,6 +127,19 @@ impl PageMap {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_whole_pages_are_discarded() {
+        let page = rustix::param::page_size();
+        let mut bytes = vec![7; 5 * page];
+        let (before, rest) = bytes.split_at_mut(100);
+        let (middle, after) = rest.split_at_mut(3 * page);
+        discard(middle);
+        prefer_huge_pages(middle);
+        assert!(before.iter().chain(&*after).all(|&byte| byte == 7));
+        let zeros = middle.iter().filter(|&&byte| byte == 0).count();
+        assert!(zeros % page == 0 && zeros >= 2 * page, "{zeros}");
+    }
 
     #[test]
     fn memory_in_use_is_not_swapped() {

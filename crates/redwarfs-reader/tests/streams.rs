@@ -88,13 +88,18 @@ fn nothing_is_decoded_ahead_without_the_detector_or_for_others() {
     for at in (0..2 * MIB).step_by(PIECE) {
         read(&image, inode, at);
     }
-    assert_eq!(image.cache_stats().blocks_created, 2);
-
-    let (image, inode) = open(CacheOptions::default());
+    let (scattered, inode) = open(CacheOptions::default());
     for number in 0..100 {
-        read(&image, inode, [0, 4, 8][number % 3] * MIB);
+        read(&scattered, inode, [0, 4, 8][number % 3] * MIB);
     }
-    assert_eq!(image.cache_stats().blocks_created, 3);
+    // By then a thread that had something to do has done it.
+    let (other, inode) = open(CacheOptions::default());
+    for at in (0..2 * MIB).step_by(PIECE) {
+        read(&other, inode, at);
+    }
+    assert!(reaches(&other, 6));
+    assert_eq!(image.cache_stats().blocks_created, 2);
+    assert_eq!(scattered.cache_stats().blocks_created, 3);
 }
 
 #[test]
@@ -109,7 +114,7 @@ fn a_small_cache_is_not_flooded() {
             read(&image, inode, at);
         }
         let stats = image.cache_stats();
-        // No block is decoded twice from two blocks on.
+        // What was decoded ahead is still there when it is asked for, but for a race now and then.
         if blocks >= 2 {
             assert!(
                 stats.bytes_decoded <= ((BLOCKS + 2) * MIB) as u64,

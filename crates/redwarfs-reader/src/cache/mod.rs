@@ -13,7 +13,7 @@
 //!   unfinished block the state of the decoder: little for zstd, which looks back into the buffer, the raw
 //!   size once more for others, which hold at most about that much. Blocks in use are never evicted: the cache exceeds its limit only by
 //!   blocks that are being read at that moment, and by the payload and decoder state of those
-//!   that are decoded in one step at that moment.
+//!   that are decoded as a whole at that moment.
 
 mod memory;
 mod pool;
@@ -497,10 +497,10 @@ impl Core {
         }
     }
 
-    fn advance_inner(&self, turn: &mut Turn, end: u64) -> Result<()> {
+    fn advance_inner(&self, turn: &mut Turn, mut end: u64) -> Result<()> {
         let block = turn.slot().block;
         if turn.slot().raw_size().is_none() {
-            self.load(turn, end)?;
+            end = self.load(turn, end)?;
         }
         let Some(mut work) = turn.work.take() else {
             return Ok(());
@@ -541,8 +541,9 @@ impl Core {
         result.map_err(|e| self.payloads.in_block(e, block))
     }
 
-    /// Reads and verifies the payload and finds out the shape of the block.
-    fn load(&self, turn: &mut Turn, end: u64) -> Result<()> {
+    /// Reads and verifies the payload and finds out the shape of the block. Returns how far this
+    /// turn is to go.
+    fn load(&self, turn: &mut Turn, end: u64) -> Result<u64> {
         let block = turn.slot().block;
         let section = self.payloads.block_section(block)?;
         let wrap = |e| in_section(e, &section);
@@ -560,7 +561,7 @@ impl Core {
                 counter.fetch_add(section.length, Ordering::Relaxed);
             }
             turn.publish(&mut filler, len);
-            return Ok(());
+            return Ok(end);
         }
         let payload = self
             .payloads
@@ -592,7 +593,7 @@ impl Core {
         self.counters
             .decoded_of
             .fetch_add(raw_size, Ordering::Relaxed);
-        // A decoder that lives for one step is not kept, so it need not be counted.
+        // A decoder that lives for one turn is not kept, so it need not be counted.
         let charge = if whole {
             0
         } else {
@@ -607,7 +608,7 @@ impl Core {
             charge,
             discarded: 0,
         });
-        Ok(())
+        Ok(if whole { u64::MAX } else { end })
     }
 
     /// Takes a failed slot out of the cache, unless another one is already in its place.

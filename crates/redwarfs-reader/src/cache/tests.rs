@@ -186,6 +186,21 @@ fn what_has_been_decoded_of_a_large_payload_is_given_back() {
 }
 
 #[test]
+fn who_needs_most_of_a_block_decodes_it_to_its_end() {
+    const SIZE: usize = 12 << 20;
+    let fixture = fixture_of(&["zstd:level=1"], SIZE);
+    let cache = fixture.cache(CacheOptions {
+        partial_ratio: 0.8,
+        ..quiet()
+    });
+    let slot = cache.core.find_or_insert(BlockNo(0));
+    // Without the threads of the pool.
+    cache.core.ensure(&slot, 10 << 20).unwrap();
+    assert!(slot.is_complete());
+    assert_eq!(cache.stats().used, SIZE as u64 + slot::SLOT_OVERHEAD);
+}
+
+#[test]
 fn most_of_a_block_becomes_all_of_it() {
     let f = fixture(&["lzma:level=1"]);
     let cache = f.cache(CacheOptions {
