@@ -409,6 +409,65 @@ pub(crate) fn command() -> clap::Command {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use redwarfs_writer::{BuildOptions, Order};
+
+    /// Codecs that the table names below itself are spelled out.
+    fn spelled_out(codec: &str) -> String {
+        let note = |mark: &str| {
+            let line = LEVELS.lines().find(|line| line.trim().starts_with(mark));
+            let words = line.unwrap().trim().trim_start_matches(mark).trim();
+            words.trim_end_matches(',').to_owned()
+        };
+        let Some((_, mark)) = codec.split_once(' ') else {
+            return codec.to_owned();
+        };
+        match note(mark).strip_prefix("as (2) with ") {
+            Some(more) => format!("{}:{more}", note("(2)")),
+            None => note(mark),
+        }
+    }
+
+    #[test]
+    fn the_table_of_levels_is_what_levels_are() {
+        let codec = |text: &str| text.parse::<redwarfs_codec::CodecSpec>().unwrap();
+        for level in 0..=9 {
+            let row = LEVELS.lines().nth(2 + usize::from(level)).unwrap();
+            let cells: Vec<&str> = row
+                .split("  ")
+                .map(str::trim)
+                .filter(|cell| !cell.is_empty())
+                .collect();
+            let options = BuildOptions::level(level);
+            let mebibytes = (1_u64 << options.block_size_bits) >> 20;
+            assert_eq!(cells[..2], [level.to_string(), format!("{mebibytes} MiB")]);
+            // Whatever the order of the parameters.
+            let sorted = |spec: String| {
+                let mut words: Vec<String> = spec.split(':').map(str::to_owned).collect();
+                words.sort();
+                words
+            };
+            let found = sorted(options.compression.to_string());
+            assert_eq!(found, sorted(codec(&spelled_out(cells[2])).to_string()));
+            assert_eq!(options.schema_compression, codec(cells[3]));
+            assert_eq!(options.history_compression, codec(cells[3]));
+            assert_eq!(options.metadata_compression, codec(cells[4]));
+            let window = match options.window_bits {
+                0 => "-".to_owned(),
+                bits => format!("{bits}/{}", options.window_step),
+            };
+            let blocks = match options.lookback {
+                1 => "-".to_owned(),
+                blocks => blocks.to_string(),
+            };
+            let order = match options.order {
+                Order::None => "none",
+                Order::Path => "path",
+                Order::Families(_) => "families",
+                _ => "another",
+            };
+            assert_eq!(cells[5..], [window.as_str(), &blocks, order], "{row}");
+        }
+    }
 
     #[test]
     fn values_of_lists_follow_each_other() {
