@@ -4,6 +4,7 @@ use std::io::{self, IoSlice};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
 use redwarfs_reader::MAX_PARTS;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
 /// Path of the device.
@@ -28,6 +29,13 @@ pub(crate) enum Received {
 impl Device {
     pub(crate) fn new(fd: OwnedFd) -> Self {
         Self(fd)
+    }
+
+    /// Whether there is a request, or the end.
+    pub(crate) fn is_ready(&self) -> bool {
+        let mut events = [PollFd::new(&self.0, PollFlags::IN)];
+        // What is wrong is found out by receiving.
+        !matches!(poll(&mut events, Some(&Timespec::default())), Ok(0))
     }
 
     /// Waits for a request.

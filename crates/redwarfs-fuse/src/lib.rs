@@ -9,7 +9,9 @@
 //! One thread reads requests from the kernel and answers whatever needs no decompression: all
 //! metadata and reads whose blocks are cached. Other reads go to a pool of workers, each of which
 //! replies on its own. One more thread pushes small files ahead of their reader ([`MountOptions::push`]),
-//! and one looks after reads whose reader was signalled, while there are such.
+//! and one looks after reads whose reader was signalled, while there are such. Where waking it takes
+//! long, the reading thread looks for the next request for a moment before it sleeps, if that has
+//! proved to be quicker.
 //!
 //! With several idle readers requests tend to change thread and CPU, which costs a single process
 //! that walks or reads a tree, so one is the default. [`MountOptions::readers`] asks for more, which
@@ -61,6 +63,7 @@ pub mod guard;
 mod interrupts;
 mod kernel;
 mod options;
+mod patience;
 mod pool;
 mod proto;
 mod push;

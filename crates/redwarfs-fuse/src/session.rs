@@ -3,12 +3,14 @@
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{Builder, JoinHandle};
+use std::time::Instant;
 
 use rustix::io::Errno;
 use tracing::{debug, warn};
 
 use crate::device::{Device, Received};
 use crate::driver::Driver;
+use crate::patience::{LOOK, Patience};
 use crate::proto::{self, InitIn, Put, init, op};
 use crate::ring::Queues;
 use crate::ticket::Ticket;
@@ -117,6 +119,7 @@ impl Session {
 
     /// Starts `count` more threads that read from the device.
     fn read(&mut self, device: &Arc<Device>, driver: &Arc<Driver>, count: usize) -> io::Result<()> {
+        let alone = count == 1 && self.readers.is_empty();
         for _ in 0..count {
             let device = Arc::clone(device);
             let driver = Arc::clone(driver);
@@ -125,7 +128,7 @@ impl Session {
             let thread = Builder::new()
                 .name(format!("fuse-{}", self.readers.len()))
                 .spawn(move || {
-                    let result = serve(&device, &driver, buffer);
+                    let result = serve(&device, &driver, buffer, alone);
                     end(&queues);
                     result
                 })?;
@@ -161,10 +164,17 @@ fn end(queues: &Mutex<Option<Queues>>) {
     drop(queues);
 }
 
-/// Reads and answers requests until the connection ends.
-fn serve(device: &Arc<Device>, driver: &Driver, mut buffer: Vec<u8>) -> io::Result<()> {
+/// Reads and answers requests until the connection ends. `alone`: nobody else does; several readers
+/// would look for the same requests.
+fn serve(
+    device: &Arc<Device>,
+    driver: &Driver,
+    mut buffer: Vec<u8>,
+    alone: bool,
+) -> io::Result<()> {
     let mut out = Vec::new();
-    while let Received::Request(len) = device.receive(&mut buffer)? {
+    let mut patience = alone.then(Patience::new);
+    while let Received::Request(len) = receive(device, &mut buffer, patience.as_mut())? {
         let message = buffer.get(..len).unwrap_or_default();
         match proto::parse(message) {
             Some((header, body)) => {
@@ -175,4 +185,22 @@ fn serve(device: &Arc<Device>, driver: &Driver, mut buffer: Vec<u8>) -> io::Resu
         }
     }
     Ok(())
+}
+
+/// Waits for a request, asleep or not.
+fn receive(
+    device: &Device,
+    buffer: &mut [u8],
+    patience: Option<&mut Patience>,
+) -> io::Result<Received> {
+    let Some(patience) = patience else {
+        return device.receive(buffer);
+    };
+    let start = Instant::now();
+    if patience.looks() {
+        while !device.is_ready() && start.elapsed() < LOOK {}
+    }
+    let received = device.receive(buffer)?;
+    patience.waited(start.elapsed());
+    Ok(received)
 }

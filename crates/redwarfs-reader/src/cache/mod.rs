@@ -111,6 +111,19 @@ const MAX_SEQUENCE: usize = 64;
 /// decoder needs nothing but what it has delivered.
 const LEAP: usize = 1 << 20;
 
+/// Requests far beyond what is decoded of a block after which the rest is decoded, too. If they are at
+/// random places, each halves what is left, so that a quarter of the block is decoded in vain if
+/// nobody comes any more; if many come, they find it decoded instead of waiting for each other.
+/// Who reads a part of a block from front to back does not count as many.
+const JUMPS: u32 = 2;
+
+/// What is far: this part of a block.
+const FAR: u64 = 16;
+
+/// Where the cache holds the whole image, no block is decoded twice, and one such request is enough
+/// for a rest of so many bytes (16 MiB).
+const EAGER: u64 = 16 << 20;
+
 /// Memory for a block is prepared in one go if it is not more than so many times the payload.
 const PLAUSIBLE_RATIO: u64 = 64;
 
@@ -184,6 +197,9 @@ impl BlockCache {
         };
         if let Some(next) = next {
             self.prefetch_sequential(next);
+        }
+        if !slot.has(end) && core.is_jump(&slot, end) {
+            slot.jumped();
         }
         let result = core.ensure(&slot, end);
         if let Err(e) = result {
@@ -261,7 +277,8 @@ impl BlockCache {
         }
     }
 
-    /// Lets a thread of the pool decode the rest of a block of which most has been decoded.
+    /// Lets a thread of the pool decode the rest of a block of which most has been decoded, or which
+    /// is read at random.
     fn finish_soon(&self, slot: &Arc<Slot>) {
         let Some(raw_size) = slot.raw_size() else {
             return;
@@ -271,7 +288,9 @@ impl BlockCache {
         if raw_size > self.core.limit {
             return;
         }
-        if available >= raw_size || available < self.core.wanted_share(raw_size) || slot.is_busy() {
+        let enough = available >= self.core.wanted_share(raw_size)
+            || slot.jumps() >= self.core.jumps(raw_size.saturating_sub(available));
+        if available >= raw_size || !enough || slot.is_busy() {
             return;
         }
         let (core, block) = (Arc::clone(&self.core), slot.block);
@@ -417,6 +436,22 @@ impl Core {
             (false, true) => &c.active_slow,
             (false, false) => &c.cache_slow,
         });
+    }
+
+    /// Whether a request goes far beyond what is decoded.
+    fn is_jump(&self, slot: &Slot, end: u64) -> bool {
+        let size = slot.raw_size().unwrap_or(self.payloads.block_size());
+        end.saturating_sub(slot.available()) > size / FAR
+    }
+
+    /// How many such requests it takes until the `rest` of a block is decoded, too.
+    fn jumps(&self, rest: u64) -> u32 {
+        if self.partial_ratio >= 1.0 {
+            return u32::MAX;
+        }
+        let blocks = u64::from(self.payloads.container().block_count());
+        let fits = blocks.saturating_mul(self.payloads.block_size()) <= self.limit;
+        if fits && rest <= EAGER { 1 } else { JUMPS }
     }
 
     /// Decoded bytes of a block from which on the rest is decoded, too.

@@ -1,6 +1,6 @@
 //! One block in the cache: decoded from its start on, as far as somebody needed it.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use redwarfs_codec::Decoder;
@@ -114,6 +114,8 @@ pub(super) struct Slot {
     charged: AtomicU64,
     body: OnceLock<Body>,
     busy: AtomicBool,
+    /// Requests far beyond what was there.
+    jumps: AtomicU32,
     /// Requests that wait now.
     waiting: AtomicU64,
     /// The least that one of them waits for; only used while `state` is locked.
@@ -131,6 +133,7 @@ impl Slot {
             charged: AtomicU64::new(SLOT_OVERHEAD),
             body: OnceLock::new(),
             busy: AtomicBool::new(false),
+            jumps: AtomicU32::new(0),
             waiting: AtomicU64::new(0),
             wanted: AtomicU64::new(u64::MAX),
             state: Mutex::new(State::New),
@@ -168,6 +171,15 @@ impl Slot {
     /// Memory of the bytes that are published, and may become more.
     pub(super) fn buffer(&self) -> Option<&Arc<Buffer>> {
         self.body.get().map(|body| &body.buffer)
+    }
+
+    /// Counts a request far beyond what is there.
+    pub(super) fn jumped(&self) {
+        self.jumps.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn jumps(&self) -> u32 {
+        self.jumps.load(Ordering::Relaxed)
     }
 
     pub(super) fn is_busy(&self) -> bool {

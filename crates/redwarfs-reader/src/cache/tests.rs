@@ -219,6 +219,59 @@ fn most_of_a_block_becomes_all_of_it() {
 }
 
 #[test]
+fn blocks_read_at_random_are_finished() {
+    const SIZE: usize = 4 << 20;
+    let fixture = fixture_of(&["zstd:level=1", "zstd:level=1"], SIZE);
+    let cache = |limit: usize, partial_ratio| {
+        fixture.cache(CacheOptions {
+            size: limit as u64,
+            partial_ratio,
+            // One after the other.
+            workers: 1,
+            ..quiet()
+        })
+    };
+    let contains = |cache: &BlockCache| cache.contains(BlockNo(0), SIZE as u64);
+    let finished = |cache: &BlockCache| eventually("the rest is decoded", || contains(cache));
+    // The queue is empty when a job that was put in last has been done.
+    let idle = |cache: &BlockCache| {
+        let (tx, rx) = crossbeam_channel::bounded(0);
+        assert!(
+            cache
+                .pool
+                .try_submit(Box::new(move || tx.send(()).unwrap()))
+        );
+        rx.recv().unwrap();
+    };
+    let one = |cache: &BlockCache, at: usize| {
+        fixture.check(cache, 0, at, 1);
+        idle(cache);
+    };
+
+    // Everything fits: one request is enough, unless it is for the first part of the block.
+    let all = cache(2 * SIZE, 0.9);
+    one(&all, SIZE / 32);
+    assert!(!contains(&all));
+    one(&all, SIZE / 4);
+    finished(&all);
+
+    // Not everything fits: two, and those of one reader do not count.
+    let less = cache(2 * SIZE - 1, 0.9);
+    one(&less, SIZE / 4);
+    for step in 0..8 {
+        one(&less, SIZE / 4 + step * (SIZE / 32));
+    }
+    assert!(!contains(&less));
+    one(&less, 3 * SIZE / 4);
+    finished(&less);
+
+    let never = cache(2 * SIZE, 1.0);
+    one(&never, SIZE / 4);
+    one(&never, SIZE / 2);
+    assert!(!contains(&never));
+}
+
+#[test]
 fn one_decoder_for_many_readers() {
     for codec in ALL {
         let f = fixture(&[codec]);
