@@ -125,3 +125,22 @@ impl Device {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ready_when_there_is_something_or_the_end() {
+        let (reader, writer) = io::pipe().unwrap();
+        let device = Device::new(reader.into());
+        assert!(!device.is_ready());
+        rustix::io::write(&writer, b"request").unwrap();
+        assert!(device.is_ready());
+        let mut buffer = [0; 16];
+        assert_eq!(device.receive(&mut buffer).unwrap(), Received::Request(7));
+        assert!(!device.is_ready());
+        drop(writer);
+        assert!(device.is_ready());
+    }
+}

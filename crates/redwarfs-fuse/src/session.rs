@@ -101,25 +101,30 @@ impl Session {
         let mut session = Self::default();
         let readers = readers.max(1);
         let Some(queues) = queues else {
-            session.read(device, driver, readers)?;
+            session.read(device, driver, readers, readers == 1)?;
             return Ok(session);
         };
         // First, because it is what can fail: a request that is in a queue when its thread dies
         // stays there until the connection ends.
-        session.read(device, driver, 1)?;
+        session.read(device, driver, 1, readers == 1)?;
         match queues.start(driver) {
             Ok(queues) => *locked(&session.queues) = Some(queues),
             Err(error) => {
                 debug!("requests come through /dev/fuse: no queues: {error}");
-                session.read(device, driver, readers - 1)?;
+                session.read(device, driver, readers - 1, false)?;
             }
         }
         Ok(session)
     }
 
-    /// Starts `count` more threads that read from the device.
-    fn read(&mut self, device: &Arc<Device>, driver: &Arc<Driver>, count: usize) -> io::Result<()> {
-        let alone = count == 1 && self.readers.is_empty();
+    /// Starts `count` more threads that read from the device. `alone`: nobody else will.
+    fn read(
+        &mut self,
+        device: &Arc<Device>,
+        driver: &Arc<Driver>,
+        count: usize,
+        alone: bool,
+    ) -> io::Result<()> {
         for _ in 0..count {
             let device = Arc::clone(device);
             let driver = Arc::clone(driver);

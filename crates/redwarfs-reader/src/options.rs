@@ -98,10 +98,10 @@ pub struct CacheOptions {
     /// all readers together no more than a third of `size`.
     pub seq_detector: usize,
     /// A block of which at least this share (0 to 1) is decoded is decoded to its end, which
-    /// frees the state of the decoder; 0.8 by default, above 1 is never. Below 1, the rest of a
-    /// block follows in the background as well when it is read at random: after two requests far
-    /// (a sixteenth of the block) beyond what is decoded, or one if the cache holds the whole image
-    /// and the rest is not more than 16 MiB.
+    /// frees the state of the decoder; 0.8 by default, above 1 is never. Below 1, a rest of at most
+    /// 16 MiB follows in the background, too, if a block is read at random: after two requests that
+    /// begin more than a sixteenth of the block behind everything that was decoded or asked for, or
+    /// one if the cache has room for the whole image.
     pub partial_ratio: f64,
     /// So many bytes behind each request are decoded in the background; 0 by default.
     pub readahead: u64,

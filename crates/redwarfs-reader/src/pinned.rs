@@ -138,7 +138,7 @@ impl<'a> PinnedRead<'a> {
         &mut self,
         first: Option<Piece>,
         pieces: &mut Pieces<'_>,
-        mut get: impl FnMut(BlockNo, u64) -> Result<Option<BlockData>>,
+        mut get: impl FnMut(BlockNo, u64, u64) -> Result<Option<BlockData>>,
     ) -> Result<bool> {
         let mut last: Option<BlockData> = None;
         let mut next = match first {
@@ -157,7 +157,7 @@ impl<'a> PinnedRead<'a> {
                         Some(data) if data.block() == block && data.has(end) => data,
                         other => {
                             drop(other);
-                            match get(block, end)? {
+                            match get(block, offset, end)? {
                                 Some(data) => data,
                                 None => return Ok(false),
                             }
@@ -208,7 +208,7 @@ impl Image {
             self.decode_ahead(inode, offset, len, Ahead::AfterFirstBlock)?;
         }
         let timer = inner.timers.inode_read.start_with(&context);
-        let get = |block, end| inner.cache.get(block, end).map(Some);
+        let get = |block, start, end| inner.cache.get(block, start, end).map(Some);
         let result = read.collect(Some(first), &mut pieces, get);
         drop(timer);
         result?;
@@ -234,7 +234,7 @@ impl Image {
             .read_cached
             .start_with(&read_context(inode, offset, len));
         let mut pieces = Pieces::new(inner, inode, offset, len)?;
-        let get = |block, end| Ok(inner.cache.get_cached(block, end));
+        let get = |block, _, end| Ok(inner.cache.get_cached(block, end));
         let complete = read.collect(None, &mut pieces, get)?;
         drop(timer);
         if !complete {

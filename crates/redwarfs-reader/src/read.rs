@@ -187,7 +187,7 @@ impl Image {
                     let end = offset + len as u64;
                     let data = match last.take() {
                         Some(data) if data.block() == block && data.has(end) => data,
-                        _ => cache.get(block, end)?,
+                        _ => cache.get(block, offset, end)?,
                     };
                     if !data.copy(offset, out) {
                         let e = Error::corrupt(format!("bytes of block {block} are missing"));

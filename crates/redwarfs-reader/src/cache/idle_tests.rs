@@ -19,7 +19,7 @@ fn old_blocks_are_dropped_by_a_thread_of_the_cache() {
         },
         ..quiet()
     });
-    let held = cache.get(BlockNo(0), 10).unwrap();
+    let held = cache.get(BlockNo(0), 0, 10).unwrap();
     for block in 1..ALL.len() {
         f.check(&cache, block, 0, f.raw[block].len());
     }
@@ -84,7 +84,7 @@ fn blocks_that_are_swapped_out_are_dropped() {
     assert_eq!(cache.core.tidy_swapped(past, &mut |_| true), 0);
     assert_eq!(cache.core.tidy_swapped(now, &mut |_| false), 0);
     // And so do those in use, whatever the system did with them.
-    let held = cache.get(BlockNo(1), 3 * slot::SEGMENT as u64).unwrap();
+    let held = cache.get(BlockNo(1), 0, 3 * slot::SEGMENT as u64).unwrap();
     let now = std::time::Instant::now();
     assert_eq!(cache.core.tidy_swapped(now, &mut |_| true), 5);
     assert_eq!(cache.stats().blocks_tidied, 5);

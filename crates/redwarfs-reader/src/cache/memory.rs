@@ -19,8 +19,10 @@ use crate::options::BlockAllocator;
 /// the process maps about the same sizes, but without the means to prepare pages in one go.
 const MAPPED_FROM: usize = 128 << 10;
 
-/// Bytes that are prepared at least (128 KiB), which is the most that zstd decodes at a time.
-const PREPARED: usize = 128 << 10;
+/// Bytes that are prepared at least: a 32nd of the buffer between 128 KiB, which is the most that
+/// zstd decodes at a time, and 1 MiB. Decoding 16 MiB takes an eighth less with 512 KiB than with
+/// 128 KiB.
+const PREPARED: (usize, usize) = (128 << 10, 1 << 20);
 
 /// Memory for one block, of which a prefix can be read.
 pub(super) struct Buffer {
@@ -84,6 +86,7 @@ impl Buffer {
         let filler = Filler {
             buffer: Arc::clone(&buffer),
             prepared,
+            told: 0,
         };
         (buffer, filler)
     }
@@ -143,6 +146,8 @@ pub(super) struct Filler {
     buffer: Arc<Buffer>,
     /// Pages up to here exist already, or it makes no sense to prepare them.
     prepared: usize,
+    /// Memory that [`Filler::publish`] has told of.
+    told: u64,
 }
 
 impl Filler {
@@ -150,7 +155,8 @@ impl Filler {
     /// one fault for each.
     pub(super) fn prepare(&mut self, len: usize) {
         let at = self.buffer.published();
-        let end = at.saturating_add(len.max(PREPARED)).min(self.buffer.len);
+        let least = (self.buffer.len / 32).clamp(PREPARED.0, PREPARED.1);
+        let end = at.saturating_add(len.max(least)).min(self.buffer.len);
         let start = self.prepared.max(at) / rustix::param::page_size() * rustix::param::page_size();
         if end <= start {
             return;
@@ -185,12 +191,16 @@ impl Filler {
         unsafe { decoder.fill_in_place(self.buffer.start(), len) }
     }
 
-    /// Lets everybody read the next `len` bytes; returns the memory that they take.
+    /// Lets everybody read the next `len` bytes; returns by how much that, and what was prepared,
+    /// has increased the memory of the buffer.
     pub(super) fn publish(&mut self, len: usize) -> u64 {
         let at = self.buffer.published();
         let end = at.saturating_add(len).min(self.buffer.len);
         self.buffer.published.store(end, Ordering::Release);
-        self.buffer.memory(end) - self.buffer.memory(at)
+        let memory = self.buffer.memory(end.max(self.prepared));
+        let more = memory.saturating_sub(self.told);
+        self.told += more;
+        more
     }
 }
 

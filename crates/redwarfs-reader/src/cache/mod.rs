@@ -1,5 +1,5 @@
-//! The block cache: every block is decoded by one thread at a time, only as far as somebody
-//! needs it, and kept while there is room.
+//! The block cache: every block is decoded by one thread at a time, as far as somebody needs it or
+//! is likely to, and kept while there is room.
 //!
 //! * A request for bytes up to some offset of a block finds its slot or makes one. Whoever
 //!   comes first reads the payload, verifies it and decodes; others wait and are woken as soon
@@ -111,17 +111,17 @@ const MAX_SEQUENCE: usize = 64;
 /// decoder needs nothing but what it has delivered.
 const LEAP: usize = 1 << 20;
 
-/// Requests far beyond what is decoded of a block after which the rest is decoded, too. If they are at
-/// random places, each halves what is left, so that a quarter of the block is decoded in vain if
-/// nobody comes any more; if many come, they find it decoded instead of waiting for each other.
-/// Who reads a part of a block from front to back does not count as many.
+/// Jumps (requests that begin far beyond what is decoded or asked for of a block) after which the
+/// rest of a block is decoded, too. If they are at random places, each halves what is left, so that
+/// a quarter of the block is decoded in vain if nobody comes any more; if many come, they find it
+/// decoded instead of waiting for each other. Where the cache has room for the whole image, so that
+/// no block has to be decoded twice, one is enough.
 const JUMPS: u32 = 2;
 
 /// What is far: this part of a block.
 const FAR: u64 = 16;
 
-/// Where the cache holds the whole image, no block is decoded twice, and one such request is enough
-/// for a rest of so many bytes (16 MiB).
+/// The most that is decoded on account of jumps (16 MiB).
 const EAGER: u64 = 16 << 20;
 
 /// Memory for a block is prepared in one go if it is not more than so many times the payload.
@@ -175,8 +175,8 @@ impl BlockCache {
         self.core.affinity
     }
 
-    /// The bytes `..end` of a block, decoded if necessary.
-    pub(crate) fn get(&self, block: BlockNo, end: u64) -> Result<BlockData> {
+    /// The bytes `start..end` of a block, and with them all before, decoded if necessary.
+    pub(crate) fn get(&self, block: BlockNo, start: u64, end: u64) -> Result<BlockData> {
         let core = &self.core;
         let _timer = core.timers.get.start_with(&[("block", u64::from(block.0))]);
         count(&core.counters.requests);
@@ -198,8 +198,9 @@ impl BlockCache {
         if let Some(next) = next {
             self.prefetch_sequential(next);
         }
-        if !slot.has(end) && core.is_jump(&slot, end) {
-            slot.jumped();
+        if !slot.has(end) {
+            let size = slot.raw_size().unwrap_or(core.payloads.block_size());
+            slot.asked_for(start, end, size / FAR);
         }
         let result = core.ensure(&slot, end);
         if let Err(e) = result {
@@ -285,14 +286,23 @@ impl BlockCache {
         };
         let available = slot.available();
         // A block that does not fit leaves the cache with this request.
-        if raw_size > self.core.limit {
+        if raw_size > self.core.limit || available >= raw_size || slot.is_busy() {
             return;
         }
-        let enough = available >= self.core.wanted_share(raw_size)
-            || slot.jumps() >= self.core.jumps(raw_size.saturating_sub(available));
-        if available >= raw_size || !enough || slot.is_busy() {
+        // Nobody else has to wait for what may not be needed.
+        let at_random = || {
+            self.core.partial_ratio < 1.0
+                && raw_size - available <= EAGER
+                && slot.jumps() >= self.core.jumps()
+                && self.has_room_ahead()
+                && self.pool.is_idle()
+        };
+        if available < self.core.wanted_share(raw_size) && !at_random() {
             return;
         }
+        let Some(finishing) = slot.begin_to_finish() else {
+            return;
+        };
         let (core, block) = (Arc::clone(&self.core), slot.block);
         // Found by the job itself, as in `prefetch`. If the block has been dropped, or dropped
         // and begun anew, in the meantime, nobody is waiting for its rest.
@@ -313,6 +323,7 @@ impl BlockCache {
                 }
                 None => count(&core.counters.expired),
             }
+            drop(finishing);
             core.make_room(0);
         }));
     }
@@ -438,20 +449,15 @@ impl Core {
         });
     }
 
-    /// Whether a request goes far beyond what is decoded.
-    fn is_jump(&self, slot: &Slot, end: u64) -> bool {
-        let size = slot.raw_size().unwrap_or(self.payloads.block_size());
-        end.saturating_sub(slot.available()) > size / FAR
-    }
-
-    /// How many such requests it takes until the `rest` of a block is decoded, too.
-    fn jumps(&self, rest: u64) -> u32 {
-        if self.partial_ratio >= 1.0 {
-            return u32::MAX;
-        }
+    /// How many jumps into a block it takes until its rest, too, is decoded.
+    fn jumps(&self) -> u32 {
         let blocks = u64::from(self.payloads.container().block_count());
-        let fits = blocks.saturating_mul(self.payloads.block_size()) <= self.limit;
-        if fits && rest <= EAGER { 1 } else { JUMPS }
+        let block = self.payloads.block_size().saturating_add(SLOT_OVERHEAD);
+        if blocks.saturating_mul(block) <= self.limit {
+            1
+        } else {
+            JUMPS
+        }
     }
 
     /// Decoded bytes of a block from which on the rest is decoded, too.

@@ -51,6 +51,12 @@ impl Pool {
         }
     }
 
+    /// Whether no job waits.
+    pub(super) fn is_idle(&self) -> bool {
+        let queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        queue.as_ref().is_none_or(Sender::is_empty)
+    }
+
     fn start(&self) -> Option<Sender<Job>> {
         let (sender, receiver) = bounded::<Job>(self.threads.saturating_mul(QUEUE_PER_THREAD));
         let mut started = 0;

@@ -114,8 +114,12 @@ pub(super) struct Slot {
     charged: AtomicU64,
     body: OnceLock<Body>,
     busy: AtomicBool,
-    /// Requests far beyond what was there.
+    /// Up to where bytes were asked for.
+    asked: AtomicU64,
+    /// Requests that began far beyond that and what was there.
     jumps: AtomicU32,
+    /// Held by the job that decodes the rest.
+    finishing: Arc<AtomicBool>,
     /// Requests that wait now.
     waiting: AtomicU64,
     /// The least that one of them waits for; only used while `state` is locked.
@@ -133,7 +137,9 @@ impl Slot {
             charged: AtomicU64::new(SLOT_OVERHEAD),
             body: OnceLock::new(),
             busy: AtomicBool::new(false),
+            asked: AtomicU64::new(0),
             jumps: AtomicU32::new(0),
+            finishing: Arc::default(),
             waiting: AtomicU64::new(0),
             wanted: AtomicU64::new(u64::MAX),
             state: Mutex::new(State::New),
@@ -173,9 +179,19 @@ impl Slot {
         self.body.get().map(|body| &body.buffer)
     }
 
-    /// Counts a request far beyond what is there.
-    pub(super) fn jumped(&self) {
-        self.jumps.fetch_add(1, Ordering::Relaxed);
+    /// Takes note of a request for `start..end`, of which something is not there. It counts as a jump
+    /// if it begins more than `far` behind everything that is there or was asked for.
+    pub(super) fn asked_for(&self, start: u64, end: u64, far: u64) {
+        let before = self.asked.fetch_max(end, Ordering::Relaxed);
+        if start.saturating_sub(self.available().max(before)) > far {
+            self.jumps.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// The right to queue a job that decodes the rest, if there is none.
+    pub(super) fn begin_to_finish(&self) -> Option<Finishing> {
+        let queued = self.finishing.swap(true, Ordering::Relaxed);
+        (!queued).then(|| Finishing(Arc::clone(&self.finishing)))
     }
 
     pub(super) fn jumps(&self) -> u32 {
@@ -295,6 +311,16 @@ impl Slot {
             None => return false,
         }
         true
+    }
+}
+
+/// Exists as long as a job is queued or at work. Keeps nothing of the block in memory.
+#[derive(Debug)]
+pub(super) struct Finishing(Arc<AtomicBool>);
+
+impl Drop for Finishing {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Relaxed);
     }
 }
 

@@ -85,7 +85,9 @@ impl Fixture {
 
     pub(super) fn check(&self, cache: &BlockCache, block: usize, offset: usize, len: usize) {
         let end = (offset + len) as u64;
-        let data = cache.get(BlockNo(block as u32), end).unwrap();
+        let data = cache
+            .get(BlockNo(block as u32), offset as u64, end)
+            .unwrap();
         let mut out = vec![0; len];
         assert!(data.copy(offset as u64, &mut out));
         assert_eq!(out, self.raw[block][offset..offset + len], "block {block}");
@@ -218,57 +220,93 @@ fn most_of_a_block_becomes_all_of_it() {
     });
 }
 
+/// A cache with one thread, for `limit` bytes.
+fn narrow(fixture: &Fixture, limit: usize, partial_ratio: f64) -> BlockCache {
+    fixture.cache(CacheOptions {
+        size: limit as u64,
+        partial_ratio,
+        workers: 1,
+        ..quiet()
+    })
+}
+
+/// Waits until the only thread has done what it had to do.
+fn idle(cache: &BlockCache) {
+    let (tx, rx) = crossbeam_channel::bounded(0);
+    assert!(
+        cache
+            .pool
+            .try_submit(Box::new(move || tx.send(()).unwrap()))
+    );
+    rx.recv().unwrap();
+}
+
 #[test]
 fn blocks_read_at_random_are_finished() {
     const SIZE: usize = 4 << 20;
-    let fixture = fixture_of(&["zstd:level=1", "zstd:level=1"], SIZE);
-    let cache = |limit: usize, partial_ratio| {
-        fixture.cache(CacheOptions {
-            size: limit as u64,
-            partial_ratio,
-            // One after the other.
-            workers: 1,
-            ..quiet()
-        })
-    };
-    let contains = |cache: &BlockCache| cache.contains(BlockNo(0), SIZE as u64);
-    let finished = |cache: &BlockCache| eventually("the rest is decoded", || contains(cache));
-    // The queue is empty when a job that was put in last has been done.
-    let idle = |cache: &BlockCache| {
-        let (tx, rx) = crossbeam_channel::bounded(0);
-        assert!(
-            cache
-                .pool
-                .try_submit(Box::new(move || tx.send(()).unwrap()))
-        );
-        rx.recv().unwrap();
-    };
-    let one = |cache: &BlockCache, at: usize| {
-        fixture.check(cache, 0, at, 1);
+    let fixture = fixture_of(&["zstd:level=1"; 3], SIZE);
+    let read = |cache: &BlockCache, at: usize, len: usize| {
+        fixture.check(cache, 0, at, len);
         idle(cache);
+        cache.contains(BlockNo(0), SIZE as u64)
     };
+    let fits = 3 * (SIZE + slot::SLOT_OVERHEAD as usize);
 
-    // Everything fits: one request is enough, unless it is for the first part of the block.
-    let all = cache(2 * SIZE, 0.9);
-    one(&all, SIZE / 32);
-    assert!(!contains(&all));
-    one(&all, SIZE / 4);
-    finished(&all);
+    // Everything fits: one request is enough, unless it begins in the first part of the block.
+    let cache = narrow(&fixture, fits, 0.9);
+    assert!(!read(&cache, SIZE / 32, SIZE / 4));
+    assert!(read(&cache, SIZE / 2, 1));
 
-    // Not everything fits: two, and those of one reader do not count.
-    let less = cache(2 * SIZE - 1, 0.9);
-    one(&less, SIZE / 4);
-    for step in 0..8 {
-        one(&less, SIZE / 4 + step * (SIZE / 32));
+    // Not everything fits: two, and those of somebody who reads on do not count.
+    let cache = narrow(&fixture, fits - 1, 0.9);
+    for step in 0..4 {
+        assert!(!read(&cache, SIZE / 4 + step * SIZE / 10, SIZE / 10));
     }
-    assert!(!contains(&less));
-    one(&less, 3 * SIZE / 4);
-    finished(&less);
+    assert!(read(&cache, SIZE / 4 * 3, 1));
 
-    let never = cache(2 * SIZE, 1.0);
-    one(&never, SIZE / 4);
-    one(&never, SIZE / 2);
-    assert!(!contains(&never));
+    // Two blocks have to fit, or the rest would be dropped at once.
+    let cache = narrow(&fixture, fits / 3 * 2 - 1, 0.9);
+    for part in 1..4 {
+        assert!(!read(&cache, part * SIZE / 4, 1));
+    }
+
+    let cache = narrow(&fixture, fits, 1.0);
+    for part in 1..4 {
+        assert!(!read(&cache, part * SIZE / 4, 1));
+    }
+}
+
+#[test]
+fn long_rests_are_not_decoded_for_jumps() {
+    const SIZE: usize = 20 << 20;
+    let fixture = fixture_of(&["zstd:level=1"], SIZE);
+    let cache = narrow(&fixture, 4 * SIZE, 0.9);
+    for (at, finished) in [(2 << 20, false), (6 << 20, true)] {
+        fixture.check(&cache, 0, at, 1);
+        idle(&cache);
+        assert_eq!(cache.contains(BlockNo(0), SIZE as u64), finished, "{at}");
+    }
+}
+
+#[test]
+fn requests_for_the_same_bytes_are_one_jump() {
+    let slot = Arc::new(Slot::new(BlockNo(0), &Arc::default()));
+    for (start, end, jumps) in [
+        (0, 50, 0),
+        (100, 110, 0),
+        (300, 310, 1),
+        (300, 310, 1),
+        (250, 320, 1),
+        (420, 430, 1),
+        (531, 540, 2),
+    ] {
+        slot.asked_for(start, end, 100);
+        assert_eq!(slot.jumps(), jumps, "{start}");
+    }
+    let finishing = slot.begin_to_finish();
+    assert!(finishing.is_some() && slot.begin_to_finish().is_none());
+    drop(finishing);
+    assert!(slot.begin_to_finish().is_some());
 }
 
 #[test]
@@ -387,7 +425,7 @@ fn errors_reach_everybody_who_waits_and_are_not_kept() {
             for _ in 0..4 {
                 let cache = &cache;
                 scope.spawn(move || {
-                    let e = cache.get(BlockNo(1), 500_000).unwrap_err();
+                    let e = cache.get(BlockNo(1), 0, 500_000).unwrap_err();
                     assert!(matches!(e, Error::Io(_)), "{e}");
                     assert!(e.to_string().contains("section 1"), "{e}");
                 });
@@ -408,7 +446,7 @@ fn damage_is_found_before_use() {
         let (at, len) = f.stored[0];
         for offset in [at, at + len / 2, at + len - 1] {
             f.source.add(Fault::Flip { offset, mask: 4 });
-            let e = cache.get(BlockNo(0), 10).unwrap_err();
+            let e = cache.get(BlockNo(0), 0, 10).unwrap_err();
             assert!(matches!(e, Error::Corrupt { .. }), "{e}");
             assert!(e.to_string().contains("section 0 at offset 0"), "{e}");
             f.source.heal();
@@ -424,12 +462,12 @@ fn ranges_and_numbers_are_checked() {
     for block in 0..ALL.len() {
         let size = f.raw[block].len() as u64;
         for end in [size + 1, u64::MAX] {
-            let e = cache.get(BlockNo(block as u32), end).unwrap_err();
+            let e = cache.get(BlockNo(block as u32), 0, end).unwrap_err();
             assert!(matches!(e, Error::Corrupt { .. }), "{e}");
         }
         f.check(&cache, block, 0, size as usize);
     }
-    let e = cache.get(BlockNo(ALL.len() as u32), 1).unwrap_err();
+    let e = cache.get(BlockNo(ALL.len() as u32), 0, 1).unwrap_err();
     assert!(matches!(e, Error::Corrupt { .. }), "{e}");
     assert!(!cache.prefetch(BlockNo(99), 1));
 }
@@ -442,7 +480,7 @@ fn an_abandoned_block_fails_its_waiters_and_can_be_read_again() {
     let turn = slot.try_take().unwrap();
     assert!(slot.try_take().is_none());
     std::thread::scope(|scope| {
-        let waiter = scope.spawn(|| cache.get(BlockNo(0), 10).map(drop));
+        let waiter = scope.spawn(|| cache.get(BlockNo(0), 0, 10).map(drop));
         eventually("somebody waits", || cache.stats().active_hits_slow == 1);
         // As when the thread that decodes panics.
         drop(turn);
@@ -464,7 +502,7 @@ fn preloading_stops_when_full_and_tidying_empties() {
     assert_eq!(loaded, 3);
     assert_eq!(cache.stats().blocks_evicted, 0);
     assert_eq!(cache.tidy(Duration::from_secs(3600)), 0);
-    let held = cache.get(BlockNo(1), 1).unwrap();
+    let held = cache.get(BlockNo(1), 0, 1).unwrap();
     assert_eq!(cache.tidy(Duration::ZERO), 2);
     drop(held);
     assert_eq!(cache.tidy(Duration::ZERO), 1);

@@ -155,7 +155,7 @@ pub(super) const OPTIONS: [Entry; 59] = [
         "decratio=RATIO",
         "0.8",
         "finish a block once this much was used",
-        "From 0 to 1. A block is decompressed as far as it is needed; when more than this share of it is done, the rest follows in the background, which frees the decompressor. Below 1, so does the rest of a block that is read at random: after two requests far beyond what is done, or one if the whole image fits into the cache.",
+        "From 0 to 1. A block is decompressed as far as it is needed; when more than this share of it is done, the rest follows in the background, which frees the decompressor. Below 1, so does a rest of at most 16 MiB if the block is read at random: after two requests far behind everything that is done, or one if the whole image fits into the cache.",
     ),
     entry(
         Group::Cache,
