@@ -15,6 +15,7 @@
 //!   blocks that are being read at that moment, and by the payload and decoder state of those
 //!   that are decoded as a whole at that moment.
 
+mod gate;
 mod memory;
 mod pool;
 mod scratch;
@@ -35,6 +36,7 @@ use crate::error::{in_section, replicate};
 use crate::options::{BlockAllocator, CacheOptions, CpuSet};
 use crate::payload::Payloads;
 use crate::perfmon::{Component, PerfMonitor, Timer};
+use gate::Gate;
 use memory::Buffer;
 use pool::Pool;
 use scratch::Scratch;
@@ -61,6 +63,7 @@ struct Core {
     /// Bytes that blocks being preloaded will take.
     reserved: AtomicU64,
     scratch: Scratch,
+    gate: Gate,
 }
 
 /// What is timed: a request, what one thread does for a block, and decoding alone.
@@ -104,6 +107,15 @@ impl BlockData {
     }
 }
 
+/// Why a block is decoded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Urgency {
+    /// Somebody needs it, or will soon.
+    Wanted,
+    /// Perhaps somebody will. Ends when others want to decode something.
+    Speculative,
+}
+
 /// Longest sequence that the detector looks at; more would make every request slower.
 const MAX_SEQUENCE: usize = 64;
 
@@ -115,7 +127,8 @@ const LEAP: usize = 1 << 20;
 /// rest of a block is decoded, too. If they are at random places, each halves what is left, so that
 /// a quarter of the block is decoded in vain if nobody comes any more; if many come, they find it
 /// decoded instead of waiting for each other. Where the cache has room for the whole image, so that
-/// no block has to be decoded twice, one is enough.
+/// no block has to be decoded twice, one is enough. A thread of the pool does it if nobody else
+/// decodes; if others even wait to decode, whoever jumps does it, as changing between blocks costs more.
 const JUMPS: u32 = 2;
 
 /// What is far: this part of a block.
@@ -153,6 +166,7 @@ impl BlockCache {
                 tidier: Tidier::new(options.tidy),
                 reserved: AtomicU64::new(0),
                 scratch: Scratch::default(),
+                gate: Gate::new(),
             }),
             pool: Pool::new(options.workers, options.affinity),
             sequence: options.seq_detector.min(MAX_SEQUENCE),
@@ -259,7 +273,7 @@ impl BlockCache {
             // An error is told to whoever needs the block; a prefetch does not.
             match slot.try_take() {
                 Some(turn) => {
-                    let _ = shared.advance(turn, end);
+                    let _ = shared.advance(turn, end, Urgency::Wanted);
                 }
                 None => count(&shared.counters.expired),
             }
@@ -291,11 +305,10 @@ impl BlockCache {
         }
         // Nobody else has to wait for what may not be needed.
         let at_random = || {
-            self.core.partial_ratio < 1.0
-                && raw_size - available <= EAGER
-                && slot.jumps() >= self.core.jumps()
+            self.core.is_read_at_random(slot, raw_size - available)
                 && self.has_room_ahead()
                 && self.pool.is_idle()
+                && self.core.gate.is_idle()
         };
         if available < self.core.wanted_share(raw_size) && !at_random() {
             return;
@@ -319,7 +332,7 @@ impl BlockCache {
                 .and_then(|slot| slot.try_take());
             match turn {
                 Some(turn) => {
-                    let _ = core.advance(turn, raw_size);
+                    let _ = core.advance(turn, raw_size, Urgency::Speculative);
                 }
                 None => count(&core.counters.expired),
             }
@@ -449,15 +462,13 @@ impl Core {
         });
     }
 
-    /// How many jumps into a block it takes until its rest, too, is decoded.
-    fn jumps(&self) -> u32 {
+    /// Whether a `rest` of a block is to be decoded because of the jumps into it.
+    fn is_read_at_random(&self, slot: &Slot, rest: u64) -> bool {
         let blocks = u64::from(self.payloads.container().block_count());
         let block = self.payloads.block_size().saturating_add(SLOT_OVERHEAD);
-        if blocks.saturating_mul(block) <= self.limit {
-            1
-        } else {
-            JUMPS
-        }
+        let fits = blocks.saturating_mul(block) <= self.limit;
+        let enough = if fits { 1 } else { JUMPS };
+        self.partial_ratio < 1.0 && rest <= EAGER && slot.jumps() >= enough
     }
 
     /// Decoded bytes of a block from which on the rest is decoded, too.
@@ -473,7 +484,7 @@ impl Core {
                 return Ok(());
             }
             match self.wait_or_take(slot, end)? {
-                Some(turn) => self.advance(turn, end)?,
+                Some(turn) => self.advance(turn, end, Urgency::Wanted)?,
                 None if slot.has(end) => return Ok(()),
                 None => {
                     // Perhaps the medium held something else for a while: the next request looks
@@ -488,7 +499,7 @@ impl Core {
     /// Returns when the whole block is there.
     fn ensure_all(&self, slot: &Arc<Slot>) -> Result<()> {
         while let Some(turn) = self.wait_or_take(slot, u64::MAX)? {
-            self.advance(turn, u64::MAX)?;
+            self.advance(turn, u64::MAX, Urgency::Wanted)?;
         }
         Ok(())
     }
@@ -511,11 +522,11 @@ impl Core {
     }
 
     /// Brings a block forward to `end` or to its own end.
-    fn advance(&self, mut turn: Turn, end: u64) -> Result<()> {
+    fn advance(&self, mut turn: Turn, end: u64, urgency: Urgency) -> Result<()> {
         let block = u64::from(turn.slot().block.0);
         let timer = self.timers.process.start_with(&[("block", block)]);
         let active = self.counters.active.enter();
-        let result = self.advance_inner(&mut turn, end);
+        let result = self.advance_inner(&mut turn, end, urgency);
         drop((active, timer));
         let slot = Arc::clone(turn.slot());
         match result {
@@ -538,7 +549,7 @@ impl Core {
         }
     }
 
-    fn advance_inner(&self, turn: &mut Turn, mut end: u64) -> Result<()> {
+    fn advance_inner(&self, turn: &mut Turn, mut end: u64, urgency: Urgency) -> Result<()> {
         let block = turn.slot().block;
         if turn.slot().raw_size().is_none() {
             end = self.load(turn, end)?;
@@ -547,10 +558,18 @@ impl Core {
             return Ok(());
         };
         let slot = Arc::clone(turn.slot());
+        let mut pass = self.gate.pass();
         let result = loop {
             let len = turn.next_len();
             if len == 0 || slot.available() >= end.max(1) {
                 break Ok(());
+            }
+            if pass.is_over() {
+                if urgency == Urgency::Speculative && !slot.is_awaited() {
+                    break Ok(());
+                }
+                drop(pass);
+                pass = self.gate.pass();
             }
             self.make_room(len as u64);
             // A payload that yields far less than it announces must not cost memory for more.
@@ -578,6 +597,7 @@ impl Core {
             turn.publish(&mut work.filler, len);
             work.discard_spent(&slot);
         };
+        drop(pass);
         turn.work = Some(work);
         result.map_err(|e| self.payloads.in_block(e, block))
     }
@@ -610,10 +630,12 @@ impl Core {
         let stored = payload.len() as u64;
         let decoder = Decoder::new(id, payload, self.payloads.block_size()).map_err(wrap)?;
         let raw_size = decoder.raw_size();
-        // Nearly everything is wanted, or steps would gain nothing: one step is faster.
+        // Nearly everything is wanted, or will be by those who wait, or steps would gain nothing: to
+        // go to the end at once is faster.
         let whole = !decoder.is_incremental()
             || raw_size <= SEGMENT as u64
-            || end >= self.wanted_share(raw_size).max(1);
+            || end >= self.wanted_share(raw_size).max(1)
+            || (self.is_read_at_random(turn.slot(), raw_size) && self.gate.is_crowded());
         let size = usize::try_from(raw_size).unwrap_or(usize::MAX);
         let step = match whole {
             // Memory that has just been cleared is still in the caches of the processor, and

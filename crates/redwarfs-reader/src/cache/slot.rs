@@ -198,6 +198,11 @@ impl Slot {
         self.jumps.load(Ordering::Relaxed)
     }
 
+    /// Whether somebody waits for more of the block.
+    pub(super) fn is_awaited(&self) -> bool {
+        self.waiting.load(Ordering::Relaxed) > 0
+    }
+
     pub(super) fn is_busy(&self) -> bool {
         self.busy.load(Ordering::Relaxed)
     }

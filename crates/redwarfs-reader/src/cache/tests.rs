@@ -289,6 +289,37 @@ fn long_rests_are_not_decoded_for_jumps() {
 }
 
 #[test]
+fn who_jumps_into_a_block_while_others_wait_decodes_it_to_its_end() {
+    const SIZE: usize = 4 << 20;
+    let fixture = fixture_of(&["zstd:level=1"; 2], SIZE);
+    let cache = narrow(&fixture, 4 * SIZE, 0.9);
+    let core = &cache.core;
+    // Neither uses the thread of the pool.
+    let read = |block| {
+        let slot = core.find_or_insert(BlockNo(block));
+        slot.asked_for(1 << 20, (1 << 20) + 1, SIZE as u64 / FAR);
+        core.ensure(&slot, (1 << 20) + 1).unwrap();
+        slot
+    };
+    assert!(!read(0).is_complete());
+    std::thread::scope(|scope| {
+        let mut passes = Vec::new();
+        while core.gate.has_room() {
+            passes.push(core.gate.pass());
+        }
+        let waiter = scope.spawn(|| drop(core.gate.pass()));
+        while !core.gate.is_crowded() {
+            std::thread::yield_now();
+        }
+        let reader = scope.spawn(|| read(1));
+        eventually("the reader waits, too", || core.gate.waiting() == 2);
+        drop(passes);
+        waiter.join().unwrap();
+        assert!(reader.join().unwrap().is_complete());
+    });
+}
+
+#[test]
 fn requests_for_the_same_bytes_are_one_jump() {
     let slot = Arc::new(Slot::new(BlockNo(0), &Arc::default()));
     for (start, end, jumps) in [
