@@ -4,7 +4,8 @@
 //! than there are processors, they push each other out of the processors' caches with every change:
 //! four readers at random places of blocks of 16 MiB (zstd 22) on two processors took a quarter more
 //! processor time with up to five at a time. So they take turns, in the order in which they came, of
-//! [`LONG`] each if somebody waits.
+//! [`LONG`] each if somebody waits, or of a block where a codec decodes blocks as a whole. As long as
+//! one of them decodes ahead, one more may pass, so that readers do not wait for what nobody waits for.
 
 use std::num::NonZero;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -28,6 +29,16 @@ pub(super) struct Gate {
 struct Passes {
     come: u64,
     gone: u64,
+    /// Threads inside that decode ahead.
+    ahead: u64,
+}
+
+impl Passes {
+    /// Threads that wait if there is room for `width`.
+    fn waiting(&self, width: u64) -> u64 {
+        let inside = width + u64::from(self.ahead > 0);
+        self.come.saturating_sub(self.gone + inside)
+    }
 }
 
 /// The right to decode.
@@ -35,6 +46,7 @@ struct Passes {
 pub(super) struct Pass<'a> {
     gate: &'a Gate,
     since: Instant,
+    ahead: bool,
 }
 
 impl Gate {
@@ -56,46 +68,55 @@ impl Gate {
     }
 
     /// Waits until it is this thread's turn. A thread that holds a pass must not ask for another
-    /// one, nor wait for one that does.
-    pub(super) fn pass(&self) -> Pass<'_> {
+    /// one, nor wait for one that does. `ahead`: nobody waits for what it decodes.
+    pub(super) fn pass(&self, ahead: bool) -> Pass<'_> {
         let mut passes = self.passes();
         let number = passes.come;
         passes.come += 1;
-        while number >= passes.gone + self.width {
+        while number >= passes.gone + self.width + u64::from(passes.ahead > 0) {
             passes = self
                 .wake
                 .wait(passes)
                 .unwrap_or_else(PoisonError::into_inner);
         }
-        drop(passes);
+        if ahead {
+            passes.ahead += 1;
+            self.wake_others(passes);
+        }
         Pass {
             gate: self,
             since: Instant::now(),
+            ahead,
         }
     }
 
-    /// Whether nobody decodes.
-    pub(super) fn is_idle(&self) -> bool {
+    /// To be called when somebody may have got room.
+    fn wake_others(&self, passes: MutexGuard<'_, Passes>) {
+        let any = passes.come - passes.gone > self.width;
+        drop(passes);
+        if any {
+            self.wake.notify_all();
+        }
+    }
+
+    /// Whether a reader could pass beside one more.
+    pub(super) fn has_room_for_two(&self) -> bool {
         let passes = self.passes();
-        passes.come == passes.gone
+        let inside = passes.come - passes.gone;
+        inside == 0 || inside + 2 <= self.width
     }
 
     /// Whether somebody waits.
     pub(super) fn is_crowded(&self) -> bool {
-        self.waiting() > 0
+        self.passes().waiting(self.width) > 0
     }
 
-    /// Number of threads that wait.
-    pub(super) fn waiting(&self) -> u64 {
-        let passes = self.passes();
-        passes.come.saturating_sub(passes.gone + self.width)
-    }
-
-    /// Whether one more could pass at once.
+    /// Threads that wait, and whether one more would have to.
     #[cfg(test)]
-    pub(super) fn has_room(&self) -> bool {
+    pub(super) fn waiting(&self) -> (u64, bool) {
         let passes = self.passes();
-        passes.come < passes.gone + self.width
+        let full = passes.come >= passes.gone + self.width;
+        (passes.waiting(self.width), full)
     }
 }
 
@@ -109,11 +130,11 @@ impl Pass<'_> {
 impl Drop for Pass<'_> {
     fn drop(&mut self) {
         let mut passes = self.gate.passes();
+        let before = passes.waiting(self.gate.width);
         passes.gone += 1;
-        // Before this one went, somebody waited.
-        let crowded = passes.come >= passes.gone + self.gate.width;
-        drop(passes);
-        if crowded {
+        passes.ahead -= u64::from(self.ahead);
+        if before > 0 {
+            drop(passes);
             self.gate.wake.notify_all();
         }
     }
@@ -135,7 +156,7 @@ mod tests {
                 for _ in 0..8 {
                     scope.spawn(|| {
                         for _ in 0..200 {
-                            let pass = gate.pass();
+                            let pass = gate.pass(false);
                             let now = inside.fetch_add(1, Ordering::SeqCst) + 1;
                             most.fetch_max(now, Ordering::SeqCst);
                             std::thread::yield_now();
@@ -155,19 +176,36 @@ mod tests {
     #[test]
     fn over_when_somebody_waits() {
         let gate = Gate::of_width(1);
-        assert!(gate.is_idle());
-        let pass = gate.pass();
-        assert!(!gate.is_idle() && !gate.is_crowded());
+        assert!(gate.has_room_for_two());
+        let pass = gate.pass(false);
+        assert!(!gate.has_room_for_two() && !gate.is_crowded());
         std::thread::sleep(LONG);
         assert!(!pass.is_over());
         std::thread::scope(|scope| {
-            let waiter = scope.spawn(|| drop(gate.pass()));
+            let waiter = scope.spawn(|| drop(gate.pass(false)));
             while !pass.is_over() {
                 std::thread::yield_now();
             }
             drop(pass);
             waiter.join().unwrap();
         });
-        assert!(gate.is_idle());
+        assert!(gate.has_room_for_two());
+    }
+
+    #[test]
+    fn readers_pass_whoever_decodes_ahead() {
+        let gate = Gate::of_width(2);
+        let both = [gate.pass(true), gate.pass(true)];
+        let reader = gate.pass(false);
+        std::thread::scope(|scope| {
+            let waiter = scope.spawn(|| drop(gate.pass(false)));
+            while !gate.is_crowded() {
+                std::thread::yield_now();
+            }
+            drop(both);
+            waiter.join().unwrap();
+        });
+        drop(reader);
+        assert_eq!(gate.waiting(), (0, false));
     }
 }

@@ -110,9 +110,11 @@ impl BlockData {
 /// Why a block is decoded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Urgency {
-    /// Somebody needs it, or will soon.
+    /// Somebody waits for it.
     Wanted,
-    /// Perhaps somebody will. Ends when others want to decode something.
+    /// Somebody will need it soon.
+    Ahead,
+    /// Perhaps somebody will. Gives way to others that want to decode something.
     Speculative,
 }
 
@@ -127,8 +129,9 @@ const LEAP: usize = 1 << 20;
 /// rest of a block is decoded, too. If they are at random places, each halves what is left, so that
 /// a quarter of the block is decoded in vain if nobody comes any more; if many come, they find it
 /// decoded instead of waiting for each other. Where the cache has room for the whole image, so that
-/// no block has to be decoded twice, one is enough. A thread of the pool does it if nobody else
-/// decodes; if others even wait to decode, whoever jumps does it, as changing between blocks costs more.
+/// no block has to be decoded twice, one is enough. A thread of the pool does it if it is not in the
+/// way of readers; if others wait to decode when a block is begun, whoever begins it does it, as changing
+/// between blocks costs more.
 const JUMPS: u32 = 2;
 
 /// What is far: this part of a block.
@@ -246,8 +249,7 @@ impl BlockCache {
     /// Whether decoding ahead makes sense: two blocks have to fit, or the one ahead would push
     /// out the one being read.
     pub(crate) fn has_room_ahead(&self) -> bool {
-        let block = self.core.payloads.block_size() + SLOT_OVERHEAD;
-        block.saturating_mul(2) <= self.core.limit
+        self.core.has_room_ahead()
     }
 
     /// To be called after the last [`BlockData`] of a request is gone: what did not fit beside
@@ -273,7 +275,7 @@ impl BlockCache {
             // An error is told to whoever needs the block; a prefetch does not.
             match slot.try_take() {
                 Some(turn) => {
-                    let _ = shared.advance(turn, end, Urgency::Wanted);
+                    let _ = shared.advance(turn, end, Urgency::Ahead);
                 }
                 None => count(&shared.counters.expired),
             }
@@ -306,13 +308,16 @@ impl BlockCache {
         // Nobody else has to wait for what may not be needed.
         let at_random = || {
             self.core.is_read_at_random(slot, raw_size - available)
-                && self.has_room_ahead()
                 && self.pool.is_idle()
-                && self.core.gate.is_idle()
+                && self.core.gate.has_room_for_two()
         };
-        if available < self.core.wanted_share(raw_size) && !at_random() {
+        let urgency = if available >= self.core.wanted_share(raw_size) {
+            Urgency::Ahead
+        } else if at_random() {
+            Urgency::Speculative
+        } else {
             return;
-        }
+        };
         let Some(finishing) = slot.begin_to_finish() else {
             return;
         };
@@ -332,7 +337,7 @@ impl BlockCache {
                 .and_then(|slot| slot.try_take());
             match turn {
                 Some(turn) => {
-                    let _ = core.advance(turn, raw_size, Urgency::Speculative);
+                    let _ = core.advance(turn, raw_size, urgency);
                 }
                 None => count(&core.counters.expired),
             }
@@ -462,13 +467,19 @@ impl Core {
         });
     }
 
+    /// Whether two blocks fit.
+    fn has_room_ahead(&self) -> bool {
+        let block = self.payloads.block_size().saturating_add(SLOT_OVERHEAD);
+        block.saturating_mul(2) <= self.limit
+    }
+
     /// Whether a `rest` of a block is to be decoded because of the jumps into it.
     fn is_read_at_random(&self, slot: &Slot, rest: u64) -> bool {
         let blocks = u64::from(self.payloads.container().block_count());
         let block = self.payloads.block_size().saturating_add(SLOT_OVERHEAD);
         let fits = blocks.saturating_mul(block) <= self.limit;
         let enough = if fits { 1 } else { JUMPS };
-        self.partial_ratio < 1.0 && rest <= EAGER && slot.jumps() >= enough
+        self.partial_ratio < 1.0 && rest <= EAGER && slot.jumps() >= enough && self.has_room_ahead()
     }
 
     /// Decoded bytes of a block from which on the rest is decoded, too.
@@ -558,18 +569,24 @@ impl Core {
             return Ok(());
         };
         let slot = Arc::clone(turn.slot());
-        let mut pass = self.gate.pass();
+        let gives_way = || urgency == Urgency::Speculative && !slot.is_awaited();
+        if gives_way() && self.gate.is_crowded() {
+            turn.work = Some(work);
+            return Ok(());
+        }
+        let ahead = || urgency != Urgency::Wanted && !slot.is_awaited();
+        let mut pass = self.gate.pass(ahead());
         let result = loop {
             let len = turn.next_len();
             if len == 0 || slot.available() >= end.max(1) {
                 break Ok(());
             }
             if pass.is_over() {
-                if urgency == Urgency::Speculative && !slot.is_awaited() {
+                if gives_way() {
                     break Ok(());
                 }
                 drop(pass);
-                pass = self.gate.pass();
+                pass = self.gate.pass(ahead());
             }
             self.make_room(len as u64);
             // A payload that yields far less than it announces must not cost memory for more.
