@@ -277,6 +277,25 @@ fn blocks_read_at_random_are_finished() {
 }
 
 #[test]
+fn one_job_finishes_a_block() {
+    const SIZE: usize = 4 << 20;
+    let fixture = fixture_of(&["zstd:level=1"], SIZE);
+    let cache = narrow(&fixture, 4 * SIZE, 0.5);
+    fixture.check(&cache, 0, 0, 1);
+    let (release, gate) = crossbeam_channel::bounded::<()>(0);
+    let held = Box::new(move || assert!(gate.recv().is_err()));
+    assert!(cache.pool.try_submit(held));
+    for tenth in 6..10 {
+        fixture.check(&cache, 0, SIZE / 10 * tenth, 1);
+    }
+    drop(release);
+    idle(&cache);
+    assert!(cache.contains(BlockNo(0), SIZE as u64));
+    // A second one would have found nothing to do.
+    assert_eq!(cache.stats().expired_active_requests, 0);
+}
+
+#[test]
 fn long_rests_are_not_decoded_for_jumps() {
     const SIZE: usize = 20 << 20;
     let fixture = fixture_of(&["zstd:level=1"], SIZE);
