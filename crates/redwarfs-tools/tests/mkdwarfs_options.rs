@@ -207,6 +207,7 @@ fn orders_decide_where_data_lies() {
     assert_eq!(order(&["--order=none"]), "L123");
     let list = place.file("list", "c/x\n/b/y\n");
     assert!(order(&[&format!("--order=explicit:file={list}")]).starts_with("32"));
+    assert_eq!(order(&["--order=versions"]), "123L");
     assert_eq!(order(&["--order=families"]), "123L");
     for similar in ["--order=similarity", "--order=nilsimsa"] {
         assert_eq!(order(&[similar]).len(), 4);
@@ -219,8 +220,9 @@ fn orders_decide_where_data_lies() {
     assert_eq!(done.code, Some(1));
 }
 
-#[test]
-fn families_put_versions_side_by_side() {
+/// Eight directories with the same names of six files of so many bytes, made of random numbers by
+/// number of the directory and of the file.
+fn directories(size: usize, seed: impl Fn(u64, u64) -> u64) -> Place {
     let names: Vec<String> = (0..8)
         .flat_map(|version| (0..6).map(move |file| format!("v{version}/f{file}")))
         .collect();
@@ -228,9 +230,8 @@ fn families_put_versions_side_by_side() {
     let place = Place::new(&paths);
     for (number, name) in (0u64..).zip(&names) {
         let (version, file) = (number / 6, number % 6);
-        // 40 KB that all versions share, but for a few bytes.
-        let mut state = file + 1;
-        let mut data: Vec<u8> = (0..40_000)
+        let mut state = seed(version, file);
+        let mut data: Vec<u8> = (0..size)
             .map(|_| {
                 state = state
                     .wrapping_mul(6_364_136_223_846_793_005)
@@ -238,15 +239,43 @@ fn families_put_versions_side_by_side() {
                 (state >> 56) as u8
             })
             .collect();
-        data[20_000] = version as u8;
+        data[size / 2] = version as u8;
         fs::write(place.path(&format!("in/{name}")), data).unwrap();
     }
+    place
+}
+
+#[test]
+fn families_put_versions_side_by_side() {
+    let place = directories(40_000, |_, file| file + 1);
     let size = |order: &str| {
         place.image(&["-S17", "-C", "zstd:level=3", "-W", "0", order]);
         fs::metadata(place.path("out")).unwrap().len()
     };
     let (families, path) = (size("--order=families"), size("--order=path"));
     assert!(families * 2 < path, "{families} {path}");
+}
+
+#[test]
+fn samples_find_out_whether_versions_belong_side_by_side() {
+    let made = |place: &Place, options: &[&str]| {
+        let built = place.image(options);
+        let blocks = 0..built.0.container().block_count() as u32;
+        let data = blocks.map(|n| built.0.decode_block(BlockNo(n)).unwrap());
+        let size = fs::metadata(place.path("out")).unwrap().len();
+        (size, data.collect::<Vec<_>>().concat())
+    };
+    let place = directories(20_000, |_, file| file + 1);
+    let (versions, path) = (made(&place, &[]), made(&place, &["--order=path"]));
+    assert!(versions.0 * 2 < path.0, "{} {}", versions.0, path.0);
+    // Names that say that there are versions, and contents that have nothing to do with each other.
+    let place = directories(20_000, |version, file| 6 * version + file + 1);
+    let (versions, path) = (made(&place, &[]), made(&place, &["--order=path"]));
+    assert!(versions.1 == path.1);
+    // LZ4 does not look back far enough.
+    let place = directories(70_000, |_, file| file + 1);
+    let (versions, path) = (made(&place, &[]), made(&place, &["--order=path"]));
+    assert!(versions.1 == path.1);
 }
 
 #[test]

@@ -35,6 +35,8 @@ const STORED_CONTENT: u64 = 24;
 const DIGEST: u64 = 150;
 /// What ordering by names and sketches takes for a content on top: 16 features, and pairs.
 const SKETCH: u64 = 400;
+/// What collating alone takes for a content: two sequences, and what was before it.
+const PLACED: u64 = 60;
 /// And for a directory: the paths in it that are compared with those of others.
 const VERSION: u64 = 600;
 /// An indexed window: two slots of eight bytes, and again while the index grows.
@@ -138,6 +140,8 @@ fn fixed(options: &BuildOptions, load: Load) -> u64 {
     };
     let digests = match order {
         Order::Similarity | Order::Nilsimsa(_) => load.contents.saturating_mul(DIGEST),
+        Order::Versions(_) => (load.contents.saturating_mul(PLACED))
+            .saturating_add(load.directories.saturating_mul(VERSION)),
         Order::Families(_) => (load.contents.saturating_mul(SKETCH))
             .saturating_add(load.directories.saturating_mul(VERSION)),
         _ => 0,

@@ -31,6 +31,9 @@ pub enum Order {
     /// (format/08 section 3.3). Takes 250 bytes of memory per content, and time that grows with
     /// the square of the size of clusters.
     Nilsimsa(NilsimsaOptions),
+    /// By path, with versions of a directory collated if samples of their contents say that this
+    /// saves space with LZ4, as far as locality allows. Takes up to 60 bytes of memory per content.
+    Versions(FamilyOptions),
     /// By path, with versions of a directory collated, and contents that are alike next to each
     /// other, as far as locality allows: the best one for size and for reading directories.
     /// Takes up to 400 bytes of memory per content.
@@ -64,7 +67,7 @@ impl Default for NilsimsaOptions {
     }
 }
 
-/// Parameters of [`Order::Families`].
+/// Parameters of [`Order::Families`] and [`Order::Versions`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FamilyOptions {
     /// What a directory must save to be spread over one more block than its paths need, in
@@ -457,7 +460,7 @@ impl BuildOptions {
         let small = if level == 0 { "null" } else { "zstd:level=16" };
         let order = match level {
             0 => Order::None,
-            1 => Order::Path,
+            1 => Order::Versions(FamilyOptions::default()),
             _ => Order::Families(FamilyOptions::default()),
         };
         Self {

@@ -6,6 +6,7 @@ mod families;
 mod nilsimsa;
 mod novelty;
 mod sketch;
+mod trial;
 
 use std::cmp::Ordering;
 use std::collections::HashMap;
@@ -13,8 +14,8 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering as AtomicOrdering};
 
 use self::cluster::Elements;
-use self::collate::Collator;
 pub(crate) use self::collate::Versions;
+use self::collate::{Collator, Evidence};
 use self::families::Families;
 pub(crate) use self::nilsimsa::Digest;
 use self::nilsimsa::Nilsimsa;
@@ -311,6 +312,9 @@ impl OrderJob<'_> {
                     .cmp(&digest(item(b)))
                     .then_with(|| self.by_size(item(a), item(b)))
             }),
+            Order::Versions(options) => {
+                return Ok(self.versions(*options, Evidence::Samples, items, sequence));
+            }
             Order::Families(options) => return Ok(self.families(*options, items, sequence)),
             Order::Nilsimsa(options) => return self.nilsimsa(options, items, sequence),
             Order::Explicit(list) => {
@@ -349,8 +353,14 @@ impl OrderJob<'_> {
         Ok(sequence)
     }
 
-    /// By names, then moved by what the contents share.
-    fn families(self, options: FamilyOptions, items: &[Item], mut sequence: Vec<u32>) -> Vec<u32> {
+    /// By path, with versions of directories collated.
+    fn versions(
+        self,
+        options: FamilyOptions,
+        evidence: Evidence,
+        items: &[Item],
+        mut sequence: Vec<u32>,
+    ) -> Vec<u32> {
         let group = Group { job: self, items };
         let entry = |i: u32| group.entry(i);
         sequence.sort_by(|&a, &b| forward_path(self.tree, entry(a), entry(b)));
@@ -359,12 +369,19 @@ impl OrderJob<'_> {
             versions: self.versions.get_or_init(|| Versions::find(self.tree)),
             contents: &group,
             options,
+            evidence,
             block: self.block,
         };
-        let sequence = collator.run(&sequence);
+        collator.run(&sequence)
+    }
+
+    /// By names, then moved by what the contents share.
+    fn families(self, options: FamilyOptions, items: &[Item], sequence: Vec<u32>) -> Vec<u32> {
+        let sequence = self.versions(options, Evidence::Sketches, items, sequence);
         if self.stop.load(AtomicOrdering::Relaxed) {
             return sequence;
         }
+        let group = Group { job: self, items };
         Families::new(&group, &sequence, options, self.block).run()
     }
 

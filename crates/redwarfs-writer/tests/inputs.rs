@@ -135,6 +135,7 @@ fn small_files_are_opened_once() {
             Order::Path,
             Order::Similarity,
             Order::Nilsimsa(Default::default()),
+            Order::Versions(Default::default()),
             Order::Families(Default::default()),
         ] {
             let options = BuildOptions {

@@ -197,6 +197,7 @@ fn options() -> impl Strategy<Value = BuildOptions> {
         Just(Order::RevPath),
         Just(Order::Similarity),
         Just(Order::Nilsimsa(NilsimsaOptions::default())),
+        (0u32..1001).prop_map(|gain| Order::Versions(FamilyOptions { gain })),
         (0u32..1001).prop_map(|gain| Order::Families(FamilyOptions { gain })),
         prop::collection::vec(name(), 0..5).prop_map(Order::Explicit),
     ];

@@ -366,7 +366,7 @@ const LEVELS: &str = "\
 Compression levels:
   level  block   data           schema, history  metadata       window/step  blocks  order
   0      1 MiB   null           null             null           -            -       none
-  1      1 MiB   lz4            zstd:level=16    null           -            -       path
+  1      1 MiB   lz4            zstd:level=16    null           -            -       versions
   2      1 MiB   lz4hc:level=9  zstd:level=16    null           12/2         16      families
   3      2 MiB   lz4hc:level=9  zstd:level=16    null           12/2         16      families
   4      4 MiB   zstd:level=11  zstd:level=16    zstd:level=12  11/2         8       families
@@ -461,7 +461,7 @@ mod tests {
             };
             let order = match options.order {
                 Order::None => "none",
-                Order::Path => "path",
+                Order::Versions(_) => "versions",
                 Order::Families(_) => "families",
                 _ => "another",
             };

@@ -26,14 +26,15 @@ pub(crate) struct CategoryArgs {
     #[arg(long, value_name = "LIST", num_args = 0..=1, default_missing_value = USUAL, hide_short_help = true, help_heading = "Advanced options")]
     pub categorize: Option<String>,
 
-    /// Order of file data: none, path, revpath, similarity, families[:gain=PERCENT],
-    /// nilsimsa[:max-children=N][:max-cluster-size=N], explicit:file=FILE, script
-    /// [default: script if the script has an order, else by level]
+    /// Order of file data: none, path, revpath, similarity, versions[:gain=PERCENT],
+    /// families[:gain=PERCENT], nilsimsa[:max-children=N][:max-cluster-size=N], explicit:file=FILE,
+    /// script [default: script if the script has an order, else by level]
     ///
-    /// families goes by path, but puts versions of a directory side by side, and files next to
-    /// others that they share data with, wherever that saves space. A directory is spread over one
-    /// more block only if that saves PERCENT of a block, 1 if not given: with 0 only size counts,
-    /// with 100 directories stay together.
+    /// versions goes by path, but puts versions of a directory side by side where samples of small
+    /// files say that this saves space. families does so by looking at all files, and also puts files
+    /// next to others that they share data with. A directory is spread over one more block only if
+    /// that saves PERCENT of a block, 1 if not given: with 0 only size counts, with 100 directories
+    /// stay together.
     #[arg(long, value_name = "[CAT,..::]ORDER", action = ArgAction::Append, hide_short_help = true, help_heading = "Advanced options", value_parser = whole(|text| scoped(text, values::order)))]
     pub order: Vec<Scoped<OrderSpec>>,
 

@@ -232,6 +232,7 @@ fn order(spec: &OrderSpec, rest: Order, null: bool) -> Result<Order> {
         OrderSpec::Path => Order::Path,
         OrderSpec::RevPath => Order::RevPath,
         OrderSpec::Similarity => Order::Similarity,
+        OrderSpec::Versions(options) => Order::Versions(*options),
         OrderSpec::Families(options) => Order::Families(*options),
         OrderSpec::Nilsimsa(options) => Order::Nilsimsa(*options),
         OrderSpec::Explicit(file) => Order::Explicit(explicit_order(file, null)?),

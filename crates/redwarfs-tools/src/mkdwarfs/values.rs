@@ -171,6 +171,7 @@ pub(crate) enum OrderSpec {
     RevPath,
     Similarity,
     Nilsimsa(NilsimsaOptions),
+    Versions(FamilyOptions),
     Families(FamilyOptions),
     Explicit(PathBuf),
     Script,
@@ -187,7 +188,8 @@ pub(crate) fn order(text: &str) -> Result<OrderSpec, String> {
         "path" => OrderSpec::Path,
         "revpath" => OrderSpec::RevPath,
         "similarity" => OrderSpec::Similarity,
-        "families" => return families(options).map(OrderSpec::Families),
+        "versions" => return families(mode, options).map(OrderSpec::Versions),
+        "families" => return families(mode, options).map(OrderSpec::Families),
         "script" => OrderSpec::Script,
         "nilsimsa" => return nilsimsa(options).map(OrderSpec::Nilsimsa),
         "explicit" => {
@@ -206,17 +208,18 @@ pub(crate) fn order(text: &str) -> Result<OrderSpec, String> {
     }
 }
 
-/// What follows `families:`.
-fn families(options: Option<&str>) -> Result<FamilyOptions, String> {
-    const CHOICE: &str = "choice 'families'";
+/// What follows `families:` and `versions:`.
+fn families(mode: &str, options: Option<&str>) -> Result<FamilyOptions, String> {
     let Some(option) = options else {
         return Ok(FamilyOptions::default());
     };
     let Some((key, value)) = option.split_once('=') else {
-        return Err(format!("missing value for option '{option}' of {CHOICE}"));
+        return Err(format!(
+            "missing value for option '{option}' of choice '{mode}'"
+        ));
     };
     if key != "gain" {
-        return Err(format!("invalid option(s) for {CHOICE}: {key}"));
+        return Err(format!("invalid option(s) for choice '{mode}': {key}"));
     }
     // Thousandths of a block, from percent with one decimal.
     let (whole, tenths) = value.split_once('.').unwrap_or((value, "0"));
@@ -468,6 +471,11 @@ mod tests {
                 }),
             ),
             ("families", OrderSpec::Families(FamilyOptions { gain: 10 })),
+            ("versions", OrderSpec::Versions(FamilyOptions { gain: 10 })),
+            (
+                "versions:gain=2",
+                OrderSpec::Versions(FamilyOptions { gain: 20 }),
+            ),
             (
                 "families:gain=0",
                 OrderSpec::Families(FamilyOptions { gain: 0 }),
@@ -537,6 +545,10 @@ mod tests {
             (
                 "families:loss=1",
                 "invalid option(s) for choice 'families': loss",
+            ),
+            (
+                "versions:loss=1",
+                "invalid option(s) for choice 'versions': loss",
             ),
             ("explicit", "inode order mode 'explicit' needs 'file=FILE'"),
             ("fits/image::path", "invalid inode order mode: fits/image"),

@@ -276,6 +276,7 @@ fn streams() -> Vec<Parameter> {
                 v(&["--order=revpath"]),
                 v(&["--order=similarity"]),
                 v(&["--order=nilsimsa"]),
+                v(&["--order=versions"]),
                 v(&["--order=families"]),
                 v(&["--order=families:gain=0"]),
                 v(&["--order=nilsimsa:max-children=3:max-cluster-size=5"]),

@@ -12,6 +12,7 @@ use std::collections::{HashMap, HashSet};
 use super::families::{LEVELS, near};
 use super::novelty::{Growth, Novelty};
 use super::sketch::mix;
+use super::trial::Trial;
 use super::{Contents, tail};
 use crate::options::FamilyOptions;
 use crate::source::FileType;
@@ -23,6 +24,24 @@ const PATHS: usize = 32;
 const COMMON: usize = 30;
 /// One part in this number of the data must be saved at least.
 const WORTHWHILE: u64 = 100;
+
+/// Without sketches, versions of contents of this size save data, if samples do. LZ4 looks back 64
+/// KiB.
+const SHORT: u64 = 32 << 10;
+/// So many of them must be in a group.
+const FOLLOWERS: usize = 16;
+/// One in this number is tried, within these bounds.
+const SAMPLED: usize = 64;
+const SAMPLES: (usize, usize) = (2, 48);
+
+/// What says how much a sequence saves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Evidence {
+    /// Features of all contents.
+    Sketches,
+    /// Some contents of each group, compressed with LZ4.
+    Samples,
+}
 
 /// Directories that are versions of each other. While they are searched, 8 bytes for each path
 /// that stands for a directory, 600 for a directory at most.
@@ -157,6 +176,7 @@ pub(super) struct Collator<'a, C> {
     pub(super) versions: &'a Versions,
     pub(super) contents: &'a C,
     pub(super) options: FamilyOptions,
+    pub(super) evidence: Evidence,
     /// Bytes of a block.
     pub(super) block: u64,
 }
@@ -233,11 +253,53 @@ impl<C: Contents> Collator<'_, C> {
             self.compare(&x, &y).then(a.place.cmp(&b.place))
         });
         let (before, after) = (self.judge(group, &apart), self.judge(group, &together));
-        let saved = before.new.saturating_sub(after.new);
+        let saved = match self.evidence {
+            Evidence::Sketches => before.new.saturating_sub(after.new),
+            Evidence::Samples => self.sampled(&apart, &together),
+        };
         let share = u128::from(self.block) * u128::from(self.options.gain) / 1000;
         let price = share * u128::from(after.blocks.saturating_sub(before.blocks));
         let better = saved > before.new / WORTHWHILE && u128::from(saved) >= price;
         better.then(|| together.into_iter().map(|placed| placed.item).collect())
+    }
+
+    /// What the second sequence saves, in bytes of contents that need not be compressed, by
+    /// samples. Takes 8 bytes for each item.
+    fn sampled(&self, apart: &[Placed], together: &[Placed]) -> u64 {
+        let mut before: Vec<(u32, u32)> =
+            apart.windows(2).map(|w| (w[1].item, w[0].item)).collect();
+        before.sort_unstable();
+        let here = |item: u32| {
+            let found = before.binary_search_by_key(&item, |&(item, _)| item);
+            found.ok().map(|place| before[place].1)
+        };
+        let short = |item: u32| self.contents.size(item) <= SHORT;
+        let (mut x, mut y) = (Vec::new(), Vec::new());
+        let mut size = 0u64;
+        let mut followers = Vec::new();
+        for pair in together.windows(2) {
+            let (first, second) = (pair[0], pair[1]);
+            if first.place == second.place || !short(first.item) || !short(second.item) {
+                continue;
+            }
+            self.components(first.item, first.root, &mut x);
+            self.components(second.item, second.root, &mut y);
+            if self.compare(&x, &y).is_eq() {
+                size = size.saturating_add(self.contents.size(second.item));
+                followers.push((first.item, second.item));
+            }
+        }
+        let Some(mut trial) = Trial::new("lz4").filter(|_| followers.len() >= FOLLOWERS) else {
+            return 0;
+        };
+        let count = (followers.len() / SAMPLED).clamp(SAMPLES.0, SAMPLES.1);
+        let step = followers.len().div_ceil(count);
+        // Not only the first one of a family, which is less like the others.
+        for &(first, second) in followers.iter().skip(step / 2).step_by(step) {
+            trial.add(self.contents, second, here(second), first, 0);
+        }
+        let saved = u128::from(trial.saved.max(0).unsigned_abs());
+        (u128::from(size) * saved / u128::from(trial.compressed.max(1))) as u64
     }
 
     fn judge(&self, group: u32, items: &[Placed]) -> Judgement {

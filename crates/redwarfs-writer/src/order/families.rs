@@ -19,11 +19,10 @@
 use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};
 
-use redwarfs_codec::{CodecSpec, Compressor};
-
 use super::Contents;
 use super::novelty::Growth;
 use super::sketch::FEATURES;
+use super::trial::Trial;
 use crate::options::FamilyOptions;
 
 /// Contents behind a content that have the same feature and are looked at.
@@ -41,9 +40,8 @@ const LITTLE: u64 = 64;
 const SMALL_PART: u64 = 20;
 /// All moves together must save one part in this number.
 const WORTHWHILE: u128 = 200;
-/// Pairs that are tried with a codec, and the bytes of a content that are taken for it.
+/// Pairs that are tried with a codec.
 const TRIALS: usize = 48;
-const TRIAL: usize = 64 << 10;
 
 /// Bytes over which any codec finds what is the same, with blocks of this size.
 pub(super) fn near(block: u64) -> u64 {
@@ -270,7 +268,7 @@ impl<'a, C: Contents> Families<'a, C> {
             .collect();
         let gain = best.iter().fold(0u64, |sum, m| sum.saturating_add(m.gain));
         let step = best.len().div_ceil(TRIALS).max(1);
-        let mut trial = Trial::new()?;
+        let mut trial = Trial::new("zstd:level=3")?;
         for m in best.iter().step_by(step) {
             let second = m.pair.second;
             let here = match partners.get(&second) {
@@ -308,74 +306,6 @@ impl<'a, C: Contents> Families<'a, C> {
 
     fn block_of(&self, place: u32) -> u64 {
         self.position(place) / self.block.max(1)
-    }
-}
-
-/// Compresses contents behind others.
-struct Trial {
-    compressor: Compressor,
-    buffers: [Vec<u8>; 2],
-    /// Bytes that moving would save.
-    saved: i64,
-    /// Gain that was expected for them.
-    gain: u64,
-    /// Bytes of contents, and what they take where they are.
-    size: u64,
-    compressed: u64,
-}
-
-impl Trial {
-    fn new() -> Option<Self> {
-        let codec: CodecSpec = "zstd:level=3".parse().ok()?;
-        Some(Self {
-            compressor: codec.compressor(),
-            buffers: [Vec::new(), Vec::new()],
-            saved: 0,
-            gain: 0,
-            size: 0,
-            compressed: 0,
-        })
-    }
-
-    fn compressed(&mut self, data: &[u8]) -> i64 {
-        let size = match self.compressor.compress(data) {
-            Ok(done) => done.data.map_or(data.len(), |data| data.len()),
-            Err(_) => data.len(),
-        };
-        i64::try_from(size).unwrap_or(i64::MAX)
-    }
-
-    /// Compares `item` behind `here` with `item` behind `there`.
-    fn add(
-        &mut self,
-        contents: &impl Contents,
-        item: u32,
-        here: Option<u32>,
-        there: u32,
-        gain: u64,
-    ) {
-        let [mut own, mut both] = std::mem::take(&mut self.buffers);
-        own.clear();
-        let whole = contents.size(item).max(1);
-        if contents.read(item, TRIAL, &mut own) && !own.is_empty() {
-            let mut behind = |other: Option<u32>| {
-                both.clear();
-                if let Some(other) = other {
-                    contents.read(other, TRIAL, &mut both);
-                }
-                let alone = self.compressed(&both);
-                both.extend_from_slice(&own);
-                self.compressed(&both).saturating_sub(alone).max(1)
-            };
-            let (now, then) = (behind(here), behind(Some(there)));
-            let size = own.len() as u64;
-            self.saved += now - then;
-            let expected = u128::from(gain) * u128::from(size) / u128::from(whole);
-            self.gain = self.gain.saturating_add(expected as u64);
-            self.size += size;
-            self.compressed += now.unsigned_abs();
-        }
-        self.buffers = [own, both];
     }
 }
 
