@@ -364,6 +364,9 @@ impl OrderJob<'_> {
         let group = Group { job: self, items };
         let entry = |i: u32| group.entry(i);
         sequence.sort_by(|&a, &b| forward_path(self.tree, entry(a), entry(b)));
+        if self.options.hollow {
+            return sequence;
+        }
         let collator = Collator {
             tree: self.tree,
             versions: self.versions.get_or_init(|| Versions::find(self.tree)),

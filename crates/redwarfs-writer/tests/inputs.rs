@@ -115,6 +115,17 @@ impl Source for Counting {
     }
 }
 
+/// Builds without errors. Returns how often each file was opened.
+fn opened(options: &BuildOptions, tree: &MemoryTree) -> BTreeMap<Vec<u8>, u32> {
+    let source = Counting {
+        tree: tree.clone(),
+        opened: Mutex::default(),
+    };
+    let (_, summary) = build(options, &source);
+    assert_eq!(summary.errors, 0);
+    source.opened.into_inner().unwrap()
+}
+
 #[test]
 fn small_files_are_opened_once() {
     let mut tree = MemoryTree::new();
@@ -143,13 +154,7 @@ fn small_files_are_opened_once() {
                 workers: 2,
                 ..BuildOptions::level(level)
             };
-            let source = Counting {
-                tree: tree.clone(),
-                opened: Mutex::default(),
-            };
-            let (_, summary) = build(&options, &source);
-            assert_eq!(summary.errors, 0);
-            let opened = source.opened.into_inner().unwrap();
+            let opened = opened(&options, &tree);
             assert!(!opened.contains_key(&b"000"[..]), "it is empty");
             assert_eq!(opened.len(), 305);
             for (path, times) in opened {
@@ -180,6 +185,24 @@ fn hollow_images_keep_sizes_only() {
         .stat(image.find_path(b"huge").unwrap().unwrap())
         .unwrap();
     assert_eq!((huge.size, huge.allocated), ((1 << 50) + 1, 0));
+}
+
+#[test]
+fn files_of_hollow_images_stay_closed() {
+    let mut tree = MemoryTree::new();
+    for version in 0..8 {
+        tree.insert(format!("v{version}"), MemoryNode::new(FileType::Directory));
+        for file in 0..8 {
+            let text = format!("{file} ").repeat(100 + version);
+            tree.insert(format!("v{version}/{file}"), MemoryNode::file(text));
+        }
+    }
+    for level in 1..=9 {
+        let mut options = BuildOptions::level(level);
+        assert_eq!(opened(&options, &tree).len(), 64);
+        options.hollow = true;
+        assert!(opened(&options, &tree).is_empty(), "level {level}");
+    }
 }
 
 #[test]
