@@ -260,7 +260,7 @@ fn families_put_versions_side_by_side() {
 fn samples_find_out_whether_versions_belong_side_by_side() {
     let made = |place: &Place, options: &[&str]| {
         let built = place.image(options);
-        let blocks = 0..built.0.container().block_count() as u32;
+        let blocks = 0..built.0.container().block_count();
         let data = blocks.map(|n| built.0.decode_block(BlockNo(n)).unwrap());
         let size = fs::metadata(place.path("out")).unwrap().len();
         (size, data.collect::<Vec<_>>().concat())
