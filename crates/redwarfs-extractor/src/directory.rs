@@ -53,8 +53,9 @@ pub fn extract_to_directory(
         matched: tree.matched(),
         ..ExtractSummary::default()
     };
-    work.create_entries(&subtrees, &mut summary)?;
-    let outcome = pipeline::write_contents(image, &tree, &files, options, progress)?;
+    let outcome = pipeline::write_contents(image, &tree, &files, options, progress, || {
+        work.create_entries(&subtrees, &mut summary)
+    })?;
     summary.files = outcome.files;
     summary.bytes = outcome.bytes;
     summary.damaged = outcome.lost_names;

@@ -11,8 +11,8 @@
 //! * 16 bytes per piece (a run of a file within one block) for at most 4 Mi pieces at a time; images
 //!   with more are worked off in windows of consecutive blocks, each at the price of one more pass over
 //!   the chunk table,
-//! * a handful of decoded blocks ([`ExtractOptions::threads`] plus a few, and never more than fit into
-//!   [`ExtractOptions::memory`], but at least one).
+//! * a handful of decoded blocks ([`ExtractOptions::threads`] plus one for every two writers, and never
+//!   more than fit into [`ExtractOptions::memory`], but at least one).
 //!
 //! Nothing is ever created outside the target directory and no symbolic link is followed below it:
 //! names are checked, and every directory is opened relative to the target with resolution through

@@ -259,6 +259,21 @@ fn links_in_the_target_are_not_followed() {
     );
 }
 
+/// Blocks are decoded while entries are made: what goes wrong there ends all of it.
+#[test]
+fn no_file_is_written_if_an_entry_cannot_be_made() {
+    let image = image(&flat(b"link", &[b'x'; 5000], b"file")).unwrap();
+    for memory in [1, 512 << 20] {
+        let dir = tempfile::tempdir().unwrap();
+        let mut options = ExtractOptions::default();
+        options.memory = memory;
+        let error = extract_to_directory(&image, dir.path(), &options, &Silent).unwrap_err();
+        let error = error.to_string();
+        assert!(error.contains("cannot create symbolic link"), "{error}");
+        assert_eq!(entries(dir.path()), 0);
+    }
+}
+
 #[test]
 fn chunks_beyond_their_block_are_errors() {
     let cases = [

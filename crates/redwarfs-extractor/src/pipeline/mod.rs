@@ -7,11 +7,13 @@
 //! ```
 //!
 //! A block is planned when there is room for it, decoded once, up to the end of the last piece, shared by
-//! the writers that need a part of it, and dropped when the last of them is done.
+//! the writers that need a part of it, and dropped when the last of them is done. The first ones are decoded
+//! while directories are made.
 
 mod plan;
 mod write;
 
+use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -30,6 +32,10 @@ use plan::{Need, PIECES_PER_WINDOW, Pieces, Window};
 
 /// Pieces handed to a writer at least, unless the block has fewer.
 const PIECES_PER_JOB: usize = 64;
+
+/// So many blocks per decoder are decoded last in an order of their own: the longer a block takes, the
+/// earlier, so that all decoders have something to do nearly to the end.
+const LAST_PER_DECODER: usize = 4;
 
 /// How much decoded data is in memory, and how much there ever was.
 #[derive(Debug, Default)]
@@ -85,6 +91,15 @@ impl Drop for Decoded {
         let mut spare = self.spare.lock().unwrap_or_else(PoisonError::into_inner);
         spare.push(memory);
     }
+}
+
+/// A block that is needed, and which of the pieces of its window lie in it.
+#[derive(Debug)]
+struct Planned {
+    block: BlockNo,
+    pieces: Range<usize>,
+    /// See [`BlockJob::end`].
+    end: u64,
 }
 
 /// A block for a decoder, with the pieces that lie in it; `None`: too many to plan.
@@ -146,13 +161,15 @@ struct Run<'a> {
     spare: Arc<Spare>,
 }
 
-/// Creates and fills all regular files of the tree.
+/// Creates and fills all regular files of the tree. `make_directories` is called once, unless something is
+/// wrong before, and makes what they are to be in.
 pub(crate) fn write_contents(
     image: &Image,
     tree: &Tree<'_>,
     files: &Files<'_>,
     options: &ExtractOptions,
     progress: &dyn Progress,
+    make_directories: impl FnOnce() -> Result<()>,
 ) -> Result<Outcome> {
     let mut run = Run {
         image,
@@ -174,8 +191,8 @@ pub(crate) fn write_contents(
         spare: Arc::default(),
     };
     let needs = run.count_pieces()?;
-    let result = run.finish_without_data().and_then(|()| run.work(&needs));
-    if let Err(e) = result {
+    let create = || make_directories().and_then(|()| run.finish_without_data());
+    if let Err(e) = run.work(&needs, create) {
         run.fail(e);
     }
     if let Some(e) = run
@@ -209,6 +226,25 @@ pub(crate) fn write_contents(
     })
 }
 
+/// The blocks of a window that are needed.
+fn planned(needs: &[Need], window: Range<usize>) -> Vec<Planned> {
+    let mut blocks = Vec::new();
+    let mut at = 0_usize;
+    for (block, need) in needs.iter().enumerate().take(window.end).skip(window.start) {
+        // Fits: the window holds them all, or they are not used as a range.
+        let next = at.saturating_add(usize::try_from(need.pieces).unwrap_or(usize::MAX));
+        if need.pieces > 0 {
+            blocks.push(Planned {
+                block: BlockNo(u32::try_from(block).unwrap_or(u32::MAX)),
+                pieces: at..next,
+                end: need.end,
+            });
+        }
+        at = next;
+    }
+    blocks
+}
+
 impl Run<'_> {
     /// Creates the files that need no block, and gives up those whose extents make no sense.
     fn finish_without_data(&self) -> Result<()> {
@@ -221,17 +257,19 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Runs the threads over all blocks.
-    fn work(&self, needs: &[Need]) -> Result<()> {
+    /// Runs the threads over all blocks. `create` makes what has to exist before anything is written.
+    fn work(&self, needs: &[Need], create: impl FnOnce() -> Result<()>) -> Result<()> {
         let used = needs.iter().filter(|need| need.pieces > 0).count();
         if used == 0 {
-            return Ok(());
+            return create();
         }
         let decoders = self.options.decoder_threads().min(used);
         let writers = self.options.writer_threads();
         let block_size = u64::from(self.image.metadata().block_size()).max(1);
         let fitting = usize::try_from(self.options.memory / block_size).unwrap_or(usize::MAX);
-        let room = fitting.clamp(1, decoders + writers + 1);
+        // Writers share a block. More of them would only be new memory: that of those being written is
+        // still in the caches of the processors when it is used again.
+        let room = fitting.clamp(1, decoders + writers.div_ceil(2));
 
         let (room_back, rooms) = bounded(room);
         for _ in 0..room {
@@ -245,14 +283,24 @@ impl Run<'_> {
                 let (jobs, out) = (blocks_out.clone(), writes_in.clone());
                 move || self.decode_all(&jobs, &out, writers)
             })?;
+            drop((blocks_out, writes_in));
+            self.spawn(scope, 1, "plan", None, || {
+                let (jobs, rooms, room_back) =
+                    (blocks_in.clone(), rooms.clone(), room_back.clone());
+                move || {
+                    if let Err(e) = self.produce(needs, decoders, &jobs, &rooms, &room_back) {
+                        self.fail(e);
+                    }
+                }
+            })?;
+            drop((blocks_in, rooms, room_back));
+            create().inspect_err(|_| self.stop.store(true, Ordering::Relaxed))?;
             self.spawn(scope, writers, "write", self.options.writer_cpus, || {
                 let jobs = writes_out.clone();
                 move || self.write_all(&jobs)
             })?;
-            drop((blocks_out, writes_in, writes_out));
-            let result = self.produce(needs, &blocks_in, &rooms, &room_back);
-            drop(blocks_in);
-            result
+            drop(writes_out);
+            Ok(())
         })
     }
 
@@ -291,6 +339,7 @@ impl Run<'_> {
     fn produce(
         &self,
         needs: &[Need],
+        decoders: usize,
         jobs: &Sender<BlockJob>,
         rooms: &Receiver<()>,
         room_back: &Sender<()>,
@@ -305,42 +354,50 @@ impl Run<'_> {
                 sum += next.pieces;
                 end += 1;
             }
-            let planned = if sum == 0 {
-                None
-            } else if sum <= PIECES_PER_WINDOW {
+            let window = if sum > 0 && sum <= PIECES_PER_WINDOW {
                 Some(self.plan(needs, start..end)?)
             } else {
                 None
             };
-            let mut at = 0_usize;
-            for (block, need) in needs.iter().enumerate().take(end).skip(start) {
-                // Fits: the window holds them all, or they are not used as a range.
-                let next = at.saturating_add(usize::try_from(need.pieces).unwrap_or(usize::MAX));
-                if need.pieces > 0 {
-                    if self.stop.load(Ordering::Relaxed) || rooms.recv().is_err() {
-                        return Ok(());
-                    }
-                    let job = BlockJob {
-                        block: BlockNo(u32::try_from(block).unwrap_or(u32::MAX)),
-                        end: need.end,
-                        pieces: planned
-                            .as_ref()
-                            .map(|window| (Arc::clone(window), at..next)),
-                        room: Room {
-                            back: room_back.clone(),
-                            gauge: Arc::clone(&self.gauge),
-                            bytes: 0,
-                        },
-                    };
-                    if jobs.send(job).is_err() {
-                        return Ok(());
-                    }
+            let mut blocks = planned(needs, start..end);
+            if needs.iter().skip(end).all(|need| need.pieces == 0) {
+                self.longest_first(&mut blocks, decoders);
+            }
+            for Planned { block, pieces, end } in blocks {
+                if self.stop.load(Ordering::Relaxed) || rooms.recv().is_err() {
+                    return Ok(());
                 }
-                at = next;
+                let job = BlockJob {
+                    block,
+                    end,
+                    pieces: window.as_ref().map(|window| (Arc::clone(window), pieces)),
+                    room: Room {
+                        back: room_back.clone(),
+                        gauge: Arc::clone(&self.gauge),
+                        bytes: 0,
+                    },
+                };
+                if jobs.send(job).is_err() {
+                    return Ok(());
+                }
             }
             start = end;
         }
         Ok(())
+    }
+
+    /// Brings the last of all blocks into the order in which they are best decoded. How long one takes is
+    /// about proportional to what is stored.
+    fn longest_first(&self, blocks: &mut [Planned], decoders: usize) {
+        let last = decoders.saturating_mul(LAST_PER_DECODER);
+        let start = blocks.len().saturating_sub(last);
+        if let Some(blocks) = blocks.get_mut(start..) {
+            let stored = |planned: &Planned| {
+                let section = self.image.container().block(planned.block);
+                section.map_or(0, |section| section.length)
+            };
+            blocks.sort_by_key(|planned| Reverse(stored(planned)));
+        }
     }
 
     fn decode_all(&self, jobs: &Receiver<BlockJob>, out: &Sender<WriteJob>, writers: usize) {
