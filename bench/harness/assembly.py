@@ -44,7 +44,7 @@ def rounds(results: Results, raw: dict) -> str:
     return f"Rounds ({shown})."
 
 
-def earlier(keys: list) -> str:
+def earlier(keys: list, which: str = "an earlier build") -> str:
     """What was measured with earlier programs; levels or other last words are joined."""
     places = {}
     for key in keys:
@@ -55,7 +55,7 @@ def earlier(keys: list) -> str:
     shown = "; ".join(
         f"{place} {', '.join(dict.fromkeys(words))}".strip() for place, words in places.items()
     )
-    return f"Measured with an earlier build of RedwarFS: {shown}.\n"
+    return f"Measured with {which} of RedwarFS: {shown}.\n"
 
 
 def assemble(raw: dict):
@@ -82,6 +82,8 @@ def assemble(raw: dict):
     ]
     if raw.get("earlier"):
         head.append(earlier(raw["earlier"]))
+    if raw.get("mixed"):
+        head.append(earlier(raw["mixed"], "several builds, whose images had the same size,"))
     if results.names("build/", 1):
         head += ["## Overview\n", "Size and CPU time of making images, × the reference.\n",
                  build.overview(results)]

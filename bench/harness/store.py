@@ -11,28 +11,34 @@ from .measure import Failed
 class Store:
     """Results by key, one value for each round, and facts that are found once."""
 
-    def __init__(self, path: Path, identity: dict, keep: re.Pattern | None = None):
+    def __init__(self, path: Path, identity: dict, keep: re.Pattern | None = None,
+                 more: re.Pattern | None = None):
         """`identity` says what is measured: results of something else are refused, or those whose
-        key `keep` does not match are thrown away."""
+        key neither `keep` nor `more` matches are thrown away. What `more` matches gets further
+        rounds all the same."""
         self.path = Path(path)
+        self._more = more
         self.data = {"identity": identity, "facts": {}, "results": {}, "skipped": {}}
         if not self.path.exists():
             return
         found = json.loads(self.path.read_text())
-        if found["identity"] != identity and keep is None:
+        if found["identity"] != identity and keep is None and more is None:
             raise Failed(
                 f"{self.path} has results of other programs or of another scale: "
                 "--fresh starts anew, --keep takes some of them over"
             )
         self.data = found
         if found["identity"] != identity:
-            self._take_over(identity, keep)
+            self._take_over(identity, [regex for regex in (keep, more) if regex])
 
-    def _take_over(self, identity: dict, keep: re.Pattern) -> None:
+    def _take_over(self, identity: dict, keep: list) -> None:
         """Keeps what is asked for, and notes that other programs did it."""
-        kept = {key: value for key, value in self.data["results"].items() if keep.match(key)}
+        kept = {key: value for key, value in self.data["results"].items()
+                if any(regex.match(key) for regex in keep)}
+        mixed = [key for key in self.data.get("mixed", []) if key in kept]
         # What was left out then is still not there.
-        self.data.update(identity=identity, results=kept, earlier=list(kept))
+        self.data.update(identity=identity, results=kept, mixed=mixed,
+                         earlier=[key for key in kept if key not in mixed])
         facts = self.data["facts"]
         for key in [key for key in facts if key.startswith("image/") and not _made(key, kept)]:
             del facts[key]
@@ -47,11 +53,26 @@ class Store:
         return self.data["results"].get(key, [])
 
     def is_earlier(self, key: str) -> bool:
-        """Whether other programs did what is there: it gets no further rounds."""
-        return key in self.data.get("earlier", [])
+        """Whether other programs did what is there."""
+        return any(key in self.data.get(kind, []) for kind in ("earlier", "mixed"))
+
+    def goes_on(self, key: str) -> bool:
+        """Whether there may be further rounds: what other programs did gets them on request."""
+        return not self.is_earlier(key) or bool(self._more and self._more.match(key))
 
     def add(self, key: str, value) -> None:
-        self.data["results"].setdefault(key, []).append(value)
+        """Another round. One with a file of another size than those that other programs made is
+        refused: that would not be the same work."""
+        found = self.data["results"].setdefault(key, [])
+        if self.is_earlier(key):
+            sizes = [round["size"] for round in [*found, value] if "size" in round]
+            # Times and paths in it are not the same.
+            if sizes and max(sizes) > 1.001 * min(sizes):
+                raise Failed(f"{key}: earlier programs made files of another size: {sizes}")
+            if key not in self.data.setdefault("mixed", []):
+                self.data["mixed"].append(key)
+                self.data["earlier"].remove(key)
+        found.append(value)
         self.save()
 
     def fact(self, key: str, find):

@@ -91,7 +91,7 @@ class Suite:
         for job in measure.turns(jobs, number):
             if len(self.store.rounds(job.key)) > number or job.key in self.store.skipped:
                 continue
-            if self.store.is_earlier(job.key):
+            if not self.store.goes_on(job.key):
                 continue
             if self.end and time.monotonic() > self.end:
                 raise OutOfTime

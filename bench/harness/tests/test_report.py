@@ -131,6 +131,23 @@ class Stored(unittest.TestCase):
             self.assertFalse(again.is_earlier("build/x/1/ours"))
             self.assertEqual(list(again.data["facts"]), ["image/x/ours-l7", "data/x"])
 
+    def test_further_rounds_are_of_the_same_work(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path, keys = Path(folder) / "raw.json", ["build/x/1/ours", "build/x/7/ours"]
+            before = Store(path, {"ours": "1"})
+            for key in keys:
+                before.add(key, {"cpu": 1.0, "size": 100_000})
+            after = Store(path, {"ours": "2"}, re.compile(keys[0]), re.compile("build/x/7"))
+            self.assertEqual([after.goes_on(key) for key in [*keys, "new"]], [False, True, True])
+            with self.assertRaises(Failed):
+                after.add(keys[1], {"cpu": 2.0, "size": 101_000})
+            after.add(keys[1], {"cpu": 2.0, "size": 100_010})
+            self.assertEqual(Results(after.data).series(keys[1], "cpu"), [1.0, 2.0])
+            self.assertEqual((after.data["earlier"], after.data["mixed"]), (keys[:1], keys[1:]))
+            again = Store(path, {"ours": "3"}, re.compile("build"))
+            self.assertEqual([again.goes_on(key) for key in keys], [False, False])
+            self.assertEqual((again.data["earlier"], again.data["mixed"]), (keys[:1], keys[1:]))
+
     def test_the_report_says_what_is_older(self):
         keys = ["build/x/1/ours", "build/x/1/reference", "build/x/7/ours", "peers/x/tar"]
         shown = assembly.earlier(keys)
