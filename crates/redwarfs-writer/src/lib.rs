@@ -26,6 +26,7 @@ mod scan;
 mod segment;
 mod source;
 mod store;
+mod together;
 pub(crate) mod tree;
 
 pub use builder::{BuildSummary, Builder};

@@ -24,6 +24,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
+use crate::together;
 
 mod filter;
 mod index;
@@ -283,6 +284,15 @@ impl<S: BlockSink> Segmenter<S> {
             self.state = Scan::default();
         }
         self.open = false;
+        Ok(())
+    }
+
+    /// To be called before a content with which `size` bytes begin that belong together.
+    pub(crate) fn keep_together(&mut self, size: u32) -> Result<()> {
+        let filled = self.current.data.len();
+        if filled > 0 && together::ends_before(size, self.block_size - filled, self.block_size) {
+            self.rotate()?;
+        }
         Ok(())
     }
 

@@ -5,7 +5,7 @@
 //! when all of them are done, in their order. So the number of threads changes nothing.
 //!
 //! Takes 12 bytes for each chunk, 12 for each content until the streams are done, and 8 from then
-//! on.
+//! on; for each content of the streams that are being segmented 4 if blocks are large.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -18,6 +18,7 @@ use crate::pipeline::{BlockQueue, StreamQueue, cpu_counted, thread};
 use crate::progress::{Phase, add};
 use crate::scan::{self, Content, Files, Item, Part, ReadError, Scanned, Shared};
 use crate::segment::{BlockSink, Chunk, HOLE, SegmentOptions, Segmenter};
+use crate::together;
 use crate::tree::{Reporter, Tree};
 
 /// The stream of everything that is in no category.
@@ -227,7 +228,14 @@ impl StoreJob<'_> {
                 let stream = items.first().map_or(DEFAULT_STREAM, |item| item.stream);
                 let mut store = self.stream(scanned, kept, stream, at as u32, queue);
                 let mut items = sequence.iter().filter_map(|&i| items.get(i as usize));
-                let result = items.try_for_each(|item| store.item(item));
+                let together = store.together(items.clone());
+                let mut together = together.into_iter().chain(std::iter::repeat(0));
+                let result = items.try_for_each(|item| {
+                    store
+                        .segmenter
+                        .keep_together(together.next().unwrap_or(0))?;
+                    store.item(item)
+                });
                 match result.and_then(|()| store.end()) {
                     Ok(stored) => done.push((at, stored)),
                     Err(error) => {
@@ -327,6 +335,21 @@ struct Store<'a> {
 }
 
 impl Store<'_> {
+    /// How much of what begins with each item is to be in one block; nothing if it does not matter.
+    fn together<'i>(&self, items: impl Iterator<Item = &'i Item>) -> Vec<u32> {
+        let block_size = self.job.options.block_size() as usize;
+        if !together::matters(block_size) || self.job.options.hollow {
+            return Vec::new();
+        }
+        let tree = self.job.tree;
+        let parent = |entry: u32| tree.parents.get(entry as usize).copied().unwrap_or(0);
+        let files = items.map(|item| {
+            let file = self.scanned.contents[item.content as usize].first_file();
+            (item.size, parent(tree.files[file as usize].entry))
+        });
+        together::sizes(files, parent, block_size)
+    }
+
     fn item(&mut self, item: &Item) -> Result<()> {
         let counters = self.job.reporter.counters();
         if self.scanned.contents[item.content as usize].parts.is_none() {

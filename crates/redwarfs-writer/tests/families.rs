@@ -173,6 +173,35 @@ fn locality_has_a_price() {
 }
 
 #[test]
+fn large_blocks_end_between_directories() {
+    let mut tree = MemoryTree::new();
+    // A block of 32 MiB has room for one and a half of them, one of 16 for less.
+    for directory in 0..3_u32 {
+        for file in 0..7 {
+            let path = format!("d{directory}/part{}/f{file}", file / 3);
+            add(&mut tree, &path, noise(10 * directory + file, 3 << 20));
+        }
+    }
+    let blocks = |block_size_bits, order| {
+        let options = BuildOptions {
+            block_size_bits,
+            compression: "null".parse().unwrap(),
+            ..options(order)
+        };
+        let (bytes, _) = build(&options, &tree);
+        let image = open(bytes);
+        common::compare(&image, &tree, &options);
+        spread(&image)
+    };
+    for order in [families(), Order::Path] {
+        let own: Vec<_> = blocks(25, order.clone()).into_values().collect();
+        assert_eq!(own, [0, 1, 2].map(|block| BTreeSet::from([block])));
+        let filled: Vec<_> = blocks(24, order).into_values().collect();
+        assert_eq!(filled, [[0, 1], [1, 2], [2, 3]].map(BTreeSet::from));
+    }
+}
+
+#[test]
 fn files_that_cannot_be_sketched_have_a_place_too() {
     let mut tree = releases();
     add(&mut tree, "empty", Vec::new());

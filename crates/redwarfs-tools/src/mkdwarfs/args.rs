@@ -80,6 +80,9 @@ pub(crate) struct Args {
     long_help: Option<bool>,
 
     /// Log2 of the block size, 10 to 30 [default: by level]
+    ///
+    /// Blocks of more than 16 MiB may be up to three eighths smaller, so that fewer directories lie in
+    /// two of them.
     #[arg(short = 'S', long, value_name = "BITS", hide_short_help = true, help_heading = "Advanced options", value_parser = whole(values::block_size_bits), allow_hyphen_values = true)]
     pub block_size_bits: Option<u32>,
 
