@@ -25,7 +25,7 @@ class Store:
         if found["identity"] != identity and keep is None and more is None:
             raise Failed(
                 f"{self.path} has results of other programs or of another scale: "
-                "--fresh starts anew, --keep takes some of them over"
+                "--fresh starts anew, --keep and --more take some of them over"
             )
         self.data = found
         if found["identity"] != identity:
@@ -57,8 +57,11 @@ class Store:
         return any(key in self.data.get(kind, []) for kind in ("earlier", "mixed"))
 
     def goes_on(self, key: str) -> bool:
-        """Whether there may be further rounds: what other programs did gets them on request."""
-        return not self.is_earlier(key) or bool(self._more and self._more.match(key))
+        """Whether there may be further rounds: images that other programs made get them on request."""
+        if not self.is_earlier(key):
+            return True
+        sized = all("size" in round for round in self.rounds(key))
+        return bool(sized and self._more and self._more.match(key))
 
     def add(self, key: str, value) -> None:
         """Another round. One with a file of another size than those that other programs made is

@@ -4,6 +4,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use redwarfs_extractor::{
     ExtractOptions, Silent, TarFormat, extract_to_archive, extract_to_directory,
@@ -19,13 +20,16 @@ const FILE: u32 = 0o100_644;
 
 /// An image with one block, `contents`.
 fn image(metadata: &Metadata) -> redwarfs_format::Result<Image> {
+    image_with(metadata, 1)
+}
+
+/// An image with such blocks.
+fn image_with(metadata: &Metadata, blocks: usize) -> redwarfs_format::Result<Image> {
     let frozen = freeze(metadata)?;
     let mut bytes = Vec::new();
-    let sections: [(SectionType, &[u8]); 3] = [
-        (SectionType::BLOCK, b"contents"),
-        (SectionType::METADATA_V2_SCHEMA, &frozen.schema),
-        (SectionType::METADATA_V2, &frozen.data),
-    ];
+    let mut sections: Vec<(SectionType, &[u8])> = vec![(SectionType::BLOCK, b"contents"); blocks];
+    sections.push((SectionType::METADATA_V2_SCHEMA, &frozen.schema));
+    sections.push((SectionType::METADATA_V2, &frozen.data));
     for (number, (ty, payload)) in (0..).zip(sections) {
         bytes.extend_from_slice(
             &SectionHeader::seal(number, ty, CompressionId::NONE, payload).encode(),
@@ -259,18 +263,74 @@ fn links_in_the_target_are_not_followed() {
     );
 }
 
-/// Blocks are decoded while entries are made: what goes wrong there ends all of it.
+/// `files` files in a block each, `dirs` directories, and a symbolic link in the last one of them that cannot
+/// be made.
+fn many(dirs: u32, files: u32) -> Metadata {
+    let last = 1 + dirs + files;
+    let directory = |first_entry, self_entry| Directory {
+        parent_entry: 0,
+        first_entry,
+        self_entry,
+    };
+    let mut directories = vec![directory(1, 0)];
+    directories.extend((1..=dirs).map(|entry| directory(last, entry)));
+    directories.push(directory(last + 1, 0));
+    // Inodes: directories, the link, files.
+    let inode = |entry: u32| entry + u32::from(entry > dirs);
+    let mut entries: Vec<DirEntry> = (0..last)
+        .map(|entry| DirEntry {
+            name_index: entry.saturating_sub(1),
+            inode_num: inode(entry),
+        })
+        .collect();
+    entries.push(DirEntry {
+        name_index: 0,
+        inode_num: dirs + 1,
+    });
+    Metadata {
+        chunks: (0..files)
+            .map(|block| Chunk {
+                block,
+                offset: 0,
+                size: 8,
+            })
+            .collect(),
+        directories,
+        inodes: (0..2 + dirs + files)
+            .map(|inode| InodeData {
+                mode_index: u32::from(inode > dirs) + u32::from(inode > dirs + 1),
+                ..InodeData::default()
+            })
+            .collect(),
+        chunk_table: (0..=files).collect(),
+        names: (1..last).map(|n| format!("{n:05}").into()).collect(),
+        dir_entries: Some(entries),
+        total_fs_size: u64::from(files) * 8,
+        ..flat(b"", &[b'x'; 5000], b"")
+    }
+}
+
+/// Blocks are decoded while directories are made: what goes wrong there ends all of it.
 #[test]
 fn no_file_is_written_if_an_entry_cannot_be_made() {
-    let image = image(&flat(b"link", &[b'x'; 5000], b"file")).unwrap();
     for memory in [1, 512 << 20] {
-        let dir = tempfile::tempdir().unwrap();
-        let mut options = ExtractOptions::default();
-        options.memory = memory;
-        let error = extract_to_directory(&image, dir.path(), &options, &Silent).unwrap_err();
-        let error = error.to_string();
+        let image = image_with(&many(3000, 30), 30).unwrap();
+        let (done, result) = std::sync::mpsc::channel();
+        // Not to be waited for if it hangs.
+        std::thread::spawn(move || {
+            let dir = tempfile::tempdir().unwrap();
+            let mut options = ExtractOptions::default();
+            options.memory = memory;
+            let error = extract_to_directory(&image, dir.path(), &options, &Silent).unwrap_err();
+            let files = std::fs::read_dir(dir.path()).unwrap().filter(|entry| {
+                let kind = entry.as_ref().unwrap().file_type();
+                kind.unwrap().is_file()
+            });
+            done.send((error.to_string(), files.count())).unwrap();
+        });
+        let (error, files) = result.recv_timeout(Duration::from_secs(60)).unwrap();
         assert!(error.contains("cannot create symbolic link"), "{error}");
-        assert_eq!(entries(dir.path()), 0);
+        assert_eq!(files, 0);
     }
 }
 

@@ -289,7 +289,7 @@ fn scattered_images_are_decoded_once_in_bounded_memory() {
     for (memory, threads, writers, limit) in [
         (0, 1, 1, 1 << 14),
         (3 << 14, 4, 4, 3 << 14),
-        (1 << 30, 2, 2, 5 << 14),
+        (1 << 30, 2, 2, 3 << 14),
     ] {
         let out = tempfile::tempdir().unwrap();
         let mut options = ExtractOptions::default();

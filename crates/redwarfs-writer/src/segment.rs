@@ -139,6 +139,8 @@ pub(crate) struct Segmenter<S> {
     fresh: usize,
     state: Scan,
     saved: u64,
+    /// Bytes in finished blocks.
+    finished: u64,
 }
 
 /// The block that is filled.
@@ -234,6 +236,7 @@ impl<S: BlockSink> Segmenter<S> {
             fresh: 0,
             state: Scan::default(),
             saved: 0,
+            finished: 0,
         }
     }
 
@@ -287,9 +290,14 @@ impl<S: BlockSink> Segmenter<S> {
         Ok(())
     }
 
-    /// To be called before a content with which `size` bytes begin that belong together.
+    /// To be called before a content with which `size` bytes begin that belong together. As much of them
+    /// is expected to be found in blocks as was found so far.
     pub(crate) fn keep_together(&mut self, size: u32) -> Result<()> {
         let filled = self.current.data.len();
+        let stored = self.finished.saturating_add(filled as u64);
+        let all = stored.saturating_add(self.saved).max(1);
+        // Not more than `size`.
+        let size = (u128::from(size) * u128::from(stored) / u128::from(all)) as u32;
         if filled > 0 && together::ends_before(size, self.block_size - filled, self.block_size) {
             self.rotate()?;
         }
@@ -809,6 +817,7 @@ impl<S: BlockSink> Segmenter<S> {
         let done = std::mem::replace(&mut self.current, fresh);
         let number = self.number;
         let data = Arc::clone(&done.data);
+        self.finished = self.finished.saturating_add(data.len() as u64);
         if self.matching {
             self.current.index.recycle(done.index);
             if self.lookback > 1 {

@@ -228,7 +228,7 @@ impl StoreJob<'_> {
                 let stream = items.first().map_or(DEFAULT_STREAM, |item| item.stream);
                 let mut store = self.stream(scanned, kept, stream, at as u32, queue);
                 let mut items = sequence.iter().filter_map(|&i| items.get(i as usize));
-                let together = store.together(items.clone());
+                let together = store.together(items.clone(), sequence.len());
                 let mut together = together.into_iter().chain(std::iter::repeat(0));
                 let result = items.try_for_each(|item| {
                     store
@@ -336,7 +336,7 @@ struct Store<'a> {
 
 impl Store<'_> {
     /// How much of what begins with each item is to be in one block; nothing if it does not matter.
-    fn together<'i>(&self, items: impl Iterator<Item = &'i Item>) -> Vec<u32> {
+    fn together<'i>(&self, items: impl Iterator<Item = &'i Item>, count: usize) -> Vec<u32> {
         let block_size = self.job.options.block_size() as usize;
         if !together::matters(block_size) || self.job.options.hollow {
             return Vec::new();
@@ -345,9 +345,12 @@ impl Store<'_> {
         let parent = |entry: u32| tree.parents.get(entry as usize).copied().unwrap_or(0);
         let files = items.map(|item| {
             let file = self.scanned.contents[item.content as usize].first_file();
-            (item.size, parent(tree.files[file as usize].entry))
+            let file = &tree.files[file as usize];
+            // How much of a file is holes is not known yet.
+            let size = if file.sparse { 0 } else { item.size };
+            (size, parent(file.entry))
         });
-        together::sizes(files, parent, block_size)
+        together::sizes(files, count, parent, block_size)
     }
 
     fn item(&mut self, item: &Item) -> Result<()> {

@@ -202,6 +202,37 @@ fn large_blocks_end_between_directories() {
 }
 
 #[test]
+fn blocks_that_end_early_are_searched() {
+    let mut tree = MemoryTree::new();
+    for directory in 0..3_u32 {
+        for file in 0..7 {
+            // The last directory is the first one again, with other beginnings.
+            let mut data = noise(10 * (directory % 2) + file, 3 << 20);
+            data[..100].copy_from_slice(&noise(1000 + directory, 100));
+            add(&mut tree, &format!("d{directory}/f{file}"), data);
+        }
+    }
+    let image = |workers| {
+        let options = BuildOptions {
+            block_size_bits: 25,
+            compression: "null".parse().unwrap(),
+            lookback: 4,
+            workers,
+            ..options(Order::Path)
+        };
+        let (bytes, _) = build(&options, &tree);
+        common::compare(&open(bytes.clone()), &tree, &options);
+        bytes
+    };
+    let bytes = image(1);
+    assert!(bytes.len() < 45 << 20, "{}", bytes.len());
+    let found = spread(&open(bytes.clone()));
+    assert_eq!(found["d1"], BTreeSet::from([1]));
+    assert!(found["d2"].contains(&0));
+    assert!(image(8) == bytes);
+}
+
+#[test]
 fn files_that_cannot_be_sketched_have_a_place_too() {
     let mut tree = releases();
     add(&mut tree, "empty", Vec::new());

@@ -119,6 +119,23 @@ struct WriteJob {
     pieces: Pieces,
 }
 
+/// Takes what the decoders have, if there are to be no writers after all: as long as it is in the queue,
+/// there is no room for the blocks for which others wait.
+struct Undelivered<'a> {
+    jobs: Option<Receiver<WriteJob>>,
+    stop: &'a AtomicBool,
+}
+
+impl Drop for Undelivered<'_> {
+    fn drop(&mut self) {
+        if let Some(jobs) = self.jobs.take() {
+            self.stop.store(true, Ordering::Relaxed);
+            // To the end of the last decoder.
+            jobs.into_iter().for_each(drop);
+        }
+    }
+}
+
 /// What became of the contents.
 #[derive(Debug, Default)]
 pub(crate) struct Outcome {
@@ -192,15 +209,14 @@ pub(crate) fn write_contents(
     };
     let needs = run.count_pieces()?;
     let create = || make_directories().and_then(|()| run.finish_without_data());
-    if let Err(e) = run.work(&needs, create) {
-        run.fail(e);
-    }
-    if let Some(e) = run
+    let result = run.work(&needs, create);
+    let failure = run
         .failure
         .lock()
         .unwrap_or_else(PoisonError::into_inner)
-        .take()
-    {
+        .take();
+    // What comes first in the order of things counts, not in time: entries, then contents.
+    if let Some(e) = result.err().or(failure) {
         run.remove_incomplete();
         return Err(e);
     }
@@ -227,22 +243,19 @@ pub(crate) fn write_contents(
 }
 
 /// The blocks of a window that are needed.
-fn planned(needs: &[Need], window: Range<usize>) -> Vec<Planned> {
-    let mut blocks = Vec::new();
+fn planned(needs: &[Need], window: Range<usize>) -> impl Iterator<Item = Planned> {
     let mut at = 0_usize;
-    for (block, need) in needs.iter().enumerate().take(window.end).skip(window.start) {
+    let blocks = needs.iter().enumerate().take(window.end).skip(window.start);
+    blocks.filter_map(move |(block, need)| {
+        let start = at;
         // Fits: the window holds them all, or they are not used as a range.
-        let next = at.saturating_add(usize::try_from(need.pieces).unwrap_or(usize::MAX));
-        if need.pieces > 0 {
-            blocks.push(Planned {
-                block: BlockNo(u32::try_from(block).unwrap_or(u32::MAX)),
-                pieces: at..next,
-                end: need.end,
-            });
-        }
-        at = next;
-    }
-    blocks
+        at = start.saturating_add(usize::try_from(need.pieces).unwrap_or(usize::MAX));
+        (need.pieces > 0).then(|| Planned {
+            block: BlockNo(u32::try_from(block).unwrap_or(u32::MAX)),
+            pieces: start..at,
+            end: need.end,
+        })
+    })
 }
 
 impl Run<'_> {
@@ -294,11 +307,16 @@ impl Run<'_> {
                 }
             })?;
             drop((blocks_in, rooms, room_back));
-            create().inspect_err(|_| self.stop.store(true, Ordering::Relaxed))?;
+            let mut undelivered = Undelivered {
+                jobs: Some(writes_out.clone()),
+                stop: &self.stop,
+            };
+            create()?;
             self.spawn(scope, writers, "write", self.options.writer_cpus, || {
                 let jobs = writes_out.clone();
                 move || self.write_all(&jobs)
             })?;
+            undelivered.jobs = None;
             drop(writes_out);
             Ok(())
         })
@@ -359,13 +377,9 @@ impl Run<'_> {
             } else {
                 None
             };
-            let mut blocks = planned(needs, start..end);
-            if needs.iter().skip(end).all(|need| need.pieces == 0) {
-                self.longest_first(&mut blocks, decoders);
-            }
-            for Planned { block, pieces, end } in blocks {
-                if self.stop.load(Ordering::Relaxed) || rooms.recv().is_err() {
-                    return Ok(());
+            let send = |Planned { block, pieces, end }| {
+                if rooms.recv().is_err() || self.stop.load(Ordering::Relaxed) {
+                    return false;
                 }
                 let job = BlockJob {
                     block,
@@ -377,27 +391,36 @@ impl Run<'_> {
                         bytes: 0,
                     },
                 };
-                if jobs.send(job).is_err() {
-                    return Ok(());
-                }
+                jobs.send(job).is_ok()
+            };
+            let last = if needs.iter().skip(end).all(|need| need.pieces == 0) {
+                decoders.saturating_mul(LAST_PER_DECODER)
+            } else {
+                0
+            };
+            let first = planned(needs, start..end).count().saturating_sub(last);
+            let mut blocks = planned(needs, start..end);
+            if !blocks.by_ref().take(first).all(&send) {
+                return Ok(());
+            }
+            let mut last: Vec<Planned> = blocks.collect();
+            if decoders > 1 {
+                last.sort_by_key(|planned| Reverse(self.effort(planned)));
+            }
+            if !last.into_iter().all(send) {
+                return Ok(());
             }
             start = end;
         }
         Ok(())
     }
 
-    /// Brings the last of all blocks into the order in which they are best decoded. How long one takes is
-    /// about proportional to what is stored.
-    fn longest_first(&self, blocks: &mut [Planned], decoders: usize) {
-        let last = decoders.saturating_mul(LAST_PER_DECODER);
-        let start = blocks.len().saturating_sub(last);
-        if let Some(blocks) = blocks.get_mut(start..) {
-            let stored = |planned: &Planned| {
-                let section = self.image.container().block(planned.block);
-                section.map_or(0, |section| section.length)
-            };
-            blocks.sort_by_key(|planned| Reverse(stored(planned)));
-        }
+    /// How long a block takes in comparison: about in proportion to what is stored of what is needed.
+    fn effort(&self, planned: &Planned) -> u64 {
+        let section = self.image.container().block(planned.block);
+        let stored = section.map_or(0, |section| section.length);
+        let block_size = u64::from(self.image.metadata().block_size()).max(1);
+        stored.saturating_mul(planned.end) / block_size
     }
 
     fn decode_all(&self, jobs: &Receiver<BlockJob>, out: &Sender<WriteJob>, writers: usize) {

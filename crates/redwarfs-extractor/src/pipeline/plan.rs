@@ -205,7 +205,7 @@ impl Run<'_> {
         let mut batch = Vec::new();
         let send = |batch: &mut Vec<Piece>| {
             let pieces = Pieces::Searched(std::mem::take(batch));
-            // Fails only when no writer is left, which has been reported then.
+            // Fails only when there is no writer, for a reason that is reported.
             let _ = out.send(WriteJob {
                 block: Arc::clone(block),
                 pieces,
