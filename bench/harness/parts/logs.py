@@ -160,6 +160,7 @@ def _plots(results, days, levels, sizes) -> dict:
                     for count in days
                 ])
                 for bits in sizes for who in WHO
+                if any(results.has(f"logs/{kind}/{count}/{level}/{bits}/{who}") for count in days)
             ]
             plots[f"logs-{kind}-{level}.svg"] = svg.lines(
                 f"One day {what}, level {level}", "days in the image", "CPU s", series,
