@@ -98,6 +98,22 @@ use session::Session;
 ///
 /// [`Error`] says which step failed; nothing stays mounted then.
 pub fn mount(image: Image, mountpoint: &Path, options: &MountOptions) -> Result<Mounted> {
+    mount_guarded(image, mountpoint, options, None)
+}
+
+/// As [`mount`]; `guard` watches the mount before anybody gets an answer from it, if its device number can
+/// be read from the mount table. If not, or if the guard is gone, that shows in [`guard::Guard::watch`]
+/// afterwards.
+///
+/// # Errors
+///
+/// As [`mount`].
+pub fn mount_guarded(
+    image: Image,
+    mountpoint: &Path,
+    options: &MountOptions,
+    guard: Option<&mut guard::Guard>,
+) -> Result<Mounted> {
     let prepared = Prepared::new(&image, options)?;
     let shared = Arc::new(Shared::new(image));
     let (device, mount) = KernelMount::new(mountpoint, options)?;
@@ -107,6 +123,10 @@ pub fn mount(image: Image, mountpoint: &Path, options: &MountOptions) -> Result<
         let mut driver = Driver::new(&shared, prepared, &device, options)?;
         let queues = session::handshake(&device, &mut driver, options.uring)?;
         let driver = Arc::new(driver);
+        if let Some(guard) = guard.filter(|_| mount.device() != 0) {
+            // Who mounts tells it again, and hears of errors then.
+            let _ = guard.watch(mount.mountpoint(), mount.device());
+        }
         let session = Session::start(&device, &driver, options.readers, queues)?;
         mount.probe()?;
         Ok(session)

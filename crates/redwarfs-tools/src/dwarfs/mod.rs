@@ -17,7 +17,7 @@ use std::time::Instant;
 use clap::builder::PossibleValuesParser;
 use clap::{Arg, ArgAction, Command};
 use redwarfs_fuse::guard::Guard;
-use redwarfs_fuse::{Access, Error as FuseError, mount};
+use redwarfs_fuse::{Access, Error as FuseError, mount_guarded};
 use redwarfs_reader::perfmon::PerfMonitor;
 use redwarfs_reader::{Image, Preload};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -255,7 +255,8 @@ fn mount_and_serve(
             .unwrap_or_else(|_| arguments.image.clone())
             .into_os_string();
     }
-    let mounted = mount(image.clone(), target.path(), &mount_options).map_err(|error| {
+    let mounted = mount_guarded(image.clone(), target.path(), &mount_options, guard.as_mut());
+    let mounted = mounted.map_err(|error| {
         let code = match error {
             FuseError::Device(_) | FuseError::Session(_) => EXIT_SETUP,
             FuseError::AnalysisFile { .. } | FuseError::Image(_) => EXIT_FAILURE,
