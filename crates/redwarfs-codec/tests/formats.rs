@@ -315,6 +315,41 @@ fn zstd_windows_larger_than_the_data_are_fine_and_cost_nothing() {
 }
 
 #[test]
+fn zstd_frames_refer_to_themselves_only() {
+    let before = noise(4096, 3);
+    for size in [1 << 20, 9 << 20] {
+        let mut raw = before.clone();
+        raw.extend(noise(size - raw.len(), 4));
+        let mut encoder = zstd_safe::CCtx::create();
+        encoder.ref_prefix(&before).unwrap();
+        let mut payload = Vec::with_capacity(zstd_safe::compress_bound(size));
+        encoder.compress2(&mut payload, &raw[..]).unwrap();
+        for _ in 0..2 {
+            let whole = decompress(Id::ZSTD, &payload, LIMIT);
+            assert!(matches!(whole, Err(Error::Corrupt { .. })), "{size}");
+            let steps = decode_in_steps(Id::ZSTD, &payload, LIMIT, 100_000);
+            assert!(matches!(steps, Err(Error::Corrupt { .. })), "{size}");
+        }
+    }
+}
+
+#[test]
+fn zstd_matches_far_back_are_decoded() {
+    let far = noise(1 << 20, 9);
+    let mut raw = noise(9 << 20, 10);
+    for (n, piece) in far.chunks(400).enumerate() {
+        let start = n * 400;
+        raw[start..start + piece.len()].copy_from_slice(piece);
+        raw.extend_from_slice(&(n as u32).to_le_bytes());
+        raw.extend_from_slice(piece);
+    }
+    let (id, payload) = compress("zstd:level=3:long", &raw);
+    assert!(payload.len() < (9 << 20) + (1 << 19));
+    assert!(decompress(id, &payload, LIMIT).unwrap() == raw);
+    assert!(decode_in_steps(id, &payload, LIMIT, 1 << 20).unwrap() == raw);
+}
+
+#[test]
 fn zstd_long_finds_what_is_far_away() {
     let start = noise(600_000, 11);
     let raw = [&start[..], &text(3_000_000, 12), &start[..]].concat();
