@@ -134,7 +134,10 @@ impl Interrupts {
             let all = self.clone();
             let watcher = thread::Builder::new()
                 .name(String::from("fuse-signals"))
-                .spawn(move || all.watch());
+                .spawn(move || {
+                    crate::follow::stay_behind();
+                    all.watch();
+                });
             match watcher {
                 Ok(_) => state.watched = true,
                 Err(error) => warn!("cannot watch signalled reads: {error}"),

@@ -13,6 +13,16 @@
 //! long, the reading thread looks for the next request for a moment before it sleeps, if that has
 //! proved to be quicker.
 //!
+//! While one program asks for one small thing after the other, the reading thread follows it to its
+//! processor ([`MountOptions::follow`]): it is bound to that processor and gets the policy `SCHED_IDLE`,
+//! so that the system wakes the program where it is and lets it go on at once. 2,000 files at random
+//! needed 0.28 to 0.76 of the time, a walk through a tree 0.5 to 0.7 (medians of pairs, 2 virtual
+//! CPUs). Such a thread hardly runs where others want the processor, so a second one, which exists from the
+//! first time on, looks every millisecond whether it gets on, and undoes it after 4 ms without progress,
+//! after 10 ms without a request, and if it is not a tenth quicker. Only processes that may undo the
+//! policy do this: with `CAP_SYS_NICE`, as root has, or with a limit `RLIMIT_NICE` that allows their
+//! priority.
+//!
 //! With several idle readers requests tend to change thread and CPU, which costs a single process
 //! that walks or reads a tree, so one is the default. [`MountOptions::readers`] asks for more, which
 //! pays for several processes that read at random: four of them, 80,000 direct reads of 4 KiB of
@@ -59,6 +69,7 @@ mod device;
 mod driver;
 mod error;
 mod failures;
+mod follow;
 pub mod guard;
 mod interrupts;
 mod kernel;
@@ -127,7 +138,7 @@ pub fn mount_guarded(
             // Who mounts tells it again, and hears of errors then.
             let _ = guard.watch(mount.mountpoint(), mount.device());
         }
-        let session = Session::start(&device, &driver, options.readers, queues)?;
+        let session = Session::start(&device, &driver, options, queues)?;
         mount.probe()?;
         Ok(session)
     };

@@ -79,6 +79,10 @@ pub struct MountOptions {
     /// When small files are read in the order of their data, hand the next ones to the kernel
     /// before it asks, as far as their blocks are decoded already. On by default.
     pub push: bool,
+    /// While one program asks for many small things, answer on its processor, see
+    /// [Threads](crate#threads). It takes effect with one reader, several processors and the right
+    /// to undo `SCHED_IDLE`. On by default.
+    pub follow: bool,
     /// Whether a [`crate::guard::Guard`] should watch the mount. The guard has to be made by the
     /// program, before it starts threads; [`crate::mount`] itself makes no processes. On by
     /// default.
@@ -111,6 +115,7 @@ impl Default for MountOptions {
             case_insensitive: false,
             analysis_file: None,
             push: true,
+            follow: true,
             guard: true,
             workers: 2,
             readers: 1,

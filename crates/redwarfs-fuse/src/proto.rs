@@ -144,6 +144,16 @@ pub(crate) fn parse(message: &[u8]) -> Option<(Header, Body<'_>)> {
     Some((header, body))
 }
 
+/// How many bytes of data a request asks for; 0 for what is not a read.
+pub(crate) fn read_size(header: &Header, mut body: Body<'_>) -> u32 {
+    if header.opcode != op::READ {
+        return 0;
+    }
+    body.u64();
+    body.u64();
+    body.u32().unwrap_or(0)
+}
+
 /// What the kernel says in INIT.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct InitIn {

@@ -10,6 +10,8 @@ use tracing::{debug, warn};
 
 use crate::device::{Device, Received};
 use crate::driver::Driver;
+use crate::follow::Follower;
+use crate::options::MountOptions;
 use crate::patience::{LOOK, Patience};
 use crate::proto::{self, InitIn, Put, init, op};
 use crate::ring::Queues;
@@ -87,7 +89,7 @@ pub(crate) struct Session {
 
 impl Session {
     /// Starts to answer requests: over `queues` if there are, and then one thread reads what does
-    /// not come through them; otherwise with as many threads as `readers`. If the kernel refuses the
+    /// not come through them; otherwise with as many readers as the options say. If the kernel refuses the
     /// queues, it goes on without.
     ///
     /// # Errors
@@ -95,35 +97,38 @@ impl Session {
     pub(crate) fn start(
         device: &Arc<Device>,
         driver: &Arc<Driver>,
-        readers: usize,
+        options: &MountOptions,
         queues: Option<Queues>,
     ) -> io::Result<Self> {
         let mut session = Self::default();
-        let readers = readers.max(1);
+        let readers = options.readers.max(1);
+        let alone = (readers == 1).then_some(Alone {
+            follow: options.follow,
+        });
         let Some(queues) = queues else {
-            session.read(device, driver, readers, readers == 1)?;
+            session.read(device, driver, readers, alone)?;
             return Ok(session);
         };
         // First, because it is what can fail: a request that is in a queue when its thread dies
         // stays there until the connection ends.
-        session.read(device, driver, 1, readers == 1)?;
+        session.read(device, driver, 1, alone)?;
         match queues.start(driver) {
             Ok(queues) => *locked(&session.queues) = Some(queues),
             Err(error) => {
                 debug!("requests come through /dev/fuse: no queues: {error}");
-                session.read(device, driver, readers - 1, false)?;
+                session.read(device, driver, readers - 1, None)?;
             }
         }
         Ok(session)
     }
 
-    /// Starts `count` more threads that read from the device. `alone`: nobody else will.
+    /// Starts `count` more threads that read from the device. `alone`: one, and nobody else will.
     fn read(
         &mut self,
         device: &Arc<Device>,
         driver: &Arc<Driver>,
         count: usize,
-        alone: bool,
+        alone: Option<Alone>,
     ) -> io::Result<()> {
         for _ in 0..count {
             let device = Arc::clone(device);
@@ -169,27 +174,43 @@ fn end(queues: &Mutex<Option<Queues>>) {
     drop(queues);
 }
 
-/// Reads and answers requests until the connection ends. `alone`: nobody else does; several readers
-/// would look for the same requests.
+/// What the only reader may do. Several would look for the same requests, and follow in turn.
+#[derive(Debug, Clone, Copy)]
+struct Alone {
+    follow: bool,
+}
+
+/// Reads and answers requests until the connection ends. `alone`: nobody else does.
 fn serve(
     device: &Arc<Device>,
     driver: &Driver,
     mut buffer: Vec<u8>,
-    alone: bool,
+    alone: Option<Alone>,
 ) -> io::Result<()> {
     let mut out = Vec::new();
-    let mut patience = alone.then(Patience::new);
-    while let Received::Request(len) = receive(device, &mut buffer, patience.as_mut())? {
+    let mut patience = alone.map(|_| Patience::new());
+    let mut follower = alone
+        .filter(|alone| alone.follow)
+        .and_then(|_| Follower::new(device));
+    loop {
+        let follows = follower.as_ref().is_some_and(Follower::waits);
+        let patience = patience.as_mut().filter(|_| !follows);
+        let received = receive(device, &mut buffer, patience)?;
+        let Received::Request(len) = received else {
+            return Ok(());
+        };
         let message = buffer.get(..len).unwrap_or_default();
         match proto::parse(message) {
             Some((header, body)) => {
+                if let Some(follower) = &mut follower {
+                    follower.received(header.pid, proto::read_size(&header, body));
+                }
                 let ticket = Ticket::of_device(device, header.unique);
                 driver.serve(ticket, &header, body, &mut out);
             }
             None => warn!("an incomplete request of {} bytes", message.len()),
         }
     }
-    Ok(())
 }
 
 /// Waits for a request, asleep or not.

@@ -213,6 +213,16 @@ impl CpuSet {
         self.0 == [0; 16]
     }
 
+    /// The processors that the calling thread may run on; as far as a set can hold them.
+    ///
+    /// # Errors
+    /// Those of `sched_getaffinity`.
+    pub fn of_current_thread() -> std::io::Result<Self> {
+        let set = rustix::thread::sched_getaffinity(None)?;
+        let most = Self::CAPACITY.min(rustix::thread::CpuSet::MAX_CPU);
+        Ok((0..most).filter(|&cpu| set.is_set(cpu)).collect())
+    }
+
     /// Lets the calling thread run only on these processors.
     ///
     /// # Errors

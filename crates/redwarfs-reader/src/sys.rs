@@ -17,6 +17,34 @@ pub(crate) fn pin(affinity: Option<CpuSet>) {
     }
 }
 
+/// The scheduling policy of the calling thread, as the system numbers them; -1 if it is not known.
+pub(crate) fn policy() -> libc::c_int {
+    #[cfg(target_os = "linux")]
+    // SAFETY: takes a number, 0 for the calling thread, and returns one.
+    return unsafe { libc::syscall(libc::SYS_sched_getscheduler, 0) } as libc::c_int;
+    #[cfg(not(target_os = "linux"))]
+    -1
+}
+
+/// Gives the calling thread the ordinary policy, if `policy` is that and it has inherited another.
+pub(crate) fn take_policy(policy: libc::c_int) {
+    #[cfg(target_os = "linux")]
+    if policy == libc::SCHED_OTHER && self::policy() != policy {
+        // The priority, the only member of `struct sched_param` of the kernel.
+        let parameters: libc::c_int = 0;
+        // SAFETY: the third argument is only read, during the call. Where it is refused the thread
+        // stays as it is.
+        unsafe {
+            libc::syscall(
+                libc::SYS_sched_setscheduler,
+                0,
+                policy,
+                &raw const parameters,
+            )
+        };
+    }
+}
+
 /// Keeps the pages of `bytes` in memory until they are unmapped.
 ///
 /// # Errors

@@ -216,8 +216,8 @@ fn cache_options_serve_the_same_bytes() {
         "tidy_strategy=swap,tidy_interval=1ms",
         "tidy_strategy=none,tidy_interval=nonsense",
         "preload_all,no_cache_sparse",
-        "no_push,no_guard",
-        "push,guard,cache_files",
+        "no_push,no_guard,no_follow",
+        "push,guard,follow,cache_files",
         "max_threads=1,max_idle_threads=-1,clone_fd",
         "max_threads=4",
     ] {
@@ -549,6 +549,35 @@ fn small_files_are_pushed_unless_forbidden() {
     };
     assert_eq!(pushed("no_push"), 0);
     assert_eq!(pushed("push,no_push"), 0);
+}
+
+#[test]
+fn a_reader_follows_unless_forbidden() {
+    const NAME: &str = "a_reader_follows_unless_forbidden";
+    if !can_mount(NAME) {
+        return;
+    }
+    if std::thread::available_parallelism().map_or(1, usize::from) < 2 {
+        eprintln!("skipped: {NAME}: needs two processors");
+        return;
+    }
+    let image = golden("many-default");
+    let watched = |options: &str, rounds: usize| {
+        let mount = Mount::foreground(&image.image, &["-o", options]);
+        let pid = mount.child.as_ref().expect("in the foreground").id();
+        (0..rounds).any(|round| {
+            // Names that the kernel has not asked for yet.
+            for n in 0..200 {
+                assert!(!mount.point().join(format!("{round}-{n}")).exists());
+            }
+            let threads = fs::read_dir(format!("/proc/{pid}/task")).expect("threads");
+            threads
+                .filter_map(|thread| fs::read_to_string(thread.ok()?.path().join("comm")).ok())
+                .any(|name| name.trim() == "fuse-follow")
+        })
+    };
+    assert!(watched("follow", 1_000), "nobody looks after the reader");
+    assert!(!watched("no_follow", 20));
 }
 
 /// Whether the kernel offers io_uring for FUSE, said aloud: the tests below show the one or the other.

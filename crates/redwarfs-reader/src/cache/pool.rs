@@ -12,10 +12,12 @@ type Job = Box<dyn FnOnce() + Send>;
 
 /// A fixed number of named threads behind a bounded queue. The threads start with the first
 /// job, so that a process may still fork after opening an image, and end when the pool is
-/// dropped.
+/// dropped. They run where and as the thread that made the pool may, whatever the one with the first
+/// job is bound to.
 pub(super) struct Pool {
     threads: usize,
     affinity: Option<CpuSet>,
+    policy: libc::c_int,
     queue: Mutex<Option<Sender<Job>>>,
 }
 
@@ -27,7 +29,8 @@ impl Pool {
     pub(super) fn new(threads: usize, affinity: Option<CpuSet>) -> Self {
         Self {
             threads: threads.max(1),
-            affinity,
+            affinity: affinity.or_else(|| CpuSet::of_current_thread().ok()),
+            policy: crate::sys::policy(),
             queue: Mutex::default(),
         }
     }
@@ -62,10 +65,11 @@ impl Pool {
         let mut started = 0;
         for number in 0..self.threads {
             let receiver = receiver.clone();
-            let affinity = self.affinity;
+            let (affinity, policy) = (self.affinity, self.policy);
             let thread = std::thread::Builder::new()
                 .name(format!("redwarfs-dec{number}"))
                 .spawn(move || {
+                    crate::sys::take_policy(policy);
                     crate::sys::pin(affinity);
                     for job in receiver {
                         // A job that panics has failed its block by unwinding; the thread
@@ -116,5 +120,21 @@ mod tests {
             .count();
         assert_eq!(accepted, QUEUE_PER_THREAD);
         drop(release);
+    }
+
+    #[test]
+    fn threads_are_not_bound_to_where_the_first_job_comes_from() {
+        let all = CpuSet::of_current_thread().unwrap();
+        let pool = Pool::new(1, None);
+        let (tx, rx) = bounded(1);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let one: CpuSet = all.iter().take(1).collect();
+                one.pin_current_thread().unwrap();
+                let report = move || tx.send(CpuSet::of_current_thread().unwrap()).unwrap();
+                assert!(pool.try_submit(Box::new(report)));
+            });
+        });
+        assert_eq!(rx.recv().unwrap(), all);
     }
 }

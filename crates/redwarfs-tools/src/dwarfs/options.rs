@@ -318,6 +318,8 @@ impl Settings {
             "no_cache_sparse" => mount.cache_sparse = false,
             "push" => mount.push = true,
             "no_push" => mount.push = false,
+            "follow" => mount.follow = true,
+            "no_follow" => mount.follow = false,
             "uring" => mount.uring = true,
             "no_uring" => mount.uring = false,
             "guard" => mount.guard = true,
@@ -508,6 +510,7 @@ mod tests {
             "case_insensitive",
             "cache_sparse",
             "no_push",
+            "no_follow",
             "uring",
             "no_guard",
             "seq_detector=0",
@@ -532,7 +535,10 @@ mod tests {
         assert_eq!(found.trace, Some("t".into()));
         assert!(found.mount.case_insensitive && found.mount.cache_sparse);
         assert!(!found.mount.push && !found.mount.guard && found.debug);
-        assert!(found.mount.uring);
+        assert!(found.mount.uring && !found.mount.follow);
+        for list in [&[][..], &["no_follow", "follow"]] {
+            assert!(settings(list).expect("known").mount.follow, "{list:?}");
+        }
         for list in [&[][..], &["uring", "no_uring"]] {
             assert!(!settings(list).expect("known").mount.uring, "{list:?}");
         }

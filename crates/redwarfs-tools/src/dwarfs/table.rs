@@ -79,7 +79,7 @@ const fn entry(
 }
 
 /// All options, in the order of the help text.
-pub(super) const OPTIONS: [Entry; 59] = [
+pub(super) const OPTIONS: [Entry; 60] = [
     entry(
         Group::Image,
         "offset=N|auto|auto:N",
@@ -240,6 +240,13 @@ pub(super) const OPTIONS: [Entry; 59] = [
         "on",
         "hand small files to the kernel early",
         "When small files are read in the order of the image, the next ones are given to the kernel before it asks, as far as they are decompressed already.",
+    ),
+    entry(
+        Group::Cache,
+        "(no_)follow",
+        "on",
+        "answer on the processor of who asks",
+        "While one program asks for many small things in turn, the thread that answers moves to its processor and lets it go first, which saves waking up another processor each time. If anything else wants that processor, it moves back within milliseconds. It needs two processors and the right to undo the scheduling policy SCHED_IDLE, as root has; without that it does nothing.",
     ),
     entry(
         Group::Cache,

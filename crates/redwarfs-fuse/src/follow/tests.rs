@@ -1,0 +1,183 @@
+use std::io::{self, PipeReader, PipeWriter, Read, Write};
+use std::sync::mpsc;
+
+use super::*;
+use crate::device::Received;
+
+/// Far longer than anything takes.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A reader that gets its requests, one byte each, from a pipe, and the end that sends them.
+struct Rig {
+    requests: PipeWriter,
+    answers: PipeReader,
+    reader: ThreadId,
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Rig {
+    /// `None`, said aloud, if a reader cannot follow here.
+    fn new(name: &str) -> Option<Self> {
+        // A thread that cannot undo its policy keeps it.
+        let may = thread::spawn(may_undo).join().expect("a probe");
+        let several = sched::processors(sched::this_thread())?.count() > 1;
+        if !may || !several {
+            eprintln!("skipped: {name}: needs two processors and the right to undo SCHED_IDLE");
+            return None;
+        }
+        let (incoming, requests) = io::pipe().expect("a pipe");
+        let (answers, mut outgoing) = io::pipe().expect("a pipe");
+        let (send, receive) = mpsc::channel();
+        let thread = thread::spawn(move || {
+            let device = Arc::new(Device::new(incoming.into()));
+            let mut follower = Follower::new(&device).expect("possible here");
+            send.send((sched::this_thread(), Arc::clone(&follower.shared)))
+                .expect("somebody waits");
+            let mut request = [0; 8];
+            loop {
+                follower.waits();
+                match device.receive(&mut request).expect("a pipe") {
+                    Received::Request(len) if len > 0 => {}
+                    _ => return,
+                }
+                let client = u32::from_ne_bytes(request[..4].try_into().expect("4 bytes"));
+                let bytes = u32::from_ne_bytes(request[4..].try_into().expect("4 bytes"));
+                follower.received(client, bytes);
+                outgoing.write_all(&[0]).expect("somebody waits");
+            }
+        });
+        let (reader, shared) = receive.recv().expect("a reader");
+        Some(Self {
+            requests,
+            answers,
+            reader,
+            shared,
+            thread: Some(thread),
+        })
+    }
+
+    fn ask(&mut self, client: u32, bytes: u32) {
+        let mut request = client.to_ne_bytes().to_vec();
+        request.extend(bytes.to_ne_bytes());
+        self.requests.write_all(&request).expect("a reader");
+        self.answers.read_exact(&mut [0]).expect("an answer");
+    }
+
+    fn is(&self) -> (Option<Policy>, usize) {
+        let processors = sched::processors(self.reader).expect("it lives");
+        (sched::policy(self.reader), processors.count())
+    }
+
+    fn follows(&self) -> bool {
+        self.shared.state.load(Ordering::Acquire) == FOLLOWS
+    }
+
+    /// Asks until the reader follows.
+    fn ask_until_followed(&mut self) {
+        let client = this_client();
+        let end = Instant::now() + PATIENCE;
+        while !self.follows() {
+            assert!(Instant::now() < end, "it never followed");
+            self.ask(client, 0);
+        }
+    }
+
+    fn wait_until_apart(&self) {
+        let all = sched::processors(sched::this_thread())
+            .expect("known")
+            .count();
+        let end = Instant::now() + PATIENCE;
+        while self.is() != (Some(Policy::Normal), all) {
+            assert!(Instant::now() < end, "it never came back: {:?}", self.is());
+            thread::sleep(TICK);
+        }
+    }
+}
+
+impl Drop for Rig {
+    fn drop(&mut self) {
+        let (_, closed) = io::pipe().expect("a pipe");
+        self.requests = closed;
+        let ended = self.thread.take().map(JoinHandle::join);
+        if !thread::panicking() {
+            ended.expect("once").expect("the reader ends");
+        }
+    }
+}
+
+fn this_client() -> u32 {
+    sched::this_thread().as_raw_nonzero().get() as u32
+}
+
+#[test]
+fn a_reader_follows_who_asks_and_comes_back() {
+    let Some(mut rig) = Rig::new("a_reader_follows_who_asks_and_comes_back") else {
+        return;
+    };
+    for _ in 0..3 {
+        rig.ask_until_followed();
+        // Nobody asks any more, or it was in vain: either way it is what it was.
+        rig.wait_until_apart();
+    }
+}
+
+/// Looks every millisecond at a program that asks `rate` times in each, `odd` of them oddly, before
+/// something happens to it; what comes of it, and after how many looks.
+fn watch(rate: u64, odd: u64, until: u64, waits: bool) -> (Outcome, u64) {
+    let at = |n: u64| Look {
+        received: n.min(until) * rate,
+        odd: n.min(until) * odd,
+        waits,
+        elapsed: TICK * n as u32,
+    };
+    let mut judge = Judge::new(at(0), Duration::from_micros(100));
+    (1..)
+        .find_map(|n| judge.look(at(n)).map(|outcome| (outcome, n)))
+        .expect("it ends some time")
+}
+
+#[test]
+fn what_is_seen_decides() {
+    assert_eq!(watch(20, 0, 1 << 40, true), (Outcome::Again, 2_000));
+    assert_eq!(watch(20, 2, 1 << 40, true), (Outcome::Again, 2_000));
+    let (outcome, looks) = watch(20, 3, 1 << 40, true);
+    assert!(outcome == Outcome::Irregular && looks < 10, "{looks}");
+    // A tenth quicker than 10 in a millisecond, and not quite.
+    assert_eq!(watch(12, 0, 1 << 40, true), (Outcome::Again, 2_000));
+    assert_eq!(watch(11, 0, 1 << 40, true), (Outcome::Vain, 25));
+    // It stops after 100 ms: nobody asks, or nobody answers.
+    assert_eq!(watch(20, 0, 100, true), (Outcome::Rest, 110));
+    let stuck = |proven| Outcome::Stuck { proven };
+    assert_eq!(watch(20, 0, 100, false), (stuck(true), 104));
+    assert_eq!(watch(20, 0, 10, false), (stuck(false), 14));
+    // Before the first request.
+    assert_eq!(watch(0, 0, 0, true), (Outcome::Rest, 10));
+}
+
+#[test]
+fn a_reader_does_not_follow_several_programs_or_large_reads() {
+    let Some(mut rig) = Rig::new("a_reader_does_not_follow_several_programs_or_large_reads") else {
+        return;
+    };
+    let client = this_client();
+    for n in 0..2_000 {
+        rig.ask(client, if n % 4 == 0 { SMALL + 1 } else { 0 });
+    }
+    for n in 0..2_000 {
+        rig.ask(if n % 4 == 0 { 1 } else { client }, 0);
+    }
+    assert_eq!(rig.shared.state.load(Ordering::Acquire), APART);
+    assert!(rig.shared.odd.load(Ordering::Relaxed) >= 1_000);
+}
+
+#[test]
+fn the_end_is_not_waited_for() {
+    let Some(mut rig) = Rig::new("the_end_is_not_waited_for") else {
+        return;
+    };
+    rig.ask_until_followed();
+    let start = Instant::now();
+    drop(rig);
+    assert!(start.elapsed() < PATIENCE);
+}
