@@ -16,7 +16,7 @@
 //! While one program asks for one small thing after the other, the reading thread follows it to its
 //! processor ([`MountOptions::follow`]): it is bound to that processor and gets the policy `SCHED_IDLE`,
 //! so that the system wakes the program where it is and lets it go on at once. 2,000 files at random
-//! needed 0.28 to 0.76 of the time, a walk through a tree 0.5 to 0.7 (medians of pairs, 2 virtual
+//! needed 0.4 to 0.85 of the time, a walk through a tree 0.5 to 0.75 (medians of pairs, 2 virtual
 //! CPUs). Such a thread hardly runs where others want the processor, so a second one, which exists from the
 //! first time on, looks every millisecond whether it gets on, and undoes it after 4 ms without progress,
 //! after 10 ms without a request, and if it is not a tenth quicker. Only processes that may undo the

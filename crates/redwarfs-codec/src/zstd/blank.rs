@@ -28,9 +28,9 @@ impl Blank {
     /// A blank that has not been touched, for a frame of `raw_size` bytes. `None` if it would be of
     /// no use, or if the system has no addresses left or does not tell what has been touched.
     pub(super) fn for_frame(raw_size: usize) -> Option<Self> {
-        // Of shorter frames nothing lies so far back, and in longer ones the library decides by
-        // itself from 16 MiB on.
-        if raw_size <= LEN {
+        // In shorter frames nothing lies so far back. In much longer ones it would make a difference
+        // only at the start: from 16 MiB on the library decides by itself.
+        if !(LEN + 1..=4 * LEN).contains(&raw_size) {
             return None;
         }
         let spare = SPARE.lock().unwrap_or_else(PoisonError::into_inner).pop();
@@ -152,6 +152,6 @@ mod tests {
         let bytes = blank.bytes();
         drop(blank);
         assert!(!os::is_touched(bytes));
-        assert!(Blank::for_frame(LEN).is_none());
+        assert!(Blank::for_frame(LEN).is_none() && Blank::for_frame(4 * LEN + 1).is_none());
     }
 }
