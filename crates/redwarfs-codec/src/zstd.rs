@@ -326,7 +326,7 @@ fn decode_frame(frame: &[u8], out: &mut [u8]) -> Result<()> {
             Some(context) => context,
             None => slot.insert(new_context()?),
         };
-        let blank = precede(context, out.len())?;
+        let blank = precede(context, out.len());
         let produced = context.decompress(out, frame).map_err(decoder_error);
         check_blank(blank.as_ref())?;
         produced
@@ -341,12 +341,9 @@ fn decode_frame(frame: &[u8], out: &mut [u8]) -> Result<()> {
 }
 
 /// Puts a blank before the next frame of the context where that makes decoding faster.
-fn precede(context: &mut DCtx<'static>, raw_size: usize) -> Result<Option<Blank>> {
-    let blank = Blank::for_frame(raw_size);
-    if let Some(blank) = &blank {
-        context.ref_prefix(blank.bytes()).map_err(decoder_error)?;
-    }
-    Ok(blank)
+fn precede(context: &mut DCtx<'static>, raw_size: usize) -> Option<Blank> {
+    // Without memory for this the frame is decoded without.
+    Blank::for_frame(raw_size).filter(|blank| context.ref_prefix(blank.bytes()).is_ok())
 }
 
 /// Refuses what the library would have refused without a blank.
@@ -499,7 +496,7 @@ impl ZstdDecoder {
                     context
                         .set_parameter(DParameter::StableOutBuffer(true))
                         .map_err(decoder_error)?;
-                    self.blank = precede(&mut context, size)?;
+                    self.blank = precede(&mut context, size);
                     self.context.insert(context)
                 }
             };

@@ -21,7 +21,12 @@ pub(crate) fn pin(affinity: Option<CpuSet>) {
 pub(crate) fn policy() -> libc::c_int {
     #[cfg(target_os = "linux")]
     // SAFETY: takes a number, 0 for the calling thread, and returns one.
-    return unsafe { libc::syscall(libc::SYS_sched_getscheduler, 0) } as libc::c_int;
+    let policy = unsafe { libc::syscall(libc::SYS_sched_getscheduler, 0) } as libc::c_int;
+    #[cfg(target_os = "linux")]
+    return match policy {
+        -1 => -1,
+        policy => policy & !libc::SCHED_RESET_ON_FORK,
+    };
     #[cfg(not(target_os = "linux"))]
     -1
 }

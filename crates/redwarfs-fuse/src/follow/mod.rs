@@ -12,9 +12,10 @@
 //!
 //! A thread with this policy hardly runs if anything else wants its processor. A watcher, a thread with
 //! the normal policy, looks every [`TICK`] if the reader gets on; if not, it gives the reader back its
-//! policy and its processors, so that nobody waits longer than some milliseconds for this reason. It
+//! policy and its processors, so that nobody waits longer than some milliseconds for this reason:
+//! [`STUCK`] looks, or [`IDLE`] if the reader had a request in its hands but had not said so yet. It
 //! also ends it if several programs ask, if it turns out not to be quicker, or if nobody asks any more.
-//! After a failure there is a pause, twice as long each time.
+//! After a failure there is a pause, twice as long each time unless it had been quicker before.
 //!
 //! Without the right to undo the policy (`CAP_SYS_NICE`, or a limit `RLIMIT_NICE` that allows the
 //! present priority), and with one processor, readers stay where they are.
@@ -26,7 +27,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::thread::{self, Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
-use tracing::debug;
+use tracing::{debug, warn};
 
 use self::sched::{Policy, Processors, ThreadId};
 use crate::device::Device;
@@ -79,8 +80,10 @@ struct Shared {
     client: AtomicU32,
     /// The reader waits for a request.
     waits: AtomicBool,
-    /// Nanoseconds from request to request before the reader followed.
+    /// Nanoseconds from request to request in the last busy window in which the reader was apart,
+    /// and in the last one in which it followed; 0 if there was none.
     apart: AtomicU64,
+    near: AtomicU64,
 }
 
 /// The part of the reader.
@@ -93,6 +96,7 @@ pub(crate) struct Follower {
     /// Counters at the start of the window.
     first: u64,
     first_odd: u64,
+    first_state: u8,
 }
 
 impl Follower {
@@ -108,6 +112,7 @@ impl Follower {
             start: Instant::now(),
             first: 0,
             first_odd: 0,
+            first_state: APART,
         })
     }
 
@@ -125,8 +130,12 @@ impl Follower {
         // Nobody else writes to these.
         let received = shared.received.load(Ordering::Relaxed) + 1;
         shared.received.store(received, Ordering::Release);
-        if bytes > SMALL || shared.client.load(Ordering::Relaxed) != client {
-            shared.client.store(client, Ordering::Relaxed);
+        // What the system sends by itself, as when it forgets or closes files, says nothing.
+        let other = client != 0 && shared.client.load(Ordering::Relaxed) != client;
+        if bytes > SMALL || other {
+            if other {
+                shared.client.store(client, Ordering::Relaxed);
+            }
             let odd = shared.odd.load(Ordering::Relaxed) + 1;
             shared.odd.store(odd, Ordering::Relaxed);
         }
@@ -141,9 +150,16 @@ impl Follower {
         let count = received - self.first;
         let elapsed = self.start.elapsed();
         let regular = (odd - self.first_odd) * MOSTLY <= count;
+        let state = self.shared.state.load(Ordering::Acquire);
+        let uniform = self.first_state == state;
         (self.start, self.first, self.first_odd) = (Instant::now(), received, odd);
+        self.first_state = state;
         let each = elapsed.as_nanos() as u64 / count;
-        if !regular || u128::from(each) > BUSY.as_nanos() {
+        if !uniform || !regular || u128::from(each) > BUSY.as_nanos() {
+            return;
+        }
+        if state == FOLLOWS {
+            self.shared.near.store(each, Ordering::Relaxed);
             return;
         }
         self.shared.apart.store(each, Ordering::Relaxed);
@@ -201,6 +217,8 @@ enum Outcome {
     Vain,
     /// Where the program runs is not known, or the reader may not run there.
     Unknown,
+    /// The process has lost the right to undo the policy.
+    Forbidden,
     /// The reader ends.
     End,
 }
@@ -212,6 +230,8 @@ struct Look {
     odd: u64,
     /// There is no request.
     waits: bool,
+    /// As [`Shared::near`].
+    near: u64,
     /// Since the reader followed.
     elapsed: Duration,
 }
@@ -221,8 +241,8 @@ struct Look {
 struct Judge {
     first: Look,
     last: u64,
-    /// From request to request before.
-    apart: Duration,
+    /// As [`Shared::apart`].
+    apart: u64,
     looks: u32,
     idle: u32,
     stuck: u32,
@@ -230,7 +250,7 @@ struct Judge {
 }
 
 impl Judge {
-    fn new(first: Look, apart: Duration) -> Self {
+    fn new(first: Look, apart: u64) -> Self {
         Self {
             first,
             last: first.received,
@@ -240,6 +260,11 @@ impl Judge {
             stuck: 0,
             proven: false,
         }
+    }
+
+    /// Whether there was a request between the last two looks.
+    fn gets_on(&self) -> bool {
+        self.idle == 0 && self.stuck == 0
     }
 
     fn look(&mut self, now: Look) -> Option<Outcome> {
@@ -262,10 +287,9 @@ impl Judge {
         if (now.odd - self.first.odd) * MOSTLY > count.max(WINDOW) {
             return Some(Outcome::Irregular);
         }
-        if !self.proven && now.elapsed >= TRIAL && count >= WINDOW {
+        if !self.proven && now.elapsed >= TRIAL && now.near > 0 {
             // A tenth, to be worth the trouble.
-            let each = now.elapsed.as_nanos() / u128::from(count);
-            if each * 10 > self.apart.as_nanos() * 9 {
+            if u128::from(now.near) * 10 > u128::from(self.apart) * 9 {
                 return Some(Outcome::Vain);
             }
             self.proven = true;
@@ -285,22 +309,48 @@ struct Watcher {
 
 impl Watcher {
     fn run(mut self) {
-        let Some(all) = sched::processors(self.reader).filter(|_| may_undo()) else {
-            debug!("requests are answered wherever the system likes: no right to undo SCHED_IDLE");
-            self.shared.state.store(NEVER, Ordering::Release);
-            return;
-        };
         while !self.ends() {
             if self.shared.state.load(Ordering::Acquire) != WISHES {
                 thread::park();
                 continue;
             }
-            let outcome = self.accompany(&all);
-            sched::set_policy(self.reader, Policy::Normal);
-            sched::set_processors(self.reader, &all);
+            // Anew each time: rights and processors can change while a process runs.
+            let all = sched::processors(self.reader).filter(|_| may_undo());
+            let outcome = match &all {
+                Some(all) => self.accompany(all),
+                None => Outcome::Forbidden,
+            };
+            if outcome == Outcome::Forbidden {
+                debug!("requests are answered wherever the system likes: SCHED_IDLE is for good");
+                self.shared.state.store(NEVER, Ordering::Release);
+                return;
+            }
+            if let Some(all) = &all {
+                self.restore(all);
+            }
             self.shared.state.store(RESTS, Ordering::Release);
             self.rest(outcome);
             self.shared.state.store(APART, Ordering::Release);
+        }
+    }
+
+    /// Gives the reader back what it had. That can only fail if the process has lost a right or
+    /// processors since; then it is tried until it succeeds.
+    fn restore(&self, all: &Processors) {
+        let mut pause = TICK;
+        while !sched::set_policy(self.reader, Policy::Normal) {
+            if pause == TICK {
+                warn!("the thread that answers requests cannot get its scheduling policy back");
+            }
+            if self.ends() {
+                return;
+            }
+            thread::park_timeout(pause);
+            pause = (pause * 2).min(Duration::from_secs(1));
+        }
+        if !sched::set_processors(self.reader, all) {
+            // Those it had are gone. The system makes of this what there is.
+            sched::set_processors(self.reader, &Processors::all());
         }
     }
 
@@ -335,7 +385,8 @@ impl Watcher {
     /// Lets the reader follow until something speaks against it.
     fn accompany(&self, all: &Processors) -> Outcome {
         let shared = &*self.shared;
-        let apart = Duration::from_nanos(shared.apart.load(Ordering::Relaxed));
+        let apart = shared.apart.load(Ordering::Relaxed);
+        shared.near.store(0, Ordering::Relaxed);
         let Some(mut at) = self.client_at(all) else {
             return Outcome::Unknown;
         };
@@ -355,7 +406,9 @@ impl Watcher {
             if let Some(outcome) = judge.look(self.look(begun)) {
                 return outcome;
             }
+            // While it gets on: nothing may keep the watcher from helping.
             if judge.looks.is_multiple_of(WHERE)
+                && judge.gets_on()
                 && let Some(now) = self.client_at(all)
                 && now != at
             {
@@ -371,6 +424,7 @@ impl Watcher {
             received: shared.received.load(Ordering::Acquire),
             odd: shared.odd.load(Ordering::Relaxed),
             waits: shared.waits.load(Ordering::Acquire) && !self.device.is_ready(),
+            near: shared.near.load(Ordering::Relaxed),
             elapsed: begun.elapsed(),
         }
     }
@@ -382,8 +436,8 @@ impl Watcher {
     }
 }
 
-/// To be called by a thread that the reader has made, perhaps while it followed: where it may run and
-/// with which policy is inherited.
+/// To be called by a thread that the reader has made, perhaps while it followed, and which does little:
+/// gives up the policy that it may have inherited. It may stay bound to a processor.
 pub(crate) fn stay_behind() {
     let this = sched::this_thread();
     if sched::policy(this) == Some(Policy::Idle) {

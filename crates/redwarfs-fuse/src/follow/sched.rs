@@ -1,6 +1,10 @@
 //! Policies and processors of threads.
 #![allow(unsafe_code)]
 
+use std::ffi::CStr;
+use std::io::Write;
+
+use rustix::fs::{Mode, OFlags};
 use rustix::thread::{CpuSet, Pid, gettid, sched_getaffinity, sched_setaffinity};
 
 pub(super) type ThreadId = Pid;
@@ -22,6 +26,13 @@ impl Processors {
     pub(super) fn only(number: usize) -> Self {
         let mut set = CpuSet::new();
         set.set(number);
+        Self(set)
+    }
+
+    /// All that there can be.
+    pub(super) fn all() -> Self {
+        let mut set = CpuSet::new();
+        (0..CpuSet::MAX_CPU).for_each(|number| set.set(number));
         Self(set)
     }
 
@@ -80,12 +91,22 @@ pub(super) fn set_policy(thread: ThreadId, policy: Policy) -> bool {
     code == 0
 }
 
-/// The processor that a thread runs on or ran on last, of any process that can be seen.
+/// The processor that a thread runs on or ran on last, of any process that can be seen. It allocates
+/// nothing: the reader may have been stopped in the middle of that.
 pub(super) fn processor_of(thread: u32) -> Option<usize> {
     if thread == 0 {
         return None;
     }
-    parse_processor(&std::fs::read(format!("/proc/{thread}/stat")).ok()?)
+    let mut path = [0; 32];
+    let mut rest = &mut path[..];
+    write!(rest, "/proc/{thread}/stat").ok()?;
+    let path = CStr::from_bytes_until_nul(&path).ok()?;
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+    let file = rustix::fs::open(path, flags, Mode::empty()).ok()?;
+    // More than all numbers and a name can take.
+    let mut stat = [0; 1536];
+    let len = rustix::io::read(&file, &mut stat).ok()?;
+    parse_processor(stat.get(..len)?)
 }
 
 /// Finds the field `processor`, the 39th, in the text of `/proc/PID/stat`. The second, the name, may

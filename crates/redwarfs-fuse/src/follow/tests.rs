@@ -129,9 +129,10 @@ fn watch(rate: u64, odd: u64, until: u64, waits: bool) -> (Outcome, u64) {
         received: n.min(until) * rate,
         odd: n.min(until) * odd,
         waits,
+        near: 1_000_000u64.checked_div(rate).unwrap_or(0),
         elapsed: TICK * n as u32,
     };
-    let mut judge = Judge::new(at(0), Duration::from_micros(100));
+    let mut judge = Judge::new(at(0), 100_000);
     (1..)
         .find_map(|n| judge.look(at(n)).map(|outcome| (outcome, n)))
         .expect("it ends some time")

@@ -17,6 +17,8 @@ type Job = Box<dyn FnOnce() + Send>;
 pub(super) struct Pool {
     threads: usize,
     affinity: Option<CpuSet>,
+    /// Where and how the thread that made the pool may run.
+    home: Option<CpuSet>,
     policy: libc::c_int,
     queue: Mutex<Option<Sender<Job>>>,
 }
@@ -29,7 +31,8 @@ impl Pool {
     pub(super) fn new(threads: usize, affinity: Option<CpuSet>) -> Self {
         Self {
             threads: threads.max(1),
-            affinity: affinity.or_else(|| CpuSet::of_current_thread().ok()),
+            affinity,
+            home: CpuSet::of_current_thread().ok(),
             policy: crate::sys::policy(),
             queue: Mutex::default(),
         }
@@ -65,12 +68,17 @@ impl Pool {
         let mut started = 0;
         for number in 0..self.threads {
             let receiver = receiver.clone();
-            let (affinity, policy) = (self.affinity, self.policy);
+            let (affinity, home, policy) = (self.affinity, self.home, self.policy);
             let thread = std::thread::Builder::new()
                 .name(format!("redwarfs-dec{number}"))
                 .spawn(move || {
                     crate::sys::take_policy(policy);
-                    crate::sys::pin(affinity);
+                    if affinity.is_some() {
+                        crate::sys::pin(affinity);
+                    } else if home != CpuSet::of_current_thread().ok() {
+                        // If those processors are gone, it stays where it is.
+                        let _ = home.map(|home| home.pin_current_thread());
+                    }
                     for job in receiver {
                         // A job that panics has failed its block by unwinding; the thread
                         // stays for the others.
