@@ -196,6 +196,8 @@ def show(results):
         for bits in sizes:
             for count in days:
                 place = f"{count}/{level}/{bits}"
+                if not any(results.has(f"logs/build/{place}/{who}") for who in WHO):
+                    continue
                 cells = [level, 1 << int(bits) >> 20, count]
                 for who in WHO:
                     cells.append(report.megabytes(_median(results, "build", place, who, "size")))
