@@ -321,7 +321,9 @@ impl Watcher {
                 None => Outcome::Forbidden,
             };
             if outcome == Outcome::Forbidden {
-                debug!("requests are answered wherever the system likes: SCHED_IDLE is for good");
+                debug!(
+                    "requests are answered wherever the system likes: SCHED_IDLE would be for good"
+                );
                 self.shared.state.store(NEVER, Ordering::Release);
                 return;
             }
