@@ -12,6 +12,8 @@ DRIVER = {"ours": "RedwarFS", "reference": "reference"}
 DAYS = (1, 4, 16, 32)
 LEVELS = (7, 9)
 BITS = (20, 24, 26)
+#: Block size of the images with each order: what the level does by default.
+ORDER_BITS = {9: 26}
 ORDERS = ("path", "revpath", "similarity", "nilsimsa", "families")
 
 
@@ -76,9 +78,9 @@ def measure(suite, number: int) -> None:
             jobs = [kind(suite, days, tree, day, f"{days}/{size[0]}/{size[1]}", who, recipe)
                     for days, tree in trees.items() for who, recipe in zip(WHO, recipes[size])]
             suite.alternate([job for job in jobs if job], number)
-    level = chosen(suite.levels)[0]
-    for order in ORDERS:
-        suite.alternate([_order(suite, suite.folders["logs"], level, order)], number, 1)
+    for level in chosen(suite.levels):
+        for order in ORDERS:
+            suite.alternate([_order(suite, suite.folders["logs"], level, order)], number, 1)
 
 
 def _build(suite, days, tree, place, who, recipe) -> Job:
@@ -123,8 +125,12 @@ def _pick(suite, days, tree, day, place, who, recipe):
     return Job(f"logs/pick/{place}/{who}", run, who == "ours")
 
 
+def _order_bits(level) -> int:
+    return ORDER_BITS.get(level, 24)
+
+
 def _order(suite, tree, level, order) -> Job:
-    recipe = dwarfs_recipe("ours", level, f"--order={order}")
+    recipe = dwarfs_recipe("ours", level, f"-S{_order_bits(level)}", f"--order={order}")
 
     def run():
         usage, size = building.build(
@@ -175,7 +181,8 @@ def _orders(results, level) -> str:
     places = [(f"RedwarFS, {order}", ("order", f"{level}/{order}", "ours"))
               for order in results.names(f"logs/order/{level}/", 3)]
     best = min(_median(results, *place, "size") for _, place in places)
-    places += [(f"{DRIVER[who]}, by default", ("build", f"{days}/{level}/24", who)) for who in WHO]
+    same = f"{days}/{level}/{_order_bits(int(level))}"
+    places += [(f"{DRIVER[who]}, by default", ("build", same, who)) for who in WHO]
     rows = []
     for title, place in places:
         size = _median(results, *place, "size")
@@ -223,7 +230,9 @@ def show(results):
             "pattern, to the first row", "RedwarFS: wall / CPU s", "reference", "CPU ×",
         ), rows),
         *(text for level in results.names("logs/order/", 2) for text in (
-            f"### Orders\n\nAll days at level {level} with each order.\n", _orders(results, level)
+            f"### Orders\n\nAll days at level {level}, in blocks of "
+            f"{(1 << _order_bits(int(level))) >> 20} MiB, with each order.\n",
+            _orders(results, level),
         )),
     ]
     return "\n".join(text), plots

@@ -50,6 +50,22 @@ pub(crate) fn take_policy(policy: libc::c_int) {
     }
 }
 
+/// Gives the calling thread the policy for what runs only when nothing else does.
+#[cfg(all(test, target_os = "linux"))]
+pub(crate) fn idle() {
+    let parameters: libc::c_int = 0;
+    // SAFETY: as in `take_policy`.
+    let refused = unsafe {
+        libc::syscall(
+            libc::SYS_sched_setscheduler,
+            0,
+            libc::SCHED_IDLE,
+            &raw const parameters,
+        )
+    };
+    assert_eq!(refused, 0);
+}
+
 /// Keeps the pages of `bytes` in memory until they are unmapped.
 ///
 /// # Errors

@@ -145,4 +145,31 @@ mod tests {
         });
         assert_eq!(rx.recv().unwrap(), all);
     }
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn threads_do_not_take_over_the_policy_of_who_has_the_first_job() {
+        let pool = Pool::new(1, None);
+        let (tx, rx) = bounded(1);
+        let may_return = std::thread::scope(|scope| {
+            let first = scope.spawn(|| {
+                crate::sys::idle();
+                assert_eq!(crate::sys::policy(), libc::SCHED_IDLE);
+                let report = move || tx.send(crate::sys::policy()).unwrap();
+                assert!(pool.try_submit(Box::new(report)));
+                crate::sys::take_policy(libc::SCHED_OTHER);
+                crate::sys::policy() == libc::SCHED_OTHER
+            });
+            first.join().unwrap()
+        });
+        let found = rx.recv().unwrap();
+        if may_return {
+            assert_eq!(found, libc::SCHED_OTHER);
+        } else {
+            redwarfs_testkit::skip(
+                "policies of decoder threads",
+                "no right to leave SCHED_IDLE",
+            );
+        }
+    }
 }
