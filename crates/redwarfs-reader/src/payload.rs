@@ -9,17 +9,14 @@ use redwarfs_format::{BlockNo, Error, Result};
 use redwarfs_io::Source;
 
 use crate::error::in_section;
-use crate::sys;
 
-/// Piece in which payloads are read for hashing and metadata is decoded (1 MiB).
+/// Piece in which payloads are read by several threads or for hashing, and metadata is decoded
+/// (1 MiB).
 pub(crate) const PIECE: usize = 1 << 20;
 
 /// Stored bytes that a compressed block may have beyond its block size. Codecs that do not give
 /// up on incompressible data add headers, but never another half.
 const SLACK: u64 = 64 << 10;
-
-/// Payloads from here on (2 MiB) are worth asking for huge pages, if they are read once and stay.
-const HUGE: usize = 2 << 20;
 
 /// What is worth a thread of its own when a payload is read that stays: 4 MiB, which is the time of
 /// starting one some ten times. Most of it is spent by the system on clearing the memory.
@@ -125,10 +122,6 @@ impl Payloads {
     /// Like [`Payloads::read_vec`], for what is read once and stays.
     pub(crate) fn read_lasting(&self, section: &Section) -> Result<Vec<u8>> {
         let mut payload = memory_for(section)?;
-        if payload.len() >= HUGE {
-            // A quarter to a half of the time of mounting an image of a million files.
-            sys::prefer_huge_pages(&mut payload);
-        }
         read_in_parallel(
             &*self.source,
             self.container.file_offset(section),
@@ -228,7 +221,8 @@ fn memory_for(section: &Section) -> Result<Vec<u8>> {
 }
 
 /// Reads into memory that has not been touched yet, by several threads where it is much: most of
-/// the time the system clears that memory. Threads that cannot be started are not missed.
+/// the time the system clears that memory. Threads that cannot be started are not missed. Small
+/// pages on purpose: virtual machines often have to get huge ones back from their host first.
 fn read_in_parallel(source: &dyn Source, start: u64, out: &mut [u8]) -> io::Result<()> {
     let helpers = match out.len() / SHARE {
         0 | 1 => 0,
@@ -240,13 +234,13 @@ fn read_in_parallel(source: &dyn Source, start: u64, out: &mut [u8]) -> io::Resu
                 - 1
         }
     };
-    let pieces = Mutex::new(out.chunks_mut(HUGE).enumerate());
+    let pieces = Mutex::new(out.chunks_mut(PIECE).enumerate());
     let failure = Mutex::new(None);
     let work = || {
         loop {
             let next = lock(&pieces).next();
             let Some((index, piece)) = next else { break };
-            let at = start.saturating_add((index * HUGE) as u64);
+            let at = start.saturating_add((index * PIECE) as u64);
             if let Err(e) = source.read_exact_at(at, piece) {
                 // All pieces before one that fails are read by somebody: the first is reported.
                 let mut first = lock(&failure);
@@ -313,7 +307,15 @@ mod tests {
 
     #[test]
     fn all_lengths_are_read_from_their_place() {
-        for len in [0, 1, HUGE, HUGE + 1, 2 * SHARE - 1, 2 * SHARE, 9 * HUGE + 5] {
+        for len in [
+            0,
+            1,
+            PIECE,
+            PIECE + 1,
+            2 * SHARE - 1,
+            2 * SHARE,
+            9 * PIECE + 5,
+        ] {
             let source = source(len + 100);
             let (mut all, mut found) = (vec![0; len + 100], vec![0; len]);
             source.read_exact_at(0, &mut all).unwrap();
@@ -324,9 +326,9 @@ mod tests {
 
     #[test]
     fn the_first_failure_is_reported() {
-        let len = 8 * HUGE;
+        let len = 8 * PIECE;
         let source = source(len);
-        let bad = |piece: usize| (piece * HUGE) as u64..(piece * HUGE + 1) as u64;
+        let bad = |piece: usize| (piece * PIECE) as u64..(piece * PIECE + 1) as u64;
         for piece in [6, 3, 0] {
             source.add(Fault::FailRange(bad(piece)));
             let e = read_in_parallel(&source, 0, &mut vec![0; len]).unwrap_err();

@@ -91,25 +91,16 @@ pub(crate) fn unlock_memory(bytes: &[u8]) {
 /// Gives the whole pages in `bytes`, which are not needed any more but will be freed by their owner,
 /// back to the system. Their contents are zeros then, or what they were.
 pub(crate) fn discard(bytes: &mut [u8]) {
-    advise(bytes, rustix::mm::Advice::LinuxDontNeed);
-}
-
-/// Asks for huge pages where `bytes` has not been touched yet. Where there are none, small ones do.
-pub(crate) fn prefer_huge_pages(bytes: &mut [u8]) {
-    advise(bytes, rustix::mm::Advice::LinuxHugepage);
-}
-
-/// Says something about the whole pages in `bytes`: only what [`discard`] and
-/// [`prefer_huge_pages`] say. If it is refused, nothing is lost.
-fn advise(bytes: &mut [u8], advice: rustix::mm::Advice) {
     let page = rustix::param::page_size();
     let start = bytes.as_mut_ptr();
     let skip = start.align_offset(page);
     let len = bytes.len().saturating_sub(skip) / page * page;
     if len > 0 {
+        let advice = rustix::mm::Advice::LinuxDontNeed;
         // SAFETY: whole pages within a live slice that is borrowed exclusively: nobody else has
         // anything in them. They stay mapped, and their contents stay the same or become zero,
-        // which is as if they had been written to: any bytes are valid ones.
+        // which is as if they had been written to: any bytes are valid ones. If it is refused,
+        // nothing is lost.
         let _ = unsafe { rustix::mm::madvise(start.add(skip).cast(), len, advice) };
     }
 }
@@ -184,7 +175,6 @@ mod tests {
         let (before, rest) = bytes.split_at_mut(100);
         let (middle, after) = rest.split_at_mut(3 * page);
         discard(middle);
-        prefer_huge_pages(middle);
         assert!(before.iter().chain(&*after).all(|&byte| byte == 7));
         let zeros = middle.iter().filter(|&&byte| byte == 0).count();
         assert!(zeros % page == 0 && zeros >= 2 * page, "{zeros}");
