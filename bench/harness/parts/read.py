@@ -10,7 +10,7 @@ from ..suite import Job, cost
 
 TITLE = "Reading"
 SETS = ("mixed", "web")
-EXTRACTED = ("mixed", "web", "root", "versions")
+EXTRACTED = ("mixed", "web", "root", "versions", "wheels")
 #: Who gets every round; all others are shown for orientation.
 ALWAYS = ("RedwarFS", "reference", "unsquashfs")
 DEST = Path("/dev/shm")
