@@ -94,7 +94,7 @@ def verify(programs, row: Row, entries: dict, work) -> None:
 
 def measure_row(programs, row: Row, run, setup, work) -> dict:
     """One workload on a fresh mount. Times in seconds, memory in bytes."""
-    # Systems that give up pages that nobody used for a while do not wait for this.
+    # Some systems give up pages of files that nobody used for a while.
     measure.warm(row.image)
     with mount(programs, row, work) as mounted:
         pids = mounted.pids

@@ -18,8 +18,7 @@ pub(crate) const PIECE: usize = 1 << 20;
 /// up on incompressible data add headers, but never another half.
 const SLACK: u64 = 64 << 10;
 
-/// What is worth a thread of its own when a payload is read that stays: 4 MiB, which is the time of
-/// starting one some ten times. Most of it is spent by the system on clearing the memory.
+/// What is worth a thread of its own when a payload is read that stays (4 MiB).
 const SHARE: usize = 4 << 20;
 
 /// The most threads that read one payload.

@@ -565,7 +565,7 @@ fn a_reader_follows_unless_forbidden() {
     // CAP_SYS_NICE.
     let may = capabilities.is_some_and(|mask| mask & (1 << 23) != 0);
     if !may || std::thread::available_parallelism().map_or(1, usize::from) < 2 {
-        eprintln!("skipped: {NAME}: needs two processors and the capability SYS_NICE");
+        redwarfs_testkit::skip(NAME, "needs two processors and the capability SYS_NICE");
         return;
     }
     let image = golden("many-default");

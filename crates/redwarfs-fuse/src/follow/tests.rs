@@ -23,7 +23,10 @@ impl Rig {
         let may = thread::spawn(may_undo).join().expect("a probe");
         let several = sched::processors(sched::this_thread())?.count() > 1;
         if !may || !several {
-            eprintln!("skipped: {name}: needs two processors and the right to undo SCHED_IDLE");
+            redwarfs_testkit::skip(
+                name,
+                "needs two processors and the right to undo SCHED_IDLE",
+            );
             return None;
         }
         let (incoming, requests) = io::pipe().expect("a pipe");
