@@ -68,7 +68,8 @@ pub(crate) struct ZstdOptions {
     /// Level that is tried first, and whose result is taken if it is small enough.
     pub(crate) quick: Option<i32>,
     /// Blocks that a fast level makes smaller than one part in this number are searched more
-    /// thoroughly, and never left at `quick`.
+    /// thoroughly, made of matches without literals if a sample gets smaller by that, and never
+    /// left at `quick`.
     pub(crate) deep: Option<u32>,
 }
 

@@ -3,19 +3,20 @@
 #![allow(unsafe_code)]
 
 mod blank;
+mod context;
 
 use std::cell::RefCell;
 use std::fmt;
 use std::ops::RangeInclusive;
 
-use zstd_safe::zstd_sys::{self, ZSTD_cParameter};
-use zstd_safe::{
-    CCtx, CParameter, DCtx, DParameter, InBuffer, OutBuffer, ResetDirective, WriteBuf,
-};
+use zstd_safe::zstd_sys::{self, ZSTD_ParamSwitch_e, ZSTD_cParameter, ZSTD_strategy};
+use zstd_safe::{DCtx, DParameter, InBuffer, OutBuffer, ResetDirective, WriteBuf};
 
 use self::blank::Blank;
+use self::context::Context;
+use crate::decode::decodes_to;
 use crate::options::ZstdOptions;
-use crate::{Error, Result};
+use crate::{CompressionId, Error, Result};
 
 const FRAME_MAGIC: u32 = 0xfd2f_b528;
 const SKIPPABLE_MAGIC: u32 = 0x184d_2a50;
@@ -81,7 +82,7 @@ fn parameters(options: &ZstdOptions, raw_size: usize) -> Vec<(ZSTD_cParameter, i
 /// Compresses blocks with one context.
 pub(crate) struct ZstdEncoder {
     options: ZstdOptions,
-    context: Option<CCtx<'static>>,
+    context: Option<Context>,
     /// What parameters are in force, so that they are set only when they change.
     in_force: Option<Adjustment>,
     /// For the level that is tried first.
@@ -104,6 +105,14 @@ const DEEP_SEARCH_LOG: u32 = 6;
 /// As [`DEEP_SEARCH_LOG`], in bytes.
 const DEEP_TARGET_LENGTH: u32 = 256;
 
+/// Bytes in the middle of a repetitive block by which it is found out whether literals should cost
+/// much, and the part of the block that they are at most.
+const SAMPLE: usize = 256 << 10;
+const SAMPLED: usize = 4;
+
+/// Bytes of a repetitive block for each sequence that there is memory for. Measured are 40.
+const SEQUENCE: usize = 16;
+
 /// A block that the level tried first makes smaller than one part in this number is left at that.
 const QUICK_ENOUGH: usize = 6;
 
@@ -125,7 +134,47 @@ impl ZstdOptions {
             ..self.clone()
         }
     }
+
+    /// Parameters for writing a frame of sequences that have been found, which needs no tables to
+    /// find them.
+    fn writing(&self, raw_size: usize) -> Vec<(ZSTD_cParameter, i32)> {
+        use ZSTD_cParameter as P;
+        let covering = covering_window_log(raw_size);
+        let window_log = self.window_log.map_or(covering, |log| log.min(covering));
+        vec![
+            (P::ZSTD_c_compressionLevel, self.level),
+            (P::ZSTD_c_windowLog, window_log as i32),
+            (P::ZSTD_c_hashLog, SMALL_TABLE),
+            (P::ZSTD_c_chainLog, SMALL_TABLE),
+            (P::ZSTD_c_minMatch, 3),
+            (P::ZSTD_c_strategy, ZSTD_strategy::ZSTD_btultra2 as i32),
+            // Without a copy of either.
+            (STABLE_IN_BUFFER, 1),
+            (STABLE_OUT_BUFFER, 1),
+            (BLOCK_DELIMITERS, 1),
+            (VALIDATE_SEQUENCES, 1),
+            (
+                REPCODE_RESOLUTION,
+                ZSTD_ParamSwitch_e::ZSTD_ps_enable as i32,
+            ),
+        ]
+    }
 }
+
+/// What the library holds while it writes sequences, besides the frame.
+const WRITER: u64 = 2 << 20;
+
+/// Binary logarithm of the smallest table.
+const SMALL_TABLE: i32 = 6;
+
+/// Names that the header of the library gives to its experimental parameters.
+const LITERAL_COMPRESSION_MODE: ZSTD_cParameter = ZSTD_cParameter::ZSTD_c_experimentalParam5;
+const SRC_SIZE_HINT: ZSTD_cParameter = ZSTD_cParameter::ZSTD_c_experimentalParam7;
+const STABLE_IN_BUFFER: ZSTD_cParameter = ZSTD_cParameter::ZSTD_c_experimentalParam9;
+const STABLE_OUT_BUFFER: ZSTD_cParameter = ZSTD_cParameter::ZSTD_c_experimentalParam10;
+const BLOCK_DELIMITERS: ZSTD_cParameter = ZSTD_cParameter::ZSTD_c_experimentalParam11;
+const VALIDATE_SEQUENCES: ZSTD_cParameter = ZSTD_cParameter::ZSTD_c_experimentalParam12;
+const REPCODE_RESOLUTION: ZSTD_cParameter = ZSTD_cParameter::ZSTD_c_experimentalParam19;
 
 impl fmt::Debug for ZstdEncoder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -145,32 +194,22 @@ impl ZstdEncoder {
         }
     }
 
-    fn configure(&mut self, raw_size: usize, deep: bool) -> Result<&mut CCtx<'static>> {
-        if self.context.is_none() {
-            let context = CCtx::try_create()
-                .ok_or_else(|| Error::Limit("no memory for a zstd encoder".into()))?;
-            self.context = Some(context);
-        }
-        let context = self
-            .context
-            .as_mut()
-            .expect("the context has just been made");
+    fn configure(&mut self, raw_size: usize, deep: bool) -> Result<&mut Context> {
+        let context = match &mut self.context {
+            Some(context) => context,
+            none => none.insert(Context::new()?),
+        };
         let wanted = Adjustment {
             window_log: self.options.long.then(|| covering_window_log(raw_size)),
             deep,
         };
         if self.in_force != Some(wanted) {
-            let deepened = deep.then(|| self.options.deepened());
-            let options = deepened.as_ref().unwrap_or(&self.options);
-            // What one kind of block sets and the other leaves to the level.
-            context
-                .reset(ResetDirective::Parameters)
-                .map_err(encoder_error)?;
-            for (parameter, value) in parameters(options, raw_size) {
-                context
-                    .set_parameter(safe_parameter(parameter, value))
-                    .map_err(encoder_error)?;
-            }
+            self.in_force = None;
+            context.configure(&if deep {
+                parameters(&self.options.deepened(), raw_size)
+            } else {
+                parameters(&self.options, raw_size)
+            })?;
             self.in_force = Some(wanted);
         }
         Ok(context)
@@ -195,58 +234,58 @@ impl ZstdEncoder {
                 return Ok(Some(payload));
             }
         }
-        let mut payload = self.frame_with(raw, deep)?;
+        let mut payload = if deep {
+            self.repetitive(raw)?
+        } else {
+            self.frame(raw)?
+        };
         payload.shrink_to_fit();
         Ok((payload.len() < raw.len()).then_some(payload))
     }
 
     /// The payload, however large, in a buffer for the largest one.
     pub(crate) fn frame(&mut self, raw: &[u8]) -> Result<Vec<u8>> {
-        self.frame_with(raw, false)
+        self.configure(raw.len(), false)?.compress(raw)
     }
 
-    fn frame_with(&mut self, raw: &[u8], deep: bool) -> Result<Vec<u8>> {
-        let mut payload = Vec::with_capacity(zstd_safe::compress_bound(raw.len()));
-        self.configure(raw.len(), deep)?
-            .compress2(&mut payload, raw)
-            .map_err(encoder_error)?;
-        Ok(payload)
+    /// The same for a block that consists of little but matches.
+    ///
+    /// The encoder goes by prices that it learns from what it has written. A row that differs from
+    /// an earlier one in a character can be a match, a literal and a match, or two matches of
+    /// different rows. Whatever is chosen more often gets cheaper, so that the encoder remains
+    /// with what it began with; but many rows of nothing but matches get a tenth smaller. It finds
+    /// those if it is to take literals for bytes that cannot be compressed. Where the characters
+    /// are random, that costs as much as it saves elsewhere: a sample tells.
+    fn repetitive(&mut self, raw: &[u8]) -> Result<Vec<u8>> {
+        let sample = SAMPLE.min(raw.len() / SAMPLED);
+        let (_, middle) = raw.split_at((raw.len() - sample) / 2);
+        let sample = &middle[..sample];
+        let plain = self.configure(sample.len(), true)?.compress(sample)?;
+        // For its memory, which is needed for a context of another kind.
+        (self.context, self.in_force) = (None, None);
+        let fewer = self.by_matches(sample);
+        if fewer.is_some_and(|payload| payload.len() < plain.len())
+            && let Some(payload) = self.by_matches(raw)
+        {
+            return Ok(payload);
+        }
+        self.configure(raw.len(), true)?.compress(raw)
     }
-}
 
-fn safe_parameter(parameter: ZSTD_cParameter, value: i32) -> CParameter {
-    use ZSTD_cParameter as P;
-    use zstd_safe::Strategy as S;
-    let unsigned = value.max(0) as u32;
-    match parameter {
-        P::ZSTD_c_windowLog => CParameter::WindowLog(unsigned),
-        P::ZSTD_c_hashLog => CParameter::HashLog(unsigned),
-        P::ZSTD_c_chainLog => CParameter::ChainLog(unsigned),
-        P::ZSTD_c_searchLog => CParameter::SearchLog(unsigned),
-        P::ZSTD_c_minMatch => CParameter::MinMatch(unsigned),
-        P::ZSTD_c_targetLength => CParameter::TargetLength(unsigned),
-        P::ZSTD_c_strategy => CParameter::Strategy(match value {
-            1 => S::ZSTD_fast,
-            2 => S::ZSTD_dfast,
-            3 => S::ZSTD_greedy,
-            4 => S::ZSTD_lazy,
-            5 => S::ZSTD_lazy2,
-            6 => S::ZSTD_btlazy2,
-            7 => S::ZSTD_btopt,
-            8 => S::ZSTD_btultra,
-            _ => S::ZSTD_btultra2,
-        }),
-        P::ZSTD_c_enableLongDistanceMatching => CParameter::EnableLongDistanceMatching(value != 0),
-        P::ZSTD_c_ldmHashLog => CParameter::LdmHashLog(unsigned),
-        P::ZSTD_c_ldmMinMatch => CParameter::LdmMinMatch(unsigned),
-        P::ZSTD_c_ldmBucketSizeLog => CParameter::LdmBucketSizeLog(unsigned),
-        P::ZSTD_c_ldmHashRateLog => CParameter::LdmHashRateLog(unsigned),
-        _ => CParameter::CompressionLevel(value),
+    /// A frame that prefers matches to literals, if the library manages to make a good one.
+    fn by_matches(&self, raw: &[u8]) -> Option<Vec<u8>> {
+        let mut settings = parameters(&self.options.deepened(), raw.len());
+        let never = ZSTD_ParamSwitch_e::ZSTD_ps_disable as i32;
+        settings.push((LITERAL_COMPRESSION_MODE, never));
+        let mut finder = Context::new().ok()?;
+        finder.configure(&settings).ok()?;
+        let sequences = finder.sequences(raw, raw.len() / SEQUENCE).ok()?;
+        let mut writer = Context::new().ok()?;
+        writer.configure(&self.options.writing(raw.len())).ok()?;
+        let payload = writer.write(raw, &sequences).ok()?;
+        drop((writer, sequences));
+        decodes_to(CompressionId::ZSTD, &payload, raw).then_some(payload)
     }
-}
-
-fn encoder_error(code: usize) -> Error {
-    Error::Limit(format!("zstd encoder: {}", zstd_safe::get_error_name(code)))
 }
 
 /// Bytes that the encoder needs besides the block itself: what the library
@@ -254,10 +293,7 @@ fn encoder_error(code: usize) -> Error {
 pub(crate) fn encoder_memory(options: &ZstdOptions, raw_size: usize) -> u64 {
     use ZSTD_cParameter as P;
     let hint = i32::try_from(raw_size).unwrap_or(i32::MAX);
-    let mut settings = vec![
-        // The hint for the size of the source.
-        (P::ZSTD_c_experimentalParam7, hint),
-    ];
+    let mut settings = vec![(SRC_SIZE_HINT, hint)];
     if options.long {
         // The estimate takes these as they are (and divides by the match length),
         // while the encoder derives them. Values at the upper end of what it derives.
@@ -288,8 +324,11 @@ pub(crate) fn encoder_memory(options: &ZstdOptions, raw_size: usize) -> u64 {
     let quick = options
         .first()
         .map_or(0, |first| encoder_memory(&first, raw_size));
+    // Sequences, or the window of the decoder that looks at what became of them.
+    let by_matches = options.deep.map_or(0, |_| raw_size as u64 + WRITER);
     state
         .saturating_add(zstd_safe::compress_bound(raw_size) as u64)
+        .saturating_add(by_matches)
         .saturating_add(quick)
 }
 
@@ -590,4 +629,37 @@ fn check_tail(mut tail: &[u8]) -> Result<()> {
         };
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn writing_sequences_takes_little_memory() {
+        let options = ZstdOptions {
+            level: 19,
+            window_log: Some(24),
+            ..ZstdOptions::NONE
+        };
+        let numbers = (0..4 << 20u32).map(|i| (i % 4093 * (i >> 18)) as u8);
+        let raw: Vec<u8> = numbers.collect();
+        let mut finder = Context::new().unwrap();
+        finder.configure(&parameters(&options, raw.len())).unwrap();
+        let sequences = finder.sequences(&raw, raw.len()).unwrap();
+        let mut writer = Context::new().unwrap();
+        writer.configure(&options.writing(raw.len())).unwrap();
+        let payload = writer.write(&raw, &sequences).unwrap();
+        assert!(decodes_to(CompressionId::ZSTD, &payload, &raw));
+        assert!(writer.size() as u64 <= WRITER, "{}", writer.size());
+    }
+
+    #[test]
+    fn more_sequences_than_there_is_memory_for_are_an_error() {
+        let raw: Vec<u8> = (0..100_000u32).map(|i| (i % 93 * (i >> 8)) as u8).collect();
+        let finder = |most| Context::new().unwrap().sequences(&raw, most);
+        let count = finder(raw.len()).unwrap().len();
+        assert!(finder(count).is_ok());
+        assert!(finder(count - 1).is_err());
+    }
 }

@@ -260,6 +260,8 @@ fn memory_estimates_follow_size_and_settings() {
         assert!(large > small && large < 2 << 30, "{spec}: {small} {large}");
     }
     assert!(memory("zstd:level=1", 1 << 24) < memory("zstd:level=22", 1 << 24));
+    let sequences = memory("zstd:level=19:deep=32", 1 << 24) - memory("zstd:level=19", 1 << 24);
+    assert!(sequences >= 1 << 24, "{sequences}");
     assert!(memory("lzma:level=1", 1 << 24) < memory("lzma:level=9", 1 << 24));
     assert!(memory("brotli:quality=1", 1 << 24) < memory("brotli:quality=11", 1 << 24));
 }
