@@ -105,10 +105,11 @@ const DEEP_SEARCH_LOG: u32 = 6;
 /// As [`DEEP_SEARCH_LOG`], in bytes.
 const DEEP_TARGET_LENGTH: u32 = 256;
 
-/// Bytes in the middle of a repetitive block by which it is found out whether literals should cost
-/// much, and the part of the block that they are at most.
+/// Bytes of a repetitive block by which it is found out whether literals should cost much, the part
+/// of the block that they are at most, and the number of places that they come from.
 const SAMPLE: usize = 256 << 10;
 const SAMPLED: usize = 4;
+const PLACES: usize = 4;
 
 /// Bytes of a repetitive block for each sequence that there is memory for. Measured are 40.
 const SEQUENCE: usize = 16;
@@ -148,6 +149,11 @@ impl ZstdOptions {
             (P::ZSTD_c_chainLog, SMALL_TABLE),
             (P::ZSTD_c_minMatch, 3),
             (P::ZSTD_c_strategy, ZSTD_strategy::ZSTD_btultra2 as i32),
+            // Would have a table of its own with a large window.
+            (
+                P::ZSTD_c_enableLongDistanceMatching,
+                ZSTD_ParamSwitch_e::ZSTD_ps_disable as i32,
+            ),
             // Without a copy of either.
             (STABLE_IN_BUFFER, 1),
             (STABLE_OUT_BUFFER, 1),
@@ -161,7 +167,7 @@ impl ZstdOptions {
     }
 }
 
-/// What the library holds while it writes sequences, besides the frame.
+/// What the library holds while it writes sequences, besides the frame, and the sample.
 const WRITER: u64 = 2 << 20;
 
 /// Binary logarithm of the smallest table.
@@ -257,13 +263,11 @@ impl ZstdEncoder {
     /// those if it is to take literals for bytes that cannot be compressed. Where the characters
     /// are random, that costs as much as it saves elsewhere: a sample tells.
     fn repetitive(&mut self, raw: &[u8]) -> Result<Vec<u8>> {
-        let sample = SAMPLE.min(raw.len() / SAMPLED);
-        let (_, middle) = raw.split_at((raw.len() - sample) / 2);
-        let sample = &middle[..sample];
-        let plain = self.configure(sample.len(), true)?.compress(sample)?;
+        let sample = sample(raw);
+        let plain = self.configure(sample.len(), true)?.compress(&sample)?;
         // For its memory, which is needed for a context of another kind.
         (self.context, self.in_force) = (None, None);
-        let fewer = self.by_matches(sample);
+        let fewer = self.by_matches(&sample);
         if fewer.is_some_and(|payload| payload.len() < plain.len())
             && let Some(payload) = self.by_matches(raw)
         {
@@ -286,6 +290,17 @@ impl ZstdEncoder {
         drop((writer, sequences));
         decodes_to(CompressionId::ZSTD, &payload, raw).then_some(payload)
     }
+}
+
+/// Pieces from the middle of equal parts of a block, together at most a quarter of it.
+fn sample(raw: &[u8]) -> Vec<u8> {
+    let piece = SAMPLE.min(raw.len() / SAMPLED) / PLACES;
+    let pieces = raw.chunks_exact((raw.len() / PLACES).max(1));
+    let pieces = pieces.take(PLACES).map(|part| {
+        let (_, middle) = part.split_at((part.len() - piece) / 2);
+        &middle[..piece]
+    });
+    pieces.collect::<Vec<_>>().concat()
 }
 
 /// Bytes that the encoder needs besides the block itself: what the library

@@ -185,6 +185,9 @@ fn matches_are_preferred_to_literals_where_that_is_smaller() {
         numbers.extend_from_slice(row.as_bytes());
     }
     assert_eq!(compress(deep, &numbers), compress(thorough, &numbers));
+    // Whatever lies in the middle.
+    let mixed = [&numbers[..], &table[..numbers.len() / 4], &numbers[..]].concat();
+    assert_eq!(compress(deep, &mixed), compress(thorough, &mixed));
 }
 
 /// Calls of a few functions from everywhere, as in machine code.

@@ -81,10 +81,13 @@ impl Context {
     /// meant for debugging: whoever uses the result has to look at what comes of it. It also goes
     /// on collecting into the same place afterwards, so that this is the end of the context.
     pub(super) fn sequences(self, raw: &[u8], most: usize) -> Result<Vec<ZSTD_Sequence>> {
-        let mut sequences = Vec::with_capacity(most);
-        // SAFETY: both buffers are valid for the sizes given, the context is not used again once
-        // the first one may be gone, and the library has initialised as many sequences as it
-        // returns.
+        let mut sequences: Vec<ZSTD_Sequence> = Vec::new();
+        sequences
+            .try_reserve_exact(most)
+            .map_err(|_| Error::Limit("no memory for sequences".into()))?;
+        // SAFETY: both buffers are valid for the sizes given, and the context is not used again
+        // once the first one may be gone. The library has initialised all members of as many
+        // sequences as it returns but `rep`, which it leaves alone at the ends of blocks.
         #[allow(deprecated)]
         unsafe {
             let count = check(zstd_sys::ZSTD_generateSequences(
@@ -94,6 +97,9 @@ impl Context {
                 raw.as_ptr().cast::<c_void>(),
                 raw.len(),
             ))?;
+            for sequence in &mut sequences.spare_capacity_mut()[..count] {
+                (&raw mut (*sequence.as_mut_ptr()).rep).write(0);
+            }
             sequences.set_len(count);
         }
         Ok(sequences)
@@ -136,8 +142,14 @@ impl Context {
     }
 }
 
+/// The most that a frame is made of from sequences (2 GiB): the library adds in 32 bits.
+const MOST: usize = 1 << 31;
+
 /// Whether sequences cover exactly `size` bytes, with nothing from before them.
 fn fit(size: usize, sequences: &[ZSTD_Sequence]) -> bool {
+    if size > MOST {
+        return false;
+    }
     let mut position = 0usize;
     for sequence in sequences {
         position = position.saturating_add(sequence.litLength as usize);
