@@ -5,9 +5,12 @@ use std::path::Path;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use redwarfs_format::frozen::FrozenBytes;
 use redwarfs_format::history::History;
 use redwarfs_format::metadata::{FileType, MetadataView, Stat};
-use redwarfs_format::section::{Container, SectionType, locate_image_number};
+use redwarfs_format::section::{
+    CompressionId, Container, Section, SectionType, locate_image_number,
+};
 use redwarfs_format::{BlockNo, Error, InodeNo, Result};
 use redwarfs_io::{FileSource, Source};
 
@@ -38,6 +41,9 @@ const METADATA_RATIO: u64 = 1024;
 pub(crate) fn plausible_raw_size(stored: u64) -> u64 {
     stored.saturating_mul(METADATA_RATIO).max(METADATA_FREE)
 }
+
+/// Size from which plain metadata are read when they are needed (256 KiB).
+const LAZY_FROM: u64 = 256 << 10;
 
 /// Largest history, stored or raw, all history sections together (16 MiB).
 const HISTORY_LIMIT: u64 = 16 << 20;
@@ -97,7 +103,10 @@ impl Timers {
 impl Drop for Inner {
     fn drop(&mut self) {
         if self.locked.get().is_some() {
-            crate::sys::unlock_memory(self.view.data());
+            self.view
+                .bytes()
+                .in_memory()
+                .for_each(crate::sys::unlock_memory);
         }
     }
 }
@@ -148,21 +157,36 @@ impl Image {
                 tracing::warn!("{}", checksum_error(&section));
             }
         }
-        let load = |ty, limit| -> Result<Vec<u8>> {
+        let find = |ty, limit| -> Result<Section> {
             let section = payloads.with_header(container.only_section_of_type(ty)?)?;
             if section.length > limit {
                 let e = Error::Limit(format!("a {ty} section of {} bytes", section.length));
                 return Err(in_section(e, &section));
             }
-            let payload = payloads.read_lasting(&section)?;
+            Ok(section)
+        };
+        let load = |section: &Section, limit: u64| -> Result<Vec<u8>> {
+            let payload = payloads.read_vec(section)?;
             let plausible = plausible_raw_size(section.length);
-            payloads.decompress(&section, payload, limit.min(plausible))
+            payloads.decompress(section, payload, limit.min(plausible))
         };
         container.only_section_of_type(SectionType::METADATA_V2)?;
-        let schema = load(SectionType::METADATA_V2_SCHEMA, SCHEMA_LIMIT)?;
-        let data = load(SectionType::METADATA_V2, METADATA_LIMIT)?;
-        let view = MetadataView::parse(&schema, data)?;
-        if options.check || !container.has_hashes() {
+        let schema = find(SectionType::METADATA_V2_SCHEMA, SCHEMA_LIMIT)?;
+        let schema = load(&schema, SCHEMA_LIMIT)?;
+        let metadata = find(SectionType::METADATA_V2, METADATA_LIMIT)?;
+        let check = options.check || !container.has_hashes();
+        let plain = metadata.compression == Some(CompressionId::NONE);
+        let lazy = if plain && !check && metadata.length >= LAZY_FROM {
+            payloads.read_lazily(&metadata)?
+        } else {
+            None
+        };
+        let bytes = match lazy {
+            Some(bytes) => FrozenBytes::from(bytes),
+            None => load(&metadata, METADATA_LIMIT)?.into(),
+        };
+        let view = MetadataView::parse(&schema, bytes)?;
+        if check {
             view.check(container.block_count(), None)?;
         }
         let block_size = u64::from(view.block_size());
@@ -214,9 +238,15 @@ impl Image {
     /// with the image.
     ///
     /// # Errors
-    /// Those of `mlock`, mostly because of the limit for locked memory.
+    /// Those of `mlock`, mostly because of the limit for locked memory, and of reading what has not
+    /// been needed so far.
     pub fn lock_metadata(&self) -> io::Result<()> {
-        crate::sys::lock_memory(self.0.view.data())?;
+        let bytes = self.0.view.bytes();
+        bytes.load_all().map_err(|e| match e {
+            Error::Io(e) => e,
+            other => io::Error::other(other.to_string()),
+        })?;
+        bytes.in_memory().try_for_each(crate::sys::lock_memory)?;
         // Locking again is allowed and needs no second unlocking.
         let _ = self.0.locked.set(());
         Ok(())

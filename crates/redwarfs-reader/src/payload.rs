@@ -1,16 +1,17 @@
 //! Stored payloads: reading, verifying, decompressing.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::{io, thread};
+use std::ops::Range;
+use std::sync::Arc;
 
 use redwarfs_codec::Decoder;
+use redwarfs_format::frozen::LazyBytes;
 use redwarfs_format::section::{CompressionId, Container, Section, SectionHasher};
 use redwarfs_format::{BlockNo, Error, Result};
 use redwarfs_io::Source;
 
 use crate::error::in_section;
 
-/// Piece in which payloads are read by several threads or for hashing, and metadata is decoded
+/// Piece in which payloads are read for hashing, and metadata is decoded
 /// (1 MiB).
 pub(crate) const PIECE: usize = 1 << 20;
 
@@ -18,11 +19,9 @@ pub(crate) const PIECE: usize = 1 << 20;
 /// up on incompressible data add headers, but never another half.
 const SLACK: u64 = 64 << 10;
 
-/// What is worth a thread of its own when a payload is read that stays (4 MiB).
-const SHARE: usize = 4 << 20;
-
-/// The most threads that read one payload.
-const READERS: usize = 4;
+/// Piece in which a payload is read that is loaded later: small enough for the cache of a
+/// processor (256 KiB).
+const LAZY_PIECE: usize = 4 * LazyBytes::PART;
 
 /// Access to the payloads of one image.
 #[derive(Debug, Clone)]
@@ -118,17 +117,49 @@ impl Payloads {
         self.read_reusing(section, Vec::new())
     }
 
-    /// Like [`Payloads::read_vec`], for what is read once and stays.
-    pub(crate) fn read_lasting(&self, section: &Section) -> Result<Vec<u8>> {
-        let mut payload = memory_for(section)?;
-        read_in_parallel(
-            &*self.source,
-            self.container.file_offset(section),
-            &mut payload,
-        )
-        .map_err(|e| in_section(e.into(), section))?;
-        self.verify(section, &payload)?;
-        Ok(payload)
+    /// A payload that is not compressed, to be loaded in parts when they are needed. Its XXH3 is
+    /// verified now; what is loaded later must be the same, which the state of the hash at each
+    /// part tells: less than 1 KiB for each 64 KiB. Clearing and filling fresh memory for all of it
+    /// would take several times as long. `None` if there is no hash.
+    pub(crate) fn read_lazily(&self, section: &Section) -> Result<Option<LazyBytes>> {
+        let Some(header) = &section.header else {
+            return Ok(None);
+        };
+        let len = usize::try_from(section.length).map_err(|_| {
+            let e = Error::Limit(format!("{} bytes", section.length));
+            in_section(e, section)
+        })?;
+        let mut states = vec![SectionHasher::xxh(header)];
+        let mut hasher = SectionHasher::xxh(header);
+        self.stream_by(section, LAZY_PIECE, |bytes| {
+            for part in bytes.chunks(LazyBytes::PART) {
+                hasher.update(part);
+                states.push(hasher.clone());
+            }
+        })?;
+        if !hasher.matches() {
+            return Err(checksum_error(section));
+        }
+        let start = self.container.file_offset(section);
+        let (source, section) = (Arc::clone(&self.source), section.clone());
+        let load = move |range: Range<usize>| {
+            let mut part = vec![0; range.len()].into_boxed_slice();
+            source
+                .read_exact_at(start.saturating_add(range.start as u64), &mut part)
+                .map_err(|e| in_section(e.into(), &section))?;
+            let index = range.start / LazyBytes::PART;
+            if let Some([before, behind]) = states.get(index..index + 2) {
+                let mut hasher = before.clone();
+                hasher.update(&part);
+                if hasher.agrees_with(behind) {
+                    return Ok(part);
+                }
+            }
+            let ty = section.ty;
+            let what = format!("{ty} has changed since the image was opened");
+            Err(in_section(Error::corrupt(what), &section))
+        };
+        Ok(Some(LazyBytes::new(len, load)))
     }
 
     /// Like [`Payloads::read_vec`], with memory that was used for something else before.
@@ -166,9 +197,18 @@ impl Payloads {
     }
 
     /// Reads a payload piece by piece, for checking its hashes and for copying it out.
-    pub(crate) fn stream(&self, section: &Section, mut sink: impl FnMut(&[u8])) -> Result<()> {
+    pub(crate) fn stream(&self, section: &Section, sink: impl FnMut(&[u8])) -> Result<()> {
+        self.stream_by(section, PIECE, sink)
+    }
+
+    fn stream_by(
+        &self,
+        section: &Section,
+        piece: usize,
+        mut sink: impl FnMut(&[u8]),
+    ) -> Result<()> {
         let start = self.container.file_offset(section);
-        let mut buffer = vec![0; PIECE.min(usize::try_from(section.length).unwrap_or(PIECE))];
+        let mut buffer = vec![0; piece.min(usize::try_from(section.length).unwrap_or(piece))];
         let mut done = 0;
         while done < section.length {
             let n = usize::try_from(section.length - done)
@@ -219,54 +259,6 @@ fn memory_for(section: &Section) -> Result<Vec<u8>> {
     Ok(vec![0; len])
 }
 
-/// Reads into memory that has not been touched yet, by several threads where it is much: most of
-/// the time the system clears that memory. Threads that cannot be started are not missed. Small
-/// pages on purpose: virtual machines often have to get huge ones back from their host first.
-fn read_in_parallel(source: &dyn Source, start: u64, out: &mut [u8]) -> io::Result<()> {
-    let helpers = match out.len() / SHARE {
-        0 | 1 => 0,
-        shares => {
-            thread::available_parallelism()
-                .map_or(1, usize::from)
-                .min(READERS)
-                .min(shares)
-                - 1
-        }
-    };
-    let pieces = Mutex::new(out.chunks_mut(PIECE).enumerate());
-    let failure = Mutex::new(None);
-    let work = || {
-        loop {
-            let next = lock(&pieces).next();
-            let Some((index, piece)) = next else { break };
-            let at = start.saturating_add((index * PIECE) as u64);
-            if let Err(e) = source.read_exact_at(at, piece) {
-                // All pieces before one that fails are read by somebody: the first is reported.
-                let mut first = lock(&failure);
-                if first.as_ref().is_none_or(|(other, _)| index < *other) {
-                    *first = Some((index, e));
-                }
-                break;
-            }
-        }
-    };
-    thread::scope(|scope| {
-        for _ in 0..helpers {
-            let named = thread::Builder::new().name("redwarfs-load".into());
-            if named.spawn_scoped(scope, work).is_err() {
-                break;
-            }
-        }
-        work();
-    });
-    let first = failure.into_inner().unwrap_or_else(PoisonError::into_inner);
-    first.map_or(Ok(()), |(_, e)| Err(e))
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 fn decompress_growing(id: CompressionId, payload: Vec<u8>, limit: u64) -> Result<Vec<u8>> {
     let mut decoder = Decoder::new(id, payload, limit)?;
     let raw_size = usize::try_from(decoder.raw_size())
@@ -292,49 +284,4 @@ fn decompress_growing(id: CompressionId, payload: Vec<u8>, limit: u64) -> Result
 pub(crate) fn checksum_error(section: &Section) -> Error {
     let e = Error::corrupt(format!("checksum error in section: {}", section.ty));
     in_section(e, section)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use redwarfs_io::{Fault, FaultSource, MemorySource};
-
-    fn source(len: usize) -> FaultSource {
-        let bytes: Vec<u8> = (0..len).map(|n| (n / 7 % 251) as u8).collect();
-        FaultSource::new(MemorySource::new(bytes))
-    }
-
-    #[test]
-    fn all_lengths_are_read_from_their_place() {
-        for len in [
-            0,
-            1,
-            PIECE,
-            PIECE + 1,
-            2 * SHARE - 1,
-            2 * SHARE,
-            9 * PIECE + 5,
-        ] {
-            let source = source(len + 100);
-            let (mut all, mut found) = (vec![0; len + 100], vec![0; len]);
-            source.read_exact_at(0, &mut all).unwrap();
-            read_in_parallel(&source, 77, &mut found).unwrap();
-            assert!(found == all[77..77 + len], "{len}");
-        }
-    }
-
-    #[test]
-    fn the_first_failure_is_reported() {
-        let len = 8 * PIECE;
-        let source = source(len);
-        let bad = |piece: usize| (piece * PIECE) as u64..(piece * PIECE + 1) as u64;
-        for piece in [6, 3, 0] {
-            source.add(Fault::FailRange(bad(piece)));
-            let e = read_in_parallel(&source, 0, &mut vec![0; len]).unwrap_err();
-            let place = format!("at {})", bad(piece).start);
-            assert!(e.to_string().ends_with(&place), "{e}");
-        }
-        let end = read_in_parallel(&source, u64::MAX - 5, &mut vec![0; len]).unwrap_err();
-        assert_eq!(end.kind(), io::ErrorKind::UnexpectedEof);
-    }
 }

@@ -48,7 +48,7 @@ pub(crate) fn block_job(stored: u64, raw: u64, codec: u64) -> u64 {
 
 /// Bytes of the job that recompresses the metadata.
 pub(crate) fn metadata_job(image: &Image, options: &RewriteOptions, section: &Section) -> u64 {
-    let raw = image.metadata().data().len();
+    let raw = image.metadata().bytes().len();
     let codec = options.metadata_compression.encoder_memory(raw);
     block_job(section.length, raw as u64, codec)
 }
@@ -92,7 +92,7 @@ fn opened(image: &Image, options: &RewriteOptions) -> u64 {
     };
     PROGRAM
         .saturating_add(WORKER.saturating_mul(options.workers as u64))
-        .saturating_add(view.data().len() as u64)
+        .saturating_add(view.bytes().len() as u64)
         .saturating_add(expanded)
         .saturating_add(sections.saturating_mul(SECTION))
         .saturating_add(front)
@@ -101,7 +101,7 @@ fn opened(image: &Image, options: &RewriteOptions) -> u64 {
 /// What rebuilding the metadata takes on top.
 fn rebuilding(view: &MetadataView, options: &RewriteOptions) -> u64 {
     let counts = view.counts();
-    let data = view.data().len() as u64;
+    let data = view.bytes().len() as u64;
     let new_chunks = options
         .block_size_bits
         .map_or(0, |bits| view.totals().allocated >> bits);

@@ -56,7 +56,7 @@ impl Numbering {
             contents: (0..counts.contents).collect(),
             shared: (0..counts.shared_files)
                 .map(|i| view.shared_file(i))
-                .collect(),
+                .collect::<Result<_, FormatError>>()?,
         })
     }
 
@@ -226,7 +226,7 @@ fn entries(
         let directory = InodeNo(i);
         Ok(Directory {
             parent_entry: view.self_entry(view.parent(directory)?)?.0,
-            first_entry: view.directory_record(i).first_entry,
+            first_entry: view.directory_record(i)?.first_entry,
             self_entry: view.self_entry(directory)?.0,
         })
     });

@@ -311,9 +311,9 @@ const MOST_CHUNKS: u32 = 1000;
 fn most_chunks(image: &Path) -> Result<u32, String> {
     let image = Image::open(image, &OpenOptions::default()).map_err(|e| e.to_string())?;
     let view = image.metadata();
-    let files = 1..view.chunk_table_len();
-    let chunks = files.map(|k| view.first_chunk(k) - view.first_chunk(k - 1));
-    Ok(chunks.max().unwrap_or(0))
+    let mut files = 1..view.chunk_table_len();
+    let first = |k| view.first_chunk(k).map_err(|e| e.to_string());
+    files.try_fold(0, |most: u32, k| Ok(most.max(first(k)? - first(k - 1)?)))
 }
 
 /// The reference checks, mounts and, if `sample`, unpacks the image. Its mount shows every field

@@ -1,5 +1,8 @@
 //! Reading and writing of bit ranges (format chapter 03, section 2.1).
 
+use std::borrow::Cow;
+
+use super::bytes::LazyBytes;
 use crate::error::{Error, Result};
 
 /// The value of `width` bits (at most 64) at the bit address `bit`.
@@ -53,49 +56,78 @@ pub(super) fn store_bits(data: &mut [u8], bit: u64, width: u32, value: u64) {
 
 /// Bytes with checked access to bit ranges.
 #[derive(Debug, Clone, Copy)]
-pub struct BitSource<'a> {
-    data: &'a [u8],
+pub struct BitSource<'a>(Bytes<'a>);
+
+#[derive(Debug, Clone, Copy)]
+enum Bytes<'a> {
+    Whole(&'a [u8]),
+    Lazy(&'a LazyBytes),
 }
 
 impl<'a> BitSource<'a> {
     /// Wraps the payload of a METADATA_V2 section.
     #[must_use]
     pub fn new(data: &'a [u8]) -> Self {
-        Self { data }
+        Self(Bytes::Whole(data))
+    }
+
+    /// Bytes that are loaded when they are needed.
+    pub(super) fn lazy(data: &'a LazyBytes) -> Self {
+        Self(Bytes::Lazy(data))
+    }
+
+    fn byte_len(&self) -> usize {
+        match self.0 {
+            Bytes::Whole(data) => data.len(),
+            Bytes::Lazy(data) => data.len(),
+        }
     }
 
     /// Number of bits in the data.
     #[must_use]
     pub fn bit_len(&self) -> u64 {
-        self.data.len() as u64 * 8
+        self.byte_len() as u64 * 8
     }
 
     /// The value of `width` bits at the bit address `bit`.
     ///
     /// # Errors
-    /// `Corrupt` if the range is not inside the data.
+    /// `Corrupt` if the range is not inside the data, and those of loading it.
     #[inline]
     pub fn load(&self, bit: u64, width: u32) -> Result<u64> {
         if width == 0 {
             return Ok(0);
         }
         match bit.checked_add(u64::from(width)) {
-            Some(end) if end <= self.bit_len() => Ok(load_bits(self.data, bit, width)),
+            Some(end) if end <= self.bit_len() => self.load_inside(bit, width),
             _ => Err(Error::corrupt("metadata value lies outside of the data")),
+        }
+    }
+
+    /// Like [`BitSource::load`] for a range that was found to lie inside; bits beyond the end read
+    /// as 0.
+    #[inline]
+    pub(crate) fn load_inside(&self, bit: u64, width: u32) -> Result<u64> {
+        match self.0 {
+            Bytes::Whole(data) => Ok(load_bits(data, bit, width)),
+            Bytes::Lazy(data) => data.bits(bit, width),
         }
     }
 
     /// `count` bytes from byte `start` on.
     ///
     /// # Errors
-    /// `Corrupt` if the range is not inside the data.
-    pub fn bytes(&self, start: u64, count: u64) -> Result<&'a [u8]> {
+    /// `Corrupt` if the range is not inside the data, and those of loading it.
+    pub fn bytes(&self, start: u64, count: u64) -> Result<Cow<'a, [u8]>> {
         let range = start
             .checked_add(count)
-            .and_then(|end| Some(usize::try_from(start).ok()?..usize::try_from(end).ok()?));
-        range
-            .and_then(|r| self.data.get(r))
-            .ok_or_else(|| Error::corrupt("metadata string lies outside of the data"))
+            .filter(|end| *end <= self.byte_len() as u64)
+            .and_then(|end| Some(usize::try_from(start).ok()?..usize::try_from(end).ok()?))
+            .ok_or_else(|| Error::corrupt("metadata string lies outside of the data"))?;
+        match self.0 {
+            Bytes::Whole(data) => Ok(Cow::Borrowed(data.get(range).unwrap_or_default())),
+            Bytes::Lazy(data) => data.bytes(range),
+        }
     }
 
     /// Largest number of elements that a list whose elements occupy no bits may claim.

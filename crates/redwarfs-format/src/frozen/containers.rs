@@ -258,7 +258,7 @@ impl Value for Vec<u8> {
         if area.count == 0 {
             return Ok(Vec::new());
         }
-        Ok(source.bytes(area.start, area.count)?.to_vec())
+        Ok(source.bytes(area.start, area.count)?.into_owned())
     }
 
     fn measure(&self, m: &mut Measure, node: &mut Node, base: u64) {

@@ -1,5 +1,7 @@
 //! Walking frozen values without making owned ones: what dumps and exports need.
 
+use std::borrow::Cow;
+
 use super::bits::BitSource;
 use super::containers::{Area, element, list_kids, locate};
 use super::describe::{MemberInfo, StructInfo, TypeInfo};
@@ -22,9 +24,9 @@ fn unsuitable() -> Error {
 
 impl<'a> Item<'a> {
     /// The root value of `data`; `node` is the result of resolving a schema against `ty`.
-    pub(crate) fn root(data: &'a [u8], node: &'a Node, ty: &'a TypeInfo) -> Self {
+    pub(crate) fn root(source: BitSource<'a>, node: &'a Node, ty: &'a TypeInfo) -> Self {
         Self {
-            source: BitSource::new(data),
+            source,
             node,
             pos: Pos::default(),
             ty,
@@ -68,10 +70,10 @@ impl<'a> Item<'a> {
     ///
     /// # Errors
     /// `Corrupt` if they lie outside of the data.
-    pub fn bytes(&self) -> Result<&'a [u8]> {
+    pub fn bytes(&self) -> Result<Cow<'a, [u8]>> {
         let area = locate(&self.source, self.node, self.pos)?;
         if area.count == 0 {
-            return Ok(&[]);
+            return Ok(Cow::Borrowed(&[]));
         }
         self.source.bytes(area.start, area.count)
     }

@@ -10,6 +10,7 @@
 //! * [`Value::measure`] and [`Value::write`] freeze one with minimal widths (section 6.3).
 
 mod bits;
+mod bytes;
 mod containers;
 mod describe;
 mod freezer;
@@ -18,6 +19,7 @@ mod schema;
 mod value;
 
 pub use bits::{BitSource, load_bits};
+pub use bytes::{FrozenBytes, LazyBytes};
 pub use describe::{MemberInfo, StructInfo, TypeInfo};
 pub use freezer::{Frozen, Table, Widths, freeze_value};
 pub use item::{Item, ItemList};

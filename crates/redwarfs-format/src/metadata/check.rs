@@ -9,6 +9,7 @@ use super::table::{Column, Numbers, Place};
 use super::types::{Extent, FileType};
 use super::view::{MetadataView, bad};
 use crate::error::Result;
+use crate::frozen::BitSource;
 use crate::ids::{EntryIndex, InodeNo};
 
 /// Longest stored name in bytes.
@@ -25,8 +26,8 @@ fn ensure(ok: bool, what: impl FnOnce() -> String) -> Result<()> {
 pub(super) fn check(view: &MetadataView, blocks: u32, block_sizes: Option<&[u64]>) -> Result<()> {
     let check = Check {
         view,
-        data: &view.data,
-        root: Place::root(&view.data, &view.root),
+        data: view.data(),
+        root: Place::root(view.data(), &view.root),
     };
     check.sizes()?;
     check.options()?;
@@ -44,7 +45,7 @@ pub(super) fn check(view: &MetadataView, blocks: u32, block_sizes: Option<&[u64]
 
 struct Check<'a> {
     view: &'a MetadataView,
-    data: &'a [u8],
+    data: BitSource<'a>,
     root: Place<'a>,
 }
 
@@ -90,47 +91,45 @@ impl Check<'_> {
         let legacy = self.view.is_legacy();
         let multiplier = u64::from(t.subsec_multiplier);
         for i in 0..t.mode_index.len() {
-            let inside = |column: &Column, table: &Column| {
-                table.len() == 0 || column.get32(data, i) < table.len()
+            let inside = |column: &Column, table: &Column| -> Result<bool> {
+                Ok(table.len() == 0 || column.get32(data, i)? < table.len())
             };
-            ensure(t.mode_index.get32(data, i) < t.modes.len(), || {
+            ensure(t.mode_index.get32(data, i)? < t.modes.len(), || {
                 format!("mode index of inode {i} out of range")
             })?;
             ensure(
-                inside(&t.owner_index, &t.uids) && inside(&t.group_index, &t.gids),
+                inside(&t.owner_index, &t.uids)? && inside(&t.group_index, &t.gids)?,
                 || format!("owner or group index of inode {i} out of range"),
             )?;
             if multiplier != 0 {
-                let fine = t.subsecs.iter().all(|s| {
-                    s.get(data, i)
-                        .checked_mul(multiplier)
-                        .is_some_and(|n| n < 1_000_000_000)
-                });
-                ensure(fine, || {
-                    format!("fraction of a time of inode {i} out of range")
-                })?;
+                for subsec in &t.subsecs {
+                    let nsec = subsec.get(data, i)?.checked_mul(multiplier);
+                    ensure(nsec.is_some_and(|n| n < 1_000_000_000), || {
+                        format!("fraction of a time of inode {i} out of range")
+                    })?;
+                }
             }
         }
         let names = t.names.len();
         for e in 0..t.entry_count {
-            let name = t.entry_name.get32(data, e);
+            let name = t.entry_name.get32(data, e)?;
             ensure(name == 0 || name < names, || {
                 format!("name index of entry {e} out of range")
             })?;
-            ensure(t.entry_inode.get32(data, e) < t.inode_count, || {
+            ensure(t.entry_inode.get32(data, e)? < t.inode_count, || {
                 format!("inode number of entry {e} out of range")
             })?;
         }
         if let Some(table) = &t.entry_table {
             for i in 0..table.len() {
-                let e = table.get32(data, i);
+                let e = table.get32(data, i)?;
                 ensure(
-                    e < t.entry_count && t.entry_inode.get32(data, e) == i,
+                    e < t.entry_count && t.entry_inode.get32(data, e)? == i,
                     || format!("entry of inode {i} is wrong"),
                 )?;
             }
         }
-        ensure(t.entry_inode.get32(data, 0) == 0, || {
+        ensure(t.entry_inode.get32(data, 0)? == 0, || {
             "the first entry is not the root".into()
         })?;
         ensure(
@@ -147,12 +146,12 @@ impl Check<'_> {
         let entries = t.entry_count;
         let last = list.len() - 1;
         ensure(
-            t.dirs.first.get(data, 0) == 1 && t.dirs.first.get(data, last) == entries,
+            t.dirs.first.get(data, 0)? == 1 && t.dirs.first.get(data, last)? == entries,
             || "directories do not cover the entries".into(),
         )?;
         if t.options.packed_directories {
             for i in 0..list.len() {
-                ensure(parent.get(data, i) == 0 && own.get(data, i) == 0, || {
+                ensure(parent.get(data, i)? == 0 && own.get(data, i)? == 0, || {
                     format!("packed directory {i} has a parent or self entry")
                 })?;
             }
@@ -161,9 +160,9 @@ impl Check<'_> {
         let mut previous = 0;
         for i in 0..list.len() {
             let (p, f, s) = (
-                parent.get32(data, i),
-                first.get32(data, i),
-                own.get32(data, i),
+                parent.get32(data, i)?,
+                first.get32(data, i)?,
+                own.get32(data, i)?,
             );
             let stored = t.dirs.own_stored;
             let fine = f >= previous
@@ -190,12 +189,12 @@ impl Check<'_> {
         let (t, data) = (&self.view.t, self.data);
         let mut previous = 0;
         for k in 0..t.chunk_table.len() {
-            let first = t.chunk_table.get(data, k);
+            let first = t.chunk_table.get(data, k)?;
             ensure(first >= previous, || "chunk table is not ascending".into())?;
             previous = first;
         }
         ensure(
-            t.chunk_table.get(data, 0) == 0 && previous == t.chunk_size.len(),
+            t.chunk_table.get(data, 0)? == 0 && previous == t.chunk_size.len(),
             || "chunk table does not cover the chunks".into(),
         )
     }
@@ -208,13 +207,16 @@ impl Check<'_> {
                 && self.root.member(compact)?.value()?.is_some();
             ensure(!both, || "a string table exists in two forms".into())?;
         }
-        let greatest = |column: &Column| (0..column.len()).map(|i| column.get32(data, i)).max();
+        let greatest = |column: &Column| -> Result<Option<u32>> {
+            let mut values = (0..column.len()).map(|i| column.get32(data, i));
+            values.try_fold(None, |greatest, value| Ok(greatest.max(Some(value?))))
+        };
         let too_large = || bad("string index out of range");
-        let names = match greatest(&t.entry_name) {
+        let names = match greatest(&t.entry_name)? {
             Some(n) if t.entry_count > 1 => n.checked_add(1).ok_or_else(too_large)?,
             _ => 0,
         };
-        let targets = match greatest(&t.symlink_table) {
+        let targets = match greatest(&t.symlink_table)? {
             Some(n) => n.checked_add(1).ok_or_else(too_large)?,
             None => 0,
         };
@@ -273,9 +275,10 @@ impl Check<'_> {
             // Every entry must have a type that fits its inode number.
             let t = &self.view.t;
             for e in 0..t.entry_count {
-                let mode = t.modes.get32(self.data, t.mode_index.get32(self.data, e));
+                let mode = t.mode_index.get32(self.data, e)?;
+                let mode = t.modes.get32(self.data, mode)?;
                 let own = FileType::from_mode(mode).map(FileType::rank);
-                let ino = InodeNo(t.entry_inode.get32(self.data, e));
+                let ino = InodeNo(t.entry_inode.get32(self.data, e)?);
                 ensure(own == Some(self.view.file_type(ino)?.rank()), || {
                     format!("entry {e} has the wrong type")
                 })?;
@@ -294,7 +297,7 @@ impl Check<'_> {
                 let mut current = 0;
                 let mut run = 0u32;
                 for i in 0..table.len() {
-                    let s = table.get32(data, i);
+                    let s = table.get32(data, i)?;
                     if i > 0 && u64::from(s) == u64::from(current) + 1 && run >= 2 {
                         (current, run) = (s, 1);
                     } else {
@@ -335,7 +338,7 @@ impl Check<'_> {
         for (map, allocated) in [(&cache.size, false), (&cache.allocated, true)] {
             let mut previous = None;
             for i in 0..map.keys.len() {
-                let k = map.keys.get32(data, i);
+                let k = map.keys.get32(data, i)?;
                 ensure(previous < Some(k) && k < contents, || {
                     "size cache: invalid key".into()
                 })?;
@@ -344,7 +347,7 @@ impl Check<'_> {
                 let (size, stored) = self.view.sum(range.clone())?;
                 let expected = if allocated { stored } else { size };
                 let count = u64::from(range.end - range.start);
-                let fine = map.values.get(data, i) == expected
+                let fine = map.values.get(data, i)? == expected
                     && count >= cache.min_chunk_count
                     && (!allocated || size != stored);
                 ensure(fine, || format!("size cache is wrong for content {k}"))?;
@@ -367,7 +370,7 @@ impl Check<'_> {
                 format!("{} block categories for {blocks} blocks", categories.len())
             })?;
             for b in 0..blocks {
-                ensure(categories.get32(data, b) < names, || {
+                ensure(categories.get32(data, b)? < names, || {
                     format!("category of block {b} out of range")
                 })?;
             }
@@ -377,7 +380,7 @@ impl Check<'_> {
             let list = map.list()?;
             let (keys, values) = (list.column(1)?, list.column(2)?);
             for i in 0..list.len() {
-                let fine = keys.get32(data, i) < blocks && values.get32(data, i) < objects;
+                let fine = keys.get32(data, i)? < blocks && values.get32(data, i)? < objects;
                 ensure(fine, || "block metadata out of range".into())?;
             }
         }
@@ -406,7 +409,7 @@ impl Check<'_> {
                     format!("names of directory {dir} are not in order")
                 })?;
                 std::mem::swap(&mut previous, &mut name);
-                let ino = t.entry_inode.get32(data, e);
+                let ino = t.entry_inode.get32(data, e)?;
                 let once = || format!("inode {ino} has several entries");
                 if let Some(parent) = parents.get_mut(ino as usize) {
                     ensure(*parent == UNKNOWN, once)?;

@@ -68,10 +68,10 @@ impl MetadataView {
     /// Chunk `i` of the table of all chunks.
     #[inline]
     pub(super) fn extent(&self, i: u32) -> Result<Extent> {
-        let (t, data) = (&self.t, self.data.as_slice());
-        let block = t.chunk_block.get32(data, i);
-        let offset = t.chunk_offset.get32(data, i);
-        let size = t.chunk_size.get32(data, i);
+        let (t, data) = (&self.t, self.data());
+        let block = t.chunk_block.get32(data, i)?;
+        let offset = t.chunk_offset.get32(data, i)?;
+        let size = t.chunk_size.get32(data, i)?;
         if t.hole_block != Some(block) {
             return Ok(Extent::Data {
                 block: BlockNo(block),
@@ -81,7 +81,7 @@ impl MetadataView {
         }
         let size = if offset == LARGE_HOLE {
             match &t.large_holes {
-                Some(table) if size < table.len() => table.get(data, size),
+                Some(table) if size < table.len() => table.get(data, size)?,
                 _ => return Err(bad("size of a hole is missing")),
             }
         } else {

@@ -110,7 +110,7 @@ impl MetadataView {
     /// The whole metadata, to be walked. `ty` must be [`metadata_type`].
     #[must_use]
     pub fn item<'a>(&'a self, ty: &'a TypeInfo) -> Item<'a> {
-        Item::root(&self.data, &self.root, ty)
+        Item::root(self.data(), &self.root, ty)
     }
 
     /// Where the bytes of the metadata go. Takes time in proportion to the strings.
@@ -120,7 +120,7 @@ impl MetadataView {
     pub fn memory_usage(&self) -> Result<MemoryUsage> {
         let ty = metadata_type();
         let root = self.item(&ty);
-        let total = self.data.len() as u64;
+        let total = self.bytes.len() as u64;
         let mut usage = MemoryUsage {
             total,
             inodes: self.t.mode_index.len().into(),
@@ -233,13 +233,13 @@ impl MetadataView {
             let mut scratch = Vec::new();
             // Strings that overlap, which only a check would have noticed, could keep this busy for
             // days.
-            let mut left = self.data.len();
+            let mut left = self.bytes.len();
             for k in 0..strings.len() {
                 left = left
-                    .checked_sub(strings.range(&self.data, k)?.len())
+                    .checked_sub(strings.range(self.data(), k)?.len())
                     .ok_or_else(|| bad("strings of a table overlap"))?;
                 scratch.clear();
-                strings.append(&self.data, k, &mut scratch)?;
+                strings.append(self.data(), k, &mut scratch)?;
                 unpacked = unpacked.saturating_add(scratch.len() as u64);
             }
             parts.insert(
@@ -285,14 +285,16 @@ impl MetadataView {
     }
 
     /// Element `i` of `directories` in unpacked form; zeros if there is none.
-    #[must_use]
-    pub fn directory_record(&self, i: u32) -> Directory {
-        let (dirs, data) = (&self.t.dirs, self.data.as_slice());
-        Directory {
-            parent_entry: dirs.parent.get(data, i),
-            first_entry: dirs.first.get(data, i),
-            self_entry: dirs.own.get(data, i),
-        }
+    ///
+    /// # Errors
+    /// Those of loading metadata that are not in memory.
+    pub fn directory_record(&self, i: u32) -> Result<Directory> {
+        let (dirs, data) = (&self.t.dirs, self.data());
+        Ok(Directory {
+            parent_entry: dirs.parent.get(data, i)?,
+            first_entry: dirs.first.get(data, i)?,
+            self_entry: dirs.own.get(data, i)?,
+        })
     }
 
     /// Number of elements of `chunk_table`, the sentinel included.
@@ -303,9 +305,11 @@ impl MetadataView {
 
     /// Element `k` of `chunk_table` in unpacked form: the first chunk of content `k`; 0 if there is
     /// none.
-    #[must_use]
-    pub fn first_chunk(&self, k: u32) -> u32 {
-        self.t.chunk_table.get(&self.data, k)
+    ///
+    /// # Errors
+    /// As [`MetadataView::directory_record`].
+    pub fn first_chunk(&self, k: u32) -> Result<u32> {
+        self.t.chunk_table.get(self.data(), k)
     }
 
     /// Number of elements of the unpacked `shared_files_table`.
@@ -315,9 +319,11 @@ impl MetadataView {
     }
 
     /// Element `i` of the unpacked `shared_files_table`; 0 if there is none.
-    #[must_use]
-    pub fn shared_file(&self, i: u32) -> u32 {
-        self.t.shared.get(&self.data, i)
+    ///
+    /// # Errors
+    /// As [`MetadataView::directory_record`].
+    pub fn shared_file(&self, i: u32) -> Result<u32> {
+        self.t.shared.get(self.data(), i)
     }
 
     /// String `k` of the table of names.
@@ -325,7 +331,7 @@ impl MetadataView {
     /// # Errors
     /// `Corrupt` if there is none or it cannot be decompressed.
     pub fn name_string(&self, k: u32) -> Result<std::borrow::Cow<'_, [u8]>> {
-        self.t.names.get(&self.data, k)
+        self.t.names.get(self.data(), k)
     }
 
     /// String `k` of the table of symlink targets.
@@ -333,7 +339,7 @@ impl MetadataView {
     /// # Errors
     /// As [`MetadataView::name_string`].
     pub fn target_string(&self, k: u32) -> Result<std::borrow::Cow<'_, [u8]>> {
-        self.t.targets.get(&self.data, k)
+        self.t.targets.get(self.data(), k)
     }
 }
 
@@ -525,7 +531,7 @@ mod tests {
     fn every_byte_is_accounted_for() {
         let view = view();
         let usage = view.memory_usage().unwrap();
-        assert_eq!(usage.total, view.data().len() as u64);
+        assert_eq!(usage.total, view.bytes().len() as u64);
         assert_eq!(usage.rows.iter().map(|r| r.bytes).sum::<u64>(), usage.total);
         let row = |name| usage.rows.iter().find(|r| r.name == name).unwrap();
         assert_eq!(row("chunks").parts.len(), 2);
@@ -567,12 +573,15 @@ mod tests {
         assert_eq!(values, [("block", 0), ("offset", 5), ("size", 7)]);
         assert!(root.member(34).unwrap().optional().unwrap().is_none());
         let version = root.member(22).unwrap().optional().unwrap().unwrap();
-        assert_eq!(version.bytes().unwrap(), b"me");
+        assert_eq!(*version.bytes().unwrap(), *b"me");
         assert!(root.member(13).is_err());
         assert!(root.member(12).unwrap().list().is_err());
-        assert_eq!(view.directory_record(1).first_entry, 2);
-        assert_eq!(view.directory_record(9), Directory::default());
-        assert_eq!((view.first_chunk(1), view.chunk_table_len()), (1, 2));
+        assert_eq!(view.directory_record(1).unwrap().first_entry, 2);
+        assert_eq!(view.directory_record(9).unwrap(), Directory::default());
+        assert_eq!(
+            (view.first_chunk(1).unwrap(), view.chunk_table_len()),
+            (1, 2)
+        );
         assert_eq!(&*view.name_string(0).unwrap(), b"hello");
     }
 }

@@ -8,7 +8,7 @@ use super::table::{Column, List, Numbers, Place};
 use super::types::FileType;
 use super::view::bad;
 use crate::error::{Error, Result};
-use crate::frozen::{Node, Schema, Shaper};
+use crate::frozen::{BitSource, Node, Schema, Shaper};
 
 /// The feature that comes with holes.
 pub(super) const SPARSE_FILES: &[u8] = b"sparsefiles";
@@ -48,9 +48,13 @@ impl SizeMap {
     }
 
     /// The value of a key, by binary search.
-    pub(super) fn find(&self, data: &[u8], key: u32) -> Option<u64> {
-        let i = partition(self.keys.len(), |i| Ok(self.keys.get32(data, i) < key)).ok()?;
-        (i < self.keys.len() && self.keys.get32(data, i) == key).then(|| self.values.get(data, i))
+    pub(super) fn find(&self, data: BitSource<'_>, key: u32) -> Result<Option<u64>> {
+        let i = partition(self.keys.len(), |i| Ok(self.keys.get32(data, i)? < key))?;
+        if i < self.keys.len() && self.keys.get32(data, i)? == key {
+            self.values.get(data, i).map(Some)
+        } else {
+            Ok(None)
+        }
     }
 }
 
@@ -130,7 +134,7 @@ fn optional_values(place: Place<'_>) -> Result<Option<Column>> {
     place.value()?.map(|p| p.list()?.values()).transpose()
 }
 
-fn features(place: Place<'_>, data: &[u8]) -> Result<BTreeSet<Vec<u8>>> {
+fn features(place: Place<'_>, data: BitSource<'_>) -> Result<BTreeSet<Vec<u8>>> {
     if let Some(set) = place.value()? {
         let list = set.list()?;
         let too_many = || Error::Limit("too many features".into());
@@ -141,7 +145,7 @@ fn features(place: Place<'_>, data: &[u8]) -> Result<BTreeSet<Vec<u8>>> {
         let mut left = MAX_FEATURE_BYTES;
         for i in 0..lengths.len() {
             left = left
-                .checked_sub(lengths.get(data, i))
+                .checked_sub(lengths.get(data, i)?)
                 .ok_or_else(too_many)?;
         }
     }
@@ -164,12 +168,12 @@ fn features(place: Place<'_>, data: &[u8]) -> Result<BTreeSet<Vec<u8>>> {
 }
 
 /// Sums of the stored differences.
-fn prefix_sums(column: Column, data: &[u8], what: &str) -> Result<Vec<u32>> {
+fn prefix_sums(column: Column, data: BitSource<'_>, what: &str) -> Result<Vec<u32>> {
     let mut sum = 0u32;
     (0..column.len())
         .map(|i| {
             sum = sum
-                .checked_add(column.get32(data, i))
+                .checked_add(column.get32(data, i)?)
                 .ok_or_else(|| bad(format!("packed {what} table: sum exceeds 32 bits")))?;
             Ok(sum)
         })
@@ -177,10 +181,10 @@ fn prefix_sums(column: Column, data: &[u8], what: &str) -> Result<Vec<u32>> {
 }
 
 /// Shared files from their counts; at most `limit` of them.
-fn unpack_shared(column: Column, data: &[u8], limit: u32) -> Result<Vec<u32>> {
+fn unpack_shared(column: Column, data: BitSource<'_>, limit: u32) -> Result<Vec<u32>> {
     let mut out = Vec::new();
     for s in 0..column.len() {
-        let n = column.get(data, s) + 2;
+        let n = column.get(data, s)? + 2;
         if out.len() as u64 + n > u64::from(limit) {
             return Err(bad("more shared files than regular files"));
         }
@@ -193,7 +197,7 @@ fn unpack_shared(column: Column, data: &[u8], limit: u32) -> Result<Vec<u32>> {
 impl Directories {
     fn open(
         list: &List<'_>,
-        data: &[u8],
+        data: BitSource<'_>,
         packed: bool,
         legacy: bool,
         entry_inode: Column,
@@ -218,7 +222,7 @@ impl Directories {
         // `own` is found by looking for the directories among all entries.
         let mut own = vec![u32::MAX; count as usize];
         for e in 0..entry_inode.len() {
-            let ino = entry_inode.get32(data, e);
+            let ino = entry_inode.get32(data, e)?;
             if let Some(slot) = own.get_mut(ino as usize) {
                 if *slot != u32::MAX {
                     return Err(bad(format!("directory {ino} has several entries")));
@@ -234,9 +238,9 @@ impl Directories {
             // no walk from the root is needed; cycles are a matter for the full check.
             let mut parent = vec![0u32; count as usize + 1];
             for dir in 0..count {
-                let range = dirs.first.get(data, dir)..dirs.first.get(data, dir + 1);
+                let range = dirs.first.get(data, dir)?..dirs.first.get(data, dir + 1)?;
                 for e in range.start..range.end.min(entry_inode.len()) {
-                    let ino = entry_inode.get32(data, e) as usize;
+                    let ino = entry_inode.get32(data, e)? as usize;
                     if ino < own.len()
                         && let Some(slot) = parent.get_mut(ino)
                     {
@@ -258,7 +262,7 @@ impl Tables {
         clippy::too_many_lines,
         reason = "one table after another, in the order of their dependencies"
     )]
-    pub(super) fn open(schema: &[u8], data: &[u8]) -> Result<(Node, Self)> {
+    pub(super) fn open(schema: &[u8], data: BitSource<'_>) -> Result<(Node, Self)> {
         let schema = Schema::parse(schema)?;
         let node = Shaper::new(&schema).root::<Metadata>()?;
         let root = Place::root(data, &node);
@@ -301,12 +305,12 @@ impl Tables {
         }
 
         let rank = |ino: u32| -> Result<u8> {
-            let record = entry_table.map_or(ino, |t| t.get32(data, ino));
-            let index = mode_index.get32(data, record);
+            let record = entry_table.map_or(Ok(ino), |t| t.get32(data, ino))?;
+            let index = mode_index.get32(data, record)?;
             if record >= mode_index.len() || index >= modes.len() {
                 return Err(bad(format!("attributes of inode {ino} out of range")));
             }
-            let mode = modes.get32(data, index);
+            let mode = modes.get32(data, index)?;
             FileType::from_mode(mode)
                 .map(FileType::rank)
                 .ok_or_else(|| bad(format!("inode {ino} has unknown file type, mode {mode:o}")))

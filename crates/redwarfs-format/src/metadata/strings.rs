@@ -5,6 +5,7 @@ use std::ops::Range;
 
 use super::table::{Column, Numbers, Place};
 use crate::error::{Error, Result};
+use crate::frozen::BitSource;
 use crate::fsst::SymbolTable;
 
 /// Longest string that is handed out, in bytes as stored (64 KiB): sixteen times what the full
@@ -38,7 +39,7 @@ impl Strings {
     pub(super) fn resolve(
         plain: Place<'_>,
         compact: Place<'_>,
-        data: &[u8],
+        data: BitSource<'_>,
         limit: u32,
     ) -> Result<Self> {
         let Some(table) = compact.value()? else {
@@ -56,7 +57,7 @@ impl Strings {
             list.push(0);
             for i in 0..index.len() {
                 sum = sum
-                    .checked_add(index.get32(data, i))
+                    .checked_add(index.get32(data, i)?)
                     .ok_or_else(|| Error::corrupt("string table: index exceeds 32 bits"))?;
                 list.push(sum);
             }
@@ -69,8 +70,9 @@ impl Strings {
         };
         let symbols = match table.member(2)?.value()? {
             Some(symtab) => {
-                let bytes = data.get(symtab.string()?).unwrap_or_default();
-                Some(SymbolTable::parse(bytes)?)
+                let range = symtab.string()?;
+                let bytes = data.bytes(range.start as u64, range.len() as u64)?;
+                Some(SymbolTable::parse(&bytes)?)
             }
             None => None,
         };
@@ -112,7 +114,7 @@ impl Strings {
     }
 
     /// Where string `k` is stored, in bytes of the data.
-    pub(super) fn range(&self, data: &[u8], k: u32) -> Result<Range<usize>> {
+    pub(super) fn range(&self, data: BitSource<'_>, k: u32) -> Result<Range<usize>> {
         let outside = || Error::corrupt("string index out of range");
         if k >= self.len() {
             return Err(outside());
@@ -124,14 +126,15 @@ impl Strings {
                 start,
                 byte_stride,
             } => {
-                let n = count.get(data, k);
+                let n = count.get(data, k)?;
                 if n == 0 {
                     return Ok(0..0);
                 }
+                let distance = distance.get(data, k)?;
                 let first = u64::from(k)
                     .checked_mul(*byte_stride)
                     .and_then(|o| o.checked_add(*start))
-                    .and_then(|b| b.checked_add(distance.get(data, k)))
+                    .and_then(|b| b.checked_add(distance))
                     .ok_or_else(outside)?;
                 let to_index = |n: u64| usize::try_from(n).map_err(|_| outside());
                 (
@@ -140,8 +143,8 @@ impl Strings {
                 )
             }
             Self::Compact { buffer, starts, .. } => {
-                let a = starts.get(data, k) as usize;
-                let b = starts.get(data, k.saturating_add(1)) as usize;
+                let a = starts.get(data, k)? as usize;
+                let b = starts.get(data, k.saturating_add(1))? as usize;
                 if a > b || b > buffer.len() {
                     return Err(outside());
                 }
@@ -149,7 +152,7 @@ impl Strings {
                 (buffer.start + a, buffer.start + b)
             }
         };
-        if end > data.len() {
+        if end as u64 > data.bit_len() / 8 {
             Err(outside())
         } else {
             Ok(start..end)
@@ -157,7 +160,7 @@ impl Strings {
     }
 
     /// String `k` as stored.
-    pub(super) fn stored<'a>(&self, data: &'a [u8], k: u32) -> Result<&'a [u8]> {
+    pub(super) fn stored<'a>(&self, data: BitSource<'a>, k: u32) -> Result<Cow<'a, [u8]>> {
         let range = self.range(data, k)?;
         if range.len() > LONGEST {
             return Err(Error::Limit(format!(
@@ -165,11 +168,11 @@ impl Strings {
                 range.len()
             )));
         }
-        Ok(data.get(range).unwrap_or_default())
+        data.bytes(range.start as u64, range.len() as u64)
     }
 
     /// String `k`.
-    pub(super) fn get<'a>(&self, data: &'a [u8], k: u32) -> Result<Cow<'a, [u8]>> {
+    pub(super) fn get<'a>(&self, data: BitSource<'a>, k: u32) -> Result<Cow<'a, [u8]>> {
         let stored = self.stored(data, k)?;
         match self {
             Self::Compact {
@@ -177,23 +180,23 @@ impl Strings {
                 ..
             } => {
                 let mut out = Vec::with_capacity(stored.len().saturating_mul(2));
-                symbols.decompress(stored, &mut out)?;
+                symbols.decompress(&stored, &mut out)?;
                 Ok(Cow::Owned(out))
             }
-            _ => Ok(Cow::Borrowed(stored)),
+            _ => Ok(stored),
         }
     }
 
     /// Appends string `k` to `out`.
-    pub(super) fn append(&self, data: &[u8], k: u32, out: &mut Vec<u8>) -> Result<()> {
+    pub(super) fn append(&self, data: BitSource<'_>, k: u32, out: &mut Vec<u8>) -> Result<()> {
         let stored = self.stored(data, k)?;
         match self {
             Self::Compact {
                 symbols: Some(symbols),
                 ..
-            } => symbols.decompress(stored, out),
+            } => symbols.decompress(&stored, out),
             _ => {
-                out.extend_from_slice(stored);
+                out.extend_from_slice(&stored);
                 Ok(())
             }
         }
@@ -203,7 +206,7 @@ impl Strings {
     /// fill the buffer exactly, and which decode to something that `valid` accepts.
     pub(super) fn check(
         &self,
-        data: &[u8],
+        data: BitSource<'_>,
         what: &str,
         expected: u32,
         longest: usize,
@@ -214,10 +217,10 @@ impl Strings {
             return Err(bad(&format!("{} strings, expected {expected}", self.len())));
         }
         if let Self::Compact { buffer, starts, .. } = self {
-            if starts.get(data, 0) != 0 {
+            if starts.get(data, 0)? != 0 {
                 return Err(bad("does not start at 0"));
             }
-            if starts.get(data, expected) as usize != buffer.len() {
+            if starts.get(data, expected)? as usize != buffer.len() {
                 return Err(bad("does not fill its buffer"));
             }
         }

@@ -5,7 +5,7 @@ use std::ops::Range;
 use super::extents::Extents;
 use super::types::Extent;
 use super::view::{MetadataView, bad};
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 /// Sums are noted every so many chunks.
 const STRIDE: u32 = 64;
@@ -37,7 +37,7 @@ impl Mark {
 }
 
 impl Sums {
-    fn new(view: &MetadataView) -> Self {
+    fn new(view: &MetadataView) -> Result<Self> {
         let mut marks = Vec::with_capacity((view.t.chunk_size.len() / STRIDE) as usize + 1);
         let mut sum = Mark::default();
         for chunk in 0..view.t.chunk_size.len() {
@@ -50,13 +50,14 @@ impl Sums {
                     sum.data = sum.data.saturating_add(u64::from(size));
                 }
                 Ok(Extent::Hole { size }) => sum.size += u128::from(size),
+                Err(e @ Error::Io(_)) => return Err(e),
                 Err(_) => sum.wrong += 1,
             }
         }
         if view.t.chunk_size.len().is_multiple_of(STRIDE) {
             marks.push(sum);
         }
-        Self(marks.into())
+        Ok(Self(marks.into()))
     }
 
     /// The mark before chunk `mark * STRIDE`.
@@ -82,8 +83,12 @@ fn marks_in(chunks: &Range<u32>) -> Range<u32> {
 }
 
 impl MetadataView {
-    fn sums(&self) -> &Sums {
-        self.sums.get_or_init(|| Sums::new(self))
+    fn sums(&self) -> Result<&Sums> {
+        if let Some(sums) = self.sums.get() {
+            return Ok(sums);
+        }
+        let sums = Sums::new(self)?;
+        Ok(self.sums.get_or_init(|| sums))
     }
 
     /// Size and allocated size of a range of chunks, as [`MetadataView::sum`], but quick.
@@ -91,7 +96,7 @@ impl MetadataView {
         if range.end - range.start <= LINEAR_SIZE {
             return self.sum(range);
         }
-        let sums = self.sums();
+        let sums = self.sums()?;
         let marks = marks_in(&range);
         let (first, last) = (sums.get(marks.start), sums.get(marks.end - 1));
         if first.wrong != last.wrong {
@@ -122,7 +127,7 @@ impl Extents<'_> {
         }
         let chunks = self.chunks();
         let marks = marks_in(&chunks);
-        let sums = self.view().sums();
+        let sums = self.view().sums()?;
         let (head, _) = self.view().sum(chunks.start..marks.start * STRIDE)?;
         let Some(behind) = offset.checked_sub(head) else {
             return Ok((0, 0));
@@ -156,7 +161,7 @@ impl Extents<'_> {
             let chunk = chunks.start + index as u32;
             if chunk.is_multiple_of(STRIDE) && steps >= LINEAR_SEEK {
                 // Everything up to some mark is of the other kind.
-                let sums = self.view().sums();
+                let sums = self.view().sums()?;
                 let mark = chunk / STRIDE;
                 let here = sums.get(mark);
                 let same = |other: &Mark| {

@@ -1,7 +1,7 @@
 //! Resolved places of tables inside the frozen bytes.
 
 use crate::error::{Error, Result};
-use crate::frozen::{BitSource, Kid, Node, Pos, Value, element, load_bits, locate};
+use crate::frozen::{BitSource, Kid, Node, Pos, Value, element, locate};
 
 /// One integer per element of a table: where the first is and how far apart they are.
 ///
@@ -16,22 +16,28 @@ pub(super) struct Column {
 
 impl Column {
     /// Element `i`; 0 if there is none.
+    ///
+    /// # Errors
+    /// Those of loading data that are not in memory yet.
     #[inline]
-    pub(super) fn get(&self, data: &[u8], i: u32) -> u64 {
+    pub(super) fn get(&self, data: BitSource<'_>, i: u32) -> Result<u64> {
         if i >= self.len {
-            return 0;
+            return Ok(0);
         }
-        load_bits(data, self.base + u64::from(i) * self.stride, self.width)
+        data.load_inside(self.base + u64::from(i) * self.stride, self.width)
     }
 
-    /// Element `i` of a column of at most 32 bits.
+    /// Element `i` of a column of at most 32 bits; 0 if there is none.
+    ///
+    /// # Errors
+    /// As [`Column::get`].
     #[inline]
     #[allow(
         clippy::cast_possible_truncation,
         reason = "the width of such columns is limited to 32 when the schema is resolved"
     )]
-    pub(super) fn get32(&self, data: &[u8], i: u32) -> u32 {
-        self.get(data, i) as u32
+    pub(super) fn get32(&self, data: BitSource<'_>, i: u32) -> Result<u32> {
+        Ok(self.get(data, i)? as u32)
     }
 
     /// Number of elements.
@@ -59,11 +65,14 @@ pub(super) enum Numbers {
 
 impl Numbers {
     /// Element `i`; 0 if there is none.
+    ///
+    /// # Errors
+    /// As [`Column::get`].
     #[inline]
-    pub(super) fn get(&self, data: &[u8], i: u32) -> u32 {
+    pub(super) fn get(&self, data: BitSource<'_>, i: u32) -> Result<u32> {
         match self {
             Self::InPlace(column) => column.get32(data, i),
-            Self::Unpacked(list) => list.get(i as usize).copied().unwrap_or(0),
+            Self::Unpacked(list) => Ok(list.get(i as usize).copied().unwrap_or(0)),
         }
     }
 
@@ -95,9 +104,9 @@ pub(super) struct Place<'a> {
 }
 
 impl<'a> Place<'a> {
-    pub(super) fn root(data: &'a [u8], node: &'a Node) -> Self {
+    pub(super) fn root(source: BitSource<'a>, node: &'a Node) -> Self {
         Self {
-            source: BitSource::new(data),
+            source,
             node,
             pos: Pos::default(),
         }

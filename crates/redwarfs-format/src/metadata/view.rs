@@ -13,7 +13,7 @@ use super::strings::Strings;
 use super::sums::Sums;
 use super::types::{Counts, FileType, Stat, Timestamp, Totals};
 use crate::error::{Error, Result};
-use crate::frozen::{BitSource, Node, Pos, Value};
+use crate::frozen::{BitSource, FrozenBytes, Node, Pos, Value};
 use crate::ids::{BlockNo, CategoryId, EntryIndex, InodeNo};
 
 /// In-place, read-only access to the metadata of an image.
@@ -26,7 +26,7 @@ use crate::ids::{BlockNo, CategoryId, EntryIndex, InodeNo};
 /// (the "second form" of format chapter 05, section 4.3).
 #[derive(Debug)]
 pub struct MetadataView {
-    pub(super) data: Vec<u8>,
+    pub(super) bytes: FrozenBytes,
     pub(super) root: Node,
     pub(super) t: Tables,
     pub(super) links: OnceLock<Vec<u32>>,
@@ -47,11 +47,12 @@ impl MetadataView {
     ///
     /// # Errors
     /// `Unsupported` for unknown features, naming them, and newer encodings; `Corrupt` or
-    /// `Limit` if a check fails.
-    pub fn parse(schema: &[u8], data: Vec<u8>) -> Result<Self> {
-        let (root, t) = Tables::open(schema, &data)?;
+    /// `Limit` if a check fails; those of loading `data`, as everywhere.
+    pub fn parse(schema: &[u8], data: impl Into<FrozenBytes>) -> Result<Self> {
+        let bytes = data.into();
+        let (root, t) = Tables::open(schema, bytes.bits())?;
         Ok(Self {
-            data,
+            bytes,
             root,
             t,
             links: OnceLock::new(),
@@ -76,13 +77,18 @@ impl MetadataView {
     /// # Errors
     /// `Corrupt` if something lies outside of the data.
     pub fn thaw(&self) -> Result<Metadata> {
-        Metadata::read(&BitSource::new(&self.data), &self.root, Pos::default())
+        Metadata::read(&self.data(), &self.root, Pos::default())
     }
 
     /// The frozen bytes, as given to [`MetadataView::parse`].
     #[must_use]
-    pub fn data(&self) -> &[u8] {
-        &self.data
+    pub fn bytes(&self) -> &FrozenBytes {
+        &self.bytes
+    }
+
+    #[inline]
+    pub(super) fn data(&self) -> BitSource<'_> {
+        self.bytes.bits()
     }
 
     /// Nominal size of a block in bytes.
@@ -153,7 +159,7 @@ impl MetadataView {
         match &self.t.entry_table {
             None => Ok(ino.0),
             Some(table) => {
-                let e = table.get32(&self.data, ino.0);
+                let e = table.get32(self.data(), ino.0)?;
                 if e < self.t.mode_index.len() {
                     Ok(e)
                 } else {
@@ -164,9 +170,9 @@ impl MetadataView {
     }
 
     fn mode(&self, record: u32) -> Result<u32> {
-        let i = self.t.mode_index.get32(&self.data, record);
+        let i = self.t.mode_index.get32(self.data(), record)?;
         if i < self.t.modes.len() {
-            Ok(self.t.modes.get32(&self.data, i))
+            self.t.modes.get32(self.data(), i)
         } else {
             Err(bad("mode index out of range"))
         }
@@ -243,25 +249,34 @@ impl MetadataView {
     }
 
     fn stat_record(&self, ino: InodeNo, record: u32) -> Result<Stat> {
-        let (t, data) = (&self.t, self.data.as_slice());
+        let (t, data) = (&self.t, self.data());
         let mode = self.mode(record)?;
         let ty = self.type_of(ino, mode)?;
         let id = |table: &super::table::Column, index: u32| {
             if table.len() == 0 {
                 Ok(index)
             } else if index < table.len() {
-                Ok(table.get32(data, index))
+                table.get32(data, index)
             } else {
                 Err(bad("owner or group index out of range"))
             }
         };
-        let mtime = self.time(t.times[1].get(data, record), t.subsecs[1].get(data, record));
+        let mtime = self.time(
+            t.times[1].get(data, record)?,
+            t.subsecs[1].get(data, record)?,
+        );
         let (atime, ctime) = if t.options.mtime_only {
             (mtime, mtime)
         } else {
             (
-                self.time(t.times[0].get(data, record), t.subsecs[0].get(data, record)),
-                self.time(t.times[2].get(data, record), t.subsecs[2].get(data, record)),
+                self.time(
+                    t.times[0].get(data, record)?,
+                    t.subsecs[0].get(data, record)?,
+                ),
+                self.time(
+                    t.times[2].get(data, record)?,
+                    t.subsecs[2].get(data, record)?,
+                ),
             )
         };
         let (mut nlink, mut rdev, mut size, mut allocated) = (1, 0, 0, None);
@@ -279,7 +294,7 @@ impl MetadataView {
             }
             FileType::CharDevice | FileType::BlockDevice => {
                 if let Some(devices) = &t.devices {
-                    rdev = devices.get(data, ino.0 - t.offsets[2]);
+                    rdev = devices.get(data, ino.0 - t.offsets[2])?;
                 }
             }
             FileType::Fifo | FileType::Socket => {}
@@ -288,8 +303,8 @@ impl MetadataView {
             ino,
             mode,
             nlink,
-            uid: id(&t.uids, t.owner_index.get32(data, record))?,
-            gid: id(&t.gids, t.group_index.get32(data, record))?,
+            uid: id(&t.uids, t.owner_index.get32(data, record)?)?,
+            gid: id(&t.gids, t.group_index.get32(data, record)?)?,
             rdev,
             size,
             allocated: allocated.unwrap_or(size),
@@ -301,13 +316,15 @@ impl MetadataView {
 
     fn nlink(&self, ino: InodeNo, record: u32) -> Result<u32> {
         if self.t.options.inodes_have_nlink {
-            return Ok(self.t.nlink.get32(&self.data, record).saturating_add(1));
+            return Ok(self.t.nlink.get32(self.data(), record)?.saturating_add(1));
         }
         let [_, first, end, _] = self.t.offsets;
-        let links = self.links.get_or_init(|| {
+        let links = if let Some(links) = self.links.get() {
+            links
+        } else {
             let mut links = vec![0u32; (end - first) as usize];
             for e in 0..self.t.entry_count {
-                let ino = self.t.entry_inode.get32(&self.data, e);
+                let ino = self.t.entry_inode.get32(self.data(), e)?;
                 if let Some(n) = ino
                     .checked_sub(first)
                     .and_then(|j| links.get_mut(j as usize))
@@ -315,8 +332,8 @@ impl MetadataView {
                     *n = n.saturating_add(1);
                 }
             }
-            links
-        });
+            self.links.get_or_init(|| links)
+        };
         let n = links.get((ino.0 - first) as usize);
         n.copied().ok_or_else(|| bad("regular inode out of range"))
     }
@@ -331,8 +348,8 @@ impl MetadataView {
         }
         let first = &self.t.dirs.first;
         let (a, b) = (
-            first.get(&self.data, dir.0),
-            first.get(&self.data, dir.0 + 1),
+            first.get(self.data(), dir.0)?,
+            first.get(self.data(), dir.0 + 1)?,
         );
         if a > b || b > self.t.entry_count {
             return Err(bad(format!("invalid entry range of directory {dir}")));
@@ -346,7 +363,7 @@ impl MetadataView {
     /// `Corrupt` if there is no such entry or inode.
     #[inline]
     pub fn entry_inode(&self, e: EntryIndex) -> Result<InodeNo> {
-        let ino = self.t.entry_inode.get32(&self.data, e.0);
+        let ino = self.t.entry_inode.get32(self.data(), e.0)?;
         if e.0 >= self.t.entry_count || ino >= self.t.inode_count {
             return Err(bad(format!(
                 "entry {e} does not exist or refers to no inode"
@@ -359,7 +376,7 @@ impl MetadataView {
         if e.0 >= self.t.entry_count {
             return Err(bad(format!("entry {e} does not exist")));
         }
-        Ok(self.t.entry_name.get32(&self.data, e.0))
+        self.t.entry_name.get32(self.data(), e.0)
     }
 
     /// Name of an entry; empty for the root. Borrowed unless names are compressed.
@@ -371,7 +388,7 @@ impl MetadataView {
         if e.0 == 0 {
             return Ok(Cow::Borrowed(&[]));
         }
-        self.t.names.get(&self.data, k)
+        self.t.names.get(self.data(), k)
     }
 
     /// Appends the name of an entry to `out`; nothing for the root.
@@ -383,7 +400,7 @@ impl MetadataView {
         if e.0 == 0 {
             return Ok(());
         }
-        self.t.names.append(&self.data, k, out)
+        self.t.names.append(self.data(), k, out)
     }
 
     /// The entry of a directory with the given name, by binary search.
@@ -401,13 +418,13 @@ impl MetadataView {
         let mut scratch = Vec::new();
         while low < high {
             let middle = low + (high - low) / 2;
-            let k = self.t.entry_name.get32(&self.data, middle);
+            let k = self.t.entry_name.get32(self.data(), middle)?;
             let order = if compressed {
                 scratch.clear();
-                self.t.names.append(&self.data, k, &mut scratch)?;
+                self.t.names.append(self.data(), k, &mut scratch)?;
                 scratch.as_slice().cmp(name)
             } else {
-                self.t.names.stored(&self.data, k)?.cmp(name)
+                self.t.names.stored(self.data(), k)?.as_ref().cmp(name)
             };
             match order {
                 Ordering::Less => low = middle + 1,
@@ -427,8 +444,8 @@ impl MetadataView {
             return Err(bad(format!("inode {dir} is not a directory")));
         }
         Ok(EntryIndex(match &self.t.entry_table {
-            Some(table) => table.get32(&self.data, dir.0),
-            None => self.t.dirs.own.get(&self.data, dir.0),
+            Some(table) => table.get32(self.data(), dir.0)?,
+            None => self.t.dirs.own.get(self.data(), dir.0)?,
         }))
     }
 
@@ -440,7 +457,7 @@ impl MetadataView {
         if dir.0 >= self.t.offsets[0] {
             return Err(bad(format!("inode {dir} is not a directory")));
         }
-        let parent = self.t.dirs.parent.get(&self.data, dir.0);
+        let parent = self.t.dirs.parent.get(self.data(), dir.0)?;
         let parent = match &self.t.entry_table {
             Some(_) => InodeNo(parent),
             None => self.entry_inode(EntryIndex(parent))?,
@@ -460,8 +477,8 @@ impl MetadataView {
         if !(l..r).contains(&ino.0) {
             return Err(bad(format!("inode {ino} is not a symlink")));
         }
-        let k = self.t.symlink_table.get32(&self.data, ino.0 - l);
-        self.t.targets.get(&self.data, k)
+        let k = self.t.symlink_table.get32(self.data(), ino.0 - l)?;
+        self.t.targets.get(self.data(), k)
     }
 
     /// Number of the content of a regular file: equal for inodes that share it
@@ -478,7 +495,7 @@ impl MetadataView {
         let unique = (d - r).saturating_sub(self.t.shared.len());
         let k = match j.checked_sub(unique) {
             None => j,
-            Some(s) => unique.saturating_add(self.t.shared.get(&self.data, s)),
+            Some(s) => unique.saturating_add(self.t.shared.get(self.data(), s)?),
         };
         if k < self.t.chunk_table.len().saturating_sub(1) {
             Ok(k)
@@ -509,11 +526,11 @@ impl MetadataView {
         let range = self.chunk_range(content)?;
         if let Some(cache) = &self.t.size_cache
             && u64::from(range.end - range.start) >= cache.min_chunk_count
-            && let Some(size) = cache.size.find(&self.data, content)
+            && let Some(size) = cache.size.find(self.data(), content)?
         {
             return Ok((
                 size,
-                cache.allocated.find(&self.data, content).unwrap_or(size),
+                cache.allocated.find(self.data(), content)?.unwrap_or(size),
             ));
         }
         self.quick_sum(range)
@@ -524,7 +541,7 @@ impl MetadataView {
         let (mut size, mut allocated) = (0u64, 0u64);
         if self.t.hole_block.is_none() {
             for i in range {
-                size += u64::from(self.t.chunk_size.get32(&self.data, i));
+                size += u64::from(self.t.chunk_size.get32(self.data(), i)?);
             }
             return Ok((size, size));
         }
@@ -547,8 +564,8 @@ impl MetadataView {
             return Err(bad(format!("content {content} does not exist")));
         }
         let (a, b) = (
-            table.get(&self.data, content),
-            table.get(&self.data, content + 1),
+            table.get(self.data(), content)?,
+            table.get(self.data(), content + 1)?,
         );
         if a > b || b > self.t.chunk_size.len() {
             return Err(bad(format!("invalid chunk range of content {content}")));
@@ -615,7 +632,7 @@ impl MetadataView {
     /// # Errors
     /// `Corrupt` if the table lies outside of the data.
     pub fn category_names(&self) -> Result<Option<Vec<Vec<u8>>>> {
-        super::table::Place::root(&self.data, &self.root)
+        super::table::Place::root(self.data(), &self.root)
             .member(28)?
             .read()
     }
@@ -628,7 +645,7 @@ impl MetadataView {
         match &self.t.block_categories {
             None => Ok(None),
             Some(table) if block.0 < table.len() => {
-                Ok(Some(CategoryId(table.get32(&self.data, block.0))))
+                Ok(Some(CategoryId(table.get32(self.data(), block.0)?)))
             }
             Some(_) => Err(bad(format!("block {block} has no category"))),
         }
@@ -639,17 +656,17 @@ impl MetadataView {
     /// # Errors
     /// `Corrupt` if the tables are inconsistent.
     pub fn block_metadata(&self, block: BlockNo) -> Result<Option<Vec<u8>>> {
-        let root = super::table::Place::root(&self.data, &self.root);
+        let root = super::table::Place::root(self.data(), &self.root);
         let Some(map) = root.member(32)?.value()? else {
             return Ok(None);
         };
-        let Some(index) = SizeMap::resolve(map)?.find(&self.data, block.0) else {
+        let Some(index) = SizeMap::resolve(map)?.find(self.data(), block.0)? else {
             return Ok(None);
         };
         let outside = || bad("category metadata index out of range");
         let list = root.member(31)?.value()?.ok_or_else(outside)?;
         let index = u32::try_from(index).map_err(|_| outside())?;
-        let object = Strings::plain(list)?.get(&self.data, index)?;
+        let object = Strings::plain(list)?.get(self.data(), index)?;
         Ok(Some(object.into_owned()))
     }
 

@@ -309,6 +309,14 @@ impl SectionHasher {
         self.missing -= bytes.len() as i128;
     }
 
+    /// Whether what both were given so far has the same length and XXH3: a copy that is taken
+    /// before some bytes and another one from behind them can tell whether those bytes came again.
+    #[must_use]
+    pub fn agrees_with(&self, other: &Self) -> bool {
+        let so_far = |hasher: &Self| hasher.xxh.as_ref().map(|(hasher, _)| hasher.finish());
+        self.missing == other.missing && so_far(self) == so_far(other)
+    }
+
     /// True if the payload had the announced length and all checked hashes match.
     #[must_use]
     pub fn matches(self) -> bool {

@@ -117,7 +117,7 @@ fn judge(plan: &Plan) -> Result<bool, String> {
     let image = Image::open(&plan.image, &OpenOptions::default()).map_err(|e| e.to_string())?;
     let block = u64::from(image.metadata().block_size());
     // Raw; where it is stored plain, it is not larger.
-    let metadata = image.metadata().data().len() as u64;
+    let metadata = image.metadata().bytes().len() as u64;
     drop(image);
     let bound = resident_bound(plan.cache, metadata, plan.workers, block);
     let report = soak(plan).map_err(|e| e.to_string())?;

@@ -213,7 +213,7 @@ fn path_of(view: &MetadataView, of: EntryIndex) -> redwarfs_format::Result<Vec<u
         let (mut low, mut high) = (0, view.counts().directories);
         while low < high {
             let middle = low + (high - low) / 2;
-            if view.directory_record(middle).first_entry <= entry.0 {
+            if view.directory_record(middle)?.first_entry <= entry.0 {
                 low = middle + 1;
             } else {
                 high = middle;

@@ -19,7 +19,7 @@ pub(super) struct Budget(u64);
 
 impl Budget {
     pub(super) fn new(view: &MetadataView) -> Self {
-        Self((view.data().len() as u64).saturating_mul(MOST).max(FREE))
+        Self((view.bytes().len() as u64).saturating_mul(MOST).max(FREE))
     }
 
     /// Takes the length of a string.
@@ -97,7 +97,7 @@ impl Dump<'_> {
         match item.ty() {
             TypeInfo::Unsigned(_) => write!(self.out, "{}", item.number()?)?,
             TypeInfo::Bool => write!(self.out, "{}", item.number()? != 0)?,
-            TypeInfo::Bytes => self.string(item.bytes()?)?,
+            TypeInfo::Bytes => self.string(&item.bytes()?)?,
             // Unset ones are left out by the struct around them, and there are no others.
             TypeInfo::Optional(_) => {
                 if let Some(value) = item.optional()? {

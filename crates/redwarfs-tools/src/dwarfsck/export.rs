@@ -93,16 +93,16 @@ impl<W: Write> Export<'_, W> {
         self.style == Style::Sparse && len == 0
     }
 
-    fn list_of(&mut self, len: u32, get: impl Fn(u32) -> u32) -> Result<()> {
+    fn list_of(&mut self, len: u32, get: impl Fn(u32) -> Result<u32>) -> Result<()> {
         self.json.begin_array()?;
         for i in 0..len {
-            self.json.number(get(i))?;
+            self.json.number(get(i)?)?;
         }
         self.json.end_array()?;
         Ok(())
     }
 
-    fn numbers(&mut self, name: &str, len: u32, get: impl Fn(u32) -> u32) -> Result<()> {
+    fn numbers(&mut self, name: &str, len: u32, get: impl Fn(u32) -> Result<u32>) -> Result<()> {
         if self.skips(len) {
             return Ok(());
         }
@@ -152,7 +152,7 @@ impl<W: Write> Export<'_, W> {
         self.json.key(name)?;
         self.json.begin_array()?;
         for i in 0..len {
-            let directory = self.view.directory_record(i);
+            let directory = self.view.directory_record(i)?;
             self.json.begin_object()?;
             let members = match self.style {
                 Style::Full => [
@@ -221,7 +221,7 @@ impl<W: Write> Export<'_, W> {
     fn string(&mut self, name: &str, item: Item<'_>) -> Result<()> {
         let bytes = item.bytes()?;
         self.budget.spend(bytes.len())?;
-        self.json.name(name, bytes)?;
+        self.json.name(name, &bytes)?;
         Ok(())
     }
 
@@ -232,7 +232,7 @@ impl<W: Write> Export<'_, W> {
             TypeInfo::Bytes => {
                 let bytes = item.bytes()?;
                 self.budget.spend(bytes.len())?;
-                self.json.bytes(bytes)?;
+                self.json.bytes(&bytes)?;
             }
             TypeInfo::Optional(_) => match item.optional()? {
                 Some(value) => self.value(value)?,

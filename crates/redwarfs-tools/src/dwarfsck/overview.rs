@@ -1,5 +1,6 @@
 //! What there is to say about an image, gathered once for text and JSON.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use redwarfs_format::frozen::{Item, TypeInfo};
@@ -111,7 +112,7 @@ impl Summary {
         Ok(Self {
             blocks,
             categories: named,
-            metadata: stored.map(|stored| (stored, metadata.data().len() as u64)),
+            metadata: stored.map(|stored| (stored, metadata.bytes().len() as u64)),
             options: option_names(metadata)?,
             separator: separator(metadata)?,
         })
@@ -214,7 +215,9 @@ pub(super) fn previous_versions(view: &MetadataView) -> Result<Vec<Previous>> {
         versions.push(Previous {
             major: item.member(1)?.number()?,
             minor: item.member(2)?.number()?,
-            version: version.map(|v| v.bytes().map(<[u8]>::to_vec)).transpose()?,
+            version: version
+                .map(|v| v.bytes().map(Cow::into_owned))
+                .transpose()?,
             block_size: item.member(4)?.number()?,
             options,
         });

@@ -62,8 +62,8 @@ fn describe(view: &MetadataView, item: &WalkEntry) -> Result<String> {
             let content = view.content_id(item.inode)?;
             let mut text = format!(
                 " [{}, {}] {}",
-                view.first_chunk(content),
-                view.first_chunk(content.saturating_add(1)),
+                view.first_chunk(content)?,
+                view.first_chunk(content.saturating_add(1))?,
                 stat.size
             );
             if stat.allocated != stat.size {

@@ -1,0 +1,178 @@
+//! Large plain metadata, which are read when they are needed.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use std::sync::Arc;
+
+use common::one_file;
+use redwarfs_format::InodeNo;
+use redwarfs_format::metadata::{Chunk, DirEntry, InodeData};
+use redwarfs_format::section::{Section, SectionType};
+use redwarfs_io::{Fault, FaultSource, MemorySource};
+use redwarfs_reader::{Error, Image, ImageOffset, OpenOptions, Result};
+
+const FILES: u32 = 30_000;
+
+fn name(file: u32) -> Vec<u8> {
+    let long = "x".repeat(file as usize * 7 % 41);
+    format!("{file:05}-{long}").into_bytes()
+}
+
+/// An image of many files, all but the first one empty, with about a megabyte of metadata.
+fn image() -> Vec<u8> {
+    let data = Chunk {
+        block: 0,
+        offset: 0,
+        size: 9,
+    };
+    one_file(&[vec![1; 16]], vec![data], |metadata| {
+        metadata.inodes.truncate(1);
+        metadata.inodes.extend((0..FILES).map(|file| InodeData {
+            mode_index: 1,
+            mtime_offset: u64::from(file) * 12_345,
+            ..InodeData::default()
+        }));
+        metadata.chunk_table = (0..=FILES).map(|file| file.min(1)).collect();
+        metadata.directories[1].first_entry = FILES + 1;
+        metadata.names = (0..FILES).map(name).collect();
+        let entries = metadata.dir_entries.as_mut().unwrap();
+        entries.truncate(1);
+        entries.extend((0..FILES).map(|file| DirEntry {
+            name_index: file,
+            inode_num: file + 1,
+        }));
+    })
+}
+
+fn options() -> OpenOptions {
+    OpenOptions {
+        offset: ImageOffset::At(0),
+        ..OpenOptions::default()
+    }
+}
+
+fn open(bytes: &[u8]) -> (Image, Arc<FaultSource>) {
+    let source = Arc::new(FaultSource::new(MemorySource::new(bytes.to_vec())));
+    (
+        Image::from_source(source.clone(), &options()).unwrap(),
+        source,
+    )
+}
+
+fn metadata_section(image: &Image) -> Section {
+    let container = image.container();
+    let section = container.only_section_of_type(SectionType::METADATA_V2);
+    section.unwrap().clone()
+}
+
+/// Modification time of a file that is looked up by its name.
+fn time_of(image: &Image, file: u32) -> Result<i64> {
+    let inode = image.lookup(image.root(), &name(file))?.unwrap();
+    Ok(image.stat(inode)?.mtime.sec)
+}
+
+#[test]
+fn they_are_read_once_and_show_what_is_there() {
+    let bytes = image();
+    let (lazy, source) = open(&bytes);
+    let parts = metadata_section(&lazy).length.div_ceil(64 << 10);
+    assert!(parts > 8, "{parts}");
+    let opened = source.reads();
+    for file in (0..FILES).rev().step_by(7) {
+        assert_eq!(time_of(&lazy, file).unwrap(), i64::from(file) * 12_345);
+    }
+    let whole = OpenOptions {
+        check: true,
+        ..options()
+    };
+    let whole = Image::from_source(Arc::new(MemorySource::new(bytes)), &whole).unwrap();
+    let all = |image: &Image| {
+        let items = image.walk().map(Result::unwrap);
+        items
+            .map(|item| (item.path, image.stat(item.inode).unwrap()))
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(all(&lazy).len(), FILES as usize + 1);
+    assert_eq!(all(&lazy), all(&whole));
+    // The others were needed for opening.
+    assert!((parts - 2..=parts).contains(&(source.reads() - opened)));
+}
+
+#[test]
+fn what_is_not_needed_is_not_read() {
+    let (image, source) = open(&image());
+    let opened = source.reads();
+    time_of(&image, 3).unwrap();
+    let once = source.reads() - opened;
+    time_of(&image, 3).unwrap();
+    assert_eq!(source.reads() - opened, once);
+    let parts = metadata_section(&image).length.div_ceil(64 << 10);
+    assert!(once <= parts / 2, "{once} of {parts}");
+}
+
+#[test]
+fn a_read_that_fails_is_an_error_and_the_next_one_succeeds() {
+    let (image, source) = open(&image());
+    source.add(Fault::FailFrom(0));
+    for _ in 0..2 {
+        let e = time_of(&image, FILES / 2).unwrap_err();
+        assert!(matches!(e, Error::Io(_)), "{e}");
+        assert!(e.to_string().contains("section 2"), "{e}");
+    }
+    source.heal();
+    let expected = i64::from(FILES / 2) * 12_345;
+    assert_eq!(time_of(&image, FILES / 2).unwrap(), expected);
+    source.add(Fault::FailFrom(0));
+    assert_eq!(time_of(&image, FILES / 2).unwrap(), expected);
+}
+
+#[test]
+fn metadata_that_change_are_noticed() {
+    let bytes = image();
+    let (first, _) = open(&bytes);
+    let section = metadata_section(&first);
+    let payload = first.container().file_offset(&section);
+    let mut in_memory = 0;
+    for offset in (payload..payload + section.length).step_by(64 << 10) {
+        let (image, source) = open(&bytes);
+        source.add(Fault::Flip { offset, mask: 4 });
+        let names = image.walk().filter_map(Result::err);
+        let stats = (0..=FILES).filter_map(|i| image.stat(InodeNo(i)).err());
+        match names.chain(stats).next().map(|e| e.to_string()) {
+            Some(e) => assert!(e.contains("METADATA_V2 has changed since"), "{e}"),
+            None => in_memory += 1,
+        }
+        source.heal();
+        assert!(image.walk().all(|item| item.is_ok()));
+    }
+    // What was needed for opening.
+    assert!(in_memory <= 2, "{in_memory}");
+    let (image, source) = open(&bytes);
+    source.add(Fault::Truncate(payload + 10));
+    let e = time_of(&image, 7).unwrap_err();
+    assert!(matches!(e, Error::Io(_)), "{e}");
+}
+
+#[test]
+fn a_wrong_checksum_is_found_at_once() {
+    let bytes = image();
+    let (good, _) = open(&bytes);
+    let section = metadata_section(&good);
+    let payload = good.container().file_offset(&section);
+    for offset in [payload, payload + section.length - 1] {
+        let source = FaultSource::new(MemorySource::new(bytes.clone()));
+        let source = source.with(Fault::Flip { offset, mask: 1 });
+        let e = Image::from_source(Arc::new(source), &options()).unwrap_err();
+        assert!(e.to_string().contains("checksum error"), "{e}");
+    }
+}
+
+#[test]
+fn locked_metadata_are_in_memory() {
+    let (image, source) = open(&image());
+    // Whether locking is allowed does not matter here.
+    let _ = image.lock_metadata();
+    source.add(Fault::FailFrom(0));
+    assert_eq!(image.walk().map(Result::unwrap).count(), FILES as usize + 1);
+}
