@@ -3,6 +3,7 @@
 use std::io;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
+use std::thread;
 use std::time::Duration;
 
 use redwarfs_format::frozen::FrozenBytes;
@@ -176,7 +177,7 @@ impl Image {
         let metadata = find(SectionType::METADATA_V2, METADATA_LIMIT)?;
         let check = options.check || !container.has_hashes();
         let plain = metadata.compression == Some(CompressionId::NONE);
-        let lazy = if plain && !check && metadata.length >= LAZY_FROM {
+        let lazy = if options.lazy_metadata && plain && !check && metadata.length >= LAZY_FROM {
             payloads.read_lazily(&metadata)?
         } else {
             None
@@ -234,6 +235,26 @@ impl Image {
         self.0.file_size.saturating_sub(end)
     }
 
+    /// Loads what has not been needed of metadata that was opened with
+    /// [`OpenOptions::lazy_metadata`], in a thread of its own. Until it is done, and where it fails,
+    /// a part is loaded by whoever needs it.
+    ///
+    /// # Errors
+    /// Those of starting a thread.
+    pub fn load_metadata(&self) -> io::Result<()> {
+        if matches!(self.0.view.bytes(), FrozenBytes::Lazy(_)) {
+            let image = self.clone();
+            thread::Builder::new()
+                .name("redwarfs-load".into())
+                .spawn(move || {
+                    if let Err(e) = image.0.view.bytes().load_all() {
+                        tracing::warn!("cannot load the metadata: {e}");
+                    }
+                })?;
+        }
+        Ok(())
+    }
+
     /// Keeps the metadata in memory, so that no operation waits for swapped out pages. Ends
     /// with the image.
     ///
@@ -246,7 +267,11 @@ impl Image {
             Error::Io(e) => e,
             other => io::Error::other(other.to_string()),
         })?;
-        bytes.in_memory().try_for_each(crate::sys::lock_memory)?;
+        let locked = bytes.in_memory().try_for_each(crate::sys::lock_memory);
+        if locked.is_err() {
+            bytes.in_memory().for_each(crate::sys::unlock_memory);
+            return locked;
+        }
         // Locking again is allowed and needs no second unlocking.
         let _ = self.0.locked.set(());
         Ok(())

@@ -75,6 +75,10 @@ pub struct OpenOptions {
     /// Check the consistency of all metadata (format chapter 04, section 12). Images with
     /// 8-byte section headers have no checksums and are always checked.
     pub check: bool,
+    /// Only verify plain metadata of 256 KiB or more at first, and load parts of it when they are
+    /// needed, which may then fail or wait for the source in every operation; see
+    /// [`Image::load_metadata`](crate::Image::load_metadata). Not together with `check`.
+    pub lazy_metadata: bool,
     /// The block cache.
     pub cache: CacheOptions,
     /// What is timed. Off by default.

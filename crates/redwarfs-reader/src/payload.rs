@@ -1,5 +1,6 @@
 //! Stored payloads: reading, verifying, decompressing.
 
+use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -157,7 +158,8 @@ impl Payloads {
             }
             let ty = section.ty;
             let what = format!("{ty} has changed since the image was opened");
-            Err(in_section(Error::corrupt(what), &section))
+            let e = io::Error::new(io::ErrorKind::InvalidData, what);
+            Err(in_section(e.into(), &section))
         };
         Ok(Some(LazyBytes::new(len, load)))
     }

@@ -4,6 +4,7 @@
 mod common;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use common::one_file;
 use redwarfs_format::InodeNo;
@@ -48,6 +49,7 @@ fn image() -> Vec<u8> {
 fn options() -> OpenOptions {
     OpenOptions {
         offset: ImageOffset::At(0),
+        lazy_metadata: true,
         ..OpenOptions::default()
     }
 }
@@ -166,6 +168,18 @@ fn a_wrong_checksum_is_found_at_once() {
         let e = Image::from_source(Arc::new(source), &options()).unwrap_err();
         assert!(e.to_string().contains("checksum error"), "{e}");
     }
+}
+
+#[test]
+fn a_thread_loads_what_is_left() {
+    let (image, source) = open(&image());
+    let parts = metadata_section(&image).length.div_ceil(64 << 10);
+    image.load_metadata().unwrap();
+    while image.metadata().bytes().in_memory().count() < parts as usize {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    source.add(Fault::FailFrom(0));
+    assert_eq!(image.walk().map(Result::unwrap).count(), FILES as usize + 1);
 }
 
 #[test]

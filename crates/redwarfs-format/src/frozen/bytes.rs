@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::fmt;
+use std::io;
 use std::ops::Range;
 use std::sync::OnceLock;
 
@@ -83,8 +84,9 @@ impl From<LazyBytes> for FrozenBytes {
 type Load = dyn Fn(Range<usize>) -> Result<Box<[u8]>> + Send + Sync;
 
 /// Bytes that are loaded in parts of 64 KiB when something in them is used for the first time, and
-/// stay: 24 bytes for each part, and those parts. A part that could not be loaded is an error for
-/// whoever needed it, and is tried again by the next one. No lock is held while loading.
+/// stay: 24 bytes for each part, and those parts. A part that could not be loaded is an
+/// [`Error::Io`] for whoever needed it, and is tried again by the next one. No lock is held while
+/// loading.
 pub struct LazyBytes {
     len: usize,
     parts: Box<[OnceLock<Box<[u8]>>]>,
@@ -130,7 +132,8 @@ impl LazyBytes {
         let range = start..(start + Self::PART).min(self.len);
         let part = (self.load)(range.clone())?;
         if part.len() != range.len() {
-            return Err(Error::corrupt("a part of the metadata has another length"));
+            let what = "a part of the metadata has another length";
+            return Err(io::Error::new(io::ErrorKind::InvalidData, what).into());
         }
         // The part is in the list: its number comes from `part`.
         Ok(self.parts[index].get_or_init(|| part))
@@ -139,6 +142,10 @@ impl LazyBytes {
     /// As [`load_bits`]: bits beyond the end read as 0.
     #[inline]
     pub(super) fn bits(&self, bit: u64, width: u32) -> Result<u64> {
+        if width == 0 {
+            // Such a column lies nowhere.
+            return Ok(0);
+        }
         let start = usize::try_from(bit >> 3).unwrap_or(usize::MAX);
         let within = start % Self::PART;
         if within + 9 <= Self::PART {
@@ -261,6 +268,7 @@ mod tests {
         assert_eq!(loads.load(Relaxed), 0);
         for _ in 0..3 {
             bits.load(8 * 70_000, 32).unwrap();
+            bits.load(8 * 5 * PART as u64, 0).unwrap();
             bits.bytes(3 * PART as u64 - 1, 2).unwrap();
         }
         assert_eq!(loads.load(Relaxed), 3);

@@ -71,6 +71,12 @@ impl Strings {
         let symbols = match table.member(2)?.value()? {
             Some(symtab) => {
                 let range = symtab.string()?;
+                if range.len() > LONGEST {
+                    return Err(Error::Limit(format!(
+                        "a symbol table of {} bytes",
+                        range.len()
+                    )));
+                }
                 let bytes = data.bytes(range.start as u64, range.len() as u64)?;
                 Some(SymbolTable::parse(&bytes)?)
             }

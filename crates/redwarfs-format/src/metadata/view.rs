@@ -584,17 +584,34 @@ impl MetadataView {
             hardlink_size: t.total_hardlink.unwrap_or(0),
         };
         if t.total_hardlink.is_none() && self.is_legacy() {
-            totals.hardlink_size = *self.legacy_savings.get_or_init(|| {
-                (t.offsets[1]..t.offsets[2])
-                    .filter_map(|ino| self.stat(InodeNo(ino)).ok())
-                    .map(|stat| {
-                        let copies = u64::from(stat.nlink.saturating_sub(1));
-                        stat.size.saturating_mul(copies)
-                    })
-                    .fold(0, u64::saturating_add)
-            });
+            totals.hardlink_size = match self.legacy_savings.get() {
+                Some(savings) => *savings,
+                None => self.add_up_savings(),
+            };
         }
         totals
+    }
+
+    fn add_up_savings(&self) -> u64 {
+        let [_, r, d, _] = self.t.offsets;
+        let mut complete = true;
+        let savings = (r..d)
+            .filter_map(|ino| match self.stat(InodeNo(ino)) {
+                Ok(stat) => Some(stat),
+                Err(e) => {
+                    complete &= !matches!(e, Error::Io(_));
+                    None
+                }
+            })
+            .map(|stat| {
+                let copies = u64::from(stat.nlink.saturating_sub(1));
+                stat.size.saturating_mul(copies)
+            })
+            .fold(0, u64::saturating_add);
+        if complete {
+            let _ = self.legacy_savings.set(savings);
+        }
+        savings
     }
 
     /// Features that the image uses; all of them are known.

@@ -269,6 +269,10 @@ fn mount_and_serve(
     {
         logger.warn(format_args!("no guard against being killed: {error}"));
     }
+    // The thread that reads requests must not wait for the medium later.
+    if let Err(error) = image.load_metadata() {
+        logger.warn(format_args!("cannot load the metadata: {error}"));
+    }
     for which in settings.preload {
         if let Err(error) = image.preload(which) {
             logger.warn(format_args!("cannot preload: {error}"));

@@ -138,6 +138,7 @@ pub(super) fn interpret(options: &[OsString]) -> Result<Settings> {
         mount: MountOptions::default(),
         open: OpenOptions {
             offset: ImageOffset::At(0),
+            lazy_metadata: true,
             ..OpenOptions::default()
         },
         lock: Lock::No,
