@@ -236,18 +236,21 @@ impl Image {
     }
 
     /// Loads what has not been needed of metadata that was opened with
-    /// [`OpenOptions::lazy_metadata`], in a thread of its own. Until it is done, and where it fails,
-    /// a part is loaded by whoever needs it.
+    /// [`OpenOptions::lazy_metadata`], in a thread of its own, after some time. Until it is done, and
+    /// where it fails, a part is loaded by whoever needs it.
     ///
     /// # Errors
     /// Those of starting a thread.
-    pub fn load_metadata(&self) -> io::Result<()> {
+    pub fn load_metadata(&self, after: Duration) -> io::Result<()> {
         if matches!(self.0.view.bytes(), FrozenBytes::Lazy(_)) {
-            let image = self.clone();
+            let inner = Arc::downgrade(&self.0);
             thread::Builder::new()
                 .name("redwarfs-load".into())
                 .spawn(move || {
-                    if let Err(e) = image.0.view.bytes().load_all() {
+                    thread::sleep(after);
+                    if let Some(inner) = inner.upgrade()
+                        && let Err(e) = inner.view.bytes().load_all()
+                    {
                         tracing::warn!("cannot load the metadata: {e}");
                     }
                 })?;

@@ -174,7 +174,7 @@ fn a_wrong_checksum_is_found_at_once() {
 fn a_thread_loads_what_is_left() {
     let (image, source) = open(&image());
     let parts = metadata_section(&image).length.div_ceil(64 << 10);
-    image.load_metadata().unwrap();
+    image.load_metadata(Duration::from_millis(1)).unwrap();
     while image.metadata().bytes().in_memory().count() < parts as usize {
         std::thread::sleep(Duration::from_millis(1));
     }

@@ -12,7 +12,7 @@ use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Write};
 use std::path::Path;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use clap::builder::PossibleValuesParser;
 use clap::{Arg, ArgAction, Command};
@@ -270,7 +270,7 @@ fn mount_and_serve(
         logger.warn(format_args!("no guard against being killed: {error}"));
     }
     // The thread that reads requests must not wait for the medium later.
-    if let Err(error) = image.load_metadata() {
+    if let Err(error) = image.load_metadata(LOAD_AFTER) {
         logger.warn(format_args!("cannot load the metadata: {error}"));
     }
     for which in settings.preload {
@@ -312,6 +312,10 @@ fn mount_and_serve(
     }
     Ok(EXIT_OK)
 }
+
+/// When the metadata of a mount is loaded that was not needed so far: not while its first user
+/// waits for an answer.
+const LOAD_AFTER: Duration = Duration::from_millis(500);
 
 /// Makes the file now, because it cannot be reported later that it cannot be made.
 fn create_trace(path: &Path) -> Result<File> {
