@@ -261,6 +261,43 @@ fn bad_blocks_concern_their_files_only(
 }
 
 #[test]
+fn large_metadata_do_not_need_the_medium_for_long() {
+    if !can_mount("large_metadata_do_not_need_the_medium_for_long") {
+        return;
+    }
+    let mut fixture = Fixture::new();
+    let names = fixture.dir.path().join("names");
+    fs::create_dir(&names).unwrap();
+    for number in 0..6000 {
+        File::create(names.join(format!("{number:060}"))).unwrap();
+    }
+    build(
+        &names,
+        &fixture.file(),
+        &["-l1", "--pack-metadata=none", "--force"],
+    );
+    fixture.image = fs::read(fixture.file()).unwrap();
+    // Much more than from where on it is loaded later.
+    assert!(fixture.image.len() > 360_000, "{}", fixture.image.len());
+    let disk = fixture.on_faulty_disk();
+    let driver = Driver::start(&fixture, &disk.path(), "");
+    let listed = || {
+        let entries = fs::read_dir(&driver.point)?.collect::<Result<Vec<_>, _>>()?;
+        entries.iter().try_for_each(|entry| {
+            fs::symlink_metadata(entry.path()).map(|stat| assert_eq!(stat.len(), 0))
+        })?;
+        Ok::<_, std::io::Error>(entries.len())
+    };
+    wait_until("the metadata", || {
+        disk.set(Medium::Fails(0..u64::MAX));
+        let count = listed();
+        disk.set(Medium::Good);
+        std::thread::sleep(Duration::from_millis(50));
+        count.is_ok_and(|count| count == 6000)
+    });
+}
+
+#[test]
 fn failing_sectors_concern_their_files_only_and_heal() {
     if !can_mount("failing sectors") {
         return;
