@@ -20,7 +20,8 @@ use crate::ids::{BlockNo, CategoryId, EntryIndex, InodeNo};
 ///
 /// Opening resolves the position and width of every member once, so that an access is a few
 /// instructions. Nothing is expanded except packed tables. All accessors are bounds-checked; an
-/// index that an image gets wrong leads to an error, never to a panic.
+/// index that an image gets wrong leads to an error, never to a panic. Where the bytes are loaded when
+/// they are needed ([`FrozenBytes::Lazy`]), everything may also fail with an [`Error::Io`].
 ///
 /// Images of format 2.2 and older are presented like later ones: attributes belong to inodes
 /// (the "second form" of format chapter 05, section 4.3).
