@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::{compressor, noise, text};
+use common::{Random, compress, compressor, decode_in_steps, noise, text};
 use proptest::prelude::*;
 use redwarfs_codec::{CompressionId as Id, Decoder, decompress};
 
@@ -185,5 +185,63 @@ fn flipped_bits_are_noticed_or_change_data_only() {
                 assert!(out.len() as u64 <= limit);
             }
         }
+    }
+}
+
+/// Words in any order, in lines that are repeated with changes, from far back mostly.
+fn far_apart(size: usize) -> Vec<u8> {
+    let mut random = Random(77);
+    let words: Vec<Vec<u8>> = (0..4000).map(|n| noise(3 + n % 7, n as u64 + 1)).collect();
+    let mut raw = Vec::with_capacity(size + 8);
+    while raw.len() < size {
+        raw.extend_from_slice(&words[(random.next() >> 20) as usize % words.len()]);
+        if raw.len() > 300_000 && (random.next() >> 20).is_multiple_of(3) {
+            let far = raw.len() - 270_000;
+            let start = (random.next() >> 20) as usize % far;
+            let len = 4 + (random.next() >> 20) as usize % 60;
+            raw.extend_from_within(start..start + len);
+        }
+    }
+    raw.truncate(size);
+    raw
+}
+
+/// Blocks whose matches are far take a loop of their own, which has to find what is wrong as the
+/// library does, that decodes the steps.
+#[test]
+fn damage_among_far_matches_is_judged_as_by_the_library() {
+    let raw = far_apart(900_000);
+    for spec in [
+        "zstd:level=3",
+        "zstd:level=17",
+        "zstd:level=19:wlog=20:mml=3",
+    ] {
+        let (id, payload) = compress(spec, &raw);
+        assert!(decompress(id, &payload, 1 << 20).unwrap() == raw, "{spec}");
+        assert!(decode_in_steps(id, &payload, 1 << 20, 70_000).unwrap() == raw);
+        let mut random = Random(payload.len() as u64);
+        let (mut good, mut bad) = (0, 0);
+        for case in 0..150 {
+            let mut damaged = payload.clone();
+            for _ in 0..=case % 3 {
+                let at = 12 + (random.next() >> 16) as usize % (damaged.len() - 12);
+                damaged[at] ^= 1 << (random.next() >> 50 & 7);
+            }
+            let whole = decompress(id, &damaged, 1 << 20);
+            let steps = decode_in_steps(id, &damaged, 1 << 20, 200_000);
+            match (whole, steps) {
+                (Ok(whole), Ok(steps)) => {
+                    good += 1;
+                    assert!(whole == steps, "{spec}: case {case}");
+                }
+                (Err(_), Err(_)) => bad += 1,
+                (whole, steps) => panic!(
+                    "{spec}: case {case}: {:?} and {:?}",
+                    whole.err(),
+                    steps.err()
+                ),
+            }
+        }
+        assert!(good > 10 && bad > 10, "{spec}: {good} and {bad}");
     }
 }

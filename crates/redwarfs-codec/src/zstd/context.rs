@@ -7,6 +7,10 @@ use zstd_safe::zstd_sys::{self, ZSTD_CCtx, ZSTD_ResetDirective, ZSTD_Sequence, Z
 
 use crate::{Error, Result};
 
+/// The first version of the library whose lists of sequences are kept within their memory (1.5.7);
+/// that of a system can be an older one.
+const LISTS_SEQUENCES: u32 = 1_05_07;
+
 /// The shortest match that a frame can hold, in bytes.
 const MIN_MATCH: u32 = 3;
 
@@ -81,6 +85,9 @@ impl Context {
     /// meant for debugging: whoever uses the result has to look at what comes of it. It also goes
     /// on collecting into the same place afterwards, so that this is the end of the context.
     pub(super) fn sequences(self, raw: &[u8], most: usize) -> Result<Vec<ZSTD_Sequence>> {
+        if zstd_safe::version_number() < LISTS_SEQUENCES {
+            return Err(Error::Unsupported("sequences of this zstd library".into()));
+        }
         let mut sequences: Vec<ZSTD_Sequence> = Vec::new();
         sequences
             .try_reserve_exact(most)
