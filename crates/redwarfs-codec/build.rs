@@ -5,16 +5,17 @@ use std::path::Path;
 
 fn main() {
     println!("cargo::rerun-if-changed=src/zstd/decoder.c");
+    println!("cargo::rerun-if-env-changed=ZSTD_SYS_USE_PKG_CONFIG");
+    // Of whatever version that one is.
+    let of_system = env::var_os("ZSTD_SYS_USE_PKG_CONFIG").is_some();
     let include = env::var("DEP_ZSTD_INCLUDE").expect("zstd-sys says where the library is");
     let mut build = cc::Build::new();
     for directory in include.split(';').filter(|directory| !directory.is_empty()) {
         let directory = Path::new(directory);
         build.include(directory);
         // A library of the system has headers alone. What it decodes is the same.
-        if directory
-            .join("decompress/zstd_decompress_block.c")
-            .is_file()
-        {
+        let sources = directory.join("decompress/zstd_decompress_block.c");
+        if !of_system && sources.is_file() {
             build
                 .include(directory.join("common"))
                 .define("REDWARFS_ZSTD_SOURCES", None);

@@ -6,7 +6,9 @@ mod context;
 mod frame;
 
 use std::cell::RefCell;
+use std::ffi::c_void;
 use std::fmt;
+use std::mem::MaybeUninit;
 use std::ops::RangeInclusive;
 
 use zstd_safe::zstd_sys::{self, ZSTD_ParamSwitch_e, ZSTD_cParameter, ZSTD_strategy};
@@ -381,13 +383,13 @@ fn decode_frame(frame: &[u8], out: &mut [u8]) -> Result<()> {
             None => slot.insert(FrameDecoder::new()?),
         };
         decoder.begin()?;
+        let (start, size) = (out.as_mut_ptr(), out.len());
         let (mut consumed, mut written) = (0, 0);
         while let part @ 1.. = decoder.wanted() {
             let from = next_part(frame, consumed, part)?;
-            let room = out.len() - written;
-            // SAFETY: `written` bytes of `out` have been written in the steps since the frame
-            // began, and `room` are left.
-            written += unsafe { decoder.step(out.as_mut_ptr().add(written), room, from)? };
+            // SAFETY: `start` is valid for `size` bytes, which are borrowed until the last step.
+            // The first `written` ones have been written in the steps since the frame began.
+            written += unsafe { decoder.step(start.add(written), size - written, from)? };
             consumed += part;
         }
         Ok::<_, Error>(written)
@@ -432,6 +434,7 @@ pub(crate) struct ZstdDecoder {
 impl ZstdDecoder {
     pub(crate) fn new(payload: &[u8]) -> Result<Self> {
         let frame = frame_length(payload)?;
+        check_window(payload)?;
         check_tail(payload.get(frame..).unwrap_or_default())?;
         Ok(Self {
             frame,
@@ -569,6 +572,27 @@ fn frame_length(payload: &[u8]) -> Result<usize> {
     }
 }
 
+/// Refuses windows that only some ways of decoding could handle.
+fn check_window(payload: &[u8]) -> Result<()> {
+    let mut header = MaybeUninit::<zstd_sys::ZSTD_FrameHeader>::zeroed();
+    // SAFETY: the header is for the library to fill, and the payload is valid for its length. All
+    // members are integers but the kind of the frame, of which zero is one.
+    let (code, window) = unsafe {
+        let (start, len) = (payload.as_ptr().cast::<c_void>(), payload.len());
+        let code = zstd_sys::ZSTD_getFrameHeader(header.as_mut_ptr(), start, len);
+        (code, header.assume_init().windowSize)
+    };
+    if code != 0 {
+        return Err(Error::corrupt("zstd frame header is damaged"));
+    }
+    if window > 1 << WINDOW_LOG_MAX {
+        return Err(Error::Unsupported(format!(
+            "a zstd window of {window} bytes"
+        )));
+    }
+    Ok(())
+}
+
 /// Accepts what may follow the frame: skippable frames and frames without data.
 fn check_tail(mut tail: &[u8]) -> Result<()> {
     while !tail.is_empty() {
@@ -576,6 +600,10 @@ fn check_tail(mut tail: &[u8]) -> Result<()> {
             Some(magic) if magic & SKIPPABLE_MASK == SKIPPABLE_MAGIC => frame_length(tail)?,
             Some(FRAME_MAGIC) => {
                 let length = frame_length(tail)?;
+                // The decoder does not compare this if the last block is empty.
+                if matches!(zstd_safe::get_frame_content_size(tail), Ok(Some(1..))) {
+                    return Err(Error::corrupt("data follows the zstd frame"));
+                }
                 decode_frame(&tail[..length], &mut [])?;
                 length
             }

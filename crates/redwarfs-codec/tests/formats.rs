@@ -267,6 +267,9 @@ fn zstd_accepts_one_frame_and_nothing_behind_it_that_holds_data() {
         "empty",
     );
     assert_corrupt(id, &joined(&[&good, &raw_frame(b"x")]), "second frame");
+    let mut liar = empty.clone();
+    liar[5] = 5;
+    assert_corrupt(id, &joined(&[&good, &liar]), "announced data");
     assert_corrupt(id, &joined(&[&good, &[0]]), "garbage");
     assert_corrupt(id, &joined(&[&good, b"garbage!"]), "garbage");
     assert_corrupt(
@@ -312,6 +315,10 @@ fn zstd_windows_larger_than_the_data_are_fine_and_cost_nothing() {
     let raw = text(300, 10);
     frame.extend_from_slice(&raw);
     assert_decodes(Id::ZSTD, &frame, &raw, "2 GiB window");
+    frame[5] = 0xa9;
+    let whole = decompress(Id::ZSTD, &frame, LIMIT);
+    assert!(matches!(whole, Err(Error::Unsupported(_))), "{whole:?}");
+    assert!(decode_in_steps(Id::ZSTD, &frame, LIMIT, 100).is_err());
 }
 
 #[test]

@@ -32,7 +32,9 @@ unsafe extern "C" {
     ) -> usize;
 }
 
-/// Decodes frames, one after another, each to one place and front to back.
+/// Decodes frames, one after another, each to one place and front to back. What is no valid frame is
+/// judged as by the library where it decodes by steps, with one exception: whether as much has come
+/// as the frame announces is not looked at if its last block is empty.
 pub(super) struct FrameDecoder(NonNull<State>);
 
 // SAFETY: the state is owned, and the library ties it to no thread.
