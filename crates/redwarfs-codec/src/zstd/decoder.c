@@ -72,8 +72,8 @@
  * besides what is being written. */
 #define FAR_BITS 18
 /* The part of all matches, in 256ths, from which it pays to ask ahead. Measured: words at random
- * take half of the time, and programs 0.75 to 0.95; where all is near, as in logs, asking always
- * would take 1.1 to 1.2. */
+ * take half of the time, and programs 0.8; where all is near, as in logs, asking always would take
+ * 1.1 to 1.2. */
 #define FAR_SHARE 24
 /* How many sequences ahead, a power of two. Words at random take 0.83 of what they take with 8,
  * which is what the library does, 0.87 with 16, and no less with 64. */
