@@ -5,6 +5,7 @@ use std::path::Path;
 
 fn main() {
     println!("cargo::rerun-if-changed=src/zstd/decoder.c");
+    println!("cargo::rerun-if-changed=src/zstd/sequences.h");
     println!("cargo::rerun-if-env-changed=ZSTD_SYS_USE_PKG_CONFIG");
     // Of whatever version that one is.
     let of_system = env::var_os("ZSTD_SYS_USE_PKG_CONFIG").is_some();

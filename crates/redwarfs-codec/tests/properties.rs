@@ -206,29 +206,109 @@ fn far_apart(size: usize) -> Vec<u8> {
     raw
 }
 
+/// Many short sequences and a few whose lengths and offsets take so many bits that a word does not
+/// hold them; some matches overlap what they are copied to.
+fn long_among_short(size: usize) -> Vec<u8> {
+    let mut random = Random(78);
+    let mut below = |n: usize| (random.next() >> 20) as usize % n;
+    let mut raw = noise(size / 3, 79);
+    while raw.len() < size {
+        let long = below(300) == 0;
+        let literals = if long { 2000 + below(1000) } else { 1 };
+        raw.extend(noise(literals, raw.len() as u64));
+        let len = if long {
+            2000 + below(3000)
+        } else {
+            5 + below(8)
+        };
+        let back = match below(20) {
+            _ if long => 1 + below(raw.len()),
+            0 => 1 + below(15),
+            1..7 => 1 + below(raw.len()),
+            _ => 60 + below(400),
+        };
+        for _ in 0..len {
+            raw.push(raw[raw.len() - back]);
+        }
+    }
+    raw.truncate(size);
+    raw
+}
+
+/// A block of short sequences, most of them with far matches, and near its end four that take so many
+/// bits that a word does not hold them. How many follow these, and what else there is, depends on the
+/// case.
+fn long_near_the_end(case: usize) -> Vec<u8> {
+    let mut random = Random(case as u64 + 1);
+    let mut below = |n: usize| (random.next() >> 20) as usize % n;
+    let seven_bits = |size, seed| noise(size, seed).into_iter().map(|byte| byte & 0x7f);
+    let mut raw: Vec<u8> = seven_bits(1 << 20, 80).collect();
+    let (near, overlaps, literals) = (case & 1 != 0, case & 2 != 0, case & 4 != 0);
+    let before = match case % 3 {
+        0 => 3000,
+        1 => 125 + below(10),
+        _ => 200 + below(4000),
+    };
+    for n in 0..before + 4 + case % 30 {
+        let (some, len, back) = if (before..before + 4).contains(&n) {
+            (8200 + below(2000), 17_000, 800_000 + below(200_000))
+        } else {
+            let back = match below(6) {
+                0 if near => 20 + below(5000),
+                1 if overlaps => 1 + below(20),
+                _ => 300_000 + below(200_000),
+            };
+            let some = if literals { below(50) } else { 1 + below(2) };
+            (some, 6 + below(4), back)
+        };
+        raw.extend(seven_bits(some, raw.len() as u64));
+        for _ in 0..len {
+            raw.push(raw[raw.len() - back]);
+        }
+    }
+    raw
+}
+
+/// Wherever the loop for far matches hands over to the library, there may be a long sequence.
+#[test]
+fn a_long_sequence_may_be_anywhere_at_the_end_of_a_block() {
+    for case in 0..120 {
+        let raw = long_near_the_end(case);
+        let (id, payload) = compress("zstd:level=12:strat=6:mml=5:hlog=20:clog=20", &raw);
+        let size = raw.len() as u64;
+        assert!(decompress(id, &payload, size).unwrap() == raw, "{case}");
+        assert!(decode_in_steps(id, &payload, size, 70_000).unwrap() == raw);
+    }
+}
+
 /// Blocks whose matches are far take a loop of their own, which has to find what is wrong as the
 /// library does, that decodes the steps.
 #[test]
 fn damage_among_far_matches_is_judged_as_by_the_library() {
-    let raw = far_apart(900_000);
-    for spec in [
-        "zstd:level=3",
-        "zstd:level=17",
-        "zstd:level=19:wlog=20:mml=3",
+    const LIMIT: u64 = 1 << 21;
+    let words = far_apart(900_000);
+    let mixed = long_among_short(2_000_000);
+    for (spec, raw, flips) in [
+        ("zstd:level=3", &words, 3),
+        ("zstd:level=17", &words, 3),
+        ("zstd:level=19:wlog=20:mml=3", &words, 3),
+        // Much of it is literals that are stored as they are, so it takes more to hit sequences.
+        ("zstd:level=3", &mixed, 30),
+        ("zstd:level=19", &mixed, 30),
     ] {
-        let (id, payload) = compress(spec, &raw);
-        assert!(decompress(id, &payload, 1 << 20).unwrap() == raw, "{spec}");
-        assert!(decode_in_steps(id, &payload, 1 << 20, 70_000).unwrap() == raw);
+        let (id, payload) = compress(spec, raw);
+        assert!(decompress(id, &payload, LIMIT).unwrap() == *raw, "{spec}");
+        assert!(decode_in_steps(id, &payload, LIMIT, 70_000).unwrap() == *raw);
         let mut random = Random(payload.len() as u64);
         let (mut good, mut bad) = (0, 0);
         for case in 0..150 {
             let mut damaged = payload.clone();
-            for _ in 0..=case % 3 {
+            for _ in 0..=case % flips {
                 let at = 12 + (random.next() >> 16) as usize % (damaged.len() - 12);
                 damaged[at] ^= 1 << (random.next() >> 50 & 7);
             }
-            let whole = decompress(id, &damaged, 1 << 20);
-            let steps = decode_in_steps(id, &damaged, 1 << 20, 200_000);
+            let whole = decompress(id, &damaged, LIMIT);
+            let steps = decode_in_steps(id, &damaged, LIMIT, 200_000);
             match (whole, steps) {
                 (Ok(whole), Ok(steps)) => {
                     good += 1;
