@@ -20,9 +20,9 @@ pub(crate) const PIECE: usize = 1 << 20;
 /// up on incompressible data add headers, but never another half.
 const SLACK: u64 = 64 << 10;
 
-/// Piece in which a payload is read that is loaded later: small enough for the cache of a
-/// processor (256 KiB).
-const LAZY_PIECE: usize = 4 * LazyBytes::PART;
+/// Piece of a payload that is read and hashed before the next one is read: small enough to be in
+/// the cache of a processor still (256 KiB).
+const HASHED_AT_ONCE: usize = 4 * LazyBytes::PART;
 
 /// Access to the payloads of one image.
 #[derive(Debug, Clone)]
@@ -132,7 +132,7 @@ impl Payloads {
         })?;
         let mut states = vec![SectionHasher::xxh(header)];
         let mut hasher = SectionHasher::xxh(header);
-        self.stream_by(section, LAZY_PIECE, |bytes| {
+        self.stream_by(section, HASHED_AT_ONCE, |bytes| {
             for part in bytes.chunks(LazyBytes::PART) {
                 hasher.update(part);
                 states.push(hasher.clone());
@@ -171,7 +171,7 @@ impl Payloads {
         } else {
             // Before there is more.
             drop(used);
-            memory_for(section)?
+            memory_for(section, section.length)?
         };
         // Fits into the capacity.
         payload.resize(section.length as usize, 0);
@@ -179,20 +179,22 @@ impl Payloads {
         Ok(payload)
     }
 
-    /// Reads a payload and verifies its XXH3; `payload` must have its length.
+    /// Reads a payload and verifies its XXH3, where there is one that is not taken for granted;
+    /// `payload` must have its length.
     pub(crate) fn read_into(&self, section: &Section, payload: &mut [u8]) -> Result<()> {
-        self.source
-            .read_exact_at(self.container.file_offset(section), payload)
-            .map_err(|e| in_section(e.into(), section))?;
-        self.verify(section, payload)
-    }
-
-    /// Verifies the XXH3 of a payload, where there is one that is not taken for granted.
-    fn verify(&self, section: &Section, payload: &[u8]) -> Result<()> {
-        if !self.trusting
-            && let Some(header) = &section.header
-            && !header.xxh_matches(payload)
-        {
+        let header = section.header.as_ref().filter(|_| !self.trusting);
+        let mut hasher = header.map(SectionHasher::xxh);
+        let mut at = self.container.file_offset(section);
+        for piece in payload.chunks_mut(HASHED_AT_ONCE) {
+            self.source
+                .read_exact_at(at, piece)
+                .map_err(|e| in_section(e.into(), section))?;
+            if let Some(hasher) = &mut hasher {
+                hasher.update(piece);
+            }
+            at = at.saturating_add(piece.len() as u64);
+        }
+        if hasher.is_some_and(|hasher| !hasher.matches()) {
             return Err(checksum_error(section));
         }
         Ok(())
@@ -251,9 +253,9 @@ impl Payloads {
 }
 
 /// Memory for a payload, or an error where `vec!` would abort. It asks for memory that is zero
-/// already, so nothing is touched but what is read.
-fn memory_for(section: &Section) -> Result<Vec<u8>> {
-    let len = usize::try_from(section.length).unwrap_or(usize::MAX);
+/// already, so nothing is touched but what is read. `len` is at least the length of the payload.
+pub(crate) fn memory_for(section: &Section, len: u64) -> Result<Vec<u8>> {
+    let len = usize::try_from(len).unwrap_or(usize::MAX);
     Vec::<u8>::new().try_reserve_exact(len).map_err(|_| {
         let e = Error::Limit(format!("no memory for {} bytes", section.length));
         in_section(e, section)

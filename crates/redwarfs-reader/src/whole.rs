@@ -9,6 +9,7 @@ use redwarfs_format::{BlockNo, Error, Result};
 
 use crate::error::in_section;
 use crate::image::Image;
+use crate::payload::memory_for;
 
 /// Blocks of up to so many bytes are decoded as a whole (128 KiB): zstd, which is asked for less,
 /// decodes that much at a time.
@@ -97,7 +98,13 @@ impl Image {
             memory.len = len;
             return Ok(());
         }
-        let stored = payloads.read_reusing(&section, std::mem::take(payload))?;
+        let mut used = std::mem::take(payload);
+        if (used.capacity() as u64) < section.length {
+            drop(used);
+            // Most others that are a little longer find room then. It costs nothing until it is used.
+            used = memory_for(&section, section.length.saturating_add(section.length / 4))?;
+        }
+        let stored = payloads.read_reusing(&section, used)?;
         let mut decoder = Decoder::new(id, stored, payloads.block_size()).map_err(wrap)?;
         let raw_size = decoder.raw_size();
         let len = usize::try_from(raw_size)
