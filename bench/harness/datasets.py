@@ -1,5 +1,6 @@
 """The data sets of the report: made by name from public packages or by generators, and kept."""
 
+import json
 import os
 import random
 import re
@@ -51,6 +52,13 @@ VERSIONS = {
 LOCALES = {
     "small": (Releases("Babel", "2.18.0", 2),),
     "full": (Releases("Babel", "2.18.0", 24),),
+}
+#: A large program in Go: of each of these minor releases the first, one early and one late patch.
+KUBERNETES = "k8s.io/kubernetes"
+MODULES = {
+    "small": [f"v1.31.{patch}" for patch in (0, 4)],
+    "full": [f"v1.{minor}.{patch}" for minor in range(20, 32) for patch in (0, 4, 8)
+             if (minor, patch) != (24, 8)],
 }
 WHEELS = {
     "small": (Releases("pillow", "11.3.0", 3, LINUX),),
@@ -138,6 +146,31 @@ def _all_releases(target: Path, wanted) -> None:
         _releases(target, releases)
 
 
+def _modules(target: Path, versions) -> None:
+    """Copies releases of a Go module side by side."""
+    go = shutil.which("go")
+    if not go:
+        raise Unavailable("go is not installed")
+    say(f"fetching {len(versions)} releases of {KUBERNETES}")
+    cache = target.with_name(target.name + ".modules")
+    settings = dict(os.environ, GOMODCACHE=str(cache), GOFLAGS="-modcacherw", GO111MODULE="on")
+    try:
+        for version in versions:
+            result = subprocess.run(
+                [go, "mod", "download", "-json", f"{KUBERNETES}@{version}"], cwd=target.parent,
+                env=settings, capture_output=True, text=True, stdin=subprocess.DEVNULL,
+            )
+            if result.returncode != 0:
+                raise Unavailable(f"go cannot download {version}")
+            Path(json.loads(result.stdout)["Dir"]).rename(target / version)
+    finally:
+        shutil.rmtree(cache, ignore_errors=True)
+    # The module's archive has no times.
+    for folder, _, files in os.walk(target):
+        for name in files:
+            os.utime(Path(folder, name), (EPOCH, EPOCH), follow_symlinks=False)
+
+
 def _web(target: Path, packages) -> None:
     npm = shutil.which("npm")
     if not npm:
@@ -218,6 +251,8 @@ def catalogue(scale: str) -> dict:
                 lambda to: _all_releases(to, versions)),
         DataSet("locales", f"binary tables of locales, release by release ({_packages(LOCALES[scale])})",
                 lambda to: _all_releases(to, LOCALES[scale])),
+        DataSet("modules", f"releases of a program in Go ({len(MODULES[scale])} × {KUBERNETES})",
+                lambda to: _modules(to, MODULES[scale])),
         DataSet("wheels", f"wheels with shared libraries, unpacked ({_packages(wheels)})",
                 lambda to: _all_releases(to, wheels)),
         DataSet("web", f"{len(WEB[scale])} packages of the web with all that they depend on",

@@ -2,6 +2,8 @@
 
 #![allow(unsafe_code)]
 
+use std::num::NonZeroUsize;
+
 use crate::brotli_codec::{self, BrotliDecoder};
 use crate::flac;
 #[cfg(feature = "flac")]
@@ -131,6 +133,31 @@ impl Decoder {
         self.core.fill(&self.payload, out)
     }
 
+    /// In how many parts the data can be decoded at the same time: blocks of an `.xz` stream, as tables of
+    /// metadata have; 1 for everything else.
+    pub fn parts(&self) -> u64 {
+        match &self.core.stream {
+            Stream::Xz(decoder) => decoder.blocks(),
+            _ => 1,
+        }
+    }
+
+    /// Decodes everything at once, its [`parts`](Self::parts) by up to `threads` threads, of which
+    /// the caller's is one, and verifies the end. Takes up to as much memory again as there is data, and 40
+    /// bytes for each part. What is announced and not there is not touched.
+    ///
+    /// # Errors
+    ///
+    /// As [`fill`](Self::fill) and [`finish`](Self::finish); also [`Error::Corrupt`] if something has been
+    /// decoded before, and [`Error::Limit`] if there is no memory.
+    pub fn decode_by_parts(mut self, threads: NonZeroUsize) -> Result<Vec<u8>> {
+        // Fits: `Core::new` has compared it with the address space.
+        let mut out = zeroed(self.raw_size() as usize)?;
+        self.core.fill_by_parts(&self.payload, &mut out, threads)?;
+        self.finish()?;
+        Ok(out)
+    }
+
     /// Like [`fill`](Self::fill), into memory for all of the data: `len` bytes from
     /// [`position`](Self::position) on. The decoder looks back at what it has delivered instead
     /// of keeping a window of its own, if it can. One payload is decoded either this way or by
@@ -163,14 +190,7 @@ impl Decoder {
     /// As [`fill`](Self::fill); also [`Error::Corrupt`] if `out` has another length, or if something
     /// has been decoded before.
     pub fn decode_start(mut self, out: &mut [u8], len: usize) -> Result<Vec<u8>> {
-        if out.len() as u64 != self.raw_size() || self.position() != 0 {
-            return Err(Error::corrupt(format!(
-                "{} bytes of memory for a section with {}, decoded up to {}",
-                out.len(),
-                self.raw_size(),
-                self.position()
-            )));
-        }
+        self.core.check_whole(out.len())?;
         // SAFETY: `out` has `raw_size` initialised bytes and is borrowed exclusively until the
         // decoder, which makes no further step, is gone.
         unsafe { self.fill_in_place(out.as_mut_ptr(), len)? };
@@ -301,6 +321,33 @@ impl Core {
         self.check_step(out.len())?;
         let step = self.step(payload, out);
         self.stepped(payload, out.len(), step)
+    }
+
+    fn fill_by_parts(
+        &mut self,
+        payload: &[u8],
+        out: &mut [u8],
+        threads: NonZeroUsize,
+    ) -> Result<()> {
+        self.check_whole(out.len())?;
+        match &mut self.stream {
+            Stream::Xz(decoder) if self.state == State::Running && !out.is_empty() => {
+                let step = decoder.fill_apart(payload, out, threads.get());
+                self.stepped(payload, out.len(), step)
+            }
+            _ => self.fill(payload, out),
+        }
+    }
+
+    /// Whether `len` bytes are all there are, and none of them have been decoded.
+    fn check_whole(&self, len: usize) -> Result<()> {
+        if len as u64 != self.raw_size || self.position != 0 {
+            return Err(Error::corrupt(format!(
+                "{len} bytes of memory for a section with {}, decoded up to {}",
+                self.raw_size, self.position
+            )));
+        }
+        Ok(())
     }
 
     /// # Safety

@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::{compress, compressor, decode_in_steps, noise, text};
+use common::{compress, compressor, decode_by_parts, decode_in_steps, noise, text};
 use proptest::prelude::*;
 use redwarfs_codec::{CompressionId as Id, Table, decompress};
 
@@ -40,6 +40,7 @@ fn tables_get_chains_of_their_own() {
         decode_in_steps(Id::LZMA, &payload, LIMIT, 777).unwrap(),
         raw
     );
+    assert_eq!(decode_by_parts(Id::LZMA, &payload, LIMIT).unwrap(), raw);
     assert!(
         payload.len() * 3 < plain.len() * 2,
         "{} and {}",
@@ -86,7 +87,8 @@ proptest! {
         let made = compressor("lzma:level=1").compress_tables(&raw, &tables).unwrap();
         if let Some(payload) = made.data {
             prop_assert!(payload.len() < raw.len());
-            prop_assert_eq!(decompress(made.id, &payload, LIMIT).unwrap(), raw);
+            prop_assert_eq!(&decompress(made.id, &payload, LIMIT).unwrap(), &raw);
+            prop_assert_eq!(decode_by_parts(made.id, &payload, LIMIT).unwrap(), raw);
         }
     }
 }

@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::{compress, compressor, decode_in_steps, noise, text};
+use common::{compress, compressor, decode_by_parts, decode_in_steps, noise, text};
 use redwarfs_codec::{CompressionId as Id, Decoder, Error, decompress, library_versions, raw_size};
 
 const LIMIT: u64 = 1 << 30;
@@ -30,6 +30,7 @@ fn assert_corrupt(id: Id, payload: &[u8], what: &str) {
     for outcome in [
         decompress(id, payload, LIMIT),
         decode_in_steps(id, payload, LIMIT, 100),
+        decode_by_parts(id, payload, LIMIT),
     ] {
         assert!(
             matches!(outcome, Err(Error::Corrupt { .. })),
@@ -41,6 +42,10 @@ fn assert_corrupt(id: Id, payload: &[u8], what: &str) {
 fn assert_decodes(id: Id, payload: &[u8], raw: &[u8], what: &str) {
     assert_eq!(raw_size(id, payload).unwrap(), raw.len() as u64, "{what}");
     assert!(decompress(id, payload, LIMIT).unwrap() == raw, "{what}");
+    assert!(
+        decode_by_parts(id, payload, LIMIT).unwrap() == raw,
+        "{what}"
+    );
     for step in [1, 7, 8192, raw.len().max(1) - 1] {
         assert!(
             decode_in_steps(id, payload, LIMIT, step.max(1)).unwrap() == raw,
@@ -384,6 +389,35 @@ fn xz_checks_and_filters() {
         assert_corrupt(Id::LZMA, &[stream, stream].concat(), "two streams");
     }
     assert_corrupt(Id::LZMA, include_bytes!("data/alone.lzma"), "LZMA_alone");
+}
+
+#[test]
+fn blocks_of_xz_streams_are_parts() {
+    let parts = |stream: &[u8]| Decoder::new(Id::LZMA, stream, LIMIT).unwrap().parts();
+    assert_eq!(parts(STREAMS[10].1), 3);
+    assert_eq!(parts(STREAMS[2].1), 1);
+    let (id, payload) = compress("zstd:level=3", PLAIN);
+    assert_eq!(Decoder::new(id, payload, LIMIT).unwrap().parts(), 1);
+}
+
+#[test]
+fn damage_is_judged_alike_by_parts_and_from_front_to_back() {
+    let stream = STREAMS[10].1;
+    let mut refused = 0;
+    for at in 0..stream.len() {
+        let mut damaged = stream.to_vec();
+        damaged[at] ^= 1 << (at % 8);
+        let whole = decompress(Id::LZMA, &damaged, LIMIT).map_err(|e| e.to_string());
+        let parts = decode_by_parts(Id::LZMA, &damaged, LIMIT).map_err(|e| e.to_string());
+        assert!(
+            whole == parts,
+            "byte {at}: {:?}, {:?}",
+            whole.err(),
+            parts.err()
+        );
+        refused += usize::from(whole.is_err());
+    }
+    assert_eq!(refused, stream.len());
 }
 
 #[test]

@@ -2,10 +2,12 @@
 
 use std::io::Write;
 
+use redwarfs_format::InodeNo;
 use redwarfs_format::metadata::FileType;
 use redwarfs_reader::Image;
 
 use crate::Progress;
+use crate::archive::end_in_block;
 use crate::error::{Error, Result, display_path};
 
 /// Contents are copied in pieces of this size.
@@ -52,6 +54,24 @@ pub fn extract_file(
         path: shown(),
         source,
     };
+    let extents = image.metadata().extents(ino).map_err(fail)?;
+    image.plan_reads(extents.map_while(Result::ok).filter_map(end_in_block));
+    let copied = copy(image, ino, size, out, progress, &fail);
+    image.plan_reads([]);
+    copied?;
+    out.flush().map_err(Error::Output)?;
+    Ok(size)
+}
+
+/// Copies `size` bytes of contents.
+fn copy(
+    image: &Image,
+    ino: InodeNo,
+    size: u64,
+    out: &mut dyn Write,
+    progress: &dyn Progress,
+    fail: &dyn Fn(redwarfs_format::Error) -> Error,
+) -> Result<()> {
     let mut buffer = vec![0; PIECE];
     let mut at = 0;
     while at < size {
@@ -68,6 +88,5 @@ pub fn extract_file(
         at += n as u64;
         progress.advance(n as u64);
     }
-    out.flush().map_err(Error::Output)?;
-    Ok(size)
+    Ok(())
 }

@@ -1,8 +1,10 @@
 //! Stored payloads: reading, verifying, decompressing.
 
 use std::io;
-use std::ops::Range;
+use std::num::NonZero;
+use std::ops::{Range, RangeInclusive};
 use std::sync::Arc;
+use std::thread::available_parallelism;
 
 use redwarfs_codec::Decoder;
 use redwarfs_format::frozen::LazyBytes;
@@ -23,6 +25,15 @@ const SLACK: u64 = 64 << 10;
 /// Piece of a payload that is read and hashed before the next one is read: small enough to be in
 /// the cache of a processor still (256 KiB).
 const HASHED_AT_ONCE: usize = 4 * LazyBytes::PART;
+
+/// Raw sizes at which metadata is decoded by several threads (1 MiB to 1 GiB).
+const BY_PARTS: RangeInclusive<usize> = 1 << 20..=1 << 30;
+
+/// Most parts of metadata that are decoded by several threads. Ours has one for each table.
+const MOST_PARTS: u64 = 1 << 10;
+
+/// Most threads that decode metadata: nearly all of the time goes into a few large tables.
+const PART_DECODERS: usize = 4;
 
 /// Access to the payloads of one image.
 #[derive(Debug, Clone)]
@@ -267,6 +278,11 @@ fn decompress_growing(id: CompressionId, payload: Vec<u8>, limit: u64) -> Result
     let mut decoder = Decoder::new(id, payload, limit)?;
     let raw_size = usize::try_from(decoder.raw_size())
         .map_err(|_| Error::Limit(format!("{} bytes of data", decoder.raw_size())))?;
+    if (2..=MOST_PARTS).contains(&decoder.parts()) && BY_PARTS.contains(&raw_size) {
+        let threads = available_parallelism().map_or(1, NonZero::get);
+        let threads = NonZero::new(threads.min(PART_DECODERS)).unwrap_or(NonZero::<usize>::MIN);
+        return decoder.decode_by_parts(threads);
+    }
     let mut out = Vec::new();
     while out.len() < raw_size {
         let at = out.len();

@@ -153,9 +153,19 @@ impl Image {
         result
     }
 
+    /// Says what will be read from now on: the blocks in the order of their first use, and up to where
+    /// each is needed, in bytes from its start; any number of times. They are decoded ahead by other
+    /// threads in that order and so far, and nothing else is, until the next call; without any, it is
+    /// guessed again what will be read. Reading something else works all the same.
+    ///
+    /// Takes up to 64 bytes for each block.
+    pub fn plan_reads(&self, needs: impl IntoIterator<Item = (BlockNo, u64)>) {
+        self.0.cache.plan(needs);
+    }
+
     /// Lets other threads decode what may be asked for after a read.
     pub(crate) fn read_ahead(&self, inode: InodeNo, offset: u64, len: usize) {
-        if !self.0.cache.has_room_ahead() {
+        if self.0.cache.is_planned() || !self.0.cache.has_room_ahead() {
             return;
         }
         self.follow(inode, offset, len);

@@ -305,6 +305,28 @@ fn scattered_images_are_decoded_once_in_bounded_memory() {
 }
 
 #[test]
+fn archives_of_a_part_decode_nothing_else() {
+    let sample = Sample::with(extract_support::one_block_each, &["-l0", "-S20"]);
+    let decoded = |args: &[&str]| {
+        let done = sample.extract(&[&["--log-level=verbose"], args].concat());
+        let text = stderr(&done);
+        assert_eq!(done.status.code(), Some(0), "{text}");
+        let number = text
+            .split_once(" decoded ")
+            .and_then(|(_, rest)| rest.split(' ').next());
+        number.unwrap().parse::<usize>().unwrap()
+    };
+    // Each in a block of its own, between others.
+    assert_eq!(decoded(&["-f", "pax", "small"]), 1);
+    assert_eq!(decoded(&["-f", "pax", "good", "small"]), 2);
+    assert_eq!(decoded(&["--stdout", "good"]), 1);
+    let image = Image::open(sample.image(), &OpenOptions::default()).unwrap();
+    let blocks = image.container().block_count() as usize;
+    assert!(blocks > 3);
+    assert_eq!(decoded(&["-f", "pax"]), blocks);
+}
+
+#[test]
 fn damage_is_named_and_leaves_no_file() {
     let sample = Sample::with(extract_support::one_block_each, &["-l0", "-S20"]);
     sample.damage(b"small-and-damaged");

@@ -4,6 +4,8 @@
 
 use std::mem;
 use std::ptr;
+use std::sync::{Mutex, PoisonError};
+use std::thread;
 
 use liblzma_sys as sys;
 
@@ -77,6 +79,84 @@ impl XzDecoder {
         Ok(())
     }
 
+    /// How many blocks the stream has.
+    pub(crate) fn blocks(&self) -> u64 {
+        self.layout.count
+    }
+
+    /// Decodes all blocks of a stream of which nothing has been decoded into `out`, which has its raw size,
+    /// by up to `threads` threads, the largest blocks first. Takes 40 bytes for each block, and a dictionary for
+    /// each thread. Of several errors it is that of the first block.
+    pub(crate) fn fill_apart(
+        &mut self,
+        payload: &[u8],
+        out: &mut [u8],
+        threads: usize,
+    ) -> Result<()> {
+        let mut jobs = Vec::new();
+        let (mut start, mut rest) = (self.block_end, out);
+        while let Some(record) = self.take_record(payload)? {
+            let (data, behind) = usize::try_from(record.raw)
+                .ok()
+                .and_then(|raw| mem::take(&mut rest).split_at_mut_checked(raw))
+                .ok_or_else(|| Error::corrupt("xz block exceeds the data"))?;
+            jobs.push((start, record, data));
+            rest = behind;
+            start = self.end_of_block(start, record)?;
+        }
+        let workers = threads.min(jobs.len());
+        jobs.sort_by_key(|(start, record, _)| (record.raw, *start));
+        let (jobs, failed) = (Mutex::new(jobs), Mutex::new(None));
+        let layout = &self.layout;
+        let work = || {
+            // The lock is not held while a block is decoded.
+            let next = || lock(&jobs).pop();
+            while let Some((start, record, data)) = next() {
+                if let Err(e) = Self::decode_block(layout, payload, start, record, data) {
+                    let mut failed = lock(&failed);
+                    if failed.as_ref().is_none_or(|(first, _)| start < *first) {
+                        *failed = Some((start, e));
+                    }
+                }
+            }
+        };
+        thread::scope(|scope| {
+            for _ in 1..workers {
+                // Where no thread can be started the others do it all.
+                let _ = thread::Builder::new().spawn_scoped(scope, work);
+            }
+            work();
+        });
+        self.block_end = start;
+        match failed.into_inner().unwrap_or_else(PoisonError::into_inner) {
+            Some((_, e)) => Err(e),
+            None => Ok(()),
+        }
+    }
+
+    /// Decodes the block at `start` as a whole and verifies its end.
+    fn decode_block(
+        layout: &Layout,
+        payload: &[u8],
+        start: usize,
+        record: layout::Record,
+        out: &mut [u8],
+    ) -> Result<()> {
+        let mut alone = Self {
+            layout: layout.clone(),
+            coder: Coder::new(),
+            block: None,
+            next_record: layout.records,
+            // There is no block behind it.
+            records_taken: layout.count,
+            position: start,
+            block_end: start,
+        };
+        alone.enter_block(payload, record)?;
+        alone.fill(payload, out)?;
+        alone.finish(payload)
+    }
+
     /// Runs the coder once over the current block. Returns how many bytes it
     /// produced; none only if the block has ended or input has been consumed.
     fn step(&mut self, payload: &[u8], out: &mut [u8]) -> Result<usize> {
@@ -102,18 +182,36 @@ impl XzDecoder {
     /// Takes the next record of the index and prepares the coder for its block.
     /// False if there are no more blocks.
     fn start_block(&mut self, payload: &[u8]) -> Result<bool> {
+        match self.take_record(payload)? {
+            Some(record) => self.enter_block(payload, record).map(|()| true),
+            None => Ok(false),
+        }
+    }
+
+    /// The next record of the index, if there is one more.
+    fn take_record(&mut self, payload: &[u8]) -> Result<Option<layout::Record>> {
         if self.records_taken == self.layout.count {
-            return Ok(false);
+            return Ok(None);
         }
         let record = layout::next_record(payload, &mut self.next_record)
             .ok_or_else(|| Error::corrupt("xz index is damaged"))?;
         self.records_taken += 1;
-        let start = self.block_end;
-        let end = usize::try_from(record.total())
+        Ok(Some(record))
+    }
+
+    /// Where the block that begins at `start` ends in the payload.
+    fn end_of_block(&self, start: usize, record: layout::Record) -> Result<usize> {
+        usize::try_from(record.total())
             .ok()
             .and_then(|total| start.checked_add(total))
             .filter(|&end| end <= self.layout.index)
-            .ok_or_else(|| Error::corrupt("xz block exceeds the stream"))?;
+            .ok_or_else(|| Error::corrupt("xz block exceeds the stream"))
+    }
+
+    /// Prepares the coder for the block that begins where the last one has ended.
+    fn enter_block(&mut self, payload: &[u8], record: layout::Record) -> Result<()> {
+        let start = self.block_end;
+        let end = self.end_of_block(start, record)?;
         let block_bytes = payload
             .get(start..end)
             .ok_or_else(|| Error::corrupt("xz block exceeds the stream"))?;
@@ -141,8 +239,12 @@ impl XzDecoder {
         self.block = Some(info);
         self.position = start + header_size;
         self.block_end = end;
-        Ok(true)
+        Ok(())
     }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A heap-allocated `lzma_block`. The coder writes to it while it runs, so it is

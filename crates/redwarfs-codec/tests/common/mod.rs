@@ -126,6 +126,12 @@ pub fn compress_with(spec: &str, raw: &[u8], content: &Content) -> (CompressionI
     (result.id, result.data.expect("the data is compressible"))
 }
 
+/// Decodes everything at once, with three threads where the payload has parts.
+pub fn decode_by_parts(id: CompressionId, payload: &[u8], limit: u64) -> Result<Vec<u8>, Error> {
+    let threads = std::num::NonZeroUsize::new(3).unwrap();
+    Decoder::new(id, payload, limit)?.decode_by_parts(threads)
+}
+
 /// Decodes in steps of `step` bytes, into separate buffers and in place, which must not differ.
 pub fn decode_in_steps(
     id: CompressionId,

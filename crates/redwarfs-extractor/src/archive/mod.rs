@@ -9,7 +9,7 @@ mod tar;
 use std::io::Write;
 
 use redwarfs_format::metadata::{Extent, FileType, Timestamp};
-use redwarfs_format::{EntryIndex, InodeNo};
+use redwarfs_format::{BlockNo, EntryIndex, InodeNo};
 use redwarfs_reader::Image;
 
 use crate::error::{Error, Result};
@@ -29,9 +29,10 @@ const PIECE: usize = 1 << 20;
 /// Directories come first (in tar with the root as `./` before all others), together with all that has no
 /// contents; then regular files in the order of their data in the image, with all their names; then, in
 /// tar, the directories that hold files once more, so that unpacking in one pass restores their times. The
-/// image's block cache and its read-ahead do the decoding; a scattered image may have blocks decoded more
+/// image's block cache does the decoding, ahead of what is written and no further than it is needed
+/// ([`Image::plan_reads`]); a scattered image may have blocks decoded more
 /// than once if they do not all fit into the cache. Beyond the cache, memory is 16 bytes per file inode
-/// for the order, and what [`crate::extract_to_directory`] takes for the tree.
+/// for the order, 64 per block, and what [`crate::extract_to_directory`] takes for the tree.
 ///
 /// What the format cannot hold is an error; [`ExtractOptions::skip_devices`] and
 /// [`ExtractOptions::skip_specials`] leave out the usual suspects. With
@@ -88,6 +89,18 @@ struct Archive<'a> {
     good: Vec<u32>,
     has_directories: bool,
     holes: Holes,
+}
+
+/// The block of an extent, and where it ends there; `None` for a hole.
+pub(crate) fn end_in_block(extent: Extent) -> Option<(BlockNo, u64)> {
+    match extent {
+        Extent::Data {
+            block,
+            offset,
+            size,
+        } => Some((block, u64::from(offset) + u64::from(size))),
+        Extent::Hole { .. } => None,
+    }
 }
 
 impl Archive<'_> {
@@ -186,7 +199,21 @@ impl Archive<'_> {
         }
         order.sort_unstable();
         self.progress.total(total);
-        for (_, number) in order {
+        let metadata = self.image.metadata();
+        let needs = order.iter().flat_map(|&(_, number)| {
+            let file = self.tree.file(number);
+            let extents = file.and_then(|file| metadata.extents(file.ino).ok());
+            // Extents behind one that makes no sense are not read.
+            extents.into_iter().flatten().map_while(Result::ok)
+        });
+        self.image.plan_reads(needs.filter_map(end_in_block));
+        let result = self.files_in_order(order.iter().map(|&(_, number)| number));
+        self.image.plan_reads([]);
+        result
+    }
+
+    fn files_in_order(&mut self, order: impl Iterator<Item = u32>) -> Result<()> {
+        for number in order {
             let Some(file) = self.tree.file(number).copied() else {
                 continue;
             };

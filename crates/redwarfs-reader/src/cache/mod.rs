@@ -17,6 +17,7 @@
 
 mod gate;
 mod memory;
+mod plan;
 mod pool;
 mod scratch;
 mod slot;
@@ -38,6 +39,7 @@ use crate::payload::Payloads;
 use crate::perfmon::{Component, PerfMonitor, Timer};
 use gate::Gate;
 use memory::Buffer;
+use plan::Plan;
 use pool::Pool;
 use scratch::Scratch;
 use slot::{Account, SEGMENT, SLOT_OVERHEAD, Slot, Turn, Work};
@@ -81,6 +83,10 @@ pub(crate) struct BlockCache {
     pool: Pool,
     sequence: usize,
     readahead: u64,
+    /// Blocks that are decoded ahead where it is known which ones will be asked for.
+    planned_ahead: usize,
+    /// Whether that is known.
+    planned: AtomicBool,
 }
 
 /// Bytes of a block, up to some end, that stay readable while this exists.
@@ -150,6 +156,10 @@ impl BlockCache {
         } else {
             options.partial_ratio
         };
+        // One for each thread, as far as they fit beside the one that is being read and another one.
+        let fitting = options.size / payloads.block_size().max(1);
+        let fitting = usize::try_from(fitting.saturating_sub(2)).unwrap_or(usize::MAX);
+        let planned_ahead = options.workers.clamp(1, fitting.max(1));
         Self {
             core: Arc::new(Core {
                 payloads,
@@ -174,7 +184,22 @@ impl BlockCache {
             pool: Pool::new(options.workers, options.affinity),
             sequence: options.seq_detector.min(MAX_SEQUENCE),
             readahead: options.readahead,
+            planned_ahead,
+            planned: AtomicBool::new(false),
         }
+    }
+
+    /// What will be asked for from now on: blocks, and the end of what is needed of them. Nothing
+    /// else is decoded ahead then. Without any, it is guessed again.
+    pub(crate) fn plan(&self, needs: impl IntoIterator<Item = (BlockNo, u64)>) {
+        let plan = Plan::new(needs);
+        self.planned.store(plan.is_some(), Ordering::Relaxed);
+        self.core.table().plan = plan;
+    }
+
+    /// Whether it is known what will be asked for.
+    pub(crate) fn is_planned(&self) -> bool {
+        self.planned.load(Ordering::Relaxed)
     }
 
     /// Number of threads of the pool.
@@ -210,10 +235,19 @@ impl BlockCache {
                     core.insert(&mut table, block)
                 }
             };
-            (slot, table.next_in_sequence(block, self.sequence))
+            let mut next = Vec::new();
+            match &mut table.plan {
+                Some(plan) => next.extend_from_slice(plan.behind(block, self.planned_ahead)),
+                None => next.extend(
+                    table
+                        .next_in_sequence(block, self.sequence)
+                        .map(|next| (next, core.payloads.block_size())),
+                ),
+            }
+            (slot, next)
         };
-        if let Some(next) = next {
-            self.prefetch_sequential(next);
+        for (next, end) in next {
+            self.prefetch_next(next, end);
         }
         if !slot.has(end) {
             let size = slot.raw_size().unwrap_or(core.payloads.block_size());
@@ -284,12 +318,12 @@ impl BlockCache {
         }))
     }
 
-    fn prefetch_sequential(&self, block: BlockNo) {
+    fn prefetch_next(&self, block: BlockNo, end: u64) {
         let core = &self.core;
         if !self.has_room_ahead() || core.table().entry(block).is_some() {
             return;
         }
-        if self.prefetch(block, core.payloads.block_size()) {
+        if self.prefetch(block, end) {
             count(&core.counters.prefetches);
         }
     }
@@ -302,7 +336,8 @@ impl BlockCache {
         };
         let available = slot.available();
         // A block that does not fit leaves the cache with this request.
-        if raw_size > self.core.limit || available >= raw_size || slot.is_busy() {
+        let complete = available >= raw_size || self.is_planned();
+        if raw_size > self.core.limit || complete || slot.is_busy() {
             return;
         }
         // Nobody else has to wait for what may not be needed.

@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use redwarfs_format::BlockNo;
 
+use super::plan::Plan;
 use super::slot::Slot;
 
 #[derive(Debug)]
@@ -25,6 +26,8 @@ pub(super) struct Table {
     tick: u64,
     /// The last different blocks that were asked for.
     recent: VecDeque<BlockNo>,
+    /// What will be asked for, where that is known.
+    pub(super) plan: Option<Plan>,
 }
 
 impl Table {

@@ -465,6 +465,34 @@ fn the_next_block_of_a_sequence_is_decoded_ahead() {
 }
 
 #[test]
+fn what_is_planned_is_decoded_ahead_and_nothing_else() {
+    let f = fixture(ALL);
+    let cache = f.cache(CacheOptions {
+        seq_detector: 1,
+        workers: 1,
+        ..CacheOptions::default()
+    });
+    // Block 4 decodes as a whole, block 1 by steps.
+    let needs = [(0, 20), (4, 20), (4, 1000), (1, 2000), (0, 10)];
+    cache.plan(needs.map(|(block, end)| (BlockNo(block), end)));
+    f.check(&cache, 0, 0, 10);
+    eventually("block 4 is there", || cache.contains(BlockNo(4), 1000));
+    f.check(&cache, 4, 0, 1000);
+    eventually("block 1 is there", || cache.contains(BlockNo(1), 2000));
+    let all = f.raw[1].len() as u64;
+    assert!(!cache.contains(BlockNo(1), all));
+    f.check(&cache, 1, 0, 2000);
+    assert_eq!(cache.stats().blocks, 3);
+    assert_eq!(cache.stats().sequential_prefetches, 2);
+    // Something else can be read, and what comes next is guessed again without a plan.
+    f.check(&cache, 2, 0, 10);
+    assert_eq!(cache.stats().sequential_prefetches, 2);
+    cache.plan([]);
+    f.check(&cache, 4, 0, 10);
+    eventually("block 5 is there", || cache.contains(BlockNo(5), 10));
+}
+
+#[test]
 fn errors_reach_everybody_who_waits_and_are_not_kept() {
     for codec in ["null", "zstd:level=3"] {
         let f = fixture(&["lz4", codec]);

@@ -76,7 +76,6 @@ fn run(args: &Args) -> Result<u8> {
         cache: CacheOptions {
             size: args.cache_size,
             workers: args.workers(),
-            seq_detector: 1,
             ..CacheOptions::default()
         },
         perfmon: perfmon.clone(),

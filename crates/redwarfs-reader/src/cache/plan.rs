@@ -1,0 +1,108 @@
+//! Which blocks will be asked for, where that is known beforehand.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+
+use redwarfs_format::BlockNo;
+
+/// Blocks in the order in which they will be asked for first. Takes up to 64 bytes for each.
+#[derive(Debug, Default)]
+pub(super) struct Plan {
+    /// Each with the end of what is needed of it, in bytes from its start.
+    blocks: Vec<(BlockNo, u64)>,
+    /// Where a block is in `blocks`.
+    places: HashMap<BlockNo, usize>,
+    /// Those before this place have been asked for or begun.
+    begun: usize,
+}
+
+impl Plan {
+    /// `needs`: ends of what is going to be read, as often as it is. `None` without any.
+    pub(super) fn new(needs: impl IntoIterator<Item = (BlockNo, u64)>) -> Option<Self> {
+        let mut plan = Self::default();
+        let mut last = None;
+        for (block, end) in needs {
+            // Most are of the same block as the one before.
+            let place = match last {
+                Some((same, place)) if same == block => place,
+                _ => match plan.places.entry(block) {
+                    Entry::Occupied(entry) => *entry.get(),
+                    Entry::Vacant(entry) => {
+                        plan.blocks.push((block, 0));
+                        *entry.insert(plan.blocks.len() - 1)
+                    }
+                },
+            };
+            last = Some((block, place));
+            if let Some((_, needed)) = plan.blocks.get_mut(place) {
+                *needed = end.max(*needed);
+            }
+        }
+        (!plan.blocks.is_empty()).then_some(plan)
+    }
+
+    /// What is to be begun now that `block` is asked for: up to `most` of those behind it, each only once.
+    pub(super) fn behind(&mut self, block: BlockNo, most: usize) -> &[(BlockNo, u64)] {
+        let Some(&place) = self.places.get(&block) else {
+            return &[];
+        };
+        let from = self.begun.max(place + 1);
+        let to = place
+            .saturating_add(1)
+            .saturating_add(most)
+            .min(self.blocks.len());
+        self.begun = self.begun.max(to);
+        self.blocks.get(from..to).unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plan(needs: &[(u32, u64)]) -> Option<Plan> {
+        Plan::new(needs.iter().map(|&(block, end)| (BlockNo(block), end)))
+    }
+
+    #[test]
+    fn blocks_are_begun_once_in_the_order_of_their_first_use() {
+        let needs = [
+            (3, 10),
+            (3, 20),
+            (1, 5),
+            (3, 15),
+            (7, 1),
+            (1, 9),
+            (9, 2),
+            (2, 2),
+        ];
+        let mut plan = plan(&needs).unwrap();
+        let mut behind = |block, most| -> Vec<(u32, u64)> {
+            let found = plan.behind(BlockNo(block), most).iter();
+            found.map(|(block, end)| (block.0, *end)).collect()
+        };
+        assert_eq!(behind(5, 2), []);
+        assert_eq!(behind(3, 2), [(1, 9), (7, 1)]);
+        assert_eq!(behind(3, 2), []);
+        assert_eq!(behind(1, 2), [(9, 2)]);
+        // An earlier one again.
+        assert_eq!(behind(3, 2), []);
+        assert_eq!(behind(9, 2), [(2, 2)]);
+        assert_eq!(behind(2, 2), []);
+    }
+
+    #[test]
+    fn what_was_left_out_is_not_begun() {
+        let mut plan = plan(&[(0, 1), (1, 1), (2, 1), (3, 1), (4, 1)]).unwrap();
+        assert_eq!(plan.behind(BlockNo(2), 1), [(BlockNo(3), 1)]);
+        assert_eq!(
+            plan.behind(BlockNo(4), usize::MAX),
+            [] as [(BlockNo, u64); 0]
+        );
+    }
+
+    #[test]
+    fn nothing_is_no_plan() {
+        assert!(plan(&[]).is_none());
+    }
+}
