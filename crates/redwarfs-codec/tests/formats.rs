@@ -421,6 +421,29 @@ fn damage_is_judged_alike_by_parts_and_from_front_to_back() {
 }
 
 #[test]
+fn of_several_damaged_blocks_the_first_one_is_named() {
+    let stream = STREAMS[10].1;
+    // A reserved LZMA2 control byte in the first block, damaged data in the last one, and both.
+    let first = 12 + (usize::from(stream[12]) + 1) * 4;
+    let last = stream.len() - 60;
+    let verdict = |places: &[usize], parts: bool| {
+        let mut damaged = stream.to_vec();
+        for &at in places {
+            damaged[at] ^= 0x55;
+        }
+        let decoded = if parts {
+            decode_by_parts(Id::LZMA, &damaged, LIMIT)
+        } else {
+            decompress(Id::LZMA, &damaged, LIMIT)
+        };
+        decoded.unwrap_err().to_string()
+    };
+    for places in [&[first][..], &[last], &[first, last]] {
+        assert_eq!(verdict(places, true), verdict(places, false));
+    }
+}
+
+#[test]
 fn an_empty_xz_stream_holds_nothing() {
     let mut stream = vec![
         0xfd, b'7', b'z', b'X', b'Z', 0, 0, 4, 0xe6, 0xd6, 0xb4, 0x46,

@@ -2,7 +2,6 @@
 
 use std::io::Write;
 
-use redwarfs_format::InodeNo;
 use redwarfs_format::metadata::FileType;
 use redwarfs_reader::Image;
 
@@ -55,23 +54,7 @@ pub fn extract_file(
         source,
     };
     let extents = image.metadata().extents(ino).map_err(fail)?;
-    image.plan_reads(extents.map_while(Result::ok).filter_map(end_in_block));
-    let copied = copy(image, ino, size, out, progress, &fail);
-    image.plan_reads([]);
-    copied?;
-    out.flush().map_err(Error::Output)?;
-    Ok(size)
-}
-
-/// Copies `size` bytes of contents.
-fn copy(
-    image: &Image,
-    ino: InodeNo,
-    size: u64,
-    out: &mut dyn Write,
-    progress: &dyn Progress,
-    fail: &dyn Fn(redwarfs_format::Error) -> Error,
-) -> Result<()> {
+    let _plan = image.plan_reads(extents.map_while(Result::ok).filter_map(end_in_block));
     let mut buffer = vec![0; PIECE];
     let mut at = 0;
     while at < size {
@@ -88,5 +71,6 @@ fn copy(
         at += n as u64;
         progress.advance(n as u64);
     }
-    Ok(())
+    out.flush().map_err(Error::Output)?;
+    Ok(size)
 }

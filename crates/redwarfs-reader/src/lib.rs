@@ -42,6 +42,7 @@ pub use options::{
 pub use perfmon::PerfMonitor;
 pub use pinned::{MAX_PARTS, PinnedRead};
 pub use preload::{PreloadHandle, PreloadSummary};
+pub use read::PlannedReads;
 pub use redwarfs_format::{Error, Result};
 pub use tree::{DirEntry, ReadDir, Walk, WalkEntry};
 pub use users::BlockUsers;

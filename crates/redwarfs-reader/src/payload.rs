@@ -247,8 +247,8 @@ impl Payloads {
         Ok(hasher.matches())
     }
 
-    /// Decompresses a verified payload step by step, so that a false announced size costs no
-    /// more memory than there is data.
+    /// Decompresses a verified payload step by step, or in parts into memory that is not touched before
+    /// there is data, so that a false announced size costs no more memory than that.
     pub(crate) fn decompress(
         &self,
         section: &Section,

@@ -116,6 +116,17 @@ impl<'a> Pieces<'a> {
     }
 }
 
+/// What [`Image::plan_reads`] was told; dropping it ends the plan.
+#[derive(Debug)]
+#[must_use = "the plan ends with it"]
+pub struct PlannedReads<'a>(&'a Image);
+
+impl Drop for PlannedReads<'_> {
+    fn drop(&mut self) {
+        self.0.0.cache.plan([]);
+    }
+}
+
 impl Image {
     /// Reads from a regular file at `offset`; returns the number of bytes, which is less than
     /// the length of `buf` only at the end of the file.
@@ -153,14 +164,15 @@ impl Image {
         result
     }
 
-    /// Says what will be read from now on: the blocks in the order of their first use, and up to where
-    /// each is needed, in bytes from its start; any number of times. They are decoded ahead by other
-    /// threads in that order and so far, and nothing else is, until the next call; without any, it is
-    /// guessed again what will be read. Reading something else works all the same.
+    /// Says what will be read while the returned guard exists: the blocks in the order of their first
+    /// use, and up to where each is needed, in bytes from its start; any number of times. They are
+    /// decoded ahead by other threads in that order and so far, and nothing else is. Reading something else
+    /// works all the same. Afterwards it is guessed again what will be read.
     ///
-    /// Takes up to 64 bytes for each block.
-    pub fn plan_reads(&self, needs: impl IntoIterator<Item = (BlockNo, u64)>) {
+    /// An image has one plan at a time, the last one. Takes up to 64 bytes for each block.
+    pub fn plan_reads(&self, needs: impl IntoIterator<Item = (BlockNo, u64)>) -> PlannedReads<'_> {
         self.0.cache.plan(needs);
+        PlannedReads(self)
     }
 
     /// Lets other threads decode what may be asked for after a read.

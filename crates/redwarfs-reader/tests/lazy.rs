@@ -1,4 +1,4 @@
-//! Large plain metadata, which are read when they are needed.
+//! Large metadata: plain ones are read when they are needed, compressed ones are decoded in parts.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -7,9 +7,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use common::one_file;
+use redwarfs_codec::{CodecSpec, Table};
 use redwarfs_format::InodeNo;
 use redwarfs_format::metadata::{Chunk, DirEntry, InodeData};
-use redwarfs_format::section::{Section, SectionType};
+use redwarfs_format::section::{CompressionId, Section, SectionHeader, SectionType};
 use redwarfs_io::{Fault, FaultSource, MemorySource};
 use redwarfs_reader::{Error, Image, ImageOffset, OpenOptions, Result};
 
@@ -99,6 +100,56 @@ fn they_are_read_once_and_show_what_is_there() {
     assert_eq!(all(&lazy), all(&whole));
     // The others were needed for opening.
     assert!((parts - 2..=parts).contains(&(source.reads() - opened)));
+}
+
+/// The same image with metadata of four tables that are compressed; `damaged` bytes of them are changed
+/// before the checksum is made.
+fn compressed(plain: &[u8], damaged: &[usize]) -> Vec<u8> {
+    let (image, _) = open(plain);
+    let mut out = Vec::new();
+    for (number, section) in (0..).zip(&image.container().sections) {
+        let start = image.container().file_offset(section) as usize;
+        let payload = &plain[start..][..section.length as usize];
+        if section.ty != SectionType::METADATA_V2 {
+            let none = CompressionId::NONE;
+            out.extend(SectionHeader::seal(number, section.ty, none, payload).encode());
+            out.extend(payload);
+            continue;
+        }
+        let quarter = payload.len() / 4;
+        let tables = [0, 1, 2].map(|part| Table {
+            range: part * quarter..(part + 1) * quarter,
+            record: 4,
+        });
+        let spec: CodecSpec = "lzma:level=1".parse().unwrap();
+        let made = spec.compressor().compress_tables(payload, &tables).unwrap();
+        let mut payload = made.data.unwrap();
+        for &at in damaged {
+            payload[at] ^= 0x55;
+        }
+        out.extend(SectionHeader::seal(number, section.ty, made.id, &payload).encode());
+        out.extend(payload);
+    }
+    out
+}
+
+#[test]
+fn compressed_ones_show_the_same() {
+    let plain = image();
+    let (lazy, _) = open(&plain);
+    assert!(metadata_section(&lazy).length >= 1 << 20);
+    let bytes = compressed(&plain, &[]);
+    assert!(bytes.len() < plain.len());
+    let (image, _) = open(&bytes);
+    for file in (0..FILES).step_by(11) {
+        assert_eq!(time_of(&image, file).unwrap(), i64::from(file) * 12_345);
+    }
+    for damaged in [&[1000][..], &[20_000], &[1000, 20_000]] {
+        let source = Arc::new(MemorySource::new(compressed(&plain, damaged)));
+        let e = Image::from_source(source, &options()).unwrap_err();
+        assert!(matches!(e, Error::Corrupt { .. }), "{e}");
+        assert!(e.to_string().contains("section 2"), "{e}");
+    }
 }
 
 #[test]

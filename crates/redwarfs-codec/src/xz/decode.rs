@@ -86,14 +86,15 @@ impl XzDecoder {
 
     /// Decodes all blocks of a stream of which nothing has been decoded into `out`, which has its raw size,
     /// by up to `threads` threads, the largest blocks first. Takes 40 bytes for each block, and a dictionary for
-    /// each thread. Of several errors it is that of the first block.
+    /// each thread. Of several errors it is that of the first block; those behind it need not be decoded.
     pub(crate) fn fill_apart(
         &mut self,
         payload: &[u8],
         out: &mut [u8],
         threads: usize,
     ) -> Result<()> {
-        let mut jobs = Vec::new();
+        // A record takes two bytes of the index at least, which has been walked.
+        let mut jobs = Vec::with_capacity(usize::try_from(self.layout.count).unwrap_or(0));
         let (mut start, mut rest) = (self.block_end, out);
         while let Some(record) = self.take_record(payload)? {
             let (data, behind) = usize::try_from(record.raw)
@@ -105,13 +106,21 @@ impl XzDecoder {
             start = self.end_of_block(start, record)?;
         }
         let workers = threads.min(jobs.len());
-        jobs.sort_by_key(|(start, record, _)| (record.raw, *start));
+        jobs.sort_unstable_by_key(|(start, record, _)| (record.raw, *start));
         let (jobs, failed) = (Mutex::new(jobs), Mutex::new(None));
         let layout = &self.layout;
         let work = || {
             // The lock is not held while a block is decoded.
             let next = || lock(&jobs).pop();
+            let first_failed = || {
+                lock(&failed)
+                    .as_ref()
+                    .map_or(usize::MAX, |(start, _): &(usize, Error)| *start)
+            };
             while let Some((start, record, data)) = next() {
+                if start > first_failed() {
+                    continue;
+                }
                 if let Err(e) = Self::decode_block(layout, payload, start, record, data) {
                     let mut failed = lock(&failed);
                     if failed.as_ref().is_none_or(|(first, _)| start < *first) {

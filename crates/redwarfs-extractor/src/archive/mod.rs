@@ -31,7 +31,7 @@ const PIECE: usize = 1 << 20;
 /// tar, the directories that hold files once more, so that unpacking in one pass restores their times. The
 /// image's block cache does the decoding, ahead of what is written and no further than it is needed
 /// ([`Image::plan_reads`]); a scattered image may have blocks decoded more
-/// than once if they do not all fit into the cache. Beyond the cache, memory is 16 bytes per file inode
+/// than once if they do not all fit into the cache. Beyond the cache, memory is 16 bytes per content
 /// for the order, 64 per block, and what [`crate::extract_to_directory`] takes for the tree.
 ///
 /// What the format cannot hold is an error; [`ExtractOptions::skip_devices`] and
@@ -91,15 +91,15 @@ struct Archive<'a> {
     holes: Holes,
 }
 
-/// The block of an extent, and where it ends there; `None` for a hole.
+/// The block of an extent, and where it ends there; `None` without data.
 pub(crate) fn end_in_block(extent: Extent) -> Option<(BlockNo, u64)> {
     match extent {
         Extent::Data {
             block,
             offset,
             size,
-        } => Some((block, u64::from(offset) + u64::from(size))),
-        Extent::Hole { .. } => None,
+        } if size > 0 => Some((block, u64::from(offset) + u64::from(size))),
+        _ => None,
     }
 }
 
@@ -189,43 +189,43 @@ impl Archive<'_> {
 
     /// Regular files in the order of their data.
     fn files(&mut self) -> Result<()> {
-        let mut order = Vec::with_capacity(self.tree.files.len());
         let mut total = 0_u64;
-        for (number, file) in (0_u32..).zip(&self.tree.files) {
+        for file in &self.tree.files {
             total = total.saturating_add(self.image.stat(file.ino)?.size);
-            // Files without data, and those whose extents make no sense, go first.
-            let key = self.first_data(file.ino).unwrap_or_default();
-            order.push((key, number));
         }
-        order.sort_unstable();
         self.progress.total(total);
-        let metadata = self.image.metadata();
-        let needs = order.iter().flat_map(|&(_, number)| {
-            let file = self.tree.file(number);
-            let extents = file.and_then(|file| metadata.extents(file.ino).ok());
-            // Extents behind one that makes no sense are not read.
+        let mut order: Vec<(u64, u32)> = (0..self.tree.content_count())
+            .map(|content| {
+                let ino = self.tree.inode_of(content);
+                // Files without data, and those whose extents make no sense, go first.
+                let key = ino.and_then(|ino| self.first_data(ino));
+                (key.unwrap_or_default(), content)
+            })
+            .collect();
+        order.sort_unstable();
+        let needs = order.iter().flat_map(|&(_, content)| {
+            let ino = self.tree.inode_of(content);
+            let extents = ino.and_then(|ino| self.image.metadata().extents(ino).ok());
+            // What is behind an extent that makes no sense is not read.
             extents.into_iter().flatten().map_while(Result::ok)
         });
-        self.image.plan_reads(needs.filter_map(end_in_block));
-        let result = self.files_in_order(order.iter().map(|&(_, number)| number));
-        self.image.plan_reads([]);
-        result
-    }
-
-    fn files_in_order(&mut self, order: impl Iterator<Item = u32>) -> Result<()> {
-        for number in order {
-            let Some(file) = self.tree.file(number).copied() else {
-                continue;
-            };
-            match self.file(number, file) {
-                Ok(()) => {}
-                Err(Error::Content { source, .. }) if self.options.continue_on_error => {
-                    let cause = format!("{source}; not archived");
-                    self.damaged(number, &cause, true);
-                    let size = self.image.stat(file.ino)?.size;
-                    self.progress.advance(size);
+        let image = self.image;
+        let _plan = image.plan_reads(needs.filter_map(end_in_block));
+        for (_, content) in order {
+            for number in self.tree.files_of(content) {
+                let Some(file) = self.tree.file(number).copied() else {
+                    continue;
+                };
+                match self.file(number, file) {
+                    Ok(()) => {}
+                    Err(Error::Content { source, .. }) if self.options.continue_on_error => {
+                        let cause = format!("{source}; not archived");
+                        self.damaged(number, &cause, true);
+                        let size = self.image.stat(file.ino)?.size;
+                        self.progress.advance(size);
+                    }
+                    Err(e) => return Err(e),
                 }
-                Err(e) => return Err(e),
             }
         }
         Ok(())

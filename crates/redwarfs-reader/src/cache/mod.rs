@@ -156,9 +156,10 @@ impl BlockCache {
         } else {
             options.partial_ratio
         };
-        // One for each thread, as far as they fit beside the one that is being read and another one.
-        let fitting = options.size / payloads.block_size().max(1);
-        let fitting = usize::try_from(fitting.saturating_sub(2)).unwrap_or(usize::MAX);
+        // One for each thread, as far as they fit beside the one that is being read. An unfinished one
+        // may take up to three times its size, with payload and decoder.
+        let fitting = options.size / payloads.block_size().saturating_mul(3).max(1);
+        let fitting = usize::try_from(fitting.saturating_sub(1)).unwrap_or(usize::MAX);
         let planned_ahead = options.workers.clamp(1, fitting.max(1));
         Self {
             core: Arc::new(Core {
@@ -192,9 +193,12 @@ impl BlockCache {
     /// What will be asked for from now on: blocks, and the end of what is needed of them. Nothing
     /// else is decoded ahead then. Without any, it is guessed again.
     pub(crate) fn plan(&self, needs: impl IntoIterator<Item = (BlockNo, u64)>) {
-        let plan = Plan::new(needs);
+        // So an image cannot make the plan larger than its list of blocks.
+        let exists = |block| self.core.payloads.container().block(block).is_some();
+        let plan = Plan::new(needs.into_iter().filter(|&(block, _)| exists(block)));
+        let mut table = self.core.table();
         self.planned.store(plan.is_some(), Ordering::Relaxed);
-        self.core.table().plan = plan;
+        table.plan = plan;
     }
 
     /// Whether it is known what will be asked for.
@@ -225,7 +229,9 @@ impl BlockCache {
         core.counters.active.sample();
         let (slot, next) = {
             let mut table = core.table();
-            let slot = match table.touch(block) {
+            let cached = table.touch(block);
+            let missing = cached.is_none();
+            let slot = match cached {
                 Some(slot) => {
                     core.count_hit(&slot, end);
                     slot
@@ -237,7 +243,9 @@ impl BlockCache {
             };
             let mut next = Vec::new();
             match &mut table.plan {
-                Some(plan) => next.extend_from_slice(plan.behind(block, self.planned_ahead)),
+                Some(plan) => {
+                    next.extend_from_slice(plan.behind(block, missing, self.planned_ahead))
+                }
                 None => next.extend(
                     table
                         .next_in_sequence(block, self.sequence)

@@ -17,7 +17,8 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    /// `needs`: ends of what is going to be read, as often as it is. `None` without any.
+    /// `needs`: ends of what is going to be read, as often as it is, of blocks that exist. `None` without
+    /// any.
     pub(super) fn new(needs: impl IntoIterator<Item = (BlockNo, u64)>) -> Option<Self> {
         let mut plan = Self::default();
         let mut last = None;
@@ -41,11 +42,20 @@ impl Plan {
         (!plan.blocks.is_empty()).then_some(plan)
     }
 
-    /// What is to be begun now that `block` is asked for: up to `most` of those behind it, each only once.
-    pub(super) fn behind(&mut self, block: BlockNo, most: usize) -> &[(BlockNo, u64)] {
+    /// What is to be begun now that `block` is asked for: up to `most` of those behind it, each only once
+    /// unless one that was is `missing`: who goes back to what has left the cache goes on from there.
+    pub(super) fn behind(
+        &mut self,
+        block: BlockNo,
+        missing: bool,
+        most: usize,
+    ) -> &[(BlockNo, u64)] {
         let Some(&place) = self.places.get(&block) else {
             return &[];
         };
+        if missing {
+            self.begun = self.begun.min(place + 1);
+        }
         let from = self.begun.max(place + 1);
         let to = place
             .saturating_add(1)
@@ -78,7 +88,7 @@ mod tests {
         ];
         let mut plan = plan(&needs).unwrap();
         let mut behind = |block, most| -> Vec<(u32, u64)> {
-            let found = plan.behind(BlockNo(block), most).iter();
+            let found = plan.behind(BlockNo(block), false, most).iter();
             found.map(|(block, end)| (block.0, *end)).collect()
         };
         assert_eq!(behind(5, 2), []);
@@ -94,11 +104,17 @@ mod tests {
     #[test]
     fn what_was_left_out_is_not_begun() {
         let mut plan = plan(&[(0, 1), (1, 1), (2, 1), (3, 1), (4, 1)]).unwrap();
-        assert_eq!(plan.behind(BlockNo(2), 1), [(BlockNo(3), 1)]);
-        assert_eq!(
-            plan.behind(BlockNo(4), usize::MAX),
-            [] as [(BlockNo, u64); 0]
-        );
+        assert_eq!(plan.behind(BlockNo(2), true, 1), [(BlockNo(3), 1)]);
+        assert!(plan.behind(BlockNo(4), true, usize::MAX).is_empty());
+    }
+
+    #[test]
+    fn who_goes_back_to_what_is_gone_goes_on_from_there() {
+        let mut plan = plan(&[(0, 1), (1, 1), (2, 1), (3, 1)]).unwrap();
+        assert_eq!(plan.behind(BlockNo(0), true, 3).len(), 3);
+        assert!(plan.behind(BlockNo(1), false, 1).is_empty());
+        assert_eq!(plan.behind(BlockNo(1), true, 1), [(BlockNo(2), 1)]);
+        assert_eq!(plan.behind(BlockNo(2), false, 1), [(BlockNo(3), 1)]);
     }
 
     #[test]

@@ -493,6 +493,42 @@ fn what_is_planned_is_decoded_ahead_and_nothing_else() {
 }
 
 #[test]
+fn planned_blocks_are_not_finished_because_they_are_read_at_random() {
+    let f = fixture(&["zstd:level=3", "zstd:level=1"]);
+    let middle = f.raw[0].len() / 2;
+    let finished = |planned: bool| {
+        let cache = f.cache(CacheOptions {
+            workers: 1,
+            seq_detector: 0,
+            ..CacheOptions::default()
+        });
+        if planned {
+            cache.plan([(BlockNo(0), middle as u64 + 10)]);
+        }
+        f.check(&cache, 0, 0, 10);
+        f.check(&cache, 0, middle, 10);
+        // Behind everything else that the only thread has to do.
+        assert!(cache.prefetch(BlockNo(1), 10));
+        eventually("block 1 is there", || cache.contains(BlockNo(1), 10));
+        cache.contains(BlockNo(0), f.raw[0].len() as u64)
+    };
+    assert!(finished(false));
+    assert!(!finished(true));
+}
+
+#[test]
+fn plans_have_blocks_that_exist_only() {
+    let f = fixture(ALL);
+    let cache = f.cache(quiet());
+    cache.plan((100..1000).map(|block| (BlockNo(block), 1)));
+    assert!(!cache.is_planned());
+    cache.plan((5..1000).map(|block| (BlockNo(block), 1)));
+    assert!(cache.is_planned());
+    cache.plan([]);
+    assert!(!cache.is_planned());
+}
+
+#[test]
 fn errors_reach_everybody_who_waits_and_are_not_kept() {
     for codec in ["null", "zstd:level=3"] {
         let f = fixture(&["lz4", codec]);
