@@ -244,7 +244,7 @@ impl BlockCache {
             let mut next = Vec::new();
             match &mut table.plan {
                 Some(plan) => {
-                    next.extend_from_slice(plan.behind(block, missing, self.planned_ahead))
+                    next.extend_from_slice(plan.behind(block, missing, self.planned_ahead));
                 }
                 None => next.extend(
                     table
