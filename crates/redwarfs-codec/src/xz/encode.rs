@@ -21,7 +21,7 @@ pub(crate) struct XzEncoder {
     options: LzmaOptions,
     coder: Coder,
     scratch: Vec<u8>,
-    /// Output of the attempt with the branch filter, or the whole block filtered.
+    /// Output of the attempt with the branch filter.
     filtered: Vec<u8>,
 }
 
@@ -116,17 +116,17 @@ impl XzEncoder {
             }
         }
         Ok(match best.1 {
-            Some(branch) if self.harms_the_whole(raw, branch)? => None,
+            Some(branch) if Self::harms_the_whole(raw, branch)? => None,
             found => found,
         })
     }
 
     /// Whether filtering makes a block larger. Calls of the same function from different places get
     /// equal, but copies of the same code at different places, as versions of a program have, get different.
-    fn harms_the_whole(&mut self, raw: &[u8], branch: Branch) -> Result<bool> {
-        self.filtered.clear();
-        self.filtered.extend_from_slice(raw);
-        let (data, len) = (self.filtered.as_mut_ptr(), self.filtered.len());
+    fn harms_the_whole(raw: &[u8], branch: Branch) -> Result<bool> {
+        // The coder has just been used for a sample, so it holds little memory at present.
+        let mut filtered = raw.to_vec();
+        let (data, len) = (filtered.as_mut_ptr(), filtered.len());
         // SAFETY: the functions change the bytes of the buffer in place, within its length.
         unsafe {
             match branch {
@@ -136,7 +136,7 @@ impl XzEncoder {
             }
         };
         let mut encoder = ZstdEncoder::new(FAR_MATCHES);
-        Ok(encoder.frame(&self.filtered)?.len() >= encoder.frame(raw)?.len())
+        Ok(encoder.frame(&filtered)?.len() >= encoder.frame(raw)?.len())
     }
 }
 
@@ -294,14 +294,21 @@ pub(crate) fn encoder_memory(options: &LzmaOptions, raw_size: usize) -> u64 {
     let filters = filter_chain(&mut lzma, filter);
     // SAFETY: the filters and the options they point to live through the call.
     let state = unsafe { sys::lzma_raw_encoder_memusage(filters.as_ptr()) };
-    let (buffers, trial) = match options.branch {
-        Some(Filter::Fixed(_)) => (2, 0),
-        Some(Filter::Automatic) => (2, zstd::encoder_memory(&FAR_MATCHES, raw_size)),
-        None => (1, 0),
+    let block = raw_size as u64;
+    let buffers = match options.branch {
+        Some(Filter::Fixed(_)) => 2,
+        _ => 1,
+    };
+    // Before LZMA begins: the filtered block, and an encoder with its output.
+    let trial = match options.branch {
+        Some(Filter::Automatic) => {
+            zstd::encoder_memory(&FAR_MATCHES, raw_size).saturating_add(block)
+        }
+        _ => 0,
     };
     // The library says u64::MAX for options it cannot take; the spec allows none.
     let state = if state == u64::MAX { 0 } else { state };
     state
-        .saturating_add((raw_size as u64).saturating_mul(buffers))
-        .saturating_add(trial)
+        .max(trial)
+        .saturating_add(block.saturating_mul(buffers))
 }
