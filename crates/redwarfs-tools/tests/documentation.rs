@@ -8,6 +8,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use redwarfs_format::frozen::TypeInfo;
+use redwarfs_format::metadata::metadata_type;
 use regex::Regex;
 use support::{DWARFS, DWARFSCK, DWARFSEXTRACT, MKDWARFS, run};
 
@@ -236,6 +238,36 @@ fn options_of_mkdwarfs_are_documented_with_tests() {
 #[test]
 fn known_faults_have_tests() {
     check_tests("options/faults.md", 4);
+}
+
+/// `struct.member` of all structs inside of a type.
+fn members(ty: &TypeInfo, out: &mut BTreeSet<String>) {
+    match ty {
+        TypeInfo::Optional(inner)
+        | TypeInfo::List(inner)
+        | TypeInfo::Set(inner)
+        | TypeInfo::Map(inner) => members(inner, out),
+        TypeInfo::Struct(info) => {
+            for member in &info.members {
+                out.insert(format!("{}.{}", info.name, member.name));
+                members(&member.ty, out);
+            }
+        }
+        TypeInfo::Pair(_) | TypeInfo::Unsigned(_) | TypeInfo::Bool | TypeInfo::Bytes => {}
+    }
+}
+
+#[test]
+fn members_of_the_metadata_are_documented_with_tests() {
+    check_tests("format/members.md", 4);
+    let listed: Vec<String> = rows(&document("format/members.md"))
+        .iter()
+        .map(|row| row[0].trim_matches('`').to_owned())
+        .collect();
+    let mut all = BTreeSet::new();
+    members(&metadata_type(), &mut all);
+    assert_eq!(listed.len(), all.len(), "a member is listed twice");
+    assert_eq!(listed.into_iter().collect::<BTreeSet<_>>(), all);
 }
 
 #[test]
