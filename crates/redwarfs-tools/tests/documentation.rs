@@ -90,17 +90,17 @@ fn test_exists(sources: &BTreeMap<String, Vec<PathBuf>>, file: &str, test: &str)
     })
 }
 
-fn check_tests(name: &str, columns: usize) {
+fn check_tests(name: &str, columns: &[usize]) {
     let sources = sources();
     let rows = rows(&document(name));
     assert!(!rows.is_empty(), "{name} has no table");
     let mut problems = Vec::new();
     for row in &rows {
-        if row.len() != columns {
+        if !columns.contains(&row.len()) {
             problems.push(format!("{} cells: {row:?}", row.len()));
             continue;
         }
-        let tests = named_tests(&row[columns - 1]);
+        let tests = named_tests(row.last().unwrap());
         if tests.is_empty() {
             problems.push(format!("no test: {}", row[0]));
         }
@@ -217,27 +217,27 @@ fn check_options(name: &str, shown: &BTreeSet<String>) {
 
 #[test]
 fn options_of_dwarfs_are_documented_with_tests() {
-    check_tests("options/dwarfs.md", 4);
+    check_tests("options/dwarfs.md", &[4]);
 }
 
 #[test]
 fn options_of_dwarfsck_are_documented_with_tests() {
-    check_tests("options/dwarfsck.md", 4);
+    check_tests("options/dwarfsck.md", &[3, 4]);
 }
 
 #[test]
 fn options_of_dwarfsextract_are_documented_with_tests() {
-    check_tests("options/dwarfsextract.md", 4);
+    check_tests("options/dwarfsextract.md", &[4]);
 }
 
 #[test]
 fn options_of_mkdwarfs_are_documented_with_tests() {
-    check_tests("options/mkdwarfs.md", 4);
+    check_tests("options/mkdwarfs.md", &[4]);
 }
 
 #[test]
 fn known_faults_have_tests() {
-    check_tests("options/faults.md", 4);
+    check_tests("options/faults.md", &[4]);
 }
 
 /// `struct.member` of all structs inside of a type.
@@ -259,7 +259,7 @@ fn members(ty: &TypeInfo, out: &mut BTreeSet<String>) {
 
 #[test]
 fn members_of_the_metadata_are_documented_with_tests() {
-    check_tests("format/members.md", 4);
+    check_tests("format/members.md", &[4]);
     let listed: Vec<String> = rows(&document("format/members.md"))
         .iter()
         .map(|row| row[0].trim_matches('`').to_owned())
