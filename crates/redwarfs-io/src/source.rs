@@ -32,6 +32,13 @@ pub trait Source: Send + Sync + fmt::Debug {
     /// whatever the medium reports. The contents of `buf` are unspecified after an error.
     fn read_exact_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<()>;
 
+    /// Fills `buf` as [`Source::read_exact_at`] does if that takes no waiting for a medium; false
+    /// if it would, if it fails, or if the source cannot tell. The contents of `buf` are unspecified
+    /// then.
+    fn try_read_exact_at(&self, _offset: u64, _buf: &mut [u8]) -> bool {
+        false
+    }
+
     /// The first offset from `offset` on where there may be something else than zeros; the
     /// length of the source if there is none. `offset` itself where holes are not known.
     ///
@@ -49,6 +56,10 @@ impl<S: Source + ?Sized> Source for Arc<S> {
 
     fn read_exact_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
         (**self).read_exact_at(offset, buf)
+    }
+
+    fn try_read_exact_at(&self, offset: u64, buf: &mut [u8]) -> bool {
+        (**self).try_read_exact_at(offset, buf)
     }
 
     fn next_data(&self, offset: u64) -> io::Result<u64> {
@@ -154,6 +165,27 @@ impl Source for FileSource {
         })
     }
 
+    /// From the page cache.
+    #[cfg(target_os = "linux")]
+    fn try_read_exact_at(&self, offset: u64, buf: &mut [u8]) -> bool {
+        use rustix::io::{Errno, ReadWriteFlags, preadv2};
+        let mut done = 0;
+        while let Some(rest) = buf.get_mut(done..)
+            && !rest.is_empty()
+        {
+            let at = offset.saturating_add(done as u64);
+            let mut rest = [io::IoSliceMut::new(rest)];
+            match preadv2(&self.file, &mut rest, at, ReadWriteFlags::NOWAIT) {
+                Ok(0) => return false,
+                Ok(n) => done += n,
+                Err(Errno::INTR) => {}
+                // Not there, or a file system that cannot tell.
+                Err(_) => return false,
+            }
+        }
+        true
+    }
+
     fn next_data(&self, offset: u64) -> io::Result<u64> {
         use rustix::io::Errno;
         // Nothing here uses the position of the file, which this moves.
@@ -218,6 +250,10 @@ impl Source for MemorySource {
         buf.copy_from_slice(found);
         Ok(())
     }
+
+    fn try_read_exact_at(&self, offset: u64, buf: &mut [u8]) -> bool {
+        self.read_exact_at(offset, buf).is_ok()
+    }
 }
 
 #[cfg(test)]
@@ -252,6 +288,32 @@ mod tests {
         let e = source.read_exact_at(7, &mut buf).unwrap_err();
         assert_eq!(e.kind(), io::ErrorKind::UnexpectedEof);
         assert!(e.to_string().contains("image"), "{e}");
+    }
+
+    #[test]
+    fn reads_without_waiting_give_the_same_or_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("image");
+        let bytes: Vec<u8> = (0..300_000_u32).map(|i| ((i * 7) >> 3) as u8).collect();
+        std::fs::write(&path, &bytes).unwrap();
+        let sources: [Arc<dyn Source>; 2] = [
+            Arc::new(FileSource::open(&path).unwrap()),
+            Arc::new(MemorySource::new(bytes.clone())),
+        ];
+        let mut there = 0;
+        for source in sources {
+            for (at, len) in [(0, 300_000), (5, 100), (299_999, 1), (300_000, 0)] {
+                let mut buf = vec![0xa5; len];
+                if source.try_read_exact_at(at as u64, &mut buf) {
+                    assert!(buf == bytes[at..at + len], "{at}");
+                    there += 1;
+                }
+            }
+            assert!(!source.try_read_exact_at(299_999, &mut [0; 2]));
+            assert!(!source.try_read_exact_at(u64::MAX, &mut [0; 2]));
+        }
+        // Memory needs no waiting; files depend on their file system.
+        assert!(there >= 4, "{there}");
     }
 
     #[test]

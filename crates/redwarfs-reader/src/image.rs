@@ -469,6 +469,32 @@ impl Image {
         self.0.cache.tidy(age)
     }
 
+    /// An upper bound for the size of a block, if that does not fit into the cache. Such blocks take
+    /// memory beyond its limit while they are in use, and have to be decoded anew afterwards. `None`
+    /// if all blocks fit, or none is compressed, so that they need not be kept.
+    ///
+    /// # Errors
+    /// As [`Image::section_with_header`]. Reads the headers of blocks up to the first compressed one.
+    pub fn block_beyond_cache(&self) -> Result<Option<u64>> {
+        let payloads = &self.0.payloads;
+        // No block is longer than all files together, whose size old images do not tell.
+        let contents = self.0.view.totals().allocated;
+        let block = match payloads.block_size() {
+            size if contents > 0 => size.min(contents),
+            size => size,
+        };
+        if self.0.cache.has_room_for(block) {
+            return Ok(None);
+        }
+        for section in payloads.container().section_of_type(SectionType::BLOCK) {
+            let section = payloads.with_header(section)?;
+            if section.compression != Some(CompressionId::NONE) {
+                return Ok(Some(block));
+            }
+        }
+        Ok(None)
+    }
+
     /// What the block cache has done so far.
     pub fn cache_stats(&self) -> CacheStats {
         self.0.cache.stats()

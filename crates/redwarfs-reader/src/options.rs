@@ -91,7 +91,8 @@ pub struct OpenOptions {
 /// Options of the block cache.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct CacheOptions {
-    /// Bytes that blocks not in use may take; 512 MiB by default. 0 keeps nothing.
+    /// Bytes that blocks not in use may take; 512 MiB by default. In use are those that a request
+    /// holds, and the last `workers + 1` that were read but not to their end; with 0 only those stay.
     pub size: u64,
     /// Threads that decode ahead of the readers; 2 by default, 0 behaves as 1. They start when
     /// they are first needed.

@@ -1,5 +1,6 @@
 //! Stored payloads: reading, verifying, decompressing.
 
+use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::num::NonZero;
 use std::ops::{Range, RangeInclusive};
@@ -8,7 +9,7 @@ use std::thread::available_parallelism;
 
 use redwarfs_codec::Decoder;
 use redwarfs_format::frozen::LazyBytes;
-use redwarfs_format::section::{CompressionId, Container, Section, SectionHasher};
+use redwarfs_format::section::{CompressionId, Container, LeafDigests, Section, SectionHasher};
 use redwarfs_format::{BlockNo, Error, Result};
 use redwarfs_io::Source;
 
@@ -43,6 +44,8 @@ pub(crate) struct Payloads {
     block_size: u64,
     /// Whether checksums are taken for granted.
     trusting: bool,
+    /// For the digests of leaves. Differs from process to process.
+    seed: u64,
 }
 
 impl Payloads {
@@ -53,6 +56,7 @@ impl Payloads {
             container,
             block_size,
             trusting: false,
+            seed: RandomState::new().hash_one(()),
         }
     }
 
@@ -129,48 +133,108 @@ impl Payloads {
         self.read_reusing(section, Vec::new())
     }
 
-    /// A payload that is not compressed, to be loaded in parts when they are needed. Its XXH3 is
-    /// verified now; what is loaded later must be the same, which the state of the hash at each
-    /// part tells: less than 1 KiB for each 64 KiB. Clearing and filling fresh memory for all of it
-    /// would take several times as long. `None` if there is no hash.
-    pub(crate) fn read_lazily(&self, section: &Section) -> Result<Option<LazyBytes>> {
-        let Some(header) = &section.header else {
+    /// Verifies the XXH3 of a payload that is going to be used where it lies, and makes the digests
+    /// of its leaves, which tell whether what is read later is what was verified. `None` if there is no
+    /// hash, or if it is taken for granted; then nothing is read.
+    pub(crate) fn verify_in_leaves(&self, section: &Section) -> Result<Option<LeafDigests>> {
+        let Some(header) = section.header.as_ref().filter(|_| !self.trusting) else {
             return Ok(None);
         };
+        let mut hasher = SectionHasher::xxh(header);
+        let mut leaves = LeafDigests::new(self.seed, section.length);
+        self.stream_by(section, HASHED_AT_ONCE, |bytes| {
+            hasher.update(bytes);
+            leaves.update(bytes);
+        })?;
+        if hasher.matches() {
+            Ok(Some(leaves))
+        } else {
+            Err(checksum_error(section))
+        }
+    }
+
+    /// Appends a range of a payload that was verified in leaves to `out`, or with leaves around it
+    /// that are needed for comparing; returns where in `out` it begins. Nothing follows it. `None`, with
+    /// `out` as before, if that takes waiting and `wait` forbids it.
+    pub(crate) fn read_leaves(
+        &self,
+        section: &Section,
+        leaves: Option<&LeafDigests>,
+        range: Range<u64>,
+        wait: bool,
+        out: &mut Vec<u8>,
+    ) -> Result<Option<usize>> {
+        const LEAF: u64 = LeafDigests::LEAF as u64;
+        let (start, end) = match leaves {
+            Some(_) => (
+                range.start / LEAF * LEAF,
+                range.end.next_multiple_of(LEAF).min(section.length),
+            ),
+            None => (range.start, range.end),
+        };
+        let long = || {
+            let e = Error::Limit(format!("{} bytes at once", end.saturating_sub(start)));
+            in_section(e, section)
+        };
+        let len = |from: u64, to: u64| usize::try_from(to.saturating_sub(from)).map_err(|_| long());
+        let (head, wanted) = (len(start, range.start)?, len(range.start, range.end)?);
+        let before = out.len();
+        out.try_reserve(len(start, end)?).map_err(|_| long())?;
+        out.resize(before + len(start, end)?, 0);
+        let read = out.get_mut(before..).unwrap_or_default();
+        let read = self.fill_from_leaves(section, leaves, start, wait, read);
+        let there = matches!(read, Ok(true));
+        out.truncate(before + if there { head + wanted } else { 0 });
+        Ok(read?.then_some(before + head))
+    }
+
+    /// Reads a payload from `at` on, and compares it with its leaves if there are any; false if that
+    /// takes waiting and `wait` forbids it.
+    fn fill_from_leaves(
+        &self,
+        section: &Section,
+        leaves: Option<&LeafDigests>,
+        mut at: u64,
+        wait: bool,
+        buf: &mut [u8],
+    ) -> Result<bool> {
+        // What is compared is in the caches of the processor still.
+        for piece in buf.chunks_mut(HASHED_AT_ONCE) {
+            let place = self.container.file_offset(section).saturating_add(at);
+            if wait {
+                self.source
+                    .read_exact_at(place, piece)
+                    .map_err(|e| in_section(e.into(), section))?;
+            } else if !self.source.try_read_exact_at(place, piece) {
+                return Ok(false);
+            }
+            let first = usize::try_from(at / LeafDigests::LEAF as u64).unwrap_or(usize::MAX);
+            if leaves.is_some_and(|leaves| !leaves.matches(first, piece)) {
+                return Err(changed(section));
+            }
+            at = at.saturating_add(piece.len() as u64);
+        }
+        Ok(true)
+    }
+
+    /// A payload that is not compressed, to be loaded in parts when they are needed. Clearing and
+    /// filling fresh memory for all of it would take several times as long as verifying it. `None`
+    /// if there is no hash.
+    pub(crate) fn read_lazily(&self, section: &Section) -> Result<Option<LazyBytes>> {
         let len = usize::try_from(section.length).map_err(|_| {
             let e = Error::Limit(format!("{} bytes", section.length));
             in_section(e, section)
         })?;
-        let mut states = vec![SectionHasher::xxh(header)];
-        let mut hasher = SectionHasher::xxh(header);
-        self.stream_by(section, HASHED_AT_ONCE, |bytes| {
-            for part in bytes.chunks(LazyBytes::PART) {
-                hasher.update(part);
-                states.push(hasher.clone());
-            }
-        })?;
-        if !hasher.matches() {
-            return Err(checksum_error(section));
-        }
-        let start = self.container.file_offset(section);
-        let (source, section) = (Arc::clone(&self.source), section.clone());
+        let Some(leaves) = self.verify_in_leaves(section)? else {
+            return Ok(None);
+        };
+        let (payloads, section) = (self.clone(), section.clone());
         let load = move |range: Range<usize>| {
-            let mut part = vec![0; range.len()].into_boxed_slice();
-            source
-                .read_exact_at(start.saturating_add(range.start as u64), &mut part)
-                .map_err(|e| in_section(e.into(), &section))?;
-            let index = range.start / LazyBytes::PART;
-            if let Some([before, behind]) = states.get(index..index + 2) {
-                let mut hasher = before.clone();
-                hasher.update(&part);
-                if hasher.agrees_with(behind) {
-                    return Ok(part);
-                }
-            }
-            let ty = section.ty;
-            let what = format!("{ty} has changed since the image was opened");
-            let e = io::Error::new(io::ErrorKind::InvalidData, what);
-            Err(in_section(e.into(), &section))
+            // Parts are whole leaves.
+            let mut part = Vec::new();
+            let range = range.start as u64..range.end as u64;
+            payloads.read_leaves(&section, Some(&leaves), range, true, &mut part)?;
+            Ok(part.into_boxed_slice())
         };
         Ok(Some(LazyBytes::new(len, load)))
     }
@@ -299,6 +363,13 @@ fn decompress_growing(id: CompressionId, payload: Vec<u8>, limit: u64) -> Result
     decoder.finish()?;
     out.shrink_to_fit();
     Ok(out)
+}
+
+/// The error of a payload that is not what it was when its checksum was right.
+fn changed(section: &Section) -> Error {
+    let what = format!("{} has changed since it was verified", section.ty);
+    let e = io::Error::new(io::ErrorKind::InvalidData, what);
+    in_section(e.into(), section)
 }
 
 pub(crate) fn checksum_error(section: &Section) -> Error {

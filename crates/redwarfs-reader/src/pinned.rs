@@ -1,6 +1,6 @@
 //! Reads that hand out the memory of the cache instead of a copy.
 
-use redwarfs_format::{BlockNo, Error, InodeNo, Result};
+use redwarfs_format::{BlockNo, InodeNo, Result};
 
 use crate::cache::BlockData;
 use crate::image::{Image, Inner};
@@ -26,7 +26,7 @@ const DECODED_BLOCKS: usize = 1;
 pub struct PinnedRead<'a> {
     inner: &'a Inner,
     parts: Vec<Part>,
-    /// Holes and small pieces, and what would pin too much.
+    /// Holes and small pieces, what would pin too much, and what is not in the cache.
     copied: &'a mut Vec<u8>,
     len: usize,
     /// Blocks that may be pinned.
@@ -107,37 +107,70 @@ impl<'a> PinnedRead<'a> {
         others < self.blocks
     }
 
-    /// Appends what `fill` adds to the end of the copied bytes: exactly `len`.
-    fn copy(&mut self, len: usize, fill: impl FnOnce(&mut Vec<u8>)) {
-        let at = self.copied.len();
-        fill(self.copied);
+    /// Appends zeros.
+    fn zeros(&mut self, len: usize) {
+        let end = self.copied.len();
+        self.copied.resize(end + len, 0);
+        self.copied_to(end, end, len);
+    }
+
+    /// Appends bytes of a block, which comes back; `None` if that takes waiting and `wait` forbids it.
+    fn push(
+        &mut self,
+        data: BlockData,
+        offset: u64,
+        len: usize,
+        wait: bool,
+    ) -> Result<Option<BlockData>> {
+        let cache = &self.inner.cache;
+        if data.is_plain() || len < PIN_FROM || !self.may_pin(data.block()) {
+            let end = self.copied.len();
+            let Some(at) = cache.append(&data, offset, len, wait, self.copied)? else {
+                return Ok(None);
+            };
+            self.copied_to(end, at, len);
+            return Ok(Some(data));
+        }
+        let at = usize::try_from(offset).ok();
+        let at = at.filter(|at| {
+            data.bytes()
+                .get(*at..)
+                .is_some_and(|rest| rest.len() >= len)
+        });
+        let at = at.ok_or_else(|| cache.missing(&data))?;
+        data.served(len);
+        let again = data.clone();
+        self.parts.push(Part::Pinned { data, at, len });
+        self.len += len;
+        Ok(Some(again))
+    }
+
+    /// Takes the last `len` copied bytes, which begin at `at`; what is between `end` and them is not
+    /// wanted.
+    fn copied_to(&mut self, end: usize, mut at: usize, len: usize) {
+        // A part of its own is an entry in a list, as above; the last one is for what is copied.
+        if at > end && (len < PIN_FROM || self.parts.len() + 1 >= MAX_PARTS) {
+            self.copied.copy_within(at.., end);
+            self.copied.truncate(end + len);
+            at = end;
+        }
         match self.parts.last_mut() {
-            // Copied bytes only ever follow each other.
-            Some(Part::Copied { len: before, .. }) => *before += len,
+            Some(Part::Copied {
+                at: start,
+                len: before,
+            }) if *start + *before == at => *before += len,
             _ => self.parts.push(Part::Copied { at, len }),
         }
         self.len += len;
     }
 
-    /// Appends bytes of a block, which comes back; none if they are not there.
-    fn push(&mut self, data: BlockData, offset: u64, len: usize) -> Option<BlockData> {
-        let at = usize::try_from(offset).ok()?;
-        let bytes = data.bytes().get(at..)?.get(..len)?;
-        if len < PIN_FROM || !self.may_pin(data.block()) {
-            self.copy(len, |copied| copied.extend_from_slice(bytes));
-            return Some(data);
-        }
-        let again = data.clone();
-        self.parts.push(Part::Pinned { data, at, len });
-        self.len += len;
-        Some(again)
-    }
-
-    /// Appends all pieces; false as soon as `get` has no block.
+    /// Appends all pieces; false as soon as `get` has no block, or something takes waiting and `wait`
+    /// forbids it.
     fn collect(
         &mut self,
         first: Option<Piece>,
         pieces: &mut Pieces<'_>,
+        wait: bool,
         mut get: impl FnMut(BlockNo, u64, u64) -> Result<Option<BlockData>>,
     ) -> Result<bool> {
         let mut last: Option<BlockData> = None;
@@ -147,9 +180,7 @@ impl<'a> PinnedRead<'a> {
         };
         while let Some(piece) = next {
             match piece {
-                Piece::Zeros { len } => self.copy(len, |copied| {
-                    copied.resize(copied.len() + len, 0);
-                }),
+                Piece::Zeros { len } => self.zeros(len),
                 Piece::Data { block, offset, len } => {
                     let end = offset + len as u64;
                     // Before another block is decoded, nothing but the pinned ones is held.
@@ -163,10 +194,9 @@ impl<'a> PinnedRead<'a> {
                             }
                         }
                     };
-                    last = self.push(data, offset, len);
+                    last = self.push(data, offset, len, wait)?;
                     if last.is_none() {
-                        let e = Error::corrupt(format!("bytes of block {block} are missing"));
-                        return Err(self.inner.payloads.in_block(e, block));
+                        return Ok(false);
                     }
                 }
             }
@@ -209,17 +239,19 @@ impl Image {
         }
         let timer = inner.timers.inode_read.start_with(&context);
         let get = |block, start, end| inner.cache.get(block, start, end).map(Some);
-        let result = read.collect(Some(first), &mut pieces, get);
+        let result = read.collect(Some(first), &mut pieces, true, get);
         drop(timer);
         result?;
         self.read_ahead(inode, offset, len);
         Ok(read)
     }
 
-    /// As [`Image::read_pinned`] if that needs neither decoding nor waiting, otherwise none.
+    /// As [`Image::read_pinned`] if that needs neither decoding nor waiting, otherwise none. Blocks
+    /// that are not compressed are read from the source if it can tell that it needs no waiting for that.
     ///
     /// # Errors
-    /// As [`Image::read_at`], for wrong inodes and metadata.
+    /// As [`Image::read_at`], for wrong inodes and metadata, and blocks that are not compressed and have
+    /// changed.
     pub fn try_read_pinned<'a>(
         &'a self,
         inode: InodeNo,
@@ -235,7 +267,7 @@ impl Image {
             .start_with(&read_context(inode, offset, len));
         let mut pieces = Pieces::new(inner, inode, offset, len)?;
         let get = |block, _, end| Ok(inner.cache.get_cached(block, end));
-        let complete = read.collect(None, &mut pieces, get)?;
+        let complete = read.collect(None, &mut pieces, false, get)?;
         drop(timer);
         if !complete {
             return Ok(None);

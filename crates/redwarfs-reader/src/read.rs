@@ -199,6 +199,7 @@ impl Image {
         let mut done = 0;
         let mut piece = first;
         let mut last: Option<BlockData> = None;
+        let mut scratch = Vec::new();
         loop {
             // Pieces of one range never exceed it together.
             let (_, rest) = buf.split_at_mut(done);
@@ -211,10 +212,7 @@ impl Image {
                         Some(data) if data.block() == block && data.has(end) => data,
                         _ => cache.get(block, offset, end)?,
                     };
-                    if !data.copy(offset, out) {
-                        let e = Error::corrupt(format!("bytes of block {block} are missing"));
-                        return Err(self.0.payloads.in_block(e, block));
-                    }
+                    cache.copy(&data, offset, out, &mut scratch)?;
                     last = Some(data);
                 }
             }

@@ -36,7 +36,7 @@ fn fragmented(pieces: u32, unit: u32) -> (Vec<u8>, Vec<u8>) {
             content.extend(&block[offset as usize..(offset + size) as usize]);
         }
     }
-    let image = one_file(&[block], chunks, |metadata| {
+    let image = one_file("lz4", &[block], chunks, |metadata| {
         metadata.total_fs_size = content.len() as u64;
         metadata.features = Some([b"sparsefiles".to_vec()].into());
         metadata.hole_block_index = Some(HOLE);

@@ -28,7 +28,7 @@ fn image() -> Vec<u8> {
         offset: 0,
         size: 9,
     };
-    one_file(&[vec![1; 16]], vec![data], |metadata| {
+    one_file("null", &[vec![1; 16]], vec![data], |metadata| {
         metadata.inodes.truncate(1);
         metadata.inodes.extend((0..FILES).map(|file| InodeData {
             mode_index: 1,

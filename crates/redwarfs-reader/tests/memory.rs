@@ -5,6 +5,7 @@
 
 mod common;
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use common::one_file;
@@ -16,7 +17,7 @@ const BLOCKS: u32 = 48;
 const BLOCK_SIZE: u32 = 1 << 20;
 
 /// An image with one file of 48 MiB.
-fn image() -> Vec<u8> {
+fn image(codec: &str) -> Vec<u8> {
     let blocks: Vec<Vec<u8>> = (1..=BLOCKS)
         .map(|value| vec![value as u8; BLOCK_SIZE as usize])
         .collect();
@@ -25,7 +26,7 @@ fn image() -> Vec<u8> {
         offset: 0,
         size: BLOCK_SIZE,
     };
-    one_file(&blocks, (0..BLOCKS).map(chunk).collect(), |_| {})
+    one_file(codec, &blocks, (0..BLOCKS).map(chunk).collect(), |_| {})
 }
 
 /// Resident memory of this process that no file backs, in MiB.
@@ -43,11 +44,41 @@ fn resident() -> u64 {
     kib >> 10
 }
 
+/// Both look at the memory of the process, one after the other.
 #[test]
+fn memory_of_blocks() {
+    memory_falls_when_blocks_are_dropped();
+    plain_blocks_stay_in_the_file();
+}
+
+fn file(codec: &str) -> PathBuf {
+    let name = format!("redwarfs-memory-{}-{codec}.dwarfs", std::process::id());
+    let path = std::env::temp_dir().join(name);
+    std::fs::write(&path, image(codec)).unwrap();
+    path
+}
+
+fn plain_blocks_stay_in_the_file() {
+    let path = file("null");
+    let image = Image::open(&path, &OpenOptions::default()).unwrap();
+    let inode = image.find_path(b"file").unwrap().unwrap();
+    let before = resident();
+    let mut scratch = Vec::new();
+    for at in 0..u64::from(BLOCKS * 8) {
+        let read = image.read_pinned(inode, at << 17, 1 << 17, &mut scratch);
+        let read = read.unwrap();
+        let right = |part: &[u8]| part.iter().all(|&b| u64::from(b) == at / 8 + 1);
+        assert!(read.len() == 1 << 17 && read.parts().all(right));
+    }
+    let summary = image.preload(Preload::All).unwrap().wait();
+    assert_eq!(summary.loaded, BLOCKS as usize);
+    assert!(resident() <= before + 4, "{before} -> {}", resident());
+    assert!(image.cache_stats().peak < 1 << 20);
+    std::fs::remove_file(&path).unwrap();
+}
+
 fn memory_falls_when_blocks_are_dropped() {
-    let dir = std::env::temp_dir();
-    let path = dir.join(format!("redwarfs-memory-{}.dwarfs", std::process::id()));
-    std::fs::write(&path, image()).unwrap();
+    let path = file("lz4");
     for allocator in [BlockAllocator::Malloc, BlockAllocator::Mmap] {
         let options = OpenOptions {
             cache: CacheOptions {

@@ -32,7 +32,7 @@ fn open(cache: CacheOptions) -> (Image, InodeNo) {
             size: MIB as u32,
         })
         .collect();
-    let bytes = one_file(&blocks, chunks, |_| ());
+    let bytes = one_file("zstd:level=1", &blocks, chunks, |_| ());
     let options = OpenOptions {
         cache,
         ..OpenOptions::default()

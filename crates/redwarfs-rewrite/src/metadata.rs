@@ -145,8 +145,7 @@ pub(crate) fn build(
         block_size,
         symlink_table: old.symlink_table,
         devices: Some(old.devices.unwrap_or_default()),
-        // The targets stay as they are, and so does what separates their components.
-        preferred_path_separator: Some(old.preferred_path_separator.unwrap_or(u32::from(b'/'))),
+        preferred_path_separator: Some(u32::from(view.preferred_path_separator())),
         dwarfs_version: Some(program_version()),
         create_timestamp: rebuild.create_timestamp,
         features: Some(BTreeSet::new()),

@@ -11,7 +11,6 @@ mod open;
 mod pack;
 mod strings;
 mod sums;
-mod symlinks;
 mod table;
 mod types;
 mod unknown;

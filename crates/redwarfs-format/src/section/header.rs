@@ -177,13 +177,6 @@ impl SectionHeader {
         bytes
     }
 
-    /// Whether an image can begin with this section: its number says so, and it is not one of those
-    /// that come after the metadata.
-    #[must_use]
-    pub fn can_be_first(&self) -> bool {
-        self.number == 0 && self.ty != SectionType::SECTION_INDEX && self.ty != SectionType::HISTORY
-    }
-
     /// Makes the header of a new section: computes both hashes of `payload`.
     #[must_use]
     pub fn seal(number: u32, ty: SectionType, compression: CompressionId, payload: &[u8]) -> Self {
@@ -314,14 +307,6 @@ impl SectionHasher {
             hasher.update(bytes);
         }
         self.missing -= bytes.len() as i128;
-    }
-
-    /// Whether what both were given so far has the same length and XXH3: a copy that is taken
-    /// before some bytes and another one from behind them can tell whether those bytes came again.
-    #[must_use]
-    pub fn agrees_with(&self, other: &Self) -> bool {
-        let so_far = |hasher: &Self| hasher.xxh.as_ref().map(|(hasher, _)| hasher.finish());
-        self.missing == other.missing && so_far(self) == so_far(other)
     }
 
     /// True if the payload had the announced length and all checked hashes match.

@@ -7,11 +7,13 @@
 mod container;
 mod header;
 mod index;
+mod leaves;
 mod locate;
 
 pub use container::{Container, IndexState, Section};
 pub use header::{CompressionId, SectionHasher, SectionHeader, SectionType, Version};
 pub use index::encode_section_index;
+pub use leaves::LeafDigests;
 pub use locate::{NextData, locate_image, locate_image_from, locate_image_number};
 
 /// Fills the buffer with the bytes at an absolute file offset, or fails. A file that ends too

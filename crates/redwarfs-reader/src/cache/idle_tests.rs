@@ -2,7 +2,7 @@
 
 use redwarfs_io::Fault;
 
-use super::tests::{ALL, BLOCK_SIZE, eventually, fixture, quiet};
+use super::tests::{ALL, BLOCK_SIZE, COMPRESSED, eventually, fixture, quiet};
 use super::*;
 use crate::options::Tidy;
 
@@ -27,7 +27,8 @@ fn old_blocks_are_dropped_by_a_thread_of_the_cache() {
         cache.stats().blocks == 1 && cache.stats().blocks_tidied == ALL.len() as u64 - 1
     });
     let mut out = [0; 10];
-    assert!(held.copy(0, &mut out) && out == f.raw[0][..10]);
+    cache.copy(&held, 0, &mut out, &mut Vec::new()).unwrap();
+    assert_eq!(out, f.raw[0][..10]);
     drop(held);
     eventually("everything is dropped", || cache.stats().used == 0);
     assert_eq!(cache.stats().blocks_evicted, 0);
@@ -83,22 +84,22 @@ fn blocks_that_are_swapped_out_are_dropped() {
     let past = now.checked_sub(Duration::from_secs(3600)).unwrap();
     assert_eq!(cache.core.tidy_swapped(past, &mut |_| true), 0);
     assert_eq!(cache.core.tidy_swapped(now, &mut |_| false), 0);
-    // And so do those in use, whatever the system did with them.
+    // And so do those in use, whatever the system did with them, and those that are not in memory.
     let held = cache.get(BlockNo(1), 0, 3 * slot::SEGMENT as u64).unwrap();
     let now = std::time::Instant::now();
-    assert_eq!(cache.core.tidy_swapped(now, &mut |_| true), 5);
-    assert_eq!(cache.stats().blocks_tidied, 5);
+    assert_eq!(cache.core.tidy_swapped(now, &mut |_| true), 4);
+    assert_eq!(cache.stats().blocks_tidied, 4);
     assert!(held.has(3 * slot::SEGMENT as u64));
 }
 
 #[test]
 fn mapped_memory_holds_the_same_bytes() {
-    let f = fixture(ALL);
+    let f = fixture(COMPRESSED);
     let cache = f.cache(CacheOptions {
         allocator: BlockAllocator::Mmap,
         ..quiet()
     });
-    for block in 0..ALL.len() {
+    for block in 0..COMPRESSED.len() {
         for (offset, len) in [(10, 20), (3 * slot::SEGMENT, 5), (0, f.raw[block].len())] {
             f.check(&cache, block, offset, len);
         }
@@ -106,7 +107,7 @@ fn mapped_memory_holds_the_same_bytes() {
     // Whole pages are counted.
     let stats = cache.stats();
     assert!(stats.used > stats.bytes_decoded);
-    assert_eq!(cache.tidy(Duration::ZERO), ALL.len() as u64);
+    assert_eq!(cache.tidy(Duration::ZERO), COMPRESSED.len() as u64);
     assert_eq!(cache.stats().used, 0);
 }
 
@@ -183,7 +184,7 @@ fn work_that_is_done_already_expires() {
 
 #[test]
 fn threads_that_preload_at_the_same_time_do_not_overfill() {
-    let codecs: Vec<&str> = ALL.iter().cycle().take(24).copied().collect();
+    let codecs: Vec<&str> = COMPRESSED.iter().cycle().take(24).copied().collect();
     let f = fixture(&codecs);
     let cache = f.cache(CacheOptions {
         size: 5 * BLOCK_SIZE as u64 + 4000,

@@ -170,7 +170,8 @@ impl Filler {
         self.prepared = end;
     }
 
-    /// The next `len` bytes, or as many as there are.
+    /// The next `len` bytes, or as many as there are, where a test does what a decoder does.
+    #[cfg(test)]
     pub(super) fn next(&mut self, len: usize) -> &mut [u8] {
         let at = self.buffer.published();
         let len = len.min(self.buffer.len - at);
@@ -188,8 +189,7 @@ impl Filler {
         // SAFETY: the buffer has `raw_size` initialised bytes. A decoder is kept together with its
         // filler (`slot::Work`) and used for nothing else, so `start` is always the same and the
         // memory lives as long as it. Only this filler, which is borrowed exclusively, gives
-        // access to bytes from `position` on, and nobody else writes to any: `next` is used for
-        // blocks without a decoder only.
+        // access to bytes from `position` on, and nobody else writes to any.
         unsafe { decoder.fill_in_place(self.buffer.start(), len) }
     }
 

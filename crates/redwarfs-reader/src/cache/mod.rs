@@ -7,16 +7,24 @@
 //!   needs more goes on with the same decoder.
 //! * A block is decoded into one buffer. The part that is published never changes again, so
 //!   reading it takes no lock, also while the rest is being decoded.
+//! * A block that is not compressed is verified as a whole when it is first needed, and then read
+//!   where it is stored, a leaf of 16 KiB at a time, which is compared with what was verified
+//!   ([`plain`]). Nothing of it stays in memory but the digests of its leaves, 1/1024 of its size.
 //! * An error goes to everybody who waits for that block. The slot has left the cache by then,
 //!   so that the next request tries again.
-//! * The limit counts decoded bytes, the rest of the payloads of unfinished blocks, and for each
-//!   unfinished block the state of the decoder: little for zstd, which looks back into the buffer, the raw
-//!   size once more for others, which hold at most about that much. Blocks in use are never evicted: the cache exceeds its limit only by
-//!   blocks that are being read at that moment, and by the payload and decoder state of those
-//!   that are decoded as a whole at that moment.
+//! * The limit counts decoded bytes, digests of leaves, the rest of the payloads of unfinished blocks,
+//!   and for each unfinished block the state of the decoder: little for zstd, which looks back into
+//!   the buffer, the raw size once more for others, which hold at most about that much.
+//! * Blocks in use are never evicted, whatever their size: those that a request holds, and the last
+//!   few (one for each thread of the pool, and one more) that were read but not to their end
+//!   ([`Table::in_use`]). Otherwise whoever goes through a block that does not fit would have it
+//!   decoded from its start for every request. The cache exceeds its limit only by those, and by the
+//!   payload and decoder state of blocks that are decoded as a whole at that moment.
 
+mod decode;
 mod gate;
 mod memory;
+mod plain;
 mod plan;
 mod pool;
 mod scratch;
@@ -29,11 +37,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use redwarfs_codec::Decoder;
-use redwarfs_format::section::CompressionId;
 use redwarfs_format::{BlockNo, Error, Result};
 
-use crate::error::{in_section, replicate};
 use crate::options::{BlockAllocator, CacheOptions, CpuSet};
 use crate::payload::Payloads;
 use crate::perfmon::{Component, PerfMonitor, Timer};
@@ -42,7 +47,7 @@ use memory::Buffer;
 use plan::Plan;
 use pool::Pool;
 use scratch::Scratch;
-use slot::{Account, SEGMENT, SLOT_OVERHEAD, Slot, Turn, Work};
+use slot::{Account, SLOT_OVERHEAD, Slot, Turn};
 pub use stats::{ActiveSetSize, CacheStats};
 use stats::{Counters, count};
 use table::Table;
@@ -53,6 +58,8 @@ use tidy::Tidier;
 struct Core {
     payloads: Payloads,
     limit: u64,
+    /// Most blocks in use that no request holds.
+    in_use: usize,
     partial_ratio: f64,
     account: Arc<Account>,
     table: Mutex<Table>,
@@ -94,14 +101,15 @@ pub(crate) struct BlockCache {
 pub(crate) struct BlockData(Arc<Slot>);
 
 impl BlockData {
-    /// Copies from the block; false if the bytes were not asked for.
-    pub(crate) fn copy(&self, offset: u64, out: &mut [u8]) -> bool {
-        self.0.copy(offset, out)
-    }
-
-    /// What is decoded of the block; perhaps more than was asked for.
+    /// What is decoded of the block; perhaps more than was asked for. Nothing if the block is read
+    /// where it is stored.
     pub(crate) fn bytes(&self) -> &[u8] {
         self.0.bytes()
+    }
+
+    /// Whether the block is read where it is stored, with [`BlockCache::append`].
+    pub(crate) fn is_plain(&self) -> bool {
+        self.0.plain().is_some()
     }
 
     pub(crate) fn has(&self, end: u64) -> bool {
@@ -110,6 +118,11 @@ impl BlockData {
 
     pub(crate) fn block(&self) -> BlockNo {
         self.0.block
+    }
+
+    /// Takes note that a reader gets so many bytes out of [`BlockData::bytes`].
+    pub(crate) fn served(&self, bytes: usize) {
+        self.0.served(bytes as u64);
     }
 }
 
@@ -124,12 +137,11 @@ enum Urgency {
     Speculative,
 }
 
+/// Most blocks in use that no request holds, without one.
+const MAX_IN_USE: usize = 1 << 10;
+
 /// Longest sequence that the detector looks at; more would make every request slower.
 const MAX_SEQUENCE: usize = 64;
-
-/// Bytes that are decoded and published at a time (1 MiB) if a block is wanted as a whole and its
-/// decoder needs nothing but what it has delivered.
-const LEAP: usize = 1 << 20;
 
 /// Jumps (requests that begin far beyond what is decoded or asked for of a block) after which the
 /// rest of a block is decoded, too. If they are at random places, each halves what is left, so that
@@ -145,9 +157,6 @@ const FAR: u64 = 16;
 
 /// The most that is decoded on account of jumps (16 MiB).
 const EAGER: u64 = 16 << 20;
-
-/// Memory for a block is prepared in one go if it is not more than so many times the payload.
-const PLAUSIBLE_RATIO: u64 = 64;
 
 impl BlockCache {
     pub(crate) fn new(payloads: Payloads, options: &CacheOptions, perfmon: &PerfMonitor) -> Self {
@@ -165,6 +174,7 @@ impl BlockCache {
             core: Arc::new(Core {
                 payloads,
                 limit: options.size,
+                in_use: options.workers.clamp(1, MAX_IN_USE) + 1,
                 partial_ratio,
                 account: Arc::default(),
                 table: Mutex::default(),
@@ -229,6 +239,7 @@ impl BlockCache {
         core.counters.active.sample();
         let (slot, next) = {
             let mut table = core.table();
+            table.ask(block);
             let cached = table.touch(block);
             let missing = cached.is_none();
             let slot = match cached {
@@ -272,10 +283,15 @@ impl BlockCache {
 
     /// The bytes `..end` of a block if they can be had without any work.
     pub(crate) fn get_cached(&self, block: BlockNo, end: u64) -> Option<BlockData> {
-        let slot = self.core.table().touch(block)?;
-        if !slot.has(end) {
-            return None;
-        }
+        let slot = {
+            let mut table = self.core.table();
+            let slot = table.touch(block)?;
+            if !slot.has(end) {
+                return None;
+            }
+            table.ask(block);
+            slot
+        };
         count(&self.core.counters.requests);
         self.core.counters.active.sample();
         self.core.count_hit(&slot, end);
@@ -286,6 +302,11 @@ impl BlockCache {
     pub(crate) fn contains(&self, block: BlockNo, end: u64) -> bool {
         let table = self.core.table();
         table.entry(block).is_some_and(|entry| entry.slot.has(end))
+    }
+
+    /// Whether a block of `size` bytes fits.
+    pub(crate) fn has_room_for(&self, size: u64) -> bool {
+        size.saturating_add(SLOT_OVERHEAD) <= self.core.limit
     }
 
     /// Whether decoding ahead makes sense: two blocks have to fit, or the one ahead would push
@@ -308,12 +329,15 @@ impl BlockCache {
             return false;
         }
         // Found or made by the job itself, so that a waiting job keeps nothing in the cache.
-        let shared = Arc::clone(core);
+        let (shared, since) = (Arc::clone(core), core.table().asks());
         self.pool.try_submit(Box::new(move || {
             if shared.closed.load(Ordering::Relaxed) {
                 return;
             }
-            let slot = shared.find_or_insert(block);
+            let Some(slot) = shared.find_or_insert_ahead(block, since) else {
+                count(&shared.counters.expired);
+                return;
+            };
             // An error is told to whoever needs the block; a prefetch does not.
             match slot.try_take() {
                 Some(turn) => {
@@ -343,9 +367,8 @@ impl BlockCache {
             return;
         };
         let available = slot.available();
-        // A block that does not fit leaves the cache with this request.
         let complete = available >= raw_size || self.is_planned();
-        if raw_size > self.core.limit || complete || slot.is_busy() {
+        if complete || slot.is_busy() {
             return;
         }
         // Nobody else has to wait for what may not be needed.
@@ -500,6 +523,17 @@ impl Core {
         }
     }
 
+    /// The same for whoever decodes ahead since `since`; `None` if the block was asked for in the meantime
+    /// and is gone: nobody waits for it.
+    fn find_or_insert_ahead(self: &Arc<Self>, block: BlockNo, since: u64) -> Option<Arc<Slot>> {
+        let mut table = self.table();
+        match table.touch(block) {
+            Some(slot) => Some(slot),
+            None if table.was_asked_since(block, since) => None,
+            None => Some(self.insert(&mut table, block)),
+        }
+    }
+
     fn count_hit(&self, slot: &Slot, end: u64) {
         let c = &self.counters;
         count(match (slot.has(end), slot.is_busy()) {
@@ -575,165 +609,6 @@ impl Core {
         self.payloads.in_block(e, slot.block)
     }
 
-    /// Brings a block forward to `end` or to its own end.
-    fn advance(&self, mut turn: Turn, end: u64, urgency: Urgency) -> Result<()> {
-        let block = u64::from(turn.slot().block.0);
-        let timer = self.timers.process.start_with(&[("block", block)]);
-        let active = self.counters.active.enter();
-        let result = self.advance_inner(&mut turn, end, urgency);
-        drop((active, timer));
-        let slot = Arc::clone(turn.slot());
-        match result {
-            Ok(()) if slot.raw_size().is_some_and(|size| slot.available() >= size) => {
-                if let Some(work) = turn.complete() {
-                    self.scratch.put(work.decoder.into_payload());
-                }
-                Ok(())
-            }
-            Ok(()) => {
-                turn.pause();
-                Ok(())
-            }
-            Err(e) => {
-                let e = Arc::new(e);
-                self.forget(&slot);
-                turn.fail(Arc::clone(&e));
-                Err(replicate(&e))
-            }
-        }
-    }
-
-    fn advance_inner(&self, turn: &mut Turn, mut end: u64, urgency: Urgency) -> Result<()> {
-        let block = turn.slot().block;
-        if turn.slot().raw_size().is_none() {
-            end = self.load(turn, end)?;
-        }
-        let Some(mut work) = turn.work.take() else {
-            return Ok(());
-        };
-        let slot = Arc::clone(turn.slot());
-        let gives_way = || urgency == Urgency::Speculative && !slot.is_awaited();
-        if gives_way() && self.gate.is_crowded() {
-            turn.work = Some(work);
-            return Ok(());
-        }
-        let ahead = || urgency != Urgency::Wanted && !slot.is_awaited();
-        let mut pass = self.gate.pass(ahead());
-        let result = loop {
-            let len = turn.next_len();
-            if len == 0 || slot.available() >= end.max(1) {
-                break Ok(());
-            }
-            if pass.is_over() {
-                if gives_way() {
-                    break Ok(());
-                }
-                drop(pass);
-                pass = self.gate.pass(ahead());
-            }
-            self.make_room(len as u64);
-            // A payload that yields far less than it announces must not cost memory for more.
-            if len as u64 <= SEGMENT as u64 + work.stored.saturating_mul(PLAUSIBLE_RATIO) {
-                work.filler.prepare(len);
-            }
-            let timer = self
-                .timers
-                .decompress
-                .start_with(&[("block", u64::from(block.0))]);
-            if let Err(e) = work.filler.decode(&mut work.decoder, len) {
-                break Err(e);
-            }
-            drop(timer);
-            // The last bytes wait for the verdict on the end of the stream.
-            let raw_size = work.decoder.raw_size();
-            if work.decoder.position() >= raw_size
-                && let Err(e) = work.decoder.finish()
-            {
-                break Err(e);
-            }
-            self.counters
-                .decoded
-                .fetch_add(len as u64, Ordering::Relaxed);
-            turn.publish(&mut work.filler, len);
-            work.discard_spent(&slot);
-        };
-        drop(pass);
-        turn.work = Some(work);
-        result.map_err(|e| self.payloads.in_block(e, block))
-    }
-
-    /// Reads and verifies the payload and finds out the shape of the block. Returns how far this
-    /// turn is to go.
-    fn load(&self, turn: &mut Turn, end: u64) -> Result<u64> {
-        let block = turn.slot().block;
-        let section = self.payloads.block_section(block)?;
-        let wrap = |e| in_section(e, &section);
-        let id = self.payloads.compression(&section)?;
-        if id == CompressionId::NONE {
-            // The length was compared with the block size.
-            let len = usize::try_from(section.length).unwrap_or(usize::MAX);
-            let spare = self.make_room_for(len);
-            let mut filler = turn
-                .shape(section.length, len, self.allocator, spare)
-                .map_err(wrap)?;
-            filler.prepare(len);
-            self.payloads.read_into(&section, filler.next(len))?;
-            for counter in [&self.counters.decoded, &self.counters.decoded_of] {
-                counter.fetch_add(section.length, Ordering::Relaxed);
-            }
-            turn.publish(&mut filler, len);
-            return Ok(end);
-        }
-        let payload = self
-            .payloads
-            .read_reusing(&section, self.scratch.take(section.length))?;
-        let stored = payload.len() as u64;
-        let decoder = Decoder::new(id, payload, self.payloads.block_size()).map_err(wrap)?;
-        let raw_size = decoder.raw_size();
-        // Nearly everything is wanted, or will be by those who wait, or steps would gain nothing: to
-        // go to the end at once is faster.
-        let whole = !decoder.is_incremental()
-            || raw_size <= SEGMENT as u64
-            || end >= self.wanted_share(raw_size).max(1)
-            || (self.is_read_at_random(turn.slot(), raw_size) && self.gate.is_crowded());
-        let size = usize::try_from(raw_size).unwrap_or(usize::MAX);
-        let step = match whole {
-            // Memory that has just been cleared is still in the caches of the processor, and
-            // readers of the first part need not wait for the last one.
-            true if decoder.state_size() < raw_size => LEAP,
-            true => size,
-            false => SEGMENT,
-        };
-        // Step by step only a part of the memory would be counted.
-        let spare = if whole {
-            self.make_room_for(size)
-        } else {
-            None
-        };
-        let filler = turn
-            .shape(raw_size, step, self.allocator, spare)
-            .map_err(wrap)?;
-        self.counters
-            .decoded_of
-            .fetch_add(raw_size, Ordering::Relaxed);
-        // A decoder that lives for one turn is not kept, so it need not be counted.
-        let charge = if whole {
-            0
-        } else {
-            stored.saturating_add(decoder.state_size())
-        };
-        self.make_room(charge);
-        turn.slot().charge(charge);
-        turn.work = Some(Work {
-            decoder: Box::new(decoder),
-            filler,
-            stored,
-            charge,
-            discarded: 0,
-        });
-        Ok(if whole { u64::MAX } else { end })
-    }
-
     /// Takes a failed slot out of the cache, unless another one is already in its place.
     fn forget(&self, slot: &Arc<Slot>) {
         let mut table = self.table();
@@ -746,7 +621,7 @@ impl Core {
     }
 
     /// Drops the blocks that were not used for the longest time until `extra` bytes fit. Blocks
-    /// in use stay, so this may fall short.
+    /// in use stay, whatever their size, so this may fall short.
     fn make_room(&self, extra: u64) {
         drop(self.evict(extra));
     }
@@ -768,10 +643,11 @@ impl Core {
         }
         {
             let mut table = self.table();
+            let in_use = table.in_use(self.in_use);
             let mut freed = 0;
             let mut from = 0;
             while excess(freed) {
-                let idle = table.first_idle(from);
+                let idle = table.first_idle(from, &in_use);
                 let Some((tick, block)) = idle else {
                     break;
                 };
@@ -790,5 +666,7 @@ impl Core {
 
 #[cfg(test)]
 mod idle_tests;
+#[cfg(test)]
+mod in_use_tests;
 #[cfg(test)]
 mod tests;

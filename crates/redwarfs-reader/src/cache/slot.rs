@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use redwarfs_codec::Decoder;
+use redwarfs_format::section::{LeafDigests, Section};
 use redwarfs_format::{BlockNo, Error, Result};
 
 use super::memory::{Buffer, Filler};
@@ -50,12 +51,23 @@ impl Account {
 
 /// The shape of a block, known once its payload has been looked at.
 #[derive(Debug)]
-struct Body {
-    raw_size: u64,
-    /// Bytes decoded and published at a time; at least 1.
-    step: usize,
-    /// What is published in it never changes, so reading takes no lock.
-    buffer: Arc<Buffer>,
+enum Body {
+    Decoded {
+        raw_size: u64,
+        /// Bytes decoded and published at a time; at least 1.
+        step: usize,
+        /// What is published in it never changes, so reading takes no lock.
+        buffer: Arc<Buffer>,
+    },
+    Plain(Plain),
+}
+
+/// A block that is not compressed and was verified as a whole. Its bytes stay where they are stored.
+#[derive(Debug)]
+pub(super) struct Plain {
+    pub(super) section: Section,
+    /// What the bytes have to be; `None` if the checksum is missing or taken for granted.
+    pub(super) leaves: Option<LeafDigests>,
 }
 
 /// Who works on the block. Whoever finds `New` or `Partial` and needs more takes the work and
@@ -118,6 +130,9 @@ pub(super) struct Slot {
     asked: AtomicU64,
     /// Requests that began far beyond that and what was there.
     jumps: AtomicU32,
+    /// Bytes that were copied out of the block or shown in it, until that were as many as it has;
+    /// then it begins anew.
+    served: AtomicU64,
     /// Held by the job that decodes the rest.
     finishing: Arc<AtomicBool>,
     /// Requests that wait now.
@@ -139,6 +154,7 @@ impl Slot {
             busy: AtomicBool::new(false),
             asked: AtomicU64::new(0),
             jumps: AtomicU32::new(0),
+            served: AtomicU64::new(0),
             finishing: Arc::default(),
             waiting: AtomicU64::new(0),
             wanted: AtomicU64::new(u64::MAX),
@@ -164,19 +180,49 @@ impl Slot {
 
     /// Uncompressed size in bytes, if known yet.
     pub(super) fn raw_size(&self) -> Option<u64> {
-        self.body.get().map(|b| b.raw_size)
+        self.body.get().map(|body| match body {
+            Body::Decoded { raw_size, .. } => *raw_size,
+            Body::Plain(plain) => plain.section.length,
+        })
     }
 
-    /// Number of bytes that are published.
+    /// Number of bytes that can be read.
     pub(super) fn available(&self) -> u64 {
-        self.body
-            .get()
-            .map_or(0, |body| body.buffer.published() as u64)
+        self.body.get().map_or(0, |body| match body {
+            Body::Decoded { buffer, .. } => buffer.published() as u64,
+            Body::Plain(plain) => plain.section.length,
+        })
     }
 
     /// Memory of the bytes that are published, and may become more.
-    pub(super) fn buffer(&self) -> Option<&Arc<Buffer>> {
-        self.body.get().map(|body| &body.buffer)
+    fn buffer(&self) -> Option<&Arc<Buffer>> {
+        match self.body.get()? {
+            Body::Decoded { buffer, .. } => Some(buffer),
+            Body::Plain(_) => None,
+        }
+    }
+
+    /// Where the bytes are if they are not in memory.
+    pub(super) fn plain(&self) -> Option<&Plain> {
+        match self.body.get()? {
+            Body::Decoded { .. } => None,
+            Body::Plain(plain) => Some(plain),
+        }
+    }
+
+    /// Takes note of bytes that a reader got.
+    pub(super) fn served(&self, bytes: u64) {
+        if self.is_used_up() {
+            self.served.store(bytes, Ordering::Relaxed);
+        } else {
+            self.served.fetch_add(bytes, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether as many bytes were read as the block has: whoever goes through it has come to its end.
+    pub(super) fn is_used_up(&self) -> bool {
+        let served = self.served.load(Ordering::Relaxed);
+        self.raw_size().is_some_and(|size| served >= size)
     }
 
     /// Takes note of a request for `start..end`, of which something is not there. It counts as a jump
@@ -289,7 +335,7 @@ impl Slot {
         drop(old);
     }
 
-    /// The published bytes.
+    /// The published bytes; none of a block whose bytes are not in memory.
     pub(super) fn bytes(&self) -> &[u8] {
         self.buffer().map_or(&[], |buffer| buffer.bytes())
     }
@@ -303,7 +349,10 @@ impl Slot {
         }
         // A decoder that could go on has a part in the memory.
         *slot.state.get_mut().unwrap_or_else(PoisonError::into_inner) = State::New;
-        Arc::into_inner(slot.body.take()?.buffer)
+        match slot.body.take()? {
+            Body::Decoded { buffer, .. } => Arc::into_inner(buffer),
+            Body::Plain(_) => None,
+        }
     }
 
     /// Copies published bytes; false if some of them are not there.
@@ -373,23 +422,33 @@ impl Turn {
             Some(spare) => spare.again(),
             None => Buffer::new(allocator, size)?,
         };
-        let body = Body {
+        self.shape_is(Body::Decoded {
             raw_size,
             step: step.max(1),
             buffer,
-        };
+        });
+        Ok(filler)
+    }
+
+    /// Declares that the block is there, where it is stored.
+    pub(super) fn is_plain(&self, plain: Plain) {
+        let memory = plain.leaves.as_ref().map_or(0, LeafDigests::memory);
+        self.slot.charge(memory);
+        self.shape_is(Body::Plain(plain));
+    }
+
+    fn shape_is(&self, body: Body) {
         // Only the holder of the turn that loads the block gets here, once per slot.
         let _ = self.slot.body.set(body);
-        Ok(filler)
     }
 
     /// Length of the next step in bytes; 0 if everything is there.
     pub(super) fn next_len(&self) -> usize {
-        let Some(body) = self.slot.body.get() else {
+        let Some(Body::Decoded { raw_size, step, .. }) = self.slot.body.get() else {
             return 0;
         };
-        let left = body.raw_size - self.slot.available();
-        usize::try_from(left).map_or(body.step, |left| left.min(body.step))
+        let left = raw_size - self.slot.available();
+        usize::try_from(left).map_or(*step, |left| left.min(*step))
     }
 
     /// Publishes the next `len` bytes, which must be in the buffer of `filler`, and wakes those

@@ -36,7 +36,7 @@ pub struct CacheStats {
     pub cache_hits_slow: u64,
     /// Requests for a block that was not in the cache.
     pub misses: u64,
-    /// Bytes that were decoded.
+    /// Bytes that were decoded, or verified in blocks that are not compressed.
     pub bytes_decoded: u64,
     /// Raw sizes of all blocks of which something was decoded.
     pub bytes_of_decoded_blocks: u64,

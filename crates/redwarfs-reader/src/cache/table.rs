@@ -17,6 +17,13 @@ pub(super) struct Entry {
     pub(super) used_at: Instant,
 }
 
+/// Requests for other blocks than the one before that are remembered.
+const REMEMBERED: usize = 64;
+
+/// Blocks, the one that was used last first, among which those in use are sought: where blocks that
+/// were read to the end fit in such numbers, there is room for those that were not.
+const LOOKED_AT: usize = 64;
+
 /// Which blocks are in the cache, and in which order they were used.
 #[derive(Debug, Default)]
 pub(super) struct Table {
@@ -26,6 +33,10 @@ pub(super) struct Table {
     tick: u64,
     /// The last different blocks that were asked for.
     recent: VecDeque<BlockNo>,
+    /// The blocks of the last requests, without those for the same block as the one before.
+    asked: VecDeque<BlockNo>,
+    /// Requests that `asked` has seen.
+    asks: u64,
     /// What will be asked for, where that is known.
     pub(super) plan: Option<Plan>,
 }
@@ -43,6 +54,30 @@ impl Table {
         Some(Arc::clone(&entry.slot))
     }
 
+    /// Takes note of a request.
+    pub(super) fn ask(&mut self, block: BlockNo) {
+        if self.asked.back() == Some(&block) {
+            return;
+        }
+        if self.asked.len() >= REMEMBERED {
+            self.asked.pop_front();
+        }
+        self.asked.push_back(block);
+        self.asks += 1;
+    }
+
+    /// What [`Table::was_asked_since`] takes for now.
+    pub(super) fn asks(&self) -> u64 {
+        self.asks
+    }
+
+    /// Whether a request for the block has come after [`Table::asks`] was `since`, as far as that is
+    /// remembered.
+    pub(super) fn was_asked_since(&self, block: BlockNo, since: u64) -> bool {
+        let new = usize::try_from(self.asks.saturating_sub(since)).unwrap_or(usize::MAX);
+        self.asked.iter().rev().take(new).any(|&b| b == block)
+    }
+
     pub(super) fn entry(&self, block: BlockNo) -> Option<&Entry> {
         self.entries.get(&block)
     }
@@ -58,12 +93,28 @@ impl Table {
             .filter_map(|block| Some((*block, self.entries.get(block)?)))
     }
 
-    /// The first block after `tick` in that order that nobody uses, and its own tick.
-    pub(super) fn first_idle(&self, tick: u64) -> Option<(u64, BlockNo)> {
+    /// Up to `most` blocks that were used last, without those that somebody has read to the end:
+    /// their readers will come back, and would have to decode them from the start. Their ticks.
+    pub(super) fn in_use(&self, most: usize) -> Vec<u64> {
+        let latest = self.order.iter().rev().take(LOOKED_AT.max(most));
+        latest
+            .filter(|(_, block)| {
+                let entry = self.entries.get(block);
+                entry.is_some_and(|entry| !entry.slot.is_used_up())
+            })
+            .map(|(&tick, _)| tick)
+            .take(most)
+            .collect()
+    }
+
+    /// The first block from `tick` on in that order that nobody holds and that is not `in_use`, and
+    /// its own tick.
+    pub(super) fn first_idle(&self, tick: u64, in_use: &[u64]) -> Option<(u64, BlockNo)> {
         self.order.range(tick..).find_map(|(&tick, block)| {
             // Only the table hands out references, and it is locked: a count of one stays one.
             let entry = self.entries.get(block)?;
-            (Arc::strong_count(&entry.slot) == 1).then_some((tick, *block))
+            let idle = Arc::strong_count(&entry.slot) == 1 && !in_use.contains(&tick);
+            idle.then_some((tick, *block))
         })
     }
 
@@ -125,6 +176,45 @@ mod tests {
         assert_eq!(ask(20), None);
         assert_eq!(ask(u32::MAX), None);
         assert_eq!(table.next_in_sequence(BlockNo(1), 0), None);
+    }
+
+    #[test]
+    fn requests_are_remembered_for_a_while() {
+        let mut table = Table::default();
+        table.ask(BlockNo(1));
+        let since = table.asks();
+        assert!(!table.was_asked_since(BlockNo(1), since));
+        assert!(table.was_asked_since(BlockNo(1), 0));
+        table.ask(BlockNo(2));
+        table.ask(BlockNo(2));
+        assert!(table.was_asked_since(BlockNo(2), since));
+        assert!(!table.was_asked_since(BlockNo(1), since));
+        for n in 0..REMEMBERED as u32 {
+            table.ask(BlockNo(10 + n));
+        }
+        assert!(!table.was_asked_since(BlockNo(2), since));
+        assert!(table.was_asked_since(BlockNo(10), since));
+        assert_eq!(table.asked.len(), REMEMBERED);
+    }
+
+    #[test]
+    fn blocks_in_use_were_not_read_to_their_end() {
+        let account = Arc::default();
+        let mut table = Table::default();
+        for n in 0..5 {
+            let slot = Slot::new(BlockNo(n), &account);
+            slot.served(10);
+            table.insert(BlockNo(n), Arc::new(slot));
+        }
+        // Their sizes are not known yet, so nobody is through.
+        let in_use = table.in_use(2);
+        assert_eq!(in_use, [5, 4]);
+        assert_eq!(table.first_idle(0, &in_use), Some((1, BlockNo(0))));
+        assert_eq!(table.first_idle(4, &in_use), None);
+        let held = table.touch(BlockNo(0));
+        assert_eq!(table.first_idle(0, &[2]), Some((3, BlockNo(2))));
+        drop(held);
+        assert_eq!(table.in_use(9).len(), 5);
     }
 
     #[test]

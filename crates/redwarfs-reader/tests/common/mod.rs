@@ -1,13 +1,15 @@
 //! Images made by hand.
 
+use redwarfs_codec::CodecSpec;
 use redwarfs_format::metadata::{
     Chunk, DirEntry, Directory, FsOptions, InodeData, Metadata, freeze,
 };
 use redwarfs_format::section::{CompressionId, SectionHeader, SectionType};
 
-/// An image with the file `file`, which consists of `chunks` of these blocks, all stored plain and
-/// of the size of the first at most. `change` has the last word on the metadata.
+/// An image with the file `file`, which consists of `chunks` of these blocks, all compressed by
+/// `codec` and of the size of the first at most. `change` has the last word on the metadata.
 pub(crate) fn one_file(
+    codec: &str,
     blocks: &[Vec<u8>],
     chunks: Vec<Chunk>,
     change: impl FnOnce(&mut Metadata),
@@ -47,15 +49,22 @@ pub(crate) fn one_file(
     };
     change(&mut metadata);
     let frozen = freeze(&metadata).unwrap();
-    let tables = [
-        (SectionType::METADATA_V2_SCHEMA, &frozen.schema),
-        (SectionType::METADATA_V2, &frozen.data),
-    ];
-    let blocks = blocks.iter().map(|block| (SectionType::BLOCK, block));
+    let codec: CodecSpec = codec.parse().unwrap();
+    let mut compressor = codec.compressor();
     let mut image = Vec::new();
-    for (number, (ty, payload)) in (0..).zip(blocks.chain(tables)) {
-        image.extend(SectionHeader::seal(number, ty, CompressionId::NONE, payload).encode());
+    let mut number = 0;
+    let mut add = |ty, id, payload: &[u8]| {
+        image.extend(SectionHeader::seal(number, ty, id, payload).encode());
         image.extend(payload);
+        number += 1;
+    };
+    for block in blocks {
+        let compressed = compressor.compress(block).unwrap();
+        let payload = compressed.data.as_ref().unwrap_or(block);
+        add(SectionType::BLOCK, compressed.id, payload);
     }
+    let none = CompressionId::NONE;
+    add(SectionType::METADATA_V2_SCHEMA, none, &frozen.schema);
+    add(SectionType::METADATA_V2, none, &frozen.data);
     image
 }

@@ -25,6 +25,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use crate::common::cli::{VERSION, prepare};
 use crate::common::error::{EXIT_FAILURE, EXIT_OK, Result, ToolError};
 use crate::common::man::{Manual, Section, show};
+use crate::common::number::format_size;
 use crate::common::open::{Spelling, open_image};
 use crate::common::{LogLevel, Logger};
 pub(crate) use arguments::is_mount_helper;
@@ -326,6 +327,18 @@ fn create_trace(path: &Path) -> Result<File> {
     })
 }
 
+/// The warning about a cache of `cache` bytes that cannot hold a block of `block` bytes.
+fn cache_too_small(cache: u64, block: u64) -> String {
+    // What the cache itself needs for a block fits, too.
+    let enough = (block >> 20) + 1;
+    format!(
+        "the cache ({}) cannot hold one block of the image ({}): a block takes memory beyond it while \
+         it is read, and is decompressed again when it is read again; -o cachesize={enough}m holds one",
+        format_size(cache),
+        format_size(block),
+    )
+}
+
 /// Opens the image and does what has to succeed before it is mounted.
 fn open(path: &Path, settings: &Settings, perfmon: &PerfMonitor, logger: &Logger) -> Result<Image> {
     let spelling = Spelling {
@@ -340,6 +353,10 @@ fn open(path: &Path, settings: &Settings, perfmon: &PerfMonitor, logger: &Logger
             "{} bytes follow the image in its file",
             image.trailing_bytes()
         ));
+    }
+    // Whoever cannot read a header tells it when the block is needed.
+    if let Ok(Some(block)) = image.block_beyond_cache() {
+        logger.warn(cache_too_small(settings.open.cache.size, block));
     }
     for which in &settings.preload {
         if let Preload::Category(name) = which

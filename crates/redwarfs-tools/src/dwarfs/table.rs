@@ -134,7 +134,7 @@ pub(super) const OPTIONS: [Entry; 60] = [
         "cachesize=SIZE",
         "512M",
         "memory for decompressed blocks",
-        "Blocks that are being decompressed or read come on top, so this is not a limit of the process. With 0 nothing is kept.",
+        "Not a limit of the process: blocks that are being decompressed or read come on top, and so do the last ones that were read but not to their end, one for each worker and one more. If one block is larger than the cache, a warning says so. With 0 only those blocks are kept. Blocks that are not compressed are read from the image file and take 1/1024 of their size.",
     ),
     entry(
         Group::Cache,

@@ -1,0 +1,174 @@
+//! Bringing a block forward: reading, verifying and decoding by the thread whose turn it is.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use redwarfs_codec::Decoder;
+use redwarfs_format::Result;
+use redwarfs_format::section::CompressionId;
+
+use super::slot::{Plain, SEGMENT, Turn, Work};
+use super::{Core, Urgency};
+use crate::error::{in_section, replicate};
+
+/// Bytes that are decoded and published at a time (1 MiB) if a block is wanted as a whole and its
+/// decoder needs nothing but what it has delivered.
+const LEAP: usize = 1 << 20;
+
+/// Memory for a block is prepared in one go if it is not more than so many times the payload.
+const PLAUSIBLE_RATIO: u64 = 64;
+
+impl Core {
+    /// Brings a block forward to `end` or to its own end.
+    pub(super) fn advance(&self, mut turn: Turn, end: u64, urgency: Urgency) -> Result<()> {
+        let block = u64::from(turn.slot().block.0);
+        let timer = self.timers.process.start_with(&[("block", block)]);
+        let active = self.counters.active.enter();
+        let result = self.advance_inner(&mut turn, end, urgency);
+        drop((active, timer));
+        let slot = Arc::clone(turn.slot());
+        match result {
+            Ok(()) if slot.raw_size().is_some_and(|size| slot.available() >= size) => {
+                if let Some(work) = turn.complete() {
+                    self.scratch.put(work.decoder.into_payload());
+                }
+                Ok(())
+            }
+            Ok(()) => {
+                turn.pause();
+                Ok(())
+            }
+            Err(e) => {
+                let e = Arc::new(e);
+                self.forget(&slot);
+                turn.fail(Arc::clone(&e));
+                Err(replicate(&e))
+            }
+        }
+    }
+
+    fn advance_inner(&self, turn: &mut Turn, mut end: u64, urgency: Urgency) -> Result<()> {
+        let block = turn.slot().block;
+        if turn.slot().raw_size().is_none() {
+            end = self.load(turn, end)?;
+        }
+        let Some(mut work) = turn.work.take() else {
+            return Ok(());
+        };
+        let slot = Arc::clone(turn.slot());
+        let gives_way = || urgency == Urgency::Speculative && !slot.is_awaited();
+        if gives_way() && self.gate.is_crowded() {
+            turn.work = Some(work);
+            return Ok(());
+        }
+        let ahead = || urgency != Urgency::Wanted && !slot.is_awaited();
+        let mut pass = self.gate.pass(ahead());
+        let result = loop {
+            let len = turn.next_len();
+            if len == 0 || slot.available() >= end.max(1) {
+                break Ok(());
+            }
+            if pass.is_over() {
+                if gives_way() {
+                    break Ok(());
+                }
+                drop(pass);
+                pass = self.gate.pass(ahead());
+            }
+            self.make_room(len as u64);
+            // A payload that yields far less than it announces must not cost memory for more.
+            if len as u64 <= SEGMENT as u64 + work.stored.saturating_mul(PLAUSIBLE_RATIO) {
+                work.filler.prepare(len);
+            }
+            let timer = self
+                .timers
+                .decompress
+                .start_with(&[("block", u64::from(block.0))]);
+            if let Err(e) = work.filler.decode(&mut work.decoder, len) {
+                break Err(e);
+            }
+            drop(timer);
+            // The last bytes wait for the verdict on the end of the stream.
+            let raw_size = work.decoder.raw_size();
+            if work.decoder.position() >= raw_size
+                && let Err(e) = work.decoder.finish()
+            {
+                break Err(e);
+            }
+            self.counters
+                .decoded
+                .fetch_add(len as u64, Ordering::Relaxed);
+            turn.publish(&mut work.filler, len);
+            work.discard_spent(&slot);
+        };
+        drop(pass);
+        turn.work = Some(work);
+        result.map_err(|e| self.payloads.in_block(e, block))
+    }
+
+    /// Reads and verifies the payload and finds out the shape of the block. Returns how far this
+    /// turn is to go.
+    fn load(&self, turn: &mut Turn, end: u64) -> Result<u64> {
+        let block = turn.slot().block;
+        let section = self.payloads.block_section(block)?;
+        let wrap = |e| in_section(e, &section);
+        let id = self.payloads.compression(&section)?;
+        if id == CompressionId::NONE {
+            let leaves = self.payloads.verify_in_leaves(&section)?;
+            for counter in [&self.counters.decoded, &self.counters.decoded_of] {
+                counter.fetch_add(section.length, Ordering::Relaxed);
+            }
+            turn.is_plain(Plain { section, leaves });
+            self.make_room(0);
+            return Ok(end);
+        }
+        let payload = self
+            .payloads
+            .read_reusing(&section, self.scratch.take(section.length))?;
+        let stored = payload.len() as u64;
+        let decoder = Decoder::new(id, payload, self.payloads.block_size()).map_err(wrap)?;
+        let raw_size = decoder.raw_size();
+        // Nearly everything is wanted, or will be by those who wait, or steps would gain nothing: to
+        // go to the end at once is faster.
+        let whole = !decoder.is_incremental()
+            || raw_size <= SEGMENT as u64
+            || end >= self.wanted_share(raw_size).max(1)
+            || (self.is_read_at_random(turn.slot(), raw_size) && self.gate.is_crowded());
+        let size = usize::try_from(raw_size).unwrap_or(usize::MAX);
+        let step = match whole {
+            // Memory that has just been cleared is still in the caches of the processor, and
+            // readers of the first part need not wait for the last one.
+            true if decoder.state_size() < raw_size => LEAP,
+            true => size,
+            false => SEGMENT,
+        };
+        // Step by step only a part of the memory would be counted.
+        let spare = if whole {
+            self.make_room_for(size)
+        } else {
+            None
+        };
+        let filler = turn
+            .shape(raw_size, step, self.allocator, spare)
+            .map_err(wrap)?;
+        self.counters
+            .decoded_of
+            .fetch_add(raw_size, Ordering::Relaxed);
+        // A decoder that lives for one turn is not kept, so it need not be counted.
+        let charge = if whole {
+            0
+        } else {
+            stored.saturating_add(decoder.state_size())
+        };
+        self.make_room(charge);
+        turn.slot().charge(charge);
+        turn.work = Some(Work {
+            decoder: Box::new(decoder),
+            filler,
+            stored,
+            charge,
+            discarded: 0,
+        });
+        Ok(if whole { u64::MAX } else { end })
+    }
+}
