@@ -1,9 +1,13 @@
 //! The golden images show exactly what their manifests say.
 #![allow(clippy::unwrap_used)]
 
+use std::sync::Arc;
+
 use redwarfs_format::Error;
 use redwarfs_format::section::SectionType;
+use redwarfs_io::MemorySource;
 use redwarfs_reader::{Image, ImageOffset, OpenOptions, SectionOutcome, VerifyMode};
+use redwarfs_testkit::mutate::with_separator;
 use redwarfs_testkit::{Entry, Fields, Golden, Manifest, compat_images, golden_images};
 
 fn open(golden: &Golden) -> Image {
@@ -58,6 +62,36 @@ fn images_of_old_releases_show_what_their_manifests_say() {
     for golden in compat_images() {
         check(&golden);
     }
+}
+
+/// Images whose symlinks were stored with another separator show the targets of the host.
+#[test]
+fn targets_from_systems_with_another_separator_are_those_of_the_manifest() {
+    let mut converted = 0;
+    for golden in golden_images() {
+        let want = golden.manifest();
+        let mut targets = want.0.values().filter_map(|entry| entry.target.as_ref());
+        if !targets.clone().any(|target| target.contains(&b'/'))
+            || targets.any(|target| target.contains(&b'\\'))
+        {
+            continue;
+        }
+        let image = with_separator(&std::fs::read(&golden.image).unwrap(), b'\\');
+        let options = OpenOptions {
+            check: true,
+            ..OpenOptions::default()
+        };
+        let image = Image::from_source(Arc::new(MemorySource::new(image)), &options).unwrap();
+        assert_eq!(image.metadata().preferred_path_separator(), b'\\');
+        let shown = Manifest::from_image(&image, false).unwrap();
+        let fields = Fields {
+            content: false,
+            ..Fields::ALL
+        };
+        want.assert_same(&shown, fields, &golden.name);
+        converted += 1;
+    }
+    assert!(converted > 10, "{converted} images");
 }
 
 #[test]

@@ -145,7 +145,8 @@ pub(crate) fn build(
         block_size,
         symlink_table: old.symlink_table,
         devices: Some(old.devices.unwrap_or_default()),
-        preferred_path_separator: Some(u32::from(view.preferred_path_separator())),
+        // The targets stay as they are, and so does what separates their components.
+        preferred_path_separator: Some(old.preferred_path_separator.unwrap_or(u32::from(b'/'))),
         dwarfs_version: Some(program_version()),
         create_timestamp: rebuild.create_timestamp,
         features: Some(BTreeSet::new()),

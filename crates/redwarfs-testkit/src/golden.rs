@@ -42,21 +42,12 @@ pub fn golden(name: &str) -> Golden {
         .unwrap_or_else(|| panic!("no golden image {name}"))
 }
 
-/// Images of old releases. They are kept beside the repository, not in it; without them the
-/// result is empty and a note is printed.
+/// The images of releases 0.2.0 to 0.9.10, sorted by name.
 pub fn compat_images() -> Vec<Golden> {
-    let dir = match std::env::var_os("REDWARFS_COMPAT_IMAGES") {
-        Some(dir) => PathBuf::from(dir),
-        None => Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/fixtures/compat"),
-    };
-    if !dir.is_dir() {
-        crate::skip(
-            "images of old releases",
-            "not here; set REDWARFS_COMPAT_IMAGES to their directory",
-        );
-        return Vec::new();
-    }
-    images_in(&dir)
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/compat");
+    let list = images_in(&dir);
+    assert!(list.len() >= 12, "the images of old releases are missing");
+    list
 }
 
 fn images_in(dir: &Path) -> Vec<Golden> {

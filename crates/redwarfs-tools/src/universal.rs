@@ -85,8 +85,16 @@ fn choose(mut args: Vec<OsString>) -> Choice {
             args,
         };
     }
-    let wanted = args
-        .get(1)
+    let first = args.get(1);
+    if let Some(name) = first.and_then(|arg| tool_named(arg)) {
+        args.remove(1);
+        return Choice::Tool {
+            name,
+            called: None,
+            args,
+        };
+    }
+    let wanted = first
         .and_then(|arg| arg.to_str())
         .and_then(|arg| arg.strip_prefix("--tool="));
     match wanted.map(str::to_owned) {
@@ -118,7 +126,7 @@ pub fn command() -> Command {
     );
     prepare(Command::new("redwarfs"))
         .about("All DwarFS tools in one program")
-        .override_usage("redwarfs --tool=NAME [OPTIONS...]")
+        .override_usage("redwarfs NAME [OPTIONS...]\n       redwarfs --tool=NAME [OPTIONS...]")
         .arg(
             Arg::new("tool")
                 .long("tool")
@@ -147,7 +155,7 @@ pub fn main(args: Vec<OsString>) -> u8 {
             .hint("one of mkdwarfs, dwarfs, dwarfsck, dwarfsextract")
             .report("redwarfs"),
         Choice::None(args) if args.len() > 1 => match parse(command(), &args) {
-            Ok(_) => crate::common::ToolError::new("--tool has to be the first argument")
+            Ok(_) => crate::common::ToolError::new("the tool has to be the first argument")
                 .report("redwarfs"),
             Err(code) => code,
         },
@@ -192,6 +200,18 @@ mod tests {
                 tool("dwarfs", None, &["redwarfs", "a"]),
             ),
             (
+                vec!["redwarfs", "mkdwarfs", "-h"],
+                tool("mkdwarfs", None, &["redwarfs", "-h"]),
+            ),
+            (
+                vec!["/opt/redwarfs-1.0", "dwarfsck", "--tool=dwarfs"],
+                tool("dwarfsck", None, &["/opt/redwarfs-1.0", "--tool=dwarfs"]),
+            ),
+            (
+                vec!["dwarfsck", "mkdwarfs"],
+                tool("dwarfsck", None, &["dwarfsck", "mkdwarfs"]),
+            ),
+            (
                 vec!["redwarfs", "--tool=foo"],
                 Choice::Unknown("foo".to_owned()),
             ),
@@ -202,6 +222,8 @@ mod tests {
         ];
         for list in [
             vec!["redwarfs", "a", "--tool=dwarfs"],
+            vec!["redwarfs", "a", "mkdwarfs"],
+            vec!["redwarfs", "mkdwarfs-1.0"],
             vec!["redwarfs"],
             vec!["mkdwarfs.old"],
             vec!["mkdwarfs-x"],

@@ -8,6 +8,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use redwarfs_format::frozen::TypeInfo;
+use redwarfs_format::metadata::metadata_type;
 use regex::Regex;
 use support::{DWARFS, DWARFSCK, DWARFSEXTRACT, MKDWARFS, run};
 
@@ -88,17 +90,17 @@ fn test_exists(sources: &BTreeMap<String, Vec<PathBuf>>, file: &str, test: &str)
     })
 }
 
-fn check_tests(name: &str, columns: usize) {
+fn check_tests(name: &str, columns: &[usize]) {
     let sources = sources();
     let rows = rows(&document(name));
     assert!(!rows.is_empty(), "{name} has no table");
     let mut problems = Vec::new();
     for row in &rows {
-        if row.len() != columns {
+        if !columns.contains(&row.len()) {
             problems.push(format!("{} cells: {row:?}", row.len()));
             continue;
         }
-        let tests = named_tests(&row[columns - 1]);
+        let tests = named_tests(row.last().unwrap());
         if tests.is_empty() {
             problems.push(format!("no test: {}", row[0]));
         }
@@ -215,27 +217,57 @@ fn check_options(name: &str, shown: &BTreeSet<String>) {
 
 #[test]
 fn options_of_dwarfs_are_documented_with_tests() {
-    check_tests("options/dwarfs.md", 4);
+    check_tests("options/dwarfs.md", &[4]);
 }
 
 #[test]
 fn options_of_dwarfsck_are_documented_with_tests() {
-    check_tests("options/dwarfsck.md", 4);
+    check_tests("options/dwarfsck.md", &[3, 4]);
 }
 
 #[test]
 fn options_of_dwarfsextract_are_documented_with_tests() {
-    check_tests("options/dwarfsextract.md", 4);
+    check_tests("options/dwarfsextract.md", &[4]);
 }
 
 #[test]
 fn options_of_mkdwarfs_are_documented_with_tests() {
-    check_tests("options/mkdwarfs.md", 4);
+    check_tests("options/mkdwarfs.md", &[4]);
 }
 
 #[test]
 fn known_faults_have_tests() {
-    check_tests("options/faults.md", 4);
+    check_tests("options/faults.md", &[4]);
+}
+
+/// `struct.member` of all structs inside of a type.
+fn members(ty: &TypeInfo, out: &mut BTreeSet<String>) {
+    match ty {
+        TypeInfo::Optional(inner)
+        | TypeInfo::List(inner)
+        | TypeInfo::Set(inner)
+        | TypeInfo::Map(inner) => members(inner, out),
+        TypeInfo::Struct(info) => {
+            for member in &info.members {
+                out.insert(format!("{}.{}", info.name, member.name));
+                members(&member.ty, out);
+            }
+        }
+        TypeInfo::Pair(_) | TypeInfo::Unsigned(_) | TypeInfo::Bool | TypeInfo::Bytes => {}
+    }
+}
+
+#[test]
+fn members_of_the_metadata_are_documented_with_tests() {
+    check_tests("format/members.md", &[4]);
+    let listed: Vec<String> = rows(&document("format/members.md"))
+        .iter()
+        .map(|row| row[0].trim_matches('`').to_owned())
+        .collect();
+    let mut all = BTreeSet::new();
+    members(&metadata_type(), &mut all);
+    assert_eq!(listed.len(), all.len(), "a member is listed twice");
+    assert_eq!(listed.into_iter().collect::<BTreeSet<_>>(), all);
 }
 
 #[test]

@@ -25,8 +25,22 @@ fn check(image: &Path, options: &[&str]) -> Output {
     run(DWARFSCK, args)
 }
 
-/// Standard output of a run that finds nothing wrong and has nothing to say about it.
+/// Whether a line is the verdict at the end of the information.
+fn is_verdict(line: &str) -> bool {
+    line.starts_with("OK: ") || line.starts_with("not checked: ")
+}
+
+/// Standard output of a run that finds nothing wrong, without the verdict.
 fn shown(image: &Path, options: &[&str]) -> String {
+    let out = shown_with_verdict(image, options);
+    match out.lines().next_back() {
+        Some(last) if is_verdict(last) => out[..out.len() - last.len() - 1].to_owned(),
+        _ => out,
+    }
+}
+
+/// Standard output of a run that finds nothing wrong and has nothing to say about it.
+fn shown_with_verdict(image: &Path, options: &[&str]) -> String {
     let done = check(image, options);
     assert_eq!(
         (done.status.code(), text(&done.stderr)),
@@ -160,7 +174,13 @@ fn memory_is_accounted_for_by_size_and_by_address() {
 
 #[test]
 fn json_has_all_keys_and_agrees_with_itself() {
-    let always = ["created_by", "created_on", "errors", "features"];
+    let always = [
+        "created_by",
+        "created_on",
+        "errors",
+        "features",
+        "uncovered",
+    ];
     let summary = [
         "block_count",
         "block_size",
@@ -446,11 +466,112 @@ fn names_in_lists_stay_on_their_lines() {
 }
 
 #[test]
-fn the_list_wins_over_json_and_checksums() {
-    let image = golden("one").image;
-    assert_eq!(shown(&image, &["-l", "-j"]), "only\n");
-    assert_eq!(shown(&image, &["-l", "--checksum=md5"]), "only\n");
-    assert_eq!(shown(&image, &["-l", "-q"]), "only\n");
+fn lists_in_json_have_a_line_per_entry() {
+    let nanoseconds = |time: &Value| {
+        let part = |key: &str| i128::from(time[key].as_i64().unwrap());
+        part("sec") * 1_000_000_000 + part("nsec")
+    };
+    for image in golden_images().into_iter().chain(compat_images()) {
+        let mut manifest = image.manifest();
+        // What names of one inode show is another matter in old formats.
+        let old = json(&image.image, &["-d1"])["version"]["minor"]
+            .as_u64()
+            .is_some_and(|minor| minor < 3);
+        let out = shown(&image.image, &["-l", "-j", "-v", "--no-check"]);
+        let names = shown(&image.image, &["-l", "-j", "--no-check"]);
+        assert_eq!(out.lines().count(), names.lines().count() + 1);
+        for line in out.lines() {
+            let entry: Value = serde_json::from_str(line).unwrap();
+            let path = match entry.get("path_base64") {
+                Some(exact) => unbase64(exact.as_str().unwrap()),
+                None => entry["path"].as_str().unwrap().as_bytes().to_vec(),
+            };
+            let want = manifest.0.remove(&path).unwrap();
+            let what = format!("{}: {line}", image.name);
+            assert_eq!(entry["inode"].as_u64().unwrap() + 1, want.ino, "{what}");
+            assert_eq!(entry["mode"], want.mode, "{what}");
+            assert_eq!(entry["uid"], want.uid, "{what}");
+            assert_eq!(entry["gid"], want.gid, "{what}");
+            assert_eq!(entry["nlink"], want.nlink, "{what}");
+            if !old {
+                assert_eq!(nanoseconds(&entry["mtime"]), want.mtime_ns, "{what}");
+                assert_eq!(nanoseconds(&entry["atime"]), want.atime_ns, "{what}");
+                assert_eq!(nanoseconds(&entry["ctime"]), want.ctime_ns, "{what}");
+            }
+            let rdev = entry.get("rdev").map(|rdev| {
+                let part = |key: &str| rdev[key].as_u64().unwrap() as u32;
+                (part("major"), part("minor"))
+            });
+            assert_eq!(rdev, want.rdev, "{what}");
+            let size = entry.get("size").map(|size| size.as_u64().unwrap());
+            assert!(size.is_none_or(|size| size == want.size), "{what}");
+            assert_eq!(
+                size.is_some(),
+                want.sha256.is_some() || want.target.is_some(),
+                "{what}"
+            );
+            let target = match entry.get("target_base64") {
+                Some(exact) => Some(unbase64(exact.as_str().unwrap())),
+                None => entry["target"].as_str().map(|t| t.as_bytes().to_vec()),
+            };
+            assert_eq!(target, want.target, "{what}");
+        }
+        assert!(manifest.0.is_empty(), "{}: {manifest:?}", image.name);
+    }
+}
+
+#[test]
+fn checksums_in_json_have_a_line_per_file() {
+    let image = golden("many-default").image;
+    let plain = shown(&image, &["--checksum=md5", "-n1"]);
+    let out = shown(&image, &["--checksum=md5", "-n1", "-j"]);
+    assert_eq!(out.lines().count(), plain.lines().count());
+    for (line, plain) in out.lines().zip(plain.lines()) {
+        let entry: Value = serde_json::from_str(line).unwrap();
+        assert_eq!(entry["algorithm"], "md5");
+        let (digest, path) = plain.split_once("  ").unwrap();
+        assert_eq!(
+            (&entry["checksum"], &entry["path"]),
+            (&digest.into(), &path.into())
+        );
+    }
+    assert!(plain.lines().count() > 20);
+}
+
+#[test]
+fn the_last_line_is_the_verdict() {
+    let last = |options: &[&str]| {
+        let out = text(&check(&golden("basic-default").image, options).stdout);
+        out.lines().next_back().unwrap_or_default().to_owned()
+    };
+    let digests = "; not covered: 160 bytes of digests (see --check-integrity)";
+    let good = "OK: 5 sections, 49 files, no errors";
+    assert_eq!(last(&["--check-integrity"]), good);
+    assert_eq!(last(&[]), format!("{good}{digests}"));
+    assert_eq!(last(&["-d0"]), format!("{good}{digests}"));
+    assert_eq!(last(&["--no-check"]), "not checked: 5 sections, 49 files");
+    // What other programs read has none.
+    for options in [
+        &["-q"][..],
+        &["-l"],
+        &["-l", "-v"],
+        &["--checksum=md5"],
+        &["-j"],
+        &["-l", "-j"],
+        &["--export-metadata=-"],
+    ] {
+        assert!(!is_verdict(&last(options)), "{options:?}");
+    }
+    let image = golden("basic-header").image;
+    let out = shown_with_verdict(&image, &["--check-integrity"]);
+    let header = must(DWARFSCK, [image.as_os_str(), "-H".as_ref()]).stdout;
+    let end = format!("; not covered: {} bytes before the image\n", header.len());
+    assert!(out.ends_with(&end), "{out}");
+    let all = json(&image, &["-d0", "--check-integrity"]);
+    assert_eq!(
+        all["uncovered"],
+        serde_json::json!([{"bytes": header.len(), "offset": 0, "reason": "before"}])
+    );
 }
 
 #[test]
@@ -480,6 +601,14 @@ fn exclusions_between_options() {
             "--export-metadata=- is mutually exclusive with --json, --list and --checksum"
         );
     }
+    assert_eq!(
+        refused(&["-l", "--checksum=md5"]),
+        "--list and --checksum are mutually exclusive"
+    );
+    assert_eq!(
+        refused(&["-l", "-0", "-j"]),
+        "--null and --json are mutually exclusive"
+    );
     let image = golden("one").image;
     let name = image.to_str().unwrap();
     assert_eq!(
@@ -739,11 +868,17 @@ fn categories_belong_to_their_blocks() {
 #[test]
 fn every_kind_of_check_finds_good_images_good() {
     for image in golden_images() {
-        for options in [
-            &["-q", "--check-integrity", "--num-workers=3"][..],
-            &["-q", "--no-check"],
-            &["-q", "-n", "1"],
-        ] {
+        let size = fs::metadata(&image.image).unwrap().len();
+        let size = format!("--image-size={size}");
+        let mut thorough = vec!["-q", "--check-integrity", "--num-workers=3"];
+        if image.name == "basic-no-index" {
+            // Nothing in it says that it is complete.
+            let done = check(&image.image, &thorough);
+            assert_eq!(done.status.code(), Some(1));
+            assert!(text(&done.stderr).contains(&format!("say so with {size}")));
+            thorough.push(&size);
+        }
+        for options in [&thorough[..], &["-q", "--no-check"], &["-q", "-n", "1"]] {
             assert_eq!(shown(&image.image, options), "", "{}", image.name);
         }
         let codec = check(&image.image, &["-q", "--decode", "--cache-size=1m"]);
@@ -783,6 +918,10 @@ fn offsets_and_headers() {
 #[test]
 fn bad_values_are_refused() {
     assert!(refused(&["-n", "0"]).contains("must be a number from 1 to 1024"));
+    for size in ["0", "1k", "-1", "+1"] {
+        let refused = refused(&[&format!("--image-size={size}")]);
+        assert!(refused.contains("must be a number of bytes"), "{refused}");
+    }
     assert!(refused(&["-s", "5q"]).contains("unsupported size suffix: q"));
     assert_eq!(refused(&["--log-level=loud"]), "invalid logger level: loud");
     assert!(refused(&["--bogus"]).starts_with("unrecognised option '--bogus'"));

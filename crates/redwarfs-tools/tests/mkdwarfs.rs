@@ -912,6 +912,27 @@ fn universal_program_runs_mkdwarfs() {
         .output()
         .unwrap();
     assert!(String::from_utf8_lossy(&done.stdout).starts_with("mkdwarfs "));
+    for (tool, help) in [
+        ("mkdwarfs", "-h"),
+        ("mkdwarfs", "-H"),
+        ("dwarfs", "-h"),
+        ("dwarfsck", "--help"),
+        ("dwarfsextract", "-h"),
+    ] {
+        let by_name = Command::new(universal).args([tool, help]).output().unwrap();
+        let by_option = Command::new(universal)
+            .args([&format!("--tool={tool}"), help])
+            .output()
+            .unwrap();
+        assert_eq!(by_name.status.code(), Some(0), "{tool}");
+        assert!(!by_name.stdout.is_empty(), "{tool}");
+        assert_eq!(by_name.stdout, by_option.stdout, "{tool}");
+    }
+    let done = Command::new(universal)
+        .args(["mkdwarfs-2", "-h"])
+        .output()
+        .unwrap();
+    assert_eq!(done.status.code(), Some(1));
     let link = place.path("mkdwarfs-1.0");
     symlink(universal, &link).unwrap();
     let done = Command::new(&link).arg("--version").output().unwrap();

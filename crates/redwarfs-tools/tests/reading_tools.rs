@@ -14,8 +14,9 @@ use std::process::{Command, Output, Stdio};
 
 use redwarfs_extractor::display_path;
 use redwarfs_testkit::golden::{Golden, compat_images, golden, golden_images};
+use redwarfs_testkit::mutate::with_separator;
 use redwarfs_testkit::{Entry, Fields, Manifest, skip};
-use support::{DWARFSCK, DWARFSEXTRACT, Mount, must, run, whole_seconds};
+use support::{DWARFSCK, DWARFSEXTRACT, MKDWARFS, Mount, must, run, whole_seconds};
 
 /// Whether owners and devices can be restored; says so if not.
 fn is_root(test: &str) -> bool {
@@ -199,6 +200,106 @@ fn images_of_old_releases_are_extracted_and_mounted() {
         if let Some(mount) = Mount::new(&image.image, &point, &["-o", "offset=auto,blocksize=0"]) {
             let got = Manifest::from_directory(&point, true).unwrap();
             want.assert_same(&got, Fields::ALL, &format!("{}, mounted", image.name));
+            drop(mount);
+        }
+    }
+}
+
+/// An image whose symlinks were stored with `\` shows `/` in every way, also after its metadata was
+/// made anew.
+#[test]
+fn links_of_windows_images_are_shown_with_slashes() {
+    let root = is_root("links_of_windows_images_are_shown_with_slashes");
+    let original = golden("basic-default");
+    let want = original.manifest();
+    let links: Vec<(&Vec<u8>, &Vec<u8>)> = want
+        .0
+        .iter()
+        .filter_map(|(path, entry)| Some((path, entry.target.as_ref()?)))
+        .filter(|(_, target)| target.contains(&b'/'))
+        .collect();
+    assert!(links.len() > 1);
+    let dir = tempfile::tempdir().unwrap();
+    let image = dir.path().join("windows.dwarfs");
+    let bytes = with_separator(&fs::read(&original.image).unwrap(), b'\\');
+    fs::write(&image, bytes).unwrap();
+    let rebuilt = dir.path().join("rebuilt.dwarfs");
+    must(
+        MKDWARFS,
+        [
+            "-i".as_ref(),
+            image.as_os_str(),
+            "-o".as_ref(),
+            rebuilt.as_os_str(),
+            "--rebuild-metadata".as_ref(),
+        ],
+    );
+    for (number, image) in [image, rebuilt].iter().enumerate() {
+        let dir = dir.path().join(number.to_string());
+        fs::create_dir(&dir).unwrap();
+        let summary = text(&check(image, &["-d1"]).stdout);
+        assert!(
+            summary.contains("preferred path separator: \\\n"),
+            "{summary}"
+        );
+        for options in [&["-l", "-v"][..], &["-d", "directory_tree"]] {
+            let listed = text(&check(image, options).stdout);
+            for (_, target) in &links {
+                let end = format!(" -> {}\n", display_path(target));
+                assert!(listed.contains(&end), "{options:?}: {end}");
+            }
+        }
+        let json = check(image, &["-j", "-d", "directory_tree"]);
+        let json: serde_json::Value = serde_json::from_slice(&json.stdout).unwrap();
+        for (path, target) in &links {
+            let path = String::from_utf8((*path).clone()).unwrap();
+            let mut node = &json["root"];
+            for name in path.split('/') {
+                let inodes = node["inodes"].as_array().unwrap();
+                node = inodes.iter().find(|node| node["name"] == name).unwrap();
+            }
+            assert_eq!(node["target"], text(target), "{path}");
+        }
+
+        let options: &[&str] = if root { &[] } else { &["--skip-devices"] };
+        let (done, out) = extract(image, &dir, options);
+        assert!(done.status.success(), "{}", text(&done.stderr));
+        let unpacked = on_disk(if root {
+            want.clone()
+        } else {
+            without(want.clone(), is_device)
+        });
+        let got = Manifest::from_directory(&out, true).unwrap();
+        unpacked.assert_same(&got, extracted(root), "extracted");
+
+        let archive = dir.join("archive.tar");
+        let mut args = vec![
+            "-i".as_ref(),
+            image.as_os_str(),
+            "-o".as_ref(),
+            archive.as_os_str(),
+            "-f".as_ref(),
+            "pax".as_ref(),
+            "--skip-specials".as_ref(),
+        ];
+        args.extend(options.iter().map(OsStr::new));
+        must(DWARFSEXTRACT, &args);
+        let out = dir.join("tar");
+        if unpack(&archive, &out) {
+            let got = Manifest::from_directory(&out, true).unwrap();
+            let want = without(unpacked, is_special);
+            want.assert_same(&got, extracted(root), "from an archive");
+        }
+
+        let point = dir.join("mnt");
+        if let Some(mount) = Mount::new(image, &point, &["-o", "blocksize=0"]) {
+            for (path, target) in &links {
+                let link = point.join(OsStr::from_bytes(path));
+                let found = fs::read_link(&link).unwrap();
+                assert_eq!(found.as_os_str().as_bytes(), target.as_slice());
+                let size = fs::symlink_metadata(&link).unwrap().len();
+                assert_eq!(size, target.len() as u64);
+            }
             drop(mount);
         }
     }

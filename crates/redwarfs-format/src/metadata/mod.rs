@@ -11,6 +11,7 @@ mod open;
 mod pack;
 mod strings;
 mod sums;
+mod symlinks;
 mod table;
 mod types;
 mod unknown;

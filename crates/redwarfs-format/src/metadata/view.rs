@@ -286,7 +286,7 @@ impl MetadataView {
                 let range = self.entries(ino)?;
                 size = u64::from(range.end - range.start);
             }
-            FileType::Symlink => size = self.symlink(ino)?.len() as u64,
+            FileType::Symlink => size = self.stored_target(ino)?.len() as u64,
             FileType::Regular => {
                 nlink = self.nlink(ino, record)?;
                 let sizes = self.content_size(self.content_id(ino)?)?;
@@ -467,19 +467,6 @@ impl MetadataView {
             return Err(bad(format!("parent of directory {dir} is not a directory")));
         }
         Ok(parent)
-    }
-
-    /// Target of a symlink, as stored. Borrowed unless targets are compressed.
-    ///
-    /// # Errors
-    /// `Corrupt` if this is not a symlink or its target does not exist.
-    pub fn symlink(&self, ino: InodeNo) -> Result<Cow<'_, [u8]>> {
-        let [l, r, ..] = self.t.offsets;
-        if !(l..r).contains(&ino.0) {
-            return Err(bad(format!("inode {ino} is not a symlink")));
-        }
-        let k = self.t.symlink_table.get32(self.data(), ino.0 - l)?;
-        self.t.targets.get(self.data(), k)
     }
 
     /// Number of the content of a regular file: equal for inodes that share it
@@ -686,14 +673,5 @@ impl MetadataView {
         let index = u32::try_from(index).map_err(|_| outside())?;
         let object = Strings::plain(list)?.get(self.data(), index)?;
         Ok(Some(object.into_owned()))
-    }
-
-    /// The separator in symlink targets, normally `/`.
-    #[must_use]
-    pub fn preferred_path_separator(&self) -> u8 {
-        self.t
-            .separator
-            .and_then(|s| u8::try_from(s).ok())
-            .unwrap_or(b'/')
     }
 }

@@ -334,9 +334,9 @@ impl<'r> ImageRange<'r> {
         self.read(at, start)?;
         let magic = MAGIC.len().min(there);
         if start.get(..magic) == MAGIC.get(..magic) {
-            // The first section of another image has the number 0.
+            // Otherwise it may be the first section of another image.
             let header = SectionHeader::parse(&bytes);
-            return Ok(there < SectionHeader::LEN || header.is_ok_and(|header| header.number != 0));
+            return Ok(there < SectionHeader::LEN || header.is_ok_and(|h| !h.can_be_first()));
         }
         // A section whose header is damaged, followed by sections and an index, or the damaged
         // index itself.

@@ -177,6 +177,13 @@ impl SectionHeader {
         bytes
     }
 
+    /// Whether an image can begin with this section: its number says so, and it is not one of those
+    /// that come after the metadata.
+    #[must_use]
+    pub fn can_be_first(&self) -> bool {
+        self.number == 0 && self.ty != SectionType::SECTION_INDEX && self.ty != SectionType::HISTORY
+    }
+
     /// Makes the header of a new section: computes both hashes of `payload`.
     #[must_use]
     pub fn seal(number: u32, ty: SectionType, compression: CompressionId, payload: &[u8]) -> Self {

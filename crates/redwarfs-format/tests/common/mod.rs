@@ -72,16 +72,12 @@ pub(crate) fn one(name: &str) -> Golden {
     load(&dir.join(format!("{name}.dwarfs")))
 }
 
-/// Images of older releases, which are kept outside of the repository.
+/// Images of releases 0.2.0 to 0.9.10.
 pub(crate) fn older() -> Vec<Golden> {
-    let dir = std::env::var_os("REDWARFS_COMPAT_IMAGES").map_or_else(
-        || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/fixtures/compat"),
-        PathBuf::from,
-    );
-    if dir.is_dir() {
-        load_all(&dir)
-    } else {
-        eprintln!("SKIPPED: images of old releases: set REDWARFS_COMPAT_IMAGES to their directory");
-        Vec::new()
-    }
+    let list = load_all(Path::new(concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../../tests/fixtures/compat"
+    )));
+    assert!(list.len() >= 12);
+    list
 }

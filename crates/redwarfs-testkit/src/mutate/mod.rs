@@ -21,6 +21,7 @@ mod container;
 mod metadata;
 pub mod payload;
 mod poke;
+mod separator;
 
 use redwarfs_codec::decompress;
 use redwarfs_format::frozen::{Field, Schema};
@@ -32,6 +33,7 @@ use redwarfs_format::section::{
 pub use container::{field, reseal, surround};
 pub use metadata::{directories, files, laughs, metadata, names, strings_of};
 pub use poke::poke;
+pub use separator::with_separator;
 
 /// A small generator of pseudo-random numbers (SplitMix64, G. Steele et al., 2014).
 #[derive(Debug, Clone)]

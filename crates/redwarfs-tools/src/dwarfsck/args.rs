@@ -7,6 +7,7 @@ use redwarfs_reader::ImageOffset;
 
 use super::checksum::Algorithm;
 use super::detail::Detail;
+use super::output::Form;
 use crate::common::cli::{LogArgs, prepare, whole};
 use crate::common::number::parse_size;
 
@@ -44,11 +45,16 @@ pub(crate) struct Args {
           value_parser = whole(|s: &str| s.parse::<ImageOffset>().map_err(|e| e.to_string())))]
     pub image_offset: ImageOffset,
 
+    /// Size of the image in bytes, if it is not all that follows in its file
+    #[arg(long, value_name = "BYTES", value_parser = image_size)]
+    pub image_size: Option<u64>,
+
     /// Write what precedes the image in its file to standard output
     #[arg(short = 'H', long)]
     pub print_header: bool,
 
-    /// List all names; with -v also modes, owners, sizes and times
+    /// List all names; with -v also modes, owners, sizes and times; with -j as lines of JSON with all
+    /// attributes
     #[arg(short, long)]
     pub list: bool,
 
@@ -81,7 +87,8 @@ pub(crate) struct Args {
     #[arg(long)]
     pub no_check: bool,
 
-    /// Show the information as one line of JSON, with a list of all errors
+    /// Show the information as one line of JSON, with a list of all errors; with --list or --checksum,
+    /// one line of JSON per entry
     #[arg(short, long)]
     pub json: bool,
 
@@ -96,6 +103,24 @@ pub(crate) struct Args {
 impl Args {
     pub(crate) fn prepared() -> clap::Command {
         prepare(Self::command())
+    }
+
+    /// How lists are written.
+    pub(super) fn form(&self) -> Form {
+        if self.json {
+            Form::Json
+        } else if self.null {
+            Form::Null
+        } else {
+            Form::Lines
+        }
+    }
+}
+
+fn image_size(text: &str) -> Result<u64, String> {
+    match text.parse() {
+        Ok(n @ 1..) if text.bytes().all(|b| b.is_ascii_digit()) => Ok(n),
+        _ => Err("must be a number of bytes".to_owned()),
     }
 }
 

@@ -10,9 +10,10 @@ use redwarfs_format::{EntryIndex, InodeNo};
 use redwarfs_reader::Image;
 use sha2::Digest as _;
 
-use super::output::{Failures, output_error};
+use super::output::{Failures, Form, output_error};
 use crate::common::Result;
 use crate::common::env;
+use crate::common::json::JsonWriter;
 use crate::common::log::Logger;
 
 /// Contents are read in pieces of this size.
@@ -37,6 +38,11 @@ macro_rules! algorithms {
                 ("xxh3-64", Self::Xxh3_64),
                 ("xxh3-128", Self::Xxh3_128),
             ];
+
+            fn name(self) -> &'static str {
+                let mut all = Self::ALL.iter();
+                all.find(|(_, own)| *own == self).map_or("", |(name, _)| name)
+            }
 
             fn hasher(self) -> Hasher {
                 match self {
@@ -119,9 +125,11 @@ fn hex(bytes: &[u8]) -> String {
 
 /// One line; names with newlines, carriage returns or backslashes are escaped as `sha256sum` does,
 /// unless lines end in NUL.
-fn line(digest: &str, path: &[u8], null: bool) -> Vec<u8> {
-    if null {
-        return [digest.as_bytes(), b"  ", path, b"\0"].concat();
+fn line(algorithm: Algorithm, digest: &str, path: &[u8], form: Form) -> Vec<u8> {
+    match form {
+        Form::Lines => {}
+        Form::Null => return [digest.as_bytes(), b"  ", path, b"\0"].concat(),
+        Form::Json => return object(algorithm, digest, path).unwrap_or_default(),
     }
     let special = |b: &u8| matches!(b, b'\n' | b'\r' | b'\\');
     let mut out = Vec::with_capacity(digest.len() + path.len() + 4);
@@ -140,6 +148,18 @@ fn line(digest: &str, path: &[u8], null: bool) -> Vec<u8> {
     }
     out.push(b'\n');
     out
+}
+
+/// A line of JSON. Writing to memory does not fail.
+fn object(algorithm: Algorithm, digest: &str, path: &[u8]) -> io::Result<Vec<u8>> {
+    let mut json = JsonWriter::compact(Vec::new());
+    json.begin_object()?;
+    json.string_at("algorithm", algorithm.name())?;
+    json.string_at("checksum", digest)?;
+    json.name("path", path)?;
+    json.end_object()?;
+    json.finish()?;
+    Ok(json.into_inner())
 }
 
 /// A distinct content: where its data begins, and which of the sorted names have it.
@@ -238,13 +258,12 @@ fn path_of(view: &MetadataView, of: EntryIndex) -> redwarfs_format::Result<Vec<u
 }
 
 /// Prints the checksum of every regular file, each content read once and in the order of the data.
-/// With `null`, lines end in NUL and names are as they are. Returns the number of files that cannot
-/// be read; they are reported to `logger`.
+/// Returns the number of files that cannot be read; they are reported to `logger`.
 pub(super) fn print(
     image: &Image,
     algorithm: Algorithm,
     workers: usize,
-    null: bool,
+    form: Form,
     logger: &Logger,
 ) -> Result<u64> {
     let mut failures = Failures::new(logger);
@@ -275,7 +294,7 @@ pub(super) fn print(
                 };
                 match &digest {
                     Ok(digest) => {
-                        if let Err(e) = output.0.write_all(&line(digest, &path, null)) {
+                        if let Err(e) = output.0.write_all(&line(algorithm, digest, &path, form)) {
                             output.1.get_or_insert(e);
                             closed.store(true, Ordering::Relaxed);
                         }
@@ -387,8 +406,13 @@ mod tests {
 
     #[test]
     fn odd_names_are_escaped() {
-        assert_eq!(line("00", b"a b", false), b"00  a b\n");
-        assert_eq!(line("00", b"a\nb\\c", false), b"\\00  a\\nb\\\\c\n");
-        assert_eq!(line("00", b"a\nb\\c", true), b"00  a\nb\\c\0");
+        let line = |path: &[u8], form| line(Algorithm::Md5, "00", path, form);
+        assert_eq!(line(b"a b", Form::Lines), b"00  a b\n");
+        assert_eq!(line(b"a\nb\\c", Form::Lines), b"\\00  a\\nb\\\\c\n");
+        assert_eq!(line(b"a\nb\\c", Form::Null), b"00  a\nb\\c\0");
+        assert_eq!(
+            line(b"a\nb", Form::Json),
+            b"{\"algorithm\":\"md5\",\"checksum\":\"00\",\"path\":\"a\\nb\"}\n"
+        );
     }
 }

@@ -28,6 +28,10 @@ pub(crate) enum Kind {
     Size,
     /// The metadata contradicts itself.
     Metadata,
+    /// Bytes follow the image that nothing explains.
+    Trailing,
+    /// The end of the image may be missing.
+    End,
     /// The image cannot be opened.
     Open,
 }
@@ -46,6 +50,8 @@ impl Kind {
             Self::Decode => "decode",
             Self::Size => "size",
             Self::Metadata => "metadata",
+            Self::Trailing => "trailing",
+            Self::End => "end",
             Self::Open => "open",
         }
     }

@@ -5,19 +5,25 @@ use std::fmt::Write as _;
 use redwarfs_format::metadata::{FileType, Stat, mode_string};
 use redwarfs_reader::{Image, WalkEntry};
 
-use super::output::{Failures, Output, shown};
+use super::output::{Failures, Form, Output, shown};
+use super::tree;
 use crate::common::Result;
+use crate::common::json::JsonWriter;
 use crate::common::time::LocalTime;
 
-/// Prints one name per line, with `long` also mode, owner, size and time, in columns. With `null`
-/// names are as they are and end in NUL; otherwise they are made printable.
+/// Prints one name per line, with `long` also mode, owner, size and time, in columns, and the root; in
+/// JSON always with all attributes.
 pub(super) fn print(
     image: &Image,
     long: bool,
-    null: bool,
+    form: Form,
     failures: &mut Failures<'_>,
     out: &mut Output,
 ) -> Result<()> {
+    if form == Form::Json {
+        return objects(image, long, failures, out);
+    }
+    let null = form == Form::Null;
     let widths = long.then(|| widths(image));
     let mut head = String::new();
     for item in image.walk() {
@@ -53,6 +59,45 @@ pub(super) fn print(
     Ok(())
 }
 
+/// One object per line.
+fn objects(
+    image: &Image,
+    with_root: bool,
+    failures: &mut Failures<'_>,
+    out: &mut Output,
+) -> Result<()> {
+    for item in image.walk() {
+        let item = match item {
+            Ok(item) => item,
+            Err(e) => {
+                failures.add("cannot list an entry", None, &e);
+                continue;
+            }
+        };
+        if item.path.is_empty() && !with_root {
+            continue;
+        }
+        match tree::Shown::of(image.metadata(), &item) {
+            Ok(shown) => {
+                let done = shown.line(path(&item), &mut JsonWriter::compact(&mut *out));
+                failures.absorb("cannot list an entry", done)?;
+                out.bytes(b"\n")?;
+            }
+            Err(e) => failures.add("cannot list", Some(&item.path), &e),
+        }
+    }
+    Ok(())
+}
+
+/// The path of an entry; the root, which has none, is `.`.
+fn path(item: &WalkEntry) -> &[u8] {
+    if item.path.is_empty() {
+        b"."
+    } else {
+        &item.path
+    }
+}
+
 fn line(
     head: &str,
     item: &WalkEntry,
@@ -60,11 +105,6 @@ fn line(
     null: bool,
     out: &mut Output,
 ) -> Result<()> {
-    let path: &[u8] = if item.path.is_empty() {
-        b"."
-    } else {
-        &item.path
-    };
     let put = |bytes: &[u8], out: &mut Output| {
         if null {
             out.bytes(bytes)
@@ -73,7 +113,7 @@ fn line(
         }
     };
     out.bytes(head.as_bytes())?;
-    put(path, out)?;
+    put(path(item), out)?;
     if let Some(target) = target {
         out.bytes(b" -> ")?;
         put(target, out)?;

@@ -4,6 +4,9 @@ mod args;
 mod checksum;
 mod detail;
 mod dump;
+mod edges;
+#[cfg(test)]
+mod every_bit_tests;
 mod export;
 mod finding;
 mod frozen;
@@ -15,10 +18,12 @@ mod report;
 mod scan;
 mod text;
 mod tree;
+mod verdict;
 mod verify;
 
 use std::ffi::OsString;
 use std::io::{self, BufWriter, Write};
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -36,6 +41,7 @@ use crate::common::open::{Spelling, open_image};
 use crate::common::{Logger, Result, ToolError};
 use args::Args;
 use detail::Feature;
+use edges::{Declared, Uncovered};
 use finding::{Affected, Finding, Kind, Place};
 use output::{Failures, Output, shown};
 use payload::Sizes;
@@ -78,6 +84,10 @@ struct Checked {
     block_sizes: Vec<Option<Sizes>>,
     findings: Vec<Finding>,
     damage: Option<Damage>,
+    /// The bytes of the file that are not verified, if others are.
+    uncovered: Vec<Uncovered>,
+    /// Whether this was a check, and not only a look.
+    verified: bool,
 }
 
 impl Checked {
@@ -115,16 +125,7 @@ fn run(args: &Args) -> Result<u8> {
     let logger = args.log.logger();
     let input = check(args)?;
     let workers = args.num_workers.unwrap_or_else(env::concurrency);
-    let options = OpenOptions {
-        offset: args.image_offset,
-        cache: CacheOptions {
-            size: args.cache_size,
-            workers,
-            affinity: env::affinity("blkcache"),
-            ..CacheOptions::default()
-        },
-        ..OpenOptions::default()
-    };
+    let options = open_options(args, workers);
     let source = match IoLayer::from_env().open(input) {
         Ok(source) => source,
         Err(_) => return Err(open_error(input, &options)),
@@ -152,12 +153,6 @@ fn run(args: &Args) -> Result<u8> {
         let result = examine(args, input, image.clone(), verifying, workers)?;
         errors += result.findings.len() as u64;
         log_findings(&result, args.verbose, &mut failures, &logger);
-        if result.scan.trailing > 0 && !args.quiet {
-            logger.warn(format_args!(
-                "{} bytes follow the image in its file",
-                result.scan.trailing
-            ));
-        }
         checked = Some(result);
     }
 
@@ -166,10 +161,11 @@ fn run(args: &Args) -> Result<u8> {
     }
     let to_stdout = args.export_metadata.as_deref() == Some(Path::new("-"));
     let mut out = Output::new();
+    let form = args.form();
     if args.list {
-        list::print(&image, args.verbose, args.null, &mut failures, &mut out)?;
+        list::print(&image, args.verbose, form, &mut failures, &mut out)?;
     } else if let Some(algorithm) = args.checksum {
-        errors += checksum::print(&image, algorithm, workers, args.null, &logger)?;
+        errors += checksum::print(&image, algorithm, workers, form, &logger)?;
     } else if let Some(checked) = &checked
         && !to_stdout
         && !args.quiet
@@ -186,11 +182,28 @@ fn run(args: &Args) -> Result<u8> {
             failures.absorb("cannot show everything", done)?;
         } else {
             text::print(checked, &args.detail, &mut failures, &mut out)?;
+            let errors = errors.saturating_add(failures.count());
+            out.line(&verdict::line(checked, errors))?;
         }
     }
     out.finish()?;
     errors += failures.count();
     Ok(if errors == 0 { EXIT_OK } else { EXIT_FAILURE })
+}
+
+/// How the image is opened.
+fn open_options(args: &Args, workers: usize) -> OpenOptions {
+    OpenOptions {
+        offset: args.image_offset,
+        image_size: args.image_size,
+        cache: CacheOptions {
+            size: args.cache_size,
+            workers,
+            affinity: env::affinity("blkcache"),
+            ..CacheOptions::default()
+        },
+        ..OpenOptions::default()
+    }
 }
 
 /// Checks combinations of options; returns the image.
@@ -229,6 +242,14 @@ fn check(args: &Args) -> Result<&PathBuf> {
     if args.null && !args.list && args.checksum.is_none() {
         return Err(ToolError::new("--null needs --list or --checksum"));
     }
+    if args.null && args.json {
+        return Err(ToolError::new("--null and --json are mutually exclusive"));
+    }
+    if args.list && args.checksum.is_some() {
+        return Err(ToolError::new(
+            "--list and --checksum are mutually exclusive",
+        ));
+    }
     if args.export_metadata.as_deref() == Some(Path::new("-"))
         && (args.json || args.list || args.checksum.is_some())
     {
@@ -243,7 +264,7 @@ fn check(args: &Args) -> Result<&PathBuf> {
 fn open_error(input: &Path, options: &OpenOptions) -> ToolError {
     let spelling = Spelling {
         auto: "--image-offset=auto",
-        size: None,
+        size: Some("--image-size=BYTES"),
     };
     match open_image(input, options, spelling) {
         Err(error) => error,
@@ -277,6 +298,7 @@ fn examine(
     let block_sizes = overview::block_sizes(&image, &scan);
     let mut outcomes = Vec::new();
     let mut findings = Vec::new();
+    let mut uncovered = Vec::new();
     if verifying {
         // Without hashes there is no other way to notice damaged data.
         let decode = args.decode || (!scan.has_hashes() && !args.no_check);
@@ -298,6 +320,14 @@ fn examine(
                     ..Finding::new(Kind::Metadata, message)
                 });
             }
+            let declared = Declared {
+                offset: args.image_offset,
+                size: args.image_size,
+                device: is_device(input),
+            };
+            let edges = edges::look(&image, &scan, work.mode, declared).map_err(failed)?;
+            findings.extend(edges.findings);
+            uncovered = edges.uncovered;
         }
     }
     let mut damage = None;
@@ -325,7 +355,13 @@ fn examine(
         block_sizes,
         findings,
         damage,
+        uncovered,
+        verified: verifying && !args.no_check,
     })
+}
+
+fn is_device(input: &Path) -> bool {
+    std::fs::metadata(input).is_ok_and(|found| found.file_type().is_block_device())
 }
 
 fn mode(args: &Args) -> VerifyMode {
@@ -380,7 +416,7 @@ fn salvage(
         }
         ImageOffset::At(offset) => offset,
     };
-    let Ok(scan) = scan::scan(source.as_ref(), offset, None) else {
+    let Ok(scan) = scan::scan(source.as_ref(), offset, args.image_size) else {
         return Ok(());
     };
     let work = Work {
@@ -390,8 +426,19 @@ fn salvage(
     };
     let outcomes = verify::verify(source.as_ref(), &scan, None, work);
     let mut findings = all_findings(&scan, &outcomes, work.mode);
-    // What the last line says need not be said twice.
-    let fatal = match failed {
+    // What the last line says need not be said twice. Where no image was found, that line is about
+    // the start of the file.
+    let at_start = match (failed, args.image_offset) {
+        (Error::NotAnImage(_), ImageOffset::Auto) => {
+            let options = OpenOptions {
+                offset: ImageOffset::At(0),
+                ..open_options(args, 1)
+            };
+            Image::from_source(Arc::clone(source), &options).err()
+        }
+        _ => None,
+    };
+    let fatal = match at_start.as_ref().unwrap_or(failed) {
         Error::Corrupt { at, .. } => at.section,
         _ => None,
     };
@@ -412,6 +459,8 @@ fn salvage(
         block_sizes: Vec::new(),
         findings,
         damage: None,
+        uncovered: Vec::new(),
+        verified: true,
     };
     if args.quiet || args.list || args.checksum.is_some() {
         return Ok(());

@@ -8,6 +8,17 @@ use redwarfs_format::Error;
 use crate::common::error::{EXIT_FAILURE, io_cause};
 use crate::common::{Logger, Result, ToolError};
 
+/// How the entries of a list are written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Form {
+    /// A line each, made printable.
+    Lines,
+    /// As they are, with NUL behind each.
+    Null,
+    /// A line of JSON each.
+    Json,
+}
+
 /// A path of the image for a message.
 pub(super) fn shown(path: &[u8]) -> String {
     display_path(path)

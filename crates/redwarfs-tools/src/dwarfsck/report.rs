@@ -125,6 +125,18 @@ pub(super) fn write<W: Write>(
             json.number_at("uncompressed_metadata_size", raw)?;
         }
     }
+    json.key("uncovered")?;
+    json.begin_array()?;
+    for bytes in &checked.uncovered {
+        json.begin_object()?;
+        json.number_at("bytes", bytes.bytes)?;
+        if let Some(offset) = bytes.offset {
+            json.number_at("offset", offset)?;
+        }
+        json.string_at("reason", bytes.name())?;
+        json.end_object()?;
+    }
+    json.end_array()?;
     if has(Feature::SectionDetails) {
         json.boolean_at("valid_section_index", scan.index == Index::Valid)?;
     }

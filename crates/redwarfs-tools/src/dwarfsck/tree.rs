@@ -1,10 +1,11 @@
 //! The tree of directories with everything in it, one entry after another.
 
+use std::borrow::Cow;
 use std::io::Write;
 
 use redwarfs_extractor::display_path;
-use redwarfs_format::metadata::{Extent, FileType, MetadataView, Stat, mode_string};
-use redwarfs_format::{EntryIndex, InodeNo, Result};
+use redwarfs_format::metadata::{Extent, FileType, MetadataView, Stat, Timestamp, mode_string};
+use redwarfs_format::{InodeNo, Result};
 use redwarfs_reader::{Image, WalkEntry};
 
 use super::Failures;
@@ -139,7 +140,7 @@ pub(super) fn json<W: Write>(
 ) -> Result<()> {
     let view = image.metadata();
     // The directories whose entries are being written, by depth.
-    let mut open: Vec<(u32, Stat, EntryIndex)> = Vec::new();
+    let mut open: Vec<(u32, Shown<'_>)> = Vec::new();
     // Depth of a directory that could not be shown; what is inside is left out, too.
     let mut hidden: Option<u32> = None;
     for item in image.walk() {
@@ -154,7 +155,7 @@ pub(super) fn json<W: Write>(
             continue;
         }
         hidden = None;
-        let (stat, ty) = match checked(view, &item) {
+        let shown = match Shown::of(view, &item) {
             Ok(shown) => shown,
             Err(e) => {
                 failures.add("cannot show an entry", Some(&item.path), &e);
@@ -163,74 +164,130 @@ pub(super) fn json<W: Write>(
             }
         };
         while open.last().is_some_and(|(depth, ..)| *depth >= item.depth) {
-            if let Some((_, stat, entry)) = open.pop() {
+            if let Some((_, directory)) = open.pop() {
                 json.end_array()?;
-                rest(view, &stat, FileType::Directory, entry, json)?;
+                directory.rest(None, json)?;
             }
         }
         json.begin_object()?;
-        if ty == FileType::Regular {
-            if stat.allocated != stat.size {
-                json.number_at("allocated_size", stat.allocated)?;
-            }
-            if chunks {
+        shown.head(json, |json| {
+            if chunks && shown.ty == FileType::Regular {
                 chunk_list(view, item.inode, failures, json)?;
             }
-        }
-        if matches!(ty, FileType::BlockDevice | FileType::CharDevice) {
-            json.number_at("device_id", stat.rdev)?;
-        }
-        json.number_at("inode", item.inode.0)?;
-        if ty == FileType::Directory {
+            Ok(())
+        })?;
+        if shown.ty == FileType::Directory {
             json.key("inodes")?;
             json.begin_array()?;
-            open.push((item.depth, stat, item.entry));
+            open.push((item.depth, shown));
         } else {
-            rest(view, &stat, ty, item.entry, json)?;
+            shown.rest(None, json)?;
         }
     }
     if hidden == Some(0) {
         json.null()?;
     }
-    while let Some((_, stat, entry)) = open.pop() {
+    while let Some((_, directory)) = open.pop() {
         json.end_array()?;
-        rest(view, &stat, FileType::Directory, entry, json)?;
+        directory.rest(None, json)?;
     }
     Ok(())
 }
 
-/// What may fail about an entry, before anything of it is written.
-fn checked(view: &MetadataView, item: &WalkEntry) -> Result<(Stat, FileType)> {
-    let stat = view.entry_stat(item.entry)?;
-    let ty = view.file_type(item.inode)?;
-    view.entry_name(item.entry)?;
-    if ty == FileType::Symlink {
-        view.symlink(item.inode)?;
-    }
-    Ok((stat, ty))
+/// What JSON says of an entry, whether in the tree or in a list.
+pub(super) struct Shown<'a> {
+    stat: Stat,
+    ty: FileType,
+    name: Cow<'a, [u8]>,
+    target: Option<Cow<'a, [u8]>>,
 }
 
-/// The members of an entry that come after `inodes`.
-fn rest<W: Write>(
-    view: &MetadataView,
-    stat: &Stat,
-    ty: FileType,
-    entry: EntryIndex,
-    json: &mut JsonWriter<W>,
-) -> Result<()> {
-    json.number_at("mode", stat.mode)?;
-    json.string_at("modestring", &mode_string(stat.mode))?;
-    let name = view.entry_name(entry)?;
-    if !name.is_empty() {
-        json.name("name", &name)?;
+impl<'a> Shown<'a> {
+    /// Everything that may fail about an entry, before anything of it is written.
+    pub(super) fn of(view: &'a MetadataView, item: &WalkEntry) -> Result<Self> {
+        let ty = view.file_type(item.inode)?;
+        Ok(Self {
+            stat: view.entry_stat(item.entry)?,
+            ty,
+            name: view.entry_name(item.entry)?,
+            target: match ty {
+                FileType::Symlink => Some(view.symlink(item.inode)?),
+                _ => None,
+            },
+        })
     }
-    if ty == FileType::Regular {
-        json.number_at("size", stat.size)?;
+
+    /// An object that names the entry by its path.
+    pub(super) fn line<W: Write>(&self, path: &[u8], json: &mut JsonWriter<W>) -> Result<()> {
+        json.begin_object()?;
+        self.head(json, |_| Ok(()))?;
+        self.rest(Some(path), json)
     }
-    if ty == FileType::Symlink {
-        json.name("target", &view.symlink(stat.ino)?)?;
+
+    /// The members that come before `inodes`; `chunks` writes what belongs into their order.
+    fn head<W: Write>(
+        &self,
+        json: &mut JsonWriter<W>,
+        chunks: impl FnOnce(&mut JsonWriter<W>) -> Result<()>,
+    ) -> Result<()> {
+        let stat = &self.stat;
+        if self.ty == FileType::Regular && stat.allocated != stat.size {
+            json.number_at("allocated_size", stat.allocated)?;
+        }
+        time("atime", stat.atime, json)?;
+        chunks(json)?;
+        time("ctime", stat.ctime, json)?;
+        if self.is_device() {
+            json.number_at("device_id", stat.rdev)?;
+        }
+        json.number_at("gid", stat.gid)?;
+        json.number_at("inode", stat.ino.0)?;
+        Ok(())
     }
-    json.string_at("type", type_name(ty))?;
+
+    /// The members that come after `inodes`, and the end.
+    fn rest<W: Write>(&self, path: Option<&[u8]>, json: &mut JsonWriter<W>) -> Result<()> {
+        let stat = &self.stat;
+        json.number_at("mode", stat.mode)?;
+        json.string_at("modestring", &mode_string(stat.mode))?;
+        time("mtime", stat.mtime, json)?;
+        if path.is_none() && !self.name.is_empty() {
+            json.name("name", &self.name)?;
+        }
+        json.number_at("nlink", stat.nlink)?;
+        if let Some(path) = path {
+            json.name("path", path)?;
+        }
+        if self.is_device() {
+            json.key("rdev")?;
+            json.begin_object()?;
+            json.number_at("major", rustix::fs::major(stat.rdev))?;
+            json.number_at("minor", rustix::fs::minor(stat.rdev))?;
+            json.end_object()?;
+        }
+        if matches!(self.ty, FileType::Regular | FileType::Symlink) {
+            json.number_at("size", stat.size)?;
+        }
+        if let Some(target) = &self.target {
+            json.name("target", target)?;
+        }
+        json.string_at("type", type_name(self.ty))?;
+        json.number_at("uid", stat.uid)?;
+        json.end_object()?;
+        Ok(())
+    }
+
+    fn is_device(&self) -> bool {
+        matches!(self.ty, FileType::BlockDevice | FileType::CharDevice)
+    }
+}
+
+/// A point in time, in whole numbers.
+fn time<W: Write>(key: &str, time: Timestamp, json: &mut JsonWriter<W>) -> Result<()> {
+    json.key(key)?;
+    json.begin_object()?;
+    json.number_at("nsec", time.nsec)?;
+    json.number_at("sec", time.sec)?;
     json.end_object()?;
     Ok(())
 }

@@ -1,0 +1,53 @@
+//! The last line of the information: what a check came to.
+
+use super::Checked;
+
+/// One line: `OK: 11 sections, 28 files, no errors` and what is not covered, or `damaged: 2 errors`
+/// and how many files are affected, or `not checked: 11 sections, 28 files`.
+pub(super) fn line(checked: &Checked, errors: u64) -> String {
+    let sections = checked.scan.sections.len() as u64;
+    let files = checked
+        .image
+        .as_ref()
+        .map_or(0, |image| image.metadata().counts().files);
+    let contents = format!(
+        "{}, {}",
+        counted(sections, "section"),
+        counted(files.into(), "file")
+    );
+    if errors > 0 {
+        let mut line = format!("damaged: {}", counted(errors, "error"));
+        if let Some(files) = affected(checked) {
+            line.push_str(&format!(", {} affected", counted(files, "file")));
+        }
+        return line;
+    }
+    if !checked.verified {
+        return format!("not checked: {contents}");
+    }
+    let mut line = format!("OK: {contents}, no errors");
+    let uncovered: Vec<String> = checked.uncovered.iter().map(|u| u.text()).collect();
+    if !uncovered.is_empty() {
+        line.push_str("; not covered: ");
+        line.push_str(&uncovered.join(", "));
+    }
+    line
+}
+
+/// Number of the names that the damage affects, if it is one of blocks.
+fn affected(checked: &Checked) -> Option<u64> {
+    let (damage, image) = (checked.damage.as_ref()?, checked.image.as_ref()?);
+    let mut count = 0_u64;
+    damage
+        .for_each(image, &mut |_, _| {
+            count = count.saturating_add(1);
+            Ok(())
+        })
+        .ok()?;
+    Some(count)
+}
+
+fn counted(number: u64, what: &str) -> String {
+    let plural = if number == 1 { "" } else { "s" };
+    format!("{number} {what}{plural}")
+}
