@@ -466,6 +466,24 @@ fn headers_are_kept_replaced_or_removed() {
 }
 
 #[test]
+fn what_follows_an_image_is_left_out_and_said() {
+    let place = Place::new();
+    let source = place.path("longer.dwarfs");
+    let mut bytes = fs::read(golden("one").image).unwrap();
+    bytes.extend(b"something else");
+    fs::write(&source, &bytes).unwrap();
+    let output = place.path("out.dwarfs");
+    let done = must(
+        MKDWARFS,
+        Place::args(&source, &output, &["--recompress=none"]),
+    );
+    let said = String::from_utf8_lossy(&done.stderr).into_owned();
+    assert_eq!(said.lines().count(), 1, "{said}");
+    assert!(said.contains("14 bytes that follow the image"), "{said}");
+    assert_eq!(open(&output).trailing_bytes(), 0);
+}
+
+#[test]
 fn history_is_continued_or_dropped() {
     let place = Place::new();
     let source = golden("basic-default").image;

@@ -269,6 +269,12 @@ pub(super) fn run(args: &Args, matches: &ArgMatches, command_line: &[OsString]) 
         size: None,
     };
     let image = open_image(input, &open, spelling)?;
+    let following = image.trailing_bytes();
+    if following > 0 {
+        logger.warn(format_args!(
+            "{following} bytes that follow the image in its file are left out (see dwarfsck)"
+        ));
+    }
     check_categories(&named, &image)?;
     let target = Target::open(output, args.force)?;
     let report = Arc::new(Report::rewriting(logger.clone()));
