@@ -8,12 +8,13 @@ use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Output;
+use std::process::{Command, Output};
 
 use redwarfs_format::metadata::Metadata;
 use redwarfs_format::section::{CompressionId, SectionHeader, SectionType, encode_section_index};
 use redwarfs_testkit::golden::{compat_images, golden};
 use redwarfs_testkit::mutate::{Part, Parts, Rng};
+use redwarfs_testkit::skip;
 use serde_json::Value;
 use support::{DWARFSCK, run};
 
@@ -731,6 +732,46 @@ fn what_follows_an_image_is_an_error_unless_declared() {
         (done.status.code(), text(&done.stderr)),
         (Some(0), String::new())
     );
+}
+
+#[test]
+fn images_on_block_devices_need_not_fill_them() {
+    let place = Place::new();
+    let intact = image();
+    let index = sections(&intact).last().unwrap().1;
+    for (image, code) in [(&intact[..], 0), (&intact[..index], 1)] {
+        let mut bytes = image.to_vec();
+        bytes.resize(1 << 20, 0xa5);
+        let file = place.put(&bytes);
+        let made = Command::new("losetup")
+            .args(["--find", "--show", "--read-only"])
+            .arg(&file)
+            .output();
+        let device = match made {
+            Ok(made) if made.status.success() => text(&made.stdout).trim_end().to_owned(),
+            _ => {
+                return skip(
+                    "an image on a block device",
+                    "losetup needs root and a device",
+                );
+            }
+        };
+        let done = check(Path::new(&device), &["--check-integrity", "-d0"]);
+        let detached = run("losetup", ["--detach", &device]);
+        assert!(detached.status.success(), "{device}");
+        assert_eq!(done.status.code(), Some(code), "{}", text(&done.stderr));
+        if code == 0 {
+            let behind = format!(
+                "; not covered: {} bytes behind the image\n",
+                (1 << 20) - image.len()
+            );
+            assert!(
+                text(&done.stdout).ends_with(&behind),
+                "{}",
+                text(&done.stdout)
+            );
+        }
+    }
 }
 
 /// The program itself, where `every_bit_tests` asks the function that decides.

@@ -13,6 +13,7 @@ use redwarfs_reader::{Image, ImageOffset, VerifyMode};
 
 use super::finding::{Finding, Kind};
 use super::scan::{Index, Scan};
+use super::verdict::counted;
 
 /// Piece in which what follows an image is read.
 const PIECE: usize = 1 << 20;
@@ -61,12 +62,12 @@ impl Uncovered {
 
     /// What is not covered, for people.
     pub(crate) fn text(&self) -> String {
-        let bytes = self.bytes;
+        let bytes = counted(self.bytes, "byte");
         match self.reason {
-            Reason::Before => format!("{bytes} bytes before the image"),
-            Reason::Behind => format!("{bytes} bytes behind the image"),
-            Reason::Digests => format!("{bytes} bytes of digests (see --check-integrity)"),
-            Reason::NoChecksums => format!("{bytes} bytes of a format without checksums"),
+            Reason::Before => format!("{bytes} before the image"),
+            Reason::Behind => format!("{bytes} behind the image"),
+            Reason::Digests => format!("{bytes} of digests (see --check-integrity)"),
+            Reason::NoChecksums => format!("{bytes} of a format without checksums"),
             Reason::End => "a missing end (there is no section index)".to_owned(),
         }
     }
@@ -136,12 +137,14 @@ pub(crate) fn look(
             certain = true;
         }
         Behind::Image(at) => edges.findings.push(undeclared(format!(
-            "{following} bytes follow the image, another image at offset {at} among them: choose one \
-             with --image-offset=auto:N"
+            "{} behind the image, another image at offset {at} among them: choose one \
+             with --image-offset=auto:N",
+            counted(following, "byte")
         ))),
         Behind::Other => edges.findings.push(undeclared(format!(
-            "{following} bytes at offset {end} follow the image: they are damaged sections, or do not \
-             belong to it (then say so with --image-size={size})"
+            "{} at offset {end} behind the image: they are damaged sections, or do not \
+             belong to it (then say so with --image-size={size})",
+            counted(following, "byte")
         ))),
     }
     let absent = scan.index == Index::Absent;

@@ -9,12 +9,12 @@ use std::sync::Arc;
 use clap::FromArgMatches;
 use redwarfs_format::section::{SectionHeader, SectionType};
 use redwarfs_io::MemorySource;
-use redwarfs_reader::Image;
+use redwarfs_reader::{Image, ImageOffset, VerifyMode};
 use redwarfs_testkit::golden::{compat_images, golden};
 
 use super::args::Args;
-use super::edges::{Reason, Uncovered};
-use super::{examine, open_options};
+use super::edges::{Declared, Reason, Uncovered};
+use super::{edges, examine, open_options, scan};
 
 fn args(options: &[&str]) -> Args {
     let all = ["dwarfsck", "image"].iter().chain(options);
@@ -90,6 +90,17 @@ fn old(name: &str) -> Vec<u8> {
     std::fs::read(&found.image).unwrap()
 }
 
+/// Small images of formats 2.5, 2.2 and 2.3.
+fn small() -> [Vec<u8>; 5] {
+    [
+        read("empty"),
+        read("one"),
+        read("basic-hollow"),
+        old("setuidgid-v0.4.1"),
+        old("setuidgid-v0.5.6"),
+    ]
+}
+
 /// Offsets of the headers and what they are.
 fn headers(image: &[u8]) -> Vec<(usize, SectionType)> {
     let mut list = Vec::new();
@@ -106,14 +117,7 @@ fn headers(image: &[u8]) -> Vec<(usize, SectionType)> {
 #[test]
 fn every_flipped_bit_is_noticed() {
     let thorough = args(&["--check-integrity"]);
-    for image in [
-        read("empty"),
-        read("one"),
-        read("basic-hollow"),
-        // Formats 2.2 and 2.3.
-        old("setuidgid-v0.4.1"),
-        old("setuidgid-v0.5.6"),
-    ] {
+    for image in small() {
         assert_eq!(intact(&image, &thorough), []);
         assert_eq!(missed(&image, &thorough), [0; 0]);
     }
@@ -122,15 +126,8 @@ fn every_flipped_bit_is_noticed() {
 #[test]
 fn every_missing_end_is_noticed() {
     let thorough = args(&["--check-integrity"]);
-    for image in [
-        read("empty"),
-        read("one"),
-        read("basic-hollow"),
-        old("setuidgid-v0.4.1"),
-        old("setuidgid-v0.5.6"),
-        old("compat-v0.2.0"),
-        old("compat-v0.6.2"),
-    ] {
+    let more = [old("compat-v0.2.0"), old("compat-v0.6.2")];
+    for image in small().into_iter().chain(more) {
         intact(&image, &thorough);
         for length in 0..image.len() {
             assert!(check(&image[..length], &thorough).0, "{length} bytes");
@@ -226,6 +223,37 @@ fn an_end_without_index_is_uncertain() {
         zeros.resize(image.len(), 0);
         assert!(check(&zeros, &args(&[])).0);
     }
+}
+
+/// A device goes on behind its image. That is fine if a section index says where the image ends.
+#[test]
+fn devices_are_larger_than_images() {
+    let image = read("one");
+    let index = headers(&image).last().unwrap().0;
+    let on_device = |image: &[u8]| {
+        let bytes = [image, b"left by something else"].concat();
+        let size = bytes.len() as u64;
+        let source = Arc::new(MemorySource::new(bytes));
+        let image = Image::from_source(source, &open_options(&args(&[]), 1)).unwrap();
+        let container = image.container();
+        let scan = scan::scan(image.source().as_ref(), 0, Some(container.size)).unwrap();
+        let declared = Declared {
+            offset: ImageOffset::Auto,
+            size: None,
+            device: true,
+        };
+        let edges = edges::look(&image, &scan, VerifyMode::Integrity, declared).unwrap();
+        (edges.findings.len(), edges.uncovered, size)
+    };
+    let (findings, uncovered, size) = on_device(&image);
+    let behind = Uncovered {
+        reason: Reason::Behind,
+        offset: Some(image.len() as u64),
+        bytes: size - image.len() as u64,
+    };
+    assert_eq!((findings, uncovered), (0, vec![behind]));
+    let (findings, ..) = on_device(&image[..index]);
+    assert_eq!(findings, 1);
 }
 
 #[test]

@@ -20,11 +20,7 @@ pub(super) fn print(
     failures: &mut Failures<'_>,
     out: &mut Output,
 ) -> Result<()> {
-    if form == Form::Json {
-        return objects(image, long, failures, out);
-    }
-    let null = form == Form::Null;
-    let widths = long.then(|| widths(image));
+    let widths = (long && form != Form::Json).then(|| widths(image));
     let mut head = String::new();
     for item in image.walk() {
         let item = match item {
@@ -35,6 +31,10 @@ pub(super) fn print(
             }
         };
         if item.path.is_empty() && !long {
+            continue;
+        }
+        if form == Form::Json {
+            object(image, &item, failures, out)?;
             continue;
         }
         head.clear();
@@ -54,39 +54,29 @@ pub(super) fn print(
                 }
             }
         }
-        line(&head, &item, target.as_deref(), null, out)?;
+        line(&head, &item, target.as_deref(), form, out)?;
     }
     Ok(())
 }
 
-/// One object per line.
-fn objects(
+/// An object on a line of its own.
+fn object(
     image: &Image,
-    with_root: bool,
+    item: &WalkEntry,
     failures: &mut Failures<'_>,
     out: &mut Output,
 ) -> Result<()> {
-    for item in image.walk() {
-        let item = match item {
-            Ok(item) => item,
-            Err(e) => {
-                failures.add("cannot list an entry", None, &e);
-                continue;
-            }
-        };
-        if item.path.is_empty() && !with_root {
-            continue;
+    match tree::Shown::of(image.metadata(), item) {
+        Ok(shown) => {
+            let done = shown.line(path(item), &mut JsonWriter::compact(&mut *out));
+            failures.absorb("cannot list an entry", done)?;
+            out.bytes(b"\n")
         }
-        match tree::Shown::of(image.metadata(), &item) {
-            Ok(shown) => {
-                let done = shown.line(path(&item), &mut JsonWriter::compact(&mut *out));
-                failures.absorb("cannot list an entry", done)?;
-                out.bytes(b"\n")?;
-            }
-            Err(e) => failures.add("cannot list", Some(&item.path), &e),
+        Err(e) => {
+            failures.add("cannot list", Some(&item.path), &e);
+            Ok(())
         }
     }
-    Ok(())
 }
 
 /// The path of an entry; the root, which has none, is `.`.
@@ -102,9 +92,10 @@ fn line(
     head: &str,
     item: &WalkEntry,
     target: Option<&[u8]>,
-    null: bool,
+    form: Form,
     out: &mut Output,
 ) -> Result<()> {
+    let null = form == Form::Null;
     let put = |bytes: &[u8], out: &mut Output| {
         if null {
             out.bytes(bytes)

@@ -47,7 +47,8 @@ fn affected(checked: &Checked) -> Option<u64> {
     Some(count)
 }
 
-fn counted(number: u64, what: &str) -> String {
+/// A number with its unit, in the plural unless it is 1.
+pub(super) fn counted(number: u64, what: &str) -> String {
     let plural = if number == 1 { "" } else { "s" };
     format!("{number} {what}{plural}")
 }
