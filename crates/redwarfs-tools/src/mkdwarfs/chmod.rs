@@ -3,14 +3,20 @@
 //! ```text
 //! spec   = "norm" | part { "," part }
 //! part   = octal | who change { change } | DF octal
-//! octal  = 1 to 4 digits, replaces all bits
+//! octal  = digits, up to 7777: replaces all bits
 //! who    = { u | g | o | a | D | F }         D: directories only, F: all others only
 //! change = ( + | - | = ) ( { r | w | x | X | s | t } | u | g | o | octal )
 //! ```
 //!
 //! Without any of `ugoa`, a change concerns all three, less what the umask of the process takes
-//! away. `octal` behind an operator stands without `ugoa`. `X` is `x` for directories and for what
-//! anybody may execute already. Set-id bits of a directory stay unless they are named.
+//! away. `octal` behind an operator stands without `ugoa` and ends its part. `X` is `x` for
+//! directories and for what anybody may execute already.
+//!
+//! Set-id bits of a directory stay unless they are named: by letters, by digits behind an operator,
+//! or by five and more digits. Up to four digits name those that they set.
+//!
+//! chmod(1) knows neither `D`, `F` and `norm` nor plain digits beside other parts. It takes `+` and
+//! `-` without permissions, which do nothing and are refused here.
 
 use redwarfs_writer::ModeTransform;
 
@@ -41,7 +47,8 @@ enum Kinds {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum What {
-    Replace(u32),
+    /// Bits to have, and the set-id bits of a directory that may change.
+    Replace { bits: u32, named: u32 },
     /// Bits that may change (`07777` if nobody is named), and how.
     Change {
         who: Option<u32>,
@@ -146,10 +153,17 @@ impl Part {
                 return bad("cannot combine whom with octal digits");
             }
             return match octal(rest) {
-                Some(bits) => Ok(Self {
-                    kinds,
-                    what: What::Replace(bits),
-                }),
+                Some(bits) => {
+                    let named = if rest.len() > 4 {
+                        SET_ID
+                    } else {
+                        bits & SET_ID
+                    };
+                    Ok(Self {
+                        kinds,
+                        what: What::Replace { bits, named },
+                    })
+                }
                 None => Err(format!("invalid octal chmod mode: {text}")),
             };
         }
@@ -167,6 +181,9 @@ impl Part {
             match permissions {
                 Permissions::Octal(_) if who.is_some() => {
                     return bad("cannot combine whom with octal digits");
+                }
+                Permissions::Octal(_) if !rest.is_empty() => {
+                    return bad("trailing characters after octal digits");
                 }
                 // `go=` is for "none at all"; adding or removing nothing is a mistake.
                 Permissions::Letters {
@@ -188,7 +205,10 @@ impl Part {
 
     fn apply(&self, mode: u32, directory: bool, umask: u32) -> u32 {
         let (who, changes) = match &self.what {
-            What::Replace(bits) => return (mode & TYPE) | bits,
+            What::Replace { bits, named } => {
+                let kept = if directory { SET_ID & !named } else { 0 };
+                return (mode & (TYPE | kept)) | bits;
+            }
             What::Change { who, changes } => (*who, changes),
         };
         let mut mode = mode;
@@ -265,16 +285,23 @@ impl Permissions {
     }
 }
 
-/// One to four octal digits.
+/// Octal digits up to 7777, with any number of zeros in front.
 fn octal(text: &str) -> Option<u32> {
-    let good = text.len() <= 4 && text.bytes().all(|b| (b'0'..=b'7').contains(&b));
-    good.then(|| u32::from_str_radix(text, 8).ok()).flatten()
+    let good = text.bytes().all(|b| (b'0'..=b'7').contains(&b));
+    let bits = good.then(|| u32::from_str_radix(text, 8).ok()).flatten();
+    bits.filter(|&bits| bits <= 0o7777)
 }
 
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
+    use proptest::test_runner::{Config, TestRunner};
+    use std::fs;
+    use std::os::unix::fs::{MetadataExt, PermissionsExt};
+    use std::path::Path;
+    use std::process::Command;
 
     /// Results for a file and a directory that have the permissions `before`.
     fn both(spec: &str, before: u32, umask: u32) -> (u32, u32) {
@@ -336,9 +363,95 @@ mod tests {
     }
 
     #[test]
-    fn plain_numbers_replace_everything() {
-        assert_eq!(both("755", 0o6644, 0), (0o755, 0o755));
-        assert_eq!(both("0644", 0o7777, 0), (0o644, 0o644));
+    fn plain_numbers_keep_set_id_bits_of_directories() {
+        assert_eq!(both("755", 0o6644, 0), (0o755, 0o6755));
+        assert_eq!(both("0750", 0o7777, 0), (0o750, 0o6750));
+        assert_eq!(both("2750", 0o4755, 0), (0o2750, 0o6750));
+        assert_eq!(both("00750", 0o7777, 0), (0o750, 0o750));
+        assert_eq!(both("0000002750", 0o7777, 0), (0o2750, 0o2750));
+        assert_eq!(both("D0750,F640", 0o6777, 0), (0o640, 0o6750));
+    }
+
+    /// What stands for an operator with its permissions.
+    fn change() -> impl Strategy<Value = String> {
+        ("[-+=]", "[rwxXst]{1,4}|[ugo]").prop_map(|(operator, what)| operator + &what)
+    }
+
+    fn part() -> impl Strategy<Value = String> {
+        let plain = proptest::collection::vec(change(), 1..4);
+        prop_oneof![
+            6 => ("[ugoa]{0,3}", plain).prop_map(|(who, changes)| who + &changes.concat()),
+            1 => "[ugoa]{1,2}=|=",
+            2 => "[-+=]0{0,2}[0-7]{1,4}",
+        ]
+    }
+
+    /// All that both understand.
+    fn specification() -> impl Strategy<Value = String> {
+        let parts = proptest::collection::vec(part(), 1..4).prop_map(|parts| parts.join(","));
+        prop_oneof![3 => parts, 1 => "0{0,5}[0-7]{1,4}"]
+    }
+
+    /// Whether `chmod` is the program that the tests compare with.
+    fn has_gnu_chmod() -> bool {
+        let version = Command::new("chmod").arg("--version").output();
+        version.is_ok_and(|out| String::from_utf8_lossy(&out.stdout).contains("GNU coreutils"))
+    }
+
+    /// Runs the program `chmod` on a file and a directory.
+    fn chmod_program(at: &Path, spec: &str, before: u32, umask: u32) -> (u32, u32) {
+        let names = ["file", "dir"].map(|name| at.join(name));
+        for name in &names {
+            fs::set_permissions(name, fs::Permissions::from_mode(before)).unwrap();
+        }
+        let done = Command::new("sh")
+            .args([
+                "-c",
+                "umask $0; exec chmod -- \"$@\"",
+                &format!("{umask:o}"),
+            ])
+            .arg(spec)
+            .args(&names)
+            .output()
+            .unwrap();
+        // It complains about what the umask keeps a bare `-w` from doing, and does the rest.
+        let complaint = String::from_utf8_lossy(&done.stderr);
+        assert!(!complaint.contains("invalid mode"), "{complaint}");
+        let [file, dir] = names.map(|name| fs::metadata(name).unwrap().mode() & 0o7777);
+        (file, dir)
+    }
+
+    #[test]
+    fn every_specification_does_what_the_program_does() {
+        if !has_gnu_chmod() {
+            redwarfs_testkit::skip("--chmod beside chmod(1)", "no chmod of GNU coreutils");
+            return;
+        }
+        let at = tempfile::tempdir().unwrap();
+        fs::write(at.path().join("file"), "").unwrap();
+        fs::create_dir(at.path().join("dir")).unwrap();
+        // Someone who is not root cannot set every bit.
+        let settable = |before| chmod_program(at.path(), "u=u", before, 0) == (before, before);
+        let mut runner = TestRunner::new(Config::with_cases(600));
+        let umasks = prop_oneof![Just(0o022), Just(0o077), Just(0), 0_u32..0o1000];
+        let cases = (specification(), 0_u32..0o10000, umasks);
+        let done = runner.run(&cases, |(spec, before, umask)| {
+            prop_assume!(settable(before));
+            let want = chmod_program(at.path(), &spec, before, umask);
+            let got = both(&spec, before, umask);
+            let shown = |(file, dir): (u32, u32)| format!("{file:o} {dir:o}");
+            prop_assert!(
+                got == want,
+                "{} with umask {:o} on {:o}: {}, not {}",
+                spec,
+                umask,
+                before,
+                shown(got),
+                shown(want)
+            );
+            Ok(())
+        });
+        done.unwrap();
     }
 
     #[test]
@@ -374,6 +487,11 @@ mod tests {
             ("888", "invalid octal chmod mode: 888"),
             ("77777", "invalid octal chmod mode: 77777"),
             ("+9", "invalid octal chmod mode: +9"),
+            ("40000000000755", "invalid octal chmod mode: 40000000000755"),
+            (
+                "=644+x",
+                "trailing characters after octal digits in chmod mode: =644+x",
+            ),
             (
                 "u755",
                 "cannot combine whom with octal digits in chmod mode: u755",
