@@ -55,6 +55,38 @@ pub struct HistoryVersion {
     pub git_desc: Option<String>,
 }
 
+/// What this library calls itself where a version stands.
+const LIBRARY: &str = "libredwarfs";
+
+impl HistoryVersion {
+    /// The version of this library, from the parts of its number.
+    ///
+    /// The format has no place for a name: readers say `libdwarfs` and the number of a release, or
+    /// else the description, which tells the two apart.
+    #[must_use]
+    pub fn of_this_library(major: u16, minor: u16, patch: u16) -> Self {
+        Self {
+            major,
+            minor,
+            patch,
+            is_release: false,
+            git_desc: Some(format!("{LIBRARY} v{major}.{minor}.{patch}")),
+            ..Self::default()
+        }
+    }
+
+    /// Name and version of the library that wrote an image.
+    #[must_use]
+    pub fn library(&self) -> String {
+        let number = format!("v{}.{}.{}", self.major, self.minor, self.patch);
+        match &self.git_desc {
+            Some(desc) if desc.starts_with(LIBRARY) => desc.clone(),
+            Some(desc) if !self.is_release => format!("libdwarfs {desc}"),
+            _ => format!("libdwarfs {number}"),
+        }
+    }
+}
+
 impl History {
     /// Decodes a (decompressed) payload. Bytes after the struct are ignored.
     ///

@@ -211,14 +211,11 @@ pub fn program_version() -> Vec<u8> {
 pub fn history_entry(options: &HistoryOptions) -> HistoryEntry {
     let number = |text: &str| text.parse().unwrap_or(0);
     HistoryEntry {
-        version: HistoryVersion {
-            major: number(env!("CARGO_PKG_VERSION_MAJOR")),
-            minor: number(env!("CARGO_PKG_VERSION_MINOR")),
-            patch: number(env!("CARGO_PKG_VERSION_PATCH")),
-            is_release: true,
-            git_desc: Some(concat!("RedwarFS ", env!("CARGO_PKG_VERSION")).into()),
-            ..HistoryVersion::default()
-        },
+        version: HistoryVersion::of_this_library(
+            number(env!("CARGO_PKG_VERSION_MAJOR")),
+            number(env!("CARGO_PKG_VERSION_MINOR")),
+            number(env!("CARGO_PKG_VERSION_PATCH")),
+        ),
         system_id: format!("{} [{}]", system_name(), std::env::consts::ARCH),
         compiler_id: "rustc".into(),
         arguments: options.arguments.clone(),

@@ -120,3 +120,25 @@ fn libraries_are_limited_even_if_they_are_all_equal() {
     let error = History::parse(&payload(MAX_STRINGS + 1));
     assert!(matches!(error, Err(Error::Limit(_))), "{error:?}");
 }
+
+#[test]
+fn libraries_have_their_own_names() {
+    let ours = HistoryVersion::of_this_library(0, 1, 2);
+    assert_eq!(ours.library(), "libredwarfs v0.1.2");
+    // Readers that know no names show the description of what is no release.
+    assert!(!ours.is_release);
+    let mut other = HistoryVersion {
+        major: 0,
+        minor: 15,
+        patch: 3,
+        is_release: true,
+        git_desc: Some("v0.15.3".into()),
+        ..HistoryVersion::default()
+    };
+    assert_eq!(other.library(), "libdwarfs v0.15.3");
+    other.is_release = false;
+    other.git_desc = Some("v0.15.3-13-ge0465a9353".into());
+    assert_eq!(other.library(), "libdwarfs v0.15.3-13-ge0465a9353");
+    other.git_desc = None;
+    assert_eq!(other.library(), "libdwarfs v0.15.3");
+}

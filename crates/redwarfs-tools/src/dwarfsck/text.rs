@@ -180,11 +180,7 @@ fn history_lines(number: usize, entry: &HistoryEntry) -> Vec<String> {
     if let Some(t) = entry.timestamp {
         line.push_str(&format!("[{}] ", unix_time(t, ' ')));
     }
-    let name = match &v.git_desc {
-        Some(desc) if !v.is_release => one_line(desc),
-        _ => format!("v{}.{}.{}", v.major, v.minor, v.patch),
-    };
-    line.push_str(&format!("libdwarfs {name}"));
+    line.push_str(&one_line(&v.library()));
     if let Some(branch) = &v.git_branch {
         line.push_str(&format!(" ({})", one_line(branch)));
     }
