@@ -467,7 +467,7 @@ fn wrong_command_lines_get_one_line() {
         ),
         (
             &["--set-time=-5"],
-            "cannot parse time point: -5 (now, unix seconds, or YYYY-MM-DD[ HH:MM[:SS]])",
+            "cannot parse time point: -5 (now, unix seconds, or YYYY-MM-DD[ HH:MM[:SS][Z|+HH:MM]])",
         ),
         (
             &["--time-resolution=0"],
