@@ -1,5 +1,9 @@
 //! Output files that appear under their name only when they are complete.
 
+mod target;
+#[cfg(test)]
+mod tests;
+
 use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::fs::File;
@@ -10,16 +14,16 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
 
+use self::target::{Old, Place};
+use crate::source::FileSource;
+
 /// Permissions of a new file; the system subtracts the umask.
 const MODE: Mode = Mode::from_raw_mode(0o666);
 
 /// How often a new temporary name is tried before giving up.
 const NAME_ATTEMPTS: u32 = 1000;
 
-/// Longest chain of symbolic links that is followed, as in the Linux kernel.
-const MAX_LINKS: u32 = 40;
-
-/// Whether an existing file may be replaced.
+/// Whether an existing regular file may be replaced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Overwrite {
     /// An existing file is an error, and stays as it is.
@@ -36,30 +40,61 @@ pub enum Overwrite {
 /// beside the target. When replacing a file, such a hidden name also exists for the short
 /// moment between linking and renaming.
 ///
-/// A symbolic link is followed when overwriting: its target is replaced and the link stays. If
-/// the path leads to something that is not a regular file (a pipe, `/dev/null`, `/dev/stdout`),
-/// [`Overwrite::Yes`] simply writes to it, and committing only flushes.
+/// A symbolic link is followed when overwriting: its target is replaced and the link stays. The
+/// new file has permissions (without set-id bits), owner, group and ACL of the one that it
+/// replaces, as far as the process may set them. Other new files have mode 0666 less the umask.
 ///
-/// New files have mode 0666 less the umask. Writes are not buffered.
+/// If the path leads to something that is not a regular file (a pipe, `/dev/null`) or that the
+/// process has open already (`/dev/stdout`), that is written to, and committing only flushes. A
+/// regular file that cannot be replaced but written to, such as a mount point, gets its new
+/// content when that is complete. [`AtomicFile::notice`] tells.
+///
+/// Writes are not buffered.
 pub struct AtomicFile {
     file: File,
     path: PathBuf,
     state: State,
+    /// What is replaced.
+    old: Option<Old>,
+    notice: Option<Notice>,
+}
+
+/// What is different from a new file, for the user to know.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Notice {
+    /// The output is written as it goes: it is no regular file, or open already. Says what it is.
+    Stream(&'static str),
+    /// The old content is overwritten when the new one is complete, because the file cannot be
+    /// replaced. Says why.
+    InPlace(&'static str),
+    /// The new file does not have the owner and the group of the old one.
+    Owner,
+}
+
+impl fmt::Display for Notice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Stream(what) => write!(f, "is {what}, which is written to directly"),
+            Self::InPlace(why) => write!(
+                f,
+                "cannot be replaced, because {why}; it is overwritten when the new content is complete"
+            ),
+            Self::Owner => f.write_str("loses its owner or group, which only root can keep"),
+        }
+    }
 }
 
 enum State {
-    /// Written in place: not a regular file.
-    Direct,
+    /// Written as it goes.
+    Stream,
+    /// Overwrites this file at the end. Has no name itself.
+    InPlace { target: File },
     /// No name yet.
-    Unnamed {
-        dir: OwnedFd,
-        name: OsString,
-        overwrite: Overwrite,
-    },
+    Unnamed { place: Place, overwrite: Overwrite },
     /// A hidden name beside the target, removed on drop.
     Hidden {
-        dir: OwnedFd,
-        name: OsString,
+        place: Place,
         temp: OsString,
         overwrite: Overwrite,
     },
@@ -68,11 +103,13 @@ enum State {
 }
 
 impl AtomicFile {
-    /// Starts a file that will be called `path`.
+    /// Starts a file that will be called `path`. If it is to replace a file, finds out whether it
+    /// will be able to.
     ///
     /// # Errors
-    /// Every error names the path. [`io::ErrorKind::AlreadyExists`] if something has that name
+    /// Every error names the path. [`io::ErrorKind::AlreadyExists`] if a regular file has that name
     /// and `overwrite` is [`Overwrite::No`]; [`io::ErrorKind::IsADirectory`] for a directory;
+    /// the reason if a file can neither be replaced nor written to;
     /// otherwise whatever creating a file in the directory gives.
     pub fn create(path: impl AsRef<Path>, overwrite: Overwrite) -> io::Result<Self> {
         let path = path.as_ref();
@@ -80,56 +117,68 @@ impl AtomicFile {
     }
 
     fn create_inner(path: &Path, overwrite: Overwrite, unnamed: bool) -> io::Result<Self> {
-        let target = match overwrite {
+        let made = |(file, state), notice| Self {
+            file,
+            path: path.to_owned(),
+            state,
+            old: None,
+            notice,
+        };
+        if let Some((file, what)) = target::open_stream(path)? {
+            return Ok(made((file, State::Stream), Some(Notice::Stream(what))));
+        }
+        let (place, old) = match overwrite {
             Overwrite::No => {
                 if std::fs::symlink_metadata(path).is_ok() {
                     return Err(Errno::EXIST.into());
                 }
-                path.to_owned()
+                (Place::of(path)?, None)
             }
             Overwrite::Yes => {
-                if let Some(file) = open_special(path)? {
-                    return Ok(Self {
-                        file,
-                        path: path.to_owned(),
-                        state: State::Direct,
-                    });
-                }
-                follow_links(path)?
+                let place = Place::behind_links(path)?;
+                let old = Old::find(&place)?;
+                (place, old)
             }
         };
-        let name = target.file_name().ok_or(Errno::ISDIR)?.to_owned();
-        let parent = match target.parent() {
-            Some(parent) if !parent.as_os_str().is_empty() => parent,
-            _ => Path::new("."),
+        let Some(old) = old else {
+            return Ok(made(scratch(place, overwrite, unnamed)?, None));
         };
-        let dir = rustix::fs::open(
-            parent,
-            OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC,
-            Mode::empty(),
-        )?;
-        if unnamed && let Some(file) = open_unnamed(&dir)? {
-            return Ok(Self {
-                file,
-                path: path.to_owned(),
-                state: State::Unnamed {
-                    dir,
-                    name,
-                    overwrite,
-                },
-            });
+        if let Some(why) = old.obstacle {
+            return Ok(made(in_place(&place, why)?, Some(Notice::InPlace(why))));
         }
-        let (file, temp) = create_hidden(&dir, &name)?;
-        Ok(Self {
-            file,
-            path: path.to_owned(),
-            state: State::Hidden {
-                dir,
-                name,
-                temp,
-                overwrite,
-            },
-        })
+        let begun = match scratch(place, overwrite, unnamed) {
+            Err(e)
+                if matches!(
+                    e.kind(),
+                    io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem
+                ) =>
+            {
+                let why = "its directory cannot be changed";
+                let begun = in_place(&Place::behind_links(path)?, why).map_err(|_| e)?;
+                return Ok(made(begun, Some(Notice::InPlace(why))));
+            }
+            other => other?,
+        };
+        let mut new = made(begun, None);
+        new.notice = (!old.bequeath(&new.file)?).then_some(Notice::Owner);
+        new.old = Some(old);
+        Ok(new)
+    }
+
+    /// What the user should know about this output.
+    pub fn notice(&self) -> Option<Notice> {
+        self.notice
+    }
+
+    /// What was written so far, to read it; nothing if it has gone out already.
+    ///
+    /// # Errors
+    /// Whatever the system reports.
+    pub fn written(&self) -> io::Result<Option<FileSource>> {
+        if matches!(self.state, State::Stream) {
+            return Ok(None);
+        }
+        FileSource::of(self.file.try_clone()?, &self.path).map(Some)
     }
 
     /// The path that was given to [`AtomicFile::create`].
@@ -149,16 +198,25 @@ impl AtomicFile {
     }
 
     fn commit_inner(&mut self) -> io::Result<()> {
-        if matches!(self.state, State::Direct) {
-            return self.file.flush();
+        match &mut self.state {
+            State::Stream => {
+                self.file.flush()?;
+                if target::is_block_device(self.file.as_fd()) {
+                    self.file.sync_all()?;
+                }
+                return Ok(());
+            }
+            State::InPlace { target } => {
+                overwrite_with(target, &mut self.file)
+                    .map_err(|e| io::Error::new(e.kind(), format!("incomplete now: {e}")))?;
+                self.state = State::Done;
+                return Ok(());
+            }
+            State::Unnamed { .. } | State::Hidden { .. } | State::Done => {}
         }
         self.file.sync_all()?;
-        if let State::Unnamed {
-            dir,
-            name,
-            overwrite,
-        } = &self.state
-        {
+        if let State::Unnamed { place, overwrite } = &self.state {
+            let Place { dir, name, .. } = place;
             let linked = match overwrite {
                 Overwrite::No => link_unnamed(&self.file, dir, name).map(|()| None),
                 Overwrite::Yes => with_free_name(name, |temp| link_unnamed(&self.file, dir, temp))
@@ -176,8 +234,7 @@ impl AtomicFile {
             }
         }
         if let State::Hidden {
-            dir,
-            name,
+            place: Place { dir, name, .. },
             temp,
             overwrite,
         } = &self.state
@@ -194,13 +251,8 @@ impl AtomicFile {
 
     fn become_hidden(&mut self, temp: OsString) {
         self.state = match std::mem::replace(&mut self.state, State::Done) {
-            State::Unnamed {
-                dir,
-                name,
-                overwrite,
-            } => State::Hidden {
-                dir,
-                name,
+            State::Unnamed { place, overwrite } => State::Hidden {
+                place,
                 temp,
                 overwrite,
             },
@@ -210,11 +262,14 @@ impl AtomicFile {
 
     /// Last resort for a file system that makes unnamed files but cannot link them.
     fn copy_to_hidden(&mut self) -> io::Result<()> {
-        let State::Unnamed { dir, name, .. } = &self.state else {
+        let State::Unnamed { place, .. } = &self.state else {
             return Ok(());
         };
-        let (mut copy, temp) = create_hidden(dir, name)?;
+        let (mut copy, temp) = create_hidden(&place.dir, &place.name)?;
         self.become_hidden(temp);
+        if let Some(old) = &self.old {
+            old.bequeath(&copy)?;
+        }
         self.file.seek(SeekFrom::Start(0))?;
         io::copy(&mut self.file, &mut copy)?;
         copy.sync_all()?;
@@ -246,9 +301,9 @@ impl Write for AtomicFile {
 
 impl Drop for AtomicFile {
     fn drop(&mut self) {
-        if let State::Hidden { dir, temp, .. } = &self.state {
+        if let State::Hidden { place, temp, .. } = &self.state {
             // Nobody is left to tell; the name shows that the file is incomplete.
-            let _ = rustix::fs::unlinkat(dir, temp, AtFlags::empty());
+            let _ = rustix::fs::unlinkat(&place.dir, temp, AtFlags::empty());
         }
     }
 }
@@ -265,61 +320,67 @@ fn with_path(path: &Path, e: &io::Error) -> io::Error {
     io::Error::new(e.kind(), format!("{}: {e}", path.display()))
 }
 
-/// Opens what is there if it is to be written in place.
-fn open_special(path: &Path) -> io::Result<Option<File>> {
-    let metadata = match std::fs::metadata(path) {
-        Ok(metadata) => metadata,
-        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(e) => return Err(e),
+/// A file that will get the name, and how.
+fn scratch(place: Place, overwrite: Overwrite, unnamed: bool) -> io::Result<(File, State)> {
+    if unnamed && let Some(file) = open_unnamed(&place.dir, MODE)? {
+        return Ok((file, State::Unnamed { place, overwrite }));
+    }
+    let (file, temp) = create_hidden(&place.dir, &place.name)?;
+    let state = State::Hidden {
+        place,
+        temp,
+        overwrite,
     };
-    if metadata.is_dir() {
-        return Err(Errno::ISDIR.into());
-    }
-    if metadata.is_file() && !names_open_descriptor(path) {
-        return Ok(None);
-    }
-    File::options().write(true).open(path).map(Some)
+    Ok((file, state))
 }
 
-/// Whether the path names a descriptor of this process, such as `/dev/stdout`. A regular file
-/// behind it belongs to whoever opened it and must not be swapped for another one.
-fn names_open_descriptor(path: &Path) -> bool {
-    if ["/dev/stdout", "/dev/stderr", "/dev/stdin"]
-        .iter()
-        .any(|p| path == Path::new(p))
-    {
-        return true;
-    }
-    path.parent().is_some_and(|parent| {
-        parent == Path::new("/dev/fd")
-            || std::fs::canonicalize(parent).is_ok_and(|p| p.starts_with("/proc"))
+/// Opens a file whose content will be overwritten because it cannot be replaced, and what will
+/// hold the new content until then.
+fn in_place(place: &Place, why: &str) -> io::Result<(File, State)> {
+    let target = place.open().map_err(|e| {
+        let nor = match e {
+            Errno::PERM | Errno::ACCESS => String::new(),
+            other => format!(", and it cannot be written to: {}", io::Error::from(other)),
+        };
+        let kind = io::Error::from(e).kind();
+        io::Error::new(kind, format!("cannot be replaced, because {why}{nor}"))
+    })?;
+    Ok((nameless(&place.dir)?, State::InPlace { target }))
+}
+
+/// A file that never gets a name, in `dir` or else in the directory for temporary files.
+fn nameless(dir: &OwnedFd) -> io::Result<File> {
+    let private = Mode::RUSR | Mode::WUSR;
+    let in_dir = |dir: &OwnedFd| {
+        if let Some(file) = open_unnamed(dir, private)? {
+            return Ok(file);
+        }
+        let (file, temp) = create_hidden(dir, OsStr::new("redwarfs"))?;
+        rustix::fs::unlinkat(dir, temp, AtFlags::empty())?;
+        Ok(file)
+    };
+    in_dir(dir).or_else(|_: io::Error| {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        in_dir(&rustix::fs::open(
+            std::env::temp_dir(),
+            flags,
+            Mode::empty(),
+        )?)
     })
 }
 
-/// Where a file has to be created so that `path` leads to it.
-fn follow_links(path: &Path) -> io::Result<PathBuf> {
-    let mut path = path.to_owned();
-    for _ in 0..MAX_LINKS {
-        match std::fs::read_link(&path) {
-            Ok(target) => path = path.parent().unwrap_or(Path::new("")).join(target),
-            Err(e)
-                if matches!(
-                    e.kind(),
-                    io::ErrorKind::InvalidInput | io::ErrorKind::NotFound
-                ) =>
-            {
-                return Ok(path);
-            }
-            Err(e) => return Err(e),
-        }
-    }
-    Err(Errno::LOOP.into())
+/// Replaces the content of `target` by that of `new`.
+fn overwrite_with(target: &mut File, new: &mut File) -> io::Result<()> {
+    new.seek(SeekFrom::Start(0))?;
+    target.set_len(0)?;
+    io::copy(new, target)?;
+    target.sync_all()
 }
 
 /// An unnamed file in `dir`, or nothing if the file system or the system cannot do that.
-fn open_unnamed(dir: &OwnedFd) -> io::Result<Option<File>> {
+fn open_unnamed(dir: &OwnedFd, mode: Mode) -> io::Result<Option<File>> {
     let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
-    match rustix::fs::openat(dir, ".", flags, MODE) {
+    match rustix::fs::openat(dir, ".", flags, mode) {
         Ok(fd) => {
             let file = File::from(fd);
             // Without it the file could not be linked later.
@@ -409,191 +470,5 @@ fn sync_dir(dir: &OwnedFd) {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     if let Ok(fd) = rustix::fs::openat(dir, ".", flags, Mode::empty()) {
         let _ = rustix::fs::fsync(fd);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::os::unix::fs::{FileTypeExt, MetadataExt, symlink};
-
-    fn names(dir: &Path) -> Vec<String> {
-        let mut names: Vec<_> = std::fs::read_dir(dir)
-            .unwrap()
-            .map(|e| e.unwrap().file_name().into_string().unwrap())
-            .collect();
-        names.sort();
-        names
-    }
-
-    fn create(path: &Path, overwrite: Overwrite, unnamed: bool) -> io::Result<AtomicFile> {
-        AtomicFile::create_inner(path, overwrite, unnamed)
-    }
-
-    #[test]
-    fn appears_complete_or_not_at_all() {
-        for unnamed in [true, false] {
-            let dir = tempfile::tempdir().unwrap();
-            let path = dir.path().join("out");
-            let mut file = create(&path, Overwrite::No, unnamed).unwrap();
-            file.write_all(b"data").unwrap();
-            assert!(!path.exists());
-            if unnamed && matches!(file.state, State::Unnamed { .. }) {
-                assert!(names(dir.path()).is_empty());
-            }
-            file.commit().unwrap();
-            assert_eq!(std::fs::read(&path).unwrap(), b"data");
-            assert_eq!(names(dir.path()), ["out"]);
-
-            let other = dir.path().join("other");
-            let mut file = create(&other, Overwrite::No, unnamed).unwrap();
-            file.write_all(b"data").unwrap();
-            drop(file);
-            assert_eq!(names(dir.path()), ["out"]);
-        }
-    }
-
-    #[test]
-    fn never_clobbers_without_permission() {
-        for unnamed in [true, false] {
-            let dir = tempfile::tempdir().unwrap();
-            let path = dir.path().join("out");
-            let mut file = create(&path, Overwrite::No, unnamed).unwrap();
-            file.write_all(b"late").unwrap();
-            std::fs::write(&path, b"early").unwrap();
-            let e = file.commit().unwrap_err();
-            assert_eq!(e.kind(), io::ErrorKind::AlreadyExists);
-            assert_eq!(std::fs::read(&path).unwrap(), b"early");
-            assert_eq!(names(dir.path()), ["out"]);
-            let e = AtomicFile::create(&path, Overwrite::No).unwrap_err();
-            assert_eq!(e.kind(), io::ErrorKind::AlreadyExists);
-            assert!(e.to_string().contains("out"), "{e}");
-        }
-    }
-
-    #[test]
-    fn of_two_writers_one_wins() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("out");
-        let files: Vec<_> = (0..4)
-            .map(|i| {
-                let mut f = create(&path, Overwrite::No, i % 2 == 0).unwrap();
-                f.write_all(&[i; 10]).unwrap();
-                f
-            })
-            .collect();
-        let results: Vec<_> = files.into_iter().map(AtomicFile::commit).collect();
-        assert_eq!(results.iter().filter(|r| r.is_ok()).count(), 1);
-        assert_eq!(names(dir.path()), ["out"]);
-    }
-
-    #[test]
-    fn overwriting_keeps_the_old_file_until_the_end() {
-        for unnamed in [true, false] {
-            let dir = tempfile::tempdir().unwrap();
-            let path = dir.path().join("out");
-            std::fs::write(&path, b"old").unwrap();
-            let mut file = create(&path, Overwrite::Yes, unnamed).unwrap();
-            file.write_all(b"new").unwrap();
-            assert_eq!(std::fs::read(&path).unwrap(), b"old");
-            drop(file);
-            assert_eq!(std::fs::read(&path).unwrap(), b"old");
-            assert_eq!(names(dir.path()), ["out"]);
-            let mut file = create(&path, Overwrite::Yes, unnamed).unwrap();
-            file.write_all(b"new").unwrap();
-            file.commit().unwrap();
-            assert_eq!(std::fs::read(&path).unwrap(), b"new");
-            assert_eq!(names(dir.path()), ["out"]);
-        }
-    }
-
-    #[test]
-    fn copies_when_linking_is_impossible() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("out");
-        let mut file = create(&path, Overwrite::No, true).unwrap();
-        if !matches!(file.state, State::Unnamed { .. }) {
-            eprintln!("note: no unnamed files here, nothing to test");
-            return;
-        }
-        file.write_all(b"data").unwrap();
-        file.copy_to_hidden().unwrap();
-        file.commit().unwrap();
-        assert_eq!(std::fs::read(&path).unwrap(), b"data");
-        assert_eq!(names(dir.path()), ["out"]);
-    }
-
-    #[test]
-    fn mode_follows_the_umask() {
-        let dir = tempfile::tempdir().unwrap();
-        let plain = dir.path().join("plain");
-        File::create(&plain).unwrap();
-        let expected = std::fs::metadata(&plain).unwrap().mode();
-        for unnamed in [true, false] {
-            let path = dir.path().join(format!("out-{unnamed}"));
-            create(&path, Overwrite::No, unnamed)
-                .unwrap()
-                .commit()
-                .unwrap();
-            assert_eq!(std::fs::metadata(&path).unwrap().mode(), expected);
-        }
-    }
-
-    #[test]
-    fn links_are_followed_when_overwriting() {
-        let dir = tempfile::tempdir().unwrap();
-        std::fs::create_dir(dir.path().join("sub")).unwrap();
-        let link = dir.path().join("link");
-        symlink("sub/real", &link).unwrap();
-        for content in ["first", "second"] {
-            let mut file = AtomicFile::create(&link, Overwrite::Yes).unwrap();
-            file.write_all(content.as_bytes()).unwrap();
-            file.commit().unwrap();
-            assert_eq!(std::fs::read_to_string(&link).unwrap(), content);
-            assert!(std::fs::symlink_metadata(&link).unwrap().is_symlink());
-        }
-        let e = AtomicFile::create(&link, Overwrite::No).unwrap_err();
-        assert_eq!(e.kind(), io::ErrorKind::AlreadyExists);
-        let a = dir.path().join("a");
-        symlink("a", &a).unwrap();
-        assert!(AtomicFile::create(&a, Overwrite::Yes).is_err());
-    }
-
-    #[test]
-    fn special_files_are_written_in_place() {
-        let mut file = AtomicFile::create("/dev/null", Overwrite::Yes).unwrap();
-        file.write_all(b"data").unwrap();
-        file.commit().unwrap();
-        let meta = std::fs::metadata("/dev/null").unwrap();
-        assert!(meta.file_type().is_char_device());
-        assert!(AtomicFile::create("/dev/null", Overwrite::No).is_err());
-
-        let dir = tempfile::tempdir().unwrap();
-        let fifo = dir.path().join("fifo");
-        rustix::fs::mknodat(CWD, &fifo, rustix::fs::FileType::Fifo, MODE, 0).unwrap();
-        let reader = {
-            let fifo = fifo.clone();
-            std::thread::spawn(move || std::fs::read(fifo).unwrap())
-        };
-        let mut file = AtomicFile::create(&fifo, Overwrite::Yes).unwrap();
-        file.write_all(b"through the pipe").unwrap();
-        file.commit().unwrap();
-        assert_eq!(reader.join().unwrap(), b"through the pipe");
-        assert!(std::fs::metadata(&fifo).unwrap().file_type().is_fifo());
-    }
-
-    #[test]
-    fn errors_name_the_path() {
-        let dir = tempfile::tempdir().unwrap();
-        let e = AtomicFile::create(dir.path(), Overwrite::Yes).unwrap_err();
-        assert_eq!(e.kind(), io::ErrorKind::IsADirectory);
-        let e = AtomicFile::create(dir.path().join("no/such"), Overwrite::No).unwrap_err();
-        assert_eq!(e.kind(), io::ErrorKind::NotFound);
-        assert!(e.to_string().contains("no/such"), "{e}");
-        let long = dir.path().join("n".repeat(250));
-        let mut file = create(&long, Overwrite::Yes, true).unwrap();
-        file.write_all(b"data").unwrap();
-        file.commit().unwrap();
-        assert_eq!(std::fs::read(&long).unwrap(), b"data");
     }
 }

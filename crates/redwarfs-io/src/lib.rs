@@ -8,7 +8,7 @@ mod fault;
 mod map;
 mod source;
 
-pub use atomic::{AtomicFile, Overwrite};
+pub use atomic::{AtomicFile, Notice, Overwrite};
 pub use fault::{Fault, FaultSource};
 pub use map::MapSource;
 pub use source::{FileSource, MemorySource, Source};

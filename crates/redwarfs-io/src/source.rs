@@ -103,6 +103,15 @@ impl FileSource {
         })
     }
 
+    /// A file that is open already, and was found at `path`.
+    pub(crate) fn of(file: File, path: &Path) -> io::Result<Self> {
+        Ok(Self {
+            len: file.metadata()?.len(),
+            file,
+            path: path.to_owned(),
+        })
+    }
+
     /// The path that was given to [`FileSource::open`].
     pub fn path(&self) -> &Path {
         &self.path
