@@ -263,14 +263,14 @@ fn lists_with_mistakes() {
         ),
         ("c\n../x\n", 2, "ignoring path '../x' not below input path"),
         (
-            "c/x\n",
-            1,
-            "mkdwarfs: invalid path in input list: c/x: not a directory",
+            "c/x\nc\n",
+            2,
+            "error reading entry: c/x: 'c' is not a directory",
         ),
         (
-            "link/x\n",
-            1,
-            "mkdwarfs: invalid path in input list: link/x: not a directory",
+            "link/x\nc\nlink/none/y\n",
+            2,
+            "error reading entry: link/x: 'link' is a symbolic link, which is not followed",
         ),
     ] {
         let done = with_list(&place, list.as_bytes(), &[]);
@@ -309,6 +309,7 @@ fn explicit_orders_may_be_separated_by_nul() {
     let place = Place::new(&["1", "2", "3", "4\n"]);
     for (list, null, want) in [
         ("/3\n2\n", &[][..], &b"3214\n"[..]),
+        ("./3\n.//2\n", &[], b"3214\n"),
         ("4\n\0/3\0", &["-0"], b"4\n312"),
     ] {
         let order = format!("--order=explicit:file={}", place.file("order", list));
@@ -367,7 +368,14 @@ fn one_file_system_and_tagged_directories() {
     }
     fs::write(place.path("in/mnt/elsewhere"), "x").unwrap();
     let all = place.image::<&str>(&[]).paths();
-    let one = place.image(&["--one-file-system"]).paths();
+    let done: Done = mkdwarfs()
+        .args(["-i", &place.text("in"), "-fo", &place.text("out"), "-l1"])
+        .args(["--one-file-system", "--log-level=verbose"])
+        .output()
+        .unwrap()
+        .into();
+    assert_eq!(done.code, Some(0), "{}", done.stderr);
+    let one = place.built().paths();
     let status = Command::new("umount")
         .arg("-l")
         .arg(place.path("in/mnt"))
@@ -375,6 +383,15 @@ fn one_file_system_and_tagged_directories() {
     assert!(status.unwrap().success());
     assert!(all.contains(&"mnt/elsewhere".to_owned()));
     assert!(one.contains(&"mnt".to_owned()) && !one.contains(&"mnt/elsewhere".to_owned()));
+    let said = &done.stderr;
+    assert!(
+        said.contains("left out 1 mount point of another file system"),
+        "{said}"
+    );
+    assert!(
+        said.contains("of another file system, left out: "),
+        "{said}"
+    );
 }
 
 #[test]

@@ -141,6 +141,16 @@ counters! {
     compressed_size,
     /// Bytes written to the output so far, everything included.
     bytes_written,
+    /// Inodes with extended attributes, which are not stored.
+    extended_attributes,
+    /// Those of them with access control lists.
+    access_lists,
+    /// Those of them with file capabilities.
+    file_capabilities,
+    /// Devices that are not stored.
+    devices_left_out,
+    /// FIFOs and sockets that are not stored.
+    specials_left_out,
     /// Inputs that are not in the image as they are on disk. The image is valid all the same.
     errors,
     /// CPU time of hashing and similarity digests, nanoseconds over all threads.

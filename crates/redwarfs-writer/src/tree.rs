@@ -329,6 +329,7 @@ impl Lister<'_> {
         let inode = tree.add_inode(&root, options)?;
         tree.add_entry(0, 0, inode)?;
         add(&reporter.counters().dirs, 1);
+        count_extended(reporter.counters(), &root);
 
         // Directories to list, and those above the one that is being listed.
         let mut pending = vec![Listed {
@@ -475,8 +476,14 @@ impl Lister<'_> {
                 }
             };
             match meta.kind {
-                FileType::CharDevice | FileType::BlockDevice if !options.with_devices => continue,
-                FileType::Fifo | FileType::Socket if !options.with_specials => continue,
+                FileType::CharDevice | FileType::BlockDevice if !options.with_devices => {
+                    add(&counters.devices_left_out, 1);
+                    continue;
+                }
+                FileType::Fifo | FileType::Socket if !options.with_specials => {
+                    add(&counters.specials_left_out, 1);
+                    continue;
+                }
                 FileType::Symlink => {
                     let usable = meta
                         .target
@@ -516,6 +523,7 @@ impl Lister<'_> {
             }
             let inode = tree.add_inode(&meta, options)?;
             let entry = tree.add_entry(parent, name, inode)?;
+            count_extended(counters, &meta);
             match meta.kind {
                 FileType::Directory => {
                     add(&counters.dirs, 1);
@@ -567,6 +575,20 @@ impl Lister<'_> {
             previous = Some(item.name);
         }
         Ok(below)
+    }
+}
+
+/// Counts what is not stored of an inode.
+fn count_extended(counters: &Counters, meta: &Meta) {
+    let extended = meta.extended;
+    for (counter, there) in [
+        (&counters.extended_attributes, extended.any()),
+        (&counters.access_lists, extended.acl),
+        (&counters.file_capabilities, extended.capability),
+    ] {
+        if there {
+            add(counter, 1);
+        }
     }
 }
 

@@ -107,19 +107,28 @@ fn lists_do_not_lead_through_symlinks() {
         let source = DirectorySource::new(dir.path()).unwrap();
         source.with_list([path.into()])
     };
-    let error = list("link/file").unwrap_err().to_string();
-    assert!(error.contains("link/file: not a directory"), "{error}");
-    let error = list("real/file/x").unwrap_err().to_string();
-    assert!(error.contains("real/file/x: not a directory"), "{error}");
-    assert_eq!(list("real/none/x").unwrap().1.missing.len(), 1);
+    for (path, want) in [
+        (
+            "link/file",
+            "'link' is a symbolic link, which is not followed",
+        ),
+        (
+            "link/none/x",
+            "'link' is a symbolic link, which is not followed",
+        ),
+        ("real/file/x", "'real/file' is not a directory"),
+        ("real/file/x/y", "'real/file' is not a directory"),
+        ("real/none/x", "No such file or directory (os error 2)"),
+    ] {
+        let (source, report) = list(path);
+        assert_eq!(report.missing, [(path.into(), want.to_owned())]);
+        assert!(paths(&image_of(&source).0).is_empty());
+    }
     let followed = DirectorySource::new(dir.path())
         .unwrap()
         .with_symlinks(Symlinks::Follow)
         .with_list(["link/file".into()]);
-    assert_eq!(
-        paths(&image_of(&followed.unwrap().0).0),
-        ["link", "link/file"]
-    );
+    assert_eq!(paths(&image_of(&followed.0).0), ["link", "link/file"]);
 }
 
 #[test]
@@ -506,6 +515,61 @@ fn bind_mounts_that_loop_and_other_file_systems() {
     // The bind mount is of the same file system.
     assert_eq!(errors, 1);
     assert_eq!(paths(&image), ["other", "sub", "sub/again", "sub/file"]);
+    assert_eq!(source.elsewhere(), [b"other".to_vec(), b"single".to_vec()]);
+}
+
+/// Files of an overlay have the device number of their layer, also those that were copied up.
+#[test]
+fn files_of_an_overlay_belong_to_its_file_system() {
+    let dir = tempfile::tempdir().unwrap();
+    let [lower, upper, merged] = ["lower", "upper", "merged"].map(|name| dir.path().join(name));
+    for name in [&lower, &upper, &merged] {
+        fs::create_dir(name).unwrap();
+    }
+    fs::create_dir_all(lower.join("sub")).unwrap();
+    for name in ["file", "changed", "sub/deep", "mounted", "own"] {
+        fs::write(lower.join(name), "lower").unwrap();
+    }
+    std::os::unix::fs::symlink("file", lower.join("link")).unwrap();
+    let tmpfs = Mounted::new(&[(&["-t", "tmpfs"], Path::new("tmpfs"), &upper)]);
+    let Some(_tmpfs) = tmpfs else {
+        eprintln!("SKIPPED: mounting an overlay needs root");
+        return;
+    };
+    for name in ["upper", "work"] {
+        fs::create_dir(upper.join(name)).unwrap();
+    }
+    fs::write(upper.join("single"), "elsewhere").unwrap();
+    let options = format!(
+        "lowerdir={},upperdir={},workdir={}",
+        lower.display(),
+        upper.join("upper").display(),
+        upper.join("work").display()
+    );
+    let overlay = ["-t", "overlay", "-o", &options];
+    let Some(_overlay) = Mounted::new(&[(&overlay, Path::new("overlay"), &merged)]) else {
+        eprintln!("SKIPPED: no overlayfs here");
+        return;
+    };
+    fs::write(merged.join("changed"), "upper").unwrap();
+    fs::create_dir(merged.join("tmp")).unwrap();
+    let mounts = Mounted::new(&[
+        (&["-t", "tmpfs"], Path::new("tmpfs"), &merged.join("tmp")),
+        // As a container has its `/etc/hosts`.
+        (&["--bind"], &upper.join("single"), &merged.join("mounted")),
+    ]);
+    assert!(mounts.is_some());
+    fs::write(merged.join("tmp/there"), "elsewhere").unwrap();
+
+    let all = ["changed", "file", "link", "own", "sub", "sub/deep", "tmp"];
+    let source = DirectorySource::new(&merged).unwrap();
+    let source = source.one_file_system().unwrap();
+    let (image, errors) = image_of(&source);
+    assert_eq!(errors, 0);
+    assert_eq!(paths(&image), all);
+    assert_eq!(content_of(&image, "changed"), b"upper");
+    assert_eq!(content_of(&image, "file"), b"lower");
+    assert_eq!(source.elsewhere(), [b"mounted".to_vec(), b"tmp".to_vec()]);
 }
 
 /// Mounts that go when this goes.

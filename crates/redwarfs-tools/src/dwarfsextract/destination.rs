@@ -14,7 +14,9 @@ use redwarfs_reader::Image;
 
 use super::args::Args;
 use crate::common::error::{display_path, io_cause};
-use crate::common::{Result, ToolError};
+use crate::common::output::{STDOUT_IS_CLOSED, create_output};
+use crate::common::stdio::stdout_is_closed;
+use crate::common::{Logger, Result, ToolError};
 
 /// Size of the buffer between the archive and its file or pipe.
 const OUTPUT_BUFFER: usize = 256 << 10;
@@ -96,6 +98,7 @@ impl<'a> Destination<'a> {
         image: &Image,
         options: &ExtractOptions,
         progress: &dyn Progress,
+        logger: &Logger,
     ) -> std::result::Result<ExtractSummary, Error> {
         match self {
             Self::Directory(path) => extract_to_directory(image, path, options, progress),
@@ -106,7 +109,7 @@ impl<'a> Destination<'a> {
                     source,
                 };
                 // An archive that cannot be completed leaves nothing, or the old one.
-                let file = AtomicFile::create(path, Overwrite::Yes).map_err(failed)?;
+                let file = create_output(path, Overwrite::Yes, logger).map_err(failed)?;
                 let mut out = BufWriter::with_capacity(OUTPUT_BUFFER, file);
                 let summary = extract_to_archive(image, &mut out, spec, options, progress)
                     .map_err(|error| match error {
@@ -137,6 +140,9 @@ impl<'a> Destination<'a> {
 
 /// The standard output without its own buffer, which would flush at every newline of binary data.
 fn stdout() -> std::result::Result<BufWriter<File>, Error> {
+    if stdout_is_closed() {
+        return Err(Error::Output(io::Error::other(STDOUT_IS_CLOSED)));
+    }
     let stdout = rustix::io::dup(io::stdout()).map_err(|e| Error::Output(e.into()))?;
     Ok(BufWriter::with_capacity(OUTPUT_BUFFER, File::from(stdout)))
 }

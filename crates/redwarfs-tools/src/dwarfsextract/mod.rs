@@ -11,7 +11,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use redwarfs_extractor::{ExtractOptions, ExtractSummary, Selection};
-use redwarfs_io::{AtomicFile, Overwrite};
+use redwarfs_io::Overwrite;
 use redwarfs_reader::perfmon::PerfMonitor;
 use redwarfs_reader::{CacheOptions, OpenOptions};
 
@@ -20,6 +20,7 @@ use crate::common::console::write_stderr;
 use crate::common::error::{EXIT_OK, EXIT_PARTIAL};
 use crate::common::number::format_size;
 use crate::common::open::{Spelling, open_image};
+use crate::common::output::create_output;
 use crate::common::{Logger, Result, ToolError, env};
 use args::Args;
 use destination::{Destination, abort};
@@ -108,9 +109,9 @@ fn run(args: &Args) -> Result<u8> {
         // Archives are made in this thread. Where the system has none of them, it runs anywhere.
         let _ = cpus.pin_current_thread();
     }
-    let result = destination.extract(&image, &extract, &listener);
+    let result = destination.extract(&image, &extract, &listener, &logger);
     listener.end(result.is_ok());
-    report_times(&perfmon, args.perfmon_trace.as_deref())?;
+    report_times(&perfmon, args.perfmon_trace.as_deref(), &logger)?;
     let single = args.stdout.is_some();
     let summary = result.map_err(|e| abort(&e, &extract, single))?;
     report(&summary, &logger);
@@ -175,7 +176,7 @@ fn warn_of_unused(patterns: &Patterns, logger: &Logger) -> bool {
 }
 
 /// Shows what was measured, and writes the trace.
-fn report_times(perfmon: &PerfMonitor, trace: Option<&Path>) -> Result<()> {
+fn report_times(perfmon: &PerfMonitor, trace: Option<&Path>, logger: &Logger) -> Result<()> {
     if let Some(summary) = perfmon.summary()
         && !summary.trim_end().is_empty()
     {
@@ -184,7 +185,7 @@ fn report_times(perfmon: &PerfMonitor, trace: Option<&Path>) -> Result<()> {
     let Some(path) = trace else {
         return Ok(());
     };
-    let written = AtomicFile::create(path, Overwrite::Yes).and_then(|file| {
+    let written = create_output(path, Overwrite::Yes, logger).and_then(|file| {
         let mut out = BufWriter::new(file);
         perfmon.write_trace(&mut out)?;
         out.into_inner()

@@ -60,7 +60,7 @@ pub(crate) struct Args {
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
 
-    /// Replace an existing output file
+    /// Replace an existing output file, keeping its mode and owner
     #[arg(short, long)]
     pub force: bool,
 
@@ -274,7 +274,7 @@ pub(crate) struct Args {
     )]
     pub chmod: Option<String>,
 
-    /// One time for everything: now, unix seconds, or a date and time in UTC
+    /// One time for everything: now, unix seconds, or a date and time, in UTC unless a zone follows
     #[arg(long, value_name = "TIME", hide_short_help = true, help_heading = "Metadata options", value_parser = whole(values::set_time), allow_hyphen_values = true)]
     pub set_time: Option<TimeSpec>,
 

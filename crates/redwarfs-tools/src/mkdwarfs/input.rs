@@ -30,6 +30,7 @@ pub(super) struct Directory {
 /// The source of a build.
 pub(super) struct Input {
     pub(super) source: Arc<dyn Source>,
+    directory: Arc<DirectorySource>,
     declared: Option<Arc<DeclaredSource>>,
     errors: u64,
 }
@@ -94,7 +95,8 @@ impl Directory {
 
     /// Adds what lies on top of the directory.
     pub(super) fn layered(self, args: &Args) -> Result<Input> {
-        let mut source: Arc<dyn Source> = Arc::new(self.source);
+        let directory = Arc::new(self.source);
+        let mut source: Arc<dyn Source> = Arc::<DirectorySource>::clone(&directory);
         if let Some(limit) = args.file_timeout {
             source = Arc::new(TimedSource::new(source, limit));
         }
@@ -123,6 +125,7 @@ impl Directory {
         }
         Ok(Input {
             source,
+            directory,
             declared,
             errors: self.errors,
         })
@@ -136,6 +139,22 @@ pub(super) fn keeps(args: &Args) -> (bool, bool) {
 }
 
 impl Input {
+    /// Says what was left out because of `--one-file-system`.
+    pub(super) fn report_elsewhere(&self, logger: &Logger) {
+        let elsewhere = self.directory.elsewhere();
+        for path in &elsewhere {
+            let shown = self.directory.display_path(path);
+            logger.verbose(format_args!("of another file system, left out: {shown}"));
+        }
+        match elsewhere.len() {
+            0 => {}
+            1 => logger.info("left out 1 mount point of another file system"),
+            n => logger.info(format_args!(
+                "left out {n} mount points of other file systems"
+            )),
+        }
+    }
+
     /// Says which declarations came to nothing. Returns the number of errors that the build does
     /// not know of.
     pub(super) fn finish(&self, logger: &Logger) -> u64 {
@@ -295,13 +314,13 @@ fn restrict(
             }
         }
     }
-    let root = display_path(source.path());
+    let root_path = source.path().to_owned();
+    let root = display_path(&root_path);
     let listed = match args.file_timeout {
         Some(limit) => source.with_list_in_time(paths, limit),
-        None => source.with_list(paths),
+        None => Ok(source.with_list(paths)),
     };
-    let (source, report) =
-        listed.map_err(|e| ToolError::new("invalid path in input list").cause(io_cause(&e)))?;
+    let (source, report) = listed.map_err(|e| read_error(&root_path, &e))?;
     for path in &report.duplicates {
         let path = display_path(path);
         logger.info(format_args!(

@@ -8,6 +8,7 @@ mod categories;
 mod chmod;
 mod display;
 mod filter;
+mod header;
 mod input;
 mod output;
 mod owners;

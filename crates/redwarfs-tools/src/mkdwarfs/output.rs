@@ -14,8 +14,11 @@ use redwarfs_writer::DirectorySource;
 use super::TOOL;
 use super::args::ProgressMode;
 use super::display::{Display, Report};
+use super::header;
 use crate::common::error::{display_path, io_cause};
-use crate::common::{Result, ToolError};
+use crate::common::output::{STDOUT_IS_CLOSED, create_output};
+use crate::common::stdio::stdout_is_closed;
+use crate::common::{Logger, Result, ToolError};
 
 /// What fails when there is no image.
 const CANNOT_WRITE: &str = "cannot write image";
@@ -27,13 +30,14 @@ const WRITE_BUFFER: usize = 1 << 20;
 const STOP_POLL: Duration = Duration::from_millis(50);
 const STOP_GRACE: Duration = Duration::from_millis(500);
 
-/// Runs `work`, which writes an image to `target`, shows its progress meanwhile, and completes
-/// the output. Nothing is left of an image that `work` could not finish or that `stop` ended.
+/// Runs `work`, which writes an image to `target`, behind `start` bytes of other data, shows its
+/// progress meanwhile, and completes the output. Nothing is left of an image that `work` could not finish or that `stop` ended.
 ///
 /// # Errors
 /// Those of `work` and of the output.
 pub(super) fn produce<T>(
     target: Target<'_>,
+    start: u64,
     report: &Arc<Report>,
     mode: ProgressMode,
     stop: &AtomicBool,
@@ -57,7 +61,8 @@ pub(super) fn produce<T>(
         other => other,
     };
     let target = target.into_inner().unwrap_or_else(PoisonError::into_inner);
-    let finished = made.and_then(|made| target.map_or(Ok(()), Target::commit).map(|()| made));
+    let commit = |target: Target<'_>| target.commit(start);
+    let finished = made.and_then(|made| target.map_or(Ok(()), commit).map(|()| made));
     display
         .into_inner()
         .unwrap_or_else(PoisonError::into_inner)
@@ -110,8 +115,12 @@ enum Output {
 }
 
 impl<'a> Target<'a> {
-    pub(super) fn open(path: &'a Path, force: bool) -> Result<Self> {
+    /// Starts the output. What could keep it from being completed is found out now.
+    pub(super) fn open(path: &'a Path, force: bool, logger: &Logger) -> Result<Self> {
         let out = if path == Path::new("-") {
+            if stdout_is_closed() {
+                return Err(write_error(path, &io::Error::other(STDOUT_IS_CLOSED)));
+            }
             if io::stdout().is_terminal() {
                 return Err(ToolError::new("refusing to write an image to a terminal")
                     .hint("redirect standard output, or name a file with -o"));
@@ -122,7 +131,7 @@ impl<'a> Target<'a> {
             Output::Stdout(BufWriter::with_capacity(WRITE_BUFFER, File::from(stdout)))
         } else {
             let overwrite = if force { Overwrite::Yes } else { Overwrite::No };
-            let file = AtomicFile::create(path, overwrite).map_err(|e| write_error(path, &e))?;
+            let file = create_output(path, overwrite, logger).map_err(|e| write_error(path, &e))?;
             Output::File(BufWriter::with_capacity(WRITE_BUFFER, file))
         };
         Ok(Self { path, out })
@@ -148,12 +157,19 @@ impl<'a> Target<'a> {
         }
     }
 
-    fn commit(self) -> Result<()> {
+    /// Completes the output, if the image is found in it at `start`.
+    fn commit(self, start: u64) -> Result<()> {
+        let finish = |file: AtomicFile| {
+            if let Some(written) = file.written()? {
+                header::check_found(&written, start)?;
+            }
+            file.commit()
+        };
         let done = match self.out {
             Output::File(out) => out
                 .into_inner()
                 .map_err(io::IntoInnerError::into_error)
-                .and_then(AtomicFile::commit),
+                .and_then(finish),
             Output::Stdout(mut out) => out.flush(),
         };
         done.map_err(|e| write_error(self.path, &e))

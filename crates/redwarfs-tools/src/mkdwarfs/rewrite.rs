@@ -276,10 +276,15 @@ pub(super) fn run(args: &Args, matches: &ArgMatches, command_line: &[OsString]) 
         ));
     }
     check_categories(&named, &image)?;
-    let target = Target::open(output, args.force)?;
+    let target = Target::open(output, args.force, &logger)?;
+    let start = match &options.leading {
+        Leading::Replace(header) => header.len() as u64,
+        Leading::Remove => 0,
+        Leading::Keep => image.container().offset,
+    };
     let report = Arc::new(Report::rewriting(logger.clone()));
     let mode = progress_mode(args);
-    let summary = output::produce(target, &report, mode, &stop, |out| {
+    let summary = output::produce(target, start, &report, mode, &stop, |out| {
         rewrite(&image, &options, out, &*report, &stop).map_err(|e| rewrite_error(e, args))
     })?;
     conclude(&logger, &report, &summary, mode);

@@ -3,12 +3,12 @@
 use std::ffi::OsString;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use redwarfs_writer::{
-    BuildOptions, BuildSummary, Builder, Category, Error as BuildError, FileHash, HistoryOptions,
-    Order, Progress, ThreadGroup, ThreadStart,
+    BuildOptions, BuildSummary, Builder, Category, Counters, Error as BuildError, FileHash,
+    HistoryOptions, Order, Progress, ThreadGroup, ThreadStart, plain_path,
 };
 
 use super::args::{Args, ProgressMode};
@@ -17,7 +17,7 @@ use super::input::{self, Directory, read_error};
 use super::output::{self, Target, interrupted, write_error};
 use super::script::{self, Script};
 use super::values::{LinkPolicy, OrderSpec, TimeSpec, Verification, source_date_epoch};
-use super::{chmod, owners};
+use super::{chmod, header, owners};
 use crate::common::console::{locale_is_utf8, stderr_is_fancy};
 use crate::common::error::{EXIT_OK, EXIT_PARTIAL, display_path, io_cause};
 use crate::common::number::{format_duration, format_ratio, format_size};
@@ -52,14 +52,15 @@ pub(super) fn run(args: &Args, command_line: &[OsString]) -> Result<u8> {
     let directory = Directory::open(args, Some(rules), &logger)?.without(output);
     let root = directory.source.path().to_owned();
 
-    let target = Target::open(output, args.force)?;
+    let target = Target::open(output, args.force, &logger)?;
     let directory = directory.map(|source| target.leave_out(source));
     let input = directory.layered(args)?;
     let report = Arc::new(Report::new(logger.clone()));
     logger.info(format_args!("scanning \"{}\"", display_path(&root)));
     let mode = progress_mode(args);
     let builder = Builder::new(options);
-    let summary = output::produce(target, &report, mode, &stop, |out| {
+    let start = builder.options().header.as_ref().map_or(0, Vec::len) as u64;
+    let summary = output::produce(target, start, &report, mode, &stop, |out| {
         let built = builder.build(&*input.source, out, &*report, &stop);
         built.map_err(|e| build_error(e, args))
     })?;
@@ -73,6 +74,8 @@ pub(super) fn run(args: &Args, command_line: &[OsString]) -> Result<u8> {
             }
         }
     }
+    input.report_elsewhere(&logger);
+    report_left_out(&logger, report.counters());
     conclude(&logger, &report, &summary, errors, mode);
     Ok(if errors > 0 { EXIT_PARTIAL } else { EXIT_OK })
 }
@@ -175,9 +178,7 @@ pub(super) fn build_options(
     o.section_index = !args.no_section_index;
     o.hardlink_table = !args.no_hardlink_table;
     if let Some(path) = &args.header {
-        let header = std::fs::read(path)
-            .map_err(|e| ToolError::new("cannot open header file").path(path).io(&e))?;
-        o.header = Some(header);
+        o.header = Some(header::read(path)?);
     }
     o.packing = args.pack_metadata;
     Ok(o)
@@ -246,10 +247,7 @@ fn explicit_order(file: &Path, null: bool) -> Result<Vec<Vec<u8>>> {
             .path(file)
             .io(&e)
     })?;
-    let paths = entries.into_iter().map(|entry| {
-        let start = entry.iter().position(|&b| b != b'/').unwrap_or(entry.len());
-        entry.get(start..).unwrap_or_default().to_vec()
-    });
+    let paths = entries.iter().map(|entry| plain_path(entry));
     Ok(paths.filter(|path| !path.is_empty()).collect())
 }
 
@@ -288,6 +286,32 @@ pub(super) fn build_error(error: BuildError, args: &Args) -> ToolError {
                 .hint(format!("{least}{} are needed", format_size(needed)))
         }
         other => ToolError::new("cannot build image").cause(other),
+    }
+}
+
+/// Says what the input has and the image has not, without an error.
+fn report_left_out(logger: &Logger, counters: &Counters) {
+    let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+    let devices = count(&counters.devices_left_out);
+    if devices > 0 {
+        logger.info(format_args!(
+            "left out {devices} devices, which --with-devices stores"
+        ));
+    }
+    let specials = count(&counters.specials_left_out);
+    if specials > 0 {
+        logger.info(format_args!(
+            "left out {specials} FIFOs and sockets, which --with-specials stores"
+        ));
+    }
+    let extended = count(&counters.extended_attributes);
+    if extended > 0 {
+        logger.warn(format_args!(
+            "extended attributes are not stored: {extended} entries have them, {} of these access \
+             control lists and {} file capabilities",
+            count(&counters.access_lists),
+            count(&counters.file_capabilities),
+        ));
     }
 }
 

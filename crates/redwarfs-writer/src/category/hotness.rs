@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 
 use crate::source::FileType;
+use crate::source::list::plain_path;
 use crate::tree::Tree;
 
 /// Paths of hot files, relative to the root.
@@ -15,7 +16,8 @@ pub struct HotPaths(Vec<Vec<u8>>);
 pub struct HotPathsError(pub Vec<u8>);
 
 impl HotPaths {
-    /// Reads a list with one path per line. A leading `/` is dropped, empty lines are skipped.
+    /// Reads a list with one path per line, in any spelling of [`plain_path`]. Empty lines are
+    /// skipped.
     ///
     /// # Errors
     /// If a path occurs twice.
@@ -23,14 +25,14 @@ impl HotPaths {
         let mut seen = HashSet::new();
         let mut paths = Vec::new();
         for line in text.split(|&b| b == b'\n') {
-            let path = line.strip_prefix(b"/").unwrap_or(line);
+            let path = plain_path(line);
             if path.is_empty() {
                 continue;
             }
-            if !seen.insert(path) {
-                return Err(HotPathsError(path.to_vec()));
+            if !seen.insert(path.clone()) {
+                return Err(HotPathsError(path));
             }
-            paths.push(path.to_vec());
+            paths.push(path);
         }
         Ok(Self(paths))
     }

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::{Content, DirItem, FileType, Meta, Source, Timestamp, directory, join};
+use super::{Content, DirItem, FileType, Meta, Source, Timestamp, host, join};
 
 /// What is declared about a path.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -174,12 +174,13 @@ impl DeclaredSource {
             mtime: self.time,
             ctime: self.time,
             target: None,
+            extended: super::extended::ExtendedAttributes::default(),
         };
         match what {
             Declared::Directory | Declared::Change => {}
             Declared::File(None) => (meta.kind, meta.permissions) = (FileType::Regular, 0o644),
             Declared::File(Some(path)) => {
-                meta = directory::meta_of_file(path)?;
+                meta = host::meta_of_file(path)?;
                 meta.identity = (0, 0);
                 meta.nlink = 1;
             }
@@ -324,7 +325,7 @@ impl Source for DeclaredSource {
                 what: Declared::File(file),
                 ..
             }) => match file {
-                Some(file) => directory::open_file(file),
+                Some(file) => host::open_file(file),
                 None => Ok(Box::new(Nothing(self.time))),
             },
             _ => self.inner.open(path),

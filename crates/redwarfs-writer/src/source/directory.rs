@@ -1,23 +1,25 @@
 //! A directory of the host as a source.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::collections::{BTreeSet, HashSet};
 use std::ffi::OsStr;
 use std::fmt;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use rustix::fs::{self, AtFlags, Mode, OFlags, ResolveFlags, SeekFrom, StatxFlags};
+use rustix::fs::{self, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 
+use super::extended::{self, ExtendedAttributes};
+use super::host::{Found, find_at, host_file};
 use super::list::{InputList, ListReport};
 use super::timed::{Helpers, late};
-use super::{Content, DataExtent, DirItem, FileType, Meta, Source, Stamp, Timestamp, join};
+use super::{Content, DirItem, FileType, Meta, Source, join};
 
 /// Longest relative path given to the system in one call; longer ones are opened in steps.
 const PATH_STEP: usize = 3800;
@@ -70,14 +72,41 @@ pub struct DirectorySource {
     quiet: AtomicBool,
     list: Option<InputList>,
     symlinks: Symlinks,
-    /// The only device that is entered.
-    device: Option<u64>,
+    /// The only file system whose entries are wanted.
+    only: Option<FileSystem>,
+    /// What other file systems have: paths of directories that were not entered, and of entries.
+    elsewhere: Mutex<BTreeSet<Vec<u8>>>,
     tags: Vec<Tag>,
+    /// The last device that was found to have no extended attributes; at first a number that none has.
+    without_extended: AtomicU64,
     /// Entries that were listed so far.
     listed: AtomicU64,
     /// Entries that a listing may have.
     most: AtomicU64,
     asking: Mutex<Asking>,
+}
+
+/// The file system of a directory.
+#[derive(Debug, Clone, Copy)]
+struct FileSystem {
+    device: u64,
+    /// Absent if the kernel does not number mounts (before Linux 5.8).
+    mount: Option<u64>,
+}
+
+impl FileSystem {
+    /// Whether a directory with this device number belongs to another file system.
+    fn excludes_directory(self, device: u64) -> bool {
+        device != self.device
+    }
+
+    /// Whether an entry that is no directory belongs to another file system. Its device number
+    /// alone does not tell: overlayfs shows files with that of the layer they are in. Unless a
+    /// single file is a mount point, it belongs where its directory belongs.
+    fn excludes_entry(self, found: &Found) -> bool {
+        let mounted = matches!((found.mount, self.mount), (Some(its), Some(own)) if its != own);
+        mounted && found.meta.identity.0 != self.device
+    }
 }
 
 /// What a listing waits for.
@@ -126,8 +155,10 @@ impl DirectorySource {
             quiet: AtomicBool::new(true),
             list: None,
             symlinks: Symlinks::Keep,
-            device: None,
+            only: None,
+            elsewhere: Mutex::default(),
             tags: Vec::new(),
+            without_extended: AtomicU64::new(u64::MAX),
             listed: AtomicU64::new(0),
             most: AtomicU64::new(u64::MAX),
             asking: Mutex::default(),
@@ -160,14 +191,30 @@ impl DirectorySource {
         self
     }
 
-    /// Stays on the file system of the root: directories of others are empty, files of others are
-    /// left out.
+    /// Stays on the file system of the root: directories of others are empty, and single files of
+    /// others that are mounted over a file are left out. [`elsewhere`](Self::elsewhere) tells which.
     ///
     /// # Errors
     /// If the root cannot be asked for its file system.
     pub fn one_file_system(mut self) -> io::Result<Self> {
-        self.device = Some(self.stat(b"")?.identity.0);
+        let root = self.find(b"")?;
+        self.only = Some(FileSystem {
+            device: root.meta.identity.0,
+            mount: root.mount,
+        });
         Ok(self)
+    }
+
+    /// Paths of other file systems that were met so far: directories that were not entered, and
+    /// entries that were left out.
+    pub fn elsewhere(&self) -> Vec<Vec<u8>> {
+        self.lock_elsewhere().iter().cloned().collect()
+    }
+
+    fn lock_elsewhere(&self) -> MutexGuard<'_, BTreeSet<Vec<u8>>> {
+        self.elsewhere
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Leaves out the content of directories below the root that carry one of these tags, but for
@@ -179,24 +226,19 @@ impl DirectorySource {
     }
 
     /// Restricts the tree to these paths: relative to the root, or absolute and below it.
-    /// Parents are added as needed; a listed directory comes without its content.
-    ///
-    /// # Errors
-    /// If an entry is needed as a directory and is none.
-    pub fn with_list(
-        mut self,
-        paths: impl IntoIterator<Item = PathBuf>,
-    ) -> io::Result<(Self, ListReport)> {
-        let (list, report) = InputList::new(&self.root, paths, |path| self.stat(path))?;
+    /// Parents are added as needed; a listed directory comes without its content. The report names
+    /// paths that lead nowhere; they are left out.
+    pub fn with_list(mut self, paths: impl IntoIterator<Item = PathBuf>) -> (Self, ListReport) {
+        let (list, report) = InputList::new(&self.root, paths, |path| self.stat(path));
         self.list = Some(list);
-        Ok((self, report))
+        (self, report)
     }
 
     /// The same, but nothing about a path may take longer than `limit`: what does not answer until
     /// then is missing, with everything below it.
     ///
     /// # Errors
-    /// As [`with_list`](Self::with_list), and if the root cannot be opened again.
+    /// If the root cannot be opened again.
     pub fn with_list_in_time(
         mut self,
         paths: impl IntoIterator<Item = PathBuf>,
@@ -220,7 +262,7 @@ impl DirectorySource {
                     Err(late(limit))
                 })
         };
-        let (list, report) = InputList::new(&self.root, paths, stat)?;
+        let (list, report) = InputList::new(&self.root, paths, stat);
         self.list = Some(list);
         Ok((self, report))
     }
@@ -266,102 +308,34 @@ impl DirectorySource {
     }
 
     fn stat(&self, path: &[u8]) -> io::Result<Meta> {
+        Ok(self.find(path)?.meta)
+    }
+
+    fn find(&self, path: &[u8]) -> io::Result<Found> {
         let (at, rest) = self.resolve(path)?;
         let rest = if rest.is_empty() { b"." } else { rest };
-        self.meta_at(at.as_ref().unwrap_or(&self.fd).as_fd(), rest)
+        self.find_at(at.as_ref().unwrap_or(&self.fd).as_fd(), rest)
     }
 
-    fn meta_at(&self, dir: rustix::fd::BorrowedFd<'_>, name: &[u8]) -> io::Result<Meta> {
-        meta_at(dir, name, self.symlinks == Symlinks::Follow)
+    fn find_at(&self, dir: rustix::fd::BorrowedFd<'_>, name: &[u8]) -> io::Result<Found> {
+        find_at(dir, name, self.symlinks == Symlinks::Follow)
     }
 
-    fn keep(&self, path: &[u8], name: &[u8], meta: &Meta) -> bool {
-        let elsewhere = self.device.is_some_and(|device| device != meta.identity.0);
+    fn keep(&self, path: &[u8], name: &[u8], found: &Found) -> bool {
+        let meta = &found.meta;
         if self.skipped.contains(&meta.identity)
             || (meta.kind == FileType::Symlink && self.symlinks == Symlinks::Drop)
-            || (elsewhere && meta.kind != FileType::Directory)
+            || (self.filter.as_ref()).is_some_and(|filter| !filter(&join(path, name), meta.kind))
         {
             return false;
         }
-        match &self.filter {
-            None => true,
-            Some(filter) => filter(&join(path, name), meta.kind),
+        let elsewhere = meta.kind != FileType::Directory
+            && self.only.is_some_and(|only| only.excludes_entry(found));
+        if elsewhere {
+            self.lock_elsewhere().insert(join(path, name));
         }
+        !elsewhere
     }
-}
-
-/// Attributes of one entry, target of a symlink included.
-fn meta_at(dir: rustix::fd::BorrowedFd<'_>, name: &[u8], follow: bool) -> io::Result<Meta> {
-    let name = OsStr::from_bytes(name);
-    let links = if follow {
-        AtFlags::empty()
-    } else {
-        AtFlags::SYMLINK_NOFOLLOW
-    };
-    let stat = fs::statx(
-        dir,
-        name,
-        links | AtFlags::NO_AUTOMOUNT,
-        StatxFlags::BASIC_STATS,
-    )?;
-    let mode = u32::from(stat.stx_mode);
-    let kind = FileType::from_mode(mode).ok_or_else(|| {
-        io::Error::new(
-            io::ErrorKind::Unsupported,
-            format!("unknown file type {mode:o}"),
-        )
-    })?;
-    let time = |t: fs::StatxTimestamp| Timestamp {
-        sec: t.tv_sec,
-        nsec: t.tv_nsec,
-    };
-    let target = match kind {
-        FileType::Symlink => Some(fs::readlinkat(dir, name, Vec::new())?.into_bytes()),
-        _ => None,
-    };
-    Ok(Meta {
-        kind,
-        permissions: mode & 0o7777,
-        uid: stat.stx_uid,
-        gid: stat.stx_gid,
-        rdev: fs::makedev(stat.stx_rdev_major, stat.stx_rdev_minor),
-        size: stat.stx_size,
-        allocated: stat.stx_blocks.saturating_mul(512),
-        nlink: u64::from(stat.stx_nlink),
-        identity: (
-            fs::makedev(stat.stx_dev_major, stat.stx_dev_minor),
-            stat.stx_ino,
-        ),
-        atime: time(stat.stx_atime),
-        mtime: time(stat.stx_mtime),
-        ctime: time(stat.stx_ctime),
-        target,
-    })
-}
-
-/// Attributes of a regular file.
-pub(super) fn meta_of_file(path: &Path) -> io::Result<Meta> {
-    let meta = meta_at(fs::CWD, path.as_os_str().as_bytes(), true)?;
-    if meta.kind != FileType::Regular {
-        return Err(io::Error::other("not a regular file"));
-    }
-    Ok(meta)
-}
-
-/// Opens a regular file by its path.
-pub(super) fn open_file(path: &Path) -> io::Result<Box<dyn Content>> {
-    // NONBLOCK: as in `open` below.
-    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-    host_file(fs::open(path, flags, Mode::empty())?)
-}
-
-fn host_file(fd: OwnedFd) -> io::Result<Box<dyn Content>> {
-    let stat = fs::fstat(&fd)?;
-    if FileType::from_mode(stat.st_mode) != Some(FileType::Regular) {
-        return Err(io::Error::other("no longer a regular file"));
-    }
-    let opened = Cell::new(Some(stamp(&stat)));
-    Ok(Box::new(HostFile { fd, opened }))
 }
 
 impl DirectorySource {
@@ -396,7 +370,7 @@ impl DirectorySource {
         };
         let item = |dir: rustix::fd::BorrowedFd<'_>, name: &[u8]| match listing {
             Some(listing) => self.item(dir, path, name, listing),
-            None => self.kept(path, name, self.meta_at(dir, name)),
+            None => self.kept(dir, path, name, self.find_at(dir, name)),
         };
         let mut items = Vec::new();
         if let Some(list) = &self.list {
@@ -413,9 +387,11 @@ impl DirectorySource {
         }
         let (at, rest) = self.resolve(path)?;
         let dir = self.open_at(at.as_ref(), rest, OFlags::RDONLY | OFlags::DIRECTORY)?;
-        if self.device.is_some_and(|device| {
-            !path.is_empty() && fs::fstat(&dir).is_ok_and(|stat| stat.st_dev != device)
-        }) {
+        if let Some(only) = self.only
+            && !path.is_empty()
+            && fs::fstat(&dir).is_ok_and(|stat| only.excludes_directory(stat.st_dev))
+        {
+            self.lock_elsewhere().insert(path.to_vec());
             return Ok(items);
         }
         let mut entries = fs::Dir::new(dir)?;
@@ -451,21 +427,72 @@ impl DirectorySource {
             asking.tell(listing, Some(whole));
             mute
         };
-        let meta = if mute {
+        let found = if mute {
             Err(io::Error::new(io::ErrorKind::TimedOut, "given up"))
         } else {
-            self.meta_at(dir, name)
+            self.find_at(dir, name)
         };
+        let item = self.kept(dir, path, name, found);
         self.asking().tell(listing, None);
         self.listed.fetch_add(1, Ordering::Relaxed);
-        self.kept(path, name, meta)
+        item
     }
 
     /// An entry, and whether it is part of the tree.
-    fn kept(&self, path: &[u8], name: &[u8], meta: io::Result<Meta>) -> (DirItem, bool) {
-        let kept = (meta.as_ref()).map_or(true, |meta| self.keep(path, name, meta));
+    fn kept(
+        &self,
+        dir: rustix::fd::BorrowedFd<'_>,
+        path: &[u8],
+        name: &[u8],
+        found: io::Result<Found>,
+    ) -> (DirItem, bool) {
+        let kept = (found.as_ref()).map_or(true, |found| self.keep(path, name, found));
+        let mut meta = found.map(|found| found.meta);
+        if kept && let Ok(meta) = &mut meta {
+            meta.extended = self.extended_at(dir, path, name, meta.identity.0);
+        }
         let name = name.to_vec();
         (DirItem { name, meta }, kept)
+    }
+
+    /// Extended attributes of an entry on `device`.
+    ///
+    /// They are only counted: that a directory may have become a symlink since does no harm.
+    fn extended_at(
+        &self,
+        dir: rustix::fd::BorrowedFd<'_>,
+        path: &[u8],
+        name: &[u8],
+        device: u64,
+    ) -> ExtendedAttributes {
+        let mut whole = self.root.as_os_str().as_bytes().to_vec();
+        if whole.len() + path.len() + name.len() < PATH_STEP {
+            // Resolving a path of ordinary length takes half the time of the other way.
+            for part in [path, name] {
+                if !part.is_empty() {
+                    whole.push(b'/');
+                    whole.extend_from_slice(part);
+                }
+            }
+        } else {
+            whole = format!("/proc/self/fd/{}/", dir.as_raw_fd()).into_bytes();
+            whole.extend_from_slice(name);
+        }
+        let of = match self.symlinks {
+            Symlinks::Follow => extended::Of::Followed(&whole),
+            Symlinks::Keep | Symlinks::Drop => extended::Of::Itself(&whole),
+        };
+        self.extended(&of, device)
+    }
+
+    fn extended(&self, of: &extended::Of<'_>, device: u64) -> ExtendedAttributes {
+        if self.without_extended.load(Ordering::Relaxed) == device {
+            return ExtendedAttributes::default();
+        }
+        extended::list(of).unwrap_or_else(|| {
+            self.without_extended.store(device, Ordering::Relaxed);
+            ExtendedAttributes::default()
+        })
     }
 
     fn asking(&self) -> MutexGuard<'_, Asking> {
@@ -501,7 +528,10 @@ fn only_kept(items: Vec<(DirItem, bool)>) -> Vec<DirItem> {
 
 impl Source for DirectorySource {
     fn root(&self) -> io::Result<Meta> {
-        self.stat(b"")
+        let mut meta = self.stat(b"")?;
+        let of = extended::Of::Open(self.fd.as_fd());
+        meta.extended = self.extended(&of, meta.identity.0);
+        Ok(meta)
     }
 
     fn read_dir(&self, path: &[u8]) -> io::Result<Vec<DirItem>> {
@@ -581,71 +611,5 @@ impl Source for DirectorySource {
             }
         }
         shown
-    }
-}
-
-struct HostFile {
-    fd: OwnedFd,
-    /// What `open` has just found out, for the first who asks.
-    opened: Cell<Option<Stamp>>,
-}
-
-fn stamp(stat: &fs::Stat) -> Stamp {
-    Stamp {
-        size: u64::try_from(stat.st_size).unwrap_or(0),
-        mtime: Timestamp {
-            sec: stat.st_mtime,
-            nsec: u32::try_from(stat.st_mtime_nsec).unwrap_or(0),
-        },
-    }
-}
-
-impl Content for HostFile {
-    fn stamp(&self) -> io::Result<Stamp> {
-        match self.opened.take() {
-            Some(stamp) => Ok(stamp),
-            None => Ok(stamp(&fs::fstat(&self.fd)?)),
-        }
-    }
-
-    fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<usize> {
-        loop {
-            match rustix::io::pread(&self.fd, &mut *buf, offset) {
-                Err(Errno::INTR) => {}
-                other => return Ok(other?),
-            }
-        }
-    }
-
-    fn next_data(&self, offset: u64, end: u64) -> io::Result<Option<DataExtent>> {
-        if offset >= end {
-            return Ok(None);
-        }
-        let whole = Ok(Some(DataExtent {
-            offset,
-            size: end - offset,
-        }));
-        let start = match fs::seek(&self.fd, SeekFrom::Data(offset)) {
-            Ok(start) => start.max(offset),
-            Err(Errno::NXIO) => return Ok(None),
-            // File systems that cannot tell where their holes are.
-            Err(Errno::INVAL | Errno::OPNOTSUPP) => return whole,
-            Err(error) => return Err(error.into()),
-        };
-        if start >= end {
-            return Ok(None);
-        }
-        let stop = match fs::seek(&self.fd, SeekFrom::Hole(start)) {
-            Ok(stop) => stop.min(end),
-            Err(_) => end,
-        };
-        // A hole that begins at or before the data it follows: the file changed in between.
-        if stop <= start {
-            return whole;
-        }
-        Ok(Some(DataExtent {
-            offset: start,
-            size: stop - start,
-        }))
     }
 }

@@ -14,7 +14,7 @@ pub struct ListReport {
     pub duplicates: Vec<PathBuf>,
     /// Absolute paths outside of the root, or paths that leave it with `..`.
     pub outside: Vec<PathBuf>,
-    /// Paths that do not exist, with the reason.
+    /// Paths at which there is nothing, with the reason.
     pub missing: Vec<(PathBuf, String)>,
 }
 
@@ -32,7 +32,7 @@ impl InputList {
         root: &Path,
         paths: impl IntoIterator<Item = PathBuf>,
         stat: impl Fn(&[u8]) -> io::Result<Meta>,
-    ) -> io::Result<(Self, ListReport)> {
+    ) -> (Self, ListReport) {
         let mut list = InputList::default();
         let mut report = ListReport::default();
         for (position, path) in paths.into_iter().enumerate() {
@@ -53,9 +53,6 @@ impl InputList {
                 .check_directories(directories, &stat)
                 .and_then(|()| stat(&key))
             {
-                if error.kind() == io::ErrorKind::NotADirectory {
-                    return Err(io::Error::other(format!("{}: {error}", path.display())));
-                }
                 report.missing.push((path, error.to_string()));
                 continue;
             }
@@ -72,7 +69,7 @@ impl InputList {
                 parent.extend_from_slice(name);
             }
         }
-        Ok((list, report))
+        (list, report)
     }
 
     /// A symlink to a directory is none: what is below it has another path.
@@ -83,9 +80,16 @@ impl InputList {
     ) -> io::Result<()> {
         for end in 1..=names.len() {
             let path = names.get(..end).unwrap_or_default().join(&b'/');
-            if !self.children.contains_key(&path) && stat(&path)?.kind != FileType::Directory {
-                return Err(io::ErrorKind::NotADirectory.into());
+            if self.children.contains_key(&path) {
+                continue;
             }
+            let what = match stat(&path)?.kind {
+                FileType::Directory => continue,
+                FileType::Symlink => "a symbolic link, which is not followed",
+                _ => "not a directory",
+            };
+            let path = String::from_utf8_lossy(&path);
+            return Err(io::Error::other(format!("'{path}' is {what}")));
         }
         Ok(())
     }
@@ -108,6 +112,16 @@ impl InputList {
     pub(super) fn position(&self, path: &[u8]) -> Option<u64> {
         self.positions.get(path).copied()
     }
+}
+
+/// A path as sources have it: without slashes in front and behind, empty components and `.`.
+#[must_use]
+pub fn plain_path(path: &[u8]) -> Vec<u8> {
+    let names = path.split(|&b| b == b'/');
+    let names: Vec<&[u8]> = names
+        .filter(|name| !name.is_empty() && *name != b".")
+        .collect();
+    names.join(&b'/')
 }
 
 /// The components of a path below `root`, or `None` if it is elsewhere.

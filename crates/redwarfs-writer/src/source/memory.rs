@@ -61,6 +61,7 @@ impl MemoryNode {
                 mtime: Timestamp::default(),
                 ctime: Timestamp::default(),
                 target: None,
+                extended: super::extended::ExtendedAttributes::default(),
             },
             pieces: Arc::new(Vec::new()),
             fail_at: None,

@@ -3,10 +3,13 @@
 use std::fmt::Debug;
 use std::io;
 
+use self::extended::ExtendedAttributes;
 pub use redwarfs_format::metadata::{FileType, Timestamp};
 
 pub(crate) mod declared;
 pub(crate) mod directory;
+pub(crate) mod extended;
+mod host;
 pub(crate) mod list;
 pub(crate) mod memory;
 pub(crate) mod timed;
@@ -40,6 +43,8 @@ pub struct Meta {
     pub ctime: Timestamp,
     /// Target of a symlink.
     pub target: Option<Vec<u8>>,
+    /// What is not stored.
+    pub extended: ExtendedAttributes,
 }
 
 /// One entry of a directory.

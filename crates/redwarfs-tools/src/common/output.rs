@@ -1,0 +1,32 @@
+//! Files that tools write.
+
+use std::io;
+use std::path::Path;
+
+use redwarfs_io::{AtomicFile, Notice, Overwrite};
+
+use super::Logger;
+use super::error::display_path;
+use super::stdio::stdout_is_closed;
+
+/// Why nothing can be written to standard output.
+pub const STDOUT_IS_CLOSED: &str = "it is closed";
+
+/// Starts the output file `path`, and says what is unusual about it.
+///
+/// # Errors
+/// Those of [`AtomicFile::create`]; a closed standard output.
+pub fn create_output(path: &Path, overwrite: Overwrite, logger: &Logger) -> io::Result<AtomicFile> {
+    if path == Path::new("/dev/stdout") && stdout_is_closed() {
+        return Err(io::Error::other(STDOUT_IS_CLOSED));
+    }
+    let file = AtomicFile::create(path, overwrite)?;
+    if let Some(notice) = file.notice() {
+        let text = format!("output {} {notice}", display_path(path));
+        match notice {
+            Notice::Stream(_) => logger.info(text),
+            _ => logger.warn(text),
+        }
+    }
+    Ok(file)
+}

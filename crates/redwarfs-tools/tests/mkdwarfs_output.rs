@@ -1,0 +1,412 @@
+//! Where `mkdwarfs` writes, what becomes of a file that is there, and what the image leaves out.
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+mod builder;
+mod support;
+
+use std::fs::{self, File};
+use std::io::Read;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use builder::{Done, Place, mkdwarfs};
+use redwarfs_testkit::skip;
+
+/// A build without `--force` and at the level `info`.
+fn build(place: &Place, output: &str, args: &[&str]) -> Done {
+    mkdwarfs()
+        .args(["-i", &place.text("in"), "-o", output, "-l1"])
+        .args(args)
+        .output()
+        .unwrap()
+        .into()
+}
+
+/// A command line of a shell, in which `$0` is the program and `$1` the directory of the place.
+fn shell(place: &Place, line: &str) -> Done {
+    Command::new("bash")
+        .args(["-c", line, support::MKDWARFS])
+        .arg(place.path("."))
+        .stdin(Stdio::null())
+        .output()
+        .unwrap()
+        .into()
+}
+
+fn is_image(bytes: &[u8]) -> bool {
+    bytes.starts_with(b"DWARFS")
+}
+
+#[test]
+fn replaced_files_keep_mode_and_owner() {
+    let place = Place::new(&["a"]);
+    for mode in [0o600, 0o755, 0o640] {
+        let out = place.file("out", "old");
+        fs::set_permissions(&out, fs::Permissions::from_mode(mode)).unwrap();
+        let owned = chown(&out, Some(1234), Some(2345)).is_ok();
+        let done = place.run::<&str>(&[]);
+        assert_eq!((done.code, done.stderr.as_str()), (Some(0), ""));
+        let meta = fs::metadata(&out).unwrap();
+        assert_eq!(meta.mode() & 0o7777, mode);
+        assert!(is_image(&fs::read(&out).unwrap()));
+        if owned {
+            assert_eq!((meta.uid(), meta.gid()), (1234, 2345));
+        } else {
+            skip("owners of replaced files", "changing owners needs root");
+        }
+    }
+}
+
+/// What cannot be replaced is known before the work, which here would fail for another reason.
+#[test]
+fn immutable_files_are_refused_before_the_work() {
+    let place = Place::new(&["a"]);
+    let out = place.file("out", "old");
+    let file = File::open(&out).unwrap();
+    let set = |flags| rustix::fs::ioctl_setflags(&file, flags);
+    if set(rustix::fs::IFlags::IMMUTABLE).is_err() {
+        skip(
+            "immutable outputs",
+            "file flags need root and a file system with them",
+        );
+        return;
+    }
+    let done = place.run(&["--memory-limit=1k"]);
+    set(rustix::fs::IFlags::empty()).unwrap();
+    let want = format!(
+        "mkdwarfs: cannot write image: {out}: cannot be replaced, because it is immutable (see lsattr)\n"
+    );
+    assert_eq!((done.code, done.stderr), (Some(1), want));
+    assert_eq!(fs::read(&out).unwrap(), b"old");
+}
+
+#[test]
+fn files_of_others_in_sticky_directories() {
+    let place = Place::new(&["a"]);
+    let root = rustix::process::geteuid().is_root();
+    let setpriv = Command::new("setpriv").arg("--version").output();
+    if !root || setpriv.is_err() {
+        skip("outputs in sticky directories", "needs root and setpriv");
+        return;
+    }
+    let shared = place.path("shared");
+    fs::create_dir(&shared).unwrap();
+    fs::set_permissions(&shared, fs::Permissions::from_mode(0o1777)).unwrap();
+    fs::set_permissions(place.path("."), fs::Permissions::from_mode(0o755)).unwrap();
+    let program = place.path("program");
+    fs::copy(support::MKDWARFS, &program).unwrap();
+    let out = shared.join("out");
+    let run = |mode: u32| -> Done {
+        fs::write(&out, "old").unwrap();
+        fs::set_permissions(&out, fs::Permissions::from_mode(mode)).unwrap();
+        Command::new("setpriv")
+            .args(["--reuid=1234", "--regid=2345", "--clear-groups"])
+            .arg(&program)
+            .args(["-i", &place.text("in"), "-l1", "--log-level=warn", "-fo"])
+            .arg(&out)
+            .output()
+            .unwrap()
+            .into()
+    };
+    let why = "because it belongs to another user, in a directory with the sticky bit";
+    let shown = out.display();
+    let done = run(0o644);
+    let want = format!("mkdwarfs: cannot write image: {shown}: cannot be replaced, {why}\n");
+    assert_eq!((done.code, done.stderr), (Some(1), want));
+    assert_eq!(fs::read(&out).unwrap(), b"old");
+    // What cannot be replaced can be written to.
+    let done = run(0o666);
+    assert_eq!(done.code, Some(0), "{}", done.stderr);
+    let said = format!("output {shown} cannot be replaced, {why}; it is overwritten");
+    assert!(done.stderr.contains(&said), "{}", done.stderr);
+    assert!(is_image(&fs::read(&out).unwrap()));
+    assert_eq!(fs::metadata(&out).unwrap().uid(), 0);
+    assert_eq!(fs::read_dir(&shared).unwrap().count(), 1);
+    // The same where nothing can be added to the directory.
+    fs::set_permissions(&shared, fs::Permissions::from_mode(0o755)).unwrap();
+    let done = run(0o666);
+    assert_eq!(done.code, Some(0), "{}", done.stderr);
+    let said = "cannot be replaced, because its directory cannot be changed; it is overwritten";
+    assert!(done.stderr.contains(said), "{}", done.stderr);
+    assert!(is_image(&fs::read(&out).unwrap()));
+    let done = run(0o644);
+    let want = format!("mkdwarfs: cannot write image: {shown}: permission denied\n");
+    assert_eq!((done.code, done.stderr), (Some(1), want));
+}
+
+#[test]
+fn mount_points_are_written_to() {
+    let place = Place::new(&["a"]);
+    let (out, other) = (place.file("out", "hidden"), place.file("other", "old"));
+    let mount = |from: &str| {
+        let mut command = Command::new("mount");
+        command.args(["--bind", from, &out]).stderr(Stdio::null());
+        command.status().is_ok_and(|status| status.success())
+    };
+    if !mount(&other) {
+        skip("mount points as outputs", "mounting needs root");
+        return;
+    }
+    let failed = place.run(&["--memory-limit=1k"]);
+    let kept = fs::read(&other).unwrap();
+    let done = place.run::<&str>(&[]);
+    support::must("umount", [&out]);
+    assert_eq!(failed.code, Some(1));
+    assert_eq!(kept, b"old");
+    assert_eq!(done.code, Some(0), "{}", done.stderr);
+    let said = "cannot be replaced, because it is a mount point; it is overwritten";
+    assert!(done.stderr.contains(said), "{}", done.stderr);
+    assert!(is_image(&fs::read(&other).unwrap()));
+    assert_eq!(fs::read(&out).unwrap(), b"hidden");
+}
+
+#[test]
+fn what_is_no_regular_file_needs_no_force() {
+    let place = Place::new(&["a"]);
+    let done = build(&place, "/dev/null", &[]);
+    assert_eq!(done.code, Some(0), "{}", done.stderr);
+    let said = "output /dev/null is a device, which is written to directly";
+    assert!(done.stderr.contains(said), "{}", done.stderr);
+
+    let fifo = place.text("fifo");
+    support::must("mkfifo", [&fifo]);
+    let reader = std::thread::spawn({
+        let fifo = fifo.clone();
+        move || fs::read(fifo).unwrap()
+    });
+    let done = build(&place, &fifo, &[]);
+    assert_eq!(done.code, Some(0), "{}", done.stderr);
+    assert!(is_image(&reader.join().unwrap()));
+
+    // Appends to what the shell has opened, and leaves what is there.
+    for (line, start) in [
+        (
+            "echo head >$1/a; $0 -i $1/in -o /dev/stdout -l1 >>$1/a",
+            &b"head\n"[..],
+        ),
+        ("(echo head; $0 -i $1/in -o /dev/fd/1 -l1) >$1/a", b"head\n"),
+        ("$0 -i $1/in -o >(cat >$1/a) -l1; wait $!", b""),
+        ("exec 5>$1/a; $0 -i $1/in -o /dev/fd/5 -l1", b""),
+    ] {
+        let done = shell(&place, line);
+        assert_eq!(done.code, Some(0), "{line}: {}", done.stderr);
+        let bytes = fs::read(place.path("a")).unwrap();
+        assert!(bytes.starts_with(start), "{line}");
+        assert!(is_image(&bytes[start.len()..]), "{line}");
+    }
+}
+
+#[test]
+fn a_closed_standard_output_is_an_error() {
+    let place = Place::new(&["a"]);
+    let want = "cannot write image: standard output: it is closed";
+    for (line, want) in [
+        ("$0 -i $1/in -o - -l1 >&-", want),
+        (
+            "$0 -i $1/in -o /dev/stdout -l1 >&-",
+            "/dev/stdout: it is closed",
+        ),
+        (
+            "$0 -i $1/in -o - -l1 1</dev/null",
+            "standard output: bad file descriptor",
+        ),
+    ] {
+        let done = shell(&place, line);
+        assert_eq!(done.code, Some(1), "{line}");
+        assert!(done.stderr.contains(want), "{line}: {}", done.stderr);
+    }
+    let done = shell(
+        &place,
+        "$0 -i $1/in -o - -l1 >/dev/null && $0 -i $1/in -o - -l1 1<>/dev/null",
+    );
+    assert_eq!(done.code, Some(0), "{}", done.stderr);
+}
+
+#[test]
+fn headers_that_hide_the_image_are_refused() {
+    let place = Place::new(&["a", "b/c"]);
+    let build_with = |header: &[u8]| {
+        let header = place.file("header", header);
+        place.run(&["--header", &header])
+    };
+    assert_eq!(build_with(b"#!/bin/sh\n").code, Some(0));
+    let image = fs::read(place.path("out")).unwrap()[10..].to_vec();
+    let old = fs::read(place.path("out")).unwrap();
+    let text = [b"#!/bin/sh\n", &image[..]].concat();
+    for (header, at) in [
+        (&image[..image.len() - 10], 0),
+        (&image[..], 0),
+        (&text[..], 10),
+    ] {
+        let done = build_with(header);
+        let want = format!(
+            "mkdwarfs: cannot use header file: {}: what looks like an image at byte {at} would be \
+             found in place of the new image\n",
+            place.text("header")
+        );
+        assert_eq!((done.code, done.stderr), (Some(1), want));
+        assert_eq!(fs::read(place.path("out")).unwrap(), old);
+    }
+    // What only begins like an image hides nothing.
+    let half = &image[..40];
+    for header in [half, b"DWARFS\x02\x05", &[half, half, b"text"].concat()] {
+        let done = build_with(header);
+        assert_eq!((done.code, done.stderr.as_str()), (Some(0), ""));
+        assert_eq!(place.built().0.header_bytes().unwrap(), header);
+    }
+}
+
+fn left_out(place: &Place, args: &[&str]) -> Vec<String> {
+    let done: Done = mkdwarfs()
+        .args(["-i", &place.text("in"), "-fo", &place.text("out"), "-l1"])
+        .args(args)
+        .output()
+        .unwrap()
+        .into();
+    assert_eq!(done.code, Some(0), "{}", done.stderr);
+    let said = |line: &&str| line.contains("left out") || line.contains("not stored");
+    let lines = done.stderr.lines().filter(said);
+    // Behind the level and the time.
+    lines
+        .map(|line| format!("{} {}", &line[..1], line.splitn(3, ' ').nth(2).unwrap()))
+        .collect()
+}
+
+#[test]
+fn attributes_that_are_not_stored_are_counted() {
+    let place = Place::new(&["plain", "file", "dir/x", "excluded"]);
+    assert!(left_out(&place, &[]).is_empty());
+    let set = |path: &str, name: &str, value: &[u8]| {
+        let at = place.path("in").join(path);
+        rustix::fs::setxattr(&at, name, value, rustix::fs::XattrFlags::empty()).is_ok()
+    };
+    if !set("file", "user.note", b"x") || !set("excluded", "user.note", b"x") {
+        skip("extended attributes", "the file system has none");
+        return;
+    }
+    fs::hard_link(place.path("in/file"), place.path("in/other-name")).unwrap();
+    let line = |entries: u32, lists: u32, capabilities: u32| {
+        vec![format!(
+            "W extended attributes are not stored: {entries} entries have them, {lists} of these \
+             access control lists and {capabilities} file capabilities"
+        )]
+    };
+    let filter = ["-F", "- excluded"];
+    for more in [
+        &[][..],
+        &["-N1"],
+        &["--file-timeout=10s"],
+        &["--symlinks=follow"],
+    ] {
+        assert_eq!(left_out(&place, &[&filter, more].concat()), line(1, 0, 0));
+    }
+    assert_eq!(left_out(&place, &[]), line(2, 0, 0));
+    let mut acl = 2_u32.to_le_bytes().to_vec();
+    for (tag, permissions) in [(1_u16, 7_u16), (4, 5), (0x20, 5)] {
+        acl.extend([tag.to_le_bytes(), permissions.to_le_bytes()].concat());
+        acl.extend(u32::MAX.to_le_bytes());
+    }
+    if set("dir", "system.posix_acl_default", &acl) {
+        assert_eq!(left_out(&place, &filter), line(2, 1, 0));
+        // Version 2, `cap_net_raw`.
+        let mut capability = vec![0; 20];
+        capability[3] = 2;
+        capability[5] = 0x20;
+        if set("plain", "security.capability", &capability) {
+            assert_eq!(left_out(&place, &filter), line(3, 1, 1));
+        } else {
+            skip("file capabilities", "setting them needs root");
+        }
+    } else {
+        skip("access control lists", "the file system has none");
+    }
+}
+
+#[test]
+fn devices_and_specials_that_are_not_stored_are_counted() {
+    let place = Place::new(&["a"]);
+    support::must("mkfifo", [place.path("in/fifo")]);
+    let _socket = std::os::unix::net::UnixListener::bind(place.path("in/socket")).unwrap();
+    let specials = "I left out 2 FIFOs and sockets, which --with-specials stores";
+    assert_eq!(left_out(&place, &[]), [specials]);
+    let mknod = |name: &str| {
+        let at = place.path("in").join(name);
+        let mut command = Command::new("mknod");
+        let command = command.arg(at).args(["c", "1", "3"]).stderr(Stdio::null());
+        command.status().is_ok_and(|status| status.success())
+    };
+    if !mknod("null") {
+        skip("devices", "making them needs root");
+        return;
+    }
+    let devices = "I left out 1 devices, which --with-devices stores";
+    assert_eq!(left_out(&place, &[]), [devices, specials]);
+    assert!(left_out(&place, &["--with-devices", "--with-specials"]).is_empty());
+}
+
+/// An archive is replaced like an image.
+#[test]
+fn archives_keep_mode_and_owner_and_need_an_output() {
+    let place = Place::new(&["a"]);
+    place.image::<&str>(&[]);
+    let image = place.text("out");
+    let archive = place.file("archive", "old");
+    fs::set_permissions(&archive, fs::Permissions::from_mode(0o600)).unwrap();
+    let owned = chown(&archive, Some(1234), Some(2345)).is_ok();
+    support::must(
+        support::DWARFSEXTRACT,
+        ["-i", &image, "-f", "ustar", "-o", &archive],
+    );
+    let meta = fs::metadata(&archive).unwrap();
+    assert_eq!(meta.mode() & 0o7777, 0o600);
+    assert!(!owned || (meta.uid(), meta.gid()) == (1234, 2345));
+    let mut bytes = Vec::new();
+    File::open(&archive)
+        .unwrap()
+        .read_to_end(&mut bytes)
+        .unwrap();
+    assert!(bytes.windows(5).any(|window| window == b"ustar"));
+
+    for rest in [
+        "-f ustar >&-",
+        "-f ustar -o - >&-",
+        "-f ustar -o /dev/stdout >&-",
+        "--stdout a >&-",
+    ] {
+        let done: Done = Command::new("bash")
+            .args([
+                "-c",
+                &format!("$0 -i $1 {rest}"),
+                support::DWARFSEXTRACT,
+                &image,
+            ])
+            .stdin(Stdio::null())
+            .output()
+            .unwrap()
+            .into();
+        assert_eq!(done.code, Some(1), "{rest}: {}", done.stderr);
+        assert!(
+            done.stderr.ends_with(": it is closed\n"),
+            "{rest}: {}",
+            done.stderr
+        );
+        assert_eq!(done.stderr.lines().count(), 1, "{}", done.stderr);
+    }
+    assert!(Path::new(&image).exists());
+}
+
+#[test]
+fn the_history_names_this_library() {
+    let place = Place::new(&["a"]);
+    place.image::<&str>(&[]);
+    let done: Done = Command::new(support::DWARFSCK)
+        .args(["-i", &place.text("out"), "-d", "history", "--no-check"])
+        .output()
+        .unwrap()
+        .into();
+    let text = String::from_utf8(done.stdout).unwrap();
+    let version = format!("libredwarfs v{} on ", env!("CARGO_PKG_VERSION"));
+    assert!(text.contains(&version), "{text}");
+    assert!(!text.contains("libdwarfs"), "{text}");
+}
