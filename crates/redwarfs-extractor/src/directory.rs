@@ -3,14 +3,15 @@
 use std::os::fd::AsFd;
 use std::path::Path;
 
-use redwarfs_format::EntryIndex;
 use redwarfs_format::metadata::FileType;
+use redwarfs_format::{EntryIndex, InodeNo};
 use redwarfs_reader::Image;
 
 use crate::error::Result;
 use crate::files::{DirCache, Files};
+use crate::losses::Losses;
 use crate::subtrees::Subtrees;
-use crate::target::{self, Target};
+use crate::target::Target;
 use crate::tree::Tree;
 use crate::{ExtractOptions, ExtractSummary, Progress, pipeline};
 
@@ -23,11 +24,15 @@ use crate::{ExtractOptions, ExtractSummary, Progress, pipeline};
 /// through [`Progress::warn`]; set-id bits are set only on files that belong to the owner recorded in the
 /// image.
 ///
+/// A hard link that the file system cannot make becomes a copy, which shares its blocks with the file where
+/// that is possible. Names that the file system takes for one are never merged: the first is extracted.
+///
 /// # Errors
 ///
-/// Unsafe names and inconsistent metadata are found before anything is written. Unreadable contents end
-/// the extraction unless [`ExtractOptions::continue_on_error`] is set; errors of the target always do,
-/// and so does a device that may not be created. Files that are not complete then are removed.
+/// Unsafe names and inconsistent metadata are found before anything is written. Unreadable contents, and
+/// what the target does not take, end the extraction unless [`ExtractOptions::continue_on_error`] is set.
+/// A target without room or without descriptors ends it in any case. Files that are not complete then are
+/// removed.
 pub fn extract_to_directory(
     image: &Image,
     to: &Path,
@@ -39,34 +44,46 @@ pub fn extract_to_directory(
     let target = Target::open(to)?;
     let empty = target.is_empty();
     let threads = options.writer_threads();
-    let files = Files::new(&tree, &target, threads);
+    let losses = Losses::new(options.continue_on_error, progress);
+    let files = Files::new(&tree, &target, &losses, threads)?;
     let subtrees = Subtrees::new(&tree.dirs, threads);
     let work = Work {
         image,
         tree: &tree,
         target: &target,
         files: &files,
+        losses: &losses,
         options,
         progress,
     };
     let mut summary = ExtractSummary {
         matched: tree.matched(),
+        skipped: tree.skipped_links(),
         ..ExtractSummary::default()
     };
-    let outcome = pipeline::write_contents(image, &tree, &files, options, progress, || {
-        work.create_entries(&subtrees, &mut summary)
-    })?;
+    let common = pipeline::Common {
+        image,
+        tree: &tree,
+        files: &files,
+        losses: &losses,
+        options,
+        progress,
+    };
+    let outcome =
+        pipeline::write_contents(&common, || work.create_entries(&subtrees, &mut summary))?;
     summary.files = outcome.files;
     summary.bytes = outcome.bytes;
-    summary.damaged = outcome.lost_names;
     summary.blocks = outcome.blocks;
     summary.block_bytes = outcome.block_bytes;
     summary.peak_block_bytes = outcome.peak;
-    link(&tree, &files, &outcome.lost, &mut summary)?;
+    work.link(&mut summary)?;
     work.finish_directories(&subtrees)?;
     if empty {
-        target.set_root_attributes(&image.stat(image.root())?, progress)?;
+        let set = target.set_root_attributes(&image.stat(image.root())?, progress);
+        losses.settle_attributes(set)?;
     }
+    target.report(progress);
+    summary.damaged = losses.names();
     Ok(summary)
 }
 
@@ -86,6 +103,7 @@ struct Work<'a> {
     tree: &'a Tree<'a>,
     target: &'a Target,
     files: &'a Files<'a>,
+    losses: &'a Losses<'a>,
     options: &'a ExtractOptions,
     progress: &'a dyn Progress,
 }
@@ -115,17 +133,26 @@ impl Work<'_> {
     }
 
     fn create_directory(&self, number: usize, making: &mut Making) -> Result<()> {
-        let Some(dir) = self.tree.dirs.get(number) else {
+        // Fits: directories are numbered with 32 bits.
+        let Some((dir, number_32)) = self.tree.dirs.get(number).zip(u32::try_from(number).ok())
+        else {
             return Ok(());
         };
-        let parent = self.files.dir(dir.parent, &mut making.last)?;
-        let name = self.tree.metadata().entry_name(dir.entry)?;
+        if self.files.is_lost_dir(dir.parent) {
+            self.losses.count(1);
+            self.files.lose_dir(number_32);
+            return self.create_specials(number, making);
+        }
         let mode = self.image.stat(dir.ino)?.mode;
-        target::make_dir(parent.as_fd(), &name, mode).map_err(|e| {
-            let shown = self.tree.shown(dir.parent, dir.entry);
-            target::target("cannot create directory", shown, e)
-        })?;
-        making.directories += 1;
+        let what = "cannot create the directory and what is below it";
+        let last = &mut making.last;
+        let made = self.files.at(dir.parent, dir.entry, last, what, |place| {
+            place.make_dir(mode)
+        });
+        match self.losses.settle(made)? {
+            Some(()) => making.directories += 1,
+            None => self.files.lose_dir(number_32),
+        }
         self.create_specials(number, making)
     }
 
@@ -136,7 +163,6 @@ impl Work<'_> {
         let Some((dir, number)) = tree.dirs.get(number).zip(u32::try_from(number).ok()) else {
             return Ok(());
         };
-        let mut fd = None;
         for index in metadata.entries(dir.ino)? {
             let entry = EntryIndex(index);
             let ino = metadata.entry_inode(entry)?;
@@ -148,32 +174,50 @@ impl Work<'_> {
                 making.skipped += 1;
                 continue;
             }
-            let name = metadata.entry_name(entry)?;
-            let parent = match &fd {
-                Some(fd) => fd,
-                None => fd.insert(self.files.dir(number, &mut making.last)?),
-            };
-            let shown = || tree.shown(number, entry);
-            let stat = self.image.stat(ino)?;
-            if kind == FileType::Symlink {
-                let to = self.image.read_link(ino)?;
-                target::make_symlink(parent.as_fd(), &name, &to)
-                    .map_err(|e| target::target("cannot create symbolic link", shown(), e))?;
-                making.symlinks += 1;
-            } else {
-                let what = match kind {
-                    FileType::Fifo => "cannot create fifo",
-                    FileType::Socket => "cannot create socket",
-                    _ => "cannot create device",
-                };
-                target::make_node(parent.as_fd(), &name, &stat)
-                    .map_err(|e| target::target(what, shown(), e))?;
-                making.specials += 1;
+            if self.files.is_lost_dir(number) {
+                self.losses.count(1);
+                continue;
             }
-            self.target
-                .set_attributes_at(parent.as_fd(), &name, &stat, &shown, self.progress)?;
+            let made = self.create_special(number, entry, ino, kind, &mut making.last);
+            match self.losses.settle(made)? {
+                None => {}
+                Some(()) if kind == FileType::Symlink => making.symlinks += 1,
+                Some(()) => making.specials += 1,
+            }
         }
         Ok(())
+    }
+
+    fn create_special(
+        &self,
+        dir: u32,
+        entry: EntryIndex,
+        ino: InodeNo,
+        kind: FileType,
+        last: &mut DirCache,
+    ) -> Result<()> {
+        let stat = self.image.stat(ino)?;
+        if kind == FileType::Symlink {
+            let to = self.image.read_link(ino)?;
+            let what = "cannot create symbolic link";
+            self.files
+                .at(dir, entry, last, what, |place| place.make_symlink(&to))?;
+        } else {
+            let what = match kind {
+                FileType::Fifo => "cannot create fifo",
+                FileType::Socket => "cannot create socket",
+                _ => "cannot create device",
+            };
+            self.files
+                .at(dir, entry, last, what, |place| place.make_node(&stat))?;
+        }
+        let parent = self.files.dir(dir, last)?;
+        let name = self.tree.metadata().entry_name(entry)?;
+        let shown = || self.tree.shown(dir, entry);
+        let set =
+            self.target
+                .set_attributes_at(parent.as_fd(), &name, &stat, &shown, self.progress);
+        self.losses.settle_attributes(set)
     }
 
     /// Sets the attributes of directories, the innermost first: a parent may become impassable, and its
@@ -196,49 +240,49 @@ impl Work<'_> {
         let Some(dir) = self.tree.dirs.get(number) else {
             return Ok(());
         };
+        if u32::try_from(number).is_ok_and(|number| self.files.is_lost_dir(number)) {
+            return Ok(());
+        }
         let parent = self.files.dir(dir.parent, last)?;
         let name = self.tree.metadata().entry_name(dir.entry)?;
         let stat = self.image.stat(dir.ino)?;
         let shown = || self.tree.shown(dir.parent, dir.entry);
-        self.target
-            .set_attributes_at(parent.as_fd(), &name, &stat, &shown, self.progress)
+        let set =
+            self.target
+                .set_attributes_at(parent.as_fd(), &name, &stat, &shown, self.progress);
+        self.losses.settle_attributes(set)
     }
-}
 
-/// Gives files their further names.
-fn link(
-    tree: &Tree<'_>,
-    files: &Files<'_>,
-    lost: &[bool],
-    summary: &mut ExtractSummary,
-) -> Result<()> {
-    let metadata = tree.metadata();
-    let mut from_dir = DirCache::default();
-    let mut to_dir = DirCache::default();
-    // Links are sorted by file and files by content, so the lost ones are found in one pass.
-    let mut content = 0_u32;
-    for link in &tree.links {
-        while !tree.files_of(content).contains(&link.file) && content < tree.content_count() {
-            content += 1;
+    /// Gives files their further names.
+    fn link(&self, summary: &mut ExtractSummary) -> Result<()> {
+        let mut dirs = (DirCache::default(), DirCache::default());
+        // Sorted by file.
+        for links in self.tree.links.chunk_by(|a, b| a.file == b.file) {
+            let Some(number) = links.first().map(|link| link.file) else {
+                continue;
+            };
+            let (Some(file), Some(mut from)) = (self.tree.file(number), self.files.place(number))
+            else {
+                continue;
+            };
+            for link in self.files.further_names(number) {
+                if self.files.is_lost_dir(link.dir) {
+                    self.losses.count(1);
+                    continue;
+                }
+                let stat = || Ok(self.tree.stat(file)?);
+                let made = self.files.link(from, link, &mut dirs, &stat, self.progress);
+                let Some(copied) = self.losses.settle(made)? else {
+                    continue;
+                };
+                if copied {
+                    from = (link.dir, link.entry);
+                    summary.copies += 1;
+                } else {
+                    summary.hard_links += 1;
+                }
+            }
         }
-        if lost.get(content as usize).copied().unwrap_or(false) {
-            continue;
-        }
-        let Some(file) = tree.file(link.file) else {
-            continue;
-        };
-        let from = files.dir(file.dir, &mut from_dir)?;
-        let to = files.dir(link.dir, &mut to_dir)?;
-        let from_name = metadata.entry_name(file.entry)?;
-        let name = metadata.entry_name(link.entry)?;
-        target::make_hard_link(from.as_fd(), &from_name, to.as_fd(), &name).map_err(|e| {
-            target::target(
-                "cannot create hard link",
-                tree.shown(link.dir, link.entry),
-                e,
-            )
-        })?;
-        summary.hard_links += 1;
+        Ok(())
     }
-    Ok(())
 }

@@ -97,6 +97,19 @@ impl Error {
     }
 }
 
+/// The text of an error of the system for the middle of a line, without its number.
+pub(crate) fn cause(e: &std::io::Error) -> String {
+    let text = e.to_string();
+    let text = text.split(" (os error ").next().unwrap_or(&text);
+    let mut chars = text.chars();
+    match (chars.next(), chars.clone().next()) {
+        (Some(first), Some(second)) if second.is_lowercase() => {
+            first.to_lowercase().chain(chars).collect()
+        }
+        _ => text.to_owned(),
+    }
+}
+
 /// A path for messages: what is not printable UTF-8 appears as `\xNN` or `\n`.
 #[must_use]
 pub fn display_path(path: &[u8]) -> String {

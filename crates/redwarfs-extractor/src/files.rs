@@ -4,16 +4,18 @@
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use redwarfs_format::EntryIndex;
 use redwarfs_format::metadata::Stat;
 
 use crate::Progress;
-use crate::error::{Error, Result};
-use crate::target::{self, Target, create_file, reopen_file};
-use crate::tree::Tree;
+use crate::create::{self, Place};
+use crate::error::{Error, Result, cause};
+use crate::losses::Losses;
+use crate::target::{self, Target};
+use crate::tree::{Link, Tree};
 
 /// Independent parts of the table of open files, so that writers rarely wait for each other.
 const SHARDS: usize = 16;
@@ -21,16 +23,39 @@ const SHARDS: usize = 16;
 /// Open files per shard. With all shards full this stays far below the usual limit of 1024.
 const OPEN_PER_SHARD: usize = 16;
 
+/// States of a file without a name.
+const NOT_YET: u32 = u32::MAX;
+const LOST: u32 = u32::MAX - 1;
+
 /// Where files are written.
-#[derive(Debug)]
 pub(crate) struct Files<'a> {
     tree: &'a Tree<'a>,
     target: &'a Target,
+    losses: &'a Losses<'a>,
     shards: Vec<Mutex<Shard>>,
-    created: Vec<AtomicBool>,
+    /// Per file, [`NOT_YET`], [`LOST`], or the number of the name that it was created under: 0 for its
+    /// first, and from 1 on the additional ones.
+    names: Vec<AtomicU32>,
+    /// Whether the target takes names that differ in case for one, and then those that equal an earlier one
+    /// of their directory, which comes with them.
+    caseless: bool,
+    collisions: HashMap<EntryIndex, EntryIndex>,
+    /// Directories that could not be made.
+    lost_dirs: Vec<AtomicBool>,
     clock: AtomicU64,
     /// Directories that a thread may keep open.
     open_dirs: usize,
+    /// Whether it was said that there is a copy instead of a link.
+    copied: AtomicBool,
+}
+
+/// Whether an error means that the file system has no hard links, or no more of this file.
+fn is_no_link(e: &io::Error) -> bool {
+    use rustix::io::Errno;
+    matches!(
+        Errno::from_io_error(e),
+        Some(Errno::PERM | Errno::MLINK | Errno::OPNOTSUPP | Errno::NOSYS | Errno::XDEV)
+    )
 }
 
 #[derive(Debug, Default)]
@@ -56,15 +81,32 @@ impl DirCache {
 
 impl<'a> Files<'a> {
     /// For at most `threads` threads at a time.
-    pub(crate) fn new(tree: &'a Tree<'a>, target: &'a Target, threads: usize) -> Self {
-        Self {
+    pub(crate) fn new(
+        tree: &'a Tree<'a>,
+        target: &'a Target,
+        losses: &'a Losses<'a>,
+        threads: usize,
+    ) -> Result<Self> {
+        let names = tree.files.iter().map(|_| AtomicU32::new(NOT_YET));
+        let caseless = target.is_caseless();
+        let collisions = if caseless {
+            tree.case_collisions()?
+        } else {
+            HashMap::new()
+        };
+        Ok(Self {
             tree,
+            caseless,
+            collisions,
             target,
+            losses,
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
-            created: tree.files.iter().map(|_| AtomicBool::new(false)).collect(),
+            names: names.collect(),
+            lost_dirs: tree.dirs.iter().map(|_| AtomicBool::new(false)).collect(),
             clock: AtomicU64::new(0),
             open_dirs: (OPEN_DIRS / threads.max(1)).clamp(1, OPEN_DIRS_EACH),
-        }
+            copied: AtomicBool::new(false),
+        })
     }
 
     /// Opens the directory with number `dir` of the tree.
@@ -102,35 +144,176 @@ impl<'a> Files<'a> {
         self.target.open_dir(&path).map_err(failed)
     }
 
-    /// Whether [`Self::create`] has succeeded for this file.
-    pub(crate) fn is_created(&self, file: u32) -> bool {
-        self.created
-            .get(file as usize)
+    /// Whether a directory could not be made, which was reported.
+    pub(crate) fn is_lost_dir(&self, dir: u32) -> bool {
+        self.lost_dirs
+            .get(dir as usize)
             .is_some_and(|flag| flag.load(Ordering::Acquire))
     }
 
-    /// Creates a file with its holes in place. The caller keeps others from doing the same.
-    pub(crate) fn create(&self, file: u32, stat: &Stat, last: &mut DirCache) -> Result<OwnedFd> {
-        let fd = self.with_name(file, last, "cannot create file", |dir, name| {
-            create_file(dir.as_fd(), name, stat.mode)
-        })?;
-        if let Some(flag) = self.created.get(file as usize) {
+    /// Remembers that a directory could not be made.
+    pub(crate) fn lose_dir(&self, dir: u32) {
+        if let Some(flag) = self.lost_dirs.get(dir as usize) {
             flag.store(true, Ordering::Release);
         }
-        if stat.allocated != stat.size {
-            rustix::fs::ftruncate(&fd, stat.size)
-                .map_err(|e| target::target("cannot set size", self.tree.shown_file(file), e))?;
-        }
-        Ok(fd)
     }
 
-    /// An open descriptor of a file, which is created if need be.
-    pub(crate) fn open(&self, file: u32, stat: &Stat, last: &mut DirCache) -> Result<Arc<OwnedFd>> {
+    /// Runs something with a name of a directory.
+    pub(crate) fn at<T>(
+        &self,
+        dir: u32,
+        entry: EntryIndex,
+        last: &mut DirCache,
+        what: &'static str,
+        run: impl FnOnce(Place<'_>) -> io::Result<T>,
+    ) -> Result<T> {
+        let fd = self.dir(dir, last)?;
+        let name = self.tree.metadata().entry_name(entry)?;
+        let place = Place {
+            dir: fd.as_fd(),
+            name: &name,
+            taken: &|folded| {
+                let left_out = &self.collisions;
+                self.tree.has_other_name(dir, &name, folded, left_out)
+            },
+            caseless: self.caseless,
+        };
+        let first = self.collisions.get(&entry);
+        let made = match first.map(|&first| self.tree.metadata().entry_name(first)) {
+            Some(first) => Err(create::collision(&first?)),
+            None => run(place),
+        };
+        made.map_err(|e| target::target(what, self.tree.shown(dir, entry), e))
+    }
+
+    fn state(&self, file: u32) -> u32 {
+        self.names
+            .get(file as usize)
+            .map_or(LOST, |name| name.load(Ordering::Acquire))
+    }
+
+    fn set_state(&self, file: u32, state: u32) {
+        if let Some(name) = self.names.get(file as usize) {
+            name.store(state, Ordering::Release);
+        }
+    }
+
+    /// Whether [`Self::create`] has succeeded for this file, which was not given up later.
+    pub(crate) fn is_created(&self, file: u32) -> bool {
+        !matches!(self.state(file), NOT_YET | LOST)
+    }
+
+    /// Whether a file was given up.
+    pub(crate) fn is_lost(&self, file: u32) -> bool {
+        self.state(file) == LOST
+    }
+
+    /// The directory and entry that a file was created under, or will be.
+    pub(crate) fn place(&self, file: u32) -> Option<(u32, EntryIndex)> {
+        let first = self.tree.file(file)?;
+        match self.state(file) {
+            0 | NOT_YET | LOST => Some((first.dir, first.entry)),
+            n => {
+                let link = self.tree.links_of(file).get(n as usize - 1)?;
+                Some((link.dir, link.entry))
+            }
+        }
+    }
+
+    /// The names that a file is still to get after it was created.
+    pub(crate) fn further_names(&self, file: u32) -> &[Link] {
+        let links = self.tree.links_of(file);
+        match self.state(file) {
+            NOT_YET | LOST => &[],
+            n => links.get(n as usize..).unwrap_or_default(),
+        }
+    }
+
+    /// Creates a file with its holes in place. The caller keeps others from doing the same. If it cannot
+    /// have its first name, it gets the next one; `None` if it gets none, which was reported.
+    pub(crate) fn create(
+        &self,
+        file: u32,
+        stat: &Stat,
+        last: &mut DirCache,
+    ) -> Result<Option<OwnedFd>> {
+        let first = self.tree.file(file).map(|f| (f.dir, f.entry));
+        let links = self.tree.links_of(file).iter();
+        let names = first.into_iter().chain(links.map(|l| (l.dir, l.entry)));
+        for (number, (dir, entry)) in (0_u32..).zip(names) {
+            if self.is_lost_dir(dir) {
+                self.losses.count(1);
+                continue;
+            }
+            let made = self.at(dir, entry, last, "cannot create file", |place| {
+                let fd = place.create_file(stat.mode)?;
+                if stat.allocated != stat.size
+                    && let Err(e) = create::reserve_size(&fd, stat.size)
+                {
+                    // The reason is reported; the name is needed for nothing else.
+                    let _ = place.unlink();
+                    return Err(e);
+                }
+                Ok(fd)
+            });
+            if let Some(fd) = self.losses.settle(made)? {
+                self.set_state(file, number);
+                return Ok(Some(fd));
+            }
+        }
+        self.set_state(file, LOST);
+        Ok(None)
+    }
+
+    /// Gives up a file for a reason that concerns all its names, if that does not end the extraction.
+    pub(crate) fn give_up(&self, file: u32, reason: Error, last: &mut DirCache) -> Result<()> {
+        let started = self.is_created(file);
+        let further = self.further_names(file);
+        self.losses.settle::<()>(Err(reason))?;
+        for link in further {
+            let path = self.tree.shown(link.dir, link.entry);
+            self.losses.lose(&path, "its contents could not be written");
+        }
+        if started {
+            let removed = self.remove(file, last);
+            self.losses.settle(removed)?;
+        }
+        self.set_state(file, LOST);
+        Ok(())
+    }
+
+    /// Gives up a file whose loss is reported by others. Nothing keeps its names that was there before: it
+    /// would pass for the file.
+    pub(crate) fn forget(&self, file: u32, last: &mut DirCache) -> Result<()> {
+        if self.is_created(file) {
+            let removed = self.remove(file, last);
+            self.losses.settle(removed)?;
+        }
+        self.set_state(file, LOST);
+        let first = self.tree.file(file).map(|f| (f.dir, f.entry));
+        let links = self.tree.links_of(file).iter();
+        for (dir, entry) in first.into_iter().chain(links.map(|l| (l.dir, l.entry))) {
+            if !self.is_lost_dir(dir) {
+                let cleared = self.at(dir, entry, last, "cannot remove", |p| p.clear());
+                self.losses.settle(cleared)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// An open descriptor of a file, which is created if need be; `None` as for [`Self::create`], and for
+    /// a file that was given up.
+    pub(crate) fn open(
+        &self,
+        file: u32,
+        stat: &Stat,
+        last: &mut DirCache,
+    ) -> Result<Option<Arc<OwnedFd>>> {
         let mut shard = self.shard(file);
         let now = self.clock.fetch_add(1, Ordering::Relaxed);
         if let Some((fd, used)) = shard.open.get_mut(&file) {
             *used = now;
-            return Ok(Arc::clone(fd));
+            return Ok(Some(Arc::clone(fd)));
         }
         if shard.open.len() >= OPEN_PER_SHARD {
             let oldest = shard
@@ -143,15 +326,18 @@ impl<'a> Files<'a> {
             }
         }
         let fd = if self.is_created(file) {
-            self.with_name(file, last, "cannot reopen file", |dir, name| {
-                reopen_file(dir.as_fd(), name)
-            })?
+            self.with_name(file, last, "cannot reopen file", |p| p.reopen_file())?
+        } else if self.is_lost(file) {
+            return Ok(None);
         } else {
-            self.create(file, stat, last)?
+            match self.create(file, stat, last)? {
+                Some(fd) => fd,
+                None => return Ok(None),
+            }
         };
         let fd = Arc::new(fd);
         shard.open.insert(file, (Arc::clone(&fd), now));
-        Ok(fd)
+        Ok(Some(fd))
     }
 
     /// Sets the attributes of a file whose contents are complete.
@@ -174,22 +360,7 @@ impl<'a> Files<'a> {
     /// Removes whatever has the name of a file.
     pub(crate) fn remove(&self, file: u32, last: &mut DirCache) -> Result<()> {
         self.close(file);
-        self.with_name(file, last, "cannot remove", |dir, name| {
-            target::unlink(dir.as_fd(), name)
-        })
-    }
-
-    /// Removes whatever has a certain name.
-    pub(crate) fn remove_name(
-        &self,
-        dir: u32,
-        entry: EntryIndex,
-        last: &mut DirCache,
-    ) -> Result<()> {
-        let name = self.tree.metadata().entry_name(entry)?;
-        let fd = self.dir(dir, last)?;
-        target::unlink(fd.as_fd(), &name)
-            .map_err(|e| target::target("cannot remove", self.tree.shown(dir, entry), e))
+        self.with_name(file, last, "cannot remove", |p| p.unlink())
     }
 
     fn with_name<T>(
@@ -197,18 +368,64 @@ impl<'a> Files<'a> {
         file: u32,
         last: &mut DirCache,
         what: &'static str,
-        run: impl FnOnce(&OwnedFd, &[u8]) -> io::Result<T>,
+        run: impl FnOnce(Place<'_>) -> io::Result<T>,
     ) -> Result<T> {
-        let Some(f) = self.tree.file(file) else {
+        let Some((dir, entry)) = self.place(file) else {
             return Err(Error::Target {
                 what,
                 path: format!("file {file}"),
                 source: io::ErrorKind::NotFound.into(),
             });
         };
-        let dir = self.dir(f.dir, last)?;
-        let name = self.tree.metadata().entry_name(f.entry)?;
-        run(&dir, &name).map_err(|e| target::target(what, self.tree.shown_file(file), e))
+        self.at(dir, entry, last, what, run)
+    }
+
+    /// Gives a file another name: a link, or where there can be none a copy. Later names of the file are
+    /// links to the latest copy. Returns whether it is a copy.
+    pub(crate) fn link(
+        &self,
+        from: (u32, EntryIndex),
+        to: &Link,
+        dirs: &mut (DirCache, DirCache),
+        stat: &dyn Fn() -> Result<Stat>,
+        progress: &dyn Progress,
+    ) -> Result<bool> {
+        let (from_dirs, to_dirs) = dirs;
+        let from_fd = self.dir(from.0, from_dirs)?;
+        let from_name = self.tree.metadata().entry_name(from.1)?;
+        let from = Place {
+            dir: from_fd.as_fd(),
+            name: &from_name,
+            taken: &|_| false,
+            caseless: self.caseless,
+        };
+        let what = "cannot create hard link";
+        let linked = self.at(to.dir, to.entry, to_dirs, what, |place| {
+            match place.make_hard_link(&from) {
+                Ok(()) => Ok(None),
+                Err(e) if is_no_link(&e) => Ok(Some(e)),
+                Err(e) => Err(e),
+            }
+        })?;
+        let Some(reason) = linked else {
+            return Ok(false);
+        };
+        let shown = || self.tree.shown(to.dir, to.entry);
+        if !self.copied.swap(true, Ordering::Relaxed) {
+            let path = shown();
+            let cause = cause(&reason);
+            progress.warn(&format!("{what}: {path}: {cause}; copied (said once)"));
+        }
+        let stat = stat()?;
+        let what = "cannot copy";
+        let copy = self.at(to.dir, to.entry, to_dirs, what, |place| {
+            place.make_copy(&from, stat.mode)
+        })?;
+        let set = self
+            .target
+            .set_attributes(copy.as_fd(), &stat, &shown, progress);
+        self.losses.settle_attributes(set)?;
+        Ok(true)
     }
 
     fn shard(&self, file: u32) -> MutexGuard<'_, Shard> {

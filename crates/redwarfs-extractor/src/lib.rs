@@ -7,7 +7,7 @@
 //! stored. In images of formats 2.0 and 2.1, which have no checksums, blocks are always decoded to their
 //! end. The memory that this takes is
 //!
-//! * 16 bytes per block, 16 per directory, 12 per file inode, 12 per additional hard link, 13 per distinct content,
+//! * 16 bytes per block, 17 per directory, 16 per file, 12 per additional hard link, 12 per distinct content,
 //! * 16 bytes per piece (a run of a file within one block) for at most 4 Mi pieces at a time; images
 //!   with more are worked off in windows of consecutive blocks, each at the price of one more pass over
 //!   the chunk table,
@@ -22,10 +22,12 @@
 //! [`extract_file`] copies the contents of one file.
 
 mod archive;
+mod create;
 mod directory;
 mod error;
 mod files;
 mod libarchive;
+mod losses;
 mod pipeline;
 mod single;
 mod subtrees;
@@ -35,6 +37,8 @@ mod tree;
 pub use archive::{ArchiveSpec, TarFormat, extract_to_archive};
 pub use directory::extract_to_directory;
 pub use error::{Error, Result, display_path};
+pub use libarchive::{ArchiveProcess, serve as serve_archive_process};
+pub use losses::is_of_entry;
 pub use single::extract_file;
 
 use std::fmt;
@@ -97,11 +101,18 @@ pub struct ExtractOptions {
     pub skip_devices: bool,
     /// Leave out fifos and sockets.
     pub skip_specials: bool,
-    /// Go on after a file whose contents cannot be read. On disk such a file is removed; see
-    /// [`extract_to_archive`] for archives. Errors while writing always end the extraction.
+    /// Leave out symbolic links.
+    pub skip_symlinks: bool,
+    /// Leave out all names of a file but the first one.
+    pub skip_hard_links: bool,
+    /// Go on after an entry whose contents cannot be read, or that cannot be written for a reason of its
+    /// own, such as its name. On disk such a file is removed; see [`extract_to_archive`] for archives.
     pub continue_on_error: bool,
     /// What to extract; `None` is everything.
     pub select: Option<Selection>,
+    /// What runs libarchive, for which [`serve_archive_process`] is there. A crash of the library is an
+    /// error then; without a process of its own, it takes this one with it.
+    pub archive_process: Option<ArchiveProcess>,
 }
 
 impl Default for ExtractOptions {
@@ -114,8 +125,11 @@ impl Default for ExtractOptions {
             memory: 512 << 20,
             skip_devices: false,
             skip_specials: false,
+            skip_symlinks: false,
+            skip_hard_links: false,
             continue_on_error: false,
             select: None,
+            archive_process: None,
         }
     }
 }
@@ -126,6 +140,7 @@ impl ExtractOptions {
         match kind {
             FileType::CharDevice | FileType::BlockDevice => self.skip_devices,
             FileType::Fifo | FileType::Socket => self.skip_specials,
+            FileType::Symlink => self.skip_symlinks,
             _ => false,
         }
     }
@@ -154,17 +169,20 @@ pub struct ExtractSummary {
     pub directories: u64,
     /// Regular files, additional hard links not counted.
     pub files: u64,
-    /// Additional names of files.
+    /// Additional names of files that are links.
     pub hard_links: u64,
+    /// Additional names of files that are copies, as the target could not link them.
+    pub copies: u64,
     /// Symbolic links.
     pub symlinks: u64,
     /// Devices, fifos and sockets.
     pub specials: u64,
-    /// Devices, fifos and sockets that were left out on request.
+    /// Devices, fifos, sockets and links that were left out on request.
     pub skipped: u64,
     /// Bytes of file contents, holes included.
     pub bytes: u64,
-    /// Names that were left out because they cannot be read, or because the archive cannot hold them.
+    /// Names that were left out because they cannot be read, or because the target or the archive cannot
+    /// hold them.
     pub damaged: u64,
     /// Names, other than of directories, that were selected (all of them without a selection).
     pub matched: u64,
@@ -209,10 +227,17 @@ pub trait Progress: Send + Sync {
         let _ = (path, cause);
     }
 
-    /// With [`ExtractOptions::continue_on_error`]: the entry at `path` is not in the archive, as its format
-    /// cannot hold it.
+    /// With [`ExtractOptions::continue_on_error`]: the entry at `path` is not extracted, as the target does
+    /// not take it or the format of the archive cannot hold it. That of a directory stands for everything
+    /// below it.
     fn left_out(&self, path: &str, reason: &str) {
         let _ = (path, reason);
+    }
+
+    /// With [`ExtractOptions::continue_on_error`]: something was extracted, but an attribute could not be
+    /// set, for a reason other than that there is none of the kind.
+    fn incomplete(&self, message: &str) {
+        let _ = message;
     }
 }
 

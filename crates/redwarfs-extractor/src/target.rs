@@ -1,4 +1,4 @@
-//! Creating things below one directory, and only there.
+//! One directory that receives a tree: opening what is below it, and only there, and setting attributes.
 //!
 //! Callers hand in names that [`crate::tree`] has checked to be single path components. Directories are
 //! opened relative to the target with resolution through symbolic links (and out of the target)
@@ -8,7 +8,7 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use redwarfs_format::metadata::Stat;
 use rustix::fs::{
@@ -18,7 +18,7 @@ use rustix::io::Errno;
 use rustix::process::{getegid, geteuid};
 
 use crate::Progress;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, cause};
 
 /// Longest path given to the system at once; the limit there is 4096 including the final NUL.
 const MAX_PATH: usize = 4000;
@@ -38,9 +38,9 @@ pub(crate) struct Target {
     /// Whether the kernel takes whole paths with restricted resolution (Linux 5.6 and up, and not
     /// filtered); otherwise paths are walked name by name.
     whole_paths: AtomicBool,
-    warned_owner: AtomicBool,
-    warned_mode: AtomicBool,
-    warned_times: AtomicBool,
+    owners: Unset,
+    modes: Unset,
+    times: Unset,
 }
 
 impl Target {
@@ -62,9 +62,9 @@ impl Target {
             root,
             own: (geteuid().as_raw(), getegid().as_raw()),
             whole_paths: AtomicBool::new(true),
-            warned_owner: AtomicBool::new(false),
-            warned_mode: AtomicBool::new(false),
-            warned_times: AtomicBool::new(false),
+            owners: Unset::default(),
+            modes: Unset::default(),
+            times: Unset::default(),
         })
     }
 
@@ -74,6 +74,12 @@ impl Target {
         listed.is_ok_and(|mut dir| {
             dir.all(|entry| entry.is_ok_and(|e| matches!(e.file_name().to_bytes(), b"." | b"..")))
         })
+    }
+
+    /// Whether the target takes names that differ in case for one.
+    pub(crate) fn is_caseless(&self) -> bool {
+        self.open_root()
+            .is_ok_and(|fd| crate::create::is_caseless(fd.as_fd()))
     }
 
     fn open_root(&self) -> io::Result<OwnedFd> {
@@ -221,17 +227,15 @@ impl Target {
     ) -> Result<bool> {
         match result {
             Ok(()) => Ok(true),
-            Err(Errno::PERM | Errno::INVAL | Errno::OPNOTSUPP) => {
+            Err(e) if is_unsupported(e) => {
                 // An ordinary user may still give files to the groups that he is in.
                 let _ = group_only();
-                if !self.warned_owner.swap(true, Ordering::Relaxed) {
+                self.owners.note(|| {
+                    let (path, uid, gid) = (shown(), stat.uid, stat.gid);
                     progress.warn(&format!(
-                        "cannot set owner: {}: not permitted to set user {} and group {} (said once)",
-                        shown(),
-                        stat.uid,
-                        stat.gid
+                        "cannot set owner: {path}: not permitted to set user {uid} and group {gid} (said once)"
                     ));
-                }
+                });
                 Ok(false)
             }
             Err(e) => Err(target("cannot set owner", shown(), e)),
@@ -244,19 +248,8 @@ impl Target {
         shown: &dyn Fn() -> String,
         progress: &dyn Progress,
     ) -> Result<()> {
-        match result {
-            Err(e @ (Errno::PERM | Errno::OPNOTSUPP)) => {
-                if !self.warned_mode.swap(true, Ordering::Relaxed) {
-                    progress.warn(&format!(
-                        "cannot set mode: {}: {} (said once)",
-                        shown(),
-                        io::Error::from(e)
-                    ));
-                }
-                Ok(())
-            }
-            other => other.map_err(|e| target("cannot set mode", shown(), e)),
-        }
+        self.modes
+            .settle("cannot set mode", result, shown, progress)
     }
 
     fn times_result(
@@ -265,20 +258,63 @@ impl Target {
         shown: &dyn Fn() -> String,
         progress: &dyn Progress,
     ) -> Result<()> {
-        match result {
-            Err(e @ (Errno::PERM | Errno::OPNOTSUPP | Errno::INVAL)) => {
-                if !self.warned_times.swap(true, Ordering::Relaxed) {
-                    progress.warn(&format!(
-                        "cannot set times: {}: {} (said once)",
-                        shown(),
-                        io::Error::from(e)
-                    ));
-                }
-                Ok(())
+        self.times
+            .settle("cannot set times", result, shown, progress)
+    }
+
+    /// Says how many things lack an attribute, where that was said of one.
+    pub(crate) fn report(&self, progress: &dyn Progress) {
+        for (what, unset) in [
+            ("owner", &self.owners),
+            ("mode", &self.modes),
+            ("times", &self.times),
+        ] {
+            let number = unset.0.load(Ordering::Relaxed);
+            if number > 1 {
+                progress.warn(&format!("cannot set {what}: {number} entries in all"));
             }
-            other => other.map_err(|e| target("cannot set times", shown(), e)),
         }
     }
+}
+
+/// How many things lack an attribute that they cannot have here.
+#[derive(Debug, Default)]
+struct Unset(AtomicU64);
+
+impl Unset {
+    /// Counts one more, and calls `say` for the first.
+    fn note(&self, say: impl FnOnce()) {
+        if self.0.fetch_add(1, Ordering::Relaxed) == 0 {
+            say();
+        }
+    }
+
+    fn settle(
+        &self,
+        what: &'static str,
+        result: rustix::io::Result<()>,
+        shown: &dyn Fn() -> String,
+        progress: &dyn Progress,
+    ) -> Result<()> {
+        match result {
+            Err(e) if is_unsupported(e) => {
+                self.note(|| {
+                    let (path, cause) = (shown(), cause(&e.into()));
+                    progress.warn(&format!("{what}: {path}: {cause} (said once)"));
+                });
+                Ok(())
+            }
+            other => other.map_err(|e| target(what, shown(), e)),
+        }
+    }
+}
+
+/// Whether an attribute cannot be set because the user may not or the file system has none of the kind.
+fn is_unsupported(e: Errno) -> bool {
+    matches!(
+        e,
+        Errno::PERM | Errno::INVAL | Errno::OPNOTSUPP | Errno::NOSYS | Errno::OVERFLOW
+    )
 }
 
 /// Builds the error of a failed operation on the target.
@@ -313,7 +349,7 @@ fn may_have_at_once(mode: u32) -> bool {
 
 /// The mode that something is made with: that of the image if it may have it, and the owner's rights
 /// that the work needs.
-fn first_mode(mode: u32, needed: Mode) -> Mode {
+pub(crate) fn first_mode(mode: u32, needed: Mode) -> Mode {
     let first = if may_have_at_once(mode) {
         mode & 0o777
     } else {
@@ -322,110 +358,15 @@ fn first_mode(mode: u32, needed: Mode) -> Mode {
     Mode::from_raw_mode(first) | needed
 }
 
-/// Makes a directory, with the mode in `mode` as far as [`first_mode`] allows, or takes over an existing
-/// one. Anything else of that name is removed.
-pub(crate) fn make_dir(dir: BorrowedFd<'_>, name: &[u8], mode: u32) -> io::Result<()> {
-    for _ in 0..8 {
-        match fs::mkdirat(dir, name, first_mode(mode, Mode::RWXU)) {
-            Ok(()) => return Ok(()),
-            Err(Errno::EXIST) => {}
-            Err(e) => return Err(e.into()),
-        }
-        match fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW) {
-            Ok(found) if FileType::from_raw_mode(found.st_mode) == FileType::Directory => {
-                if found.st_mode & 0o700 != 0o700 {
-                    // Needed to work in it; its real mode is set in the end. If this is not our
-                    // directory, the attempt to use it says so.
-                    let _ = chmod_no_follow(dir, name, Mode::from_raw_mode(found.st_mode | 0o700));
-                }
-                return Ok(());
-            }
-            Ok(_) => unlink(dir, name)?,
-            Err(Errno::NOENT) => {}
-            Err(e) => return Err(e.into()),
-        }
-    }
-    Err(Errno::EXIST.into())
-}
-
-/// Removes a name that is not a directory; no error if there is none.
-pub(crate) fn unlink(dir: BorrowedFd<'_>, name: &[u8]) -> io::Result<()> {
-    match fs::unlinkat(dir, name, AtFlags::empty()) {
-        Ok(()) | Err(Errno::NOENT) => Ok(()),
-        Err(e) => Err(e.into()),
-    }
-}
-
-/// Runs a creating call; if something is in the way, removes that and tries again.
-fn replacing<T>(
-    dir: BorrowedFd<'_>,
-    name: &[u8],
-    create: impl Fn() -> rustix::io::Result<T>,
-) -> io::Result<T> {
-    for _ in 0..8 {
-        match create() {
-            Err(Errno::EXIST) => unlink(dir, name)?,
-            other => return Ok(other?),
-        }
-    }
-    Err(Errno::EXIST.into())
-}
-
-/// Creates a new file for writing, unlinking what has its name. `mode` as for [`make_dir`].
-pub(crate) fn create_file(dir: BorrowedFd<'_>, name: &[u8], mode: u32) -> io::Result<OwnedFd> {
-    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    replacing(dir, name, || {
-        fs::openat(dir, name, flags, first_mode(mode, Mode::RUSR | Mode::WUSR))
-    })
-}
-
-/// Opens a file that [`create_file`] made, once more for writing.
-pub(crate) fn reopen_file(dir: BorrowedFd<'_>, name: &[u8]) -> io::Result<OwnedFd> {
-    let flags = OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let fd = fs::openat(dir, name, flags, Mode::empty())?;
-    let found = fs::fstat(&fd)?;
-    if FileType::from_raw_mode(found.st_mode) != FileType::RegularFile || found.st_nlink != 1 {
-        return Err(io::Error::other(
-            "replaced by something else during extraction",
-        ));
-    }
-    Ok(fd)
-}
-
-/// Creates a symbolic link, unlinking what has its name.
-pub(crate) fn make_symlink(dir: BorrowedFd<'_>, name: &[u8], to: &[u8]) -> io::Result<()> {
-    replacing(dir, name, || fs::symlinkat(to, dir, name))
-}
-
-/// Creates a device, fifo or socket, unlinking what has its name.
-pub(crate) fn make_node(dir: BorrowedFd<'_>, name: &[u8], stat: &Stat) -> io::Result<()> {
-    let kind = FileType::from_raw_mode(stat.mode);
-    let device = match kind {
-        FileType::CharacterDevice | FileType::BlockDevice => stat.rdev,
-        _ => 0,
-    };
-    replacing(dir, name, || {
-        fs::mknodat(dir, name, kind, Mode::RUSR | Mode::WUSR, device)
-    })
-}
-
-/// Gives a file another name, unlinking what has it.
-pub(crate) fn make_hard_link(
-    from: BorrowedFd<'_>,
-    from_name: &[u8],
-    dir: BorrowedFd<'_>,
-    name: &[u8],
-) -> io::Result<()> {
-    replacing(dir, name, || {
-        fs::linkat(from, from_name, dir, name, AtFlags::empty())
-    })
-}
-
 /// `chmod` on a name that must not be a symbolic link.
 ///
 /// There is no such system call before Linux 6.6. An anchor descriptor pins the inode, and its entry in
 /// `/proc` names it whatever happens to the directory; without `/proc` the mode is set by name.
-fn chmod_no_follow(dir: BorrowedFd<'_>, name: &[u8], mode: Mode) -> rustix::io::Result<()> {
+pub(crate) fn chmod_no_follow(
+    dir: BorrowedFd<'_>,
+    name: &[u8],
+    mode: Mode,
+) -> rustix::io::Result<()> {
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let pinned = fs::openat(dir, name, flags, Mode::empty())?;
     if FileType::from_raw_mode(fs::fstat(&pinned)?.st_mode) == FileType::Symlink {
@@ -472,6 +413,16 @@ fn times(stat: &Stat) -> Timestamps {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::create::Place;
+
+    fn place<'a>(dir: &'a OwnedFd, name: &'a [u8]) -> Place<'a> {
+        Place {
+            dir: dir.as_fd(),
+            name,
+            taken: &|_| false,
+            caseless: false,
+        }
+    }
 
     #[test]
     fn long_paths_are_split_at_slashes() {
@@ -527,9 +478,9 @@ mod tests {
             // What the process or somebody else may have made of the mode meanwhile.
             for between in [None, Some(0o600), Some(0o777)] {
                 stat.mode = 0o100_000 | mode;
-                let fd = create_file(root.as_fd(), b"f", stat.mode).unwrap();
+                let fd = place(&root, b"f").create_file(stat.mode).unwrap();
                 stat.mode = 0o040_000 | mode;
-                make_dir(root.as_fd(), b"d", stat.mode).unwrap();
+                place(&root, b"d").make_dir(stat.mode).unwrap();
                 if let Some(between) = between {
                     for name in [b"f", b"d"] {
                         chmod_no_follow(root.as_fd(), name, Mode::from_raw_mode(between)).unwrap();
@@ -564,7 +515,7 @@ mod tests {
             assert!(target.open_dir(b"a/b").is_ok());
             assert!(target.open_dir(b"").is_ok());
             let root = target.open_dir(b"").unwrap();
-            assert!(reopen_file(root.as_fd(), b"link").is_err());
+            assert!(place(&root, b"link").reopen_file().is_err());
         }
     }
 
@@ -580,10 +531,10 @@ mod tests {
         std::fs::write(inside.path().join("old/kept"), "k").unwrap();
         let target = Target::open(inside.path()).unwrap();
         let root = target.open_dir(b"").unwrap();
-        let fd = create_file(root.as_fd(), b"f", 0o644).unwrap();
+        let fd = place(&root, b"f").create_file(0o644).unwrap();
         rustix::io::write(&fd, b"new").unwrap();
-        make_dir(root.as_fd(), b"d", 0o755).unwrap();
-        make_dir(root.as_fd(), b"old", 0o755).unwrap();
+        place(&root, b"d").make_dir(0o755).unwrap();
+        place(&root, b"old").make_dir(0o755).unwrap();
         assert!(inside.path().join("d").symlink_metadata().unwrap().is_dir());
         assert_eq!(std::fs::read(inside.path().join("f")).unwrap(), b"new");
         assert_eq!(
@@ -591,6 +542,6 @@ mod tests {
             b"x"
         );
         assert_eq!(std::fs::read(inside.path().join("old/kept")).unwrap(), b"k");
-        assert!(create_file(root.as_fd(), b"old", 0o644).is_err());
+        assert!(place(&root, b"old").create_file(0o644).is_err());
     }
 }

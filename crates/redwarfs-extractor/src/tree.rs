@@ -1,8 +1,8 @@
 //! A compact copy of the tree of an image, with every name checked.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
-use redwarfs_format::metadata::{FileType, MetadataView};
+use redwarfs_format::metadata::{Attributes, FileType, MetadataView, Stat};
 use redwarfs_format::{EntryIndex, InodeNo};
 
 use crate::ExtractOptions;
@@ -22,7 +22,8 @@ pub(crate) struct Dir {
     pub(crate) ino: InodeNo,
 }
 
-/// One inode of a regular file, under its first name.
+/// A regular file, under its first name: an inode, or in images of format 2.2 and older those names of
+/// it that have the same attributes.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct File {
     pub(crate) ino: InodeNo,
@@ -55,6 +56,7 @@ pub(crate) struct Tree<'a> {
     /// Bits of the entries that are selected; `None` for all.
     selected: Option<Vec<u64>>,
     matched: u64,
+    skipped_links: u64,
 }
 
 impl<'a> Tree<'a> {
@@ -74,6 +76,7 @@ impl<'a> Tree<'a> {
             contents: Vec::new(),
             selected: select.map(|_| Vec::new()),
             matched: 0,
+            skipped_links: 0,
         };
         let mut path = Vec::new();
         let mut names: Vec<File> = Vec::new();
@@ -136,6 +139,9 @@ impl<'a> Tree<'a> {
             tree.prune(&mut names)?;
         }
         tree.group(names)?;
+        if options.skip_hard_links {
+            tree.skipped_links = std::mem::take(&mut tree.links).len() as u64;
+        }
         Ok(tree)
     }
 
@@ -164,6 +170,11 @@ impl<'a> Tree<'a> {
     /// The number of selected names, directories not counted.
     pub(crate) fn matched(&self) -> u64 {
         self.matched
+    }
+
+    /// The number of additional names of files that are left out on request.
+    pub(crate) fn skipped_links(&self) -> u64 {
+        self.skipped_links
     }
 
     /// Drops the directories that neither are selected nor hold anything that is.
@@ -256,43 +267,77 @@ impl<'a> Tree<'a> {
     fn group(&mut self, mut names: Vec<File>) -> Result<()> {
         // Stable, so that the first name in depth-first order stays the first of its inode.
         names.sort_by_key(|name| name.ino);
-        let mut inodes: Vec<(u32, File)> = Vec::new();
-        let mut more: Vec<(InodeNo, u32, EntryIndex)> = Vec::new();
-        for name in names {
-            match inodes.last() {
-                Some((_, last)) if last.ino == name.ino => {
-                    more.push((name.ino, name.dir, name.entry));
+        // Content, file, and the number of the file in the order of inodes.
+        let mut files: Vec<(u32, File, u32)> = Vec::new();
+        let mut more: Vec<(u32, File)> = Vec::new();
+        for names in names.chunk_by(|a, b| a.ino == b.ino) {
+            let Some(content) = names.first().map(|name| self.metadata.content_id(name.ino)) else {
+                continue;
+            };
+            let content = content?;
+            let mut known = HashMap::new();
+            for &name in names {
+                let next = to_u32(files.len(), "files")?;
+                let file = if names.len() > 1 {
+                    *known.entry(self.identity(&name)?).or_insert(next)
+                } else {
+                    next
+                };
+                if file == next {
+                    files.push((content, name, next));
+                } else {
+                    more.push((file, name));
                 }
-                _ => inodes.push((self.metadata.content_id(name.ino)?, name)),
             }
         }
-        inodes.sort_unstable_by_key(|(content, file)| (*content, file.ino));
+        files.sort_unstable_by_key(|(content, file, number)| (*content, file.ino, *number));
         let mut previous = None;
-        for (position, (content, file)) in inodes.iter().enumerate() {
+        let mut positions = vec![0; if more.is_empty() { 0 } else { files.len() }];
+        for (position, (content, file, number)) in files.iter().enumerate() {
+            let position = to_u32(position, "files")?;
             if previous != Some(*content) {
-                self.contents.push(to_u32(position, "files")?);
+                self.contents.push(position);
                 previous = Some(*content);
             }
             self.files.push(*file);
+            if let Some(of_number) = positions.get_mut(*number as usize) {
+                *of_number = position;
+            }
         }
         self.contents.push(to_u32(self.files.len(), "files")?);
-
-        // Files are sorted by inode within a content and contents normally ascend with the inodes, but a
-        // damaged table need not keep to that: look up by inode explicitly.
-        let mut by_inode: Vec<u32> = Vec::new();
-        if !more.is_empty() {
-            by_inode = (0..to_u32(self.files.len(), "files")?).collect();
-            by_inode.sort_unstable_by_key(|&f| self.file(f).map(|file| file.ino));
-        }
-        for (ino, dir, entry) in more {
-            let found =
-                by_inode.binary_search_by_key(&Some(ino), |&f| self.file(f).map(|file| file.ino));
-            if let Some(&file) = found.ok().and_then(|at| by_inode.get(at)) {
+        for (number, File { dir, entry, .. }) in more {
+            if let Some(&file) = positions.get(number as usize) {
                 self.links.push(Link { file, dir, entry });
             }
         }
         self.links.sort_by_key(|link| link.file);
         Ok(())
+    }
+
+    /// What names of one inode have in common if they are links.
+    fn identity(&self, name: &File) -> Result<Option<Attributes>> {
+        if self.metadata.is_legacy() {
+            return Ok(Some(self.stat(name)?.attributes()));
+        }
+        Ok(None)
+    }
+
+    /// The attributes of a file: in images of format 2.2 and older, those of its names.
+    pub(crate) fn stat(&self, file: &File) -> redwarfs_format::Result<Stat> {
+        if self.metadata.is_legacy() {
+            self.metadata.entry_stat(file.entry)
+        } else {
+            self.metadata.stat(file.ino)
+        }
+    }
+
+    /// A number that tells a file apart from all other inodes and files; at least 1.
+    pub(crate) fn number(&self, file: &File) -> u64 {
+        if self.metadata.is_legacy() {
+            u64::from(self.metadata.inode_count()) + u64::from(file.entry.0) + 1
+        } else {
+            u64::from(file.ino.0) + 1
+        }
     }
 
     /// The metadata this tree was read from.
@@ -328,6 +373,59 @@ impl<'a> Tree<'a> {
         let start = self.links.partition_point(|link| link.file < file);
         let end = self.links.partition_point(|link| link.file <= file);
         self.links.get(start..end).unwrap_or_default()
+    }
+
+    /// Whether a directory has another name to be extracted that equals `folded` without its case. Those in
+    /// `left_out` are not.
+    pub(crate) fn has_other_name(
+        &self,
+        dir: u32,
+        name: &[u8],
+        folded: &str,
+        left_out: &HashMap<EntryIndex, EntryIndex>,
+    ) -> bool {
+        let Some(dir) = self.dirs.get(dir as usize) else {
+            return false;
+        };
+        let same = |index: u32| -> redwarfs_format::Result<bool> {
+            let entry = EntryIndex(index);
+            let other = self.metadata.entry_name(entry)?;
+            if *other == *name
+                || left_out.contains_key(&entry)
+                || crate::create::folded(&other) != folded
+            {
+                return Ok(false);
+            }
+            let ino = self.metadata.entry_inode(entry)?;
+            let is_dir = self.metadata.file_type(ino)? == FileType::Directory;
+            Ok(is_dir || self.is_selected(entry))
+        };
+        // Names were read before.
+        let entries = self.metadata.entries(dir.ino).unwrap_or_default();
+        entries
+            .into_iter()
+            .any(|index| same(index).unwrap_or(false))
+    }
+
+    /// The names that equal an earlier one of their directory but for their case, with that one.
+    pub(crate) fn case_collisions(&self) -> Result<HashMap<EntryIndex, EntryIndex>> {
+        let mut collisions = HashMap::new();
+        let dirs: HashSet<EntryIndex> = self.dirs.iter().map(|dir| dir.entry).collect();
+        for dir in &self.dirs {
+            let mut seen = HashMap::new();
+            for index in self.metadata.entries(dir.ino)? {
+                let entry = EntryIndex(index);
+                if !self.is_selected(entry) && !dirs.contains(&entry) {
+                    continue;
+                }
+                let name = crate::create::folded(&self.metadata.entry_name(entry)?);
+                let first = *seen.entry(name).or_insert(entry);
+                if first != entry {
+                    collisions.insert(entry, first);
+                }
+            }
+        }
+        Ok(collisions)
     }
 
     /// The path of a directory below the root; empty for the root.

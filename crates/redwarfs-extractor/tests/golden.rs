@@ -4,6 +4,7 @@
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::Command;
 use std::sync::Mutex;
@@ -62,8 +63,6 @@ fn old_images_equal_the_manifests() {
         return skip("extraction with owners and devices", "needs root");
     }
     for golden in compat_images() {
-        // Up to format 2.2, names of one inode may have different times, which no disk can show.
-        let legacy = open(&golden).metadata().is_legacy();
         let out = tempfile::tempdir().unwrap();
         extract_to_directory(
             &open(&golden),
@@ -73,17 +72,76 @@ fn old_images_equal_the_manifests() {
         )
         .unwrap();
         let mut want = want_on_disk(&golden);
-        let mut got = Manifest::from_directory(out.path(), true).unwrap();
-        for (path, entry) in &mut want.0 {
-            if let Some(found) = got.0.get_mut(path)
-                && legacy
-                && entry.nlink > 1
-            {
-                found.mtime_ns = entry.mtime_ns;
-            }
+        if open(&golden).metadata().is_legacy() {
+            count_equal_names(&mut want);
         }
+        let got = Manifest::from_directory(out.path(), true).unwrap();
         want.assert_same(&got, Fields::EXTRACTED, &golden.name);
     }
+}
+
+/// Up to format 2.2, only names of one inode number with the same attributes are links.
+fn count_equal_names(manifest: &mut Manifest) {
+    let key = |e: &redwarfs_testkit::Entry| {
+        let times = (e.atime_ns, e.mtime_ns, e.ctime_ns);
+        (e.ino, e.mode, e.uid, e.gid, times)
+    };
+    let mut names = std::collections::HashMap::new();
+    for entry in manifest.0.values() {
+        *names.entry(key(entry)).or_insert(0) += 1;
+    }
+    for entry in manifest.0.values_mut() {
+        if entry.nlink > 1 {
+            entry.nlink = names[&key(entry)];
+        }
+    }
+}
+
+/// Names of one inode number have attributes of their own in images before format 2.3.
+#[test]
+fn names_of_old_images_keep_their_own_attributes() {
+    if !is_root() {
+        return skip("extraction with owners and devices", "needs root");
+    }
+    let mut different = 0;
+    for golden in compat_images() {
+        let image = open(&golden);
+        if !image.metadata().is_legacy() {
+            continue;
+        }
+        let out = tempfile::tempdir().unwrap();
+        let options = ExtractOptions::default();
+        let summary = extract_to_directory(&image, out.path(), &options, &Silent).unwrap();
+        let mut inodes = std::collections::HashMap::new();
+        for item in image.walk().map(Result::unwrap) {
+            let stat = image.metadata().entry_stat(item.entry).unwrap();
+            if stat.mode & 0o170_000 != 0o100_000 {
+                continue;
+            }
+            let path = out.path().join(std::str::from_utf8(&item.path).unwrap());
+            let found = std::fs::symlink_metadata(path).unwrap();
+            assert_eq!(
+                (found.mode(), found.uid(), found.gid(), found.mtime()),
+                (stat.mode, stat.uid, stat.gid, stat.mtime.sec),
+                "{}: {:?}",
+                golden.name,
+                item.path
+            );
+            // Equal ones are links, others are files of their own.
+            let names = inodes.entry((item.inode, stat.attributes()));
+            assert_eq!(
+                *names.or_insert(found.ino()),
+                found.ino(),
+                "{}",
+                golden.name
+            );
+            if stat != image.stat(item.inode).unwrap() {
+                different += 1;
+            }
+        }
+        assert_eq!(summary.files, inodes.len() as u64, "{}", golden.name);
+    }
+    assert!(different > 0, "no image has names that differ");
 }
 
 #[test]
@@ -103,7 +161,6 @@ fn threads_and_memory_do_not_matter() {
 
 #[test]
 fn holes_stay_holes() {
-    use std::os::unix::fs::MetadataExt;
     let mut with_holes = 0;
     for golden in golden_images() {
         let image = open(&golden);

@@ -8,7 +8,7 @@ use redwarfs_format::section::SectionType;
 use redwarfs_io::MemorySource;
 use redwarfs_reader::{Image, ImageOffset, OpenOptions, SectionOutcome, VerifyMode};
 use redwarfs_testkit::mutate::with_separator;
-use redwarfs_testkit::{Entry, Fields, Golden, Manifest, compat_images, golden_images};
+use redwarfs_testkit::{Fields, Golden, Manifest, compat_images, golden_images};
 
 fn open(golden: &Golden) -> Image {
     let options = OpenOptions {
@@ -22,32 +22,9 @@ fn check(golden: &Golden) {
     let image = open(golden);
     let actual =
         Manifest::from_image(&image, true).unwrap_or_else(|e| panic!("{}: {e}", golden.name));
-    let mut expected = golden.manifest();
-    if image.container().version.minor < 3 {
-        share_attributes(&mut expected, &actual);
-    }
-    expected.assert_same(&actual, Fields::ALL, &golden.name);
-}
-
-/// Before format 2.3, each name of a file has attributes of its own, and what a mount shows
-/// depends on the name it was asked for last. The library shows those of one name for all.
-fn share_attributes(expected: &mut Manifest, actual: &Manifest) {
-    let names: Vec<Entry> = expected.0.values().cloned().collect();
-    for (path, entry) in &mut expected.0 {
-        let Some(shown) = actual.0.get(path) else {
-            continue;
-        };
-        let same_as = |name: &&Entry| {
-            name.ino == entry.ino
-                && (name.mode, name.uid, name.gid) == (shown.mode, shown.uid, shown.gid)
-                && name.mtime_ns == shown.mtime_ns
-                && name.atime_ns == shown.atime_ns
-                && name.ctime_ns == shown.ctime_ns
-        };
-        if let Some(name) = names.iter().find(same_as) {
-            *entry = name.clone();
-        }
-    }
+    golden
+        .manifest()
+        .assert_same(&actual, Fields::ALL, &golden.name);
 }
 
 #[test]

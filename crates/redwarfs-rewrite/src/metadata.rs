@@ -1,9 +1,9 @@
 //! Converting metadata of any version to the current one, with changes.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 
 use redwarfs_format::metadata::{
-    Chunk, DirEntry, Directory, FileType, FsOptions, InodeSizeCache, Metadata,
+    Attributes, Chunk, DirEntry, Directory, FileType, FsOptions, InodeSizeCache, Metadata,
     MetadataHistoryEntry, MetadataView, Stat,
 };
 use redwarfs_format::section::Version;
@@ -60,23 +60,34 @@ impl Numbering {
         })
     }
 
-    /// Files of one inode number become several inodes that share a content (format chapter 05,
-    /// section 7): these images do not tell equal files and hard links apart.
+    /// Names of one inode number become inodes that share a content, one for those with the same
+    /// attributes: these images do not tell equal files and hard links apart.
     fn legacy(view: &MetadataView) -> Result<Self> {
         let counts = view.counts();
-        let mut entries: Vec<Vec<u32>> = vec![Vec::new(); counts.inodes as usize];
+        let mut inodes: Vec<Vec<Names>> = Vec::new();
+        inodes.resize_with(counts.inodes as usize, Vec::new);
+        let mut known: HashMap<(u32, Attributes), usize> = HashMap::new();
         for e in 0..counts.entries {
             let inode = view.entry_inode(EntryIndex(e))?;
-            let of_inode = entries
+            let stat = view.entry_stat(EntryIndex(e))?;
+            let of_inode = inodes
                 .get_mut(inode.index())
                 .ok_or_else(|| bad("entry of an inode that does not exist"))?;
-            of_inode.push(e);
+            let next = of_inode.len();
+            let at = *known.entry((inode.0, stat.attributes())).or_insert(next);
+            match of_inode.get_mut(at) {
+                Some(names) => names.entries.push(e),
+                None => of_inode.push(Names {
+                    stat,
+                    entries: vec![e],
+                }),
+            }
         }
         let files = counts.file_offset..counts.device_offset;
         let with = |i: u32, single: bool| {
-            entries
+            inodes
                 .get(i as usize)
-                .is_some_and(|entries| (entries.len() == 1) == single)
+                .is_some_and(|names| (names.len() == 1) == single)
         };
         let mut order: Vec<u32> = (0..counts.file_offset).collect();
         order.extend(files.clone().filter(|&i| with(i, true)));
@@ -85,15 +96,16 @@ impl Numbering {
         order.extend(counts.device_offset..counts.inodes);
 
         let mut numbering = Self {
-            stats: Vec::with_capacity(counts.entries as usize),
+            stats: Vec::with_capacity(counts.inodes as usize),
             of_entry: vec![0; counts.entries as usize],
             contents: Vec::new(),
             shared: Vec::new(),
         };
         for old in order {
-            let of_inode = entries.get(old as usize).map_or(&[][..], Vec::as_slice);
+            let of_inode = inodes.get(old as usize).map_or(&[][..], Vec::as_slice);
             let is_file = (counts.file_offset..counts.device_offset).contains(&old);
-            if of_inode.is_empty() || (!is_file && of_inode.len() != 1) {
+            let single = matches!(of_inode, [names] if names.entries.len() == 1);
+            if of_inode.is_empty() || (!is_file && !single) {
                 return Err(bad("inode without an entry of its own"));
             }
             if is_file {
@@ -104,16 +116,24 @@ impl Numbering {
                 }
                 numbering.contents.push(view.content_id(InodeNo(old))?);
             }
-            for &e in of_inode {
+            for names in of_inode {
                 let new = number(numbering.stats.len(), "inodes")?;
-                numbering.stats.push(view.entry_stat(EntryIndex(e))?);
-                if let Some(inode) = numbering.of_entry.get_mut(e as usize) {
-                    *inode = new;
+                numbering.stats.push(names.stat);
+                for &e in &names.entries {
+                    if let Some(inode) = numbering.of_entry.get_mut(e as usize) {
+                        *inode = new;
+                    }
                 }
             }
         }
         Ok(numbering)
     }
+}
+
+/// Entries of one inode number with the same attributes.
+struct Names {
+    stat: Stat,
+    entries: Vec<u32>,
 }
 
 /// The metadata of `view`, in the current version, not packed, with the changes that `rebuild` asks

@@ -8,7 +8,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 
-use redwarfs_format::ids::InodeNo;
+use redwarfs_format::EntryIndex;
 use redwarfs_reader::Image;
 use sha2::{Digest, Sha256};
 
@@ -120,16 +120,18 @@ impl Manifest {
         Manifest(list.iter().map(parse_entry).collect())
     }
 
-    /// What the library shows for an image; inode numbers as a mount shows them.
+    /// What the library shows for an image: of each name its own attributes, inode numbers as a mount
+    /// shows them.
     pub fn from_image(image: &Image, content: bool) -> redwarfs_format::Result<Self> {
         let mut map = BTreeMap::new();
-        map.insert(b".".to_vec(), image_entry(image, image.root(), content)?);
+        let root = image.metadata().root_entry();
+        map.insert(b".".to_vec(), image_entry(image, root, content)?);
         for item in image.walk() {
             let item = item?;
             if item.path.is_empty() {
                 continue;
             }
-            let entry = image_entry(image, item.inode, content)?;
+            let entry = image_entry(image, item.entry, content)?;
             let twice = map.insert(item.path.to_vec(), entry);
             assert!(twice.is_none(), "a walk shows every path once");
         }
@@ -343,8 +345,9 @@ fn hash<E>(
         .collect())
 }
 
-fn image_entry(image: &Image, ino: InodeNo, content: bool) -> redwarfs_format::Result<Entry> {
-    let stat = image.stat(ino)?;
+fn image_entry(image: &Image, e: EntryIndex, content: bool) -> redwarfs_format::Result<Entry> {
+    let stat = image.metadata().entry_stat(e)?;
+    let ino = stat.ino;
     let regular = stat.mode & 0o170_000 == 0o100_000;
     let time = |t: redwarfs_format::metadata::Timestamp| nanoseconds(t.sec, i64::from(t.nsec));
     Ok(Entry {

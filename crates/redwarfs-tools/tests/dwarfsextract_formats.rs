@@ -123,9 +123,276 @@ fn text_formats_name_the_entries() {
     // Without directories, and one entry only.
     let done = sample.extract(&["-f", "raw", "docs/b.txt"]);
     assert_eq!((done.status.code(), &done.stdout[..]), (Some(0), &b"b"[..]));
-    let done = sample.extract(&["-f", "ar", "**/*.txt"]);
+    let done = sample.extract(&["-f", "ar", "*.txt"]);
     assert_eq!(done.status.code(), Some(0), "{}", stderr(&done));
     assert!(done.stdout.starts_with(b"!<arch>\n"));
+}
+
+/// Every name of a file is described in full.
+#[test]
+fn hard_links_in_mtree_have_size_and_digest() {
+    if !has_libarchive() {
+        return;
+    }
+    let sample = Sample::new(tree_with_links);
+    let options = "--format-options=mtree:sha256";
+    let done = sample.extract(&["-f", "mtree", options]);
+    assert_eq!(done.status.code(), Some(0), "{}", stderr(&done));
+    let text = String::from_utf8(done.stdout).unwrap();
+    let described = |name: &str| {
+        let line = text.lines().find(|line| line.starts_with(name)).unwrap();
+        let mut values = line.split(' ').filter(|v| {
+            ["size=", "sha256digest=", "nlink="]
+                .iter()
+                .any(|key| v.starts_with(key))
+        });
+        values.by_ref().collect::<Vec<_>>().join(" ")
+    };
+    let file = described("./a.txt ");
+    assert!(
+        file.contains("size=14") && file.contains("sha256digest="),
+        "{file}"
+    );
+    assert_eq!(described("./twin "), file);
+}
+
+#[test]
+fn directories_are_in_tar_once_and_after_what_is_in_them() {
+    let sample = Sample::new(tree_with_links);
+    let paxr = has_libarchive().then_some("paxr");
+    for format in ["pax", "ustar", "gnutar"].into_iter().chain(paxr) {
+        let done = sample.extract(&["-f", format, "-o", "x.tar"]);
+        assert_eq!(done.status.code(), Some(0), "{format}: {}", stderr(&done));
+        let archive = sample.path().join("x.tar");
+        if let Some(listed) = list(&archive) {
+            let mut names = listed.clone();
+            names.sort();
+            names.dedup();
+            assert_eq!(names.len(), listed.len(), "{format}: {listed:?}");
+            let at = |name: &str| {
+                listed
+                    .iter()
+                    .position(|n| n.trim_start_matches("./") == name)
+            };
+            let order = ["docs/deep/C.TXT", "docs/deep/", "docs/"].map(at);
+            assert!(
+                order.is_sorted() && order[0].is_some(),
+                "{format}: {listed:?}"
+            );
+            assert!(at("empty/").is_some(), "{format}: {listed:?}");
+        }
+        // GNU tar sets the times of a directory when it leaves it.
+        for program in ["tar", "bsdtar"].into_iter().filter(|p| have(p)) {
+            let out = sample.dir(&format!("{program}-{format}"));
+            let done = Command::new(program)
+                .args(["-xpf", "x.tar", "-C"])
+                .arg(&out)
+                .current_dir(sample.path())
+                .output()
+                .unwrap();
+            assert!(done.status.success(), "{}", stderr(&done));
+            let docs = out.join("docs").metadata().unwrap();
+            assert_eq!((docs.mtime(), docs.mode() & 0o777), (1_000_000_000, 0o750));
+        }
+    }
+}
+
+/// A tree with times that not all formats hold.
+fn tree_with_far_times(dir: &Path) {
+    let far = [("early", -86_400), ("zero", 0), ("late", 7_258_118_400)];
+    for (name, sec) in far {
+        fs::write(dir.join(name), name).unwrap();
+        let spec = rustix::fs::Timespec {
+            tv_sec: sec,
+            tv_nsec: 0,
+        };
+        let times = rustix::fs::Timestamps {
+            last_access: spec,
+            last_modification: spec,
+        };
+        let flags = rustix::fs::AtFlags::empty();
+        rustix::fs::utimensat(rustix::fs::CWD, dir.join(name), &times, flags).unwrap();
+        let set = dir.join(name).metadata().unwrap().mtime();
+        assert_eq!(set, sec, "the file system of the test holds these times");
+    }
+}
+
+#[test]
+fn times_come_back_exactly_or_are_errors() {
+    let sample = Sample::new(tree_with_far_times);
+    // What comes back of "early" and "late".
+    let own = [
+        ("pax", true, true),
+        ("gnutar", true, true),
+        ("ustar", false, true),
+        ("newc", false, false),
+        ("odc", false, true),
+    ];
+    let others = [
+        ("paxr", true, true),
+        ("v7tar", false, true),
+        ("bin", false, false),
+        ("zip", false, false),
+        ("7zip", false, true),
+        ("iso9660", true, false),
+        ("xar", true, true),
+        ("mtree", true, true),
+    ];
+    let library = if has_libarchive() { others.len() } else { 0 };
+    for &(format, early, late) in own.iter().chain(&others[..library]) {
+        let exact = |name: &str| match name {
+            "early" => early,
+            "late" => late,
+            _ => true,
+        };
+        let strict_name = format!("strict.{format}");
+        let strict = sample.extract(&["-f", format, "-o", &strict_name]);
+        assert_eq!(
+            strict.status.code(),
+            Some(if early && late { 0 } else { 1 }),
+            "{format}: {}",
+            stderr(&strict)
+        );
+        if !(early && late) {
+            let text = stderr(&strict);
+            let start = format!("dwarfsextract: extraction aborted: {format} cannot hold: ");
+            assert!(text.starts_with(&start), "{text}");
+            assert!(text.contains(": modification time "), "{text}");
+            assert!(!sample.path().join(&strict_name).exists());
+        }
+        let archive = format!("archive.{format}");
+        let done = sample.extract(&["-f", format, "-o", &archive, "--continue-on-error"]);
+        let lost = usize::from(!early) + usize::from(!late);
+        assert_eq!(
+            done.status.code(),
+            Some(if lost > 0 { 2 } else { 0 }),
+            "{format}"
+        );
+        let text = stderr(&done);
+        for name in ["early", "late"].into_iter().filter(|name| !exact(name)) {
+            let line = format!("left out: {name}: {format} cannot hold it: modification time ");
+            assert!(text.contains(&line), "{text}");
+        }
+        if lost > 0 {
+            let count = format!("extraction finished with {lost} error(s)");
+            assert!(text.contains(&count), "{text}");
+        }
+        if format == "mtree" {
+            let text = fs::read_to_string(sample.path().join(archive)).unwrap();
+            assert!(text.contains("time=-86400.0"), "{text}");
+        } else if have("bsdtar") {
+            let out = sample.dir(&format!("times-{format}"));
+            unpack(&sample.path().join(archive), &out);
+            for (name, sec) in [("early", -86_400), ("zero", 0), ("late", 7_258_118_400)] {
+                let found = out.join(name).metadata().map(|meta| meta.mtime());
+                assert_eq!(found.ok(), exact(name).then_some(sec), "{format} {name}");
+            }
+        }
+    }
+}
+
+#[test]
+fn fractions_that_a_format_does_not_hold_are_counted() {
+    let sample = Sample::with(tree_with_links, &["--time-resolution=ns"]);
+    for (format, rounded) in [("ustar", true), ("newc", true), ("pax", false)] {
+        let done = sample.extract(&["-f", format, "-o", "x"]);
+        assert_eq!(done.status.code(), Some(0), "{format}: {}", stderr(&done));
+        let text = stderr(&done);
+        let said = format!("{format} holds times less finely than the image: the times of ");
+        assert_eq!(text.contains(&said), rounded, "{text}");
+        assert_eq!(text.lines().count(), usize::from(rounded), "{text}");
+    }
+}
+
+/// What libarchive would change without a word.
+#[test]
+fn names_owners_and_devices_come_back_exactly_or_are_errors() {
+    use std::os::unix::ffi::OsStrExt;
+    if !has_libarchive() {
+        return;
+    }
+    let sample = Sample::new(|dir| {
+        fs::write(dir.join("plain"), "p").unwrap();
+        fs::write(dir.join(std::ffi::OsStr::from_bytes(b"not-\xff-text")), "n").unwrap();
+        fs::create_dir(dir.join("d")).unwrap();
+        fs::write(dir.join("d/plain"), "q").unwrap();
+    });
+    for (format, reason, lost) in [
+        ("zip", "path is not UTF-8", 1),
+        ("7zip", "path is not UTF-8", 1),
+        ("xar", "path is not UTF-8", 1),
+        ("ar", "path has directories", 1),
+    ] {
+        let done = sample.extract(&["-f", format, "-o", "x"]);
+        assert_eq!(done.status.code(), Some(1), "{format}");
+        assert!(stderr(&done).contains(reason), "{}", stderr(&done));
+        let done = sample.extract(&["-f", format, "-o", "x", "--continue-on-error"]);
+        assert_eq!(done.status.code(), Some(2), "{format}");
+        let count = format!("with {lost} error(s)");
+        assert!(stderr(&done).contains(&count), "{}", stderr(&done));
+    }
+    let owned = |id: &str| {
+        let ids = [
+            &format!("--set-owner={id}")[..],
+            &format!("--set-group={id}"),
+        ];
+        Sample::with(|dir| fs::write(dir.join("f"), "f").unwrap(), &ids)
+    };
+    for (id, format, holds) in [
+        ("65536", "bin", false),
+        ("65535", "bin", true),
+        ("262144", "odc", false),
+        ("262144", "v7tar", false),
+        ("2147483648", "xar", false),
+        ("4294967294", "zip", true),
+    ] {
+        let done = owned(id).extract(&["-f", format, "-o", "x"]);
+        assert_eq!(done.status.success(), holds, "{format}: {}", stderr(&done));
+        assert!(holds || stderr(&done).contains(&format!("user id {id} is too large")));
+    }
+    if !rustix::process::geteuid().is_root() {
+        return skip("devices in archives", "needs root");
+    }
+    let sample = Sample::with(extract_support::specials, &["--with-devices"]);
+    for (format, holds) in [("newc", true), ("7zip", false), ("xar", false)] {
+        let done = sample.extract(&["-f", format, "-o", "x"]);
+        assert_eq!(done.status.success(), holds, "{format}: {}", stderr(&done));
+        assert!(holds || stderr(&done).contains("no field for device numbers"));
+    }
+}
+
+/// Some versions of libarchive crash on deep trees.
+#[test]
+fn a_crash_of_libarchive_is_an_error() {
+    if !has_libarchive() {
+        return;
+    }
+    let sample = Sample::new(|dir| {
+        for n in 0..300_u32 {
+            let mut path = dir.to_owned();
+            for bit in 0..20 + n % 8 {
+                path.push(format!("d{}", n.wrapping_mul(2_654_435_761) >> bit & 1));
+            }
+            fs::create_dir_all(path).unwrap();
+        }
+    });
+    let done = sample.extract(&["-f", "iso9660", "-o", "x.iso"]);
+    let text = stderr(&done);
+    match done.status.code() {
+        Some(0) => skip(
+            "a crash of the library",
+            "this version of it does not crash",
+        ),
+        Some(1) => {
+            assert!(
+                text.contains("cannot write iso9660 archive: libarchive crashed"),
+                "{text}"
+            );
+            assert_eq!(text.lines().count(), 1, "{text}");
+            assert!(!sample.path().join("x.iso").exists());
+        }
+        other => panic!("{other:?}: {text}"),
+    }
 }
 
 #[test]

@@ -179,6 +179,51 @@ fn missing_input_and_output_are_named() {
 }
 
 #[test]
+fn the_image_may_be_the_first_argument() {
+    let sample = Sample::new(tree_with_links);
+    let run = |args: &[&str]| extract_support::dwarfsextract(sample.path(), args);
+    let all = sample.dir("all");
+    let done = run(&["image.dwarfs", "-o", "all"]);
+    assert_eq!(done.status.code(), Some(0), "{}", stderr(&done));
+    assert_eq!(files_below(&all), files_below(&sample.source()));
+    // What follows is a pattern, wherever the options are.
+    let some = sample.dir("some");
+    let done = run(&["-o", "some", "-O", "0", "image.dwarfs", "twin"]);
+    assert_eq!(done.status.code(), Some(0), "{}", stderr(&done));
+    assert_eq!(files_below(&some), ["twin"]);
+    let done = run(&["image.dwarfs", "--stdout", "a.txt"]);
+    assert_eq!(done.stdout, b"contents of a\n");
+    let done = run(&["image.dwarfs", "--stdout", "a.txt", "twin"]);
+    assert_eq!(done.status.code(), Some(1));
+    // With the option, all arguments are patterns.
+    let done = sample.extract(&["-o", "all", "image.dwarfs"]);
+    assert_eq!(done.status.code(), Some(3), "{}", stderr(&done));
+}
+
+#[test]
+fn links_can_be_left_out() {
+    let sample = Sample::new(tree_with_links);
+    let all = files_below(&sample.source());
+    for (option, lost) in [("--skip-symlinks", "link"), ("--skip-hardlinks", "twin")] {
+        let want: Vec<_> = all.iter().filter(|name| *name != lost).cloned().collect();
+        let out = sample.dir(lost);
+        let to = ["-o", lost, option, "--log-level=verbose"];
+        let done = sample.extract(&to);
+        assert_eq!(done.status.code(), Some(0), "{}", stderr(&done));
+        assert_eq!(files_below(&out), want, "{option}");
+        let said = "skipped 1 devices, specials and links";
+        assert!(stderr(&done).contains(said), "{}", stderr(&done));
+        let done = sample.extract(&["-f", "pax", "-o", "x.tar", option]);
+        assert_eq!(done.status.code(), Some(0), "{}", stderr(&done));
+        if let Some(listed) = extract_support::list(&sample.path().join("x.tar")) {
+            let mut files: Vec<_> = listed.into_iter().filter(|n| !n.ends_with('/')).collect();
+            files.sort();
+            assert_eq!(files, want, "{option}");
+        }
+    }
+}
+
+#[test]
 fn devices_and_specials_can_be_left_out() {
     let sample = Sample::with(
         extract_support::specials,

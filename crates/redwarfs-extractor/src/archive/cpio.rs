@@ -6,6 +6,7 @@ use std::collections::HashMap;
 use std::io::Write;
 
 use super::entry::{Entry, Holes, Kind, Links, Refusal, Sink};
+use super::fields::{Fields, Times};
 
 /// Archives are filled up to a multiple of this.
 const BLOCK: u64 = 512;
@@ -118,6 +119,27 @@ impl Sink for Cpio<'_> {
         Holes::Zeros
     }
 
+    fn fields(&self) -> Fields {
+        let (last, id, size, device) = match self.format {
+            CpioFormat::Newc => (
+                u32::MAX.into(),
+                u32::MAX,
+                u32::MAX.into(),
+                (u32::MAX, u32::MAX),
+            ),
+            // The customary packing of two numbers into eighteen bits.
+            CpioFormat::Odc => ((1 << 33) - 1, (1 << 18) - 1, (1 << 33) - 1, (0o1777, 0o377)),
+        };
+        Fields {
+            times: Some(Times::seconds(last)),
+            atime: false,
+            id: Some(id),
+            size,
+            device: Some(device),
+            ..Fields::ALL
+        }
+    }
+
     fn begin(&mut self, entry: &Entry) -> Result<Option<String>, Refusal> {
         let header = Header {
             ino: self.number(entry),
@@ -125,8 +147,8 @@ impl Sink for Cpio<'_> {
             nlink: entry.nlink.into(),
             uid: entry.uid.into(),
             gid: entry.gid.into(),
-            // Nothing before 1970 can be written; the epoch is the nearest that can.
-            mtime: u64::try_from(entry.mtime.0).unwrap_or(0),
+            mtime: u64::try_from(entry.mtime.0)
+                .map_err(|_| Refusal::Entry("modification time is before 1970".to_owned()))?,
             size: match entry.kind {
                 Kind::Symlink => entry.symlink.len() as u64,
                 _ => entry.size,
@@ -222,25 +244,6 @@ fn odc(h: &Header, name_size: u64) -> Result<Vec<u8>, String> {
 mod tests {
     use super::*;
 
-    fn entry(kind: Kind) -> Entry {
-        Entry {
-            path: b"a/b".to_vec(),
-            kind,
-            mode: 0o644,
-            uid: 1000,
-            gid: 100,
-            size: 0,
-            mtime: (1_600_000_000, 5),
-            atime: None,
-            symlink: Vec::new(),
-            hard_link: None,
-            rdev: 0,
-            ino: 7,
-            nlink: 1,
-            ranges: None,
-        }
-    }
-
     fn write(format: CpioFormat, entry: &Entry, data: &[u8]) -> Result<Vec<u8>, Refusal> {
         let mut out = Vec::new();
         let mut cpio = Cpio::new(&mut out, format);
@@ -255,7 +258,7 @@ mod tests {
     fn newc_layout() {
         let file = Entry {
             size: 3,
-            ..entry(Kind::Regular)
+            ..Entry::sample(Kind::Regular)
         };
         let out = write(CpioFormat::Newc, &file, b"xyz").unwrap();
         assert_eq!(out.len(), 512);
@@ -272,7 +275,7 @@ mod tests {
     fn odc_layout() {
         let link = Entry {
             symlink: b"to".to_vec(),
-            ..entry(Kind::Symlink)
+            ..Entry::sample(Kind::Symlink)
         };
         let out = write(CpioFormat::Odc, &link, b"").unwrap();
         assert_eq!(out.len(), 512);
@@ -293,7 +296,7 @@ mod tests {
             let file = Entry {
                 size,
                 uid,
-                ..entry(Kind::Regular)
+                ..Entry::sample(Kind::Regular)
             };
             match write(format, &file, b"") {
                 Err(Refusal::Entry(e)) => assert!(e.ends_with("is too large"), "{e}"),

@@ -2,6 +2,7 @@
 
 use std::io;
 
+use super::fields::Fields;
 use crate::error::Error;
 
 /// What an entry is.
@@ -73,6 +74,29 @@ pub(crate) struct Entry {
     pub(crate) ranges: Option<Vec<(u64, u64)>>,
 }
 
+#[cfg(test)]
+impl Entry {
+    /// An entry for tests.
+    pub(crate) fn sample(kind: Kind) -> Self {
+        Self {
+            path: b"a/b".to_vec(),
+            kind,
+            mode: 0o644,
+            uid: 1000,
+            gid: 100,
+            size: 0,
+            mtime: (1_600_000_000, 0),
+            atime: None,
+            symlink: Vec::new(),
+            hard_link: None,
+            rdev: 0,
+            ino: 7,
+            nlink: 1,
+            ranges: None,
+        }
+    }
+}
+
 /// How a format treats further names of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Links {
@@ -117,14 +141,17 @@ pub(crate) trait Sink {
 
     fn holes(&self) -> Holes;
 
+    /// What the fields of the format hold. Entries that they do not hold never get to [`Self::begin`].
+    fn fields(&self) -> Fields;
+
     /// Whether the archive has directories at all.
     fn has_directories(&self) -> bool {
         true
     }
 
-    /// Whether the root is an entry, and directories that hold files are listed once more at the end,
-    /// so that unpacking in one pass restores their times.
-    fn repeats_directories(&self) -> bool {
+    /// Whether directories follow what is in them. Programs that unpack in one pass, such as GNU tar, set
+    /// the times of a directory when they have left it, and files that come later change them.
+    fn directories_last(&self) -> bool {
         false
     }
 

@@ -3,36 +3,45 @@
 use std::io::{self, Write};
 
 use super::entry::{Entry, Holes, Kind, Links, Refusal, Sink};
+use super::fields::{Fields, SECOND, Times};
 use crate::error::Error;
-use crate::libarchive::{Answer, Description, Fatal, Setup, Writer};
+use crate::libarchive::{Answer, ArchiveProcess, Description, Engine, Fatal, Plan};
 
 /// The bits of a format number that name the family, and the families, as in `archive.h`.
 const FAMILY: i32 = 0xff_0000;
 const CPIO: i32 = 0x1_0000;
+const CPIO_ODC: i32 = 0x1_0001;
 const CPIO_NEW: [i32; 2] = [0x1_0004, 0x1_0005];
+const CPIO_PWB: i32 = 0x1_0007;
 const SHAR: i32 = 0x2_0000;
 const TAR: i32 = 0x3_0000;
 const PAX: [i32; 2] = [0x3_0002, 0x3_0003];
+const GNUTAR: i32 = 0x3_0004;
 const ISO9660: i32 = 0x4_0000;
+const ZIP: i32 = 0x5_0000;
 const AR: i32 = 0x7_0000;
-const MTREE: i32 = 0x8_0000;
 const RAW: i32 = 0x9_0000;
 const XAR: i32 = 0xa_0000;
+const SEVEN_ZIP: i32 = 0xe_0000;
 const WARC: i32 = 0xf_0000;
 
 /// Writes an archive in one of the library's formats.
 pub(crate) struct LibrarySink<'a> {
-    writer: Writer<'a>,
+    writer: Box<dyn Engine + 'a>,
     name: String,
     code: i32,
 }
 
 impl<'a> LibrarySink<'a> {
-    /// Starts an archive in the format that `setup` was told.
-    pub(crate) fn new(setup: Setup, name: &str, out: &'a mut dyn Write) -> Result<Self, Error> {
-        let code = setup.format_code();
+    /// Starts the archive of a plan, whose format has the number `code` and the name `name`.
+    pub(crate) fn new(
+        plan: &Plan,
+        (code, name): (i32, &str),
+        process: Option<&ArchiveProcess>,
+        out: &'a mut dyn Write,
+    ) -> Result<Self, Error> {
         Ok(Self {
-            writer: setup.open(out).map_err(|e| failed(name, e))?,
+            writer: plan.open(process, out).map_err(|e| failed(name, e))?,
             name: name.to_owned(),
             code,
         })
@@ -69,7 +78,7 @@ impl Sink for LibrarySink<'_> {
 
     fn links(&self) -> Links {
         match self.family() {
-            TAR | SHAR | ISO9660 | XAR | MTREE => Links::Reference,
+            TAR | SHAR | ISO9660 | XAR => Links::Reference,
             CPIO if CPIO_NEW.contains(&self.code) => Links::LastHasContents,
             _ => Links::EachHasContents,
         }
@@ -83,8 +92,12 @@ impl Sink for LibrarySink<'_> {
         !matches!(self.family(), AR | RAW | WARC)
     }
 
-    fn repeats_directories(&self) -> bool {
+    fn directories_last(&self) -> bool {
         self.family() == TAR
+    }
+
+    fn fields(&self) -> Fields {
+        fields(self.code)
     }
 
     fn begin(&mut self, entry: &Entry) -> Result<Option<String>, Refusal> {
@@ -131,15 +144,131 @@ impl Sink for LibrarySink<'_> {
     }
 }
 
+/// What the library's formats hold. Where the library itself refuses what does not fit, it does so here,
+/// too, with the same words for all formats; elsewhere it writes other values without a word.
+fn fields(code: i32) -> Fields {
+    let other = Fields {
+        atime: false,
+        ..Fields::ALL
+    };
+    match code & FAMILY {
+        TAR if PAX.contains(&code) => Fields {
+            // The restricted form writes fractions only beside something else that needs a record.
+            times: Some(Times::all(if code == PAX[0] { 1 } else { SECOND })),
+            atime: code == PAX[0],
+            ..Fields::ALL
+        },
+        TAR => {
+            let gnu = code == GNUTAR;
+            Fields {
+                times: Some(Times::seconds((1 << 33) - 1)),
+                id: Some(if gnu { u32::MAX } else { (1 << 18) - 1 }),
+                size: if gnu { u64::MAX } else { (1 << 33) - 1 },
+                device: Some(((1 << 18) - 1, (1 << 18) - 1)),
+                ..other
+            }
+        }
+        CPIO if CPIO_NEW.contains(&code) => Fields {
+            times: Some(Times::seconds(u32::MAX.into())),
+            size: u32::MAX.into(),
+            ..other
+        },
+        CPIO if code == CPIO_ODC => Fields {
+            times: Some(Times::seconds((1 << 33) - 1)),
+            id: Some((1 << 18) - 1),
+            size: (1 << 33) - 1,
+            device: Some((0o1777, 0o377)),
+            ..other
+        },
+        CPIO => Fields {
+            times: Some(Times::seconds(u32::MAX.into())),
+            id: Some(u16::MAX.into()),
+            size: if code == CPIO_PWB {
+                (1 << 24) - 1
+            } else {
+                (1 << 31) - 1
+            },
+            device: Some((0o377, 0o377)),
+            ..other
+        },
+        SHAR | RAW => Fields {
+            times: None,
+            id: None,
+            ..other
+        },
+        ISO9660 => Fields {
+            // The year counts from 1900 in one byte.
+            times: Some(Times {
+                first: -2_208_988_800,
+                last: 5_869_583_999,
+                unit: SECOND,
+            }),
+            target: ISO_TARGET,
+            ..Fields::ALL
+        },
+        ZIP => Fields {
+            // Those of the extended time stamp. The field of DOS beside it has only 1980 to 2107.
+            times: Some(Times::seconds(u32::MAX.into())),
+            text: true,
+            ..Fields::ALL
+        },
+        SEVEN_ZIP => Fields {
+            // Units of 100 ns from 1601 in 63 bits, of which the library writes none before 1970.
+            times: Some(Times {
+                first: 0,
+                last: 910_692_730_084,
+                unit: 100,
+            }),
+            id: None,
+            device: None,
+            text: true,
+            ..Fields::ALL
+        },
+        AR => Fields {
+            times: Some(Times::seconds(999_999_999_999)),
+            id: Some(999_999),
+            size: 9_999_999_999,
+            flat: true,
+            ..other
+        },
+        XAR => Fields {
+            // Years of four digits, of which the library writes none before 1900.
+            times: Some(Times {
+                first: -2_208_988_800,
+                last: 253_402_300_799,
+                unit: SECOND,
+            }),
+            id: Some(i32::MAX.cast_unsigned()),
+            device: None,
+            text: true,
+            ..Fields::ALL
+        },
+        WARC => Fields {
+            times: Some(Times::seconds(253_402_300_799)),
+            id: None,
+            ..other
+        },
+        _ => other,
+    }
+}
+
+/// Longest target of a symbolic link in bytes that comes back from an ISO image as it was, whatever its
+/// components are.
+const ISO_TARGET: usize = 180;
+
 /// Passes bytes through the library's filters.
 pub(crate) struct FilterWriter<'a> {
-    writer: Writer<'a>,
+    writer: Box<dyn Engine + 'a>,
 }
 
 impl<'a> FilterWriter<'a> {
-    /// Starts with the filters that `setup` was told.
-    pub(crate) fn new(setup: Setup, out: &'a mut dyn Write) -> Result<Self, Error> {
-        let mut writer = setup.open(out).map_err(|e| failed("filtered", e))?;
+    /// Starts with the filters of a plan.
+    pub(crate) fn new(
+        plan: &Plan,
+        process: Option<&ArchiveProcess>,
+        out: &'a mut dyn Write,
+    ) -> Result<Self, Error> {
+        let mut writer = plan.open(process, out).map_err(|e| failed("filtered", e))?;
         let only = Description {
             path: b"data",
             mode: Kind::Regular.mode() | 0o644,

@@ -2,13 +2,14 @@
 
 mod cpio;
 mod entry;
+mod fields;
 mod library;
 mod spec;
 mod tar;
 
 use std::io::Write;
 
-use redwarfs_format::metadata::{Extent, FileType, Timestamp};
+use redwarfs_format::metadata::{Extent, FileType, Stat, Timestamp};
 use redwarfs_format::{BlockNo, EntryIndex, InodeNo};
 use redwarfs_reader::Image;
 
@@ -16,6 +17,7 @@ use crate::error::{Error, Result};
 use crate::tree::{File, Link, Tree};
 use crate::{ExtractOptions, ExtractSummary, Progress};
 use entry::{Entry, Holes, Kind, Links, Refusal, Sink};
+use fields::Fields;
 
 pub use spec::ArchiveSpec;
 pub use tar::TarFormat;
@@ -26,10 +28,9 @@ const PIECE: usize = 1 << 20;
 
 /// Writes what is selected of `image` to `out` as an archive.
 ///
-/// Directories come first (in tar with the root as `./` before all others), together with all that has no
-/// contents; then regular files in the order of their data in the image, with all their names; then, in
-/// tar, the directories that hold files once more, so that unpacking in one pass restores their times. The
-/// image's block cache does the decoding, ahead of what is written and no further than it is needed
+/// Directories come first, together with all that has no contents; then regular files in the order of their
+/// data in the image, with all their names. In tar, directories come last, each after all that is in it and
+/// with the root as `./` at the very end, so that unpacking in one pass restores their times. The image's block cache does the decoding, ahead of what is written and no further than it is needed
 /// ([`Image::plan_reads`]); a scattered image may have blocks decoded more
 /// than once if they do not all fit into the cache. Beyond the cache, memory is 16 bytes per content
 /// for the order, 64 per block, and what [`crate::extract_to_directory`] takes for the tree.
@@ -51,7 +52,8 @@ pub fn extract_to_archive(
 ) -> Result<ExtractSummary> {
     let tree = Tree::scan(image.metadata(), options)?;
     progress.found(tree.matched());
-    spec.with_sink(out, |sink, warnings| {
+    let process = options.archive_process.as_ref();
+    spec.with_sink(out, process, |sink, warnings| {
         for warning in warnings {
             progress.warn(&warning);
         }
@@ -60,18 +62,26 @@ pub fn extract_to_archive(
             tree: &tree,
             options,
             progress,
-            summary: ExtractSummary::default(),
+            summary: ExtractSummary {
+                skipped: tree.skipped_links(),
+                ..ExtractSummary::default()
+            },
             buffer: Vec::new(),
             good: Vec::new(),
             has_directories: sink.has_directories(),
             holes: sink.holes(),
+            fields: sink.fields(),
+            rounded: None,
             sink,
         };
         archive.entries()?;
         archive.files()?;
-        archive.directories_again()?;
+        if archive.sink.directories_last() {
+            archive.directories_last()?;
+        }
         let closed = archive.sink.close();
         archive.settle(closed, "end of archive")?;
+        archive.report_rounded();
         archive.summary.matched = tree.matched();
         Ok(archive.summary)
     })
@@ -89,6 +99,9 @@ struct Archive<'a> {
     good: Vec<u32>,
     has_directories: bool,
     holes: Holes,
+    fields: Fields,
+    /// The first entry whose times lost their fraction, and how many there are.
+    rounded: Option<(String, u64)>,
 }
 
 /// The block of an extent, and where it ends there; `None` without data.
@@ -107,8 +120,11 @@ impl Archive<'_> {
     /// Directories and everything without contents.
     fn entries(&mut self) -> Result<()> {
         let metadata = self.tree.metadata();
+        let directories_first = !self.sink.directories_last();
         for (number, dir) in (0_u32..).zip(&self.tree.dirs) {
-            self.directory(number, dir.ino)?;
+            if directories_first {
+                self.directory(number)?;
+            }
             self.summary.directories += u64::from(number > 0);
             for index in metadata.entries(dir.ino)? {
                 let e = EntryIndex(index);
@@ -129,12 +145,11 @@ impl Archive<'_> {
                     continue;
                 }
                 let path = self.tree.path(number, e)?;
-                let mut entry = self.entry(path, ino, kind)?;
+                let stat = self.image.stat(ino)?;
+                let mut entry = self.entry(path, &stat, kind);
                 match kind {
                     Kind::Symlink => entry.symlink = self.image.read_link(ino)?,
-                    Kind::CharDevice | Kind::BlockDevice => {
-                        entry.rdev = self.image.stat(ino)?.rdev;
-                    }
+                    Kind::CharDevice | Kind::BlockDevice => entry.rdev = stat.rdev,
                     _ => {}
                 }
                 if self.whole(&entry)? {
@@ -148,32 +163,28 @@ impl Archive<'_> {
         Ok(())
     }
 
-    /// Directories that hold files once more. Programs such as GNU tar set the times of a directory when
-    /// they see an entry outside of it; files that come later would leave it with the present time.
-    fn directories_again(&mut self) -> Result<()> {
-        if !self.sink.repeats_directories() {
-            return Ok(());
-        }
-        let mut touched = vec![false; self.tree.dirs.len()];
-        // Not all programs put off the times of the root.
-        if let Some(root) = touched.first_mut() {
-            *root = true;
-        }
-        let files = self.tree.files.iter().map(|file| file.dir);
-        for dir in files.chain(self.tree.links.iter().map(|link| link.dir)) {
-            if let Some(flag) = touched.get_mut(dir as usize) {
-                *flag = true;
-            }
-        }
+    /// All directories, each after those below it.
+    fn directories_last(&mut self) -> Result<()> {
+        let mut open: Vec<u32> = Vec::new();
         for (number, dir) in (0_u32..).zip(&self.tree.dirs) {
-            if touched.get(number as usize).copied().unwrap_or(false) {
-                self.directory(number, dir.ino)?;
+            // Those that the walk has left.
+            while let Some(&last) = open.last()
+                && last != dir.parent
+            {
+                open.pop();
+                self.directory(last)?;
             }
+            open.push(number);
         }
-        Ok(())
+        open.into_iter()
+            .rev()
+            .try_for_each(|number| self.directory(number))
     }
 
-    fn directory(&mut self, number: u32, ino: InodeNo) -> Result<()> {
+    fn directory(&mut self, number: u32) -> Result<()> {
+        let Some(dir) = self.tree.dirs.get(number as usize) else {
+            return Ok(());
+        };
         if !self.has_directories || (number == 0 && !self.sink.has_root()) {
             return Ok(());
         }
@@ -182,7 +193,7 @@ impl Archive<'_> {
         } else {
             self.tree.dir_path(number)?
         };
-        let entry = self.entry(path, ino, Kind::Directory)?;
+        let entry = self.entry(path, &self.image.stat(dir.ino)?, Kind::Directory);
         self.whole(&entry)?;
         Ok(())
     }
@@ -191,7 +202,7 @@ impl Archive<'_> {
     fn files(&mut self) -> Result<()> {
         let mut total = 0_u64;
         for file in &self.tree.files {
-            total = total.saturating_add(self.image.stat(file.ino)?.size);
+            total = total.saturating_add(self.tree.stat(file)?.size);
         }
         self.progress.total(total);
         let mut order: Vec<(u64, u32)> = (0..self.tree.content_count())
@@ -221,8 +232,7 @@ impl Archive<'_> {
                     Err(Error::Content { source, .. }) if self.options.continue_on_error => {
                         let cause = format!("{source}; not archived");
                         self.damaged(number, &cause, true);
-                        let size = self.image.stat(file.ino)?.size;
-                        self.progress.advance(size);
+                        self.progress.advance(self.tree.stat(&file)?.size);
                     }
                     Err(e) => return Err(e),
                 }
@@ -246,11 +256,12 @@ impl Archive<'_> {
     fn file(&mut self, number: u32, file: File) -> Result<()> {
         let links = self.tree.links_of(number).to_vec();
         let path = self.tree.path(file.dir, file.entry)?;
-        let mut entry = self.entry(path, file.ino, Kind::Regular)?;
+        let stat = self.tree.stat(&file)?;
+        let mut entry = self.entry(path, &stat, Kind::Regular);
+        entry.ino = self.tree.number(&file);
         entry.nlink = u32::try_from(links.len())
             .unwrap_or(u32::MAX)
             .saturating_add(1);
-        let stat = self.image.stat(file.ino)?;
         entry.size = stat.size;
         self.progress
             .file(&|| self.tree.shown_file(number), stat.size);
@@ -347,8 +358,7 @@ impl Archive<'_> {
         } else {
             self.check(number, ino, entry)?;
         }
-        let begun = self.sink.begin(entry);
-        if !self.settle_entry(begun, entry)? {
+        if !self.begin(entry)? {
             self.buffer = buffer;
             return Ok(false);
         }
@@ -495,11 +505,10 @@ impl Archive<'_> {
         }
     }
 
-    fn entry(&self, path: Vec<u8>, ino: InodeNo, kind: Kind) -> Result<Entry> {
-        let stat = self.image.stat(ino)?;
+    fn entry(&self, path: Vec<u8>, stat: &Stat, kind: Kind) -> Entry {
         let time = |t: Timestamp| (t.sec, t.nsec.min(999_999_999));
         let mtime_only = self.image.metadata().options().mtime_only;
-        Ok(Entry {
+        Entry {
             path,
             kind,
             mode: stat.mode & 0o7777,
@@ -511,20 +520,46 @@ impl Archive<'_> {
             symlink: Vec::new(),
             hard_link: None,
             rdev: 0,
-            ino: u64::from(ino.0) + 1,
+            ino: u64::from(stat.ino.0) + 1,
             nlink: 1,
             ranges: None,
-        })
+        }
     }
 
     /// An entry without contents; false if the format cannot hold it and that is no error.
     fn whole(&mut self, entry: &Entry) -> Result<bool> {
-        let begun = self.sink.begin(entry);
-        if !self.settle_entry(begun, entry)? {
+        if !self.begin(entry)? {
             return Ok(false);
         }
         let ended = self.sink.end();
         self.settle_entry(ended, entry)
+    }
+
+    /// Begins an entry; false if the format cannot hold it and that is no error.
+    fn begin(&mut self, entry: &Entry) -> Result<bool> {
+        let begun = match self.fields.check(entry) {
+            Ok(()) => self.sink.begin(entry),
+            Err(reason) => Err(Refusal::Entry(reason)),
+        };
+        if !self.settle_entry(begun, entry)? {
+            return Ok(false);
+        }
+        if self.fields.rounds(entry) {
+            let first = || (crate::display_path(&entry.path), 0);
+            self.rounded.get_or_insert_with(first).1 += 1;
+        }
+        Ok(true)
+    }
+
+    /// Says how many times lost their fraction.
+    fn report_rounded(&self) {
+        if let Some((first, number)) = &self.rounded {
+            let format = self.sink.name();
+            self.progress.warn(&format!(
+                "{format} holds times less finely than the image: the times of {number} entries are \
+                 rounded down, {first} is the first"
+            ));
+        }
     }
 
     fn data(&mut self, bytes: &[u8]) -> Result<()> {

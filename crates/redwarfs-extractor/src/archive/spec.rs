@@ -9,7 +9,7 @@ use super::entry::Sink;
 use super::library::{FilterWriter, LibrarySink};
 use super::tar::{Tar, TarFormat};
 use crate::error::{Error, Result};
-use crate::libarchive::{PATH_VARIABLE, Setup};
+use crate::libarchive::{ArchiveProcess, PATH_VARIABLE, Plan, Setup};
 
 /// An archive format with filters and options.
 ///
@@ -35,21 +35,21 @@ enum Format {
 
 /// Endings of file names. What is missing here is left to libarchive.
 const ENDINGS: &[(&str, &str, &[&str])] = &[
-    (".tar", "paxr", &[]),
-    (".tgz", "paxr", &["gzip"]),
-    (".tar.gz", "paxr", &["gzip"]),
-    (".tbz2", "paxr", &["bzip2"]),
-    (".tbz", "paxr", &["bzip2"]),
-    (".tar.bz2", "paxr", &["bzip2"]),
-    (".txz", "paxr", &["xz"]),
-    (".tar.xz", "paxr", &["xz"]),
-    (".tzst", "paxr", &["zstd"]),
-    (".tar.zst", "paxr", &["zstd"]),
-    (".tar.lz4", "paxr", &["lz4"]),
-    (".tar.lzma", "paxr", &["lzma"]),
-    (".tar.lz", "paxr", &["lzip"]),
-    (".tar.lzo", "paxr", &["lzop"]),
-    (".tar.Z", "paxr", &["compress"]),
+    (".tar", "pax", &[]),
+    (".tgz", "pax", &["gzip"]),
+    (".tar.gz", "pax", &["gzip"]),
+    (".tbz2", "pax", &["bzip2"]),
+    (".tbz", "pax", &["bzip2"]),
+    (".tar.bz2", "pax", &["bzip2"]),
+    (".txz", "pax", &["xz"]),
+    (".tar.xz", "pax", &["xz"]),
+    (".tzst", "pax", &["zstd"]),
+    (".tar.zst", "pax", &["zstd"]),
+    (".tar.lz4", "pax", &["lz4"]),
+    (".tar.lzma", "pax", &["lzma"]),
+    (".tar.lz", "pax", &["lzip"]),
+    (".tar.lzo", "pax", &["lzop"]),
+    (".tar.Z", "pax", &["compress"]),
     (".cpio", "cpio", &[]),
     (".cpio.gz", "cpio", &["gzip"]),
     (".cpio.zst", "cpio", &["zstd"]),
@@ -96,10 +96,6 @@ impl ArchiveSpec {
             .max_by_key(|(ending, ..)| ending.len());
         if let Some((_, format, filters)) = known {
             let filters: Vec<String> = filters.iter().map(|&f| f.to_owned()).collect();
-            if *format == "paxr" && crate::libarchive::version().is_err() {
-                // The same for whoever reads it, with times to the nanosecond.
-                return Self::new("pax", &filters, options);
-            }
             return Self::new(format, &filters, options);
         }
         Self::checked(Format::LibraryByName(name.to_vec()), Vec::new(), options)
@@ -137,30 +133,30 @@ impl ArchiveSpec {
         self.options.is_empty() && matches!(self.format, Format::Tar(_) | Format::Cpio(_))
     }
 
+    /// What libarchive is to be prepared for: all of it or the filters alone.
+    fn plan(&self, filters_only: bool) -> Plan {
+        let (filters, options) = (self.filters.clone(), self.options.clone());
+        match &self.format {
+            _ if filters_only => Plan::Filters { filters, options },
+            Format::LibraryByName(name) => Plan::FileName {
+                name: name.clone(),
+                filters,
+                options,
+            },
+            _ => Plan::Format {
+                name: self.format_name(),
+                filters,
+                options,
+            },
+        }
+    }
+
     /// Prepares libarchive, for all of it or for the filters alone.
     fn setup(&self, filters_only: bool) -> Result<(Setup, Vec<String>)> {
-        let wrong = Error::Spec;
-        let mut warnings = Vec::new();
-        let mut setup = Setup::new().map_err(|e| self.missing(&e))?;
-        if filters_only {
-            setup.raw().map_err(wrong)?;
-        } else {
-            match &self.format {
-                Format::LibraryByName(name) => setup.by_file_name(name).map_err(|e| {
-                    // Some versions put down a code of the system instead.
-                    let text = format!("No such format '{}'", crate::display_path(name));
-                    wrong(if e.starts_with("No such") { e } else { text })
-                })?,
-                _ => setup.format(&self.format_name()).map_err(wrong)?,
-            }
+        if let Err(e) = crate::libarchive::version() {
+            return Err(self.missing(&e));
         }
-        for filter in &self.filters {
-            warnings.extend(setup.filter(filter).map_err(wrong)?);
-        }
-        if !self.options.is_empty() {
-            warnings.extend(setup.options(&self.options).map_err(wrong)?);
-        }
-        Ok((setup, warnings))
+        self.plan(filters_only).setup().map_err(Error::Spec)
     }
 
     fn missing(&self, cause: &str) -> Error {
@@ -175,22 +171,25 @@ impl ArchiveSpec {
         ))
     }
 
-    /// Calls `write` with the sink of this archive. The first result is a list of warnings.
+    /// Calls `write` with the sink of this archive. The first result is a list of warnings. What libarchive
+    /// does, it does in a process of its own if there is one for it.
     pub(crate) fn with_sink<T>(
         &self,
         out: &mut dyn Write,
+        process: Option<&ArchiveProcess>,
         write: impl FnOnce(&mut dyn Sink, Vec<String>) -> Result<T>,
     ) -> Result<T> {
         if !self.is_own() {
             let (setup, warnings) = self.setup(false)?;
-            let mut sink = LibrarySink::new(setup, &self.format_name(), out)?;
+            let format = (setup.format_code(), &self.format_name()[..]);
+            let mut sink = LibrarySink::new(&self.plan(false), format, process, out)?;
             return write(&mut sink, warnings);
         }
         if self.filters.is_empty() {
             return self.with_own(out, Vec::new(), write);
         }
-        let (setup, warnings) = self.setup(true)?;
-        let mut filtered = FilterWriter::new(setup, out)?;
+        let (_, warnings) = self.setup(true)?;
+        let mut filtered = FilterWriter::new(&self.plan(true), process, out)?;
         let result = self.with_own(&mut filtered, warnings, write)?;
         filtered.finish()?;
         Ok(result)

@@ -14,6 +14,8 @@ use std::sync::OnceLock;
 
 use libloading::Library;
 
+use super::Engine;
+
 /// Names under which systems keep the library, the ABI number included.
 const NAMES: &[&str] = if cfg!(target_os = "macos") {
     &["libarchive.13.dylib", "libarchive.dylib"]
@@ -465,9 +467,10 @@ impl Writer<'_> {
             _ => Err(Fatal::Library(words())),
         }
     }
+}
 
-    /// Begins an entry.
-    pub(crate) fn header(&mut self, d: &Description<'_>) -> Result<Answer, Fatal> {
+impl Engine for Writer<'_> {
+    fn header(&mut self, d: &Description<'_>) -> Result<Answer, Fatal> {
         let c = |bytes| c_string(bytes).map_err(Fatal::Library);
         let path = c(d.path)?;
         let symlink = d.symlink.map(c).transpose()?;
@@ -507,8 +510,7 @@ impl Writer<'_> {
         self.answer(code)
     }
 
-    /// Appends to the contents of the entry.
-    pub(crate) fn data(&mut self, mut bytes: &[u8]) -> Result<(), Fatal> {
+    fn data(&mut self, mut bytes: &[u8]) -> Result<(), Fatal> {
         while !bytes.is_empty() {
             // SAFETY: a valid handle, and that many readable bytes.
             let n = unsafe {
@@ -534,15 +536,13 @@ impl Writer<'_> {
         Ok(())
     }
 
-    /// Ends the entry.
-    pub(crate) fn finish_entry(&mut self) -> Result<Answer, Fatal> {
+    fn finish_entry(&mut self) -> Result<Answer, Fatal> {
         // SAFETY: a valid handle.
         let code = unsafe { (self.api.archive_write_finish_entry)(self.archive.as_ptr()) };
         self.answer(code)
     }
 
-    /// Completes the archive. Nothing may be written afterwards.
-    pub(crate) fn close(&mut self) -> Result<Answer, Fatal> {
+    fn close(&mut self) -> Result<Answer, Fatal> {
         // SAFETY: a valid handle; closing twice does nothing.
         let code = unsafe { (self.api.archive_write_close)(self.archive.as_ptr()) };
         self.answer(code)

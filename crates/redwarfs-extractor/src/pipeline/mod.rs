@@ -26,6 +26,7 @@ use redwarfs_reader::{BlockMemory, CpuSet, Image};
 
 use crate::error::{Error, Result};
 use crate::files::{DirCache, Files};
+use crate::losses::Losses;
 use crate::tree::Tree;
 use crate::{ExtractOptions, Progress};
 use plan::{Need, PIECES_PER_WINDOW, Pieces, Window};
@@ -143,10 +144,6 @@ pub(crate) struct Outcome {
     pub(crate) bytes: u64,
     /// Files without their additional names.
     pub(crate) files: u64,
-    /// Per content: whether it was lost.
-    pub(crate) lost: Vec<bool>,
-    /// Names (links included) that do not exist because of that.
-    pub(crate) lost_names: u64,
     /// Blocks decoded.
     pub(crate) blocks: u64,
     /// Bytes that these were decoded to.
@@ -155,10 +152,21 @@ pub(crate) struct Outcome {
     pub(crate) peak: u64,
 }
 
+/// What all that write files need.
+pub(crate) struct Common<'a> {
+    pub(crate) image: &'a Image,
+    pub(crate) tree: &'a Tree<'a>,
+    pub(crate) files: &'a Files<'a>,
+    pub(crate) losses: &'a Losses<'a>,
+    pub(crate) options: &'a ExtractOptions,
+    pub(crate) progress: &'a dyn Progress,
+}
+
 struct Run<'a> {
     image: &'a Image,
     tree: &'a Tree<'a>,
     files: &'a Files<'a>,
+    losses: &'a Losses<'a>,
     options: &'a ExtractOptions,
     progress: &'a dyn Progress,
     /// Per content, the pieces not yet dealt with.
@@ -170,7 +178,6 @@ struct Run<'a> {
     stop: AtomicBool,
     bytes: AtomicU64,
     finished: AtomicU64,
-    lost_names: AtomicU64,
     /// Blocks given to the decoders.
     decoded: AtomicU64,
     decoded_bytes: AtomicU64,
@@ -181,19 +188,16 @@ struct Run<'a> {
 /// Creates and fills all regular files of the tree. `make_directories` is called once, unless something is
 /// wrong before, and makes what they are to be in.
 pub(crate) fn write_contents(
-    image: &Image,
-    tree: &Tree<'_>,
-    files: &Files<'_>,
-    options: &ExtractOptions,
-    progress: &dyn Progress,
+    common: &Common<'_>,
     make_directories: impl FnOnce() -> Result<()>,
 ) -> Result<Outcome> {
     let mut run = Run {
-        image,
-        tree,
-        files,
-        options,
-        progress,
+        image: common.image,
+        tree: common.tree,
+        files: common.files,
+        losses: common.losses,
+        options: common.options,
+        progress: common.progress,
         remaining: Vec::new(),
         damaged: Mutex::default(),
         any_damage: AtomicBool::new(false),
@@ -201,7 +205,6 @@ pub(crate) fn write_contents(
         stop: AtomicBool::new(false),
         bytes: AtomicU64::new(0),
         finished: AtomicU64::new(0),
-        lost_names: AtomicU64::new(0),
         decoded: AtomicU64::new(0),
         decoded_bytes: AtomicU64::new(0),
         gauge: Arc::default(),
@@ -220,22 +223,9 @@ pub(crate) fn write_contents(
         run.remove_incomplete();
         return Err(e);
     }
-    let mut lost = vec![false; tree.content_count() as usize];
-    for content in run
-        .damaged
-        .lock()
-        .unwrap_or_else(PoisonError::into_inner)
-        .keys()
-    {
-        if let Some(flag) = lost.get_mut(*content as usize) {
-            *flag = true;
-        }
-    }
     Ok(Outcome {
         bytes: run.bytes.load(Ordering::Relaxed),
         files: run.finished.load(Ordering::Relaxed),
-        lost,
-        lost_names: run.lost_names.load(Ordering::Relaxed),
         blocks: run.decoded.load(Ordering::Relaxed),
         block_bytes: run.decoded_bytes.load(Ordering::Relaxed),
         peak: run.gauge.peak.load(Ordering::Relaxed),

@@ -103,7 +103,7 @@ impl Run<'_> {
             self.remaining.push(AtomicU32::new(number));
             for file in self.tree.files_of(content) {
                 if let Some(f) = self.tree.file(file) {
-                    total = total.saturating_add(self.image.stat(f.ino)?.size);
+                    total = total.saturating_add(self.tree.stat(f)?.size);
                 }
             }
         }

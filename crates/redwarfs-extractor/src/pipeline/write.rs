@@ -10,7 +10,8 @@ use redwarfs_format::metadata::{Extent, Stat};
 
 use super::plan::Piece;
 use super::{Decoded, Run, WriteJob};
-use crate::error::Result;
+use crate::create;
+use crate::error::{Error, Result};
 use crate::files::DirCache;
 use crate::target;
 
@@ -125,10 +126,30 @@ impl Run<'_> {
         alone: bool,
         last: &mut DirCache,
     ) -> Result<()> {
-        let Some(f) = self.tree.file(file) else {
+        let Some(f) = self.tree.file(file).filter(|_| !self.files.is_lost(file)) else {
             return Ok(());
         };
-        let stat = self.image.stat(f.ino)?;
+        let stat = self.tree.stat(f)?;
+        let written = self.try_write_runs(file, &stat, runs, alone, last);
+        self.unless_lost(file, written, last)
+    }
+
+    /// Gives up a file after an error that is its own.
+    fn unless_lost(&self, file: u32, written: Result<()>, last: &mut DirCache) -> Result<()> {
+        match written {
+            Err(e @ Error::Target { .. }) => self.files.give_up(file, e, last),
+            other => other,
+        }
+    }
+
+    fn try_write_runs(
+        &self,
+        file: u32,
+        stat: &Stat,
+        runs: &[Piecewise<'_>],
+        alone: bool,
+        last: &mut DirCache,
+    ) -> Result<()> {
         let write = |fd: BorrowedFd<'_>| -> Result<()> {
             for (offset, slices) in runs {
                 let written = write_at(fd, *offset, slices)
@@ -139,15 +160,19 @@ impl Run<'_> {
             Ok(())
         };
         if alone && !self.files.is_created(file) {
-            let fd = self.files.create(file, &stat, last)?;
+            let Some(fd) = self.files.create(file, stat, last)? else {
+                return Ok(());
+            };
             write(fd.as_fd())?;
-            self.complete(&fd, file, &stat)
+            self.complete(&fd, file, stat)
         } else {
-            let fd = self.files.open(file, &stat, last)?;
+            let Some(fd) = self.files.open(file, stat, last)? else {
+                return Ok(());
+            };
             write(fd.as_fd())?;
             if alone {
                 self.files.close(file);
-                self.complete(&fd, file, &stat)?;
+                self.complete(&fd, file, stat)?;
             }
             Ok(())
         }
@@ -156,7 +181,12 @@ impl Run<'_> {
     pub(super) fn complete(&self, fd: &OwnedFd, file: u32, stat: &Stat) -> Result<()> {
         self.progress
             .file(&|| self.tree.shown_file(file), stat.size);
-        self.files.finish(fd, file, stat, self.progress)?;
+        if stat.allocated != stat.size {
+            create::set_size(fd, stat.size)
+                .map_err(|e| target::target("cannot set size", self.tree.shown_file(file), e))?;
+        }
+        let set = self.files.finish(fd, file, stat, self.progress);
+        self.losses.settle_attributes(set)?;
         let holes = stat.size.saturating_sub(stat.allocated);
         self.bytes.fetch_add(holes, Ordering::Relaxed);
         self.progress.advance(holes);
@@ -173,10 +203,15 @@ impl Run<'_> {
             let Some(f) = self.tree.file(file) else {
                 continue;
             };
-            let stat = self.image.stat(f.ino)?;
-            let fd = self.files.open(file, &stat, last)?;
-            self.files.close(file);
-            self.complete(&fd, file, &stat)?;
+            let stat = self.tree.stat(f)?;
+            let opened = self.files.open(file, &stat, last).and_then(|fd| {
+                let Some(fd) = fd else {
+                    return Ok(());
+                };
+                self.files.close(file);
+                self.complete(&fd, file, &stat)
+            });
+            self.unless_lost(file, opened, last)?;
         }
         Ok(())
     }
@@ -188,12 +223,14 @@ impl Run<'_> {
         };
         let cause = format!("{cause}; not extracted");
         for file in self.tree.files_of(content) {
-            self.files.remove(file, last)?;
-            self.lost_names.fetch_add(1, Ordering::Relaxed);
+            if self.files.is_lost(file) {
+                continue;
+            }
+            self.files.forget(file, last)?;
+            self.losses.count(1);
             self.progress.damaged(&self.tree.shown_file(file), &cause);
             for link in self.tree.links_of(file) {
-                self.files.remove_name(link.dir, link.entry, last)?;
-                self.lost_names.fetch_add(1, Ordering::Relaxed);
+                self.losses.count(1);
                 self.progress
                     .damaged(&self.tree.shown(link.dir, link.entry), &cause);
             }

@@ -28,7 +28,7 @@ pub use model::{
     MetadataHistoryEntry, StringTable,
 };
 pub use pack::{Compress, Packing, StringPacking, build_string_table};
-pub use types::{Counts, Extent, FileType, Stat, Timestamp, Totals, mode_string};
+pub use types::{Attributes, Counts, Extent, FileType, Stat, Timestamp, Totals, mode_string};
 pub use unknown::unknown_members;
 pub use view::MetadataView;
 

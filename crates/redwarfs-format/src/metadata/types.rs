@@ -103,11 +103,36 @@ pub struct Stat {
     pub ctime: Timestamp,
 }
 
+/// Mode, owner and times of a name, to be compared with those of another.
+///
+/// Images of format 2.2 and older give files of equal content one inode number, linked or not, but each
+/// name has attributes of its own (format chapter 05, section 4.3). Names of one inode number whose
+/// attributes are equal count as links of one file, others as files of their own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Attributes {
+    mode: u32,
+    uid: u32,
+    gid: u32,
+    times: [(i64, u32); 3],
+}
+
 impl Stat {
     /// `st_blocks`: allocated size in units of 512 bytes.
     #[must_use]
     pub fn blocks(&self) -> u64 {
         self.allocated.div_ceil(512)
+    }
+
+    /// What tells names of one inode number apart in images of format 2.2 and older.
+    #[must_use]
+    pub fn attributes(&self) -> Attributes {
+        let time = |time: Timestamp| (time.sec, time.nsec);
+        Attributes {
+            mode: self.mode,
+            uid: self.uid,
+            gid: self.gid,
+            times: [time(self.atime), time(self.mtime), time(self.ctime)],
+        }
     }
 
     /// Type of the inode, `None` if the mode has an unknown one.

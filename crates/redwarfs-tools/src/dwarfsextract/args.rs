@@ -1,8 +1,8 @@
 //! The command line of `dwarfsextract`.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::num::NonZeroUsize;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::{CommandFactory, Parser};
 use redwarfs_reader::ImageOffset;
@@ -15,10 +15,10 @@ use crate::common::number::parse_size;
 #[derive(Debug, Clone, Parser)]
 #[command(name = "dwarfsextract")]
 #[command(
-    override_usage = "dwarfsextract -i IMAGE [-o DIR] [PATTERN...]\n       dwarfsextract -i IMAGE -f FORMAT [-o FILE|-] [PATTERN...]\n       dwarfsextract -i IMAGE --stdout PATH"
+    override_usage = "dwarfsextract [-i] IMAGE [-o DIR] [PATTERN...]\n       dwarfsextract [-i] IMAGE -f FORMAT [-o FILE|-] [PATTERN...]\n       dwarfsextract [-i] IMAGE --stdout PATH"
 )]
 pub(crate) struct Args {
-    /// Image to extract
+    /// Image to extract; without this option the first argument is the image
     #[arg(short, long, value_name = "FILE")]
     pub input: Option<PathBuf>,
 
@@ -32,13 +32,13 @@ pub(crate) struct Args {
     #[arg(long, value_name = "PATTERN")]
     pub pattern: Vec<OsString>,
 
-    /// As --pattern
-    #[arg(value_name = "PATTERN")]
-    pub patterns: Vec<OsString>,
+    /// The image, unless --input names it, and then patterns as for --pattern
+    #[arg(value_name = "IMAGE|PATTERN")]
+    arguments: Vec<OsString>,
 
     /// Copy the contents of one file to standard output
     #[arg(long, value_name = "PATH",
-          conflicts_with_all = ["output", "pattern", "patterns", "format", "stdout_progress"])]
+          conflicts_with_all = ["output", "pattern", "format", "stdout_progress"])]
     pub stdout: Option<OsString>,
 
     /// Leave out block and character devices
@@ -48,6 +48,14 @@ pub(crate) struct Args {
     /// Leave out fifos and sockets
     #[arg(long)]
     pub skip_specials: bool,
+
+    /// Leave out symbolic links
+    #[arg(long)]
+    pub skip_symlinks: bool,
+
+    /// Leave out all names of a file but the first
+    #[arg(long)]
+    pub skip_hardlinks: bool,
 
     /// Where the image starts in its file: a number of bytes or 'auto'
     #[arg(short = 'O', long, value_name = "N", default_value = "auto", allow_hyphen_values = true,
@@ -77,7 +85,7 @@ pub(crate) struct Args {
     )]
     pub format_options: String,
 
-    /// Leave out files that cannot be read, report them, and exit with 2
+    /// Leave out what cannot be read or written, report it, and exit with 2
     #[arg(long)]
     pub continue_on_error: bool,
 
@@ -119,6 +127,24 @@ pub(crate) struct Args {
 pub(crate) struct Components(pub(crate) Vec<Component>);
 
 impl Args {
+    /// The image: that of `--input`, or else the first argument.
+    pub(super) fn image(&self) -> Option<&Path> {
+        match &self.input {
+            Some(input) => Some(input),
+            None => self.arguments.first().map(Path::new),
+        }
+    }
+
+    /// What is wanted: the values of `--pattern` and the arguments that are not the image.
+    pub(super) fn patterns(&self) -> impl Iterator<Item = &OsStr> {
+        let image = usize::from(self.input.is_none());
+        let arguments = self.arguments.iter().skip(image);
+        self.pattern
+            .iter()
+            .chain(arguments)
+            .map(OsString::as_os_str)
+    }
+
     /// Threads that decompress. More than there are processors would only take the caches of the
     /// processors and memory from each other.
     pub(super) fn workers(&self) -> usize {

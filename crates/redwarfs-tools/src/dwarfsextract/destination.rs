@@ -7,7 +7,7 @@ use std::path::Path;
 
 use redwarfs_extractor::{
     ArchiveSpec, Error, ExtractOptions, ExtractSummary, Progress, extract_file, extract_to_archive,
-    extract_to_directory,
+    extract_to_directory, is_of_entry,
 };
 use redwarfs_io::{AtomicFile, Overwrite};
 use redwarfs_reader::Image;
@@ -104,7 +104,7 @@ impl<'a> Destination<'a> {
             Self::Directory(path) => extract_to_directory(image, path, options, progress),
             Self::Archive(path, spec) => {
                 let failed = |source| Error::Target {
-                    what: "cannot write archive",
+                    what: WRITE_ARCHIVE,
                     path: display_path(path),
                     source,
                 };
@@ -158,6 +158,9 @@ fn lower(text: &str) -> String {
     }
 }
 
+/// The operation in errors of an archive file.
+const WRITE_ARCHIVE: &str = "cannot write archive";
+
 /// The line for an extraction that ended early.
 pub(super) fn abort(e: &Error, options: &ExtractOptions, single: bool) -> ToolError {
     if e.is_broken_pipe() {
@@ -183,6 +186,17 @@ pub(super) fn abort(e: &Error, options: &ExtractOptions, single: bool) -> ToolEr
             what: "cannot create device",
             ..
         } if !options.skip_devices => error.hint("--skip-devices leaves out devices"),
+        Error::Target {
+            what: "cannot create symbolic link",
+            ..
+        } if !options.continue_on_error => error.hint(
+            "--skip-symlinks leaves out symbolic links, --continue-on-error all that cannot be written",
+        ),
+        Error::Target { what, source, .. }
+            if !options.continue_on_error && *what != WRITE_ARCHIVE && is_of_entry(source) =>
+        {
+            error.hint("--continue-on-error leaves out what cannot be written")
+        }
         Error::NotRepresentable { what, .. } if matches!(*what, "sockets" | "fifos") => {
             error.hint("--skip-specials leaves out fifos and sockets")
         }

@@ -71,6 +71,10 @@ impl Progress for Listener<'_> {
             .error(format_args!("left out: {path}: {reason}"));
     }
 
+    fn incomplete(&self, message: &str) {
+        self.logger.error(message);
+    }
+
     fn total(&self, bytes: u64) {
         self.total.store(bytes, Ordering::Relaxed);
     }

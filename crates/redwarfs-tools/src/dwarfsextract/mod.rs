@@ -6,18 +6,20 @@ mod listener;
 mod patterns;
 
 use std::ffi::OsString;
-use std::io::BufWriter;
+use std::io::{self, BufWriter};
 use std::path::Path;
 use std::sync::Arc;
 
-use redwarfs_extractor::{ExtractOptions, ExtractSummary, Selection};
+use redwarfs_extractor::{
+    ArchiveProcess, ExtractOptions, ExtractSummary, Selection, serve_archive_process,
+};
 use redwarfs_io::Overwrite;
 use redwarfs_reader::perfmon::PerfMonitor;
 use redwarfs_reader::{CacheOptions, OpenOptions};
 
 use crate::common::cli::parse_into;
 use crate::common::console::write_stderr;
-use crate::common::error::{EXIT_OK, EXIT_PARTIAL};
+use crate::common::error::{EXIT_FAILURE, EXIT_OK, EXIT_PARTIAL};
 use crate::common::number::format_size;
 use crate::common::open::{Spelling, open_image};
 use crate::common::output::create_output;
@@ -28,6 +30,9 @@ use listener::Listener;
 use patterns::Patterns;
 
 const TOOL: &str = "dwarfsextract";
+
+/// The only argument of a process that writes an archive for its parent.
+const ARCHIVE_PROCESS: &str = "--write-archive-for-parent";
 
 /// Exit code of a run in which a pattern matched nothing.
 const EXIT_NO_MATCH: u8 = 3;
@@ -41,6 +46,14 @@ pub fn command() -> clap::Command {
 /// Runs the tool; `args` starts with the program's name. Returns the exit code.
 #[must_use]
 pub fn main(args: Vec<OsString>) -> u8 {
+    if args.get(1).is_some_and(|arg| arg == ARCHIVE_PROCESS) {
+        let (mut input, mut output) = (io::stdin().lock(), io::stdout().lock());
+        // It fails when the process that waits for it is gone.
+        return match serve_archive_process(&mut input, &mut output) {
+            Ok(()) => EXIT_OK,
+            Err(_) => EXIT_FAILURE,
+        };
+    }
     let args = match parse_into::<Args>(command(), &args) {
         Ok(args) => args,
         Err(code) => return code,
@@ -53,11 +66,13 @@ pub fn main(args: Vec<OsString>) -> u8 {
 
 fn run(args: &Args) -> Result<u8> {
     let logger = args.log.logger();
-    let Some(input) = &args.input else {
-        return Err(ToolError::new("no image given").hint("dwarfsextract -i IMAGE -o DIR"));
+    let Some(input) = args.image() else {
+        return Err(ToolError::new("no image given").hint("dwarfsextract IMAGE -o DIR"));
     };
-    let texts = args.pattern.iter().chain(&args.patterns);
-    let patterns = Arc::new(Patterns::new(texts.map(OsString::as_os_str))?);
+    let patterns = Arc::new(Patterns::new(args.patterns())?);
+    if args.stdout.is_some() && !patterns.is_empty() {
+        return Err(ToolError::new("--stdout takes one path and no patterns"));
+    }
     let destination = Destination::of(args)?;
     if args.stdout_progress && destination.is_stdout() {
         return Err(ToolError::new(
@@ -97,7 +112,15 @@ fn run(args: &Args) -> Result<u8> {
     extract.memory = args.cache_size;
     extract.skip_devices = args.skip_devices;
     extract.skip_specials = args.skip_specials;
+    extract.skip_symlinks = args.skip_symlinks;
+    extract.skip_hard_links = args.skip_hardlinks;
     extract.continue_on_error = args.continue_on_error;
+    extract.archive_process = Some(ArchiveProcess {
+        // Also if the file of this program has no name.
+        program: "/proc/self/exe".into(),
+        name: TOOL.into(),
+        arguments: vec![ARCHIVE_PROCESS.into()],
+    });
     if !patterns.is_empty() {
         let patterns = Arc::clone(&patterns);
         extract.select = Some(Selection::new(move |path, kind| patterns.want(path, kind)));
@@ -148,6 +171,7 @@ fn report(summary: &ExtractSummary, logger: &Logger) {
         directories,
         files,
         hard_links,
+        copies,
         symlinks,
         specials,
         skipped,
@@ -157,8 +181,15 @@ fn report(summary: &ExtractSummary, logger: &Logger) {
         "extracted {directories} directories, {files} files, {hard_links} hard links, {symlinks} symbolic links, \
          {specials} devices and specials"
     ));
+    if *copies > 0 {
+        logger.verbose(format_args!(
+            "copied {copies} files instead of linking them"
+        ));
+    }
     if *skipped > 0 {
-        logger.verbose(format_args!("skipped {skipped} devices and specials"));
+        logger.verbose(format_args!(
+            "skipped {skipped} devices, specials and links"
+        ));
     }
 }
 

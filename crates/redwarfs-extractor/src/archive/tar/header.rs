@@ -106,13 +106,8 @@ fn ustar(entry: &Entry) -> Result<Vec<u8>, String> {
     number(&mut h, field::UID, entry.uid, "user id")?;
     number(&mut h, field::GID, entry.gid, "group id")?;
     number(&mut h, field::SIZE, entry.size, "size")?;
-    // Nothing before 1970 can be written; the epoch is the nearest that can.
-    number(
-        &mut h,
-        field::MTIME,
-        u64::try_from(entry.mtime.0).unwrap_or(0),
-        "modification time",
-    )?;
+    let mtime = u64::try_from(entry.mtime.0).map_err(|_| "modification time is before 1970")?;
+    number(&mut h, field::MTIME, mtime, "modification time")?;
     number(
         &mut h,
         field::MAJOR,

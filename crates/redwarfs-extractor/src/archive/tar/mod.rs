@@ -7,6 +7,7 @@ use std::io::Write;
 use std::str::FromStr;
 
 use super::entry::{Entry, Holes, Kind, Links, Refusal, Sink};
+use super::fields::{Fields, SECOND, Times};
 use header::BLOCK;
 
 /// Archives are filled up to a multiple of this, the customary 20 records.
@@ -95,7 +96,26 @@ impl Sink for Tar<'_> {
         }
     }
 
-    fn repeats_directories(&self) -> bool {
+    fn fields(&self) -> Fields {
+        match self.format {
+            TarFormat::Ustar => Fields {
+                times: Some(Times::seconds((1 << 33) - 1)),
+                atime: false,
+                id: Some((1 << 21) - 1),
+                size: (1 << 33) - 1,
+                device: Some(((1 << 21) - 1, (1 << 21) - 1)),
+                ..Fields::ALL
+            },
+            TarFormat::Gnutar => Fields {
+                times: Some(Times::all(SECOND)),
+                atime: false,
+                ..Fields::ALL
+            },
+            TarFormat::Pax => Fields::ALL,
+        }
+    }
+
+    fn directories_last(&self) -> bool {
         true
     }
 
