@@ -336,7 +336,7 @@ impl<'r> ImageRange<'r> {
         if start.get(..magic) == MAGIC.get(..magic) {
             // Otherwise it may be the first section of another image.
             let header = SectionHeader::parse(&bytes);
-            return Ok(there < SectionHeader::LEN || header.is_ok_and(|h| !h.can_be_first()));
+            return Ok(there < SectionHeader::LEN || header.is_ok_and(|h| !h.starts_next_image()));
         }
         // A section whose header is damaged, followed by sections and an index, or the damaged
         // index itself.

@@ -177,10 +177,10 @@ impl SectionHeader {
         bytes
     }
 
-    /// Whether an image can begin with this section: its number says so, and it is not one of those
-    /// that come after the metadata.
+    /// Whether another image begins with this section, where it follows an image: its number says so,
+    /// and it is not one of those that come after the metadata, whose number may be damaged.
     #[must_use]
-    pub fn can_be_first(&self) -> bool {
+    pub fn starts_next_image(&self) -> bool {
         self.number == 0 && self.ty != SectionType::SECTION_INDEX && self.ty != SectionType::HISTORY
     }
 

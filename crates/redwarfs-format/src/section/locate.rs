@@ -195,7 +195,7 @@ impl Window<'_> {
         let Some(first) = self.v2_header(Some(start))? else {
             return Ok(false);
         };
-        if !first.can_be_first() {
+        if first.number != 0 {
             return Ok(false);
         }
         let next = (start + SectionHeader::LEN as u64).checked_add(first.length);

@@ -453,7 +453,7 @@ impl Scanner<'_> {
     /// Whether this header starts another image.
     fn is_next_image(&self, header: &SectionHeader) -> bool {
         let has = |ty| self.sections.iter().rev().any(|e| e.section.ty == ty);
-        header.can_be_first()
+        header.starts_next_image()
             && !self.sections.is_empty()
             && has(SectionType::METADATA_V2)
             && has(SectionType::METADATA_V2_SCHEMA)
