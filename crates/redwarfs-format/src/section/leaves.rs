@@ -78,7 +78,10 @@ mod tests {
 
     #[test]
     fn any_leaf_can_be_compared_and_every_change_is_seen() {
-        let payload: Vec<u8> = (0..3 * LEAF + 100).map(|i| ((i * 89) >> 3) as u8).collect();
+        // No two leaves are equal.
+        let payload: Vec<u8> = (0..3 * LEAF + 100)
+            .map(|i| (((i * 89) >> 3) ^ (i / LEAF)) as u8)
+            .collect();
         let mut leaves = LeafDigests::new(7, payload.len() as u64);
         leaves.update(&payload[..2 * LEAF]);
         leaves.update(&payload[2 * LEAF..]);
