@@ -294,11 +294,8 @@ fn directories_of_the_host_come_back() {
     sparse.set_len(1 << 22).unwrap();
     sparse.write_all_at(b"data", 1 << 21).unwrap();
     std::fs::write(root.join("out.dwarfs"), "being written").unwrap();
-    let meta = std::fs::metadata(root.join("out.dwarfs")).unwrap();
-    use std::os::unix::fs::MetadataExt;
-    let source = DirectorySource::new(root)
-        .unwrap()
-        .skip_inode(meta.dev(), meta.ino());
+    let output = std::fs::File::open(root.join("out.dwarfs")).unwrap();
+    let source = DirectorySource::new(root).unwrap().skip_file(&output);
     let (bytes, summary) = build(&options(), &source);
     assert_eq!(summary.errors, 0);
     let image = open(bytes);

@@ -4,7 +4,6 @@
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Read, Write};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -65,23 +64,14 @@ impl Directory {
 
     /// Keeps the file `output` out of its own image, should it be below the input.
     pub(super) fn without(self, output: &Path) -> Self {
-        let found = if output == Path::new("-") {
-            rustix::fs::fstat(io::stdout()).ok().map(|stat| {
-                let kind = rustix::fs::FileType::from_raw_mode(stat.st_mode);
-                (
-                    kind == rustix::fs::FileType::RegularFile,
-                    stat.st_dev,
-                    stat.st_ino,
-                )
-            })
-        } else {
-            std::fs::metadata(output)
-                .ok()
-                .map(|stat| (stat.is_file(), stat.dev(), stat.ino()))
-        };
-        match found {
-            Some((true, device, inode)) => self.map(|source| source.skip_inode(device, inode)),
-            _ => self,
+        if output == Path::new("-") {
+            return self.map(|source| source.skip_file(io::stdout()));
+        }
+        let flags = rustix::fs::OFlags::PATH | rustix::fs::OFlags::CLOEXEC;
+        match rustix::fs::open(output, flags, rustix::fs::Mode::empty()) {
+            Ok(file) => self.map(|source| source.skip_file(&file)),
+            // There is none yet.
+            Err(_) => self,
         }
     }
 

@@ -142,10 +142,7 @@ impl<'a> Target<'a> {
         let Output::File(out) = &self.out else {
             return source;
         };
-        match rustix::fs::fstat(out.get_ref()) {
-            Ok(stat) => source.skip_inode(stat.st_dev, stat.st_ino),
-            Err(_) => source,
-        }
+        source.skip_file(out.get_ref())
     }
 
     /// Removes what was written, and leaves what is still in memory where it is: writing it to

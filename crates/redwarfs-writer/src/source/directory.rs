@@ -16,7 +16,7 @@ use rustix::fs::{self, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 
 use super::extended::{self, ExtendedAttributes};
-use super::host::{Found, find_at, host_file};
+use super::host::{Found, find_at, host_file, identity, stat_of};
 use super::list::{InputList, ListReport};
 use super::timed::{Helpers, late};
 use super::{Content, DirItem, FileType, Meta, Source, join};
@@ -177,10 +177,15 @@ impl DirectorySource {
         self
     }
 
-    /// Leaves out the entry with this device and inode number: the file that is being written.
+    /// Leaves out a regular file: the one that is being written. Anything else, and a file that
+    /// cannot be asked who it is, changes nothing.
     #[must_use]
-    pub fn skip_inode(mut self, device: u64, inode: u64) -> Self {
-        self.skipped.insert((device, inode));
+    pub fn skip_file(mut self, file: impl AsFd) -> Self {
+        if let Ok(stat) = stat_of(file.as_fd())
+            && FileType::from_mode(u32::from(stat.stx_mode)) == Some(FileType::Regular)
+        {
+            self.skipped.insert(identity(&stat));
+        }
         self
     }
 
@@ -389,7 +394,7 @@ impl DirectorySource {
         let dir = self.open_at(at.as_ref(), rest, OFlags::RDONLY | OFlags::DIRECTORY)?;
         if let Some(only) = self.only
             && !path.is_empty()
-            && fs::fstat(&dir).is_ok_and(|stat| only.excludes_directory(stat.st_dev))
+            && stat_of(dir.as_fd()).is_ok_and(|stat| only.excludes_directory(identity(&stat).0))
         {
             self.lock_elsewhere().insert(path.to_vec());
             return Ok(items);

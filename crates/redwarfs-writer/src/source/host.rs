@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::ffi::OsStr;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
@@ -20,12 +20,32 @@ pub(super) struct Found {
     pub(super) mount: Option<u64>,
 }
 
+/// Attributes of an open file. Whatever is compared with the attributes of entries comes from the
+/// same call: emulators and 32-bit systems answer others with less, for example without nanoseconds.
+pub(super) fn stat_of(file: BorrowedFd<'_>) -> io::Result<fs::Statx> {
+    Ok(fs::statx(
+        file,
+        c"",
+        AtFlags::EMPTY_PATH,
+        StatxFlags::BASIC_STATS,
+    )?)
+}
+
+/// Device and inode number.
+pub(super) fn identity(stat: &fs::Statx) -> (u64, u64) {
+    let device = fs::makedev(stat.stx_dev_major, stat.stx_dev_minor);
+    (device, stat.stx_ino)
+}
+
+fn time(time: fs::StatxTimestamp) -> Timestamp {
+    Timestamp {
+        sec: time.tv_sec,
+        nsec: time.tv_nsec,
+    }
+}
+
 /// Attributes of one entry, target of a symlink included.
-pub(super) fn find_at(
-    dir: rustix::fd::BorrowedFd<'_>,
-    name: &[u8],
-    follow: bool,
-) -> io::Result<Found> {
+pub(super) fn find_at(dir: BorrowedFd<'_>, name: &[u8], follow: bool) -> io::Result<Found> {
     let name = OsStr::from_bytes(name);
     let links = if follow {
         AtFlags::empty()
@@ -45,10 +65,6 @@ pub(super) fn find_at(
             format!("unknown file type {mode:o}"),
         )
     })?;
-    let time = |t: fs::StatxTimestamp| Timestamp {
-        sec: t.tv_sec,
-        nsec: t.tv_nsec,
-    };
     let target = match kind {
         FileType::Symlink => Some(fs::readlinkat(dir, name, Vec::new())?.into_bytes()),
         _ => None,
@@ -62,10 +78,7 @@ pub(super) fn find_at(
         size: stat.stx_size,
         allocated: stat.stx_blocks.saturating_mul(512),
         nlink: u64::from(stat.stx_nlink),
-        identity: (
-            fs::makedev(stat.stx_dev_major, stat.stx_dev_minor),
-            stat.stx_ino,
-        ),
+        identity: identity(&stat),
         atime: time(stat.stx_atime),
         mtime: time(stat.stx_mtime),
         ctime: time(stat.stx_ctime),
@@ -96,8 +109,8 @@ pub(super) fn open_file(path: &Path) -> io::Result<Box<dyn Content>> {
 }
 
 pub(super) fn host_file(fd: OwnedFd) -> io::Result<Box<dyn Content>> {
-    let stat = fs::fstat(&fd)?;
-    if FileType::from_mode(stat.st_mode) != Some(FileType::Regular) {
+    let stat = stat_of(fd.as_fd())?;
+    if FileType::from_mode(u32::from(stat.stx_mode)) != Some(FileType::Regular) {
         return Err(io::Error::other("no longer a regular file"));
     }
     let opened = Cell::new(Some(stamp(&stat)));
@@ -110,13 +123,10 @@ struct HostFile {
     opened: Cell<Option<Stamp>>,
 }
 
-fn stamp(stat: &fs::Stat) -> Stamp {
+fn stamp(stat: &fs::Statx) -> Stamp {
     Stamp {
-        size: u64::try_from(stat.st_size).unwrap_or(0),
-        mtime: Timestamp {
-            sec: stat.st_mtime,
-            nsec: u32::try_from(stat.st_mtime_nsec).unwrap_or(0),
-        },
+        size: stat.stx_size,
+        mtime: time(stat.stx_mtime),
     }
 }
 
@@ -124,7 +134,7 @@ impl Content for HostFile {
     fn stamp(&self) -> io::Result<Stamp> {
         match self.opened.take() {
             Some(stamp) => Ok(stamp),
-            None => Ok(stamp(&fs::fstat(&self.fd)?)),
+            None => Ok(stamp(&stat_of(self.fd.as_fd())?)),
         }
     }
 
