@@ -5,10 +5,13 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
 use redwarfs_reader::MAX_PARTS;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{FileType, OFlags, fcntl_getfl, fcntl_setfl, fstat, makedev};
 use rustix::io::Errno;
 
 /// Path of the device.
 pub(crate) const PATH: &str = "/dev/fuse";
+/// Its device number.
+const NUMBER: (u32, u32) = (10, 229);
 /// Code of the notification that puts data into the kernel's page cache.
 const NOTIFY_STORE: i32 = 4;
 
@@ -29,6 +32,19 @@ pub(crate) enum Received {
 impl Device {
     pub(crate) fn new(fd: OwnedFd) -> Self {
         Self(fd)
+    }
+
+    /// Makes sure that a descriptor of somebody else is one of a FUSE device, and that it waits.
+    pub(crate) fn check(fd: &OwnedFd) -> io::Result<()> {
+        let stat = fstat(fd)?;
+        let (major, minor) = NUMBER;
+        if FileType::from_raw_mode(stat.st_mode) != FileType::CharacterDevice
+            || stat.st_rdev != makedev(major, minor)
+        {
+            return Err(io::Error::other("not an open /dev/fuse"));
+        }
+        let flags = fcntl_getfl(fd)?;
+        Ok(fcntl_setfl(fd, flags - OFlags::NONBLOCK)?)
     }
 
     /// Whether there is a request, or the end.

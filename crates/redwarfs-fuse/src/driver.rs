@@ -7,30 +7,30 @@ use std::thread::JoinHandle;
 
 use redwarfs_format::ids::{EntryIndex, InodeNo};
 use redwarfs_format::metadata::FileType;
-use redwarfs_reader::Image;
-use redwarfs_reader::perfmon::{Component, PerfMonitor, Running, Timer};
+use redwarfs_reader::perfmon::{Running, Timer};
 use rustix::io::Errno;
 use rustix::param::page_size;
 use rustix::process::geteuid;
 use tracing::{debug, error};
 
 use crate::analysis::Analysis;
-use crate::attr::{Policy, inode_no, node_id, permits};
+use crate::attr::{Policy, inode_no, node_id};
 use crate::case::CaseIndex;
 use crate::device::Device;
-use crate::failures::Failures;
-use crate::interrupts::Interrupts;
+use crate::idle;
 use crate::kernel::lets_others_in;
 use crate::pool::{Pool, ReadJob};
+use crate::prepared::Prepared;
 use crate::proto::{
     self, Attr, Body, Header, InitIn, InitOut, Put, Validity, dirent_size, init, op, opened,
 };
 use crate::push::Pusher;
 use crate::ring;
+use crate::shared::Shared;
 use crate::statistics::Counters;
 use crate::ticket::Ticket;
-use crate::xattr::{self, Describer};
-use crate::{Access, Error, MountOptions, Result};
+use crate::xattr::Describer;
+use crate::{Access, MountOptions};
 
 /// How long the kernel may keep names and attributes: an image does not change.
 const FOREVER: Validity = 365 * 24 * 60 * 60;
@@ -57,67 +57,10 @@ enum Answer {
 
 type Outcome = std::result::Result<Answer, Errno>;
 
-/// What readers of requests, workers and observers have in common.
-#[derive(Debug)]
-pub(crate) struct Shared {
-    pub(crate) image: Image,
-    pub(crate) failures: Failures,
-    pub(crate) interrupts: Interrupts,
-    pub(crate) counters: Counters,
-    pub(crate) timers: Timers,
-}
-
-impl Shared {
-    pub(crate) fn new(image: Image) -> Self {
-        Self {
-            failures: Failures::default(),
-            interrupts: Interrupts::default(),
-            counters: Counters::default(),
-            timers: Timers::new(image.perfmon()),
-            image,
-        }
-    }
-}
-
-/// Timers of the operations.
-#[derive(Debug)]
-pub(crate) struct Timers {
-    init: Timer,
-    lookup: Timer,
-    getattr: Timer,
-    readlink: Timer,
-    open: Timer,
-    lseek: Timer,
-    pub(crate) read: Timer,
-    readdir: Timer,
-    statfs: Timer,
-    getxattr: Timer,
-    listxattr: Timer,
-}
-
-impl Timers {
-    fn new(perfmon: &PerfMonitor) -> Self {
-        let timer = |name| perfmon.timer(Component::Fuse, name);
-        Self {
-            init: timer("op_init"),
-            lookup: timer("op_lookup"),
-            getattr: timer("op_getattr"),
-            readlink: timer("op_readlink"),
-            open: timer("op_open"),
-            lseek: timer("op_lseek"),
-            read: timer("op_read"),
-            readdir: timer("op_readdir"),
-            statfs: timer("op_statfs"),
-            getxattr: timer("op_getxattr"),
-            listxattr: timer("op_listxattr"),
-        }
-    }
-}
-
 /// Logs an operation with the one who asked for it.
 macro_rules! log_op {
     ($header:expr, $($text:tt)*) => {
-        debug!(
+        tracing::debug!(
             "{} [pid={}, uid={}, gid={}]",
             format_args!($($text)*),
             $header.pid,
@@ -126,6 +69,8 @@ macro_rules! log_op {
         )
     };
 }
+
+mod attributes;
 
 /// One mounted image.
 #[derive(Debug)]
@@ -140,9 +85,14 @@ pub(crate) struct Driver {
     /// The kernel takes ENOSYS for "never send OPEN again".
     no_open: bool,
     no_opendir: bool,
-    /// How long names are valid.
+    /// How long names and attributes are valid.
     names: Validity,
+    attributes: Validity,
+    /// Every opening of a directory has to be seen.
+    ask_opendir: bool,
     describer: Describer,
+    /// Extended attributes are listed.
+    list_xattrs: bool,
     case: Option<CaseIndex>,
     analysis: Option<Analysis>,
     pusher: Option<Arc<Pusher>>,
@@ -164,35 +114,6 @@ impl Drop for Pushing {
     }
 }
 
-/// What has to be made before the mount, so that a mistake is found in time.
-#[derive(Debug)]
-pub(crate) struct Prepared {
-    case: Option<CaseIndex>,
-    analysis: Option<Analysis>,
-}
-
-impl Prepared {
-    pub(crate) fn new(image: &Image, options: &MountOptions) -> Result<Self> {
-        let analysis = match &options.analysis_file {
-            None => None,
-            Some(path) => {
-                let file = Analysis::create(path).map_err(|source| Error::AnalysisFile {
-                    path: path.clone(),
-                    source,
-                })?;
-                Some(Analysis::new(file, image.metadata())?)
-            }
-        };
-        let case = options
-            .case_insensitive
-            .then(|| CaseIndex::new(image.metadata()));
-        Ok(Self {
-            case: case.transpose()?,
-            analysis,
-        })
-    }
-}
-
 impl Driver {
     pub(crate) fn new(
         shared: &Arc<Shared>,
@@ -203,6 +124,7 @@ impl Driver {
         let image = &shared.image;
         let only_for = (options.access == Access::OwnerAndRoot && lets_others_in(options))
             .then(|| geteuid().as_raw());
+        let valid = options.idle.map_or(FOREVER, idle::validity);
         let sparse = image.metadata().hole_block().is_some();
         let cache_sparse = options.cache_sparse || !sparse;
         // Pages that the kernel drops at the next opening need not be pushed.
@@ -220,8 +142,11 @@ impl Driver {
             only_for,
             no_open: false,
             no_opendir: false,
-            names: if only_for.is_some() { 0 } else { FOREVER },
+            names: if only_for.is_some() { 0 } else { valid },
+            attributes: valid,
+            ask_opendir: only_for.is_some() || options.idle.is_some(),
             describer: Describer::new(image),
+            list_xattrs: options.list_xattrs,
             case: prepared.case,
             analysis: prepared.analysis,
             pool: Pool::new(shared, pusher.as_ref(), options.workers)?,
@@ -258,8 +183,10 @@ impl Driver {
             | init::MAX_PAGES
             | init::CACHE_SYMLINKS
             | init::EXPLICIT_INVAL_DATA;
-        if self.only_for.is_none() {
+        if !self.ask_opendir {
             wanted |= init::NO_OPENDIR_SUPPORT;
+        }
+        if self.only_for.is_none() {
             if self.keep_cache && self.cache_sparse && self.analysis.is_none() {
                 wanted |= init::NO_OPEN_SUPPORT;
             }
@@ -451,10 +378,10 @@ impl Driver {
                 if let Some(pusher) = &self.pusher {
                     pusher.knows(inode);
                 }
-                attr.put_entry(self.names, FOREVER, out);
+                attr.put_entry(self.names, self.attributes, out);
             }
             // Node id 0 makes the kernel remember that the name does not exist.
-            None => Attr::default().put_entry(self.names, FOREVER, out),
+            None => Attr::default().put_entry(self.names, self.attributes, out),
         }
         Ok(Answer::Reply)
     }
@@ -479,7 +406,8 @@ impl Driver {
     fn getattr(&self, header: &Header, out: &mut Vec<u8>) -> Outcome {
         let _timer = timed(&self.shared.timers.getattr, header);
         log_op!(header, "op_getattr({})", header.node);
-        self.attr(self.inode(header.node)?)?.put_attr(FOREVER, out);
+        self.attr(self.inode(header.node)?)?
+            .put_attr(self.attributes, out);
         Ok(Answer::Reply)
     }
 
@@ -682,7 +610,7 @@ impl Driver {
                 return Ok(true);
             }
             let attr = self.attr(inode)?;
-            attr.put_entry(self.names, FOREVER, out);
+            attr.put_entry(self.names, self.attributes, out);
             proto::put_dirent(attr.node, next, attr.mode, name, out);
             if let Some(pusher) = &self.pusher {
                 pusher.knows(inode);
@@ -690,52 +618,6 @@ impl Driver {
             Ok(false)
         })?;
         Ok(Answer::Reply)
-    }
-
-    fn getxattr(&self, header: &Header, mut body: Body<'_>, out: &mut Vec<u8>) -> Outcome {
-        let _timer = timed(&self.shared.timers.getxattr, header);
-        let size = body.u32().ok_or(Errno::IO)?;
-        body.u32();
-        let name = body.name().ok_or(Errno::IO)?;
-        log_op!(
-            header,
-            "op_getxattr({}, {}, {size})",
-            header.node,
-            String::from_utf8_lossy(name)
-        );
-        let inode = self.inode(header.node)?;
-        let image = &self.shared.image;
-        match self.describer.value(image, &self.policy, inode, name) {
-            Ok(Some(value)) => put_xattr(size, &value.bytes, value.announced, out),
-            Ok(None) => Err(Errno::NODATA),
-            Err(cause) => Err(self.fail("describe", inode, &cause)),
-        }
-    }
-
-    fn listxattr(&self, header: &Header, mut body: Body<'_>, out: &mut Vec<u8>) -> Outcome {
-        let _timer = timed(&self.shared.timers.listxattr, header);
-        let size = body.u32().ok_or(Errno::IO)?;
-        log_op!(header, "op_listxattr({}, {size})", header.node);
-        let names = xattr::names(self.inode(header.node)?);
-        put_xattr(size, names, names.len(), out)
-    }
-
-    fn access(&self, header: &Header, mut body: Body<'_>) -> Outcome {
-        let wanted = body.u32().ok_or(Errno::IO)?;
-        log_op!(header, "op_access({}, {wanted})", header.node);
-        let inode = self.inode(header.node)?;
-        match self.shared.image.metadata().stat(inode) {
-            Ok(stat) => {
-                let owner = (self.policy.uid(&stat), self.policy.gid(&stat));
-                let caller = (header.uid, header.gid);
-                if permits(self.policy.mode(&stat), owner, caller, wanted) {
-                    Ok(Answer::Reply)
-                } else {
-                    Err(Errno::ACCESS)
-                }
-            }
-            Err(cause) => Err(self.fail("stat", inode, &cause)),
-        }
     }
 
     /// `SEEK_DATA` and `SEEK_HOLE`.
@@ -793,19 +675,6 @@ fn put_opened(flags: u32, out: &mut Vec<u8>) {
     out.put32(0);
 }
 
-/// Answers with a value, or with its size if that was asked for.
-fn put_xattr(room: u32, value: &[u8], announced: usize, out: &mut Vec<u8>) -> Outcome {
-    if room == 0 {
-        out.put32(u32::try_from(announced).map_err(|_| Errno::TOOBIG)?);
-        out.put32(0);
-    } else if value.len() <= room as usize {
-        out.extend_from_slice(value);
-    } else {
-        return Err(Errno::RANGE);
-    }
-    Ok(Answer::Reply)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -818,16 +687,5 @@ mod tests {
         for name in [&b"..."[..], b"a b", b"\xff\n", &[b'x'; 1024]] {
             assert!(is_listable(name), "{name:?}");
         }
-    }
-
-    #[test]
-    fn attribute_sizes() {
-        let ask = |room| {
-            let mut out = Vec::new();
-            put_xattr(room, b"12345", 4101, &mut out).map(|_| out)
-        };
-        assert_eq!(ask(0), Ok([4101u32.to_ne_bytes(), [0; 4]].concat()));
-        assert_eq!(ask(4), Err(Errno::RANGE));
-        assert_eq!(ask(5), Ok(b"12345".to_vec()));
     }
 }

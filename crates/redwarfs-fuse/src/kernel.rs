@@ -3,6 +3,8 @@
 //! Root mounts through `mount(2)`; everybody else, and `auto_unmount`, goes through the helper
 //! program `fusermount3`, which passes the opened device back over a socket (the protocol of
 //! libfuse's `mount.c`: environment variable `_FUSE_COMMFD`, one byte with the descriptor attached).
+//!
+//! A caller may also have opened and mounted the device itself; then it unmounts, too.
 
 use std::ffi::{CString, OsStr, OsString};
 use std::fs::OpenOptions;
@@ -23,13 +25,15 @@ use rustix::net::{
 };
 use rustix::process::{getegid, geteuid};
 
-use crate::table::{HELPERS, Place, devices_on, is_dead, place_of, run_helper};
-use crate::{Access, Error, MountOptions, Result};
+use crate::table::{Place, devices_on, helpers, is_dead, place_of, run_helper};
+use crate::{Access, Error, MountOptions, Result, Unmounted};
 
-/// A mount that this process made.
+/// A mount that this process serves.
 #[derive(Debug)]
 pub(crate) struct KernelMount {
     mountpoint: PathBuf,
+    /// The caller made it: nothing is known about where it is, and it is not ours to take off.
+    foreign: bool,
     /// Device number of the mounted file system: from the mount table where that can be read, and
     /// known after [`KernelMount::probe`] at the latest.
     device: OnceLock<u64>,
@@ -71,10 +75,21 @@ impl KernelMount {
             device,
             Self {
                 mountpoint: target,
+                foreign: false,
                 device: mounted,
                 _helper: Mutex::new(helper),
             },
         ))
+    }
+
+    /// A mount that the caller made, with a name for messages.
+    pub(crate) fn foreign(name: &Path) -> Self {
+        Self {
+            mountpoint: name.to_owned(),
+            foreign: true,
+            device: OnceLock::new(),
+            _helper: Mutex::new(None),
+        }
     }
 
     pub(crate) fn mountpoint(&self) -> &Path {
@@ -89,6 +104,9 @@ impl KernelMount {
     /// Asks the mounted file system for its root: proves that requests are answered, and learns
     /// the device number that identifies the mount later.
     pub(crate) fn probe(&self) -> io::Result<()> {
+        if self.foreign {
+            return Ok(());
+        }
         rustix::fs::statfs(&self.mountpoint)?;
         let root = rustix::fs::stat(&self.mountpoint)?;
         let _ = self.device.set(root.st_dev);
@@ -97,14 +115,40 @@ impl KernelMount {
 
     /// What the mount table says about our mount; `Top` if we cannot know.
     fn place(&self) -> Place {
+        if self.foreign {
+            return Place::Gone;
+        }
         let Some(&device) = self.device.get() else {
             return Place::Top;
         };
         place_of(&self.mountpoint, device)
     }
 
-    /// Unmounts; true if the file system is gone, false if it is detached but still in use.
-    pub(crate) fn unmount(&self) -> io::Result<bool> {
+    /// Unmounts; a file system in use is detached.
+    pub(crate) fn unmount(&self) -> io::Result<Unmounted> {
+        if self.foreign {
+            return Ok(Unmounted::NotOurs);
+        }
+        if self.unmount_unused()? {
+            return Ok(Unmounted::Gone);
+        }
+        match unmount(&self.mountpoint, UnmountFlags::DETACH) {
+            Ok(()) => Ok(Unmounted::Detached),
+            // Gone in the meantime.
+            Err(Errno::INVAL | Errno::NOENT) => Ok(Unmounted::Gone),
+            Err(Errno::PERM) if run_helper(&self.mountpoint, &["-u", "-z"])? => {
+                Ok(Unmounted::Detached)
+            }
+            Err(Errno::PERM) => Err(io::Error::other("fusermount3 could not unmount")),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Unmounts if nobody uses the file system; false if somebody does, or if it cannot be known.
+    pub(crate) fn unmount_unused(&self) -> io::Result<bool> {
+        if self.foreign {
+            return Ok(false);
+        }
         match self.place() {
             Place::Top => {}
             Place::Gone => return Ok(true),
@@ -118,13 +162,10 @@ impl KernelMount {
         }
         match unmount(&self.mountpoint, UnmountFlags::empty()) {
             Ok(()) => Ok(true),
-            Err(Errno::BUSY) => {
-                unmount(&self.mountpoint, UnmountFlags::DETACH)?;
-                Ok(false)
-            }
+            Err(Errno::BUSY) => Ok(false),
             // Gone in the meantime.
             Err(Errno::INVAL | Errno::NOENT) => Ok(true),
-            Err(Errno::PERM) => self.unmount_by_helper(),
+            Err(Errno::PERM) => run_helper(&self.mountpoint, &["-u", "-q"]),
             Err(error) => Err(error.into()),
         }
     }
@@ -132,7 +173,7 @@ impl KernelMount {
     /// Removes what is left of the mount after our end of the connection was closed. Usually the
     /// mount is already gone, and another one may have got its device number: that one answers.
     pub(crate) fn clear_remains(&self) {
-        if is_dead(&self.mountpoint) {
+        if !self.foreign && is_dead(&self.mountpoint) {
             self.abandon();
         }
     }
@@ -144,16 +185,6 @@ impl KernelMount {
         {
             let _ = run_helper(&self.mountpoint, &["-u", "-q", "-z"]);
         }
-    }
-
-    fn unmount_by_helper(&self) -> io::Result<bool> {
-        if run_helper(&self.mountpoint, &["-u", "-q"])? {
-            return Ok(true);
-        }
-        if run_helper(&self.mountpoint, &["-u", "-z"])? {
-            return Ok(false);
-        }
-        Err(io::Error::other("fusermount3 could not unmount"))
     }
 }
 
@@ -178,7 +209,7 @@ pub(crate) fn lets_others_in(options: &MountOptions) -> bool {
 /// The file system specific options that kernel and helper share.
 fn common_options(options: &MountOptions) -> String {
     let mut list = String::new();
-    if options.default_permissions {
+    if options.checks_permissions() {
         list.push_str(",default_permissions");
     }
     if lets_others_in(options) {
@@ -210,11 +241,9 @@ fn mount_directly(target: &Path, options: &MountOptions) -> Result<Option<OwnedF
     };
     let data = CString::new(data).map_err(|error| refused(error.into()))?;
     let fs_type = format!("fuse.{}", options.subtype);
-    // The source is a string of its own here: nothing in it can be taken for an option. The
-    // comma is escaped all the same, so that the mount table reads alike for every user.
-    let source = escape(&options.source);
+    // A string of its own here: nothing in it can be taken for an option.
     match rustix::mount::mount(
-        source.as_os_str(),
+        options.source.as_os_str(),
         target,
         fs_type.as_str(),
         kernel_flags(options),
@@ -226,16 +255,15 @@ fn mount_directly(target: &Path, options: &MountOptions) -> Result<Option<OwnedF
     }
 }
 
-/// Escapes commas and backslashes for an option list; bytes that end a line in the mount table of
-/// old systems are replaced.
+/// Escapes commas and backslashes for an option list. The helper program takes the escapes away, so
+/// the mount table reads alike for every user.
 fn escape(value: &OsStr) -> OsString {
     let mut out = Vec::with_capacity(value.len());
     for &byte in value.as_bytes() {
-        match byte {
-            b',' | b'\\' => out.extend_from_slice(&[b'\\', byte]),
-            0 | b'\n' | b'\r' => out.push(b'?'),
-            _ => out.push(byte),
+        if matches!(byte, b',' | b'\\') {
+            out.push(b'\\');
         }
+        out.push(byte);
     }
     OsString::from_vec(out)
 }
@@ -310,7 +338,7 @@ fn mount_by_helper(target: &Path, options: &MountOptions) -> Result<Helped> {
 
 fn spawn_helper(socket: &OwnedFd, options: &OsStr, target: &Path) -> Result<Child> {
     let mut missing = io::Error::from(Errno::NOENT);
-    for helper in HELPERS {
+    for helper in helpers() {
         let child = Command::new(helper)
             .arg("-o")
             .arg(options)
@@ -383,12 +411,13 @@ mod tests {
     fn source_cannot_become_an_option() {
         let options = MountOptions {
             source: OsString::from("/a,suid\\,dev.dwarfs\n"),
+            default_permissions: Some(true),
             ..MountOptions::default()
         };
         assert_eq!(
             helper_options(&options),
             "ro,nosuid,nodev,exec,default_permissions,subtype=dwarfs,\
-             fsname=/a\\,suid\\\\\\,dev.dwarfs?"
+             fsname=/a\\,suid\\\\\\,dev.dwarfs\n"
         );
     }
 
@@ -397,7 +426,7 @@ mod tests {
         let options = MountOptions {
             access: Access::Everyone,
             auto_unmount: true,
-            default_permissions: false,
+            default_permissions: Some(false),
             max_read: Some(65536),
             ..MountOptions::default()
         };

@@ -71,15 +71,18 @@ mod error;
 mod failures;
 mod follow;
 pub mod guard;
+mod idle;
 mod interrupts;
 mod kernel;
 mod options;
 mod patience;
 mod pool;
+mod prepared;
 mod proto;
 mod push;
 mod ring;
 mod session;
+mod shared;
 mod statistics;
 mod table;
 mod text;
@@ -87,18 +90,27 @@ mod ticket;
 mod xattr;
 
 use std::io;
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use redwarfs_reader::Image;
 
 pub use error::{Error, Result, io_text};
+pub use idle::IdleWatch;
 pub use options::{Access, KernelFlags, MountOptions};
 
 use device::Device;
-use driver::{Driver, Prepared, Shared};
+use driver::Driver;
 use kernel::KernelMount;
+use prepared::Prepared;
 use session::Session;
+use shared::Shared;
+
+/// Whether requests can come over io_uring on the processor that this is built for, see
+/// [`MountOptions::uring`]. The kernel has to offer it as well.
+pub const HAS_URING: bool = ring::AVAILABLE;
 
 /// Mounts `image` on the directory `mountpoint` and starts answering requests.
 ///
@@ -126,8 +138,42 @@ pub fn mount_guarded(
     guard: Option<&mut guard::Guard>,
 ) -> Result<Mounted> {
     let prepared = Prepared::new(&image, options)?;
-    let shared = Arc::new(Shared::new(image));
     let (device, mount) = KernelMount::new(mountpoint, options)?;
+    start(image, prepared, device, mount, options, guard)
+}
+
+/// Serves a mount that the caller has made: `device` is the opened `/dev/fuse` of a mount without a
+/// server. The settings that belong to the mount itself (access, permissions, flags, names) are the
+/// caller's, and so is unmounting. `name` stands for the mount point in messages.
+///
+/// # Errors
+///
+/// As [`mount`]; [`Error::MountPoint`] if it is no FUSE device.
+pub fn serve_device(
+    image: Image,
+    device: OwnedFd,
+    name: &Path,
+    options: &MountOptions,
+) -> Result<Mounted> {
+    Device::check(&device).map_err(|source| Error::MountPoint {
+        path: name.to_owned(),
+        source,
+    })?;
+    let prepared = Prepared::new(&image, options)?;
+    let mount = KernelMount::foreign(name);
+    start(image, prepared, device, mount, options, None)
+}
+
+/// Answers the first request and starts the threads.
+fn start(
+    image: Image,
+    prepared: Prepared,
+    device: OwnedFd,
+    mount: KernelMount,
+    options: &MountOptions,
+    guard: Option<&mut guard::Guard>,
+) -> Result<Mounted> {
+    let shared = Arc::new(Shared::new(image));
     let mount = Arc::new(mount);
     let start = || -> io::Result<Session> {
         let device = Arc::new(Device::new(device));
@@ -146,6 +192,7 @@ pub fn mount_guarded(
         Ok(session) => Ok(Mounted {
             session,
             mount,
+            idle: options.idle,
             observer: Observer(shared),
         }),
         Err(error) => {
@@ -160,6 +207,7 @@ pub fn mount_guarded(
 pub struct Mounted {
     session: Session,
     mount: Arc<KernelMount>,
+    idle: Option<Duration>,
     observer: Observer,
 }
 
@@ -182,8 +230,15 @@ impl Mounted {
         self.observer.perfmon_summary()
     }
 
+    /// Tells when the mount has been idle for as long as [`MountOptions::idle`] says; none without it.
+    #[must_use]
+    pub fn idle_watch(&self) -> Option<IdleWatch> {
+        let shared = Arc::clone(&self.observer.0);
+        self.idle.map(|limit| IdleWatch::new(shared, limit))
+    }
+
     /// Device number of the mounted file system (`st_dev` of its files), for
-    /// [`guard::Guard::watch`].
+    /// [`guard::Guard::watch`]; 0 if the caller mounted it.
     #[must_use]
     pub fn device(&self) -> u64 {
         self.mount.device()
@@ -245,14 +300,34 @@ impl Drop for Remains<'_> {
 #[derive(Debug, Clone)]
 pub struct Unmounter(Arc<KernelMount>);
 
+/// How an attempt to unmount ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unmounted {
+    /// The file system is gone.
+    Gone,
+    /// It was in use and is detached from the tree; programs that still use it lose it when the
+    /// driver's process ends.
+    Detached,
+    /// The caller mounted it, and has to unmount it.
+    NotOurs,
+}
+
 impl Unmounter {
-    /// Unmounts. A file system in use is detached from the tree at once; programs that still use
-    /// it lose it when the driver's process ends. Returns false in that case.
+    /// Unmounts. A file system in use is detached from the tree at once.
     ///
     /// # Errors
     ///
     /// The unmount was refused; or the error of running `fusermount3`.
-    pub fn unmount(&self) -> io::Result<bool> {
+    pub fn unmount(&self) -> io::Result<Unmounted> {
         self.0.unmount()
+    }
+
+    /// Unmounts if nobody has a file or directory of the mount open. Returns whether it did.
+    ///
+    /// # Errors
+    ///
+    /// As [`Unmounter::unmount`].
+    pub fn unmount_unused(&self) -> io::Result<bool> {
+        self.0.unmount_unused()
     }
 }

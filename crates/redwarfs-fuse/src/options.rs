@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// Who may use the mount.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -39,17 +40,20 @@ impl Default for KernelFlags {
 /// All settings of a mount.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MountOptions {
-    /// Source shown in the mount table, normally the path of the image. Any bytes; commas and
-    /// backslashes are escaped where the name becomes part of an option list.
+    /// Source shown in the mount table, normally the path of the image. Any bytes.
     pub source: OsString,
     /// The `X` of the file system type `fuse.X` in the mount table.
     pub subtype: String,
     /// Who may use the mount.
     pub access: Access,
-    /// Let the kernel enforce the permission bits of the image. On by default.
-    pub default_permissions: bool,
+    /// Let the kernel enforce the permission bits of the image; none: as
+    /// [`MountOptions::checks_permissions`] says.
+    pub default_permissions: Option<bool>,
     /// Let `fusermount3` unmount when this process ends, however it ends.
     pub auto_unmount: bool,
+    /// How long nobody may use the mount until [`crate::IdleWatch`] says so; none: for ever. The
+    /// kernel then keeps names and attributes for a part of this time only.
+    pub idle: Option<Duration>,
     /// Mount flags.
     pub flags: KernelFlags,
     /// Largest read request in bytes; none: the kernel's limit (1 MiB).
@@ -76,6 +80,9 @@ pub struct MountOptions {
     /// line each, relative to the root of the image. Made (or emptied) while mounting. With it the
     /// kernel asks at each opening, and 8 bytes per regular file are needed.
     pub analysis_file: Option<PathBuf>,
+    /// List the extended attributes that describe driver and inodes. Off by default, because programs
+    /// that copy files copy what is listed; each can be asked for by its name.
+    pub list_xattrs: bool,
     /// When small files are read in the order of their data, hand the next ones to the kernel
     /// before it asks, as far as their blocks are decoded already. On by default.
     pub push: bool,
@@ -102,8 +109,9 @@ impl Default for MountOptions {
             source: OsString::from("dwarfs"),
             subtype: String::from("dwarfs"),
             access: Access::Owner,
-            default_permissions: true,
+            default_permissions: None,
             auto_unmount: false,
+            idle: None,
             flags: KernelFlags::default(),
             max_read: None,
             block_size: 512 << 10,
@@ -114,6 +122,7 @@ impl Default for MountOptions {
             cache_sparse: false,
             case_insensitive: false,
             analysis_file: None,
+            list_xattrs: false,
             push: true,
             follow: true,
             guard: true,
@@ -121,5 +130,65 @@ impl Default for MountOptions {
             readers: 1,
             uring: false,
         }
+    }
+}
+
+impl MountOptions {
+    /// Whether the kernel enforces the permission bits of the image. Unless
+    /// [`MountOptions::default_permissions`] decides it, it does if users other than the one who mounts
+    /// can enter, and for the system's root, who may do everything anyway. In a private mount there
+    /// is nobody to keep out: its user can read the image itself.
+    #[must_use]
+    pub fn checks_permissions(&self) -> bool {
+        self.default_permissions
+            .unwrap_or_else(|| self.access == Access::Everyone || is_root_of_the_system())
+    }
+}
+
+/// Whether this process is root, and not just in a user namespace, whose root may not override the
+/// permissions of files that belong to nobody in there.
+fn is_root_of_the_system() -> bool {
+    rustix::process::geteuid().is_root()
+        && std::fs::read_to_string("/proc/self/uid_map").is_ok_and(|map| has_all_users(&map))
+}
+
+/// Whether a map of user ids, as the system writes it, has every user: `0 0 4294967295`.
+fn has_all_users(map: &str) -> bool {
+    map.split_whitespace().eq(["0", "0", "4294967295"])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn maps_of_users() {
+        assert!(has_all_users("         0          0 4294967295\n"));
+        for map in [
+            "0 1000 1\n",
+            "0 0 65536\n",
+            "0 1000 1\n1 100000 65536\n",
+            "",
+        ] {
+            assert!(!has_all_users(map), "{map}");
+        }
+    }
+
+    #[test]
+    fn permissions_are_checked_where_others_can_enter() {
+        let checks = |access, default_permissions| {
+            MountOptions {
+                access,
+                default_permissions,
+                ..MountOptions::default()
+            }
+            .checks_permissions()
+        };
+        for access in [Access::Owner, Access::OwnerAndRoot, Access::Everyone] {
+            assert!(checks(access, Some(true)) && !checks(access, Some(false)));
+        }
+        assert!(checks(Access::Everyone, None));
+        assert_eq!(checks(Access::Owner, None), is_root_of_the_system());
+        assert_eq!(checks(Access::OwnerAndRoot, None), is_root_of_the_system());
     }
 }

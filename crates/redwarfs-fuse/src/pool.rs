@@ -10,8 +10,8 @@ use redwarfs_format::ids::InodeNo;
 use redwarfs_reader::PinnedRead;
 use rustix::io::Errno;
 
-use crate::driver::Shared;
 use crate::push::Pusher;
+use crate::shared::Shared;
 
 /// One read of a file. Whoever answers it takes its ticket from the interrupts.
 #[derive(Debug)]

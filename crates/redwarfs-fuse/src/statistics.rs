@@ -56,6 +56,19 @@ impl Counters {
         }
     }
 
+    /// How many requests were made by somebody who uses the files. The kernel makes others for itself,
+    /// and programs that show free space ask every file system now and then.
+    pub(crate) fn uses(&self) -> u64 {
+        const OTHERS: [u32; 4] = [op::FORGET, op::BATCH_FORGET, op::INTERRUPT, op::STATFS];
+        let counted = |(opcode, _): &(usize, &AtomicU64)| {
+            !OTHERS.iter().any(|&other| other as usize == *opcode)
+        };
+        let requests = self.requests.iter().enumerate().filter(counted);
+        requests
+            .map(|(_, count)| count.load(Ordering::Relaxed))
+            .sum()
+    }
+
     /// A request came over io_uring.
     pub(crate) fn over_ring(&self) {
         self.over_ring.fetch_add(1, Ordering::Relaxed);

@@ -1,5 +1,6 @@
 //! The table of mounts, and the helper program that may unmount for everybody.
 
+use std::ffi::OsString;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -13,8 +14,11 @@ use rustix::io::Errno;
 const PATIENCE: Duration = Duration::from_secs(10);
 const PERIOD: Duration = Duration::from_millis(5);
 
-/// Names under which the helper program is looked for.
-pub(crate) const HELPERS: [&str; 5] = [
+/// Variable of the environment with the path of the helper program, as programs that bring one along set
+/// it for libfuse.
+const HELPER_VARIABLE: &str = "FUSERMOUNT_PROG";
+/// Names under which the helper program is looked for otherwise.
+const HELPERS: [&str; 5] = [
     "fusermount3",
     "/usr/bin/fusermount3",
     "/bin/fusermount3",
@@ -22,9 +26,15 @@ pub(crate) const HELPERS: [&str; 5] = [
     "fusermount",
 ];
 
+/// The names of the helper program, in the order in which they are tried.
+pub(crate) fn helpers() -> impl Iterator<Item = OsString> {
+    let named = std::env::var_os(HELPER_VARIABLE).filter(|name| !name.is_empty());
+    named.into_iter().chain(HELPERS.map(OsString::from))
+}
+
 /// Lets the helper program work on a mount point; false if it failed.
 pub(crate) fn run_helper(mountpoint: &Path, arguments: &[&str]) -> io::Result<bool> {
-    for helper in HELPERS {
+    for helper in helpers() {
         let status = Command::new(helper)
             .args(arguments)
             .arg("--")

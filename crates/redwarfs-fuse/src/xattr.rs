@@ -1,4 +1,7 @@
 //! Extended attributes that describe the driver and the inodes.
+//!
+//! They are answered by name. Listed they would end up in copies: programs that copy attributes, and
+//! overlay file systems, take every name of the list.
 
 use std::fmt::Write as _;
 
@@ -20,12 +23,15 @@ const GROWTH: usize = 4096;
 /// Largest value that the system passes on.
 const LARGEST: usize = 1 << 16;
 
-/// The names of an inode's attributes, each ended by a zero byte.
-pub(crate) fn names(inode: InodeNo) -> &'static [u8] {
-    if inode == InodeNo::ROOT {
-        b"user.dwarfs.driver.pid\0user.dwarfs.driver.perfmon\0user.dwarfs.inodeinfo\0"
-    } else {
-        b"user.dwarfs.inodeinfo\0"
+/// The names of the attributes that an inode of this type has, each ended by a zero byte. The system
+/// refuses `user.` attributes of anything but files and directories, so others have none.
+pub(crate) fn names(inode: InodeNo, ty: FileType) -> &'static [u8] {
+    match ty {
+        FileType::Directory if inode == InodeNo::ROOT => {
+            b"user.dwarfs.driver.pid\0user.dwarfs.driver.perfmon\0user.dwarfs.inodeinfo\0"
+        }
+        FileType::Directory | FileType::Regular => b"user.dwarfs.inodeinfo\0",
+        _ => b"",
     }
 }
 

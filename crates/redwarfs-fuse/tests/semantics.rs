@@ -207,22 +207,45 @@ fn attributes() {
     );
 }
 
+/// `access` must not refuse what opening allows: programs ask it first.
 #[test]
-fn access_is_answered_from_the_mode_where_the_kernel_does_not_check() {
-    if !can_mount("access_is_answered_from_the_mode_where_the_kernel_does_not_check") {
+fn access_says_what_opening_does_where_the_kernel_does_not_check() {
+    if !can_mount("access_says_what_opening_does_where_the_kernel_does_not_check") {
         return;
     }
+    use std::os::unix::process::CommandExt;
     let options = MountOptions {
-        default_permissions: false,
+        default_permissions: Some(false),
+        access: Access::Everyone,
         ..MountOptions::default()
     };
-    let mount = Mount::new(&small_tree(), &options);
-    use rustix::fs::{Access, access};
-    assert_eq!(access(mount.path("plain"), Access::READ_OK), Ok(()));
-    assert_eq!(
-        access(mount.path("plain"), Access::EXEC_OK),
-        Err(Errno::ACCESS)
-    );
+    let mut maker = small_tree();
+    maker.file_with_mode("program", "x", 0o700);
+    let mount = Mount::new(&maker, &options);
+    for uid in [0, 65534] {
+        let test = |question: &str, name: &str| {
+            std::process::Command::new("test")
+                .arg(question)
+                .arg(mount.path(name))
+                .uid(uid)
+                .gid(uid)
+                .status()
+                .expect("test can be started")
+                .success()
+        };
+        for name in ["plain", "private", "program", "d"] {
+            assert!(test("-r", name), "{uid} {name}");
+        }
+        assert!(test("-x", "program") && test("-x", "d"), "{uid}");
+        assert!(!test("-x", "private") && !test("-w", "private"), "{uid}");
+        let cat = std::process::Command::new("cat")
+            .arg(mount.path("private"))
+            .uid(uid)
+            .gid(uid)
+            .output()
+            .expect("cat can be started");
+        assert_eq!(cat.stdout, b"x", "{uid}");
+    }
 }
 
 /// Entries of a directory as the C library reads them, with the position before each.
@@ -343,15 +366,28 @@ fn extended_attributes() {
             "holes",
             &[Piece::Data(vec![1; 4096]), Piece::Hole(3_145_728)],
         );
-    let mount = Mount::new(&maker, &MountOptions::default());
     let all = [
         "user.dwarfs.driver.pid",
         "user.dwarfs.driver.perfmon",
         "user.dwarfs.inodeinfo",
     ];
+    // Listed only if asked for, and only what can then be had.
+    let listing = MountOptions {
+        list_xattrs: true,
+        ..MountOptions::default()
+    };
+    let mount = Mount::new(&maker, &listing);
     assert_eq!(xattr_names(mount.point()), all);
-    for name in ["d", "plain", "link", "pipe"] {
+    for name in ["d", "plain"] {
         assert_eq!(xattr_names(&mount.path(name)), all[2..], "{name}");
+    }
+    for name in ["link", "pipe"] {
+        assert!(xattr_names(&mount.path(name)).is_empty(), "{name}");
+    }
+    drop(mount);
+    let mount = Mount::new(&maker, &MountOptions::default());
+    for name in ["", "d", "plain", "link", "pipe"] {
+        assert!(xattr_names(&mount.path(name)).is_empty(), "{name}");
     }
     let root = mount.point();
     let pid = std::process::id().to_string();

@@ -325,7 +325,8 @@ fn unmounting_with_requests_on_their_way() {
         mount.count("reads by workers") >= (DEPTH / 2) as u64
     });
     let mounted = mount.take();
-    assert!(!mounted.unmounter().unmount().expect("detached"));
+    let unmounted = mounted.unmounter().unmount().expect("detached");
+    assert_eq!(unmounted, redwarfs_fuse::Unmounted::Detached);
     gate.open();
     for reader in readers {
         let data = reader.join().expect("no panic");

@@ -236,6 +236,11 @@ fn options_of_mkdwarfs_are_documented_with_tests() {
 }
 
 #[test]
+fn callers_are_documented_with_tests() {
+    check_tests("callers.md", &[3]);
+}
+
+#[test]
 fn known_faults_have_tests() {
     check_tests("options/faults.md", &[4]);
 }

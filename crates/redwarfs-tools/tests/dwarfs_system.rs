@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use driver::{
-    DWARFS, Mount, alive, can_mount, driver_of, dwarfs, in_namespace, kill, run, stderr, stdout,
-    table_line, temp, wait_until,
+    DWARFS, LINK_IN_SBIN, Mount, alive, can_mount, driver_of, dwarfs, in_namespace, kill, run,
+    stderr, stdout, table_line, temp, wait_until,
 };
 use redwarfs_testkit::golden::golden;
 use redwarfs_testkit::skip;
@@ -200,15 +200,6 @@ fn mount_dwarfs_understands_what_mount_says() {
         driver::unmount(mount.point());
     }
 }
-
-/// `/sbin` of a mount namespace gets the link that an installation makes.
-const LINK_IN_SBIN: &str = r#"
-    sbin=$(readlink -f /sbin)
-    mkdir "$1/up"
-    mount -t tmpfs none "$1/up"; mkdir "$1/up/u" "$1/up/w"
-    mount -t overlay none -o "lowerdir=$sbin,upperdir=$1/up/u,workdir=$1/up/w" "$sbin"
-    ln -s "$2" /sbin/mount.dwarfs
-"#;
 
 #[test]
 fn mount_of_the_system_with_the_link() {

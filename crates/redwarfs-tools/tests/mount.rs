@@ -167,7 +167,7 @@ fn relative_paths_and_background() {
     let source = fields[0].replace("\\134", "\\");
     assert_eq!(
         source,
-        format!("{}/an\\,image\\\\x.dwarfs", dir.path().display())
+        format!("{}/an,image\\x.dwarfs", dir.path().display())
     );
     for flag in ["ro", "nosuid", "nodev", "default_permissions"] {
         assert!(fields[3].split(',').any(|f| f == flag), "{line}");
@@ -269,7 +269,7 @@ fn lookups_statfs_attributes_and_holes() {
     assert!(info.contains("\"modestring\":\"----r--r--r--\""), "{info}");
     let mut names = vec![0u8; 256];
     let length = rustix::fs::listxattr(at("text.txt"), &mut names[..]).expect("list");
-    assert_eq!(&names[..length], b"user.dwarfs.inodeinfo\0");
+    assert_eq!(&names[..length], b"", "by name only");
 
     // `all-hole` is 70000 bytes of nothing.
     let mut file = File::open(at("all-hole")).expect("open");

@@ -4,7 +4,7 @@
 use std::ffi::{CStr, OsString};
 use std::fs::File;
 use std::io::{self, Read};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::panic::catch_unwind;
 use std::path::{Path, PathBuf};
@@ -124,16 +124,34 @@ fn leave(pipe: &OwnedFd) -> io::Result<()> {
     rustix::stdio::dup2_stdout(&null)?;
     rustix::stdio::dup2_stderr(&null)?;
     drop(null);
-    let keep = pipe.as_raw_fd().unsigned_abs();
-    for (first, last) in [(3, keep.saturating_sub(1)), (keep + 1, u32::MAX)] {
+    close_all_but(pipe.as_raw_fd());
+    Ok(())
+}
+
+/// Closes every descriptor behind the standard streams but one. A guard lives as long as its driver: a
+/// lock that the program's caller holds on one of them would last as long.
+fn close_all_but(keep: RawFd) {
+    /// Most numbers that are tried one by one.
+    const MOST: u64 = 1 << 16;
+    let kept = keep.unsigned_abs();
+    let mut closed = true;
+    for (first, last) in [(3, kept.saturating_sub(1)), (kept + 1, u32::MAX)] {
         if first <= last {
             // SAFETY: closes files of the driver in this copy of it. Their owners never run here:
-            // the process ends with `_exit`. Systems before Linux 5.9 refuse the call, and the
-            // copies of the files stay open, which only delays their end.
-            unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) };
+            // the process ends with `_exit`.
+            closed &= unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) } == 0;
         }
     }
-    Ok(())
+    if closed {
+        return;
+    }
+    // Systems before Linux 5.9 do not know the call.
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+    let end = RawFd::try_from(limit.current.unwrap_or(MOST).min(MOST)).unwrap_or(RawFd::MAX);
+    for number in (3..end).filter(|number| *number != keep) {
+        // SAFETY: as above.
+        unsafe { libc::close(number) };
+    }
 }
 
 #[cfg(test)]

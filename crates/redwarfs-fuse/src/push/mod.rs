@@ -36,7 +36,7 @@ use tracing::debug;
 use crate::attr::node_id;
 use crate::bits::Bits;
 use crate::device::Device;
-use crate::driver::Shared;
+use crate::shared::Shared;
 use order::DataOrder;
 
 /// Largest file that is pushed or triggers (128 KiB): the kernel reads larger ones ahead itself.

@@ -28,6 +28,8 @@ pub(super) struct Arguments {
     pub(super) fake: bool,
     /// Say what happens.
     pub(super) verbose: bool,
+    /// Called by mount(8).
+    pub(super) helper: bool,
     /// Single options without escapes, in order.
     pub(super) options: Vec<OsString>,
 }
@@ -47,7 +49,10 @@ pub(crate) fn is_mount_helper(name: &OsStr) -> bool {
 /// Understands `args` (without the program's name). For a `helper` of mount(8) some flags mean
 /// something else: `-f` is "fake", and `-N` has a value.
 pub(super) fn parse(args: impl IntoIterator<Item = OsString>, helper: bool) -> Result<Request> {
-    let mut found = Arguments::default();
+    let mut found = Arguments {
+        helper,
+        ..Arguments::default()
+    };
     let mut positional = Vec::new();
     let mut auto = false;
     let mut only_positional = false;

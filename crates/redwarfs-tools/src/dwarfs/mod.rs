@@ -2,9 +2,11 @@
 
 mod arguments;
 mod background;
+mod descriptors;
 mod logging;
 mod mountpoint;
 mod options;
+mod remount;
 mod serve;
 mod table;
 
@@ -17,13 +19,13 @@ use std::time::{Duration, Instant};
 use clap::builder::PossibleValuesParser;
 use clap::{Arg, ArgAction, Command};
 use redwarfs_fuse::guard::Guard;
-use redwarfs_fuse::{Access, Error as FuseError, mount_guarded};
+use redwarfs_fuse::{Access, Error as FuseError, mount_guarded, serve_device};
+use redwarfs_reader::Image;
 use redwarfs_reader::perfmon::PerfMonitor;
-use redwarfs_reader::{Image, Preload};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::common::cli::{VERSION, prepare};
-use crate::common::error::{EXIT_FAILURE, EXIT_OK, Result, ToolError};
+use crate::common::error::{EXIT_FAILURE, EXIT_OK, Result, ToolError, display_path};
 use crate::common::man::{Manual, Section, show};
 use crate::common::number::format_size;
 use crate::common::open::{Spelling, open_image};
@@ -31,6 +33,7 @@ use crate::common::{LogLevel, Logger};
 pub(crate) use arguments::is_mount_helper;
 use arguments::{Arguments, Request};
 use background::{Fork, Outcome, Report};
+use descriptors::Inherited;
 use mountpoint::MountPoint;
 use options::{Lock, LogTarget, Settings};
 use serve::{End, Signals, serve};
@@ -152,9 +155,13 @@ fn print_out(text: &str) {
 }
 
 fn start(arguments: &Arguments) -> Result<u8> {
+    let mut inherited = Inherited::take_over();
+    if remount::is_wanted(&arguments.options) {
+        return change(arguments);
+    }
     let settings = options::interpret(&arguments.options)?;
     if arguments.fake || arguments.foreground || arguments.debug || settings.debug {
-        return run(arguments, settings, None);
+        return run(arguments, settings, None, &mut inherited);
     }
     let cannot = |error: &io::Error| {
         ToolError::new("cannot go to the background")
@@ -173,7 +180,7 @@ fn start(arguments: &Arguments) -> Result<u8> {
         },
         Fork::Child(report) => {
             let mut report = Some(report);
-            let code = match run(arguments, settings, Some(&mut report)) {
+            let code = match run(arguments, settings, Some(&mut report), &mut inherited) {
                 Ok(code) => code,
                 Err(error) => error.report(TOOL),
             };
@@ -185,11 +192,31 @@ fn start(arguments: &Arguments) -> Result<u8> {
     }
 }
 
+/// Changes a mount that is there.
+fn change(arguments: &Arguments) -> Result<u8> {
+    // A mistake in the other options is one here, too.
+    let settings = options::interpret(&arguments.options)?;
+    let level = settings.level.unwrap_or(LogLevel::Warn);
+    let logger = logging::start(&settings.log, level)?;
+    let Some(mountpoint) = &arguments.mountpoint else {
+        return Err(ToolError::new("no mountpoint specified"));
+    };
+    if arguments.fake {
+        return Ok(EXIT_OK);
+    }
+    let complete = arguments.helper;
+    if remount::remount(mountpoint, &arguments.options, complete)? {
+        logger.warn(options::READ_ONLY);
+    }
+    Ok(EXIT_OK)
+}
+
 /// Mounts and serves until the end. With `report`, goes to the background once mounted.
 fn run(
     arguments: &Arguments,
     settings: Settings,
     report: Option<&mut Option<Report>>,
+    inherited: &mut Inherited,
 ) -> Result<u8> {
     let level = settings.level.unwrap_or({
         if arguments.debug || settings.debug {
@@ -201,7 +228,7 @@ fn run(
         }
     });
     let logger = logging::start(&settings.log, level)?;
-    let outcome = mount_and_serve(arguments, settings, report, &logger);
+    let outcome = mount_and_serve(arguments, settings, report, inherited, &logger);
     if let Err(error) = &outcome {
         // Standard error has it anyway, or leads nowhere by now.
         logger.record(error);
@@ -213,6 +240,7 @@ fn mount_and_serve(
     arguments: &Arguments,
     settings: Settings,
     report: Option<&mut Option<Report>>,
+    inherited: &mut Inherited,
     logger: &logging::DriverLog,
 ) -> Result<u8> {
     let began = Instant::now();
@@ -220,9 +248,16 @@ fn mount_and_serve(
     for warning in &settings.warnings {
         logger.warn(warning);
     }
-    // Before anything starts a thread.
+    if settings.writable && !arguments.helper {
+        // mount(8) says `rw` to its helpers unasked.
+        logger.warn(options::READ_ONLY);
+    }
+    let given = arguments.mountpoint.as_deref();
+    let given = given.map(|path| MountPoint::given(path, inherited));
+    let given = given.transpose()?;
+    // Before anything starts a thread. There is nothing to take off where the caller mounted.
     let mut guard = None;
-    if settings.mount.guard && !arguments.fake {
+    if settings.mount.guard && !arguments.fake && !matches!(given, Some(MountPoint::Device(..))) {
         guard = Guard::spawn()
             .map_err(|error| logger.warn(format_args!("no guard against being killed: {error}")))
             .ok();
@@ -239,10 +274,16 @@ fn mount_and_serve(
             .io(&error)
             .code(EXIT_SIGNALS)
     })?;
-    let target = match &arguments.mountpoint {
-        Some(path) => MountPoint::Given(path.clone()),
+    let target = match given {
+        Some(target) => target,
         None => MountPoint::automatic(&arguments.image)?,
     };
+    if !settings.over_others && target.hides_something() {
+        logger.warn(format_args!(
+            "the mount hides what is in the directory: {} (-o nonempty silences this)",
+            display_path(target.path())
+        ));
+    }
     let mut mount_options = settings.mount;
     if mount_options.access == Access::OwnerAndRoot && rustix::process::geteuid().is_root() {
         // The same, and the kernel itself keeps others out.
@@ -256,7 +297,21 @@ fn mount_and_serve(
             .unwrap_or_else(|_| arguments.image.clone())
             .into_os_string();
     }
-    let mounted = mount_guarded(image.clone(), target.path(), &mount_options, guard.as_mut());
+    let (mounted, _made) = match target {
+        MountPoint::Device(device, name) => {
+            if mount_options.idle.is_some() {
+                logger.warn("timeout has no effect: the caller has to unmount what it mounted");
+            }
+            (
+                serve_device(image.clone(), device, &name, &mount_options),
+                None,
+            )
+        }
+        target => (
+            mount_guarded(image.clone(), target.path(), &mount_options, guard.as_mut()),
+            Some(target),
+        ),
+    };
     let mounted = mounted.map_err(|error| {
         let code = match error {
             FuseError::Device(_) | FuseError::Session(_) => EXIT_SETUP,
@@ -275,8 +330,13 @@ fn mount_and_serve(
         logger.warn(format_args!("cannot load the metadata: {error}"));
     }
     for which in settings.preload {
-        if let Err(error) = image.preload(which) {
-            logger.warn(format_args!("cannot preload: {error}"));
+        match image.preload(which) {
+            Ok(_) => {}
+            // Says which categories there are.
+            Err(redwarfs_format::Error::Unsupported(text)) => {
+                logger.warn(format_args!("nothing is preloaded: {text}"));
+            }
+            Err(error) => logger.warn(format_args!("cannot preload: {error}")),
         }
     }
     drop(image);
@@ -292,6 +352,7 @@ fn mount_and_serve(
                 .io(&error)
                 .code(EXIT_BACKGROUND));
         }
+        inherited.close();
     }
     let observer = mounted.observer();
     let end = serve(mounted, &signals, logger);
@@ -307,6 +368,7 @@ fn mount_and_serve(
     match end? {
         End::Unmounted => logger.info("file system unmounted"),
         End::Detached => logger.warn("the file system is in use: detached"),
+        End::Left => logger.warn("the caller has to unmount what it mounted"),
     }
     if let Some(guard) = guard {
         guard.dismiss();
@@ -357,14 +419,6 @@ fn open(path: &Path, settings: &Settings, perfmon: &PerfMonitor, logger: &Logger
     // Whoever cannot read a header tells it when the block is needed.
     if let Ok(Some(block)) = image.block_beyond_cache() {
         logger.warn(cache_too_small(settings.open.cache.size, block));
-    }
-    for which in &settings.preload {
-        if let Preload::Category(name) = which
-            && image.category_blocks(name).is_none()
-        {
-            // Says which categories there are.
-            image.preload(which.clone())?;
-        }
     }
     if settings.lock != Lock::No
         && let Err(error) = image.lock_metadata()

@@ -1,9 +1,12 @@
-//! The directory to mount on, which may have to be made.
+//! The directory to mount on, which may have to be made, or a mount that the caller has made.
 
 use std::fs;
 use std::io;
+use std::os::fd::{OwnedFd, RawFd};
 use std::path::{Path, PathBuf};
 
+use super::EXIT_MOUNT;
+use super::descriptors::Inherited;
 use crate::common::error::{Result, ToolError};
 
 /// Where to mount.
@@ -11,11 +14,38 @@ use crate::common::error::{Result, ToolError};
 pub(super) enum MountPoint {
     /// A directory that was there before.
     Given(PathBuf),
-    /// A directory made for the mount; removed at the end.
-    Made(PathBuf),
+    /// A directory made for the mount.
+    Made(MadeDirectory),
+    /// `/dev/fd/N`: the caller has opened the device, mounted it, and left it open here.
+    Device(OwnedFd, PathBuf),
 }
 
 impl MountPoint {
+    /// What was named on the command line.
+    pub(super) fn given(path: &Path, inherited: &mut Inherited) -> Result<Self> {
+        let Some(number) = descriptor(path) else {
+            return Ok(Self::Given(path.to_owned()));
+        };
+        match inherited.take(number) {
+            Some(device) => Ok(Self::Device(device, path.to_owned())),
+            None => Err(ToolError::new("cannot access mount point")
+                .path(path)
+                .cause("the caller has left no such descriptor open")
+                .code(EXIT_MOUNT)),
+        }
+    }
+
+    /// Whether a mount here hides something.
+    pub(super) fn hides_something(&self) -> bool {
+        match self {
+            // What cannot be listed is not known.
+            Self::Given(path) => {
+                fs::read_dir(path).is_ok_and(|mut list| matches!(list.next(), Some(Ok(_))))
+            }
+            Self::Made(_) | Self::Device(..) => false,
+        }
+    }
+
     /// The image's path without its extension: an absent or empty directory.
     pub(super) fn automatic(image: &Path) -> Result<Self> {
         // The path must stay good after a change of the working directory. A symbolic link stays:
@@ -29,7 +59,7 @@ impl MountPoint {
         }
         let path = image.with_extension("");
         match fs::create_dir(&path) {
-            Ok(()) => Ok(Self::Made(path)),
+            Ok(()) => Ok(Self::Made(MadeDirectory(path))),
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
                 let empty = fs::read_dir(&path).is_ok_and(|mut list| list.next().is_none());
                 if empty {
@@ -49,23 +79,52 @@ impl MountPoint {
 
     pub(super) fn path(&self) -> &Path {
         match self {
-            Self::Given(path) | Self::Made(path) => path,
+            Self::Given(path) | Self::Device(_, path) => path,
+            Self::Made(directory) => &directory.0,
         }
     }
 }
 
-impl Drop for MountPoint {
+/// The number in a path of the form `/dev/fd/N`.
+fn descriptor(path: &Path) -> Option<RawFd> {
+    let number = path.to_str()?.strip_prefix("/dev/fd/")?;
+    // Not `+3`.
+    number
+        .bytes()
+        .all(|byte| byte.is_ascii_digit())
+        .then_some(())?;
+    number.parse().ok()
+}
+
+/// A directory that is removed at the end.
+#[derive(Debug)]
+pub(super) struct MadeDirectory(PathBuf);
+
+impl Drop for MadeDirectory {
     fn drop(&mut self) {
-        if let Self::Made(path) = self {
-            // Fails harmlessly if something is in it, or still mounted on it.
-            let _ = fs::remove_dir(path);
-        }
+        // Fails harmlessly if something is in it, or still mounted on it.
+        let _ = fs::remove_dir(&self.0);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn paths_of_descriptors() {
+        for (path, number) in [
+            ("/dev/fd/3", Some(3)),
+            ("/dev/fd/017", Some(17)),
+            ("/dev/fd/", None),
+            ("/dev/fd/+3", None),
+            ("/dev/fd/3/x", None),
+            ("/dev/fd/99999999999", None),
+            ("dev/fd/3", None),
+        ] {
+            assert_eq!(descriptor(Path::new(path)), number, "{path}");
+        }
+    }
 
     #[test]
     fn automatic_directories() {

@@ -4,7 +4,7 @@ use std::io::{self, Read};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-use redwarfs_fuse::{Mounted, Observer};
+use redwarfs_fuse::{IdleWatch, Mounted, Observer, Unmounted};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 
@@ -45,6 +45,8 @@ pub(super) enum End {
     Unmounted,
     /// It left the tree but programs still use it.
     Detached,
+    /// Whoever made it still has it, without a server.
+    Left,
 }
 
 /// What there is to say about a mount.
@@ -74,6 +76,7 @@ pub(super) fn serve(mounted: Mounted, signals: &Signals, logger: &Logger) -> Res
             .code(EXIT_SETUP)
     };
     let unmounter = mounted.unmounter();
+    let mut idle = mounted.idle_watch();
     let observer = mounted.observer();
     let point = mounted.mountpoint().to_owned();
     // The far end closes when the thread that holds it ends.
@@ -87,7 +90,21 @@ pub(super) fn serve(mounted: Mounted, signals: &Signals, logger: &Logger) -> Res
         })
         .map_err(|error| setup(&error))?;
     let over = loop {
-        match wait(&ended, Some(signals), None).map_err(|error| setup(&error))? {
+        let period = idle.as_ref().map(IdleWatch::period);
+        match wait(&ended, Some(signals), period).map_err(|error| setup(&error))? {
+            Event::Nothing => {
+                if idle.as_mut().is_some_and(IdleWatch::is_over) {
+                    match unmounter.unmount_unused() {
+                        Ok(true) => {
+                            logger.info("unmounted, because nobody has used the file system");
+                            // Whoever has it elsewhere, as a layer of another file system, keeps it.
+                            idle = None;
+                        }
+                        Ok(false) => logger.verbose("nobody asks, but something is in use"),
+                        Err(error) => logger.verbose(format_args!("cannot unmount: {error}")),
+                    }
+                }
+            }
             Event::Report => {
                 drain(&signals.report);
                 statistics(&observer).for_each(|line| logger.always(LogLevel::Info, line));
@@ -99,13 +116,14 @@ pub(super) fn serve(mounted: Mounted, signals: &Signals, logger: &Logger) -> Res
     if !over {
         logger.verbose("stopping");
         match unmounter.unmount() {
-            Ok(true) => {
+            Ok(Unmounted::Gone) => {
                 let event = wait(&ended, None, Some(FAREWELL)).map_err(|error| setup(&error))?;
                 if event != Event::Ended {
                     return Ok(End::Unmounted);
                 }
             }
-            Ok(false) => return Ok(End::Detached),
+            Ok(Unmounted::Detached) => return Ok(End::Detached),
+            Ok(Unmounted::NotOurs) => return Ok(End::Left),
             Err(error) => return Err(ToolError::new("cannot unmount").path(&point).io(&error)),
         }
     }
@@ -139,7 +157,7 @@ fn wait(
 ) -> io::Result<Event> {
     let timeout = patience.map(|patience| Timespec {
         tv_sec: i64::try_from(patience.as_secs()).unwrap_or(i64::MAX),
-        tv_nsec: 0,
+        tv_nsec: patience.subsec_nanos().into(),
     });
     loop {
         let mut watched = vec![PollFd::new(ended, PollFlags::IN)];

@@ -79,7 +79,7 @@ const fn entry(
 }
 
 /// All options, in the order of the help text.
-pub(super) const OPTIONS: [Entry; 60] = [
+pub(super) const OPTIONS: [Entry; 63] = [
     entry(
         Group::Image,
         "offset=N|auto|auto:N",
@@ -128,6 +128,13 @@ pub(super) const OPTIONS: [Entry; 60] = [
         "",
         "find names in any letter case",
         "With Unicode case folding. An exact match always wins; a directory with names that differ only in case is reported as a warning. The index is made while mounting and takes 8 bytes for each name that has capitals.",
+    ),
+    entry(
+        Group::Files,
+        "(no_)list_xattrs",
+        "off",
+        "list the extended attributes",
+        "Those that describe driver and files are answered by name in any case. Listed, they end up in copies: `cp -a`, `rsync -X`, `tar --xattrs` and overlay file systems write them into the result.",
     ),
     entry(
         Group::Cache,
@@ -183,7 +190,7 @@ pub(super) const OPTIONS: [Entry; 60] = [
         "preload_category=NAME",
         "",
         "the same, only those of a category",
-        "A name that the image does not have is an error, which tells those it has. `dwarfsck -d3` shows them, too.",
+        "If the image has no such category, a warning names those it has. `dwarfsck -d3` shows them, too.",
     ),
     entry(
         Group::Cache,
@@ -253,7 +260,7 @@ pub(super) const OPTIONS: [Entry; 60] = [
         "(no_)uring",
         "off",
         "get requests over io_uring",
-        "Needs Linux 6.14, and root has to allow it once: `echo Y > /sys/module/fuse/parameters/enable_uring`. Otherwise requests come as without this option; with `debuglevel=debug` the log says which. Several processes that read small files or at random gain most, one process little, sequential reading nothing. It takes 16 MiB of address space for each CPU, of which memory is used as far as answers reach, and makes `max_threads` meaningless. While an image stalls, 16 reads from one CPU can wait for it; whoever else asks on this CPU then waits with them, and can be killed like them.",
+        "Needs Linux 6.14, and root has to allow it once: `echo Y > /sys/module/fuse/parameters/enable_uring`. Otherwise requests come as without this option; with `debuglevel=debug` the log says which. On processors other than x86-64, AArch64, RISC-V, LoongArch and POWER (64 bits each) there is none, and a warning says so. Several processes that read small files or at random gain most, one process little, sequential reading nothing. It takes 16 MiB of address space for each CPU, of which memory is used as far as answers reach, and makes `max_threads` meaningless. While an image stalls, 16 reads from one CPU can wait for it; whoever else asks on this CPU then waits with them, and can be killed like them.",
     ),
     entry(
         Group::Log,
@@ -295,7 +302,7 @@ pub(super) const OPTIONS: [Entry; 60] = [
         "perfmon=NAME[+NAME...]",
         "",
         "measure the time of operations",
-        "Of these parts: `fuse`, `filesystem_v2`, `inode_reader_v2`, `block_cache`. The result is in the extended attribute `user.dwarfs.driver.perfmon` of the root, and is logged at the end and on SIGUSR1.",
+        "Of these parts: `fuse`, `filesystem_v2`, `inode_reader_v2`, `block_cache`. Other names give a warning. The result is in the extended attribute `user.dwarfs.driver.perfmon` of the root, and is logged at the end and on SIGUSR1.",
     ),
     entry(
         Group::Log,
@@ -315,9 +322,9 @@ pub(super) const OPTIONS: [Entry; 60] = [
     entry(
         Group::Mount,
         "(no_)default_permissions",
-        "on",
+        "see --man",
         "check the permissions of files",
-        "Without it everybody who may use the mount can read every file.",
+        "On with `allow_other` and if root mounts, off otherwise: see WHO MAY READ WHAT. Without it everybody who may use the mount can read every file.",
     ),
     entry(
         Group::Mount,
@@ -332,6 +339,27 @@ pub(super) const OPTIONS: [Entry; 60] = [
         "",
         "the same, by fusermount3",
         "",
+    ),
+    entry(
+        Group::Mount,
+        "timeout=SECONDS",
+        "never",
+        "unmount when nobody uses it so long",
+        "It can take a quarter longer, and one second at least. The mount stays while something in it is open, runs, or is a working directory. A unit may follow the number. 0: never.",
+    ),
+    entry(
+        Group::Mount,
+        "nonempty",
+        "",
+        "hide what is in the directory silently",
+        "A mount on a directory that is not empty works without it, but with a warning.",
+    ),
+    entry(
+        Group::Mount,
+        "remount",
+        "",
+        "change flags of a mount, for mount(8)",
+        "Takes over `suid`, `dev`, `exec` and their opposites; everything else stays as it is.",
     ),
     entry(
         Group::Mount,
@@ -385,7 +413,7 @@ pub(super) const OPTIONS: [Entry; 60] = [
         "the mount is read-only anyway",
         "",
     ),
-    entry(Group::Ignored, "rw", "", "mount(8) says it unasked", ""),
+    entry(Group::Ignored, "rw", "", "likewise, with a warning", ""),
     entry(
         Group::Ignored,
         "max_idle_threads=N",
@@ -409,7 +437,6 @@ pub(super) const OPTIONS: [Entry; 60] = [
     entry(Group::Ignored, "defaults", "", "", ""),
     entry(Group::Ignored, "nofail", "", "", ""),
     entry(Group::Ignored, "loop", "", "", ""),
-    entry(Group::Ignored, "nonempty", "", "", ""),
 ];
 
 /// Columns of the left part of the help text.
@@ -454,7 +481,7 @@ pub(super) fn manual() -> Vec<Section> {
                 .map(|entry| format!("`{}`", entry.form))
                 .collect::<Vec<_>>()
                 .join(", ");
-            let more = "also the flags for times and for writing that mount(8) knows, and whatever begins with `x-` or `X-`. `enable_nlink` and `(no_)cache_image` come with a warning. What is not understood at all is an error.";
+            let more = "also the flags for times and for writing that mount(8) knows, and whatever begins with `x-` or `X-`. `enable_nlink`, `(no_)cache_image` and `rw` come with a warning. What is not understood at all is an error.";
             blocks = paragraphs(&format!("{text} {list}; {more}"));
         }
         for entry in OPTIONS

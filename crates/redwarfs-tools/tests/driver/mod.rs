@@ -217,6 +217,45 @@ pub(crate) const PRIVATE_DEV: &str = r#"
     done
 "#;
 
+/// A private `/dev` where users may mount, and `user COMMAND...`, which runs it as nobody in particular
+/// (65534). Ends with code 77 if that is impossible here.
+pub(crate) const PLAIN_USER: &str = r#"
+    umount "$new/fuse"; rm "$new/fuse"; mknod -m 666 "$new/fuse" c 10 229
+    ln -s /proc/self/fd "$new/fd"; mount --move "$new" /dev
+    user() { setpriv --reuid=65534 --regid=65534 --clear-groups "$@"; }
+    user fusermount3 -V >/dev/null && user "$2" --version >/dev/null || exit 77
+"#;
+
+/// `/sbin` of a mount namespace gets the link that an installation makes.
+pub(crate) const LINK_IN_SBIN: &str = r#"
+    sbin=$(readlink -f /sbin)
+    mkdir "$1/up"
+    mount -t tmpfs none "$1/up"; mkdir "$1/up/u" "$1/up/w"
+    mount -t overlay none -o "lowerdir=$sbin,upperdir=$1/up/u,workdir=$1/up/w" "$sbin"
+    ln -s "$2" /sbin/mount.dwarfs
+"#;
+
+/// As [`in_namespace`], for a script that has [`PLAIN_USER`]; anybody may enter `dir`.
+pub(crate) fn as_user(
+    test: &str,
+    script: &str,
+    dir: &Path,
+    arguments: &[&OsStr],
+) -> Option<Output> {
+    use std::os::unix::fs::PermissionsExt;
+    fs::set_permissions(dir, fs::Permissions::from_mode(0o755)).expect("chmod");
+    let script = format!("{PRIVATE_DEV}{PLAIN_USER}{script}");
+    let output = in_namespace(test, &script, dir, arguments)?;
+    if output.status.code() == Some(77) {
+        skip(
+            test,
+            "no setpriv, no fusermount3, or the program cannot be reached by users",
+        );
+        return None;
+    }
+    Some(output)
+}
+
 /// A shell script in a mount namespace of its own, so that nothing it mounts is seen outside;
 /// `None`, with a note, if there can be none. `$1` is `dir`, `$2` the program, and from `$3` on
 /// come the `arguments`.

@@ -1,0 +1,372 @@
+//! The queues, and the threads that serve them.
+
+#[path = "os.rs"]
+mod os;
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{Builder, JoinHandle, sleep};
+use std::time::Duration;
+
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::io::Errno;
+use rustix::thread::{CpuSet, sched_setaffinity};
+use tracing::{debug, error};
+
+use crate::device::Device;
+use crate::driver::{Driver, MAX_REQUEST};
+use crate::proto;
+use crate::ticket::Ticket;
+
+pub(crate) use os::Slot;
+use os::{Area, Event, Ring};
+
+/// There can be queues on this processor.
+pub(crate) const AVAILABLE: bool = true;
+/// Entries of a queue: requests of one CPU that can wait for their answers at the same time.
+const DEPTH: u16 = 16;
+/// Room for an answer in bytes.
+const PAYLOAD: usize = MAX_REQUEST as usize;
+/// Requests on their way that nobody waits for (reading ahead): fewer than a queue has entries, so
+/// that some are left for those who wait.
+pub(crate) const MAX_BACKGROUND: u16 = DEPTH / 4 * 3;
+/// The CPUs that the system may have; the kernel has a queue for each.
+const POSSIBLE: &str = "/sys/devices/system/cpu/possible";
+/// Descriptors that have to be left for others.
+const SPARE: usize = 16;
+/// How long a thread waits if the system refuses a call that cannot fail.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// What the thread of a queue shares with those who answer its requests.
+#[derive(Debug)]
+pub(crate) struct Queue {
+    answered: Mutex<Answered>,
+    /// Written to when the thread has to look at `answered`.
+    wake: OwnedFd,
+}
+
+#[derive(Debug, Default)]
+struct Answered {
+    slots: Vec<Slot>,
+    /// The thread is in the kernel, or on its way there.
+    waiting: bool,
+    end: bool,
+}
+
+impl Queue {
+    fn new() -> io::Result<Arc<Self>> {
+        Ok(Arc::new(Self {
+            answered: Mutex::default(),
+            wake: descriptor()?,
+        }))
+    }
+
+    fn answered(&self) -> MutexGuard<'_, Answered> {
+        self.answered.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Answers the request in `slot`: with an error, which is 0 or negative, or with the parts.
+    pub(crate) fn answer<'a>(
+        &self,
+        mut slot: Slot,
+        unique: u64,
+        error: i32,
+        parts: impl Iterator<Item = &'a [u8]>,
+    ) {
+        if !slot.answer(unique, error, parts) {
+            error!("an answer does not fit");
+            slot.answer(unique, -Errno::IO.raw_os_error(), std::iter::empty());
+        }
+        self.change(|answered| answered.slots.push(slot));
+    }
+
+    /// Lets the thread end.
+    fn end(&self) {
+        self.change(|answered| answered.end = true);
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Answered)) {
+        let mut answered = self.answered();
+        change(&mut answered);
+        let waiting = std::mem::take(&mut answered.waiting);
+        drop(answered);
+        if waiting {
+            // Fails only if it was written to 2^64 times.
+            let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
+        }
+    }
+}
+
+/// A new event descriptor.
+fn descriptor() -> io::Result<OwnedFd> {
+    Ok(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?)
+}
+
+/// What a thread says when it has done a step.
+type Report = Result<(), io::Error>;
+
+/// The queues of a connection, ready to be registered.
+#[derive(Debug)]
+pub(crate) struct Queues {
+    threads: Vec<Thread>,
+}
+
+#[derive(Debug)]
+struct Thread {
+    queue: Arc<Queue>,
+    go: Sender<Arc<Driver>>,
+    reports: Receiver<Report>,
+    handle: Option<JoinHandle<()>>,
+}
+
+impl Queues {
+    /// Makes everything that can fail before the kernel is told.
+    ///
+    /// # Errors
+    /// io_uring does not work here, or there is not enough memory or threads.
+    pub(crate) fn prepare(device: &Arc<Device>) -> io::Result<Self> {
+        let count = cpus(&std::fs::read_to_string(POSSIBLE)?)
+            .ok_or_else(|| io::Error::other(format!("cannot understand {POSSIBLE}")))?;
+        let mut all = Self {
+            threads: Vec::new(),
+        };
+        for number in 0..count {
+            all.threads.push(Thread::start(device, number)?);
+        }
+        for thread in &all.threads {
+            thread.report()?;
+        }
+        // Whoever is short of descriptors or address space needs the last of it for something else.
+        let descriptors: io::Result<Vec<OwnedFd>> = (0..SPARE).map(|_| descriptor()).collect();
+        let space = Area::new();
+        descriptors.and(space)?;
+        Ok(all)
+    }
+
+    /// Offers the entries to the kernel, which has agreed, and answers requests from now on.
+    ///
+    /// # Errors
+    /// The kernel refuses a queue as a whole; then it sends requests through the device.
+    pub(crate) fn start(self, driver: &Arc<Driver>) -> io::Result<Self> {
+        for thread in &self.threads {
+            // A thread that is gone has said why.
+            let _ = thread.go.send(Arc::clone(driver));
+        }
+        let mut result = Ok(());
+        for thread in &self.threads {
+            result = result.and(thread.report());
+        }
+        result?;
+        debug!(
+            "requests come over io_uring: {} queues of {DEPTH}",
+            self.threads.len()
+        );
+        Ok(self)
+    }
+}
+
+impl Drop for Queues {
+    fn drop(&mut self) {
+        for thread in &self.threads {
+            thread.queue.end();
+        }
+        for thread in self.threads.drain(..) {
+            drop(thread.go);
+            if let Some(handle) = thread.handle {
+                // Panics of requests are caught; there is nothing to say about others here.
+                let _ = handle.join();
+            }
+        }
+    }
+}
+
+impl Thread {
+    fn start(device: &Arc<Device>, number: u16) -> io::Result<Self> {
+        let queue = Queue::new()?;
+        let (go, started) = channel();
+        let (report, reports) = channel();
+        let handle = {
+            let queue = Arc::clone(&queue);
+            let device = Arc::clone(device);
+            Builder::new()
+                .name(format!("fuse-cpu-{number}"))
+                .spawn(move || live(&device, number, &queue, &started, &report))?
+        };
+        Ok(Self {
+            queue,
+            go,
+            reports,
+            handle: Some(handle),
+        })
+    }
+
+    fn report(&self) -> io::Result<()> {
+        let gone = |_| Err(io::Error::other("a thread ended"));
+        self.reports.recv().unwrap_or_else(gone)
+    }
+}
+
+/// The thread of a queue: makes the ring, waits for the driver, registers, and serves.
+fn live(
+    device: &Arc<Device>,
+    number: u16,
+    queue: &Arc<Queue>,
+    started: &Receiver<Arc<Driver>>,
+    report: &Sender<Report>,
+) {
+    stay_on(number);
+    let mut ring = match Ring::new(device, number) {
+        Ok(ring) => ring,
+        Err(error) => return tell(report, Err(error)),
+    };
+    tell(report, Ok(()));
+    let Ok(driver) = started.recv() else {
+        return;
+    };
+    let mut events = Vec::new();
+    let registered = register(&mut ring, queue, &mut events);
+    let failed = registered.is_err();
+    tell(report, registered);
+    if !failed {
+        serve(&mut ring, queue, &driver, events);
+    }
+}
+
+fn tell(report: &Sender<Report>, what: Report) {
+    // Whoever does not listen any more has given up.
+    let _ = report.send(what);
+}
+
+/// Keeps the thread on the CPU whose requests it answers. Where that is not allowed or the CPU is
+/// not there, it may be anywhere.
+fn stay_on(cpu: u16) {
+    let cpu = usize::from(cpu);
+    if cpu < CpuSet::MAX_CPU {
+        let mut set = CpuSet::new();
+        set.set(cpu);
+        let _ = sched_setaffinity(None, &set);
+    }
+}
+
+/// Offers all entries. A queue works with one, so this fails only if the kernel takes none.
+fn register(ring: &mut Ring, queue: &Queue, events: &mut Vec<Event>) -> io::Result<()> {
+    ring.register(queue.wake.as_fd())?;
+    while let Err(error) = ring.enter(false) {
+        if !is_passing(&error) {
+            return Err(error);
+        }
+    }
+    let (mut lost, mut reason) = (0, None);
+    while let Some(event) = ring.event() {
+        match event {
+            Event::Lost(errno) => {
+                lost += 1;
+                reason = Some(errno);
+            }
+            event => events.push(event),
+        }
+    }
+    match reason {
+        Some(errno) if lost == DEPTH => Err(errno.into()),
+        _ => Ok(()),
+    }
+}
+
+/// Whether a call should simply be made again.
+fn is_passing(error: &io::Error) -> bool {
+    matches!(
+        Errno::from_io_error(error),
+        Some(Errno::INTR | Errno::AGAIN | Errno::BUSY)
+    )
+}
+
+/// Answers requests until the connection ends.
+fn serve(ring: &mut Ring, queue: &Arc<Queue>, driver: &Driver, mut events: Vec<Event>) {
+    let mut message = Vec::new();
+    let mut out = Vec::new();
+    let mut answered = Vec::new();
+    loop {
+        for event in events.drain(..) {
+            match event {
+                Event::Request(slot) => answer(slot, queue, driver, &mut message, &mut out),
+                Event::Woken => {}
+                Event::Unwatched => keep(ring.watch(queue.wake.as_fd())),
+                Event::Lost(Errno::NOTCONN | Errno::CANCELED) => return,
+                Event::Lost(errno) => debug!("the kernel drops an entry: {errno}"),
+            }
+        }
+        {
+            let mut state = queue.answered();
+            if state.end {
+                return;
+            }
+            std::mem::swap(&mut state.slots, &mut answered);
+            // Whatever is answered from now on interrupts the wait.
+            state.waiting = true;
+        }
+        for slot in answered.drain(..) {
+            keep(ring.commit(slot));
+        }
+        keep(ring.enter(true));
+        queue.answered().waiting = false;
+        events.extend(std::iter::from_fn(|| ring.event()));
+    }
+}
+
+/// Goes on after a call that failed: what it should do is done by the next one.
+fn keep(result: io::Result<()>) {
+    if let Err(error) = result
+        && !is_passing(&error)
+    {
+        error!("io_uring: {error}");
+        sleep(PAUSE);
+    }
+}
+
+fn answer(
+    mut slot: Slot,
+    queue: &Arc<Queue>,
+    driver: &Driver,
+    message: &mut Vec<u8>,
+    out: &mut Vec<u8>,
+) {
+    let unique = slot.unique();
+    let whole = slot.request(message);
+    let ticket = Ticket::of_queue(queue, slot, unique);
+    match proto::parse(message) {
+        Some((header, body)) if whole => {
+            driver.counters().over_ring();
+            driver.serve(ticket, &header, body, out);
+        }
+        // Dropped without an answer it fails.
+        _ => debug!("an incomplete request"),
+    }
+}
+
+/// Number of CPUs in a list of ranges as the system writes it: `0-3,8`.
+fn cpus(list: &str) -> Option<u16> {
+    let mut count: u16 = 0;
+    for range in list.trim().split(',') {
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
+        let (first, last): (u16, u16) = (first.parse().ok()?, last.parse().ok()?);
+        count = count.checked_add(last.checked_sub(first)?.checked_add(1)?)?;
+    }
+    Some(count)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_of_cpus() {
+        for (list, count) in [("0\n", 1), ("0-1\n", 2), ("0-3,8,10-11\n", 7)] {
+            assert_eq!(cpus(list), Some(count), "{list}");
+        }
+        for list in ["", "\n", "a", "3-1", "0-99999", "0-65535"] {
+            assert_eq!(cpus(list), None, "{list}");
+        }
+    }
+}
