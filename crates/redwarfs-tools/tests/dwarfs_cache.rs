@@ -102,7 +102,7 @@ fn a_block_larger_than_the_cache_is_decompressed_once_and_warned_of() {
         ("cachesize=5m", false),
     ] {
         let log = log_of(&image, options, |point| {
-            compare(&point.join("big"), &content)
+            compare(&point.join("big"), &content);
         });
         let bytes = statistic(&log, "total bytes decompressed").expect("statistics");
         assert_eq!(bytes, content.len() as u64, "{options}");

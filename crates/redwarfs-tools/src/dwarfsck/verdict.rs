@@ -26,7 +26,8 @@ pub(super) fn line(checked: &Checked, errors: u64) -> String {
         return format!("not checked: {contents}");
     }
     let mut line = format!("OK: {contents}, no errors");
-    let uncovered: Vec<String> = checked.uncovered.iter().map(|u| u.text()).collect();
+    let uncovered = checked.uncovered.iter().map(super::edges::Uncovered::text);
+    let uncovered: Vec<String> = uncovered.collect();
     if !uncovered.is_empty() {
         line.push_str("; not covered: ");
         line.push_str(&uncovered.join(", "));

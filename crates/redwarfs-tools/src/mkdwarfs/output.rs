@@ -110,7 +110,7 @@ pub(super) struct Target<'a> {
 }
 
 enum Output {
-    File(BufWriter<AtomicFile>),
+    File(Box<BufWriter<AtomicFile>>),
     Stdout(BufWriter<File>),
 }
 
@@ -132,7 +132,7 @@ impl<'a> Target<'a> {
         } else {
             let overwrite = if force { Overwrite::Yes } else { Overwrite::No };
             let file = create_output(path, overwrite, logger).map_err(|e| write_error(path, &e))?;
-            Output::File(BufWriter::with_capacity(WRITE_BUFFER, file))
+            Output::File(Box::new(BufWriter::with_capacity(WRITE_BUFFER, file)))
         };
         Ok(Self { path, out })
     }
