@@ -309,7 +309,8 @@ fn sample(raw: &[u8]) -> Vec<u8> {
 /// estimates for these parameters, and the output buffer.
 pub(crate) fn encoder_memory(options: &ZstdOptions, raw_size: usize) -> u64 {
     use ZSTD_cParameter as P;
-    let hint = i32::try_from(raw_size).unwrap_or(i32::MAX);
+    // Zero would mean that the size is not known.
+    let hint = i32::try_from(raw_size.max(1)).unwrap_or(i32::MAX);
     let mut settings = vec![(SRC_SIZE_HINT, hint)];
     if options.long {
         // The estimate takes these as they are (and divides by the match length),

@@ -44,6 +44,37 @@ fn limits_are_kept_or_refused_with_what_is_needed() {
 }
 
 #[test]
+fn what_is_needed_follows_from_what_is_there() {
+    let place = tempfile::tempdir().unwrap();
+    let place = place.path();
+    let (tree, image) = (place.join("in"), place.join("out"));
+    fs::create_dir(&tree).unwrap();
+    fs::write(tree.join("file"), "abc").unwrap();
+    let run = |options: &[&str]| {
+        let mut command = std::process::Command::new(support::MKDWARFS);
+        command.arg("-i").arg(&tree).arg("-fo").arg(&image);
+        let done = command.args(options).output().unwrap();
+        (done.status.code(), String::from_utf8(done.stderr).unwrap())
+    };
+    for level in 0..=9 {
+        let level = format!("-l{level}");
+        let (code, text) = run(&[&level, "-L", "64m", "-N2", "--log-level=warn"]);
+        assert_eq!((code, text.as_str()), (Some(0), ""), "{level}");
+        // Nothing is said before what is wrong.
+        let (code, text) = run(&[&level, "-L", "1"]);
+        assert_eq!(code, Some(1), "{level}");
+        assert!(text.starts_with("mkdwarfs: memory limit of 1 B is too low (at least "));
+        assert_eq!(text.lines().count(), 1, "{level}: {text}");
+    }
+    // Too little for what is there, and enough for that.
+    fill(place);
+    let (code, text) = run(&["-l9", "-L", "64m", "-N2", "--log-level=warn"]);
+    assert_eq!((code, text.lines().count()), (Some(1), 1), "{text}");
+    let (code, text) = run(&["-l9", "-L", "400m", "-N2", "--log-level=warn"]);
+    assert_eq!((code, text.as_str()), (Some(0), ""));
+}
+
+#[test]
 fn limits_of_rewriting_are_kept_or_refused_with_what_is_needed() {
     let place = tempfile::tempdir().unwrap();
     let place = place.path();

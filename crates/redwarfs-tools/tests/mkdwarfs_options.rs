@@ -121,8 +121,6 @@ fn repeated_data_is_found_as_far_as_options_say() {
     // A step that is too wide for what is repeated finds less than a small one.
     assert!(blocks(&["-W15", "-w0"]) >= blocks(&["-W15", "-w5"]));
     // What lies further back than the look-back is not found.
-    let narrow = |args: &[&str]| blocks(&[&["-S16", "-W10", "-w1"], args].concat());
-    let _ = narrow;
     let near = place
         .image(&["-C", "null", "-S16", "-W10", "-B1"])
         .0
@@ -141,6 +139,74 @@ fn repeated_data_is_found_as_far_as_options_say() {
     place.image(&["-W10", "--bloom-filter-size=9", "--no-history"]);
     let other = fs::read(place.path("out")).unwrap();
     assert_eq!(one.len(), other.len());
+}
+
+/// Bytes in the blocks of an image.
+fn stored(place: &Place, args: &[&str]) -> usize {
+    let mut command = mkdwarfs();
+    command.arg("-i").arg(place.path("in"));
+    command.arg("-fo").arg(place.path("out"));
+    let done = command.args(["--log-level=warn"]).args(args).output();
+    let done: Done = done.unwrap().into();
+    assert_eq!((done.code, done.stderr.as_str()), (Some(0), ""));
+    let built = place.built();
+    let count = built.0.container().block_count();
+    (0..count)
+        .map(|b| built.0.decode_block(BlockNo(b)).unwrap().len())
+        .sum()
+}
+
+#[test]
+fn long_pieces_are_found_in_all_finished_blocks_from_level_2_on() {
+    const MIB: usize = 1 << 20;
+    let place = Place::new(&[]);
+    let mut random = Random::new(11);
+    let mut noise = |size: usize| -> Vec<u8> { random.bytes(size) };
+    let first = noise(3 * MIB);
+    let again = [&noise(70_000)[..], &first[MIB..3 * MIB - 5], &noise(90_000)].concat();
+    // Two films with the same pictures and different sound.
+    let mut films = [Vec::new(), Vec::new()];
+    for packet in 0..16 {
+        let picture = noise(100_000 + 9973 * packet);
+        for film in &mut films {
+            film.extend(noise(2000));
+            film.extend_from_slice(&picture);
+        }
+    }
+    let files = [
+        ("1", &first),
+        ("2", &films[0]),
+        ("3", &noise(4 * MIB)),
+        ("4", &again),
+        ("5", &films[1]),
+    ];
+    for (name, bytes) in files {
+        fs::write(place.path("in").join(name), bytes).unwrap();
+    }
+    let all: usize = files.iter().map(|(_, bytes)| bytes.len()).sum();
+    let twice = 2 * MIB + films[0].len() - 16 * 2000;
+    for level in 0..=9 {
+        let level = format!("-l{level}");
+        // Blocks at hand are those of 2 MiB.
+        let args = [&level, "-C", "null", "-S20", "--order=path"];
+        let usual = if level < "-l2".to_owned() {
+            "-B1"
+        } else {
+            "-B2"
+        };
+        let size = stored(&place, &[&args[..], &[usual]].concat());
+        if usual == "-B1" {
+            assert_eq!(size, all, "{level}");
+        } else {
+            assert!(size < all - twice / 20 * 17, "{level}: {size} of {all}");
+            let alone = stored(&place, &[&args[..], &["-B1"]].concat());
+            assert_eq!(alone, all, "{level}: only the block that is filled");
+        }
+        let built = place.built();
+        for (name, bytes) in files {
+            assert!(&built.read(name) == bytes, "{level} {name}");
+        }
+    }
 }
 
 #[test]

@@ -743,7 +743,7 @@ fn memory_of_scripts_counts() {
     };
     let done = holding("1000");
     assert_eq!((done.code, done.stderr.as_str()), (Some(0), ""));
-    let done = holding("25 << 20");
+    let done = holding("45 << 20");
     let refused = done.stderr.contains("memory limit of 80 MiB is too low");
     assert!(done.code == Some(1) && refused, "{}", done.stderr);
 }

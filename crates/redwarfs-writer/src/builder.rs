@@ -5,18 +5,18 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use redwarfs_codec::ContentKind;
 use redwarfs_format::history::History;
 use redwarfs_format::section::SectionType;
 
-use crate::category::describe;
+use crate::category::{StreamKey, describe};
 use crate::emit::{Emitter, MetadataCodecs, freeze_for, history_entry};
 use crate::error::{Error, Result};
-use crate::memory::{self, Load, Watch};
+use crate::fingerprint::Sketches;
+use crate::memory::{self, Load, StreamLoad, Watch};
 use crate::meta;
 use crate::options::BuildOptions;
-use crate::order::{OrderJob, Sketches};
-use crate::pipeline::{self, StreamCodec};
+use crate::order::OrderJob;
+use crate::pipeline;
 use crate::progress::{Phase, Progress, add, get, thread_cpu_ns};
 use crate::scan;
 use crate::source::Source;
@@ -89,26 +89,30 @@ impl Builder {
         let reporter = Reporter { source, progress };
         let interrupted = || stop.load(Ordering::Relaxed);
 
-        // A limit that cannot be kept is found out before anything is read.
-        let own = options.categories.iter().filter(|(category, _)| {
-            let plain = category.content_kind() == ContentKind::Bytes;
-            !options.categorizers.is_empty() || (options.hook.is_some() && plain)
-        });
-        let codecs = own.filter_map(|(_, own)| own.compression.as_ref());
-        let codecs = codecs.chain([&options.compression]);
-        let watch = Watch::new(options, codecs);
-        watch.check(Load::default(), false)?;
-
+        let watch = Watch::new(options);
         progress.phase(Phase::Scanning);
         let tree = tree::list(options, reporter, stop, &watch)?;
         counters.set_current(b"");
         progress.phase(Phase::Hashing);
-        let mut scanned = scan::scan(options, &tree, reporter, stop, &watch)?;
+        let (mut scanned, streams) = scan::scan(options, &tree, reporter, stop, &watch)?;
         let load = Load {
             contents: scanned.contents.len() as u64,
             ..tree.load()
         };
-        watch.check(load, true)?;
+        let loads: Vec<StreamLoad<'_>> = scanned
+            .items
+            .chunk_by(|a, b| a.stream == b.stream)
+            .filter_map(|items| {
+                let settings = streams.get(items.first()?.stream as usize)?;
+                let bytes = items.iter().map(|item| item.size);
+                Some(StreamLoad {
+                    settings,
+                    items: items.len() as u64,
+                    bytes: if options.hollow { 0 } else { bytes.sum() },
+                })
+            })
+            .collect();
+        memory::check(options, load, Some(&loads))?;
         add(&counters.fragments_found, scanned.items.len() as u64);
 
         progress.phase(Phase::Ordering);
@@ -132,11 +136,8 @@ impl Builder {
         let sequences: Vec<Vec<u32>> = scanned
             .items
             .chunk_by(|a, b| a.stream == b.stream)
-            .map(|items| {
-                let stream = items.first().map_or(0, |item| item.stream);
-                let order = options.order_of(scanned.stream(stream).category);
-                job.run(order, items)
-            })
+            .zip(&loads)
+            .map(|(items, load)| job.run(load.settings.order, items))
             .collect::<Result<_>>()?;
         scanned.nilsimsa = Vec::new();
         scanned.sketches = Sketches::default();
@@ -153,24 +154,10 @@ impl Builder {
         if let Some(header) = &options.header {
             emitter.leading(header)?;
         }
-        let codecs: Vec<StreamCodec> = scanned
-            .streams
-            .iter()
-            .map(|key| StreamCodec {
-                spec: key.tune(options.codec_of(key.category)),
-                content: key.content(),
-            })
-            .collect();
-        let load = Load {
-            contents: scanned.contents.len() as u64,
-            streams: sequences.len(),
-            ..tree.load()
-        };
-        let specs = codecs.iter().map(|codec| &codec.spec);
-        let plan = memory::plan(options, specs, load, progress)?;
+        let plan = memory::plan(options, load, &loads, progress)?;
         let mut stored = pipeline::blocks(
             options,
-            &codecs,
+            &streams,
             plan,
             &mut emitter,
             progress,
@@ -178,6 +165,7 @@ impl Builder {
             |queue| {
                 let job = StoreJob {
                     options,
+                    settings: &streams,
                     tree: &tree,
                     reporter,
                     stop,
@@ -196,12 +184,8 @@ impl Builder {
         let mut metadata = meta::build(options, tree, scanned.contents, stored, blocks)?;
         if categories && options.category_names {
             let parameters = options.category_metadata;
-            describe(
-                &scanned.streams,
-                &stored_categories,
-                parameters,
-                &mut metadata,
-            );
+            let keys: Vec<StreamKey> = streams.iter().map(|stream| stream.key).collect();
+            describe(&keys, &stored_categories, parameters, &mut metadata);
         }
         let inodes = metadata.inodes.len() as u64;
         let chunks = metadata.chunks.len() as u64;

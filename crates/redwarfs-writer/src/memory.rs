@@ -7,6 +7,10 @@
 //! of blocks in flight. Compression threads come first, then so many blocks that they always have
 //! something to do, then further streams. Sizes of codecs are those that
 //! the codecs state; the others are upper bounds by count.
+//!
+//! A stream takes no more than its bytes need: blocks and compressors count with the size of the
+//! stream where that is less than a block. What contents there are is known when all of them have been compared.
+//! Until then only what is certain counts: entries, and contents of different sizes if there is one stream only.
 
 use redwarfs_codec::{CodecSpec, ContentKind};
 
@@ -14,6 +18,8 @@ use crate::error::{Error, Result};
 use crate::options::{BuildOptions, Order};
 use crate::pipeline::physical_memory;
 use crate::progress::{Level, Progress};
+use crate::segment;
+use crate::settings::StreamSettings;
 
 /// The program, its stacks, and the buffers of single threads that are not counted below.
 const PROGRAM: u64 = 32 << 20;
@@ -41,9 +47,9 @@ const PLACED: u64 = 60;
 const VERSION: u64 = 600;
 /// An indexed window: two slots of eight bytes, and again while the index grows.
 const WINDOW: u64 = 32;
-/// A path of an explicit order beside its bytes: in the list and in the table that it is looked
-/// up in.
-const LISTED_PATH: u64 = 120;
+/// A path of an explicit order beside its bytes, and in the table that it is looked up in.
+const LISTED_PATH: u64 = 48;
+const POSITION: u64 = 72;
 /// The two filters in front of the index.
 const FILTER: u64 = 2 << 20;
 /// Small files that are kept between scan and segmenter, at most.
@@ -64,8 +70,92 @@ pub(crate) struct Load {
     pub(crate) strings: u64,
     /// Bytes that the source holds and the hook, and what the hook said.
     pub(crate) beside: u64,
-    /// Streams to be segmented.
-    pub(crate) streams: usize,
+    /// Bytes of all files.
+    pub(crate) listed: u64,
+    /// Bytes that different contents have at least. Counts while streams are not known.
+    pub(crate) bytes: u64,
+}
+
+/// What goes to a stream.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct StreamLoad<'a> {
+    pub(crate) settings: &'a StreamSettings<'a>,
+    pub(crate) items: u64,
+    pub(crate) bytes: u64,
+}
+
+impl StreamLoad<'_> {
+    /// Bytes of its largest block.
+    fn block(&self) -> u64 {
+        (self.settings.segment.block_size as u64).min(self.bytes)
+    }
+
+    /// Number of its blocks, at most.
+    fn blocks(&self) -> u64 {
+        self.bytes
+            .div_ceil((self.settings.segment.block_size as u64).max(1))
+    }
+
+    /// What segmenting it takes.
+    fn segmenter(&self) -> u64 {
+        let segment = &self.settings.segment;
+        let searched = (segment.lookback.max(1) as u64).min(self.blocks());
+        // The one that is filled is one of those that are searched; two more wait for their reuse,
+        // and one is handed over.
+        let blocks = searched.saturating_add(3).min(self.blocks());
+        let windows = segment::windows(segment, self.block());
+        (blocks.saturating_mul(self.block()))
+            .saturating_add(searched.saturating_mul(windows.saturating_mul(WINDOW)))
+            .saturating_add(segment::buffered(segment).min(self.bytes))
+            .saturating_add(segment::remembered(segment, self.bytes))
+            .saturating_add(FILTER)
+            .saturating_add(READER)
+    }
+
+    /// What a thread takes that compresses its blocks, beside the one that it works on.
+    fn compressor(&self, options: &BuildOptions) -> u64 {
+        let block = self.block();
+        let memory = |codec: &CodecSpec| {
+            usize::try_from(block).map_or(u64::MAX, |block| codec.encoder_memory(block))
+        };
+        let codec = &self.settings.codec;
+        let mut state = memory(codec);
+        if codec.requires() != ContentKind::Bytes {
+            // What it does not take goes to the general one.
+            state = state.saturating_add(memory(&options.compression));
+        }
+        state.saturating_add(block)
+    }
+
+    /// What a compression thread takes, its block included.
+    fn job(&self, options: &BuildOptions) -> u64 {
+        self.compressor(options).saturating_add(self.block())
+    }
+
+    /// What putting its items into order takes on top, but for what is there once for all streams.
+    fn order(&self) -> u64 {
+        let mut order = self.settings.order;
+        if let Order::Script(rest) = order {
+            order = rest;
+        }
+        let items = self.items;
+        match order {
+            Order::Similarity | Order::Nilsimsa(_) => items.saturating_mul(DIGEST),
+            Order::Versions(_) => items.saturating_mul(PLACED),
+            Order::Families(_) => items.saturating_mul(SKETCH),
+            Order::Explicit(list) => (list.len() as u64).saturating_mul(POSITION),
+            _ => 0,
+        }
+    }
+
+    /// Whether that looks for versions of directories.
+    fn collates(&self) -> bool {
+        let mut order = self.settings.order;
+        if let Order::Script(rest) = order {
+            order = rest;
+        }
+        matches!(order, Order::Versions(_) | Order::Families(_))
+    }
 }
 
 /// What a build may use.
@@ -89,70 +179,45 @@ fn machine(options: &BuildOptions) -> u64 {
     options.machine_memory.unwrap_or_else(physical_memory)
 }
 
-/// What segmenting a stream takes.
-fn segmenter(options: &BuildOptions) -> u64 {
-    let block = u64::from(options.block_size());
-    let own = options.categories.values();
-    let lookback = own
-        .clone()
-        .filter_map(|own| own.lookback)
-        .fold(options.lookback, u32::max);
-    let windows = |bits: u32, step: u32| {
-        let distance = (1u64 << bits.min(24)) >> step.min(24);
-        if bits == 0 {
-            0
-        } else {
-            block / distance.max(1)
-        }
-    };
-    let indexed = own.fold(
-        windows(options.window_bits, options.window_step),
-        |most, own| {
-            let bits = own.window_bits.unwrap_or(options.window_bits);
-            most.max(windows(
-                bits,
-                own.window_step.unwrap_or(options.window_step),
-            ))
-        },
-    );
-    let searched = u64::from(lookback.max(1));
-    // The one that is filled is one of those that are searched; two more wait for their reuse,
-    // and one is handed over.
-    (searched + 3)
-        .saturating_mul(block)
-        .saturating_add(searched.saturating_mul(indexed * WINDOW))
-        .saturating_add(FILTER)
-        .saturating_add(READER)
+/// The most that one of the streams takes of something.
+fn most(streams: &[StreamLoad<'_>], of: impl Fn(&StreamLoad<'_>) -> u64) -> u64 {
+    streams.iter().map(of).fold(0, u64::max)
 }
 
 /// What does not depend on threads, but for small files that are kept.
-fn fixed(options: &BuildOptions, load: Load) -> u64 {
-    let mut explicit = 0u64;
-    let order = match &options.order {
-        Order::Explicit(list) => {
-            // The list, and a table of it.
-            let paths = list.iter().map(|path| path.len() as u64 + LISTED_PATH);
-            explicit = paths.fold(0, u64::saturating_add);
-            &options.order
-        }
-        Order::Script(rest) => rest,
-        other => other,
-    };
-    let digests = match order {
-        Order::Similarity | Order::Nilsimsa(_) => load.contents.saturating_mul(DIGEST),
-        Order::Versions(_) => (load.contents.saturating_mul(PLACED))
-            .saturating_add(load.directories.saturating_mul(VERSION)),
-        Order::Families(_) => (load.contents.saturating_mul(SKETCH))
-            .saturating_add(load.directories.saturating_mul(VERSION)),
-        _ => 0,
-    };
+fn fixed(options: &BuildOptions, load: Load, streams: &[StreamLoad<'_>]) -> u64 {
+    let digests = streams.iter().map(StreamLoad::order);
+    let mut ordering = digests.fold(0, u64::saturating_add);
+    if streams.iter().any(StreamLoad::collates) {
+        ordering = ordering.saturating_add(load.directories.saturating_mul(VERSION));
+    }
+    // A reader has something to do.
+    let readers = (options.scanners() as u64).min(load.entries + 1);
     // Ordering is over before blocks are made.
     common(options, load)
-        .saturating_add(READER.saturating_mul(options.scanners() as u64))
+        .saturating_add(READER.saturating_mul(readers))
         .saturating_add(load.entries.saturating_mul(ENTRY))
         .saturating_add(load.strings.saturating_mul(COPIES))
         .saturating_add(load.contents.saturating_mul(CONTENT))
-        .saturating_add(segmenter(options).max(digests).max(explicit))
+        .saturating_add(most(streams, |stream| stream.segmenter()).max(ordering))
+}
+
+/// Lists of the orders that are explicit.
+fn lists(options: &BuildOptions) -> u64 {
+    fn bytes(order: &Order) -> u64 {
+        match order {
+            Order::Explicit(list) => {
+                let paths = list.iter().map(|path| path.len() as u64 + LISTED_PATH);
+                paths.fold(0, u64::saturating_add)
+            }
+            Order::Script(rest) => bytes(rest),
+            _ => 0,
+        }
+    }
+    let own = options.categories.values();
+    let orders = own.filter_map(|own| own.order.as_ref());
+    let orders = orders.chain([&options.order]);
+    orders.map(bytes).fold(0, u64::saturating_add)
 }
 
 /// What is there from the beginning to the end.
@@ -165,6 +230,7 @@ fn common(options: &BuildOptions, load: Load) -> u64 {
         .saturating_add(header)
         // As they are, in the entry, encoded and compressed.
         .saturating_add(arguments.saturating_mul(4))
+        .saturating_add(lists(options))
         .saturating_add(load.beside)
 }
 
@@ -195,42 +261,40 @@ pub(crate) fn has_room(
     let needed = common(options, load)
         .saturating_add((frozen as u64).saturating_mul(3))
         .saturating_add(codec.encoder_memory(frozen));
-    usable(options, limit) >= needed
+    usable(options, limit, load) >= needed
 }
 
-/// Compares what has been found of the input with the limit.
+/// Compares what has been found of the input with the limit, before streams are known.
 #[derive(Debug)]
-pub(crate) struct Watch<'a> {
-    options: &'a BuildOptions,
-    /// What a compression thread takes, its block included.
-    job: u64,
+pub(crate) struct Watch<'o> {
+    options: &'o BuildOptions,
+    general: StreamSettings<'o>,
 }
 
-impl<'a> Watch<'a> {
-    /// For the codecs that may be used.
-    pub(crate) fn new<'c>(
-        options: &'a BuildOptions,
-        codecs: impl Iterator<Item = &'c CodecSpec>,
-    ) -> Self {
+impl<'o> Watch<'o> {
+    pub(crate) fn new(options: &'o BuildOptions) -> Self {
         Self {
             options,
-            job: job(options, codecs),
+            general: StreamSettings::general(options),
         }
     }
 
-    /// `whole`: whether the input is known to its end.
-    ///
     /// # Errors
     /// [`Error::MemoryLimit`] if this does not fit the limit of the options.
-    pub(crate) fn check(&self, load: Load, whole: bool) -> Result<()> {
-        check(self.options, self.job, load, whole)
+    pub(crate) fn check(&self, load: Load) -> Result<()> {
+        if self.options.memory_limit.is_none() {
+            return Ok(());
+        }
+        accept(self.options, load, &[self.stream(load)], false)
     }
 
     /// How many entries the next directory may have.
     pub(crate) fn room(&self, load: Load) -> u64 {
         match self.options.memory_limit {
             None => u64::MAX,
-            Some(limit) => usable(self.options, limit).saturating_sub(self.found(load)) / LISTED,
+            Some(limit) => {
+                usable(self.options, limit, load).saturating_sub(self.found(load)) / LISTED
+            }
         }
     }
 
@@ -238,40 +302,73 @@ impl<'a> Watch<'a> {
     pub(crate) fn too_many(&self, load: Load) -> Error {
         let directory = self.room(load).saturating_add(1).saturating_mul(LISTED);
         let needed = self.found(load).saturating_add(directory);
-        refused(self.options, needed, false)
+        refused(self.options, needed, load, false)
     }
 
     fn found(&self, load: Load) -> u64 {
-        fixed(self.options, load).saturating_add(self.job)
+        let stream = self.stream(load);
+        fixed(self.options, load, &[stream]).saturating_add(stream.job(self.options))
+    }
+
+    /// What goes to the general stream for certain.
+    fn stream(&self, load: Load) -> StreamLoad<'_> {
+        let only = self.options.categorizers.is_empty() && self.options.hook.is_none();
+        StreamLoad {
+            settings: &self.general,
+            items: if only { load.contents } else { 0 },
+            bytes: if only { load.bytes } else { 0 },
+        }
     }
 }
 
 /// Bytes of a limit that may be planned with.
-fn usable(options: &BuildOptions, limit: u64) -> u64 {
-    (limit - limit / MARGIN).saturating_sub(small_files(options))
+fn usable(options: &BuildOptions, limit: u64, load: Load) -> u64 {
+    (limit - limit / MARGIN).saturating_sub(small_files(options).min(load.listed))
 }
 
 /// With one compression thread and one block.
-fn needed(options: &BuildOptions, job: u64, load: Load) -> u64 {
-    let building = fixed(options, load).saturating_add(job);
+fn needed(options: &BuildOptions, load: Load, streams: &[StreamLoad<'_>]) -> u64 {
+    let job = most(streams, |stream| stream.job(options));
+    let building = fixed(options, load, streams).saturating_add(job);
     building.max(metadata(options, load))
 }
 
-fn check(options: &BuildOptions, job: u64, load: Load, whole: bool) -> Result<()> {
+/// Compares what the input needs with the limit of the options; without any stream with what every
+/// input needs.
+///
+/// # Errors
+/// [`Error::MemoryLimit`] if that is more.
+pub(crate) fn check(
+    options: &BuildOptions,
+    load: Load,
+    streams: Option<&[StreamLoad<'_>]>,
+) -> Result<()> {
+    match streams {
+        Some(streams) => accept(options, load, streams, true),
+        None => Watch::new(options).check(load),
+    }
+}
+
+fn accept(
+    options: &BuildOptions,
+    load: Load,
+    streams: &[StreamLoad<'_>],
+    whole: bool,
+) -> Result<()> {
     let Some(limit) = options.memory_limit else {
         return Ok(());
     };
-    let needed = needed(options, job, load);
-    if usable(options, limit) >= needed {
+    let needed = needed(options, load, streams);
+    if usable(options, limit, load) >= needed {
         return Ok(());
     }
-    Err(refused(options, needed, whole))
+    Err(refused(options, needed, load, whole))
 }
 
 /// The limit is not enough for so many bytes.
-fn refused(options: &BuildOptions, needed: u64, whole: bool) -> Error {
+fn refused(options: &BuildOptions, needed: u64, load: Load, whole: bool) -> Error {
     // Small files and the margin are parts of the limit themselves.
-    let all = needed.saturating_add(SMALL_FILES);
+    let all = needed.saturating_add(SMALL_FILES.min(load.listed));
     let all = all.saturating_add(all / (MARGIN - 1));
     let part = u128::from(needed) * 40 / 31;
     let part = u64::try_from(part).unwrap_or(u64::MAX);
@@ -282,48 +379,30 @@ fn refused(options: &BuildOptions, needed: u64, whole: bool) -> Error {
     }
 }
 
-/// What a compression thread takes, its block included.
-fn job<'a>(options: &BuildOptions, codecs: impl Iterator<Item = &'a CodecSpec>) -> u64 {
-    compressor(options, codecs).saturating_add(u64::from(options.block_size()))
-}
-
-/// What a compression thread takes beside the block that it works on.
-fn compressor<'a>(options: &BuildOptions, codecs: impl Iterator<Item = &'a CodecSpec>) -> u64 {
-    let block = options.block_size() as usize;
-    let general = options.compression.encoder_memory(block);
-    let codecs = codecs.map(|codec| {
-        let own = codec.encoder_memory(block);
-        if codec.requires() == ContentKind::Bytes {
-            own
-        } else {
-            // What it does not take goes to the general one.
-            own.saturating_add(general)
-        }
-    });
-    codecs.fold(0, u64::max).saturating_add(block as u64)
-}
-
 /// Chooses the number of threads and of blocks in flight.
 ///
 /// # Errors
 /// [`Error::MemoryLimit`] if the limit of the options is too low for one thread and one block.
-pub(crate) fn plan<'a>(
+pub(crate) fn plan(
     options: &BuildOptions,
-    codecs: impl Iterator<Item = &'a CodecSpec>,
     load: Load,
+    streams: &[StreamLoad<'_>],
     progress: &dyn Progress,
 ) -> Result<Plan> {
     let block = u64::from(options.block_size());
-    let fixed = fixed(options, load);
-    let job = job(options, codecs);
+    let fixed = fixed(options, load, streams);
+    let job = most(streams, |stream| stream.job(options));
+    let segmenter = most(streams, |stream| stream.segmenter());
     let machine = machine(options);
     let limit = options.memory_limit.unwrap_or(machine / 4 * 3);
-    check(options, job, load, true)?;
+    accept(options, load, streams, true)?;
     let wanted = options.workers;
-    let left = usable(options, limit).saturating_sub(fixed);
+    let left = usable(options, limit, load).saturating_sub(fixed);
     let workers = usize::try_from(left / job.max(1)).unwrap_or(usize::MAX);
     let workers = workers.clamp(1, wanted.max(1));
-    if options.memory_limit.is_some() && workers < wanted {
+    let blocks = streams.iter().map(StreamLoad::blocks);
+    let blocks = blocks.fold(0, u64::saturating_add);
+    if options.memory_limit.is_some() && workers < wanted && (workers as u64) < blocks {
         progress.log(
             Level::Warn,
             &format!(
@@ -332,19 +411,20 @@ pub(crate) fn plan<'a>(
             ),
         );
     }
-    let mut queue = left.saturating_sub((job - block).saturating_mul(workers as u64));
+    let beside = most(streams, |stream| stream.compressor(options));
+    let mut queue = left.saturating_sub(beside.saturating_mul(workers as u64));
     if options.memory_limit.is_none() {
         queue = queue.min(machine / 8);
     }
     // Each of them with something to hand over beside what keeps the workers busy.
     let others = queue.saturating_sub(block.saturating_mul(2 * workers as u64 + 2));
-    let others = others / segmenter(options).saturating_add(block.saturating_mul(2));
-    let wanted = load.streams.min(options.segmenters());
+    let others = others / segmenter.saturating_add(block.saturating_mul(2));
+    let wanted = streams.len().min(options.segmenters());
     let segmenters = usize::try_from(others)
         .unwrap_or(usize::MAX)
         .saturating_add(1)
         .clamp(1, wanted.max(1));
-    queue -= segmenter(options).saturating_mul(segmenters as u64 - 1);
+    queue -= segmenter.saturating_mul(segmenters as u64 - 1);
     let most = workers.saturating_mul(BLOCKS_PER_WORKER);
     let blocks = usize::try_from(queue / block).unwrap_or(usize::MAX);
     Ok(Plan {
@@ -357,11 +437,19 @@ pub(crate) fn plan<'a>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::category::{Category, StreamKey};
+    use crate::options::{CategoryOptions, FamilyOptions, NilsimsaOptions};
     use crate::progress::SilentProgress;
 
-    fn plan_of(options: &BuildOptions, load: Load) -> Result<Plan> {
-        let codecs = std::iter::once(&options.compression);
-        plan(options, codecs, load, &SilentProgress::default())
+    /// Of a build with one stream, of so many bytes.
+    fn plan_of(options: &BuildOptions, load: Load, bytes: u64) -> Result<Plan> {
+        let settings = StreamSettings::general(options);
+        let stream = StreamLoad {
+            settings: &settings,
+            items: load.contents,
+            bytes,
+        };
+        plan(options, load, &[stream], &SilentProgress::default())
     }
 
     #[test]
@@ -380,28 +468,102 @@ mod tests {
     #[test]
     fn what_is_said_to_be_needed_is_enough() {
         for level in 0..=9 {
-            for entries in [0, 1000, 1_000_000] {
+            for (entries, bytes) in [
+                (0, 0),
+                (1, 3),
+                (1, 1 << 40),
+                (1000, 1 << 24),
+                (1_000_000, 1 << 36),
+            ] {
                 let load = Load {
                     entries,
                     directories: entries / 10,
                     contents: entries,
                     strings: 20 * entries,
-                    beside: 0,
-                    streams: 9,
+                    listed: bytes,
+                    ..Load::default()
                 };
                 let mut options = BuildOptions::level(level);
                 options.workers = 4;
                 options.memory_limit = Some(1 << 20);
-                let Err(Error::MemoryLimit { needed, .. }) = plan_of(&options, load) else {
+                let Err(Error::MemoryLimit { needed, .. }) = plan_of(&options, load, bytes) else {
                     panic!("level {level}: 1 MiB is enough");
                 };
                 options.memory_limit = Some(needed);
-                assert!(plan_of(&options, load).is_ok(), "level {level}: {needed}");
+                let plan = plan_of(&options, load, bytes);
+                assert!(plan.is_ok(), "level {level}: {needed}");
                 options.memory_limit = Some(needed / 20 * 17);
-                assert!(plan_of(&options, load).is_err(), "level {level}: {needed}");
+                let plan = plan_of(&options, load, bytes);
+                assert!(plan.is_err(), "level {level}: {needed}");
                 assert!(needed < 3 << 30, "level {level}: {needed}");
             }
         }
+    }
+
+    #[test]
+    fn little_input_needs_little() {
+        for level in 0..=9 {
+            let mut options = BuildOptions::level(level);
+            options.workers = 2;
+            let mut last = 0;
+            for (bytes, most) in [(0, 56), (3, 56), (100 << 10, 64), (4 << 20, 192)] {
+                options.memory_limit = Some(1);
+                let load = Load {
+                    entries: 2,
+                    contents: 1,
+                    listed: bytes,
+                    ..Load::default()
+                };
+                let Err(Error::MemoryLimit { needed, .. }) = plan_of(&options, load, bytes) else {
+                    panic!("level {level}: 1 byte is enough");
+                };
+                assert!(needed < most << 20, "level {level}, {bytes}: {needed}");
+                assert!(needed >= last, "level {level}, {bytes}: {needed}");
+                last = needed;
+            }
+        }
+    }
+
+    /// What an order takes counts wherever it comes from.
+    #[test]
+    fn orders_of_categories_count() {
+        let load = Load {
+            entries: 2_000_000,
+            contents: 2_000_000,
+            listed: 1 << 33,
+            ..Load::default()
+        };
+        let needed = |general: Order, own: Option<Order>| {
+            let mut options = BuildOptions::level(1);
+            options.order = general;
+            options.memory_limit = Some(1 << 20);
+            let category = CategoryOptions {
+                order: own,
+                ..CategoryOptions::default()
+            };
+            options.categories.insert(Category::Hotness, category);
+            let general = StreamSettings::general(&options);
+            let hot = StreamSettings::new(&options, StreamKey::plain(Category::Hotness));
+            let of = |settings, items| StreamLoad {
+                settings,
+                items,
+                bytes: 1 << 30,
+            };
+            let streams = [of(&general, 1000), of(&hot, load.contents)];
+            match plan(&options, load, &streams, &SilentProgress::default()) {
+                Err(Error::MemoryLimit { needed, .. }) => needed,
+                _ => 0,
+            }
+        };
+        let families = || Order::Families(FamilyOptions::default());
+        let plain = needed(Order::Path, None);
+        for order in [Order::Nilsimsa(NilsimsaOptions::default()), families()] {
+            let everywhere = needed(order.clone(), None);
+            assert!(everywhere > plain + 128 * load.contents);
+            let own = needed(Order::Path, Some(order));
+            assert!(own > everywhere / 20 * 19, "{own} {everywhere}");
+        }
+        assert!(needed(families(), Some(Order::Path)) < plain + (2 << 20));
     }
 
     #[test]
@@ -413,13 +575,16 @@ mod tests {
             segmenters: 0,
             blocks: 0,
         };
-        let load = Load {
-            streams: 5,
-            ..Load::default()
-        };
         for gib in [2, 4, 8, 16, 64] {
             options.memory_limit = Some(gib << 30);
-            let plan = plan_of(&options, load).expect("enough");
+            let settings = StreamSettings::general(&options);
+            let stream = StreamLoad {
+                settings: &settings,
+                items: 1,
+                bytes: 1 << 40,
+            };
+            let progress = SilentProgress::default();
+            let plan = plan(&options, Load::default(), &[stream; 5], &progress).expect("enough");
             assert!(plan.workers >= last.workers, "{gib}");
             assert!(plan.segmenters >= last.segmenters, "{gib}");
             assert!(plan.blocks >= plan.workers, "{gib}");
@@ -434,15 +599,22 @@ mod tests {
             let mut options = BuildOptions::level(level);
             options.workers = 16;
             options.machine_memory = Some(2 << 30);
+            let settings = StreamSettings::general(&options);
+            let streams = [StreamLoad {
+                settings: &settings,
+                items: 0,
+                bytes: 1 << 40,
+            }; 20];
             let load = Load {
-                streams: 20,
+                listed: 1 << 40,
                 ..Load::default()
             };
-            let plan = plan_of(&options, load).expect("no limit");
+            let plan = plan(&options, load, &streams, &SilentProgress::default());
+            let plan = plan.expect("no limit");
             let block = u64::from(options.block_size());
-            let job = compressor(&options, std::iter::once(&options.compression));
-            let total = fixed(&options, Load::default())
-                + (plan.segmenters as u64 - 1) * segmenter(&options)
+            let job = streams[0].compressor(&options);
+            let total = fixed(&options, load, &streams)
+                + (plan.segmenters as u64 - 1) * streams[0].segmenter()
                 + small_files(&options)
                 + plan.workers as u64 * job
                 + plan.blocks as u64 * block;

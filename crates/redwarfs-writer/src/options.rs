@@ -13,6 +13,7 @@ use crate::category::{self, Categorizer, Category};
 use crate::error::{Error, Result};
 use crate::hash::FileHash;
 use crate::hook::EntryHook;
+use crate::memory::{self, Load};
 
 /// Sequence in which file contents enter the blocks.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -288,7 +289,9 @@ pub struct BuildOptions {
     pub window_step: u32,
     /// Number of blocks that are searched for duplicate segments, the one being filled
     /// included; 0 switches matching off. In the others only segments of at least two windows
-    /// are found. They stay in memory.
+    /// are found. They stay in memory. If there are others, segments of at least 32 KiB are found in
+    /// all earlier blocks of the stream, up to 24 GiB back, by digests of their pieces: up to 224 MiB
+    /// of memory.
     pub lookback: u32,
     /// Log2 of the bits that the filter in front of the match index spends on a window, 0..=10.
     /// More make the search faster, up to the size of the caches. Where a duplicate that crosses the
@@ -325,7 +328,7 @@ pub struct BuildOptions {
     pub compress_niceness: i32,
     /// Bytes of resident memory below which a build stays: by using fewer compression threads
     /// than `workers`, and by the number of blocks between segmenter and output. Too low a limit
-    /// is an error that says what is needed. `None` aims at three quarters of `machine_memory`,
+    /// is an error that says what is needed, which follows from the input. `None` aims at three quarters of `machine_memory`,
     /// and never fails.
     pub memory_limit: Option<u64>,
     /// Bytes of memory by which `memory_limit` is chosen; `None` asks for the physical memory of
@@ -404,10 +407,11 @@ fn category_presets(level: u8) -> BTreeMap<Category, CategoryOptions> {
         ..CategoryOptions::default()
     };
     presets.insert(Category::Incompressible, stored);
+    // Longer windows find less for the same time.
     let (flac, window) = match level {
         0 => return presets,
         1..=4 => ("flac:level=3", 0),
-        5..=7 => ("flac:level=5", 20),
+        5..=7 => ("flac:level=5", 16),
         _ => ("flac:level=8", 16),
     };
     let by_name = Some(Order::RevPath);
@@ -539,14 +543,6 @@ impl BuildOptions {
             .unwrap_or(&self.compression)
     }
 
-    /// Sequence of the fragments of a category.
-    #[must_use]
-    pub fn order_of(&self, category: Category) -> &Order {
-        let own = self.categories.get(&category);
-        own.and_then(|own| own.order.as_ref())
-            .unwrap_or(&self.order)
-    }
-
     /// Whether anything is ordered by the keys of the hook.
     #[must_use]
     pub fn uses_keys(&self) -> bool {
@@ -566,7 +562,8 @@ impl BuildOptions {
     /// Verifies ranges and combinations.
     ///
     /// # Errors
-    /// [`Error::InvalidOption`] with one line that names option and range.
+    /// [`Error::InvalidOption`] with one line that names option and range;
+    /// [`Error::MemoryLimit`] if the limit is too low for any input.
     pub fn check(&self) -> Result<()> {
         let bad = |what: &str| Err(Error::InvalidOption(what.to_owned()));
         if !(10..=30).contains(&self.block_size_bits) {
@@ -605,6 +602,7 @@ impl BuildOptions {
         if self.hollow && !self.sparse {
             return bad("a hollow file system needs sparse files");
         }
-        Ok(())
+        // What no input is small enough for is found out before any is looked at.
+        memory::check(self, Load::default(), None)
     }
 }

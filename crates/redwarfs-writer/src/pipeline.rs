@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{Scope, ScopedJoinHandle};
 
-use redwarfs_codec::{CodecSpec, Compressor, Content};
+use redwarfs_codec::{CodecSpec, Compressor};
 use redwarfs_format::section::{SectionHeader, SectionType};
 
 use crate::emit::Emitter;
@@ -17,6 +17,7 @@ use crate::memory::Plan;
 use crate::options::{BuildOptions, ThreadGroup};
 use crate::progress::{Counters, Progress, add, thread_cpu_ns};
 use crate::segment::BlockSink;
+use crate::settings::StreamSettings;
 
 mod exchange;
 
@@ -79,13 +80,6 @@ impl BlockSink for StreamQueue<'_> {
     }
 }
 
-/// How the blocks of a stream are compressed.
-#[derive(Debug, Clone)]
-pub(crate) struct StreamCodec {
-    pub(crate) spec: CodecSpec,
-    pub(crate) content: Content,
-}
-
 /// Bytes of memory that this machine has.
 #[must_use]
 pub fn physical_memory() -> u64 {
@@ -94,10 +88,10 @@ pub fn physical_memory() -> u64 {
 }
 
 /// Runs `produce` beside a pool of compression threads and writes the blocks that it makes.
-/// `codecs` are those of the streams.
+/// `streams` says how each of them is compressed.
 pub(crate) fn blocks<T: Send>(
     options: &BuildOptions,
-    codecs: &[StreamCodec],
+    streams: &[StreamSettings<'_>],
     plan: Plan,
     emitter: &mut Emitter<'_>,
     progress: &dyn Progress,
@@ -117,7 +111,7 @@ pub(crate) fn blocks<T: Send>(
                 thread(scope, "compress", move || {
                     options.begin(ThreadGroup::Compress);
                     let _alarm = Alarm(exchange);
-                    compress(options, codecs, exchange, counters, stop);
+                    compress(options, streams, exchange, counters, stop);
                 })?;
             }
             thread(scope, "segment", move || {
@@ -179,7 +173,7 @@ pub(crate) fn thread<'scope, T: Send + 'scope>(
 
 fn compress(
     options: &BuildOptions,
-    codecs: &[StreamCodec],
+    streams: &[StreamSettings<'_>],
     exchange: &Exchange,
     counters: &Counters,
     stop: &AtomicBool,
@@ -191,10 +185,7 @@ fn compress(
         let nice = before.saturating_add(options.compress_niceness).min(19);
         let _ = rustix::process::setpriority_process(thread, nice);
     }
-    let unknown = StreamCodec {
-        spec: options.compression.clone(),
-        content: Content::Bytes,
-    };
+    let unknown = StreamSettings::general(options);
     // Most of the time blocks of one stream come in a row: a compressor is given up when another
     // one is needed.
     let mut current: Option<(CodecSpec, Compressor)> = None;
@@ -206,7 +197,8 @@ fn compress(
         let (number, id, payload) = match task {
             Task::Seal(number, id, payload) => (number, id, payload),
             Task::Compress(stream, raw) => {
-                let StreamCodec { spec, content } = codecs.get(stream as usize).unwrap_or(&unknown);
+                let settings = streams.get(stream as usize).unwrap_or(&unknown);
+                let (spec, content) = (&settings.codec, settings.key.content());
                 if current.as_ref().is_some_and(|(of, _)| of != spec) {
                     current = None;
                 }
@@ -216,7 +208,7 @@ fn compress(
                     let compressor = spec.compressor().with_fallback(&options.compression);
                     (spec.clone(), compressor)
                 });
-                let compressed = match compressor.compress_with(&raw, content) {
+                let compressed = match compressor.compress_with(&raw, &content) {
                     Ok(compressed) => compressed,
                     Err(error) => return exchange.fail(error.into()),
                 };

@@ -14,12 +14,13 @@ use twox_hash::XxHash3_64;
 
 use crate::category::{Categorizer, Input, Judge, Piece, Probe, StreamKey, Verdict};
 use crate::error::{Error, Result};
+use crate::fingerprint::{Digest as Nilsimsa, Fingerprint, Print, Sketches};
 use crate::hash::{Digest, FileHash};
 use crate::memory::{self, Load, Watch};
 use crate::options::{BuildOptions, Order, ThreadGroup};
-use crate::order::{Digest as Nilsimsa, Fingerprint, Print, Sketches};
 use crate::pipeline::thread;
 use crate::progress::{add, thread_cpu_ns};
+use crate::settings::StreamSettings;
 use crate::source::{self, Stamp};
 use crate::tree::{Reporter, Tree};
 
@@ -135,20 +136,11 @@ pub(crate) struct Scanned {
     pub(crate) contents: Vec<Content>,
     /// Bytes of small files that were read on the way, by file.
     pub(crate) kept: Kept,
-    /// In the order of their blocks; the first one is the default.
-    pub(crate) streams: Vec<StreamKey>,
     /// By stream, then content.
     pub(crate) items: Vec<Item>,
     /// Digests of the items that are ordered by them.
     pub(crate) nilsimsa: Vec<Nilsimsa>,
     pub(crate) sketches: Sketches,
-}
-
-impl Scanned {
-    pub(crate) fn stream(&self, number: u32) -> StreamKey {
-        let key = self.streams.get(number as usize);
-        key.copied().unwrap_or(StreamKey::DEFAULT)
-    }
 }
 
 /// A piece of a file that is being read.
@@ -297,14 +289,15 @@ struct Scanner<'a> {
     watch: &'a Watch<'a>,
 }
 
-/// Finds equal files and, if the order needs them, similarity digests.
-pub(crate) fn scan(
-    options: &BuildOptions,
+/// Finds equal files and, if the order needs them, similarity digests; the streams are in the order
+/// of their blocks, and the first one is that of everything that is in no category.
+pub(crate) fn scan<'o>(
+    options: &'o BuildOptions,
     tree: &Tree,
     reporter: Reporter<'_>,
     stop: &AtomicBool,
     watch: &Watch<'_>,
-) -> Result<Scanned> {
+) -> Result<(Scanned, Vec<StreamSettings<'o>>)> {
     let scanner = Scanner {
         options,
         tree,
@@ -312,10 +305,18 @@ pub(crate) fn scan(
         stop,
         watch,
     };
+    if options.memory_limit.is_some() {
+        let load = Load {
+            bytes: scanner.stored_at_least(),
+            ..tree.load()
+        };
+        watch.check(load)?;
+    }
     let mut scanned = scanner.contents()?;
+    let mut keys = vec![StreamKey::DEFAULT];
     let categories = !options.categorizers.is_empty() || tree.marks.has_categories();
     if categories && !options.hollow {
-        scanner.categorize(&mut scanned)?;
+        keys = scanner.categorize(&mut scanned)?;
     } else {
         scanned.items = (0u32..)
             .zip(&scanned.contents)
@@ -327,10 +328,14 @@ pub(crate) fn scan(
             })
             .collect();
     }
+    let streams: Vec<_> = keys
+        .into_iter()
+        .map(|key| StreamSettings::new(options, key))
+        .collect();
     if !options.hollow {
-        scanner.similarity(&mut scanned)?;
+        scanner.similarity(&mut scanned, &streams)?;
     }
-    Ok(scanned)
+    Ok((scanned, streams))
 }
 
 impl Scanner<'_> {
@@ -406,6 +411,20 @@ impl Scanner<'_> {
         self.tree.files[file as usize].size
     }
 
+    /// Bytes of contents that there are at least: files of different sizes are different.
+    fn stored_at_least(&self) -> u64 {
+        if self.options.hollow {
+            return 0;
+        }
+        let files = self.tree.files.iter().filter(|file| !file.sparse);
+        let mut sizes: Vec<u64> = files.map(|file| file.size).collect();
+        if self.options.file_hash.is_some() {
+            sizes.sort_unstable();
+            sizes.dedup();
+        }
+        sizes.into_iter().fold(0, u64::saturating_add)
+    }
+
     /// Groups files by content.
     fn contents(&self) -> Result<Scanned> {
         let counters = self.reporter.counters();
@@ -453,7 +472,6 @@ impl Scanner<'_> {
         let mut scanned = Scanned {
             contents,
             kept,
-            streams: vec![StreamKey::DEFAULT],
             items: Vec::new(),
             nilsimsa: Vec::new(),
             sketches: Sketches::default(),
@@ -563,8 +581,8 @@ impl Scanner<'_> {
         }
     }
 
-    /// Cuts contents into fragments and numbers the streams.
-    fn categorize(&self, scanned: &mut Scanned) -> Result<()> {
+    /// Cuts contents into fragments. Returns the streams.
+    fn categorize(&self, scanned: &mut Scanned) -> Result<Vec<StreamKey>> {
         let mut hot = HashSet::new();
         for categorizer in &self.options.categorizers {
             if let Categorizer::Hotness(list) = categorizer {
@@ -645,28 +663,25 @@ impl Scanner<'_> {
         }
         // Stable: by content within a stream.
         items.sort_by_key(|item| item.stream);
-        scanned.streams = streams;
         scanned.items = items;
-        Ok(())
+        Ok(streams)
     }
 
     /// Computes the digests of what is to be ordered by similarity.
-    fn similarity(&self, scanned: &mut Scanned) -> Result<()> {
+    fn similarity(&self, scanned: &mut Scanned, streams: &[StreamSettings<'_>]) -> Result<()> {
         let counters = self.reporter.counters();
         let limit = self.options.max_similarity_size.unwrap_or(u64::MAX);
-        let fingerprint = |stream: u32| {
-            let category = scanned.stream(stream).category;
-            Fingerprint::new(self.options.order_of(category))
-        };
-        let wanted: Vec<bool> = (0..scanned.streams.len() as u32)
+        let order = |stream: u32| streams.get(stream as usize).map(|stream| stream.order);
+        let fingerprint = |stream: u32| order(stream).and_then(Fingerprint::new);
+        let wanted: Vec<bool> = (0..streams.len() as u32)
             .map(|stream| fingerprint(stream).is_some())
             .collect();
         let wanted = |item: &Item| wanted.get(item.stream as usize) == Some(&true);
         let (contents, kept) = (&scanned.contents, &scanned.kept);
         let has_key = |item: &Item| {
-            let order = self.options.order_of(scanned.stream(item.stream).category);
             let files = &contents[item.content as usize].files;
-            matches!(order, Order::Script(_)) && self.tree.marks.key(files).is_some()
+            matches!(order(item.stream), Some(Order::Script(_)))
+                && self.tree.marks.key(files).is_some()
         };
         let jobs: Vec<u32> = (0u32..)
             .zip(&scanned.items)
@@ -803,7 +818,7 @@ impl Groups<'_> {
                 contents: self.contents.len() as u64,
                 ..self.scanner.tree.load()
             };
-            self.scanner.watch.check(load, false)?;
+            self.scanner.watch.check(load)?;
         }
         Ok(())
     }

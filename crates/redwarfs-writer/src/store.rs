@@ -17,7 +17,8 @@ use crate::options::{BuildOptions, ThreadGroup};
 use crate::pipeline::{BlockQueue, StreamQueue, cpu_counted, thread};
 use crate::progress::{Phase, add};
 use crate::scan::{self, Content, Files, Item, Part, ReadError, Scanned, Shared};
-use crate::segment::{BlockSink, Chunk, HOLE, SegmentOptions, Segmenter};
+use crate::segment::{BlockSink, Chunk, HOLE, Segmenter};
+use crate::settings::StreamSettings;
 use crate::together;
 use crate::tree::{Reporter, Tree};
 
@@ -148,6 +149,8 @@ struct Changed {
 #[derive(Clone, Copy)]
 pub(crate) struct StoreJob<'a> {
     pub(crate) options: &'a BuildOptions,
+    /// Those of each stream.
+    pub(crate) settings: &'a [StreamSettings<'a>],
     pub(crate) tree: &'a Tree,
     pub(crate) reporter: Reporter<'a>,
     pub(crate) stop: &'a AtomicBool,
@@ -164,7 +167,7 @@ impl StoreJob<'_> {
         queue: &BlockQueue<'_>,
     ) -> Result<Stored> {
         let mut stored = Stored::default();
-        stored.categories.sizes = vec![0; scanned.streams.len()];
+        stored.categories.sizes = vec![0; self.settings.len()];
         let items = std::mem::take(&mut scanned.items);
         let mut kept = std::mem::take(&mut scanned.kept).share();
         let streams: Vec<(&[Item], &Vec<u32>)> = items
@@ -290,30 +293,16 @@ impl StoreJob<'_> {
     where
         Self: 's,
     {
-        let key = scanned.stream(stream);
-        let own = self.options.categories.get(&key.category);
-        let options = self.options;
-        let choose = |own: Option<u32>, general: u32| own.unwrap_or(general);
-        // A frame has at most 32 bytes, a block at least 1024.
-        let granularity = key.granularity() as usize;
-        let block_size = options.block_size() as usize;
-        let segment = SegmentOptions {
-            block_size: block_size - block_size % granularity,
-            granularity,
-            window_bits: choose(own.and_then(|o| o.window_bits), options.window_bits),
-            window_step: choose(own.and_then(|o| o.window_step), options.window_step),
-            lookback: choose(own.and_then(|o| o.lookback), options.lookback) as usize,
-            filter_bits: choose(
-                own.and_then(|o| o.bloom_filter_size),
-                options.bloom_filter_size,
-            ),
+        let segment = match self.settings.get(stream as usize) {
+            Some(settings) => settings.segment,
+            None => StreamSettings::general(self.options).segment,
         };
         Store {
             job: self,
             scanned,
             kept,
             segmenter: Segmenter::new(segment, queue.stream(before, stream)),
-            granularity: granularity as u64,
+            granularity: segment.granularity as u64,
             buffer: Vec::new(),
             stored: StoredStream {
                 stream,

@@ -146,6 +146,8 @@ pub(crate) struct Tree {
     pub(crate) targets: Interner,
     /// Bytes that source and hook hold.
     beside: u64,
+    /// Sizes of all files together.
+    file_bytes: u64,
 }
 
 impl Tree {
@@ -156,6 +158,7 @@ impl Tree {
             directories: self.dirs.len() as u64,
             strings: (self.names.bytes.len() + self.targets.bytes.len()) as u64,
             beside: self.beside + self.marks.memory(),
+            listed: self.file_bytes,
             ..Load::default()
         }
     }
@@ -361,7 +364,7 @@ impl Lister<'_> {
                 if let Some(items) = self.items(&tree, pending.len(), &path)? {
                     below = self.add(&mut tree, entry, &path, items, &mut links)?;
                 }
-                watch.check(tree.load(), false)?;
+                watch.check(tree.load())?;
             }
             above.push(directory);
             let end = tree.inodes.len() as u32;
@@ -550,6 +553,7 @@ impl Lister<'_> {
                         meta.size
                     };
                     tree.details[inode as usize] = file;
+                    tree.file_bytes = tree.file_bytes.saturating_add(meta.size);
                     tree.files.push(File {
                         size: meta.size,
                         sparse: allocated < meta.size,
@@ -618,6 +622,7 @@ fn without_empty_directories(old: Tree) -> Result<Tree> {
     let mut tree = Tree {
         names: old.names,
         beside: old.beside,
+        file_bytes: old.file_bytes,
         ..Tree::default()
     };
     let mut moved = vec![0u32; old.inodes.len()];

@@ -26,32 +26,51 @@ fn run<S: AsRef<OsStr>>(place: &Path, args: &[S], limit: &str) -> Run {
     process::run(&mut command, limits, place).expect("a program that starts")
 }
 
-/// `mkdwarfs` with these arguments refuses 1 MiB, and stays in the limit that it says it needs.
-pub(crate) fn assert_limit_is_kept<S: AsRef<OsStr>>(place: &Path, args: &[S], what: &str) {
-    let refused = run(place, args, "1m");
+/// What a refusal of such a limit says is needed, in MiB, and whether that is all.
+fn needed(refused: &Run, limit: &str, what: &str) -> (f64, bool) {
     assert_eq!(refused.end, End::Code(1), "{what}: {}", refused.stderr);
     let text = refused.stderr.trim_end();
+    assert_eq!(text.lines().count(), 1, "{what}: {text}");
     let (_, needed) = text
-        .split_once("memory limit of 1 MiB is too low (")
+        .split_once(&format!("memory limit of {limit} is too low ("))
         .unwrap_or_else(|| panic!("{what}: {text}"));
-    // The input of a build is not listed when so little is refused.
-    let needed = needed.strip_prefix("at least ").unwrap_or(needed);
-    let (number, unit) = needed.split_once(' ').unwrap_or_default();
+    let least = needed.strip_prefix("at least ");
+    let (number, unit) = least.unwrap_or(needed).split_once(' ').unwrap_or_default();
     let number: f64 = number.parse().unwrap_or_default();
     let mib = match unit {
         "MiB are needed)" => number,
         "GiB are needed)" => number * 1024.0,
         other => panic!("{what}: {other}"),
     };
-    // Rounded when it is shown, and the input is not yet known then.
-    let limit = (mib * 1.02).ceil() + 4.0;
-    let run = run(place, args, &format!("{limit}m"));
-    assert_eq!(run.end, End::Code(0), "{what}: {}", run.stderr);
-    assert!(
-        run.peak as f64 <= limit * MIB,
-        "{what}: {} of {limit} MiB",
-        run.peak as f64 / MIB
-    );
+    (mib, least.is_none())
+}
+
+/// `mkdwarfs` with these arguments refuses 1 MiB, and limits that it says are needed at least until
+/// it knows its input. It stays in the one that it says it needs.
+pub(crate) fn assert_limit_is_kept<S: AsRef<OsStr>>(place: &Path, args: &[S], what: &str) {
+    let (mut mib, _) = needed(&run(place, args, "1m"), "1 MiB", what);
+    // More is needed with each directory that is listed.
+    for _ in 0..8 {
+        // Rounded when it is shown.
+        let limit = (mib * 1.02).ceil() + 4.0;
+        let run = run(place, args, &format!("{limit}m"));
+        assert!(
+            run.peak as f64 <= limit * MIB,
+            "{what}: {} of {limit} MiB",
+            run.peak as f64 / MIB
+        );
+        if run.end == End::Code(0) {
+            return;
+        }
+        let said = format!("{limit} MiB");
+        let more = match limit {
+            1024.0.. => panic!("{what}: {limit} MiB for so little"),
+            _ => needed(&run, &said, what).0,
+        };
+        assert!(more > mib, "{what}: {more} after {mib}");
+        mib = more;
+    }
+    panic!("{what}: {mib} MiB are not enough either");
 }
 
 /// `mkdwarfs` with these arguments refuses 76 MiB, and stays in them until then.

@@ -7,8 +7,8 @@ use std::cmp::Ordering as Compare;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
-use super::nilsimsa::Digest;
 use crate::error::Result;
+use crate::fingerprint::Digest;
 use crate::options::NilsimsaOptions;
 use crate::pipeline::thread;
 use crate::progress::{add, thread_cpu_ns};

@@ -11,9 +11,9 @@ use std::collections::{HashMap, HashSet};
 
 use super::families::{LEVELS, near};
 use super::novelty::{Growth, Novelty};
-use super::sketch::mix;
 use super::trial::Trial;
 use super::{Contents, tail};
+use crate::fingerprint::mix_feature as mix;
 use crate::options::FamilyOptions;
 use crate::source::FileType;
 use crate::tree::Tree;

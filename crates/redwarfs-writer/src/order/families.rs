@@ -21,8 +21,8 @@ use std::collections::{HashMap, HashSet};
 
 use super::Contents;
 use super::novelty::Growth;
-use super::sketch::FEATURES;
 use super::trial::Trial;
+use crate::fingerprint::FEATURES;
 use crate::options::FamilyOptions;
 
 /// Contents behind a content that have the same feature and are looked at.
@@ -404,8 +404,8 @@ impl Spread {
 
 #[cfg(test)]
 mod tests {
-    use super::super::sketch::{Sketcher, mix};
     use super::*;
+    use crate::fingerprint::{Sketcher, Sketches, mix_feature as mix};
 
     /// Contents with one directory each; directories are entries 1 to 99 below the root.
     struct Fake {
@@ -418,7 +418,7 @@ mod tests {
             let features = contents.iter().map(|(_, data)| {
                 let mut sketcher = Sketcher::new();
                 sketcher.update(data);
-                let mut sketches = super::super::Sketches::default();
+                let mut sketches = Sketches::default();
                 let number = sketches.push(&sketcher.finish());
                 sketches.get(number).to_vec()
             });

@@ -114,8 +114,8 @@ impl Prefixes {
     }
 
     /// Makes those from `from` on to the last group that begins at or in front of `to`, which
-    /// must be in the buffer.
-    pub(super) fn reach(&mut self, buffer: &[u8], from: usize, to: usize) {
+    /// must be in the buffer. Returns how many bytes it has moved for that.
+    pub(super) fn reach(&mut self, buffer: &[u8], from: usize, to: usize) -> usize {
         let from = from - from % GROUP;
         let mut end = self.start + self.sums.len() * GROUP;
         if self.sums.is_empty() || end <= from || from < self.start {
@@ -125,15 +125,18 @@ impl Prefixes {
             end = from + GROUP;
         }
         if end > to {
-            return;
+            return 0;
         }
         let old = (from - self.start) / GROUP;
-        if old > SPARE {
+        let mut moved = 0;
+        // Long windows need many: what is moved must not be more than what has gone.
+        if old > SPARE.max(self.sums.len() / 2) {
             self.sums.drain(..old);
+            moved = self.sums.len() * size_of::<Sums>();
             self.start = from;
         }
         let Some(&(mut sums)) = self.sums.last() else {
-            return;
+            return moved;
         };
         let data = buffer.get(end - GROUP..to).unwrap_or_default();
         let groups = data.as_chunks::<GROUP>().0.iter();
@@ -141,6 +144,7 @@ impl Prefixes {
             sums = sums.followed_by(Sums::of_group(*group), GROUP as u32);
             sums
         }));
+        moved
     }
 
     /// Those from a multiple of [`GROUP`] on.

@@ -3,7 +3,10 @@ use std::rc::Rc;
 
 use proptest::prelude::*;
 
+use super::compare::{common_prefix, common_suffix, uniform};
 use super::*;
+
+mod far;
 
 #[derive(Clone, Default)]
 struct Blocks(Rc<RefCell<Vec<Arc<Vec<u8>>>>>);
@@ -554,4 +557,72 @@ fn common_ends_are_counted_to_the_byte() {
             assert_eq!(common_suffix(&other, &data[..800]), size, "{size} {more}");
         }
     }
+}
+
+/// What was compared, summed anew or moved for each byte of the contents.
+fn work_per_byte(options: SegmentOptions, contents: &[Vec<u8>]) -> u64 {
+    let mut segmenter = Segmenter::new(options, Blocks::default());
+    let mut size = 0;
+    for content in contents {
+        segmenter.data(content).unwrap();
+        segmenter.end_extent().unwrap();
+        size += content.len() as u64;
+    }
+    segmenter.finish().unwrap();
+    segmenter.looked / size
+}
+
+#[test]
+fn work_per_byte_does_not_grow_with_the_window() {
+    for window_bits in [12, 16, 18] {
+        for (step, granularity) in [(0, 1), (2, 1), (3, 2)] {
+            let options = SegmentOptions {
+                granularity,
+                ..options(22, window_bits, step, 8)
+            };
+            let window = granularity << window_bits;
+            // Silence between sounds: each run is a little too short to be treated as one.
+            let mut silence = Vec::new();
+            // A few places where 64 bytes are equal.
+            let mut even = noise(40, 6 << 20);
+            for seed in 0.. {
+                if silence.len() > 6 << 20 {
+                    break;
+                }
+                silence.extend(noise(41 + seed, window / 2));
+                silence.resize(silence.len() + window - 2, 0);
+            }
+            for place in (0..even.len() - 128).step_by((window / 8).max(512)) {
+                even[place..place + 128].fill(7);
+            }
+            // Periodic pieces of less than two windows, in finished blocks and again.
+            let mut periodic = Vec::new();
+            for seed in 0..8 {
+                let piece = [1u8, 2, 3, 4, 5, 9].into_iter().cycle();
+                periodic.extend(noise(90 + seed, 1 << 20));
+                periodic.extend(piece.take((window * 7 / 4).min(1 << 20)));
+                periodic.truncate(periodic.len() / granularity * granularity);
+            }
+            for (what, content) in [("silence", silence), ("even", even), ("periodic", periodic)] {
+                let work = work_per_byte(options, &[content]);
+                assert!(work < 40, "{what} {window} {step} {granularity}: {work}");
+            }
+        }
+    }
+}
+
+#[test]
+fn comparing_to_no_avail_is_bounded_and_comes_back() {
+    let mut patience = Patience::new(1 << 10);
+    assert!(patience.has_any(0));
+    // Twice as much as there is.
+    patience.spend(32 << 20);
+    assert!(!patience.has_any(1 << 20));
+    assert!(patience.has_any((1 << 20) + 1));
+    patience.spend(16);
+    assert!(!patience.has_any((1 << 20) + 1));
+    // No more than that comes back.
+    assert!(patience.has_any(1 << 40));
+    patience.spend(16 << 20);
+    assert!(!patience.has_any(1 << 40));
 }

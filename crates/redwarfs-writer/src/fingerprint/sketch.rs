@@ -9,7 +9,7 @@
 /// Bytes that a feature depends on.
 const WINDOW: usize = 16;
 /// Features of a content, at most.
-pub(super) const FEATURES: usize = 16;
+pub(crate) const FEATURES: usize = 16;
 /// Windows with a hash below this are looked at: one in 64.
 const CANDIDATES: u64 = 1 << 58;
 /// Candidates between two clean-ups.
@@ -33,7 +33,7 @@ const fn gear() -> [u64; 256] {
 }
 
 /// The finalizer of SplitMix64.
-pub(super) const fn mix(mut z: u64) -> u64 {
+pub(crate) const fn mix(mut z: u64) -> u64 {
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     z ^ (z >> 31)
@@ -122,7 +122,7 @@ impl Sketches {
     }
 
     /// The features of one; none if there is no such number.
-    pub(super) fn get(&self, number: u32) -> &[u32] {
+    pub(crate) fn get(&self, number: u32) -> &[u32] {
         let number = number as usize;
         let start = number.checked_sub(1).and_then(|i| self.ends.get(i));
         let start = start.map_or(0, |&end| end as usize);

@@ -1,0 +1,83 @@
+//! What the options say about a stream: codec, order and segmenter.
+//!
+//! It is resolved once for each stream, when the streams are known. Whatever works on a stream, or
+//! counts what that takes, goes by this.
+
+use redwarfs_codec::CodecSpec;
+
+use crate::category::StreamKey;
+use crate::options::{BuildOptions, Order};
+use crate::segment::SegmentOptions;
+
+/// How a stream is made.
+#[derive(Debug, Clone)]
+pub(crate) struct StreamSettings<'o> {
+    pub(crate) key: StreamKey,
+    /// Codec of its blocks.
+    pub(crate) codec: CodecSpec,
+    /// Sequence of its fragments.
+    pub(crate) order: &'o Order,
+    pub(crate) segment: SegmentOptions,
+}
+
+impl<'o> StreamSettings<'o> {
+    pub(crate) fn new(options: &'o BuildOptions, key: StreamKey) -> Self {
+        let own = options.categories.get(&key.category);
+        let choose = |own: Option<u32>, general: u32| own.unwrap_or(general);
+        // A frame has at most 32 bytes, a block at least 1024.
+        let granularity = key.granularity() as usize;
+        let block_size = options.block_size() as usize;
+        Self {
+            key,
+            codec: key.tune(options.codec_of(key.category)),
+            order: own
+                .and_then(|own| own.order.as_ref())
+                .unwrap_or(&options.order),
+            segment: SegmentOptions {
+                block_size: block_size - block_size % granularity,
+                granularity,
+                window_bits: choose(own.and_then(|o| o.window_bits), options.window_bits),
+                window_step: choose(own.and_then(|o| o.window_step), options.window_step),
+                lookback: choose(own.and_then(|o| o.lookback), options.lookback) as usize,
+                filter_bits: choose(
+                    own.and_then(|o| o.bloom_filter_size),
+                    options.bloom_filter_size,
+                ),
+            },
+        }
+    }
+
+    /// Those of everything that is in no category.
+    pub(crate) fn general(options: &'o BuildOptions) -> Self {
+        Self::new(options, StreamKey::DEFAULT)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::category::Category;
+    use crate::options::CategoryOptions;
+
+    #[test]
+    fn what_a_category_does_not_say_is_as_everywhere() {
+        let mut options = BuildOptions::level(5);
+        let own = CategoryOptions {
+            order: Some(Order::RevPath),
+            lookback: Some(3),
+            ..CategoryOptions::default()
+        };
+        options.categories.insert(Category::Hotness, own);
+        let general = StreamSettings::general(&options);
+        assert_eq!(general.order, &options.order);
+        assert_eq!(general.codec, options.compression);
+        assert_eq!(general.segment.lookback, 8);
+        let hot = StreamSettings::new(&options, StreamKey::plain(Category::Hotness));
+        assert_eq!(hot.order, &Order::RevPath);
+        assert_eq!(hot.codec, options.compression);
+        assert_eq!(hot.segment.lookback, 3);
+        assert_eq!(hot.segment.window_bits, general.segment.window_bits);
+        let stored = StreamSettings::new(&options, StreamKey::plain(Category::Incompressible));
+        assert_eq!(stored.codec, CodecSpec::none());
+    }
+}
