@@ -326,3 +326,77 @@ fn copy_range(from: &OwnedFd, to: &OwnedFd, start: u64, end: u64) -> io::Result<
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+    use std::os::unix::fs::{FileExt, MetadataExt};
+
+    use super::*;
+
+    fn place<'a>(dir: &'a OwnedFd, name: &'a [u8]) -> Place<'a> {
+        Place {
+            dir: dir.as_fd(),
+            name,
+            taken: &|_| false,
+            caseless: false,
+        }
+    }
+
+    #[test]
+    fn copies_have_the_contents_and_the_holes() {
+        let temporary = tempfile::tempdir().unwrap();
+        let at = |name: &str| temporary.path().join(name);
+        let dir = OwnedFd::from(std::fs::File::open(temporary.path()).unwrap());
+        let file = std::fs::File::create(at("empty")).unwrap();
+        file.sync_all().unwrap();
+        std::fs::write(at("full"), vec![7; PIECE + 5]).unwrap();
+        let sparse = std::fs::File::create(at("sparse")).unwrap();
+        sparse.write_all_at(b"middle", 3 << 20).unwrap();
+        sparse.set_len(9 << 20).unwrap();
+        for name in ["empty", "full", "sparse"] {
+            let copy = format!("copy of {name}");
+            let (from, to) = (place(&dir, name.as_bytes()), place(&dir, copy.as_bytes()));
+            to.make_copy(&from, 0o600).unwrap();
+            let same = std::fs::read(at(name)).unwrap() == std::fs::read(at(&copy)).unwrap();
+            assert!(same, "{name}");
+            let blocks = |name: &str| at(name).metadata().unwrap().blocks();
+            assert!(blocks(&copy) <= blocks(name) + 256, "{name}");
+            // The same without blocks that both have.
+            let by_hand = place(&dir, b"by hand").create_file(0o600).unwrap();
+            let source = OwnedFd::from(std::fs::File::open(at(name)).unwrap());
+            copy_contents(&source, &by_hand).unwrap();
+            let same = std::fs::read(at(name)).unwrap() == std::fs::read(at("by hand")).unwrap();
+            assert!(same, "{name}");
+            assert!(blocks("by hand") <= blocks(name) + 256, "{name}");
+        }
+        // What is no file is not copied.
+        std::os::unix::fs::symlink("full", at("link")).unwrap();
+        for name in [&b"link"[..], b"."] {
+            assert!(
+                place(&dir, b"x")
+                    .make_copy(&place(&dir, name), 0o600)
+                    .is_err()
+            );
+        }
+        assert!(!at("x").exists());
+    }
+
+    #[test]
+    fn other_cases_are_found_and_folded_alike() {
+        for (name, other) in [
+            ("README", Some("readme")),
+            ("readme", Some("README")),
+            ("Mixed", Some("MIXED")),
+            ("\u{e9}t\u{e9}", Some("\u{c9}T\u{c9}")),
+            ("123", None),
+        ] {
+            let found = other_case(name.as_bytes());
+            assert_eq!(found.as_deref(), other.map(str::as_bytes), "{name}");
+            if let Some(found) = found {
+                assert_eq!(folded(&found), folded(name.as_bytes()));
+            }
+        }
+        assert_eq!(other_case(b"bad\xff"), None);
+    }
+}

@@ -55,8 +55,10 @@ pub(crate) struct Fields {
     pub(crate) device: Option<(u32, u32)>,
     /// Longest target of a symbolic link in bytes.
     pub(crate) target: usize,
-    /// Whether names are characters, so that other bytes would become something else.
+    /// Whether paths are characters, so that other bytes would become something else.
     pub(crate) text: bool,
+    /// The same of the targets of symbolic links.
+    pub(crate) text_target: bool,
     /// Whether an entry has a name but no path.
     pub(crate) flat: bool,
 }
@@ -71,6 +73,7 @@ impl Fields {
         device: Some((u32::MAX, u32::MAX)),
         target: usize::MAX,
         text: false,
+        text_target: false,
         flat: false,
     };
 
@@ -79,11 +82,12 @@ impl Fields {
     /// # Errors
     /// The field that does not, and why.
     pub(crate) fn check(&self, entry: &Entry) -> Result<(), String> {
-        if self.text {
-            for (what, bytes) in [("path", &entry.path), ("link target", &entry.symlink)] {
-                if std::str::from_utf8(bytes).is_err() {
-                    return Err(format!("{what} is not UTF-8"));
-                }
+        for (what, text, bytes) in [
+            ("path", self.text, &entry.path),
+            ("link target", self.text_target, &entry.symlink),
+        ] {
+            if text && std::str::from_utf8(bytes).is_err() {
+                return Err(format!("{what} is not UTF-8"));
             }
         }
         if self.flat && entry.path.contains(&b'/') {
@@ -200,6 +204,7 @@ mod tests {
             device: Some((9, 9)),
             target: 9,
             text: true,
+            text_target: true,
             flat: true,
         };
         let fitting = Entry {

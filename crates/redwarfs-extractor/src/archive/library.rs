@@ -241,6 +241,7 @@ fn fields(code: i32) -> Fields {
             id: Some(i32::MAX.cast_unsigned()),
             device: None,
             text: true,
+            text_target: true,
             ..Fields::ALL
         },
         WARC => Fields {
