@@ -55,7 +55,7 @@ pub struct AtomicFile {
     path: PathBuf,
     state: State,
     /// What is replaced.
-    old: Option<Old>,
+    old: Option<Box<Old>>,
     notice: Option<Notice>,
 }
 
@@ -161,7 +161,7 @@ impl AtomicFile {
         };
         let mut new = made(begun, None);
         new.notice = (!old.bequeath(&new.file)?).then_some(Notice::Owner);
-        new.old = Some(old);
+        new.old = Some(Box::new(old));
         Ok(new)
     }
 

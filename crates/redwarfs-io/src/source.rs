@@ -183,6 +183,10 @@ impl Source for FileSource {
             && !rest.is_empty()
         {
             let at = offset.saturating_add(done as u64);
+            // As a negative offset it would mean the position of the descriptor.
+            if i64::try_from(at).is_err() {
+                return false;
+            }
             let mut rest = [io::IoSliceMut::new(rest)];
             match preadv2(&self.file, &mut rest, at, ReadWriteFlags::NOWAIT) {
                 Ok(0) => return false,

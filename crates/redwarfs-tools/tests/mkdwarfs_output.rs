@@ -7,7 +7,6 @@ mod support;
 use std::fs::{self, File};
 use std::io::Read;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
-use std::path::Path;
 use std::process::{Command, Stdio};
 
 use builder::{Done, Place, mkdwarfs};
@@ -208,6 +207,10 @@ fn a_closed_standard_output_is_an_error() {
             "/dev/stdout: it is closed",
         ),
         (
+            "$0 -i $1/in --debug-filter >&-",
+            "cannot write to standard output: it is closed",
+        ),
+        (
             "$0 -i $1/in -o - -l1 1</dev/null",
             "standard output: bad file descriptor",
         ),
@@ -393,7 +396,22 @@ fn archives_keep_mode_and_owner_and_need_an_output() {
         );
         assert_eq!(done.stderr.lines().count(), 1, "{}", done.stderr);
     }
-    assert!(Path::new(&image).exists());
+    for what in [
+        "--list",
+        "--json",
+        "--checksum=md5",
+        "--print-header",
+        "--export-metadata=-",
+    ] {
+        let done: Done = Command::new("bash")
+            .args(["-c", "$0 $2 $1 >&-", support::DWARFSCK, &image, what])
+            .stdin(Stdio::null())
+            .output()
+            .unwrap()
+            .into();
+        let want = "dwarfsck: cannot write to standard output: it is closed\n";
+        assert_eq!((done.code, done.stderr.as_str()), (Some(1), want), "{what}");
+    }
 }
 
 #[test]

@@ -80,7 +80,9 @@ impl Place {
 
 /// A file that is to be replaced.
 pub(super) struct Old {
-    stat: Statx,
+    mode: u32,
+    uid: u32,
+    gid: u32,
     acl: Option<Vec<u8>>,
     /// Why another file cannot take its name.
     pub(super) obstacle: Option<&'static str>,
@@ -97,7 +99,9 @@ impl Old {
         let mut acl = vec![0; MAX_ACL];
         let length = rustix::fs::lgetxattr(&place.path, ACL, &mut acl[..]).ok();
         Ok(Some(Self {
-            stat,
+            mode: u32::from(stat.stx_mode),
+            uid: stat.stx_uid,
+            gid: stat.stx_gid,
             acl: length.map(|length| acl[..length].to_vec()),
             obstacle: obstacle(place, &stat),
         }))
@@ -109,14 +113,13 @@ impl Old {
     /// Set-id bits are for other contents, and are lost in writing, too.
     pub(super) fn bequeath(&self, new: &File) -> io::Result<bool> {
         let now = rustix::fs::fstat(new)?;
-        let (uid, gid) = (self.stat.stx_uid, self.stat.stx_gid);
-        let (mut owner, mut group) = (now.st_uid == uid, now.st_gid == gid);
+        let (mut owner, mut group) = (now.st_uid == self.uid, now.st_gid == self.gid);
         if !owner || !group {
-            let (to_user, to_group) = (Uid::from_raw(uid), Gid::from_raw(gid));
+            let (to_user, to_group) = (Uid::from_raw(self.uid), Gid::from_raw(self.gid));
             owner = rustix::fs::fchown(new, Some(to_user), Some(to_group)).is_ok();
             group = owner || group || rustix::fs::fchown(new, None, Some(to_group)).is_ok();
         }
-        let mode = u32::from(self.stat.stx_mode) & 0o777;
+        let mode = self.mode & 0o777;
         // What was for another group must not be for this one.
         let others_only = (mode & 0o707) | (mode & ((mode & 7) << 3));
         let has_acl = self.acl.is_some();

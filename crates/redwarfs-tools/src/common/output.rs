@@ -5,12 +5,23 @@ use std::path::Path;
 
 use redwarfs_io::{AtomicFile, Notice, Overwrite};
 
-use super::Logger;
 use super::error::display_path;
 use super::stdio::stdout_is_closed;
+use super::{Logger, Result, ToolError};
 
 /// Why nothing can be written to standard output.
 pub const STDOUT_IS_CLOSED: &str = "it is closed";
+
+/// For tools whose result goes to standard output.
+///
+/// # Errors
+/// If the process was started without one.
+pub fn need_stdout() -> Result<()> {
+    if stdout_is_closed() {
+        return Err(ToolError::new("cannot write to standard output").cause(STDOUT_IS_CLOSED));
+    }
+    Ok(())
+}
 
 /// Starts the output file `path`, and says what is unusual about it.
 ///

@@ -30,7 +30,7 @@ use std::sync::Arc;
 use redwarfs_format::frozen::Schema;
 use redwarfs_format::section::{IndexState, SectionType, locate_image, locate_image_number};
 use redwarfs_format::{BlockNo, Error};
-use redwarfs_io::{AtomicFile, Overwrite, Source};
+use redwarfs_io::{Overwrite, Source};
 use redwarfs_reader::{CacheOptions, Image, ImageOffset, OpenOptions, VerifyMode};
 
 use crate::common::cli::parse_into;
@@ -38,6 +38,7 @@ use crate::common::env::{self, IoLayer};
 use crate::common::error::{EXIT_FAILURE, EXIT_OK, io_cause};
 use crate::common::json::JsonWriter;
 use crate::common::open::{Spelling, open_image};
+use crate::common::output::{create_output, need_stdout};
 use crate::common::{Logger, Result, ToolError};
 use args::Args;
 use detail::Feature;
@@ -124,6 +125,10 @@ impl Checked {
 fn run(args: &Args) -> Result<u8> {
     let logger = args.log.logger();
     let input = check(args)?;
+    let to_stdout = args.export_metadata.as_deref() == Some(Path::new("-"));
+    if to_stdout || args.print_header || args.list || args.json || args.checksum.is_some() {
+        need_stdout()?;
+    }
     let workers = args.num_workers.unwrap_or_else(env::concurrency);
     let options = open_options(args, workers);
     let source = match IoLayer::from_env().open(input) {
@@ -157,9 +162,8 @@ fn run(args: &Args) -> Result<u8> {
     }
 
     if let Some(path) = &args.export_metadata {
-        export_metadata(&image, path, &mut failures)?;
+        export_metadata(&image, path, &mut failures, &logger)?;
     }
-    let to_stdout = args.export_metadata.as_deref() == Some(Path::new("-"));
     let mut out = Output::new();
     let form = args.form();
     if args.list {
@@ -547,7 +551,12 @@ fn print_header(image: &Image, input: &PathBuf) -> Result<u8> {
 }
 
 /// Writes the metadata to standard output or a file, which appears only when it is complete.
-fn export_metadata(image: &Image, path: &Path, failures: &mut Failures<'_>) -> Result<()> {
+fn export_metadata(
+    image: &Image,
+    path: &Path,
+    failures: &mut Failures<'_>,
+    logger: &Logger,
+) -> Result<()> {
     let view = image.metadata();
     if path == Path::new("-") {
         let mut out = Output::new();
@@ -568,7 +577,7 @@ fn export_metadata(image: &Image, path: &Path, failures: &mut Failures<'_>) -> R
         let first = chars.next().map(char::to_lowercase);
         first.into_iter().flatten().chain(chars).collect()
     };
-    let file = AtomicFile::create(path, Overwrite::Yes).map_err(|e| {
+    let file = create_output(path, Overwrite::Yes, logger).map_err(|e| {
         ToolError::new("failed to open metadata output file")
             .path(path)
             .cause(named(&e))

@@ -17,6 +17,7 @@ use super::output::cause_at;
 use super::pseudo;
 use super::script::Script;
 use crate::common::error::{EXIT_OK, display_path, io_cause};
+use crate::common::output::need_stdout;
 use crate::common::{Logger, Result, ToolError};
 
 /// The input directory as the command line wants it, before it becomes a [`Source`].
@@ -170,6 +171,7 @@ pub(super) fn rules(args: &Args) -> Result<Rules> {
 
 /// `--debug-filter`: prints what the rules do to each entry of the input.
 pub(super) fn debug_filter(args: &Args, mode: DebugMode, logger: &Logger) -> Result<u8> {
+    need_stdout()?;
     let rules = rules(args)?;
     let directory = Directory::open(args, None, logger)?.source;
     let root = directory.path().to_owned();
