@@ -186,10 +186,9 @@ impl Driver {
         if !self.ask_opendir {
             wanted |= init::NO_OPENDIR_SUPPORT;
         }
-        if self.only_for.is_none() {
-            if self.keep_cache && self.cache_sparse && self.analysis.is_none() {
-                wanted |= init::NO_OPEN_SUPPORT;
-            }
+        let sees_openings = self.only_for.is_some() || self.analysis.is_some();
+        if self.keep_cache && self.cache_sparse && !sees_openings {
+            wanted |= init::NO_OPEN_SUPPORT;
         }
         let mut flags = wanted & kernel.flags;
         let mut flags2 = 0;
