@@ -25,13 +25,13 @@ pub enum SpecError {
     #[error("missing compression name")]
     MissingName,
     /// No codec has this name.
-    #[error("unknown compression: {0}")]
+    #[error("unknown compression: {0} (one of {names})", names = codec_names())]
     UnknownName(String),
     /// The codec exists in the format, but this build is without it.
     #[error("compression '{0}' is not in this build")]
     Unsupported(&'static str),
     /// Keys that the codec does not have, separated by commas.
-    #[error("invalid option(s) for choice '{codec}': {keys}")]
+    #[error("invalid option(s) for choice '{codec}': {keys} ({advice})", advice = advice(codec, keys))]
     UnknownOptions {
         /// Name of the codec.
         codec: &'static str,
@@ -626,6 +626,30 @@ impl fmt::Display for CodecSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(&self.canonical)
     }
+}
+
+/// The names of all codecs of this build.
+fn codec_names() -> String {
+    let names: Vec<&str> = CODECS.iter().map(|codec| codec.name).collect();
+    names.join(", ")
+}
+
+/// What to write instead of a key that a codec does not have.
+fn advice(codec: &str, keys: &str) -> String {
+    let codec = CODECS.iter().find(|known| known.name == codec);
+    let options = codec.map_or(&[][..], |codec| codec.options);
+    // A bare number is meant for the level, or for what a codec has instead.
+    let number = options.iter().find(|option| option.range().is_some());
+    if let (Some(codec), Some(option)) = (codec, number)
+        && parse_decimal(keys).is_some()
+    {
+        return format!("write {}:{}={keys}", codec.name, option.key);
+    }
+    if options.is_empty() {
+        return "it has none".to_owned();
+    }
+    let keys: Vec<&str> = options.iter().map(|option| option.key).collect();
+    format!("one of {}", keys.join(", "))
 }
 
 /// The codecs with their options, ranges and defaults, for a help text. Lines are

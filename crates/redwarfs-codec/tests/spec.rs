@@ -158,7 +158,35 @@ fn errors() {
         ),
     ];
     for (spec, message) in table {
-        assert_eq!(error(spec), message, "{spec}");
+        let found = error(spec);
+        let advice = found
+            .strip_prefix(message)
+            .unwrap_or_else(|| panic!("{found}"));
+        // Unknown words come with those that are known.
+        let listed = message.starts_with("unknown") || message.starts_with("invalid option(s)");
+        assert_eq!(
+            advice.starts_with(" (") && advice.ends_with(')'),
+            listed,
+            "{found}"
+        );
+        assert_eq!(advice.is_empty(), !listed, "{found}");
+    }
+}
+
+#[test]
+fn unknown_words_come_with_those_that_are_known() {
+    for (spec, part) in [
+        ("foo", "one of null, "),
+        ("foo", ", zstd, "),
+        ("zstd:19", "(write zstd:level=19)"),
+        ("zstd:-5", "(write zstd:level=-5)"),
+        ("brotli:11", "(write brotli:quality=11)"),
+        ("ricepp:64", "(write ricepp:block_size=64)"),
+        ("lz4:9", "(it has none)"),
+        ("zstd:levle=3", "(one of level, long, "),
+        ("lzma:binary=mips", "is not one of "),
+    ] {
+        assert!(error(spec).contains(part), "{}", error(spec));
     }
 }
 

@@ -4,7 +4,7 @@ use std::io;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use redwarfs_format::frozen::FrozenBytes;
 use redwarfs_format::history::History;
@@ -135,6 +135,7 @@ impl Image {
     /// * [`Error::Limit`]: schema or metadata are implausibly large.
     /// * [`Error::Io`]: reading failed.
     pub fn from_source(source: Arc<dyn Source>, options: &OpenOptions) -> Result<Self> {
+        let began = Instant::now();
         let size = source.len()?;
         let read = |at, buf: &mut [u8]| source.read_exact_at(at, buf);
         let locate = |number| locate_image_number(number, size, &read, &|at| source.next_data(at));
@@ -147,7 +148,13 @@ impl Image {
         let container = Arc::new(container);
         let payloads = Payloads::new(Arc::clone(&source), Arc::clone(&container), 0);
 
-        for section in &container.sections {
+        for (number, section) in container.sections.iter().enumerate() {
+            tracing::trace!(
+                at = section.header_offset,
+                bytes = section.length,
+                "section {number} {}",
+                section.ty
+            );
             let needed = [SectionType::METADATA_V2_SCHEMA, SectionType::METADATA_V2];
             // Schema and metadata are verified when they are read below.
             if section.ty == SectionType::BLOCK || needed.contains(&section.ty) {
@@ -191,6 +198,17 @@ impl Image {
             view.check(container.block_count(), None)?;
         }
         let block_size = u64::from(view.block_size());
+        tracing::info!(
+            target: "redwarfs_reader::verbose",
+            version = %container.version,
+            offset,
+            bytes = container.size,
+            blocks = container.block_count(),
+            block_size,
+            inodes = view.counts().inodes,
+            took = ?began.elapsed(),
+            "opened the image"
+        );
         let payloads = Payloads::new(source, container, block_size).trusting(options.trust_blocks);
         Ok(Self(Arc::new(Inner {
             cache: BlockCache::new(payloads.clone(), &options.cache, &options.perfmon),

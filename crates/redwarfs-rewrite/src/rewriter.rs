@@ -35,6 +35,9 @@ pub struct RewriteSummary {
     pub wall_ns: u64,
 }
 
+/// Target of the events that are of interest to users who want to know more.
+const VERBOSE: &str = "redwarfs_rewrite::verbose";
+
 /// Writes `image` to `out`, front to back and without seeking, rewritten as `options` say.
 ///
 /// Of the counters of `progress`, those of blocks, chunks, inodes, compression and output are
@@ -60,6 +63,12 @@ pub fn rewrite(
     if options.check {
         progress.phase(Phase::Checking);
         check(image, options, stop)?;
+        tracing::info!(
+            target: VERBOSE,
+            sections = image.container().sections.len(),
+            took = ?started.elapsed(),
+            "verified the image"
+        );
     }
     let default = Rebuild::default();
     let rebuild = match (&options.rebuild, options.block_size_bits) {
@@ -88,6 +97,13 @@ pub fn rewrite(
         None => None,
     };
 
+    tracing::debug!(
+        blocks = options.blocks,
+        metadata = options.metadata,
+        rebuild = rebuild.is_some(),
+        codec = %options.compression,
+        "what is compressed anew"
+    );
     progress.phase(Phase::Rewriting);
     let counts = view.counts();
     add(&counters.inodes, u64::from(counts.inodes));
@@ -176,6 +192,15 @@ pub fn rewrite(
     }
     progress.phase(Phase::Done);
     let get = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
+    tracing::info!(
+        target: VERBOSE,
+        blocks = get(&counters.blocks_written),
+        bytes = get(&counters.block_bytes),
+        compressed = get(&counters.compressed_size),
+        image = emitter.written(),
+        took = ?started.elapsed(),
+        "rewrote the image"
+    );
     Ok(RewriteSummary {
         blocks: get(&counters.blocks_written),
         block_bytes: get(&counters.block_bytes),

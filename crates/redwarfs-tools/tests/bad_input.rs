@@ -171,7 +171,14 @@ fn run_all(dir: &Path, cases: Vec<Case>, wrap: &[&str]) {
         let done = command.args(&args).current_dir(dir).output().unwrap();
         let text = String::from_utf8_lossy(&done.stderr).into_owned();
         let want = format!("{name}: {}\n", want.replace("{}", dir.to_str().unwrap()));
-        if text != want || done.status.code() != Some(code) || !done.stdout.is_empty() {
+        // A long list of what is known need not be written down.
+        let as_wanted = match want.strip_suffix("...)\n") {
+            Some(start) => {
+                text.starts_with(start) && text.ends_with(")\n") && text.lines().count() == 1
+            }
+            None => text == want,
+        };
+        if !as_wanted || done.status.code() != Some(code) || !done.stdout.is_empty() {
             wrong.push(format!(
                 "{name} {args:?}: {}, expected {code}\n  is:     {text}  wanted: {want}",
                 done.status
@@ -342,7 +349,7 @@ fn every_mistake_gives_one_line() {
         (
             DWARFSEXTRACT,
             &["-i", "good", "-f", "tarx"],
-            "No such format 'tarx'",
+            "No such format 'tarx' (one of pax, ustar, gnutar, ...)",
             1,
         ),
         (
@@ -354,13 +361,13 @@ fn every_mistake_gives_one_line() {
         (
             DWARFSEXTRACT,
             &["-i", "good", "-s", "5q"],
-            "failed to parse value '5q' for option '--cache-size': unsupported size suffix: q",
+            "failed to parse value '5q' for option '--cache-size': unsupported size suffix: q (one of k, m, g, t)",
             1,
         ),
         (
             DWARFSEXTRACT,
             &["-i", "good", "-O", "foo"],
-            "failed to parse image offset: foo",
+            "failed to parse image offset: foo (a number of bytes, auto, or auto:N)",
             1,
         ),
         (
@@ -391,7 +398,7 @@ fn every_mistake_gives_one_line() {
         (
             DWARFSCK,
             &["good", "--checksum=foo"],
-            "checksum algorithm not available: foo",
+            "checksum algorithm not available: foo (one of blake2b512, blake2s256, ...)",
             1,
         ),
         (
@@ -403,13 +410,13 @@ fn every_mistake_gives_one_line() {
         (
             DWARFSCK,
             &["good", "--log-level=loud"],
-            "invalid logger level: loud",
+            "invalid logger level: loud (one of error, warn, info, verbose, debug, trace)",
             1,
         ),
         (
             DWARFSCK,
             &["good", "-d", "foo"],
-            "invalid feature: \"foo\"",
+            "invalid feature: \"foo\" (one of a level from 0 to 7, version, ...)",
             1,
         ),
         (
@@ -448,7 +455,12 @@ fn every_mistake_gives_one_line() {
             "unrecognised option '--bogus' (try 'mkdwarfs --help')",
             1,
         ),
-        (DWARFS, &["good"], "no mountpoint specified", 1),
+        (
+            DWARFS,
+            &["good"],
+            "no mountpoint specified (dwarfs IMAGE MOUNTPOINT)",
+            1,
+        ),
         (
             DWARFS,
             &["good", "mnt", "more"],
@@ -470,7 +482,7 @@ fn every_mistake_gives_one_line() {
         (
             DWARFS,
             &["good", "mnt", "-o", "cachesize=5q"],
-            "unsupported size suffix: q",
+            "unsupported size suffix: q (one of k, m, g, t)",
             1,
         ),
         (
@@ -494,7 +506,7 @@ fn every_mistake_gives_one_line() {
         (
             DWARFS,
             &["good", "mnt", "-o", "debuglevel=loud"],
-            "invalid logger level: loud",
+            "invalid logger level: loud (one of error, warn, info, verbose, debug, trace)",
             1,
         ),
         (

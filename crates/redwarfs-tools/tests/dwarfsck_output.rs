@@ -105,7 +105,11 @@ fn levels_add_up() {
     );
     // Chunks are shown inside of the tree only.
     assert!(!shown(&image, &["-d", "chunk_details"]).contains("chunks in inode"));
-    assert_eq!(refused(&["-d", "foo"]), "invalid feature: \"foo\"");
+    let text = refused(&["-d", "foo"]);
+    assert!(
+        text.starts_with("invalid feature: \"foo\" (one of a level from 0 to 7, version, "),
+        "{text}"
+    );
 }
 
 #[test]
@@ -923,7 +927,10 @@ fn bad_values_are_refused() {
         assert!(refused.contains("must be a number of bytes"), "{refused}");
     }
     assert!(refused(&["-s", "5q"]).contains("unsupported size suffix: q"));
-    assert_eq!(refused(&["--log-level=loud"]), "invalid logger level: loud");
+    assert_eq!(
+        refused(&["--log-level=loud"]),
+        "invalid logger level: loud (one of error, warn, info, verbose, debug, trace)"
+    );
     assert!(refused(&["--bogus"]).starts_with("unrecognised option '--bogus'"));
 }
 
@@ -950,6 +957,39 @@ fn messages_can_be_chosen() {
     assert!(!usual.contains('['), "{usual}");
     let context = said(&["--log-with-context"]);
     assert!(context.contains('['), "{context}");
+
+    let good = golden("one").image;
+    let said = |options: &[&str]| {
+        let done = check(&good, options);
+        assert_eq!(done.status.code(), Some(0));
+        text(&done.stderr)
+    };
+    assert_eq!(said(&["--log-level=info"]), "");
+    let verbose = said(&["--log-level=verbose"]);
+    for part in [" opened the image, version=", " verified 5 sections, "] {
+        assert!(verbose.contains(part), "{verbose}");
+    }
+    let trace = said(&["--log-level=trace"]);
+    assert!(trace.contains("] verifying section 0 "), "{trace}");
+}
+
+#[test]
+fn progress_can_be_chosen() {
+    let image = golden("one").image;
+    let said = |options: &[&str]| text(&check(&image, options).stderr);
+    for mode in ["simple", "ascii", "unicode"] {
+        let text = said(&["--progress", mode]);
+        assert!(text.contains("==> checking 100%, "), "{text}");
+        assert!(!text.contains('\x1b'), "{text}");
+    }
+    for none in [
+        &[][..],
+        &["--no-progress"],
+        &["--progress=none"],
+        &["-q", "--progress=simple"],
+    ] {
+        assert_eq!(said(none), "");
+    }
 }
 
 #[test]

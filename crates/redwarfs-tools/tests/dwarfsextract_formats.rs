@@ -507,12 +507,31 @@ fn unknown_formats_and_filters_are_errors() {
     );
     if has_libarchive() {
         for (args, text) in [
-            (&["-f", "tarx"][..], "No such format 'tarx'"),
+            (
+                &["-f", "tarx"][..],
+                "No such format 'tarx' (one of pax, ustar, gnutar, cpio, newc, odc, zip, 7zip, \
+                 iso9660, mtree, shar, xar, warc, v7tar)",
+            ),
+            (
+                &["-f", "tar.gz"],
+                "No such format 'tar.gz' (write -f pax --format-filters=gzip)",
+            ),
+            (&["-f", "tar"], "No such format 'tar' (write -f pax)"),
+            (&["-f", "7z"], "No such format '7z' (write -f 7zip)"),
+            (
+                &["-f", "cpio.xz"],
+                "No such format 'cpio.xz' (write -f cpio --format-filters=xz)",
+            ),
             (
                 &["-f", "pax", "--format-filters=nope"],
-                "No such filter 'nope'",
+                "No such filter 'nope' (one of gzip, bzip2, xz, zstd, lz4, lzma, lzip, lzop, \
+                 compress, grzip, lrzip, b64encode, uuencode)",
             ),
-            (&["-f", "auto", "-o", "x.foo"], "No such format 'x.foo'"),
+            (
+                &["-f", "auto", "-o", "x.foo"],
+                "No such format 'x.foo' (the name of the output says nothing about its format: \
+                 -f FORMAT, for example -f pax)",
+            ),
         ] {
             let want = format!("dwarfsextract: {text}\n");
             assert_eq!(stderr(&sample.extract(args)), want);

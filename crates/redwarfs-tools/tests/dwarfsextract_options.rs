@@ -508,13 +508,41 @@ fn times_are_measured() {
 }
 
 #[test]
+fn progress_can_be_chosen() {
+    let sample = Sample::new(tree_with_links);
+    let text = |args: &[&str]| {
+        let done = sample.extract(&[&["-f", "pax", "-o", "x.tar"], args].concat());
+        assert_eq!(done.status.code(), Some(0));
+        assert!(!stderr(&done).contains('\x1b'));
+        stderr(&done)
+    };
+    // Redrawing needs a terminal.
+    for mode in ["simple", "ascii", "unicode"] {
+        let text = text(&["--progress", mode]);
+        assert!(
+            text.contains("==> extracting 99%, ") && text.contains("I "),
+            "{text}"
+        );
+        assert!(text.contains(" extracted "), "{text}");
+    }
+    for none in [&[][..], &["--no-progress"], &["--progress=none"]] {
+        assert_eq!(text(none), "");
+    }
+    let done = sample.extract(&["-f", "pax", "--progress=x"]);
+    assert!(stderr(&done).contains("(none, simple, ascii, unicode)"));
+}
+
+#[test]
 fn levels_of_the_log() {
     let sample = Sample::new(tree_with_links);
     sample.dir("out");
     let log = |level: &str| stderr(&sample.extract(&["-o", "out", "--log-level", level, "docs"]));
+    // Without a terminal there is silence unless something is wrong.
     assert_eq!(log("info"), "");
     let verbose = log("verbose");
     for part in [
+        " opened the image, version=2.5, offset=0, ",
+        " extracted 2 files, ",
         " found 2 matching files\n",
         " extraction finished without errors\n",
     ] {
@@ -526,9 +554,26 @@ fn levels_of_the_log() {
         debug.contains(" extracting docs/b.txt (1 bytes)\n"),
         "{debug}"
     );
-    assert_eq!(log("foo"), "dwarfsextract: invalid logger level: foo\n");
+    assert!(!debug.contains("\nT "), "{debug}");
+    let trace = log("trace");
+    assert!(trace.contains("] section 0 BLOCK, at="), "{trace}");
+    // From verbose on a message says where it comes from, and at others if it is asked to.
+    assert!(
+        verbose.contains(" [image.rs:") && verbose.contains(" [mod.rs:"),
+        "{verbose}"
+    );
+    assert_eq!(
+        log("foo"),
+        "dwarfsextract: invalid logger level: foo (one of error, warn, info, verbose, debug, trace)\n"
+    );
     let done = sample.extract(&["-o", "out", "--log-with-context", "nope"]);
-    assert!(stderr(&done).ends_with(" no matching files found\n"));
+    let text = stderr(&done);
+    assert!(
+        text.ends_with("] no matching files found\n") && text.contains(" [mod.rs:"),
+        "{text}"
+    );
+    let done = sample.extract(&["-o", "out", "nope"]);
+    assert!(!stderr(&done).contains('['), "{}", stderr(&done));
 }
 
 #[test]

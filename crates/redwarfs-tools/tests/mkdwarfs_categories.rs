@@ -380,7 +380,7 @@ fn the_summary_says_how_fast_files_are_judged() {
     media_tree(&tree);
     for (args, idle) in [(&["--categorize"][..], false), (&[], true)] {
         let done = std::process::Command::new(MKDWARFS)
-            .args(["-l1", "-f", "--log-level=info", "-i"])
+            .args(["-l1", "-f", "-v", "-i"])
             .arg(&tree)
             .arg("-o")
             .arg(&image)

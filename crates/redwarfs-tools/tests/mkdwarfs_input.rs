@@ -385,7 +385,7 @@ fn one_file_system_and_tagged_directories() {
     assert!(one.contains(&"mnt".to_owned()) && !one.contains(&"mnt/elsewhere".to_owned()));
     let said = &done.stderr;
     assert!(
-        said.contains("left out 1 mount point of another file system"),
+        said.contains("left out: 1 mount point of another file system (--one-file-system)\n"),
         "{said}"
     );
     assert!(

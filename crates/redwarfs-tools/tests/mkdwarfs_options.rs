@@ -3,6 +3,7 @@
 
 mod builder;
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::process::Stdio;
@@ -642,11 +643,48 @@ fn progress_and_messages_can_be_chosen() {
     assert!(run(&["--progress=simple"]).contains("==> 100% done"));
     for none in ["--no-progress", "--progress=none"] {
         let text = run(&[none]);
-        assert!(!text.contains("==>") && text.contains("filesystem created without errors"));
+        assert!(!text.contains("==>") && text.contains(", created without errors\n"));
         assert_eq!(run(&[none, "--log-level=error"]), "");
     }
-    assert!(!run(&["--log-level=info"]).contains(" D "));
-    assert!(run(&["--log-level=info", "--log-with-context"]).contains(" ["));
+    let letters = |args: &[&str]| {
+        let text = run(args);
+        let letters: BTreeSet<char> = text
+            .lines()
+            .filter(|line| line.as_bytes().get(1) == Some(&b' '))
+            .filter_map(|line| line.chars().next())
+            .collect();
+        letters.into_iter().collect::<String>()
+    };
+    // At info there is the summary alone, five lines of it.
+    assert_eq!(run(&["--log-level=info"]).lines().count(), 5);
+    assert_eq!(letters(&["--log-level=verbose"]), "V");
+    assert_eq!(letters(&["-v"]), "V");
+    assert_eq!(letters(&["--log-level=debug"]), "DV");
+    assert_eq!(letters(&["--log-level=trace"]), "DTV");
+    let text = run(&["-v"]);
+    for phase in [
+        "listed the input, directories=",
+        "compared the files, hashed=",
+        "put the contents into order, contents=",
+        "compressed the contents, blocks=",
+        "wrote the metadata, inodes=",
+    ] {
+        assert!(text.contains(phase) && text.contains(" took="), "{text}");
+    }
+    // More lines than five: details come with it.
+    assert!(text.contains("\nblocks: "), "{text}");
+    assert!(run(&["--log-level=debug"]).contains("] category <default>, codec=lz4, order="));
+    let text = run(&["--log-level=trace"]);
+    assert!(
+        text.contains("] reading '") && text.contains("] section 0 BLOCK"),
+        "{text}"
+    );
+    // From verbose on a message says where it comes from, and at others if it is asked to.
+    let from = |text: &str| text.contains(" [builder.rs:");
+    assert!(from(&run(&["-v"])));
+    let warned = ["--log-level=warn", "--hollow"];
+    assert!(!run(&warned).contains(" ["));
+    assert!(run(&[&warned[..], &["--log-with-context"]].concat()).contains(" [run.rs:"));
 }
 
 #[test]

@@ -452,7 +452,7 @@ fn mistakes_have_their_exit_codes() {
         (
             &[image, dir, "-o", "cachesize=5q"],
             1,
-            "unsupported size suffix: q".into(),
+            "unsupported size suffix: q (one of k, m, g, t)".into(),
         ),
         (
             &[image, &nowhere],

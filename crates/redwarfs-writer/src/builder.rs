@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use redwarfs_format::history::History;
 use redwarfs_format::section::SectionType;
@@ -17,7 +17,7 @@ use crate::meta;
 use crate::options::BuildOptions;
 use crate::order::OrderJob;
 use crate::pipeline;
-use crate::progress::{Phase, Progress, add, get, thread_cpu_ns};
+use crate::progress::{Phase, Progress, VERBOSE, add, get, thread_cpu_ns};
 use crate::scan;
 use crate::source::Source;
 use crate::store::StoreJob;
@@ -57,6 +57,17 @@ pub struct BuildSummary {
     pub wall_ns: u64,
 }
 
+/// Measures one phase after the other.
+struct Lap(Instant);
+
+impl Lap {
+    fn end(&mut self) -> Duration {
+        let took = self.0.elapsed();
+        self.0 = Instant::now();
+        took
+    }
+}
+
 impl Builder {
     /// A builder with these options.
     pub fn new(options: BuildOptions) -> Self {
@@ -93,6 +104,16 @@ impl Builder {
         progress.phase(Phase::Scanning);
         let tree = tree::list(options, reporter, stop, &watch)?;
         counters.set_current(b"");
+        let mut lap = Lap(started);
+        tracing::info!(
+            target: VERBOSE,
+            directories = get(&counters.dirs),
+            files = get(&counters.files_found),
+            links = get(&counters.symlinks) + get(&counters.hardlinks),
+            bytes = get(&counters.original_size),
+            took = ?lap.end(),
+            "listed the input"
+        );
         progress.phase(Phase::Hashing);
         let (mut scanned, streams) = scan::scan(options, &tree, reporter, stop, &watch)?;
         let load = Load {
@@ -115,6 +136,16 @@ impl Builder {
         memory::check(options, load, Some(&loads))?;
         add(&counters.fragments_found, scanned.items.len() as u64);
 
+        tracing::info!(
+            target: VERBOSE,
+            hashed = get(&counters.hash_files),
+            hashed_bytes = get(&counters.hash_bytes),
+            similarity_bytes = get(&counters.similarity_bytes),
+            equal_files = get(&counters.duplicate_files),
+            equal_bytes = get(&counters.saved_by_deduplication),
+            took = ?lap.end(),
+            "compared the files"
+        );
         progress.phase(Phase::Ordering);
         let start = thread_cpu_ns();
         let job = OrderJob {
@@ -148,13 +179,37 @@ impl Builder {
         if interrupted() {
             return Err(Error::Interrupted);
         }
+        tracing::info!(
+            target: VERBOSE,
+            contents = scanned.items.len(),
+            categories = loads.len(),
+            took = ?lap.end(),
+            "put the contents into order"
+        );
 
         progress.phase(Phase::Segmenting);
         let mut emitter = Emitter::new(out, counters);
         if let Some(header) = &options.header {
             emitter.leading(header)?;
         }
+        for load in &loads {
+            let settings = load.settings;
+            tracing::debug!(
+                codec = %settings.codec,
+                order = settings.order.name(),
+                contents = load.items,
+                bytes = load.bytes,
+                "category {}",
+                settings.key.category
+            );
+        }
         let plan = memory::plan(options, load, &loads, progress)?;
+        tracing::debug!(
+            compressing = plan.workers,
+            segmenting = plan.segmenters,
+            blocks = plan.blocks,
+            "threads, and blocks in memory"
+        );
         let mut stored = pipeline::blocks(
             options,
             &streams,
@@ -175,6 +230,16 @@ impl Builder {
             },
         )?;
         let blocks = stored.blocks();
+        tracing::info!(
+            target: VERBOSE,
+            blocks,
+            bytes = get(&counters.block_bytes),
+            compressed = get(&counters.compressed_size),
+            repeated = get(&counters.saved_by_segmentation),
+            cpu = ?Duration::from_nanos(get(&counters.compress_cpu_ns)),
+            took = ?lap.end(),
+            "compressed the contents"
+        );
 
         progress.phase(Phase::Metadata);
         add(&counters.chunks, stored.chunks.len() as u64);
@@ -219,6 +284,15 @@ impl Builder {
         if interrupted() {
             return Err(Error::Interrupted);
         }
+        tracing::info!(
+            target: VERBOSE,
+            inodes,
+            chunks,
+            bytes = metadata_size,
+            image = emitter.written(),
+            took = ?lap.end(),
+            "wrote the metadata"
+        );
         progress.phase(Phase::Done);
         Ok(BuildSummary {
             errors: get(&counters.errors),

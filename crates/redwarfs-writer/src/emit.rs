@@ -110,6 +110,14 @@ impl<'a> Emitter<'a> {
         if self.offset >> 48 != 0 || self.sections.len() > u32::MAX as usize {
             return Err(Error::Limit("the image would be too large".into()));
         }
+        tracing::trace!(
+            at = self.offset,
+            bytes = payload.len(),
+            compression = %header.compression,
+            "section {} {}",
+            self.sections.len(),
+            header.ty
+        );
         self.sections.push((header.ty, self.offset));
         self.write(&header.encode())?;
         self.write(payload)?;

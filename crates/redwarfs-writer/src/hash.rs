@@ -180,8 +180,13 @@ fn padded<const N: usize>(digest: &[u8]) -> [u8; N] {
 
 /// A hash name that is not known.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("unknown file hash function '{0}'")]
+#[error("unknown file hash function '{0}' (none, or one of {names})", names = names())]
 pub struct UnknownFileHash(pub String);
+
+fn names() -> String {
+    let names: Vec<&str> = FileHash::ALL.iter().map(|hash| hash.name()).collect();
+    names.join(", ")
+}
 
 impl FromStr for FileHash {
     type Err = UnknownFileHash;

@@ -199,7 +199,7 @@ fn fixed(options: &BuildOptions, load: Load, streams: &[StreamLoad<'_>]) -> u64 
         .saturating_add(load.entries.saturating_mul(ENTRY))
         .saturating_add(load.strings.saturating_mul(COPIES))
         .saturating_add(load.contents.saturating_mul(CONTENT))
-        .saturating_add(most(streams, |stream| stream.segmenter()).max(ordering))
+        .saturating_add(most(streams, StreamLoad::segmenter).max(ordering))
 }
 
 /// Lists of the orders that are explicit.
@@ -392,7 +392,7 @@ pub(crate) fn plan(
     let block = u64::from(options.block_size());
     let fixed = fixed(options, load, streams);
     let job = most(streams, |stream| stream.job(options));
-    let segmenter = most(streams, |stream| stream.segmenter());
+    let segmenter = most(streams, StreamLoad::segmenter);
     let machine = machine(options);
     let limit = options.memory_limit.unwrap_or(machine / 4 * 3);
     accept(options, load, streams, true)?;

@@ -48,6 +48,23 @@ pub enum Order {
     Script(Box<Order>),
 }
 
+impl Order {
+    /// What it is called, without parameters.
+    pub(crate) fn name(&self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Path => "path",
+            Self::RevPath => "revpath",
+            Self::Similarity => "similarity",
+            Self::Nilsimsa(_) => "nilsimsa",
+            Self::Versions(_) => "versions",
+            Self::Families(_) => "families",
+            Self::Explicit(_) => "explicit",
+            Self::Script(_) => "script",
+        }
+    }
+}
+
 /// Parameters of [`Order::Nilsimsa`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NilsimsaOptions {

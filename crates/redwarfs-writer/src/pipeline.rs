@@ -212,6 +212,9 @@ fn compress(
                     Ok(compressed) => compressed,
                     Err(error) => return exchange.fail(error.into()),
                 };
+                add(&counters.compression_input, raw.len() as u64);
+                let result = compressed.data.as_ref().unwrap_or(&raw).len();
+                add(&counters.compression_output, result as u64);
                 let payload = match compressed.data {
                     Some(data) => {
                         exchange.recycle(raw);

@@ -3,6 +3,10 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+/// Target of the events that are of interest to users who want to know more: between info and
+/// debug.
+pub(crate) const VERBOSE: &str = "redwarfs_writer::verbose";
+
 /// Importance of a log line, most important first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Level {
@@ -105,6 +109,9 @@ counters! {
     allocated_size,
     /// Bytes of symlink targets, part of `original_size`.
     symlink_size,
+    /// Bytes that are read to find equal and similar files, as far as that is known: at least the
+    /// sum of `hash_bytes` and `similarity_bytes` in the end, if nothing changes meanwhile.
+    scan_bytes,
     /// Bytes hashed to find duplicate files.
     hash_bytes,
     /// Files hashed.
@@ -135,6 +142,10 @@ counters! {
     fragments_written,
     /// Inodes in the image.
     inodes,
+    /// Bytes of blocks that have been through compression.
+    compression_input,
+    /// What became of them, without section headers.
+    compression_output,
     /// Blocks compressed and written.
     blocks_written,
     /// Bytes of compressed blocks written, without section headers.

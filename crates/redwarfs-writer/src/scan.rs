@@ -204,6 +204,7 @@ pub(crate) fn read_range(
     let listed = tree.files[file as usize];
     let path = tree.file_path(file);
     reporter.counters().set_current(&path);
+    tracing::trace!("reading '{}'", reporter.source.display_path(&path));
     let content = reporter.source.open(&path).map_err(ReadError::Input)?;
     let before = content.stamp().map_err(ReadError::Input)?;
     let announced = Stamp {
@@ -305,6 +306,12 @@ pub(crate) fn scan<'o>(
         stop,
         watch,
     };
+    if !options.hollow && Fingerprint::new(&options.order).is_some() {
+        let limit = options.max_similarity_size.unwrap_or(u64::MAX);
+        let sizes = tree.files.iter().map(|file| file.size);
+        let sum = sizes.filter(|&size| size <= limit).sum();
+        add(&reporter.counters().scan_bytes, sum);
+    }
     if options.memory_limit.is_some() {
         let load = Load {
             bytes: scanner.stored_at_least(),
@@ -434,6 +441,8 @@ impl Scanner<'_> {
         let hash = self.options.file_hash.filter(|_| !self.options.hollow);
         if hash.is_some() {
             jobs = self.candidates(&mut prefixes)?;
+            let sizes = jobs.iter().map(|&file| self.size(file));
+            add(&counters.scan_bytes, sizes.sum());
         }
         add(&counters.files_scanned, (count - jobs.len()) as u64);
         let kept = Kept::new(count, memory::small_files(self.options));

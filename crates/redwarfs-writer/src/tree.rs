@@ -352,6 +352,7 @@ impl Lister<'_> {
             }
             let path = tree.path(entry);
             reporter.counters().set_current(&path);
+            tracing::trace!("listing '{}'", reporter.source.display_path(&path));
             let first = tree.inodes.len() as u32;
             // File systems without inode numbers show zeros.
             let known = directory.identity.1 != 0;

@@ -64,7 +64,57 @@ const ENDINGS: &[(&str, &str, &[&str])] = &[
     (".warc", "warc", &[]),
 ];
 
+/// The most used formats, of those that there are.
+const FORMATS: [&str; 14] = [
+    "pax", "ustar", "gnutar", "cpio", "newc", "odc", "zip", "7zip", "iso9660", "mtree", "shar",
+    "xar", "warc", "v7tar",
+];
+
+/// The filters of libarchive.
+const FILTERS: [&str; 13] = [
+    "gzip",
+    "bzip2",
+    "xz",
+    "zstd",
+    "lz4",
+    "lzma",
+    "lzip",
+    "lzop",
+    "compress",
+    "grzip",
+    "lrzip",
+    "b64encode",
+    "uuencode",
+];
+
 impl ArchiveSpec {
+    /// The most used formats, of those that [`new`](Self::new) knows.
+    #[must_use]
+    pub fn formats() -> &'static [&'static str] {
+        &FORMATS
+    }
+
+    /// The filters that [`new`](Self::new) knows, if libarchive was built with all of them.
+    #[must_use]
+    pub fn filters() -> &'static [&'static str] {
+        &FILTERS
+    }
+
+    /// Format and filters of archives whose names end in `.` and `ending`, for who takes the one
+    /// for the other.
+    #[must_use]
+    pub fn of_ending(ending: &str) -> Option<(&'static str, &'static [&'static str])> {
+        let ending = ending.trim_start_matches('.');
+        let known = ENDINGS
+            .iter()
+            .find(|(known, ..)| known.strip_prefix('.') == Some(ending));
+        known.map(|&(_, format, filters)| match format {
+            // The same for whoever reads it, without libarchive.
+            "paxr" => ("pax", filters),
+            other => (other, filters),
+        })
+    }
+
     /// An archive of the format with this name, passed through filters in this order. `options` are
     /// `key=value`, `!key` or `module:key=value`, separated by commas.
     ///

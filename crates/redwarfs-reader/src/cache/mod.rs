@@ -509,6 +509,7 @@ impl Core {
 
     fn insert(self: &Arc<Self>, table: &mut Table, block: BlockNo) -> Arc<Slot> {
         count(&self.counters.created);
+        tracing::trace!("block {} comes into the cache", block.0);
         self.tidier.start(self);
         let slot = Arc::new(Slot::new(block, &self.account));
         table.insert(block, Arc::clone(&slot));

@@ -101,7 +101,13 @@ impl LogArgs {
     /// The logger asked for, which also gets the events of the libraries.
     #[must_use]
     pub fn logger(&self) -> Logger {
-        let logger = Logger::stderr(self.log_level, self.log_with_context);
+        self.logger_at_least(LogLevel::Error)
+    }
+
+    /// The same, showing what is as important as `least` in any case.
+    #[must_use]
+    pub fn logger_at_least(&self, least: LogLevel) -> Logger {
+        let logger = Logger::stderr(self.log_level.max(least), self.log_with_context);
         super::log::install_tracing(&logger);
         logger
     }
@@ -135,6 +141,18 @@ pub fn whole<T>(
 /// # Errors
 /// See above.
 pub fn parse(command: Command, args: &[OsString]) -> Result<ArgMatches, u8> {
+    parse_advised(command, args, |_| None)
+}
+
+/// As [`parse`]; `advice` says what to do with an argument that belongs to no option.
+///
+/// # Errors
+/// See [`parse`].
+pub fn parse_advised(
+    command: Command,
+    args: &[OsString],
+    advice: impl Fn(&str) -> Option<String>,
+) -> Result<ArgMatches, u8> {
     let tool = command.get_name().to_owned();
     // Like --help it needs nothing else, and nothing else matters then.
     let mut options = args.iter().skip(1).take_while(|arg| *arg != "--");
@@ -149,15 +167,29 @@ pub fn parse(command: Command, args: &[OsString]) -> Result<ArgMatches, u8> {
         }
         Ok(matches) => Ok(matches),
         Err(error) => Err(match error.kind() {
-            ErrorKind::DisplayHelp
-            | ErrorKind::DisplayVersion
-            | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+            ErrorKind::DisplayHelp => {
+                let text = error.render();
+                man::print_long(&text.to_string(), &text.ansi().to_string());
+                EXIT_OK
+            }
+            ErrorKind::DisplayVersion | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
                 // A closed pipe (`| head`) is no reason to complain.
                 let _ = error.print();
                 let _ = std::io::stdout().flush();
                 EXIT_OK
             }
-            _ => describe(&command, &error).report(&tool),
+            kind => {
+                let stray = match kind {
+                    ErrorKind::UnknownArgument => text_of(&error, ContextKind::InvalidArg),
+                    _ => None,
+                };
+                let stray = stray.filter(|stray| !stray.starts_with('-'));
+                let described = describe(&command, &error);
+                match stray.and_then(|stray| advice(&stray)) {
+                    Some(advice) => described.hint(advice).report(&tool),
+                    None => described.report(&tool),
+                }
+            }
         }),
     }
 }
@@ -350,7 +382,10 @@ mod tests {
                 &["--compress", "--compile"],
                 "tool: cannot combine --compress and --compile",
             ),
-            (&["--level=foo"], "tool: invalid logger level: foo"),
+            (
+                &["--level=foo"],
+                "tool: invalid logger level: foo (one of error, warn, info, verbose, debug, trace)",
+            ),
             (
                 &["--compile=1"],
                 "tool: option '--compile' takes no value '1'",

@@ -7,6 +7,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Columns assumed when the terminal does not tell.
 const DEFAULT_WIDTH: usize = 80;
+/// Rows likewise.
+const DEFAULT_HEIGHT: usize = 24;
 
 /// Whether `out` is a terminal that understands escape sequences: a terminal, with `TERM` set,
 /// not empty and not `dumb`.
@@ -50,12 +52,28 @@ pub fn stderr_width() -> usize {
     width_of(&io::stderr())
 }
 
+/// Rows of the terminal `out`, 24 if unknown.
+#[must_use]
+pub fn height_of(out: &impl AsFd) -> usize {
+    match rustix::termios::tcgetwinsize(out) {
+        Ok(size) if size.ws_row > 0 => usize::from(size.ws_row),
+        _ => DEFAULT_HEIGHT,
+    }
+}
+
 /// Rows of the terminal on standard error, 24 if unknown.
 #[must_use]
 pub fn stderr_height() -> usize {
-    match rustix::termios::tcgetwinsize(io::stderr()) {
-        Ok(size) if size.ws_row > 0 => usize::from(size.ws_row),
-        _ => 24,
+    height_of(&io::stderr())
+}
+
+/// Whether this process may draw on the terminal at standard error: not while the shell has it.
+#[must_use]
+pub fn stderr_is_ours() -> bool {
+    match rustix::termios::tcgetpgrp(io::stderr()) {
+        Ok(group) => group == rustix::process::getpgrp(),
+        // Not the terminal that controls this process: nobody else takes it.
+        Err(_) => true,
     }
 }
 
@@ -72,6 +90,12 @@ pub fn write_stderr(line: &str) {
 /// Lines scroll; the frame (if any) always stays below the last line. Every change is one write,
 /// so that lines of several threads never mix. A failing output is ignored: there is nobody left
 /// to tell.
+///
+/// After each change the cursor is at the first character of the frame, and a frame is removed by
+/// erasing everything from there. A terminal that becomes narrower breaks the lines of the frame
+/// anew but keeps the cursor at its character, so nothing of the old frame stays: how many rows it
+/// takes by now need not be known. (A library such as `indicatif` leaves the cursor at the end and
+/// goes up by the rows that it drew, which leaves pieces behind.)
 #[derive(Clone)]
 pub struct Console {
     state: Arc<Mutex<State>>,
@@ -81,6 +105,8 @@ pub struct Console {
 struct State {
     out: Box<dyn Write + Send>,
     frame: Vec<String>,
+    /// The process is about to stop: no frame until it goes on.
+    paused: bool,
 }
 
 impl fmt::Debug for Console {
@@ -105,6 +131,7 @@ impl Console {
             state: Arc::new(Mutex::new(State {
                 out,
                 frame: Vec::new(),
+                paused: false,
             })),
             colour,
         }
@@ -128,27 +155,34 @@ impl Console {
         state.write(&bytes);
     }
 
-    /// Draws `lines` as the frame, in place of the previous one. Each line must fit the terminal;
-    /// only for outputs that understand escape sequences.
+    /// Draws `lines` as the frame, in place of the previous one. Each line must be shorter than
+    /// the terminal is wide; only for outputs that understand escape sequences.
     pub fn set_frame(&self, lines: Vec<String>) {
         let mut state = self.lock();
-        let mut bytes = String::new();
-        // Overwriting in place and erasing only line ends avoids flicker.
-        if !state.frame.is_empty() {
-            bytes.push_str(&format!("\x1b[{}A\r", state.frame.len()));
+        if state.paused {
+            return;
         }
+        let mut bytes = state.erase();
         state.frame = lines;
         state.draw(&mut bytes);
-        bytes.push_str("\x1b[J");
         state.write(&bytes);
     }
 
     /// Removes the frame; following lines start where it began.
     pub fn clear_frame(&self) {
+        self.lock().clear();
+    }
+
+    /// Removes the frame and shows none before [`resume`](Self::resume).
+    pub fn pause(&self) {
         let mut state = self.lock();
-        let bytes = state.erase();
-        state.frame.clear();
-        state.write(&bytes);
+        state.clear();
+        state.paused = true;
+    }
+
+    /// Ends a [`pause`](Self::pause).
+    pub fn resume(&self) {
+        self.lock().paused = false;
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -161,14 +195,23 @@ impl State {
     fn erase(&self) -> String {
         match self.frame.len() {
             0 => String::new(),
-            n => format!("\x1b[{n}A\r\x1b[J"),
+            _ => String::from("\r\x1b[J"),
         }
     }
 
+    fn clear(&mut self) {
+        let bytes = self.erase();
+        self.frame.clear();
+        self.write(&bytes);
+    }
+
+    /// Appends the frame and the way back to its first character.
     fn draw(&self, bytes: &mut String) {
-        for line in &self.frame {
-            bytes.push_str(line);
-            bytes.push_str("\x1b[K\n");
+        bytes.push_str(&self.frame.join("\n"));
+        match self.frame.len() {
+            0 => {}
+            1 => bytes.push('\r'),
+            n => bytes.push_str(&format!("\r\x1b[{}A", n - 1)),
         }
     }
 
@@ -216,15 +259,52 @@ mod tests {
         console.line("one");
         assert_eq!(capture.text(), "one\n");
         console.set_frame(vec!["a".into(), "b".into()]);
-        assert_eq!(capture.text(), "one\na\x1b[K\nb\x1b[K\n\x1b[J");
+        assert_eq!(capture.text(), "one\na\nb\r\x1b[1A");
         console.line("two");
-        assert!(
-            capture
-                .text()
-                .ends_with("\x1b[2A\r\x1b[Jtwo\na\x1b[K\nb\x1b[K\n")
-        );
+        assert!(capture.text().ends_with("\r\x1b[Jtwo\na\nb\r\x1b[1A"));
         console.clear_frame();
         console.line("three");
-        assert!(capture.text().ends_with("\x1b[2A\r\x1b[Jthree\n"));
+        assert!(capture.text().ends_with("\x1b[1A\r\x1b[Jthree\n"));
+    }
+
+    #[test]
+    fn frames_adapt_to_a_narrower_screen() {
+        let capture = Capture::default();
+        let console = Console::new(Box::new(capture.clone()), true);
+        let size = |n| std::num::NonZero::new(n).expect("not zero");
+        let mut screen = vt100::Parser::new(size(6), size(40), 0);
+        let mut seen = 0;
+        let mut show = |screen: &mut vt100::Parser| {
+            let text = capture.text();
+            screen.process(text[seen..].replace('\n', "\r\n").as_bytes());
+            seen = text.len();
+            screen.screen().contents()
+        };
+        console.line("before");
+        console.set_frame(vec!["x".repeat(39), "y".repeat(39)]);
+        assert_eq!(
+            show(&mut screen),
+            format!("before\n{}\n{}", "x".repeat(39), "y".repeat(39))
+        );
+        assert_eq!(screen.screen().cursor_position(), (1, 0));
+        // As a terminal leaves it that breaks lines anew: four rows, the cursor where it was.
+        screen.process(b"\r\x1b[J");
+        for row in ["x", "x", "y", "y"] {
+            screen.process(format!("{}\r\n", row.repeat(20)).as_bytes());
+        }
+        screen.process(b"\x1b[4A\r");
+        console.set_frame(vec!["x".repeat(19), "y".repeat(19)]);
+        let want = format!("before\n{}\n{}", "x".repeat(19), "y".repeat(19));
+        assert_eq!(show(&mut screen), want);
+        console.line("after");
+        let want = want.replace("before", "before\nafter");
+        assert_eq!(show(&mut screen), want);
+        console.pause();
+        assert_eq!(show(&mut screen), "before\nafter");
+        console.set_frame(vec!["x".into()]);
+        assert_eq!(show(&mut screen), "before\nafter");
+        console.resume();
+        console.set_frame(vec!["x".into()]);
+        assert_eq!(show(&mut screen), "before\nafter\nx");
     }
 }

@@ -98,14 +98,19 @@ impl ToolError {
         format!("{tool}: {}", self.message)
     }
 
+    /// The line with the advice.
+    #[must_use]
+    pub fn full_line(&self, tool: &str) -> String {
+        match &self.hint {
+            Some(hint) => format!("{} ({hint})", self.line(tool)),
+            None => self.line(tool),
+        }
+    }
+
     /// Prints the error to standard error and returns the exit code.
     pub fn report(&self, tool: &str) -> u8 {
         if !self.quiet {
-            let mut line = self.line(tool);
-            if let Some(hint) = &self.hint {
-                line.push_str(&format!(" ({hint})"));
-            }
-            super::console::write_stderr(&line);
+            super::console::write_stderr(&self.full_line(tool));
         }
         self.code
     }

@@ -4,6 +4,7 @@
 use std::fmt::{self, Write as _};
 use std::fs::OpenOptions;
 use std::io;
+use std::panic::Location;
 use std::path::Path;
 use std::str::FromStr;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,6 +12,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use super::console::Console;
 use super::number::format_duration;
+use super::suggest::unknown;
 use super::syslog::Syslog;
 use super::time::{LocalTime, clock};
 
@@ -92,7 +94,10 @@ impl FromStr for LogLevel {
         Self::ALL
             .into_iter()
             .find(|level| level.name() == text)
-            .ok_or_else(|| format!("invalid logger level: {text}"))
+            .ok_or_else(|| {
+                let names = Self::ALL.map(Self::name);
+                unknown(format_args!("invalid logger level: {text}"), names)
+            })
     }
 }
 
@@ -243,9 +248,14 @@ impl Logger {
         level <= self.shared.level
     }
 
-    /// Prints a message of `level`.
+    /// Prints a message of `level`. Where it comes from is where this is called, as for the
+    /// methods below.
+    #[track_caller]
     pub fn log(&self, level: LogLevel, message: impl fmt::Display) {
-        self.log_from(level, None, message);
+        if self.enabled(level) {
+            let place = Location::caller();
+            self.print(level, Some(&context(place.file(), place.line())), message);
+        }
     }
 
     /// Prints a message with its source (`file:line` or a target name).
@@ -292,39 +302,52 @@ impl Logger {
     }
 
     /// Prints a message followed by how long the thing took: ` [1.105ms]`.
+    #[track_caller]
     pub fn timed(&self, level: LogLevel, message: impl fmt::Display, took: Duration) {
         self.log(level, format_args!("{message} [{}]", format_duration(took)));
     }
 
     /// Prints an error.
+    #[track_caller]
     pub fn error(&self, message: impl fmt::Display) {
         self.log(LogLevel::Error, message);
     }
 
     /// Prints a warning.
+    #[track_caller]
     pub fn warn(&self, message: impl fmt::Display) {
         self.log(LogLevel::Warn, message);
     }
 
     /// Prints an informational message.
+    #[track_caller]
     pub fn info(&self, message: impl fmt::Display) {
         self.log(LogLevel::Info, message);
     }
 
     /// Prints a detail.
+    #[track_caller]
     pub fn verbose(&self, message: impl fmt::Display) {
         self.log(LogLevel::Verbose, message);
     }
 
     /// Prints a message for those who look for a defect.
+    #[track_caller]
     pub fn debug(&self, message: impl fmt::Display) {
         self.log(LogLevel::Debug, message);
     }
 
     /// Prints a message of the finest level.
+    #[track_caller]
     pub fn trace(&self, message: impl fmt::Display) {
         self.log(LogLevel::Trace, message);
     }
+}
+
+/// A place in the sources, without directories.
+fn context(file: &str, line: u32) -> String {
+    let file = file.rsplit('/').next().unwrap_or(file);
+    format!("{file}:{line}")
 }
 
 /// Sends `tracing` events of the libraries to `logger`, for the whole process. A second call has
@@ -341,10 +364,15 @@ struct Bridge {
     logger: Logger,
 }
 
-fn level_of(level: tracing::Level) -> LogLevel {
-    match level {
+/// `tracing` has no level between info and debug: events of level info have it whose target ends
+/// in this.
+const VERBOSE: &str = "::verbose";
+
+fn level_of(metadata: &tracing::Metadata<'_>) -> LogLevel {
+    match *metadata.level() {
         tracing::Level::ERROR => LogLevel::Error,
         tracing::Level::WARN => LogLevel::Warn,
+        tracing::Level::INFO if metadata.target().ends_with(VERBOSE) => LogLevel::Verbose,
         tracing::Level::INFO => LogLevel::Info,
         tracing::Level::DEBUG => LogLevel::Debug,
         tracing::Level::TRACE => LogLevel::Trace,
@@ -355,7 +383,7 @@ impl tracing::Subscriber for Bridge {
     fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
         metadata.is_event()
             && metadata.target().starts_with("redwarfs")
-            && self.logger.enabled(level_of(*metadata.level()))
+            && self.logger.enabled(level_of(metadata))
     }
 
     fn max_level_hint(&self) -> Option<tracing::level_filters::LevelFilter> {
@@ -382,14 +410,11 @@ impl tracing::Subscriber for Bridge {
         let mut text = EventText::default();
         event.record(&mut text);
         let context = match (metadata.file(), metadata.line()) {
-            (Some(file), Some(line)) => {
-                let file = file.rsplit('/').next().unwrap_or(file);
-                format!("{file}:{line}")
-            }
+            (Some(file), Some(line)) => context(file, line),
             _ => metadata.target().to_owned(),
         };
         self.logger
-            .log_from(level_of(*metadata.level()), Some(&context), text.finish());
+            .log_from(level_of(metadata), Some(&context), text.finish());
     }
 }
 
@@ -432,9 +457,28 @@ mod tests {
         }
         assert_eq!(
             "foo".parse::<LogLevel>(),
-            Err("invalid logger level: foo".to_owned())
+            Err(
+                "invalid logger level: foo (one of error, warn, info, verbose, debug, trace)"
+                    .to_owned()
+            )
         );
         assert!("INFO".parse::<LogLevel>().is_err());
+    }
+
+    #[test]
+    fn messages_say_where_they_come_from() {
+        let capture = Capture::default();
+        let console = Console::new(Box::new(capture.clone()), false);
+        let logger = Logger::new(console, LogLevel::Info, true);
+        logger.info("here");
+        let line = line!() - 1;
+        logger.timed(LogLevel::Warn, "there", Duration::from_secs(1));
+        let text = capture.text();
+        assert!(text.contains(&format!(" [log.rs:{line}] here\n")), "{text}");
+        assert!(
+            text.contains(&format!(" [log.rs:{}] there [1s]\n", line + 2)),
+            "{text}"
+        );
     }
 
     #[test]
@@ -522,6 +566,18 @@ mod tests {
             tracing::info!(target: "other_crate", "hidden");
         });
         let text = capture.text();
+        let capture = Capture::default();
+        let console = Console::new(Box::new(capture.clone()), false);
+        let logger = Logger::new(console, LogLevel::Verbose, false);
+        tracing::subscriber::with_default(Bridge { logger }, || {
+            tracing::info!(target: "redwarfs_x::verbose", files = 3, "listed");
+            tracing::info!("said");
+            tracing::debug!("hidden");
+        });
+        let more = capture.text();
+        let (first, second) = more.split_once('\n').expect("two lines");
+        assert!(first.starts_with("V ") && first.ends_with(" listed, files=3"));
+        assert!(second.starts_with("I ") && second.ends_with(" said\n"));
         assert!(
             text.contains("[log.rs:") && text.ends_with("bad block, block=3, name=x\n"),
             "{text}"

@@ -2,6 +2,12 @@
 
 use std::time::Duration;
 
+use super::suggest::unknown;
+
+/// What may follow a size and a duration; there are longer forms of them, too.
+const SIZES: [&str; 4] = ["k", "m", "g", "t"];
+const TIMES: [&str; 7] = ["ns", "us", "ms", "s", "m", "h", "d"];
+
 /// `value` with at most `digits` significant digits, trailing zeros dropped, never an exponent.
 fn significant(value: f64, digits: usize) -> String {
     if value == 0.0 || !value.is_finite() {
@@ -148,6 +154,26 @@ pub fn format_grouped(value: u64) -> String {
     out
 }
 
+/// So many of something: `1 file`, `1,300 files`.
+#[must_use]
+pub fn counted(count: u64, one: &str, many: &str) -> String {
+    match count {
+        1 => format!("1 {one}"),
+        _ => format!("{} {many}", format_grouped(count)),
+    }
+}
+
+/// A part of a size, in the unit of the whole where that is a number to read: `1.2 of 2.801 GiB`.
+#[must_use]
+pub fn format_size_pair(part: u64, whole: u64) -> String {
+    let (part, whole) = (format_size(part), format_size(whole));
+    let unit = whole.split(' ').next_back().unwrap_or_default();
+    match part.strip_suffix(&format!(" {unit}")) {
+        Some(number) => format!("{number} of {whole}"),
+        None => format!("{part} of {whole}"),
+    }
+}
+
 /// Parses a size: a decimal integer with an optional suffix `k m g t` (either case, powers of
 /// 1024).
 ///
@@ -164,7 +190,12 @@ pub fn parse_size(text: &str) -> Result<u64, String> {
         "m" | "M" => 20,
         "g" | "G" => 30,
         "t" | "T" => 40,
-        other => return Err(format!("unsupported size suffix: {other}")),
+        other => {
+            return Err(unknown(
+                format_args!("unsupported size suffix: {other}"),
+                SIZES,
+            ));
+        }
     };
     let out_of_range = || format!("size value out of range: {text}");
     let value: u64 = digits.parse().map_err(|_| out_of_range())?;
@@ -190,7 +221,12 @@ pub fn parse_duration(text: &str) -> Result<Duration, String> {
         "m" | "min" => 60_000_000_000,
         "h" | "hour" => 3_600_000_000_000,
         "d" | "day" => 86_400_000_000_000,
-        other => return Err(format!("unsupported time suffix: {other}")),
+        other => {
+            return Err(unknown(
+                format_args!("unsupported time suffix: {other}"),
+                TIMES,
+            ));
+        }
     };
     let out_of_range = || format!("time value out of range: {text}");
     let count: u64 = if digits.is_empty() {
@@ -215,6 +251,17 @@ fn split_number(text: &str) -> (&str, &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn counts_and_parts() {
+        assert_eq!(counted(0, "file", "files"), "0 files");
+        assert_eq!(counted(1, "file", "files"), "1 file");
+        assert_eq!(counted(1234, "file", "files"), "1,234 files");
+        assert_eq!(format_size_pair(1 << 29, 3 << 30), "512 MiB of 3 GiB");
+        assert_eq!(format_size_pair(1 << 30, 3 << 30), "1 of 3 GiB");
+        assert_eq!(format_size_pair(5, 7), "5 of 7 B");
+        assert_eq!(format_size_pair(5 << 10, 7 << 20), "5 KiB of 7 MiB");
+    }
 
     #[test]
     fn sizes_out() {
@@ -303,7 +350,7 @@ mod tests {
             ("3M", Ok(3 << 20)),
             ("1g", Ok(1 << 30)),
             ("2T", Ok(2 << 40)),
-            ("5q", Err("unsupported size suffix: q")),
+            ("5q", Err("unsupported size suffix: q (one of k, m, g, t)")),
             ("abc", Err("cannot parse size value: abc")),
             ("", Err("cannot parse size value: ")),
             ("-1", Err("cannot parse size value: -1")),
@@ -343,7 +390,7 @@ mod tests {
         }
         assert_eq!(
             parse_duration("1.5s"),
-            Err("unsupported time suffix: .5s".to_owned())
+            Err("unsupported time suffix: .5s (one of ns, us, ms, s, m, h, d)".to_owned())
         );
         for bad in ["", "-1", "5x", "99999999999999999999"] {
             assert!(parse_duration(bad).is_err(), "{bad}");

@@ -17,6 +17,21 @@ pub struct Spelling {
     pub size: Option<&'static str>,
 }
 
+/// Understands where an image starts in its file.
+///
+/// # Errors
+/// Text for the user.
+pub fn image_offset(text: &str) -> Result<ImageOffset, String> {
+    text.parse().map_err(|error| {
+        let known = match text.strip_prefix('-') {
+            // What is wrong with a negative number is said.
+            Some(digits) if digits.bytes().all(|byte| byte.is_ascii_digit()) => "",
+            _ => " (a number of bytes, auto, or auto:N)",
+        };
+        format!("{error}{known}")
+    })
+}
+
 /// Opens an image, in the way that the environment chooses: see [`IoLayer`], and
 /// [`env::affinity`] for the group `blkcache`.
 ///

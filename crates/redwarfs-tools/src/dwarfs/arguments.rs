@@ -4,8 +4,10 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 
+use super::table::{self, OPTIONS};
 use super::{EXIT_NO_IMAGE, EXIT_SETUP};
 use crate::common::error::{Result, ToolError, display_name};
+use crate::common::suggest::similar;
 
 /// What the user asked for.
 #[derive(Debug, PartialEq, Eq)]
@@ -117,7 +119,9 @@ pub(super) fn parse(args: impl IntoIterator<Item = OsString>, helper: bool) -> R
     }
     let mut positional = positional.into_iter();
     let Some(image) = positional.next() else {
-        return Err(ToolError::new("no filesystem image specified").code(EXIT_NO_IMAGE));
+        return Err(ToolError::new("no filesystem image specified")
+            .hint(USAGE)
+            .code(EXIT_NO_IMAGE));
     };
     found.image = image_path(image);
     found.mountpoint = positional.next().map(PathBuf::from);
@@ -128,16 +132,44 @@ pub(super) fn parse(args: impl IntoIterator<Item = OsString>, helper: bool) -> R
         (Some(_), true) => Err(ToolError::new(
             "cannot combine <mountpoint> with --auto-mountpoint",
         )),
-        (None, false) => Err(ToolError::new("no mountpoint specified")),
+        (None, false) => Err(ToolError::new("no mountpoint specified").hint(USAGE)),
         _ => Ok(Request::Mount(Box::new(found))),
     }
 }
 
+/// Options with two dashes.
+const LONG: [&str; 5] = [
+    "--help",
+    "--version",
+    "--man",
+    "--auto-mountpoint",
+    "--log-file",
+];
+
 fn unknown(arg: &OsStr) -> ToolError {
-    ToolError::new(format!("unknown option: {}", display_name(arg)))
-        .hint("try 'dwarfs --help'")
+    let name = display_name(arg);
+    let meant = name.strip_prefix("--").and_then(|bare| {
+        let bare = bare.split('=').next().unwrap_or(bare);
+        // What mount(8) calls `-o NAME` is often tried with dashes.
+        let options = OPTIONS.iter().flat_map(table::Entry::names);
+        let exact = options.into_iter().find(|option| option == bare);
+        let long = || similar(bare, LONG.map(|long| long.trim_start_matches('-')));
+        match exact {
+            Some(option) => Some(format!("-o {option}")),
+            None => long().map(|long| format!("--{long}")),
+        }
+    });
+    let hint = match meant {
+        Some(meant) => format!("did you mean '{meant}'?"),
+        None => "try 'dwarfs --help'".to_owned(),
+    };
+    ToolError::new(format!("unknown option: {name}"))
+        .hint(hint)
         .code(EXIT_SETUP)
 }
+
+/// What has to be there.
+const USAGE: &str = "dwarfs IMAGE MOUNTPOINT";
 
 fn log_file(path: &[u8]) -> OsString {
     OsString::from_vec([b"log_file=", path].concat())
@@ -250,6 +282,22 @@ mod tests {
         assert_eq!(parse_list(&["--version", "x"]), Ok(Request::Version));
         assert_eq!(parse_list(&["-V"]), Ok(Request::Version));
         assert_eq!(parse_list(&["x", "--man"]), Ok(Request::Manual));
+    }
+
+    #[test]
+    fn mistyped_options_are_recognized() {
+        for (option, want) in [
+            ("--auto-mountpiont", "did you mean '--auto-mountpoint'?"),
+            ("--logfile=x", "did you mean '--log-file'?"),
+            ("--offset=auto", "did you mean '-o offset'?"),
+            ("--allow_other", "did you mean '-o allow_other'?"),
+            ("--xyzzy", "try 'dwarfs --help'"),
+            ("-x", "try 'dwarfs --help'"),
+        ] {
+            let error = parse_list(&["a", "b", option]).expect_err("a mistake");
+            let line = error.full_line("dwarfs");
+            assert_eq!(line, format!("dwarfs: unknown option: {option} ({want})"));
+        }
     }
 
     #[test]

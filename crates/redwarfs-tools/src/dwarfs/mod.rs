@@ -26,7 +26,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::common::cli::{VERSION, prepare};
 use crate::common::error::{EXIT_FAILURE, EXIT_OK, Result, ToolError, display_path};
-use crate::common::man::{Manual, Section, show};
+use crate::common::man::{Manual, Section, print_long, show};
 use crate::common::number::format_size;
 use crate::common::open::{Spelling, open_image};
 use crate::common::{LogLevel, Logger};
@@ -54,7 +54,37 @@ const EXIT_LOOP: u8 = 7;
 /// A signal came before the image was mounted.
 const EXIT_INTERRUPTED: u8 = 8;
 
+/// What is shown without arguments: it fits a small terminal.
+const USAGE: &str = "\
+Usage: dwarfs IMAGE MOUNTPOINT [OPTIONS...]
+       dwarfs IMAGE --auto-mountpoint [OPTIONS...]
+
+Mounts a DwarFS image, read-only. 'fusermount3 -u MOUNTPOINT' unmounts it.
+
+  -o OPT[,OPT...]      options of the mount, of which these are used most:
+                         offset=auto     the image is behind something else
+                         cachesize=SIZE  memory for decompressed data (512m)
+                         workers=N       threads that decompress (2)
+                         allow_other     let all users use the mount
+  -f                   stay in the foreground
+  -d                   the same, and log every request
+  --auto-mountpoint    mount on the path of the image without its extension
+  --log-file FILE      append messages to a file
+
+Examples:
+  dwarfs data.dwarfs mnt
+  dwarfs program.AppImage mnt -o offset=auto,cachesize=1g
+
+'dwarfs -h' shows all options, 'dwarfs --man' the manual.
+";
+
 const ENDING: &str = "\
+Examples:
+  dwarfs data.dwarfs mnt
+  dwarfs data.dwarfs --auto-mountpoint -o cachesize=1g,workers=4
+  dwarfs program.AppImage mnt -o offset=auto
+  dwarfs data.dwarfs mnt -f -o debuglevel=verbose
+
 A comma in a value is written as '\\,'. Options for /etc/fstab and for other
 drivers are accepted without effect, and so are obsolete ones; see --man.
 The mount is always read-only. Unmount with 'fusermount3 -u MOUNTPOINT',
@@ -130,13 +160,16 @@ pub(crate) fn manual_sections() -> Vec<Section> {
 #[must_use]
 pub fn main(args: Vec<OsString>) -> u8 {
     if args.len() <= 1 {
-        print_out(&command().render_help().to_string());
+        print_out(USAGE);
         return EXIT_NO_IMAGE;
     }
     let called = args.first().map(Path::new).and_then(Path::file_name);
     let helper = called.is_some_and(is_mount_helper);
     match arguments::parse(args.into_iter().skip(1), helper) {
-        Ok(Request::Help) => print_out(&command().render_help().to_string()),
+        Ok(Request::Help) => {
+            let text = command().render_help();
+            print_long(&text.to_string(), &text.ansi().to_string());
+        }
         Ok(Request::Manual) => show(&Manual::of(&command())),
         Ok(Request::Version) => print_out(&format!("{TOOL} {VERSION} (RedwarFS)\n")),
         Ok(Request::Mount(arguments)) => match start(&arguments) {

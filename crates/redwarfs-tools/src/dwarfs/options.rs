@@ -11,9 +11,12 @@ use redwarfs_reader::perfmon::Component;
 use redwarfs_reader::{ImageOffset, OpenOptions, Preload, Tidy};
 
 use super::EXIT_SETUP;
+use super::table::OPTIONS;
 use crate::common::LogLevel;
 use crate::common::error::{Result, ToolError, display_name};
 use crate::common::number::{parse_duration, parse_size};
+use crate::common::open::image_offset;
+use crate::common::suggest::similar;
 use crate::common::users::{parse_group, parse_user};
 
 /// Whether metadata is kept in memory.
@@ -185,7 +188,7 @@ pub(super) fn interpret(options: &[OsString]) -> Result<Settings> {
         if !known {
             return Err(
                 ToolError::new(format!("unknown option: -o {}", display_name(option)))
-                    .hint("try 'dwarfs --help'")
+                    .hint(advice(name))
                     .code(EXIT_SETUP),
             );
         }
@@ -204,6 +207,27 @@ pub(super) fn interpret(options: &[OsString]) -> Result<Settings> {
     // Each read that waits holds a thread, whether or not it decompresses something itself.
     settings.mount.workers = settings.open.cache.workers.max(1) + 1;
     Ok(settings)
+}
+
+/// What to write instead of an option that is not known.
+fn advice(name: &[u8]) -> String {
+    let name = String::from_utf8_lossy(name);
+    let known = OPTIONS.iter().flat_map(|entry| {
+        let value = entry.form.split_once('=');
+        let value = value.map_or_else(String::new, |(_, value)| format!("={value}"));
+        let names = entry.names().into_iter();
+        names.map(move |name| (name, value.clone()))
+    });
+    let known: Vec<(String, String)> = known.collect();
+    let Some(meant) = similar(&name, known.iter().map(|(name, _)| name)) else {
+        return "try 'dwarfs --help'".to_owned();
+    };
+    let value = known.iter().find(|(name, _)| name == meant);
+    let value = value.map_or("", |(_, value)| value);
+    match name == *meant {
+        true => format!("it takes no value: -o {meant}"),
+        false => format!("did you mean '-o {meant}{value}'?"),
+    }
 }
 
 /// `tidy_interval` and `tidy_max_age` are looked at only together with a strategy.
@@ -381,9 +405,7 @@ impl Settings {
             }
             "seq_detector" => self.open.cache.seq_detector = number(name, value)?,
             "offset" => {
-                self.open.offset = text(value)?
-                    .parse()
-                    .map_err(|error| ToolError::new(format!("{error}")))?;
+                self.open.offset = image_offset(text(value)?).map_err(ToolError::new)?;
             }
             "imagesize" => self.open.image_size = Some(number(name, value)?),
             "mlock" => {

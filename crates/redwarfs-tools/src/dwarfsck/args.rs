@@ -10,6 +10,8 @@ use super::detail::Detail;
 use super::output::Form;
 use crate::common::cli::{LogArgs, prepare, whole};
 use crate::common::number::parse_size;
+use crate::common::open::image_offset;
+use crate::common::progress::ProgressArgs;
 
 /// Check a DwarFS image and show what is in it.
 #[derive(Debug, Clone, Parser)]
@@ -42,7 +44,7 @@ pub(crate) struct Args {
 
     /// Where the image starts in its file: a number of bytes, 'auto', or 'auto:N' for the N-th image
     #[arg(short = 'O', long, value_name = "N", default_value = "auto", allow_hyphen_values = true,
-          value_parser = whole(|s: &str| s.parse::<ImageOffset>().map_err(|e| e.to_string())))]
+          value_parser = whole(image_offset))]
     pub image_offset: ImageOffset,
 
     /// Size of the image in bytes, if it is not all that follows in its file
@@ -95,6 +97,9 @@ pub(crate) struct Args {
     /// Write the metadata as JSON to a file or, with '-', to standard output instead of the information
     #[arg(long, value_name = "FILE")]
     pub export_metadata: Option<PathBuf>,
+
+    #[command(flatten)]
+    pub progress: ProgressArgs,
 
     #[command(flatten)]
     pub log: LogArgs,

@@ -15,6 +15,7 @@ use crate::common::Result;
 use crate::common::env;
 use crate::common::json::JsonWriter;
 use crate::common::log::Logger;
+use crate::common::suggest::unknown;
 
 /// Contents are read in pieces of this size.
 const PIECE: usize = 1 << 20;
@@ -115,7 +116,13 @@ impl FromStr for Algorithm {
             .iter()
             .find(|(known, _)| *known == name)
             .map(|(_, algorithm)| *algorithm)
-            .ok_or_else(|| format!("checksum algorithm not available: {name}"))
+            .ok_or_else(|| {
+                let known = Self::ALL.iter().map(|(known, _)| *known);
+                unknown(
+                    format_args!("checksum algorithm not available: {name}"),
+                    known,
+                )
+            })
     }
 }
 
@@ -399,8 +406,12 @@ mod tests {
             assert_eq!(whole.hex(), parts.hex(), "{name}");
         }
         assert_eq!(
-            "foo".parse::<Algorithm>().unwrap_err(),
-            "checksum algorithm not available: foo"
+            "foo"
+                .parse::<Algorithm>()
+                .unwrap_err()
+                .split(" (one of blake2b512, ")
+                .next(),
+            Some("checksum algorithm not available: foo")
         );
     }
 

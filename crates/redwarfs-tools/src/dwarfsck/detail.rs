@@ -2,6 +2,8 @@
 
 use std::str::FromStr;
 
+use crate::common::suggest::unknown;
+
 /// A part of the information.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Feature {
@@ -58,7 +60,11 @@ impl FromStr for Detail {
         for name in text.split(',') {
             match FEATURES.iter().find(|(known, ..)| *known == name) {
                 Some((_, feature, _)) => features.push(*feature),
-                None => return Err(format!("invalid feature: \"{name}\"")),
+                None => {
+                    let known = FEATURES.iter().map(|(known, ..)| *known);
+                    let known = std::iter::once("a level from 0 to 7").chain(known);
+                    return Err(unknown(format_args!("invalid feature: \"{name}\""), known));
+                }
             }
         }
         Ok(Self(features))
@@ -87,10 +93,11 @@ mod tests {
         for bad in ["foo", "", "version,", "version,,history"] {
             let name = bad.rsplit(',').next().unwrap();
             let name = if bad.contains(",,") { "" } else { name };
-            assert_eq!(
-                parse(bad).unwrap_err(),
-                format!("invalid feature: \"{name}\"")
+            let error = parse(bad).unwrap_err();
+            let want = format!(
+                "invalid feature: \"{name}\" (one of a level from 0 to 7, version, metadata_summary, "
             );
+            assert!(error.starts_with(&want), "{error}");
         }
     }
 }

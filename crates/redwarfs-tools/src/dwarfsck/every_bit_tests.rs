@@ -15,9 +15,10 @@ use redwarfs_testkit::golden::{compat_images, golden};
 use super::args::Args;
 use super::edges::{Declared, Reason, Uncovered};
 use super::{edges, examine, open_options, scan};
+use crate::common::{LogLevel, Logger};
 
 fn args(options: &[&str]) -> Args {
-    let all = ["dwarfsck", "image"].iter().chain(options);
+    let all = ["dwarfsck", "image", "--no-progress"].iter().chain(options);
     Args::from_arg_matches(&Args::prepared().get_matches_from(all)).unwrap()
 }
 
@@ -28,7 +29,8 @@ fn check(image: &[u8], args: &Args) -> (bool, Vec<Uncovered>) {
     let Ok(image) = Image::from_source(source, &open_options(args, 1)) else {
         return (true, Vec::new());
     };
-    match examine(args, Path::new("/nonexistent"), image, true, 1) {
+    let logger = Logger::stderr(LogLevel::Error, false);
+    match examine(args, Path::new("/nonexistent"), image, true, 1, &logger) {
         Ok(checked) => (!checked.findings.is_empty(), checked.uncovered),
         Err(_) => (true, Vec::new()),
     }

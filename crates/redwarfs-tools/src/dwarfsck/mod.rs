@@ -11,6 +11,7 @@ mod export;
 mod finding;
 mod frozen;
 mod list;
+mod meter;
 mod output;
 mod overview;
 mod payload;
@@ -44,6 +45,7 @@ use args::Args;
 use detail::Feature;
 use edges::{Declared, Uncovered};
 use finding::{Affected, Finding, Kind, Place};
+use meter::verify_shown;
 use output::{Failures, Output, shown};
 use payload::Sizes;
 use scan::{Entry, Index, Scan};
@@ -155,7 +157,7 @@ fn run(args: &Args) -> Result<u8> {
     let mut checked = None;
     if !args.no_check || (showing && !args.quiet) {
         let verifying = !args.no_check || wants_sections;
-        let result = examine(args, input, image.clone(), verifying, workers)?;
+        let result = examine(args, input, image.clone(), verifying, workers, &logger)?;
         errors += result.findings.len() as u64;
         log_findings(&result, args.verbose, &mut failures, &logger);
         checked = Some(result);
@@ -285,6 +287,7 @@ fn examine(
     image: Image,
     verifying: bool,
     workers: usize,
+    logger: &Logger,
 ) -> Result<Checked> {
     let failed = |e: Error| {
         ToolError::new("cannot check image")
@@ -311,7 +314,7 @@ fn examine(
             threads: workers,
             decode: decode.then_some(args.cache_size),
         };
-        outcomes = verify::verify(source.as_ref(), &scan, Some(&image), work);
+        outcomes = verify_shown(args, source.as_ref(), &scan, Some(&image), work, logger);
         if !args.no_check {
             findings = all_findings(&scan, &outcomes, work.mode);
             findings.extend(verify::oversized(&image, &scan, &block_sizes));
@@ -428,7 +431,7 @@ fn salvage(
         threads: workers,
         decode: None,
     };
-    let outcomes = verify::verify(source.as_ref(), &scan, None, work);
+    let outcomes = verify_shown(args, source.as_ref(), &scan, None, work, logger);
     let mut findings = all_findings(&scan, &outcomes, work.mode);
     // What the last line says need not be said twice. Where no image was found, that line is about
     // the start of the file.

@@ -2,7 +2,7 @@
 //! which files a damage affects.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
 
 use redwarfs_format::metadata::Extent;
@@ -48,7 +48,8 @@ pub(crate) struct Work {
     pub(crate) decode: Option<u64>,
 }
 
-/// Verifies all sections; the outcomes are in file order. `image` is needed for decoding.
+/// Verifies all sections; the outcomes are in file order. `image` is needed for decoding, `done`
+/// counts the bytes that were verified.
 ///
 /// Every thread needs 1 MiB, or about two and a half blocks where blocks are decoded.
 pub(crate) fn verify(
@@ -56,6 +57,7 @@ pub(crate) fn verify(
     scan: &Scan,
     image: Option<&Image>,
     work: Work,
+    done: &AtomicU64,
 ) -> Vec<Outcome> {
     let mut threads = work
         .threads
@@ -87,7 +89,7 @@ pub(crate) fn verify(
                         break;
                     };
                     let outcome =
-                        examine(source, scan.offset, entry, work.mode, decoder, &mut buffer);
+                        examine(source, scan, entry, work.mode, decoder, &mut buffer, done);
                     if sender.send((index, outcome)).is_err() {
                         break;
                     }
@@ -115,7 +117,7 @@ pub(crate) fn verify(
             };
             put(
                 index,
-                examine(source, scan.offset, entry, work.mode, decoder, &mut buffer),
+                examine(source, scan, entry, work.mode, decoder, &mut buffer, done),
             );
         }
         for (index, outcome) in receiver {
@@ -134,16 +136,19 @@ pub(crate) fn verify(
 
 fn examine(
     source: &dyn Source,
-    base: u64,
+    scan: &Scan,
     entry: &Entry,
     mode: VerifyMode,
     decoder: Option<&Image>,
     buffer: &mut [u8],
+    counter: &AtomicU64,
 ) -> Outcome {
+    let base = scan.offset;
     if entry.lost {
         return Outcome::Lost;
     }
     let section = &entry.section;
+    tracing::trace!(bytes = section.length, "verifying {}", entry.place().text());
     let mut hasher = section.header.as_ref().map(|header| match mode {
         VerifyMode::Fast => SectionHasher::xxh(header),
         VerifyMode::Integrity => SectionHasher::both(header),
@@ -161,6 +166,7 @@ fn examine(
             hasher.update(part);
         }
         done = done.saturating_add(n as u64);
+        counter.fetch_add(n as u64, Ordering::Relaxed);
     }
     let outcome = match hasher.map(SectionHasher::matches) {
         None => Outcome::NoHash,

@@ -10,6 +10,8 @@ use redwarfs_reader::perfmon::Component;
 
 use crate::common::cli::{LogArgs, prepare, whole};
 use crate::common::number::parse_size;
+use crate::common::open::image_offset;
+use crate::common::progress::ProgressArgs;
 
 /// Extract a DwarFS image to a directory or convert it to an archive.
 #[derive(Debug, Clone, Parser)]
@@ -59,7 +61,7 @@ pub(crate) struct Args {
 
     /// Where the image starts in its file: a number of bytes or 'auto'
     #[arg(short = 'O', long, value_name = "N", default_value = "auto", allow_hyphen_values = true,
-          value_parser = whole(|s: &str| s.parse::<ImageOffset>().map_err(|e| e.to_string())))]
+          value_parser = whole(image_offset))]
     pub image_offset: ImageOffset,
 
     /// Write an archive: pax, ustar, gnutar, cpio, newc, zip, 7zip, iso9660, mtree and others, or
@@ -117,6 +119,9 @@ pub(crate) struct Args {
     /// Also write a trace of them for a browser (about:tracing)
     #[arg(long, value_name = "FILE", requires = "perfmon")]
     pub perfmon_trace: Option<PathBuf>,
+
+    #[command(flatten)]
+    pub progress: ProgressArgs,
 
     #[command(flatten)]
     pub log: LogArgs,

@@ -16,6 +16,7 @@ use super::args::Args;
 use crate::common::error::{display_path, io_cause};
 use crate::common::output::{STDOUT_IS_CLOSED, create_output};
 use crate::common::stdio::stdout_is_closed;
+use crate::common::suggest::one_of;
 use crate::common::{Logger, Result, ToolError};
 
 /// Size of the buffer between the archive and its file or pipe.
@@ -49,7 +50,10 @@ impl<'a> Destination<'a> {
             }
             return Self::directory(output.unwrap_or_else(|| Path::new(".")));
         };
-        let wrong = |e: Error| ToolError::new(e.to_string());
+        let wrong = |e: Error| match advice(&e, format, &args.format_filters) {
+            Some(advice) => ToolError::new(e.to_string()).hint(advice),
+            None => ToolError::new(e.to_string()),
+        };
         let spec = if format == "auto" {
             let path = output.ok_or_else(|| ToolError::new("auto format requires output path"))?;
             if !args.format_filters.is_empty() {
@@ -136,6 +140,33 @@ impl<'a> Destination<'a> {
             }
         }
     }
+}
+
+/// What to write instead of a format or filter that does not exist.
+fn advice(error: &Error, format: &str, filters: &[String]) -> Option<String> {
+    let text = error.to_string();
+    if text.starts_with("No such filter") {
+        return Some(one_of(ArchiveSpec::filters()));
+    }
+    if !text.starts_with("No such format") {
+        return None;
+    }
+    if format == "auto" {
+        let known = "the name of the output says nothing about its format";
+        return Some(format!("{known}: -f FORMAT, for example -f pax"));
+    }
+    let Some((known, needed)) = ArchiveSpec::of_ending(format) else {
+        return Some(one_of(ArchiveSpec::formats()));
+    };
+    let needed: Vec<&str> = needed
+        .iter()
+        .copied()
+        .chain(filters.iter().map(String::as_str))
+        .collect();
+    Some(match needed.is_empty() {
+        true => format!("write -f {known}"),
+        false => format!("write -f {known} --format-filters={}", needed.join(",")),
+    })
 }
 
 /// The standard output without its own buffer, which would flush at every newline of binary data.

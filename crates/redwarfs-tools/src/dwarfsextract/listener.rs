@@ -6,28 +6,41 @@ use std::sync::{Mutex, PoisonError};
 
 use redwarfs_extractor::Progress;
 
+use crate::common::number::{counted, format_rate, format_size_pair};
+use crate::common::progress::{Activity, Status, Stopwatch, permille, time_left};
 use crate::common::{LogLevel, Logger};
 
-/// Passes on warnings and shows the percentage.
-pub(super) struct Listener<'a> {
-    logger: &'a Logger,
+/// Passes on warnings and knows how far the extraction is.
+#[derive(Debug)]
+pub(super) struct Listener {
+    logger: Logger,
+    /// Show the percentage on standard output.
     percent: bool,
-    total: AtomicU64,
+    files: AtomicU64,
+    /// None until it is known how much there is.
+    total: Mutex<Option<u64>>,
     done: AtomicU64,
     shown: Mutex<Option<u64>>,
+    stopwatch: Stopwatch,
 }
 
-impl<'a> Listener<'a> {
-    pub(super) fn new(logger: &'a Logger, percent: bool) -> Self {
+impl Listener {
+    pub(super) fn new(logger: &Logger, percent: bool) -> Self {
         let listener = Self {
-            logger,
+            logger: logger.clone(),
             percent,
-            total: AtomicU64::new(0),
+            files: AtomicU64::new(0),
+            total: Mutex::new(None),
             done: AtomicU64::new(0),
             shown: Mutex::new(None),
+            stopwatch: Stopwatch::default(),
         };
         listener.show(0);
         listener
+    }
+
+    fn known_total(&self) -> Option<u64> {
+        *self.total.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn show(&self, percent: u64) {
@@ -51,15 +64,45 @@ impl<'a> Listener<'a> {
             let _ = writeln!(io::stdout());
         }
     }
+
+    /// Bytes of contents per second so far.
+    pub(super) fn rate(&self) -> String {
+        let seconds = self.stopwatch.elapsed().as_secs_f64().max(1e-6);
+        format_rate((self.done.load(Ordering::Relaxed) as f64 / seconds) as u64)
+    }
 }
 
-impl Progress for Listener<'_> {
+impl Activity for Listener {
+    fn status(&self) -> Status {
+        let done = self.done.load(Ordering::Relaxed);
+        let total = self.known_total();
+        let files = counted(self.files.load(Ordering::Relaxed), "file", "files");
+        Status {
+            activity: "extracting",
+            // The end is shown when it is reached, with times and modes set.
+            permille: total.map(|total| permille(done, total).min(999)),
+            left: total.and_then(|total| time_left(done, total, self.stopwatch.elapsed())),
+            facts: match total {
+                Some(total) => vec![format_size_pair(done, total), self.rate(), files],
+                None => vec![files],
+            },
+            ..Status::default()
+        }
+    }
+
+    fn stopwatch(&self) -> &Stopwatch {
+        &self.stopwatch
+    }
+}
+
+impl Progress for Listener {
     fn found(&self, names: u64) {
         self.logger
             .verbose(format_args!("found {names} matching files"));
     }
 
     fn file(&self, path: &dyn Fn() -> String, size: u64) {
+        self.files.fetch_add(1, Ordering::Relaxed);
         if self.logger.enabled(LogLevel::Debug) {
             self.logger
                 .debug(format_args!("extracting {} ({size} bytes)", path()));
@@ -76,7 +119,7 @@ impl Progress for Listener<'_> {
     }
 
     fn total(&self, bytes: u64) {
-        self.total.store(bytes, Ordering::Relaxed);
+        *self.total.lock().unwrap_or_else(PoisonError::into_inner) = Some(bytes);
     }
 
     fn advance(&self, bytes: u64) {
@@ -85,7 +128,7 @@ impl Progress for Listener<'_> {
             .fetch_add(bytes, Ordering::Relaxed)
             .saturating_add(bytes);
         if self.percent {
-            let total = u128::from(self.total.load(Ordering::Relaxed).max(1));
+            let total = u128::from(self.known_total().unwrap_or(0).max(1));
             // The end is shown when it is reached, with times and modes set.
             let percent = (u128::from(done) * 100 / total).min(99);
             self.show(u64::try_from(percent).unwrap_or(99));
@@ -99,5 +142,29 @@ impl Progress for Listener<'_> {
     fn damaged(&self, path: &str, cause: &str) {
         self.logger
             .error(format_args!("cannot read: {path}: {cause}"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::common::Console;
+    use crate::common::console::Capture;
+
+    #[test]
+    fn a_count_until_the_whole_is_known() {
+        let console = Console::new(Box::new(Capture::default()), false);
+        let listener = Listener::new(&Logger::new(console, LogLevel::Info, false), false);
+        listener.file(&|| "x".to_owned(), 5);
+        let status = listener.status();
+        assert_eq!((status.permille, status.left), (None, None));
+        assert_eq!(status.facts, ["1 file"]);
+        listener.total(4 << 20);
+        listener.advance(1 << 20);
+        let status = listener.status();
+        assert_eq!(status.permille, Some(250));
+        assert_eq!(status.facts[0], "1 of 4 MiB");
+        listener.advance(3 << 20);
+        assert_eq!(listener.status().permille, Some(999));
     }
 }

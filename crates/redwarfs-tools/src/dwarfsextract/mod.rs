@@ -6,7 +6,7 @@ mod listener;
 mod patterns;
 
 use std::ffi::OsString;
-use std::io::{self, BufWriter};
+use std::io::{self, BufWriter, IsTerminal};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -20,10 +20,11 @@ use redwarfs_reader::{CacheOptions, OpenOptions};
 use crate::common::cli::parse_into;
 use crate::common::console::write_stderr;
 use crate::common::error::{EXIT_FAILURE, EXIT_OK, EXIT_PARTIAL};
-use crate::common::number::format_size;
+use crate::common::number::{counted, format_duration, format_size};
 use crate::common::open::{Spelling, open_image};
 use crate::common::output::create_output;
-use crate::common::{Logger, Result, ToolError, env};
+use crate::common::progress::{Activity, Display, ProgressMode};
+use crate::common::{LogLevel, Logger, Result, ToolError, env};
 use args::Args;
 use destination::{Destination, abort};
 use listener::Listener;
@@ -126,17 +127,38 @@ fn run(args: &Args) -> Result<u8> {
         extract.select = Some(Selection::new(move |path, kind| patterns.want(path, kind)));
     }
 
-    let listener = Listener::new(&logger, args.stdout_progress);
+    // Where data or the percentage go to the terminal there is no place for more.
+    let mode = match args.stdout_progress || (destination.is_stdout() && io::stdout().is_terminal())
+    {
+        true => ProgressMode::None,
+        false => args.progress.mode(),
+    };
+    let listener = Arc::new(Listener::new(&logger, args.stdout_progress));
+    let mut display = Display::start(&listener, logger.console(), mode)
+        .map_err(|e| ToolError::new("cannot show progress").io(&e))?;
     let archive = !matches!(destination, Destination::Directory(_));
     if let Some(cpus) = env::affinity("archiver").filter(|_| archive) {
         // Archives are made in this thread. Where the system has none of them, it runs anywhere.
         let _ = cpus.pin_current_thread();
     }
-    let result = destination.extract(&image, &extract, &listener, &logger);
+    let result = destination.extract(&image, &extract, &*listener, &logger);
+    display.finish();
     listener.end(result.is_ok());
     report_times(&perfmon, args.perfmon_trace.as_deref(), &logger)?;
     let single = args.stdout.is_some();
     let summary = result.map_err(|e| abort(&e, &extract, single))?;
+    // Without a terminal there is silence unless there is something to say.
+    let level = match mode {
+        ProgressMode::None => LogLevel::Verbose,
+        _ => LogLevel::Info,
+    };
+    let (files, rate) = (counted(summary.files, "file", "files"), listener.rate());
+    let took = format_duration(listener.stopwatch().elapsed());
+    let bytes = format_size(summary.bytes);
+    logger.log(
+        level,
+        format_args!("extracted {files}, {bytes} in {took}, {rate}"),
+    );
     report(&summary, &logger);
     if matches!(destination, Destination::Directory(_)) {
         logger.verbose(format_args!(

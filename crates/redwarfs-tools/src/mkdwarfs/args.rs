@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::builder::TypedValueParser as _;
-use clap::{Arg, ArgAction, CommandFactory, Parser, ValueEnum};
+use clap::{Arg, ArgAction, CommandFactory, Parser};
 use redwarfs_codec::CodecSpec;
 use redwarfs_format::metadata::Packing;
 use redwarfs_writer::TimeResolution;
@@ -15,25 +15,9 @@ use super::filter::{self, DebugMode};
 use super::rewrite::RewriteArgs;
 use super::values::{self, HashChoice, LinkPolicy, MemoryLimit, TimeSpec, Verification};
 use crate::common::cli::{LogArgs, prepare, whole};
+use crate::common::progress::ProgressArgs;
 use crate::common::users::{parse_group, parse_user};
-
-/// How progress is shown.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum ProgressMode {
-    /// Not at all
-    None,
-    /// A line every two seconds
-    Simple,
-    /// Redrawn in place, ASCII only
-    Ascii,
-    /// Redrawn in place
-    Unicode,
-}
-
-fn progress_mode(text: &str) -> Result<ProgressMode, String> {
-    ProgressMode::from_str(text, false)
-        .map_err(|_| format!("invalid progress mode '{text}' (none, simple, ascii, unicode)"))
-}
+use crate::common::{LogLevel, Logger};
 
 /// Build a DwarFS image from a directory, or from another image.
 #[derive(Debug, Clone, Parser)]
@@ -67,6 +51,10 @@ pub(crate) struct Args {
     /// Compression level, 0 (fastest) to 9 (smallest)
     #[arg(short = 'l', long, value_name = "N", default_value = "7", value_parser = whole(values::level), allow_hyphen_values = true)]
     pub compress_level: u8,
+
+    /// Show details: more about progress, and messages of level verbose
+    #[arg(short, long)]
+    pub verbose: bool,
 
     #[command(flatten)]
     pub log: LogArgs,
@@ -128,18 +116,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "DURATION", hide_short_help = true, help_heading = "Advanced options", value_parser = values::timeout, allow_hyphen_values = true)]
     pub file_timeout: Option<Duration>,
 
-    /// How to show progress: none, simple, ascii, unicode [default: by terminal]
-    #[arg(long, value_name = "MODE", hide_short_help = true, help_heading = "Advanced options", value_parser = whole(progress_mode))]
-    pub progress: Option<ProgressMode>,
-
-    /// Same as --progress=none
-    #[arg(
-        long,
-        hide_short_help = true,
-        help_heading = "Advanced options",
-        conflicts_with = "progress"
-    )]
-    pub no_progress: bool,
+    #[command(flatten)]
+    pub progress: ProgressArgs,
 
     /// Include or exclude entries: '+ PATTERN', '- PATTERN', or '. FILE' with such rules
     #[arg(short = 'F', long, value_name = "RULE", action = ArgAction::Append, hide_short_help = true, help_heading = "Filter options", allow_hyphen_values = true)]
@@ -303,6 +281,16 @@ pub(crate) struct Args {
     pub rewrite: RewriteArgs,
 }
 
+impl Args {
+    /// The logger asked for, which also gets the events of the libraries.
+    pub(crate) fn logger(&self) -> Logger {
+        self.log.logger_at_least(match self.verbose {
+            true => LogLevel::Verbose,
+            false => LogLevel::Error,
+        })
+    }
+}
+
 /// Options of the reference that this version knows but does not have: name, short name,
 /// whether a value follows.
 const UNSUPPORTED: [(&str, Option<char>, bool); 1] = [("extract-wrapped-binary", None, true)];
@@ -362,6 +350,26 @@ fn list_option(arg: &[u8]) -> Option<(&'static str, bool)> {
         let short = short.as_bytes();
         (!short.is_empty() && arg.starts_with(short)).then_some((long, arg.len() > short.len()))
     })
+}
+
+/// What to write instead of an argument that belongs to no option: input and output have options.
+pub(crate) fn place_of_stray(stray: &str, args: &[OsString]) -> String {
+    let texts: Vec<_> = args.iter().map(|arg| arg.to_string_lossy()).collect();
+    let given = |short: &str, long: &str| {
+        let mut texts = texts.iter();
+        texts.any(|text| {
+            text.starts_with(long) || (!text.starts_with("--") && text.starts_with(short))
+        })
+    };
+    let next = texts.iter().skip_while(|text| *text != stray).nth(1);
+    let next = next.filter(|next| !next.starts_with('-'));
+    match (given("-i", "--input"), given("-o", "--output"), next) {
+        (false, false, Some(next)) => format!("write -i {stray} -o {next}"),
+        (false, false, None) => format!("write -i {stray} -o IMAGE"),
+        (false, true, _) => format!("write -i {stray}"),
+        (true, false, _) => format!("write -o {stray}"),
+        (true, true, _) => "try 'mkdwarfs --help'".to_owned(),
+    }
 }
 
 /// The levels, for the long help.
@@ -469,6 +477,20 @@ mod tests {
                 _ => "another",
             };
             assert_eq!(cells[5..], [window.as_str(), &blocks, order], "{row}");
+        }
+    }
+
+    #[test]
+    fn stray_arguments_are_told_their_place() {
+        for (args, want) in [
+            (&["in", "a.dwarfs"][..], "write -i in -o a.dwarfs"),
+            (&["-l9", "in"], "write -i in -o IMAGE"),
+            (&["-i", "x", "in"], "write -o in"),
+            (&["--output=x", "in"], "write -i in"),
+            (&["-ix", "-ox", "in"], "try 'mkdwarfs --help'"),
+        ] {
+            let args: Vec<OsString> = args.iter().map(Into::into).collect();
+            assert_eq!(place_of_stray("in", &args), want);
         }
     }
 

@@ -11,6 +11,7 @@ use redwarfs_writer::{
 use super::values::{self, NEEDS_CATEGORIES, OrderSpec};
 use crate::common::cli::whole;
 use crate::common::number::parse_size;
+use crate::common::suggest::one_of;
 use crate::common::{Logger, Result, ToolError};
 
 /// What `--categorize` without a value means.
@@ -299,7 +300,14 @@ impl CategoryArgs {
                 other => {
                     return Err(ToolError::new(format!(
                         "could not create categorizer: unknown categorizer: {other}"
-                    )));
+                    ))
+                    .hint(one_of([
+                        "binary",
+                        "fits",
+                        "pcmaudio",
+                        "incompressible",
+                        "hotness",
+                    ])));
                 }
             })
         });

@@ -130,20 +130,14 @@ pub(super) fn keeps(args: &Args) -> (bool, bool) {
 }
 
 impl Input {
-    /// Says what was left out because of `--one-file-system`.
-    pub(super) fn report_elsewhere(&self, logger: &Logger) {
+    /// How much was left out because of `--one-file-system`; says what.
+    pub(super) fn elsewhere(&self, logger: &Logger) -> u64 {
         let elsewhere = self.directory.elsewhere();
         for path in &elsewhere {
             let shown = self.directory.display_path(path);
             logger.verbose(format_args!("of another file system, left out: {shown}"));
         }
-        match elsewhere.len() {
-            0 => {}
-            1 => logger.info("left out 1 mount point of another file system"),
-            n => logger.info(format_args!(
-                "left out {n} mount points of other file systems"
-            )),
-        }
+        elsewhere.len() as u64
     }
 
     /// Says which declarations came to nothing. Returns the number of errors that the build does

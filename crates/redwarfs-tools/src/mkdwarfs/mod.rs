@@ -16,6 +16,7 @@ mod pseudo;
 mod rewrite;
 mod run;
 mod script;
+mod summary;
 mod values;
 
 use std::ffi::OsString;
@@ -39,7 +40,8 @@ pub fn command() -> clap::Command {
 pub fn main(args: Vec<OsString>) -> u8 {
     let command = command();
     let spread = args::spread_lists(&args);
-    let matches = match cli::parse(command.clone(), &spread) {
+    let advice = |stray: &str| Some(args::place_of_stray(stray, &spread));
+    let matches = match cli::parse_advised(command.clone(), &spread, advice) {
         Ok(matches) => matches,
         Err(code) => return code,
     };

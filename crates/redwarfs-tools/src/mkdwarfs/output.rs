@@ -12,11 +12,11 @@ use redwarfs_io::{AtomicFile, Overwrite};
 use redwarfs_writer::DirectorySource;
 
 use super::TOOL;
-use super::args::ProgressMode;
-use super::display::{Display, Report};
+use super::display::Report;
 use super::header;
 use crate::common::error::{display_path, io_cause};
 use crate::common::output::{STDOUT_IS_CLOSED, create_output};
+use crate::common::progress::{Display, ProgressMode};
 use crate::common::stdio::stdout_is_closed;
 use crate::common::{Logger, Result, ToolError};
 
@@ -43,7 +43,7 @@ pub(super) fn produce<T>(
     stop: &AtomicBool,
     work: impl FnOnce(&mut dyn Write) -> Result<T>,
 ) -> Result<T> {
-    let display = Display::start(report, mode)
+    let display = Display::start(report, report.logger().console(), mode)
         .map_err(|e| ToolError::new("cannot show progress").cause(io_cause(&e)))?;
     let display = Mutex::new(display);
     let target = Mutex::new(Some(target));

@@ -1,28 +1,27 @@
 //! From an image to another one: `--recompress` and its relatives.
 
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
-use std::time::Duration;
 
 use clap::ArgMatches;
 use clap::parser::ValueSource;
 use redwarfs_reader::{CacheOptions, Image, OpenOptions};
 use redwarfs_rewrite::{
-    CategoryCodec, CategoryFilter, Error as RewriteError, Leading, Rebuild, RewriteOptions,
-    RewriteSummary, rewrite,
+    CategoryCodec, CategoryFilter, Error as RewriteError, Leading, Rebuild, RewriteOptions, rewrite,
 };
-use redwarfs_writer::{BuildOptions, Category, Error as WriteError, Progress};
+use redwarfs_writer::{BuildOptions, Category, Error as WriteError};
 
-use super::args::{Args, ProgressMode};
+use super::args::Args;
 use super::display::Report;
 use super::output::{self, Target};
-use super::run::{build_error, build_options, progress_mode};
+use super::run::{build_error, build_options};
+use super::summary::{LeftOut, Summary};
 use crate::common::error::{EXIT_OK, io_cause};
-use crate::common::number::{format_duration, format_ratio, format_size};
 use crate::common::open::{Spelling, open_image};
-use crate::common::{LogLevel, Logger, Result, ToolError, signal};
+use crate::common::suggest::one_of;
+use crate::common::{Logger, Result, ToolError, signal};
 
 /// Which parts of an image are compressed anew.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -137,8 +136,9 @@ fn needs_error(option: &str, needs: &str) -> ToolError {
 }
 
 /// Options that a rewrite uses.
-const USED: [&str; 26] = [
+const USED: [&str; 27] = [
     "input",
+    "verbose",
     "output",
     "force",
     "compress-level",
@@ -236,7 +236,7 @@ fn check_options(args: &Args, matches: &ArgMatches, logger: &Logger) -> Result<(
 /// Rewrites the image. Returns the exit code.
 pub(super) fn run(args: &Args, matches: &ArgMatches, command_line: &[OsString]) -> Result<u8> {
     let hint = "try 'mkdwarfs --help'";
-    let logger = args.log.logger();
+    let logger = args.logger();
     check_options(args, matches, &logger)?;
     let Some(input) = &args.input else {
         return Err(ToolError::new("missing option '--input'").hint(hint));
@@ -282,12 +282,22 @@ pub(super) fn run(args: &Args, matches: &ArgMatches, command_line: &[OsString]) 
         Leading::Remove => 0,
         Leading::Keep => image.container().offset,
     };
-    let report = Arc::new(Report::rewriting(logger.clone()));
-    let mode = progress_mode(args);
+    let report = Arc::new(Report::new(logger, true, args.verbose));
+    let mode = args.progress.mode();
     let summary = output::produce(target, start, &report, mode, &stop, |out| {
         rewrite(&image, &options, out, &*report, &stop).map_err(|e| rewrite_error(e, args))
     })?;
-    conclude(&logger, &report, &summary, mode);
+    let last_words = Summary {
+        output,
+        verb: "rewritten",
+        image_size: summary.image_size,
+        input_size: image.container().size,
+        allocated_size: image.container().size,
+        errors: 0,
+        left_out: LeftOut::default(),
+        verbose: args.verbose,
+    };
+    last_words.show(&report, mode);
     Ok(EXIT_OK)
 }
 
@@ -299,9 +309,15 @@ fn check_categories(named: &[Category], image: &Image) -> Result<()> {
         own && !stored.iter().any(|name| name == category.name().as_bytes())
     });
     match unknown {
-        Some(category) => Err(ToolError::new(format!(
-            "unknown category: '{category}' in option '--compression'"
-        ))),
+        Some(category) => {
+            let built_in = Category::ALL.iter().map(|known| known.name().to_owned());
+            let stored = stored.iter().map(|name| String::from_utf8_lossy(name));
+            let known: BTreeSet<String> = built_in.chain(stored.map(Into::into)).collect();
+            Err(ToolError::new(format!(
+                "unknown category: '{category}' in option '--compression'"
+            ))
+            .hint(one_of(known)))
+        }
         None => Ok(()),
     }
 }
@@ -379,28 +395,6 @@ fn rewrite_error(error: RewriteError, args: &Args) -> ToolError {
         ) => otherwise.cause(error),
         RewriteError::Write(error) => build_error(error, args),
         other => otherwise.cause(other),
-    }
-}
-
-fn conclude(logger: &Logger, report: &Report, summary: &RewriteSummary, mode: ProgressMode) {
-    let raw = summary.block_bytes;
-    let compressed = report.counters().compressed_size.load(Ordering::Relaxed);
-    logger.info(format_args!(
-        "compressed {} to {} ({})",
-        format_size(raw),
-        format_size(compressed),
-        format_ratio(compressed, raw),
-    ));
-    let cpu = Duration::from_nanos(summary.compress_cpu_ns);
-    logger.info(format_args!(
-        "compression CPU time: {}",
-        format_duration(cpu)
-    ));
-    let took = Duration::from_nanos(summary.wall_ns);
-    let outcome = "filesystem rewritten without errors".to_owned();
-    logger.timed(LogLevel::Info, outcome, took);
-    if mode != ProgressMode::None || logger.enabled(LogLevel::Info) {
-        logger.console().line(&report.statistics().join("\n"));
     }
 }
 

@@ -7,21 +7,21 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use redwarfs_writer::{
-    BuildOptions, BuildSummary, Builder, Category, Counters, Error as BuildError, FileHash,
-    HistoryOptions, Order, Progress, ThreadGroup, ThreadStart, plain_path,
+    BuildOptions, Builder, Category, Counters, Error as BuildError, FileHash, HistoryOptions,
+    Order, Progress, ThreadGroup, ThreadStart, plain_path,
 };
 
-use super::args::{Args, ProgressMode};
+use super::args::Args;
 use super::display::Report;
 use super::input::{self, Directory, read_error};
 use super::output::{self, Target, interrupted, write_error};
 use super::script::{self, Script};
+use super::summary::{LeftOut, Summary};
 use super::values::{LinkPolicy, OrderSpec, TimeSpec, Verification, source_date_epoch};
 use super::{chmod, header, owners};
-use crate::common::console::{locale_is_utf8, stderr_is_fancy};
 use crate::common::error::{EXIT_OK, EXIT_PARTIAL, display_path, io_cause};
-use crate::common::number::{format_duration, format_ratio, format_size};
-use crate::common::{LogLevel, Logger, Result, ToolError, env, signal};
+use crate::common::number::format_size;
+use crate::common::{Logger, Result, ToolError, env, signal};
 
 /// Builds the image. Returns the exit code.
 pub(super) fn run(args: &Args, command_line: &[OsString]) -> Result<u8> {
@@ -31,12 +31,12 @@ pub(super) fn run(args: &Args, command_line: &[OsString]) -> Result<u8> {
         return Err(ToolError::new("missing option '--input' or '--input-list'").hint(hint));
     }
     if let Some(mode) = args.debug_filter {
-        return input::debug_filter(args, mode, &args.log.logger());
+        return input::debug_filter(args, mode, &args.logger());
     }
     let Some(output) = &args.output else {
         return Err(ToolError::new("missing option '--output'").hint(hint));
     };
-    let logger = args.log.logger();
+    let logger = args.logger();
     let stop = signal::stop_flag()
         .map_err(|e| ToolError::new("cannot handle signals").cause(io_cause(&e)))?;
 
@@ -55,9 +55,9 @@ pub(super) fn run(args: &Args, command_line: &[OsString]) -> Result<u8> {
     let target = Target::open(output, args.force, &logger)?;
     let directory = directory.map(|source| target.leave_out(source));
     let input = directory.layered(args)?;
-    let report = Arc::new(Report::new(logger.clone()));
-    logger.info(format_args!("scanning \"{}\"", display_path(&root)));
-    let mode = progress_mode(args);
+    let report = Arc::new(Report::new(logger.clone(), false, args.verbose));
+    logger.verbose(format_args!("building from {}", display_path(&root)));
+    let mode = args.progress.mode();
     let builder = Builder::new(options);
     let start = builder.options().header.as_ref().map_or(0, Vec::len) as u64;
     let summary = output::produce(target, start, &report, mode, &stop, |out| {
@@ -74,9 +74,29 @@ pub(super) fn run(args: &Args, command_line: &[OsString]) -> Result<u8> {
             }
         }
     }
-    input.report_elsewhere(&logger);
-    report_left_out(&logger, report.counters());
-    conclude(&logger, &report, &summary, errors, mode);
+    let mut left_out = left_out(report.counters(), &logger);
+    let elsewhere = input.elsewhere(&logger);
+    left_out.add(
+        elsewhere,
+        "mount point of another file system",
+        "mount points of other file systems",
+        "--one-file-system",
+    );
+    if args.hollow {
+        let files = report.counters().files_found.load(Ordering::Relaxed);
+        left_out.add(files, "content of a file", "contents of files", "--hollow");
+    }
+    let last_words = Summary {
+        output,
+        verb: "created",
+        image_size: summary.image_size,
+        input_size: summary.original_size,
+        allocated_size: summary.allocated_size,
+        errors,
+        left_out,
+        verbose: args.verbose,
+    };
+    last_words.show(&report, mode);
     Ok(if errors > 0 { EXIT_PARTIAL } else { EXIT_OK })
 }
 
@@ -251,20 +271,6 @@ fn explicit_order(file: &Path, null: bool) -> Result<Vec<Vec<u8>>> {
     Ok(paths.filter(|path| !path.is_empty()).collect())
 }
 
-/// How progress is shown, if there is no better way.
-pub(super) fn progress_mode(args: &Args) -> ProgressMode {
-    let fancy = stderr_is_fancy();
-    match args.progress {
-        _ if args.no_progress => ProgressMode::None,
-        // Redrawing needs a terminal; elsewhere it would only leave escape sequences.
-        Some(ProgressMode::Ascii | ProgressMode::Unicode) if !fancy => ProgressMode::Simple,
-        Some(mode) => mode,
-        None if !fancy => ProgressMode::None,
-        None if locale_is_utf8() => ProgressMode::Unicode,
-        None => ProgressMode::Ascii,
-    }
-}
-
 pub(super) fn build_error(error: BuildError, args: &Args) -> ToolError {
     let output = args.output.as_deref().unwrap_or(Path::new("-"));
     let input = args.input.as_deref().unwrap_or(Path::new("."));
@@ -289,22 +295,29 @@ pub(super) fn build_error(error: BuildError, args: &Args) -> ToolError {
     }
 }
 
-/// Says what the input has and the image has not, without an error.
-fn report_left_out(logger: &Logger, counters: &Counters) {
+/// What the input has and the image has not, without an error. Attributes are worth a warning.
+fn left_out(counters: &Counters, logger: &Logger) -> LeftOut {
     let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-    let devices = count(&counters.devices_left_out);
-    if devices > 0 {
-        logger.info(format_args!(
-            "left out {devices} devices, which --with-devices stores"
-        ));
-    }
-    let specials = count(&counters.specials_left_out);
-    if specials > 0 {
-        logger.info(format_args!(
-            "left out {specials} FIFOs and sockets, which --with-specials stores"
-        ));
-    }
+    let mut left_out = LeftOut::default();
+    left_out.add(
+        count(&counters.devices_left_out),
+        "device",
+        "devices",
+        "see --with-devices",
+    );
+    left_out.add(
+        count(&counters.specials_left_out),
+        "FIFO or socket",
+        "FIFOs and sockets",
+        "see --with-specials",
+    );
     let extended = count(&counters.extended_attributes);
+    left_out.add(
+        extended,
+        "set of extended attributes",
+        "sets of extended attributes",
+        "",
+    );
     if extended > 0 {
         logger.warn(format_args!(
             "extended attributes are not stored: {extended} entries have them, {} of these access \
@@ -313,45 +326,5 @@ fn report_left_out(logger: &Logger, counters: &Counters) {
             count(&counters.file_capabilities),
         ));
     }
-}
-
-fn conclude(
-    logger: &Logger,
-    report: &Report,
-    summary: &BuildSummary,
-    errors: u64,
-    mode: ProgressMode,
-) {
-    let (original, allocated) = (summary.original_size, summary.allocated_size);
-    let compressed = report.counters().compressed_size.load(Ordering::Relaxed);
-    let (mut also, mut ratio) = (String::new(), format_ratio(compressed, original));
-    if original != allocated {
-        also = format!(" ({} allocated)", format_size(allocated));
-        ratio = format!("{ratio} / {}", format_ratio(compressed, allocated));
-    }
-    logger.info(format_args!(
-        "compressed {}{also} to {} ({ratio})",
-        format_size(original),
-        format_size(compressed),
-    ));
-    let cpu = Duration::from_nanos(summary.compress_cpu_ns);
-    logger.info(format_args!(
-        "compression CPU time: {}",
-        format_duration(cpu)
-    ));
-    let outcome = match errors {
-        0 => "filesystem created without errors".to_owned(),
-        1 => "filesystem created with 1 error".to_owned(),
-        n => format!("filesystem created with {n} errors"),
-    };
-    let took = Duration::from_nanos(summary.wall_ns);
-    let level = if errors == 0 {
-        LogLevel::Info
-    } else {
-        LogLevel::Error
-    };
-    logger.timed(level, outcome, took);
-    if mode != ProgressMode::None || logger.enabled(LogLevel::Info) {
-        logger.console().line(&report.statistics().join("\n"));
-    }
+    left_out
 }

@@ -12,6 +12,7 @@ use redwarfs_writer::{
 };
 
 use crate::common::number::{format_duration, parse_duration, parse_size};
+use crate::common::suggest::unknown;
 use crate::common::time::unix_from_utc;
 
 /// Says that a value carries a category although nothing is categorized.
@@ -177,6 +178,19 @@ pub(crate) enum OrderSpec {
     Script,
 }
 
+/// The names of all orders.
+const ORDERS: [&str; 9] = [
+    "none",
+    "path",
+    "revpath",
+    "similarity",
+    "nilsimsa",
+    "versions",
+    "families",
+    "explicit",
+    "script",
+];
+
 /// `--order`.
 pub(crate) fn order(text: &str) -> Result<OrderSpec, String> {
     let (mode, options) = match text.split_once(':') {
@@ -198,7 +212,10 @@ pub(crate) fn order(text: &str) -> Result<OrderSpec, String> {
                 _ => Err("inode order mode 'explicit' needs 'file=FILE'".to_owned()),
             };
         }
-        other => return Err(format!("invalid inode order mode: {other}")),
+        other => {
+            let what = format_args!("invalid inode order mode: {other}");
+            return Err(unknown(what, ORDERS));
+        }
     };
     match options {
         Some(_) => Err(format!(
@@ -219,7 +236,8 @@ fn families(mode: &str, options: Option<&str>) -> Result<FamilyOptions, String> 
         ));
     };
     if key != "gain" {
-        return Err(format!("invalid option(s) for choice '{mode}': {key}"));
+        let what = format_args!("invalid option(s) for choice '{mode}': {key}");
+        return Err(unknown(what, ["gain"]));
     }
     // Thousandths of a block, from percent with one decimal.
     let (whole, tenths) = value.split_once('.').unwrap_or((value, "0"));
@@ -248,7 +266,10 @@ fn nilsimsa(options: Option<&str>) -> Result<NilsimsaOptions, String> {
         let field = match key {
             "max-children" => &mut nilsimsa.max_children,
             "max-cluster-size" => &mut nilsimsa.max_cluster_size,
-            other => return Err(format!("invalid option(s) for {CHOICE}: {other}")),
+            other => {
+                let what = format_args!("invalid option(s) for {CHOICE}: {other}");
+                return Err(unknown(what, ["max-children", "max-cluster-size"]));
+            }
         };
         if seen.contains(&key) {
             return Err(format!("duplicate option '{key}' for {CHOICE}"));
@@ -392,6 +413,22 @@ fn field(text: &str, digits: usize) -> Option<u32> {
     (text.len() == digits && text.bytes().all(|b| b.is_ascii_digit())).then(|| text.parse().ok())?
 }
 
+/// What can be packed, and the words for all and nothing.
+const PACKED: [&str; 12] = [
+    "auto",
+    "none",
+    "all",
+    "chunk_table",
+    "directories",
+    "shared_files",
+    "names",
+    "names_index",
+    "symlinks",
+    "symlinks_index",
+    "force",
+    "plain",
+];
+
 /// `-P`.
 pub(crate) fn packing(text: &str) -> Result<Packing, String> {
     if text == "auto" {
@@ -425,9 +462,8 @@ pub(crate) fn packing(text: &str) -> Result<Packing, String> {
             "force" => packing.force = true,
             "plain" => packing.plain = true,
             other => {
-                return Err(format!(
-                    "the argument ('{other}') to '--pack-metadata' is invalid"
-                ));
+                let what = format_args!("the argument ('{other}') to '--pack-metadata' is invalid");
+                return Err(unknown(what, PACKED));
             }
         }
     }

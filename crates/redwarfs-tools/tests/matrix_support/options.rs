@@ -638,12 +638,13 @@ pub(crate) fn space(parameters: &[Parameter]) -> Space {
 }
 
 /// Options that are no parameters, and why.
-pub(crate) const LEFT_OUT: [(&str, &str); 20] = [
+pub(crate) const LEFT_OUT: [(&str, &str); 21] = [
     ("input", "every combination has it"),
     ("output", "every combination has it"),
     ("force", "says what becomes of an old output"),
     ("log-level", "every combination has it"),
     ("log-with-context", "messages"),
+    ("verbose", "messages"),
     ("progress", "messages"),
     ("no-progress", "every combination has it"),
     ("help", "builds nothing"),

@@ -81,8 +81,13 @@ pub struct BadCategoryName(pub String);
 
 /// A name that no category has.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("unknown category: '{0}'")]
+#[error("unknown category: '{0}' (one of {names})", names = names())]
 pub struct UnknownCategory(pub String);
+
+fn names() -> String {
+    let names: Vec<&str> = Category::ALL.iter().map(Category::name).collect();
+    names.join(", ")
+}
 
 impl Category {
     /// All categories that are built in, in the order of their names.

@@ -12,7 +12,7 @@ use clap::{Arg, Command};
 
 use super::cli::VERSION;
 
-pub use pager::show;
+pub use pager::{print_long, show};
 pub use parse::parse;
 
 /// How a piece of text looks.

@@ -1,11 +1,11 @@
-//! Shows a manual: through a pager on a terminal, as plain text otherwise.
+//! Shows long texts: through a pager on a terminal, as plain text otherwise.
 
 use std::ffi::OsStr;
 use std::io::{self, IsTerminal, Write};
 use std::process::{Command, Stdio};
 
 use super::Manual;
-use crate::common::console::{is_capable, width_of};
+use crate::common::console::{height_of, is_capable, width_of};
 
 /// Shows the manual on standard output. On a terminal through `PAGER`, or `less -R` if there is
 /// one.
@@ -14,14 +14,32 @@ pub fn show(manual: &Manual) {
     if !out.is_terminal() {
         return print(&manual.to_text(width_of(&out), false));
     }
-    let text = manual.to_text(width_of(&out), is_capable(&out));
+    page(&manual.to_text(width_of(&out), is_capable(&out)));
+}
+
+/// Prints a text to standard output, through a pager if that is a terminal with fewer rows.
+/// `fancy` is the same text with escape sequences.
+pub fn print_long(text: &str, fancy: &str) {
+    let out = io::stdout();
+    if !out.is_terminal() {
+        return print(text);
+    }
+    let text = if is_capable(&out) { fancy } else { text };
+    // A row is left for the prompt.
+    match text.lines().count() < height_of(&out) {
+        true => print(text),
+        false => page(text),
+    }
+}
+
+fn page(text: &str) {
     let paged = match pager(std::env::var("PAGER").ok().as_deref()) {
         Pager::None => false,
-        Pager::Program(words) => run(&words, &text),
-        Pager::Default => run(&["less".to_owned(), "-R".to_owned()], &text),
+        Pager::Program(words) => run(&words, text),
+        Pager::Default => run(&["less".to_owned(), "-R".to_owned()], text),
     };
     if !paged {
-        print(&text);
+        print(text);
     }
 }
 

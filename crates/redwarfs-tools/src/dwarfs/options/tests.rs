@@ -44,6 +44,22 @@ fn values_arrive() {
 }
 
 #[test]
+fn mistyped_options_are_recognized() {
+    for (option, want) in [
+        ("cache_size=1g", "did you mean '-o cachesize=SIZE'?"),
+        ("worker=3", "did you mean '-o workers=N'?"),
+        ("readnoly", "did you mean '-o readonly'?"),
+        ("no_cachefiles", "did you mean '-o no_cache_files'?"),
+        ("tidystrategy=time", "did you mean '-o tidy_strategy="),
+        ("readonly=1", "it takes no value: -o readonly"),
+        ("xyzzy", "try 'dwarfs --help'"),
+    ] {
+        let error = settings(&[option]).expect_err(option).full_line("dwarfs");
+        assert!(error.contains(want), "{error}");
+    }
+}
+
+#[test]
 fn the_number_of_readers_is_bounded() {
     for (option, readers) in [
         ("max_threads=0", 1),
@@ -249,7 +265,11 @@ fn obsolete_ones_warn_and_bad_ones_fail() {
         ("readonly=1", 3, "unknown option: -o readonly=1"),
         ("cachesize", 3, "option 'cachesize' needs a value"),
         ("cachesize=", 1, "cannot parse size value: "),
-        ("cachesize=5q", 1, "unsupported size suffix: q"),
+        (
+            "cachesize=5q",
+            1,
+            "unsupported size suffix: q (one of k, m, g, t)",
+        ),
         ("cachesize=abc", 1, "cannot parse size value: abc"),
         ("blocksize=4g", 1, "blocksize must be below 4G"),
         ("workers=abc", 1, "invalid value for option 'workers': abc"),
@@ -277,8 +297,16 @@ fn obsolete_ones_warn_and_bad_ones_fail() {
         ("decratio=2", 1, "decratio must be between 0.0 and 1.0"),
         ("decratio=nan", 1, "decratio must be between 0.0 and 1.0"),
         ("decratio=x", 1, "invalid value for option 'decratio': x"),
-        ("debuglevel=loud", 1, "invalid logger level: loud"),
-        ("offset=foo", 1, "failed to parse image offset: foo"),
+        (
+            "debuglevel=loud",
+            1,
+            "invalid logger level: loud (one of error, warn, info, verbose, debug, trace)",
+        ),
+        (
+            "offset=foo",
+            1,
+            "failed to parse image offset: foo (a number of bytes, auto, or auto:N)",
+        ),
         ("offset=-5", 1, "image offset must be positive"),
         ("log_target=moon", 1, "no such log target: moon"),
         ("log_file=", 1, "option 'log_file' needs a path"),
@@ -296,7 +324,10 @@ fn obsolete_ones_warn_and_bad_ones_fail() {
         assert_eq!(error.exit_code(), code, "{option}");
     }
     for (option, text) in [
-        ("tidy_interval=.5s", "unsupported time suffix: .5s"),
+        (
+            "tidy_interval=.5s",
+            "unsupported time suffix: .5s (one of ns, us, ms, s, m, h, d)",
+        ),
         ("tidy_interval=0", "tidy_interval must not be zero"),
         ("tidy_max_age=0s", "tidy_max_age must not be zero"),
     ] {

@@ -1,0 +1,80 @@
+//! How far the verification of an image is.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use redwarfs_io::Source;
+use redwarfs_reader::Image;
+
+use super::args::Args;
+use super::scan::Scan;
+use super::verify::{Outcome, Work, verify};
+use crate::common::Logger;
+use crate::common::number::{format_duration, format_rate, format_size, format_size_pair};
+use crate::common::progress::{Activity, Display, ProgressMode, Status, Stopwatch};
+use crate::common::progress::{permille, time_left};
+
+/// Counts the bytes of sections that are verified.
+#[derive(Debug)]
+struct Meter {
+    total: u64,
+    done: AtomicU64,
+    stopwatch: Stopwatch,
+}
+
+impl Meter {
+    fn rate(&self) -> String {
+        let seconds = self.stopwatch.elapsed().as_secs_f64().max(1e-6);
+        format_rate((self.done.load(Ordering::Relaxed) as f64 / seconds) as u64)
+    }
+}
+
+impl Activity for Meter {
+    fn status(&self) -> Status {
+        let done = self.done.load(Ordering::Relaxed);
+        Status {
+            activity: "checking",
+            permille: Some(permille(done, self.total)),
+            left: time_left(done, self.total, self.stopwatch.elapsed()),
+            facts: vec![format_size_pair(done, self.total), self.rate()],
+            ..Status::default()
+        }
+    }
+
+    fn stopwatch(&self) -> &Stopwatch {
+        &self.stopwatch
+    }
+}
+
+/// As [`verify`], and shows how far it is.
+pub(super) fn verify_shown(
+    args: &Args,
+    source: &dyn Source,
+    scan: &Scan,
+    image: Option<&Image>,
+    work: Work,
+    logger: &Logger,
+) -> Vec<Outcome> {
+    let sections = scan.sections.iter().filter(|entry| !entry.lost);
+    let meter = Arc::new(Meter {
+        total: sections.map(|entry| entry.section.length).sum(),
+        done: AtomicU64::new(0),
+        stopwatch: Stopwatch::default(),
+    });
+    let mode = match args.quiet {
+        true => ProgressMode::None,
+        false => args.progress.mode(),
+    };
+    // Without it the check is the same.
+    let display = Display::start(&meter, logger.console(), mode).ok();
+    let outcomes = verify(source, scan, image, work, &meter.done);
+    drop(display);
+    logger.verbose(format_args!(
+        "verified {} sections, {} in {}, {}",
+        scan.sections.len(),
+        format_size(meter.total),
+        format_duration(meter.stopwatch.elapsed()),
+        meter.rate()
+    ));
+    outcomes
+}
