@@ -85,7 +85,9 @@ def supported(programs: Programs, recipe) -> bool:
     """Whether the installed program was built with the recipe's compression."""
     if recipe.program != "mkfs.erofs":
         return True
-    setting = next(word for word in recipe.arguments if word.startswith("-z"))
+    setting = next((word for word in recipe.arguments if word.startswith("-z")), None)
+    if setting is None:
+        return True
     wanted = setting.removeprefix("-z").partition(",")[0]
     if wanted in erofs_compressors(programs):
         return True
