@@ -14,7 +14,7 @@
 #![allow(unsafe_code)]
 
 use std::fs::File;
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
@@ -43,6 +43,8 @@ impl Guard {
             return Err(io::Error::other("the process has several threads"));
         }
         let (read, write): (OwnedFd, OwnedFd) = pipe_with(PipeFlags::CLOEXEC)?;
+        // The guard closes its copy of `held` with everything else that it has from us.
+        let (closed, held): (OwnedFd, OwnedFd) = pipe_with(PipeFlags::CLOEXEC)?;
         // SAFETY: this process has one thread, as just counted, so the child inherits no lock that
         // somebody else holds and may go on as an ordinary process.
         match unsafe { libc::fork() } {
@@ -51,11 +53,16 @@ impl Guard {
                 drop(write);
                 child::run(read);
             }
-            process => Ok(Self {
-                pipe: write.into(),
-                process: rustix::process::Pid::from_raw(process)
-                    .ok_or_else(|| io::Error::other("fork gave no process"))?,
-            }),
+            process => {
+                drop(held);
+                // Ends with the last copy, also if the guard could not start.
+                let _ = File::from(closed).read(&mut [0]);
+                Ok(Self {
+                    pipe: write.into(),
+                    process: rustix::process::Pid::from_raw(process)
+                        .ok_or_else(|| io::Error::other("fork gave no process"))?,
+                })
+            }
         }
     }
 

@@ -378,6 +378,8 @@ fn mount_and_serve(
         && let Some(report) = report.take()
     {
         logger.leave_stderr();
+        // Before the caller goes on: it may want a lock at once.
+        inherited.close();
         if let Err(error) = report.ready() {
             // Unmounting is all that is left to do; the first failure is the one to tell.
             let _ = mounted.unmounter().unmount();
@@ -385,7 +387,6 @@ fn mount_and_serve(
                 .io(&error)
                 .code(EXIT_BACKGROUND));
         }
-        inherited.close();
     }
     let observer = mounted.observer();
     let end = serve(mounted, &signals, logger);
