@@ -3,15 +3,13 @@
 
 mod common;
 
-use std::collections::HashMap;
-
 use common::{Rewritten, codec, open, rewritten};
 use redwarfs_format::metadata::Packing;
 use redwarfs_format::section::{CompressionId, SectionType, Version};
 use redwarfs_reader::{Image, VerifyMode};
 use redwarfs_rewrite::{CategoryCodec, Rebuild, RewriteOptions};
 use redwarfs_testkit::golden::golden;
-use redwarfs_testkit::{Entry, Fields, Golden, Manifest, compat_images, golden_images};
+use redwarfs_testkit::{Fields, Golden, Manifest, compat_images, golden_images};
 
 /// Fast codecs; two workers and little memory, so that work waits for work.
 fn base() -> RewriteOptions {
@@ -69,21 +67,12 @@ fn modes() -> Vec<(&'static str, RewriteOptions)> {
 /// What an image shows. If it is `upgraded` from an old format, in which names of equal contents have an
 /// inode in common, only those with equal attributes count as links.
 fn shown(image: &Image, upgraded: bool) -> Manifest {
-    let mut manifest = Manifest::from_image(image, true).unwrap();
+    let manifest = Manifest::from_image(image, true).unwrap();
     if upgraded {
-        let mut links = HashMap::new();
-        let attributes = |e: &Entry| {
-            let times = (e.atime_ns, e.mtime_ns, e.ctime_ns);
-            (e.ino, e.mode, e.uid, e.gid, times)
-        };
-        for entry in manifest.0.values() {
-            *links.entry(attributes(entry)).or_insert(0) += 1;
-        }
-        for entry in manifest.0.values_mut() {
-            entry.nlink = links[&attributes(entry)];
-        }
+        manifest.linked_by_attributes()
+    } else {
+        manifest
     }
-    manifest
 }
 
 fn check(golden: &Golden, mode: &str, options: &RewriteOptions) {

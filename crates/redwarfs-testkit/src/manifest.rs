@@ -138,6 +138,24 @@ impl Manifest {
         Ok(Manifest(map))
     }
 
+    /// Counts only those names of an inode as links that have the same attributes, as extraction and
+    /// rebuilt metadata do. It makes a difference up to format 2.2.
+    #[must_use]
+    pub fn linked_by_attributes(mut self) -> Self {
+        let attributes = |e: &Entry| {
+            let times = (e.atime_ns, e.mtime_ns, e.ctime_ns);
+            (e.ino, e.mode, e.uid, e.gid, times)
+        };
+        let mut names = BTreeMap::new();
+        for entry in self.0.values() {
+            *names.entry(attributes(entry)).or_insert(0) += 1;
+        }
+        for entry in self.0.values_mut().filter(|entry| entry.nlink > 1) {
+            entry.nlink = names[&attributes(entry)];
+        }
+        self
+    }
+
     /// What a directory shows: a mount point, an extracted tree or a source tree.
     pub fn from_directory(root: &Path, content: bool) -> std::io::Result<Self> {
         let mut map = BTreeMap::new();

@@ -130,22 +130,6 @@ fn is_old(image: &Golden) -> bool {
         .any(|v| version.starts_with(&format!("DwarFS version {v} ")))
 }
 
-/// What an extraction of an old image shows: only names with equal attributes are links.
-fn per_name(mut manifest: Manifest) -> Manifest {
-    let key = |e: &Entry| {
-        let times = (e.atime_ns, e.mtime_ns, e.ctime_ns);
-        (e.ino, e.mode, e.uid, e.gid, times)
-    };
-    let mut links = BTreeMap::new();
-    for entry in manifest.0.values() {
-        *links.entry(key(entry)).or_insert(0) += 1;
-    }
-    for entry in manifest.0.values_mut().filter(|e| e.nlink > 1) {
-        entry.nlink = links[&key(entry)];
-    }
-    manifest
-}
-
 /// What a mount of an old image shows: the names that share an inode have the attributes of one of
 /// the names the manifest was made with.
 fn per_inode(mut manifest: Manifest, image: &Golden) -> Manifest {
@@ -188,7 +172,7 @@ fn images_of_old_releases_are_extracted_and_mounted() {
     for image in compat_images() {
         let (mut want, mut mounted) = (image.manifest(), image.manifest());
         if is_old(&image) {
-            want = per_name(want);
+            want = want.linked_by_attributes();
             mounted = per_inode(mounted, &image);
         }
         let dir = tempfile::tempdir().unwrap();
