@@ -57,7 +57,7 @@ fn replaced_files_keep_mode_and_owner() {
     }
 }
 
-/// What cannot be replaced is known before the work, which here would fail for another reason.
+/// What cannot be replaced is known before the work, which would begin with a message.
 #[test]
 fn immutable_files_are_refused_before_the_work() {
     let place = Place::new(&["a"]);
@@ -71,7 +71,7 @@ fn immutable_files_are_refused_before_the_work() {
         );
         return;
     }
-    let done = place.run(&["--memory-limit=1k"]);
+    let done = build(&place, &out, &["-f"]);
     set(rustix::fs::IFlags::empty()).unwrap();
     let want = format!(
         "mkdwarfs: cannot write image: {out}: cannot be replaced, because it is immutable (see lsattr)\n"
@@ -147,12 +147,8 @@ fn mount_points_are_written_to() {
         skip("mount points as outputs", "mounting needs root");
         return;
     }
-    let failed = place.run(&["--memory-limit=1k"]);
-    let kept = fs::read(&other).unwrap();
     let done = place.run::<&str>(&[]);
     support::must("umount", [&out]);
-    assert_eq!(failed.code, Some(1));
-    assert_eq!(kept, b"old");
     assert_eq!(done.code, Some(0), "{}", done.stderr);
     let said = "cannot be replaced, because it is a mount point; it is overwritten";
     assert!(done.stderr.contains(said), "{}", done.stderr);
