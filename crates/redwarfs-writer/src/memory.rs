@@ -180,7 +180,7 @@ fn machine(options: &BuildOptions) -> u64 {
 }
 
 /// The most that one of the streams takes of something.
-fn most(streams: &[StreamLoad<'_>], of: impl Fn(&StreamLoad<'_>) -> u64) -> u64 {
+fn most<'s>(streams: &[StreamLoad<'s>], of: impl Fn(&StreamLoad<'s>) -> u64) -> u64 {
     streams.iter().map(of).fold(0, u64::max)
 }
 
