@@ -739,12 +739,12 @@ fn memory_of_scripts_counts() {
     let holding = |bytes: &str| {
         let script = format!("local s = ('x'):rep({bytes}) function filter() return #s > 0 end");
         let file = place.file("script.lua", script);
-        place.run(&["--script", &file, "-L", "80m"])
+        place.run(&["--script", &file, "-L", "64m"])
     };
     let done = holding("1000");
     assert_eq!((done.code, done.stderr.as_str()), (Some(0), ""));
-    let done = holding("45 << 20");
-    let refused = done.stderr.contains("memory limit of 80 MiB is too low");
+    let done = holding("25 << 20");
+    let refused = done.stderr.contains("memory limit of 64 MiB is too low");
     assert!(done.code == Some(1) && refused, "{}", done.stderr);
 }
 
