@@ -257,12 +257,12 @@ fn earlier(m: &mut Metadata) -> &mut MetadataHistoryEntry {
 const HONOURED: &[Row] = &[
     ("metadata.chunks", plain, |m| m.chunks.swap(0, 2)),
     ("metadata.directories", plain, |m| {
-        m.directories[0].first_entry = 2
+        m.directories[0].first_entry = 2;
     }),
     ("metadata.inodes", plain, |m| m.inodes.swap(3, 4)),
     ("metadata.chunk_table", plain, |m| m.chunk_table[1] = 1),
     ("metadata.entry_table_v2_2", legacy, |m| {
-        m.entry_table_v2_2[1] = 2
+        m.entry_table_v2_2[1] = 2;
     }),
     ("metadata.symlink_table", plain, |m| m.symlink_table[0] = 0),
     ("metadata.uids", plain, |m| m.uids[1] = 12),
@@ -270,7 +270,7 @@ const HONOURED: &[Row] = &[
     ("metadata.modes", plain, |m| m.modes[1] = 0o100_444),
     ("metadata.names", plain, |m| m.names[0] = b"aa".to_vec()),
     ("metadata.symlinks", plain, |m| {
-        m.symlinks[1] = b"sub\\c".to_vec()
+        m.symlinks[1] = b"sub\\c".to_vec();
     }),
     ("metadata.timestamp_base", plain, |m| m.timestamp_base += 1),
     ("metadata.block_size", plain, |m| m.block_size *= 2),
@@ -278,101 +278,101 @@ const HONOURED: &[Row] = &[
     ("metadata.devices", plain, |m| m.devices = Some(vec![2050])),
     ("metadata.options", plain, |m| m.options = None),
     ("metadata.dir_entries", plain, |m| {
-        entry(m, 8).name_index = 2
+        entry(m, 8).name_index = 2;
     }),
     ("metadata.shared_files_table", plain, |m| {
-        m.shared_files_table = None
+        m.shared_files_table = None;
     }),
     ("metadata.compact_names", compact, |m| {
-        m.compact_names = None
+        m.compact_names = None;
     }),
     ("metadata.compact_symlinks", compact, |m| {
-        m.compact_symlinks = None
+        m.compact_symlinks = None;
     }),
     ("metadata.preferred_path_separator", plain, |m| {
-        m.preferred_path_separator = None
+        m.preferred_path_separator = None;
     }),
     ("metadata.features", plain, |m| {
-        m.features = Some([b"telepathy".to_vec()].into())
+        m.features = Some([b"telepathy".to_vec()].into());
     }),
     ("metadata.reg_file_size_cache", plain, |m| {
-        m.reg_file_size_cache = None
+        m.reg_file_size_cache = None;
     }),
     ("metadata.hole_block_index", plain, |m| {
-        m.hole_block_index = None
+        m.hole_block_index = None;
     }),
     ("metadata.large_hole_size", plain, |m| {
-        m.large_hole_size = Some(vec![1 << 41])
+        m.large_hole_size = Some(vec![1 << 41]);
     }),
     ("metadata.total_allocated_fs_size", plain, |m| {
-        m.total_allocated_fs_size = None
+        m.total_allocated_fs_size = None;
     }),
     ("chunk.block", plain, |m| m.chunks[0].block = 1),
     ("chunk.offset", plain, |m| m.chunks[0].offset = 1),
     ("chunk.size", plain, |m| m.chunks[0].size = 12),
     ("directory.parent_entry", plain, |m| {
-        m.directories[1].parent_entry = 7
+        m.directories[1].parent_entry = 7;
     }),
     ("directory.first_entry", plain, |m| {
-        m.directories[1].first_entry = 7
+        m.directories[1].first_entry = 7;
     }),
     ("directory.self_entry", plain, |m| {
-        m.directories[1].self_entry = 6
+        m.directories[1].self_entry = 6;
     }),
     ("inode_data.mode_index", plain, |m| {
-        m.inodes[4].mode_index = 5
+        m.inodes[4].mode_index = 5;
     }),
     ("inode_data.owner_index", plain, |m| {
-        m.inodes[4].owner_index = 0
+        m.inodes[4].owner_index = 0;
     }),
     ("inode_data.group_index", plain, |m| {
-        m.inodes[4].group_index = 0
+        m.inodes[4].group_index = 0;
     }),
     ("inode_data.atime_offset", plain, |m| {
-        m.inodes[4].atime_offset += 1
+        m.inodes[4].atime_offset += 1;
     }),
     ("inode_data.mtime_offset", plain, |m| {
-        m.inodes[4].mtime_offset += 1
+        m.inodes[4].mtime_offset += 1;
     }),
     ("inode_data.ctime_offset", plain, |m| {
-        m.inodes[4].ctime_offset += 1
+        m.inodes[4].ctime_offset += 1;
     }),
     ("inode_data.atime_subsec", plain, |m| {
-        m.inodes[4].atime_subsec += 1
+        m.inodes[4].atime_subsec += 1;
     }),
     ("inode_data.mtime_subsec", plain, |m| {
-        m.inodes[4].mtime_subsec += 1
+        m.inodes[4].mtime_subsec += 1;
     }),
     ("inode_data.ctime_subsec", plain, |m| {
-        m.inodes[4].ctime_subsec += 1
+        m.inodes[4].ctime_subsec += 1;
     }),
     ("inode_data.nlink_minus_one", plain, |m| {
-        m.inodes[3].nlink_minus_one = 6
+        m.inodes[3].nlink_minus_one = 6;
     }),
     ("inode_data.name_index_v2_2", legacy, |m| {
-        m.inodes[3].name_index_v2_2 = 3
+        m.inodes[3].name_index_v2_2 = 3;
     }),
     ("inode_data.inode_v2_2", legacy, |m| {
-        m.inodes[2].inode_v2_2 = 2
+        m.inodes[2].inode_v2_2 = 2;
     }),
     ("dir_entry.name_index", plain, |m| {
-        entry(m, 8).name_index = 2
+        entry(m, 8).name_index = 2;
     }),
     ("dir_entry.inode_num", plain, |m| entry(m, 8).inode_num = 4),
     ("fs_options.mtime_only", plain, |m| {
-        options(m).mtime_only = true
+        options(m).mtime_only = true;
     }),
     ("fs_options.time_resolution_sec", plain, |m| {
-        options(m).time_resolution_sec = Some(2)
+        options(m).time_resolution_sec = Some(2);
     }),
     ("fs_options.packed_chunk_table", plain, |m| {
-        options(m).packed_chunk_table = true
+        options(m).packed_chunk_table = true;
     }),
     ("fs_options.packed_directories", plain, |m| {
-        options(m).packed_directories = true
+        options(m).packed_directories = true;
     }),
     ("fs_options.packed_shared_files_table", plain, |m| {
-        options(m).packed_shared_files_table = true
+        options(m).packed_shared_files_table = true;
     }),
     (
         "fs_options.subsecond_resolution_nsec_multiplier",
@@ -382,72 +382,72 @@ const HONOURED: &[Row] = &[
         },
     ),
     ("fs_options.inodes_have_nlink", plain, |m| {
-        options(m).inodes_have_nlink = false
+        options(m).inodes_have_nlink = false;
     }),
     ("string_table.buffer", compact, |m| {
-        targets(m).buffer.rotate_left(1)
+        targets(m).buffer.rotate_left(1);
     }),
     ("string_table.symtab", compact, |m| targets(m).symtab = None),
     ("string_table.index", compact, |m| targets(m).index[0] -= 1),
     ("string_table.packed_index", compact, |m| {
-        targets(m).packed_index = false
+        targets(m).packed_index = false;
     }),
     ("inode_size_cache.size_lookup", plain, |m| {
-        *cache(m).size_lookup.get_mut(&0).unwrap() += 1
+        *cache(m).size_lookup.get_mut(&0).unwrap() += 1;
     }),
     ("inode_size_cache.min_chunk_count", plain, |m| {
-        cache(m).min_chunk_count = 3
+        cache(m).min_chunk_count = 3;
     }),
     ("inode_size_cache.allocated_size_lookup", plain, |m| {
-        cache(m).allocated_size_lookup.clear()
+        cache(m).allocated_size_lookup.clear();
     }),
 ];
 
 /// Members that describe the image, and those that no release has ever written.
 const INFORMATIVE: &[Row] = &[
     ("metadata.total_hardlink_size", plain, |m| {
-        m.total_hardlink_size = None
+        m.total_hardlink_size = None;
     }),
     ("metadata.dwarfs_version", plain, |m| {
-        m.dwarfs_version = None
+        m.dwarfs_version = None;
     }),
     ("metadata.create_timestamp", plain, |m| {
-        m.create_timestamp = None
+        m.create_timestamp = None;
     }),
     ("metadata.category_names", plain, |m| {
-        m.category_names = None
+        m.category_names = None;
     }),
     ("metadata.block_categories", plain, |m| {
-        m.block_categories = None
+        m.block_categories = None;
     }),
     ("metadata.category_metadata_json", plain, |m| {
-        m.category_metadata_json = None
+        m.category_metadata_json = None;
     }),
     ("metadata.block_category_metadata", plain, |m| {
-        m.block_category_metadata = None
+        m.block_category_metadata = None;
     }),
     ("metadata.metadata_version_history", plain, |m| {
-        m.metadata_version_history = None
+        m.metadata_version_history = None;
     }),
     ("inode_data.btime_offset", plain, |m| {
-        m.inodes[4].btime_offset = 77
+        m.inodes[4].btime_offset = 77;
     }),
     ("inode_data.btime_subsec", plain, |m| {
-        m.inodes[4].btime_subsec = 77
+        m.inodes[4].btime_subsec = 77;
     }),
     ("fs_options.has_btime", plain, |m| {
-        options(m).has_btime = true
+        options(m).has_btime = true;
     }),
     ("history_entry.major", plain, |m| earlier(m).major = 3),
     ("history_entry.minor", plain, |m| earlier(m).minor = 4),
     ("history_entry.dwarfs_version", plain, |m| {
-        earlier(m).dwarfs_version = None
+        earlier(m).dwarfs_version = None;
     }),
     ("history_entry.block_size", plain, |m| {
-        earlier(m).block_size *= 2
+        earlier(m).block_size *= 2;
     }),
     ("history_entry.options", plain, |m| {
-        earlier(m).options = None
+        earlier(m).options = None;
     }),
 ];
 
