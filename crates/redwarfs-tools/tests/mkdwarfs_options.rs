@@ -190,11 +190,7 @@ fn long_pieces_are_found_in_all_finished_blocks_from_level_2_on() {
         let level = format!("-l{level}");
         // Blocks at hand are those of 2 MiB.
         let args = [&level, "-C", "null", "-S20", "--order=path"];
-        let usual = if level < "-l2".to_owned() {
-            "-B1"
-        } else {
-            "-B2"
-        };
+        let usual = if level.as_str() < "-l2" { "-B1" } else { "-B2" };
         let size = stored(&place, &[&args[..], &[usual]].concat());
         if usual == "-B1" {
             assert_eq!(size, all, "{level}");
