@@ -104,7 +104,7 @@ fn auto_mountpoint_errors() {
     assert_eq!(failed(&[image.as_os_str(), auto]), unsuitable);
     assert_eq!(
         failed(&[image.as_os_str()]),
-        "dwarfs: no mountpoint specified\n"
+        "dwarfs: no mountpoint specified (dwarfs IMAGE MOUNTPOINT)\n"
     );
     // A damaged image leaves no directory behind.
     let broken = dir.path().join("broken.dwarfs");

@@ -375,6 +375,12 @@ impl Source for Gate {
         buf.copy_from_slice(data.ok_or(io::ErrorKind::UnexpectedEof)?);
         Ok(())
     }
+
+    fn try_read_exact_at(&self, offset: u64, buf: &mut [u8]) -> bool {
+        let closed = self.closed.lock().expect("not poisoned").clone();
+        !closed.is_some_and(|range| range.contains(&offset))
+            && self.read_exact_at(offset, buf).is_ok()
+    }
 }
 
 /// A mount in this process; taken off at the end.
