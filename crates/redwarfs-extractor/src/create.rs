@@ -328,13 +328,13 @@ fn copy_range(from: &OwnedFd, to: &OwnedFd, start: u64, end: u64) -> io::Result<
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::os::fd::AsFd;
     use std::os::unix::fs::{FileExt, MetadataExt};
 
     use super::*;
 
-    fn place<'a>(dir: &'a OwnedFd, name: &'a [u8]) -> Place<'a> {
+    pub(crate) fn place<'a>(dir: &'a OwnedFd, name: &'a [u8]) -> Place<'a> {
         Place {
             dir: dir.as_fd(),
             name,

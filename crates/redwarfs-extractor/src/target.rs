@@ -413,16 +413,7 @@ fn times(stat: &Stat) -> Timestamps {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::create::Place;
-
-    fn place<'a>(dir: &'a OwnedFd, name: &'a [u8]) -> Place<'a> {
-        Place {
-            dir: dir.as_fd(),
-            name,
-            taken: &|_| false,
-            caseless: false,
-        }
-    }
+    use crate::create::tests::place;
 
     #[test]
     fn long_paths_are_split_at_slashes() {

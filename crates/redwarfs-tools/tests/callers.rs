@@ -82,7 +82,7 @@ const MOUNTS: [(&str, &str); 13] = [
 ];
 
 /// Other lines: what has to be there afterwards, and the line.
-const OTHERS: [(&str, &str); 18] = [
+const OTHERS: [(&str, &str); 19] = [
     (
         "App.AppImage",
         "mkdwarfs -f --set-owner 0 --set-group 0 --no-history --no-create-timestamp --categorize=hotness --hotness-list=app.dwfsprof --compression zstd:level=22 -S26 -B32 --header uruntime -N 4 -i ./AppDir -o App.AppImage",
@@ -119,6 +119,7 @@ const OTHERS: [(&str, &str); 18] = [
         "dwarfsextract -i $IMAGE -o SCRIPT_files -O $N",
     ),
     ("OUT/only", "dwarfsextract -i $IMAGE -o OUT -O auto"),
+    ("PELF/only", "dwarfsextract -o PELF -O $N $IMAGE"),
     ("", "dwarfsextract -o /dev/null -f gnutar -i groot.dwarfs"),
     (
         "",
@@ -162,6 +163,7 @@ impl Place {
             "out",
             "OUT",
             "SCRIPT_files",
+            "PELF",
             "AppDir",
             "AppDir/usr",
         ] {
