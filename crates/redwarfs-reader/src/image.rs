@@ -46,6 +46,9 @@ pub(crate) fn plausible_raw_size(stored: u64) -> u64 {
 /// Size from which plain metadata are read when they are needed (256 KiB).
 const LAZY_FROM: u64 = 256 << 10;
 
+/// Longest pause of [`Image::load_metadata`] between two attempts at a medium that fails.
+const RETRY_AT_MOST: Duration = Duration::from_secs(8);
+
 /// Largest history, stored or raw, all history sections together (16 MiB).
 const HISTORY_LIMIT: u64 = 16 << 20;
 /// Most entries of all history sections together.
@@ -254,8 +257,9 @@ impl Image {
     }
 
     /// Loads what has not been needed of metadata that was opened with
-    /// [`OpenOptions::lazy_metadata`], in a thread of its own, after some time. Until it is done, and
-    /// where it fails, a part is loaded by whoever needs it.
+    /// [`OpenOptions::lazy_metadata`], in a thread of its own, after some time. Until it is done, a
+    /// part is loaded by whoever needs it. A medium that cannot be read is tried again, after twice
+    /// the time, at most 8 seconds later; damage is not.
     ///
     /// # Errors
     /// Those of starting a thread.
@@ -265,11 +269,22 @@ impl Image {
             thread::Builder::new()
                 .name("redwarfs-load".into())
                 .spawn(move || {
-                    thread::sleep(after);
-                    if let Some(inner) = inner.upgrade()
-                        && let Err(e) = inner.view.bytes().load_all()
-                    {
-                        tracing::warn!("cannot load the metadata: {e}");
+                    let mut pause = after;
+                    loop {
+                        thread::sleep(pause);
+                        let Some(inner) = inner.upgrade() else { return };
+                        let Err(e) = inner.view.bytes().load_all() else {
+                            return;
+                        };
+                        let again = matches!(e, Error::Io(_));
+                        // Once is enough for somebody who reads the log.
+                        if pause == after || !again {
+                            tracing::warn!("cannot load the metadata: {e}");
+                        }
+                        if !again {
+                            return;
+                        }
+                        pause = (pause * 2).min(RETRY_AT_MOST.max(after));
                     }
                 })?;
         }

@@ -234,6 +234,23 @@ fn a_thread_loads_what_is_left() {
 }
 
 #[test]
+fn a_medium_that_fails_for_a_while_is_asked_again() {
+    let (image, source) = open(&image());
+    let parts = metadata_section(&image).length.div_ceil(64 << 10);
+    source.add(Fault::FailFrom(0));
+    let reads = source.reads();
+    image.load_metadata(Duration::from_millis(1)).unwrap();
+    while source.reads() < reads + 3 {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert!(image.metadata().bytes().in_memory().count() < parts as usize);
+    source.heal();
+    while image.metadata().bytes().in_memory().count() < parts as usize {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
 fn locked_metadata_are_in_memory() {
     let (image, source) = open(&image());
     // Whether locking is allowed does not matter here.
