@@ -1,0 +1,164 @@
+//! An open image.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use redwarfs_format::metadata::{FileType, Stat};
+use redwarfs_io::{FileSource, Source};
+use redwarfs_reader::OpenOptions;
+
+use crate::entry::{DirEntry, ReadDir, Walk};
+use crate::error::{DIRECTORY, Error, Result};
+use crate::file::File;
+use crate::resolve::{LastLink, resolve};
+
+/// An open image. Clones share the image and its cache of decompressed blocks.
+///
+/// ```
+/// use redwarfs::{Builder, FileType, Image};
+///
+/// # let work = tempfile::tempdir()?;
+/// # let (dir, path) = (work.path().join("tree"), work.path().join("tree.dwarfs"));
+/// # std::fs::create_dir_all(dir.join("bin"))?;
+/// # std::fs::write(dir.join("bin/tool-1.2"), "#!/bin/sh\n")?;
+/// # std::os::unix::fs::symlink("tool-1.2", dir.join("bin/tool"))?;
+/// # Builder::new(&dir).level(1).write_to(&path)?;
+/// let image = Image::open(&path)?;
+///
+/// // Links are followed inside the image, except by `symlink_metadata` and `read_link`.
+/// assert_eq!(image.metadata("bin/tool")?.size, 10);
+/// assert_eq!(image.symlink_metadata("bin/tool")?.file_type(), Some(FileType::Symlink));
+/// assert_eq!(image.read_link("bin/tool")?.to_str(), Some("tool-1.2"));
+///
+/// let paths: Vec<_> = image.walk().map(|entry| Ok(entry?.path().to_owned())).collect::<redwarfs::Result<_>>()?;
+/// assert_eq!(paths.len(), 4); // the root, bin, bin/tool, bin/tool-1.2
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug, Clone)]
+pub struct Image(redwarfs_reader::Image);
+
+impl Image {
+    /// Opens an image file. The image may start behind other bytes, such as a program that mounts it.
+    ///
+    /// # Errors
+    /// [`Error::Open`] if the file cannot be read, holds no image, or the image is damaged where
+    /// opening needs it.
+    pub fn open(path: impl AsRef<Path>) -> Result<Self> {
+        Self::open_with(path, &OpenOptions::default())
+    }
+
+    /// Opens an image file with options, such as the size of the block cache.
+    ///
+    /// # Errors
+    /// As [`Image::open`].
+    pub fn open_with(path: impl AsRef<Path>, options: &OpenOptions) -> Result<Self> {
+        let path = path.as_ref();
+        let failed = |source| Error::Open {
+            path: path.to_owned(),
+            source,
+        };
+        let source = FileSource::open(path).map_err(|e| failed(e.into()))?;
+        let image = redwarfs_reader::Image::from_source(Arc::new(source), options);
+        image.map(Self).map_err(failed)
+    }
+
+    /// Opens an image that a [`Source`] holds: memory, a part of a file, a network.
+    ///
+    /// ```
+    /// # let work = tempfile::tempdir()?;
+    /// # std::fs::write(work.path().join("note"), "x")?;
+    /// let mut bytes = Vec::new();
+    /// redwarfs::Builder::new(work.path()).level(1).write(&mut bytes)?;
+    /// let source = redwarfs::io::MemorySource::new(bytes);
+    /// let image = redwarfs::Image::from_source(std::sync::Arc::new(source), &Default::default())?;
+    /// assert_eq!(image.metadata("note")?.size, 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Image::open`]; [`Error::Open::path`] is empty.
+    pub fn from_source(source: Arc<dyn Source>, options: &OpenOptions) -> Result<Self> {
+        let image = redwarfs_reader::Image::from_source(source, options);
+        image.map(Self).map_err(|source| Error::Open {
+            path: PathBuf::new(),
+            source,
+        })
+    }
+
+    /// Opens a regular file of the image.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`], [`Error::WrongType`], [`Error::TooManyLinks`], or [`Error::Read`] if
+    /// metadata on the way is damaged.
+    pub fn file(&self, path: impl AsRef<Path>) -> Result<File> {
+        self.entry(path.as_ref(), LastLink::Follow)?.open()
+    }
+
+    /// Lists a directory of the image in the order of its names, without `.` and `..`.
+    ///
+    /// # Errors
+    /// As [`Image::file`].
+    pub fn read_dir(&self, path: impl AsRef<Path>) -> Result<ReadDir<'_>> {
+        let dir = self.entry(path.as_ref(), LastLink::Follow)?;
+        dir.expect(FileType::Directory, DIRECTORY)?;
+        let entries = self.0.read_dir(dir.inode());
+        Ok(ReadDir {
+            image: &self.0,
+            entries: entries.map_err(Error::read(dir.path()))?,
+            dir: dir.path().to_owned(),
+        })
+    }
+
+    /// All entries of the image, the root first: depth first, each directory before its contents and
+    /// sorted by name. Links are not followed.
+    #[must_use]
+    pub fn walk(&self) -> Walk<'_> {
+        Walk {
+            image: &self.0,
+            entries: self.0.walk(),
+        }
+    }
+
+    /// Attributes of the entry at a path, or of the target if it is a symbolic link.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`], [`Error::TooManyLinks`], or [`Error::Read`] if metadata on the way is
+    /// damaged.
+    pub fn metadata(&self, path: impl AsRef<Path>) -> Result<Stat> {
+        self.entry(path.as_ref(), LastLink::Follow)?.metadata()
+    }
+
+    /// Attributes of the entry at a path; of the link itself if it is a symbolic link.
+    ///
+    /// # Errors
+    /// As [`Image::metadata`].
+    pub fn symlink_metadata(&self, path: impl AsRef<Path>) -> Result<Stat> {
+        self.entry(path.as_ref(), LastLink::Keep)?.metadata()
+    }
+
+    /// Target of a symbolic link, as it is stored.
+    ///
+    /// # Errors
+    /// As [`Image::file`].
+    pub fn read_link(&self, path: impl AsRef<Path>) -> Result<PathBuf> {
+        self.entry(path.as_ref(), LastLink::Keep)?.read_link()
+    }
+
+    /// The reader below: inodes, blocks, cache, checks of all sections.
+    #[must_use]
+    pub fn reader(&self) -> &redwarfs_reader::Image {
+        &self.0
+    }
+
+    fn entry(&self, path: &Path, last: LastLink) -> Result<DirEntry> {
+        let inode = resolve(&self.0, path, last)?;
+        let path = path.strip_prefix("/").unwrap_or(path);
+        Ok(DirEntry::new(self.0.clone(), inode, path.to_owned()))
+    }
+}
+
+impl From<redwarfs_reader::Image> for Image {
+    fn from(image: redwarfs_reader::Image) -> Self {
+        Self(image)
+    }
+}

@@ -1,0 +1,90 @@
+//! Read, build and extract DwarFS images: compressed, deduplicated, read-only file systems in one
+//! file.
+//!
+//! [`Builder`] packs a directory into an image, [`Image`] opens an image, and [`extract`] unpacks it:
+//!
+//! ```
+//! use std::io::{Read, Seek, SeekFrom};
+//! use redwarfs::{Builder, Image};
+//!
+//! # let work = tempfile::tempdir()?;
+//! # let (dir, path, out) = (work.path().join("docs"), work.path().join("docs.dwarfs"), work.path().join("out"));
+//! # std::fs::create_dir_all(dir.join("guide"))?;
+//! # std::fs::write(dir.join("guide/start.txt"), "Begin at the beginning.")?;
+//! Builder::new(&dir).level(4).write_to(&path)?;
+//!
+//! let image = Image::open(&path)?;
+//! for entry in image.read_dir("guide")? {
+//!     let entry = entry?;
+//!     println!("{} {}", entry.path().display(), entry.metadata()?.size);
+//! }
+//!
+//! let mut file = image.file("guide/start.txt")?;
+//! file.seek(SeekFrom::Start(13))?;
+//! let mut text = String::new();
+//! file.read_to_string(&mut text)?;
+//! assert_eq!(text, "beginning.");
+//!
+//! redwarfs::extract(&image, &out)?;
+//! assert_eq!(std::fs::read(out.join("guide/start.txt"))?, b"Begin at the beginning.");
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # What you can rely on
+//!
+//! * The crate treats an image as untrusted input. A damaged or hostile image gives an [`Error`] and
+//!   never a panic, and extraction never leaves its target directory.
+//! * The reader verifies the checksum of every block before it returns a byte of it.
+//! * The same directory, options and version give the same image for any number of threads.
+//! * An output file gets its name when it is complete. If a build fails, an older file of that name
+//!   stays as it is.
+//! * [`Image`] and [`File`] are `Send` and `Sync`, and cloning them is cheap.
+//!
+//! # Paths in an image
+//!
+//! A path is relative to the root of the image. The empty path and `/` are the root; leading, trailing
+//! and repeated slashes do not matter. Names are bytes, as on Linux. Methods follow symbolic links as
+//! `std::fs` does, but inside the image: an absolute target starts at the root of the image, and `..`
+//! in the root is the root.
+//!
+//! # More control
+//!
+//! The crates below this one are here as modules: [`reader`] (inodes, blocks, cache, checks),
+//! [`writer`] (sources, categorizers, progress), [`extractor`] (archives), [`codec`], [`io`] and
+//! [`mod@format`]. [`Image::reader`] is the way from here to there.
+//!
+//! # Features
+//!
+//! `flac` (default) reads and writes FLAC blocks. It builds libFLAC, which needs cmake. Without the
+//! feature such blocks are [`FormatError::Unsupported`].
+#![forbid(unsafe_code)]
+
+mod builder;
+mod entry;
+mod error;
+mod extract;
+mod file;
+mod image;
+mod messages;
+mod resolve;
+
+pub use redwarfs_codec as codec;
+pub use redwarfs_extractor as extractor;
+pub use redwarfs_format as format;
+pub use redwarfs_io as io;
+pub use redwarfs_reader as reader;
+pub use redwarfs_writer as writer;
+
+pub use builder::{Builder, Built};
+pub use entry::{DirEntry, ReadDir, Walk};
+pub use error::{Error, Result};
+pub use extract::{Extracted, extract, extract_with};
+pub use file::File;
+pub use image::Image;
+
+pub use redwarfs_extractor::{Error as ExtractError, ExtractOptions, ExtractSummary};
+pub use redwarfs_format::Error as FormatError;
+pub use redwarfs_format::metadata::{FileType, Stat, Timestamp};
+pub use redwarfs_io::Source;
+pub use redwarfs_reader::{CacheOptions, OpenOptions};
+pub use redwarfs_writer::{BuildOptions, BuildSummary, Error as BuildError};
