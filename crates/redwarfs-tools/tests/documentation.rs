@@ -90,25 +90,59 @@ fn test_exists(sources: &BTreeMap<String, Vec<PathBuf>>, file: &str, test: &str)
     })
 }
 
-fn check_tests(name: &str, columns: &[usize]) {
+/// What is wrong with the tests that a row names in its last cell.
+fn problems_of_tests(sources: &BTreeMap<String, Vec<PathBuf>>, row: &[String]) -> Vec<String> {
+    let tests = named_tests(row.last().unwrap());
+    if tests.is_empty() {
+        return vec![format!("no test: {}", row[0])];
+    }
+    tests
+        .iter()
+        .filter(|(file, test)| !test_exists(sources, file, test))
+        .map(|(file, test)| format!("{}: no test {file}::{test}", row[0]))
+        .collect()
+}
+
+/// The last column of each table of a document names tests.
+fn check_tests(name: &str, columns: usize) {
     let sources = sources();
     let rows = rows(&document(name));
     assert!(!rows.is_empty(), "{name} has no table");
     let mut problems = Vec::new();
     for row in &rows {
-        if !columns.contains(&row.len()) {
+        if row.len() != columns {
             problems.push(format!("{} cells: {row:?}", row.len()));
             continue;
         }
-        let tests = named_tests(row.last().unwrap());
-        if tests.is_empty() {
-            problems.push(format!("no test: {}", row[0]));
+        problems.extend(problems_of_tests(&sources, row));
+    }
+    assert!(problems.is_empty(), "{name}:\n{}", problems.join("\n"));
+}
+
+/// The part of a document under the heading `## title`.
+fn part<'a>(text: &'a str, title: &str) -> &'a str {
+    let heading = format!("## {title}\n");
+    let (_, rest) = text.split_once(&heading).unwrap_or_default();
+    rest.split("\n## ").next().unwrap()
+}
+
+/// `docs/options/tests.md` names tests for each row of `docs/options/NAME`, in the same order.
+fn check_tests_of_options(name: &str) {
+    let sources = sources();
+    let options = rows(&document(&format!("options/{name}")));
+    let linked = rows(part(&document("options/tests.md"), name));
+    assert!(options.len() > 5, "{name} has no tables");
+    let mut problems = Vec::new();
+    for (option, link) in options.iter().zip(&linked) {
+        if option[0] != link[0] {
+            problems.push(format!("{name} has {}, tests.md {}", option[0], link[0]));
+            break;
         }
-        for (file, test) in tests {
-            if !test_exists(&sources, &file, &test) {
-                problems.push(format!("{}: no test {file}::{test}", row[0]));
-            }
-        }
+        problems.extend(problems_of_tests(&sources, link));
+    }
+    if options.len() != linked.len() {
+        let (there, here) = (options.len(), linked.len());
+        problems.push(format!("{there} rows, {here} of them in tests.md"));
     }
     assert!(problems.is_empty(), "{name}:\n{}", problems.join("\n"));
 }
@@ -216,33 +250,33 @@ fn check_options(name: &str, shown: &BTreeSet<String>) {
 }
 
 #[test]
-fn options_of_dwarfs_are_documented_with_tests() {
-    check_tests("options/dwarfs.md", &[4]);
+fn options_of_dwarfs_have_tests() {
+    check_tests_of_options("dwarfs.md");
 }
 
 #[test]
-fn options_of_dwarfsck_are_documented_with_tests() {
-    check_tests("options/dwarfsck.md", &[3, 4]);
+fn options_of_dwarfsck_have_tests() {
+    check_tests_of_options("dwarfsck.md");
 }
 
 #[test]
-fn options_of_dwarfsextract_are_documented_with_tests() {
-    check_tests("options/dwarfsextract.md", &[4]);
+fn options_of_dwarfsextract_have_tests() {
+    check_tests_of_options("dwarfsextract.md");
 }
 
 #[test]
-fn options_of_mkdwarfs_are_documented_with_tests() {
-    check_tests("options/mkdwarfs.md", &[4]);
+fn options_of_mkdwarfs_have_tests() {
+    check_tests_of_options("mkdwarfs.md");
 }
 
 #[test]
 fn callers_are_documented_with_tests() {
-    check_tests("callers.md", &[3]);
+    check_tests("callers.md", 3);
 }
 
 #[test]
 fn known_faults_have_tests() {
-    check_tests("options/faults.md", &[4]);
+    check_tests("options/faults.md", 4);
 }
 
 /// `struct.member` of all structs inside of a type.
@@ -264,7 +298,7 @@ fn members(ty: &TypeInfo, out: &mut BTreeSet<String>) {
 
 #[test]
 fn members_of_the_metadata_are_documented_with_tests() {
-    check_tests("format/members.md", &[4]);
+    check_tests("format/members.md", 4);
     let listed: Vec<String> = rows(&document("format/members.md"))
         .iter()
         .map(|row| row[0].trim_matches('`').to_owned())
@@ -371,6 +405,9 @@ fn tables_are_read_as_meant() {
         "uid",
     ];
     assert_eq!(mount_options(help), mount.map(String::from).into());
+    let text = "# a\n\n## one\n1\n\n## two\n2\n";
+    assert_eq!([part(text, "one"), part(text, "two")], ["1\n", "2\n"]);
+    assert_eq!(part(text, "three"), "");
     let sources = sources();
     assert!(test_exists(
         &sources,
