@@ -11,23 +11,12 @@ use std::error::Error;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use clap::Command;
 use clap_complete::Shell;
-use redwarfs_tools::common::man::Manual;
-
-fn commands() -> Vec<Command> {
-    vec![
-        redwarfs_tools::mkdwarfs::command(),
-        redwarfs_tools::dwarfs::command(),
-        redwarfs_tools::dwarfsck::command(),
-        redwarfs_tools::dwarfsextract::command(),
-        redwarfs_tools::universal::command(),
-    ]
-}
+use redwarfs_tools::tools;
 
 fn man(out: &Path) -> Result<(), Box<dyn Error>> {
-    for command in commands() {
-        let manual = Manual::of(&command);
+    for tool in tools() {
+        let manual = tool.manual();
         std::fs::write(out.join(format!("{}.1", manual.name)), manual.to_roff())?;
     }
     // The name under which mount(8) calls the driver.
@@ -36,7 +25,7 @@ fn man(out: &Path) -> Result<(), Box<dyn Error>> {
 }
 
 fn completions(out: &Path) -> Result<(), Box<dyn Error>> {
-    for mut command in commands() {
+    for mut command in tools().map(|tool| tool.command) {
         let name = command.get_name().to_owned();
         for shell in [Shell::Bash, Shell::Zsh, Shell::Fish] {
             clap_complete::generate_to(shell, &mut command, &name, out)?;

@@ -10,3 +10,49 @@ pub mod dwarfsck;
 pub mod dwarfsextract;
 pub mod mkdwarfs;
 pub mod universal;
+
+/// All programs, for generated documentation.
+#[must_use]
+pub fn tools() -> [common::tool::Tool; 5] {
+    [
+        mkdwarfs::tool(),
+        dwarfs::tool(),
+        dwarfsck::tool(),
+        dwarfsextract::tool(),
+        universal::tool(),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_tool_has_a_manual() {
+        for tool in tools() {
+            let manual = tool.manual();
+            let titles: Vec<_> = manual.sections.iter().map(|s| s.title.as_str()).collect();
+            for title in [
+                "SYNOPSIS",
+                "DESCRIPTION",
+                "OPTIONS",
+                "EXIT STATUS",
+                "SEE ALSO",
+            ] {
+                assert!(titles.contains(&title), "{}: {titles:?}", manual.name);
+            }
+            let mut unique = titles.clone();
+            unique.sort_unstable();
+            unique.dedup();
+            assert_eq!(unique.len(), titles.len(), "{}: {titles:?}", manual.name);
+            let text = manual.to_text(80, false);
+            let shown = tool
+                .command
+                .get_arguments()
+                .filter(|arg| !arg.is_hide_set());
+            for arg in shown.filter_map(clap::Arg::get_long) {
+                assert!(text.contains(&format!("--{arg}")), "{}: {arg}", manual.name);
+            }
+        }
+    }
+}

@@ -9,6 +9,7 @@ use clap::{Arg, Command};
 use crate::common::cli::{parse, prepare};
 use crate::common::console::write_stderr;
 use crate::common::error::{EXIT_FAILURE, EXIT_OK, display_name};
+use crate::common::tool::Tool;
 
 /// A tool's entry point.
 type Main = fn(Vec<OsString>) -> u8;
@@ -113,9 +114,13 @@ fn choose(mut args: Vec<OsString>) -> Choice {
     }
 }
 
-/// The command line, for help and manual pages.
+/// The command line and the manual.
 #[must_use]
-pub fn command() -> Command {
+pub fn tool() -> Tool {
+    Tool::new(command(), include_str!("../manual/redwarfs.md"))
+}
+
+fn command() -> Command {
     let mut tools = String::from("Tools:\n");
     for (name, about, _) in TOOLS {
         tools.push_str(&format!("  {name:<15} {about}\n"));
@@ -154,7 +159,7 @@ pub fn main(args: Vec<OsString>) -> u8 {
         Choice::Unknown(wanted) => crate::common::ToolError::new(format!("no tool '{wanted}'"))
             .hint("one of mkdwarfs, dwarfs, dwarfsck, dwarfsextract")
             .report("redwarfs"),
-        Choice::None(args) if args.len() > 1 => match parse(command(), &args) {
+        Choice::None(args) if args.len() > 1 => match parse(&tool(), &args) {
             Ok(_) => crate::common::ToolError::new("the tool has to be the first argument")
                 .report("redwarfs"),
             Err(code) => code,

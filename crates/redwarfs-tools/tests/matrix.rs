@@ -46,7 +46,7 @@ fn every_option_is_in_the_matrix_or_left_out_for_a_reason() {
                 .unwrap_or_else(|| panic!("{arg}: in full, please"))
         })
         .collect();
-    let mut command = redwarfs_tools::mkdwarfs::command();
+    let mut command = redwarfs_tools::mkdwarfs::tool().command;
     // Adds what all programs have.
     command.build();
     let options: BTreeSet<&str> = command

@@ -9,11 +9,11 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, ArgAction, ArgMatches, Command};
 
 use super::error::{EXIT_OK, ToolError, one_line};
-use super::log::{LogLevel, Logger};
-use super::man::{self, Manual};
-
-/// The version of this build.
-pub const VERSION: &str = env!("CARGO_PKG_VERSION");
+use super::log::Logger;
+use super::log_level::LogLevel;
+use super::man;
+use super::tool::Tool;
+use super::version::VERSION;
 
 const LOGO: &str = r"
   ___        _                 ___ ___
@@ -76,6 +76,11 @@ pub fn prepare(command: Command) -> Command {
         .before_help(StyledStr::from(banner(&tool)))
         .infer_long_args(true)
         .max_term_width(100)
+        // The short help has what most users need; sections are for the rest.
+        .mut_args(|arg| {
+            let special = arg.get_help_heading().is_some();
+            arg.hide_short_help(special)
+        })
         .arg(
             Arg::new(MAN)
                 .long(MAN)
@@ -140,8 +145,8 @@ pub fn whole<T>(
 ///
 /// # Errors
 /// See above.
-pub fn parse(command: Command, args: &[OsString]) -> Result<ArgMatches, u8> {
-    parse_advised(command, args, |_| None)
+pub fn parse(tool: &Tool, args: &[OsString]) -> Result<ArgMatches, u8> {
+    parse_advised(tool, args, |_| None)
 }
 
 /// As [`parse`]; `advice` says what to do with an argument that belongs to no option.
@@ -149,20 +154,19 @@ pub fn parse(command: Command, args: &[OsString]) -> Result<ArgMatches, u8> {
 /// # Errors
 /// See [`parse`].
 pub fn parse_advised(
-    command: Command,
+    tool: &Tool,
     args: &[OsString],
     advice: impl Fn(&str) -> Option<String>,
 ) -> Result<ArgMatches, u8> {
-    let tool = command.get_name().to_owned();
     // Like --help it needs nothing else, and nothing else matters then.
     let mut options = args.iter().skip(1).take_while(|arg| *arg != "--");
     if options.any(|arg| arg.to_str() == Some("--man")) {
-        man::show(&Manual::of(&command));
+        man::show(&tool.manual());
         return Err(EXIT_OK);
     }
-    match command.clone().try_get_matches_from(args) {
+    match tool.command.clone().try_get_matches_from(args) {
         Ok(matches) if matches!(matches.try_get_one(MAN), Ok(Some(true))) => {
-            man::show(&Manual::of(&command));
+            man::show(&tool.manual());
             Err(EXIT_OK)
         }
         Ok(matches) => Ok(matches),
@@ -184,10 +188,10 @@ pub fn parse_advised(
                     _ => None,
                 };
                 let stray = stray.filter(|stray| !stray.starts_with('-'));
-                let described = describe(&command, &error);
+                let described = describe(&tool.command, &error);
                 match stray.and_then(|stray| advice(&stray)) {
-                    Some(advice) => described.hint(advice).report(&tool),
-                    None => described.report(&tool),
+                    Some(advice) => described.hint(advice).report(tool.name()),
+                    None => described.report(tool.name()),
                 }
             }
         }),
@@ -198,10 +202,10 @@ pub fn parse_advised(
 ///
 /// # Errors
 /// The exit code, after printing.
-pub fn parse_into<T: clap::FromArgMatches>(command: Command, args: &[OsString]) -> Result<T, u8> {
-    let tool = command.get_name().to_owned();
-    let matches = parse(command.clone(), args)?;
-    T::from_arg_matches(&matches).map_err(|error| describe(&command, &error).report(&tool))
+pub fn parse_into<T: clap::FromArgMatches>(tool: &Tool, args: &[OsString]) -> Result<T, u8> {
+    let matches = parse(tool, args)?;
+    T::from_arg_matches(&matches)
+        .map_err(|error| describe(&tool.command, &error).report(tool.name()))
 }
 
 /// The name of the option in a `clap` context string such as `--input <DIR>`, without its value.

@@ -70,16 +70,11 @@ fn progress_mode(text: &str) -> Result<ProgressMode, String> {
 #[derive(Debug, Clone, clap::Args)]
 pub struct ProgressArgs {
     /// How to show progress: none, simple, ascii, unicode [default: by terminal]
-    #[arg(long, value_name = "MODE", hide_short_help = true, help_heading = "Advanced options", value_parser = super::cli::whole(progress_mode))]
+    #[arg(long, value_name = "MODE", help_heading = "Advanced options", value_parser = super::cli::whole(progress_mode))]
     pub progress: Option<ProgressMode>,
 
     /// Same as --progress=none
-    #[arg(
-        long,
-        hide_short_help = true,
-        help_heading = "Advanced options",
-        conflicts_with = "progress"
-    )]
+    #[arg(long, help_heading = "Advanced options", conflicts_with = "progress")]
     pub no_progress: bool,
 }
 

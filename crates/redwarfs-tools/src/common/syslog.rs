@@ -5,7 +5,7 @@ use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-use super::log::LogLevel;
+use super::log_level::LogLevel;
 use super::time::LocalTime;
 
 /// Where the system's logger listens.

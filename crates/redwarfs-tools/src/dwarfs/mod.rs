@@ -24,11 +24,13 @@ use redwarfs_reader::Image;
 use redwarfs_reader::perfmon::PerfMonitor;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
-use crate::common::cli::{VERSION, prepare};
+use crate::common::cli::prepare;
 use crate::common::error::{EXIT_FAILURE, EXIT_OK, Result, ToolError, display_path};
-use crate::common::man::{Manual, Section, print_long, show};
+use crate::common::man::{print_long, show};
 use crate::common::number::format_size;
 use crate::common::open::{Spelling, open_image};
+use crate::common::tool::Tool;
+use crate::common::version::VERSION;
 use crate::common::{LogLevel, Logger};
 pub(crate) use arguments::is_mount_helper;
 use arguments::{Arguments, Request};
@@ -90,9 +92,14 @@ drivers are accepted without effect, and so are obsolete ones; see --man.
 The mount is always read-only. Unmount with 'fusermount3 -u MOUNTPOINT',
 'umount MOUNTPOINT', or by SIGINT or SIGTERM.";
 
-/// The command line, for help, manual and completions. Parsing follows FUSE's own conventions.
+/// The command line and the manual.
 #[must_use]
-pub fn command() -> Command {
+pub fn tool() -> Tool {
+    Tool::new(command(), include_str!("../../manual/dwarfs.md")).with_options(table::manual())
+}
+
+/// The command line, for help, manual and completions. Parsing follows FUSE's own conventions.
+fn command() -> Command {
     let flag = |name: &'static str, help: &'static str| {
         Arg::new(name).action(ArgAction::SetTrue).help(help)
     };
@@ -149,11 +156,6 @@ pub fn command() -> Command {
         .after_help(format!("{}{ENDING}", table::help()))
 }
 
-/// The chapters about `-o` for the manual.
-pub(crate) fn manual_sections() -> Vec<Section> {
-    table::manual()
-}
-
 /// Runs the tool; `args` starts with the program's name. Returns the exit code.
 ///
 /// Unless `-f` is given, this forks; it must be called while the process has one thread.
@@ -170,7 +172,7 @@ pub fn main(args: Vec<OsString>) -> u8 {
             let text = command().render_help();
             print_long(&text.to_string(), &text.ansi().to_string());
         }
-        Ok(Request::Manual) => show(&Manual::of(&command())),
+        Ok(Request::Manual) => show(&tool().manual()),
         Ok(Request::Version) => print_out(&format!("{TOOL} {VERSION} (RedwarFS)\n")),
         Ok(Request::Mount(arguments)) => match start(&arguments) {
             Ok(code) => return code,

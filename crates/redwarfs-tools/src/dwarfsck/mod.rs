@@ -40,6 +40,7 @@ use crate::common::error::{EXIT_FAILURE, EXIT_OK, io_cause};
 use crate::common::json::JsonWriter;
 use crate::common::open::{Spelling, open_image};
 use crate::common::output::{create_output, need_stdout};
+use crate::common::tool::Tool;
 use crate::common::{Logger, Result, ToolError};
 use args::Args;
 use detail::Feature;
@@ -56,16 +57,16 @@ const TOOL: &str = "dwarfsck";
 /// Exit code for `--print-header` on an image without a header.
 const EXIT_NO_HEADER: u8 = 2;
 
-/// The command line, for manual pages and completions.
+/// The command line and the manual.
 #[must_use]
-pub fn command() -> clap::Command {
-    Args::prepared()
+pub fn tool() -> Tool {
+    Tool::new(Args::prepared(), include_str!("../../manual/dwarfsck.md"))
 }
 
 /// Runs the tool; `args` starts with the program's name. Returns the exit code.
 #[must_use]
 pub fn main(args: Vec<OsString>) -> u8 {
-    let args = match parse_into::<Args>(command(), &args) {
+    let args = match parse_into::<Args>(&tool(), &args) {
         Ok(args) => args,
         Err(code) => return code,
     };

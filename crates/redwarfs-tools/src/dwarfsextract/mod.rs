@@ -24,6 +24,7 @@ use crate::common::number::{counted, format_duration, format_size};
 use crate::common::open::{Spelling, open_image};
 use crate::common::output::create_output;
 use crate::common::progress::{Activity, Display, ProgressMode};
+use crate::common::tool::Tool;
 use crate::common::{LogLevel, Logger, Result, ToolError, env};
 use args::Args;
 use destination::{Destination, abort};
@@ -38,10 +39,13 @@ const ARCHIVE_PROCESS: &str = "--write-archive-for-parent";
 /// Exit code of a run in which a pattern matched nothing.
 const EXIT_NO_MATCH: u8 = 3;
 
-/// The command line, for manual pages and completions.
+/// The command line and the manual.
 #[must_use]
-pub fn command() -> clap::Command {
-    Args::prepared()
+pub fn tool() -> Tool {
+    Tool::new(
+        Args::prepared(),
+        include_str!("../../manual/dwarfsextract.md"),
+    )
 }
 
 /// Runs the tool; `args` starts with the program's name. Returns the exit code.
@@ -55,7 +59,7 @@ pub fn main(args: Vec<OsString>) -> u8 {
             Err(_) => EXIT_FAILURE,
         };
     }
-    let args = match parse_into::<Args>(command(), &args) {
+    let args = match parse_into::<Args>(&tool(), &args) {
         Ok(args) => args,
         Err(code) => return code,
     };

@@ -11,13 +11,18 @@ use redwarfs_format::metadata::Packing;
 use redwarfs_writer::TimeResolution;
 
 use super::categories::{self, CategoryArgs};
+use super::definition::WhenRewriting::{NeedsBlockSize, NeedsRebuild, NoEffect, Refused, Used};
+use super::definition::{self, Definition as _, List};
 use super::filter::{self, DebugMode};
-use super::rewrite::RewriteArgs;
+use super::rewrite_args::RewriteArgs;
 use super::values::{self, HashChoice, LinkPolicy, MemoryLimit, TimeSpec, Verification};
 use crate::common::cli::{LogArgs, prepare, whole};
 use crate::common::progress::ProgressArgs;
 use crate::common::users::{parse_group, parse_user};
 use crate::common::{LogLevel, Logger};
+
+/// Name of the tool in its messages.
+pub(super) const TOOL: &str = "mkdwarfs";
 
 /// Build a DwarFS image from a directory, or from another image.
 #[derive(Debug, Clone, Parser)]
@@ -25,7 +30,7 @@ use crate::common::{LogLevel, Logger};
 #[command(override_usage = "mkdwarfs -i DIR|IMAGE -o FILE|- [OPTIONS...]")]
 pub(crate) struct Args {
     /// Directory to build the image from, or image to rewrite
-    #[arg(short, long, value_name = "DIR|IMAGE")]
+    #[arg(short, long, value_name = "DIR|IMAGE", when_rewriting = Used)]
     pub input: Option<PathBuf>,
 
     /// Read the paths to store from this file, one per line; '-' reads standard input
@@ -33,27 +38,27 @@ pub(crate) struct Args {
     /// Relative paths start at the input directory (or the current one). Parent directories are
     /// added as needed; a listed directory comes without its content. Implies --with-devices and
     /// --with-specials.
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["filter", "debug_filter", "one_file_system", "exclude_caches", "exclude_if_present"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["filter", "debug_filter", "one_file_system", "exclude_caches", "exclude_if_present"], when_rewriting = Refused)]
     pub input_list: Option<PathBuf>,
 
     /// Paths in --input-list and --order=explicit end in NUL instead of a newline
-    #[arg(short = '0', long)]
+    #[arg(short = '0', long, when_rewriting = Refused)]
     pub null: bool,
 
     /// Image to write; '-' writes to standard output
-    #[arg(short, long, value_name = "FILE")]
+    #[arg(short, long, value_name = "FILE", when_rewriting = Used)]
     pub output: Option<PathBuf>,
 
     /// Replace an existing output file, keeping its mode and owner
-    #[arg(short, long)]
+    #[arg(short, long, when_rewriting = Used)]
     pub force: bool,
 
     /// Compression level, 0 (fastest) to 9 (smallest)
-    #[arg(short = 'l', long, value_name = "N", default_value = "7", value_parser = whole(values::level), allow_hyphen_values = true)]
+    #[arg(short = 'l', long, value_name = "N", default_value = "7", value_parser = whole(values::level), allow_hyphen_values = true, when_rewriting = Used)]
     pub compress_level: u8,
 
     /// Show details: more about progress, and messages of level verbose
-    #[arg(short, long)]
+    #[arg(short, long, when_rewriting = Used)]
     pub verbose: bool,
 
     #[command(flatten)]
@@ -71,210 +76,184 @@ pub(crate) struct Args {
     ///
     /// Blocks of more than 16 MiB may be up to three eighths smaller, so that fewer directories lie in
     /// two of them.
-    #[arg(short = 'S', long, value_name = "BITS", hide_short_help = true, help_heading = "Advanced options", value_parser = whole(values::block_size_bits), allow_hyphen_values = true)]
+    #[arg(short = 'S', long, value_name = "BITS", help_heading = "Advanced options", value_parser = whole(values::block_size_bits), allow_hyphen_values = true, when_rewriting = NeedsBlockSize)]
     pub block_size_bits: Option<u32>,
 
     /// Number of threads [default: number of CPUs]
-    #[arg(short = 'N', long, value_name = "N", hide_short_help = true, help_heading = "Advanced options", value_parser = values::ranged(1, 1024), allow_hyphen_values = true)]
+    #[arg(short = 'N', long, value_name = "N", help_heading = "Advanced options", value_parser = values::ranged(1, 1024), allow_hyphen_values = true, when_rewriting = Used)]
     pub num_workers: Option<u32>,
 
     /// Number of threads that read and hash files [default: that of --num-workers]
-    #[arg(long, value_name = "N", hide_short_help = true, help_heading = "Advanced options", value_parser = values::ranged(1, 1024), allow_hyphen_values = true)]
+    #[arg(long, value_name = "N", help_heading = "Advanced options", value_parser = values::ranged(1, 1024), allow_hyphen_values = true, when_rewriting = NoEffect)]
     pub num_scanner_workers: Option<u32>,
 
     /// Number of threads that order and segment files [default: that of --num-workers]
-    #[arg(long, value_name = "N", hide_short_help = true, help_heading = "Advanced options", value_parser = values::ranged(1, 1024), allow_hyphen_values = true)]
+    #[arg(long, value_name = "N", help_heading = "Advanced options", value_parser = values::ranged(1, 1024), allow_hyphen_values = true, when_rewriting = NoEffect)]
     pub num_segmenter_workers: Option<u32>,
 
     /// Niceness of the compression threads
-    #[arg(long, value_name = "N", default_value = "5", hide_short_help = true, help_heading = "Advanced options", value_parser = values::ranged(0, 19), allow_hyphen_values = true)]
+    #[arg(long, value_name = "N", default_value = "5", help_heading = "Advanced options", value_parser = values::ranged(0, 19), allow_hyphen_values = true, when_rewriting = Used)]
     pub compress_niceness: u32,
 
     /// Limit for the blocks that wait for compression or output: 'auto' or a size (k, m, g, t)
-    #[arg(short = 'L', long, value_name = "SIZE", default_value = "auto", hide_short_help = true, help_heading = "Advanced options", value_parser = values::memory_limit, allow_hyphen_values = true)]
+    #[arg(short = 'L', long, value_name = "SIZE", default_value = "auto", help_heading = "Advanced options", value_parser = values::memory_limit, allow_hyphen_values = true, when_rewriting = Used)]
     pub memory_limit: MemoryLimit,
 
     #[command(flatten)]
     pub categories: CategoryArgs,
 
     /// Larger files are not compared by similarity and come first; 0 means no limit
-    #[arg(long, value_name = "SIZE", hide_short_help = true, help_heading = "Advanced options", value_parser = crate::common::number::parse_size, allow_hyphen_values = true)]
+    #[arg(long, value_name = "SIZE", help_heading = "Advanced options", value_parser = crate::common::number::parse_size, allow_hyphen_values = true, when_rewriting = NoEffect)]
     pub max_similarity_size: Option<u64>,
 
     /// Hash that finds duplicate files: xxh3-128, xxh3-64, sha256, ..., or none
-    #[arg(long, value_name = "NAME", default_value = "xxh3-128", hide_short_help = true, help_heading = "Advanced options", value_parser = whole(values::file_hash))]
+    #[arg(long, value_name = "NAME", default_value = "xxh3-128", help_heading = "Advanced options", value_parser = whole(values::file_hash), when_rewriting = NoEffect)]
     pub file_hash: HashChoice,
 
     /// Compare the bytes of files before one takes the place of the other: auto, always, never
     ///
     /// A hash that can be fooled could take one file for another. 'auto' compares unless the hash
     /// is a cryptographic one. Large files with copies are read once more.
-    #[arg(long, value_name = "WHEN", default_value = "auto", num_args = 0..=1, default_missing_value = "always", hide_short_help = true, help_heading = "Advanced options", value_parser = whole(values::verification))]
+    #[arg(long, value_name = "WHEN", default_value = "auto", num_args = 0..=1, default_missing_value = "always", help_heading = "Advanced options", value_parser = whole(values::verification), when_rewriting = NoEffect)]
     pub verify_dedup: Verification,
 
     /// Give up files that make the build wait longer than this (plus a second per MiB that arrives)
-    #[arg(long, value_name = "DURATION", hide_short_help = true, help_heading = "Advanced options", value_parser = values::timeout, allow_hyphen_values = true)]
+    #[arg(long, value_name = "DURATION", help_heading = "Advanced options", value_parser = values::timeout, allow_hyphen_values = true, when_rewriting = Refused)]
     pub file_timeout: Option<Duration>,
 
     #[command(flatten)]
     pub progress: ProgressArgs,
 
     /// Include or exclude entries: '+ PATTERN', '- PATTERN', or '. FILE' with such rules
-    #[arg(short = 'F', long, value_name = "RULE", action = ArgAction::Append, hide_short_help = true, help_heading = "Filter options", allow_hyphen_values = true)]
+    #[arg(short = 'F', long, value_name = "RULE", action = ArgAction::Append, help_heading = "Filter options", allow_hyphen_values = true, when_rewriting = Refused, list = true)]
     pub filter: Vec<OsString>,
 
     /// Show what the filter rules do, and build nothing: all, files, included, included-files,
     /// excluded, excluded-files
-    #[arg(long, value_name = "MODE", num_args = 0..=1, default_missing_value = "all", hide_short_help = true, help_heading = "Filter options", value_parser = whole(filter::debug_mode))]
+    #[arg(long, value_name = "MODE", num_args = 0..=1, default_missing_value = "all", help_heading = "Filter options", value_parser = whole(filter::debug_mode), when_rewriting = Refused)]
     pub debug_filter: Option<DebugMode>,
 
     /// Let a Lua script decide which entries are stored, and group and order files
     ///
     /// Its functions 'filter', 'category' and 'order' are called with each entry.
-    #[arg(
-        long,
-        value_name = "FILE",
-        hide_short_help = true,
-        help_heading = "Filter options"
-    )]
+    #[arg(long, value_name = "FILE", help_heading = "Filter options", when_rewriting = Refused)]
     pub script: Option<PathBuf>,
 
     /// Leave out directories without content
-    #[arg(long, hide_short_help = true, help_heading = "Filter options")]
+    #[arg(long, help_heading = "Filter options", when_rewriting = Refused)]
     pub remove_empty_dirs: bool,
 
     /// Stay on the file system of the input directory
-    #[arg(long, hide_short_help = true, help_heading = "Filter options")]
+    #[arg(long, help_heading = "Filter options", when_rewriting = Refused)]
     pub one_file_system: bool,
 
     /// Leave out what is in directories with a CACHEDIR.TAG, but for the tag
-    #[arg(long, hide_short_help = true, help_heading = "Filter options")]
+    #[arg(long, help_heading = "Filter options", when_rewriting = Refused)]
     pub exclude_caches: bool,
 
     /// Leave out what is in directories with an entry of this name, but for that entry
-    #[arg(long, value_name = "NAME", action = ArgAction::Append, hide_short_help = true, help_heading = "Filter options", value_parser = clap::builder::OsStringValueParser::new().try_map(values::plain_name))]
+    #[arg(long, value_name = "NAME", action = ArgAction::Append, help_heading = "Filter options", value_parser = clap::builder::OsStringValueParser::new().try_map(values::plain_name), when_rewriting = Refused)]
     pub exclude_if_present: Vec<OsString>,
 
     /// Compression of the metadata schema [default: by level]
-    #[arg(long, value_name = "SPEC", hide_short_help = true, help_heading = "Compressor options", value_parser = values::codec)]
+    #[arg(long, value_name = "SPEC", help_heading = "Compressor options", value_parser = values::codec, when_rewriting = Used)]
     pub schema_compression: Option<CodecSpec>,
 
     /// Compression of the metadata [default: by level]
-    #[arg(long, value_name = "SPEC", hide_short_help = true, help_heading = "Compressor options", value_parser = values::codec)]
+    #[arg(long, value_name = "SPEC", help_heading = "Compressor options", value_parser = values::codec, when_rewriting = Used)]
     pub metadata_compression: Option<CodecSpec>,
 
     /// Compression of the history [default: by level]
-    #[arg(long, value_name = "SPEC", hide_short_help = true, help_heading = "Compressor options", value_parser = values::codec)]
+    #[arg(long, value_name = "SPEC", help_heading = "Compressor options", value_parser = values::codec, when_rewriting = Used)]
     pub history_compression: Option<CodecSpec>,
 
     /// Store character and block devices
-    #[arg(long, hide_short_help = true, help_heading = "File system options")]
+    #[arg(long, help_heading = "File system options", when_rewriting = Refused)]
     pub with_devices: bool,
 
     /// Store FIFOs and sockets
-    #[arg(long, hide_short_help = true, help_heading = "File system options")]
+    #[arg(long, help_heading = "File system options", when_rewriting = Refused)]
     pub with_specials: bool,
 
     /// What becomes of symbolic links: keep, follow, drop
-    #[arg(long, value_name = "POLICY", default_value = "keep", hide_short_help = true, help_heading = "File system options", value_parser = whole(values::symlinks))]
+    #[arg(long, value_name = "POLICY", default_value = "keep", help_heading = "File system options", value_parser = whole(values::symlinks), when_rewriting = Refused)]
     pub symlinks: redwarfs_writer::Symlinks,
 
     /// What becomes of hard links: keep, dissolve
-    #[arg(long, value_name = "POLICY", default_value = "keep", hide_short_help = true, help_heading = "File system options", value_parser = whole(values::hard_links))]
+    #[arg(long, value_name = "POLICY", default_value = "keep", help_heading = "File system options", value_parser = whole(values::hard_links), when_rewriting = Refused)]
     pub hard_links: LinkPolicy,
 
     /// Entries that are declared instead of found: devices, directories, owners, modes
-    #[arg(long, value_name = "FILE", action = ArgAction::Append, hide_short_help = true, help_heading = "File system options")]
+    #[arg(long, value_name = "FILE", action = ArgAction::Append, help_heading = "File system options", when_rewriting = Refused)]
     pub pseudo_file: Vec<PathBuf>,
 
     /// Store holes of sparse files as zeros
-    #[arg(long, hide_short_help = true, help_heading = "File system options")]
+    #[arg(long, help_heading = "File system options", when_rewriting = Refused)]
     pub no_sparse_files: bool,
 
     /// Store no data: every file reads as zeros
-    #[arg(
-        long,
-        hide_short_help = true,
-        help_heading = "File system options",
-        conflicts_with = "no_sparse_files"
-    )]
+    #[arg(long, help_heading = "File system options", conflicts_with = "no_sparse_files", when_rewriting = Refused)]
     pub hollow: bool,
 
     /// Copy this file in front of the image
-    #[arg(
-        long,
-        value_name = "FILE",
-        hide_short_help = true,
-        help_heading = "File system options"
-    )]
+    #[arg(long, value_name = "FILE", help_heading = "File system options", when_rewriting = Used)]
     pub header: Option<PathBuf>,
 
     /// Omit the section index
-    #[arg(long, hide_short_help = true, help_heading = "File system options")]
+    #[arg(long, help_heading = "File system options", when_rewriting = Used)]
     pub no_section_index: bool,
 
     /// Omit the history
-    #[arg(long, hide_short_help = true, help_heading = "File system options")]
+    #[arg(long, help_heading = "File system options", when_rewriting = Used)]
     pub no_history: bool,
 
     /// Omit the time in the history
-    #[arg(long, hide_short_help = true, help_heading = "File system options")]
+    #[arg(long, help_heading = "File system options", when_rewriting = Used)]
     pub no_history_timestamps: bool,
 
     /// Omit the command line in the history
-    #[arg(long, hide_short_help = true, help_heading = "File system options")]
+    #[arg(long, help_heading = "File system options", when_rewriting = Used)]
     pub no_history_command_line: bool,
 
     /// One owner for everything: a user name or number
-    #[arg(long, value_name = "USER", hide_short_help = true, help_heading = "Metadata options", value_parser = parse_user, allow_hyphen_values = true)]
+    #[arg(long, value_name = "USER", help_heading = "Metadata options", value_parser = parse_user, allow_hyphen_values = true, when_rewriting = NeedsRebuild)]
     pub set_owner: Option<u32>,
 
     /// One group for everything: a group name or number
-    #[arg(long, value_name = "GROUP", hide_short_help = true, help_heading = "Metadata options", value_parser = parse_group, allow_hyphen_values = true)]
+    #[arg(long, value_name = "GROUP", help_heading = "Metadata options", value_parser = parse_group, allow_hyphen_values = true, when_rewriting = NeedsRebuild)]
     pub set_group: Option<u32>,
 
     /// Change owners and groups as this file says
-    #[arg(
-        long,
-        value_name = "FILE",
-        hide_short_help = true,
-        help_heading = "Metadata options"
-    )]
+    #[arg(long, value_name = "FILE", help_heading = "Metadata options", when_rewriting = Refused)]
     pub owner_map: Option<PathBuf>,
 
     /// Change permissions as chmod(1) does, or 'norm' for readable by all and writable by none
-    #[arg(
-        long,
-        value_name = "MODE",
-        hide_short_help = true,
-        help_heading = "Metadata options",
-        allow_hyphen_values = true
-    )]
+    #[arg(long, value_name = "MODE", help_heading = "Metadata options", allow_hyphen_values = true, when_rewriting = NeedsRebuild)]
     pub chmod: Option<String>,
 
     /// One time for everything: now, unix seconds, or a date and time, in UTC unless a zone follows
-    #[arg(long, value_name = "TIME", hide_short_help = true, help_heading = "Metadata options", value_parser = whole(values::set_time), allow_hyphen_values = true)]
+    #[arg(long, value_name = "TIME", help_heading = "Metadata options", value_parser = whole(values::set_time), allow_hyphen_values = true, when_rewriting = NeedsRebuild)]
     pub set_time: Option<TimeSpec>,
 
     /// Store access and change times too
-    #[arg(long, hide_short_help = true, help_heading = "Metadata options")]
+    #[arg(long, help_heading = "Metadata options", when_rewriting = NeedsRebuild)]
     pub keep_all_times: bool,
 
     /// Granularity of times, such as 1s, 10ms or 1min
-    #[arg(long, value_name = "DURATION", default_value = "1s", hide_short_help = true, help_heading = "Metadata options", value_parser = whole(values::time_resolution), allow_hyphen_values = true)]
+    #[arg(long, value_name = "DURATION", default_value = "1s", help_heading = "Metadata options", value_parser = whole(values::time_resolution), allow_hyphen_values = true, when_rewriting = NeedsRebuild)]
     pub time_resolution: TimeResolution,
 
     /// Omit the creation time
-    #[arg(long, hide_short_help = true, help_heading = "Metadata options")]
+    #[arg(long, help_heading = "Metadata options", when_rewriting = NeedsRebuild)]
     pub no_create_timestamp: bool,
 
     /// Omit link counts
-    #[arg(long, hide_short_help = true, help_heading = "Metadata options")]
+    #[arg(long, help_heading = "Metadata options", when_rewriting = NeedsRebuild)]
     pub no_hardlink_table: bool,
 
     /// Pack metadata: auto, none, or a list of all, chunk_table, directories, shared_files, names,
     /// names_index, symlinks, symlinks_index, force, plain
-    #[arg(short = 'P', long, value_name = "LIST", default_value = "auto", hide_short_help = true, help_heading = "Metadata options", value_parser = whole(values::packing))]
+    #[arg(short = 'P', long, value_name = "LIST", default_value = "auto", help_heading = "Metadata options", value_parser = whole(values::packing), when_rewriting = NeedsRebuild)]
     pub pack_metadata: Packing,
 
     #[command(flatten)]
@@ -303,35 +282,25 @@ pub(crate) fn unsupported(matches: &clap::ArgMatches) -> Option<&'static str> {
         .find(|name| matches.value_source(name) == Some(clap::parser::ValueSource::CommandLine))
 }
 
-/// Options whose values may also follow one after the other, up to the next option.
-const LISTS: [(&str, &str); 7] = [
-    ("-F", "--filter"),
-    ("-C", "--compression"),
-    ("-B", "--max-lookback-blocks"),
-    ("-W", "--window-size"),
-    ("-w", "--window-step"),
-    ("", "--order"),
-    ("", "--bloom-filter-size"),
-];
-
 /// Puts the name of a list option in front of every further value of it, which is how the parser
 /// of the command line wants to have them.
 pub(crate) fn spread_lists(args: &[OsString]) -> Vec<OsString> {
+    let lists = definition::lists(command());
     let mut out = Vec::with_capacity(args.len());
-    let mut list: Option<&str> = None;
+    let mut list: Option<&List> = None;
     let mut value_follows = false;
     for arg in args {
         let bytes = arg.as_encoded_bytes();
         // No option has a space behind its dash; rules have.
-        let value =
-            !bytes.starts_with(b"-") || (list == Some("--filter") && bytes.starts_with(b"- "));
+        let rules = list.is_some_and(|list| list.long == "--filter");
+        let value = !bytes.starts_with(b"-") || (rules && bytes.starts_with(b"- "));
         if value_follows {
             value_follows = false;
         } else if value && let Some(list) = list {
-            out.push(list.into());
+            out.push(OsString::from(&list.long));
         } else {
-            let found = list_option(bytes);
-            list = found.map(|(name, _)| name);
+            let found = list_option(&lists, bytes);
+            list = found.map(|(list, _)| list);
             value_follows = found.is_some_and(|(_, complete)| !complete);
         }
         out.push(arg.clone());
@@ -340,15 +309,17 @@ pub(crate) fn spread_lists(args: &[OsString]) -> Vec<OsString> {
 }
 
 /// The list option that an argument names, and whether it carries a value.
-fn list_option(arg: &[u8]) -> Option<(&'static str, bool)> {
-    LISTS.into_iter().find_map(|(short, long)| {
-        let name = arg.split(|&b| b == b'=').next().unwrap_or_default();
+fn list_option<'a>(lists: &'a [List], arg: &[u8]) -> Option<(&'a List, bool)> {
+    let name = arg.split(|&b| b == b'=').next().unwrap_or_default();
+    lists.iter().find_map(|list| {
         // Beginnings of names are names, too; one that fits several options is an error later.
-        if name.len() > 3 && name.starts_with(b"--") && long.as_bytes().starts_with(name) {
-            return Some((long, name.len() < arg.len()));
+        let long = list.long.as_bytes();
+        if name.len() > 3 && name.starts_with(b"--") && long.starts_with(name) {
+            return Some((list, name.len() < arg.len()));
         }
-        let short = short.as_bytes();
-        (!short.is_empty() && arg.starts_with(short)).then_some((long, arg.len() > short.len()))
+        let short = list.short.map(|short| format!("-{short}"))?;
+        arg.starts_with(short.as_bytes())
+            .then_some((list, arg.len() > short.len()))
     })
 }
 
@@ -408,18 +379,18 @@ pub(crate) fn command() -> clap::Command {
             arg.action(ArgAction::SetTrue)
         }
     });
-    prepare(Args::command())
-        .args(unsupported)
-        .after_long_help(format!(
-            "{LEVELS}\n{}\n{}",
-            redwarfs_codec::help(),
-            categories::help().trim_end()
-        ))
+    let command = definition::with_groups(prepare(Args::command()));
+    command.args(unsupported).after_long_help(format!(
+        "{LEVELS}\n{}\n{}",
+        redwarfs_codec::help(),
+        categories::help().trim_end()
+    ))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use clap::Args as _;
     use redwarfs_writer::{BuildOptions, Order};
 
     /// Codecs that the table names below itself are spelled out.
@@ -477,6 +448,40 @@ mod tests {
                 _ => "another",
             };
             assert_eq!(cells[5..], [window.as_str(), &blocks, order], "{row}");
+        }
+    }
+
+    #[test]
+    fn every_option_says_what_it_means_when_rewriting() {
+        let mut command = command();
+        command.build();
+        // What all tools have says nothing about images.
+        let shared = ProgressArgs::augment_args(LogArgs::augment_args(clap::Command::new("")));
+        let shared = shared.get_arguments().filter_map(Arg::get_long);
+        let help = ["help", "long-help", "version", "man"];
+        let shared: Vec<&str> = shared.chain(help).collect();
+        for arg in command.get_arguments().filter(|arg| !arg.is_hide_set()) {
+            let name = arg.get_long().unwrap();
+            let meaning = definition::meaning(&command, arg);
+            assert_eq!(
+                meaning.is_none(),
+                shared.contains(&name),
+                "--{name}: {meaning:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn options_that_take_categories_are_lists() {
+        let lists = definition::lists(command());
+        let names: Vec<&str> = lists.iter().map(|list| list.long.as_str()).collect();
+        assert!(names.contains(&"--filter"), "{names:?}");
+        for arg in command().get_arguments() {
+            let value = arg.get_value_names().unwrap_or_default().first();
+            if value.is_some_and(|value| value.starts_with("[CAT")) {
+                let long = format!("--{}", arg.get_long().unwrap());
+                assert!(names.contains(&long.as_str()), "{long}");
+            }
         }
     }
 

@@ -8,6 +8,8 @@ use redwarfs_writer::{
     BuildOptions, Categorizer, Category, CategoryOptions, HotPaths, Incompressible, Order,
 };
 
+use super::definition::Definition as _;
+use super::definition::WhenRewriting::{NeedsRebuild, NoEffect, Refused, Used};
 use super::values::{self, NEEDS_CATEGORIES, OrderSpec};
 use crate::common::cli::whole;
 use crate::common::number::parse_size;
@@ -24,7 +26,7 @@ pub(crate) struct CategoryArgs {
     /// incompressible, hotness; the first one that claims a file wins
     ///
     /// Without a list: fits,pcmaudio,binary,incompressible.
-    #[arg(long, value_name = "LIST", num_args = 0..=1, default_missing_value = USUAL, hide_short_help = true, help_heading = "Advanced options")]
+    #[arg(long, value_name = "LIST", num_args = 0..=1, default_missing_value = USUAL, help_heading = "Advanced options", when_rewriting = NoEffect)]
     pub categorize: Option<String>,
 
     /// Order of file data: none, path, revpath, similarity, versions[:gain=PERCENT],
@@ -36,7 +38,7 @@ pub(crate) struct CategoryArgs {
     /// next to others that they share data with. A directory is spread over one more block only if
     /// that saves PERCENT of a block, 1 if not given: with 0 only size counts, with 100 directories
     /// stay together.
-    #[arg(long, value_name = "[CAT,..::]ORDER", action = ArgAction::Append, hide_short_help = true, help_heading = "Advanced options", value_parser = whole(|text| scoped(text, values::order)))]
+    #[arg(long, value_name = "[CAT,..::]ORDER", action = ArgAction::Append, help_heading = "Advanced options", value_parser = whole(|text| scoped(text, values::order)), when_rewriting = NoEffect, list = true)]
     pub order: Vec<Scoped<OrderSpec>>,
 
     /// Number of most recent blocks searched for repeated data; 0 switches the search off
@@ -45,78 +47,59 @@ pub(crate) struct CategoryArgs {
     /// The block that is filled is the first of them. In finished ones only pieces of at least two
     /// windows (see --window-size) are found: reading a file takes one more block for them. All of
     /// them stay in memory until they are not searched any more.
-    #[arg(short = 'B', long, value_name = "[CAT,..::]N", action = ArgAction::Append, hide_short_help = true, help_heading = "Segmenter options", value_parser = ranged(0, 1 << 20), allow_hyphen_values = true)]
+    #[arg(short = 'B', long, value_name = "[CAT,..::]N", action = ArgAction::Append, help_heading = "Segmenter options", value_parser = ranged(0, 1 << 20), allow_hyphen_values = true, when_rewriting = NoEffect, list = true)]
     pub max_lookback_blocks: Vec<Scoped<u32>>,
 
     /// Log2 of the window that finds repeated data, 0 to 24; 0 switches it off [default: by level]
     ///
     /// In bytes, or for audio in samples of all channels, for images in pixels.
-    #[arg(short = 'W', long, value_name = "[CAT,..::]BITS", action = ArgAction::Append, hide_short_help = true, help_heading = "Segmenter options", value_parser = ranged(0, 24), allow_hyphen_values = true)]
+    #[arg(short = 'W', long, value_name = "[CAT,..::]BITS", action = ArgAction::Append, help_heading = "Segmenter options", value_parser = ranged(0, 24), allow_hyphen_values = true, when_rewriting = NoEffect, list = true)]
     pub window_size: Vec<Scoped<u32>>,
 
     /// Windows start every (window >> N) bytes, 0 to 8 [default: by level]
-    #[arg(short = 'w', long, value_name = "[CAT,..::]N", action = ArgAction::Append, hide_short_help = true, help_heading = "Segmenter options", value_parser = ranged(0, 8), allow_hyphen_values = true)]
+    #[arg(short = 'w', long, value_name = "[CAT,..::]N", action = ArgAction::Append, help_heading = "Segmenter options", value_parser = ranged(0, 8), allow_hyphen_values = true, when_rewriting = NoEffect, list = true)]
     pub window_step: Vec<Scoped<u32>>,
 
     /// Log2 of the bits that the filter of the search has for each window, 0 to 10 [default: 4]
     ///
     /// More cost memory and save time; the image is the same.
-    #[arg(long, value_name = "[CAT,..::]BITS", action = ArgAction::Append, hide_short_help = true, help_heading = "Segmenter options", value_parser = ranged(0, 10), allow_hyphen_values = true)]
+    #[arg(long, value_name = "[CAT,..::]BITS", action = ArgAction::Append, help_heading = "Segmenter options", value_parser = ranged(0, 10), allow_hyphen_values = true, when_rewriting = NoEffect, list = true)]
     pub bloom_filter_size: Vec<Scoped<u32>>,
 
     /// Compression of file data [default: by level]
-    #[arg(short = 'C', long, value_name = "[CAT,..::]SPEC", action = ArgAction::Append, hide_short_help = true, help_heading = "Compressor options", value_parser = codec)]
+    #[arg(short = 'C', long, value_name = "[CAT,..::]SPEC", action = ArgAction::Append, help_heading = "Compressor options", value_parser = codec, when_rewriting = Used, list = true)]
     pub compression: Vec<Scoped<CodecSpec>>,
 
     /// File with the paths that the hotness categorizer looks for, one per line
-    #[arg(
-        long,
-        value_name = "FILE",
-        hide_short_help = true,
-        help_heading = "Categorizer options"
-    )]
+    #[arg(long, value_name = "FILE", help_heading = "Categorizer options", when_rewriting = Refused)]
     pub hotness_list: Option<PathBuf>,
 
     /// Files below this size are not tested by the incompressible categorizer
-    #[arg(long, value_name = "SIZE", default_value = "256", hide_short_help = true, help_heading = "Categorizer options", value_parser = parse_size, allow_hyphen_values = true)]
+    #[arg(long, value_name = "SIZE", default_value = "256", help_heading = "Categorizer options", value_parser = parse_size, allow_hyphen_values = true, when_rewriting = Refused)]
     pub incompressible_min_input_size: u64,
 
     /// Size of the units that the incompressible categorizer compresses, up to 1g
-    #[arg(long, value_name = "SIZE", default_value = "1m", hide_short_help = true, help_heading = "Categorizer options", value_parser = parse_size, allow_hyphen_values = true)]
+    #[arg(long, value_name = "SIZE", default_value = "1m", help_heading = "Categorizer options", value_parser = parse_size, allow_hyphen_values = true, when_rewriting = Refused)]
     pub incompressible_block_size: u64,
 
     /// Judge each of these units on its own instead of the file as a whole
-    #[arg(long, hide_short_help = true, help_heading = "Categorizer options")]
+    #[arg(long, help_heading = "Categorizer options", when_rewriting = Refused)]
     pub incompressible_fragments: bool,
 
     /// What compresses to at least this part of its size is incompressible, 0 to 1
-    #[arg(
-        long,
-        value_name = "RATIO",
-        default_value = "0.99",
-        hide_short_help = true,
-        help_heading = "Categorizer options",
-        allow_hyphen_values = true
-    )]
+    #[arg(long, value_name = "RATIO", default_value = "0.99", help_heading = "Categorizer options", allow_hyphen_values = true, when_rewriting = Refused)]
     pub incompressible_ratio: f64,
 
     /// zstd level with which the incompressible categorizer tries, -131072 to 22
-    #[arg(
-        long,
-        value_name = "N",
-        default_value = "-1",
-        hide_short_help = true,
-        help_heading = "Categorizer options",
-        allow_hyphen_values = true
-    )]
+    #[arg(long, value_name = "N", default_value = "-1", help_heading = "Categorizer options", allow_hyphen_values = true, when_rewriting = Refused)]
     pub incompressible_zstd_level: i32,
 
     /// Omit the names of categories, and which block is of which
-    #[arg(long, hide_short_help = true, help_heading = "Metadata options")]
+    #[arg(long, help_heading = "Metadata options", when_rewriting = NeedsRebuild)]
     pub no_category_names: bool,
 
     /// Omit the parameters of audio and pixels
-    #[arg(long, hide_short_help = true, help_heading = "Metadata options")]
+    #[arg(long, help_heading = "Metadata options", when_rewriting = NeedsRebuild)]
     pub no_category_metadata: bool,
 }
 

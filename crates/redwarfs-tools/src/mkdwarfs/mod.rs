@@ -6,6 +6,7 @@
 mod args;
 mod categories;
 mod chmod;
+mod definition;
 mod display;
 mod filter;
 mod header;
@@ -14,6 +15,7 @@ mod output;
 mod owners;
 mod pseudo;
 mod rewrite;
+mod rewrite_args;
 mod run;
 mod script;
 mod summary;
@@ -23,25 +25,25 @@ use std::ffi::OsString;
 
 use clap::FromArgMatches;
 
+use args::TOOL;
+
 use crate::common::cli;
+use crate::common::tool::Tool;
 
-/// Name of the tool in its messages.
-const TOOL: &str = "mkdwarfs";
-
-/// The command line, for generated documentation.
+/// The command line and the manual.
 #[must_use]
-pub fn command() -> clap::Command {
-    args::command()
+pub fn tool() -> Tool {
+    Tool::new(args::command(), include_str!("../../manual/mkdwarfs.md"))
 }
 
 /// Runs the tool; `args` starts with the program's name. Returns the exit code: 0 for a complete
 /// image or help, 1 without an image, 2 for an image that lacks something of its input.
 #[must_use]
 pub fn main(args: Vec<OsString>) -> u8 {
-    let command = command();
+    let tool = tool();
     let spread = args::spread_lists(&args);
     let advice = |stray: &str| Some(args::place_of_stray(stray, &spread));
-    let matches = match cli::parse_advised(command.clone(), &spread, advice) {
+    let matches = match cli::parse_advised(&tool, &spread, advice) {
         Ok(matches) => matches,
         Err(code) => return code,
     };
@@ -53,12 +55,12 @@ pub fn main(args: Vec<OsString>) -> u8 {
     }
     let parsed = match args::Args::from_arg_matches(&matches) {
         Ok(parsed) => parsed,
-        Err(error) => return cli::describe(&command, &error).report(TOOL),
+        Err(error) => return cli::describe(&tool.command, &error).report(TOOL),
     };
     let done = if parsed.rewrite.is_wanted() {
         rewrite::run(&parsed, &matches, &args)
     } else {
-        run::run(&parsed, &args)
+        run::run(&parsed, &matches, &args)
     };
     match done {
         Ok(code) => code,

@@ -11,7 +11,7 @@ use std::time::Duration;
 use redwarfs_io::{AtomicFile, Overwrite};
 use redwarfs_writer::DirectorySource;
 
-use super::TOOL;
+use super::args::TOOL;
 use super::display::Report;
 use super::header;
 use crate::common::error::{display_path, io_cause};

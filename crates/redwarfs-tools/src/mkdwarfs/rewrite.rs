@@ -9,235 +9,31 @@ use clap::ArgMatches;
 use clap::parser::ValueSource;
 use redwarfs_reader::{CacheOptions, Image, OpenOptions};
 use redwarfs_rewrite::{
-    CategoryCodec, CategoryFilter, Error as RewriteError, Leading, Rebuild, RewriteOptions, rewrite,
+    CategoryCodec, Error as RewriteError, Leading, Rebuild, RewriteOptions, rewrite,
 };
 use redwarfs_writer::{BuildOptions, Category, Error as WriteError};
 
-use super::args::Args;
+use super::args::{self, Args};
+use super::definition::{Kind, check_rewrite};
 use super::display::Report;
 use super::output::{self, Target};
+use super::rewrite_args::Recompress;
 use super::run::{build_error, build_options};
 use super::summary::{LeftOut, Summary};
 use crate::common::error::{EXIT_OK, io_cause};
 use crate::common::open::{Spelling, open_image};
 use crate::common::suggest::one_of;
-use crate::common::{Logger, Result, ToolError, signal};
-
-/// Which parts of an image are compressed anew.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Recompress {
-    All,
-    Block,
-    Metadata,
-    None,
-}
-
-fn recompress(text: &str) -> Result<Recompress, String> {
-    match text {
-        "all" => Ok(Recompress::All),
-        "block" => Ok(Recompress::Block),
-        "metadata" => Ok(Recompress::Metadata),
-        "none" => Ok(Recompress::None),
-        _ => Err(format!(
-            "invalid recompress mode: {text} (all, block, metadata, none)"
-        )),
-    }
-}
-
-fn categories(text: &str) -> Result<CategoryFilter, String> {
-    let (exclude, list) = match text.strip_prefix('!') {
-        Some(list) => (true, list),
-        None => (false, text),
-    };
-    let names: Vec<String> = list.split(',').map(str::to_owned).collect();
-    if names.iter().any(String::is_empty) {
-        return Err(format!("empty name of a category: '{text}'"));
-    }
-    Ok(CategoryFilter { names, exclude })
-}
-
-/// Options that turn the input into an image that is rewritten.
-#[derive(Debug, Clone, clap::Args)]
-pub(crate) struct RewriteArgs {
-    /// Rewrite the image given as input with other compression: all, block, metadata, none
-    ///
-    /// What is not recompressed is copied. Even 'none' brings old images to the current format.
-    #[arg(long, value_name = "MODE", num_args = 0..=1, default_missing_value = "all", hide_short_help = true, help_heading = "Rewriting options", value_parser = crate::common::cli::whole(recompress))]
-    pub recompress: Option<Recompress>,
-
-    /// Recompress only blocks of these categories, or with a leading '!' all others
-    #[arg(long, value_name = "[!]CATEGORY,...", hide_short_help = true, help_heading = "Rewriting options", value_parser = crate::common::cli::whole(categories))]
-    pub recompress_categories: Option<CategoryFilter>,
-
-    /// Rewrite the image given as input with metadata of the current version, changed as the
-    /// metadata options say
-    #[arg(long, hide_short_help = true, help_heading = "Rewriting options")]
-    pub rebuild_metadata: bool,
-
-    /// Rewrite the image given as input with the block size of --block-size-bits
-    #[arg(long, hide_short_help = true, help_heading = "Rewriting options")]
-    pub change_block_size: bool,
-
-    /// Do not record which version the metadata was rebuilt from, and forget earlier records
-    #[arg(long, hide_short_help = true, help_heading = "Rewriting options")]
-    pub no_metadata_version_history: bool,
-
-    /// Do not verify the whole image before rewriting it
-    ///
-    /// Parts are verified all the same when they are read.
-    #[arg(long, hide_short_help = true, help_heading = "Rewriting options")]
-    pub no_check: bool,
-
-    /// Drop what is in front of the image given as input
-    #[arg(
-        long,
-        hide_short_help = true,
-        help_heading = "Rewriting options",
-        conflicts_with = "header"
-    )]
-    pub remove_header: bool,
-}
-
-impl RewriteArgs {
-    /// Whether the input is an image to rewrite.
-    pub(crate) fn is_wanted(&self) -> bool {
-        self.recompress.is_some() || self.rebuild_metadata || self.change_block_size
-    }
-
-    fn rebuilds(&self) -> bool {
-        self.rebuild_metadata || self.change_block_size
-    }
-
-    /// Refuses options of a rewrite when nothing is rewritten.
-    pub(crate) fn check_build(&self) -> Result<()> {
-        let stray = [
-            (
-                self.recompress_categories.is_some(),
-                "recompress-categories",
-                "--recompress",
-            ),
-            (
-                self.no_metadata_version_history,
-                "no-metadata-version-history",
-                "--rebuild-metadata",
-            ),
-            (self.no_check, "no-check", "--recompress"),
-            (self.remove_header, "remove-header", "--recompress"),
-        ];
-        match stray.into_iter().find(|(given, ..)| *given) {
-            Some((_, option, needs)) => Err(needs_error(option, needs)),
-            None => Ok(()),
-        }
-    }
-}
-
-fn needs_error(option: &str, needs: &str) -> ToolError {
-    ToolError::new(format!("option '--{option}' needs '{needs}'"))
-}
-
-/// Options that a rewrite uses.
-const USED: [&str; 27] = [
-    "input",
-    "verbose",
-    "output",
-    "force",
-    "compress-level",
-    "log-level",
-    "log-with-context",
-    "num-workers",
-    "compress-niceness",
-    "memory-limit",
-    "progress",
-    "no-progress",
-    "compression",
-    "schema-compression",
-    "metadata-compression",
-    "history-compression",
-    "header",
-    "no-section-index",
-    "no-history",
-    "no-history-timestamps",
-    "no-history-command-line",
-    "recompress",
-    "recompress-categories",
-    "rebuild-metadata",
-    "change-block-size",
-    "no-check",
-    "remove-header",
-];
-
-/// Options that it uses if metadata is rebuilt.
-const METADATA: [&str; 12] = [
-    "set-owner",
-    "set-group",
-    "set-time",
-    "keep-all-times",
-    "time-resolution",
-    "chmod",
-    "pack-metadata",
-    "no-category-names",
-    "no-category-metadata",
-    "no-create-timestamp",
-    "no-hardlink-table",
-    "no-metadata-version-history",
-];
-
-/// Options that tune a build, and whose absence changes nothing of what is in the image.
-const TUNING: [&str; 12] = [
-    "block-size-bits",
-    "order",
-    "max-similarity-size",
-    "file-hash",
-    "verify-dedup",
-    "num-scanner-workers",
-    "num-segmenter-workers",
-    "max-lookback-blocks",
-    "window-size",
-    "window-step",
-    "bloom-filter-size",
-    "categorize",
-];
-
-/// Refuses options that cannot do what they are for, and warns of those that do nothing.
-fn check_options(args: &Args, matches: &ArgMatches, logger: &Logger) -> Result<()> {
-    let command = super::command();
-    for arg in command.get_arguments() {
-        let id = arg.get_id().as_str();
-        if matches.value_source(id) != Some(ValueSource::CommandLine) {
-            continue;
-        }
-        let name = arg.get_long().unwrap_or(id);
-        let block_size = name == "block-size-bits";
-        if USED.contains(&name) || (block_size && args.rewrite.change_block_size) {
-            continue;
-        }
-        if METADATA.contains(&name) {
-            if !args.rewrite.rebuilds() {
-                return Err(needs_error(name, "--rebuild-metadata"));
-            }
-        } else if TUNING.contains(&name) {
-            let unless = if block_size {
-                " without '--change-block-size'"
-            } else {
-                ""
-            };
-            logger.warn(format_args!(
-                "option '--{name}' has no effect when an image is rewritten{unless}"
-            ));
-        } else {
-            return Err(ToolError::new(format!(
-                "option '--{name}' cannot be used when an image is rewritten"
-            )));
-        }
-    }
-    Ok(())
-}
+use crate::common::{Result, ToolError, signal};
 
 /// Rewrites the image. Returns the exit code.
 pub(super) fn run(args: &Args, matches: &ArgMatches, command_line: &[OsString]) -> Result<u8> {
     let hint = "try 'mkdwarfs --help'";
     let logger = args.logger();
-    check_options(args, matches, &logger)?;
+    let kind = Kind {
+        rebuilds: args.rewrite.rebuilds(),
+        block_size: args.rewrite.change_block_size,
+    };
+    check_rewrite(args::command(), matches, kind, &logger)?;
     let Some(input) = &args.input else {
         return Err(ToolError::new("missing option '--input'").hint(hint));
     };
@@ -395,36 +191,5 @@ fn rewrite_error(error: RewriteError, args: &Args) -> ToolError {
         ) => otherwise.cause(error),
         RewriteError::Write(error) => build_error(error, args),
         other => otherwise.cause(other),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn lists_of_categories() {
-        let filter = |names: &[&str], exclude| CategoryFilter {
-            names: names.iter().map(|&n| n.to_owned()).collect(),
-            exclude,
-        };
-        assert_eq!(categories("a"), Ok(filter(&["a"], false)));
-        assert_eq!(categories("a/b,c"), Ok(filter(&["a/b", "c"], false)));
-        assert_eq!(categories("!a,c"), Ok(filter(&["a", "c"], true)));
-        for bad in ["", "!", "a,", ",a", "!a,,b"] {
-            assert!(categories(bad).is_err(), "{bad}");
-        }
-    }
-
-    #[test]
-    fn lists_name_options_that_exist() {
-        let command = super::super::command();
-        let all: Vec<&str> = command
-            .get_arguments()
-            .filter_map(|a| a.get_long())
-            .collect();
-        for name in USED.iter().chain(&METADATA).chain(&TUNING) {
-            assert!(all.contains(name), "{name}");
-        }
     }
 }

@@ -6,15 +6,18 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use clap::{ArgMatches, Args as _, Command};
 use redwarfs_writer::{
     BuildOptions, Builder, Category, Counters, Error as BuildError, FileHash, HistoryOptions,
     Order, Progress, ThreadGroup, ThreadStart, plain_path,
 };
 
-use super::args::Args;
+use super::args::{self, Args};
+use super::definition::check_build;
 use super::display::Report;
 use super::input::{self, Directory, read_error};
 use super::output::{self, Target, interrupted, write_error};
+use super::rewrite_args::RewriteArgs;
 use super::script::{self, Script};
 use super::summary::{LeftOut, Summary};
 use super::values::{LinkPolicy, OrderSpec, TimeSpec, Verification, source_date_epoch};
@@ -24,9 +27,10 @@ use crate::common::number::format_size;
 use crate::common::{Logger, Result, ToolError, env, signal};
 
 /// Builds the image. Returns the exit code.
-pub(super) fn run(args: &Args, command_line: &[OsString]) -> Result<u8> {
+pub(super) fn run(args: &Args, matches: &ArgMatches, command_line: &[OsString]) -> Result<u8> {
     let hint = "try 'mkdwarfs --help'";
-    args.rewrite.check_build()?;
+    let only = RewriteArgs::augment_args(Command::new(""));
+    check_build(args::command(), matches, &only)?;
     if args.input.is_none() && args.input_list.is_none() {
         return Err(ToolError::new("missing option '--input' or '--input-list'").hint(hint));
     }

@@ -1,7 +1,7 @@
 //! The manuals: one source for `--man` and for the installed manual pages.
 //!
-//! The options come from the command line description of a tool ([`clap::Command`]), everything
-//! else from the texts in `manual/`, which use a small part of Markdown (see [`parse`]).
+//! The options come from the command line of a tool ([`clap::Command`]), everything else from a text
+//! of the tool in a small part of Markdown (see [`parse`]).
 
 mod pager;
 mod parse;
@@ -10,7 +10,7 @@ mod text;
 
 use clap::{Arg, Command};
 
-use super::cli::VERSION;
+use super::version::VERSION;
 
 pub use pager::{print_long, show};
 pub use parse::parse;
@@ -80,41 +80,23 @@ pub struct Manual {
     pub sections: Vec<Section>,
 }
 
-/// The texts by program; options are inserted behind the chapter `DESCRIPTION`.
-const TEXTS: [(&str, &str); 5] = [
-    ("mkdwarfs", include_str!("../../../manual/mkdwarfs.md")),
-    ("dwarfs", include_str!("../../../manual/dwarfs.md")),
-    ("dwarfsck", include_str!("../../../manual/dwarfsck.md")),
-    (
-        "dwarfsextract",
-        include_str!("../../../manual/dwarfsextract.md"),
-    ),
-    ("redwarfs", include_str!("../../../manual/redwarfs.md")),
-];
-
 /// What every manual ends with.
 const COMMON: &str = include_str!("../../../manual/common.md");
 
 impl Manual {
-    /// The manual of a program, with the options that `command` describes.
+    /// The manual of a program: `text` with the options that `command` describes and
+    /// `more_options` behind its chapter `DESCRIPTION`.
     #[must_use]
-    pub fn of(command: &Command) -> Self {
+    pub fn new(command: &Command, text: &str, more_options: &[Section]) -> Self {
         let mut command = command.clone();
         command.build();
-        let name = command.get_name().to_owned();
-        let text = TEXTS
-            .iter()
-            .find(|(tool, _)| *tool == name)
-            .map_or("", |(_, text)| text);
         let mut sections = parse(text);
         let at = sections
             .iter()
             .position(|section| section.title == "DESCRIPTION")
             .map_or(0, |at| at + 1);
         let mut options = options(&command);
-        if name == "dwarfs" {
-            options.extend(crate::dwarfs::manual_sections());
-        }
+        options.extend_from_slice(more_options);
         if let Some(notes) = command.get_after_long_help() {
             let lines = notes.to_string().lines().map(str::to_owned).collect();
             options.push(Section {
@@ -137,7 +119,7 @@ impl Manual {
                 .unwrap_or_default()
                 .trim_end_matches('.')
                 .to_owned(),
-            name,
+            name: command.get_name().to_owned(),
             sections,
         }
     }
@@ -317,7 +299,7 @@ mod tests {
 
     #[test]
     fn options_become_sections() {
-        let manual = Manual::of(&command());
+        let manual = Manual::new(&command(), "", &[]);
         assert_eq!(manual.summary, "does things");
         let titles: Vec<_> = manual.sections.iter().map(|s| s.title.as_str()).collect();
         assert_eq!(titles[..2], ["OPTIONS", "MORE"]);
@@ -329,38 +311,6 @@ mod tests {
             "\nMORE\n        --all\n                Everything.\n\n                Really everything.\n",
         ] {
             assert!(text.contains(part), "{part:?} in {text}");
-        }
-    }
-
-    #[test]
-    fn every_tool_has_a_manual() {
-        for command in [
-            crate::mkdwarfs::command(),
-            crate::dwarfs::command(),
-            crate::dwarfsck::command(),
-            crate::dwarfsextract::command(),
-            crate::universal::command(),
-        ] {
-            let manual = Manual::of(&command);
-            let titles: Vec<_> = manual.sections.iter().map(|s| s.title.as_str()).collect();
-            for title in [
-                "SYNOPSIS",
-                "DESCRIPTION",
-                "OPTIONS",
-                "EXIT STATUS",
-                "SEE ALSO",
-            ] {
-                assert!(titles.contains(&title), "{}: {titles:?}", manual.name);
-            }
-            let mut unique = titles.clone();
-            unique.sort_unstable();
-            unique.dedup();
-            assert_eq!(unique.len(), titles.len(), "{}: {titles:?}", manual.name);
-            let text = manual.to_text(80, false);
-            let shown = command.get_arguments().filter(|arg| !arg.is_hide_set());
-            for arg in shown.filter_map(Arg::get_long) {
-                assert!(text.contains(&format!("--{arg}")), "{}: {arg}", manual.name);
-            }
         }
     }
 }

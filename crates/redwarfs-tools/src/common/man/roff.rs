@@ -100,7 +100,9 @@ mod tests {
             ),
         };
         assert_eq!(
-            manual.to_roff().replace(crate::common::cli::VERSION, "V"),
+            manual
+                .to_roff()
+                .replace(crate::common::version::VERSION, "V"),
             ".TH X-Y 1 \"\" \"RedwarFS V\" \"User Commands\"\n\
              .SH NAME\nx\\-y \\- does it\n\
              .SH \"SEE ALSO\"\n\\&.dot \\fB\\-a\\fR \\e\n\
