@@ -1,20 +1,30 @@
-//! Section codecs: how the payload of a section becomes bytes and back, and the
-//! grammar by which a codec is chosen on a command line.
+//! Section codecs: from the payload of a section to bytes and back, and the grammar of `-C` that
+//! chooses a codec.
 //!
-//! A [`CodecSpec`] is parsed from text such as `zstd:level=19:long`. It makes
-//! [`Compressor`]s, one per worker, which keep their library context and scratch
-//! memory from block to block. A [`Decoder`] undoes one payload step by step;
-//! [`decompress`] does it in one go.
+//! ```
+//! use redwarfs_codec::{CodecSpec, decompress};
 //!
-//! Payloads are untrusted. No input makes this crate panic, loop without
-//! progress, or produce more bytes than the payload announces, and nothing larger
-//! than the announced size plus a small codec state is allocated. The announced
-//! size itself is held against a limit that the caller gives.
+//! let spec: CodecSpec = "zstd:level=19".parse()?;
+//! let mut compressor = spec.compressor();
+//! let raw = b"the same words, the same words, the same words".repeat(10);
+//! let block = compressor.compress(&raw)?;
+//! let payload = block.data.as_deref().unwrap_or(&raw); // no data: stored as it is
+//! assert!(payload.len() < raw.len());
+//! assert_eq!(decompress(block.id, payload, 1 << 20)?, raw);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 //!
-//! FLAC and RICEPP compress only audio and pixels. What a block holds is its [`Content`], which
-//! comes from whoever recognised it; [`Compressor::compress_with`] takes it. FLAC needs the cargo
-//! feature `flac`, which builds libFLAC with cmake. Without it, specs and payloads of it are
-//! refused by name.
+//! A [`CodecSpec`] makes [`Compressor`]s, one for each worker. A compressor keeps its library context and
+//! scratch memory from block to block. A [`Decoder`] decodes a payload step by step, [`decompress`] at
+//! once.
+//!
+//! Payloads are untrusted. For any input, this crate does not panic, does not loop without progress, and
+//! does not produce more bytes than the payload announces. It allocates the announced size and a small
+//! codec state. The caller gives a limit for the announced size.
+//!
+//! FLAC and RICEPP compress only audio and pixels. A categorizer says what a block holds
+//! ([`Content`]), and [`Compressor::compress_with`] takes it. FLAC needs the cargo feature `flac`, which
+//! builds libFLAC with cmake. Without the feature, this crate refuses FLAC specs and payloads by name.
 
 mod brotli_codec;
 mod compress;

@@ -1,22 +1,46 @@
-//! An image becomes a directory tree or a tar archive.
+//! From an image to a directory tree or an archive.
 //!
-//! [`extract_to_directory`] decodes every block that it needs exactly once, however scattered the files
-//! are: the pieces of all files are sorted by block, and each block's bytes go to all the files that
-//! want them while it is in memory. A block of which only the first part is wanted is decoded to the end
-//! of that part, if its codec can stop there; its checksum is verified nevertheless, over all that is
-//! stored. In images of formats 2.0 and 2.1, which have no checksums, blocks are always decoded to their
-//! end. The memory that this takes is
+//! ```
+//! use redwarfs_extractor::{ExtractOptions, Silent, TarFormat, extract_to_archive, extract_to_directory};
+//! use redwarfs_reader::{Image, OpenOptions};
 //!
-//! * 16 bytes per block, 17 per directory, 16 per file, 12 per additional hard link, 12 per distinct content,
-//! * 16 bytes per piece (a run of a file within one block) for at most 4 Mi pieces at a time; images
-//!   with more are worked off in windows of consecutive blocks, each at the price of one more pass over
-//!   the chunk table,
-//! * a handful of decoded blocks ([`ExtractOptions::threads`] plus one for every two writers, and never
-//!   more than fit into [`ExtractOptions::memory`], but at least one).
+//! let path = "../../tests/fixtures/compat/compat-v0.9.10.dwarfs";
+//! let image = Image::open(path, &OpenOptions::default())?;
+//! let mut options = ExtractOptions::default();
+//! options.skip_devices = true;
+//! options.skip_specials = true;
 //!
-//! Nothing is ever created outside the target directory and no symbolic link is followed below it:
-//! names are checked, and every directory is opened relative to the target with resolution through
-//! links switched off.
+//! # let dir = tempfile::tempdir()?;
+//! # let target = dir.path();
+//! let on_disk = extract_to_directory(&image, target, &options, &Silent)?;
+//!
+//! let mut tar = Vec::new();
+//! let in_tar = extract_to_archive(&image, &mut tar, &TarFormat::Pax.into(), &options, &Silent)?;
+//! assert_eq!(on_disk.files, in_tar.files);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! [`extract_to_directory`] decodes each block that it needs once, however scattered the files are. It
+//! sorts the chunks of all files by block. While a block is in memory, its bytes go to all files that
+//! need them. If only the first part of a block is needed and its codec can stop there, the extractor
+//! decodes up to the end of that part. It still verifies the checksum of the whole payload. Images of
+//! formats 2.0 and 2.1 have no checksums, so their blocks are decoded to the end.
+//!
+//! Memory of [`extract_to_directory`]:
+//!
+//! | for each | bytes |
+//! |---|---|
+//! | block, file | 16 |
+//! | directory | 17 |
+//! | additional hard link, distinct content | 12 |
+//! | chunk, at most 4 Mi of them at a time | 16 |
+//! | decoded block: [`ExtractOptions::threads`] and one for every two writers, within [`ExtractOptions::memory`] | its size |
+//!
+//! Images with more chunks are extracted in windows of consecutive blocks. Each window costs another pass
+//! over the chunk table. One decoded block is always allowed.
+//!
+//! The extractor creates nothing outside the target directory and follows no symbolic link below it. It
+//! checks names, and opens every directory relative to the target without resolution of links.
 //!
 //! [`extract_to_archive`] streams an archive in the order of the data in the image, in many formats.
 //! [`extract_file`] copies the contents of one file.

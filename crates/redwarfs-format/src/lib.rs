@@ -1,11 +1,35 @@
 //! The DwarFS image format: bytes to structures and back.
 //!
-//! Nothing in this crate opens a file, starts a thread or uses `unsafe`. Image bytes come in as
-//! slices or through a positional read function, and everything that is taken from them is
-//! treated as untrusted: bad input leads to an [`Error`], never to a panic, and never to more
-//! memory or time than the size of the input justifies.
+//! This crate opens no file, starts no thread and has no `unsafe`. Callers pass image bytes as slices
+//! or through a positional read function. All image bytes are untrusted: bad input gives an [`Error`],
+//! and never a panic, nor more memory or time than the size of the input justifies.
 //!
-//! | module | what it covers |
+//! ```
+//! use redwarfs_format::InodeNo;
+//! use redwarfs_format::metadata::{FileType, MetadataView};
+//! use redwarfs_format::section::{Container, SectionType};
+//!
+//! // An image without compression, so that payloads are what they stand for.
+//! let image = std::fs::read("../../tests/fixtures/images/basic-l0.dwarfs")?;
+//! let part = |at: u64, len: u64| image.get(at as usize..(at + len) as usize);
+//! let read = |at: u64, buf: &mut [u8]| {
+//!     let bytes = part(at, buf.len() as u64).ok_or(std::io::ErrorKind::UnexpectedEof)?;
+//!     buf.copy_from_slice(bytes);
+//!     Ok(())
+//! };
+//! let container = Container::open(&read, image.len() as u64, 0, None)?;
+//! let payload = |ty: SectionType| {
+//!     let section = container.sections.iter().find(|section| section.ty == ty)?;
+//!     part(section.payload_offset, section.length).map(<[u8]>::to_vec)
+//! };
+//! let schema = payload(SectionType::METADATA_V2_SCHEMA).ok_or("no schema")?;
+//! let data = payload(SectionType::METADATA_V2).ok_or("no metadata")?;
+//! let view = MetadataView::parse(&schema, data)?;
+//! assert_eq!(view.file_type(InodeNo::ROOT)?, FileType::Directory);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! | module | content |
 //! |---|---|
 //! | [`section`] | headers, hashes, section index, opening a container, finding an image in a file |
 //! | [`thrift`] | the subset of the Thrift compact protocol that images use |

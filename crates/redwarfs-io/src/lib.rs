@@ -1,7 +1,25 @@
 //! Positional reads behind one trait, and output files that appear complete or not at all.
 //!
-//! Image files are touched through this crate only. [`Source`] is what a reader needs from
-//! whatever holds an image; [`AtomicFile`] is what a writer needs from a file system.
+//! Only this crate touches image files. A reader takes any [`Source`]: a file, memory, a memory map, or
+//! a network. A writer writes to an [`AtomicFile`], which gets its name when it is complete.
+//!
+//! ```
+//! use std::io::Write;
+//! use redwarfs_io::{AtomicFile, FileSource, Overwrite, Source};
+//!
+//! # let dir = tempfile::tempdir()?;
+//! # let path = dir.path().join("out");
+//! let mut file = AtomicFile::create(&path, Overwrite::No)?;
+//! file.write_all(b"all or nothing")?;
+//! assert!(!path.exists());
+//! file.commit()?;
+//!
+//! let source = FileSource::open(&path)?;
+//! let mut word = [0; 7];
+//! source.read_exact_at(7, &mut word)?;
+//! assert_eq!(&word, b"nothing");
+//! # Ok::<(), std::io::Error>(())
+//! ```
 
 mod atomic;
 mod fault;
