@@ -1,8 +1,8 @@
 //! The DwarFS image format: bytes to structures and back.
 //!
 //! This crate opens no file, starts no thread and has no `unsafe`. Callers pass image bytes as slices
-//! or through a positional read function. All image bytes are untrusted: bad input gives an [`Error`],
-//! and never a panic, nor more memory or time than the size of the input justifies.
+//! or through a positional read function. All image bytes are untrusted: bad input gives an [`Error`]
+//! and never a panic. Memory and time stay within what the size of the input justifies.
 //!
 //! ```
 //! use redwarfs_format::InodeNo;

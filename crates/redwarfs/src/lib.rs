@@ -44,7 +44,7 @@
 //!
 //! A path is relative to the root of the image. The empty path and `/` are the root; leading, trailing
 //! and repeated slashes do not matter. Names are bytes, as on Linux. Methods follow symbolic links as
-//! `std::fs` does, but inside the image: an absolute target starts at the root of the image, and `..`
+//! `std::fs` does, but inside the image. An absolute target starts at the root of the image, and `..`
 //! in the root is the root.
 //!
 //! # More control
