@@ -17,6 +17,7 @@
 //! ```
 
 mod cache;
+pub mod check;
 mod error;
 mod image;
 mod options;
@@ -30,10 +31,10 @@ mod streams;
 mod sys;
 mod tree;
 mod users;
-mod verify;
 mod whole;
 
 pub use cache::{ActiveSetSize, CacheStats};
+pub use check::{CheckOptions, CheckReport, VerifyMode};
 pub use image::Image;
 pub use options::{
     BlockAllocator, CacheOptions, CpuSet, ImageOffset, OpenOptions, ParseOffsetError, Preload,
@@ -46,5 +47,4 @@ pub use read::PlannedReads;
 pub use redwarfs_format::{Error, Result};
 pub use tree::{DirEntry, ReadDir, Walk, WalkEntry};
 pub use users::BlockUsers;
-pub use verify::{SectionOutcome, SectionReport, VerifyMode, VerifySummary};
 pub use whole::BlockMemory;

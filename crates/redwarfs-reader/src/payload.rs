@@ -280,25 +280,17 @@ impl Payloads {
         self.stream_by(section, PIECE, sink)
     }
 
-    fn stream_by(
-        &self,
-        section: &Section,
-        piece: usize,
-        mut sink: impl FnMut(&[u8]),
-    ) -> Result<()> {
+    fn stream_by(&self, section: &Section, piece: usize, sink: impl FnMut(&[u8])) -> Result<()> {
         let start = self.container.file_offset(section);
         let mut buffer = vec![0; piece.min(usize::try_from(section.length).unwrap_or(piece))];
-        let mut done = 0;
-        while done < section.length {
-            let n = usize::try_from(section.length - done)
-                .map_or(buffer.len(), |left| left.min(buffer.len()));
-            self.source
-                .read_exact_at(start.saturating_add(done), &mut buffer[..n])
-                .map_err(|e| in_section(e.into(), section))?;
-            sink(&buffer[..n]);
-            done += n as u64;
-        }
-        Ok(())
+        stream(
+            self.source.as_ref(),
+            start,
+            section.length,
+            &mut buffer,
+            sink,
+        )
+        .map_err(|e| in_section(e.into(), section))
     }
 
     /// Whether the XXH3 of a section is right, without keeping the payload. True without hashes.
@@ -325,6 +317,25 @@ impl Payloads {
         }
         decompress_growing(id, payload, limit).map_err(|e| in_section(e, section))
     }
+}
+
+/// Reads `length` bytes of `source` from `start` on, as much at a time as `buffer` holds.
+pub(crate) fn stream(
+    source: &dyn Source,
+    start: u64,
+    length: u64,
+    buffer: &mut [u8],
+    mut sink: impl FnMut(&[u8]),
+) -> io::Result<()> {
+    let mut done = 0;
+    while done < length {
+        let n = usize::try_from(length - done).map_or(buffer.len(), |left| left.min(buffer.len()));
+        let piece = buffer.get_mut(..n).unwrap_or_default();
+        source.read_exact_at(start.saturating_add(done), piece)?;
+        sink(piece);
+        done = done.saturating_add(n as u64);
+    }
+    Ok(())
 }
 
 /// Memory for a payload, or an error where `vec!` would abort. It asks for memory that is zero

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use redwarfs_format::Error;
 use redwarfs_format::section::SectionType;
 use redwarfs_io::MemorySource;
-use redwarfs_reader::{Image, ImageOffset, OpenOptions, SectionOutcome, VerifyMode};
+use redwarfs_reader::check::SectionOutcome;
+use redwarfs_reader::{CheckOptions, Image, ImageOffset, OpenOptions, VerifyMode};
 use redwarfs_testkit::mutate::with_separator;
 use redwarfs_testkit::{Fields, Golden, Manifest, compat_images, golden_images};
 
@@ -122,21 +123,23 @@ fn all_sections_verify() {
     for golden in golden_images().into_iter().chain(compat_images()) {
         let image = open(&golden);
         for (mode, threads) in [(VerifyMode::Fast, 1), (VerifyMode::Integrity, 3)] {
-            let mut positions = Vec::new();
-            let summary = image
-                .verify(mode, threads, &mut |report| {
-                    let hashed = image.container().has_hashes();
-                    match report.outcome {
-                        SectionOutcome::Good if hashed => {}
-                        SectionOutcome::NoHash if !hashed => {}
-                        other => panic!("{}: {other:?}", golden.name),
-                    }
-                    positions.push(report.position);
-                })
-                .unwrap();
-            assert!(summary.is_ok(), "{}: {summary:?}", golden.name);
-            assert_eq!(summary.sections, image.container().sections.len());
-            assert!(positions.iter().copied().eq(0..positions.len() as u32));
+            let options = CheckOptions {
+                mode,
+                threads,
+                ..CheckOptions::default()
+            };
+            let report = image.check_sections(&options).unwrap();
+            assert!(report.is_ok(), "{}: {report:?}", golden.name);
+            for outcome in &report.outcomes {
+                match outcome {
+                    SectionOutcome::Good if image.container().has_hashes() => {}
+                    SectionOutcome::NoHash if !image.container().has_hashes() => {}
+                    other => panic!("{}: {other:?}", golden.name),
+                }
+            }
+            assert_eq!(report.outcomes.len(), image.container().sections.len());
+            let positions = report.list.sections.iter().map(|l| l.section.position);
+            assert!(positions.eq(0..report.outcomes.len() as u32));
         }
     }
 }

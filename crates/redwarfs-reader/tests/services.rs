@@ -11,7 +11,8 @@ use redwarfs_format::{BlockNo, Error, InodeNo};
 use redwarfs_io::{Fault, FaultSource, MemorySource};
 use redwarfs_reader::perfmon::Component;
 use redwarfs_reader::{
-    CacheOptions, CpuSet, Image, ImageOffset, OpenOptions, PerfMonitor, Preload, PreloadSummary,
+    CacheOptions, CheckOptions, CpuSet, Image, ImageOffset, OpenOptions, PerfMonitor, Preload,
+    PreloadSummary, VerifyMode,
 };
 use redwarfs_testkit::golden::{golden, golden_images};
 
@@ -322,10 +323,13 @@ fn images_in_one_file_are_told_apart() {
                 data
             };
             assert!(read(&image) == read(&alone), "{name} {way}");
-            let verified = image
-                .verify(redwarfs_reader::VerifyMode::Integrity, 2, &mut |_| ())
-                .unwrap();
-            assert!(verified.is_ok(), "{name} {way}: {verified:?}");
+            let options = CheckOptions {
+                mode: VerifyMode::Integrity,
+                threads: 2,
+                ..CheckOptions::default()
+            };
+            let checked = image.check_sections(&options).unwrap();
+            assert!(checked.is_ok(), "{name} {way}: {checked:?}");
         }
     }
     let e = open(ImageOffset::Nth(5)).unwrap_err();

@@ -8,7 +8,8 @@ use redwarfs_codec::CodecSpec;
 use redwarfs_format::BlockNo;
 use redwarfs_format::metadata::unknown_members;
 use redwarfs_format::section::{CompressionId, SectionType};
-use redwarfs_reader::{Image, SectionOutcome, VerifyMode};
+use redwarfs_reader::check::{CheckReport, Finding, FindingKind};
+use redwarfs_reader::{CheckOptions, Image};
 use redwarfs_writer::emit::{Emitter, MetadataCodecs, freeze_for, history_entry};
 use redwarfs_writer::{Error as WriteError, Level, Phase, Progress};
 
@@ -255,31 +256,36 @@ fn warn_of_unknown_members(image: &Image, progress: &dyn Progress) -> Result<()>
 
 /// Verifies the checksums of all sections.
 fn check(image: &Image, options: &RewriteOptions, stop: &AtomicBool) -> Result<()> {
-    let mut first = None;
-    let summary = image.verify(VerifyMode::Fast, options.workers, &mut |report| {
-        let fault = match &report.outcome {
-            outcome if outcome.is_ok() => return,
-            SectionOutcome::Failed(error) => error.to_string(),
-            _ => "checksum error".to_owned(),
-        };
-        first.get_or_insert_with(|| {
-            format!(
-                "{fault} in section {} ({}) at offset {}",
-                report.position, report.ty, report.offset
-            )
-        });
+    let report = image.check_sections(&CheckOptions {
+        threads: options.workers,
+        ..CheckOptions::default()
     })?;
     if stop.load(Ordering::Relaxed) {
         return Err(Error::interrupted());
     }
-    // An index that cannot be used and sections that occur twice do not keep the image from
-    // being read, and the new one has an index of its own.
-    match first {
+    let mut faults = report.findings.iter().filter(|f| is_fault(&report, f));
+    match faults.next() {
         None => Ok(()),
         Some(first) => Err(Error::CorruptInput {
-            errors: summary.failed,
-            first,
+            first: first.to_string(),
+            errors: 1 + faults.count(),
         }),
+    }
+}
+
+/// Whether a finding keeps a section from being read. An unusable index, a wrong number or version in
+/// a header and a section that occurs twice do not, and the new image has headers and an index of its
+/// own.
+fn is_fault(report: &CheckReport, finding: &Finding) -> bool {
+    let outcome = finding
+        .section
+        .and_then(|section| report.outcomes.get(section.position as usize));
+    match finding.kind {
+        FindingKind::Checksum | FindingKind::Integrity | FindingKind::Read | FindingKind::Gap => {
+            true
+        }
+        FindingKind::Header => outcome.is_none_or(|outcome| !outcome.is_ok()),
+        _ => false,
     }
 }
 

@@ -347,7 +347,7 @@ fn damage_ends_a_rewrite_with_an_error() {
             "{checked}"
         );
         assert!(
-            checked.to_string().contains("section 1 (BLOCK)"),
+            checked.to_string().contains("section 1 (BLOCK 1)"),
             "{checked}"
         );
         assert!(out.is_empty(), "something was written before the check");

@@ -6,7 +6,7 @@ mod common;
 use common::{Rewritten, codec, open, rewritten};
 use redwarfs_format::metadata::Packing;
 use redwarfs_format::section::{CompressionId, SectionType, Version};
-use redwarfs_reader::{Image, VerifyMode};
+use redwarfs_reader::{CheckOptions, Image, VerifyMode};
 use redwarfs_rewrite::{CategoryCodec, Rebuild, RewriteOptions};
 use redwarfs_testkit::golden::golden;
 use redwarfs_testkit::{Fields, Golden, Manifest, compat_images, golden_images};
@@ -83,8 +83,12 @@ fn check(golden: &Golden, mode: &str, options: &RewriteOptions) {
     let Rewritten { image, .. } =
         rewritten(&before, options).unwrap_or_else(|e| panic!("{what}: {e}"));
     assert_eq!(image.container().version, Version::WRITTEN, "{what}");
-    let summary = image.verify(VerifyMode::Integrity, 1, &mut |_| {}).unwrap();
-    assert!(summary.is_ok(), "{what}: {:?}", summary.problems);
+    let integrity = CheckOptions {
+        mode: VerifyMode::Integrity,
+        ..CheckOptions::default()
+    };
+    let report = image.check_sections(&integrity).unwrap();
+    assert!(report.is_ok(), "{what}: {:?}", report.findings);
     let fields = Fields {
         ino: !legacy,
         ..Fields::ALL

@@ -525,7 +525,7 @@ fn damage_is_an_error_and_the_old_file_stays() {
         (
             &["--recompress"][..],
             "input filesystem is corrupt: detected 1 error(s), first: checksum error in section 0 \
-             (BLOCK) at offset 0",
+             (BLOCK 0) at offset 64",
         ),
         (
             &["--recompress", "--no-check"],

@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 use redwarfs_format::metadata::{FileType, MetadataView};
 use redwarfs_format::{BlockNo, EntryIndex, Error, InodeNo};
 use redwarfs_io::MemorySource;
-use redwarfs_reader::{BlockMemory, CacheOptions, Image, ImageOffset, OpenOptions, VerifyMode};
+use redwarfs_reader::check::{CheckOptions, DeclaredImage};
+use redwarfs_reader::{BlockMemory, CacheOptions, Image, ImageOffset, OpenOptions};
 
 /// Entries and inodes that are looked at, so that an image that claims millions takes no longer.
 const MAX_ITEMS: usize = 300;
@@ -116,7 +117,10 @@ pub(super) fn visit_metadata(view: &MetadataView, checked: bool) {
 fn visit_image(image: &Image, checked: bool) {
     visit_metadata(image.metadata(), checked);
     let _ = (image.history(), image.header_bytes());
-    let _ = image.verify(VerifyMode::Fast, 1, &mut |_| {});
+    let options = CheckOptions::default();
+    if let Ok(list) = image.list_sections() {
+        let _ = image.check(list, DeclaredImage::default(), &options, &|_| {});
+    }
     let mut left = MAX_TOTAL;
     for item in image.walk().take(MAX_ITEMS) {
         let item = match item {

@@ -9,12 +9,12 @@ use std::sync::Arc;
 use clap::FromArgMatches;
 use redwarfs_format::section::{SectionHeader, SectionType};
 use redwarfs_io::MemorySource;
-use redwarfs_reader::{Image, ImageOffset, VerifyMode};
+use redwarfs_reader::check::{CheckOptions, DeclaredImage, Uncovered, UncoveredReason, VerifyMode};
+use redwarfs_reader::{Image, ImageOffset};
 use redwarfs_testkit::golden::{compat_images, golden};
 
 use super::args::Args;
-use super::edges::{Declared, Reason, Uncovered};
-use super::{edges, examine, open_options, scan};
+use super::{examine, open_options};
 use crate::common::{LogLevel, Logger};
 
 fn args(options: &[&str]) -> Args {
@@ -31,7 +31,7 @@ fn check(image: &[u8], args: &Args) -> (bool, Vec<Uncovered>) {
     };
     let logger = Logger::stderr(LogLevel::Error, false);
     match examine(args, Path::new("/nonexistent"), image, true, 1, &logger) {
-        Ok(checked) => (!checked.findings.is_empty(), checked.uncovered),
+        Ok(checked) => (!checked.report.is_ok(), checked.report.uncovered),
         Err(_) => (true, Vec::new()),
     }
 }
@@ -147,7 +147,7 @@ fn the_fast_check_misses_digests_only() {
     assert_eq!(
         intact(&image, &fast),
         [Uncovered {
-            reason: Reason::Digests,
+            reason: UncoveredReason::Digests,
             offset: None,
             bytes: digests
         }]
@@ -170,7 +170,7 @@ fn what_surrounds_an_image_is_named_or_noticed() {
     assert_eq!(
         before,
         [Uncovered {
-            reason: Reason::Before,
+            reason: UncoveredReason::Before,
             offset: Some(0),
             bytes: 15
         }]
@@ -189,7 +189,7 @@ fn what_surrounds_an_image_is_named_or_noticed() {
     let size = args(&["--check-integrity", &format!("--image-size={length}")]);
     for declared in [&first, &size] {
         let behind = Uncovered {
-            reason: Reason::Behind,
+            reason: UncoveredReason::Behind,
             offset: Some(length),
             bytes: several.len() as u64 - length,
         };
@@ -217,7 +217,7 @@ fn an_end_without_index_is_uncertain() {
         let cut = &image[..end];
         assert!(check(cut, &args(&["--check-integrity"])).0);
         let named = intact(cut, &args(&[]));
-        assert!(named.iter().any(|u| u.reason == Reason::End));
+        assert!(named.iter().any(|u| u.reason == UncoveredReason::End));
         let size = format!("--image-size={end}");
         assert_eq!(intact(cut, &args(&["--check-integrity", &size])), []);
         // Zeros instead of the index.
@@ -237,19 +237,22 @@ fn devices_are_larger_than_images() {
         let size = bytes.len() as u64;
         let source = Arc::new(MemorySource::new(bytes));
         let image = Image::from_source(source, &open_options(&args(&[]), 1)).unwrap();
-        let container = image.container();
-        let scan = scan::scan(image.source().as_ref(), 0, Some(container.size)).unwrap();
-        let declared = Declared {
+        let declared = DeclaredImage {
             offset: ImageOffset::Auto,
             size: None,
             device: true,
         };
-        let edges = edges::look(&image, &scan, VerifyMode::Integrity, declared).unwrap();
-        (edges.findings.len(), edges.uncovered, size)
+        let options = CheckOptions {
+            mode: VerifyMode::Integrity,
+            ..CheckOptions::default()
+        };
+        let list = image.list_sections().unwrap();
+        let report = image.check(list, declared, &options, &|_| {}).unwrap();
+        (report.findings.len(), report.uncovered, size)
     };
     let (findings, uncovered, size) = on_device(&image);
     let behind = Uncovered {
-        reason: Reason::Behind,
+        reason: UncoveredReason::Behind,
         offset: Some(image.len() as u64),
         bytes: size - image.len() as u64,
     };
@@ -263,7 +266,7 @@ fn formats_without_checksums_are_named() {
     let image = old("compat-v0.2.0");
     let named = intact(&image, &args(&["--check-integrity"]));
     let all = Uncovered {
-        reason: Reason::NoChecksums,
+        reason: UncoveredReason::NoChecksums,
         offset: Some(0),
         bytes: image.len() as u64,
     };

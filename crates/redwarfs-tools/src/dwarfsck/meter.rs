@@ -3,12 +3,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use redwarfs_io::Source;
-use redwarfs_reader::Image;
+use redwarfs_reader::check::SectionList;
 
 use super::args::Args;
-use super::scan::Scan;
-use super::verify::{Outcome, Work, verify};
 use crate::common::Logger;
 use crate::common::number::{format_duration, format_rate, format_size, format_size_pair};
 use crate::common::progress::{Activity, Display, ProgressMode, Status, Stopwatch};
@@ -46,18 +43,16 @@ impl Activity for Meter {
     }
 }
 
-/// As [`verify`], and shows how far it is.
-pub(super) fn verify_shown(
+/// Runs `check`, which is given a function that counts bytes, and shows how far it is.
+pub(super) fn with_meter<T>(
     args: &Args,
-    source: &dyn Source,
-    scan: &Scan,
-    image: Option<&Image>,
-    work: Work,
+    list: SectionList,
     logger: &Logger,
-) -> Vec<Outcome> {
-    let sections = scan.sections.iter().filter(|entry| !entry.lost);
+    check: impl FnOnce(SectionList, &(dyn Fn(u64) + Sync)) -> T,
+) -> T {
+    let sections = list.sections.len();
     let meter = Arc::new(Meter {
-        total: sections.map(|entry| entry.section.length).sum(),
+        total: list.payload_bytes(),
         done: AtomicU64::new(0),
         stopwatch: Stopwatch::default(),
     });
@@ -67,14 +62,15 @@ pub(super) fn verify_shown(
     };
     // Without it the check is the same.
     let display = Display::start(&meter, logger.console(), mode).ok();
-    let outcomes = verify(source, scan, image, work, &meter.done);
+    let result = check(list, &|bytes| {
+        meter.done.fetch_add(bytes, Ordering::Relaxed);
+    });
     drop(display);
     logger.verbose(format_args!(
-        "verified {} sections, {} in {}, {}",
-        scan.sections.len(),
+        "verified {sections} sections, {} in {}, {}",
         format_size(meter.total),
         format_duration(meter.stopwatch.elapsed()),
         meter.rate()
     ));
-    outcomes
+    result
 }

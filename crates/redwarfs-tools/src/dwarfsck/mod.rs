@@ -4,23 +4,19 @@ mod args;
 mod checksum;
 mod detail;
 mod dump;
-mod edges;
 #[cfg(test)]
 mod every_bit_tests;
 mod export;
-mod finding;
 mod frozen;
 mod list;
+mod message;
 mod meter;
 mod output;
 mod overview;
-mod payload;
 mod report;
-mod scan;
 mod text;
 mod tree;
 mod verdict;
-mod verify;
 
 use std::ffi::OsString;
 use std::io::{self, BufWriter, Write};
@@ -29,10 +25,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use redwarfs_format::frozen::Schema;
-use redwarfs_format::section::{IndexState, SectionType, locate_image, locate_image_number};
+use redwarfs_format::section::{SectionType, locate_image, locate_image_number};
 use redwarfs_format::{BlockNo, Error};
 use redwarfs_io::{Overwrite, Source};
-use redwarfs_reader::{CacheOptions, Image, ImageOffset, OpenOptions, VerifyMode};
+use redwarfs_reader::check::{
+    CheckOptions, CheckReport, DeclaredImage, Finding, FindingKind, ListedSection, PayloadSize,
+    SectionList, VerifyMode,
+};
+use redwarfs_reader::{CacheOptions, Image, ImageOffset, OpenOptions};
 
 use crate::common::cli::parse_into;
 use crate::common::env::{self, IoLayer};
@@ -44,13 +44,9 @@ use crate::common::tool::Tool;
 use crate::common::{Logger, Result, ToolError};
 use args::Args;
 use detail::Feature;
-use edges::{Declared, Uncovered};
-use finding::{Affected, Finding, Kind, Place};
-use meter::verify_shown;
+use message::message;
+use meter::with_meter;
 use output::{Failures, Output, shown};
-use payload::Sizes;
-use scan::{Entry, Index, Scan};
-use verify::{Damage, Outcome, Work};
 
 const TOOL: &str = "dwarfsck";
 
@@ -79,49 +75,35 @@ pub fn main(args: Vec<OsString>) -> u8 {
 /// An image, or what is left of one, and what is known about it.
 struct Checked {
     source: Arc<dyn Source>,
-    scan: Scan,
     /// None if it cannot be opened.
     image: Option<Image>,
-    /// One per section of the scan, or none at all if nothing was verified.
-    outcomes: Vec<Outcome>,
-    /// One per block of the scan, if the image could be opened.
-    block_sizes: Vec<Option<Sizes>>,
-    findings: Vec<Finding>,
-    damage: Option<Damage>,
-    /// The bytes of the file that are not verified, if others are.
-    uncovered: Vec<Uncovered>,
+    /// Without outcomes if nothing was verified.
+    report: CheckReport,
     /// Whether this was a check, and not only a look.
     verified: bool,
 }
 
 impl Checked {
     /// Sizes of a section.
-    fn sizes(&self, entry: &Entry) -> Option<Sizes> {
-        if entry.lost {
-            return None;
-        }
-        match entry.block {
-            Some(BlockNo(block)) if !self.block_sizes.is_empty() => {
-                self.block_sizes.get(block as usize).copied().flatten()
+    fn sizes(&self, listed: &ListedSection) -> Option<PayloadSize> {
+        match listed.block {
+            Some(BlockNo(block)) if !self.report.block_sizes.is_empty() => {
+                let sizes = self.report.block_sizes.get(block as usize);
+                sizes.copied().flatten()
             }
-            _ => Some(payload::sizes(
-                self.source.as_ref(),
-                self.scan.offset,
-                &entry.section,
-            )),
+            _ => listed.payload_size(self.source.as_ref(), self.report.list.offset),
         }
     }
 
     /// The schema of the metadata.
     fn schema(&self) -> redwarfs_format::Result<Schema> {
-        let entry = self
-            .scan
-            .sections
-            .iter()
-            .find(|e| e.section.ty == SectionType::METADATA_V2_SCHEMA && !e.lost)
-            .ok_or_else(|| Error::corrupt("no METADATA_V2_SCHEMA section"))?;
-        let payload = payload::decode(self.source.as_ref(), self.scan.offset, &entry.section)?;
-        Schema::parse(&payload)
+        let none = || Error::corrupt("no METADATA_V2_SCHEMA section");
+        let image = self.image.as_ref().ok_or_else(none)?;
+        let mut sections = image
+            .container()
+            .section_of_type(SectionType::METADATA_V2_SCHEMA);
+        let section = sections.next().ok_or_else(none)?;
+        Schema::parse(&image.decode_section(section)?)
     }
 }
 
@@ -159,7 +141,7 @@ fn run(args: &Args) -> Result<u8> {
     if !args.no_check || (showing && !args.quiet) {
         let verifying = !args.no_check || wants_sections;
         let result = examine(args, input, image.clone(), verifying, workers, &logger)?;
-        errors += result.findings.len() as u64;
+        errors += result.report.findings.len() as u64;
         log_findings(&result, args.verbose, &mut failures, &logger);
         checked = Some(result);
     }
@@ -296,74 +278,35 @@ fn examine(
             .cause(ToolError::from(e))
     };
     let source = Arc::clone(image.source());
-    let container = image.container();
-    let mut scan =
-        scan::scan(source.as_ref(), container.offset, Some(container.size)).map_err(failed)?;
-    scan.trailing = scan.trailing.max(image.trailing_bytes());
-    if let (IndexState::Invalid(reason), Index::Valid) = (&container.index, &scan.index) {
-        scan.index = Index::Invalid(reason.clone());
-    }
-    let block_sizes = overview::block_sizes(&image, &scan);
-    let mut outcomes = Vec::new();
-    let mut findings = Vec::new();
-    let mut uncovered = Vec::new();
-    if verifying {
-        // Without hashes there is no other way to notice damaged data.
-        let decode = args.decode || (!scan.has_hashes() && !args.no_check);
-        let work = Work {
-            mode: mode(args),
-            threads: workers,
-            decode: decode.then_some(args.cache_size),
+    let list = image.list_sections().map_err(failed)?;
+    let options = check_options(args, workers);
+    let report = if !args.no_check {
+        let declared = DeclaredImage {
+            offset: args.image_offset,
+            size: args.image_size,
+            device: is_device(input),
         };
-        outcomes = verify_shown(args, source.as_ref(), &scan, Some(&image), work, logger);
-        if !args.no_check {
-            findings = all_findings(&scan, &outcomes, work.mode);
-            findings.extend(verify::oversized(&image, &scan, &block_sizes));
-            findings.extend(verify::history(source.as_ref(), &scan, &outcomes));
-            let blocks = container.block_count();
-            if let Err(e) = image.metadata().check(blocks, None) {
-                let message = format!("the metadata is inconsistent: {}", verify::plain(&e));
-                findings.push(Finding {
-                    place: place_of(&scan, SectionType::METADATA_V2),
-                    ..Finding::new(Kind::Metadata, message)
-                });
-            }
-            let declared = Declared {
-                offset: args.image_offset,
-                size: args.image_size,
-                device: is_device(input),
-            };
-            let edges = edges::look(&image, &scan, work.mode, declared).map_err(failed)?;
-            findings.extend(edges.findings);
-            uncovered = edges.uncovered;
-        }
-    }
-    let mut damage = None;
-    if findings.iter().any(|f| f.lost_block().is_some()) {
-        let counted = Damage::of(&image, &findings).and_then(|found| {
-            found.count(&image, &mut findings)?;
-            Ok(found)
-        });
-        match counted {
-            Ok(found) => damage = Some(found),
-            Err(e) => findings.push(Finding::new(
-                Kind::Metadata,
-                format!(
-                    "cannot find out which files are affected: {}",
-                    verify::plain(&e)
-                ),
-            )),
-        }
-    }
+        with_meter(args, list, logger, |list, done| {
+            image.check(list, declared, &options, done)
+        })
+        .map_err(failed)?
+    } else {
+        let mut report = if verifying {
+            with_meter(args, list, logger, |list, done| {
+                list.check(source.as_ref(), &options, done)
+            })
+        } else {
+            CheckReport::from(list)
+        };
+        // They are looked at, not judged.
+        report.findings.clear();
+        report.block_sizes = image.block_sizes(&report.list);
+        report
+    };
     Ok(Checked {
         source,
-        scan,
         image: Some(image),
-        outcomes,
-        block_sizes,
-        findings,
-        damage,
-        uncovered,
+        report,
         verified: verifying && !args.no_check,
     })
 }
@@ -372,34 +315,17 @@ fn is_device(input: &Path) -> bool {
     std::fs::metadata(input).is_ok_and(|found| found.file_type().is_block_device())
 }
 
-fn mode(args: &Args) -> VerifyMode {
-    if args.check_integrity {
-        VerifyMode::Integrity
-    } else {
-        VerifyMode::Fast
+fn check_options(args: &Args, workers: usize) -> CheckOptions {
+    CheckOptions {
+        mode: match args.check_integrity {
+            true => VerifyMode::Integrity,
+            false => VerifyMode::Fast,
+        },
+        threads: workers,
+        affinity: env::affinity("fscheck"),
+        decode: args.decode,
+        memory: args.cache_size,
     }
-}
-
-fn place_of(scan: &Scan, ty: SectionType) -> Option<Place> {
-    let mut sections = scan.sections.iter();
-    sections.rfind(|e| e.section.ty == ty).map(Entry::place)
-}
-
-/// What scanning and hashing found, in the order of the sections.
-fn all_findings(scan: &Scan, outcomes: &[Outcome], mode: VerifyMode) -> Vec<Finding> {
-    let mut findings = verify::findings(scan, outcomes, mode);
-    findings.extend(scan.findings.iter().cloned());
-    if let Index::Invalid(reason) = &scan.index {
-        findings.push(Finding {
-            place: place_of(scan, SectionType::SECTION_INDEX),
-            ..Finding::new(
-                Kind::Index,
-                format!("the section index is invalid: {reason}"),
-            )
-        });
-    }
-    findings.sort_by_key(|f| f.place.map_or(u32::MAX, |place| place.position));
-    findings
 }
 
 /// Says which sections of an image are damaged that cannot be opened.
@@ -424,16 +350,13 @@ fn salvage(
         }
         ImageOffset::At(offset) => offset,
     };
-    let Ok(scan) = scan::scan(source.as_ref(), offset, args.image_size) else {
+    let Ok(list) = SectionList::read(source.as_ref(), offset, args.image_size) else {
         return Ok(());
     };
-    let work = Work {
-        mode: mode(args),
-        threads: workers,
-        decode: None,
-    };
-    let outcomes = verify_shown(args, source.as_ref(), &scan, None, work, logger);
-    let mut findings = all_findings(&scan, &outcomes, work.mode);
+    let options = check_options(args, workers);
+    let mut report = with_meter(args, list, logger, |list, done| {
+        list.check(source.as_ref(), &options, done)
+    });
     // What the last line says need not be said twice. Where no image was found, that line is about
     // the start of the file.
     let at_start = match (failed, args.image_offset) {
@@ -450,24 +373,19 @@ fn salvage(
         Error::Corrupt { at, .. } => at.section,
         _ => None,
     };
-    for finding in &findings {
-        if fatal.is_none() || finding.place.map(|place| place.position) != fatal {
-            logger.error(&finding.message);
+    for finding in &report.findings {
+        if fatal.is_none() || finding.section.map(|place| place.position) != fatal {
+            logger.error(message(finding));
         }
     }
-    findings.push(Finding::new(
-        Kind::Open,
+    report.findings.push(Finding::new(
+        FindingKind::Open,
         format!("cannot open the image: {}", output::error_text(failed)),
     ));
     let checked = Checked {
         source: Arc::clone(source),
-        scan,
         image: None,
-        outcomes,
-        block_sizes: Vec::new(),
-        findings,
-        damage: None,
-        uncovered: Vec::new(),
+        report,
         verified: true,
     };
     if args.quiet || args.list || args.checksum.is_some() {
@@ -486,23 +404,23 @@ fn salvage(
 }
 
 fn log_findings(checked: &Checked, verbose: bool, failures: &mut Failures<'_>, logger: &Logger) {
-    for finding in &checked.findings {
+    for finding in &checked.report.findings {
         match &finding.affected {
             Some(affected) if !verbose => logger.error(format_args!(
                 "{}: {}",
-                finding.message,
-                affected_text(affected)
+                message(finding),
+                message::affected(affected)
             )),
-            _ => logger.error(&finding.message),
+            _ => logger.error(message(finding)),
         }
     }
-    let (Some(damage), Some(image)) = (&checked.damage, &checked.image) else {
+    let (Some(files), Some(image)) = (&checked.report.affected, &checked.image) else {
         return;
     };
     if !verbose {
         return;
     }
-    let listed = damage.for_each(image, &mut |path, blocks| {
+    let listed = files.for_each(image, &mut |path, blocks| {
         let numbers: Vec<String> = blocks.iter().map(ToString::to_string).collect();
         let word = if numbers.len() == 1 {
             "block"
@@ -518,20 +436,6 @@ fn log_findings(checked: &Checked, verbose: bool, failures: &mut Failures<'_>, l
     });
     if let Err(e) = listed {
         failures.add("cannot list the affected files", None, &e);
-    }
-}
-
-/// `no file is affected`, `12 files are affected: a, b, c, ...`.
-fn affected_text(affected: &Affected) -> String {
-    let names: Vec<String> = affected.first.iter().map(|path| shown(path)).collect();
-    let more = affected.count.saturating_sub(names.len() as u64);
-    let names = names.join(", ");
-    match (affected.count, more) {
-        (0, _) => "no file is affected".to_owned(),
-        (1, 0) => format!("1 file is affected: {names}"),
-        (n, 0) => format!("{n} files are affected: {names}"),
-        (n, more) if names.is_empty() => format!("{n} files are affected, {more} not named"),
-        (n, more) => format!("{n} files are affected: {names} and {more} more (-v names all)"),
     }
 }
 

@@ -8,9 +8,8 @@ use redwarfs_format::metadata::{Extent, FsOptions, MetadataView, metadata_type};
 use redwarfs_format::section::{CompressionId, SectionType};
 use redwarfs_format::{BlockNo, Result};
 use redwarfs_reader::Image;
+use redwarfs_reader::check::{PayloadSize, SectionList};
 
-use super::payload::{Sizes, sizes};
-use super::scan::Scan;
 use crate::common::error::one_line;
 
 /// Sums over blocks.
@@ -26,22 +25,13 @@ pub(super) struct Sum {
 }
 
 impl Sum {
-    fn add(&mut self, sizes: Sizes) {
+    fn add(&mut self, sizes: PayloadSize) {
         self.blocks += 1;
         self.stored = self.stored.saturating_add(sizes.stored);
         self.raw = self.raw.saturating_add(sizes.raw.unwrap_or(0));
         self.unknown |= sizes.raw.is_none();
         self.compressed |= sizes.compression != CompressionId::NONE;
     }
-}
-
-/// Sizes of all blocks, in the order of their numbers.
-pub(super) fn block_sizes(image: &Image, scan: &Scan) -> Vec<Option<Sizes>> {
-    let source = image.source().as_ref();
-    let blocks = scan.sections.iter().filter(|e| e.block.is_some());
-    blocks
-        .map(|entry| (!entry.lost).then(|| sizes(source, scan.offset, &entry.section)))
-        .collect()
 }
 
 /// Earlier metadata of an image that was rebuilt.
@@ -76,17 +66,20 @@ pub(super) fn category_name(names: &[Vec<u8>], number: u32) -> String {
 }
 
 impl Summary {
-    pub(super) fn of(image: &Image, scan: &Scan, sizes: &[Option<Sizes>]) -> Result<Self> {
+    pub(super) fn of(
+        image: &Image,
+        list: &SectionList,
+        sizes: &[Option<PayloadSize>],
+    ) -> Result<Self> {
         let metadata = image.metadata();
         let names = metadata.category_names()?.unwrap_or_default();
         let mut blocks = Sum::default();
         let mut categories: BTreeMap<u32, Sum> = BTreeMap::new();
-        let entries = scan.sections.iter().filter(|e| e.block.is_some());
-        for ((entry, sizes), number) in entries.zip(sizes).zip(0_u32..) {
-            // A block whose header cannot be read is a finding of the scan.
-            let sizes = sizes.unwrap_or(Sizes {
+        for ((listed, sizes), number) in list.blocks().zip(sizes).zip(0_u32..) {
+            // A block whose header cannot be read is a finding of the check.
+            let sizes = sizes.unwrap_or(PayloadSize {
                 compression: CompressionId(u16::MAX),
-                stored: entry.section.length,
+                stored: listed.section.length,
                 raw: None,
             });
             blocks.add(sizes);

@@ -4,15 +4,14 @@ use std::io::Write;
 
 use redwarfs_format::history::HistoryEntry;
 use redwarfs_format::metadata::FsOptions;
-use redwarfs_format::section::SectionType;
+use redwarfs_format::section::{IndexState, SectionType};
 use redwarfs_reader::Image;
+use redwarfs_reader::check::{Finding, SectionList, SectionOutcome};
 
 use super::detail::{Detail, Feature};
-use super::finding::Finding;
+use super::message::message;
 use super::overview::{self, QUANTILES, Scatter, Summary, category_name, flag_names, quantile};
-use super::scan::{Index, Scan};
 use super::text::unix_time;
-use super::verify::Outcome;
 use super::{Checked, Failures, export, frozen, tree};
 use crate::common::json::JsonWriter;
 
@@ -30,11 +29,11 @@ pub(super) fn write<W: Write>(
     json: &mut JsonWriter<W>,
 ) -> Result<()> {
     let image = checked.image.as_ref();
-    let scan = &checked.scan;
+    let list = &checked.report.list;
     let has = |feature| detail.has(feature);
     let summary = match image {
         Some(image) if has(Feature::MetadataSummary) => {
-            Some(Summary::of(image, scan, &checked.block_sizes)?)
+            Some(Summary::of(image, list, &checked.report.block_sizes)?)
         }
         _ => None,
     };
@@ -50,7 +49,7 @@ pub(super) fn write<W: Write>(
     }
     json.key("errors")?;
     json.begin_array()?;
-    for finding in &checked.findings {
+    for finding in &checked.report.findings {
         error(finding, json)?;
     }
     json.end_array()?;
@@ -71,7 +70,7 @@ pub(super) fn write<W: Write>(
         }
     }
     if has(Feature::Version) {
-        json.number_at("image_offset", scan.offset)?;
+        json.number_at("image_offset", list.offset)?;
     }
     if let Some(image) = image {
         if summary.is_some() {
@@ -115,8 +114,8 @@ pub(super) fn write<W: Write>(
     if let (Some(image), Some(summary)) = (image, &summary) {
         json.key("time_resolution")?;
         resolution(image.metadata().options(), json)?;
-        if scan.trailing > 0 {
-            json.number_at("trailing_bytes", scan.trailing)?;
+        if list.trailing > 0 {
+            json.number_at("trailing_bytes", list.trailing)?;
         }
         if !summary.blocks.unknown {
             json.number_at("uncompressed_block_size", summary.blocks.raw)?;
@@ -127,21 +126,21 @@ pub(super) fn write<W: Write>(
     }
     json.key("uncovered")?;
     json.begin_array()?;
-    for bytes in &checked.uncovered {
+    for bytes in &checked.report.uncovered {
         json.begin_object()?;
         json.number_at("bytes", bytes.bytes)?;
         if let Some(offset) = bytes.offset {
             json.number_at("offset", offset)?;
         }
-        json.string_at("reason", bytes.name())?;
+        json.string_at("reason", bytes.reason.name())?;
         json.end_object()?;
     }
     json.end_array()?;
     if has(Feature::SectionDetails) {
-        json.boolean_at("valid_section_index", scan.index == Index::Valid)?;
+        json.boolean_at("valid_section_index", list.index == IndexState::Valid)?;
     }
     if has(Feature::Version) {
-        version(scan, json)?;
+        version(list, json)?;
     }
     json.end_object()?;
     json.finish()?;
@@ -157,12 +156,12 @@ fn names<W: Write>(names: &[&str], json: &mut JsonWriter<W>) -> Result<()> {
     Ok(())
 }
 
-fn version<W: Write>(scan: &Scan, json: &mut JsonWriter<W>) -> Result<()> {
+fn version<W: Write>(list: &SectionList, json: &mut JsonWriter<W>) -> Result<()> {
     json.key("version")?;
     json.begin_object()?;
-    json.number_at("header", if scan.has_hashes() { 2 } else { 1 })?;
-    json.number_at("major", scan.version.major)?;
-    json.number_at("minor", scan.version.minor)?;
+    json.number_at("header", if list.has_hashes() { 2 } else { 1 })?;
+    json.number_at("major", list.version.major)?;
+    json.number_at("minor", list.version.minor)?;
     json.end_object()?;
     Ok(())
 }
@@ -184,12 +183,12 @@ fn error<W: Write>(finding: &Finding, json: &mut JsonWriter<W>) -> Result<()> {
         json.end_array()?;
         json.end_object()?;
     }
-    if let Some(place) = &finding.place {
+    if let Some(place) = &finding.section {
         if let Some(block) = place.block {
             json.number_at("block", block.0)?;
         }
         json.string_at("kind", finding.kind.name())?;
-        json.string_at("message", &finding.message)?;
+        json.string_at("message", &message(finding))?;
         json.number_at("offset", place.offset)?;
         json.number_at("section", place.position)?;
         if let Some(ty) = place.ty {
@@ -197,7 +196,7 @@ fn error<W: Write>(finding: &Finding, json: &mut JsonWriter<W>) -> Result<()> {
         }
     } else {
         json.string_at("kind", finding.kind.name())?;
-        json.string_at("message", &finding.message)?;
+        json.string_at("message", &message(finding))?;
     }
     json.end_object()?;
     Ok(())
@@ -209,12 +208,12 @@ fn affected_files<W: Write>(
     failures: &mut Failures<'_>,
     json: &mut JsonWriter<W>,
 ) -> Result<()> {
-    let Some(damage) = &checked.damage else {
+    let Some(files) = &checked.report.affected else {
         return Ok(());
     };
     json.key("affected_files")?;
     json.begin_array()?;
-    let done = damage.for_each(image, &mut |path, blocks| {
+    let done = files.for_each(image, &mut |path, blocks| {
         json.begin_object()?;
         json.key("blocks")?;
         json.begin_array()?;
@@ -437,14 +436,14 @@ fn meta<W: Write>(image: &Image, json: &mut JsonWriter<W>) -> Result<()> {
 }
 
 fn sections<W: Write>(checked: &Checked, json: &mut JsonWriter<W>) -> Result<()> {
-    let scan = &checked.scan;
+    let list = &checked.report.list;
     let metadata = checked.image.as_ref().map(Image::metadata);
     let names = metadata
         .and_then(|m| m.category_names().ok().flatten())
         .unwrap_or_default();
     json.key("sections")?;
     json.begin_array()?;
-    for (entry, outcome) in scan.sections.iter().zip(&checked.outcomes) {
+    for (entry, outcome) in list.sections.iter().zip(&checked.report.outcomes) {
         let section = &entry.section;
         let sizes = checked.sizes(entry);
         json.begin_object()?;
@@ -463,7 +462,7 @@ fn sections<W: Write>(checked: &Checked, json: &mut JsonWriter<W>) -> Result<()>
             "checksum_ok",
             !matches!(
                 outcome,
-                Outcome::Mismatch | Outcome::Failed(_) | Outcome::Lost
+                SectionOutcome::Mismatch | SectionOutcome::Failed(_) | SectionOutcome::Lost
             ),
         )?;
         json.number_at("compressed_size", section.length)?;
@@ -493,7 +492,7 @@ fn sections<W: Write>(checked: &Checked, json: &mut JsonWriter<W>) -> Result<()>
         }
         json.string_at("type", &section.ty.to_string())?;
         if section.ty == SectionType::SECTION_INDEX {
-            json.boolean_at("valid", scan.index == Index::Valid)?;
+            json.boolean_at("valid", list.index == IndexState::Valid)?;
         }
         json.end_object()?;
     }

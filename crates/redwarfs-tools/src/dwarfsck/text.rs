@@ -3,16 +3,14 @@
 use redwarfs_codec::CompressionId;
 use redwarfs_format::history::HistoryEntry;
 use redwarfs_format::metadata::FsOptions;
-use redwarfs_format::section::SectionType;
+use redwarfs_format::section::{IndexState, SectionType};
 use redwarfs_reader::Image;
+use redwarfs_reader::check::{PayloadSize, SectionList, SectionOutcome};
 
 use super::detail::{Detail, Feature};
 use super::overview::{
     self, QUANTILES, Scatter, Sum, Summary, category_name, flag_names, quantile,
 };
-use super::payload::Sizes;
-use super::scan::{Index, Scan};
-use super::verify::Outcome;
 use super::{Checked, Failures, Output, dump, frozen, tree};
 use crate::common::Result;
 use crate::common::error::one_line;
@@ -26,9 +24,9 @@ pub(super) fn print(
     failures: &mut Failures<'_>,
     out: &mut Output,
 ) -> Result<()> {
-    let scan = &checked.scan;
+    let list = &checked.report.list;
     if detail.has(Feature::Version) {
-        version(scan, out)?;
+        version(list, out)?;
     }
     let image = checked.image.as_ref();
     if detail.has(Feature::SectionDetails) {
@@ -42,7 +40,7 @@ pub(super) fn print(
     }
     created(image, out)?;
     if detail.has(Feature::MetadataSummary) {
-        summary(image, scan, &checked.block_sizes, out)?;
+        summary(image, list, &checked.report.block_sizes, out)?;
     }
     let analysis = detail.has(Feature::FrozenAnalysis);
     let details = detail.has(Feature::FrozenDetails);
@@ -84,31 +82,31 @@ pub(super) fn print(
     Ok(())
 }
 
-fn version(scan: &Scan, out: &mut Output) -> Result<()> {
-    let style = if scan.has_hashes() { 2 } else { 1 };
-    let mut line = format!("DwarFS version {} [{style}]", scan.version);
-    if scan.offset > 0 {
-        line.push_str(&format!(" at offset {}", scan.offset));
+fn version(list: &SectionList, out: &mut Output) -> Result<()> {
+    let style = if list.has_hashes() { 2 } else { 1 };
+    let mut line = format!("DwarFS version {} [{style}]", list.version);
+    if list.offset > 0 {
+        line.push_str(&format!(" at offset {}", list.offset));
     }
     out.line(&line)
 }
 
 /// A line for each section.
 fn sections(checked: &Checked, out: &mut Output) -> Result<()> {
-    let scan = &checked.scan;
+    let list = &checked.report.list;
     let metadata = checked.image.as_ref().map(Image::metadata);
     let names = metadata
         .and_then(|m| m.category_names().ok().flatten())
         .unwrap_or_default();
-    for (entry, outcome) in scan.sections.iter().zip(&checked.outcomes) {
+    for (entry, outcome) in list.sections.iter().zip(&checked.report.outcomes) {
         let section = &entry.section;
         let sizes = checked.sizes(entry);
         let compression = section
             .compression
             .map_or_else(|| "?".to_owned(), |c: CompressionId| c.to_string());
         // Without long headers there are neither versions nor numbers of sections.
-        let head = if scan.has_hashes() {
-            format!("[V{}] num={}, ", scan.version, section.number)
+        let head = if list.has_hashes() {
+            format!("[V{}] num={}, ", list.version, section.number)
         } else {
             "[V1] ".to_owned()
         };
@@ -120,12 +118,12 @@ fn sections(checked: &Checked, out: &mut Output) -> Result<()> {
             line.push_str(&format!(", checksum=0x{:016x}", header.xxh));
         }
         line.push_str(match outcome {
-            Outcome::NoHash => "",
-            Outcome::Good => " [OK]",
-            Outcome::Mismatch => " [CHECKSUM ERROR]",
-            Outcome::Failed(_) => " [READ ERROR]",
-            Outcome::Lost => " [HEADER ERROR]",
-            Outcome::Undecodable(_) => " [DECODING ERROR]",
+            SectionOutcome::NoHash => "",
+            SectionOutcome::Good => " [OK]",
+            SectionOutcome::Mismatch => " [CHECKSUM ERROR]",
+            SectionOutcome::Failed(_) => " [READ ERROR]",
+            SectionOutcome::Lost => " [HEADER ERROR]",
+            SectionOutcome::Undecodable(_) => " [DECODING ERROR]",
         });
         line.push_str(&format!(", offset={}", section.payload_offset));
         match sizes.and_then(|s| s.raw) {
@@ -146,8 +144,8 @@ fn sections(checked: &Checked, out: &mut Output) -> Result<()> {
             }
         }
         if section.ty == SectionType::SECTION_INDEX {
-            line.push_str(match scan.index {
-                Index::Valid => " [VALID]",
+            line.push_str(match list.index {
+                IndexState::Valid => " [VALID]",
                 _ => " [INVALID]",
             });
         }
@@ -232,9 +230,14 @@ pub(super) fn unix_time(seconds: u64, between: char) -> String {
     }
 }
 
-fn summary(image: &Image, scan: &Scan, sizes: &[Option<Sizes>], out: &mut Output) -> Result<()> {
+fn summary(
+    image: &Image,
+    list: &SectionList,
+    sizes: &[Option<PayloadSize>],
+    out: &mut Output,
+) -> Result<()> {
     let metadata = image.metadata();
-    let summary = Summary::of(image, scan, sizes)?;
+    let summary = Summary::of(image, list, sizes)?;
     let totals = metadata.totals();
     let blocks = &summary.blocks;
     out.line(&format!(

@@ -1,11 +1,12 @@
 //! The last line of the information: what a check came to.
 
 use super::Checked;
+use super::message::{self, counted};
 
 /// One line: `OK: 11 sections, 28 files, no errors` and what is not covered, or `damaged: 2 errors`
 /// and how many files are affected, or `not checked: 11 sections, 28 files`.
 pub(super) fn line(checked: &Checked, errors: u64) -> String {
-    let sections = checked.scan.sections.len() as u64;
+    let sections = checked.report.list.sections.len() as u64;
     let files = checked
         .image
         .as_ref()
@@ -26,7 +27,7 @@ pub(super) fn line(checked: &Checked, errors: u64) -> String {
         return format!("not checked: {contents}");
     }
     let mut line = format!("OK: {contents}, no errors");
-    let uncovered = checked.uncovered.iter().map(super::edges::Uncovered::text);
+    let uncovered = checked.report.uncovered.iter().map(message::uncovered);
     let uncovered: Vec<String> = uncovered.collect();
     if !uncovered.is_empty() {
         line.push_str("; not covered: ");
@@ -37,19 +38,13 @@ pub(super) fn line(checked: &Checked, errors: u64) -> String {
 
 /// Number of the names that the damage affects, if it is one of blocks.
 fn affected(checked: &Checked) -> Option<u64> {
-    let (damage, image) = (checked.damage.as_ref()?, checked.image.as_ref()?);
+    let (files, image) = (checked.report.affected.as_ref()?, checked.image.as_ref()?);
     let mut count = 0_u64;
-    damage
+    files
         .for_each(image, &mut |_, _| {
             count = count.saturating_add(1);
             Ok(())
         })
         .ok()?;
     Some(count)
-}
-
-/// A number with its unit, in the plural unless it is 1.
-pub(super) fn counted(number: u64, what: &str) -> String {
-    let plural = if number == 1 { "" } else { "s" };
-    format!("{number} {what}{plural}")
 }

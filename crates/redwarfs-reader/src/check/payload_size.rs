@@ -1,65 +1,69 @@
-//! Payloads of sections: their sizes, and those that are not file data decoded.
+//! Sizes of payloads, read from the few bytes that record them, and small payloads decoded.
 
 use redwarfs_codec::{decompress, raw_size};
 use redwarfs_format::section::{CompressionId, Section, SectionType};
 use redwarfs_format::{Error, Result};
 use redwarfs_io::Source;
 
-/// Enough of a payload for what precedes the data in every codec but xz.
+/// Bytes at the start of a payload that hold the raw size, for every codec but xz.
 const PREFIX: u64 = 4096;
 
-/// Enough of an xz stream for its index, which has a few bytes per block of the stream.
+/// Bytes at the end of an xz stream that hold its index. The index has a few bytes for each block of
+/// the stream.
 const TAIL: u64 = 4096;
 
-/// Largest payload, stored or raw, of a history or schema (16 MiB), as for opening an image.
+/// Largest history or schema, stored or raw (16 MiB); opening an image has the same limit.
 const SMALL: u64 = 16 << 20;
 
 /// Sizes of a payload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Sizes {
-    pub(crate) compression: CompressionId,
-    /// Stored, in bytes.
-    pub(crate) stored: u64,
-    /// Uncompressed, in bytes, where that is recorded.
-    pub(crate) raw: Option<u64>,
+pub struct PayloadSize {
+    /// Compression.
+    pub compression: CompressionId,
+    /// Stored size in bytes.
+    pub stored: u64,
+    /// Uncompressed size in bytes, if the payload records it.
+    pub raw: Option<u64>,
 }
 
-/// Sizes of a section of an image at `base`, read from the start or the end of its payload.
-pub(crate) fn sizes(source: &dyn Source, base: u64, section: &Section) -> Sizes {
-    let compression = section.compression.unwrap_or(CompressionId(u16::MAX));
-    let stored = section.length;
-    let start = base.saturating_add(section.payload_offset);
-    let read = |from: u64, length: u64| -> Option<Vec<u8>> {
-        let mut bytes = vec![0; usize::try_from(length).ok()?];
-        source
-            .read_exact_at(start.checked_add(from)?, &mut bytes)
-            .ok()?;
-        Some(bytes)
-    };
-    let raw = match compression {
-        CompressionId::NONE => Some(stored),
-        CompressionId::LZMA => {
-            let length = stored.min(TAIL);
-            read(stored - length, length).and_then(|tail| xz_size(&tail))
+impl PayloadSize {
+    /// Reads the sizes of a section. The image starts at `base`.
+    pub(super) fn read(source: &dyn Source, base: u64, section: &Section) -> Self {
+        let compression = section.compression.unwrap_or(CompressionId(u16::MAX));
+        let stored = section.length;
+        let start = base.saturating_add(section.payload_offset);
+        let read = |from: u64, length: u64| -> Option<Vec<u8>> {
+            let mut bytes = vec![0; usize::try_from(length).ok()?];
+            source
+                .read_exact_at(start.checked_add(from)?, &mut bytes)
+                .ok()?;
+            Some(bytes)
+        };
+        let raw = match compression {
+            CompressionId::NONE => Some(stored),
+            CompressionId::LZMA => {
+                let length = stored.min(TAIL);
+                read(stored - length, length).and_then(|tail| xz_size(&tail))
+            }
+            CompressionId::FLAC | CompressionId::RICEPP => {
+                read(0, stored.min(PREFIX)).and_then(|prefix| varint(&mut prefix.as_slice()))
+            }
+            _ => read(0, stored.min(PREFIX)).and_then(|prefix| raw_size(compression, &prefix).ok()),
+        };
+        Self {
+            compression,
+            stored,
+            raw,
         }
-        CompressionId::FLAC | CompressionId::RICEPP => {
-            read(0, stored.min(PREFIX)).and_then(|prefix| varint(&mut prefix.as_slice()))
-        }
-        _ => read(0, stored.min(PREFIX)).and_then(|prefix| raw_size(compression, &prefix).ok()),
-    };
-    Sizes {
-        compression,
-        stored,
-        raw,
     }
 }
 
-/// The decoded payload of a history or schema. Any other section that is no block has been decoded
-/// to open the image; nothing is returned for those.
+/// Decodes the payload of a history or schema. Returns nothing for any other section: opening the
+/// image decodes metadata, and an index is not compressed.
 ///
 /// # Errors
 /// `Limit` for more than 16 MiB, `Io`, and those of the codec.
-pub(crate) fn decode(source: &dyn Source, base: u64, section: &Section) -> Result<Vec<u8>> {
+pub(super) fn decode_small(source: &dyn Source, base: u64, section: &Section) -> Result<Vec<u8>> {
     if section.ty != SectionType::HISTORY && section.ty != SectionType::METADATA_V2_SCHEMA {
         return Ok(Vec::new());
     }

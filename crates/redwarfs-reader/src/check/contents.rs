@@ -1,0 +1,94 @@
+//! Compares the parts of an image with each other: blocks with the files in them, histories with
+//! their format, the metadata with itself.
+
+use redwarfs_format::history::History;
+use redwarfs_format::metadata::Extent;
+use redwarfs_format::section::SectionType;
+use redwarfs_io::Source;
+
+use super::finding::{Finding, FindingKind};
+use super::hashes::SectionOutcome;
+use super::payload_size::{PayloadSize, decode_small};
+use super::sections::{ListedSection, SectionList};
+use crate::image::Image;
+
+/// Blocks of which files use more bytes than the block has. `sizes` has an entry for each block.
+///
+/// Takes 8 bytes for each block.
+pub(super) fn oversized(
+    image: &Image,
+    list: &SectionList,
+    sizes: &[Option<PayloadSize>],
+) -> Vec<Finding> {
+    let view = image.metadata();
+    let blocks: Vec<&ListedSection> = list.blocks().collect();
+    let mut used = vec![0_u64; blocks.len()];
+    // Contents that overlap in the table of chunks would take forever. The check of the metadata
+    // finds them.
+    let mut left = u64::from(view.counts().chunks);
+    for content in 0..view.counts().contents {
+        let Ok(extents) = view.content_extents(content) else {
+            continue;
+        };
+        let Some(rest) = left.checked_sub(extents.len() as u64) else {
+            break;
+        };
+        left = rest;
+        for extent in extents.flatten() {
+            if let Extent::Data {
+                block,
+                offset,
+                size,
+            } = extent
+                && let Some(most) = used.get_mut(block.index())
+            {
+                *most = (*most).max(u64::from(offset).saturating_add(u64::from(size)));
+            }
+        }
+    }
+    let mut findings = Vec::new();
+    for ((listed, used), size) in blocks.into_iter().zip(used).zip(sizes) {
+        if let Some(raw) = size.and_then(|size| size.raw)
+            && used > raw
+            && !listed.lost
+        {
+            let place = listed.place();
+            let what = format!("files use {used} bytes of {place} which has {raw}");
+            findings.push(Finding::at(FindingKind::Size, what, place));
+        }
+    }
+    findings
+}
+
+/// History sections that cannot be decoded although their checksum is right.
+pub(super) fn histories(
+    source: &dyn Source,
+    list: &SectionList,
+    outcomes: &[SectionOutcome],
+) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for (listed, outcome) in list.sections.iter().zip(outcomes) {
+        if listed.section.ty != SectionType::HISTORY || !outcome.is_ok() {
+            continue;
+        }
+        let parsed =
+            decode_small(source, list.offset, &listed.section).and_then(|raw| History::parse(&raw));
+        if let Err(e) = parsed {
+            let place = listed.place();
+            let what = format!("cannot decode {place}");
+            findings.push(Finding::at(FindingKind::Decode, what, place).because(e));
+        }
+    }
+    findings
+}
+
+/// The check of the metadata.
+pub(super) fn metadata(image: &Image, list: &SectionList) -> Option<Finding> {
+    let blocks = image.container().block_count();
+    let e = image.metadata().check(blocks, None).err()?;
+    let what = "the metadata is inconsistent";
+    Some(Finding {
+        section: list.place_of(SectionType::METADATA_V2),
+        ..Finding::new(FindingKind::Metadata, what).because(e)
+    })
+}
