@@ -1,7 +1,4 @@
 //! Names of users and groups.
-#![allow(unsafe_code)]
-
-use std::ffi::CString;
 
 /// Parses a user: a number of 32 bits or a name known to the system.
 ///
@@ -31,64 +28,12 @@ fn parse_id(text: &str, kind: &str, lookup: fn(&str) -> Option<u32>) -> Result<u
     lookup(text).ok_or_else(|| format!("unknown {kind}"))
 }
 
-/// Upper bound for the buffer of one database entry; groups with very many members are large.
-const MAX_ENTRY: usize = 1 << 20;
-
 fn user_id(name: &str) -> Option<u32> {
-    let name = CString::new(name).ok()?;
-    with_buffer(|buffer| {
-        let mut entry = std::mem::MaybeUninit::<libc::passwd>::uninit();
-        let mut found = std::ptr::null_mut();
-        // SAFETY: every pointer is valid for the call and the length is that of the buffer.
-        let rc = unsafe {
-            libc::getpwnam_r(
-                name.as_ptr(),
-                entry.as_mut_ptr(),
-                buffer.as_mut_ptr(),
-                buffer.len(),
-                &raw mut found,
-            )
-        };
-        if rc == 0 && !found.is_null() {
-            // SAFETY: `found` points to `entry`, which the call has filled.
-            return (rc, Some(unsafe { (*found).pw_uid }));
-        }
-        (rc, None)
-    })
+    uzers::get_user_by_name(name).map(|user| user.uid())
 }
 
 fn group_id(name: &str) -> Option<u32> {
-    let name = CString::new(name).ok()?;
-    with_buffer(|buffer| {
-        let mut entry = std::mem::MaybeUninit::<libc::group>::uninit();
-        let mut found = std::ptr::null_mut();
-        // SAFETY: every pointer is valid for the call and the length is that of the buffer.
-        let rc = unsafe {
-            libc::getgrnam_r(
-                name.as_ptr(),
-                entry.as_mut_ptr(),
-                buffer.as_mut_ptr(),
-                buffer.len(),
-                &raw mut found,
-            )
-        };
-        if rc == 0 && !found.is_null() {
-            // SAFETY: `found` points to `entry`, which the call has filled.
-            return (rc, Some(unsafe { (*found).gr_gid }));
-        }
-        (rc, None)
-    })
-}
-
-fn with_buffer(mut call: impl FnMut(&mut [libc::c_char]) -> (i32, Option<u32>)) -> Option<u32> {
-    let mut size = 1024;
-    loop {
-        let (rc, id) = call(&mut vec![0; size]);
-        if rc != libc::ERANGE || size >= MAX_ENTRY {
-            return id;
-        }
-        size *= 4;
-    }
+    uzers::get_group_by_name(name).map(|group| group.gid())
 }
 
 #[cfg(test)]
