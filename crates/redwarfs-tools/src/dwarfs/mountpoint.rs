@@ -5,8 +5,8 @@ use std::io;
 use std::os::fd::{OwnedFd, RawFd};
 use std::path::{Path, PathBuf};
 
-use super::EXIT_MOUNT;
 use super::descriptors::Inherited;
+use super::exit::EXIT_MOUNT;
 use crate::common::error::{Result, ToolError};
 
 /// Where to mount.

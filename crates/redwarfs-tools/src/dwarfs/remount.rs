@@ -7,7 +7,7 @@ use rustix::fs::{FsWord, StatVfsMountFlags, statfs, statvfs};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, mount_remount};
 
-use super::EXIT_MOUNT;
+use super::exit::EXIT_MOUNT;
 use crate::common::error::{Result, ToolError};
 
 /// The option that asks for it.

@@ -8,7 +8,7 @@ use redwarfs_fuse::{IdleWatch, Mounted, Observer, Unmounted};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 
-use super::{EXIT_LOOP, EXIT_SETUP};
+use super::exit::{EXIT_LOOP, EXIT_SETUP};
 use crate::common::error::{Result, ToolError};
 use crate::common::{LogLevel, Logger};
 

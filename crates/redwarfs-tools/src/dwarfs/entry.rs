@@ -1,0 +1,156 @@
+//! What the table of `-o` options has for each: its definition, and what follows from it.
+
+use super::settings::{Settings, Value};
+use crate::common::error::Result;
+
+/// What an option is about: its section of the help text and the manual.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Group {
+    Image,
+    Files,
+    Cache,
+    Log,
+    Mount,
+    Ignored,
+}
+
+impl Group {
+    pub(super) const ALL: [Self; 6] = [
+        Self::Image,
+        Self::Files,
+        Self::Cache,
+        Self::Log,
+        Self::Mount,
+        Self::Ignored,
+    ];
+
+    pub(super) fn title(self) -> &'static str {
+        match self {
+            Self::Image => "Where the image is",
+            Self::Files => "How files look",
+            Self::Cache => "Memory and speed",
+            Self::Log => "Messages and measurements",
+            Self::Mount => "The mount",
+            Self::Ignored => "Accepted without effect",
+        }
+    }
+}
+
+/// What an option does.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Effect {
+    /// It takes no value.
+    Flag(fn(&mut Settings)),
+    /// It takes no value; its opposite gives `false`.
+    Switch(fn(&mut Settings, bool)),
+    /// It takes a value.
+    Value(fn(&mut Settings, Value<'_>) -> Result<()>),
+    /// It warns that it does nothing.
+    Obsolete,
+}
+
+/// One option, or two that are each other's opposite.
+#[derive(Debug)]
+pub(super) struct MountOption {
+    pub(super) group: Group,
+    /// The name, with `=VALUE` if it takes one, or `(no_)name`.
+    pub(super) form: &'static str,
+    /// What holds without the option; empty: it is off, or there is nothing.
+    pub(super) default: &'static str,
+    /// A few words.
+    pub(super) help: &'static str,
+    /// The rest of what there is to know, in the language of the manuals.
+    pub(super) more: &'static str,
+    pub(super) effect: Effect,
+}
+
+pub(super) const fn entry(
+    group: Group,
+    form: &'static str,
+    default: &'static str,
+    help: &'static str,
+    more: &'static str,
+    effect: Effect,
+) -> MountOption {
+    MountOption {
+        group,
+        form,
+        default,
+        help,
+        more,
+        effect,
+    }
+}
+
+impl MountOption {
+    /// The name, and that of the opposite if there is one.
+    fn pair(&self) -> (&'static str, Option<String>) {
+        let name = self.form.split('=').next().unwrap_or(self.form);
+        match name.strip_prefix('(').and_then(|rest| rest.split_once(')')) {
+            Some((no, name)) => (name, Some(format!("{no}{name}"))),
+            None => (name, None),
+        }
+    }
+
+    /// The names that the parser knows, without values.
+    pub(super) fn names(&self) -> Vec<String> {
+        let (name, opposite) = self.pair();
+        [name.to_owned()].into_iter().chain(opposite).collect()
+    }
+
+    pub(super) fn takes_value(&self) -> bool {
+        matches!(self.effect, Effect::Value(_))
+    }
+
+    /// Whether `name` is this option (`true`) or its opposite (`false`), if one of them.
+    fn answers_to(&self, name: &str) -> Option<bool> {
+        let (own, opposite) = self.pair();
+        if name == own {
+            return Some(true);
+        }
+        opposite.filter(|opposite| name == opposite).map(|_| false)
+    }
+
+    /// Does what the option does if it has this name, without a value. Whether it has.
+    pub(super) fn set(&self, name: &str, settings: &mut Settings) -> bool {
+        let Some(on) = self.answers_to(name) else {
+            return false;
+        };
+        match self.effect {
+            Effect::Value(_) => return false,
+            Effect::Flag(set) => set(settings),
+            Effect::Switch(set) => set(settings, on),
+            Effect::Obsolete => settings
+                .warnings
+                .push(format!("`{name}` is obsolete and has no effect")),
+        }
+        true
+    }
+
+    /// Does what the option does if it has this name, with a value. Whether it has.
+    pub(super) fn set_to(&self, value: Value<'_>, settings: &mut Settings) -> Result<bool> {
+        match self.effect {
+            Effect::Value(set) if self.answers_to(value.name) == Some(true) => {
+                set(settings, value)?;
+                Ok(true)
+            }
+            _ => Ok(false),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_pairs() {
+        let entry = |form| entry(Group::Image, form, "", "", "", Effect::Obsolete);
+        assert_eq!(entry("(no_)a").names(), ["a", "no_a"]);
+        assert_eq!(entry("(no)a").names(), ["a", "noa"]);
+        assert_eq!(entry("a=B[+B...]").names(), ["a"]);
+        assert_eq!(entry("(no_)a").answers_to("no_a"), Some(false));
+        assert_eq!(entry("(no_)a").answers_to("a"), Some(true));
+        assert_eq!(entry("(no_)a").answers_to("noa"), None);
+    }
+}

@@ -1,0 +1,208 @@
+//! What the options of `-o` set, and their values.
+
+use std::ffi::{OsStr, OsString};
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+
+use redwarfs_fuse::MountOptions;
+use redwarfs_reader::perfmon::Component;
+use redwarfs_reader::{ImageOffset, OpenOptions, Preload, Tidy};
+
+use crate::common::LogLevel;
+use crate::common::error::{Result, ToolError, display_name};
+use crate::common::number::{parse_duration, parse_size};
+
+/// Whether metadata is kept in memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Lock {
+    No,
+    /// If the system allows it.
+    Try,
+    Must,
+}
+
+/// Where messages go.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum LogTarget {
+    Stderr,
+    Syslog,
+    File(PathBuf),
+}
+
+/// Which idle blocks leave the cache.
+#[derive(Debug, Default, Clone, Copy)]
+pub(super) enum Strategy {
+    #[default]
+    None,
+    Time,
+    Swap,
+}
+
+/// The options of tidying. Their values are parsed only if there is a strategy.
+#[derive(Debug, Default)]
+pub(super) struct Tidying {
+    pub(super) strategy: Strategy,
+    pub(super) interval: Option<OsString>,
+    pub(super) max_age: Option<OsString>,
+}
+
+/// Everything that `-o` can say.
+#[derive(Debug)]
+pub(super) struct Settings {
+    pub(super) mount: MountOptions,
+    pub(super) open: OpenOptions,
+    pub(super) tidying: Tidying,
+    pub(super) lock: Lock,
+    pub(super) preload: Vec<Preload>,
+    /// Parts to measure.
+    pub(super) perfmon: Vec<Component>,
+    pub(super) trace: Option<PathBuf>,
+    pub(super) level: Option<LogLevel>,
+    pub(super) log: LogTarget,
+    /// `-o debug`.
+    pub(super) debug: bool,
+    /// The name for the mount table was given.
+    pub(super) named: bool,
+    /// `-o rw`.
+    pub(super) writable: bool,
+    /// `-o nonempty`.
+    pub(super) over_others: bool,
+    /// Remarks for the log.
+    pub(super) warnings: Vec<String>,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            mount: MountOptions::default(),
+            open: OpenOptions {
+                offset: ImageOffset::At(0),
+                lazy_metadata: true,
+                ..OpenOptions::default()
+            },
+            tidying: Tidying::default(),
+            lock: Lock::No,
+            preload: Vec::new(),
+            perfmon: Vec::new(),
+            trace: None,
+            level: None,
+            log: LogTarget::Stderr,
+            debug: false,
+            named: false,
+            writable: false,
+            over_others: false,
+            warnings: Vec::new(),
+        }
+    }
+}
+
+impl Settings {
+    /// Completes what depends on several options.
+    pub(super) fn finish(mut self) -> Result<Self> {
+        self.open.cache.tidy = self.tidying.finish()?;
+        if self.trace.is_some() && self.perfmon.is_empty() {
+            self.warnings
+                .push(String::from("perfmon_trace has no effect without perfmon"));
+        }
+        if self.mount.uring && !redwarfs_fuse::HAS_URING {
+            self.warnings.push(String::from(
+                "uring has no effect: there is no io_uring for this processor here",
+            ));
+        }
+        // Each read that waits holds a thread, whether or not it decompresses something itself.
+        self.mount.workers = self.open.cache.workers.max(1) + 1;
+        Ok(self)
+    }
+}
+
+impl Tidying {
+    fn finish(&self) -> Result<Tidy> {
+        let duration = |name: &str, value: &Option<OsString>, default| match value {
+            None => Ok(Duration::from_secs(default)),
+            Some(value) => {
+                let duration = Value { name, value }.duration()?;
+                if duration.is_zero() {
+                    return Err(ToolError::new(format!("{name} must not be zero")));
+                }
+                Ok(duration)
+            }
+        };
+        if matches!(self.strategy, Strategy::None) {
+            return Ok(Tidy::None);
+        }
+        let interval = duration("tidy_interval", &self.interval, 5 * 60)?;
+        Ok(match self.strategy {
+            Strategy::Time => Tidy::Time {
+                interval,
+                max_age: duration("tidy_max_age", &self.max_age, 10 * 60)?,
+            },
+            _ => Tidy::Swap { interval },
+        })
+    }
+}
+
+/// The value of an option.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Value<'a> {
+    /// The name of the option.
+    pub(super) name: &'a str,
+    pub(super) value: &'a OsStr,
+}
+
+impl<'a> Value<'a> {
+    pub(super) fn text(self) -> Result<&'a str> {
+        let shown = || format!("value is not valid UTF-8: {}", display_name(self.value));
+        self.value.to_str().ok_or_else(|| ToolError::new(shown()))
+    }
+
+    pub(super) fn number<T: FromStr>(self) -> Result<T> {
+        self.text()?.parse().map_err(|_| self.invalid())
+    }
+
+    pub(super) fn size(self) -> Result<u64> {
+        parse_size(self.text()?).map_err(ToolError::new)
+    }
+
+    pub(super) fn duration(self) -> Result<Duration> {
+        parse_duration(self.text()?).map_err(ToolError::new)
+    }
+
+    /// What the value means to `parse`, whose error is the complete message.
+    pub(super) fn parsed<T>(self, parse: impl FnOnce(&str) -> Result<T, String>) -> Result<T> {
+        parse(self.text()?).map_err(ToolError::new)
+    }
+
+    /// The number of a user or group.
+    pub(super) fn id(self, parse: fn(&str) -> Result<u32, String>) -> Result<Option<u32>> {
+        let id = parse(self.text()?).map(Some);
+        id.map_err(|cause| self.invalid().cause(cause))
+    }
+
+    /// The path of a file that is made or written.
+    pub(super) fn path(self) -> Result<PathBuf> {
+        match self.value.is_empty() {
+            true => Err(ToolError::new(format!(
+                "option '{}' needs a path",
+                self.name
+            ))),
+            false => Ok(PathBuf::from(self.value)),
+        }
+    }
+
+    /// The meaning of the value among some words.
+    pub(super) fn one_of<T: Copy>(self, words: &[(&str, T)], complaint: &str) -> Result<T> {
+        let found = words.iter().find(|(word, _)| self.value == *word);
+        found.map(|(_, meaning)| *meaning).ok_or_else(|| {
+            let known: Vec<_> = words.iter().map(|(word, _)| *word).collect();
+            ToolError::new(format!("{complaint}: {}", display_name(self.value)))
+                .hint(format!("one of {}", known.join(", ")))
+        })
+    }
+
+    /// That the option cannot have this value.
+    pub(super) fn invalid(self) -> ToolError {
+        ToolError::new(format!("invalid value for option '{}'", self.name))
+            .cause(display_name(self.value))
+    }
+}
