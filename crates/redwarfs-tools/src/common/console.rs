@@ -98,11 +98,11 @@ pub fn write_stderr(line: &str) {
 /// goes up by the rows that it drew, which leaves pieces behind.)
 #[derive(Clone)]
 pub struct Console {
-    state: Arc<Mutex<State>>,
+    screen: Arc<Mutex<Screen>>,
     colour: bool,
 }
 
-struct State {
+struct Screen {
     out: Box<dyn Write + Send>,
     frame: Vec<String>,
     /// The process is about to stop: no frame until it goes on.
@@ -128,7 +128,7 @@ impl Console {
     #[must_use]
     pub fn new(out: Box<dyn Write + Send>, colour: bool) -> Self {
         Self {
-            state: Arc::new(Mutex::new(State {
+            screen: Arc::new(Mutex::new(Screen {
                 out,
                 frame: Vec::new(),
                 paused: false,
@@ -145,27 +145,27 @@ impl Console {
 
     /// Writes `text` (one or more lines, final newline optional) above the frame.
     pub fn line(&self, text: &str) {
-        let mut state = self.lock();
-        let mut bytes = state.erase();
+        let mut screen = self.lock();
+        let mut bytes = screen.erase();
         bytes.push_str(text);
         if !text.ends_with('\n') {
             bytes.push('\n');
         }
-        state.draw(&mut bytes);
-        state.write(&bytes);
+        screen.draw(&mut bytes);
+        screen.write(&bytes);
     }
 
     /// Draws `lines` as the frame, in place of the previous one. Each line must be shorter than
     /// the terminal is wide; only for outputs that understand escape sequences.
     pub fn set_frame(&self, lines: Vec<String>) {
-        let mut state = self.lock();
-        if state.paused {
+        let mut screen = self.lock();
+        if screen.paused {
             return;
         }
-        let mut bytes = state.erase();
-        state.frame = lines;
-        state.draw(&mut bytes);
-        state.write(&bytes);
+        let mut bytes = screen.erase();
+        screen.frame = lines;
+        screen.draw(&mut bytes);
+        screen.write(&bytes);
     }
 
     /// Removes the frame; following lines start where it began.
@@ -175,9 +175,9 @@ impl Console {
 
     /// Removes the frame and shows none before [`resume`](Self::resume).
     pub fn pause(&self) {
-        let mut state = self.lock();
-        state.clear();
-        state.paused = true;
+        let mut screen = self.lock();
+        screen.clear();
+        screen.paused = true;
     }
 
     /// Ends a [`pause`](Self::pause).
@@ -185,13 +185,13 @@ impl Console {
         self.lock().paused = false;
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
-        // The state is a list of lines: a panic elsewhere cannot leave it unusable.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Screen> {
+        // The screen is a list of lines: a panic elsewhere cannot leave it unusable.
+        self.screen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl State {
+impl Screen {
     fn erase(&self) -> String {
         match self.frame.len() {
             0 => String::new(),

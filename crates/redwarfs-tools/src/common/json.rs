@@ -36,11 +36,11 @@ const DEEPEST: usize = 1 << 16;
 pub struct JsonWriter<W: Write> {
     out: W,
     pretty: bool,
-    open: Vec<State>,
+    open: Vec<Container>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
+enum Container {
     /// Nothing was written into it yet.
     Empty,
     /// Something was.
@@ -118,7 +118,7 @@ impl<W: Write> JsonWriter<W> {
         serde_json::to_writer(&mut self.out, key)?;
         self.out.write_all(if self.pretty { b": " } else { b":" })?;
         if let Some(state) = self.open.last_mut() {
-            *state = State::Key;
+            *state = Container::Key;
         }
         Ok(())
     }
@@ -269,12 +269,12 @@ impl<W: Write> JsonWriter<W> {
                 "the document is nested too deeply",
             ));
         }
-        self.open.push(State::Empty);
+        self.open.push(Container::Empty);
         self.out.write_all(bracket)
     }
 
     fn end(&mut self, bracket: &[u8]) -> io::Result<()> {
-        if self.open.pop() == Some(State::Filled) {
+        if self.open.pop() == Some(Container::Filled) {
             self.line_break()?;
         }
         self.out.write_all(bracket)
@@ -285,10 +285,10 @@ impl<W: Write> JsonWriter<W> {
         let Some(state) = self.open.last_mut() else {
             return Ok(());
         };
-        match std::mem::replace(state, State::Filled) {
-            State::Key => Ok(()),
-            State::Empty => self.line_break(),
-            State::Filled => {
+        match std::mem::replace(state, Container::Filled) {
+            Container::Key => Ok(()),
+            Container::Empty => self.line_break(),
+            Container::Filled => {
                 self.out.write_all(b",")?;
                 self.line_break()
             }

@@ -75,11 +75,11 @@ fn escape_controls(line: &str, out: &mut String) {
 /// Prints messages up to a level. Cheap to clone; usable from any thread.
 #[derive(Debug, Clone)]
 pub struct Logger {
-    shared: Arc<Shared>,
+    sink: Arc<Sink>,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct Sink {
     console: Console,
     /// Gets the messages instead of the console.
     syslog: Option<Syslog>,
@@ -134,7 +134,7 @@ impl Logger {
         context: bool,
     ) -> Self {
         Self {
-            shared: Arc::new(Shared {
+            sink: Arc::new(Sink {
                 console,
                 syslog,
                 date,
@@ -147,19 +147,19 @@ impl Logger {
     /// Where the messages go.
     #[must_use]
     pub fn console(&self) -> &Console {
-        &self.shared.console
+        &self.sink.console
     }
 
     /// The least important level that is shown.
     #[must_use]
     pub fn level(&self) -> LogLevel {
-        self.shared.level
+        self.sink.level
     }
 
     /// Whether messages of `level` are shown. Ask before composing a costly message.
     #[must_use]
     pub fn enabled(&self, level: LogLevel) -> bool {
-        level <= self.shared.level
+        level <= self.sink.level
     }
 
     /// Prints a message of `level`. Where it comes from is where this is called, as for the
@@ -185,9 +185,9 @@ impl Logger {
     }
 
     fn print(&self, level: LogLevel, context: Option<&str>, message: impl fmt::Display) {
-        let context = context.filter(|_| self.shared.context);
+        let context = context.filter(|_| self.sink.context);
         let message = message.to_string();
-        if let Some(syslog) = &self.shared.syslog {
+        if let Some(syslog) = &self.sink.syslog {
             for line in message.lines().filter(|line| !line.is_empty()) {
                 let mut text = context.map_or_else(String::new, |at| format!("[{at}] "));
                 escape_controls(line.trim_end_matches('\r'), &mut text);
@@ -197,9 +197,9 @@ impl Logger {
         }
         let now = SystemTime::now();
         let time = clock(now);
-        let colour = self.shared.console.colour();
+        let colour = self.sink.console.colour();
         let mut text = format_message(level, &time, context, &message, colour);
-        if let Some(last) = &self.shared.date {
+        if let Some(last) = &self.sink.date {
             let since = now.duration_since(UNIX_EPOCH).unwrap_or_default();
             let today = LocalTime::from_unix(i64::try_from(since.as_secs()).unwrap_or(0));
             let today = today.date_time();
@@ -212,7 +212,7 @@ impl Logger {
                 text.insert_str(0, &format!("{date}\n"));
             }
         }
-        self.shared.console.line(&text);
+        self.sink.console.line(&text);
     }
 
     /// Prints a message followed by how long the thing took: ` [1.105ms]`.

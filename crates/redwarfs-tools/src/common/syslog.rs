@@ -24,11 +24,11 @@ const MONTHS: [&str; 12] = [
 pub struct Syslog {
     tag: String,
     path: PathBuf,
-    state: Mutex<State>,
+    connection: Mutex<Connection>,
 }
 
 #[derive(Debug)]
-struct State {
+struct Connection {
     socket: Option<Socket>,
     lost: u64,
 }
@@ -80,7 +80,7 @@ impl Syslog {
         Ok(Self {
             tag: tag.to_owned(),
             path: path.to_owned(),
-            state: Mutex::new(State {
+            connection: Mutex::new(Connection {
                 socket: Some(socket),
                 lost: 0,
             }),
@@ -89,31 +89,34 @@ impl Syslog {
 
     /// Sends one line, without control characters.
     pub fn send(&self, level: LogLevel, line: &str) {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        if state.lost > 0 {
-            let note = format!("{} messages lost", state.lost);
+        let mut connection = self
+            .connection
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        if connection.lost > 0 {
+            let note = format!("{} messages lost", connection.lost);
             let note = self.message(LogLevel::Warn, &note);
-            if self.deliver(&mut state, note.as_bytes()).is_ok() {
-                state.lost = 0;
+            if self.deliver(&mut connection, note.as_bytes()).is_ok() {
+                connection.lost = 0;
             }
         }
         let message = self.message(level, line);
-        if state.lost > 0 || self.deliver(&mut state, message.as_bytes()).is_err() {
-            state.lost += 1;
+        if connection.lost > 0 || self.deliver(&mut connection, message.as_bytes()).is_err() {
+            connection.lost += 1;
         }
     }
 
-    fn deliver(&self, state: &mut State, message: &[u8]) -> io::Result<()> {
-        if let Some(socket) = &mut state.socket {
+    fn deliver(&self, connection: &mut Connection, message: &[u8]) -> io::Result<()> {
+        if let Some(socket) = &mut connection.socket {
             match socket.send(message) {
-                Err(error) if error.kind() != io::ErrorKind::WouldBlock => state.socket = None,
+                Err(error) if error.kind() != io::ErrorKind::WouldBlock => connection.socket = None,
                 other => return other,
             }
         }
         // The logger was restarted.
         let mut socket = Socket::connect(&self.path)?;
         let sent = socket.send(message);
-        state.socket = Some(socket);
+        connection.socket = Some(socket);
         sent
     }
 
@@ -177,7 +180,7 @@ mod tests {
         for n in 0..1_000 {
             log.send(LogLevel::Info, &format!("{n} {}", "x".repeat(1000)));
         }
-        let lost = log.state.lock().expect("a state").lost;
+        let lost = log.connection.lock().expect("a connection").lost;
         assert!(lost > 0);
         for n in 0..1_000 - lost {
             assert!(receive(&server).contains(&format!(": {n} ")));

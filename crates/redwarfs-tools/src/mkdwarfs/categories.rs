@@ -44,9 +44,9 @@ pub(crate) struct CategoryArgs {
     /// Number of most recent blocks searched for repeated data; 0 switches the search off
     /// [default: by level]
     ///
-    /// The block that is filled is the first of them. In finished ones only pieces of at least two
-    /// windows (see --window-size) are found: reading a file takes one more block for them. All of
-    /// them stay in memory until they are not searched any more.
+    /// The block being filled is the first of them. In finished blocks only matches of at least two
+    /// windows count (see --window-size), because each one makes a file depend on another block. All
+    /// searched blocks stay in memory.
     #[arg(short = 'B', long, value_name = "[CAT,..::]N", action = ArgAction::Append, help_heading = "Segmenter options", value_parser = ranged(0, 1 << 20), allow_hyphen_values = true, when_rewriting = NoEffect, list = true)]
     pub max_lookback_blocks: Vec<Scoped<u32>>,
 

@@ -29,10 +29,10 @@ const NORM: &str = "ug-st,=Xr";
 
 /// A parsed specification.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Chmod(Vec<Part>);
+struct Chmod(Vec<Clause>);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Part {
+struct Clause {
     kinds: Kinds,
     what: What,
 }
@@ -93,7 +93,7 @@ impl Chmod {
     fn parse(text: &str) -> Result<Self, String> {
         let text = if text == "norm" { NORM } else { text };
         text.split(',')
-            .map(Part::parse)
+            .map(Clause::parse)
             .collect::<Result<_, _>>()
             .map(Self)
     }
@@ -115,7 +115,7 @@ impl Chmod {
     }
 }
 
-impl Part {
+impl Clause {
     fn parse(text: &str) -> Result<Self, String> {
         let bad = |what: &str| Err(format!("{what} in chmod mode: {text}"));
         if text.is_empty() {

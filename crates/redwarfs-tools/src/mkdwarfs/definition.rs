@@ -120,7 +120,7 @@ fn given(mut command: Command, matches: &ArgMatches) -> Vec<(String, WhenRewriti
 
 /// What a rewrite does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Kind {
+pub(super) struct Changes {
     /// It rebuilds metadata.
     pub(super) rebuilds: bool,
     /// It changes the size of blocks.
@@ -131,15 +131,15 @@ pub(super) struct Kind {
 pub(super) fn check_rewrite(
     command: Command,
     matches: &ArgMatches,
-    kind: Kind,
+    changes: Changes,
     logger: &Logger,
 ) -> Result<()> {
     for (name, meaning) in given(command, matches) {
         let unless = match meaning {
             Used => continue,
-            NeedsRebuild if kind.rebuilds => continue,
+            NeedsRebuild if changes.rebuilds => continue,
             NeedsRebuild => return Err(needs_error(&name, meaning)),
-            NeedsBlockSize if kind.block_size => continue,
+            NeedsBlockSize if changes.block_size => continue,
             NeedsBlockSize => " without '--change-block-size'",
             NoEffect => "",
             Refused => {

@@ -51,7 +51,7 @@ pub(super) fn produce<T>(
         let (running, ended) = channel();
         let (target, display) = (&target, &display);
         scope.spawn(move || give_up_late(stop, &ended, target, display));
-        let made = work(&mut Shared(target));
+        let made = work(&mut SharedTarget(target));
         drop(running);
         made
     });
@@ -174,9 +174,9 @@ impl<'a> Target<'a> {
 }
 
 /// The output as the build sees it, until it is taken away.
-struct Shared<'a, 'b>(&'a Mutex<Option<Target<'b>>>);
+struct SharedTarget<'a, 'b>(&'a Mutex<Option<Target<'b>>>);
 
-impl<'b> Shared<'_, 'b> {
+impl<'b> SharedTarget<'_, 'b> {
     fn with<T>(&self, act: impl FnOnce(&mut Target<'b>) -> io::Result<T>) -> io::Result<T> {
         let mut target = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         // Not `Interrupted`: writers try again then.
@@ -185,7 +185,7 @@ impl<'b> Shared<'_, 'b> {
     }
 }
 
-impl Write for Shared<'_, '_> {
+impl Write for SharedTarget<'_, '_> {
     fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
         self.with(|target| target.write(buf))
     }

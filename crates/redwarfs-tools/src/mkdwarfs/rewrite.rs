@@ -14,7 +14,7 @@ use redwarfs_rewrite::{
 use redwarfs_writer::{BuildOptions, Category, Error as WriteError};
 
 use super::args::{self, Args};
-use super::definition::{Kind, check_rewrite};
+use super::definition::{Changes, check_rewrite};
 use super::display::Report;
 use super::output::{self, Target};
 use super::rewrite_args::Recompress;
@@ -29,11 +29,11 @@ use crate::common::{Result, ToolError, signal};
 pub(super) fn run(args: &Args, matches: &ArgMatches, command_line: &[OsString]) -> Result<u8> {
     let hint = "try 'mkdwarfs --help'";
     let logger = args.logger();
-    let kind = Kind {
+    let changes = Changes {
         rebuilds: args.rewrite.rebuilds(),
         block_size: args.rewrite.change_block_size,
     };
-    check_rewrite(args::command(), matches, kind, &logger)?;
+    check_rewrite(args::command(), matches, changes, &logger)?;
     let Some(input) = &args.input else {
         return Err(ToolError::new("missing option '--input'").hint(hint));
     };

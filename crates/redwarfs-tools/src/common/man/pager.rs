@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::io::{self, IsTerminal, Write};
 use std::process::{Command, Stdio};
 
-use super::Manual;
+use super::document::Manual;
 use crate::common::console::{height_of, is_capable, width_of};
 
 /// Shows the manual on standard output. On a terminal through `PAGER`, or `less -R` if there is

@@ -1,6 +1,6 @@
 //! Reads the texts of the manuals.
 
-use super::{Block, Section, Span, Style};
+use super::document::{Block, Section, Span, Style};
 
 /// Reads a text in a small part of Markdown:
 ///

@@ -1,6 +1,6 @@
 //! Manuals in the language of `man(1)`: the macros of man(7).
 
-use super::{Block, Manual, Span, Style};
+use super::document::{Block, Manual, Span, Style};
 
 pub(super) fn render(manual: &Manual, source: &str) -> String {
     let mut out = format!(

@@ -2,7 +2,7 @@
 
 use unicode_width::UnicodeWidthStr;
 
-use super::{Block, Manual, Span, Style};
+use super::document::{Block, Manual, Span, Style};
 
 /// Columns in front of the text of a chapter, and again in front of what a term means.
 const INDENT: usize = 8;

@@ -17,7 +17,7 @@ use redwarfs_writer::{
     Category, Decision, EntryHook, Error as BuildError, FileType, HookEntry, OrderKey,
 };
 
-use super::{Decider, error};
+use super::decider::{Decider, error};
 use crate::common::error::{display_path, io_cause, one_line};
 use crate::common::number::format_size;
 use crate::common::{Logger, Result, ToolError};
@@ -39,14 +39,14 @@ pub(super) struct LuaScript {
     /// Tells which function of the script runs.
     running: Function,
     functions: Functions,
-    place: Place,
+    script_name: ScriptName,
     stop: Arc<AtomicBool>,
     made: Mutex<BTreeSet<Category>>,
 }
 
 impl fmt::Debug for LuaScript {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "LuaScript({})", self.place.file)
+        write!(f, "LuaScript({})", self.script_name.file)
     }
 }
 
@@ -58,7 +58,7 @@ struct Functions {
 }
 
 /// How a script is called in messages.
-struct Place {
+struct ScriptName {
     /// By us.
     file: String,
     /// By the interpreter.
@@ -73,7 +73,7 @@ impl LuaScript {
                 .cause(io_cause(&e))
         })?;
         let name = file.file_name().unwrap_or_default().to_string_lossy();
-        let place = Place {
+        let script_name = ScriptName {
             file: display_path(file),
             chunk: match one_line(&name) {
                 name if name.len() <= CHUNK_NAME => name,
@@ -81,16 +81,18 @@ impl LuaScript {
             },
         };
         let prepared = prepare(stop, logger);
-        let (lua, prelude) = prepared.map_err(|e| error(place.describe(&e)))?;
+        let (lua, prelude) = prepared.map_err(|e| error(script_name.describe(&e)))?;
         let (bind, decide, running) = prelude;
         let failed = |e: &LuaError| {
             if stop.load(Ordering::Relaxed) {
                 super::super::output::interrupted()
             } else {
-                error(place.describe(e))
+                error(script_name.describe(e))
             }
         };
-        let chunk = lua.load(plain(&text)).set_name(format!("@{}", place.chunk));
+        let chunk = lua
+            .load(plain(&text))
+            .set_name(format!("@{}", script_name.chunk));
         let ran = chunk.set_mode(ChunkMode::Text).exec();
         ran.map_err(|e| failed(&e))?;
         let found: (Value, Value, Value) = bind.call(()).map_err(|e| failed(&e))?;
@@ -98,7 +100,7 @@ impl LuaScript {
             Value::Nil => Ok(None),
             Value::Function(function) => Ok(Some(function)),
             other => {
-                let (file, kind) = (&place.file, other.type_name());
+                let (file, kind) = (&script_name.file, other.type_name());
                 Err(error(format!(
                     "{file}: '{name}' is a {kind}, not a function"
                 )))
@@ -110,7 +112,7 @@ impl LuaScript {
             order: function("order", found.2)?,
         };
         if functions.all().all(|(_, function)| function.is_none()) {
-            let file = &place.file;
+            let file = &script_name.file;
             let text = format!("{file}: defines none of 'filter', 'category', 'order'");
             return Err(error(text));
         }
@@ -119,7 +121,7 @@ impl LuaScript {
             decide,
             running,
             functions,
-            place,
+            script_name,
             stop: Arc::clone(stop),
             made: Mutex::default(),
         })
@@ -200,18 +202,19 @@ impl LuaScript {
     fn at(&self, function: &str, what: &str) -> String {
         let found = self.functions.all().find(|(name, _)| *name == function);
         let line = found.and_then(|(_, function)| function.as_ref()?.info().line_defined);
-        self.place.line(line, &format!("'{function}': {what}"))
+        self.script_name
+            .line(line, &format!("'{function}': {what}"))
     }
 
     /// What went wrong in a call. Without a line of its own it gets that of the function.
     fn failure(&self, e: &LuaError) -> String {
-        let (line, what) = self.place.locate(e);
+        let (line, what) = self.script_name.locate(e);
         if line.is_none()
             && let Ok(function) = self.running.call::<String>(())
         {
             return self.at(&function, &what);
         }
-        self.place.line(line, &what)
+        self.script_name.line(line, &what)
     }
 }
 
@@ -257,7 +260,7 @@ impl Decider for LuaScript {
     }
 }
 
-impl Place {
+impl ScriptName {
     fn line(&self, line: Option<usize>, what: &str) -> String {
         match line {
             Some(line) => format!("{}:{line}: {what}", self.file),

@@ -1,6 +1,7 @@
 //! `--script`: a script of the user decides which entries are stored, and how files are grouped
 //! and ordered. `docs/scripting.md` describes it to users.
 
+mod decider;
 #[cfg(feature = "lua")]
 mod lua;
 
@@ -10,24 +11,17 @@ use std::sync::atomic::AtomicBool;
 
 use redwarfs_writer::{Category, EntryHook, HookEntry, Meta};
 
-use crate::common::{Logger, Result, ToolError};
+use decider::Decider;
+pub(super) use decider::error;
 
-/// What errors of a script begin with.
-const SCRIPT: &str = "script";
+#[cfg(not(feature = "lua"))]
+use crate::common::ToolError;
+use crate::common::{Logger, Result};
 
 /// A script that was read and found usable.
 #[derive(Debug, Clone)]
 pub(super) struct Script {
     hook: Arc<dyn Decider>,
-}
-
-/// What scripts are asked beyond entries.
-trait Decider: EntryHook {
-    /// Whether it gives order keys.
-    fn has_order(&self) -> bool;
-
-    /// Whether it has put a file into this category.
-    fn has_made(&self, category: Category) -> bool;
 }
 
 impl Script {
@@ -74,9 +68,4 @@ impl Script {
     pub(super) fn has_made(&self, category: Category) -> bool {
         self.hook.has_made(category)
     }
-}
-
-/// The error for the words of a script.
-pub(super) fn error(text: impl std::fmt::Display) -> ToolError {
-    ToolError::new(SCRIPT).cause(text)
 }

@@ -1,0 +1,66 @@
+//! A manual as a document: chapters, paragraphs, text.
+
+/// How a piece of text looks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Style {
+    /// As the text around it.
+    Plain,
+    /// To be typed as it is.
+    Bold,
+    /// To be replaced by something.
+    Italic,
+}
+
+/// Text with its looks.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Span {
+    /// The looks.
+    pub style: Style,
+    /// The text, on one line.
+    pub text: String,
+}
+
+impl Span {
+    pub(super) fn new(style: Style, text: impl Into<String>) -> Self {
+        Self {
+            style,
+            text: text.into(),
+        }
+    }
+}
+
+/// A part of a section.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Block {
+    /// Text that is broken into lines as the width demands.
+    Paragraph(Vec<Span>),
+    /// Lines that stay as they are.
+    Literal(Vec<String>),
+    /// Something and what it means.
+    Definition {
+        /// The something.
+        term: Vec<Span>,
+        /// The meaning.
+        body: Vec<Block>,
+    },
+}
+
+/// A chapter of a manual.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Section {
+    /// The headline, in capitals.
+    pub title: String,
+    /// What is in it.
+    pub blocks: Vec<Block>,
+}
+
+/// A manual of section 1.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Manual {
+    /// Name of the program.
+    pub name: String,
+    /// What it does, in a few words.
+    pub summary: String,
+    /// The chapters, without the one about the name.
+    pub sections: Vec<Section>,
+}
