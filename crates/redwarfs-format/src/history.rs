@@ -61,15 +61,15 @@ const LIBRARY: &str = "libredwarfs";
 impl HistoryVersion {
     /// The version of this library, from the parts of its number.
     ///
-    /// The format has no place for a name: readers say `libdwarfs` and the number of a release, or
-    /// else the description, which tells the two apart.
+    /// The format has no place for a name, but readers show the description. It is a release: of any
+    /// other the reference's `dwarfsck` shows the branch as well, and fails where none is given.
     #[must_use]
     pub fn of_this_library(major: u16, minor: u16, patch: u16) -> Self {
         Self {
             major,
             minor,
             patch,
-            is_release: false,
+            is_release: true,
             git_desc: Some(format!("{LIBRARY} v{major}.{minor}.{patch}")),
             ..Self::default()
         }
