@@ -1,6 +1,7 @@
 //! The error of the whole crate.
 
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use redwarfs_format::metadata::FileType;
@@ -10,20 +11,20 @@ use redwarfs_format::metadata::FileType;
 #[non_exhaustive]
 pub enum Error {
     /// The image cannot be opened.
-    #[error("cannot open image: {}: {source}", path.display())]
+    #[error("cannot open image: {}{source}", prefix(path))]
     Open {
-        /// Path of the image file.
+        /// Path of the image file; empty if the image is no file.
         path: PathBuf,
         /// The cause.
         source: redwarfs_format::Error,
     },
 
     /// The image has no such entry.
-    #[error("not found in the image: {}", .0.display())]
+    #[error("not found in the image: {}", shown(.0))]
     NotFound(PathBuf),
 
     /// The entry has another type than the operation needs.
-    #[error("not a {wanted} in the image: {}", path.display())]
+    #[error("not a {wanted} in the image: {}", shown(path))]
     WrongType {
         /// Path in the image.
         path: PathBuf,
@@ -34,11 +35,11 @@ pub enum Error {
     },
 
     /// A path leads through too many symbolic links, probably in a circle.
-    #[error("too many symbolic links in the image: {}", .0.display())]
+    #[error("too many symbolic links in the image: {}", shown(.0))]
     TooManyLinks(PathBuf),
 
     /// Data of the image cannot be read, or is damaged.
-    #[error("cannot read from the image: {}: {source}", path.display())]
+    #[error("cannot read from the image: {}: {source}", shown(path))]
     Read {
         /// Path in the image.
         path: PathBuf,
@@ -47,7 +48,7 @@ pub enum Error {
     },
 
     /// The directory that is to be packed cannot be opened.
-    #[error("cannot open directory: {}: {source}", path.display())]
+    #[error("cannot open directory: {}: {source}", shown(path))]
     Input {
         /// The directory.
         path: PathBuf,
@@ -75,6 +76,19 @@ pub enum Error {
 
 /// Shorthand for results of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// A path in one line, whatever bytes it has; `.` for the root.
+fn shown(path: &Path) -> String {
+    redwarfs_extractor::display_path(path.as_os_str().as_bytes())
+}
+
+/// A path and what separates it from the cause, unless it is empty.
+fn prefix(path: &Path) -> String {
+    match path.as_os_str().is_empty() {
+        true => String::new(),
+        false => format!("{}: ", shown(path)),
+    }
+}
 
 impl Error {
     pub(crate) fn read(path: &Path) -> impl FnOnce(redwarfs_format::Error) -> Self {

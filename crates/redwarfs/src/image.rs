@@ -76,7 +76,7 @@ impl Image {
     /// ```
     ///
     /// # Errors
-    /// As [`Image::open`]; [`Error::Open::path`] is empty.
+    /// As [`Image::open`], with an empty path.
     pub fn from_source(source: Arc<dyn Source>, options: &OpenOptions) -> Result<Self> {
         let image = redwarfs_reader::Image::from_source(source, options);
         image.map(Self).map_err(|source| Error::Open {

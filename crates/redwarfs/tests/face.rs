@@ -113,6 +113,15 @@ fn errors_have_kinds_and_one_line() {
             io::ErrorKind::Other,
         ),
     ];
+    let odd = image.file("a\nb").unwrap_err();
+    assert_eq!(odd.to_string(), "not found in the image: a\\nb");
+    let empty = Arc::new(redwarfs::io::MemorySource::new(Vec::new()));
+    let none = Image::from_source(empty, &redwarfs::OpenOptions::default()).unwrap_err();
+    let text = none.to_string();
+    assert!(
+        text.starts_with("cannot open image: not a DwarFS image"),
+        "{text}"
+    );
     for (error, text, wanted) in cases {
         assert_eq!(error.to_string(), text);
         assert_eq!(kind(error), wanted, "{text}");
