@@ -3,7 +3,7 @@
 #![allow(unsafe_code)]
 
 mod context;
-mod frame;
+mod in_place;
 
 use std::cell::RefCell;
 use std::ffi::c_void;
@@ -12,10 +12,10 @@ use std::mem::MaybeUninit;
 use std::ops::RangeInclusive;
 
 use zstd_safe::zstd_sys::{self, ZSTD_ParamSwitch_e, ZSTD_cParameter, ZSTD_strategy};
-use zstd_safe::{DCtx, DParameter, InBuffer, OutBuffer, ResetDirective};
+use zstd_safe::{DCtx, DParameter, InBuffer, OutBuffer};
 
 use self::context::Context;
-use self::frame::FrameDecoder;
+use self::in_place::InPlaceDecoder;
 use crate::decode::decodes_to;
 use crate::options::ZstdOptions;
 use crate::{CompressionId, Error, Result};
@@ -373,7 +373,7 @@ fn decoder_error(code: usize) -> Error {
 thread_local! {
     /// One decoder per thread for decoding whole frames, which needs no state that
     /// outlives the call.
-    static WHOLE: RefCell<Option<FrameDecoder>> = const { RefCell::new(None) };
+    static WHOLE: RefCell<Option<DCtx<'static>>> = const { RefCell::new(None) };
 }
 
 /// Decodes a whole frame into `out`, which must be filled exactly.
@@ -381,19 +381,9 @@ fn decode_frame(frame: &[u8], out: &mut [u8]) -> Result<()> {
     let produced = WHOLE.with_borrow_mut(|slot| {
         let decoder = match slot {
             Some(decoder) => decoder,
-            None => slot.insert(FrameDecoder::new()?),
+            None => slot.insert(new_context()?),
         };
-        decoder.begin()?;
-        let (start, size) = (out.as_mut_ptr(), out.len());
-        let (mut consumed, mut written) = (0, 0);
-        while let part @ 1.. = decoder.wanted() {
-            let from = next_part(frame, consumed, part)?;
-            // SAFETY: `start` is valid for `size` bytes, which are borrowed until the last step.
-            // The first `written` ones have been written in the steps since the frame began.
-            written += unsafe { decoder.step(start.add(written), size - written, from)? };
-            consumed += part;
-        }
-        Ok::<_, Error>(written)
+        decoder.decompress(out, frame).map_err(decoder_error)
     })?;
     if produced != out.len() {
         return Err(Error::corrupt(format!(
@@ -404,29 +394,22 @@ fn decode_frame(frame: &[u8], out: &mut [u8]) -> Result<()> {
     Ok(())
 }
 
-/// The part of a frame that the decoder wants next.
-fn next_part(frame: &[u8], consumed: usize, part: usize) -> Result<&[u8]> {
-    frame
-        .get(consumed..)
-        .and_then(|rest| rest.get(..part))
-        .ok_or_else(|| Error::corrupt("zstd frame is incomplete"))
-}
-
-/// What a decoder in place holds, without a window (96 KiB).
-pub(crate) const IN_PLACE_STATE: u64 = 96 << 10;
+/// What a decoder in place holds (224 KiB): its state, and room for a block of the payload that the
+/// library touches only if the block comes in parts.
+pub(crate) const IN_PLACE_STATE: u64 = 224 << 10;
 
 /// Decodes one frame, by steps or at once.
 ///
 /// Memory: a step-wise decoder holds a window of at most the content size and a
-/// few hundred KiB; one that decodes at once or in place holds 96 KiB and needs no window.
+/// few hundred KiB; one that decodes at once or in place needs no window.
 pub(crate) struct ZstdDecoder {
     /// Length of the frame in the payload; what follows holds no data.
     frame: usize,
-    /// How much of the frame has been consumed by the step-wise decoder.
+    /// How much of the frame the step-wise decoder has consumed.
     consumed: usize,
     context: Option<DCtx<'static>>,
     /// The step-wise decoder in place, and how much it has written.
-    in_place: Option<FrameDecoder>,
+    in_place: Option<InPlaceDecoder>,
     written: usize,
     /// The frame has been decoded and verified to its end.
     ended: bool,
@@ -516,24 +499,16 @@ impl ZstdDecoder {
         while !self.ended && (self.written < end || end == size) {
             let decoder = match &mut self.in_place {
                 Some(decoder) => decoder,
-                None => {
-                    let decoder = self.in_place.insert(FrameDecoder::new()?);
-                    decoder.begin()?;
-                    decoder
-                }
+                None => self.in_place.insert(InPlaceDecoder::new()?),
             };
-            let part = decoder.wanted();
-            if part == 0 {
+            // SAFETY: `start` is valid for `size` bytes in all calls. Nobody else writes to the
+            // first ones, and nobody else touches the ones that are not written yet.
+            unsafe { decoder.step(&payload[..self.frame], start, size)? };
+            (self.consumed, self.written) = (decoder.consumed(), decoder.written());
+            if decoder.has_ended() {
                 self.ended = true;
                 self.in_place = None;
-                break;
             }
-            let from = next_part(&payload[..self.frame], self.consumed, part)?;
-            let room = size - self.written;
-            // SAFETY: `start` is valid for `size` bytes, of which the steps before have written
-            // the first `written`, and nobody else touches the others.
-            self.written += unsafe { decoder.step(start.add(self.written), room, from)? };
-            self.consumed += part;
         }
         if self.written < end {
             return Err(Error::corrupt("zstd frame ends early"));
@@ -552,13 +527,13 @@ impl ZstdDecoder {
     }
 }
 
+fn new_context() -> Result<DCtx<'static>> {
+    DCtx::try_create().ok_or_else(|| Error::Limit("no memory for a zstd decoder".into()))
+}
+
 /// A context for decoding one frame by steps.
 fn stream_context() -> Result<DCtx<'static>> {
-    let mut context =
-        DCtx::try_create().ok_or_else(|| Error::Limit("no memory for a zstd decoder".into()))?;
-    context
-        .reset(ResetDirective::SessionOnly)
-        .map_err(decoder_error)?;
+    let mut context = new_context()?;
     context
         .set_parameter(DParameter::WindowLogMax(WINDOW_LOG_MAX))
         .map_err(decoder_error)?;
@@ -601,7 +576,6 @@ fn check_tail(mut tail: &[u8]) -> Result<()> {
             Some(magic) if magic & SKIPPABLE_MASK == SKIPPABLE_MAGIC => frame_length(tail)?,
             Some(FRAME_MAGIC) => {
                 let length = frame_length(tail)?;
-                // The decoder does not compare this if the last block is empty.
                 if matches!(zstd_safe::get_frame_content_size(tail), Ok(Some(1..))) {
                     return Err(Error::corrupt("data follows the zstd frame"));
                 }

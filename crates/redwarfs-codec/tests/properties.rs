@@ -235,56 +235,10 @@ fn long_among_short(size: usize) -> Vec<u8> {
     raw
 }
 
-/// A block of short sequences, most of them with far matches, and near its end four that take so many
-/// bits that a word does not hold them. How many follow these, and what else there is, depends on the
-/// case.
-fn long_near_the_end(case: usize) -> Vec<u8> {
-    let mut random = Random(case as u64 + 1);
-    let mut below = |n: usize| (random.next() >> 20) as usize % n;
-    let seven_bits = |size, seed| noise(size, seed).into_iter().map(|byte| byte & 0x7f);
-    let mut raw: Vec<u8> = seven_bits(1 << 20, 80).collect();
-    let (near, overlaps, literals) = (case & 1 != 0, case & 2 != 0, case & 4 != 0);
-    let before = match case % 3 {
-        0 => 3000,
-        1 => 125 + below(10),
-        _ => 200 + below(4000),
-    };
-    for n in 0..before + 4 + case % 30 {
-        let (some, len, back) = if (before..before + 4).contains(&n) {
-            (8200 + below(2000), 17_000, 800_000 + below(200_000))
-        } else {
-            let back = match below(6) {
-                0 if near => 20 + below(5000),
-                1 if overlaps => 1 + below(20),
-                _ => 300_000 + below(200_000),
-            };
-            let some = if literals { below(50) } else { 1 + below(2) };
-            (some, 6 + below(4), back)
-        };
-        raw.extend(seven_bits(some, raw.len() as u64));
-        for _ in 0..len {
-            raw.push(raw[raw.len() - back]);
-        }
-    }
-    raw
-}
-
-/// Wherever the loop for far matches hands over to the library, there may be a long sequence.
+/// A block decoded at once, in place, and through a window takes three ways through the library. They
+/// must agree on what is damaged.
 #[test]
-fn a_long_sequence_may_be_anywhere_at_the_end_of_a_block() {
-    for case in 0..120 {
-        let raw = long_near_the_end(case);
-        let (id, payload) = compress("zstd:level=12:strat=6:mml=5:hlog=20:clog=20", &raw);
-        let size = raw.len() as u64;
-        assert!(decompress(id, &payload, size).unwrap() == raw, "{case}");
-        assert!(decode_in_steps(id, &payload, size, 70_000).unwrap() == raw);
-    }
-}
-
-/// Blocks whose matches are far take a loop of their own, which has to find what is wrong as the
-/// library does, that decodes the steps.
-#[test]
-fn damage_among_far_matches_is_judged_as_by_the_library() {
+fn damage_is_judged_alike_at_once_and_by_steps() {
     const LIMIT: u64 = 1 << 21;
     let words = far_apart(900_000);
     let mixed = long_among_short(2_000_000);
