@@ -3,7 +3,7 @@
 use redwarfs_format::ids::InodeNo;
 use redwarfs_format::metadata::Stat;
 
-use crate::MountOptions;
+use crate::options::MountOptions;
 use crate::proto::Attr;
 
 /// Node id of an inode: the root of a FUSE mount is always 1.

@@ -1,12 +1,14 @@
 //! The device through which requests come and answers go.
 
 use std::io::{self, IoSlice};
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use redwarfs_reader::MAX_PARTS;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{FileType, OFlags, fcntl_getfl, fcntl_setfl, fstat, makedev};
 use rustix::io::Errno;
+
+use crate::ticket::Transport;
 
 /// Path of the device.
 pub(crate) const PATH: &str = "/dev/fuse";
@@ -25,7 +27,7 @@ pub(crate) struct Device(OwnedFd);
 pub(crate) enum Received {
     /// So many bytes of a request.
     Request(usize),
-    /// The file system is not mounted any more.
+    /// The file system is no longer mounted.
     End,
 }
 
@@ -69,23 +71,12 @@ impl Device {
 
     /// Answers a request. Failure means that nobody waits any more.
     pub(crate) fn reply(&self, unique: u64, payload: &[u8]) -> io::Result<()> {
-        self.answer(unique, 0, std::iter::once(payload))
+        self.send(0, unique, &[], &mut std::iter::once(payload))
     }
 
     /// Answers a request with an error.
     pub(crate) fn fail(&self, unique: u64, errno: Errno) -> io::Result<()> {
-        self.answer(unique, -errno.raw_os_error(), std::iter::empty())
-    }
-
-    /// Answers a request with an error, which is 0 or negative, or with several parts that are not
-    /// copied: at most [`MAX_PARTS`].
-    pub(crate) fn answer<'a>(
-        &self,
-        unique: u64,
-        error: i32,
-        parts: impl Iterator<Item = &'a [u8]>,
-    ) -> io::Result<()> {
-        self.send(error, unique, &[], parts)
+        self.send(-errno.raw_os_error(), unique, &[], &mut std::iter::empty())
     }
 
     /// Puts the whole contents of a file, `len` bytes in at most [`MAX_PARTS`] parts, into the
@@ -95,27 +86,22 @@ impl Device {
         &self,
         node: u64,
         len: usize,
-        parts: impl Iterator<Item = &'a [u8]>,
+        mut parts: impl Iterator<Item = &'a [u8]>,
     ) -> io::Result<()> {
         let size = u32::try_from(len).map_err(|_| io::ErrorKind::InvalidInput)?;
         let mut head = [0; 24];
         head[..8].copy_from_slice(&node.to_ne_bytes());
         head[16..20].copy_from_slice(&size.to_ne_bytes());
-        self.send(NOTIFY_STORE, 0, &head, parts)
-    }
-
-    /// The descriptor, for commands other than reading and writing.
-    pub(crate) fn as_raw_fd(&self) -> RawFd {
-        self.0.as_raw_fd()
+        self.send(NOTIFY_STORE, 0, &head, &mut parts)
     }
 
     /// Sends one message: `first`, and behind it at most [`MAX_PARTS`] parts.
-    fn send<'a>(
+    fn send(
         &self,
         error: i32,
         unique: u64,
         first: &[u8],
-        parts: impl Iterator<Item = &'a [u8]>,
+        parts: &mut dyn Iterator<Item = &[u8]>,
     ) -> io::Result<()> {
         let mut head = [0; 16];
         let mut all = [IoSlice::new(&[]); MAX_PARTS + 2];
@@ -139,6 +125,27 @@ impl Device {
                 Err(error) => return Err(error.into()),
             }
         }
+    }
+}
+
+/// For commands other than reading and writing.
+impl AsFd for Device {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// The device copies no part of an answer, and knows requests by their number alone.
+impl Transport for Device {
+    fn answer(&self, unique: u64, _entry: u16, error: i32, parts: &mut dyn Iterator<Item = &[u8]>) {
+        // An answer fails only if nobody waits for it any more.
+        let _ = self.send(error, unique, &[], parts);
+    }
+
+    fn leave(&self, _unique: u64, _entry: u16) {}
+
+    fn is_queue(&self) -> bool {
+        false
     }
 }
 

@@ -8,27 +8,22 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::proto::Validity;
-use crate::shared::Shared;
-
-/// How long names and attributes are valid in a mount that is unmounted after `limit`.
-pub(crate) fn validity(limit: Duration) -> Validity {
-    (limit.as_secs() / 4).max(1)
-}
+use crate::mount_state::MountState;
+use crate::settings::validity;
 
 /// Tells when a mount has been idle for long enough.
 #[derive(Debug)]
 pub struct IdleWatch {
-    shared: Arc<Shared>,
-    state: State,
+    mount: Arc<MountState>,
+    time: IdleTime,
 }
 
 impl IdleWatch {
-    pub(crate) fn new(shared: Arc<Shared>, limit: Duration) -> Self {
-        let uses = shared.counters.uses();
+    pub(crate) fn new(mount: Arc<MountState>, limit: Duration) -> Self {
+        let uses = mount.counters.uses();
         Self {
-            shared,
-            state: State {
+            mount,
+            time: IdleTime {
                 limit: limit.saturating_add(Duration::from_secs(validity(limit))),
                 uses,
                 since: Instant::now(),
@@ -39,25 +34,26 @@ impl IdleWatch {
     /// How long to wait before [`IdleWatch::is_over`] is asked again.
     #[must_use]
     pub fn period(&self) -> Duration {
-        (self.state.limit / 8).min(Duration::from_secs(10))
+        (self.time.limit / 8).min(Duration::from_secs(10))
     }
 
     /// Whether nobody has used the mount for the whole limit. The next yes comes after another one.
     pub fn is_over(&mut self) -> bool {
-        self.state
-            .is_over(self.shared.counters.uses(), Instant::now())
+        self.time
+            .is_over(self.mount.counters.uses(), Instant::now())
     }
 }
 
+/// How long nobody has used the mount.
 #[derive(Debug)]
-struct State {
+struct IdleTime {
     limit: Duration,
     /// How often the mount had been used at `since`.
     uses: u64,
     since: Instant,
 }
 
-impl State {
+impl IdleTime {
     fn is_over(&mut self, uses: u64, now: Instant) -> bool {
         let over = uses == self.uses && now.duration_since(self.since) >= self.limit;
         if over || uses != self.uses {
@@ -75,7 +71,7 @@ mod tests {
     fn every_use_begins_the_time_anew() {
         let start = Instant::now();
         let at = |seconds| start + Duration::from_secs(seconds);
-        let mut state = State {
+        let mut state = IdleTime {
             limit: Duration::from_secs(10),
             uses: 5,
             since: start,

@@ -44,53 +44,52 @@ struct Pending {
 impl Pending {
     /// Whether it may have to be given up at any time.
     fn is_watched(&self) -> bool {
-        self.signalled.is_some() || self.ticket.misses_signals()
+        self.signalled.is_some() || self.ticket.is_of_queue()
     }
 
     fn is_to_be_given_up(&self) -> bool {
         match self.signalled {
             Some(since) => since.elapsed() >= PATIENCE || is_dying(self.pid),
             None => {
-                self.ticket.misses_signals()
-                    && self.begun.elapsed() >= PATIENCE
-                    && is_dying(self.pid)
+                self.ticket.is_of_queue() && self.begun.elapsed() >= PATIENCE && is_dying(self.pid)
             }
         }
     }
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct PendingReads {
     pending: HashMap<u64, Pending>,
     /// Signalled reads that were unknown at that time.
     unknown: VecDeque<u64>,
     watched: bool,
 }
 
+/// The reads, and the thread that looks after them.
 #[derive(Debug, Default)]
-struct Inner {
-    state: Mutex<State>,
+struct Register {
+    reads: Mutex<PendingReads>,
     /// Tells the watching thread of a signal.
     signal: Condvar,
 }
 
 /// All reads that workers have not answered yet.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Interrupts(Arc<Inner>);
+pub(crate) struct Interrupts(Arc<Register>);
 
 impl Interrupts {
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+    fn reads(&self) -> MutexGuard<'_, PendingReads> {
+        self.0.reads.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Registers a request that will be answered later; `pid` is the thread that waits.
     pub(crate) fn begin(&self, ticket: Ticket, pid: u32) {
-        let mut state = self.state();
+        let mut reads = self.reads();
         let unique = ticket.unique();
         let begun = Instant::now();
-        let known = state.unknown.iter().position(|&other| other == unique);
+        let known = reads.unknown.iter().position(|&other| other == unique);
         let signalled = known
-            .and_then(|place| state.unknown.remove(place))
+            .and_then(|place| reads.unknown.remove(place))
             .map(|_| begun);
         let pending = Pending {
             ticket,
@@ -98,39 +97,39 @@ impl Interrupts {
             begun,
             signalled,
         };
-        state.pending.insert(unique, pending);
-        self.watch_if_needed(&mut state);
+        reads.pending.insert(unique, pending);
+        self.watch_if_needed(&mut reads);
     }
 
     /// Takes a request out, in order to answer it; none if it was answered already.
     pub(crate) fn finish(&self, unique: u64) -> Option<Ticket> {
-        Some(self.state().pending.remove(&unique)?.ticket)
+        Some(self.reads().pending.remove(&unique)?.ticket)
     }
 
     /// The thread that waits for the answer to `unique` got a signal. False if there is no such
     /// request (yet).
     pub(crate) fn interrupt(&self, unique: u64) -> bool {
-        let mut state = self.state();
-        let Some(pending) = state.pending.get_mut(&unique) else {
-            if state.unknown.len() >= REMEMBERED {
-                state.unknown.pop_front();
+        let mut reads = self.reads();
+        let Some(pending) = reads.pending.get_mut(&unique) else {
+            if reads.unknown.len() >= REMEMBERED {
+                reads.unknown.pop_front();
             }
-            state.unknown.push_back(unique);
+            reads.unknown.push_back(unique);
             return false;
         };
         pending.signalled = Some(Instant::now());
-        look_after(&mut state);
-        self.watch_if_needed(&mut state);
+        look_after(&mut reads);
+        self.watch_if_needed(&mut reads);
         true
     }
 
     /// Starts the watching thread, or wakes it up.
-    fn watch_if_needed(&self, state: &mut State) {
-        if state.watched {
-            if state.any_signalled() {
+    fn watch_if_needed(&self, reads: &mut PendingReads) {
+        if reads.watched {
+            if reads.any_signalled() {
                 self.0.signal.notify_one();
             }
-        } else if state.any_watched() {
+        } else if reads.any_watched() {
             let all = self.clone();
             let watcher = thread::Builder::new()
                 .name(String::from("fuse-signals"))
@@ -139,32 +138,32 @@ impl Interrupts {
                     all.watch();
                 });
             match watcher {
-                Ok(_) => state.watched = true,
+                Ok(_) => reads.watched = true,
                 Err(error) => warn!("cannot watch signalled reads: {error}"),
             }
         }
     }
 
     fn watch(&self) {
-        let mut state = self.state();
+        let mut reads = self.reads();
         loop {
-            let period = if state.any_signalled() {
+            let period = if reads.any_signalled() {
                 PERIOD
             } else {
                 PATIENCE
             };
-            let waited = self.0.signal.wait_timeout(state, period);
-            state = waited.unwrap_or_else(PoisonError::into_inner).0;
-            look_after(&mut state);
-            if !state.any_watched() {
-                state.watched = false;
+            let waited = self.0.signal.wait_timeout(reads, period);
+            reads = waited.unwrap_or_else(PoisonError::into_inner).0;
+            look_after(&mut reads);
+            if !reads.any_watched() {
+                reads.watched = false;
                 return;
             }
         }
     }
 }
 
-impl State {
+impl PendingReads {
     fn any_signalled(&self) -> bool {
         self.pending.values().any(|read| read.signalled.is_some())
     }
@@ -175,9 +174,9 @@ impl State {
 }
 
 /// Answers the reads that have to be given up.
-fn look_after(state: &mut State) {
+fn look_after(reads: &mut PendingReads) {
     let given_up = |_: &u64, read: &mut Pending| read.is_to_be_given_up();
-    for (_, read) in state.pending.extract_if(given_up) {
+    for (_, read) in reads.pending.extract_if(given_up) {
         read.ticket.fail(Errno::INTR);
     }
 }
@@ -223,12 +222,12 @@ mod tests {
 
     fn ticket(unique: u64) -> Ticket {
         let null = std::fs::File::create("/dev/null").expect("the null device");
-        Ticket::of_device(&Arc::new(Device::new(null.into())), unique)
+        Ticket::new(Arc::new(Device::new(null.into())), unique, 0)
     }
 
     fn wait_for_the_end(all: &Interrupts) {
         let end = Instant::now() + Duration::from_secs(20);
-        while !all.state().pending.is_empty() {
+        while !all.reads().pending.is_empty() {
             assert!(Instant::now() < end, "a signalled read is never given up");
             thread::sleep(PERIOD);
         }
@@ -251,15 +250,15 @@ mod tests {
         assert!(!all.interrupt(1));
         all.begin(ticket(1), 0);
         all.begin(ticket(2), 0);
-        assert!(all.state().pending[&1].signalled.is_some());
-        assert!(all.state().pending[&2].signalled.is_none());
+        assert!(all.reads().pending[&1].signalled.is_some());
+        assert!(all.reads().pending[&2].signalled.is_none());
         all.finish(2);
         wait_for_the_end(&all);
         for unique in 0..2 * REMEMBERED as u64 {
             assert!(!all.interrupt(unique));
         }
-        assert_eq!(all.state().unknown.len(), REMEMBERED);
+        assert_eq!(all.reads().unknown.len(), REMEMBERED);
         all.begin(ticket(1), 0);
-        assert!(all.state().pending[&1].signalled.is_none());
+        assert!(all.reads().pending[&1].signalled.is_none());
     }
 }

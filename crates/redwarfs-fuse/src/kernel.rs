@@ -25,8 +25,21 @@ use rustix::net::{
 };
 use rustix::process::{getegid, geteuid};
 
-use crate::table::{Place, devices_on, helpers, is_dead, place_of, run_helper};
-use crate::{Access, Error, MountOptions, Result, Unmounted};
+use crate::error::{Error, Result};
+use crate::options::MountOptions;
+use crate::table::{MountPlace, devices_on, helpers, is_dead, place_of, run_helper};
+
+/// How an attempt to unmount ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unmounted {
+    /// The file system is gone.
+    Gone,
+    /// It was in use and is detached from the tree; programs that still use it lose it when the
+    /// driver's process ends.
+    Detached,
+    /// The caller mounted it, and has to unmount it.
+    NotOurs,
+}
 
 /// A mount that this process serves.
 #[derive(Debug)]
@@ -114,12 +127,12 @@ impl KernelMount {
     }
 
     /// What the mount table says about our mount; `Top` if we cannot know.
-    fn place(&self) -> Place {
+    fn place(&self) -> MountPlace {
         if self.foreign {
-            return Place::Gone;
+            return MountPlace::Gone;
         }
         let Some(&device) = self.device.get() else {
-            return Place::Top;
+            return MountPlace::Top;
         };
         place_of(&self.mountpoint, device)
     }
@@ -150,10 +163,10 @@ impl KernelMount {
             return Ok(false);
         }
         match self.place() {
-            Place::Top => {}
-            Place::Gone => return Ok(true),
+            MountPlace::Top => {}
+            MountPlace::Gone => return Ok(true),
             // The path leads to the other one, which is not ours to take off.
-            Place::Covered => {
+            MountPlace::Covered => {
                 return Err(io::Error::new(
                     io::ErrorKind::ResourceBusy,
                     "another file system is mounted on top of it",
@@ -180,7 +193,7 @@ impl KernelMount {
 
     /// Takes off a mount that could not be put into service. Failure is of no use to anybody here.
     pub(crate) fn abandon(&self) {
-        if self.place() == Place::Top
+        if self.place() == MountPlace::Top
             && let Err(Errno::PERM) = unmount(&self.mountpoint, UnmountFlags::DETACH)
         {
             let _ = run_helper(&self.mountpoint, &["-u", "-q", "-z"]);
@@ -196,23 +209,13 @@ fn kernel_flags(options: &MountOptions) -> MountFlags {
     flags
 }
 
-/// Whether the kernel has to let other users in. It knows no "owner and root": then it lets
-/// everybody in, and the driver refuses the others. If root is the owner, that is not needed.
-pub(crate) fn lets_others_in(options: &MountOptions) -> bool {
-    match options.access {
-        Access::Owner => false,
-        Access::OwnerAndRoot => !geteuid().is_root(),
-        Access::Everyone => true,
-    }
-}
-
 /// The file system specific options that kernel and helper share.
 fn common_options(options: &MountOptions) -> String {
     let mut list = String::new();
     if options.checks_permissions() {
         list.push_str(",default_permissions");
     }
-    if lets_others_in(options) {
+    if options.lets_others_in() {
         list.push_str(",allow_other");
     }
     if let Some(limit) = options.max_read {
@@ -406,6 +409,7 @@ impl Drop for KernelMount {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::options::Access;
 
     #[test]
     fn source_cannot_become_an_option() {

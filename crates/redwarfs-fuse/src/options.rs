@@ -143,6 +143,16 @@ impl MountOptions {
         self.default_permissions
             .unwrap_or_else(|| self.access == Access::Everyone || is_root_of_the_system())
     }
+
+    /// Whether the kernel has to let other users in. It knows no "owner and root": then it lets
+    /// everybody in, and the driver refuses the others. If root is the owner, that is not needed.
+    pub(crate) fn lets_others_in(&self) -> bool {
+        match self.access {
+            Access::Owner => false,
+            Access::OwnerAndRoot => !rustix::process::geteuid().is_root(),
+            Access::Everyone => true,
+        }
+    }
 }
 
 /// Whether this process is root, and not just in a user namespace, whose root may not override the

@@ -10,8 +10,8 @@ use redwarfs_format::ids::InodeNo;
 use redwarfs_reader::PinnedRead;
 use rustix::io::Errno;
 
+use crate::mount_state::MountState;
 use crate::push::Pusher;
-use crate::shared::Shared;
 
 /// One read of a file. Whoever answers it takes its ticket from the interrupts.
 #[derive(Debug)]
@@ -24,8 +24,8 @@ pub(crate) struct ReadJob {
 
 impl ReadJob {
     /// Answers, unless that happened before because the reader was signalled.
-    fn answer(&self, shared: &Shared, answer: Result<&PinnedRead<'_>, Errno>) {
-        let Some(ticket) = shared.interrupts.finish(self.unique) else {
+    fn answer(&self, state: &MountState, answer: Result<&PinnedRead<'_>, Errno>) {
+        let Some(ticket) = state.interrupts.finish(self.unique) else {
             return;
         };
         match answer {
@@ -40,7 +40,7 @@ impl ReadJob {
 pub(crate) struct Pool {
     queue: Option<Sender<ReadJob>>,
     threads: Vec<JoinHandle<()>>,
-    shared: Arc<Shared>,
+    state: Arc<MountState>,
 }
 
 impl fmt::Debug for Pool {
@@ -53,25 +53,25 @@ impl fmt::Debug for Pool {
 
 impl Pool {
     pub(crate) fn new(
-        shared: &Arc<Shared>,
+        state: &Arc<MountState>,
         pusher: Option<&Arc<Pusher>>,
         threads: usize,
     ) -> io::Result<Self> {
         let (queue, jobs) = unbounded::<ReadJob>();
         let threads = (0..threads.max(1))
             .map(|n| {
-                let shared = Arc::clone(shared);
+                let state = Arc::clone(state);
                 let pusher = pusher.cloned();
                 let jobs = jobs.clone();
                 Builder::new()
                     .name(format!("fuse-read-{n}"))
-                    .spawn(move || serve(&shared, pusher.as_deref(), &jobs))
+                    .spawn(move || serve(&state, pusher.as_deref(), &jobs))
             })
             .collect::<io::Result<Vec<_>>>()?;
         Ok(Self {
             queue: Some(queue),
             threads,
-            shared: Arc::clone(shared),
+            state: Arc::clone(state),
         })
     }
 
@@ -83,7 +83,7 @@ impl Pool {
             None => Some(job),
         };
         if let Some(job) = refused {
-            job.answer(&self.shared, Err(Errno::IO));
+            job.answer(&self.state, Err(Errno::IO));
         }
     }
 }
@@ -98,26 +98,26 @@ impl Drop for Pool {
     }
 }
 
-fn serve(shared: &Shared, pusher: Option<&Pusher>, jobs: &Receiver<ReadJob>) {
+fn serve(state: &MountState, pusher: Option<&Pusher>, jobs: &Receiver<ReadJob>) {
     let mut scratch = Vec::new();
     for job in jobs {
         // A panic must cost one read, not the worker.
         let outcome = catch_unwind(AssertUnwindSafe(|| {
-            run(shared, pusher, &job, &mut scratch);
+            run(state, pusher, &job, &mut scratch);
         }));
         if outcome.is_err() {
             scratch = Vec::new();
-            job.answer(shared, Err(Errno::IO));
+            job.answer(state, Err(Errno::IO));
         }
     }
 }
 
-fn run(shared: &Shared, pusher: Option<&Pusher>, job: &ReadJob, scratch: &mut Vec<u8>) {
-    let timer = shared
+fn run(state: &MountState, pusher: Option<&Pusher>, job: &ReadJob, scratch: &mut Vec<u8>) {
+    let timer = state
         .timers
         .read
         .start_with(&[("inode", u64::from(job.inode.0) + 1)]);
-    let read = shared
+    let read = state
         .image
         .read_pinned(job.inode, job.offset, job.size, scratch);
     // Whoever has the answer must find this read in the statistics.
@@ -127,11 +127,11 @@ fn run(shared: &Shared, pusher: Option<&Pusher>, job: &ReadJob, scratch: &mut Ve
             if let Some(pusher) = pusher {
                 pusher.was_read(job.inode, job.offset, read.len());
             }
-            job.answer(shared, Ok(&read));
+            job.answer(state, Ok(&read));
         }
         Err(error) => {
-            let errno = shared.failures.report("read", job.inode, &error);
-            job.answer(shared, Err(errno));
+            let errno = state.failures.report("read", job.inode, &error);
+            job.answer(state, Err(errno));
         }
     }
 }

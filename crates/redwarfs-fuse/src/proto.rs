@@ -12,6 +12,9 @@ pub(crate) const MINOR: u32 = 38;
 /// Oldest version of the kernel's side that is served (Linux 3.9, READDIRPLUS).
 pub(crate) const OLDEST_MINOR: u32 = 21;
 
+/// Largest request that the kernel sends with the default limits, and so the largest answer. In bytes.
+pub(crate) const MAX_REQUEST: u32 = 1 << 20;
+
 /// Kinds of requests.
 pub(crate) mod op {
     pub(crate) const LOOKUP: u32 = 1;
@@ -78,6 +81,14 @@ pub(crate) mod opened {
     pub(crate) const KEEP_CACHE: u32 = 1 << 1;
     pub(crate) const CACHE_DIR: u32 = 1 << 3;
     pub(crate) const NOFLUSH: u32 = 1 << 5;
+}
+
+/// Appends the answer to OPEN or OPENDIR.
+pub(crate) fn put_opened(flags: u32, out: &mut Vec<u8>) {
+    // File handle, flags, padding.
+    out.put64(0);
+    out.put32(flags);
+    out.put32(0);
 }
 
 /// What all requests begin with.

@@ -15,7 +15,7 @@ use crate::options::MountOptions;
 use crate::patience::{LOOK, Patience};
 use crate::proto::{self, InitIn, Put, init, op};
 use crate::ring::Queues;
-use crate::ticket::Ticket;
+use crate::ticket::{Ticket, Transport};
 
 /// Room for one request. The largest that the kernel sends are those that set an extended attribute
 /// (64 KiB and a name), which are refused.
@@ -62,7 +62,8 @@ pub(crate) fn handshake(
         }
         // What is agreed on has to work, so everything is made before.
         let queues = uring.then(|| queues(device, &kernel)).flatten();
-        driver.init(&header, &kernel, queues.is_some(), &mut out);
+        let over_ring = queues.as_ref().map(Queues::max_background);
+        driver.init(&header, &kernel, over_ring, &mut out);
         device.reply(header.unique, &out)?;
         return Ok(queues);
     }
@@ -205,7 +206,8 @@ fn serve(
                 if let Some(follower) = &mut follower {
                     follower.received(header.pid, proto::read_size(&header, body));
                 }
-                let ticket = Ticket::of_device(device, header.unique);
+                let ticket =
+                    Ticket::new(Arc::clone(device) as Arc<dyn Transport>, header.unique, 0);
                 driver.serve(ticket, &header, body, &mut out);
             }
             None => warn!("an incomplete request of {} bytes", message.len()),

@@ -53,7 +53,7 @@ pub(crate) fn run_helper(mountpoint: &Path, arguments: &[&str]) -> io::Result<bo
 
 /// Where a mount is among the others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum MountPlace {
     /// Not mounted there (any more).
     Gone,
     /// The mount point leads to it.
@@ -91,15 +91,15 @@ pub(crate) fn devices_on(path: &Path) -> Option<Vec<u64>> {
 }
 
 /// Looks for the mount of `device` on `path` in the text of `/proc/self/mountinfo`.
-fn place_in(table: &[u8], device: &[u8], path: &[u8]) -> Place {
+fn place_in(table: &[u8], device: &[u8], path: &[u8]) -> MountPlace {
     let mounts = || mounts_on(table, path);
     let ours = mounts().filter(|(_, _, d)| *d == device);
-    let mut found = Place::Gone;
+    let mut found = MountPlace::Gone;
     for (id, ..) in ours {
         if !mounts().any(|(_, below, _)| below == id) {
-            return Place::Top;
+            return MountPlace::Top;
         }
-        found = Place::Covered;
+        found = MountPlace::Covered;
     }
     found
 }
@@ -124,7 +124,7 @@ fn unescape(field: &[u8]) -> Vec<u8> {
 
 /// What the mount table says about the file system with this device number; `Top` if the table
 /// cannot be read.
-pub(crate) fn place_of(path: &Path, device: u64) -> Place {
+pub(crate) fn place_of(path: &Path, device: u64) -> MountPlace {
     let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
     match std::fs::read("/proc/self/mountinfo") {
         Ok(table) => place_in(
@@ -132,7 +132,7 @@ pub(crate) fn place_of(path: &Path, device: u64) -> Place {
             format!("{major}:{minor}").as_bytes(),
             path.as_os_str().as_bytes(),
         ),
-        Err(_) => Place::Top,
+        Err(_) => MountPlace::Top,
     }
 }
 
@@ -160,16 +160,16 @@ mod tests {
             100 22 0:53 / /over ro - fuse.x y ro\n\
             101 100 0:54 / /over ro - fuse.x y ro\n";
         for (device, path, place) in [
-            ("0:52", "/mnt x", Place::Top),
-            ("0:52", "/mnt", Place::Gone),
-            ("0:5", "/mnt x", Place::Gone),
-            ("0:53", "/over", Place::Covered),
-            ("0:54", "/over", Place::Top),
+            ("0:52", "/mnt x", MountPlace::Top),
+            ("0:52", "/mnt", MountPlace::Gone),
+            ("0:5", "/mnt x", MountPlace::Gone),
+            ("0:53", "/over", MountPlace::Covered),
+            ("0:54", "/over", MountPlace::Top),
         ] {
             let found = place_in(table, device.as_bytes(), path.as_bytes());
             assert_eq!(found, place, "{device} {path}");
         }
-        assert_eq!(place_in(b"", b"0:5", b"/"), Place::Gone);
+        assert_eq!(place_in(b"", b"0:5", b"/"), MountPlace::Gone);
         assert_eq!(unescape(b"a\\134\\04\\"), b"a\\\\04\\");
     }
 }

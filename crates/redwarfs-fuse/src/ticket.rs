@@ -1,42 +1,43 @@
-//! Answers to requests, whatever way the requests came.
+//! Tickets: the right to answer a request, whichever way it came.
 
+use std::fmt;
 use std::iter;
 use std::sync::Arc;
 
 use rustix::io::Errno;
 
-use crate::device::Device;
-use crate::ring::{Queue, Slot};
+/// A way by which requests come and answers go: the device or a queue of io_uring.
+pub(crate) trait Transport: fmt::Debug + Send + Sync {
+    /// Answers the request `unique` with an error, which is 0 or negative, or with at most
+    /// [`redwarfs_reader::MAX_PARTS`] parts. `entry` is the number that the transport gave with the
+    /// ticket. Nobody waits for the answer if it cannot be sent.
+    fn answer(&self, unique: u64, entry: u16, error: i32, parts: &mut dyn Iterator<Item = &[u8]>);
+
+    /// Ends the matter of a request that the kernel wants no answer to.
+    fn leave(&self, unique: u64, entry: u16);
+
+    /// Whether requests wait in a queue. If a program gets a signal while its request waits there,
+    /// the kernel does not tell the driver.
+    fn is_queue(&self) -> bool;
+}
 
 /// The right to answer one request, and the duty: dropped without an answer, the request fails with
 /// EIO. May go to another thread.
 #[derive(Debug)]
 pub(crate) struct Ticket {
     unique: u64,
+    entry: u16,
     /// None as soon as it is used.
-    way: Option<Way>,
-}
-
-#[derive(Debug)]
-enum Way {
-    Device(Arc<Device>),
-    Ring(Arc<Queue>, Slot),
+    transport: Option<Arc<dyn Transport>>,
 }
 
 impl Ticket {
-    /// For the request `unique` that was read from the device.
-    pub(crate) fn of_device(device: &Arc<Device>, unique: u64) -> Self {
+    /// For the request `unique`. `entry` says where the transport has it.
+    pub(crate) fn new(transport: Arc<dyn Transport>, unique: u64, entry: u16) -> Self {
         Self {
             unique,
-            way: Some(Way::Device(Arc::clone(device))),
-        }
-    }
-
-    /// For the request `unique` in a slot of a queue.
-    pub(crate) fn of_queue(queue: &Arc<Queue>, slot: Slot, unique: u64) -> Self {
-        Self {
-            unique,
-            way: Some(Way::Ring(Arc::clone(queue), slot)),
+            entry,
+            transport: Some(transport),
         }
     }
 
@@ -45,10 +46,10 @@ impl Ticket {
         self.unique
     }
 
-    /// Whether the kernel can fail to tell us that the reader was signalled: if that happens after
-    /// it has put the request into a queue and before we take it out.
-    pub(crate) fn misses_signals(&self) -> bool {
-        matches!(self.way, Some(Way::Ring(..)))
+    /// Whether the request came through a queue, see [`Transport::is_queue`].
+    pub(crate) fn is_of_queue(&self) -> bool {
+        let transport = self.transport.as_ref();
+        transport.is_some_and(|transport| transport.is_queue())
     }
 
     /// Answers with some bytes.
@@ -57,37 +58,31 @@ impl Ticket {
     }
 
     /// Answers with several parts: at most [`redwarfs_reader::MAX_PARTS`].
-    pub(crate) fn reply_parts<'a>(mut self, parts: impl Iterator<Item = &'a [u8]>) {
-        self.send(0, parts);
+    pub(crate) fn reply_parts<'a>(mut self, mut parts: impl Iterator<Item = &'a [u8]>) {
+        self.send(0, &mut parts);
     }
 
     /// Answers with an error.
     pub(crate) fn fail(mut self, errno: Errno) {
-        self.send(-errno.raw_os_error(), iter::empty());
+        self.send(-errno.raw_os_error(), &mut iter::empty());
     }
 
     /// Ends the matter of a request that the kernel wants no answer to.
     pub(crate) fn leave(mut self) {
-        match self.way.take() {
-            Some(Way::Ring(queue, slot)) => queue.answer(slot, self.unique, 0, iter::empty()),
-            Some(Way::Device(_)) | None => {}
+        if let Some(transport) = self.transport.take() {
+            transport.leave(self.unique, self.entry);
         }
     }
 
-    fn send<'a>(&mut self, error: i32, parts: impl Iterator<Item = &'a [u8]>) {
-        match self.way.take() {
-            // An answer fails only if nobody waits for it any more.
-            Some(Way::Device(device)) => {
-                let _ = device.answer(self.unique, error, parts);
-            }
-            Some(Way::Ring(queue, slot)) => queue.answer(slot, self.unique, error, parts),
-            None => {}
+    fn send(&mut self, error: i32, parts: &mut dyn Iterator<Item = &[u8]>) {
+        if let Some(transport) = self.transport.take() {
+            transport.answer(self.unique, self.entry, error, parts);
         }
     }
 }
 
 impl Drop for Ticket {
     fn drop(&mut self) {
-        self.send(-Errno::IO.raw_os_error(), iter::empty());
+        self.send(-Errno::IO.raw_os_error(), &mut iter::empty());
     }
 }

@@ -69,7 +69,7 @@ const NEVER: u8 = 4;
 
 /// What the reader tells the watcher, and back.
 #[derive(Debug, Default)]
-struct Shared {
+struct Exchange {
     state: AtomicU8,
     ends: AtomicBool,
     /// Requests that were received.
@@ -89,7 +89,7 @@ struct Shared {
 /// The part of the reader.
 #[derive(Debug)]
 pub(crate) struct Follower {
-    shared: Arc<Shared>,
+    exchange: Arc<Exchange>,
     watcher: Option<JoinHandle<()>>,
     device: Arc<Device>,
     start: Instant,
@@ -106,7 +106,7 @@ impl Follower {
         let normal = sched::policy(sched::this_thread()) == Some(Policy::Normal);
         let several = sched::processors(sched::this_thread())?.count() > 1;
         (normal && several).then(|| Self {
-            shared: Arc::default(),
+            exchange: Arc::default(),
             watcher: None,
             device: Arc::clone(device),
             start: Instant::now(),
@@ -119,25 +119,25 @@ impl Follower {
     /// To be called before the reader waits for a request. Whether it follows; then the program has
     /// the same processor, and looking for its next request would only keep it from asking.
     pub(crate) fn waits(&self) -> bool {
-        self.shared.waits.store(true, Ordering::Release);
-        self.shared.state.load(Ordering::Relaxed) == FOLLOWS
+        self.exchange.waits.store(true, Ordering::Release);
+        self.exchange.state.load(Ordering::Relaxed) == FOLLOWS
     }
 
     /// To be called with each request: who asks, and for how many bytes of data.
     pub(crate) fn received(&mut self, client: u32, bytes: u32) {
-        let shared = &*self.shared;
-        shared.waits.store(false, Ordering::Relaxed);
+        let exchange = &*self.exchange;
+        exchange.waits.store(false, Ordering::Relaxed);
         // Nobody else writes to these.
-        let received = shared.received.load(Ordering::Relaxed) + 1;
-        shared.received.store(received, Ordering::Release);
+        let received = exchange.received.load(Ordering::Relaxed) + 1;
+        exchange.received.store(received, Ordering::Release);
         // What the system sends by itself, as when it forgets or closes files, says nothing.
-        let other = client != 0 && shared.client.load(Ordering::Relaxed) != client;
+        let other = client != 0 && exchange.client.load(Ordering::Relaxed) != client;
         if bytes > SMALL || other {
             if other {
-                shared.client.store(client, Ordering::Relaxed);
+                exchange.client.store(client, Ordering::Relaxed);
             }
-            let odd = shared.odd.load(Ordering::Relaxed) + 1;
-            shared.odd.store(odd, Ordering::Relaxed);
+            let odd = exchange.odd.load(Ordering::Relaxed) + 1;
+            exchange.odd.store(odd, Ordering::Relaxed);
         }
         if received - self.first >= WINDOW {
             self.judge(received);
@@ -146,11 +146,11 @@ impl Follower {
 
     /// Whether to follow, after a window.
     fn judge(&mut self, received: u64) {
-        let odd = self.shared.odd.load(Ordering::Relaxed);
+        let odd = self.exchange.odd.load(Ordering::Relaxed);
         let count = received - self.first;
         let elapsed = self.start.elapsed();
         let regular = (odd - self.first_odd) * MOSTLY <= count;
-        let state = self.shared.state.load(Ordering::Acquire);
+        let state = self.exchange.state.load(Ordering::Acquire);
         let uniform = self.first_state == state;
         (self.start, self.first, self.first_odd) = (Instant::now(), received, odd);
         self.first_state = state;
@@ -159,14 +159,16 @@ impl Follower {
             return;
         }
         if state == FOLLOWS {
-            self.shared.near.store(each, Ordering::Relaxed);
+            self.exchange.near.store(each, Ordering::Relaxed);
             return;
         }
-        self.shared.apart.store(each, Ordering::Relaxed);
-        let wish =
-            self.shared
-                .state
-                .compare_exchange(APART, WISHES, Ordering::AcqRel, Ordering::Relaxed);
+        self.exchange.apart.store(each, Ordering::Relaxed);
+        let wish = self.exchange.state.compare_exchange(
+            APART,
+            WISHES,
+            Ordering::AcqRel,
+            Ordering::Relaxed,
+        );
         if wish.is_ok() {
             match &self.watcher {
                 Some(watcher) => watcher.thread().unpark(),
@@ -177,7 +179,7 @@ impl Follower {
 
     fn start_watcher(&mut self) {
         let watcher = Watcher {
-            shared: Arc::clone(&self.shared),
+            exchange: Arc::clone(&self.exchange),
             device: Arc::clone(&self.device),
             reader: sched::this_thread(),
             pause: PAUSES.0,
@@ -187,14 +189,14 @@ impl Follower {
             .spawn(move || watcher.run())
             .ok();
         if self.watcher.is_none() {
-            self.shared.state.store(NEVER, Ordering::Relaxed);
+            self.exchange.state.store(NEVER, Ordering::Relaxed);
         }
     }
 }
 
 impl Drop for Follower {
     fn drop(&mut self) {
-        self.shared.ends.store(true, Ordering::Release);
+        self.exchange.ends.store(true, Ordering::Release);
         if let Some(watcher) = self.watcher.take() {
             watcher.thread().unpark();
             let _ = watcher.join();
@@ -230,7 +232,7 @@ struct Look {
     odd: u64,
     /// There is no request.
     waits: bool,
-    /// As [`Shared::near`].
+    /// As [`Exchange::near`].
     near: u64,
     /// Since the reader followed.
     elapsed: Duration,
@@ -241,7 +243,7 @@ struct Look {
 struct Judge {
     first: Look,
     last: u64,
-    /// As [`Shared::apart`].
+    /// As [`Exchange::apart`].
     apart: u64,
     looks: u32,
     idle: u32,
@@ -301,7 +303,7 @@ impl Judge {
 /// The thread that moves the reader and looks after it. Nobody else changes the reader's policy.
 #[derive(Debug)]
 struct Watcher {
-    shared: Arc<Shared>,
+    exchange: Arc<Exchange>,
     device: Arc<Device>,
     reader: ThreadId,
     pause: Duration,
@@ -310,7 +312,7 @@ struct Watcher {
 impl Watcher {
     fn run(mut self) {
         while !self.ends() {
-            if self.shared.state.load(Ordering::Acquire) != WISHES {
+            if self.exchange.state.load(Ordering::Acquire) != WISHES {
                 thread::park();
                 continue;
             }
@@ -324,15 +326,15 @@ impl Watcher {
                 debug!(
                     "requests are answered wherever the system likes: SCHED_IDLE would be for good"
                 );
-                self.shared.state.store(NEVER, Ordering::Release);
+                self.exchange.state.store(NEVER, Ordering::Release);
                 return;
             }
             if let Some(all) = &all {
                 self.restore(all);
             }
-            self.shared.state.store(RESTS, Ordering::Release);
+            self.exchange.state.store(RESTS, Ordering::Release);
             self.rest(outcome);
-            self.shared.state.store(APART, Ordering::Release);
+            self.exchange.state.store(APART, Ordering::Release);
         }
     }
 
@@ -357,7 +359,7 @@ impl Watcher {
     }
 
     fn ends(&self) -> bool {
-        self.shared.ends.load(Ordering::Acquire)
+        self.exchange.ends.load(Ordering::Acquire)
     }
 
     /// Waits until the reader may follow again.
@@ -386,9 +388,9 @@ impl Watcher {
 
     /// Lets the reader follow until something speaks against it.
     fn accompany(&self, all: &Processors) -> Outcome {
-        let shared = &*self.shared;
-        let apart = shared.apart.load(Ordering::Relaxed);
-        shared.near.store(0, Ordering::Relaxed);
+        let exchange = &*self.exchange;
+        let apart = exchange.apart.load(Ordering::Relaxed);
+        exchange.near.store(0, Ordering::Relaxed);
         let Some(mut at) = self.client_at(all) else {
             return Outcome::Unknown;
         };
@@ -397,7 +399,7 @@ impl Watcher {
         {
             return Outcome::Unknown;
         }
-        shared.state.store(FOLLOWS, Ordering::Release);
+        exchange.state.store(FOLLOWS, Ordering::Release);
         let begun = Instant::now();
         let mut judge = Judge::new(self.look(begun), apart);
         loop {
@@ -421,19 +423,19 @@ impl Watcher {
     }
 
     fn look(&self, begun: Instant) -> Look {
-        let shared = &*self.shared;
+        let exchange = &*self.exchange;
         Look {
-            received: shared.received.load(Ordering::Acquire),
-            odd: shared.odd.load(Ordering::Relaxed),
-            waits: shared.waits.load(Ordering::Acquire) && !self.device.is_ready(),
-            near: shared.near.load(Ordering::Relaxed),
+            received: exchange.received.load(Ordering::Acquire),
+            odd: exchange.odd.load(Ordering::Relaxed),
+            waits: exchange.waits.load(Ordering::Acquire) && !self.device.is_ready(),
+            near: exchange.near.load(Ordering::Relaxed),
             elapsed: begun.elapsed(),
         }
     }
 
     /// Where the program that asked last runs.
     fn client_at(&self, all: &Processors) -> Option<usize> {
-        let client = self.shared.client.load(Ordering::Relaxed);
+        let client = self.exchange.client.load(Ordering::Relaxed);
         sched::processor_of(client).filter(|at| all.has(*at))
     }
 }

@@ -12,7 +12,7 @@ struct Rig {
     requests: PipeWriter,
     answers: PipeReader,
     reader: ThreadId,
-    shared: Arc<Shared>,
+    exchange: Arc<Exchange>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -35,7 +35,7 @@ impl Rig {
         let thread = thread::spawn(move || {
             let device = Arc::new(Device::new(incoming.into()));
             let mut follower = Follower::new(&device).expect("possible here");
-            send.send((sched::this_thread(), Arc::clone(&follower.shared)))
+            send.send((sched::this_thread(), Arc::clone(&follower.exchange)))
                 .expect("somebody waits");
             let mut request = [0; 8];
             loop {
@@ -50,12 +50,12 @@ impl Rig {
                 outgoing.write_all(&[0]).expect("somebody waits");
             }
         });
-        let (reader, shared) = receive.recv().expect("a reader");
+        let (reader, exchange) = receive.recv().expect("a reader");
         Some(Self {
             requests,
             answers,
             reader,
-            shared,
+            exchange,
             thread: Some(thread),
         })
     }
@@ -73,7 +73,7 @@ impl Rig {
     }
 
     fn follows(&self) -> bool {
-        self.shared.state.load(Ordering::Acquire) == FOLLOWS
+        self.exchange.state.load(Ordering::Acquire) == FOLLOWS
     }
 
     /// Asks until the reader follows.
@@ -137,7 +137,7 @@ fn what_the_system_sends_by_itself_says_nothing() {
         rig.ask(client, 0);
         rig.ask(0, 0);
     }
-    assert_eq!(rig.shared.client.load(Ordering::Relaxed), client);
+    assert_eq!(rig.exchange.client.load(Ordering::Relaxed), client);
 }
 
 /// Looks every millisecond at a program that asks `rate` times in each, `odd` of them oddly, before
@@ -186,8 +186,8 @@ fn a_reader_does_not_follow_several_programs_or_large_reads() {
     for n in 0..2_000 {
         rig.ask(if n % 4 == 0 { 1 } else { client }, 0);
     }
-    assert_eq!(rig.shared.state.load(Ordering::Acquire), APART);
+    assert_eq!(rig.exchange.state.load(Ordering::Acquire), APART);
     // No window was one to judge by.
-    assert_eq!(rig.shared.apart.load(Ordering::Relaxed), 0);
-    assert!(rig.shared.odd.load(Ordering::Relaxed) >= 1_000);
+    assert_eq!(rig.exchange.apart.load(Ordering::Relaxed), 0);
+    assert!(rig.exchange.odd.load(Ordering::Relaxed) >= 1_000);
 }

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{Mode, OFlags};
 use rustix::mount::{UnmountFlags, unmount};
 
-use crate::table::{Place, is_dead, place_of, run_helper};
+use crate::table::{MountPlace, is_dead, place_of, run_helper};
 
 /// Shown by `ps` (15 bytes at most).
 const NAME: &CStr = c"dwarfs-guard";
@@ -69,7 +69,7 @@ fn listen(pipe: &mut impl Read) -> io::Result<Charge> {
 
 /// Takes off the dead mount, if it is still there and dead.
 pub(super) fn clean_up(mountpoint: &Path, device: u64) {
-    if place_of(mountpoint, device) != Place::Top {
+    if place_of(mountpoint, device) != MountPlace::Top {
         return;
     }
     // The device number may have been given to another mount. Asking for its statistics always

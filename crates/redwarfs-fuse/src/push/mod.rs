@@ -36,8 +36,8 @@ use tracing::debug;
 use crate::attr::node_id;
 use crate::bits::Bits;
 use crate::device::Device;
-use crate::shared::Shared;
-use order::DataOrder;
+use crate::mount_state::MountState;
+use order::{DataOrder, Position};
 
 /// Largest file that is pushed or triggers (128 KiB): the kernel reads larger ones ahead itself.
 const SMALL: usize = 128 << 10;
@@ -58,9 +58,6 @@ const STREAMS: usize = 8;
 const MAX_INODES: u32 = 1 << 23;
 /// Triggers that wait for the thread.
 const QUEUE: usize = 4;
-
-/// A place in the data of the image: block and offset.
-type Position = (u32, u64);
 
 /// One sequence of reads.
 #[derive(Debug, Clone, Copy)]
@@ -124,9 +121,9 @@ impl Streams {
     }
 }
 
-/// What readers, workers and the pushing thread share.
+/// What the kernel has of the image, as readers, workers and the pushing thread know it.
 #[derive(Debug)]
-struct State {
+struct KernelView {
     /// Inodes that the kernel knows.
     known: Bits,
     /// Inodes whose contents the kernel got since it knows them.
@@ -137,8 +134,21 @@ struct State {
 /// Decides what to push, and does so.
 pub(crate) struct Pusher {
     image: Image,
-    state: Arc<State>,
+    view: Arc<KernelView>,
     queue: Sender<Position>,
+}
+
+/// Waits for the pushing thread when it goes out of scope.
+#[derive(Debug)]
+pub(crate) struct PushThread(Option<JoinHandle<()>>);
+
+impl Drop for PushThread {
+    fn drop(&mut self) {
+        if let Some(thread) = self.0.take() {
+            // It catches its own panics.
+            let _ = thread.join();
+        }
+    }
 }
 
 impl fmt::Debug for Pusher {
@@ -153,49 +163,45 @@ impl Pusher {
         image.metadata().inode_count() <= MAX_INODES
     }
 
-    /// Starts the thread, which ends when the pusher is dropped. `sparse`: whether files with holes
-    /// stay in the kernel's cache when they are opened.
+    /// Starts the thread, which ends when the pusher is dropped.
+    ///
+    /// # Errors
+    /// The thread cannot be made.
     pub(crate) fn new(
-        shared: &Arc<Shared>,
+        mount: &Arc<MountState>,
         device: &Arc<Device>,
-        sparse: bool,
-    ) -> io::Result<(Self, JoinHandle<()>)> {
-        let image = shared.image.clone();
+    ) -> io::Result<(Self, PushThread)> {
+        let image = mount.image.clone();
         let inodes = image.metadata().inode_count();
-        let state = Arc::new(State {
+        let view = Arc::new(KernelView {
             known: Bits::new(inodes),
             filled: Bits::new(inodes),
             streams: Mutex::default(),
         });
         let (queue, triggers) = bounded(QUEUE);
         let worker = Worker {
-            shared: Arc::clone(shared),
+            mount: Arc::clone(mount),
             device: Arc::clone(device),
-            state: Arc::clone(&state),
-            sparse,
+            view: Arc::clone(&view),
             order: None,
             buffer: Vec::new(),
         };
         let thread = Builder::new()
             .name(String::from("fuse-push"))
             .spawn(move || worker.run(&triggers))?;
-        let pusher = Self {
-            image,
-            state,
-            queue,
-        };
-        Ok((pusher, thread))
+        let pusher = Self { image, view, queue };
+        Ok((pusher, PushThread(Some(thread))))
     }
 
     /// The kernel learns about an inode.
     pub(crate) fn knows(&self, inode: InodeNo) {
-        self.state.known.insert(inode);
+        self.view.known.insert(inode);
     }
 
     /// The kernel forgets an inode.
     pub(crate) fn forgets(&self, inode: InodeNo) {
-        self.state.known.remove(inode);
-        self.state.filled.remove(inode);
+        self.view.known.remove(inode);
+        self.view.filled.remove(inode);
     }
 
     /// `len` bytes at `offset` of a file are about to be given to the kernel. To be called before
@@ -208,8 +214,8 @@ impl Pusher {
         let Some((start, end)) = whole(&self.image, inode, len) else {
             return;
         };
-        self.state.filled.insert(inode);
-        let continues = self.state.streams().was_read(start, end);
+        self.view.filled.insert(inode);
+        let continues = self.view.streams().was_read(start, end);
         if continues {
             // A full queue means that the thread does not keep up.
             let _ = self.queue.try_send(end);
@@ -217,7 +223,7 @@ impl Pusher {
     }
 }
 
-impl State {
+impl KernelView {
     fn streams(&self) -> std::sync::MutexGuard<'_, Streams> {
         self.streams.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -250,10 +256,9 @@ fn whole(image: &Image, inode: InodeNo, len: usize) -> Option<(Position, Positio
 
 /// The pushing thread.
 struct Worker {
-    shared: Arc<Shared>,
+    mount: Arc<MountState>,
     device: Arc<Device>,
-    state: Arc<State>,
-    sparse: bool,
+    view: Arc<KernelView>,
     order: Option<DataOrder>,
     buffer: Vec<u8>,
 }
@@ -279,14 +284,13 @@ impl Worker {
     /// Pushes what follows a position; false if the connection has ended.
     fn push(&mut self, from: Position) -> bool {
         let Self {
-            shared,
+            mount,
             device,
-            state,
-            sparse,
+            view,
             order,
             buffer,
         } = self;
-        let image = &shared.image;
+        let image = &mount.image;
         let meta = image.metadata();
         let order = order.get_or_insert_with(|| DataOrder::new(meta));
         let (mut files, mut bytes) = (0, 0);
@@ -299,7 +303,7 @@ impl Worker {
             if position.0 != from.0 && position.0.checked_sub(1) != Some(from.0) {
                 break;
             }
-            if state.filled.contains(inode) {
+            if view.filled.contains(inode) {
                 // The reader has caught up.
                 lead = LEAD;
                 continue;
@@ -308,7 +312,7 @@ impl Worker {
                 lead -= 1;
                 continue;
             }
-            if !state.known.contains(inode) {
+            if !view.known.contains(inode) {
                 continue;
             }
             let Ok((extents, stat)) = meta.extents(inode).and_then(|e| Ok((e, meta.stat(inode)?)))
@@ -317,7 +321,10 @@ impl Worker {
             };
             let size = usize::try_from(stat.size).unwrap_or(usize::MAX);
             let sparse_one = stat.allocated < stat.size;
-            if size > SMALL || extents.len() > MAX_EXTENTS || (sparse_one && !*sparse) {
+            if size > SMALL
+                || extents.len() > MAX_EXTENTS
+                || (sparse_one && !mount.settings.cache_sparse)
+            {
                 continue;
             }
             let read = match image.try_read_pinned(inode, 0, size, buffer) {
@@ -327,12 +334,12 @@ impl Worker {
                 _ => continue,
             };
             // From now on a forgotten inode can be pushed again.
-            if !state.filled.insert(inode) {
+            if !view.filled.insert(inode) {
                 continue;
             }
             match device.store(node_id(inode), size, read.parts()) {
                 Ok(()) => {
-                    shared.counters.pushed(size);
+                    mount.counters.pushed(size);
                     files += 1;
                     bytes += size;
                     if let Some((_, end)) = whole(image, inode, size) {
@@ -341,7 +348,7 @@ impl Worker {
                 }
                 Err(error) => match Errno::from_io_error(&error) {
                     // Forgotten in this moment.
-                    Some(Errno::NOENT) => state.filled.remove(inode),
+                    Some(Errno::NOENT) => view.filled.remove(inode),
                     Some(Errno::NODEV | Errno::NOTCONN | Errno::CONNABORTED) => return false,
                     _ => {
                         debug!("cannot push inode {}: {error}", node_id(inode));
@@ -351,7 +358,7 @@ impl Worker {
             }
         }
         if reached != from {
-            state.streams().was_pushed(from, reached);
+            view.streams().was_pushed(from, reached);
         }
         true
     }

@@ -3,7 +3,8 @@
 use redwarfs_format::ids::InodeNo;
 use redwarfs_format::metadata::{Extent, MetadataView};
 
-use super::Position;
+/// A place in the data of the image: block and offset.
+pub(super) type Position = (u32, u64);
 
 /// Inodes sorted by where their data begins. 4 bytes per file that has data; half as much again
 /// while it is made.

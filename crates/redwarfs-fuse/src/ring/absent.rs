@@ -1,4 +1,4 @@
-//! No queues: for processors that the crate for the system calls does not know.
+//! No queues: for CPUs that the crate for the system calls does not know.
 
 use std::io;
 use std::sync::Arc;
@@ -6,30 +6,8 @@ use std::sync::Arc;
 use crate::device::Device;
 use crate::driver::Driver;
 
-/// There can be queues on this processor.
+/// There can be no queues on this CPU.
 pub(crate) const AVAILABLE: bool = false;
-/// Without queues nothing is on its way in them.
-pub(crate) const MAX_BACKGROUND: u16 = 0;
-
-/// There is none.
-#[derive(Debug)]
-pub(crate) enum Slot {}
-
-/// There is none.
-#[derive(Debug)]
-pub(crate) enum Queue {}
-
-impl Queue {
-    pub(crate) fn answer<'a>(
-        &self,
-        slot: Slot,
-        _unique: u64,
-        _error: i32,
-        _parts: impl Iterator<Item = &'a [u8]>,
-    ) {
-        match slot {}
-    }
-}
 
 /// There are none.
 #[derive(Debug)]
@@ -39,7 +17,11 @@ impl Queues {
     /// # Errors
     /// Always.
     pub(crate) fn prepare(_device: &Arc<Device>) -> io::Result<Self> {
-        Err(io::Error::other("not on this processor"))
+        Err(io::Error::other("not on this CPU"))
+    }
+
+    pub(crate) fn max_background(&self) -> u16 {
+        match *self {}
     }
 
     pub(crate) fn start(self, _driver: &Arc<Driver>) -> io::Result<Self> {

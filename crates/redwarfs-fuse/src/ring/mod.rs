@@ -11,13 +11,13 @@
 //! # What it costs
 //!
 //! For each CPU that the system may have: a thread, some pages for its ring, and the address space of
-//! [`queues::DEPTH`] answers of the largest size. Memory is used as far as answers have reached: the kernel
+//! `DEPTH` (16) answers of the largest size. Memory is used as far as answers have reached: the kernel
 //! takes the entry that was used last, so this is a few of the usual answers unless many are on
 //! their way at the same time.
 //!
 //! An unanswered read keeps its entry. If an image stalls and as many programs as a queue has entries
 //! wait on one CPU, others that ask on that CPU wait with them, until one of the reads is answered or
-//! killed. What the kernel reads ahead cannot bring this about: [`MAX_BACKGROUND`].
+//! killed. What the kernel reads ahead cannot bring this about: [`Queues::max_background`].
 //!
 //! # Processors
 //!
@@ -36,4 +36,4 @@
 )]
 mod queues;
 
-pub(crate) use queues::{AVAILABLE, MAX_BACKGROUND, Queue, Queues, Slot};
+pub(crate) use queues::{AVAILABLE, Queues};

@@ -1,108 +1,38 @@
 //! The queues, and the threads that serve them.
 
-#[path = "os.rs"]
 mod os;
+mod queue;
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{Builder, JoinHandle, sleep};
 use std::time::Duration;
 
-use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 use rustix::thread::{CpuSet, sched_setaffinity};
 use tracing::{debug, error};
 
 use crate::device::Device;
-use crate::driver::{Driver, MAX_REQUEST};
+use crate::driver::Driver;
 use crate::proto;
-use crate::ticket::Ticket;
+use crate::ticket::{Ticket, Transport};
 
-pub(crate) use os::Slot;
-use os::{Area, Event, Ring};
+use os::{Area, DEPTH, Event, Ring, Slot};
+use queue::{Queue, descriptor};
 
 /// There can be queues on this processor.
 pub(crate) const AVAILABLE: bool = true;
-/// Entries of a queue: requests of one CPU that can wait for their answers at the same time.
-const DEPTH: u16 = 16;
-/// Room for an answer in bytes.
-const PAYLOAD: usize = MAX_REQUEST as usize;
 /// Requests on their way that nobody waits for (reading ahead): fewer than a queue has entries, so
 /// that some are left for those who wait.
-pub(crate) const MAX_BACKGROUND: u16 = DEPTH / 4 * 3;
+const MAX_BACKGROUND: u16 = DEPTH / 4 * 3;
 /// The CPUs that the system may have; the kernel has a queue for each.
 const POSSIBLE: &str = "/sys/devices/system/cpu/possible";
 /// Descriptors that have to be left for others.
 const SPARE: usize = 16;
 /// How long a thread waits if the system refuses a call that cannot fail.
 const PAUSE: Duration = Duration::from_millis(100);
-
-/// What the thread of a queue shares with those who answer its requests.
-#[derive(Debug)]
-pub(crate) struct Queue {
-    answered: Mutex<Answered>,
-    /// Written to when the thread has to look at `answered`.
-    wake: OwnedFd,
-}
-
-#[derive(Debug, Default)]
-struct Answered {
-    slots: Vec<Slot>,
-    /// The thread is in the kernel, or on its way there.
-    waiting: bool,
-    end: bool,
-}
-
-impl Queue {
-    fn new() -> io::Result<Arc<Self>> {
-        Ok(Arc::new(Self {
-            answered: Mutex::default(),
-            wake: descriptor()?,
-        }))
-    }
-
-    fn answered(&self) -> MutexGuard<'_, Answered> {
-        self.answered.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Answers the request in `slot`: with an error, which is 0 or negative, or with the parts.
-    pub(crate) fn answer<'a>(
-        &self,
-        mut slot: Slot,
-        unique: u64,
-        error: i32,
-        parts: impl Iterator<Item = &'a [u8]>,
-    ) {
-        if !slot.answer(unique, error, parts) {
-            error!("an answer does not fit");
-            slot.answer(unique, -Errno::IO.raw_os_error(), std::iter::empty());
-        }
-        self.change(|answered| answered.slots.push(slot));
-    }
-
-    /// Lets the thread end.
-    fn end(&self) {
-        self.change(|answered| answered.end = true);
-    }
-
-    fn change(&self, change: impl FnOnce(&mut Answered)) {
-        let mut answered = self.answered();
-        change(&mut answered);
-        let waiting = std::mem::take(&mut answered.waiting);
-        drop(answered);
-        if waiting {
-            // Fails only if it was written to 2^64 times.
-            let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
-        }
-    }
-}
-
-/// A new event descriptor.
-fn descriptor() -> io::Result<OwnedFd> {
-    Ok(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?)
-}
 
 /// What a thread says when it has done a step.
 type Report = Result<(), io::Error>;
@@ -143,6 +73,11 @@ impl Queues {
         let space = Area::new();
         descriptors.and(space)?;
         Ok(all)
+    }
+
+    /// How many requests that no program waits for the kernel may send at a time.
+    pub(crate) fn max_background(&self) -> u16 {
+        MAX_BACKGROUND
     }
 
     /// Offers the entries to the kernel, which has agreed, and answers requests from now on.
@@ -252,7 +187,7 @@ fn stay_on(cpu: u16) {
 
 /// Offers all entries. A queue works with one, so this fails only if the kernel takes none.
 fn register(ring: &mut Ring, queue: &Queue, events: &mut Vec<Event>) -> io::Result<()> {
-    ring.register(queue.wake.as_fd())?;
+    ring.register(queue.wake())?;
     while let Err(error) = ring.enter(false) {
         if !is_passing(&error) {
             return Err(error);
@@ -292,25 +227,19 @@ fn serve(ring: &mut Ring, queue: &Arc<Queue>, driver: &Driver, mut events: Vec<E
             match event {
                 Event::Request(slot) => answer(slot, queue, driver, &mut message, &mut out),
                 Event::Woken => {}
-                Event::Unwatched => keep(ring.watch(queue.wake.as_fd())),
+                Event::Unwatched => keep(ring.watch(queue.wake())),
                 Event::Lost(Errno::NOTCONN | Errno::CANCELED) => return,
                 Event::Lost(errno) => debug!("the kernel drops an entry: {errno}"),
             }
         }
-        {
-            let mut state = queue.answered();
-            if state.end {
-                return;
-            }
-            std::mem::swap(&mut state.slots, &mut answered);
-            // Whatever is answered from now on interrupts the wait.
-            state.waiting = true;
+        if !queue.take_answered(&mut answered) {
+            return;
         }
         for slot in answered.drain(..) {
             keep(ring.commit(slot));
         }
         keep(ring.enter(true));
-        queue.answered().waiting = false;
+        queue.has_woken();
         events.extend(std::iter::from_fn(|| ring.event()));
     }
 }
@@ -334,10 +263,10 @@ fn answer(
 ) {
     let unique = slot.unique();
     let whole = slot.request(message);
-    let ticket = Ticket::of_queue(queue, slot, unique);
+    let entry = queue.hold(slot);
+    let ticket = Ticket::new(Arc::clone(queue) as Arc<dyn Transport>, unique, entry);
     match proto::parse(message) {
         Some((header, body)) if whole => {
-            driver.counters().over_ring();
             driver.serve(ticket, &header, body, out);
         }
         // Dropped without an answer it fails.

@@ -246,6 +246,14 @@ impl Timer {
 #[must_use = "the operation ends when this is dropped"]
 pub struct Running<'a>(Option<Begun<'a>>);
 
+impl Running<'_> {
+    /// Takes the operation back: it leaves no sample.
+    #[inline]
+    pub fn discard(mut self) {
+        self.0 = None;
+    }
+}
+
 #[derive(Debug)]
 struct Begun<'a> {
     recorder: &'a Recorder,

@@ -36,6 +36,7 @@ fn only_chosen_components_are_timed_and_shown() {
     drop(get.start());
     drop(same.start_with(&[("block", 7)]));
     drop(other.start());
+    get.start().discard();
     drop(unused);
     let text = monitor.summary().unwrap();
     let lines: Vec<&str> = text.lines().collect();

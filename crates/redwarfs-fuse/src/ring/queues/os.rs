@@ -8,7 +8,7 @@
 
 use std::fmt;
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::ptr::{self, NonNull};
 use std::slice;
 use std::sync::Arc;
@@ -17,8 +17,13 @@ use io_uring::{IoUring, cqueue, opcode, squeue, types};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
-use super::{DEPTH, PAYLOAD};
 use crate::device::Device;
+use crate::proto::MAX_REQUEST;
+
+/// Entries of a queue: requests of one CPU that can wait for their answers at the same time.
+pub(super) const DEPTH: u16 = 16;
+/// Room for an answer in bytes.
+const PAYLOAD: usize = MAX_REQUEST as usize;
 
 /// Size of the headers of an entry, and their distance in memory.
 const HEADERS: usize = 288;
@@ -110,7 +115,7 @@ impl Drop for Area {
 }
 
 /// An entry in our hands.
-pub(crate) struct Slot {
+pub(super) struct Slot {
     area: Arc<Area>,
     index: u16,
 }
@@ -149,6 +154,11 @@ impl Slot {
         }
     }
 
+    /// Number of the entry in its queue.
+    pub(super) fn index(&self) -> u16 {
+        self.index
+    }
+
     /// Number of the request, which its answer has to name.
     pub(super) fn unique(&mut self) -> u64 {
         u64::from_ne_bytes(self.number(8))
@@ -179,11 +189,11 @@ impl Slot {
     }
 
     /// Writes the answer: an error, which is 0 or negative, or the parts. False if they do not fit.
-    pub(super) fn answer<'a>(
+    pub(super) fn answer(
         &mut self,
         unique: u64,
         error: i32,
-        parts: impl Iterator<Item = &'a [u8]>,
+        parts: &mut dyn Iterator<Item = &[u8]>,
     ) -> bool {
         let mut used = 0;
         let [_, payload] = self.parts();
@@ -319,7 +329,7 @@ impl Ring {
         for (place, byte) in area.iter_mut().skip(16).zip(self.queue.to_ne_bytes()) {
             *place = byte;
         }
-        opcode::UringCmd80::new(types::Fd(self.device.as_raw_fd()), command)
+        opcode::UringCmd80::new(types::Fd(self.device.as_fd().as_raw_fd()), command)
             .cmd(area)
             .build()
             .user_data(u64::from(index))
@@ -451,14 +461,14 @@ mod tests {
     fn answers_fill_the_entry_and_no_more() {
         let mut slot = slot(DEPTH - 1);
         let whole = vec![7; PAYLOAD - 3];
-        assert!(slot.answer(5, 0, [&b"abc"[..], &whole].into_iter()));
+        assert!(slot.answer(5, 0, &mut [&b"abc"[..], &whole].into_iter()));
         let size = PAYLOAD as u32;
         assert_eq!(u32::from_ne_bytes(slot.number(0)), 16 + size);
         assert_eq!(u32::from_ne_bytes(slot.number(PAYLOAD_SIZE)), size);
         let [_, payload] = slot.parts();
         assert!(payload.starts_with(b"abc\x07") && payload.ends_with(&[7]));
-        assert!(!slot.answer(5, 0, [&b"abcd"[..], &whole].into_iter()));
-        assert!(slot.answer(6, -5, std::iter::empty()));
+        assert!(!slot.answer(5, 0, &mut [&b"abcd"[..], &whole].into_iter()));
+        assert!(slot.answer(6, -5, &mut std::iter::empty()));
         assert_eq!(u32::from_ne_bytes(slot.number(0)), 16);
         assert_eq!(i32::from_ne_bytes(slot.number(4)), -5);
         assert_eq!(slot.unique(), 6);

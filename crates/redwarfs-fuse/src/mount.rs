@@ -1,0 +1,232 @@
+//! Mounting an image, and the handles of a live mount.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use redwarfs_reader::Image;
+
+use crate::device::Device;
+use crate::driver::Driver;
+use crate::error::{Error, Result};
+use crate::guard;
+use crate::idle::IdleWatch;
+use crate::kernel::{KernelMount, Unmounted};
+use crate::mount_state::MountState;
+use crate::options::MountOptions;
+use crate::ring;
+use crate::session::{self, Session};
+use crate::statistics;
+
+/// Whether requests can come over io_uring on the processor that this is built for, see
+/// [`MountOptions::uring`]. The kernel has to offer it as well.
+pub const HAS_URING: bool = ring::AVAILABLE;
+
+/// Mounts `image` on the directory `mountpoint` and starts answering requests.
+///
+/// When this returns, the mount is usable. The calling process must not change its set of threads
+/// by `fork` afterwards: the driver's threads live in this process.
+///
+/// # Errors
+///
+/// [`Error`] says which step failed; nothing stays mounted then.
+pub fn mount(image: Image, mountpoint: &Path, options: &MountOptions) -> Result<Mounted> {
+    mount_guarded(image, mountpoint, options, None)
+}
+
+/// As [`mount`]; `guard` watches the mount before anybody gets an answer from it, if its device number can
+/// be read from the mount table. If not, or if the guard is gone, that shows in [`guard::Guard::watch`]
+/// afterwards.
+///
+/// # Errors
+///
+/// As [`mount`].
+pub fn mount_guarded(
+    image: Image,
+    mountpoint: &Path,
+    options: &MountOptions,
+    guard: Option<&mut guard::Guard>,
+) -> Result<Mounted> {
+    let state = MountState::new(image, options)?;
+    let (device, mount) = KernelMount::new(mountpoint, options)?;
+    start(state, device, mount, options, guard)
+}
+
+/// Serves a mount that the caller has made: `device` is the opened `/dev/fuse` of a mount without a
+/// server. The settings that belong to the mount itself (access, permissions, flags, names) are the
+/// caller's, and so is unmounting. `name` stands for the mount point in messages.
+///
+/// # Errors
+///
+/// As [`mount`]; [`Error::MountPoint`] if it is no FUSE device.
+pub fn serve_device(
+    image: Image,
+    device: OwnedFd,
+    name: &Path,
+    options: &MountOptions,
+) -> Result<Mounted> {
+    Device::check(&device).map_err(|source| Error::MountPoint {
+        path: name.to_owned(),
+        source,
+    })?;
+    let state = MountState::new(image, options)?;
+    let mount = KernelMount::foreign(name);
+    start(state, device, mount, options, None)
+}
+
+/// Answers the first request and starts the threads.
+fn start(
+    state: MountState,
+    device: OwnedFd,
+    mount: KernelMount,
+    options: &MountOptions,
+    guard: Option<&mut guard::Guard>,
+) -> Result<Mounted> {
+    let state = Arc::new(state);
+    let mount = Arc::new(mount);
+    let start = || -> io::Result<Session> {
+        let device = Arc::new(Device::new(device));
+        let mut driver = Driver::new(&state, &device, options)?;
+        let queues = session::handshake(&device, &mut driver, options.uring)?;
+        let driver = Arc::new(driver);
+        if let Some(guard) = guard.filter(|_| mount.device() != 0) {
+            // The caller tells the guard again, and gets the error then.
+            let _ = guard.watch(mount.mountpoint(), mount.device());
+        }
+        let session = Session::start(&device, &driver, options, queues)?;
+        mount.probe()?;
+        Ok(session)
+    };
+    match start() {
+        Ok(session) => Ok(Mounted {
+            session,
+            mount,
+            idle: options.idle,
+            observer: Observer(state),
+        }),
+        Err(error) => {
+            mount.abandon();
+            Err(Error::Session(error))
+        }
+    }
+}
+
+/// A live mount.
+#[derive(Debug)]
+pub struct Mounted {
+    session: Session,
+    mount: Arc<KernelMount>,
+    idle: Option<Duration>,
+    observer: Observer,
+}
+
+impl Mounted {
+    /// A handle that tells from another thread how the mount is doing.
+    #[must_use]
+    pub fn observer(&self) -> Observer {
+        self.observer.clone()
+    }
+
+    /// As [`Observer::statistics`].
+    #[must_use]
+    pub fn statistics(&self) -> String {
+        self.observer.statistics()
+    }
+
+    /// As [`Observer::perfmon_summary`].
+    #[must_use]
+    pub fn perfmon_summary(&self) -> Option<String> {
+        self.observer.perfmon_summary()
+    }
+
+    /// Tells when the mount has been idle for as long as [`MountOptions::idle`] says; none without it.
+    #[must_use]
+    pub fn idle_watch(&self) -> Option<IdleWatch> {
+        let state = Arc::clone(&self.observer.0);
+        self.idle.map(|limit| IdleWatch::new(state, limit))
+    }
+
+    /// Device number of the mounted file system (`st_dev` of its files), for
+    /// [`guard::Guard::watch`]; 0 if the caller mounted it.
+    #[must_use]
+    pub fn device(&self) -> u64 {
+        self.mount.device()
+    }
+
+    /// A handle that unmounts from another thread.
+    #[must_use]
+    pub fn unmounter(&self) -> Unmounter {
+        Unmounter(Arc::clone(&self.mount))
+    }
+
+    /// The mount point as an absolute path without symbolic links.
+    #[must_use]
+    pub fn mountpoint(&self) -> &Path {
+        self.mount.mountpoint()
+    }
+
+    /// Waits until somebody unmounts the file system. If the connection ended in another
+    /// way (it was aborted), the dead mount is removed.
+    ///
+    /// # Errors
+    ///
+    /// The error that ended the request loop.
+    pub fn wait(self) -> Result<()> {
+        // Also if a thread of the session panicked.
+        let _remains = Remains(&self.mount);
+        self.session.join().map_err(Error::Session)
+    }
+}
+
+/// Tells how a mount is doing, also after its end.
+#[derive(Debug, Clone)]
+pub struct Observer(Arc<MountState>);
+
+impl Observer {
+    /// What block cache and driver did so far: lines of text without a newline at the end.
+    #[must_use]
+    pub fn statistics(&self) -> String {
+        statistics::text(&self.0.image.cache_stats(), &self.0.counters)
+    }
+
+    /// Times of the monitored components; none if nothing is monitored.
+    #[must_use]
+    pub fn perfmon_summary(&self) -> Option<String> {
+        self.0.image.perfmon().summary()
+    }
+}
+
+/// Removes a dead mount when it goes out of scope.
+struct Remains<'a>(&'a KernelMount);
+
+impl Drop for Remains<'_> {
+    fn drop(&mut self) {
+        self.0.clear_remains();
+    }
+}
+
+/// Unmounts a [`Mounted`] file system.
+#[derive(Debug, Clone)]
+pub struct Unmounter(Arc<KernelMount>);
+
+impl Unmounter {
+    /// Unmounts. A file system in use is detached from the tree at once.
+    ///
+    /// # Errors
+    ///
+    /// The unmount was refused; or the error of running `fusermount3`.
+    pub fn unmount(&self) -> io::Result<Unmounted> {
+        self.0.unmount()
+    }
+
+    /// Unmounts if nobody has a file or directory of the mount open. Returns whether it did.
+    ///
+    /// # Errors
+    ///
+    /// As [`Unmounter::unmount`].
+    pub fn unmount_unused(&self) -> io::Result<bool> {
+        self.0.unmount_unused()
+    }
+}

@@ -1,0 +1,135 @@
+//! The state of a mount, which all its threads share.
+
+use redwarfs_format::ids::InodeNo;
+use redwarfs_format::metadata::FileType;
+use redwarfs_reader::Image;
+use redwarfs_reader::perfmon::{Component, PerfMonitor, Timer};
+use rustix::io::Errno;
+
+use crate::analysis::Analysis;
+use crate::attr::inode_no;
+use crate::case::CaseIndex;
+use crate::error::{Error, Result};
+use crate::failures::Failures;
+use crate::interrupts::Interrupts;
+use crate::options::MountOptions;
+use crate::proto::Attr;
+use crate::settings::Settings;
+use crate::statistics::Counters;
+use crate::xattr::Describer;
+
+/// The image, how the mount shows it, and what happened to requests.
+#[derive(Debug)]
+pub(crate) struct MountState {
+    pub(crate) image: Image,
+    pub(crate) settings: Settings,
+    pub(crate) describer: Describer,
+    pub(crate) case: Option<CaseIndex>,
+    pub(crate) analysis: Option<Analysis>,
+    pub(crate) failures: Failures,
+    pub(crate) interrupts: Interrupts,
+    pub(crate) counters: Counters,
+    pub(crate) timers: Timers,
+    /// Number of inodes in the image.
+    pub(crate) inodes: u32,
+}
+
+impl MountState {
+    /// Makes everything that depends on image and options alone. The caller does this before it
+    /// mounts, so that a mistake is found in time.
+    ///
+    /// # Errors
+    /// The analysis file cannot be made, or the metadata is damaged.
+    pub(crate) fn new(image: Image, options: &MountOptions) -> Result<Self> {
+        let analysis = match &options.analysis_file {
+            None => None,
+            Some(path) => {
+                let file = Analysis::create(path).map_err(|source| Error::AnalysisFile {
+                    path: path.clone(),
+                    source,
+                })?;
+                Some(Analysis::new(file, image.metadata())?)
+            }
+        };
+        let case = options
+            .case_insensitive
+            .then(|| CaseIndex::new(image.metadata()));
+        Ok(Self {
+            settings: Settings::new(&image, options),
+            describer: Describer::new(&image),
+            case: case.transpose()?,
+            analysis,
+            failures: Failures::default(),
+            interrupts: Interrupts::default(),
+            counters: Counters::default(),
+            timers: Timers::new(image.perfmon()),
+            inodes: image.metadata().inode_count(),
+            image,
+        })
+    }
+
+    /// Notes that the image cannot be read here; the result is the answer for the program.
+    pub(crate) fn fail(&self, what: &str, inode: InodeNo, cause: &redwarfs_format::Error) -> Errno {
+        self.failures.report(what, inode, cause)
+    }
+
+    /// The inode of a node id.
+    pub(crate) fn inode(&self, node: u64) -> Result<InodeNo, Errno> {
+        inode_no(node)
+            .filter(|inode| inode.0 < self.inodes)
+            .ok_or(Errno::NOENT)
+    }
+
+    /// The inode of a node id, which must be a directory. `what` is what fails otherwise.
+    pub(crate) fn directory(&self, node: u64, what: &str) -> Result<InodeNo, Errno> {
+        let inode = self.inode(node)?;
+        match self.image.metadata().file_type(inode) {
+            Ok(FileType::Directory) => Ok(inode),
+            Ok(_) => Err(Errno::NOTDIR),
+            Err(cause) => Err(self.fail(what, inode, &cause)),
+        }
+    }
+
+    /// The attributes of an inode, as the mount shows them.
+    pub(crate) fn attr(&self, inode: InodeNo) -> Result<Attr, Errno> {
+        match self.image.metadata().stat(inode) {
+            Ok(stat) => Ok(self.settings.policy.attr(&stat)),
+            Err(cause) => Err(self.fail("stat", inode, &cause)),
+        }
+    }
+}
+
+/// Timers of the operations.
+#[derive(Debug)]
+pub(crate) struct Timers {
+    pub(crate) init: Timer,
+    pub(crate) lookup: Timer,
+    pub(crate) getattr: Timer,
+    pub(crate) readlink: Timer,
+    pub(crate) open: Timer,
+    pub(crate) lseek: Timer,
+    pub(crate) read: Timer,
+    pub(crate) readdir: Timer,
+    pub(crate) statfs: Timer,
+    pub(crate) getxattr: Timer,
+    pub(crate) listxattr: Timer,
+}
+
+impl Timers {
+    fn new(perfmon: &PerfMonitor) -> Self {
+        let timer = |name| perfmon.timer(Component::Fuse, name);
+        Self {
+            init: timer("op_init"),
+            lookup: timer("op_lookup"),
+            getattr: timer("op_getattr"),
+            readlink: timer("op_readlink"),
+            open: timer("op_open"),
+            lseek: timer("op_lseek"),
+            read: timer("op_read"),
+            readdir: timer("op_readdir"),
+            statfs: timer("op_statfs"),
+            getxattr: timer("op_getxattr"),
+            listxattr: timer("op_listxattr"),
+        }
+    }
+}

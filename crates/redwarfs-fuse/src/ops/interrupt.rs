@@ -1,0 +1,20 @@
+//! INTERRUPT: a program that waits for an answer got a signal.
+
+use rustix::io::Errno;
+use tracing::debug;
+
+use crate::mount_state::MountState;
+use crate::ops::answer::{Answer, Outcome};
+use crate::proto::Body;
+
+pub(crate) fn answer(state: &MountState, mut body: Body<'_>) -> Outcome {
+    let unique = body.u64().ok_or(Errno::IO)?;
+    debug!("interrupt({unique})");
+    if state.interrupts.interrupt(unique) {
+        Ok(Answer::Done)
+    } else {
+        // Either it was answered just now, then the kernel ignores this; or another thread has
+        // it and has not registered it yet, then the kernel asks again.
+        Err(Errno::AGAIN)
+    }
+}

@@ -1,0 +1,65 @@
+//! LOOKUP: the inode with a name in a directory.
+
+use redwarfs_format::ids::InodeNo;
+use rustix::io::Errno;
+
+use crate::mount_state::MountState;
+use crate::ops::answer::{Answer, Outcome, log_op, timed};
+use crate::proto::{Attr, Body, Header};
+use crate::push::Pusher;
+
+pub(crate) fn answer(
+    state: &MountState,
+    pusher: Option<&Pusher>,
+    header: &Header,
+    mut body: Body<'_>,
+    out: &mut Vec<u8>,
+) -> Outcome {
+    let _timer = timed(&state.timers.lookup, header);
+    let name = body.name().ok_or(Errno::IO)?;
+    log_op!(
+        header,
+        "op_lookup({}, {})",
+        header.node,
+        String::from_utf8_lossy(name)
+    );
+    match find(state, header.node, name)? {
+        Some(inode) => {
+            let attr = state.attr(inode)?;
+            if let Some(pusher) = pusher {
+                pusher.knows(inode);
+            }
+            attr.put_entry(state.settings.names, state.settings.attributes, out);
+        }
+        // Node id 0 makes the kernel remember that the name does not exist.
+        None => Attr::default().put_entry(state.settings.names, state.settings.attributes, out),
+    }
+    Ok(Answer::Reply)
+}
+
+/// The inode with a name in a directory.
+fn find(state: &MountState, node: u64, name: &[u8]) -> Result<Option<InodeNo>, Errno> {
+    let meta = state.image.metadata();
+    match name {
+        // Asked when a file handle (of NFS) is turned into a file: for any kind of inode.
+        b"." => return state.inode(node).map(Some),
+        b".." => {
+            let inode = state.directory(node, "look up the parent of")?;
+            let parent = meta.parent(inode);
+            return parent
+                .map(Some)
+                .map_err(|cause| state.fail("look up the parent of", inode, &cause));
+        }
+        _ => {}
+    }
+    let dir = state.directory(node, "look up a name in")?;
+    let found = meta
+        .find(dir, name)
+        .and_then(|found| match (found, &state.case) {
+            (None, Some(case)) => case.find(meta, dir, name),
+            _ => Ok(found),
+        });
+    found
+        .and_then(|entry| entry.map(|entry| meta.entry_inode(entry)).transpose())
+        .map_err(|cause| state.fail("look up a name in", dir, &cause))
+}

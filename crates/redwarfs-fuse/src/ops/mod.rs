@@ -1,0 +1,25 @@
+//! The operations that the kernel asks for, one file each.
+//!
+//! An operation gets the state of the mount and the arguments of the request. It appends its answer
+//! to a buffer, which the driver sends ([`answer::Answer::Reply`]), or leaves the answer to a worker.
+//! [`crate::driver`] chooses the operation.
+
+pub(crate) mod access;
+pub(crate) mod answer;
+pub(crate) mod forget;
+pub(crate) mod getattr;
+pub(crate) mod getxattr;
+pub(crate) mod init;
+pub(crate) mod interrupt;
+mod listing;
+pub(crate) mod listxattr;
+pub(crate) mod lookup;
+pub(crate) mod lseek;
+pub(crate) mod open;
+pub(crate) mod opendir;
+pub(crate) mod read;
+pub(crate) mod readdir;
+pub(crate) mod readdirplus;
+pub(crate) mod readlink;
+pub(crate) mod statfs;
+mod xattr_value;

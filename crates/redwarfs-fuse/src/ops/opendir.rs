@@ -1,0 +1,30 @@
+//! OPENDIR: whether the kernel keeps the listing of a directory.
+
+use rustix::io::Errno;
+
+use crate::mount_state::MountState;
+use crate::ops::answer::{Answer, Outcome, log_op};
+use crate::ops::init::Agreed;
+use crate::proto::{Header, opened, put_opened};
+
+pub(crate) fn answer(
+    state: &MountState,
+    agreed: Agreed,
+    header: &Header,
+    out: &mut Vec<u8>,
+) -> Outcome {
+    log_op!(header, "op_opendir({})", header.node);
+    if agreed.no_opendir {
+        return Err(Errno::NOSYS);
+    }
+    // A listing in the kernel's cache could be read without asking us.
+    put_opened(
+        if state.settings.only_for.is_some() {
+            0
+        } else {
+            opened::KEEP_CACHE | opened::CACHE_DIR
+        },
+        out,
+    );
+    Ok(Answer::Reply)
+}

@@ -1,0 +1,55 @@
+//! What the options mean for one image.
+
+use std::time::Duration;
+
+use redwarfs_reader::Image;
+use rustix::process::geteuid;
+
+use crate::attr::Policy;
+use crate::options::{Access, MountOptions};
+use crate::proto::Validity;
+
+/// How long the kernel may keep names and attributes: an image does not change.
+const FOREVER: Validity = 365 * 24 * 60 * 60;
+
+/// How long names and attributes are valid in a mount that is unmounted after `limit`.
+pub(crate) fn validity(limit: Duration) -> Validity {
+    (limit.as_secs() / 4).max(1)
+}
+
+/// The options of a mount, resolved for its image.
+#[derive(Debug)]
+pub(crate) struct Settings {
+    pub(crate) policy: Policy,
+    pub(crate) keep_cache: bool,
+    /// Whether the kernel keeps the data of sparse files, or the image has none.
+    pub(crate) cache_sparse: bool,
+    /// Only root and this user may ask. The kernel lets everybody in, so it must ask every time.
+    pub(crate) only_for: Option<u32>,
+    /// How long names and attributes are valid.
+    pub(crate) names: Validity,
+    pub(crate) attributes: Validity,
+    /// The driver has to see every opening of a directory.
+    pub(crate) ask_opendir: bool,
+    /// LISTXATTR tells the names of extended attributes.
+    pub(crate) list_xattrs: bool,
+}
+
+impl Settings {
+    pub(crate) fn new(image: &Image, options: &MountOptions) -> Self {
+        let only_for = (options.access == Access::OwnerAndRoot && options.lets_others_in())
+            .then(|| geteuid().as_raw());
+        let valid = options.idle.map_or(FOREVER, validity);
+        let sparse = image.metadata().hole_block().is_some();
+        Self {
+            policy: Policy::new(options),
+            keep_cache: options.keep_cache,
+            cache_sparse: options.cache_sparse || !sparse,
+            only_for,
+            names: if only_for.is_some() { 0 } else { valid },
+            attributes: valid,
+            ask_opendir: only_for.is_some() || options.idle.is_some(),
+            list_xattrs: options.list_xattrs,
+        }
+    }
+}
