@@ -1,24 +1,29 @@
-//! Running on the processor of the program that asks.
+//! Following: the reader runs on the CPU of the program that asks.
 //!
-//! A program that walks a tree or reads small files waits for an answer as often as it asks, so it and
-//! the thread that answers take turns. On two processors each turn wakes the other one up, which takes
-//! longer than most answers: some 5 us where it is awake, 50 and more where it sleeps or is a virtual
-//! one. On the same processor a turn is a change of threads, 1 to 2 us. The scheduler does not do this
-//! by itself: it moves whoever is woken to a processor that is idle.
+//! A program that walks a tree or reads small files waits for an answer as often as it asks, so the
+//! program and the reader take turns. On two CPUs each turn wakes the other thread up, which takes
+//! longer than most answers: some 5 us if the CPU is awake, 50 us and more if it sleeps or is virtual.
+//! On one CPU a turn is a context switch, 1 to 2 us. The scheduler does not arrange this by itself: it
+//! moves a thread that it wakes to an idle CPU.
 //!
-//! It does if the thread that answers counts as idle. So while one program asks for one small thing
-//! after the other, the reader follows it: it is bound to the program's processor and gets the policy
-//! `SCHED_IDLE`. The program then is woken where it was, and goes on at once.
+//! It does arrange it if the reader counts as idle. So while one program asks for one small thing after
+//! the other, the driver binds the reader to the program's CPU and gives the reader the policy
+//! `SCHED_IDLE`. Then the scheduler wakes the program where it was, and the program goes on at once.
 //!
-//! A thread with this policy hardly runs if anything else wants its processor. A watcher, a thread with
-//! the normal policy, looks every [`TICK`] if the reader gets on; if not, it gives the reader back its
-//! policy and its processors, so that nobody waits longer than some milliseconds for this reason:
-//! [`STUCK`] looks, or [`IDLE`] if the reader had a request in its hands but had not said so yet. It
-//! also ends it if several programs ask, if it turns out not to be quicker, or if nobody asks any more.
-//! After a failure there is a pause, twice as long each time unless it had been quicker before.
+//! A thread with this policy hardly runs if another thread wants its CPU. So a watcher, a thread with
+//! the normal policy, looks every [`TICK`] whether the reader gets on. If not, the watcher gives the
+//! reader its policy and its CPUs back:
 //!
-//! Without the right to undo the policy (`CAP_SYS_NICE`, or a limit `RLIMIT_NICE` that allows the
-//! present priority), and with one processor, readers stay where they are.
+//! - after [`STUCK`] looks at which a request waits;
+//! - after [`IDLE`] looks without a request. The reader may have a request that it has not reported.
+//!
+//! Both can come together. So a request waits for at most `STUCK + IDLE` looks, 14 ms, because the
+//! reader follows. The watcher also ends the following if several programs ask, or if it is not a tenth
+//! faster. After a failure the reader rests. Each rest is twice as long as the one before, unless
+//! following had been faster.
+//!
+//! The reader does not follow without the right to take the policy back (`CAP_SYS_NICE`, or a limit
+//! `RLIMIT_NICE` that allows the present priority), or if the process has one CPU.
 
 mod sched;
 
@@ -84,6 +89,8 @@ struct Exchange {
     /// and in the last one in which it followed; 0 if there was none.
     apart: AtomicU64,
     near: AtomicU64,
+    /// Looks of the watcher, all in all.
+    looks: AtomicU64,
 }
 
 /// The part of the reader.
@@ -424,6 +431,7 @@ impl Watcher {
 
     fn look(&self, begun: Instant) -> Look {
         let exchange = &*self.exchange;
+        exchange.looks.fetch_add(1, Ordering::Relaxed);
         Look {
             received: exchange.received.load(Ordering::Acquire),
             odd: exchange.odd.load(Ordering::Relaxed),

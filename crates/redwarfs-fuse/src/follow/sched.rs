@@ -36,6 +36,12 @@ impl Processors {
         Self(set)
     }
 
+    /// The first one.
+    #[cfg(test)]
+    pub(super) fn first(&self) -> Option<usize> {
+        (0..CpuSet::MAX_CPU).find(|number| self.has(*number))
+    }
+
     pub(super) fn has(&self, number: usize) -> bool {
         number < CpuSet::MAX_CPU && self.0.is_set(number)
     }
@@ -85,6 +91,23 @@ pub(super) fn set_policy(thread: ThreadId, policy: Policy) -> bool {
             libc::SYS_sched_setscheduler,
             thread.as_raw_nonzero().get(),
             policy,
+            &raw const parameters,
+        )
+    };
+    code == 0
+}
+
+/// Gives the calling thread a policy of real time (`SCHED_FIFO`, the lowest priority), which keeps all
+/// others from its processor; whether that could be done.
+#[cfg(test)]
+pub(super) fn become_real_time() -> bool {
+    let parameters: libc::c_int = 1;
+    // SAFETY: the third argument is read only, during the call.
+    let code = unsafe {
+        libc::syscall(
+            libc::SYS_sched_setscheduler,
+            0,
+            libc::SCHED_FIFO,
             &raw const parameters,
         )
     };

@@ -47,7 +47,10 @@ impl Rig {
                 let client = u32::from_ne_bytes(request[..4].try_into().expect("4 bytes"));
                 let bytes = u32::from_ne_bytes(request[4..].try_into().expect("4 bytes"));
                 follower.received(client, bytes);
-                outgoing.write_all(&[0]).expect("somebody waits");
+                let looks = follower.exchange.looks.load(Ordering::Relaxed);
+                outgoing
+                    .write_all(&looks.to_ne_bytes())
+                    .expect("somebody waits");
             }
         });
         let (reader, exchange) = receive.recv().expect("a reader");
@@ -60,11 +63,15 @@ impl Rig {
         })
     }
 
-    fn ask(&mut self, client: u32, bytes: u32) {
+    /// Asks once. The result is how often the watcher has looked until the reader answered.
+    fn ask(&mut self, client: u32, bytes: u32) -> u64 {
+        let before = self.exchange.looks.load(Ordering::Relaxed);
         let mut request = client.to_ne_bytes().to_vec();
         request.extend(bytes.to_ne_bytes());
         self.requests.write_all(&request).expect("a reader");
-        self.answers.read_exact(&mut [0]).expect("an answer");
+        let mut answer = [0; 8];
+        self.answers.read_exact(&mut answer).expect("an answer");
+        u64::from_ne_bytes(answer) - before
     }
 
     fn is(&self) -> (Option<Policy>, usize) {
@@ -123,6 +130,122 @@ fn a_reader_follows_who_asks_and_comes_back() {
         // Nobody asks any more, or it was in vain: either way it is what it was.
         rig.wait_until_apart();
     }
+}
+
+/// Threads that keep processors from others, from [`Load::begin`] on until they go out of scope.
+struct Load {
+    spins: Arc<AtomicBool>,
+    ends: Arc<AtomicBool>,
+    threads: Vec<(ThreadId, JoinHandle<()>)>,
+}
+
+impl Load {
+    /// Longest time that a load lasts, should nobody end it.
+    const MOST: Duration = Duration::from_secs(2);
+
+    /// `count` threads; `None` if they cannot get a policy of real time that they should have.
+    fn new(count: usize, real_time: bool) -> Option<Self> {
+        let mut load = Self {
+            spins: Arc::default(),
+            ends: Arc::default(),
+            threads: Vec::new(),
+        };
+        for _ in 0..count {
+            let (spins, ends) = (Arc::clone(&load.spins), Arc::clone(&load.ends));
+            let (send, receive) = mpsc::channel();
+            let thread = thread::spawn(move || {
+                let can = !real_time || sched::become_real_time();
+                send.send(can.then(sched::this_thread))
+                    .expect("somebody waits");
+                while !spins.load(Ordering::Acquire) && !ends.load(Ordering::Acquire) {
+                    thread::park();
+                }
+                let start = Instant::now();
+                while !ends.load(Ordering::Relaxed) && start.elapsed() < Self::MOST {
+                    std::hint::spin_loop();
+                }
+            });
+            load.threads.push((sched::this_thread(), thread));
+            let id = receive.recv().expect("a thread")?;
+            load.threads.last_mut().expect("pushed").0 = id;
+        }
+        Some(load)
+    }
+
+    /// Lets the threads spin on processor `at`.
+    fn begin(&self, at: usize) {
+        for (id, _) in &self.threads {
+            sched::set_processors(*id, &Processors::only(at));
+        }
+        self.spins.store(true, Ordering::Release);
+        for (_, thread) in &self.threads {
+            thread.thread().unpark();
+        }
+    }
+}
+
+impl Drop for Load {
+    fn drop(&mut self) {
+        self.ends.store(true, Ordering::Release);
+        for (_, thread) in self.threads.drain(..) {
+            thread.thread().unpark();
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Looks that a request waits for at most because the reader follows.
+const LONGEST: u64 = (STUCK + IDLE) as u64;
+/// Rounds of asking under load, and requests of each.
+const ROUNDS: usize = 3;
+const REQUESTS: usize = 200;
+
+/// Lets a reader follow, loads its processor with `threads` threads, and goes on asking. No request may
+/// wait for more looks than documented.
+fn ask_under_load(name: &str, threads: usize, real_time: bool) {
+    let Some(mut rig) = Rig::new(name) else {
+        return;
+    };
+    let client = this_client();
+    let mut met = 0;
+    for _ in 0..ROUNDS {
+        let Some(load) = Load::new(threads, real_time) else {
+            return redwarfs_testkit::skip(name, "needs the right to use SCHED_FIFO");
+        };
+        rig.ask_until_followed();
+        let processors = sched::processors(rig.reader).expect("it lives");
+        load.begin(processors.first().expect("one"));
+        met += usize::from(rig.follows());
+        for _ in 0..REQUESTS {
+            let begun = Instant::now();
+            let looks = rig.ask(client, 0);
+            assert!(looks <= LONGEST, "a request waited for {looks} looks");
+            assert!(begun.elapsed() < PATIENCE, "a request took minutes");
+        }
+        drop(load);
+        rig.wait_until_apart();
+    }
+    if met == 0 {
+        redwarfs_testkit::skip(name, "the reader had come back whenever the load began");
+    }
+}
+
+#[test]
+fn nobody_waits_longer_than_documented_on_busy_processors() {
+    ask_under_load(
+        "nobody_waits_longer_than_documented_on_busy_processors",
+        4,
+        false,
+    );
+}
+
+#[test]
+fn nobody_waits_longer_than_documented_beside_real_time() {
+    ask_under_load(
+        "nobody_waits_longer_than_documented_beside_real_time",
+        1,
+        true,
+    );
 }
 
 #[test]
