@@ -1,4 +1,4 @@
-//! Decisions about single entries from outside: a script, for example.
+//! Decisions about single entries from outside, for example by a script.
 
 use std::cmp::Ordering;
 use std::fmt::Debug;

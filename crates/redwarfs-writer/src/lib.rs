@@ -1,35 +1,77 @@
 //! Building DwarFS images: a [`Source`] of entries becomes a finished image.
 //!
-//! ```text
-//! source -> tree -> scan (hash equal sizes, categorize, similarity) -> order -> segment
-//!        -> compress -> emit
+//! A build is a row of stages. Each stage is one file or folder in `src/stages/`:
+//!
+//! | stage | from | to | what it does |
+//! |---|---|---|---|
+//! | `tree` | [`Source`] | `Tree` | lists all entries, with their metadata |
+//! | `hash` | `Tree` | `Contents` | finds equal files, by hash and by comparison |
+//! | `categorize` | `Contents` | `Fragments` | cuts contents into fragments, one stream for each category |
+//! | `digest` | `Fragments` | `Digests` | computes similarity digests, if the order needs them |
+//! | `order` | `Fragments`, `Digests` | `Sequences` | decides which contents follow each other |
+//! | `segment` | `Sequences` | blocks, `Stored` | fills blocks, and refers to data that is already there |
+//! | `compress` | blocks | sections | compresses blocks in any order, and writes them in order |
+//! | `emit` | `Tree`, `Stored` | sections | writes metadata, history and section index |
+//!
+//! `segment` and `compress` run at the same time. All other stages run one after the other.
+//! [`Builder::build`] is the list of these calls. To follow a byte of a file: `hash` reads it to
+//! compare files, `segment` reads it again and puts it into a block, `compress` turns the block into
+//! a section. Bytes of small files stay in memory between these stages.
+//!
+//! Around the stages:
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | `contents`, `tree` | the data that the stages hand on |
+//! | `settings` | what the options say about one stream: codec, order, segmenter |
+//! | `ordered` | the worker pool whose results come in the order of the jobs |
+//! | `memory` | what a build takes, and how many threads and blocks a limit leaves |
+//! | `category` | the categorizers: how files of each kind are cut |
+//! | `fingerprint` | the similarity digests |
+//! | `segmenter` | the search for data that is already in a block |
+//! | `source` | directories, lists, declared entries, trees in memory |
+//!
+//! ```
+//! use std::sync::atomic::AtomicBool;
+//!
+//! use redwarfs_writer::{BuildOptions, Builder, MemoryNode, MemoryTree, SilentProgress};
+//!
+//! let mut source = MemoryTree::new();
+//! source.insert("hello.txt", MemoryNode::file("Hello!\n"));
+//! let mut image = Vec::new();
+//! let (progress, stop) = (SilentProgress::default(), AtomicBool::new(false));
+//! let builder = Builder::new(BuildOptions::level(4));
+//! let summary = builder.build(&source, &mut image, &progress, &stop)?;
+//! assert_eq!((summary.errors, summary.original_size), (0, 7));
+//! assert_eq!(summary.image_size, image.len() as u64);
+//! # Ok::<(), redwarfs_writer::Error>(())
 //! ```
 //!
-//! The image is a function of input, options and version alone: the number of workers and
-//! their timing never change a byte. File contents are never held in memory as a whole; what
-//! is held stays below [`BuildOptions::memory_limit`], see there.
+//! The image depends on input, options and version alone: neither the number of threads nor their
+//! timing changes a byte. A build never holds all contents in memory.
+//! [`BuildOptions::memory_limit`] bounds what it does hold.
 
 mod builder;
 mod category;
-pub mod emit;
+mod check;
+mod contents;
+mod context;
 mod error;
 mod fingerprint;
 mod hash;
 mod holes;
 mod hook;
 mod memory;
-mod meta;
 mod options;
-mod order;
-mod pipeline;
+pub mod ordered;
 mod progress;
-mod scan;
-mod segment;
+mod read;
+mod report;
+mod segmenter;
 mod settings;
 mod source;
-mod store;
-mod together;
-pub(crate) mod tree;
+mod stages;
+mod tree;
 
 pub use builder::{BuildSummary, Builder};
 pub use category::{
@@ -40,16 +82,17 @@ pub use error::{Error, Result};
 pub use hash::{FileHash, UnknownFileHash};
 pub use holes::{HoleTable, MIN_CACHED_CHUNKS};
 pub use hook::{Decision, EntryHook, HookEntry, OrderKey};
+pub use memory::physical_memory;
 pub use options::{
     BuildOptions, CategoryOptions, FamilyOptions, HistoryOptions, IdTransform, ModeTransform,
     NilsimsaOptions, Order, ThreadGroup, ThreadStart, TimeResolution, TimeResolutionError,
 };
-pub use pipeline::physical_memory;
 pub use progress::{Counters, Level, Phase, Progress, SilentProgress, thread_cpu_ns};
 pub use source::declared::{Declaration, DeclarationError, Declared, DeclaredSource};
 pub use source::directory::{DirectorySource, EntryFilter, Symlinks, Tag};
 pub use source::extended::ExtendedAttributes;
 pub use source::list::{ListReport, plain_path};
-pub use source::memory::{MemoryNode, MemoryTree, Piece};
+pub use source::memory::{MemoryExtent, MemoryNode, MemoryTree};
 pub use source::timed::TimedSource;
 pub use source::{Content, DataExtent, DirItem, FileType, Meta, Source, Stamp, Timestamp};
+pub use stages::emit;

@@ -1,24 +1,30 @@
 //! How much memory a build takes, and what a limit leaves for blocks and compressors.
 //!
-//! Resident memory is bounded by the sum of what is known (lists of entries and contents, the
-//! block that is filled, the blocks that are searched and their indices, small files that are
-//! kept) and of what can be chosen: the number of compression threads, each with the state of
-//! its codec and a payload, the number of streams that are segmented at a time, and the number
-//! of blocks in flight. Compression threads come first, then so many blocks that they always have
-//! something to do, then further streams. Sizes of codecs are those that
-//! the codecs state; the others are upper bounds by count.
+//! Two parts bound the resident memory. The input decides the first part:
 //!
-//! A stream takes no more than its bytes need: blocks and compressors count with the size of the
-//! stream where that is less than a block. What contents there are is known when all of them have been compared.
-//! Until then only what is certain counts: entries, and contents of different sizes if there is one stream only.
+//! - lists of entries and contents
+//! - the block that is filled, the blocks that are searched, and their indices
+//! - small files that stay in memory
+//!
+//! The build chooses the second part, in this order:
+//!
+//! 1. the number of compression threads, each with the state of its codec and a payload
+//! 2. the number of blocks in flight, so that these threads always have something to do
+//! 3. the number of streams that are segmented at the same time
+//!
+//! Codecs state their own sizes. All other sizes are upper bounds by count. If a stream is smaller
+//! than a block, its blocks and compressors count with the size of the stream.
+//!
+//! The number of contents is known when all files have been compared. Before that only certain things
+//! count: entries, and contents of different sizes if there is one stream only.
 
 use redwarfs_codec::{CodecSpec, ContentKind};
 
+use crate::contents::{Fragments, Item};
 use crate::error::{Error, Result};
 use crate::options::{BuildOptions, Order};
-use crate::pipeline::physical_memory;
 use crate::progress::{Level, Progress};
-use crate::segment;
+use crate::segmenter;
 use crate::settings::StreamSettings;
 
 /// The program, its stacks, and the buffers of single threads that are not counted below.
@@ -84,7 +90,20 @@ pub(crate) struct StreamLoad<'a> {
     pub(crate) bytes: u64,
 }
 
-impl StreamLoad<'_> {
+impl<'a> StreamLoad<'a> {
+    /// Of each stream that has items; `hollow` says that none of their data is stored.
+    pub(crate) fn of_all(fragments: &'a Fragments<'_>, hollow: bool) -> Vec<Self> {
+        let load = |(items, settings): (&[Item], _)| {
+            let bytes = items.iter().map(|item| item.size);
+            Self {
+                settings,
+                items: items.len() as u64,
+                bytes: if hollow { 0 } else { bytes.sum() },
+            }
+        };
+        fragments.by_stream().map(load).collect()
+    }
+
     /// Bytes of its largest block.
     fn block(&self) -> u64 {
         (self.settings.segment.block_size as u64).min(self.bytes)
@@ -103,11 +122,11 @@ impl StreamLoad<'_> {
         // The one that is filled is one of those that are searched; two more wait for their reuse,
         // and one is handed over.
         let blocks = searched.saturating_add(3).min(self.blocks());
-        let windows = segment::windows(segment, self.block());
+        let windows = segmenter::windows(segment, self.block());
         (blocks.saturating_mul(self.block()))
             .saturating_add(searched.saturating_mul(windows.saturating_mul(WINDOW)))
-            .saturating_add(segment::buffered(segment).min(self.bytes))
-            .saturating_add(segment::remembered(segment, self.bytes))
+            .saturating_add(segmenter::buffered(segment).min(self.bytes))
+            .saturating_add(segmenter::remembered(segment, self.bytes))
             .saturating_add(FILTER)
             .saturating_add(READER)
     }
@@ -167,6 +186,13 @@ pub(crate) struct Plan {
     pub(crate) segmenters: usize,
     /// Blocks between segmenter and output.
     pub(crate) blocks: usize,
+}
+
+/// Bytes of memory that this machine has.
+#[must_use]
+pub fn physical_memory() -> u64 {
+    let info = rustix::system::sysinfo();
+    (info.totalram as u64).saturating_mul(u64::from(info.mem_unit))
 }
 
 /// Bytes of small files that may be kept.
@@ -333,20 +359,12 @@ fn needed(options: &BuildOptions, load: Load, streams: &[StreamLoad<'_>]) -> u64
     building.max(metadata(options, load))
 }
 
-/// Compares what the input needs with the limit of the options; without any stream with what every
-/// input needs.
+/// Compares what the input needs with the limit of the options.
 ///
 /// # Errors
 /// [`Error::MemoryLimit`] if that is more.
-pub(crate) fn check(
-    options: &BuildOptions,
-    load: Load,
-    streams: Option<&[StreamLoad<'_>]>,
-) -> Result<()> {
-    match streams {
-        Some(streams) => accept(options, load, streams, true),
-        None => Watch::new(options).check(load),
-    }
+pub(crate) fn check(options: &BuildOptions, load: Load, streams: &[StreamLoad<'_>]) -> Result<()> {
+    accept(options, load, streams, true)
 }
 
 fn accept(

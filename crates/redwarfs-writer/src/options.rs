@@ -1,4 +1,4 @@
-//! All knobs of a build.
+//! The options of a build.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,11 +9,9 @@ use std::sync::Arc;
 use redwarfs_codec::CodecSpec;
 use redwarfs_format::metadata::Packing;
 
-use crate::category::{self, Categorizer, Category};
-use crate::error::{Error, Result};
+use crate::category::{Categorizer, Category};
 use crate::hash::FileHash;
 use crate::hook::EntryHook;
-use crate::memory::{self, Load};
 
 /// Sequence in which file contents enter the blocks.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -574,52 +572,5 @@ impl BuildOptions {
     /// Block size in bytes.
     pub fn block_size(&self) -> u32 {
         1 << self.block_size_bits.clamp(10, 30)
-    }
-
-    /// Verifies ranges and combinations.
-    ///
-    /// # Errors
-    /// [`Error::InvalidOption`] with one line that names option and range;
-    /// [`Error::MemoryLimit`] if the limit is too low for any input.
-    pub fn check(&self) -> Result<()> {
-        let bad = |what: &str| Err(Error::InvalidOption(what.to_owned()));
-        if !(10..=30).contains(&self.block_size_bits) {
-            return bad("block size must be between 10 and 30");
-        }
-        if self.window_bits > 24 {
-            return bad("window size must be between 0 and 24");
-        }
-        if self.window_step > 8 {
-            return bad("window step must be between 0 and 8");
-        }
-        if self.bloom_filter_size > 10 {
-            return bad("bloom filter size must be between 0 and 10");
-        }
-        for own in self.categories.values() {
-            let over = |value: Option<u32>, limit: u32| value.is_some_and(|value| value > limit);
-            if over(own.window_bits, 24) || over(own.window_step, 8) {
-                return bad("window size must be between 0 and 24, window step between 0 and 8");
-            }
-            if over(own.bloom_filter_size, 10) {
-                return bad("bloom filter size must be between 0 and 10");
-            }
-        }
-        category::check(self)?;
-        let workers = [
-            Some(self.workers),
-            self.scanner_workers,
-            self.segmenter_workers,
-        ];
-        if workers.contains(&Some(0)) {
-            return bad("the number of workers must be at least 1");
-        }
-        if self.uses_keys() && self.hook.is_none() {
-            return bad("an order by keys needs a hook that gives them");
-        }
-        if self.hollow && !self.sparse {
-            return bad("a hollow file system needs sparse files");
-        }
-        // What no input is small enough for is found out before any is looked at.
-        memory::check(self, Load::default(), None)
     }
 }

@@ -1,4 +1,4 @@
-//! What a build tells the world while it runs: phases, log lines and counters.
+//! What a build reports while it runs: phases, log lines and counters.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -204,4 +204,24 @@ pub fn thread_cpu_ns() -> u64 {
     (t.tv_sec as u64)
         .wrapping_mul(1_000_000_000)
         .wrapping_add(t.tv_nsec as u64)
+}
+
+/// Adds the CPU time of the calling thread, from here until it is dropped there, to a counter of
+/// nanoseconds.
+pub(crate) struct CpuTime<'a> {
+    counter: &'a AtomicU64,
+    start: u64,
+}
+
+impl<'a> CpuTime<'a> {
+    pub(crate) fn counted_in(counter: &'a AtomicU64) -> Self {
+        let start = thread_cpu_ns();
+        Self { counter, start }
+    }
+}
+
+impl Drop for CpuTime<'_> {
+    fn drop(&mut self) {
+        add(self.counter, thread_cpu_ns().saturating_sub(self.start));
+    }
 }

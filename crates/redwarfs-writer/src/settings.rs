@@ -1,13 +1,12 @@
-//! What the options say about a stream: codec, order and segmenter.
+//! The settings of a stream: codec, order and segmenter.
 //!
-//! It is resolved once for each stream, when the streams are known. Whatever works on a stream, or
-//! counts what that takes, goes by this.
+//! [`StreamSettings::new`] is the only place that resolves the options of a category. It runs once for
+//! each stream, as soon as the streams are known. All stages and the memory estimate use its result.
 
 use redwarfs_codec::CodecSpec;
 
 use crate::category::StreamKey;
 use crate::options::{BuildOptions, Order};
-use crate::segment::SegmentOptions;
 
 /// How a stream is made.
 #[derive(Debug, Clone)]
@@ -51,6 +50,23 @@ impl<'o> StreamSettings<'o> {
     pub(crate) fn general(options: &'o BuildOptions) -> Self {
         Self::new(options, StreamKey::DEFAULT)
     }
+}
+
+/// Parameters of a segmenter.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct SegmentOptions {
+    /// A multiple of the granularity.
+    pub(crate) block_size: usize,
+    /// Bytes that belong together, at least 1: every extent consists of whole units, no chunk
+    /// and no block ends within one, and windows are counted in them.
+    pub(crate) granularity: usize,
+    /// Log2 of the window, 0: no matching.
+    pub(crate) window_bits: u32,
+    pub(crate) window_step: u32,
+    /// Blocks searched, the one that is filled included, 0: no matching.
+    pub(crate) lookback: usize,
+    /// Log2 of the bits that the filter spends on a window.
+    pub(crate) filter_bits: u32,
 }
 
 #[cfg(test)]

@@ -1,39 +1,27 @@
 //! The listed tree in a compact arena.
 //!
-//! Cost per entry: 12 bytes, plus per inode 24 bytes (56 with all times), plus 24 bytes for a
-//! regular file and 12 for a directory, plus each distinct name once (its bytes and 4 more, and
-//! 6 to 12 while the tree is listed).
+//! | for each | bytes |
+//! |---|---|
+//! | entry | 12 |
+//! | inode | 24, or 56 with all times |
+//! | regular file | 24 |
+//! | directory | 12 |
+//! | distinct name | its length and 4, and 6 to 12 more while the tree is listed |
 //!
-//! Entries are numbered so that the children of a directory are consecutive, sorted by name,
-//! and directories follow each other depth first: the entry number is the index in the
-//! image's table of directory entries.
+//! The children of a directory have consecutive numbers, sorted by name, and directories follow each
+//! other depth first. The number of an entry is its index in the image's table of directory entries.
 
-mod ahead;
-
+use std::cmp::Ordering;
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use hashbrown::HashTable;
 use twox_hash::XxHash3_64;
 
 use crate::error::{Error, Result};
-use crate::hook::{Decision, HookEntry, Marks};
-use crate::memory::{Load, Watch};
+use crate::hook::Marks;
+use crate::memory::Load;
 use crate::options::{BuildOptions, IdTransform};
-use crate::pipeline::thread;
-use crate::progress::{Counters, Level, Progress, add};
-use crate::source::{DirItem, FileType, Meta, Source, Timestamp, join};
-
-use self::ahead::Ahead;
-
-/// The format's own limit on the stored length of a name.
-const MAX_NAME: usize = 512;
-/// The format's own limit on the stored length of a symlink target.
-const MAX_TARGET: usize = 4096;
-
-/// Sizes of directories that are listed ahead. Smaller ones are listed in less time than it takes to
-/// hand them over; larger ones have more entries than are listed ahead.
-const LISTED_AHEAD: std::ops::RangeInclusive<u64> = 4097..=96 << 10;
+use crate::source::{FileType, Meta, Timestamp};
 
 /// Distinct byte strings, numbered in order of first use.
 #[derive(Default)]
@@ -62,7 +50,7 @@ impl Interner {
         self.ends.len()
     }
 
-    fn intern(&mut self, string: &[u8]) -> Result<u32> {
+    pub(crate) fn intern(&mut self, string: &[u8]) -> Result<u32> {
         let hash = XxHash3_64::oneshot(string);
         let (bytes, ends) = (&self.bytes, &self.ends);
         let piece = |id: u32| {
@@ -85,7 +73,7 @@ impl Interner {
     }
 
     /// Nothing will be added any more.
-    fn seal(&mut self) {
+    pub(crate) fn seal(&mut self) {
         self.table = HashTable::new();
     }
 }
@@ -145,9 +133,9 @@ pub(crate) struct Tree {
     pub(crate) names: Interner,
     pub(crate) targets: Interner,
     /// Bytes that source and hook hold.
-    beside: u64,
+    pub(crate) beside: u64,
     /// Sizes of all files together.
-    file_bytes: u64,
+    pub(crate) file_bytes: u64,
 }
 
 impl Tree {
@@ -209,7 +197,38 @@ impl Tree {
         self.path(self.files[file as usize].entry)
     }
 
-    fn add_inode(&mut self, meta: &Meta, options: &BuildOptions) -> Result<u32> {
+    /// The regular file that has this path among its names.
+    pub(crate) fn file_at(&self, path: &[u8]) -> Option<u32> {
+        let mut entry = 0u32;
+        for name in path.split(|&b| b == b'/') {
+            let inode = *self.inodes.get(entry as usize)?;
+            if self.kind(inode) != FileType::Directory {
+                return None;
+            }
+            let dir = self.dirs.get(*self.details.get(inode as usize)? as usize)?;
+            let (mut low, mut high) = (dir.first, dir.first.checked_add(dir.count)?);
+            // Children are sorted by name.
+            while low < high {
+                let middle = low + (high - low) / 2;
+                if self.name(middle) < name {
+                    low = middle + 1;
+                } else {
+                    high = middle;
+                }
+            }
+            if low == dir.first + dir.count || self.name(low) != name {
+                return None;
+            }
+            entry = low;
+        }
+        let inode = *self.inodes.get(entry as usize)?;
+        (self.kind(inode) == FileType::Regular)
+            .then(|| self.details.get(inode as usize).copied())
+            .flatten()
+    }
+
+    /// Adds an inode as the options want it; it has no name yet.
+    pub(crate) fn add_inode(&mut self, meta: &Meta, options: &BuildOptions) -> Result<u32> {
         let inode = u32::try_from(self.details.len())
             .ok()
             .filter(|&i| i < i32::MAX as u32)
@@ -245,7 +264,8 @@ impl Tree {
         Ok(inode)
     }
 
-    fn add_entry(&mut self, parent: u32, name: u32, inode: u32) -> Result<u32> {
+    /// Adds a name of an inode.
+    pub(crate) fn add_entry(&mut self, parent: u32, name: u32, inode: u32) -> Result<u32> {
         let entry = u32::try_from(self.inodes.len())
             .ok()
             .filter(|&e| e < u32::MAX - 1)
@@ -257,356 +277,65 @@ impl Tree {
     }
 }
 
-/// Logs problems with inputs and counts them.
-#[derive(Clone, Copy)]
-pub(crate) struct Reporter<'a> {
-    pub(crate) source: &'a dyn Source,
-    pub(crate) progress: &'a dyn Progress,
+/// Compares two entries by path components from the last to the first; a path that runs out
+/// first is smaller.
+pub(crate) fn reverse_path(tree: &Tree, a: u32, b: u32) -> Ordering {
+    let (mut a, mut b) = (a, b);
+    while a != b {
+        match (a, b) {
+            (0, _) => return Ordering::Less,
+            (_, 0) => return Ordering::Greater,
+            _ => {}
+        }
+        if tree.name_ids[a as usize] != tree.name_ids[b as usize] {
+            return tree.name(a).cmp(tree.name(b));
+        }
+        a = tree.parents[a as usize];
+        b = tree.parents[b as usize];
+    }
+    Ordering::Equal
 }
 
-impl<'a> Reporter<'a> {
-    /// An input is not in the image as it is: `what` says what was done instead.
-    pub(crate) fn problem(&self, path: &[u8], what: &str) {
-        add(&self.counters().errors, 1);
-        self.progress.log(
-            Level::Error,
-            &format!("'{}': {what}", self.source.display_path(path)),
-        );
-    }
-
-    pub(crate) fn counters(&self) -> &'a Counters {
-        self.progress.counters()
-    }
-}
-
-/// Lists the whole source.
-pub(crate) fn list(
-    options: &BuildOptions,
-    reporter: Reporter<'_>,
-    stop: &AtomicBool,
-    watch: &Watch<'_>,
-) -> Result<Tree> {
-    let lister = |ahead| Lister {
-        options,
-        reporter,
-        stop,
-        watch,
-        ahead,
+/// Compares the full paths of two entries as byte strings, without building them.
+pub(crate) fn forward_path(tree: &Tree, a: u32, b: u32) -> Ordering {
+    let depth = |mut entry: u32| {
+        let mut depth = 0usize;
+        while entry != 0 {
+            entry = tree.parents[entry as usize];
+            depth += 1;
+        }
+        depth
     };
-    let Some(ahead) = Ahead::new(reporter.source, options, stop) else {
-        return lister(None).run();
-    };
-    let ahead = &ahead;
-    std::thread::scope(|scope| {
-        let _ending = ahead.ending();
-        for _ in 0..ahead.threads() {
-            thread(scope, "scan", || ahead.run(options))?;
-        }
-        lister(Some(ahead)).run()
-    })
+    if a == b {
+        return Ordering::Equal;
+    }
+    let (mut x, mut y) = (a, b);
+    let (dx, dy) = (depth(a), depth(b));
+    for _ in dy..dx {
+        x = tree.parents[x as usize];
+    }
+    for _ in dx..dy {
+        y = tree.parents[y as usize];
+    }
+    if x == y {
+        return dx.cmp(&dy);
+    }
+    while tree.parents[x as usize] != tree.parents[y as usize] {
+        x = tree.parents[x as usize];
+        y = tree.parents[y as usize];
+    }
+    // Siblings with different names.
+    tail(tree, x, x == a).cmp(tail(tree, y, y == b))
 }
 
-/// What listing needs to know.
-struct Lister<'a> {
-    options: &'a BuildOptions,
-    reporter: Reporter<'a>,
-    stop: &'a AtomicBool,
-    watch: &'a Watch<'a>,
-    /// If directories are listed at the same time.
-    ahead: Option<&'a Ahead<'a>>,
-}
-
-impl Lister<'_> {
-    fn run(&self) -> Result<Tree> {
-        let (options, reporter, watch) = (self.options, self.reporter, self.watch);
-        let root = reporter.source.root().map_err(Error::Source)?;
-        if root.kind != FileType::Directory {
-            return Err(Error::Source(std::io::ErrorKind::NotADirectory.into()));
-        }
-        let mut tree = Tree {
-            beside: (reporter.source.memory())
-                .saturating_add(options.hook.as_ref().map_or(0, |hook| hook.memory())),
-            ..Tree::default()
-        };
-        let mut links: HashMap<(u64, u64), u32> = HashMap::new();
-        let inode = tree.add_inode(&root, options)?;
-        tree.add_entry(0, 0, inode)?;
-        add(&reporter.counters().dirs, 1);
-        count_extended(reporter.counters(), &root);
-
-        // Directories to list, and those above the one that is being listed.
-        let mut pending = vec![Listed {
-            entry: 0,
-            identity: root.identity,
-            ahead: false,
-        }];
-        let mut above: Vec<Listed> = Vec::new();
-        while let Some(directory) = pending.pop() {
-            if self.stop.load(Ordering::Relaxed) {
-                return Err(Error::Interrupted);
-            }
-            let entry = directory.entry;
-            let parent = tree.parents[entry as usize];
-            while above.last().is_some_and(|last| last.entry != parent) {
-                above.pop();
-            }
-            let path = tree.path(entry);
-            reporter.counters().set_current(&path);
-            tracing::trace!("listing '{}'", reporter.source.display_path(&path));
-            let first = tree.inodes.len() as u32;
-            // File systems without inode numbers show zeros.
-            let known = directory.identity.1 != 0;
-            let mut below = Vec::new();
-            if known && above.iter().any(|up| up.identity == directory.identity) {
-                // It may have been listed all the same.
-                self.ahead.and_then(|ahead| ahead.take(pending.len()));
-                reporter.problem(&path, "directory contains itself, storing it empty");
-            } else {
-                if let Some(items) = self.items(&tree, pending.len(), &path)? {
-                    below = self.add(&mut tree, entry, &path, items, &mut links)?;
-                }
-                watch.check(tree.load())?;
-            }
-            above.push(directory);
-            let end = tree.inodes.len() as u32;
-            let number = tree.dirs.len() as u32;
-            tree.dirs.push(Dir {
-                entry,
-                first,
-                count: end - first,
-            });
-            let inode = tree.inodes[entry as usize];
-            tree.details[inode as usize] = number;
-            pending.extend(below.into_iter().rev());
-            self.look_ahead(&tree, &mut pending);
-        }
-        tree.names.seal();
-        tree.targets.seal();
-        if options.remove_empty_dirs {
-            tree = without_empty_directories(tree)?;
-        }
-        Ok(tree)
-    }
-
-    /// Has the directories listed that are needed soon.
-    fn look_ahead(&self, tree: &Tree, pending: &mut [Listed]) {
-        let Some(ahead) = self.ahead else { return };
-        let distance = ahead.distance();
-        let first = pending.len().saturating_sub(distance);
-        let mut next = pending.iter().rev().take(distance / 2);
-        if next.all(|directory| directory.ahead) {
-            return;
-        }
-        let mut wanted = Vec::new();
-        for (place, directory) in (0..).zip(pending).skip(first) {
-            if !directory.ahead {
-                directory.ahead = true;
-                wanted.push((place, tree.path(directory.entry)));
-            }
-        }
-        ahead.want(wanted);
-    }
-
-    /// The entries of the directory that was in `place` among those to come; nothing if they
-    /// cannot be had.
-    fn items(&self, tree: &Tree, place: usize, path: &[u8]) -> Result<Option<Vec<DirItem>>> {
-        let source = self.reporter.source;
-        let load = tree.load();
-        let room = self.watch.room(load);
-        let few = |entries: usize| (entries as u64) < room && !self.stop.load(Ordering::Relaxed);
-        let listing = match self.ahead {
-            Some(ahead) => match ahead.take(place) {
-                Some(Ok(items)) if items.len() as u64 > room => {
-                    return Err(self.watch.too_many(load));
-                }
-                Some(listing) => listing,
-                None => source.read_dir_beside(path, &few),
-            },
-            None => {
-                source.most_entries(room);
-                source.read_dir(path)
-            }
-        };
-        match listing {
-            Ok(items) => Ok(Some(items)),
-            Err(error) if error.kind() == std::io::ErrorKind::QuotaExceeded => {
-                if self.stop.load(Ordering::Relaxed) {
-                    return Err(Error::Interrupted);
-                }
-                Err(self.watch.too_many(load))
-            }
-            Err(error) => {
-                let what = format!("cannot read directory, storing it empty: {error}");
-                self.reporter.problem(path, &what);
-                Ok(None)
-            }
-        }
-    }
-
-    /// Adds the content of a directory; returns the directories in it.
-    fn add(
-        &self,
-        tree: &mut Tree,
-        parent: u32,
-        path: &[u8],
-        mut items: Vec<DirItem>,
-        links: &mut HashMap<(u64, u64), u32>,
-    ) -> Result<Vec<Listed>> {
-        let (options, reporter) = (self.options, self.reporter);
-        let counters = reporter.counters();
-        let by_keys = options.uses_keys();
-        let mut below = Vec::new();
-        items.sort_unstable_by(|a, b| a.name.cmp(&b.name));
-        let mut previous: Option<Vec<u8>> = None;
-        for item in items {
-            let full = || join(path, &item.name);
-            let bad = item.name.is_empty()
-                || item.name == b"."
-                || item.name == b".."
-                || item.name.len() > MAX_NAME
-                || item.name.iter().any(|&b| b == b'/' || b == 0);
-            if bad || previous.as_ref() == Some(&item.name) {
-                reporter.problem(&full(), "invalid or repeated name, leaving the entry out");
-                continue;
-            }
-            let meta = match item.meta {
-                Ok(meta) => meta,
-                Err(error) => {
-                    reporter.problem(
-                        &full(),
-                        &format!("cannot read entry, leaving it out: {error}"),
-                    );
-                    continue;
-                }
-            };
-            match meta.kind {
-                FileType::CharDevice | FileType::BlockDevice if !options.with_devices => {
-                    add(&counters.devices_left_out, 1);
-                    continue;
-                }
-                FileType::Fifo | FileType::Socket if !options.with_specials => {
-                    add(&counters.specials_left_out, 1);
-                    continue;
-                }
-                FileType::Symlink => {
-                    let usable = meta
-                        .target
-                        .as_ref()
-                        .is_some_and(|t| !t.is_empty() && t.len() <= MAX_TARGET && !t.contains(&0));
-                    if !usable {
-                        reporter
-                            .problem(&full(), "symlink target cannot be stored, leaving it out");
-                        continue;
-                    }
-                }
-                _ => {}
-            }
-            let mut decision = Decision::default();
-            if let Some(hook) = &options.hook {
-                decision = hook.entry(&HookEntry {
-                    path: &full(),
-                    meta: &meta,
-                })?;
-                decision.key = decision.key.filter(|_| by_keys);
-            }
-            if !decision.keep {
-                previous = Some(item.name);
-                continue;
-            }
-            let name = tree.names.intern(&item.name)?;
-            let linked =
-                meta.kind == FileType::Regular && meta.nlink > 1 && !options.dissolve_hard_links;
-            if linked && let Some(&file) = links.get(&meta.identity) {
-                let inode = tree.files[file as usize].inode;
-                tree.add_entry(parent, name, inode)?;
-                tree.files[file as usize].links += 1;
-                tree.marks.add(file, decision)?;
-                add(&counters.hardlinks, 1);
-                previous = Some(item.name);
-                continue;
-            }
-            let inode = tree.add_inode(&meta, options)?;
-            let entry = tree.add_entry(parent, name, inode)?;
-            count_extended(counters, &meta);
-            match meta.kind {
-                FileType::Directory => {
-                    add(&counters.dirs, 1);
-                    below.push(Listed {
-                        entry,
-                        identity: meta.identity,
-                        ahead: !LISTED_AHEAD.contains(&meta.size),
-                    });
-                }
-                FileType::Symlink => {
-                    let target = meta.target.unwrap_or_default();
-                    let size = target.len() as u64;
-                    tree.details[inode as usize] = tree.targets.intern(&target)?;
-                    add(&counters.symlinks, 1);
-                    add(&counters.symlink_size, size);
-                    add(&counters.original_size, size);
-                    add(&counters.allocated_size, size);
-                }
-                FileType::Regular => {
-                    let file = tree.files.len() as u32;
-                    let allocated = if options.sparse {
-                        meta.allocated.min(meta.size)
-                    } else {
-                        meta.size
-                    };
-                    tree.details[inode as usize] = file;
-                    tree.file_bytes = tree.file_bytes.saturating_add(meta.size);
-                    tree.files.push(File {
-                        size: meta.size,
-                        sparse: allocated < meta.size,
-                        entry,
-                        links: 1,
-                        inode,
-                    });
-                    tree.marks.add(file, decision)?;
-                    if linked {
-                        links.insert(meta.identity, file);
-                    }
-                    add(&counters.files_found, 1);
-                    add(&counters.original_size, meta.size);
-                    add(&counters.allocated_size, allocated);
-                }
-                FileType::CharDevice | FileType::BlockDevice => {
-                    tree.details[inode as usize] = tree.rdevs.len() as u32;
-                    tree.rdevs.push(meta.rdev);
-                    add(&counters.devices, 1);
-                }
-                FileType::Fifo | FileType::Socket => add(&counters.specials, 1),
-            }
-            previous = Some(item.name);
-        }
-        Ok(below)
-    }
-}
-
-/// Counts what is not stored of an inode.
-fn count_extended(counters: &Counters, meta: &Meta) {
-    let extended = meta.extended;
-    for (counter, there) in [
-        (&counters.extended_attributes, extended.any()),
-        (&counters.access_lists, extended.acl),
-        (&counters.file_capabilities, extended.capability),
-    ] {
-        if there {
-            add(counter, 1);
-        }
-    }
-}
-
-/// A directory that was met.
-struct Listed {
-    entry: u32,
-    identity: (u64, u64),
-    /// It was asked to be listed ahead, or must not.
-    ahead: bool,
+/// The name of an entry and what follows it in a path, unless it is the last one: a slash.
+pub(crate) fn tail(tree: &Tree, entry: u32, last: bool) -> impl Iterator<Item = &u8> {
+    let slash: &[u8] = if last { b"" } else { b"/" };
+    tree.name(entry).iter().chain(slash)
 }
 
 /// Copies the tree without directories that hold nothing but such directories. The root stays.
-fn without_empty_directories(old: Tree) -> Result<Tree> {
+pub(crate) fn without_empty_directories(old: Tree) -> Tree {
     let mut keep = vec![false; old.inodes.len()];
     if let Some(root) = keep.first_mut() {
         *root = true;
@@ -667,5 +396,5 @@ fn without_empty_directories(old: Tree) -> Result<Tree> {
     tree.distinct = old.distinct;
     tree.rdevs = old.rdevs;
     tree.targets = old.targets;
-    Ok(tree)
+    tree
 }

@@ -15,7 +15,7 @@ use redwarfs_testkit::media::{Samples, aiff, caf, fits, rf64, sky, wav, wave64};
 use redwarfs_testkit::tree::Random;
 use redwarfs_writer::{
     BuildOptions, Categorizer, Category, CategoryOptions, FileType, HotPaths, Incompressible,
-    MemoryNode, MemoryTree, Order, Piece,
+    MemoryExtent, MemoryNode, MemoryTree, Order,
 };
 
 fn usual() -> Vec<Categorizer> {
@@ -258,14 +258,14 @@ fn holes_in_audio() {
         (44, 6),
         (20_000, 10_000),
     ] {
-        let header = Piece::Data(whole[..44].to_vec());
+        let header = MemoryExtent::Data(whole[..44].to_vec());
         let tail = music.len() + 10_000 - at - hole;
         let pieces = vec![
             header,
-            Piece::Data(music[..at].to_vec()),
-            Piece::Hole(hole as u64),
-            Piece::Data(music[at..at + tail.min(music.len() - at)].to_vec()),
-            Piece::Hole((tail - tail.min(music.len() - at)) as u64),
+            MemoryExtent::Data(music[..at].to_vec()),
+            MemoryExtent::Hole(hole as u64),
+            MemoryExtent::Data(music[at..at + tail.min(music.len() - at)].to_vec()),
+            MemoryExtent::Hole((tail - tail.min(music.len() - at)) as u64),
         ];
         let name = format!("{at}-{hole}.wav");
         want.push((name.clone(), dense(&pieces)));
@@ -304,10 +304,10 @@ fn incompressible_data_is_stored() {
         ),
     ]);
     let sparse = vec![
-        Piece::Data(random.bytes(65_536)),
-        Piece::Hole(1 << 20),
-        Piece::Data(text[..65_536].to_vec()),
-        Piece::Hole(4096),
+        MemoryExtent::Data(random.bytes(65_536)),
+        MemoryExtent::Hole(1 << 20),
+        MemoryExtent::Data(text[..65_536].to_vec()),
+        MemoryExtent::Hole(4096),
     ];
     tree.insert(b"sparse", MemoryNode::sparse(sparse));
     let mut options = options(4, 18);

@@ -12,8 +12,8 @@ use std::sync::{Arc, Mutex};
 use common::{build, compare, contents, open};
 use redwarfs_format::section::{CompressionId, SectionType};
 use redwarfs_writer::{
-    BuildOptions, Builder, Content, DirItem, DirectorySource, Error, FileType, MemoryNode,
-    MemoryTree, Meta, NilsimsaOptions, Order, Piece, SilentProgress, Source, ThreadStart,
+    BuildOptions, Builder, Content, DirItem, DirectorySource, Error, FileType, MemoryExtent,
+    MemoryNode, MemoryTree, Meta, NilsimsaOptions, Order, SilentProgress, Source, ThreadStart,
 };
 
 fn options() -> BuildOptions {
@@ -172,7 +172,10 @@ fn hollow_images_keep_sizes_only() {
     tree.insert("file", MemoryNode::file("some data"));
     tree.insert(
         "huge",
-        MemoryNode::sparse(vec![Piece::Hole(1 << 50), Piece::Data(vec![1])]),
+        MemoryNode::sparse(vec![
+            MemoryExtent::Hole(1 << 50),
+            MemoryExtent::Data(vec![1]),
+        ]),
     );
     let mut options = options();
     options.hollow = true;
@@ -211,12 +214,15 @@ fn huge_holes_come_back() {
     tree.insert(
         "a",
         MemoryNode::sparse(vec![
-            Piece::Hole(1 << 50),
-            Piece::Data(vec![1]),
-            Piece::Hole(3),
+            MemoryExtent::Hole(1 << 50),
+            MemoryExtent::Data(vec![1]),
+            MemoryExtent::Hole(3),
         ]),
     );
-    tree.insert("b", MemoryNode::sparse(vec![Piece::Hole(u64::MAX >> 2)]));
+    tree.insert(
+        "b",
+        MemoryNode::sparse(vec![MemoryExtent::Hole(u64::MAX >> 2)]),
+    );
     let (bytes, _) = build(&options(), &tree);
     let image = open(bytes);
     let a = image.find_path(b"a").unwrap().unwrap();

@@ -8,8 +8,8 @@ use common::{build, compare, open};
 use proptest::prelude::*;
 use redwarfs_format::metadata::Packing;
 use redwarfs_writer::{
-    BuildOptions, FamilyOptions, FileHash, FileType, HistoryOptions, MemoryNode, MemoryTree,
-    ModeTransform, NilsimsaOptions, Order, Piece, TimeResolution, Timestamp,
+    BuildOptions, FamilyOptions, FileHash, FileType, HistoryOptions, MemoryExtent, MemoryNode,
+    MemoryTree, ModeTransform, NilsimsaOptions, Order, TimeResolution, Timestamp,
 };
 
 fn cases() -> u32 {
@@ -52,12 +52,12 @@ fn name() -> impl Strategy<Value = Vec<u8>> {
     })
 }
 
-fn piece() -> impl Strategy<Value = Piece> {
+fn piece() -> impl Strategy<Value = MemoryExtent> {
     prop_oneof![
-        4 => (0usize..3000, 1usize..3000).prop_map(|(at, len)| Piece::Data(noise(1, 6000)[at..at + len].to_vec())),
-        1 => (0u8..3, 1usize..6000).prop_map(|(value, len)| Piece::Data(vec![value; len])),
-        1 => (any::<u32>(), 1usize..2000).prop_map(|(seed, len)| Piece::Data(noise(seed, len))),
-        1 => (1u64..100_000).prop_map(Piece::Hole),
+        4 => (0usize..3000, 1usize..3000).prop_map(|(at, len)| MemoryExtent::Data(noise(1, 6000)[at..at + len].to_vec())),
+        1 => (0u8..3, 1usize..6000).prop_map(|(value, len)| MemoryExtent::Data(vec![value; len])),
+        1 => (any::<u32>(), 1usize..2000).prop_map(|(seed, len)| MemoryExtent::Data(noise(seed, len))),
+        1 => (1u64..100_000).prop_map(MemoryExtent::Hole),
     ]
 }
 
@@ -73,7 +73,7 @@ fn time() -> impl Strategy<Value = Timestamp> {
 #[derive(Debug, Clone)]
 enum Kind {
     Dir,
-    File(Vec<Piece>),
+    File(Vec<MemoryExtent>),
     /// Copies the content of, or is a hard link to, an earlier file.
     Again(prop::sample::Index, bool),
     Link(Vec<u8>),

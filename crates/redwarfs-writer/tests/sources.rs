@@ -16,8 +16,8 @@ use common::{build, contents, open};
 use redwarfs_reader::Image;
 use redwarfs_writer::{
     BuildOptions, Builder, Content, Counters, DataExtent, Declaration, DeclarationError, Declared,
-    DeclaredSource, DirItem, DirectorySource, FileHash, FileType, Level, MemoryNode, MemoryTree,
-    Meta, Piece, Progress, Source, Stamp, Symlinks, Tag, Timestamp,
+    DeclaredSource, DirItem, DirectorySource, FileHash, FileType, Level, MemoryExtent, MemoryNode,
+    MemoryTree, Meta, Progress, Source, Stamp, Symlinks, Tag, Timestamp,
 };
 
 fn options() -> BuildOptions {
@@ -625,7 +625,7 @@ fn equal_hashes_do_not_make_equal_files() {
     for (name, content) in [("1a", &a), ("2b", &b), ("3a", &a), ("4b", &b)] {
         tree.insert(name, MemoryNode::file(content.clone()));
         // These are not kept in memory while they are hashed.
-        let hole = vec![Piece::Data(content.clone()), Piece::Hole(0)];
+        let hole = vec![MemoryExtent::Data(content.clone()), MemoryExtent::Hole(0)];
         let mut sparse = MemoryNode::sparse(hole);
         sparse.meta.allocated = 1;
         tree.insert(format!("{name}-slow"), sparse);
@@ -689,10 +689,10 @@ fn holes_of_duplicates_are_skipped() {
     let mut source = Counted::default();
     let pieces = |first: u64| {
         vec![
-            Piece::Data(vec![5; 100_000]),
-            Piece::Hole(first),
-            Piece::Hole((100 << 20) - first),
-            Piece::Data(vec![6; 100_000]),
+            MemoryExtent::Data(vec![5; 100_000]),
+            MemoryExtent::Hole(first),
+            MemoryExtent::Hole((100 << 20) - first),
+            MemoryExtent::Data(vec![6; 100_000]),
         ]
     };
     for (name, first) in [("a", 0), ("b", 1 << 20), ("c", 50 << 20)] {

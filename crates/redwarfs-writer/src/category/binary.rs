@@ -1,13 +1,15 @@
 //! Programs and libraries (format/07 section 4).
 
-use super::{Category, Found, Kind, Pieces, Probe, StreamKey};
+use super::cut::{Cut, Found};
+use super::names::{Category, Kind, StreamKey};
+use super::probe::Probe;
 
 /// Bytes that all formats have.
 const MIN_SIZE: u64 = 64;
 /// Parts of a Mach-O file for several machines; real ones have a handful.
 const MAX_SLICES: u64 = 1 << 12;
 
-pub(super) fn categorize(probe: &Probe<'_>) -> Found {
+pub(crate) fn categorize(probe: &Probe<'_>) -> Found {
     let size = probe.size();
     let Some(head) = probe.bytes::<{ MIN_SIZE as usize }>(0)? else {
         return Ok(None);
@@ -23,9 +25,9 @@ pub(super) fn categorize(probe: &Probe<'_>) -> Found {
     let Some((category, machine)) = found else {
         return fat_macho(probe, &head);
     };
-    let mut pieces = Pieces::default();
-    pieces.push(code(category, machine), size);
-    Ok(Some(pieces))
+    let mut fragments = Cut::default();
+    fragments.push(code(category, machine), size);
+    Ok(Some(fragments))
 }
 
 fn code(category: Category, machine: u64) -> StreamKey {
@@ -134,7 +136,7 @@ fn fat_macho(probe: &Probe<'_>, head: &[u8]) -> Found {
     }
     slices.sort_unstable();
     let around = StreamKey::plain(Category::BinaryMachoHeader);
-    let mut pieces = Pieces::default();
+    let mut fragments = Cut::default();
     let mut position = 0;
     for (start, size) in slices {
         let end = start.checked_add(size).filter(|&end| end <= probe.size());
@@ -144,12 +146,12 @@ fn fat_macho(probe: &Probe<'_>, head: &[u8]) -> Found {
         let Some(machine) = probe.bytes::<16>(start)?.and_then(|head| macho(&head)) else {
             return Ok(None);
         };
-        pieces.push(around, start - position);
-        pieces.push(code(Category::BinaryMachoSection, machine), size);
+        fragments.push(around, start - position);
+        fragments.push(code(Category::BinaryMachoSection, machine), size);
         position = end;
     }
-    pieces.push(around, probe.size() - position);
-    Ok(Some(pieces))
+    fragments.push(around, probe.size() - position);
+    Ok(Some(fragments))
 }
 
 #[cfg(test)]

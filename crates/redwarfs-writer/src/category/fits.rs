@@ -2,7 +2,9 @@
 
 use redwarfs_codec::{ByteOrder, PixelFormat};
 
-use super::{Category, Complaint, Found, Kind, Pieces, Probe, StreamKey};
+use super::cut::{Complaint, Cut, Found};
+use super::names::{Category, Kind, StreamKey};
+use super::probe::Probe;
 
 const RECORD: u64 = 2880;
 const CARD: usize = 80;
@@ -12,7 +14,7 @@ const CARDS: usize = RECORD as usize / CARD;
 const WINDOW: usize = 1 << 16;
 const MAX_UNUSED_LSB: u32 = 8;
 
-pub(super) fn categorize(probe: &Probe<'_>) -> Found {
+pub(crate) fn categorize(probe: &Probe<'_>) -> Found {
     let size = probe.size();
     if size < 2 * RECORD || !size.is_multiple_of(RECORD) {
         return Ok(None);
@@ -49,11 +51,11 @@ pub(super) fn categorize(probe: &Probe<'_>) -> Found {
         category: Category::FitsImage,
         kind: Kind::Pixels(format),
     };
-    let mut pieces = Pieces::default();
-    pieces.push(metadata, header.size);
-    pieces.push(pixels, image);
-    pieces.push(metadata, size - header.size - image);
-    Ok(Some(pieces))
+    let mut fragments = Cut::default();
+    fragments.push(metadata, header.size);
+    fragments.push(pixels, image);
+    fragments.push(metadata, size - header.size - image);
+    Ok(Some(fragments))
 }
 
 struct Header {

@@ -1,10 +1,8 @@
-//! Files that are needed first, from a list.
+//! The list of files that are needed first.
 
 use std::collections::HashSet;
 
-use crate::source::FileType;
 use crate::source::list::plain_path;
-use crate::tree::Tree;
 
 /// Paths of hot files, relative to the root.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -43,41 +41,10 @@ impl HotPaths {
         self.0.is_empty()
     }
 
-    /// The files of the tree that have one of the paths, by whichever of their names.
-    pub(crate) fn files(&self, tree: &Tree) -> HashSet<u32> {
-        let files = self.0.iter().filter_map(|path| find(tree, path));
-        files.collect()
+    /// The paths, in the order of the list.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &[u8]> {
+        self.0.iter().map(Vec::as_slice)
     }
-}
-
-/// The file with this path.
-fn find(tree: &Tree, path: &[u8]) -> Option<u32> {
-    let mut entry = 0u32;
-    for name in path.split(|&b| b == b'/') {
-        let inode = *tree.inodes.get(entry as usize)?;
-        if tree.kind(inode) != FileType::Directory {
-            return None;
-        }
-        let dir = tree.dirs.get(*tree.details.get(inode as usize)? as usize)?;
-        let (mut low, mut high) = (dir.first, dir.first.checked_add(dir.count)?);
-        // Children are sorted by name.
-        while low < high {
-            let middle = low + (high - low) / 2;
-            if tree.name(middle) < name {
-                low = middle + 1;
-            } else {
-                high = middle;
-            }
-        }
-        if low == dir.first + dir.count || tree.name(low) != name {
-            return None;
-        }
-        entry = low;
-    }
-    let inode = *tree.inodes.get(entry as usize)?;
-    (tree.kind(inode) == FileType::Regular)
-        .then(|| tree.details.get(inode as usize).copied())
-        .flatten()
 }
 
 #[cfg(test)]

@@ -1,10 +1,12 @@
-//! Telling data that does not get smaller, by trying.
+//! Finding data that does not get smaller, by compressing it.
 
 use std::io;
 
 use redwarfs_codec::{CodecSpec, Compressor};
 
-use super::{Category, Found, Pieces, Probe, StreamKey};
+use super::cut::{Cut, Found};
+use super::names::{Category, StreamKey};
+use super::probe::Probe;
 use crate::error::{Error, Result};
 
 /// How data is tested.
@@ -56,40 +58,40 @@ impl Incompressible {
 
 /// Compressor and buffer, kept between files.
 #[derive(Default)]
-pub(super) struct Tester {
+pub(crate) struct Tester {
     compressor: Option<Compressor>,
     buffer: Vec<u8>,
 }
 
 impl Tester {
-    pub(super) fn categorize(&mut self, options: &Incompressible, probe: &Probe<'_>) -> Found {
+    pub(crate) fn categorize(&mut self, options: &Incompressible, probe: &Probe<'_>) -> Found {
         if probe.size() < options.min_size {
             return Ok(None);
         }
-        let mut pieces = Pieces::default();
+        let mut fragments = Cut::default();
         let mut position = 0;
         while let Some((start, end)) = probe.data(position, probe.size())? {
-            pieces.push(StreamKey::DEFAULT, start - position);
+            fragments.push(StreamKey::DEFAULT, start - position);
             let (mut total, mut compressed) = (0, 0);
             let mut at = start;
             while at < end {
                 let size = options.block_size.min(end - at);
                 let result = self.compressed_size(options, probe, at, size)?;
                 if options.fragments {
-                    pieces.push(judged(options, result, size), size);
+                    fragments.push(judged(options, result, size), size);
                 }
                 total += size;
                 compressed += result;
                 at += size;
             }
             if !options.fragments {
-                pieces.push(judged(options, compressed, total), total);
+                fragments.push(judged(options, compressed, total), total);
             }
             position = end;
         }
-        pieces.push(StreamKey::DEFAULT, probe.size() - position);
-        let found = options.fragments || pieces.iter().any(|p| p.key != StreamKey::DEFAULT);
-        Ok(found.then_some(pieces))
+        fragments.push(StreamKey::DEFAULT, probe.size() - position);
+        let found = options.fragments || fragments.iter().any(|p| p.key != StreamKey::DEFAULT);
+        Ok(found.then_some(fragments))
     }
 
     /// Size after compression; at most `size`.

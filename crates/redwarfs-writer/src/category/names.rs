@@ -1,4 +1,4 @@
-//! Categories, and what tells streams of one category apart.
+//! Names of categories, and the key that identifies a stream.
 
 use std::cmp::Ordering;
 use std::fmt;

@@ -1,4 +1,4 @@
-//! Looking at places of a file.
+//! Reading single places of a file.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -110,8 +110,9 @@ impl<'a> Probe<'a> {
 
 #[cfg(test)]
 pub(super) mod tests {
+    use super::super::cut::{Cut, Found};
+    use super::super::names::Category;
     use super::*;
-    use crate::category::{Category, Found, Pieces};
 
     static NEVER: AtomicBool = AtomicBool::new(false);
 
@@ -121,7 +122,7 @@ pub(super) mod tests {
 
     /// Categories and sizes.
     pub(in crate::category) fn shape(found: Found) -> Option<Vec<(Category, u64)>> {
-        let list = |pieces: Pieces| pieces.iter().map(|p| (p.key.category, p.size)).collect();
+        let list = |fragments: Cut| fragments.iter().map(|p| (p.key.category, p.size)).collect();
         found.unwrap().map(list)
     }
 

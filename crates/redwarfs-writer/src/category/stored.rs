@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use redwarfs_format::metadata::Metadata;
 
-use super::{Category, StreamKey};
+use super::names::{Category, StreamKey};
 
 /// Which stream the blocks belong to.
 #[derive(Debug, Default)]
@@ -14,6 +14,13 @@ pub(crate) struct StoredCategories {
     pub(crate) sizes: Vec<u64>,
     /// Streams in the order of their blocks, each with the number of the block behind its last.
     pub(crate) blocks: Vec<(u32, u32)>,
+}
+
+impl StoredCategories {
+    /// Number of all blocks.
+    pub(crate) fn block_count(&self) -> u32 {
+        self.blocks.last().map_or(0, |&(_, end)| end)
+    }
 }
 
 /// Describes categories in the metadata of an image.
@@ -68,7 +75,7 @@ pub(crate) fn describe(
 mod tests {
     use redwarfs_codec::{ByteOrder, PixelFormat};
 
-    use super::super::Kind;
+    use super::super::names::Kind;
     use super::*;
 
     #[test]

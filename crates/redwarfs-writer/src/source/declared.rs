@@ -1,4 +1,4 @@
-//! Entries that are declared instead of found.
+//! Entries that the caller declares, besides those of another source.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fmt;

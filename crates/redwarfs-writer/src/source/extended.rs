@@ -1,4 +1,4 @@
-//! Extended attributes of entries, which images do not hold.
+//! Extended attributes of entries. Images do not hold them, so they are only counted.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;

@@ -12,7 +12,7 @@ pub struct MemoryNode {
     /// Attributes. `size` and `allocated` follow from the content.
     pub meta: Meta,
     /// Bytes of a regular file, as pieces: data or holes of a length.
-    pub pieces: Arc<Vec<Piece>>,
+    pub pieces: Arc<Vec<MemoryExtent>>,
     /// Reading fails from this offset on.
     pub fail_at: Option<u64>,
     /// Opening (a file) or listing (a directory) fails.
@@ -23,18 +23,18 @@ pub struct MemoryNode {
 
 /// A piece of a file in memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Piece {
+pub enum MemoryExtent {
     /// Bytes.
     Data(Vec<u8>),
     /// A hole of this many bytes.
     Hole(u64),
 }
 
-impl Piece {
+impl MemoryExtent {
     fn len(&self) -> u64 {
         match self {
-            Piece::Data(data) => data.len() as u64,
-            Piece::Hole(size) => *size,
+            MemoryExtent::Data(data) => data.len() as u64,
+            MemoryExtent::Hole(size) => *size,
         }
     }
 }
@@ -72,17 +72,17 @@ impl MemoryNode {
 
     /// A regular file.
     pub fn file(data: impl Into<Vec<u8>>) -> Self {
-        Self::sparse(vec![Piece::Data(data.into())])
+        Self::sparse(vec![MemoryExtent::Data(data.into())])
     }
 
     /// A regular file made of pieces.
-    pub fn sparse(pieces: Vec<Piece>) -> Self {
+    pub fn sparse(pieces: Vec<MemoryExtent>) -> Self {
         let mut node = Self::new(FileType::Regular);
-        node.meta.size = pieces.iter().map(Piece::len).sum();
+        node.meta.size = pieces.iter().map(MemoryExtent::len).sum();
         node.meta.allocated = pieces
             .iter()
-            .filter(|p| matches!(p, Piece::Data(_)))
-            .map(Piece::len)
+            .filter(|p| matches!(p, MemoryExtent::Data(_)))
+            .map(MemoryExtent::len)
             .sum();
         node.pieces = Arc::new(pieces);
         node
@@ -195,7 +195,7 @@ struct MemoryContent {
 
 impl MemoryContent {
     fn size(&self) -> u64 {
-        self.node.pieces.iter().map(Piece::len).sum()
+        self.node.pieces.iter().map(MemoryExtent::len).sum()
     }
 }
 
@@ -222,8 +222,10 @@ impl Content for MemoryContent {
                 let size = size as usize;
                 let inside = (offset - start) as usize;
                 match piece {
-                    Piece::Data(data) => buf[..size].copy_from_slice(&data[inside..inside + size]),
-                    Piece::Hole(_) => buf[..size].fill(0),
+                    MemoryExtent::Data(data) => {
+                        buf[..size].copy_from_slice(&data[inside..inside + size]);
+                    }
+                    MemoryExtent::Hole(_) => buf[..size].fill(0),
                 }
                 return Ok(size);
             }
@@ -236,7 +238,7 @@ impl Content for MemoryContent {
         let mut start = 0u64;
         for piece in self.node.pieces.iter() {
             let stop = (start + piece.len()).min(end);
-            if matches!(piece, Piece::Data(_)) && offset < stop && start < stop {
+            if matches!(piece, MemoryExtent::Data(_)) && offset < stop && start < stop {
                 let from = start.max(offset);
                 return Ok(Some(DataExtent {
                     offset: from,

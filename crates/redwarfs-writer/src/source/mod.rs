@@ -1,4 +1,4 @@
-//! Where entries come from.
+//! The source of entries, and the sources that the crate provides.
 
 use std::fmt::Debug;
 use std::io;

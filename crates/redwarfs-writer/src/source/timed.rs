@@ -1,4 +1,4 @@
-//! A source that gives up on files that do not come.
+//! A source that gives up on files that do not answer in time.
 
 use std::cell::RefCell;
 use std::collections::HashSet;
@@ -118,7 +118,7 @@ impl Source for TimedSource {
             limit: self.limit,
             path: path.to_vec(),
             lost: Arc::clone(&self.lost),
-            state: RefCell::new(State {
+            state: RefCell::new(OpenContent {
                 content: Some(content),
                 buffer: Vec::new(),
                 left: self.limit.saturating_sub(start.elapsed()),
@@ -160,10 +160,11 @@ struct TimedContent {
     limit: Duration,
     path: Vec<u8>,
     lost: Arc<Mutex<HashSet<Vec<u8>>>>,
-    state: RefCell<State>,
+    state: RefCell<OpenContent>,
 }
 
-struct State {
+/// A content whose calls are timed, and what it was asked for last.
+struct OpenContent {
     /// Gone with the helper if a call did not end.
     content: Option<Box<dyn Content>>,
     /// What was read last, for the next read.

@@ -12,8 +12,8 @@ use redwarfs_format::metadata::Extent;
 use redwarfs_io::MemorySource;
 use redwarfs_reader::{CheckOptions, Image, OpenOptions, VerifyMode};
 use redwarfs_writer::{
-    BuildOptions, BuildSummary, Builder, FileType, MemoryNode, MemoryTree, Piece, SilentProgress,
-    Source, Timestamp,
+    BuildOptions, BuildSummary, Builder, FileType, MemoryExtent, MemoryNode, MemoryTree,
+    SilentProgress, Source, Timestamp,
 };
 
 pub fn build(options: &BuildOptions, source: &dyn Source) -> (Vec<u8>, BuildSummary) {
@@ -68,12 +68,12 @@ pub fn blocks(image: &Image) -> Vec<(String, CompressionId)> {
         .collect()
 }
 
-pub fn dense(pieces: &[Piece]) -> Vec<u8> {
+pub fn dense(pieces: &[MemoryExtent]) -> Vec<u8> {
     let mut out = Vec::new();
     for piece in pieces {
         match piece {
-            Piece::Data(data) => out.extend_from_slice(data),
-            Piece::Hole(size) => out.resize(out.len() + *size as usize, 0),
+            MemoryExtent::Data(data) => out.extend_from_slice(data),
+            MemoryExtent::Hole(size) => out.resize(out.len() + *size as usize, 0),
         }
     }
     out
@@ -142,8 +142,8 @@ fn expected_map(node: &MemoryNode, options: &BuildOptions) -> Vec<u64> {
         return map_of([(true, node.meta.size)]);
     }
     map_of(node.pieces.iter().map(|piece| match piece {
-        Piece::Data(data) => (false, data.len() as u64),
-        Piece::Hole(size) => (options.sparse, *size),
+        MemoryExtent::Data(data) => (false, data.len() as u64),
+        MemoryExtent::Hole(size) => (options.sparse, *size),
     }))
 }
 

@@ -1,9 +1,11 @@
-//! AIFF, AIFF-C and CAF: everything big-endian, but for the samples.
+//! AIFF, AIFF-C and CAF. All numbers but the samples are big-endian.
 
 use redwarfs_codec::{ByteOrder, PcmFormat};
 
 use super::chunks::{Chunks, Layout, OpenData, bad_format};
-use super::{Complaint, Found, Probe, Waveform, pcm};
+use super::waveform::{Waveform, pcm};
+use crate::category::cut::{Complaint, Found};
+use crate::category::probe::Probe;
 
 fn u16_at(bytes: &[u8], at: usize) -> u32 {
     let found = bytes.get(at..).and_then(|rest| rest.first_chunk());

@@ -1,6 +1,7 @@
 //! Walking through the chunks of a file.
 
-use super::super::{Complaint, Probe};
+use crate::category::cut::Complaint;
+use crate::category::probe::Probe;
 
 /// Chunks before the samples; real files have a handful.
 const MAX_CHUNKS: usize = 1 << 14;

@@ -1,9 +1,11 @@
-//! WAV, its 64-bit forms RF64 and BW64, and Sony Wave64: everything little-endian.
+//! WAV, its 64-bit forms RF64 and BW64, and Sony Wave64. All numbers are little-endian.
 
 use redwarfs_codec::{ByteOrder, PcmFormat};
 
 use super::chunks::{Chunk, Chunks, Layout, OpenData, bad_format};
-use super::{Complaint, Found, Probe, Waveform, pcm};
+use super::waveform::{Waveform, pcm};
+use crate::category::cut::{Complaint, Found};
+use crate::category::probe::Probe;
 
 const PCM: u32 = 1;
 const FLOAT: u32 = 3;

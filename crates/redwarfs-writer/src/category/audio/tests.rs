@@ -1,4 +1,5 @@
 use proptest::prelude::*;
+use redwarfs_codec::{ByteOrder, PcmFormat};
 use redwarfs_testkit::media::chunk;
 
 use super::super::probe::tests::{probe, shape};
@@ -26,11 +27,13 @@ fn riff(magic: &[u8; 4], chunks: &[Vec<u8>]) -> Vec<u8> {
 }
 
 fn format(data: &[u8]) -> PcmFormat {
-    let pieces = categorize(&probe(data)).unwrap().unwrap();
-    let found = pieces.iter().find_map(|piece| match piece.key.kind {
-        Kind::Pcm(format) => Some(format),
-        _ => None,
-    });
+    let fragments = categorize(&probe(data)).unwrap().unwrap();
+    let found = fragments
+        .iter()
+        .find_map(|fragment| match fragment.key.kind {
+            Kind::Pcm(format) => Some(format),
+            _ => None,
+        });
     found.unwrap()
 }
 
@@ -250,7 +253,7 @@ fn caf_files() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
-    /// Whatever is in a file, its pieces make it up, and nothing panics.
+    /// Whatever is in a file, its fragments make it up, and nothing panics.
     #[test]
     fn damaged_headers(
         which in 0usize..6,
@@ -272,8 +275,8 @@ proptest! {
             }
         }
         data.truncate(size.max(32));
-        if let Ok(Some(pieces)) = categorize(&probe(&data)) {
-            let total: u64 = pieces.iter().map(|piece| piece.size).sum();
+        if let Ok(Some(fragments)) = categorize(&probe(&data)) {
+            let total: u64 = fragments.iter().map(|fragment| fragment.size).sum();
             prop_assert_eq!(total, data.len() as u64);
         }
     }

@@ -1,0 +1,144 @@
+//! The data that the stages hand on: contents, fragments, and bytes of small files.
+//!
+//! A *content* is the data of one file, or of several equal files. An *item* is the part of a content
+//! that goes to one stream. No module in here imports a stage.
+
+mod kept;
+mod stored;
+
+use std::ops::Range;
+
+use crate::hash::Digest;
+use crate::settings::StreamSettings;
+
+pub(crate) use self::kept::{Keeper, Kept, KeptPlace, SharedKept};
+pub(crate) use self::stored::{Chunk, ChunkRange, HOLE, Stored};
+
+/// A distinct content and the files that have it. 72 bytes each, and 64 more if hashed by a
+/// function with a digest above 16 bytes.
+#[derive(Debug)]
+pub(crate) struct Content {
+    /// Size as listed.
+    pub(crate) size: u64,
+    /// Hash of the first bytes of a large file, else 0.
+    pub(crate) prefix: u64,
+    pub(crate) digest: Option<Digest>,
+    /// Files with this content in order of discovery, never empty.
+    pub(crate) files: Files,
+    /// Reading has failed and was reported: stored empty.
+    pub(crate) failed: bool,
+    /// What it consists of: stream and size. `None` if it is all in one stream.
+    #[expect(
+        clippy::box_collection,
+        reason = "it is rare, and makes the usual case smaller"
+    )]
+    pub(crate) parts: Option<Box<Vec<(u32, u64)>>>,
+}
+
+/// Everything of a content that goes to one stream: the unit of ordering. 24 bytes.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Item {
+    pub(crate) content: u32,
+    pub(crate) stream: u32,
+    /// Of all its parts.
+    pub(crate) size: u64,
+    /// The similarity digest, or the number of the nilsimsa digest, as the order of the stream
+    /// needs it.
+    pub(crate) similarity: Option<u32>,
+}
+
+// What `memory` counts for a content goes by these sizes.
+const _: () = assert!(size_of::<Content>() == 72 && size_of::<Item>() == 24);
+
+/// Numbers of files; nearly always there is only one.
+#[derive(Debug, Clone)]
+pub(crate) enum Files {
+    One(u32),
+    #[expect(
+        clippy::box_collection,
+        reason = "it is rare, and makes the usual case smaller"
+    )]
+    Many(Box<Vec<u32>>),
+}
+
+impl Files {
+    pub(crate) fn push(&mut self, file: u32) {
+        match self {
+            Files::One(first) => *self = Files::Many(Box::new(vec![*first, file])),
+            Files::Many(files) => files.push(file),
+        }
+    }
+
+    pub(crate) fn remove(&mut self, file: u32) {
+        match self {
+            Files::One(only) if *only == file => *self = Files::Many(Box::default()),
+            Files::One(_) => {}
+            Files::Many(files) => files.retain(|&f| f != file),
+        }
+    }
+}
+
+impl std::ops::Deref for Files {
+    type Target = [u32];
+
+    fn deref(&self) -> &[u32] {
+        match self {
+            Files::One(file) => std::slice::from_ref(file),
+            Files::Many(files) => files,
+        }
+    }
+}
+
+impl Content {
+    pub(crate) fn first_file(&self) -> u32 {
+        self.files.first().copied().unwrap_or(0)
+    }
+
+    /// Where the parts are that go to a stream.
+    pub(crate) fn ranges_of(&self, stream: u32) -> impl Iterator<Item = Range<u64>> + '_ {
+        let whole = [(stream, u64::MAX)];
+        let mut position = 0u64;
+        let parts = match &self.parts {
+            Some(parts) => parts.as_slice().to_vec(),
+            None => whole.to_vec(),
+        };
+        parts.into_iter().filter_map(move |(of, size)| {
+            let start = position;
+            position = position.saturating_add(size);
+            (of == stream).then_some(start..position)
+        })
+    }
+}
+
+/// All contents, in the order in which their first files were found.
+#[derive(Debug)]
+pub(crate) struct Contents {
+    pub(crate) list: Vec<Content>,
+    /// Bytes of small files that a stage has read, by file.
+    pub(crate) kept: Kept,
+}
+
+/// What is stored in which stream.
+#[derive(Debug)]
+pub(crate) struct Fragments<'o> {
+    /// By stream, then content.
+    pub(crate) items: Vec<Item>,
+    /// In the order of their blocks; the first one is that of everything that is in no category.
+    pub(crate) streams: Vec<StreamSettings<'o>>,
+}
+
+/// Of each stream that has items, which of them follow one another in its blocks: indices into
+/// the items of the stream.
+pub(crate) type Sequences = Vec<Vec<u32>>;
+
+impl<'o> Fragments<'o> {
+    /// The items of each stream that has any, with its settings.
+    pub(crate) fn by_stream(&self) -> impl Iterator<Item = (&[Item], &StreamSettings<'o>)> {
+        self.items
+            .chunk_by(|a, b| a.stream == b.stream)
+            .filter_map(|items| {
+                let stream = items.first()?.stream as usize;
+                Some((items, self.streams.get(stream)?))
+            })
+    }
+}

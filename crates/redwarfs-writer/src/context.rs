@@ -1,0 +1,73 @@
+//! What every stage of a build is given beside its input.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::error::{Error, Result};
+use crate::memory::Watch;
+use crate::options::{BuildOptions, ThreadGroup};
+use crate::ordered::{self, Threads};
+use crate::progress::{Counters, Level, Progress, add};
+use crate::source::Source;
+
+/// Options, source, progress and stop flag of one build.
+#[derive(Clone, Copy)]
+pub(crate) struct Context<'a> {
+    pub(crate) options: &'a BuildOptions,
+    pub(crate) source: &'a dyn Source,
+    pub(crate) progress: &'a dyn Progress,
+    pub(crate) stop: &'a AtomicBool,
+    /// Compares what the build has found with its memory limit.
+    pub(crate) watch: &'a Watch<'a>,
+}
+
+impl<'a> Context<'a> {
+    pub(crate) fn counters(&self) -> &'a Counters {
+        self.progress.counters()
+    }
+
+    /// Whether the caller wants the build to end.
+    pub(crate) fn stopped(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
+
+    /// # Errors
+    /// [`Error::Interrupted`] if the caller wants the build to end.
+    pub(crate) fn check_stop(&self) -> Result<()> {
+        if self.stopped() {
+            return Err(Error::Interrupted);
+        }
+        Ok(())
+    }
+
+    /// Counts and logs an input that is not in the image as it is in the source. `what` says what
+    /// the build did instead.
+    pub(crate) fn problem(&self, path: &[u8], what: &str) {
+        add(&self.counters().errors, 1);
+        self.log(Level::Error, path, what);
+    }
+
+    /// Logs something about one input.
+    pub(crate) fn log(&self, level: Level, path: &[u8], what: &str) {
+        let path = self.source.display_path(path);
+        self.progress.log(level, &format!("'{path}': {what}"));
+    }
+
+    /// Does `work` with every job in the threads that scan files, each with a state of its own,
+    /// and calls `take` with the results in the order of the jobs.
+    pub(crate) fn scan<T: Send, S>(
+        &self,
+        jobs: &[u32],
+        state: impl Fn() -> S + Sync,
+        work: impl Fn(&mut S, u32) -> T + Sync,
+        take: impl FnMut(u32, T) -> Result<()>,
+    ) -> Result<()> {
+        let begin = || self.options.begin(ThreadGroup::Scanner);
+        let threads = Threads {
+            name: "scan",
+            count: self.options.scanners(),
+            begin: self.options.thread_start.is_some().then_some(&begin),
+            cpu_ns: &self.counters().scan_cpu_ns,
+        };
+        ordered::list(threads, jobs, state, work, take)
+    }
+}

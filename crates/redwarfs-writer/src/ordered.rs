@@ -1,0 +1,269 @@
+//! The ordered worker pool: several threads do jobs in any order, and the calling thread takes
+//! the results in the order of their numbers.
+//!
+//! Hashing, categorizing, digests and the comparison of equal files use it through a list of
+//! jobs. Rewriting an image uses it through a queue that another thread fills.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::mpsc;
+use std::thread::{Scope, ScopedJoinHandle};
+
+use crate::error::{Error, Result};
+use crate::progress::CpuTime;
+
+/// What a worker did when it was called once.
+#[derive(Debug)]
+pub enum Turn<R> {
+    /// The job with this number, and its result. No two jobs have the same number, and from the
+    /// first number on none is left out.
+    Done(u32, R),
+    /// A job without a place in the order.
+    Aside,
+    /// There are no more jobs.
+    End,
+}
+
+/// Starts `count` threads and takes their results in the order of their numbers, from `first` on.
+///
+/// Each thread calls `start` once, and the worker that it returns until that says
+/// [`Turn::End`]. When all threads have started, the calling thread calls `started` and then
+/// `take` with each result, while the threads go on. There is never a list of all results.
+///
+/// # Errors
+/// The first error of `started` and `take`, or [`Error::Thread`]. The results that follow are
+/// dropped, and each worker ends after its present job; a worker that waits for a job has to be
+/// woken by the caller.
+pub fn run<R, W, E>(
+    name: &str,
+    count: usize,
+    first: u32,
+    start: impl FnOnce() -> W + Clone + Send,
+    started: impl FnOnce() -> Result<(), E>,
+    mut take: impl FnMut(R) -> Result<(), E>,
+) -> Result<(), E>
+where
+    R: Send,
+    W: FnMut() -> Turn<R>,
+    E: From<Error>,
+{
+    std::thread::scope(|scope| {
+        // When this function ends early it drops the receiver, which ends the threads.
+        let (results, arriving) = mpsc::channel();
+        let mut threads = Vec::with_capacity(count);
+        for _ in 0..count {
+            let (start, results) = (start.clone(), results.clone());
+            threads.push(thread(scope, name, move || {
+                let mut worker = start();
+                loop {
+                    match worker() {
+                        Turn::Done(number, result) => {
+                            if results.send((number, result)).is_err() {
+                                break;
+                            }
+                        }
+                        Turn::Aside => {}
+                        Turn::End => break,
+                    }
+                }
+            })?);
+        }
+        // What these hold must not keep a queue open whose workers have all ended.
+        drop((start, results));
+        started()?;
+        let mut early = BTreeMap::new();
+        let mut next = first;
+        for (number, result) in &arriving {
+            early.insert(number, result);
+            while let Some(result) = early.remove(&next) {
+                next += 1;
+                take(result)?;
+            }
+        }
+        for thread in threads {
+            if let Err(panic) = thread.join() {
+                std::panic::resume_unwind(panic);
+            }
+        }
+        Ok(())
+    })
+}
+
+/// The threads that do a list of jobs.
+#[derive(Clone, Copy)]
+pub(crate) struct Threads<'a> {
+    pub(crate) name: &'static str,
+    pub(crate) count: usize,
+    /// Called in each of them when it starts. Without it the calling thread does the jobs if one
+    /// thread is enough.
+    pub(crate) begin: Option<&'a (dyn Fn() + Sync)>,
+    /// Counts their CPU time in nanoseconds.
+    pub(crate) cpu_ns: &'a AtomicU64,
+}
+
+/// Jobs that a thread takes at a time.
+const BATCH: usize = 16;
+
+/// Does `work` with every job of a list, each thread with a state of its own, and calls `take`
+/// with the results in the order of the list.
+pub(crate) fn list<T: Send, S>(
+    threads: Threads<'_>,
+    jobs: &[u32],
+    state: impl Fn() -> S + Sync,
+    work: impl Fn(&mut S, u32) -> T + Sync,
+    mut take: impl FnMut(u32, T) -> Result<()>,
+) -> Result<()> {
+    let count = threads.count.min(jobs.len().div_ceil(BATCH)).max(1);
+    if count == 1 && threads.begin.is_none() {
+        let _cpu = CpuTime::counted_in(threads.cpu_ns);
+        let mut state = state();
+        return (jobs.iter()).try_for_each(|&job| take(job, work(&mut state, job)));
+    }
+    let next = AtomicUsize::new(0);
+    let (state, work, next) = (&state, &work, &next);
+    let start = || {
+        if let Some(begin) = threads.begin {
+            begin();
+        }
+        let cpu = CpuTime::counted_in(threads.cpu_ns);
+        let mut state = state();
+        move || {
+            let _until_the_end = &cpu;
+            let number = next.fetch_add(1, Ordering::Relaxed);
+            let batch = jobs.chunks(BATCH).nth(number);
+            batch.map_or(Turn::End, |batch| {
+                let results = batch.iter().map(|&job| work(&mut state, job));
+                Turn::Done(number as u32, results.collect::<Vec<T>>())
+            })
+        }
+    };
+    let mut done = jobs.chunks(BATCH);
+    let take_batch = |results: Vec<T>| {
+        let batch = done.next().unwrap_or_default().iter();
+        (batch.zip(results)).try_for_each(|(&job, result)| take(job, result))
+    };
+    run(threads.name, count, 0, start, || Ok(()), take_batch)
+}
+
+/// Starts a thread with a name.
+///
+/// # Errors
+/// [`Error::Thread`] if the system refuses.
+pub fn thread<'scope, T: Send + 'scope>(
+    scope: &'scope Scope<'scope, '_>,
+    name: &str,
+    run: impl FnOnce() -> T + Send + 'scope,
+) -> Result<ScopedJoinHandle<'scope, T>> {
+    std::thread::Builder::new()
+        .name(name.to_owned())
+        .spawn_scoped(scope, run)
+        .map_err(Error::Thread)
+}
+
+/// Adds `by` to the niceness of the calling thread. A thread that may not be slowed down works at
+/// its old priority.
+pub fn lower_priority(by: i32) {
+    if by != 0 {
+        let thread = Some(rustix::thread::gettid());
+        let before = rustix::process::getpriority_process(thread).unwrap_or(0);
+        let nice = before.saturating_add(by).min(19);
+        let _ = rustix::process::setpriority_process(thread, nice);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use super::*;
+
+    fn threads(count: usize, cpu_ns: &AtomicU64) -> Threads<'_> {
+        Threads {
+            name: "test",
+            count,
+            begin: None,
+            cpu_ns,
+        }
+    }
+
+    #[test]
+    fn results_come_in_the_order_of_the_jobs() {
+        let cpu_ns = AtomicU64::new(0);
+        for (count, jobs) in [(1, 5), (3, 0), (3, 1), (4, 1000), (100, 33)] {
+            let jobs: Vec<u32> = (0..jobs).map(|job| job * 7).collect();
+            let mut taken = Vec::new();
+            let begun = AtomicUsize::new(0);
+            let begin = || {
+                begun.fetch_add(1, Ordering::Relaxed);
+            };
+            let mut threads = threads(count, &cpu_ns);
+            threads.begin = Some(&begin);
+            let work = |seen: &mut u32, job| {
+                *seen += 1;
+                if job % 5 == 0 {
+                    std::thread::yield_now();
+                }
+                job + 1
+            };
+            let take = |job, result| {
+                assert_eq!(result, job + 1);
+                taken.push(job);
+                Ok(())
+            };
+            list(threads, &jobs, || 0, work, take).unwrap();
+            assert_eq!(taken, jobs);
+            let expected = count.min(jobs.len().div_ceil(BATCH)).max(1);
+            assert_eq!(begun.into_inner(), expected);
+        }
+    }
+
+    #[test]
+    fn the_first_error_ends_the_work() {
+        let (cpu_ns, worked) = (AtomicU64::new(0), AtomicUsize::new(0));
+        let jobs: Vec<u32> = (0..100_000).collect();
+        let work = |_: &mut (), _| worked.fetch_add(1, Ordering::Relaxed);
+        let result = list(
+            threads(3, &cpu_ns),
+            &jobs,
+            || (),
+            work,
+            |job, _| {
+                if job == 40 {
+                    return Err(Error::Interrupted);
+                }
+                assert!(job < 40);
+                Ok(())
+            },
+        );
+        assert!(matches!(result, Err(Error::Interrupted)));
+    }
+
+    #[test]
+    fn jobs_come_from_a_queue_that_is_filled_meanwhile() {
+        let (jobs, queue) = mpsc::channel::<u32>();
+        let queue = Mutex::new(queue);
+        let start = || {
+            || match queue.lock().unwrap().recv() {
+                Ok(job) if job % 3 == 0 => Turn::Aside,
+                Ok(job) => Turn::Done(10 + job - job / 3 - 1, job),
+                Err(_) => Turn::End,
+            }
+        };
+        let started = || {
+            // In no order.
+            for job in (0..30).rev() {
+                jobs.send(job).unwrap();
+            }
+            drop(jobs);
+            Ok(())
+        };
+        let mut taken = Vec::new();
+        let take = |job| {
+            taken.push(job);
+            Ok::<(), Error>(())
+        };
+        run("test", 3, 10, start, started, take).unwrap();
+        let expected: Vec<u32> = (0..30).filter(|job| job % 3 != 0).collect();
+        assert_eq!(taken, expected);
+    }
+}

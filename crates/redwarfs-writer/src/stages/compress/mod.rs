@@ -1,0 +1,215 @@
+//! Compressing blocks: blocks of all streams, in any order -> sealed sections, in order.
+//!
+//! Segmenters run in threads of their own, several at a time if there are several streams, and
+//! hand blocks to the compression threads. The calling thread writes. The number of blocks
+//! between segmenters and output bounds memory ([`exchange`]).
+//!
+//! This is not the [ordered pool](crate::ordered): a block enters before its section number is
+//! known, because the streams before it have not ended yet.
+
+mod exchange;
+
+use std::sync::Arc;
+
+use redwarfs_codec::{CodecSpec, Compressor};
+use redwarfs_format::section::{SectionHeader, SectionType};
+
+use self::exchange::{Alarm, Exchange, Payload, Task};
+use crate::context::Context;
+use crate::error::{Error, Result};
+use crate::memory::Plan;
+use crate::options::ThreadGroup;
+use crate::ordered::{lower_priority, thread};
+use crate::progress::{Counters, CpuTime, add};
+use crate::segmenter::BlockSink;
+use crate::settings::StreamSettings;
+use crate::stages::emit::Emitter;
+
+/// Where segmenters put their blocks.
+pub(crate) struct BlockQueue<'a> {
+    exchange: &'a Exchange,
+    counters: &'a Counters,
+}
+
+impl<'a> BlockQueue<'a> {
+    /// The place for the blocks of a stream that is written after `before` others. Streams begin
+    /// in the order in which they are written: what is later may wait for what is earlier.
+    pub(crate) fn stream(&self, before: u32, stream: u32) -> StreamQueue<'a> {
+        StreamQueue {
+            exchange: self.exchange,
+            counters: self.counters,
+            before,
+            stream,
+        }
+    }
+
+    /// Ends what other threads do with the queue. They get [`Error::Interrupted`].
+    pub(crate) fn abort(&self) {
+        self.exchange.abort();
+    }
+
+    /// Aborts if the thread panics before this is dropped.
+    pub(crate) fn alarm(&self) -> impl Drop + use<'a> {
+        Alarm(self.exchange)
+    }
+}
+
+/// Takes the blocks of one stream, numbered from 0.
+pub(crate) struct StreamQueue<'a> {
+    exchange: &'a Exchange,
+    counters: &'a Counters,
+    before: u32,
+    stream: u32,
+}
+
+impl StreamQueue<'_> {
+    /// The stream has so many blocks and is at its end.
+    pub(crate) fn end(self, blocks: u32) {
+        self.exchange.end(self.before, blocks);
+    }
+}
+
+impl BlockSink for StreamQueue<'_> {
+    fn block(&mut self, number: u32, data: Arc<Vec<u8>>) -> Result<()> {
+        add(&self.counters.blocks_created, 1);
+        add(&self.counters.block_bytes, data.len() as u64);
+        self.exchange
+            .hand_over((self.before, number), self.stream, data)
+    }
+
+    fn buffer(&mut self) -> Vec<u8> {
+        self.exchange.buffer()
+    }
+}
+
+/// Runs `produce` beside a pool of compression threads and writes the blocks that it makes.
+/// `streams` says how each of them is compressed.
+pub(crate) fn blocks<T: Send>(
+    context: Context<'_>,
+    streams: &[StreamSettings<'_>],
+    plan: Plan,
+    emitter: &mut Emitter<'_>,
+    produce: impl FnOnce(BlockQueue<'_>) -> Result<T> + Send,
+) -> Result<T> {
+    let (options, counters) = (context.options, context.counters());
+    // A few blocks for each worker keep all of them busy with the first stream.
+    let reserved = (2 * plan.workers).min(plan.blocks / 2);
+    let exchange = Exchange::new(plan.blocks, reserved, plan.segmenters + 1);
+    let exchange = &exchange;
+    std::thread::scope(|scope| {
+        let _alarm = Alarm(exchange);
+        let start = || {
+            // Workers first: without any of them the producer would wait for ever.
+            for _ in 0..plan.workers {
+                thread(scope, "compress", move || {
+                    options.begin(ThreadGroup::Compress);
+                    let _alarm = Alarm(exchange);
+                    compress(context, streams, exchange);
+                })?;
+            }
+            thread(scope, "segment", move || {
+                options.begin(ThreadGroup::Segmenter);
+                let _alarm = Alarm(exchange);
+                let queue = BlockQueue { exchange, counters };
+                let _cpu = CpuTime::counted_in(&counters.segment_cpu_ns);
+                let result = produce(queue);
+                match result {
+                    Ok(_) => exchange.close(),
+                    Err(_) => exchange.abort(),
+                }
+                result
+            })
+        };
+        let producer = match start() {
+            Ok(producer) => producer,
+            Err(error) => {
+                // Those that run already end.
+                exchange.abort();
+                return Err(error);
+            }
+        };
+        let result = write_in_order(emitter, exchange, counters);
+        if result.is_err() {
+            exchange.abort();
+        }
+        let produced = match producer.join() {
+            Ok(produced) => produced,
+            Err(panic) => std::panic::resume_unwind(panic),
+        };
+        match (result, produced) {
+            _ if context.stopped() => Err(Error::Interrupted),
+            (Err(error), _) | (_, Err(error)) => Err(error),
+            (Ok(()), Ok(value)) => Ok(value),
+        }
+    })
+}
+
+/// What a compression thread does.
+fn compress(context: Context<'_>, streams: &[StreamSettings<'_>], exchange: &Exchange) {
+    let (options, counters) = (context.options, context.counters());
+    lower_priority(options.compress_niceness);
+    let unknown = StreamSettings::general(options);
+    // Most of the time blocks of one stream come in a row: a compressor is given up when another
+    // one is needed.
+    let mut current: Option<(CodecSpec, Compressor)> = None;
+    while let Some((place, task)) = exchange.task() {
+        if context.stopped() {
+            return exchange.abort();
+        }
+        let cpu = CpuTime::counted_in(&counters.compress_cpu_ns);
+        let (number, id, payload) = match task {
+            Task::Seal(number, id, payload) => (number, id, payload),
+            Task::Compress(stream, raw) => {
+                let settings = streams.get(stream as usize).unwrap_or(&unknown);
+                let (spec, content) = (&settings.codec, settings.key.content());
+                if current.as_ref().is_some_and(|(of, _)| of != spec) {
+                    current = None;
+                }
+                let (_, compressor) = current.get_or_insert_with(|| {
+                    // What the codecs for audio and pixels do not take is compressed like
+                    // anything else.
+                    let compressor = spec.compressor().with_fallback(&options.compression);
+                    (spec.clone(), compressor)
+                });
+                let compressed = match compressor.compress_with(&raw, &content) {
+                    Ok(compressed) => compressed,
+                    Err(error) => return exchange.fail(error.into()),
+                };
+                add(&counters.compression_input, raw.len() as u64);
+                let result = compressed.data.as_ref().unwrap_or(&raw).len();
+                add(&counters.compression_output, result as u64);
+                let payload = match compressed.data {
+                    Some(data) => {
+                        exchange.recycle(raw);
+                        Payload::Compressed(data)
+                    }
+                    None => Payload::Raw(raw),
+                };
+                match exchange.compressed(place, compressed.id, payload) {
+                    Some((number, payload)) => (number, compressed.id, payload),
+                    None => continue,
+                }
+            }
+        };
+        let header = SectionHeader::seal(number, SectionType::BLOCK, id, payload.bytes());
+        drop(cpu);
+        exchange.sealed(place, header, payload);
+    }
+}
+
+fn write_in_order(
+    emitter: &mut Emitter<'_>,
+    exchange: &Exchange,
+    counters: &Counters,
+) -> Result<()> {
+    while let Some((header, payload)) = exchange.next()? {
+        emitter.sealed(&header, payload.bytes())?;
+        add(&counters.blocks_written, 1);
+        add(&counters.compressed_size, payload.bytes().len() as u64);
+        if let Payload::Raw(raw) = payload {
+            exchange.recycle(raw);
+        }
+        exchange.written();
+    }
+    Ok(())
+}

@@ -1,0 +1,469 @@
+//! The metadata of a new image (format/04, defaults of its section 14).
+
+use std::collections::{BTreeSet, HashMap};
+
+use redwarfs_codec::CodecSpec;
+use redwarfs_format::metadata::{
+    Chunk as StoredChunk, DirEntry, Directory, FsOptions, InodeData, InodeSizeCache, Metadata,
+    Packing, build_string_table,
+};
+
+use crate::contents::{Content, Stored};
+use crate::error::{Error, Result};
+use crate::holes::{HoleTable, MIN_CACHED_CHUNKS};
+use crate::options::BuildOptions;
+use crate::source::{FileType, Timestamp};
+use crate::tree::{Tree, reverse_path};
+
+use super::history::program_version;
+
+/// Numbers that tell distinct values apart, in order of first use.
+struct Table {
+    values: Vec<u32>,
+    index: HashMap<u32, u32>,
+}
+
+impl Table {
+    fn new() -> Self {
+        Self {
+            values: Vec::new(),
+            index: HashMap::new(),
+        }
+    }
+
+    fn index(&mut self, value: u32) -> u32 {
+        *self.index.entry(value).or_insert_with(|| {
+            self.values.push(value);
+            (self.values.len() - 1) as u32
+        })
+    }
+}
+
+/// Builds the metadata. `blocks` is the number of BLOCK sections.
+///
+/// What has been turned into metadata is given up at once: with a million files, the input and
+/// the output of this function do not fit side by side what either of them takes.
+pub(crate) fn build(
+    options: &BuildOptions,
+    mut tree: Tree,
+    contents: Vec<Content>,
+    stored: Stored,
+    blocks: u32,
+) -> Result<Metadata> {
+    let mut numbering = Numbering::new(&tree, &contents, &stored);
+    let mut metadata = Metadata {
+        block_size: options.block_size(),
+        preferred_path_separator: Some(u32::from(b'/')),
+        dwarfs_version: Some(program_version()),
+        create_timestamp: options.create_timestamp,
+        features: Some(BTreeSet::new()),
+        ..Metadata::default()
+    };
+    let mut fs_options = FsOptions {
+        mtime_only: !options.keep_all_times,
+        inodes_have_nlink: options.hardlink_table,
+        ..FsOptions::default()
+    };
+    files(&tree, &contents, &stored, &numbering, blocks, &mut metadata)?;
+    drop((contents, stored));
+    (numbering.contents, numbering.files) = (Vec::new(), Vec::new());
+    symlinks(&tree, &numbering, &mut metadata);
+    metadata.devices = Some(
+        numbering
+            .devices
+            .iter()
+            .map(|&i| tree.rdevs[tree.details[i as usize] as usize])
+            .collect(),
+    );
+    inodes(options, &tree, &numbering, &mut metadata, &mut fs_options);
+    metadata.options = Some(fs_options);
+    let Numbering { of, walk, dirs, .. } = numbering;
+    tree.drop_inodes();
+    entries(options, tree, &walk, &dirs, &of, &mut metadata);
+    metadata.pack(&packing(options));
+    Ok(metadata)
+}
+
+/// How tables are packed.
+fn packing(options: &BuildOptions) -> Packing {
+    let compressed = options.metadata_compression != CodecSpec::none();
+    options.packing.for_metadata(compressed)
+}
+
+/// Which inode of the tree gets which number in the image.
+struct Numbering {
+    /// Number per inode of the tree.
+    of: Vec<u32>,
+    /// Inodes of the tree by type, in the order of their numbers.
+    symlinks: Vec<u32>,
+    devices: Vec<u32>,
+    /// Contents in the order of the chunk table; the first `unique` have one file.
+    contents: Vec<u32>,
+    unique: usize,
+    /// Files in the order of their numbers.
+    files: Vec<u32>,
+    /// All inodes in the order of their numbers.
+    all: Vec<u32>,
+    /// Entries of the tree in the order of the table of entries.
+    walk: Vec<u32>,
+    /// Directories of the tree in the order of their numbers.
+    dirs: Vec<u32>,
+}
+
+impl Numbering {
+    /// Numbers everything so that what is alike in different places of the tree has numbers that
+    /// are alike: directories by depth, then by path from the last component to the first, so
+    /// that versions of a directory are neighbours; entries and names by directory; contents as
+    /// they are stored.
+    fn new(tree: &Tree, contents: &[Content], stored: &Stored) -> Self {
+        let dir = |number: u32| tree.dirs[number as usize];
+        let mut order: Vec<u32> = (0..tree.dirs.len() as u32).collect();
+        // Directories above come before those below, since some readers make them in the order of
+        // their numbers. Empty ones are last: where entries of others begin must not be the place
+        // of their own entry, or of their parent's.
+        let mut depths: Vec<u32> = Vec::with_capacity(tree.dirs.len());
+        for dir in &tree.dirs {
+            let above = tree.inodes[tree.parents[dir.entry as usize] as usize];
+            let above = depths.get(tree.details[above as usize] as usize);
+            depths.push(above.map_or(0, |depth| depth + 1));
+        }
+        order.sort_by(|&a, &b| {
+            let key = |number: u32| {
+                let empty = number > 0 && dir(number).count == 0;
+                (empty, depths[number as usize])
+            };
+            key(a)
+                .cmp(&key(b))
+                .then_with(|| reverse_path(tree, dir(a).entry, dir(b).entry))
+        });
+        drop(depths);
+        let mut walk = Vec::with_capacity(tree.inodes.len());
+        walk.push(0);
+        for &number in &order {
+            let dir = dir(number);
+            walk.extend(dir.first..dir.first + dir.count);
+        }
+        let dirs = order
+            .iter()
+            .map(|&number| tree.inodes[dir(number).entry as usize]);
+        let mut all: Vec<u32> = dirs.collect();
+        let (mut symlinks, mut devices, mut others) = (vec![], vec![], vec![]);
+        // Where each file is met first.
+        let mut met = vec![u32::MAX; tree.files.len()];
+        for (at, &entry) in (0u32..).zip(&walk) {
+            let inode = tree.inodes[entry as usize];
+            match tree.kind(inode) {
+                FileType::Directory => {}
+                FileType::Symlink => symlinks.push(inode),
+                FileType::Regular => {
+                    let met = &mut met[tree.details[inode as usize] as usize];
+                    *met = at.min(*met);
+                }
+                FileType::CharDevice | FileType::BlockDevice => devices.push(inode),
+                FileType::Fifo | FileType::Socket => others.push(inode),
+            }
+        }
+        let files_of = |i: u32| &contents[i as usize].files;
+        let (mut unique, mut shared): (Vec<u32>, Vec<u32>) =
+            (0..contents.len() as u32).partition(|&i| files_of(i).len() == 1);
+        let place = |&i: &u32| {
+            let first = stored.chunks_of(i).next();
+            (first.map(|chunk| (chunk.block, chunk.offset)), i)
+        };
+        unique.sort_by_cached_key(place);
+        shared.sort_by_cached_key(place);
+        let mut files: Vec<u32> = unique
+            .iter()
+            .map(|&i| contents[i as usize].first_file())
+            .collect();
+        for &i in &shared {
+            let start = files.len();
+            files.extend_from_slice(files_of(i));
+            if let Some(group) = files.get_mut(start..) {
+                group.sort_by_key(|&file| met[file as usize]);
+            }
+        }
+        drop(met);
+        let count = unique.len();
+        unique.append(&mut shared);
+        all.extend_from_slice(&symlinks);
+        all.extend(files.iter().map(|&file| tree.files[file as usize].inode));
+        all.extend_from_slice(&devices);
+        all.append(&mut others);
+        let mut of = vec![0; tree.details.len()];
+        for (number, &inode) in (0u32..).zip(&all) {
+            of[inode as usize] = number;
+        }
+        Self {
+            of,
+            symlinks,
+            devices,
+            contents: unique,
+            unique: count,
+            files,
+            all,
+            walk,
+            dirs: order,
+        }
+    }
+}
+
+/// Names, directory entries and directories. `numbers` are those of the inodes of the tree.
+fn entries(
+    options: &BuildOptions,
+    tree: Tree,
+    walk: &[u32],
+    order: &[u32],
+    numbers: &[u32],
+    metadata: &mut Metadata,
+) {
+    let mut rank = vec![u32::MAX; tree.names.len()];
+    let mut names = Vec::new();
+    for &entry in walk.iter().skip(1) {
+        let name = tree.name_ids[entry as usize];
+        let rank = &mut rank[name as usize];
+        if *rank == u32::MAX {
+            *rank = names.len() as u32;
+            names.push(name);
+        }
+    }
+    let mut place = vec![0u32; walk.len()];
+    for (at, &entry) in (0u32..).zip(walk) {
+        place[entry as usize] = at;
+    }
+    metadata.dir_entries = Some(
+        walk.iter()
+            .map(|&entry| DirEntry {
+                name_index: if entry == 0 {
+                    0
+                } else {
+                    rank[tree.name_ids[entry as usize] as usize]
+                },
+                inode_num: numbers[tree.inodes[entry as usize] as usize],
+            })
+            .collect(),
+    );
+    drop(rank);
+    let mut first = 1;
+    for &dir in order {
+        let dir = tree.dirs[dir as usize];
+        metadata.directories.push(Directory {
+            parent_entry: place[tree.parents[dir.entry as usize] as usize],
+            first_entry: first,
+            self_entry: place[dir.entry as usize],
+        });
+        first += dir.count;
+    }
+    metadata.directories.push(Directory {
+        parent_entry: 0,
+        first_entry: tree.inodes.len() as u32,
+        self_entry: 0,
+    });
+    let (order, names) = (names, tree.names);
+    drop((tree.parents, tree.name_ids, tree.inodes, tree.dirs));
+    let packing = packing(options);
+    if packing.plain {
+        metadata.names = order.iter().map(|&n| names.get(n).to_vec()).collect();
+        return;
+    }
+    let strings: Vec<&[u8]> = order.iter().map(|&n| names.get(n)).collect();
+    metadata.compact_names = Some(build_string_table(&strings, packing.of_names()));
+}
+
+/// Attributes of all inodes.
+fn inodes(
+    options: &BuildOptions,
+    tree: &Tree,
+    numbering: &Numbering,
+    metadata: &mut Metadata,
+    fs_options: &mut FsOptions,
+) {
+    let (mut modes, mut uids, mut gids) = (Table::new(), Table::new(), Table::new());
+    for &entry in &numbering.walk {
+        let attributes = tree.attributes(tree.inodes[entry as usize]);
+        modes.index(attributes.mode);
+        uids.index(attributes.uid);
+        gids.index(attributes.gid);
+    }
+
+    let seconds = i64::from(options.time_resolution.seconds());
+    let multiplier = options.time_resolution.multiplier();
+    fs_options.time_resolution_sec = (seconds > 1).then_some(seconds as u32);
+    fs_options.subsecond_resolution_nsec_multiplier = multiplier;
+    let latest = options.latest_time.map(|sec| Timestamp { sec, nsec: 0 });
+    let time = |times: &[Timestamp], inode: u32| match options.set_time {
+        Some(sec) => Timestamp { sec, nsec: 0 },
+        None => {
+            let time = times.get(inode as usize).copied().unwrap_or_default();
+            match latest {
+                Some(latest) if (latest.sec, latest.nsec) < (time.sec, time.nsec) => latest,
+                _ => time,
+            }
+        }
+    };
+    // Units are counted with the sign, so that times before 1970 come out right for every
+    // resolution: readers multiply modulo 2^64.
+    let unit = |t: Timestamp| t.sec.div_euclid(seconds);
+    let kinds: &[&[Timestamp]] = if options.keep_all_times {
+        &[&tree.mtimes, &tree.atimes, &tree.ctimes]
+    } else {
+        &[&tree.mtimes]
+    };
+    let base = numbering
+        .all
+        .iter()
+        .flat_map(|&inode| kinds.iter().map(move |times| unit(time(times, inode))))
+        .min()
+        .unwrap_or(0);
+    let offset = |t: Timestamp| unit(t).wrapping_sub(base) as u64;
+    let subsec = |t: Timestamp| multiplier.map_or(0, |m| u64::from(t.nsec / m));
+    metadata.timestamp_base = base as u64;
+    metadata.inodes = numbering
+        .all
+        .iter()
+        .map(|&inode| {
+            let attributes = tree.attributes(inode);
+            let mtime = time(&tree.mtimes, inode);
+            let mut data = InodeData {
+                mode_index: modes.index(attributes.mode),
+                owner_index: uids.index(attributes.uid),
+                group_index: gids.index(attributes.gid),
+                mtime_offset: offset(mtime),
+                mtime_subsec: subsec(mtime),
+                ..InodeData::default()
+            };
+            if options.keep_all_times {
+                let (atime, ctime) = (time(&tree.atimes, inode), time(&tree.ctimes, inode));
+                data.atime_offset = offset(atime);
+                data.atime_subsec = subsec(atime);
+                data.ctime_offset = offset(ctime);
+                data.ctime_subsec = subsec(ctime);
+            }
+            if options.hardlink_table && tree.kind(inode) == FileType::Regular {
+                let file = tree.files[tree.details[inode as usize] as usize];
+                data.nlink_minus_one = file.links - 1;
+            }
+            data
+        })
+        .collect();
+    metadata.modes = modes.values;
+    metadata.uids = uids.values;
+    metadata.gids = gids.values;
+}
+
+fn symlinks(tree: &Tree, numbering: &Numbering, metadata: &mut Metadata) {
+    let mut used: Vec<u32> = numbering
+        .symlinks
+        .iter()
+        .map(|&inode| tree.details[inode as usize])
+        .collect();
+    used.sort_by(|&a, &b| tree.targets.get(a).cmp(tree.targets.get(b)));
+    used.dedup();
+    let rank: HashMap<u32, u32> = used.iter().copied().zip(0u32..).collect();
+    metadata.symlink_table = numbering
+        .symlinks
+        .iter()
+        .map(|&inode| {
+            rank.get(&tree.details[inode as usize])
+                .copied()
+                .unwrap_or(0)
+        })
+        .collect();
+    metadata.symlinks = used
+        .iter()
+        .map(|&target| tree.targets.get(target).to_vec())
+        .collect();
+}
+
+/// Chunks, contents, sizes and totals.
+fn files(
+    tree: &Tree,
+    contents: &[Content],
+    stored: &Stored,
+    numbering: &Numbering,
+    blocks: u32,
+    metadata: &mut Metadata,
+) -> Result<()> {
+    let mut totals = Totals::default();
+    for &inode in &numbering.symlinks {
+        totals.add(
+            tree.targets.get(tree.details[inode as usize]).len() as u64,
+            0,
+        );
+    }
+    let data = stored.chunks.iter().filter(|c| c.hole_size().is_none());
+    let largest = data.map(|chunk| chunk.size).max().unwrap_or(0);
+    let mut holes = HoleTable::new(blocks, metadata.block_size, largest);
+    let mut cache = InodeSizeCache {
+        min_chunk_count: MIN_CACHED_CHUNKS,
+        ..InodeSizeCache::default()
+    };
+    metadata.chunks.reserve_exact(stored.chunks.len());
+    metadata
+        .chunk_table
+        .reserve_exact(numbering.contents.len() + 1);
+    let mut shared = Vec::new();
+    for (k, &i) in (0u32..).zip(&numbering.contents) {
+        metadata
+            .chunk_table
+            .push(chunk_number(metadata.chunks.len())?);
+        let (mut count, mut size, mut hole) = (0u64, 0u64, 0u64);
+        for chunk in stored.chunks_of(i) {
+            count += 1;
+            size += chunk.len();
+            hole += chunk.hole_size().unwrap_or(0);
+            metadata.chunks.push(match chunk.hole_size() {
+                Some(size) => holes.store(size)?,
+                None => StoredChunk {
+                    block: chunk.block,
+                    offset: chunk.offset,
+                    size: chunk.size,
+                },
+            });
+        }
+        if count >= MIN_CACHED_CHUNKS {
+            cache.size_lookup.insert(k, size);
+            if hole > 0 {
+                cache.allocated_size_lookup.insert(k, size - hole);
+            }
+        }
+        let files = &contents[i as usize].files;
+        for &file in files.iter() {
+            totals.add(size, hole);
+            let links = u64::from(tree.files[file as usize].links);
+            totals.hardlinks += size * (links - 1);
+        }
+        if let Some(s) = (k as usize).checked_sub(numbering.unique) {
+            shared.extend(std::iter::repeat_n(s as u32, files.len()));
+        }
+    }
+    metadata
+        .chunk_table
+        .push(chunk_number(metadata.chunks.len())?);
+    metadata.shared_files_table = Some(shared);
+    metadata.total_fs_size = totals.size;
+    metadata.total_allocated_fs_size = (totals.holes > 0).then_some(totals.size - totals.holes);
+    metadata.total_hardlink_size = (totals.hardlinks > 0).then_some(totals.hardlinks);
+    metadata.reg_file_size_cache = (!numbering.files.is_empty()).then_some(cache);
+    holes.finish(metadata);
+    Ok(())
+}
+
+fn chunk_number(n: usize) -> Result<u32> {
+    u32::try_from(n)
+        .map_err(|_| Error::Limit("too many chunks; use a larger window or block size".into()))
+}
+
+#[derive(Default)]
+struct Totals {
+    size: u64,
+    holes: u64,
+    hardlinks: u64,
+}
+
+impl Totals {
+    fn add(&mut self, size: u64, hole: u64) {
+        self.size += size;
+        self.holes += hole;
+    }
+}

@@ -1,0 +1,87 @@
+//! Finishing an image: [`Tree`], contents and [`Stored`] -> metadata, history and index.
+//!
+//! The [`Emitter`] writes all sections of an image, and those of a rewritten one.
+
+mod history;
+mod metadata;
+mod sections;
+
+use redwarfs_format::history::History;
+use redwarfs_format::section::SectionType;
+
+pub use self::history::{history_entry, program_version};
+pub use self::sections::{Emitter, MetadataCodecs, WORTHWHILE, freeze_for};
+use crate::category::{StreamKey, describe};
+use crate::contents::{Content, Stored};
+use crate::context::Context;
+use crate::error::Result;
+use crate::memory::{self, Load};
+use crate::progress::add;
+use crate::settings::StreamSettings;
+use crate::tree::Tree;
+
+/// What is behind the blocks of an image.
+pub(crate) struct Emitted {
+    /// Uncompressed size of the metadata.
+    pub(crate) metadata_size: u64,
+    pub(crate) inodes: u64,
+    pub(crate) chunks: u64,
+}
+
+/// Writes everything that follows the blocks. `load` decides whether the memory limit leaves room
+/// for a second codec of the metadata.
+pub(crate) fn finish(
+    context: Context<'_>,
+    emitter: &mut Emitter<'_>,
+    tree: Tree,
+    contents: Vec<Content>,
+    mut stored: Stored,
+    streams: &[StreamSettings<'_>],
+    load: Load,
+) -> Result<Emitted> {
+    let options = context.options;
+    let counters = context.counters();
+    add(&counters.chunks, stored.chunks.len() as u64);
+    let stored_categories = std::mem::take(&mut stored.categories);
+    let blocks = stored_categories.block_count();
+    let categories = !options.categorizers.is_empty() || tree.marks.has_categories();
+    let mut metadata = metadata::build(options, tree, contents, stored, blocks)?;
+    if categories && options.category_names {
+        let keys: Vec<StreamKey> = streams.iter().map(|stream| stream.key).collect();
+        let parameters = options.category_metadata;
+        describe(&keys, &stored_categories, parameters, &mut metadata);
+    }
+    let inodes = metadata.inodes.len() as u64;
+    let chunks = metadata.chunks.len() as u64;
+    add(&counters.inodes, inodes);
+    let frozen = freeze_for(&metadata, &options.metadata_compression)?;
+    drop(metadata);
+    context.check_stop()?;
+    let metadata_size = frozen.data.len() as u64;
+    let codecs = MetadataCodecs {
+        schema: &options.schema_compression,
+        main: &options.metadata_compression,
+        alternative: options
+            .metadata_alternative
+            .as_ref()
+            .filter(|codec| memory::has_room(options, codec, load, metadata_size as usize)),
+    };
+    emitter.metadata(frozen, &codecs)?;
+    if let Some(history) = &options.history {
+        let history = History {
+            entries: vec![history_entry(history)],
+        };
+        let codec = &options.history_compression;
+        emitter.section(SectionType::HISTORY, codec, history.encode())?;
+    }
+    if options.section_index {
+        emitter.index()?;
+    }
+    emitter.finish()?;
+    context.check_stop()?;
+    Ok(Emitted {
+        metadata_size,
+        inodes,
+        chunks,
+    })
+}

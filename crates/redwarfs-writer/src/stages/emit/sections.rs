@@ -1,0 +1,205 @@
+//! Writing the sections of an image front to back.
+
+use std::fmt;
+use std::io::Write;
+
+use redwarfs_codec::{CodecSpec, Compressed, CompressionId, Table};
+use redwarfs_format::frozen::Frozen;
+use redwarfs_format::metadata::{Metadata, freeze, freeze_for_compression};
+use redwarfs_format::section::{SectionHeader, SectionType, encode_section_index};
+
+use crate::error::{Error, Result};
+use crate::progress::{Counters, add};
+
+/// What a codec that is slower to read must save of an image: one part in this number.
+pub const WORTHWHILE: u64 = 100;
+/// Bytes of metadata beyond which such a codec would delay mounting too long.
+const MAX_SLOW: usize = 64 << 20;
+
+/// Codecs of the metadata.
+#[derive(Debug, Clone, Copy)]
+pub struct MetadataCodecs<'a> {
+    /// Of the schema.
+    pub schema: &'a CodecSpec,
+    /// Of the metadata proper.
+    pub main: &'a CodecSpec,
+    /// Takes the place of `main` if the image gets noticeably smaller.
+    pub alternative: Option<&'a CodecSpec>,
+}
+
+/// Encodes metadata as it suits the codec that will compress it.
+///
+/// # Errors
+/// If it is too large.
+pub fn freeze_for(metadata: &Metadata, codec: &CodecSpec) -> Result<Frozen> {
+    Ok(if *codec == CodecSpec::none() {
+        freeze(metadata)?
+    } else {
+        freeze_for_compression(metadata)?
+    })
+}
+
+/// Writes sections one after the other and remembers where they are.
+pub struct Emitter<'a> {
+    out: &'a mut dyn Write,
+    counters: &'a Counters,
+    sections: Vec<(SectionType, u64)>,
+    /// Relative to the image, which begins after the header.
+    offset: u64,
+    written: u64,
+}
+
+impl fmt::Debug for Emitter<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Emitter")
+            .field("sections", &self.sections.len())
+            .field("offset", &self.offset)
+            .field("written", &self.written)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<'a> Emitter<'a> {
+    /// Starts an image; `counters` count what is written.
+    pub fn new(out: &'a mut dyn Write, counters: &'a Counters) -> Self {
+        Self {
+            out,
+            counters,
+            sections: Vec::new(),
+            offset: 0,
+            written: 0,
+        }
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> Result<()> {
+        self.out.write_all(bytes).map_err(Error::Output)?;
+        self.written += bytes.len() as u64;
+        add(&self.counters.bytes_written, bytes.len() as u64);
+        Ok(())
+    }
+
+    /// Writes bytes in front of the image; may be called repeatedly, before the first section.
+    ///
+    /// # Errors
+    /// [`Error::Output`] if writing fails.
+    pub fn leading(&mut self, header: &[u8]) -> Result<()> {
+        self.write(header)
+    }
+
+    /// Number of the next section.
+    #[must_use]
+    pub fn number(&self) -> u32 {
+        // Block numbers are 32-bit and few sections follow them; checked in `sealed`.
+        self.sections.len() as u32
+    }
+
+    /// Bytes written so far, those in front of the image included.
+    #[must_use]
+    pub fn written(&self) -> u64 {
+        self.written
+    }
+
+    /// Writes a section whose header, which must have the [number](Self::number) that is next,
+    /// and payload are ready.
+    ///
+    /// # Errors
+    /// [`Error::Output`] if writing fails, [`Error::Limit`] if the image gets too large.
+    pub fn sealed(&mut self, header: &SectionHeader, payload: &[u8]) -> Result<()> {
+        if self.offset >> 48 != 0 || self.sections.len() > u32::MAX as usize {
+            return Err(Error::Limit("the image would be too large".into()));
+        }
+        tracing::trace!(
+            at = self.offset,
+            bytes = payload.len(),
+            compression = %header.compression,
+            "section {} {}",
+            self.sections.len(),
+            header.ty
+        );
+        self.sections.push((header.ty, self.offset));
+        self.write(&header.encode())?;
+        self.write(payload)?;
+        self.offset += SectionHeader::LEN as u64 + payload.len() as u64;
+        Ok(())
+    }
+
+    /// Compresses and writes a section.
+    ///
+    /// # Errors
+    /// As [`sealed`](Self::sealed), and if compressing fails.
+    pub fn section(&mut self, ty: SectionType, codec: &CodecSpec, raw: Vec<u8>) -> Result<()> {
+        let compressed = codec.compressor().compress(&raw)?;
+        let payload = compressed.data.unwrap_or(raw);
+        let header = SectionHeader::seal(self.number(), ty, compressed.id, &payload);
+        self.sealed(&header, &payload)
+    }
+
+    /// Compresses and writes the sections of frozen metadata: with the codec that is an
+    /// alternative, if that saves one part in [`WORTHWHILE`] of the image.
+    ///
+    /// # Errors
+    /// As [`section`](Self::section).
+    pub fn metadata(&mut self, frozen: Frozen, codecs: &MetadataCodecs<'_>) -> Result<()> {
+        self.section(
+            SectionType::METADATA_V2_SCHEMA,
+            codecs.schema,
+            frozen.schema,
+        )?;
+        let tables: Vec<Table> = frozen
+            .tables
+            .iter()
+            .map(|table| Table {
+                range: table.start..table.start + table.len,
+                record: (table.bits / 8) as usize,
+            })
+            .collect();
+        let size = |compressed: &Compressed| {
+            let data = compressed.data.as_ref();
+            data.map_or(frozen.data.len(), Vec::len) as u64
+        };
+        let mut best = codecs
+            .main
+            .compressor()
+            .compress_tables(&frozen.data, &tables)?;
+        if let Some(codec) = codecs.alternative
+            && frozen.data.len() <= MAX_SLOW
+        {
+            let other = codec.compressor().compress_tables(&frozen.data, &tables)?;
+            let saved = size(&best).saturating_sub(size(&other));
+            if saved > (self.written + size(&best)) / WORTHWHILE {
+                best = other;
+            }
+        }
+        let payload = best.data.unwrap_or(frozen.data);
+        let header =
+            SectionHeader::seal(self.number(), SectionType::METADATA_V2, best.id, &payload);
+        self.sealed(&header, &payload)
+    }
+
+    /// Writes the section index; must come last.
+    ///
+    /// # Errors
+    /// As [`sealed`](Self::sealed).
+    pub fn index(&mut self) -> Result<()> {
+        let mut entries = std::mem::take(&mut self.sections);
+        entries.push((SectionType::SECTION_INDEX, self.offset));
+        let payload = encode_section_index(&entries);
+        entries.pop();
+        self.sections = entries;
+        let header = SectionHeader::seal(
+            self.number(),
+            SectionType::SECTION_INDEX,
+            CompressionId::NONE,
+            &payload,
+        );
+        self.sealed(&header, &payload)
+    }
+
+    /// Flushes the output.
+    ///
+    /// # Errors
+    /// [`Error::Output`] if that fails.
+    pub fn finish(&mut self) -> Result<()> {
+        self.out.flush().map_err(Error::Output)
+    }
+}

@@ -1,0 +1,361 @@
+//! Finding equal files: [`Tree`] -> [`Contents`].
+//!
+//! Only files with the same size, and the same first bytes if they are large, are hashed. Bytes
+//! of small files stay in memory for the stages that follow. Files whose hashes are equal are
+//! compared before one stands for the other ([`verify`]).
+
+mod verify;
+
+use std::collections::{BTreeMap, HashMap};
+use std::io;
+
+use hashbrown::HashTable;
+use twox_hash::XxHash3_64;
+
+use crate::contents::{Content, Contents, Files, Keeper, Kept, KeptPlace};
+use crate::context::Context;
+use crate::error::{Error, Result};
+use crate::fingerprint::Fingerprint;
+use crate::hash::{Digest, FileHash};
+use crate::memory::{self, Load};
+use crate::progress::add;
+use crate::read::{FilePart, ReadError, read_file};
+use crate::tree::Tree;
+
+/// Files from this size on are told apart by their first bytes before they are hashed.
+const PREFIX_FILE: u64 = 1 << 20;
+const PREFIX: usize = 4096;
+/// The memory limit is checked again after so many contents.
+const CHECK_EVERY: usize = 1 << 14;
+
+/// What hashing a file came to.
+enum Hashed {
+    Digest(Digest, Option<KeptPlace>),
+    /// Not what was listed: not comparable.
+    Changed,
+    Failed(io::Error),
+    Fatal(Error),
+}
+
+/// Groups the files of a tree by content.
+pub(crate) fn group(context: Context<'_>, tree: &Tree) -> Result<Contents> {
+    let hasher = Hasher { context, tree };
+    hasher.expect();
+    if context.options.memory_limit.is_some() {
+        let load = Load {
+            bytes: hasher.stored_at_least(),
+            ..tree.load()
+        };
+        context.watch.check(load)?;
+    }
+    hasher.contents()
+}
+
+/// Hashes the files of a tree.
+struct Hasher<'a> {
+    context: Context<'a>,
+    tree: &'a Tree,
+}
+
+impl Hasher<'_> {
+    /// Counts the bytes that similarity digests will read, for displays of progress.
+    fn expect(&self) {
+        let options = self.context.options;
+        if !options.hollow && Fingerprint::new(&options.order).is_some() {
+            let limit = options.max_similarity_size.unwrap_or(u64::MAX);
+            let sizes = self.tree.files.iter().map(|file| file.size);
+            let sum = sizes.filter(|&size| size <= limit).sum();
+            add(&self.context.counters().scan_bytes, sum);
+        }
+    }
+
+    fn size(&self, file: u32) -> u64 {
+        self.tree.files[file as usize].size
+    }
+
+    /// Bytes of contents that there are at least: files of different sizes are different.
+    fn stored_at_least(&self) -> u64 {
+        if self.context.options.hollow {
+            return 0;
+        }
+        let files = self.tree.files.iter().filter(|file| !file.sparse);
+        let mut sizes: Vec<u64> = files.map(|file| file.size).collect();
+        if self.context.options.file_hash.is_some() {
+            sizes.sort_unstable();
+            sizes.dedup();
+        }
+        sizes.into_iter().fold(0, u64::saturating_add)
+    }
+
+    /// Groups files by content.
+    fn contents(&self) -> Result<Contents> {
+        let counters = self.context.counters();
+        let count = self.tree.files.len();
+        let mut prefixes: HashMap<u32, u64> = HashMap::new();
+        let mut jobs = Vec::new();
+        let hash = self
+            .context
+            .options
+            .file_hash
+            .filter(|_| !self.context.options.hollow);
+        if hash.is_some() {
+            jobs = self.candidates(&mut prefixes)?;
+            let sizes = jobs.iter().map(|&file| self.size(file));
+            add(&counters.scan_bytes, sizes.sum());
+        }
+        add(&counters.files_scanned, (count - jobs.len()) as u64);
+        let kept = Kept::new(count, memory::small_files(self.context.options));
+        let keeper = kept.keeper();
+        let mut groups = Groups {
+            hasher: self,
+            prefixes,
+            keeper: &keeper,
+            next: 0,
+            contents: Vec::new(),
+            known: HashTable::new(),
+            kept,
+            suspects: BTreeMap::new(),
+        };
+        if let Some(hash) = hash {
+            self.context.scan(
+                &jobs,
+                Vec::new,
+                |buffer, file| {
+                    let result = self.hash(hash, file, buffer, &keeper);
+                    add(&counters.files_scanned, 1);
+                    result
+                },
+                |file, hashed| groups.hashed(file, hashed),
+            )?;
+        }
+        drop(jobs);
+        groups.until(count as u32)?;
+        let Groups {
+            contents,
+            mut kept,
+            suspects,
+            ..
+        } = groups;
+        kept.take(keeper);
+        let mut contents = Contents {
+            list: contents,
+            kept,
+        };
+        self.verify(&mut contents, &suspects)?;
+        Ok(contents)
+    }
+
+    /// Files that may be equal to another one: same size and, if large, same first bytes.
+    fn candidates(&self, prefixes: &mut HashMap<u32, u64>) -> Result<Vec<u32>> {
+        let mut files: Vec<u32> = (0..self.tree.files.len() as u32).collect();
+        files.sort_by_key(|&file| self.size(file));
+        let mut jobs = Vec::new();
+        let mut large = Vec::new();
+        for class in files.chunk_by(|&a, &b| self.size(a) == self.size(b)) {
+            let to = if class.first().is_some_and(|&f| self.size(f) >= PREFIX_FILE) {
+                &mut large
+            } else {
+                &mut jobs
+            };
+            // The prefix of a single large file is of use to nobody, but it is part of the key
+            // that inodes are sorted by only where sizes are equal.
+            if class.len() > 1 {
+                to.extend_from_slice(class);
+            }
+        }
+        large.sort_unstable();
+        self.context.scan(
+            &large,
+            Vec::new,
+            |buffer, file| self.prefix(file, buffer),
+            |file, hash| {
+                prefixes.insert(file, hash);
+                Ok(())
+            },
+        )?;
+        self.context.check_stop()?;
+        let key = |file: u32| (self.size(file), prefixes.get(&file).copied().unwrap_or(0));
+        large.sort_by_key(|&file| key(file));
+        for class in large
+            .chunk_by(|&a, &b| key(a) == key(b))
+            .filter(|class| class.len() > 1)
+        {
+            jobs.extend_from_slice(class);
+        }
+        // In order of discovery, which is near the order on disk.
+        jobs.sort_unstable();
+        Ok(jobs)
+    }
+
+    /// Hash of the first bytes; 0 if they cannot be read, which is found out again later.
+    fn prefix(&self, file: u32, buffer: &mut Vec<u8>) -> u64 {
+        if self.context.stopped() {
+            return 0;
+        }
+        let Ok(content) = self.context.source.open(&self.tree.file_path(file)) else {
+            return 0;
+        };
+        buffer.resize(PREFIX.max(buffer.len()), 0);
+        let mut filled = 0;
+        while let Some(space) = buffer
+            .get_mut(filled..PREFIX)
+            .filter(|space| !space.is_empty())
+        {
+            match content.read_at(filled as u64, space) {
+                Ok(0) | Err(_) => break,
+                Ok(n) => filled += n,
+            }
+        }
+        XxHash3_64::oneshot(buffer.get(..filled).unwrap_or_default())
+    }
+
+    fn hash(&self, hash: FileHash, file: u32, buffer: &mut Vec<u8>, keeper: &Keeper) -> Hashed {
+        let counters = self.context.counters();
+        let size = self.size(file);
+        let mut hasher = hash.hasher();
+        if size == 0 {
+            return Hashed::Digest(hasher.finish(), None);
+        }
+        let mut place = None;
+        let outcome = read_file(self.context, self.tree, file, buffer, |part| {
+            match part {
+                FilePart::Data(data) => {
+                    hasher.update(data);
+                    add(&counters.hash_bytes, data.len() as u64);
+                    if data.len() as u64 == size {
+                        place = keeper.keep(data);
+                    }
+                }
+                FilePart::Hole(size) => hasher.update_zeros(size),
+                FilePart::EndOfExtent => {}
+            }
+            Ok(())
+        });
+        match outcome {
+            Ok(outcome) => {
+                add(&counters.hash_files, 1);
+                if outcome.changed {
+                    return Hashed::Changed;
+                }
+                Hashed::Digest(hasher.finish(), place)
+            }
+            Err(ReadError::Input(error)) => Hashed::Failed(error),
+            Err(ReadError::Fatal(error)) => Hashed::Fatal(error),
+        }
+    }
+}
+
+/// Files, grouped by content in the order in which they were found.
+struct Groups<'a> {
+    hasher: &'a Hasher<'a>,
+    prefixes: HashMap<u32, u64>,
+    keeper: &'a Keeper,
+    /// The first file that was not looked at.
+    next: u32,
+    contents: Vec<Content>,
+    /// Contents by digest.
+    known: HashTable<u32>,
+    kept: Kept,
+    /// By content, files that still have to be compared with the first of it.
+    suspects: BTreeMap<u32, Vec<u32>>,
+}
+
+impl Groups<'_> {
+    fn content(&self, file: u32) -> Content {
+        Content {
+            size: self.hasher.size(file),
+            prefix: self.prefixes.get(&file).copied().unwrap_or(0),
+            digest: None,
+            files: Files::One(file),
+            failed: false,
+            parts: None,
+        }
+    }
+
+    /// All files in front of `end` that were not looked at are equal to no other.
+    fn until(&mut self, end: u32) -> Result<()> {
+        for file in self.next..end {
+            self.push(self.content(file))?;
+        }
+        self.next = self.next.max(end);
+        Ok(())
+    }
+
+    fn push(&mut self, content: Content) -> Result<()> {
+        self.contents.push(content);
+        if self.contents.len().is_multiple_of(CHECK_EVERY) {
+            let load = Load {
+                contents: self.contents.len() as u64,
+                ..self.hasher.tree.load()
+            };
+            self.hasher.context.watch.check(load)?;
+        }
+        Ok(())
+    }
+
+    /// The next file that may be equal to another one.
+    fn hashed(&mut self, file: u32, hashed: Hashed) -> Result<()> {
+        self.until(file)?;
+        self.next = file + 1;
+        let hasher = self.hasher;
+        let mut content = self.content(file);
+        match hashed {
+            Hashed::Digest(digest, place) => {
+                content.digest = Some(digest);
+                if self.is_known(&content, place) {
+                    return Ok(());
+                }
+                if let Some(place) = place {
+                    self.kept.put(file, place);
+                }
+            }
+            Hashed::Failed(error) => {
+                let path = hasher.tree.file_path(file);
+                let what = format!("cannot read file, storing it empty: {error}");
+                hasher.context.problem(&path, &what);
+                content.failed = true;
+            }
+            Hashed::Fatal(error) => return Err(error),
+            // The segmenter notices and reports it, too.
+            Hashed::Changed => {}
+        }
+        self.push(content)
+    }
+
+    /// Adds the file to the content that it is equal to, or else remembers what it has.
+    fn is_known(&mut self, content: &Content, place: Option<KeptPlace>) -> bool {
+        let key = |content: &Content| {
+            let digest = content.digest.as_ref().map_or(&[][..], Digest::bytes);
+            XxHash3_64::oneshot_with_seed(content.size, digest)
+        };
+        let (hash, file) = (key(content), content.first_file());
+        let verify = self.hasher.context.options.verify_duplicates;
+        let mut compared = content.size == 0;
+        let (contents, kept, keeper) = (&mut self.contents, &self.kept, self.keeper);
+        let equal = self.known.find(hash, |&at| {
+            let other = &contents[at as usize];
+            let same = other.size == content.size && other.digest == content.digest;
+            match (kept.place(other.first_file()), place) {
+                (Some(a), Some(b)) if same && verify => {
+                    compared = keeper.same(a, b);
+                    compared
+                }
+                _ => same,
+            }
+        });
+        let counters = self.hasher.context.counters();
+        if let Some(&at) = equal {
+            contents[at as usize].files.push(file);
+            if verify && !compared {
+                self.suspects.entry(at).or_default().push(file);
+            }
+            add(&counters.duplicate_files, 1);
+            add(&counters.saved_by_deduplication, content.size);
+            return true;
+        }
+        let number = contents.len() as u32;
+        self.known
+            .insert_unique(hash, number, |&at| key(&contents[at as usize]));
+        false
+    }
+}

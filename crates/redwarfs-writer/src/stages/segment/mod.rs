@@ -1,0 +1,579 @@
+//! Putting contents into blocks: items in their [`Sequences`](crate::contents::Sequences) ->
+//! blocks, and [`Stored`].
+//!
+//! Several streams are segmented at the same time, as far as memory allows. Each stream is segmented
+//! as if it were alone: its blocks count from 0. When all streams have ended, their results are joined
+//! in the order of the streams. So the number of threads changes nothing.
+//!
+//! Takes 12 bytes for each chunk. Each content takes 12 bytes until the streams have ended, and 8 bytes
+//! from then on. If blocks are large, each content of a stream that is being segmented takes 4 more.
+
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use crate::contents::{
+    Chunk, ChunkRange, Content, Contents, Files, HOLE, Item, SharedKept, Stored,
+};
+use crate::context::Context;
+use crate::error::{Error, Result};
+use crate::hash::FileHash;
+use crate::options::ThreadGroup;
+use crate::ordered::thread;
+use crate::progress::{CpuTime, Phase, add};
+use crate::read::{FilePart, ReadError, read_file, read_range};
+use crate::segmenter::{BlockSink, Segmenter, together};
+use crate::settings::StreamSettings;
+use crate::stages::compress::{BlockQueue, StreamQueue};
+use crate::tree::Tree;
+
+/// The stream of everything that is in no category.
+const DEFAULT_STREAM: u32 = 0;
+/// Source of zeros.
+const ZEROS: [u8; 4096] = [0; 4096];
+
+/// What a stream has become. Blocks and chunks count from 0.
+#[derive(Default)]
+struct StoredStream {
+    stream: u32,
+    blocks: u32,
+    chunks: Vec<Chunk>,
+    /// Contents that are all in this stream.
+    whole: Vec<(u32, ChunkRange)>,
+    /// Parts of contents, by their number in the content.
+    parts: Vec<(u32, usize, ChunkRange)>,
+    /// By content.
+    changed: Vec<Changed>,
+    /// Contents that have changed since they were cut into parts, or that can no longer be read:
+    /// by now the parts may mean nothing.
+    again: Vec<u32>,
+}
+
+/// A file that is not equal to the others of its content any more, and becomes a content.
+struct Changed {
+    content: usize,
+    file: u32,
+    size: u64,
+    chunks: ChunkRange,
+}
+
+/// Appends what a stream has become to what is stored.
+fn append(stored: &mut Stored, list: &mut Vec<Content>, mut of: StoredStream) -> Result<()> {
+    let before = stored.blocks();
+    let end = before.checked_add(of.blocks).filter(|&end| end < HOLE);
+    let end = end.ok_or_else(Error::too_many_blocks)?;
+    stored.categories.blocks.push((of.stream, end));
+    for chunk in of.chunks.iter_mut().filter(|chunk| chunk.block != HOLE) {
+        chunk.block += before;
+    }
+    chunk_number(stored.chunks.len().saturating_add(of.chunks.len()))?;
+    let at = stored.chunks.len() as u32;
+    if at == 0 {
+        stored.chunks = of.chunks;
+    } else {
+        stored.chunks.append(&mut of.chunks);
+    }
+    let moved = |(first, count): ChunkRange| (at + first, count);
+    for (content, chunks) in of.whole {
+        if let Some(range) = stored.ranges.get_mut(content as usize) {
+            *range = moved(chunks);
+        }
+    }
+    for (content, part, chunks) in of.parts {
+        let parts = list[content as usize].parts.as_ref();
+        let count = parts.map_or(0, |parts| parts.len());
+        let split = stored.split.entry(content);
+        let split = split.or_insert_with(|| vec![(0, 0); count]);
+        if let Some(range) = split.get_mut(part) {
+            *range = moved(chunks);
+        }
+    }
+    for changed in of.changed.chunk_by(|a, b| a.content == b.content) {
+        for of_file in changed {
+            list[of_file.content].files.remove(of_file.file);
+            list.push(Content {
+                size: of_file.size,
+                prefix: 0,
+                digest: None,
+                files: Files::One(of_file.file),
+                failed: false,
+                parts: None,
+            });
+            stored.ranges.push(moved(of_file.chunks));
+        }
+        // Without any file the content goes. Its place is taken by one of the new ones,
+        // which are last and in no sequence.
+        if let Some(&Changed { content, .. }) = changed.first()
+            && list[content].files.is_empty()
+        {
+            list.swap_remove(content);
+            stored.ranges.swap_remove(content);
+        }
+    }
+    Ok(())
+}
+
+/// Stores the items of all streams.
+#[derive(Clone, Copy)]
+pub(crate) struct SegmentJob<'a> {
+    pub(crate) context: Context<'a>,
+    pub(crate) tree: &'a Tree,
+    pub(crate) streams: &'a [StreamSettings<'a>],
+    /// Streams that are segmented at a time, at least 1.
+    pub(crate) segmenters: usize,
+}
+
+impl SegmentJob<'_> {
+    /// Stores all items. `sequences` holds, for each stream that has any, indices into its items.
+    pub(crate) fn run(
+        self,
+        contents: &mut Contents,
+        items: Vec<Item>,
+        sequences: &[Vec<u32>],
+        queue: &BlockQueue<'_>,
+    ) -> Result<Stored> {
+        let mut stored = Stored::default();
+        stored.categories.sizes = vec![0; self.streams.len()];
+        let mut kept = std::mem::take(&mut contents.kept).share();
+        let list = &mut contents.list;
+        let streams: Vec<(&[Item], &Vec<u32>)> = items
+            .chunk_by(|a, b| a.stream == b.stream)
+            .zip(sequences)
+            .collect();
+        for (items, _) in &streams {
+            let stream = items.first().map_or(DEFAULT_STREAM, |item| item.stream);
+            if let Some(size) = stored.categories.sizes.get_mut(stream as usize) {
+                *size = items.iter().map(|item| item.size).sum();
+            }
+        }
+        let done = self.streams(list, &kept, &streams, queue)?;
+        drop(streams);
+        drop(items);
+        stored.ranges = vec![(0, 0); list.len()];
+        let before = done.len() as u32;
+        let mut again = BTreeSet::new();
+        for stream in done {
+            again.extend(stream.again.iter().copied());
+            append(&mut stored, list, stream)?;
+        }
+        if !again.is_empty() {
+            // In one piece each, behind everything else.
+            for &content in &again {
+                stored.split.remove(&content);
+                let content = &mut list[content as usize];
+                content.parts = None;
+                kept.forget(content.first_file());
+            }
+            let mut store = self.stream(list, &kept, DEFAULT_STREAM, before, queue);
+            for content in again {
+                store.content(content as usize)?;
+            }
+            let done = store.end()?;
+            append(&mut stored, list, done)?;
+        }
+        self.context.counters().set_current(b"");
+        self.context.progress.phase(Phase::Compressing);
+        Ok(stored)
+    }
+
+    /// Stores streams, several at a time; results in their order.
+    fn streams(
+        self,
+        list: &[Content],
+        kept: &SharedKept,
+        streams: &[(&[Item], &Vec<u32>)],
+        queue: &BlockQueue<'_>,
+    ) -> Result<Vec<StoredStream>> {
+        let next = AtomicUsize::new(0);
+        // Streams begin in their order: the first one that is not done never waits for others.
+        let work = || {
+            let _alarm = queue.alarm();
+            let mut done = Vec::new();
+            loop {
+                let at = next.fetch_add(1, Ordering::Relaxed);
+                let Some((items, sequence)) = streams.get(at) else {
+                    return Ok(done);
+                };
+                let stream = items.first().map_or(DEFAULT_STREAM, |item| item.stream);
+                let mut store = self.stream(list, kept, stream, at as u32, queue);
+                let mut items = sequence.iter().filter_map(|&i| items.get(i as usize));
+                let together = store.together(items.clone(), sequence.len());
+                let mut together = together.into_iter().chain(std::iter::repeat(0));
+                let result = items.try_for_each(|item| {
+                    store
+                        .segmenter
+                        .keep_together(together.next().unwrap_or(0))?;
+                    store.item(item)
+                });
+                match result.and_then(|()| store.end()) {
+                    Ok(stored) => done.push((at, stored)),
+                    Err(error) => {
+                        // Others may wait for this stream.
+                        queue.abort();
+                        return Err(error);
+                    }
+                }
+            }
+        };
+        let threads = self.segmenters.min(streams.len());
+        let mut done = std::thread::scope(|scope| {
+            let counters = self.context.counters();
+            let others: Vec<_> = (1..threads)
+                .map(|_| {
+                    thread(scope, "segment", || {
+                        self.context.options.begin(ThreadGroup::Segmenter);
+                        let _cpu = CpuTime::counted_in(&counters.segment_cpu_ns);
+                        work()
+                    })
+                })
+                .collect();
+            let mut results = vec![work()];
+            results.extend(others.into_iter().map(|other| match other?.join() {
+                Ok(result) => result,
+                Err(panic) => std::panic::resume_unwind(panic),
+            }));
+            // Interruptions follow from other errors.
+            let mut all = Vec::with_capacity(streams.len());
+            let mut failed = None;
+            for result in results {
+                match (result, &failed) {
+                    (Ok(done), _) => all.extend(done),
+                    (Err(error), None | Some(Error::Interrupted)) => failed = Some(error),
+                    (Err(_), Some(_)) => {}
+                }
+            }
+            failed.map_or(Ok(all), Err)
+        })?;
+        done.sort_by_key(|(at, _)| *at);
+        Ok(done.into_iter().map(|(_, stored)| stored).collect())
+    }
+
+    /// Begins a stream that is written after `before` others.
+    fn stream<'s>(
+        self,
+        list: &'s [Content],
+        kept: &'s SharedKept,
+        stream: u32,
+        before: u32,
+        queue: &BlockQueue<'s>,
+    ) -> StreamStore<'s>
+    where
+        Self: 's,
+    {
+        let segment = match self.streams.get(stream as usize) {
+            Some(settings) => settings.segment,
+            None => StreamSettings::general(self.context.options).segment,
+        };
+        StreamStore {
+            job: self,
+            list,
+            kept,
+            segmenter: Segmenter::new(segment, queue.stream(before, stream)),
+            granularity: segment.granularity as u64,
+            buffer: Vec::new(),
+            stored: StoredStream {
+                stream,
+                ..StoredStream::default()
+            },
+        }
+    }
+}
+
+/// Puts fragments into the blocks of one stream.
+struct StreamStore<'a> {
+    job: SegmentJob<'a>,
+    list: &'a [Content],
+    kept: &'a SharedKept,
+    segmenter: Segmenter<StreamQueue<'a>>,
+    granularity: u64,
+    buffer: Vec<u8>,
+    stored: StoredStream,
+}
+
+impl StreamStore<'_> {
+    /// How much of what begins with each item is to be in one block; nothing if it does not matter.
+    fn together<'i>(&self, items: impl Iterator<Item = &'i Item>, count: usize) -> Vec<u32> {
+        let block_size = self.job.context.options.block_size() as usize;
+        if !together::matters(block_size) || self.job.context.options.hollow {
+            return Vec::new();
+        }
+        let tree = self.job.tree;
+        let parent = |entry: u32| tree.parents.get(entry as usize).copied().unwrap_or(0);
+        let files = items.map(|item| {
+            let file = self.list[item.content as usize].first_file();
+            let file = &tree.files[file as usize];
+            // How much of a file is holes is not known yet.
+            let size = if file.sparse { 0 } else { item.size };
+            (size, parent(file.entry))
+        });
+        together::sizes(files, count, parent, block_size)
+    }
+
+    fn item(&mut self, item: &Item) -> Result<()> {
+        let counters = self.job.context.counters();
+        if self.list[item.content as usize].parts.is_none() {
+            self.content(item.content as usize)?;
+        } else {
+            let saved = self.segmenter.saved();
+            if !self.parts(item)? {
+                self.segmenter.discard()?;
+                self.stored.again.push(item.content);
+            }
+            let saved = self.segmenter.saved() - saved;
+            add(&counters.saved_by_segmentation, saved);
+        }
+        add(&counters.fragments_written, 1);
+        Ok(())
+    }
+
+    /// Stores those parts of a content that belong to this stream. Returns whether the file is
+    /// still what it was when it was cut.
+    fn parts(&mut self, item: &Item) -> Result<bool> {
+        let list = self.list;
+        let content = &list[item.content as usize];
+        let file = content.first_file();
+        let places: Vec<usize> = content
+            .parts
+            .iter()
+            .flat_map(|parts| parts.iter())
+            .enumerate()
+            .filter(|(_, (stream, _))| *stream == item.stream)
+            .map(|(at, _)| at)
+            .collect();
+        let ranges = content.ranges_of(item.stream);
+        for (place, range) in places.into_iter().zip(ranges) {
+            let size = range.end - range.start;
+            if let Some(bytes) = self.kept.get(file) {
+                let part = usize::try_from(range.start)
+                    .ok()
+                    .zip(usize::try_from(range.end).ok())
+                    .and_then(|(start, end)| bytes.get(start..end));
+                let Some(part) = part else {
+                    return Ok(false);
+                };
+                self.segmenter.data(part)?;
+            } else {
+                let end = range.end;
+                let mut frames = Frames {
+                    segmenter: &mut self.segmenter,
+                    granularity: self.granularity,
+                    position: 0,
+                };
+                let hole_bytes = &self.job.context.counters().hole_bytes;
+                let read = read_range(
+                    self.job.context,
+                    self.job.tree,
+                    file,
+                    range,
+                    &mut self.buffer,
+                    |part| {
+                        if let FilePart::Hole(size) = part {
+                            add(hole_bytes, size);
+                        }
+                        frames.part(part)
+                    },
+                );
+                let read_all = frames.position == size;
+                match read {
+                    Ok(outcome) if read_all && outcome.size == end && !outcome.changed => {}
+                    Err(ReadError::Fatal(error)) => return Err(error),
+                    Ok(_) | Err(ReadError::Input(_)) => return Ok(false),
+                }
+            }
+            self.segmenter.end_extent()?;
+            let chunks = self.take_chunks()?;
+            self.stored.parts.push((item.content, place, chunks));
+        }
+        Ok(true)
+    }
+
+    /// Stores one content, from the first of its files that is still what it was when it was
+    /// hashed. Files that are not any more become contents of their own.
+    fn content(&mut self, number: usize) -> Result<()> {
+        let job = self.job;
+        let counters = job.context.counters();
+        let list = self.list;
+        let content = &list[number];
+        if content.failed || content.size == 0 {
+            return Ok(());
+        }
+        if job.context.options.hollow {
+            self.segmenter.hole(content.size);
+            self.keep(number)?;
+            return Ok(());
+        }
+        let files = &content.files;
+        let shared = files.len() > 1;
+        for (at, &file) in files.iter().enumerate() {
+            let saved = self.segmenter.saved();
+            if let Some(bytes) = self.kept.get(file) {
+                self.segmenter.data(&bytes)?;
+                self.kept.release(file);
+                self.segmenter.end_extent()?;
+                self.keep(number)?;
+                add(
+                    &counters.saved_by_segmentation,
+                    self.segmenter.saved() - saved,
+                );
+                return Ok(());
+            }
+            let path = job.tree.file_path(file);
+            let mut hasher = job
+                .context
+                .options
+                .file_hash
+                .filter(|_| shared)
+                .map(FileHash::hasher);
+            let segmenter = &mut self.segmenter;
+            let read = read_file(
+                job.context,
+                job.tree,
+                file,
+                &mut self.buffer,
+                |part| match part {
+                    FilePart::Data(data) => {
+                        if let Some(hasher) = &mut hasher {
+                            hasher.update(data);
+                        }
+                        segmenter.data(data)
+                    }
+                    FilePart::EndOfExtent => segmenter.end_extent(),
+                    FilePart::Hole(size) => {
+                        if let Some(hasher) = &mut hasher {
+                            hasher.update_zeros(size);
+                        }
+                        add(&counters.hole_bytes, size);
+                        segmenter.hole(size);
+                        Ok(())
+                    }
+                },
+            );
+            add(
+                &counters.saved_by_segmentation,
+                self.segmenter.saved() - saved,
+            );
+            let last = at + 1 == files.len();
+            match read {
+                Err(ReadError::Fatal(error)) => return Err(error),
+                Err(ReadError::Input(error)) => {
+                    self.segmenter.discard()?;
+                    // Its content was read once; another file with it stands in.
+                    let what = if last {
+                        "storing it empty"
+                    } else {
+                        "using an equal file"
+                    };
+                    job.context
+                        .problem(&path, &format!("cannot read file, {what}: {error}"));
+                }
+                Ok(outcome) => {
+                    let as_hashed = match (hasher, &content.digest) {
+                        (Some(hasher), Some(digest)) => hasher.finish() == *digest,
+                        _ => true,
+                    };
+                    if outcome.changed {
+                        job.context
+                            .problem(&path, "file has changed while the image was built");
+                    } else if !as_hashed {
+                        job.context
+                            .problem(&path, "file content has changed while the image was built");
+                    }
+                    if as_hashed {
+                        self.keep(number)?;
+                        return Ok(());
+                    }
+                    // Not equal to the others any more.
+                    let chunks = self.take_chunks()?;
+                    self.stored.changed.push(Changed {
+                        content: number,
+                        file,
+                        size: outcome.size,
+                        chunks,
+                    });
+                }
+            }
+        }
+        // Every file is unreadable or has become a content of its own. Unreadable ones stay here
+        // and are empty.
+        Ok(())
+    }
+
+    fn keep(&mut self, content: usize) -> Result<()> {
+        let chunks = self.take_chunks()?;
+        self.stored.whole.push((content as u32, chunks));
+        Ok(())
+    }
+
+    /// The chunks since the last call.
+    fn take_chunks(&mut self) -> Result<ChunkRange> {
+        let first = chunk_number(self.stored.chunks.len())?;
+        self.segmenter.take_chunks(&mut self.stored.chunks);
+        let end = chunk_number(self.stored.chunks.len())?;
+        Ok((first, end - first))
+    }
+
+    /// Ends the stream.
+    fn end(mut self) -> Result<StoredStream> {
+        let blocks = self.segmenter.finish()?;
+        self.segmenter.into_sink().end(blocks);
+        self.stored.blocks = blocks;
+        Ok(self.stored)
+    }
+}
+
+fn chunk_number(n: usize) -> Result<u32> {
+    u32::try_from(n)
+        .map_err(|_| Error::Limit("too many chunks; use a larger window or block size".into()))
+}
+
+/// Feeds a part of a file to a segmenter such that extents consist of whole units: holes shrink
+/// to whole ones, and what is left of them becomes zeros.
+struct Frames<'s, S> {
+    segmenter: &'s mut Segmenter<S>,
+    granularity: u64,
+    /// In the part, which begins with a whole unit.
+    position: u64,
+}
+
+impl<S: BlockSink> Frames<'_, S> {
+    fn part(&mut self, part: FilePart<'_>) -> Result<()> {
+        match part {
+            FilePart::Data(data) => {
+                self.position += data.len() as u64;
+                self.segmenter.data(data)
+            }
+            FilePart::EndOfExtent => self.end_of_extent(),
+            FilePart::Hole(size) => {
+                let end = self.position + size;
+                let unit = self.granularity;
+                let first = self.position.next_multiple_of(unit).min(end);
+                let last = (end - end % unit).max(first);
+                self.zeros(first)?;
+                if first < last {
+                    self.segmenter.end_extent()?;
+                    self.segmenter.hole(last - first);
+                    self.position = last;
+                }
+                self.zeros(end)?;
+                self.end_of_extent()
+            }
+        }
+    }
+
+    /// An extent that ends within a unit goes on with what follows it.
+    fn end_of_extent(&mut self) -> Result<()> {
+        if self.position.is_multiple_of(self.granularity) {
+            self.segmenter.end_extent()?;
+        }
+        Ok(())
+    }
+
+    fn zeros(&mut self, end: u64) -> Result<()> {
+        while self.position < end {
+            let wanted = (end - self.position).min(ZEROS.len() as u64);
+            let zeros = ZEROS.get(..wanted as usize).unwrap_or_default();
+            self.segmenter.data(zeros)?;
+            self.position += zeros.len() as u64;
+        }
+        Ok(())
+    }
+}
