@@ -1,19 +1,24 @@
 //! Rewriting DwarFS images: other compression, other block size, other metadata.
 //!
-//! ```text
-//! image -> check -> plan (what happens to which section) -> decode, compress -> emit in order
-//! ```
+//! | step | module | what it does |
+//! |---|---|---|
+//! | check | `rewriter` | verifies the checksums of the source image |
+//! | plan | `plan` | decides for each block whether to copy or to compress it, and how |
+//! | cut | `recut` | joins the data of old blocks and cuts it into blocks of the new size |
+//! | compress | `pool` | decodes and compresses in several threads, and writes in order |
+//! | metadata | `metadata`, `attributes` | converts the metadata, if the options ask for it |
 //!
-//! The result is a function of the source image and the options; the number of workers and their
-//! timing never change a byte. Images of all old formats can be rewritten and become images of
-//! the current one: their sections get headers with checksums, an index and a history; the
-//! metadata is converted only if asked for ([`RewriteOptions::rebuild`]), and is copied with
-//! everything in it otherwise. Sections of unknown types are copied.
+//! [`rewrite`] calls these steps in a row. The result depends on the source image and the options
+//! alone: neither the number of threads nor their timing changes a byte.
 //!
-//! Memory: [`RewriteOptions::memory_limit`] bounds what is resident. Beside the metadata of the
-//! image there are a job for each worker (a block of the source and of the result, and the
-//! compressor), and payloads that wait to be written. Rebuilding metadata takes about 250 bytes
-//! for each inode, 40 for each entry and each chunk and twice the length of all names on top.
+//! Images of all old formats become images of the current one. Their sections get headers with
+//! checksums, and the image gets an index and a history. The metadata is copied as it is, unless the
+//! options ask for a conversion ([`RewriteOptions::rebuild`]). Sections of unknown types are copied.
+//!
+//! [`RewriteOptions::memory_limit`] bounds the resident memory. A rewrite holds the metadata of the
+//! image, a job for each worker (an old block, a new block and a compressor), and payloads that wait
+//! for their turn in the output. Rebuilding metadata takes about 250 bytes for each inode, 40 bytes
+//! for each entry and each chunk, and twice the length of all names on top.
 
 mod attributes;
 mod error;

@@ -1,9 +1,12 @@
 //! How much memory a rewrite takes, and what a limit leaves for jobs.
 //!
-//! Resident memory is bounded by the sum of what the image takes (its metadata, tables of
-//! sections), what rebuilding the metadata takes in the end, and the jobs between reading and
-//! writing, each with its compressor. Sizes of codecs are those that the codecs state; the
-//! others are upper bounds by count.
+//! The estimate is the sum of three parts:
+//!
+//! - the open image: its metadata and its tables of sections
+//! - the metadata that is rebuilt
+//! - the jobs between reading and writing, each with its compressor
+//!
+//! Codecs state their own sizes. All other sizes are upper bounds by count.
 
 use redwarfs_format::metadata::MetadataView;
 use redwarfs_format::section::{Section, SectionType};

@@ -1,4 +1,4 @@
-//! All knobs of a rewrite.
+//! The options of a rewrite.
 
 use redwarfs_codec::{CodecSpec, ContentKind};
 use redwarfs_format::metadata::Packing;

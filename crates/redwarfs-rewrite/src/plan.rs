@@ -1,4 +1,4 @@
-//! What happens to each block.
+//! Which blocks are copied, and which codec compresses the others.
 
 use std::collections::HashSet;
 

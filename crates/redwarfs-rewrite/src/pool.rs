@@ -1,16 +1,16 @@
 //! Decoding and compressing in any order, writing in order, within a memory budget.
 //!
-//! One thread decides what is to be done and submits jobs in the order of the sections; workers
-//! do them; the calling thread writes. A job is submitted when its cost fits the budget beside
-//! all jobs that are not yet written, or when there are none. As jobs come in order, the section
-//! that the writer waits for is always among those that have been paid for.
+//! One thread plans: it submits jobs in the order of the sections to the
+//! [ordered pool](redwarfs_writer::ordered). The calling thread writes. The planner submits a job
+//! when its cost fits the budget beside all jobs that are not yet written, or when there are
+//! none. Jobs enter in order, so the section that the writer waits for is always paid for.
 //!
-//! Who cuts data anew has blocks decoded ahead by the same workers. These are not in the budget:
-//! their number is fixed, and nothing else waits for them.
+//! If blocks are cut anew, the same workers decode old blocks ahead. The budget does not count
+//! these: their number is fixed, and no job waits for them.
 
-use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::ScopedJoinHandle;
 use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
@@ -19,7 +19,8 @@ use redwarfs_format::BlockNo;
 use redwarfs_format::section::{Section, SectionHeader, SectionType, Version};
 use redwarfs_reader::Image;
 use redwarfs_writer::emit::Emitter;
-use redwarfs_writer::{Counters, Error as WriteError, thread_cpu_ns};
+use redwarfs_writer::ordered::{self, Turn, lower_priority, thread};
+use redwarfs_writer::{Counters, thread_cpu_ns};
 
 use crate::error::{Error, Result};
 use crate::memory::Allowance;
@@ -70,7 +71,7 @@ impl Pending {
     /// Waits for the data.
     ///
     /// # Errors
-    /// Those of decoding; [`WriteError::Interrupted`] if the work has been given up.
+    /// Those of decoding; [`redwarfs_writer::Error::Interrupted`] if the work has been given up.
     pub(crate) fn wait(self) -> Result<Vec<u8>> {
         self.0.recv().map_err(|_| Error::interrupted())?
     }
@@ -177,7 +178,7 @@ impl Queue<'_> {
     /// takes, from reading to writing.
     ///
     /// # Errors
-    /// [`WriteError::Interrupted`] if the work has been given up; the reason is known elsewhere.
+    /// [`redwarfs_writer::Error::Interrupted`] if the work has been given up; the reason is known elsewhere.
     pub(crate) fn submit(&mut self, cost: u64, work: Work) -> Result<()> {
         if !self.budget.take(cost, self.give_up) {
             return Err(Error::interrupted());
@@ -216,8 +217,8 @@ pub(crate) struct Task<'a> {
     pub(crate) counters: &'a Counters,
 }
 
-/// Everything that the threads share.
-struct Shop<'a> {
+/// The task and the memory that the threads share.
+struct Workshop<'a> {
     task: Task<'a>,
     budget: Budget,
 }
@@ -232,9 +233,7 @@ pub(crate) fn run<T: Send>(
     produce: impl FnOnce(Queue<'_>) -> Result<T> + Send,
 ) -> Result<T> {
     let (job_in, job_out) = unbounded::<Job>();
-    let (done_in, done_out) = unbounded::<(u32, Result<Ready>)>();
-    let counters = task.counters;
-    let shop = Shop {
+    let workshop = Workshop {
         task,
         budget: Budget {
             limit: allowance.jobs,
@@ -245,31 +244,38 @@ pub(crate) fn run<T: Send>(
     let abort = AtomicBool::new(false);
     let give_up = || abort.load(Ordering::Relaxed) || stop.load(Ordering::Relaxed);
     std::thread::scope(|scope| {
-        let (shop, give_up) = (&shop, &give_up);
-        // Workers first: without any of them the producer would wait for ever.
-        for _ in 0..allowance.workers {
-            let (jobs, done) = (job_out.clone(), done_in.clone());
-            std::thread::Builder::new()
-                .name("compress".to_owned())
-                .spawn_scoped(scope, move || shop.work(&jobs, &done, give_up))
-                .map_err(WriteError::Thread)?;
-        }
+        let (workshop, give_up) = (&workshop, &give_up);
         let queue = Queue {
             next: emitter.number(),
             jobs: job_in,
-            budget: &shop.budget,
+            budget: &workshop.budget,
             give_up,
         };
-        let producer = std::thread::Builder::new()
-            .name("plan".to_owned())
-            .spawn_scoped(scope, move || produce(queue))
-            .map_err(WriteError::Thread)?;
-        drop((job_out, done_in));
-        let written = write_in_order(emitter, &done_out, &shop.budget, counters);
-        abort.store(written.is_err(), Ordering::Relaxed);
-        let produced = match producer.join() {
-            Ok(produced) => produced,
-            Err(panic) => std::panic::resume_unwind(panic),
+        let first = queue.next;
+        // Each worker has the receiver to itself, so that the queue closes when all have ended.
+        let start = move || {
+            lower_priority(workshop.task.options.compress_niceness);
+            move || match job_out.recv() {
+                Ok(job) if !give_up() => workshop.turn(job),
+                _ => Turn::End,
+            }
+        };
+        let mut producer = None;
+        let started = || {
+            producer = Some(thread(scope, "plan", move || produce(queue))?);
+            Ok(())
+        };
+        let take = |ready: Result<Ready>| {
+            let written = ready.and_then(|ready| workshop.write(emitter, ready));
+            // The producer may wait for memory that is not given back any more.
+            abort.fetch_or(written.is_err(), Ordering::Relaxed);
+            written
+        };
+        let written = ordered::run("compress", allowance.workers, first, start, started, take);
+        let produced = match producer.map(ScopedJoinHandle::join) {
+            Some(Ok(produced)) => produced,
+            Some(Err(panic)) => std::panic::resume_unwind(panic),
+            None => Err(Error::interrupted()),
         };
         match (written, produced) {
             _ if stop.load(Ordering::Relaxed) => Err(Error::interrupted()),
@@ -279,51 +285,49 @@ pub(crate) fn run<T: Send>(
     })
 }
 
-impl Shop<'_> {
-    fn work(
-        &self,
-        jobs: &Receiver<Job>,
-        done: &Sender<(u32, Result<Ready>)>,
-        give_up: &dyn Fn() -> bool,
-    ) {
-        if self.task.options.compress_niceness != 0 {
-            // A thread that may not be slowed down works all the same.
-            let _ = rustix::process::setpriority_process(
-                Some(rustix::thread::gettid()),
-                self.task.options.compress_niceness,
-            );
-        }
-        while let Ok(job) = jobs.recv() {
-            if give_up() {
-                return;
+impl Workshop<'_> {
+    /// Does one job.
+    fn turn(&self, job: Job) -> Turn<Result<Ready>> {
+        let start = thread_cpu_ns();
+        let turn = match job {
+            Job::Section { number, cost, work } => {
+                let result = self.perform(number, *work).map(|(mut ready, kept)| {
+                    // What is left is the payload until it is written.
+                    let left = (ready.payload.len() as u64).min(cost);
+                    self.budget
+                        .give(cost.saturating_sub(left).saturating_sub(kept));
+                    ready.cost = left;
+                    ready
+                });
+                Turn::Done(number, result)
             }
-            let start = thread_cpu_ns();
-            let delivered = match job {
-                Job::Section { number, cost, work } => {
-                    let result = self.perform(number, *work).map(|(mut ready, kept)| {
-                        // What is left is the payload until it is written.
-                        let left = (ready.payload.len() as u64).min(cost);
-                        self.budget
-                            .give(cost.saturating_sub(left).saturating_sub(kept));
-                        ready.cost = left;
-                        ready
-                    });
-                    done.send((number, result)).is_ok()
+            Job::Decode { block, reply } => {
+                let data = self.task.image.decode_block(block);
+                match reply.send(data.map_err(Error::from)) {
+                    Ok(()) => Turn::Aside,
+                    // Nobody waits: the work has been given up.
+                    Err(_) => Turn::End,
                 }
-                Job::Decode { block, reply } => {
-                    let data = self.task.image.decode_block(block);
-                    reply.send(data.map_err(Error::from)).is_ok()
-                }
-            };
-            add(
-                &self.task.counters.compress_cpu_ns,
-                thread_cpu_ns().saturating_sub(start),
-            );
-            // Nobody waits any more: the work has been given up.
-            if !delivered {
-                return;
             }
+        };
+        let used = thread_cpu_ns().saturating_sub(start);
+        add(&self.task.counters.compress_cpu_ns, used);
+        turn
+    }
+
+    /// Writes a section, and gives its memory back.
+    fn write(&self, emitter: &mut Emitter<'_>, ready: Ready) -> Result<()> {
+        emitter.sealed(&ready.header, &ready.payload)?;
+        if ready.header.ty == SectionType::BLOCK {
+            let counters = self.task.counters;
+            add(&counters.blocks_written, 1);
+            add(&counters.block_bytes, ready.raw);
+            add(&counters.compressed_size, ready.payload.len() as u64);
         }
+        let cost = ready.cost;
+        drop(ready);
+        self.budget.give(cost);
+        Ok(())
     }
 
     /// Does a job; returns the section and how much of the cost an idle compressor goes on
@@ -409,28 +413,4 @@ fn ready(header: SectionHeader, payload: Vec<u8>, raw: u64) -> Ready {
         raw,
         cost: 0,
     }
-}
-
-fn write_in_order(
-    emitter: &mut Emitter<'_>,
-    done: &Receiver<(u32, Result<Ready>)>,
-    budget: &Budget,
-    counters: &Counters,
-) -> Result<()> {
-    let mut early = BTreeMap::new();
-    while let Ok((number, result)) = done.recv() {
-        early.insert(number, result?);
-        while let Some(ready) = early.remove(&emitter.number()) {
-            emitter.sealed(&ready.header, &ready.payload)?;
-            if ready.header.ty == SectionType::BLOCK {
-                add(&counters.blocks_written, 1);
-                add(&counters.block_bytes, ready.raw);
-                add(&counters.compressed_size, ready.payload.len() as u64);
-            }
-            let cost = ready.cost;
-            drop(ready);
-            budget.give(cost);
-        }
-    }
-    Ok(())
 }

@@ -1,9 +1,8 @@
 //! Cutting the data of an image into blocks of another size.
 //!
-//! Blocks of the same category and content form a group, in order of first appearance. The data
-//! of a group is one stream that is cut anew; groups follow one another. Nothing is reordered
-//! within a group and nothing is matched again, so a file needs as many blocks at a time as
-//! before.
+//! Blocks of the same category and content form a group, in the order of their first blocks. The
+//! data of a group is one stream, which is cut anew. Groups follow one another. Nothing moves within
+//! a group and no duplicates are searched again, so reading a file needs as many blocks as before.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -45,9 +44,9 @@ pub(crate) struct Recut {
     of_block: Vec<usize>,
 }
 
-/// A piece of data in the new image.
+/// A range of a block of the new image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Piece {
+pub(crate) struct BlockRange {
     pub(crate) block: u32,
     pub(crate) offset: u32,
     pub(crate) size: u32,
@@ -230,7 +229,7 @@ impl Recut {
         block: BlockNo,
         offset: u32,
         size: u32,
-        sink: &mut dyn FnMut(Piece) -> Result<()>,
+        sink: &mut dyn FnMut(BlockRange) -> Result<()>,
     ) -> Result<()> {
         let missing = || redwarfs_format::Error::corrupt(format!("block {block} does not exist"));
         let &(stream, start) = self.starts.get(block.index()).ok_or_else(missing)?;
@@ -242,7 +241,7 @@ impl Recut {
             let within = position % stream.unit;
             let part = left.min(stream.unit - within);
             let block = u64::from(stream.first) + position / stream.unit;
-            sink(Piece {
+            sink(BlockRange {
                 block: u32::try_from(block).map_err(|_| missing())?,
                 offset: within as u32,
                 size: part as u32,
@@ -257,18 +256,22 @@ impl Recut {
 /// Collects pieces and joins those that are next to each other.
 #[derive(Default)]
 pub(crate) struct Joiner {
-    last: Option<Piece>,
+    last: Option<BlockRange>,
 }
 
 /// An extent of the new image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NewExtent {
-    Data(Piece),
+    Data(BlockRange),
     Hole(u64),
 }
 
 impl Joiner {
-    fn data(&mut self, piece: Piece, sink: &mut dyn FnMut(NewExtent) -> Result<()>) -> Result<()> {
+    fn data(
+        &mut self,
+        piece: BlockRange,
+        sink: &mut dyn FnMut(NewExtent) -> Result<()>,
+    ) -> Result<()> {
         if let Some(last) = &mut self.last {
             let end = u64::from(last.offset) + u64::from(last.size);
             if last.block == piece.block && end == u64::from(piece.offset) {
@@ -310,7 +313,7 @@ impl Joiner {
                     size,
                 },
                 None,
-            ) => sink(NewExtent::Data(Piece {
+            ) => sink(NewExtent::Data(BlockRange {
                 block: block.0,
                 offset,
                 size,
