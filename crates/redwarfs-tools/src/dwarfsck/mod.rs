@@ -1,6 +1,7 @@
 //! `dwarfsck`: verifies an image and shows what is in it.
 
 mod args;
+mod checked;
 mod checksum;
 mod detail;
 mod dump;
@@ -24,13 +25,11 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use redwarfs_format::frozen::Schema;
-use redwarfs_format::section::{SectionType, locate_image, locate_image_number};
-use redwarfs_format::{BlockNo, Error};
+use redwarfs_format::Error;
+use redwarfs_format::section::{locate_image, locate_image_number};
 use redwarfs_io::{Overwrite, Source};
 use redwarfs_reader::check::{
-    CheckOptions, CheckReport, DeclaredImage, Finding, FindingKind, ListedSection, PayloadSize,
-    SectionList, VerifyMode,
+    CheckOptions, CheckReport, DeclaredImage, Finding, FindingKind, SectionList, VerifyMode,
 };
 use redwarfs_reader::{CacheOptions, Image, ImageOffset, OpenOptions};
 
@@ -43,6 +42,7 @@ use crate::common::output::{create_output, need_stdout};
 use crate::common::tool::Tool;
 use crate::common::{Logger, Result, ToolError};
 use args::Args;
+use checked::Checked;
 use detail::Feature;
 use message::message;
 use meter::with_meter;
@@ -69,41 +69,6 @@ pub fn main(args: Vec<OsString>) -> u8 {
     match run(&args) {
         Ok(code) => code,
         Err(error) => error.report(TOOL),
-    }
-}
-
-/// An image, or what is left of one, and what is known about it.
-struct Checked {
-    source: Arc<dyn Source>,
-    /// None if it cannot be opened.
-    image: Option<Image>,
-    /// Without outcomes if nothing was verified.
-    report: CheckReport,
-    /// Whether this was a check, and not only a look.
-    verified: bool,
-}
-
-impl Checked {
-    /// Sizes of a section.
-    fn sizes(&self, listed: &ListedSection) -> Option<PayloadSize> {
-        match listed.block {
-            Some(BlockNo(block)) if !self.report.block_sizes.is_empty() => {
-                let sizes = self.report.block_sizes.get(block as usize);
-                sizes.copied().flatten()
-            }
-            _ => listed.payload_size(self.source.as_ref(), self.report.list.offset),
-        }
-    }
-
-    /// The schema of the metadata.
-    fn schema(&self) -> redwarfs_format::Result<Schema> {
-        let none = || Error::corrupt("no METADATA_V2_SCHEMA section");
-        let image = self.image.as_ref().ok_or_else(none)?;
-        let mut sections = image
-            .container()
-            .section_of_type(SectionType::METADATA_V2_SCHEMA);
-        let section = sections.next().ok_or_else(none)?;
-        Schema::parse(&image.decode_section(section)?)
     }
 }
 

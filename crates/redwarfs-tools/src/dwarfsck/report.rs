@@ -8,11 +8,13 @@ use redwarfs_format::section::{IndexState, SectionType};
 use redwarfs_reader::Image;
 use redwarfs_reader::check::{Finding, SectionList, SectionOutcome};
 
+use super::checked::Checked;
 use super::detail::{Detail, Feature};
 use super::message::message;
+use super::output::Failures;
 use super::overview::{self, QUANTILES, Scatter, Summary, category_name, flag_names, quantile};
 use super::text::unix_time;
-use super::{Checked, Failures, export, frozen, tree};
+use super::{export, frozen, tree};
 use crate::common::json::JsonWriter;
 
 type Result<T> = redwarfs_format::Result<T>;

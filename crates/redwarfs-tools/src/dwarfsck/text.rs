@@ -7,11 +7,13 @@ use redwarfs_format::section::{IndexState, SectionType};
 use redwarfs_reader::Image;
 use redwarfs_reader::check::{PayloadSize, SectionList, SectionOutcome};
 
+use super::checked::Checked;
 use super::detail::{Detail, Feature};
+use super::output::{Failures, Output};
 use super::overview::{
     self, QUANTILES, Scatter, Sum, Summary, category_name, flag_names, quantile,
 };
-use super::{Checked, Failures, Output, dump, frozen, tree};
+use super::{dump, frozen, tree};
 use crate::common::Result;
 use crate::common::error::one_line;
 use crate::common::number::{format_percent, format_size};

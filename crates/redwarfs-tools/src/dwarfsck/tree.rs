@@ -8,7 +8,7 @@ use redwarfs_format::metadata::{Extent, FileType, MetadataView, Stat, Timestamp,
 use redwarfs_format::{InodeNo, Result};
 use redwarfs_reader::{Image, WalkEntry};
 
-use super::Failures;
+use super::output::Failures;
 use crate::common::json::JsonWriter;
 
 /// Levels that are indented; a tree may be thousands of levels deep.

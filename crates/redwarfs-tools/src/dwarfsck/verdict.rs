@@ -1,6 +1,6 @@
 //! The last line of the information: what a check came to.
 
-use super::Checked;
+use super::checked::Checked;
 use super::message::{self, counted};
 
 /// One line: `OK: 11 sections, 28 files, no errors` and what is not covered, or `damaged: 2 errors`

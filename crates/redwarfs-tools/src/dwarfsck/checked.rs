@@ -1,0 +1,45 @@
+//! What a look at an image, or a check of it, came to: what the texts of the tool are about.
+
+use std::sync::Arc;
+
+use redwarfs_format::frozen::Schema;
+use redwarfs_format::section::SectionType;
+use redwarfs_format::{BlockNo, Error};
+use redwarfs_io::Source;
+use redwarfs_reader::Image;
+use redwarfs_reader::check::{CheckReport, ListedSection, PayloadSize};
+
+/// An image, or what is left of one, and what is known about it.
+pub(super) struct Checked {
+    pub(super) source: Arc<dyn Source>,
+    /// None if it cannot be opened.
+    pub(super) image: Option<Image>,
+    /// Without outcomes if nothing was verified.
+    pub(super) report: CheckReport,
+    /// Whether this was a check, and not only a look.
+    pub(super) verified: bool,
+}
+
+impl Checked {
+    /// Sizes of a section.
+    pub(super) fn sizes(&self, listed: &ListedSection) -> Option<PayloadSize> {
+        match listed.block {
+            Some(BlockNo(block)) if !self.report.block_sizes.is_empty() => {
+                let sizes = self.report.block_sizes.get(block as usize);
+                sizes.copied().flatten()
+            }
+            _ => listed.payload_size(self.source.as_ref(), self.report.list.offset),
+        }
+    }
+
+    /// The schema of the metadata.
+    pub(super) fn schema(&self) -> redwarfs_format::Result<Schema> {
+        let none = || Error::corrupt("no METADATA_V2_SCHEMA section");
+        let image = self.image.as_ref().ok_or_else(none)?;
+        let mut sections = image
+            .container()
+            .section_of_type(SectionType::METADATA_V2_SCHEMA);
+        let section = sections.next().ok_or_else(none)?;
+        Schema::parse(&image.decode_section(section)?)
+    }
+}
