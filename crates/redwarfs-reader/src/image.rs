@@ -1,4 +1,4 @@
-//! An open image.
+//! An open image: opens it, finds paths, and answers questions about inodes.
 
 use std::io;
 use std::path::Path;
@@ -15,12 +15,12 @@ use redwarfs_format::section::{
 use redwarfs_format::{BlockNo, Error, InodeNo, Result};
 use redwarfs_io::{FileSource, Source};
 
+use crate::ahead::AheadOfReads;
 use crate::cache::{BlockCache, CacheStats};
 use crate::error::{in_section, wrong_type};
 use crate::options::{ImageOffset, OpenOptions};
 use crate::payload::{PIECE, Payloads, checksum_error};
 use crate::perfmon::{Component, PerfMonitor, Timer};
-use crate::streams::Streams;
 use crate::tree::{ReadDir, Walk};
 
 /// Largest schema, stored or raw (16 MiB). Real ones are below 4 KiB; the format would need
@@ -60,14 +60,14 @@ const HEADER_LIMIT: u64 = 1 << 30;
 /// An open image. Cloning is cheap and gives another handle to the same image; all operations
 /// take `&self` and may run on many threads at once.
 #[derive(Debug, Clone)]
-pub struct Image(pub(crate) Arc<Inner>);
+pub struct Image(pub(crate) Arc<OpenImage>);
 
 #[derive(Debug)]
-pub(crate) struct Inner {
+pub(crate) struct OpenImage {
     pub(crate) payloads: Payloads,
     pub(crate) view: MetadataView,
     pub(crate) cache: BlockCache,
-    pub(crate) streams: Streams,
+    pub(crate) ahead: AheadOfReads,
     file_size: u64,
     perfmon: PerfMonitor,
     pub(crate) timers: Timers,
@@ -103,7 +103,7 @@ impl Timers {
     }
 }
 
-impl Drop for Inner {
+impl Drop for OpenImage {
     fn drop(&mut self) {
         if self.locked.get().is_some() {
             self.view
@@ -212,12 +212,9 @@ impl Image {
             "opened the image"
         );
         let payloads = Payloads::new(source, container, block_size).trusting(options.trust_blocks);
-        Ok(Self(Arc::new(Inner {
+        Ok(Self(Arc::new(OpenImage {
             cache: BlockCache::new(payloads.clone(), &options.cache, &options.perfmon),
-            streams: Streams::new(
-                payloads.block_size(),
-                options.cache.ahead_of_streams(payloads.block_size()),
-            ),
+            ahead: AheadOfReads::new(&options.cache, payloads.block_size()),
             payloads,
             view,
             file_size: size,

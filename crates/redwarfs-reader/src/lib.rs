@@ -1,8 +1,29 @@
-//! Reading DwarFS images: open, look up, list, stat, read ranges, verify.
+//! Reads DwarFS images: opens them, finds paths, lists directories, reads ranges of files, and checks
+//! images for damage.
 //!
-//! [`Image`] is the whole interface. It is `Send + Sync`, all operations take `&self`, and no
-//! lock is held while something is decompressed. What comes from an image is checked at opening
-//! (structure) or at use (payloads), and errors name the section.
+//! [`Image`] is the whole interface. It is `Send + Sync`, all operations take `&self`, and no thread
+//! holds a lock while it decompresses. The reader checks the structure of an image when it opens it, and
+//! each payload before it uses it. Errors name the section.
+//!
+//! # The way of a read
+//!
+//! [`Image::read_at`] (`read.rs`) and [`Image::read_pinned`] (`pinned.rs`, without a copy) take these
+//! steps:
+//!
+//! 1. **Inode to spans** (`spans.rs`): the metadata of `redwarfs-format` has the chunks of the inode.
+//!    `Spans` cuts them to the requested range: so many bytes of a block, or zeros.
+//! 2. **Read-ahead** (`ahead/`): decides which other blocks to decode in the background.
+//! 3. **Span to block** (`cache/mod.rs`): `BlockCache::get` finds the block in the cache (`cache/table.rs`)
+//!    or adds it, and drops others if there is no room (`cache/evict.rs`).
+//! 4. **Decoding** (`cache/decode.rs`): one thread reads the payload (`payload.rs`), verifies its checksum
+//!    and decodes as far as needed. Other threads wait for their bytes (`cache/slot.rs`). The reader reads
+//!    uncompressed blocks where they are stored (`cache/plain.rs`).
+//! 5. **Reply**: the bytes are copied to the caller, or the caller gets the memory of the cache.
+//!
+//! [`check`] finds damage and the files that it affects. `preload.rs` decodes whole blocks before any
+//! reader asks for them. `whole.rs` decodes blocks past the cache, for rewriting.
+//!
+//! # Example
 //!
 //! ```no_run
 //! use redwarfs_reader::{Image, OpenOptions};
@@ -16,6 +37,7 @@
 //! # Ok::<(), redwarfs_format::Error>(())
 //! ```
 
+mod ahead;
 mod cache;
 pub mod check;
 mod error;
@@ -27,7 +49,7 @@ mod pinned;
 mod preload;
 mod read;
 mod sections;
-mod streams;
+mod spans;
 mod sys;
 mod tree;
 mod users;

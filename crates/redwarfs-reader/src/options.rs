@@ -258,19 +258,6 @@ impl fmt::Debug for CpuSet {
     }
 }
 
-impl CacheOptions {
-    /// Bytes that may be decoded ahead of readers that go from front to back, in blocks of
-    /// `block_size`: besides them there is room for a block that is being read and another one.
-    pub(crate) fn ahead_of_streams(&self, block_size: u64) -> u64 {
-        if self.seq_detector == 0 {
-            return 0;
-        }
-        // One byte less, as a block takes some more.
-        let fitting = self.size.saturating_sub(1) / block_size.max(1);
-        (fitting.saturating_sub(2) * block_size).min(self.size / 3)
-    }
-}
-
 impl Default for CacheOptions {
     fn default() -> Self {
         Self {

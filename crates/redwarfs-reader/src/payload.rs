@@ -1,4 +1,4 @@
-//! Stored payloads: reading, verifying, decompressing.
+//! Reads, verifies and decompresses the stored payloads of sections.
 
 use std::hash::{BuildHasher, RandomState};
 use std::io;

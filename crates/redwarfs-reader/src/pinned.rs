@@ -1,12 +1,13 @@
-//! Reads that hand out the memory of the cache instead of a copy.
+//! Reads file contents without a copy: the caller gets the memory of the cache.
 
 use redwarfs_format::{BlockNo, InodeNo, Result};
 
 use crate::cache::BlockData;
-use crate::image::{Image, Inner};
-use crate::read::{Ahead, Piece, Pieces};
+use crate::image::{Image, OpenImage};
+use crate::read::read_context;
+use crate::spans::{Span, Spans};
 
-/// Pieces that are shorter are copied: a copy costs less than an entry in a list of pieces, and a
+/// Spans that are shorter are copied: a copy costs less than an entry in a list of spans, and a
 /// file of crumbs would make long lists.
 const PIN_FROM: usize = 512;
 
@@ -24,9 +25,9 @@ const DECODED_BLOCKS: usize = 1;
 /// As long as this exists, at most two blocks cannot be dropped from the cache on account of it.
 #[derive(Debug)]
 pub struct PinnedRead<'a> {
-    inner: &'a Inner,
-    parts: Vec<Part>,
-    /// Holes and small pieces, what would pin too much, and what is not in the cache.
+    inner: &'a OpenImage,
+    parts: Vec<PinnedPart>,
+    /// Holes and small spans, what would pin too much, and what is not in the cache.
     copied: &'a mut Vec<u8>,
     len: usize,
     /// Blocks that may be pinned.
@@ -34,7 +35,7 @@ pub struct PinnedRead<'a> {
 }
 
 #[derive(Debug)]
-enum Part {
+enum PinnedPart {
     Pinned {
         data: BlockData,
         at: usize,
@@ -47,7 +48,7 @@ enum Part {
 }
 
 impl<'a> PinnedRead<'a> {
-    fn new(inner: &'a Inner, copied: &'a mut Vec<u8>, blocks: usize) -> Self {
+    fn new(inner: &'a OpenImage, copied: &'a mut Vec<u8>, blocks: usize) -> Self {
         copied.clear();
         Self {
             inner,
@@ -73,12 +74,12 @@ impl<'a> PinnedRead<'a> {
     /// The bytes in order, in at most [`MAX_PARTS`] parts.
     pub fn parts(&self) -> impl Iterator<Item = &[u8]> {
         self.parts.iter().map(|part| match part {
-            Part::Pinned { data, at, len } => data
+            PinnedPart::Pinned { data, at, len } => data
                 .bytes()
                 .get(*at..)
                 .and_then(|bytes| bytes.get(..*len))
                 .unwrap_or_default(),
-            Part::Copied { at, len } => self
+            PinnedPart::Copied { at, len } => self
                 .copied
                 .get(*at..)
                 .and_then(|bytes| bytes.get(..*len))
@@ -86,17 +87,17 @@ impl<'a> PinnedRead<'a> {
         })
     }
 
-    /// Whether one more piece of a block may be pinned.
+    /// Whether one more span of a block may be pinned.
     fn may_pin(&self, block: BlockNo) -> bool {
         // One part is left for what is copied.
         if self.parts.len() + 1 >= MAX_PARTS {
             return false;
         }
         let mut others = 0;
-        // Pieces of one block that follow each other count once, others each time.
+        // Spans of one block that follow each other count once, others each time.
         let mut last = None;
         for part in &self.parts {
-            if let Part::Pinned { data, .. } = part {
+            if let PinnedPart::Pinned { data, .. } = part {
                 if data.block() == block {
                     return true;
                 }
@@ -140,7 +141,7 @@ impl<'a> PinnedRead<'a> {
         let at = at.ok_or_else(|| cache.missing(&data))?;
         data.served(len);
         let again = data.clone();
-        self.parts.push(Part::Pinned { data, at, len });
+        self.parts.push(PinnedPart::Pinned { data, at, len });
         self.len += len;
         Ok(Some(again))
     }
@@ -155,33 +156,33 @@ impl<'a> PinnedRead<'a> {
             at = end;
         }
         match self.parts.last_mut() {
-            Some(Part::Copied {
+            Some(PinnedPart::Copied {
                 at: start,
                 len: before,
             }) if *start + *before == at => *before += len,
-            _ => self.parts.push(Part::Copied { at, len }),
+            _ => self.parts.push(PinnedPart::Copied { at, len }),
         }
         self.len += len;
     }
 
-    /// Appends all pieces; false as soon as `get` has no block, or something takes waiting and `wait`
+    /// Appends all spans; false as soon as `get` has no block, or something takes waiting and `wait`
     /// forbids it.
     fn collect(
         &mut self,
-        first: Option<Piece>,
-        pieces: &mut Pieces<'_>,
+        first: Option<Span>,
+        spans: &mut Spans<'_>,
         wait: bool,
         mut get: impl FnMut(BlockNo, u64, u64) -> Result<Option<BlockData>>,
     ) -> Result<bool> {
         let mut last: Option<BlockData> = None;
         let mut next = match first {
-            Some(piece) => Some(piece),
-            None => pieces.next()?,
+            Some(span) => Some(span),
+            None => spans.next()?,
         };
-        while let Some(piece) = next {
-            match piece {
-                Piece::Zeros { len } => self.zeros(len),
-                Piece::Data { block, offset, len } => {
+        while let Some(span) = next {
+            match span {
+                Span::Zeros { len } => self.zeros(len),
+                Span::Data { block, offset, len } => {
                     let end = offset + len as u64;
                     // Before another block is decoded, nothing but the pinned ones is held.
                     let data = match last.take() {
@@ -200,7 +201,7 @@ impl<'a> PinnedRead<'a> {
                     }
                 }
             }
-            next = pieces.next()?;
+            next = spans.next()?;
         }
         Ok(true)
     }
@@ -215,7 +216,7 @@ impl Drop for PinnedRead<'_> {
 
 impl Image {
     /// As [`Image::read_at`], for `len` bytes, without copying them out of the cache where they
-    /// are large enough pieces of few blocks. `scratch` takes the rest; what it held is lost.
+    /// are large enough spans of few blocks. `scratch` takes the rest; what it held is lost.
     ///
     /// # Errors
     /// As [`Image::read_at`].
@@ -230,19 +231,19 @@ impl Image {
         let mut read = PinnedRead::new(inner, scratch, DECODED_BLOCKS);
         let context = read_context(inode, offset, len);
         let _timer = inner.timers.read.start_with(&context);
-        let mut pieces = Pieces::new(inner, inode, offset, len)?;
-        let Some(first) = pieces.next()? else {
+        let mut spans = Spans::new(&inner.view, inode, offset, len)?;
+        let Some(first) = spans.next()? else {
             return Ok(read);
         };
-        if first.len() < len && pieces.has_more() && inner.cache.has_room_ahead() {
-            self.decode_ahead(inode, offset, len, Ahead::AfterFirstBlock)?;
+        if first.len() < len && spans.has_more() && inner.cache.has_room_ahead() {
+            self.decode_within(inode, offset, len)?;
         }
         let timer = inner.timers.inode_read.start_with(&context);
         let get = |block, start, end| inner.cache.get(block, start, end).map(Some);
-        let result = read.collect(Some(first), &mut pieces, true, get);
+        let result = read.collect(Some(first), &mut spans, true, get);
         drop(timer);
         result?;
-        self.read_ahead(inode, offset, len);
+        self.decode_behind(inode, offset, len);
         Ok(read)
     }
 
@@ -265,14 +266,14 @@ impl Image {
             .timers
             .read_cached
             .start_with(&read_context(inode, offset, len));
-        let mut pieces = Pieces::new(inner, inode, offset, len)?;
+        let mut spans = Spans::new(&inner.view, inode, offset, len)?;
         let get = |block, _, end| Ok(inner.cache.get_cached(block, end));
-        let complete = read.collect(None, &mut pieces, false, get)?;
+        let complete = read.collect(None, &mut spans, false, get)?;
         drop(timer);
         if !complete {
             return Ok(None);
         }
-        self.read_ahead(inode, offset, len);
+        self.decode_behind(inode, offset, len);
         Ok(Some(read))
     }
 
@@ -297,13 +298,4 @@ impl Image {
         }
         Ok(true)
     }
-}
-
-/// What a trace shows about a read.
-pub(crate) fn read_context(inode: InodeNo, offset: u64, len: usize) -> [(&'static str, u64); 3] {
-    [
-        ("inode", u64::from(inode.0)),
-        ("offset", offset),
-        ("size", len as u64),
-    ]
 }

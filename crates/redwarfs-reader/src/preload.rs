@@ -1,4 +1,4 @@
-//! Decoding blocks before they are asked for.
+//! Preloading: decodes the blocks that the user names into the cache, in the background.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use redwarfs_format::{BlockNo, Error, Result};
 
-use crate::image::{Image, Inner};
+use crate::image::{Image, OpenImage};
 use crate::options::Preload;
 
 /// What preloading has done.
@@ -66,7 +66,7 @@ impl Job {
         }
     }
 
-    fn run(&self, inner: &Weak<Inner>) {
+    fn run(&self, inner: &Weak<OpenImage>) {
         while !self.stop.load(Ordering::Relaxed) {
             let index = self.next.fetch_add(1, Ordering::Relaxed);
             // The image may be closed at any time; it must not wait for this.
@@ -94,7 +94,7 @@ const RETRY: Duration = Duration::from_millis(1);
 impl Job {
     /// Decodes a block; false if there is no room. While others decode theirs, more is reserved
     /// for them than they will take, so only the last one knows.
-    fn load(&self, inner: &Inner, block: BlockNo) -> Result<bool> {
+    fn load(&self, inner: &OpenImage, block: BlockNo) -> Result<bool> {
         loop {
             self.active.fetch_add(1, Ordering::SeqCst);
             let loaded = inner.cache.preload(block);

@@ -1,120 +1,11 @@
-//! Reading file contents.
+//! Reads file contents into the memory of the caller.
 
-use std::io;
+use redwarfs_format::{BlockNo, InodeNo, Result};
 
-use redwarfs_format::metadata::{Extent, Extents, FileType};
-use redwarfs_format::{BlockNo, Error, InodeNo, Result};
-
+use crate::ahead;
 use crate::cache::BlockData;
-use crate::error::wrong_type;
-use crate::image::{Image, Inner};
-use crate::pinned::read_context;
-
-fn advance(offset: u64, size: u64) -> Result<u64> {
-    offset
-        .checked_add(size)
-        .ok_or_else(|| Error::corrupt("a file of more than 2^64 bytes"))
-}
-
-/// Pieces of a file that are looked at for decoding ahead; a read of more small pieces takes
-/// long enough by itself.
-pub(crate) const MAX_AHEAD: usize = 1024;
-
-/// Which blocks of a range are decoded ahead.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Ahead {
-    /// All but the one that the reader begins with.
-    AfterFirstBlock,
-    Everything,
-}
-
-/// The pieces of a range of a file, in order.
-pub(crate) struct Pieces<'a> {
-    extents: Extents<'a>,
-    next: usize,
-    /// File offset of the extent `next`.
-    offset: u64,
-    /// The range that is still wanted.
-    at: u64,
-    end: u64,
-}
-
-/// Part of an extent.
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum Piece {
-    Data {
-        block: BlockNo,
-        offset: u64,
-        len: usize,
-    },
-    Zeros {
-        len: usize,
-    },
-}
-
-impl Piece {
-    pub(crate) fn len(self) -> usize {
-        match self {
-            Self::Data { len, .. } | Self::Zeros { len } => len,
-        }
-    }
-}
-
-impl<'a> Pieces<'a> {
-    pub(crate) fn new(inner: &'a Inner, inode: InodeNo, at: u64, len: usize) -> Result<Self> {
-        match inner.view.file_type(inode)? {
-            FileType::Regular => {}
-            FileType::Directory => {
-                return Err(wrong_type(io::ErrorKind::IsADirectory, "is a directory"));
-            }
-            _ => {
-                return Err(wrong_type(
-                    io::ErrorKind::InvalidInput,
-                    "not a regular file",
-                ));
-            }
-        }
-        let extents = inner.view.extents(inode)?;
-        let (next, offset) = extents.near(at)?;
-        Ok(Self {
-            extents,
-            next,
-            offset,
-            at,
-            end: at.saturating_add(len as u64),
-        })
-    }
-
-    pub(crate) fn has_more(&self) -> bool {
-        self.at < self.end && self.next < self.extents.len()
-    }
-
-    pub(crate) fn next(&mut self) -> Result<Option<Piece>> {
-        while self.at < self.end && self.next < self.extents.len() {
-            let extent = self.extents.get(self.next)?;
-            self.next += 1;
-            let start = self.offset;
-            self.offset = advance(start, extent.size())?;
-            if self.offset <= self.at {
-                continue;
-            }
-            let skip = self.at - start;
-            let len = self.end.min(self.offset) - self.at;
-            self.at += len;
-            // Fits: the range came from a buffer length.
-            let len = usize::try_from(len).map_err(|_| Error::corrupt("a huge range"))?;
-            return Ok(Some(match extent {
-                Extent::Data { block, offset, .. } => Piece::Data {
-                    block,
-                    offset: u64::from(offset) + skip,
-                    len,
-                },
-                Extent::Hole { .. } => Piece::Zeros { len },
-            }));
-        }
-        Ok(None)
-    }
-}
+use crate::image::Image;
+use crate::spans::{Span, Spans};
 
 /// What [`Image::plan_reads`] was told; dropping it ends the plan.
 #[derive(Debug)]
@@ -131,8 +22,8 @@ impl Image {
     /// Reads from a regular file at `offset`; returns the number of bytes, which is less than
     /// the length of `buf` only at the end of the file.
     ///
-    /// Finding the place takes a few microseconds, however many pieces the file has; the first
-    /// read in a file of more than 256 pieces looks at all chunks of the image once.
+    /// Finding the place takes a few microseconds, however many spans the file has; the first
+    /// read in a file of more than 256 spans looks at all chunks of the image once.
     ///
     /// # Errors
     /// [`io::ErrorKind::IsADirectory`] or [`io::ErrorKind::InvalidInput`] as [`Error::Io`] for
@@ -144,22 +35,22 @@ impl Image {
         let context = read_context(inode, offset, buf.len());
         let _timer = inner.timers.read.start_with(&context);
         if buf.is_empty() {
-            Pieces::new(inner, inode, offset, 0)?;
+            Spans::new(&inner.view, inode, offset, 0)?;
             return Ok(0);
         }
-        let mut pieces = Pieces::new(inner, inode, offset, buf.len())?;
-        let Some(first) = pieces.next()? else {
+        let mut spans = Spans::new(&inner.view, inode, offset, buf.len())?;
+        let Some(first) = spans.next()? else {
             return Ok(0);
         };
-        if first.len() < buf.len() && pieces.has_more() && inner.cache.has_room_ahead() {
-            self.decode_ahead(inode, offset, buf.len(), Ahead::AfterFirstBlock)?;
+        if first.len() < buf.len() && spans.has_more() && inner.cache.has_room_ahead() {
+            self.decode_within(inode, offset, buf.len())?;
         }
         let timer = inner.timers.inode_read.start_with(&context);
-        let result = self.fill(first, pieces, buf);
+        let result = self.fill(first, spans, buf);
         drop(timer);
         inner.cache.trim();
         if result.is_ok() {
-            self.read_ahead(inode, offset, buf.len());
+            self.decode_behind(inode, offset, buf.len());
         }
         result
     }
@@ -175,38 +66,38 @@ impl Image {
         PlannedReads(self)
     }
 
-    /// Lets other threads decode what may be asked for after a read.
-    pub(crate) fn read_ahead(&self, inode: InodeNo, offset: u64, len: usize) {
-        if self.0.cache.is_planned() || !self.0.cache.has_room_ahead() {
+    /// Lets other threads decode the blocks of a read but the first one.
+    pub(crate) fn decode_within(&self, inode: InodeNo, offset: u64, len: usize) -> Result<()> {
+        let inner = &*self.0;
+        let submit = &mut |need| inner.cache.submit(need);
+        ahead::within_read(&inner.view, inode, offset, len, submit)
+    }
+
+    /// Lets other threads decode what readers may ask for after a read.
+    pub(crate) fn decode_behind(&self, inode: InodeNo, offset: u64, len: usize) {
+        let inner = &*self.0;
+        if inner.cache.is_planned() || !inner.cache.has_room_ahead() {
             return;
         }
-        self.follow(inode, offset, len);
-        let ahead = self.0.cache.readahead();
-        if ahead > 0 {
-            let from = offset.saturating_add(len as u64);
-            // Whoever asks for those bytes gets the error.
-            let _ = self.decode_ahead(inode, from, ahead, Ahead::Everything);
-        }
+        let submit = &mut |need| inner.cache.submit(need);
+        inner
+            .ahead
+            .after_read(&inner.view, inode, offset, len, submit);
     }
 
-    /// Lets another thread decode `..end` of a block if it is not there; false if they are busy.
-    pub(crate) fn decode_soon(&self, block: BlockNo, end: u64) -> bool {
-        self.0.cache.contains(block, end) || self.0.cache.prefetch(block, end)
-    }
-
-    fn fill(&self, first: Piece, mut pieces: Pieces<'_>, buf: &mut [u8]) -> Result<usize> {
+    fn fill(&self, first: Span, mut spans: Spans<'_>, buf: &mut [u8]) -> Result<usize> {
         let cache = &self.0.cache;
         let mut done = 0;
-        let mut piece = first;
+        let mut span = first;
         let mut last: Option<BlockData> = None;
         let mut scratch = Vec::new();
         loop {
-            // Pieces of one range never exceed it together.
+            // Spans of one range never exceed it together.
             let (_, rest) = buf.split_at_mut(done);
-            let (out, _) = rest.split_at_mut(piece.len());
-            match piece {
-                Piece::Zeros { .. } => out.fill(0),
-                Piece::Data { block, offset, len } => {
+            let (out, _) = rest.split_at_mut(span.len());
+            match span {
+                Span::Zeros { .. } => out.fill(0),
+                Span::Data { block, offset, len } => {
                     let end = offset + len as u64;
                     let data = match last.take() {
                         Some(data) if data.block() == block && data.has(end) => data,
@@ -216,55 +107,20 @@ impl Image {
                     last = Some(data);
                 }
             }
-            done += piece.len();
-            match pieces.next()? {
-                Some(next) => piece = next,
+            done += span.len();
+            match spans.next()? {
+                Some(next) => span = next,
                 None => return Ok(done),
             }
         }
     }
+}
 
-    /// Lets other threads decode what a range needs.
-    pub(crate) fn decode_ahead(
-        &self,
-        inode: InodeNo,
-        offset: u64,
-        len: usize,
-        what: Ahead,
-    ) -> Result<()> {
-        let mut pieces = Pieces::new(&self.0, inode, offset, len)?;
-        let mut current: Option<(BlockNo, u64)> = None;
-        // The block that is left out.
-        let mut first = None;
-        let submit = |(block, end): (BlockNo, u64)| self.decode_soon(block, end);
-        for _ in 0..MAX_AHEAD {
-            let Some(piece) = pieces.next()? else {
-                break;
-            };
-            let Piece::Data { block, offset, len } = piece else {
-                continue;
-            };
-            let end = offset + len as u64;
-            if what == Ahead::AfterFirstBlock {
-                first.get_or_insert(block);
-            }
-            match &mut current {
-                Some((b, e)) if *b == block => *e = end.max(*e),
-                _ => {
-                    if let Some(done) = current.replace((block, end))
-                        && Some(done.0) != first
-                        && !submit(done)
-                    {
-                        return Ok(());
-                    }
-                }
-            }
-        }
-        if let Some(done) = current
-            && Some(done.0) != first
-        {
-            submit(done);
-        }
-        Ok(())
-    }
+/// What a trace shows about a read.
+pub(crate) fn read_context(inode: InodeNo, offset: u64, len: usize) -> [(&'static str, u64); 3] {
+    [
+        ("inode", u64::from(inode.0)),
+        ("offset", offset),
+        ("size", len as u64),
+    ]
 }

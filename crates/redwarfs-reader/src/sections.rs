@@ -1,4 +1,4 @@
-//! Sections as they are stored, for those who copy or rewrite images.
+//! Sections as they are stored, for programs that copy or rewrite images.
 
 use redwarfs_format::section::{CompressionId, Section};
 use redwarfs_format::{BlockNo, Error, Result};

@@ -1,5 +1,5 @@
-//! What only the operating system can do: locking memory, giving memory back, finding out what
-//! is swapped out, binding threads to processors.
+//! Bindings to the operating system: locks memory, gives memory back, finds swapped pages, binds threads
+//! to CPUs.
 #![allow(unsafe_code)]
 
 use std::fs::File;

@@ -1,4 +1,4 @@
-//! Listing directories and walking the tree.
+//! Lists directories and walks the tree.
 
 use std::borrow::Cow;
 use std::ops::Range;

@@ -1,4 +1,4 @@
-//! Which files use which block, and what files are called.
+//! Finds the files that use a block, and the paths of files.
 
 use std::collections::BTreeSet;
 

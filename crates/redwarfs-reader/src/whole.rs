@@ -1,4 +1,4 @@
-//! Whole blocks, or their first part, past the cache, decoded into memory that is used again.
+//! Decodes whole blocks, or their first part, past the cache and into reusable memory.
 
 use std::fmt;
 

@@ -1,14 +1,16 @@
-//! Bringing a block forward: reading, verifying and decoding by the thread whose turn it is.
+//! Decodes blocks: the thread whose turn it is reads, verifies and decodes, the others wait.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use redwarfs_codec::Decoder;
-use redwarfs_format::Result;
 use redwarfs_format::section::CompressionId;
+use redwarfs_format::{Error, Result};
 
-use super::slot::{Plain, SEGMENT, Turn, Work};
-use super::{Core, Urgency};
+use super::core::Core;
+use super::slot::{Decoding, Plain, SEGMENT, Slot, Turn};
+use super::stats::count;
+use crate::ahead::Urgency;
 use crate::error::{in_section, replicate};
 
 /// Bytes that are decoded and published at a time (1 MiB) if a block is wanted as a whole and its
@@ -19,6 +21,50 @@ const LEAP: usize = 1 << 20;
 const PLAUSIBLE_RATIO: u64 = 64;
 
 impl Core {
+    /// Returns when `..end` is there.
+    pub(super) fn ensure(&self, slot: &Arc<Slot>, end: u64) -> Result<()> {
+        loop {
+            if slot.has(end) {
+                return Ok(());
+            }
+            match self.wait_or_take(slot, end)? {
+                Some(turn) => self.advance(turn, end, Urgency::Wanted)?,
+                None if slot.has(end) => return Ok(()),
+                None => {
+                    // Perhaps the medium held something else for a while: the next request looks
+                    // at it again.
+                    self.forget(slot);
+                    return Err(self.too_short(slot, end));
+                }
+            }
+        }
+    }
+
+    /// Returns when the whole block is there.
+    pub(super) fn ensure_all(&self, slot: &Arc<Slot>) -> Result<()> {
+        while let Some(turn) = self.wait_or_take(slot, u64::MAX)? {
+            self.advance(turn, u64::MAX, Urgency::Wanted)?;
+        }
+        Ok(())
+    }
+
+    fn wait_or_take(&self, slot: &Arc<Slot>, end: u64) -> Result<Option<Turn>> {
+        let joined = || count(&self.counters.merged);
+        slot.wait_or_take(end, &joined).inspect_err(|_| {
+            // Normally done already by the thread that failed, but not if it panicked.
+            self.forget(slot);
+        })
+    }
+
+    fn too_short(&self, slot: &Slot, end: u64) -> Error {
+        let have = slot.available();
+        let e = Error::corrupt(format!(
+            "a file needs {end} bytes of block {}, which has {have}",
+            slot.block
+        ));
+        self.payloads.in_block(e, slot.block)
+    }
+
     /// Brings a block forward to `end` or to its own end.
     pub(super) fn advance(&self, mut turn: Turn, end: u64, urgency: Urgency) -> Result<()> {
         let block = u64::from(turn.slot().block.0);
@@ -132,8 +178,9 @@ impl Core {
         // go to the end at once is faster.
         let whole = !decoder.is_incremental()
             || raw_size <= SEGMENT as u64
-            || end >= self.wanted_share(raw_size).max(1)
-            || (self.is_read_at_random(turn.slot(), raw_size) && self.gate.is_crowded());
+            || end >= self.rest.wanted_share(raw_size).max(1)
+            || (self.rest.is_read_at_random(turn.slot().jumps(), raw_size)
+                && self.gate.is_crowded());
         let size = usize::try_from(raw_size).unwrap_or(usize::MAX);
         let step = match whole {
             // Memory that has just been cleared is still in the caches of the processor, and
@@ -162,7 +209,7 @@ impl Core {
         };
         self.make_room(charge);
         turn.slot().charge(charge);
-        turn.work = Some(Work {
+        turn.work = Some(Decoding {
             decoder: Box::new(decoder),
             filler,
             stored,

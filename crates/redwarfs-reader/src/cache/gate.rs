@@ -1,11 +1,11 @@
-//! How many threads decode at the same time.
+//! Limits how many threads decode at the same time.
 //!
-//! A decoder looks back into everything that it has delivered of a block. If more of them are at work
-//! than there are processors, they push each other out of the processors' caches with every change:
-//! four readers at random places of blocks of 16 MiB (zstd 22) on two processors took 6 % to 16 % more
-//! processor time with up to five at a time. So they take turns, in the order in which they came, of
-//! [`LONG`] each if somebody waits, or of a block where a codec decodes blocks as a whole. As long as
-//! one of them decodes ahead, one more may pass, so that readers do not wait for what nobody waits for.
+//! A decoder looks back into all bytes that it has delivered of a block. If more decoders are at work than
+//! there are CPUs, they push each other out of the CPU caches with every context switch. Four readers at
+//! random places of blocks of 16 MiB (zstd 22) on two CPUs took 6 % to 16 % more CPU time with up to five
+//! decoders at a time. So threads take turns, in the order in which they came. A turn takes [`LONG`] if
+//! another thread waits, or one block if the codec decodes blocks as a whole. While one of the threads
+//! decodes ahead, one more may pass, so that no reader waits for bytes that no reader waits for.
 
 use std::num::NonZero;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};

@@ -4,7 +4,10 @@ use redwarfs_io::Fault;
 
 use super::tests::{ALL, BLOCK_SIZE, COMPRESSED, eventually, fixture, quiet};
 use super::*;
+use crate::ahead::Need;
+use crate::options::BlockAllocator;
 use crate::options::Tidy;
+use crate::perfmon::Component;
 
 /// Often enough for a test.
 const OFTEN: Duration = Duration::from_millis(1);
@@ -160,7 +163,7 @@ fn a_cache_can_be_closed_while_a_read_is_stalled() {
     // More than there are threads and places in the queue: nobody waits for a place.
     for _ in 0..20 {
         for block in 0..ALL.len() as u32 {
-            cache.prefetch(BlockNo(block), 1);
+            cache.decode_soon(Need::ahead(BlockNo(block), 1));
         }
     }
     eventually("both threads are stuck", || f.source.stalled() == 2);
@@ -176,7 +179,7 @@ fn work_that_is_done_already_expires() {
     let cache = f.cache(quiet());
     f.check(&cache, 0, 0, f.raw[0].len());
     assert_eq!(cache.stats().expired_active_requests, 0);
-    assert!(cache.prefetch(BlockNo(0), 10));
+    assert!(cache.decode_soon(Need::ahead(BlockNo(0), 10)));
     eventually("the job finds nothing to do", || {
         cache.stats().expired_active_requests == 1
     });

@@ -2,6 +2,7 @@
 
 use std::sync::atomic::AtomicUsize;
 
+use redwarfs_format::Error;
 use redwarfs_format::section::LeafDigests;
 use redwarfs_io::Fault;
 

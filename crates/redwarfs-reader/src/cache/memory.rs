@@ -187,7 +187,7 @@ impl Filler {
             return Err(Error::corrupt("a decoder that belongs to another block"));
         }
         // SAFETY: the buffer has `raw_size` initialised bytes. A decoder is kept together with its
-        // filler (`slot::Work`) and used for nothing else, so `start` is always the same and the
+        // filler (`slot::Decoding`) and used for nothing else, so `start` is always the same and the
         // memory lives as long as it. Only this filler, which is borrowed exclusively, gives
         // access to bytes from `position` on, and nobody else writes to any.
         unsafe { decoder.fill_in_place(self.buffer.start(), len) }

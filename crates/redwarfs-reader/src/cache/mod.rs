@@ -1,98 +1,67 @@
-//! The block cache: every block is decoded by one thread at a time, as far as somebody needs it or
-//! is likely to, and kept while there is room.
+//! The block cache: keeps decoded blocks while there is room.
 //!
-//! * A request for bytes up to some offset of a block finds its slot or makes one. Whoever
-//!   comes first reads the payload, verifies it and decodes; others wait and are woken as soon
-//!   as their bytes are there. When the one who decodes has what it needs, another one that
-//!   needs more goes on with the same decoder.
-//! * A block is decoded into one buffer. The part that is published never changes again, so
-//!   reading it takes no lock, also while the rest is being decoded.
-//! * A block that is not compressed is verified as a whole when it is first needed, and then read
-//!   where it is stored, a leaf of 16 KiB at a time, which is compared with what was verified
-//!   ([`plain`]). Nothing of it stays in memory but the digests of its leaves, 1/1024 of its size.
-//! * An error goes to everybody who waits for that block. The slot has left the cache by then,
-//!   so that the next request tries again.
-//! * The limit counts decoded bytes, digests of leaves, the rest of the payloads of unfinished blocks,
-//!   and for each unfinished block the state of the decoder: little for zstd, which looks back into
-//!   the buffer, the raw size once more for others, which hold at most about that much.
-//! * Blocks in use are never evicted, whatever their size: those that a request holds, and the last
-//!   few (one for each thread of the pool, and one more) that were read but not to their end
-//!   ([`Table::in_use`]). Otherwise whoever goes through a block that does not fit would have it
-//!   decoded from its start for every request. The cache exceeds its limit only by those, and by the
-//!   payload and decoder state of blocks that are decoded as a whole at that moment.
+//! One thread at a time decodes a block, as far as a reader needs it or is likely to need it.
+//!
+//! * **Request.** A request for bytes up to some offset of a block finds the slot of the block or makes
+//!   one. The first thread reads the payload, verifies it and decodes. Other threads wait, and wake up as
+//!   soon as their bytes are there. If one of them needs more than the first, it goes on with the same
+//!   decoder (`decode.rs`, `slot.rs`).
+//! * **Memory.** A block is decoded into one buffer (`memory.rs`). Published bytes never change again, so
+//!   reading them takes no lock, even while the rest is being decoded.
+//! * **Uncompressed blocks.** The first request verifies the whole block. After that the reader reads it
+//!   where it is stored, in leaves of 16 KiB, and compares each leaf with its digest (`plain.rs`). Only
+//!   the digests stay in memory, 1/1024 of the block.
+//! * **Errors.** Every thread that waits for the block gets the error. The slot leaves the cache before
+//!   that, so the next request tries again.
+//! * **Limit.** The limit counts decoded bytes, digests, and for each unfinished block the rest of its
+//!   payload and the state of its decoder. That state is small for zstd, which looks back into the
+//!   buffer. Other codecs are charged with the raw size once more, which is about what they need.
+//! * **Eviction.** The least recently used block goes first (`evict.rs`). Blocks in use stay, whatever
+//!   their size: the blocks that a request holds, and the last few blocks that were not read to their end
+//!   ([`Table::in_use`](table::Table::in_use)). Otherwise a reader that goes through a block that does
+//!   not fit would make the cache decode it from its start for every request. The cache exceeds its limit
+//!   only by blocks in use, and by the payload and decoder state of blocks that are being decoded as a
+//!   whole.
+//! * **Background.** `ahead/` decides what to decode before a reader asks for it, and the threads of the
+//!   pool decode it (`background.rs`, `pool.rs`). `gate.rs` limits how many threads decode at once.
 
+mod background;
+mod core;
 mod decode;
+mod evict;
 mod gate;
 mod memory;
 mod plain;
-mod plan;
 mod pool;
 mod scratch;
 mod slot;
 mod stats;
 mod table;
+mod tidier;
 mod tidy;
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use redwarfs_format::{BlockNo, Error, Result};
+use redwarfs_format::{BlockNo, Result};
 
-use crate::options::{BlockAllocator, CacheOptions, CpuSet};
+use self::core::Core;
+use crate::ahead::RestRule;
+use crate::options::{CacheOptions, CpuSet};
 use crate::payload::Payloads;
-use crate::perfmon::{Component, PerfMonitor, Timer};
-use gate::Gate;
-use memory::Buffer;
-use plan::Plan;
+use crate::perfmon::PerfMonitor;
 use pool::Pool;
-use scratch::Scratch;
-use slot::{Account, SLOT_OVERHEAD, Slot, Turn};
+use slot::{SLOT_OVERHEAD, Slot};
+use stats::count;
 pub use stats::{ActiveSetSize, CacheStats};
-use stats::{Counters, count};
-use table::Table;
-use tidy::Tidier;
-
-/// The part of the cache that its threads share.
-#[derive(Debug)]
-struct Core {
-    payloads: Payloads,
-    limit: u64,
-    /// Most blocks in use that no request holds.
-    in_use: usize,
-    partial_ratio: f64,
-    account: Arc<Account>,
-    table: Mutex<Table>,
-    counters: Counters,
-    closed: AtomicBool,
-    timers: Timers,
-    allocator: BlockAllocator,
-    affinity: Option<CpuSet>,
-    tidier: Tidier,
-    /// Bytes that blocks being preloaded will take.
-    reserved: AtomicU64,
-    scratch: Scratch,
-    gate: Gate,
-}
-
-/// What is timed: a request, what one thread does for a block, and decoding alone.
-#[derive(Debug)]
-struct Timers {
-    get: Timer,
-    process: Timer,
-    decompress: Timer,
-}
 
 /// Decoded blocks of one image.
 #[derive(Debug)]
 pub(crate) struct BlockCache {
     core: Arc<Core>,
     pool: Pool,
-    sequence: usize,
-    readahead: u64,
-    /// Blocks that are decoded ahead where it is known which ones will be asked for.
-    planned_ahead: usize,
-    /// Whether that is known.
+    /// Whether there is a plan.
     planned: AtomicBool,
 }
 
@@ -126,92 +95,30 @@ impl BlockData {
     }
 }
 
-/// Why a block is decoded.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Urgency {
-    /// Somebody waits for it.
-    Wanted,
-    /// Somebody will need it soon.
-    Ahead,
-    /// Perhaps somebody will. Gives way to others that want to decode something.
-    Speculative,
-}
-
-/// Most blocks in use that no request holds, without one.
-const MAX_IN_USE: usize = 1 << 10;
-
-/// Longest sequence that the detector looks at; more would make every request slower.
-const MAX_SEQUENCE: usize = 64;
-
-/// Jumps (requests that begin far beyond what is decoded or asked for of a block) after which the
-/// rest of a block is decoded, too. If they are at random places, each halves what is left, so that
-/// a quarter of the block is decoded in vain if nobody comes any more; if many come, they find it
-/// decoded instead of waiting for each other. Where the cache has room for the whole image, so that
-/// no block has to be decoded twice, one is enough. A thread of the pool does it if it is not in the
-/// way of readers; if others wait to decode when a block is begun, whoever begins it does it, as changing
-/// between blocks costs more.
-const JUMPS: u32 = 2;
-
-/// What is far: this part of a block.
-const FAR: u64 = 16;
-
-/// The most that is decoded on account of jumps (16 MiB).
-const EAGER: u64 = 16 << 20;
-
 impl BlockCache {
     pub(crate) fn new(payloads: Payloads, options: &CacheOptions, perfmon: &PerfMonitor) -> Self {
-        let partial_ratio = if options.partial_ratio.is_nan() {
-            1.0
-        } else {
-            options.partial_ratio
-        };
-        // One for each thread, as far as they fit beside the one that is being read. An unfinished one
-        // may take up to three times its size, with payload and decoder.
-        let fitting = options.size / payloads.block_size().saturating_mul(3).max(1);
-        let fitting = usize::try_from(fitting.saturating_sub(1)).unwrap_or(usize::MAX);
-        let planned_ahead = options.workers.clamp(1, fitting.max(1));
+        let core = Core::new(payloads, options, perfmon);
         Self {
-            core: Arc::new(Core {
-                payloads,
-                limit: options.size,
-                in_use: options.workers.clamp(1, MAX_IN_USE) + 1,
-                partial_ratio,
-                account: Arc::default(),
-                table: Mutex::default(),
-                counters: Counters::default(),
-                closed: AtomicBool::new(false),
-                timers: Timers {
-                    get: perfmon.timer(Component::BlockCache, "get"),
-                    process: perfmon.timer(Component::BlockCache, "process"),
-                    decompress: perfmon.timer(Component::BlockCache, "decompress"),
-                },
-                allocator: options.allocator,
-                affinity: options.affinity,
-                tidier: Tidier::new(options.tidy),
-                reserved: AtomicU64::new(0),
-                scratch: Scratch::default(),
-                gate: Gate::new(),
-            }),
+            core: Arc::new(core),
             pool: Pool::new(options.workers, options.affinity),
-            sequence: options.seq_detector.min(MAX_SEQUENCE),
-            readahead: options.readahead,
-            planned_ahead,
             planned: AtomicBool::new(false),
         }
     }
 
-    /// What will be asked for from now on: blocks, and the end of what is needed of them. Nothing
-    /// else is decoded ahead then. Without any, it is guessed again.
+    /// Takes a plan: the blocks that readers will request, in the order of their first use, and the
+    /// end of the bytes that they need of each. Nothing else is decoded ahead then. Without any block
+    /// the plan ends.
     pub(crate) fn plan(&self, needs: impl IntoIterator<Item = (BlockNo, u64)>) {
         // So an image cannot make the plan larger than its list of blocks.
         let exists = |block| self.core.payloads.container().block(block).is_some();
-        let plan = Plan::new(needs.into_iter().filter(|&(block, _)| exists(block)));
         let mut table = self.core.table();
-        self.planned.store(plan.is_some(), Ordering::Relaxed);
-        table.plan = plan;
+        let planned = table
+            .ahead
+            .plan(needs.into_iter().filter(|&(block, _)| exists(block)));
+        self.planned.store(planned, Ordering::Relaxed);
     }
 
-    /// Whether it is known what will be asked for.
+    /// Whether there is a plan.
     pub(crate) fn is_planned(&self) -> bool {
         self.planned.load(Ordering::Relaxed)
     }
@@ -219,11 +126,6 @@ impl BlockCache {
     /// Number of threads of the pool.
     pub(crate) fn workers(&self) -> usize {
         self.pool.threads()
-    }
-
-    /// Bytes to decode behind each request: no more than half of what fits.
-    pub(crate) fn readahead(&self) -> usize {
-        usize::try_from(self.readahead.min(self.core.limit / 2)).unwrap_or(usize::MAX)
     }
 
     /// Where the threads of the cache run.
@@ -237,7 +139,8 @@ impl BlockCache {
         let _timer = core.timers.get.start_with(&[("block", u64::from(block.0))]);
         count(&core.counters.requests);
         core.counters.active.sample();
-        let (slot, next) = {
+        let mut needs = Vec::new();
+        let slot = {
             let mut table = core.table();
             table.ask(block);
             let cached = table.touch(block);
@@ -252,25 +155,13 @@ impl BlockCache {
                     core.insert(&mut table, block)
                 }
             };
-            let mut next = Vec::new();
-            match &mut table.plan {
-                Some(plan) => {
-                    next.extend_from_slice(plan.behind(block, missing, self.planned_ahead));
-                }
-                None => next.extend(
-                    table
-                        .next_in_sequence(block, self.sequence)
-                        .map(|next| (next, core.payloads.block_size())),
-                ),
-            }
-            (slot, next)
+            table.ahead.after_request(block, missing, &mut needs);
+            slot
         };
-        for (next, end) in next {
-            self.prefetch_next(next, end);
-        }
+        needs.into_iter().for_each(|need| self.decode_next(need));
         if !slot.has(end) {
             let size = slot.raw_size().unwrap_or(core.payloads.block_size());
-            slot.asked_for(start, end, size / FAR);
+            slot.asked_for(start, end, RestRule::far(size));
         }
         let result = core.ensure(&slot, end);
         if let Err(e) = result {
@@ -321,122 +212,6 @@ impl BlockCache {
         self.core.make_room(0);
     }
 
-    /// Starts to decode `..end` of a block in the background; does nothing if the threads are
-    /// too busy. Returns whether a job was queued.
-    pub(crate) fn prefetch(&self, block: BlockNo, end: u64) -> bool {
-        let core = &self.core;
-        if core.payloads.container().block(block).is_none() {
-            return false;
-        }
-        // Found or made by the job itself, so that a waiting job keeps nothing in the cache.
-        let (shared, since) = (Arc::clone(core), core.table().asks());
-        self.pool.try_submit(Box::new(move || {
-            if shared.closed.load(Ordering::Relaxed) {
-                return;
-            }
-            let Some(slot) = shared.find_or_insert_ahead(block, since) else {
-                count(&shared.counters.expired);
-                return;
-            };
-            // An error is told to whoever needs the block; a prefetch does not.
-            match slot.try_take() {
-                Some(turn) => {
-                    let _ = shared.advance(turn, end, Urgency::Ahead);
-                }
-                None => count(&shared.counters.expired),
-            }
-            drop(slot);
-            shared.make_room(0);
-        }))
-    }
-
-    fn prefetch_next(&self, block: BlockNo, end: u64) {
-        let core = &self.core;
-        if !self.has_room_ahead() || core.table().entry(block).is_some() {
-            return;
-        }
-        if self.prefetch(block, end) {
-            count(&core.counters.prefetches);
-        }
-    }
-
-    /// Lets a thread of the pool decode the rest of a block of which most has been decoded, or which
-    /// is read at random.
-    fn finish_soon(&self, slot: &Arc<Slot>) {
-        let Some(raw_size) = slot.raw_size() else {
-            return;
-        };
-        let available = slot.available();
-        let complete = available >= raw_size || self.is_planned();
-        if complete || slot.is_busy() {
-            return;
-        }
-        // Nobody else has to wait for what may not be needed.
-        let at_random = || {
-            self.core.is_read_at_random(slot, raw_size - available)
-                && self.pool.is_idle()
-                && self.core.gate.has_room_for_two()
-        };
-        let urgency = if available >= self.core.wanted_share(raw_size) {
-            Urgency::Ahead
-        } else if at_random() {
-            Urgency::Speculative
-        } else {
-            return;
-        };
-        let Some(finishing) = slot.begin_to_finish() else {
-            return;
-        };
-        let (core, block) = (Arc::clone(&self.core), slot.block);
-        // Found by the job itself, as in `prefetch`. If the block has been dropped, or dropped
-        // and begun anew, in the meantime, nobody is waiting for its rest.
-        self.pool.try_submit(Box::new(move || {
-            if core.closed.load(Ordering::Relaxed) {
-                return;
-            }
-            let slot = {
-                let table = core.table();
-                table.entry(block).map(|e| Arc::clone(&e.slot))
-            };
-            let turn = slot
-                .filter(|slot| slot.available() >= available)
-                .and_then(|slot| slot.try_take());
-            match turn {
-                Some(turn) => {
-                    let _ = core.advance(turn, raw_size, urgency);
-                }
-                None => count(&core.counters.expired),
-            }
-            drop(finishing);
-            core.make_room(0);
-        }));
-    }
-
-    /// Decodes a whole block into the cache, unless that would push others out. False if there
-    /// is no room.
-    pub(crate) fn preload(&self, block: BlockNo) -> Result<bool> {
-        let core = &self.core;
-        let size = core.payloads.block_size();
-        if core
-            .table()
-            .entry(block)
-            .is_some_and(|e| e.slot.is_complete())
-        {
-            return Ok(true);
-        }
-        // Others that preload at the same time count with what they will take.
-        let reservation = Reservation::new(core, size);
-        if core.account.used().saturating_add(reservation.total) > core.limit {
-            return Ok(false);
-        }
-        let slot = core.find_or_insert(block);
-        let result = core.ensure_all(&slot);
-        drop(slot);
-        drop(reservation);
-        self.trim();
-        result.map(|()| true)
-    }
-
     /// Drops blocks that were not used for `age`; returns their number.
     pub(crate) fn tidy(&self, age: Duration) -> u64 {
         self.core.tidy_old(age)
@@ -474,194 +249,6 @@ impl BlockCache {
 impl Drop for BlockCache {
     fn drop(&mut self) {
         self.core.closed.store(true, Ordering::Relaxed);
-    }
-}
-
-/// Room in the cache for a block that is about to be preloaded.
-struct Reservation<'a> {
-    core: &'a Core,
-    size: u64,
-    /// Bytes reserved by all, this one included.
-    total: u64,
-}
-
-impl<'a> Reservation<'a> {
-    fn new(core: &'a Core, size: u64) -> Self {
-        let before = core.reserved.fetch_add(size, Ordering::Relaxed);
-        Self {
-            core,
-            size,
-            total: before.saturating_add(size),
-        }
-    }
-}
-
-impl Drop for Reservation<'_> {
-    fn drop(&mut self) {
-        self.core.reserved.fetch_sub(self.size, Ordering::Relaxed);
-    }
-}
-
-impl Core {
-    fn table(&self) -> MutexGuard<'_, Table> {
-        self.table.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn insert(self: &Arc<Self>, table: &mut Table, block: BlockNo) -> Arc<Slot> {
-        count(&self.counters.created);
-        tracing::trace!("block {} comes into the cache", block.0);
-        self.tidier.start(self);
-        let slot = Arc::new(Slot::new(block, &self.account));
-        table.insert(block, Arc::clone(&slot));
-        slot
-    }
-
-    fn find_or_insert(self: &Arc<Self>, block: BlockNo) -> Arc<Slot> {
-        let mut table = self.table();
-        match table.touch(block) {
-            Some(slot) => slot,
-            None => self.insert(&mut table, block),
-        }
-    }
-
-    /// The same for whoever decodes ahead since `since`; `None` if the block was asked for in the meantime
-    /// and is gone: nobody waits for it.
-    fn find_or_insert_ahead(self: &Arc<Self>, block: BlockNo, since: u64) -> Option<Arc<Slot>> {
-        let mut table = self.table();
-        match table.touch(block) {
-            Some(slot) => Some(slot),
-            None if table.was_asked_since(block, since) => None,
-            None => Some(self.insert(&mut table, block)),
-        }
-    }
-
-    fn count_hit(&self, slot: &Slot, end: u64) {
-        let c = &self.counters;
-        count(match (slot.has(end), slot.is_busy()) {
-            (true, true) => &c.active_fast,
-            (true, false) => &c.cache_fast,
-            (false, true) => &c.active_slow,
-            (false, false) => &c.cache_slow,
-        });
-    }
-
-    /// Whether two blocks fit.
-    fn has_room_ahead(&self) -> bool {
-        let block = self.payloads.block_size().saturating_add(SLOT_OVERHEAD);
-        block.saturating_mul(2) <= self.limit
-    }
-
-    /// Whether a `rest` of a block is to be decoded because of the jumps into it.
-    fn is_read_at_random(&self, slot: &Slot, rest: u64) -> bool {
-        let blocks = u64::from(self.payloads.container().block_count());
-        let block = self.payloads.block_size().saturating_add(SLOT_OVERHEAD);
-        let fits = blocks.saturating_mul(block) <= self.limit;
-        let enough = if fits { 1 } else { JUMPS };
-        self.partial_ratio < 1.0 && rest <= EAGER && slot.jumps() >= enough && self.has_room_ahead()
-    }
-
-    /// Decoded bytes of a block from which on the rest is decoded, too.
-    fn wanted_share(&self, raw_size: u64) -> u64 {
-        // Exact enough: it only chooses between two ways to the same result.
-        (raw_size as f64 * self.partial_ratio).ceil() as u64
-    }
-
-    /// Returns when `..end` is there.
-    fn ensure(&self, slot: &Arc<Slot>, end: u64) -> Result<()> {
-        loop {
-            if slot.has(end) {
-                return Ok(());
-            }
-            match self.wait_or_take(slot, end)? {
-                Some(turn) => self.advance(turn, end, Urgency::Wanted)?,
-                None if slot.has(end) => return Ok(()),
-                None => {
-                    // Perhaps the medium held something else for a while: the next request looks
-                    // at it again.
-                    self.forget(slot);
-                    return Err(self.too_short(slot, end));
-                }
-            }
-        }
-    }
-
-    /// Returns when the whole block is there.
-    fn ensure_all(&self, slot: &Arc<Slot>) -> Result<()> {
-        while let Some(turn) = self.wait_or_take(slot, u64::MAX)? {
-            self.advance(turn, u64::MAX, Urgency::Wanted)?;
-        }
-        Ok(())
-    }
-
-    fn wait_or_take(&self, slot: &Arc<Slot>, end: u64) -> Result<Option<Turn>> {
-        let joined = || count(&self.counters.merged);
-        slot.wait_or_take(end, &joined).inspect_err(|_| {
-            // Normally done already by the thread that failed, but not if it panicked.
-            self.forget(slot);
-        })
-    }
-
-    fn too_short(&self, slot: &Slot, end: u64) -> Error {
-        let have = slot.available();
-        let e = Error::corrupt(format!(
-            "a file needs {end} bytes of block {}, which has {have}",
-            slot.block
-        ));
-        self.payloads.in_block(e, slot.block)
-    }
-
-    /// Takes a failed slot out of the cache, unless another one is already in its place.
-    fn forget(&self, slot: &Arc<Slot>) {
-        let mut table = self.table();
-        let same = table
-            .entry(slot.block)
-            .is_some_and(|entry| Arc::ptr_eq(&entry.slot, slot));
-        let removed = if same { table.remove(slot.block) } else { None };
-        drop(table);
-        drop(removed);
-    }
-
-    /// Drops the blocks that were not used for the longest time until `extra` bytes fit. Blocks
-    /// in use stay, whatever their size, so this may fall short.
-    fn make_room(&self, extra: u64) {
-        drop(self.evict(extra));
-    }
-
-    /// The same for a block of `len` bytes; returns the memory of a dropped one if it fits.
-    fn make_room_for(&self, len: usize) -> Option<Buffer> {
-        let mut dropped = self.evict(len as u64);
-        dropped.iter_mut().find_map(|slot| Slot::reclaim(slot, len))
-    }
-
-    fn evict(&self, extra: u64) -> Vec<Arc<Slot>> {
-        let excess = |freed: u64| {
-            let wanted = self.account.used().saturating_add(extra);
-            wanted.saturating_sub(freed) > self.limit
-        };
-        let mut dropped = Vec::new();
-        if !excess(0) {
-            return dropped;
-        }
-        {
-            let mut table = self.table();
-            let in_use = table.in_use(self.in_use);
-            let mut freed = 0;
-            let mut from = 0;
-            while excess(freed) {
-                let idle = table.first_idle(from, &in_use);
-                let Some((tick, block)) = idle else {
-                    break;
-                };
-                from = tick;
-                if let Some(slot) = table.remove(block) {
-                    freed += slot.charged();
-                    dropped.push(slot);
-                }
-            }
-        }
-        let n = dropped.len() as u64;
-        self.counters.evicted.fetch_add(n, Ordering::Relaxed);
-        dropped
     }
 }
 

@@ -1,4 +1,4 @@
-//! Reading blocks that are not compressed where they are stored.
+//! Reads uncompressed blocks where they are stored.
 
 use redwarfs_format::section::LeafDigests;
 use redwarfs_format::{Error, Result};

@@ -1,4 +1,4 @@
-//! Threads that decode ahead of the readers.
+//! The threads that decode ahead of the readers.
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};

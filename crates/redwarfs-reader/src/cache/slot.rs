@@ -1,4 +1,4 @@
-//! One block in the cache: decoded from its start on, as far as somebody needed it.
+//! One block in the cache: decoded from its start on, as far as a reader needed it.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -49,9 +49,9 @@ impl Account {
     }
 }
 
-/// The shape of a block, known once its payload has been looked at.
+/// The bytes of a block, known once its payload has been read.
 #[derive(Debug)]
-enum Body {
+enum BlockBytes {
     Decoded {
         raw_size: u64,
         /// Bytes decoded and published at a time; at least 1.
@@ -70,16 +70,16 @@ pub(super) struct Plain {
     pub(super) leaves: Option<LeafDigests>,
 }
 
-/// Who works on the block. Whoever finds `New` or `Partial` and needs more takes the work and
-/// leaves `Busy`; everybody else waits.
+/// How far the work on a block is. A thread that finds `New` or `Partial` and needs more takes the
+/// work and leaves `Busy`. All other threads wait.
 #[derive(Debug)]
-pub(super) enum State {
+pub(super) enum SlotState {
     /// Nothing has been read yet.
     New,
     /// One thread is reading, verifying or decoding.
     Busy,
     /// A part is decoded, and this decoder can go on.
-    Partial(Work),
+    Partial(Decoding),
     /// Everything is decoded.
     Complete,
     /// It went wrong. The slot is no longer in the cache; whoever still waits gets the error.
@@ -88,7 +88,7 @@ pub(super) enum State {
 
 /// A decoder between two steps, with what it is charged for.
 #[derive(Debug)]
-pub(super) struct Work {
+pub(super) struct Decoding {
     pub(super) decoder: Box<Decoder>,
     /// That of the buffer into which this decoder decodes.
     pub(super) filler: Filler,
@@ -99,7 +99,7 @@ pub(super) struct Work {
     pub(super) discarded: usize,
 }
 
-impl Work {
+impl Decoding {
     /// Gives back what has been decoded of a large payload.
     pub(super) fn discard_spent(&mut self, slot: &Slot) {
         if self.stored <= LARGEST as u64 {
@@ -124,7 +124,7 @@ pub(super) struct Slot {
     pub(super) block: BlockNo,
     account: Arc<Account>,
     charged: AtomicU64,
-    body: OnceLock<Body>,
+    body: OnceLock<BlockBytes>,
     busy: AtomicBool,
     /// Up to where bytes were asked for.
     asked: AtomicU64,
@@ -139,7 +139,7 @@ pub(super) struct Slot {
     waiting: AtomicU64,
     /// The least that one of them waits for; only used while `state` is locked.
     wanted: AtomicU64,
-    state: Mutex<State>,
+    state: Mutex<SlotState>,
     wake: Condvar,
 }
 
@@ -158,7 +158,7 @@ impl Slot {
             finishing: Arc::default(),
             waiting: AtomicU64::new(0),
             wanted: AtomicU64::new(u64::MAX),
-            state: Mutex::new(State::New),
+            state: Mutex::new(SlotState::New),
             wake: Condvar::new(),
         }
     }
@@ -181,32 +181,32 @@ impl Slot {
     /// Uncompressed size in bytes, if known yet.
     pub(super) fn raw_size(&self) -> Option<u64> {
         self.body.get().map(|body| match body {
-            Body::Decoded { raw_size, .. } => *raw_size,
-            Body::Plain(plain) => plain.section.length,
+            BlockBytes::Decoded { raw_size, .. } => *raw_size,
+            BlockBytes::Plain(plain) => plain.section.length,
         })
     }
 
     /// Number of bytes that can be read.
     pub(super) fn available(&self) -> u64 {
         self.body.get().map_or(0, |body| match body {
-            Body::Decoded { buffer, .. } => buffer.published() as u64,
-            Body::Plain(plain) => plain.section.length,
+            BlockBytes::Decoded { buffer, .. } => buffer.published() as u64,
+            BlockBytes::Plain(plain) => plain.section.length,
         })
     }
 
     /// Memory of the bytes that are published, and may become more.
     fn buffer(&self) -> Option<&Arc<Buffer>> {
         match self.body.get()? {
-            Body::Decoded { buffer, .. } => Some(buffer),
-            Body::Plain(_) => None,
+            BlockBytes::Decoded { buffer, .. } => Some(buffer),
+            BlockBytes::Plain(_) => None,
         }
     }
 
     /// Where the bytes are if they are not in memory.
     pub(super) fn plain(&self) -> Option<&Plain> {
         match self.body.get()? {
-            Body::Decoded { .. } => None,
-            Body::Plain(plain) => Some(plain),
+            BlockBytes::Decoded { .. } => None,
+            BlockBytes::Plain(plain) => Some(plain),
         }
     }
 
@@ -255,7 +255,7 @@ impl Slot {
 
     /// Whether the whole block is decoded.
     pub(super) fn is_complete(&self) -> bool {
-        matches!(*self.lock(), State::Complete)
+        matches!(*self.lock(), SlotState::Complete)
     }
 
     /// Whether bytes up to `end` can be copied at once.
@@ -263,7 +263,7 @@ impl Slot {
         self.body.get().is_some() && self.available() >= end
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, SlotState> {
         // The state is a plain value that is replaced as a whole: valid after a panic, too.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -285,9 +285,9 @@ impl Slot {
                 return Ok(None);
             }
             match &*state {
-                State::Complete => return Ok(None),
-                State::Failed(e) => return Err(replicate(e)),
-                State::Busy => {
+                SlotState::Complete => return Ok(None),
+                SlotState::Failed(e) => return Err(replicate(e)),
+                SlotState::Busy => {
                     if waiting.is_none() {
                         if self.waiting.fetch_add(1, Ordering::Relaxed) > 0 {
                             joined();
@@ -300,7 +300,7 @@ impl Slot {
                         .wait(state)
                         .unwrap_or_else(PoisonError::into_inner);
                 }
-                State::New | State::Partial(_) => return Ok(Some(self.take(&mut state))),
+                SlotState::New | SlotState::Partial(_) => return Ok(Some(self.take(&mut state))),
             }
         }
     }
@@ -308,13 +308,13 @@ impl Slot {
     /// Gives the work to the caller if there is any and nobody else has it.
     pub(super) fn try_take(self: &Arc<Self>) -> Option<Turn> {
         let mut state = self.lock();
-        matches!(*state, State::New | State::Partial(_)).then(|| self.take(&mut state))
+        matches!(*state, SlotState::New | SlotState::Partial(_)).then(|| self.take(&mut state))
     }
 
-    fn take(self: &Arc<Self>, state: &mut State) -> Turn {
+    fn take(self: &Arc<Self>, state: &mut SlotState) -> Turn {
         self.busy.store(true, Ordering::Relaxed);
-        let work = match std::mem::replace(state, State::Busy) {
-            State::Partial(work) => Some(work),
+        let work = match std::mem::replace(state, SlotState::Busy) {
+            SlotState::Partial(work) => Some(work),
             _ => None,
         };
         Turn {
@@ -324,7 +324,7 @@ impl Slot {
         }
     }
 
-    fn settle(&self, new: State) {
+    fn settle(&self, new: SlotState) {
         let old = {
             let mut state = self.lock();
             self.busy.store(false, Ordering::Relaxed);
@@ -348,10 +348,10 @@ impl Slot {
             return None;
         }
         // A decoder that could go on has a part in the memory.
-        *slot.state.get_mut().unwrap_or_else(PoisonError::into_inner) = State::New;
+        *slot.state.get_mut().unwrap_or_else(PoisonError::into_inner) = SlotState::New;
         match slot.body.take()? {
-            Body::Decoded { buffer, .. } => Arc::into_inner(buffer),
-            Body::Plain(_) => None,
+            BlockBytes::Decoded { buffer, .. } => Arc::into_inner(buffer),
+            BlockBytes::Plain(_) => None,
         }
     }
 
@@ -398,7 +398,7 @@ impl Drop for Slot {
 #[derive(Debug)]
 pub(super) struct Turn {
     slot: Arc<Slot>,
-    pub(super) work: Option<Work>,
+    pub(super) work: Option<Decoding>,
     settled: bool,
 }
 
@@ -422,7 +422,7 @@ impl Turn {
             Some(spare) => spare.again(),
             None => Buffer::new(allocator, size)?,
         };
-        self.shape_is(Body::Decoded {
+        self.shape_is(BlockBytes::Decoded {
             raw_size,
             step: step.max(1),
             buffer,
@@ -434,17 +434,17 @@ impl Turn {
     pub(super) fn is_plain(&self, plain: Plain) {
         let memory = plain.leaves.as_ref().map_or(0, LeafDigests::memory);
         self.slot.charge(memory);
-        self.shape_is(Body::Plain(plain));
+        self.shape_is(BlockBytes::Plain(plain));
     }
 
-    fn shape_is(&self, body: Body) {
+    fn shape_is(&self, body: BlockBytes) {
         // Only the holder of the turn that loads the block gets here, once per slot.
         let _ = self.slot.body.set(body);
     }
 
     /// Length of the next step in bytes; 0 if everything is there.
     pub(super) fn next_len(&self) -> usize {
-        let Some(Body::Decoded { raw_size, step, .. }) = self.slot.body.get() else {
+        let Some(BlockBytes::Decoded { raw_size, step, .. }) = self.slot.body.get() else {
             return 0;
         };
         let left = raw_size - self.slot.available();
@@ -474,13 +474,13 @@ impl Turn {
     }
 
     /// Ends the turn: everything is there. Returns what was needed for that.
-    pub(super) fn complete(mut self) -> Option<Work> {
+    pub(super) fn complete(mut self) -> Option<Decoding> {
         self.settled = true;
         let work = self.work.take();
         if let Some(work) = &work {
             self.slot.discharge(work.charge);
         }
-        self.slot.settle(State::Complete);
+        self.slot.settle(SlotState::Complete);
         work
     }
 
@@ -488,15 +488,15 @@ impl Turn {
     pub(super) fn pause(mut self) {
         self.settled = true;
         match self.work.take() {
-            Some(work) => self.slot.settle(State::Partial(work)),
-            None => self.slot.settle(State::New),
+            Some(work) => self.slot.settle(SlotState::Partial(work)),
+            None => self.slot.settle(SlotState::New),
         }
     }
 
     /// Ends the turn: all who wait get `error`.
     pub(super) fn fail(mut self, error: Arc<Error>) {
         self.settled = true;
-        self.slot.settle(State::Failed(error));
+        self.slot.settle(SlotState::Failed(error));
     }
 }
 
@@ -505,7 +505,7 @@ impl Drop for Turn {
         if !self.settled {
             let what = format!("decoding block {} was abandoned", self.slot.block);
             let error = Error::Io(std::io::Error::other(what));
-            self.slot.settle(State::Failed(Arc::new(error)));
+            self.slot.settle(SlotState::Failed(Arc::new(error)));
         }
     }
 }

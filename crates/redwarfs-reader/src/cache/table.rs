@@ -1,4 +1,4 @@
-//! Which blocks are in the cache, and in which order they were used.
+//! The blocks in the cache, in the order of their last use.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
@@ -6,8 +6,8 @@ use std::time::Instant;
 
 use redwarfs_format::BlockNo;
 
-use super::plan::Plan;
 use super::slot::Slot;
+use crate::ahead::AheadOfBlocks;
 
 #[derive(Debug)]
 pub(super) struct Entry {
@@ -20,28 +20,33 @@ pub(super) struct Entry {
 /// Requests for other blocks than the one before that are remembered.
 const REMEMBERED: usize = 64;
 
-/// Blocks, the one that was used last first, among which those in use are sought: where blocks that
-/// were read to the end fit in such numbers, there is room for those that were not.
+/// Most recently used blocks that [`Table::in_use`] looks at. If so many blocks that were read to their
+/// end fit, there is room for the blocks that were not.
 const LOOKED_AT: usize = 64;
 
-/// Which blocks are in the cache, and in which order they were used.
+/// The blocks in the cache, in the order of their last use.
 #[derive(Debug, Default)]
 pub(super) struct Table {
     entries: HashMap<BlockNo, Entry>,
     /// Oldest first.
     order: BTreeMap<u64, BlockNo>,
     tick: u64,
-    /// The last different blocks that were asked for.
-    recent: VecDeque<BlockNo>,
     /// The blocks of the last requests, without those for the same block as the one before.
     asked: VecDeque<BlockNo>,
     /// Requests that `asked` has seen.
     asks: u64,
-    /// What will be asked for, where that is known.
-    pub(super) plan: Option<Plan>,
+    /// The read-ahead that looks at requests.
+    pub(super) ahead: AheadOfBlocks,
 }
 
 impl Table {
+    pub(super) fn new(ahead: AheadOfBlocks) -> Self {
+        Self {
+            ahead,
+            ..Self::default()
+        }
+    }
+
     pub(super) fn touch(&mut self, block: BlockNo) -> Option<Arc<Slot>> {
         let entry = self.entries.get_mut(&block)?;
         entry.used_at = Instant::now();
@@ -93,8 +98,8 @@ impl Table {
             .filter_map(|block| Some((*block, self.entries.get(block)?)))
     }
 
-    /// Up to `most` blocks that were used last, without those that somebody has read to the end:
-    /// their readers will come back, and would have to decode them from the start. Their ticks.
+    /// The ticks of up to `most` blocks that were used last and not read to their end. Their readers will
+    /// come back, and would have to decode them from the start.
     pub(super) fn in_use(&self, most: usize) -> Vec<u64> {
         let latest = self.order.iter().rev().take(LOOKED_AT.max(most));
         latest
@@ -107,7 +112,7 @@ impl Table {
             .collect()
     }
 
-    /// The first block from `tick` on in that order that nobody holds and that is not `in_use`, and
+    /// The least recently used block from `tick` on that no request holds and that is not `in_use`, and
     /// its own tick.
     pub(super) fn first_idle(&self, tick: u64, in_use: &[u64]) -> Option<(u64, BlockNo)> {
         self.order.range(tick..).find_map(|(&tick, block)| {
@@ -134,49 +139,11 @@ impl Table {
         self.order.remove(&entry.tick);
         Some(entry.slot)
     }
-
-    /// The block after the last `n` requested ones, if those are consecutive.
-    pub(super) fn next_in_sequence(&mut self, block: BlockNo, n: usize) -> Option<BlockNo> {
-        if n == 0 || self.recent.contains(&block) {
-            return None;
-        }
-        if self.recent.len() >= n {
-            self.recent.pop_front();
-        }
-        self.recent.push_back(block);
-        if self.recent.len() < n {
-            return None;
-        }
-        // All different, so they are consecutive if they span exactly their number.
-        let first = self.recent.iter().min()?.0;
-        let last = self.recent.iter().max()?.0;
-        if u64::from(last - first) + 1 == n as u64 {
-            last.checked_add(1).map(BlockNo)
-        } else {
-            None
-        }
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn sequences_are_found_in_any_order_and_only_once() {
-        let mut table = Table::default();
-        let mut ask = |n| table.next_in_sequence(BlockNo(n), 3).map(|b| b.0);
-        assert_eq!(ask(4), None);
-        assert_eq!(ask(5), None);
-        assert_eq!(ask(5), None);
-        assert_eq!(ask(6), Some(7));
-        assert_eq!(ask(6), None);
-        assert_eq!(ask(8), None);
-        assert_eq!(ask(7), Some(9));
-        assert_eq!(ask(20), None);
-        assert_eq!(ask(u32::MAX), None);
-        assert_eq!(table.next_in_sequence(BlockNo(1), 0), None);
-    }
 
     #[test]
     fn requests_are_remembered_for_a_while() {

@@ -3,6 +3,7 @@
 use std::sync::Barrier;
 
 use redwarfs_codec::CodecSpec;
+use redwarfs_format::Error;
 use redwarfs_format::section::{
     CompressionId, Container, SectionHeader, SectionType, encode_section_index,
 };
@@ -10,6 +11,7 @@ use redwarfs_io::{Fault, FaultSource, MemorySource, Source};
 
 use super::slot::SEGMENT;
 use super::*;
+use crate::ahead::Need;
 
 pub(super) const BLOCK_SIZE: usize = 1 << 20;
 
@@ -324,7 +326,7 @@ fn who_jumps_into_a_block_while_others_wait_decodes_it_to_its_end() {
     // Neither uses the thread of the pool.
     let read = |block| {
         let slot = core.find_or_insert(BlockNo(block));
-        slot.asked_for(1 << 20, (1 << 20) + 1, SIZE as u64 / FAR);
+        slot.asked_for(1 << 20, (1 << 20) + 1, RestRule::far(SIZE as u64));
         core.ensure(&slot, (1 << 20) + 1).unwrap();
         slot
     };
@@ -522,7 +524,7 @@ fn planned_blocks_are_not_finished_because_they_are_read_at_random() {
         f.check(&cache, 0, 0, 10);
         f.check(&cache, 0, middle, 10);
         // Behind everything else that the only thread has to do.
-        assert!(cache.prefetch(BlockNo(1), 10));
+        assert!(cache.decode_soon(Need::ahead(BlockNo(1), 10)));
         eventually("block 1 is there", || cache.contains(BlockNo(1), 10));
         cache.contains(BlockNo(0), f.raw[0].len() as u64)
     };
@@ -597,7 +599,7 @@ fn ranges_and_numbers_are_checked() {
     }
     let e = cache.get(BlockNo(ALL.len() as u32), 0, 1).unwrap_err();
     assert!(matches!(e, Error::Corrupt { .. }), "{e}");
-    assert!(!cache.prefetch(BlockNo(99), 1));
+    assert!(!cache.decode_soon(Need::ahead(BlockNo(99), 1)));
 }
 
 #[test]

@@ -1,78 +1,21 @@
-//! Dropping idle blocks although there is room.
+//! Drops idle blocks although there is room.
 
-use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use crossbeam_channel::{RecvTimeoutError, Sender, bounded};
+use crossbeam_channel::{RecvTimeoutError, bounded};
 use redwarfs_format::BlockNo;
 
+use super::core::Core;
 use super::slot::{SEGMENT, Slot};
 use super::table::Entry;
-use super::{BlockAllocator, Core};
-use crate::options::Tidy;
+use super::tidier::SwapProbe;
+use crate::options::{BlockAllocator, Tidy};
 use crate::sys::{PageMap, pin, trim_heap};
-use std::sync::atomic::Ordering;
 
 /// Shortest time between two looks.
 const MIN_INTERVAL: Duration = Duration::from_millis(1);
-
-/// Tells whether a part of a block is swapped out.
-pub(super) type SwapProbe = dyn FnMut(&[u8]) -> bool + Send;
-
-/// A thread that tidies the cache from time to time. It starts with the first block, so that a
-/// process may still fork after opening an image, and ends with the cache.
-pub(super) struct Tidier {
-    tidy: Tidy,
-    /// Dropping it ends the thread.
-    alive: Mutex<Option<Sender<()>>>,
-    /// What a thread that looks for swapped blocks asks, if not the system.
-    probe: Mutex<Option<Box<SwapProbe>>>,
-}
-
-impl Tidier {
-    pub(super) fn new(tidy: Tidy) -> Self {
-        Self {
-            tidy,
-            alive: Mutex::default(),
-            probe: Mutex::default(),
-        }
-    }
-
-    #[cfg(test)]
-    pub(super) fn set_probe(&self, probe: Box<SwapProbe>) {
-        *self.probe.lock().unwrap_or_else(PoisonError::into_inner) = Some(probe);
-    }
-
-    /// Starts the thread unless it runs already or there is nothing for it to do.
-    pub(super) fn start(&self, core: &Arc<Core>) {
-        let interval = match self.tidy {
-            Tidy::None => return,
-            Tidy::Time { interval, .. } | Tidy::Swap { interval } => interval.max(MIN_INTERVAL),
-        };
-        let mut alive = self.alive.lock().unwrap_or_else(PoisonError::into_inner);
-        if alive.is_some() {
-            return;
-        }
-        let (sender, receiver) = bounded::<()>(0);
-        let (core, tidy, affinity) = (Arc::downgrade(core), self.tidy, core.affinity);
-        let thread = std::thread::Builder::new().name("redwarfs-tidy".to_owned());
-        let started = thread.spawn(move || {
-            pin(affinity);
-            let mut last = Instant::now();
-            while receiver.recv_timeout(interval) == Err(RecvTimeoutError::Timeout) {
-                let since = std::mem::replace(&mut last, Instant::now());
-                if !look(&core, tidy, since) {
-                    return;
-                }
-            }
-        });
-        match started {
-            Ok(_detached) => *alive = Some(sender),
-            Err(e) => tracing::warn!("cannot start a thread that tidies the cache: {e}"),
-        }
-    }
-}
 
 /// One look at the cache; false if that makes no sense any more.
 fn look(core: &Weak<Core>, tidy: Tidy, since: Instant) -> bool {
@@ -112,6 +55,39 @@ fn look(core: &Weak<Core>, tidy: Tidy, since: Instant) -> bool {
 }
 
 impl Core {
+    /// Starts the thread unless it runs already or there is nothing for it to do.
+    pub(super) fn start_tidying(self: &Arc<Self>) {
+        let interval = match self.tidier.tidy {
+            Tidy::None => return,
+            Tidy::Time { interval, .. } | Tidy::Swap { interval } => interval.max(MIN_INTERVAL),
+        };
+        let mut alive = self
+            .tidier
+            .alive
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        if alive.is_some() {
+            return;
+        }
+        let (sender, receiver) = bounded::<()>(0);
+        let (core, tidy, affinity) = (Arc::downgrade(self), self.tidier.tidy, self.affinity);
+        let thread = std::thread::Builder::new().name("redwarfs-tidy".to_owned());
+        let started = thread.spawn(move || {
+            pin(affinity);
+            let mut last = Instant::now();
+            while receiver.recv_timeout(interval) == Err(RecvTimeoutError::Timeout) {
+                let since = std::mem::replace(&mut last, Instant::now());
+                if !look(&core, tidy, since) {
+                    return;
+                }
+            }
+        });
+        match started {
+            Ok(_detached) => *alive = Some(sender),
+            Err(e) => tracing::warn!("cannot start a thread that tidies the cache: {e}"),
+        }
+    }
+
     /// Drops idle blocks that were not used for `age`; returns their number.
     pub(super) fn tidy_old(&self, age: Duration) -> u64 {
         let now = Instant::now();
@@ -184,13 +160,5 @@ impl Core {
             self.counters.tidied.fetch_add(n, Ordering::Relaxed);
         }
         n
-    }
-}
-
-impl fmt::Debug for Tidier {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Tidier")
-            .field("tidy", &self.tidy)
-            .finish_non_exhaustive()
     }
 }

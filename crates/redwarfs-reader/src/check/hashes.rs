@@ -9,9 +9,10 @@ use redwarfs_format::section::SectionHasher;
 use redwarfs_io::Source;
 
 use super::finding::{Finding, FindingKind};
+use super::options::{CheckOptions, VerifyMode};
 use super::payload_size::decode_small;
 use super::sections::{ListedSection, SectionList};
-use super::{CheckOptions, VerifyMode};
+
 use crate::image::Image;
 use crate::payload::{PIECE, stream};
 use crate::sys::pin;

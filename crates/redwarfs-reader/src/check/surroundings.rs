@@ -10,8 +10,8 @@ use redwarfs_format::Result;
 use redwarfs_format::section::{Container, IndexState};
 use redwarfs_io::Source;
 
-use super::VerifyMode;
 use super::finding::{Declaration, Finding, FindingKind};
+use super::options::VerifyMode;
 use super::scanner::INDEX_MINOR;
 use super::sections::SectionList;
 use crate::image::Image;

@@ -1,8 +1,8 @@
-//! Timers of the operations of a reader: how often, how long, and optionally when.
+//! Times the operations of a reader: how many, how long, and optionally when.
 //!
-//! Whoever times something asks the [`PerfMonitor`] once for a [`Timer`] and starts it for each
-//! operation; what [`Timer::start`] returns stops it on drop. A timer of a component that is not
-//! monitored is empty, and starting it is one test of a pointer.
+//! A module asks the [`PerfMonitor`] once for a [`Timer`] and starts it for each operation. The guard
+//! that [`Timer::start`] returns stops the timer on drop. The timer of a component that is not monitored
+//! is empty, and starting it is one test of a pointer.
 //!
 //! # Cost
 //! Off: starting and stopping an empty timer adds 10 instructions to a function (callgrind,
@@ -11,82 +11,28 @@
 //! durations and, from the 1025th on, 20 KiB of histogram. A trace holds up to [`TRACE_LIMIT`]
 //! operations of 136 bytes (34 MiB), and three times that while it is written.
 
+mod component;
 mod latency;
 mod trace;
 
 use std::collections::BTreeMap;
-use std::fmt::{self, Write as _};
+use std::fmt::Write as _;
 use std::io;
-use std::str::FromStr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use component::lock;
+pub use component::{Component, UnknownComponent};
 use latency::Latency;
 pub use trace::TRACE_LIMIT;
 use trace::{Context, Sample, Trace};
 
-/// Part of the software that can be monitored.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Component {
-    /// Requests of the kernel.
-    Fuse,
-    /// Operations of [`Image`](crate::Image).
-    Filesystem,
-    /// Reading of file contents.
-    InodeReader,
-    /// Decoded blocks.
-    BlockCache,
-}
-
-impl Component {
-    /// All components, in the order of their names.
-    pub const ALL: [Self; 4] = [
-        Self::BlockCache,
-        Self::Filesystem,
-        Self::Fuse,
-        Self::InodeReader,
-    ];
-
-    /// The name in options, summaries and traces.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Fuse => "fuse",
-            Self::Filesystem => "filesystem_v2",
-            Self::InodeReader => "inode_reader_v2",
-            Self::BlockCache => "block_cache",
-        }
-    }
-}
-
-impl fmt::Display for Component {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.name())
-    }
-}
-
-/// There is no component of that name.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("no such component: {0} (known: block_cache, filesystem_v2, fuse, inode_reader_v2)")]
-pub struct UnknownComponent(String);
-
-impl FromStr for Component {
-    type Err = UnknownComponent;
-
-    fn from_str(s: &str) -> Result<Self, Self::Err> {
-        Self::ALL
-            .into_iter()
-            .find(|component| component.name() == s)
-            .ok_or_else(|| UnknownComponent(s.to_owned()))
-    }
-}
-
 /// Collects timings. Clones share what they collect; the default is off.
 #[derive(Debug, Clone, Default)]
-pub struct PerfMonitor(Option<Arc<Shared>>);
+pub struct PerfMonitor(Option<Arc<Collected>>);
 
 #[derive(Debug)]
-struct Shared {
+struct Collected {
     components: Vec<Component>,
     start: Instant,
     timers: Mutex<BTreeMap<(&'static str, &'static str), Arc<Recorder>>>,
@@ -99,13 +45,9 @@ struct Recorder {
     component: Component,
     name: &'static str,
     latency: Mutex<Latency>,
-    shared: std::sync::Weak<Shared>,
+    shared: std::sync::Weak<Collected>,
     start: Instant,
     tracing: bool,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl PartialEq for PerfMonitor {
@@ -133,7 +75,7 @@ impl PerfMonitor {
         if components.is_empty() {
             return Self::off();
         }
-        Self(Some(Arc::new(Shared {
+        Self(Some(Arc::new(Collected {
             components: components.to_vec(),
             start: Instant::now(),
             timers: Mutex::default(),

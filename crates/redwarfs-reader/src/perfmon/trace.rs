@@ -1,4 +1,4 @@
-//! Operations with their times, for a timeline.
+//! Keeps operations with their times, for a timeline.
 
 use std::collections::HashMap;
 use std::io;
@@ -6,7 +6,7 @@ use std::sync::Mutex;
 use std::thread::ThreadId;
 use std::time::Duration;
 
-use super::{Component, lock};
+use super::component::{Component, lock};
 
 /// Operations that a trace keeps; later ones are only counted.
 pub const TRACE_LIMIT: usize = 1 << 18;

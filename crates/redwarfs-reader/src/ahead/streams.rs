@@ -1,18 +1,17 @@
-//! Readers that go through a file from front to back.
+//! Recognizes readers that go through a file from front to back.
 //!
-//! A mount hears of reads only, not of who opens a file, and several requests of one reader may
-//! arrive in any order. So a stream is a place in a file near which reads have ended lately. The
-//! blocks in front of a stream are decoded by several threads before they are asked for.
+//! A mount sees reads only, not which process opens a file, and several requests of one reader may
+//! arrive in any order. So a stream is a place in a file near which the last reads ended. Several threads
+//! decode the next blocks of a stream before its reader asks for them.
 //!
 //! Memory: 40 bytes for each of [`STREAMS`] streams. Time: one short lock per read.
 
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 
-use redwarfs_format::{BlockNo, InodeNo, Result};
+use redwarfs_format::InodeNo;
 
-use crate::image::Image;
-use crate::read::{MAX_AHEAD, Piece, Pieces};
+use crate::options::CacheOptions;
 
 /// Streams that are followed at the same time.
 const STREAMS: usize = 16;
@@ -34,6 +33,17 @@ const LEAST: u64 = 4 << 20;
 /// A stream that no read has belonged to for so many reads does not count.
 const FORGOTTEN_AFTER: u64 = 64;
 
+/// Bytes that may be decoded ahead of all streams, in blocks of `block_size`. Besides them there is room
+/// for a block that is being read and another one.
+pub(super) fn limit(options: &CacheOptions, block_size: u64) -> u64 {
+    if options.seq_detector == 0 {
+        return 0;
+    }
+    // One byte less, because a block takes some more.
+    let fitting = options.size.saturating_sub(1) / block_size.max(1);
+    (fitting.saturating_sub(2) * block_size).min(options.size / 3)
+}
+
 #[derive(Debug, Clone, Copy, Default)]
 struct Stream {
     inode: u32,
@@ -54,7 +64,7 @@ impl Stream {
 }
 
 #[derive(Debug, Default)]
-struct List {
+struct StreamTable {
     streams: [Stream; STREAMS],
     /// Reads so far.
     reads: u64,
@@ -62,8 +72,8 @@ struct List {
 
 /// Streams of one image.
 #[derive(Debug)]
-pub(crate) struct Streams {
-    list: Mutex<List>,
+pub(super) struct Streams {
+    list: Mutex<StreamTable>,
     block_size: u64,
     /// Bytes that may be decoded ahead of all streams together; 0 is off.
     limit: u64,
@@ -71,7 +81,7 @@ pub(crate) struct Streams {
 
 impl Streams {
     /// At most `limit` bytes in blocks of `block_size` bytes are decoded ahead.
-    pub(crate) fn new(block_size: u64, limit: u64) -> Self {
+    pub(super) fn new(block_size: u64, limit: u64) -> Self {
         Self {
             list: Mutex::default(),
             block_size,
@@ -81,7 +91,7 @@ impl Streams {
 
     /// Takes note of a read. Returns the range of the file that is to be decoded ahead now, if
     /// any; [`Streams::planned`] tells how far that went.
-    fn note(&self, inode: InodeNo, offset: u64, len: u64) -> Option<Range<u64>> {
+    pub(super) fn note(&self, inode: InodeNo, offset: u64, len: u64) -> Option<Range<u64>> {
         if self.limit < self.block_size {
             return None;
         }
@@ -131,7 +141,7 @@ impl Streams {
     }
 
     /// What [`Streams::note`] returned has been asked for up to `to`.
-    fn planned(&self, inode: InodeNo, end: u64, to: u64) {
+    pub(super) fn planned(&self, inode: InodeNo, end: u64, to: u64) {
         let mut list = self.list.lock().unwrap_or_else(PoisonError::into_inner);
         let stream = list
             .streams
@@ -139,59 +149,6 @@ impl Streams {
             .find(|s| s.inode == inode.0 && s.planned == end);
         if let Some(stream) = stream {
             stream.planned = to;
-        }
-    }
-}
-
-impl Image {
-    /// Lets other threads decode what a reader from front to back will ask for after this read.
-    pub(crate) fn follow(&self, inode: InodeNo, offset: u64, len: usize) {
-        let Some(range) = self.0.streams.note(inode, offset, len as u64) else {
-            return;
-        };
-        // Whoever asks for those bytes gets the error.
-        if let Ok(to) = self.decode_stream(inode, range.clone()) {
-            self.0.streams.planned(inode, range.end, to);
-        }
-    }
-
-    /// Decodes the pieces that a range of a file touches, each to its end so that a block is
-    /// decoded in one go. Returns how far that goes.
-    fn decode_stream(&self, inode: InodeNo, range: Range<u64>) -> Result<u64> {
-        let mut pieces = Pieces::new(&self.0, inode, range.start, usize::MAX)?;
-        let mut at = range.start;
-        // The block that the last pieces are in, as far as they go, and where in the file they start.
-        let mut current: Option<(BlockNo, u64, u64)> = None;
-        for _ in 0..MAX_AHEAD {
-            if at >= range.end {
-                break;
-            }
-            let Some(piece) = pieces.next()? else {
-                // The end of the file.
-                at = u64::MAX;
-                break;
-            };
-            let start = at;
-            at = at.saturating_add(piece.len() as u64);
-            let Piece::Data { block, offset, len } = piece else {
-                continue;
-            };
-            let end = offset + len as u64;
-            match &mut current {
-                Some((b, e, _)) if *b == block => *e = end.max(*e),
-                _ => {
-                    if let Some((block, end, start)) = current.replace((block, end, start))
-                        && !self.decode_soon(block, end)
-                    {
-                        // Too busy: this and the rest is for the next time.
-                        return Ok(start);
-                    }
-                }
-            }
-        }
-        match current {
-            Some((block, end, start)) if !self.decode_soon(block, end) => Ok(start),
-            _ => Ok(at),
         }
     }
 }

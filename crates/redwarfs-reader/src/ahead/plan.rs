@@ -1,24 +1,24 @@
-//! Which blocks will be asked for, where that is known beforehand.
+//! The plan of a reader: the blocks that it will ask for.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
 use redwarfs_format::BlockNo;
 
-/// Blocks in the order in which they will be asked for first. Takes up to 64 bytes for each.
+/// Blocks in the order of their first use. Takes up to 64 bytes for each.
 #[derive(Debug, Default)]
 pub(super) struct Plan {
     /// Each with the end of what is needed of it, in bytes from its start.
     blocks: Vec<(BlockNo, u64)>,
     /// Where a block is in `blocks`.
     places: HashMap<BlockNo, usize>,
-    /// Those before this place have been asked for or begun.
+    /// Blocks before this place have been requested or begun.
     begun: usize,
 }
 
 impl Plan {
-    /// `needs`: ends of what is going to be read, as often as it is, of blocks that exist. `None` without
-    /// any.
+    /// `needs` has a block and the end of the needed bytes for each read, in order. The blocks exist.
+    /// `None` without any.
     pub(super) fn new(needs: impl IntoIterator<Item = (BlockNo, u64)>) -> Option<Self> {
         let mut plan = Self::default();
         let mut last = None;
@@ -42,8 +42,9 @@ impl Plan {
         (!plan.blocks.is_empty()).then_some(plan)
     }
 
-    /// What is to be begun now that `block` is asked for: up to `most` of those behind it, each only once
-    /// unless one that was is `missing`: who goes back to what has left the cache goes on from there.
+    /// The blocks to begin when `block` is requested: up to `most` of those behind it. Each block is
+    /// begun once. If a reader goes back to a block that is `missing` from the cache, the blocks behind
+    /// it are begun again.
     pub(super) fn behind(
         &mut self,
         block: BlockNo,

@@ -1,0 +1,145 @@
+//! Read-ahead: which blocks to decode before a reader asks for them.
+//!
+//! This module decides, and `cache/` decodes. Each decision is a list of [`Need`]s: a block, up to
+//! where, and how urgent it is. Six rules make such lists, each in a file of its own:
+//!
+//! | rule | asked | needs |
+//! |---|---|---|
+//! | `range.rs`, within a read | when a read spans several blocks | all blocks of the read but the first |
+//! | `range.rs`, behind a read | after each read, if [`CacheOptions::readahead`] is set | the blocks of the next bytes of the file |
+//! | `streams.rs` | after each read | the next blocks of a file that is read from front to back |
+//! | `plan.rs` | when a block is requested, and there is a plan | the next blocks of the plan |
+//! | `sequence.rs` | when a block is requested, and there is no plan | the block behind a sequence of blocks |
+//! | `rest.rs` | when a request has its bytes | the rest of the same block |
+//!
+//! With a plan, the first one and `plan.rs` are the only rules. Preloading is not read-ahead: it
+//! decodes all blocks of a list that the user names.
+//!
+//! [`CacheOptions::readahead`]: crate::CacheOptions::readahead
+
+mod need;
+mod plan;
+mod range;
+mod rest;
+mod sequence;
+mod streams;
+
+use redwarfs_format::metadata::MetadataView;
+use redwarfs_format::{BlockNo, InodeNo, Result};
+
+pub(crate) use need::{Need, Submit, Urgency};
+pub(crate) use rest::RestRule;
+
+use crate::options::CacheOptions;
+use plan::Plan;
+use range::RangeNeeds;
+use sequence::Sequence;
+use streams::Streams;
+
+/// The rules that look at reads of files.
+#[derive(Debug)]
+pub(crate) struct AheadOfReads {
+    streams: Streams,
+    /// Bytes to decode behind each read.
+    readahead: usize,
+}
+
+impl AheadOfReads {
+    pub(crate) fn new(options: &CacheOptions, block_size: u64) -> Self {
+        let limit = streams::limit(options, block_size);
+        // No more than half of what fits.
+        let readahead = options.readahead.min(options.size / 2);
+        Self {
+            streams: Streams::new(block_size, limit),
+            readahead: usize::try_from(readahead).unwrap_or(usize::MAX),
+        }
+    }
+
+    /// Submits what readers may ask for after a read, if there is no plan.
+    pub(crate) fn after_read(
+        &self,
+        view: &MetadataView,
+        inode: InodeNo,
+        offset: u64,
+        len: usize,
+        submit: &mut Submit<'_>,
+    ) {
+        // Whoever asks for those bytes gets the errors.
+        if let Some(range) = self.streams.note(inode, offset, len as u64) {
+            let to = RangeNeeds::of_stream(view, inode, range.clone())
+                .and_then(|mut needs| needs.submit_to(submit));
+            if let Ok(to) = to {
+                self.streams.planned(inode, range.end, to);
+            }
+        }
+        if self.readahead > 0 {
+            let from = offset.saturating_add(len as u64);
+            let _ = RangeNeeds::of_range(view, inode, from, self.readahead)
+                .and_then(|mut needs| needs.submit_to(submit));
+        }
+    }
+}
+
+/// Submits the blocks of a read but the first one, which the reader decodes itself.
+///
+/// # Errors
+/// Those of the metadata.
+pub(crate) fn within_read(
+    view: &MetadataView,
+    inode: InodeNo,
+    offset: u64,
+    len: usize,
+    submit: &mut Submit<'_>,
+) -> Result<()> {
+    RangeNeeds::of_range(view, inode, offset, len)?
+        .without_first_block()
+        .submit_to(submit)
+        .map(drop)
+}
+
+/// The rules that look at requests for blocks.
+#[derive(Debug, Default)]
+pub(crate) struct AheadOfBlocks {
+    plan: Option<Plan>,
+    sequence: Sequence,
+    /// Blocks of a plan that are decoded ahead.
+    planned_ahead: usize,
+    block_size: u64,
+}
+
+impl AheadOfBlocks {
+    pub(crate) fn new(options: &CacheOptions, block_size: u64) -> Self {
+        // One for each thread, as far as they fit beside the block that is being read. An unfinished
+        // block may take up to three times its size, with payload and decoder.
+        let fitting = options.size / block_size.saturating_mul(3).max(1);
+        let fitting = usize::try_from(fitting.saturating_sub(1)).unwrap_or(usize::MAX);
+        Self {
+            plan: None,
+            sequence: Sequence::new(options.seq_detector),
+            planned_ahead: options.workers.clamp(1, fitting.max(1)),
+            block_size,
+        }
+    }
+
+    /// Takes a new plan: blocks in the order of their first use, and the end of the bytes that are
+    /// needed of each. Without any there is no plan. Returns whether there is one.
+    pub(crate) fn plan(&mut self, needs: impl IntoIterator<Item = (BlockNo, u64)>) -> bool {
+        self.plan = Plan::new(needs);
+        self.plan.is_some()
+    }
+
+    /// Takes note of a request for `block`; `missing` if it is not in the cache. Appends the needs
+    /// that follow from it.
+    pub(crate) fn after_request(&mut self, block: BlockNo, missing: bool, needs: &mut Vec<Need>) {
+        match &mut self.plan {
+            Some(plan) => {
+                let behind = plan.behind(block, missing, self.planned_ahead);
+                needs.extend(behind.iter().map(|&(block, end)| Need::ahead(block, end)));
+            }
+            None => {
+                let next = self.sequence.after(block);
+                needs.extend(next.map(|next| Need::ahead(next, self.block_size)));
+            }
+        }
+    }
+}

@@ -1,0 +1,129 @@
+//! Decoding that no reader waits for: by the threads of the pool, and preloading.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use redwarfs_format::{BlockNo, Result};
+
+use super::BlockCache;
+use super::evict::Reservation;
+use super::slot::Slot;
+use super::stats::count;
+use crate::ahead::Need;
+
+impl BlockCache {
+    /// Lets another thread decode what is needed, unless it is there. False if the threads are too
+    /// busy.
+    pub(crate) fn submit(&self, need: Need) -> bool {
+        self.contains(need.block, need.end) || self.decode_soon(need)
+    }
+
+    /// Lets a thread of the pool decode what is needed. Returns whether a job was queued: not if the
+    /// threads are too busy, or if there is no such block.
+    pub(super) fn decode_soon(&self, need: Need) -> bool {
+        let core = &self.core;
+        if core.payloads.container().block(need.block).is_none() {
+            return false;
+        }
+        // Found or made by the job itself, so that a waiting job keeps nothing in the cache.
+        let (shared, since) = (Arc::clone(core), core.table().asks());
+        self.pool.try_submit(Box::new(move || {
+            if shared.closed.load(Ordering::Relaxed) {
+                return;
+            }
+            let Some(slot) = shared.find_or_insert_ahead(need.block, since) else {
+                count(&shared.counters.expired);
+                return;
+            };
+            // A reader that needs the block gets the error.
+            match slot.try_take() {
+                Some(turn) => {
+                    let _ = shared.advance(turn, need.end, need.urgency);
+                }
+                None => count(&shared.counters.expired),
+            }
+            drop(slot);
+            shared.make_room(0);
+        }))
+    }
+
+    /// The same for a need that follows from a request for another block.
+    pub(super) fn decode_next(&self, need: Need) {
+        let core = &self.core;
+        if !self.has_room_ahead() || core.table().entry(need.block).is_some() {
+            return;
+        }
+        if self.decode_soon(need) {
+            count(&core.counters.prefetches);
+        }
+    }
+
+    /// Lets a thread of the pool decode the rest of a block, if the rule says so.
+    pub(super) fn finish_soon(&self, slot: &Arc<Slot>) {
+        let Some(raw_size) = slot.raw_size() else {
+            return;
+        };
+        let available = slot.available();
+        if self.is_planned() || slot.is_busy() {
+            return;
+        }
+        // Nobody else has to wait for what may not be needed.
+        let is_idle = || self.pool.is_idle() && self.core.gate.has_room_for_two();
+        let rule = &self.core.rest;
+        let rest = rule.rest(slot.block, raw_size, available, slot.jumps(), is_idle);
+        let Some(need) = rest else {
+            return;
+        };
+        let Some(finishing) = slot.begin_to_finish() else {
+            return;
+        };
+        let core = Arc::clone(&self.core);
+        // Found by the job itself, as in `decode_soon`. If the block has been dropped, or dropped
+        // and begun anew, in the meantime, nobody is waiting for its rest.
+        self.pool.try_submit(Box::new(move || {
+            if core.closed.load(Ordering::Relaxed) {
+                return;
+            }
+            let slot = {
+                let table = core.table();
+                table.entry(need.block).map(|e| Arc::clone(&e.slot))
+            };
+            let turn = slot
+                .filter(|slot| slot.available() >= available)
+                .and_then(|slot| slot.try_take());
+            match turn {
+                Some(turn) => {
+                    let _ = core.advance(turn, need.end, need.urgency);
+                }
+                None => count(&core.counters.expired),
+            }
+            drop(finishing);
+            core.make_room(0);
+        }));
+    }
+
+    /// Decodes a whole block into the cache, unless that would push others out. False if there
+    /// is no room.
+    pub(crate) fn preload(&self, block: BlockNo) -> Result<bool> {
+        let core = &self.core;
+        let size = core.payloads.block_size();
+        if core
+            .table()
+            .entry(block)
+            .is_some_and(|e| e.slot.is_complete())
+        {
+            return Ok(true);
+        }
+        // Others that preload at the same time count with what they will take.
+        let reservation = Reservation::new(core, size);
+        if core.account.used().saturating_add(reservation.total) > core.limit {
+            return Ok(false);
+        }
+        let slot = core.find_or_insert(block);
+        let result = core.ensure_all(&slot);
+        drop(slot);
+        drop(reservation);
+        self.trim();
+        result.map(|()| true)
+    }
+}

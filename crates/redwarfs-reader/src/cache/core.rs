@@ -1,0 +1,145 @@
+//! The part of the cache that its threads share, and the way of a block into the table.
+
+use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use redwarfs_format::BlockNo;
+
+use super::gate::Gate;
+use super::scratch::Scratch;
+use super::slot::{Account, SLOT_OVERHEAD, Slot};
+use super::stats::{Counters, count};
+use super::table::Table;
+use super::tidier::Tidier;
+use crate::ahead::{AheadOfBlocks, RestRule};
+use crate::options::{BlockAllocator, CacheOptions, CpuSet};
+use crate::payload::Payloads;
+use crate::perfmon::{Component, PerfMonitor, Timer};
+
+/// Most blocks in use that no request holds, without one.
+const MAX_IN_USE: usize = 1 << 10;
+
+/// The part of the cache that its threads share.
+#[derive(Debug)]
+pub(super) struct Core {
+    pub(super) payloads: Payloads,
+    pub(super) limit: u64,
+    /// Most blocks in use that no request holds.
+    pub(super) in_use: usize,
+    pub(super) rest: RestRule,
+    pub(super) account: Arc<Account>,
+    pub(super) table: Mutex<Table>,
+    pub(super) counters: Counters,
+    pub(super) closed: AtomicBool,
+    pub(super) timers: Timers,
+    pub(super) allocator: BlockAllocator,
+    pub(super) affinity: Option<CpuSet>,
+    pub(super) tidier: Tidier,
+    /// Bytes that the blocks that are being preloaded will take.
+    pub(super) reserved: AtomicU64,
+    pub(super) scratch: Scratch,
+    pub(super) gate: Gate,
+}
+
+/// What is timed: a request, what one thread does for a block, and decoding alone.
+#[derive(Debug)]
+pub(super) struct Timers {
+    pub(super) get: Timer,
+    pub(super) process: Timer,
+    pub(super) decompress: Timer,
+}
+
+impl Core {
+    pub(super) fn new(payloads: Payloads, options: &CacheOptions, perfmon: &PerfMonitor) -> Self {
+        let block_size = payloads.block_size();
+        let blocks = u64::from(payloads.container().block_count());
+        let fit = |blocks: u64| {
+            let block = block_size.saturating_add(SLOT_OVERHEAD);
+            blocks.saturating_mul(block) <= options.size
+        };
+        Self {
+            limit: options.size,
+            in_use: options.workers.clamp(1, MAX_IN_USE) + 1,
+            rest: RestRule::new(options, fit(2), fit(blocks)),
+            account: Arc::default(),
+            table: Mutex::new(Table::new(AheadOfBlocks::new(options, block_size))),
+            counters: Counters::default(),
+            closed: AtomicBool::new(false),
+            timers: Timers {
+                get: perfmon.timer(Component::BlockCache, "get"),
+                process: perfmon.timer(Component::BlockCache, "process"),
+                decompress: perfmon.timer(Component::BlockCache, "decompress"),
+            },
+            allocator: options.allocator,
+            affinity: options.affinity,
+            tidier: Tidier::new(options.tidy),
+            reserved: AtomicU64::new(0),
+            scratch: Scratch::default(),
+            gate: Gate::new(),
+            payloads,
+        }
+    }
+
+    pub(super) fn table(&self) -> MutexGuard<'_, Table> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn insert(self: &Arc<Self>, table: &mut Table, block: BlockNo) -> Arc<Slot> {
+        count(&self.counters.created);
+        tracing::trace!("block {} comes into the cache", block.0);
+        self.start_tidying();
+        let slot = Arc::new(Slot::new(block, &self.account));
+        table.insert(block, Arc::clone(&slot));
+        slot
+    }
+
+    pub(super) fn find_or_insert(self: &Arc<Self>, block: BlockNo) -> Arc<Slot> {
+        let mut table = self.table();
+        match table.touch(block) {
+            Some(slot) => slot,
+            None => self.insert(&mut table, block),
+        }
+    }
+
+    /// The same for whoever decodes ahead since `since`; `None` if the block was asked for in the meantime
+    /// and is gone: nobody waits for it.
+    pub(super) fn find_or_insert_ahead(
+        self: &Arc<Self>,
+        block: BlockNo,
+        since: u64,
+    ) -> Option<Arc<Slot>> {
+        let mut table = self.table();
+        match table.touch(block) {
+            Some(slot) => Some(slot),
+            None if table.was_asked_since(block, since) => None,
+            None => Some(self.insert(&mut table, block)),
+        }
+    }
+
+    pub(super) fn count_hit(&self, slot: &Slot, end: u64) {
+        let c = &self.counters;
+        count(match (slot.has(end), slot.is_busy()) {
+            (true, true) => &c.active_fast,
+            (true, false) => &c.cache_fast,
+            (false, true) => &c.active_slow,
+            (false, false) => &c.cache_slow,
+        });
+    }
+
+    /// Whether two blocks fit.
+    pub(super) fn has_room_ahead(&self) -> bool {
+        let block = self.payloads.block_size().saturating_add(SLOT_OVERHEAD);
+        block.saturating_mul(2) <= self.limit
+    }
+
+    /// Takes a failed slot out of the cache, unless another one is already in its place.
+    pub(super) fn forget(&self, slot: &Arc<Slot>) {
+        let mut table = self.table();
+        let same = table
+            .entry(slot.block)
+            .is_some_and(|entry| Arc::ptr_eq(&entry.slot, slot));
+        let removed = if same { table.remove(slot.block) } else { None };
+        drop(table);
+        drop(removed);
+    }
+}

@@ -1,0 +1,78 @@
+//! Makes room: drops the blocks that nobody uses, the least recently used one first.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::core::Core;
+use super::memory::Buffer;
+use super::slot::Slot;
+
+/// Room in the cache for a block that is about to be preloaded.
+pub(super) struct Reservation<'a> {
+    core: &'a Core,
+    size: u64,
+    /// Bytes of all reservations, this one included.
+    pub(super) total: u64,
+}
+
+impl<'a> Reservation<'a> {
+    pub(super) fn new(core: &'a Core, size: u64) -> Self {
+        let before = core.reserved.fetch_add(size, Ordering::Relaxed);
+        Self {
+            core,
+            size,
+            total: before.saturating_add(size),
+        }
+    }
+}
+
+impl Drop for Reservation<'_> {
+    fn drop(&mut self) {
+        self.core.reserved.fetch_sub(self.size, Ordering::Relaxed);
+    }
+}
+
+impl Core {
+    /// Drops the blocks that were not used for the longest time until `extra` bytes fit. Blocks
+    /// in use stay, whatever their size, so this may fall short.
+    pub(super) fn make_room(&self, extra: u64) {
+        drop(self.evict(extra));
+    }
+
+    /// The same for a block of `len` bytes; returns the memory of a dropped one if it fits.
+    pub(super) fn make_room_for(&self, len: usize) -> Option<Buffer> {
+        let mut dropped = self.evict(len as u64);
+        dropped.iter_mut().find_map(|slot| Slot::reclaim(slot, len))
+    }
+
+    fn evict(&self, extra: u64) -> Vec<Arc<Slot>> {
+        let excess = |freed: u64| {
+            let wanted = self.account.used().saturating_add(extra);
+            wanted.saturating_sub(freed) > self.limit
+        };
+        let mut dropped = Vec::new();
+        if !excess(0) {
+            return dropped;
+        }
+        {
+            let mut table = self.table();
+            let in_use = table.in_use(self.in_use);
+            let mut freed = 0;
+            let mut from = 0;
+            while excess(freed) {
+                let idle = table.first_idle(from, &in_use);
+                let Some((tick, block)) = idle else {
+                    break;
+                };
+                from = tick;
+                if let Some(slot) = table.remove(block) {
+                    freed += slot.charged();
+                    dropped.push(slot);
+                }
+            }
+        }
+        let n = dropped.len() as u64;
+        self.counters.evicted.fetch_add(n, Ordering::Relaxed);
+        dropped
+    }
+}
