@@ -1,6 +1,6 @@
 //! The state of a mount, which all its threads share.
 
-use redwarfs_format::ids::InodeNo;
+use redwarfs_format::ids::{EntryIndex, InodeNo};
 use redwarfs_format::metadata::FileType;
 use redwarfs_reader::Image;
 use redwarfs_reader::perfmon::{Component, PerfMonitor, Timer};
@@ -95,6 +95,24 @@ impl MountState {
         match self.image.metadata().stat(inode) {
             Ok(stat) => Ok(self.settings.policy.attr(&stat)),
             Err(cause) => Err(self.fail("stat", inode, &cause)),
+        }
+    }
+
+    /// The attributes of an inode under one of its names. In images of format 2.2 and older, names
+    /// that share an inode have attributes of their own; the kernel keeps those of the name that it
+    /// looked up last.
+    pub(crate) fn attr_of_name(
+        &self,
+        inode: InodeNo,
+        name: Option<EntryIndex>,
+    ) -> Result<Attr, Errno> {
+        let meta = self.image.metadata();
+        match name.filter(|_| meta.is_legacy()) {
+            None => self.attr(inode),
+            Some(entry) => match meta.entry_stat(entry) {
+                Ok(stat) => Ok(self.settings.policy.attr(&stat)),
+                Err(cause) => Err(self.fail("stat", inode, &cause)),
+            },
         }
     }
 }

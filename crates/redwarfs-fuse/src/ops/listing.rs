@@ -12,20 +12,20 @@ const DOTS: u64 = 2;
 /// Longest name that the kernel takes in a listing (4095 since Linux 6.17, before that 1024).
 const LONGEST_NAME: usize = 1024;
 
-/// Calls `add(inode, next position, name)` from `position` on until it says that the buffer is
-/// full.
+/// Calls `add(inode, entry, next position, name)` from `position` on until it says that the buffer
+/// is full. `.` and `..` have no entry.
 pub(super) fn list(
     state: &MountState,
     dir: InodeNo,
     position: u64,
-    mut add: impl FnMut(InodeNo, u64, &[u8]) -> Result<bool, Errno>,
+    mut add: impl FnMut(InodeNo, Option<EntryIndex>, u64, &[u8]) -> Result<bool, Errno>,
 ) -> Result<(), Errno> {
     let meta = state.image.metadata();
     let fail = |cause: redwarfs_format::Error| state.fail("list", dir, &cause);
-    if position == 0 && add(dir, 1, b".")? {
+    if position == 0 && add(dir, None, 1, b".")? {
         return Ok(());
     }
-    if position <= 1 && add(meta.parent(dir).map_err(fail)?, DOTS, b"..")? {
+    if position <= 1 && add(meta.parent(dir).map_err(fail)?, None, DOTS, b"..")? {
         return Ok(());
     }
     let range = meta.entries(dir).map_err(fail)?;
@@ -41,7 +41,8 @@ pub(super) fn list(
             continue;
         }
         let inode = meta.entry_inode(entry).map_err(fail)?;
-        if add(inode, u64::from(index - range.start) + DOTS + 1, &name)? {
+        let next = u64::from(index - range.start) + DOTS + 1;
+        if add(inode, Some(entry), next, &name)? {
             break;
         }
     }

@@ -1,6 +1,6 @@
 //! LOOKUP: the inode with a name in a directory.
 
-use redwarfs_format::ids::InodeNo;
+use redwarfs_format::ids::{EntryIndex, InodeNo};
 use rustix::io::Errno;
 
 use crate::mount_state::MountState;
@@ -24,8 +24,8 @@ pub(crate) fn answer(
         String::from_utf8_lossy(name)
     );
     match find(state, header.node, name)? {
-        Some(inode) => {
-            let attr = state.attr(inode)?;
+        Some((inode, entry)) => {
+            let attr = state.attr_of_name(inode, entry)?;
             if let Some(pusher) = pusher {
                 pusher.knows(inode);
             }
@@ -37,17 +37,21 @@ pub(crate) fn answer(
     Ok(Answer::Reply)
 }
 
-/// The inode with a name in a directory.
-fn find(state: &MountState, node: u64, name: &[u8]) -> Result<Option<InodeNo>, Errno> {
+/// The inode with a name in a directory, and the entry; `.` and `..` have none.
+fn find(
+    state: &MountState,
+    node: u64,
+    name: &[u8],
+) -> Result<Option<(InodeNo, Option<EntryIndex>)>, Errno> {
     let meta = state.image.metadata();
     match name {
         // Asked when a file handle (of NFS) is turned into a file: for any kind of inode.
-        b"." => return state.inode(node).map(Some),
+        b"." => return state.inode(node).map(|inode| Some((inode, None))),
         b".." => {
             let inode = state.directory(node, "look up the parent of")?;
             let parent = meta.parent(inode);
             return parent
-                .map(Some)
+                .map(|parent| Some((parent, None)))
                 .map_err(|cause| state.fail("look up the parent of", inode, &cause));
         }
         _ => {}
@@ -60,6 +64,10 @@ fn find(state: &MountState, node: u64, name: &[u8]) -> Result<Option<InodeNo>, E
             _ => Ok(found),
         });
     found
-        .and_then(|entry| entry.map(|entry| meta.entry_inode(entry)).transpose())
+        .and_then(|entry| {
+            entry
+                .map(|entry| Ok((meta.entry_inode(entry)?, Some(entry))))
+                .transpose()
+        })
         .map_err(|cause| state.fail("look up a name in", dir, &cause))
 }

@@ -17,7 +17,7 @@ pub(crate) fn answer(
     log_op!(header, "op_readdir({}, {position})", header.node);
     let meta = state.image.metadata();
     let dir = state.directory(header.node, "list")?;
-    listing::list(state, dir, position, |inode, next, name| {
+    listing::list(state, dir, position, |inode, _, next, name| {
         if out.len() + dirent_size(name, false) > room {
             return Ok(true);
         }

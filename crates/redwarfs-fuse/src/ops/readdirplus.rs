@@ -18,11 +18,11 @@ pub(crate) fn answer(
     log_op!(header, "op_readdirplus({}, {position})", header.node);
     let dir = state.directory(header.node, "list")?;
     // The kernel ignores the attributes of `.` and `..` but shows their numbers.
-    listing::list(state, dir, position, |inode, next, name| {
+    listing::list(state, dir, position, |inode, entry, next, name| {
         if out.len() + dirent_size(name, true) > room {
             return Ok(true);
         }
-        let attr = state.attr(inode)?;
+        let attr = state.attr_of_name(inode, entry)?;
         attr.put_entry(state.settings.names, state.settings.attributes, out);
         put_dirent(attr.node, next, attr.mode, name, out);
         if let Some(pusher) = pusher {
