@@ -676,7 +676,7 @@ fn progress_and_messages_can_be_chosen() {
         "{text}"
     );
     // From verbose on a message says where it comes from, and at others if it is asked to.
-    let from = |text: &str| text.contains(" [builder.rs:");
+    let from = |text: &str| text.contains(" [report.rs:");
     assert!(from(&run(&["-v"])));
     let warned = ["--log-level=warn", "--hollow"];
     assert!(!run(&warned).contains(" ["));
