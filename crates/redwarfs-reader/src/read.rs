@@ -26,10 +26,11 @@ impl Image {
     /// read in a file of more than 256 spans looks at all chunks of the image once.
     ///
     /// # Errors
-    /// [`io::ErrorKind::IsADirectory`] or [`io::ErrorKind::InvalidInput`] as [`Error::Io`] for
-    /// other inodes. If a block that is needed cannot be read, verified or decoded, the error
-    /// names its section; other reads are not affected, and the next one tries again. The
-    /// contents of `buf` are unspecified after an error.
+    /// [`IsADirectory`](std::io::ErrorKind::IsADirectory) or
+    /// [`InvalidInput`](std::io::ErrorKind::InvalidInput) as
+    /// [`Error::Io`](redwarfs_format::Error::Io) for other inodes. If a block that is needed cannot
+    /// be read, verified or decoded, the error names its section; other reads are not affected, and
+    /// the next one tries again. The contents of `buf` are unspecified after an error.
     pub fn read_at(&self, inode: InodeNo, offset: u64, buf: &mut [u8]) -> Result<usize> {
         let inner = &*self.0;
         let context = read_context(inode, offset, buf.len());

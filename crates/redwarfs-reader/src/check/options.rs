@@ -22,8 +22,8 @@ pub struct CheckOptions {
     pub threads: usize,
     /// The CPUs that the threads run on.
     pub affinity: Option<CpuSet>,
-    /// Whether [`Image::check`] decodes blocks. It always decodes the blocks of formats 2.0 and 2.1,
-    /// which have no hashes.
+    /// Whether [`Image::check`](crate::Image::check) decodes blocks. It always decodes the blocks of
+    /// formats 2.0 and 2.1, which have no hashes.
     pub decode: bool,
     /// Bytes of memory for decoding. One block at a time is decoded in any case.
     pub memory: u64,

@@ -1,4 +1,4 @@
-//! Finishing an image: [`Tree`], contents and [`Stored`] -> metadata, history and index.
+//! Finishing an image: `Tree`, contents and `Stored` -> metadata, history and index.
 //!
 //! The [`Emitter`] writes all sections of an image, and those of a rewritten one.
 
