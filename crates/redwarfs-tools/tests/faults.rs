@@ -292,7 +292,8 @@ fn large_metadata_do_not_need_the_medium_for_long() {
         disk.set(Medium::Fails(0..u64::MAX));
         let count = listed();
         disk.set(Medium::Good);
-        std::thread::sleep(Duration::from_millis(50));
+        // Longer than a failing medium takes, so that loading mostly finds a good one.
+        std::thread::sleep(Duration::from_millis(1500));
         count.is_ok_and(|count| count == 6000)
     });
 }
