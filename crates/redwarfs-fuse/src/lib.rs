@@ -4,56 +4,62 @@
 //! everything that it learns: names, missing names, attributes, directory contents, symbolic links
 //! and file data.
 //!
-//! # The way of a READ request
+//! # The path of a READ request
 //!
 //! | step | file |
 //! |---|---|
 //! | A thread reads the request from `/dev/fuse`. | `session.rs`, `device.rs` |
-//! | Or the thread of a CPU takes it from a queue of io_uring. | `ring/queues.rs`, `ring/queues/os.rs` |
-//! | The thread takes the message apart and makes a ticket, the right to answer once. | `proto.rs`, `ticket.rs` |
+//! | With io_uring, the thread of a CPU takes it from a queue instead. | `ring/queues.rs`, `ring/queues/os.rs` |
+//! | The thread parses the message and makes a ticket, which allows exactly one reply. | `proto.rs`, `ticket.rs` |
 //! | The driver chooses the operation by its number. | `driver.rs` |
-//! | If the blocks are decoded, the operation replies with their bytes and is done. | `ops/read.rs` |
+//! | If the bytes are in the block cache, or in the page cache and not compressed, the operation replies at once. | `ops/read.rs`, `Image::try_read_pinned` in `redwarfs-reader/src/pinned.rs` |
 //! | Otherwise it registers the ticket, so that a signal can end the wait. | `interrupts.rs` |
 //! | A worker decodes the blocks and replies. | `pool.rs` |
-//! | The ticket sends the reply the way that the request came. | `ticket.rs`, then `device.rs` or `ring/queues/queue.rs` |
+//! | The ticket sends the reply over the transport of the request. | `ticket.rs`, then `device.rs` or `ring/queues/queue.rs` |
 //!
-//! All other operations reply at once: `ops` has one file for each. [`mount`] is in `mount.rs`; it
-//! attaches the file system (`kernel.rs`), agrees with the kernel on the connection (`session.rs`,
-//! `ops/init.rs`), and starts the threads. They share one `MountState` (`mount_state.rs`).
+//! All other operations that have a reply send it at once. `ops` has a file for each operation.
+//! [`mount`] is in `mount.rs`. It attaches the file system (`kernel.rs`), negotiates the parameters of
+//! the connection with the kernel (`session.rs`, `ops/init.rs`), and starts the threads. They share one
+//! `MountState` (`mount_state.rs`).
 //!
 //! # Threads
 //!
-//! - One thread reads requests from the kernel. It answers all metadata, and reads of decoded blocks.
-//!   [`MountOptions::readers`] asks for more such threads. They help several processes that read at
-//!   random, and slow a single process that walks or reads a tree.
+//! - One *reading thread* reads requests from the kernel. It answers all metadata, and reads that need
+//!   no decoding. [`MountOptions::readers`] asks for more such threads. They help several processes that
+//!   read at random, and slow a single process that walks or reads a tree.
 //! - [`MountOptions::workers`] threads carry out the other reads, and reply themselves.
-//! - One thread pushes small files into the page cache ahead of their reader ([`MountOptions::push`]).
-//! - While a program waits for a read and has got a signal, one thread looks after that read.
-//! - From the first time that the reading thread follows a program, one thread watches it.
+//! - One thread pushes small files into the page cache before a program reads them
+//!   ([`MountOptions::push`]).
+//! - If a program gets a signal while it waits for a read, one thread watches that read. With io_uring,
+//!   it watches all waiting reads.
+//! - Once the reading thread has followed a program to its CPU, one thread watches the reading thread.
 //!
-//! If waking the reading thread takes long, it polls for the next request for a moment before it
-//! sleeps. It does so only while that proves to be faster (`patience.rs`).
+//! With exactly one reading thread, two policies save time. If the system takes long to wake the reading
+//! thread, it polls for the next request for a moment before it sleeps. It does so only while that
+//! proves to be faster (`patience.rs`).
 //!
 //! While one program asks for many small things, the reading thread follows that program to its CPU
 //! ([`MountOptions::follow`]). The driver binds the thread to that CPU and gives it the policy
-//! `SCHED_IDLE`. Then the scheduler wakes the program on the same CPU, and `find` takes half the time.
+//! `SCHED_IDLE`. Then the scheduler wakes the program on the same CPU, and `find` needs half the time.
 //! A thread with that policy hardly runs while other threads want its CPU. So a watcher looks every
-//! millisecond. It takes the policy back after 4 looks without progress, after 10 looks without a
-//! request, and if following is not a tenth faster. The driver follows only if it may take the policy
-//! back: with `CAP_SYS_NICE`, or with a limit `RLIMIT_NICE` that allows its present priority.
+//! millisecond how far the reading thread has come. The watcher restores the normal policy in three
+//! cases: after 4 looks without progress, after 10 looks without a request, or if following is less than
+//! a tenth faster than the normal policy was. The driver follows only if it may restore the policy: with
+//! `CAP_SYS_NICE`, or with a limit `RLIMIT_NICE` that allows its present priority.
 //!
 //! # io_uring
 //!
 //! With [`MountOptions::uring`], requests come through queues in shared memory: one queue and one
-//! thread for each CPU. Requests and answers are the same as those of the device. If the kernel does
-//! not offer queues, or the process cannot use io_uring, requests come from the device, and the log
+//! thread for each CPU. Requests and answers have the same form as those of the device. If the kernel
+//! does not offer queues, or the process cannot use io_uring, requests come from the device, and the log
 //! says so.
 //!
 //! # Interrupted reads
 //!
 //! If an image stalls (a network file system, a failing disk), a program that waits for data can be
 //! killed. Any other signal ends its read with `EINTR` if the data is not there within a second.
-//! Requests that need nothing from the image go on.
+//! Requests that need nothing from the image are still answered. With io_uring, a queue whose places are
+//! all taken by stalled reads answers nothing until one of them ends.
 //!
 //! # When the driver dies
 //!
@@ -63,16 +69,15 @@
 //!
 //! # Memory
 //!
-//! Besides the image:
+//! In addition to the opened image, a mount needs:
 //!
-//! - 128 KiB for each reader.
-//! - Up to 1 MiB for each reader and worker, for holes and small pieces. Other answers come from the
-//!   cache; an answer keeps at most two blocks there.
-//! - For pushing, 2 bits for each inode, and 4 bytes for each regular file from the first pushed
-//!   sequence on.
+//! - 128 KiB for each reading thread, which hold a request.
+//! - Up to 1 MiB for each reading thread and worker, for holes and small pieces. Other replies come
+//!   straight from the cache. A reply keeps at most two blocks in the cache until it is sent.
+//! - For pushing, 2 bits for each inode. Once files have been pushed, 4 bytes for each regular file.
 //! - With io_uring, for each CPU that the system may have: a thread, some pages, and 16 MiB of
-//!   address space. The system backs the address space as far as answers have reached.
-//! - What [`MountOptions::case_insensitive`] and [`MountOptions::analysis_file`] say.
+//!   address space. Of this address space, only the part that the longest reply has filled takes memory.
+//! - The amounts that [`MountOptions::case_insensitive`] and [`MountOptions::analysis_file`] state.
 
 mod analysis;
 mod attr;

@@ -1,27 +1,29 @@
 //! Reads DwarFS images: opens them, finds paths, lists directories, reads ranges of files, and checks
 //! images for damage.
 //!
-//! [`Image`] is the whole interface. It is `Send + Sync`, all operations take `&self`, and no thread
-//! holds a lock while it decompresses. The reader checks the structure of an image when it opens it, and
-//! each payload before it uses it. Errors name the section.
+//! Everything starts from [`Image`]. It is `Send + Sync`, all operations take `&self`, and no thread
+//! holds a lock while it decompresses. At opening, the reader checks section headers and the layout of the
+//! metadata. It checks values of the metadata when it uses them, and a payload before its first use. An
+//! error names the section if the reader knows it.
 //!
-//! # The way of a read
+//! # The path of a read
 //!
 //! [`Image::read_at`] (`read.rs`) and [`Image::read_pinned`] (`pinned.rs`, without a copy) take these
 //! steps:
 //!
 //! 1. **Inode to spans** (`spans.rs`): the metadata of `redwarfs-format` has the chunks of the inode.
-//!    `Spans` cuts them to the requested range: so many bytes of a block, or zeros.
+//!    `Spans` cuts them to the requested range. Each span is a range of a block, or a run of zeros.
 //! 2. **Read-ahead** (`ahead/`): decides which other blocks to decode in the background.
 //! 3. **Span to block** (`cache/mod.rs`): `BlockCache::get` finds the block in the cache (`cache/table.rs`)
-//!    or adds it, and drops others if there is no room (`cache/evict.rs`).
+//!    or adds it, and drops others if there is no room (`cache/evict.rs`). `BlockCache::get_cached` is for
+//!    callers that must not wait: it returns nothing if the bytes are not there.
 //! 4. **Decoding** (`cache/decode.rs`): one thread reads the payload (`payload.rs`), verifies its checksum
-//!    and decodes as far as needed. Other threads wait for their bytes (`cache/slot.rs`). The reader reads
-//!    uncompressed blocks where they are stored (`cache/plain.rs`).
+//!    and decodes as far as needed. Other threads wait for their bytes (`cache/slot.rs`). Uncompressed
+//!    blocks are read directly from the image file, without a copy in the cache (`cache/plain.rs`).
 //! 5. **Reply**: the bytes are copied to the caller, or the caller gets the memory of the cache.
 //!
 //! [`check`] finds damage and the files that it affects. `preload.rs` decodes whole blocks before any
-//! reader asks for them. `whole.rs` decodes blocks past the cache, for rewriting.
+//! program reads them. `whole.rs` decodes blocks without the cache, for rewriting.
 //!
 //! # Example
 //!

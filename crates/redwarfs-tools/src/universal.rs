@@ -1,4 +1,4 @@
-//! The universal program: picks a tool by the name it was called with.
+//! The universal program: picks a tool by the name it was called with, or by its first argument.
 
 use std::ffi::{OsStr, OsString};
 use std::io::Write;

@@ -1,31 +1,32 @@
 //! Building DwarFS images: a [`Source`] of entries becomes a finished image.
 //!
-//! A build is a row of stages. Each stage is one file or folder in `src/stages/`:
+//! A build consists of stages. Each stage is one file or folder in `src/stages/`:
 //!
 //! | stage | from | to | what it does |
 //! |---|---|---|---|
 //! | `tree` | [`Source`] | `Tree` | lists all entries, with their metadata |
-//! | `hash` | `Tree` | `Contents` | finds equal files, by hash and by comparison |
-//! | `categorize` | `Contents` | `Fragments` | cuts contents into fragments, one stream for each category |
+//! | `hash` | `Tree` | `Contents` | finds equal files, by hash and, unless the hash is cryptographic, by comparison |
+//! | `categorize` | `Contents` | `Fragments` | cuts contents into fragments of one category |
 //! | `digest` | `Fragments` | `Digests` | computes similarity digests, if the order needs them |
-//! | `order` | `Fragments`, `Digests` | `Sequences` | decides which contents follow each other |
+//! | `order` | `Fragments`, `Digests` | `Sequences` | decides which contents follow each other in a stream |
 //! | `segment` | `Sequences` | blocks, `Stored` | fills blocks, and refers to data that is already there |
 //! | `compress` | blocks | sections | compresses blocks in any order, and writes them in order |
 //! | `emit` | `Tree`, `Stored` | sections | writes metadata, history and section index |
 //!
 //! `segment` and `compress` run at the same time. All other stages run one after the other.
-//! [`Builder::build`] is the list of these calls. To follow a byte of a file: `hash` reads it to
-//! compare files, `segment` reads it again and puts it into a block, `compress` turns the block into
-//! a section. Bytes of small files stay in memory between these stages.
+//! [`Builder::build`] is the list of these calls. `hash`, `categorize` and `digest` read a file only if
+//! they need its bytes: `hash`, for example, if another file has the same size. `segment` reads every
+//! content and puts it into blocks, and `compress` turns each block into a section. The bytes of small
+//! files stay in memory between these stages as long as there is room.
 //!
 //! Around the stages:
 //!
 //! | module | what it holds |
 //! |---|---|
 //! | `contents`, `tree` | the data that the stages hand on |
-//! | `settings` | what the options say about one stream: codec, order, segmenter |
+//! | `settings` | what the options say about one stream: order, segmenter |
 //! | `ordered` | the worker pool whose results come in the order of the jobs |
-//! | `memory` | what a build takes, and how many threads and blocks a limit leaves |
+//! | `memory` | how much memory a build needs, and how many threads and blocks a limit allows |
 //! | `category` | the categorizers: how files of each kind are cut |
 //! | `fingerprint` | the similarity digests |
 //! | `segmenter` | the search for data that is already in a block |
@@ -48,8 +49,8 @@
 //! ```
 //!
 //! The image depends on input, options and version alone: neither the number of threads nor their
-//! timing changes a byte. A build never holds all contents in memory.
-//! [`BuildOptions::memory_limit`] bounds what it does hold.
+//! timing changes a byte. The time of creation is one of the options. A build never holds all contents
+//! in memory. [`BuildOptions::memory_limit`] bounds what it does hold.
 
 mod builder;
 mod category;

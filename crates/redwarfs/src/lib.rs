@@ -34,7 +34,8 @@
 //!
 //! * The crate treats an image as untrusted input. A damaged or hostile image gives an [`Error`] and
 //!   never a panic, and extraction never leaves its target directory.
-//! * The reader verifies the checksum of every block before it returns a byte of it.
+//! * The reader verifies the checksum of every block before it returns a byte of it. Images of the oldest
+//!   formats have no checksums.
 //! * The same directory, options and version give the same image for any number of threads.
 //! * An output file gets its name when it is complete. If a build fails, an older file of that name
 //!   stays as it is.
@@ -49,14 +50,15 @@
 //!
 //! # More control
 //!
-//! The crates below this one are here as modules: [`reader`] (inodes, blocks, cache, checks),
+//! This crate re-exports the libraries that it builds on: [`reader`] (inodes, blocks, cache, checks),
 //! [`writer`] (sources, categorizers, progress), [`extractor`] (archives), [`codec`], [`io`] and
-//! [`mod@format`]. [`Image::reader`] is the way from here to there.
+//! [`mod@format`]. [`Image::reader`] gives the underlying image of [`reader`]. Rewriting and mounting are
+//! in crates of their own, `redwarfs-rewrite` and `redwarfs-fuse`.
 //!
 //! # Features
 //!
 //! `flac` (default) reads and writes FLAC blocks. It builds libFLAC, which needs cmake. Without the
-//! feature such blocks are [`FormatError::Unsupported`].
+//! feature, reading such a block gives [`FormatError::Unsupported`].
 #![forbid(unsafe_code)]
 
 mod builder;

@@ -1,4 +1,4 @@
-//! LOOKUP: the inode with a name in a directory.
+//! LOOKUP: the inode that a name in a directory refers to.
 
 use redwarfs_format::ids::{EntryIndex, InodeNo};
 use rustix::io::Errno;

@@ -1,8 +1,8 @@
-//! The operations that the kernel asks for, one file each.
+//! The operations that the kernel asks for, a file for each, and the parts that they share.
 //!
-//! An operation gets the state of the mount and the arguments of the request. It appends its answer
-//! to a buffer, which the driver sends ([`answer::Answer::Reply`]), or leaves the answer to a worker.
-//! [`crate::driver`] chooses the operation.
+//! An operation gets the state of the mount and the arguments of the request. It either appends its
+//! answer to a buffer, which the driver sends ([`answer::Answer::Reply`]), or takes the ticket, and
+//! replies or passes it to a worker. FORGET has no answer. [`crate::driver`] chooses the operation.
 
 pub(crate) mod access;
 pub(crate) mod answer;

@@ -1,18 +1,18 @@
-//! Read-ahead: which blocks to decode before a reader asks for them.
+//! Read-ahead: which blocks to decode before a program asks for them.
 //!
-//! This module decides, and `cache/` decodes. Each decision is a list of [`Need`]s: a block, up to
-//! where, and how urgent it is. Six rules make such lists, each in a file of its own:
+//! This module decides, and `cache/` decodes. Each decision is a list of [`Need`]s. A need is a block, the
+//! offset up to which to decode it, and how urgent it is. There are six rules:
 //!
-//! | rule | asked | needs |
+//! | rule | runs | needs |
 //! |---|---|---|
 //! | `range.rs`, within a read | when a read spans several blocks | all blocks of the read but the first |
-//! | `range.rs`, behind a read | after each read, if [`CacheOptions::readahead`] is set | the blocks of the next bytes of the file |
+//! | `range.rs`, after a read | after each read, if [`CacheOptions::readahead`] is set | the blocks of the next bytes of the file |
 //! | `streams.rs` | after each read | the next blocks of a file that is read from front to back |
 //! | `plan.rs` | when a block is requested, and there is a plan | the next blocks of the plan |
-//! | `sequence.rs` | when a block is requested, and there is no plan | the block behind a sequence of blocks |
+//! | `sequence.rs` | when a block is requested, and there is no plan | the block after a sequence of blocks |
 //! | `rest.rs` | when a request has its bytes | the rest of the same block |
 //!
-//! With a plan, the first one and `plan.rs` are the only rules. Preloading is not read-ahead: it
+//! While there is a plan, only "within a read" and `plan.rs` apply. Preloading is not read-ahead: it
 //! decodes all blocks of a list that the user names.
 //!
 //! [`CacheOptions::readahead`]: crate::CacheOptions::readahead

@@ -1,4 +1,4 @@
-//! What the rules decide: blocks, up to where, and how urgent.
+//! One block to decode, up to which offset, and how urgently.
 
 use redwarfs_format::BlockNo;
 

@@ -1,4 +1,4 @@
-//! When to decode the rest of a block of which a reader has its bytes.
+//! When to decode the rest of a block after a request has got its bytes.
 
 use redwarfs_format::BlockNo;
 

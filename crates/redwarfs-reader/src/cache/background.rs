@@ -1,4 +1,4 @@
-//! Decoding that no reader waits for: by the threads of the pool, and preloading.
+//! Decoding that no request waits for: read-ahead on the threads of the pool, and preloading.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

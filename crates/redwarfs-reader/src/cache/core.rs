@@ -1,4 +1,4 @@
-//! The part of the cache that its threads share, and the way of a block into the table.
+//! The part of the cache that its threads share, and how a block gets into the table.
 
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -1,4 +1,4 @@
-//! Decodes blocks: the thread whose turn it is reads, verifies and decodes, the others wait.
+//! Decodes blocks. One thread at a time reads, verifies and decodes a block, while the others wait.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

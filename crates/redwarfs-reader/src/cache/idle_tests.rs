@@ -1,4 +1,4 @@
-//! Tidying, kinds of memory, and what happens while a block cannot be read.
+//! Tests: dropping idle blocks, the kinds of memory, and blocks that cannot be read.
 
 use redwarfs_io::Fault;
 

@@ -1,6 +1,6 @@
 //! The block cache: keeps decoded blocks while there is room.
 //!
-//! One thread at a time decodes a block, as far as a reader needs it or is likely to need it.
+//! One thread at a time decodes a block, as far as a request needs it or is likely to need it.
 //!
 //! * **Request.** A request for bytes up to some offset of a block finds the slot of the block or makes
 //!   one. The first thread reads the payload, verifies it and decodes. Other threads wait, and wake up as
@@ -9,20 +9,20 @@
 //! * **Memory.** A block is decoded into one buffer (`memory.rs`). Published bytes never change again, so
 //!   reading them takes no lock, even while the rest is being decoded.
 //! * **Uncompressed blocks.** The first request verifies the whole block. After that the reader reads it
-//!   where it is stored, in leaves of 16 KiB, and compares each leaf with its digest (`plain.rs`). Only
-//!   the digests stay in memory, 1/1024 of the block.
+//!   directly from the image file, in leaves of 16 KiB, and compares each leaf with its digest
+//!   (`plain.rs`). Only the digests stay in memory, 1/1024 of the block.
 //! * **Errors.** Every thread that waits for the block gets the error. The slot leaves the cache before
 //!   that, so the next request tries again.
-//! * **Limit.** The limit counts decoded bytes, digests, and for each unfinished block the rest of its
-//!   payload and the state of its decoder. That state is small for zstd, which looks back into the
-//!   buffer. Other codecs are charged with the raw size once more, which is about what they need.
+//! * **Limit.** The limit counts decoded bytes and digests. For each block that is not decoded to its end it
+//!   also counts the rest of the payload and the decoder. A zstd decoder is small, because it looks back
+//!   into the buffer. For other codecs the decoder counts as much as the decoded block, which is about
+//!   what it needs.
 //! * **Eviction.** The least recently used block goes first (`evict.rs`). Blocks in use stay, whatever
 //!   their size: the blocks that a request holds, and the last few blocks that were not read to their end
-//!   ([`Table::in_use`](table::Table::in_use)). Otherwise a reader that goes through a block that does
-//!   not fit would make the cache decode it from its start for every request. The cache exceeds its limit
-//!   only by blocks in use, and by the payload and decoder state of blocks that are being decoded as a
-//!   whole.
-//! * **Background.** `ahead/` decides what to decode before a reader asks for it, and the threads of the
+//!   ([`Table::in_use`](table::Table::in_use)). Without this rule, a sequential read of a block larger than
+//!   the cache would decode it from its start for every request. The cache exceeds its limit only by
+//!   blocks in use, and by the payload and decoder of blocks that are being decoded as a whole.
+//! * **Background.** `ahead/` decides what to decode before a program asks for it, and the threads of the
 //!   pool decode it (`background.rs`, `pool.rs`). `gate.rs` limits how many threads decode at once.
 
 mod background;

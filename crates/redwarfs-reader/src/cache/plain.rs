@@ -1,4 +1,4 @@
-//! Reads uncompressed blocks where they are stored.
+//! Reads uncompressed blocks directly from the image file.
 
 use redwarfs_format::section::LeafDigests;
 use redwarfs_format::{Error, Result};

@@ -1,4 +1,4 @@
-//! One block in the cache: decoded from its start on, as far as a reader needed it.
+//! One block in the cache: decoded from its start on, as far as a request needed it.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};

@@ -1,4 +1,4 @@
-//! What the cache keeps of the thread that tidies it.
+//! The cache's handle to its tidying thread.
 
 use std::fmt;
 use std::sync::Mutex;

@@ -1,4 +1,4 @@
-//! Drops idle blocks although there is room.
+//! Drops idle blocks even when the cache has room.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError, Weak};

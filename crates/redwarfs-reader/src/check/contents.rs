@@ -1,5 +1,5 @@
-//! Compares the parts of an image with each other: blocks with the files in them, histories with
-//! their format, the metadata with itself.
+//! Checks that files lie within their blocks, that histories can be parsed, and that the metadata is
+//! consistent.
 
 use redwarfs_format::history::History;
 use redwarfs_format::metadata::Extent;

@@ -1,4 +1,5 @@
-//! Compares the stored bytes of all sections with their hashes, and decodes them if wanted.
+//! Compares the stored bytes of all sections with their hashes, and decodes the payloads if the options
+//! ask for it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -1,10 +1,10 @@
 //! The one verifier: checks an image section by section, and finds the files that damage affects.
 //!
-//! `dwarfsck`, rewriting and fuzzing use it. A check has these steps, each in a file of its own:
+//! `dwarfsck`, rewriting and fuzzing use it. A check has these steps:
 //!
-//! 1. `scanner.rs` and `index.rs` list the sections, whatever is damaged ([`SectionList`]).
+//! 1. `scanner.rs` and `index.rs` list the sections, even if some are damaged ([`SectionList`]).
 //! 2. `hashes.rs` compares the stored bytes with the hashes in the headers, on several threads, and
-//!    decodes the payloads if wanted ([`SectionOutcome`]).
+//!    decodes the payloads if the options ask for it ([`SectionOutcome`]).
 //! 3. `contents.rs` compares the parts of the image with each other.
 //! 4. `surroundings.rs` looks at the bytes around the image ([`Uncovered`]).
 //! 5. `affected.rs` finds the files with data in damaged blocks ([`AffectedFiles`]).

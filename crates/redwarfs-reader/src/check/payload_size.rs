@@ -1,4 +1,4 @@
-//! Sizes of payloads, read from the few bytes that record them, and small payloads decoded.
+//! Finds the decoded size of a payload from the few bytes that record it. Small payloads are decoded.
 
 use redwarfs_codec::{decompress, raw_size};
 use redwarfs_format::section::{CompressionId, Section, SectionType};

@@ -1,6 +1,6 @@
 //! Lists the sections of an image that may be damaged anywhere.
 //!
-//! The scanner reads every header and compares it with its neighbours and with the index. Behind a
+//! The scanner reads every header and compares it with its neighbours and with the index. After a
 //! damaged header it searches for the next one.
 
 use redwarfs_format::section::CompressionId;

@@ -1,10 +1,10 @@
 //! Looks at what surrounds an image in its file, whether its end is certain, and which bytes of the
 //! file no check covers.
 //!
-//! The section headers say where an image ends, and damage can make them say something else: a section
-//! that seems to start another image, or an end that was cut off between two sections. So bytes behind
-//! an image are an error unless the caller declares them or they cannot be part of it. An image without
-//! section index is complete only if its history says that it was written so.
+//! The section headers say where an image ends. Damage can change that: a section may look like the start
+//! of another image, or sections may be missing at the end. So bytes after an image are an error, unless
+//! the caller says that they do not belong to the image, or they cannot be a section of it. An image
+//! without section index counts as complete only if its history shows that it was written without one.
 
 use redwarfs_format::Result;
 use redwarfs_format::section::{Container, IndexState};

@@ -1,4 +1,4 @@
-//! A hint for a process that dies because a mapped file cannot be read.
+//! Prints a hint when the process dies because a mapped file cannot be read.
 #![allow(unsafe_code)]
 
 use std::sync::Once;

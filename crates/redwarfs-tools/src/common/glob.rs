@@ -7,15 +7,15 @@
 //! | `?` | one character except `/` |
 //! | `*` | any run of characters except `/`; at least one if the `*` is a whole path component |
 //! | `**` | anything |
-//! | `**/` at the start or after `/` | as `**`, and the slash is gone, so that `**/x` is also `x` (and `abcx`) |
+//! | `**/` at the start or after `/` | like `**`, and the slash is optional: `**/x` matches `a/x`, `x` and also `abcx` |
 //! | `[abc]`, `[a-h]` | one character of the set; a range never holds `/` |
 //! | `[!abc]` | one character that is not in the set, `/` included |
-//! | `[]a]`, `[!]a]` | a `]` in first place is an ordinary character; so are `^` and `\` anywhere in a set |
+//! | `[]a]`, `[!]a]` | a `]` in first place is an ordinary character |
+//! | `[^a]`, `[\a]` | `^` and `\` in a set are ordinary characters |
 //! | `{a,b{c,d}}` | alternatives; a comma elsewhere is ordinary |
 //! | `\x` | `x` itself |
 //!
-//! Names are bytes. What is UTF-8 in them is matched character by character, any other byte stands
-//! for itself and counts as a character.
+//! Names are bytes. Valid UTF-8 is matched by character. Any other byte counts as one character.
 //!
 //! A match follows all possibilities at once and takes time in proportion to the length of the
 //! pattern times that of the path, whatever the pattern is.

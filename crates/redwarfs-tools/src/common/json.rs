@@ -1,9 +1,9 @@
-//! Writing JSON piece by piece, so that documents of any size need no memory, and so that every
-//! document is valid whatever bytes an image holds.
+//! Writing JSON piece by piece. Memory does not grow with the document, and every document is valid
+//! whatever bytes an image holds.
 //!
 //! Names in an image are bytes. In JSON, which is text, a byte string that is not UTF-8 appears
-//! twice: with replacement characters under its key, and exactly under the key with
-//! [`BASE64_SUFFIX`] appended.
+//! twice: with replacement characters under its key, and unchanged but in base64 under the key plus
+//! [`BASE64_SUFFIX`].
 
 use std::io::{self, Write};
 

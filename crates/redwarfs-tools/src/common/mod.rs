@@ -1,8 +1,8 @@
 //! What the tools share: messages, numbers, arguments, terminals, signals.
 //!
-//! Only [`open`] knows about images. The tools pass a [`Logger`] around instead of using global
-//! state; only [`log::install_tracing`] is global, because `tracing` is, and what [`mod@env`] has read
-//! from the environment.
+//! The tools pass a [`Logger`] around instead of using global state. The exceptions are the subscriber of
+//! `tracing` ([`log::install_tracing`]), and values that a process computes once, such as what [`mod@env`]
+//! has read from the environment.
 
 mod bus;
 pub mod cli;

@@ -1,7 +1,7 @@
 //! Whether there was a standard output when the process began.
 //!
-//! Rust opens `/dev/null` for standard streams that are closed, before `main`: what is written
-//! then vanishes without an error.
+//! If a standard stream is closed, Rust opens `/dev/null` in its place before `main` runs. Output to it
+//! would vanish without an error.
 #![allow(unsafe_code)]
 
 use std::sync::atomic::{AtomicBool, Ordering};

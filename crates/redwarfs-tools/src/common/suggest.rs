@@ -1,4 +1,4 @@
-//! Advice for words that are not known: which ones are, and which one was probably meant.
+//! Advice for unknown words: lists the known ones and the most similar.
 
 /// `one of a, b, c`.
 #[must_use]

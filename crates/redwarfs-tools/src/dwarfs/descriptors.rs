@@ -1,8 +1,8 @@
 //! The descriptors that the caller has left open in this process.
 //!
-//! A driver in the background outlives its caller. A descriptor that it keeps holds a lock, keeps the
-//! reader of a pipe waiting, or a file system busy. It cannot close them at the start: the image, a log
-//! file or the mount point can be named as `/dev/fd/N`.
+//! A driver in the background outlives its caller. A descriptor that stays open can hold a lock, keep
+//! the reader of a pipe waiting, or keep a file system busy. The driver cannot close them at the start,
+//! because the image, a log file or the mount point can be named as `/dev/fd/N`.
 #![allow(unsafe_code)]
 
 use std::fs;

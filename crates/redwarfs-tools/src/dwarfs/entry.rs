@@ -1,4 +1,4 @@
-//! What the table of `-o` options has for each: its definition, and what follows from it.
+//! One entry of the table of `-o` options: names, value, and the texts made from them.
 
 use super::settings::{Settings, Value};
 use crate::common::error::Result;

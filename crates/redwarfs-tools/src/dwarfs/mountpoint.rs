@@ -1,4 +1,4 @@
-//! The directory to mount on, which may have to be made, or a mount that the caller has made.
+//! The mount point: a directory, created if needed, or a mount that the caller has already set up.
 
 use std::fs;
 use std::io;

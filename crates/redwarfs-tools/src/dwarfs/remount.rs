@@ -1,4 +1,4 @@
-//! `mount -o remount`: mount(8) lets its helper do this, too.
+//! Handles `mount -o remount`, which mount(8) passes to its helper.
 
 use std::ffi::OsString;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! What a look at an image, or a check of it, came to: what the texts of the tool are about.
+//! The result of inspecting or checking an image, from which all output is made.
 
 use std::sync::Arc;
 

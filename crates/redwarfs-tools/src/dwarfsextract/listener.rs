@@ -1,4 +1,4 @@
-//! What the user hears while an extraction runs.
+//! Messages and progress during an extraction.
 
 use std::io::{self, Write};
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -2,21 +2,22 @@
 //!
 //! ```text
 //! spec   = "norm" | part { "," part }
-//! part   = octal | who change { change } | DF octal
+//! part   = octal | who change { change } | ( D | F ) octal
 //! octal  = digits, up to 7777: replaces all bits
 //! who    = { u | g | o | a | D | F }         D: directories only, F: all others only
 //! change = ( + | - | = ) ( { r | w | x | X | s | t } | u | g | o | octal )
 //! ```
 //!
 //! Without any of `ugoa`, a change concerns all three, less what the umask of the process takes
-//! away. `octal` behind an operator stands without `ugoa` and ends its part. `X` is `x` for
-//! directories and for what anybody may execute already.
+//! away. After an operator, `octal` cannot be combined with `ugoa`, and ends its part. `X` is `x` for
+//! directories, and for files that anybody may execute already.
 //!
-//! Set-id bits of a directory stay unless they are named: by letters, by digits behind an operator,
-//! or by five and more digits. Up to four digits name those that they set.
+//! A directory keeps its set-id bits in more cases than a file. They change if `s` names them, or if
+//! digits follow an operator. A plain octal number of up to four digits can set them, but only a number
+//! with leading zeros that make it five digits or more clears them.
 //!
-//! chmod(1) knows neither `D`, `F` and `norm` nor plain digits beside other parts. It takes `+` and
-//! `-` without permissions, which do nothing and are refused here.
+//! Differences from chmod(1): `D`, `F`, `norm` and octal parts in a list exist only here. `+` and `-`
+//! without permissions do nothing in chmod(1), and are errors here.
 
 use redwarfs_writer::ModeTransform;
 

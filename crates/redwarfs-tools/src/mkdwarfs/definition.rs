@@ -1,8 +1,8 @@
 //! What the definition of an option says beyond its names, value, default, help and section: what
 //! it means when an image is rewritten, and whether several values may follow it.
 //!
-//! An option says this where it is defined, as `#[arg(when_rewriting = Refused, list = true)]`.
-//! Everything that depends on it asks the command line: no other place names the option.
+//! An option says this where it is defined, as `#[arg(when_rewriting = Refused, list = true)]`. All
+//! other code reads these two properties from the command, so that no other place lists options by name.
 
 use clap::parser::ValueSource;
 use clap::{Arg, ArgGroup, ArgMatches, Command};

@@ -9,10 +9,10 @@
 //! The first rule that matches decides; an entry that none matches is included. What is below an
 //! excluded directory is never looked at.
 //!
-//! A directory is matched with a `/` at its end. A pattern that begins with `/` has to match the
-//! whole path below the input directory. Any other has to match the end of the absolute path,
-//! from behind any `/` on; the part above the input directory counts, so that `in/a` is `/a` if
-//! the input is called `in`.
+//! Before matching, a `/` is appended to the path of a directory. A pattern that begins with `/` has to
+//! match the whole path below the input directory. Any other pattern has to match the end of the absolute
+//! path, and its match has to begin after a `/`. The directories above the input count: if the input is
+//! called `in`, the pattern `in/a` matches what `/a` matches.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};

@@ -1,4 +1,4 @@
-//! What is put in front of an image, and whether the image is found behind it.
+//! The header in front of an image, and a check that readers find the image after it.
 
 use std::io;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! `--pseudo-file`: a file that declares entries, so that devices, owners and modes need no root.
+//! `--pseudo-file`: a file that declares entries. It makes devices, owners and modes without root.
 //!
 //! One entry per line, in words that spaces separate:
 //!
@@ -12,10 +12,10 @@
 //! ```
 //!
 //! `PATH` is below the input directory, with or without a `/` in front; `/` is that directory.
-//! `MODE` is octal, `OWNER` and `GROUP` are names or numbers; `-` leaves each as it is, or as it
-//! would be by default. A word with spaces stands in double quotes; `\` makes the next character
-//! an ordinary one, and `\` with three octal digits is a byte. Blank lines and lines that begin
-//! with `#` are skipped.
+//! `MODE` is octal. `OWNER` and `GROUP` are names or numbers. A `-` in place of one of them keeps the
+//! value, or takes the default of a new entry. A word with spaces stands in double quotes. `\` makes the
+//! next character an ordinary one, and `\` with three octal digits is a byte. Blank lines and lines that
+//! begin with `#` are skipped.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;

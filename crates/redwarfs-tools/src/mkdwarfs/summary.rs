@@ -1,4 +1,4 @@
-//! The last words about an image: what became of what, in five lines.
+//! The five-line summary at the end of a build.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};

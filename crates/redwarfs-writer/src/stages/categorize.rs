@@ -1,7 +1,7 @@
 //! Cutting contents into fragments of categories: [`Contents`] -> [`Fragments`].
 //!
-//! For each content the categorizers look at its first file. A content whose fragments go to
-//! several streams notes them as its parts.
+//! For each content the categorizers look at its first file. If the fragments of a content go to
+//! several streams, the content lists them as its parts.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 

@@ -1,7 +1,7 @@
-//! Similarity digests, for orders that go by them: [`Fragments`] -> [`Digests`].
+//! Similarity digests, for orders that need them: [`Fragments`] -> [`Digests`].
 //!
-//! Each item whose stream is ordered by content notes its digest, or the number of it. Small
-//! files that are read here stay in memory, too.
+//! Each item of a stream that is ordered by content holds its digest, or the index of a digest that
+//! is too large for the item. Small files that are read here stay in memory, too.
 
 use crate::contents::{Contents, Fragments, Item, KeptPlace};
 use crate::context::Context;

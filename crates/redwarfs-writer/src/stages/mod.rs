@@ -1,4 +1,4 @@
-//! The stages of a build. The front page of the crate lists them in a row.
+//! The stages of a build. The front page of the crate lists them in their order.
 
 pub(crate) mod categorize;
 pub(crate) mod compress;

@@ -1,7 +1,7 @@
 //! The manuals: one source for `--man` and for the installed manual pages.
 //!
-//! The options come from the command line of a tool ([`clap::Command`]), everything else from a text
-//! of the tool in a small part of Markdown (see [`parse`]).
+//! The options come from the command line of a tool ([`clap::Command`]). Everything else comes from a text
+//! of the tool, written in a subset of Markdown (see [`parse`]).
 
 mod document;
 mod pager;

@@ -1,11 +1,12 @@
 //! Blocks on their way from the segmenters through the compression threads to the output.
 //!
-//! Streams are segmented at the same time, but written one after the other. So a block is known by its
-//! place: its stream in the order of writing, and its number in the stream. It gets its section number
-//! as soon as all streams before it have ended. The checksums of the section depend on that number.
+//! Several streams are segmented in parallel, but written one after the other. So two numbers identify
+//! a block: that of its stream, in the order of writing, and that of the block in the stream. A block
+//! gets its section number when all streams before its own have ended. The checksums of the section
+//! depend on that number.
 //!
-//! The number of blocks in flight is bounded. The first stream that has not ended may use all of them,
-//! and later streams leave some of them to it. So the block that the output waits for never has to
+//! The number of blocks in flight is bounded. The first stream that has not ended may use all of them.
+//! Later streams must leave some of them to it. So the block that the output waits for never has to
 //! wait for room, whatever the limit and the order of the threads.
 
 use std::collections::BTreeMap;

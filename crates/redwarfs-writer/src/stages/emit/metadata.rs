@@ -1,4 +1,4 @@
-//! The metadata of a new image (format/04, defaults of its section 14).
+//! The metadata of a new image (format/04; default values: its section 14).
 
 use std::collections::{BTreeSet, HashMap};
 

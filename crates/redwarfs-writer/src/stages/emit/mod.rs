@@ -1,6 +1,6 @@
 //! Finishing an image: `Tree`, contents and `Stored` -> metadata, history and index.
 //!
-//! The [`Emitter`] writes all sections of an image, and those of a rewritten one.
+//! The [`Emitter`] writes the sections of new and of rewritten images.
 
 mod history;
 mod metadata;

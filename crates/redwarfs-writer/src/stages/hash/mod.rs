@@ -1,8 +1,8 @@
 //! Finding equal files: [`Tree`] -> [`Contents`].
 //!
 //! Only files with the same size, and the same first bytes if they are large, are hashed. Bytes
-//! of small files stay in memory for the stages that follow. Files whose hashes are equal are
-//! compared before one stands for the other ([`verify`]).
+//! of small files stay in memory for the stages that follow. Unless the hash is cryptographic, files
+//! with equal hashes are compared before one stands for the other ([`verify`]).
 
 mod verify;
 

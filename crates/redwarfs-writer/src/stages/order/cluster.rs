@@ -1,8 +1,8 @@
 //! Putting digests into a sequence in which neighbours are alike.
 //!
-//! Clusters form recursively. Then a greedy chain goes through every cluster, and another one through
-//! the clusters (format/08 section 3.3). Several threads work on different clusters. The result
-//! depends on digests, sizes and limits only.
+//! Clusters form recursively. A greedy chain then sorts the members of each cluster, and another one
+//! sorts the clusters (format/08 section 3.3). Several threads work on different clusters. The result
+//! does not depend on the threads.
 
 use std::cmp::Ordering as Compare;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -1,11 +1,12 @@
 //! Placing the same files of sibling directories side by side.
 //!
-//! Releases of a program are neighbouring directories with largely the same paths. Sorted by path,
-//! the versions of a file are as far apart as a release is large. Collated, by the path below the
-//! release and then by release, they are neighbours, and every directory still is in one place.
+//! Releases of a program are neighbouring directories with largely the same paths. If files are sorted
+//! by path, the versions of one file are as far apart as a release is large. Collating sorts them by the
+//! path inside the release, and then by release. Then the versions of a file are neighbours, and the
+//! files of each directory stay together.
 //!
 //! A group of directories is collated if that saves data, and if the saving pays for the additional
-//! blocks that each directory is then spread over.
+//! blocks over which the data of each directory is then spread ([`FamilyOptions::gain`]).
 
 use std::cmp::Ordering;
 use std::collections::{HashMap, HashSet};

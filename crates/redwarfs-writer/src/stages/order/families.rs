@@ -1,19 +1,21 @@
 //! Moving contents next to others that they share data with, as far as locality allows.
 //!
-//! 1. Contents with at least three equal features are pairs; more equal features make a stronger
-//!    pair. Pairs that are near each other in the sequence of names join first. They form families,
-//!    and the members of a family follow its first member.
-//! 2. A pair that is far apart would save data if one of its contents moved. A trial measures how
-//!    much: it compresses the second content of a few dozen pairs behind the first one, and behind
-//!    its present predecessor. If all moves together save less than half a percent, nothing moves.
-//! 3. All data of a directory, at any depth, is bound to the blocks that it takes in the sequence of
+//! 1. The fingerprint of a content is a set of features. Two contents with at least three equal
+//!    features are a pair; more equal features make a stronger pair. Pairs whose members are near each
+//!    other in the order of names are joined first. Joined pairs form families, and the members of a
+//!    family follow its first member.
+//! 2. A pair whose members are far apart would save data if one of them moved. A trial measures how
+//!    much: for a few dozen pairs it compresses the second member twice, once after the first member and
+//!    once after its present predecessor. If all moves together save less than half a percent of the
+//!    stream, nothing moves.
+//! 3. The data of a directory, at any depth, should stay within the blocks that it takes in the order of
 //!    names. Some additional blocks are free: half as many (rounded up) as the data of the directory
-//!    needs. Each further one must save a share of a block ([`FamilyOptions::gain`]). The strongest
-//!    pairs are tried first. Blocks are counted in the given sequence, although moves shift their
-//!    borders.
+//!    needs. Each further block must save a share of a block ([`FamilyOptions::gain`]). The strongest
+//!    pairs are tried first. Moves shift the borders of blocks, but blocks are counted as they are in the
+//!    order of names.
 //!
-//! Takes 12 bytes for each feature and 12 bytes for each pair, which is at most some 300 bytes for a
-//! content of more than a kilobyte. The time grows a little faster than the number of contents.
+//! Memory: 12 bytes for each feature and 12 bytes for each pair, together at most about 300 bytes for a
+//! content larger than 1 KiB. The time grows a little faster than the number of contents.
 
 use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};

@@ -1,4 +1,4 @@
-//! What the orders by name and content see of a stream.
+//! What the orders `families` and `versions` know about a stream.
 
 /// A stream as the orders by name and content see it. Its items have numbers from 0.
 pub(super) trait StreamView {

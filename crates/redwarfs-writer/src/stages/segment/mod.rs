@@ -1,12 +1,13 @@
 //! Putting contents into blocks: items in their [`Sequences`](crate::contents::Sequences) ->
 //! blocks, and [`Stored`].
 //!
-//! Several streams are segmented at the same time, as far as memory allows. Each stream is segmented
-//! as if it were alone: its blocks count from 0. When all streams have ended, their results are joined
+//! Several streams are segmented in parallel, as far as memory allows. Each stream is segmented as if it
+//! were alone: its blocks are numbered from 0. When all streams have ended, their results are joined
 //! in the order of the streams. So the number of threads changes nothing.
 //!
-//! Takes 12 bytes for each chunk. Each content takes 12 bytes until the streams have ended, and 8 bytes
-//! from then on. If blocks are large, each content of a stream that is being segmented takes 4 more.
+//! Memory: 12 bytes for each chunk. Each content needs 12 bytes until the streams have ended, and 8 bytes
+//! from then on. If blocks are large, each content of a stream needs 4 more bytes while the stream is
+//! being segmented.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -2,7 +2,8 @@
 //!
 //! One thread puts the tree together, in one order. Most of the time goes into asking the system about
 //! every entry. So other threads list the directories that come next, and the listings wait for their
-//! turn. The listing of a directory does not depend on the thread that makes it.
+//! turn. The
+//! listing of a directory does not depend on the thread that makes it.
 
 use std::collections::{BTreeMap, HashSet};
 use std::io;

@@ -1,7 +1,7 @@
 //! Listing the source: [`Source`](crate::Source) -> [`Tree`].
 //!
-//! One thread puts the tree together, depth first, so that the same source always gives the same
-//! tree. Other threads list large directories before their turn ([`ahead`]).
+//! One thread puts the tree together, depth first and by name, so that the same source always gives the
+//! same tree. Other threads list directories before their turn ([`ahead`]).
 
 mod ahead;
 
