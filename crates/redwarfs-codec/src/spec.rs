@@ -197,13 +197,13 @@ static CODECS: &[CodecDef] = &[
                 "quick",
                 Kind::Int(1..=12),
                 None,
-                "level that will do if it leaves less than 1/6",
+                "level to use if it compresses to below 1/6",
             ),
             option(
                 "deep",
                 Kind::Int(2..=1000),
                 None,
-                "slog=6 and tlen=256 at least if zstd 1 leaves less than 1/N; for strat 7 and up",
+                "slog=6, tlen=256 if zstd 1 compresses to below 1/N",
             ),
         ],
     },
@@ -655,6 +655,8 @@ fn advice(codec: &str, keys: &str) -> String {
 /// The codecs with their options, ranges and defaults, for a help text. Lines are
 /// indented by two spaces and end with a line break.
 pub fn help() -> String {
+    /// Columns of the name and value of an option.
+    const USAGE: usize = 24;
     let mut text = String::new();
     for codec in CODECS {
         text.push_str("  ");
@@ -670,8 +672,12 @@ pub fn help() -> String {
             let default = option
                 .default
                 .map_or_else(String::new, |default| format!(" (default: {default})"));
-            let line = format!("    {usage:<24} {}{default}\n", option.help);
-            text.push_str(&line);
+            if usage.len() > USAGE {
+                text.push_str(&format!("    {usage}\n    {:USAGE$}", ""));
+            } else {
+                text.push_str(&format!("    {usage:<USAGE$}"));
+            }
+            text.push_str(&format!(" {}{default}\n", option.help));
         }
     }
     text

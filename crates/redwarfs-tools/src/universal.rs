@@ -126,8 +126,9 @@ fn command() -> Command {
         tools.push_str(&format!("  {name:<15} {about}\n"));
     }
     tools.push_str(
-        "\nA link to this program with the name of a tool is that tool; so is one with a version\n\
-         (mkdwarfs-1.0), and mount.dwarfs, which mount(8) looks for.",
+        "\nCalled by the name of a tool, through a link for example, this program is that\n\
+         tool. A version may follow the name: mkdwarfs-1.0. mount(8) looks for the name\n\
+         mount.dwarfs.",
     );
     prepare(Command::new("redwarfs"))
         .about("All DwarFS tools in one program")
@@ -138,7 +139,7 @@ fn command() -> Command {
                 .value_name("NAME")
                 .require_equals(true)
                 .value_parser(TOOLS.map(|(name, ..)| name))
-                .help("The tool to be; must come first, all other arguments are the tool's own"),
+                .help("Tool to run; must be the first argument, all others go to the tool"),
         )
         .after_help(tools)
 }

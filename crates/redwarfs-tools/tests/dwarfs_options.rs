@@ -1036,8 +1036,8 @@ fn the_documentation_has_every_option() {
     let command = stdout_of(&["--help"]);
     let options = command
         .lines()
-        .skip_while(|line| !line.starts_with("Where the image is"))
-        .take_while(|line| !line.starts_with("A comma"))
+        .skip_while(|line| !line.starts_with("Image (-o)"))
+        .take_while(|line| !line.starts_with("Examples"))
         .filter(|line| line.starts_with("  "))
         .filter_map(|line| line.split_whitespace().next());
     let mut count = 0;

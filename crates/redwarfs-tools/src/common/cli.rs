@@ -67,7 +67,7 @@ fn wrap_list(head: &str, items: &[String], width: usize) -> String {
 /// The option that shows the manual.
 const MAN: &str = "man";
 
-/// Gives `command` what all tools have in common: banner, version, manual, option prefixes, layout.
+/// Adds the parts that all tools share to `command`: banner, version, manual, option prefixes, layout.
 #[must_use]
 pub fn prepare(command: Command) -> Command {
     let tool = command.get_name().to_owned();
@@ -76,7 +76,7 @@ pub fn prepare(command: Command) -> Command {
         .before_help(StyledStr::from(banner(&tool)))
         .infer_long_args(true)
         .max_term_width(100)
-        // The short help has what most users need; sections are for the rest.
+        // The short help shows the options that most users need. The rest has headings.
         .mut_args(|arg| {
             let special = arg.get_help_heading().is_some();
             arg.hide_short_help(special)
@@ -90,26 +90,26 @@ pub fn prepare(command: Command) -> Command {
         )
 }
 
-/// The logging options all tools have; flatten it into the arguments of a tool.
+/// The logging options of all tools. Flatten it into the arguments of a tool.
 #[derive(Debug, Clone, clap::Args)]
 pub struct LogArgs {
     /// Show messages down to this level: error, warn, info, verbose, debug, trace
     #[arg(long, value_name = "LEVEL", default_value = "info", value_parser = whole(str::parse::<LogLevel>))]
     pub log_level: LogLevel,
 
-    /// Show where in the program a message comes from
+    /// Show the source file and line of each message
     #[arg(long)]
     pub log_with_context: bool,
 }
 
 impl LogArgs {
-    /// The logger asked for, which also gets the events of the libraries.
+    /// The logger that the options ask for. It also gets the events of the libraries.
     #[must_use]
     pub fn logger(&self) -> Logger {
         self.logger_at_least(LogLevel::Error)
     }
 
-    /// The same, showing what is as important as `least` in any case.
+    /// As [`LogArgs::logger`], but messages as important as `least` are always shown.
     #[must_use]
     pub fn logger_at_least(&self, least: LogLevel) -> Logger {
         let logger = Logger::stderr(self.log_level.max(least), self.log_with_context);
@@ -149,7 +149,7 @@ pub fn parse(tool: &Tool, args: &[OsString]) -> Result<ArgMatches, u8> {
     parse_advised(tool, args, |_| None)
 }
 
-/// As [`parse`]; `advice` says what to do with an argument that belongs to no option.
+/// As [`parse`]; `advice` suggests a correction for an argument that belongs to no option.
 ///
 /// # Errors
 /// See [`parse`].
@@ -158,7 +158,7 @@ pub fn parse_advised(
     args: &[OsString],
     advice: impl Fn(&str) -> Option<String>,
 ) -> Result<ArgMatches, u8> {
-    // Like --help it needs nothing else, and nothing else matters then.
+    // Like --help, the option works without mandatory options, and all others are ignored.
     let mut options = args.iter().skip(1).take_while(|arg| *arg != "--");
     if options.any(|arg| arg.to_str() == Some("--man")) {
         man::show(&tool.manual());
@@ -208,7 +208,7 @@ pub fn parse_into<T: clap::FromArgMatches>(tool: &Tool, args: &[OsString]) -> Re
         .map_err(|error| describe(&tool.command, &error).report(tool.name()))
 }
 
-/// The name of the option in a `clap` context string such as `--input <DIR>`, without its value.
+/// The name of the option in a `clap` context string such as `--input <DIR>`, without the value.
 fn bare_option(text: &str) -> &str {
     let text = text.split([' ', '=', '[']).next().unwrap_or(text);
     text.trim_end_matches("...")

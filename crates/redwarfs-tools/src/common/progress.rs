@@ -1,4 +1,4 @@
-//! Shows how far a piece of work is: two lines that are redrawn in place, or lines that scroll.
+//! Shows the progress of an operation: two lines that are redrawn in place, or lines that scroll.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -21,15 +21,15 @@ use super::time::clock;
 const FRAME: Duration = Duration::from_millis(200);
 /// Time between two lines of the simple mode.
 const LINE: Duration = Duration::from_secs(2);
-/// How often requests to stop and new sizes of the terminal are looked for.
+/// Time between two checks for requests to stop and for new sizes of the terminal.
 const POLL: Duration = Duration::from_millis(25);
-/// Shorter work is over before anybody can read what it is.
+/// Shorter operations end before a user could read their name.
 const PATIENCE: Duration = Duration::from_millis(100);
-/// Fewer columns are no bar.
+/// Fewest columns of a bar.
 const MIN_BAR: usize = 4;
 /// Columns of the name of an activity.
 const NAME: usize = 11;
-/// Fewer columns say nothing about a path.
+/// Fewest columns of a path; fewer would not identify it.
 const MIN_PATH: usize = 12;
 
 /// How progress is shown.
@@ -46,7 +46,7 @@ pub enum ProgressMode {
 }
 
 impl ProgressMode {
-    /// What standard error can show of what is `wanted`.
+    /// The mode to use: `wanted`, if standard error can show it.
     #[must_use]
     pub fn on_stderr(wanted: Option<Self>) -> Self {
         let fancy = stderr_is_fancy();
@@ -66,7 +66,7 @@ fn progress_mode(text: &str) -> Result<ProgressMode, String> {
         .map_err(|_| format!("invalid progress mode '{text}' (none, simple, ascii, unicode)"))
 }
 
-/// The options about progress of the tools that show it; flatten it into the arguments of a tool.
+/// The options of tools that show progress. Flatten it into the arguments of a tool.
 #[derive(Debug, Clone, clap::Args)]
 pub struct ProgressArgs {
     /// How to show progress: none, simple, ascii, unicode [default: by terminal]
@@ -79,7 +79,7 @@ pub struct ProgressArgs {
 }
 
 impl ProgressArgs {
-    /// How progress is shown, if there is no better way.
+    /// The mode that the options and the terminal lead to.
     #[must_use]
     pub fn mode(&self) -> ProgressMode {
         if self.no_progress {
@@ -89,7 +89,7 @@ impl ProgressArgs {
     }
 }
 
-/// Measures time, but for that in which the process was stopped.
+/// Measures time, except the time in which the process was stopped.
 #[derive(Debug)]
 pub struct Stopwatch {
     started: Instant,

@@ -3,7 +3,7 @@
 use super::settings::{Settings, Value};
 use crate::common::error::Result;
 
-/// What an option is about: its section of the help text and the manual.
+/// The section of an option in the help text and the manual.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Group {
     Image,
@@ -26,17 +26,17 @@ impl Group {
 
     pub(super) fn title(self) -> &'static str {
         match self {
-            Self::Image => "Where the image is",
-            Self::Files => "How files look",
+            Self::Image => "Image",
+            Self::Files => "Files and attributes",
             Self::Cache => "Memory and speed",
             Self::Log => "Messages and measurements",
-            Self::Mount => "The mount",
+            Self::Mount => "Mount",
             Self::Ignored => "Accepted without effect",
         }
     }
 }
 
-/// What an option does.
+/// The effect of an option.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Effect {
     /// It takes no value.
@@ -55,11 +55,11 @@ pub(super) struct MountOption {
     pub(super) group: Group,
     /// The name, with `=VALUE` if it takes one, or `(no_)name`.
     pub(super) form: &'static str,
-    /// What holds without the option; empty: it is off, or there is nothing.
+    /// The default value; empty if the option is off, or has no value.
     pub(super) default: &'static str,
-    /// A few words.
+    /// The description in the help text.
     pub(super) help: &'static str,
-    /// The rest of what there is to know, in the language of the manuals.
+    /// More text for the manual, in its markup.
     pub(super) more: &'static str,
     pub(super) effect: Effect,
 }
@@ -102,7 +102,7 @@ impl MountOption {
         matches!(self.effect, Effect::Value(_))
     }
 
-    /// Whether `name` is this option (`true`) or its opposite (`false`), if one of them.
+    /// True if `name` is this option, false if it is its opposite, otherwise None.
     fn answers_to(&self, name: &str) -> Option<bool> {
         let (own, opposite) = self.pair();
         if name == own {
@@ -111,7 +111,7 @@ impl MountOption {
         opposite.filter(|opposite| name == opposite).map(|_| false)
     }
 
-    /// Does what the option does if it has this name, without a value. Whether it has.
+    /// If the option has this name and takes no value, applies it and returns true.
     pub(super) fn set(&self, name: &str, settings: &mut Settings) -> bool {
         let Some(on) = self.answers_to(name) else {
             return false;
@@ -127,7 +127,7 @@ impl MountOption {
         true
     }
 
-    /// Does what the option does if it has this name, with a value. Whether it has.
+    /// If the option has the name of `value` and takes a value, applies it and returns true.
     pub(super) fn set_to(&self, value: Value<'_>, settings: &mut Settings) -> Result<bool> {
         match self.effect {
             Effect::Value(set) if self.answers_to(value.name) == Some(true) => {

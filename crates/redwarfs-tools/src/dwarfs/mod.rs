@@ -47,20 +47,20 @@ use mountpoint::MountPoint;
 use serve::{End, Signals, serve};
 use settings::{Lock, LogTarget, Settings};
 
-/// What is shown without arguments: it fits a small terminal.
+/// The text without arguments. It fits a small terminal.
 const USAGE: &str = "\
 Usage: dwarfs IMAGE MOUNTPOINT [OPTIONS...]
        dwarfs IMAGE --auto-mountpoint [OPTIONS...]
 
 Mounts a DwarFS image, read-only. 'fusermount3 -u MOUNTPOINT' unmounts it.
 
-  -o OPT[,OPT...]      options of the mount, of which these are used most:
-                         offset=auto     the image is behind something else
+  -o OPT[,OPT...]      options of the mount; the most used ones are:
+                         offset=auto     search for the image in its file
                          cachesize=SIZE  memory for decompressed data (512m)
-                         workers=N       threads that decompress (2)
+                         workers=N       decompression threads (2)
                          allow_other     let all users use the mount
   -f                   stay in the foreground
-  -d                   the same, and log every request
+  -d                   stay in the foreground, and log every request
   --auto-mountpoint    mount on the path of the image without its extension
   --log-file FILE      append messages to a file
 
@@ -78,8 +78,8 @@ Examples:
   dwarfs program.AppImage mnt -o offset=auto
   dwarfs data.dwarfs mnt -f -o debuglevel=verbose
 
-A comma in a value is written as '\\,'. Options for /etc/fstab and for other
-drivers are accepted without effect, and so are obsolete ones; see --man.
+Write a comma in a value as '\\,'. The driver accepts options for /etc/fstab
+and for other drivers, and obsolete options, without effect; see --man.
 The mount is always read-only. Unmount with 'fusermount3 -u MOUNTPOINT',
 'umount MOUNTPOINT', or by SIGINT or SIGTERM.";
 
@@ -130,7 +130,7 @@ fn command() -> Command {
         .arg(
             flag("debug", "Stay in the foreground and log every request").short('d'),
         )
-        .arg(flag("single", "Accepted for compatibility: one thread reads requests").short('s'))
+        .arg(flag("single", "No effect, for compatibility with FUSE").short('s'))
         .arg(
             flag(
                 "auto-mountpoint",

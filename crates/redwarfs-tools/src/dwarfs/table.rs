@@ -1,6 +1,6 @@
 //! Every `-o` option: names, value, default, help, section, manual, and what it does.
 //!
-//! Parser, help, manual and completions follow from this table.
+//! Parser, help, manual and completions are made from this table.
 
 use redwarfs_fuse::Access;
 use redwarfs_reader::Preload;
@@ -12,10 +12,10 @@ use crate::common::error::ToolError;
 use crate::common::open::image_offset;
 use crate::common::users::{parse_group, parse_user};
 
-/// Most threads that read requests.
+/// Largest number of threads that read requests.
 const MAX_READERS: i32 = 64;
 
-/// The parts that are named, and remarks about names that there are not.
+/// The components that `text` names, and a remark for each unknown name.
 fn components(text: &str) -> (Vec<Component>, Vec<String>) {
     let (mut found, mut unknown) = (Vec::new(), Vec::new());
     for name in text.split('+') {
@@ -39,8 +39,8 @@ pub(super) const OPTIONS: [MountOption; 63] = [
         Group::Image,
         "offset=N|auto|auto:N",
         "0",
-        "where the image starts in its file",
-        "A number of bytes; `auto` searches for the first image, `auto:N` for the *N*-th, counted from 1.",
+        "offset of the image in its file",
+        "*N* is a number of bytes. `auto` searches for the first image, `auto:N` for the *N*-th one, counted from 1.",
         Effect::Value(|s, v| {
             s.open.offset = v.parsed(image_offset)?;
             Ok(())
@@ -51,7 +51,7 @@ pub(super) const OPTIONS: [MountOption; 63] = [
         "imagesize=N",
         "",
         "size of the image in bytes",
-        "By default the end is found by itself, also if something else follows in the file.",
+        "By default the driver finds the end of the image itself, even if other data follows it.",
         Effect::Value(|s, v| {
             s.open.image_size = Some(v.number()?);
             Ok(())
@@ -72,7 +72,7 @@ pub(super) const OPTIONS: [MountOption; 63] = [
         Group::Files,
         "gid=N",
         "as stored",
-        "group of every file, likewise",
+        "group of every file, a number or a name",
         "",
         Effect::Value(|s, v| {
             s.mount.gid = v.id(parse_group)?;
@@ -84,7 +84,7 @@ pub(super) const OPTIONS: [MountOption; 63] = [
         "readonly",
         "",
         "hide the write permissions in all modes",
-        "The mount is read-only in any case. Do not use it below a writable overlay file system, which would take directories for unwritable.",
+        "The mount is read-only in any case. Do not use this option for the lower layer of a writable overlay file system: the overlay would refuse to write to the directories.",
         Effect::Flag(|s| s.mount.hide_write_bits = true),
     ),
     entry(
@@ -104,15 +104,15 @@ pub(super) const OPTIONS: [MountOption; 63] = [
         "case_insensitive",
         "",
         "find names in any letter case",
-        "With Unicode case folding. An exact match always wins; a directory with names that differ only in case is reported as a warning. The index is made while mounting and takes 8 bytes for each name that has capitals.",
+        "The driver uses Unicode case folding. An exact match always wins. If names of a directory differ only in case, a warning says so. While mounting, the driver makes an index of 8 bytes for each name that has capitals.",
         Effect::Flag(|s| s.mount.case_insensitive = true),
     ),
     entry(
         Group::Files,
         "(no_)list_xattrs",
         "off",
-        "list the extended attributes",
-        "Those that describe driver and files are answered by name in any case. Listed, they end up in copies: `cp -a`, `rsync -X`, `tar --xattrs` and overlay file systems write them into the result.",
+        "list the attributes of the driver",
+        "The extended attributes that describe the driver and the files can always be read by name. If they are listed, `cp -a`, `rsync -X`, `tar --xattrs` and overlay file systems copy them.",
         Effect::Switch(|s, on| s.mount.list_xattrs = on),
     ),
     entry(
@@ -120,7 +120,7 @@ pub(super) const OPTIONS: [MountOption; 63] = [
         "cachesize=SIZE",
         "512M",
         "memory for decompressed blocks",
-        "Not a limit of the process: blocks that are being decompressed or read come on top, and so do the last ones that were read but not to their end, one for each worker and one more. If one block is larger than the cache, a warning says so. With 0 only those blocks are kept. Blocks that are not compressed are read from the image file and take 1/1024 of their size.",
+        "This does not limit the memory of the process: blocks that are being decompressed or read come on top. So do the last blocks that were read, but not to their end: one for each worker, and one more. With 0 only those blocks are kept. If one block is larger than the cache, a warning says so. An uncompressed block is read from the image file, and takes 1/1024 of its size in the cache.",
         Effect::Value(|s, v| {
             s.open.cache.size = v.size()?;
             Ok(())
@@ -142,7 +142,7 @@ pub(super) const OPTIONS: [MountOption; 63] = [
         "max_threads=N",
         "1",
         "threads that read requests",
-        "From 1 to 64. Two take less time for several processes that read at random what is decoded already, more for everything else.",
+        "From 1 to 64. Two threads are faster than one if several processes read decompressed data at random, and slower in all other cases.",
         Effect::Value(|s, v| {
             let threads = v.number::<i32>()?.clamp(1, MAX_READERS);
             s.mount.readers = threads.unsigned_abs() as usize;
@@ -153,8 +153,8 @@ pub(super) const OPTIONS: [MountOption; 63] = [
         Group::Cache,
         "decratio=RATIO",
         "0.8",
-        "finish a block once this much was used",
-        "From 0 to 1. A block is decompressed as far as it is needed; when more than this share of it is done, the rest follows in the background, which frees the decompressor. Below 1, so does a rest of at most 16 MiB if the block is read at random: after two requests far behind everything that is done, or one if the whole image fits into the cache.",
+        "finish a block after this share of it",
+        "From 0 to 1. The driver decompresses a block as far as requests need it. When more than this share is decompressed, it decompresses the rest in the background, which frees the decompressor. If the value is below 1, it also finishes a block that is read at random and lacks at most 16 MiB: after two requests far beyond the decompressed part, or after one if the whole image fits into the cache.",
         Effect::Value(|s, v| {
             let ratio: f64 = v.number()?;
             if !(0.0..=1.0).contains(&ratio) {
@@ -169,7 +169,7 @@ pub(super) const OPTIONS: [MountOption; 63] = [
         "seq_detector=N",
         "4",
         "prefetch after N blocks in sequence",
-        "If a process reads a large file from front to back, the driver also decompresses two blocks or 4 MiB ahead, whichever is more. 0 switches both off.",
+        "If a process reads a large file from front to back, the driver also decompresses two blocks or 4 MiB ahead, whichever is more. 0 switches off both.",
         Effect::Value(|s, v| {
             s.open.cache.seq_detector = v.number()?;
             Ok(())
@@ -179,7 +179,7 @@ pub(super) const OPTIONS: [MountOption; 63] = [
         Group::Cache,
         "readahead=SIZE",
         "0",
-        "decompress this much ahead of reads",
+        "decompress this much beyond each read",
         "",
         Effect::Value(|s, v| {
             s.open.cache.readahead = v.size()?;
@@ -191,15 +191,15 @@ pub(super) const OPTIONS: [MountOption; 63] = [
         "preload_all",
         "",
         "decompress blocks right after mounting",
-        "As many as fit in the cache, in the background.",
+        "The driver decompresses as many blocks as fit into the cache, in the background.",
         Effect::Flag(|s| s.preload.push(Preload::All)),
     ),
     entry(
         Group::Cache,
         "preload_category=NAME",
         "",
-        "the same, only those of a category",
-        "If the image has no such category, a warning names those it has. `dwarfsck -d3` shows them, too.",
+        "as preload_all, only blocks of a category",
+        "If the image has no such category, a warning lists its categories. `dwarfsck -d3` lists them, too.",
         Effect::Value(|s, v| {
             s.preload.push(Preload::Category(v.text()?.to_owned()));
             Ok(())
@@ -210,7 +210,7 @@ pub(super) const OPTIONS: [MountOption; 63] = [
         "tidy_strategy=NAME",
         "none",
         "drop idle blocks: none, time, swap",
-        "`time`: those not used for `tidy_max_age`. `swap`: those that the system has swapped out, even partly.",
+        "`time` drops blocks that were not used for `tidy_max_age`. `swap` drops blocks that are swapped out, even in part.",
         Effect::Value(|s, v| {
             let words = [
                 ("none", Strategy::None),
@@ -225,8 +225,8 @@ pub(super) const OPTIONS: [MountOption; 63] = [
         Group::Cache,
         "tidy_interval=TIME",
         "5m",
-        "time between two looks for idle blocks",
-        "Only with a strategy. A number with a unit: ns, us, ms, s, m, h, d.",
+        "time between two searches for idle blocks",
+        "Needs `tidy_strategy`. A number with a unit: ns, us, ms, s, m, h, d.",
         Effect::Value(|s, v| {
             s.tidying.interval = Some(v.value.to_owned());
             Ok(())
@@ -236,8 +236,8 @@ pub(super) const OPTIONS: [MountOption; 63] = [
         Group::Cache,
         "tidy_max_age=TIME",
         "10m",
-        "age of an idle block, for time",
-        "",
+        "idle time until strategy time drops a block",
+        "Needs `tidy_strategy=time`.",
         Effect::Value(|s, v| {
             s.tidying.max_age = Some(v.value.to_owned());
             Ok(())
@@ -247,8 +247,8 @@ pub(super) const OPTIONS: [MountOption; 63] = [
         Group::Cache,
         "block_allocator=NAME",
         "malloc",
-        "memory of blocks: malloc, mmap",
-        "`mmap` gives the memory back to the system as soon as a block is dropped, but is slower for small blocks.",
+        "allocator of blocks: malloc, mmap",
+        "`mmap` returns the memory to the system as soon as a block is dropped, but is slower than `malloc` for small blocks.",
         Effect::Value(|s, v| {
             s.open.cache.allocator = v
                 .text()?
@@ -262,7 +262,7 @@ pub(super) const OPTIONS: [MountOption; 63] = [
         "mlock=MODE",
         "none",
         "keep metadata in RAM: none, try, must",
-        "`try` warns if the system refuses (see `ulimit -l`), `must` does not mount then.",
+        "If the system refuses (see `ulimit -l`), `try` warns, and `must` does not mount.",
         Effect::Value(|s, v| {
             let words = [("none", Lock::No), ("try", Lock::Try), ("must", Lock::Must)];
             s.lock = v.one_of(&words, "invalid lock mode")?;
@@ -273,24 +273,24 @@ pub(super) const OPTIONS: [MountOption; 63] = [
         Group::Cache,
         "(no_)cache_files",
         "on",
-        "let the kernel keep data of files",
-        "Across openings. Without it every opening reads again, through the block cache.",
+        "keep file data in the page cache",
+        "The kernel keeps the data when a file is closed. With `no_cache_files`, every opening reads the data again, through the block cache.",
         Effect::Switch(|s, on| s.mount.keep_cache = on),
     ),
     entry(
         Group::Cache,
         "(no_)cache_sparse",
         "off",
-        "the same for files with holes",
-        "Holes that the kernel keeps take as much memory as data.",
+        "as cache_files, for files with holes",
+        "Holes in the page cache take as much memory as data.",
         Effect::Switch(|s, on| s.mount.cache_sparse = on),
     ),
     entry(
         Group::Cache,
         "(no_)push",
         "on",
-        "hand small files to the kernel early",
-        "When small files are read in the order of the image, the next ones are given to the kernel before it asks, as far as they are decompressed already.",
+        "push small files into the page cache early",
+        "If small files are read in the order of the image, the driver puts the next ones into the page cache before they are requested, as far as they are decompressed.",
         Effect::Switch(|s, on| s.mount.push = on),
     ),
     entry(
@@ -306,15 +306,15 @@ pub(super) const OPTIONS: [MountOption; 63] = [
         "(no_)uring",
         "off",
         "get requests over io_uring",
-        "Needs Linux 6.14, and root has to allow it once: `echo Y > /sys/module/fuse/parameters/enable_uring`. Otherwise the driver falls back to the usual way; with `debuglevel=debug` the log says which one it uses. On CPUs other than x86-64, AArch64, RISC-V, LoongArch and POWER (64 bits each) the option is a no-op with a warning. Several processes that read small files or at random gain most. One process gains little, and sequential reading gains nothing. The driver reserves 16 MiB of address space for each CPU, and uses memory of it only as far as answers reach. `max_threads` has no effect. While an image stalls, 16 reads from one CPU can wait for it. Further requests from this CPU then wait with them, and can be killed like them.",
+        "Needs Linux 6.14, and root has to allow it once: `echo Y > /sys/module/fuse/parameters/enable_uring`. Otherwise the driver falls back to reading `/dev/fuse`; with `debuglevel=debug` the log says which of the two it uses. On CPUs other than x86-64, AArch64, RISC-V, LoongArch and POWER (64 bits each) the option is a no-op with a warning. Several processes that read small files or at random save the most time. One process saves little, and sequential reading nothing. The driver reserves 16 MiB of address space for each CPU; only the part that replies have filled takes memory. `max_threads` has no effect. While the image file does not answer, 16 reads from one CPU can wait for it. Further requests from this CPU then wait, too; a signal can kill the processes that wait.",
         Effect::Switch(|s, on| s.mount.uring = on),
     ),
     entry(
         Group::Log,
         "debuglevel=LEVEL",
         "warn",
-        "error warn info verbose debug trace",
-        "Less important messages than this are left out. In the foreground, and with a log file or the system log, the default is *info*. `verbose` shows statistics of the cache at the end, `debug` every request of the kernel.",
+        "level: error warn info verbose debug trace",
+        "Messages of lower importance are left out. In the foreground, and with a log file or the system log, the default is *info*. `verbose` shows statistics of the cache at the end, `debug` every request of the kernel.",
         Effect::Value(|s, v| {
             s.level = Some(v.parsed(str::parse)?);
             Ok(())
@@ -325,7 +325,7 @@ pub(super) const OPTIONS: [MountOption; 63] = [
         "log_file=FILE",
         "",
         "append messages to a file",
-        "Instead of standard error, which is lost in the background. Errors that keep the command from mounting are shown on standard error, too. The file gets a line with the date before the first message of a day. It is kept open; when it is truncated by a program that rotates logs, messages go on at its start.",
+        "Messages go to the file instead of standard error, which is lost in the background. Errors that prevent the mount also appear on standard error. A line with the date precedes the first message of a day. The driver keeps the file open. If a program that rotates logs truncates it, messages continue at its start.",
         Effect::Value(|s, v| {
             s.log = LogTarget::File(v.path()?);
             Ok(())
@@ -335,7 +335,7 @@ pub(super) const OPTIONS: [MountOption; 63] = [
         Group::Log,
         "log_target=NAME",
         "stderr",
-        "where messages go: stderr, syslog",
+        "destination of messages: stderr, syslog",
         "",
         Effect::Value(|s, v| {
             let words = [("stderr", false), ("syslog", true)];
@@ -350,16 +350,16 @@ pub(super) const OPTIONS: [MountOption; 63] = [
         Group::Log,
         "syslog",
         "",
-        "the same as log_target=syslog",
-        "Messages go to the system log as facility *daemon* with the name and number of the process. When the system log is too slow, messages are lost and counted; the driver never waits for it.",
+        "as log_target=syslog",
+        "Messages have the facility *daemon*, and the name and id of the process. The driver never waits for the system log: if the log is too slow, messages are lost, and counted.",
         Effect::Flag(|s| s.log = LogTarget::Syslog),
     ),
     entry(
         Group::Log,
         "analysis_file=FILE",
         "",
-        "record the first opening of each file",
-        "One path per line, relative to the root of the image, in the order in which files are opened. This is what `mkdwarfs` takes for its hotness categorizer and for an explicit order. The file is emptied at the start.",
+        "record the order in which files are opened",
+        "The driver writes the path of each file at its first opening, one per line, relative to the root of the image. `mkdwarfs` reads this file for its hotness categorizer and for `--order=explicit`. An existing file is overwritten.",
         Effect::Value(|s, v| {
             s.mount.analysis_file = Some(v.path()?);
             Ok(())
@@ -370,7 +370,7 @@ pub(super) const OPTIONS: [MountOption; 63] = [
         "perfmon=NAME[+NAME...]",
         "",
         "measure the time of operations",
-        "Of these parts: `fuse`, `filesystem_v2`, `inode_reader_v2`, `block_cache`. Other names give a warning. The result is in the extended attribute `user.dwarfs.driver.perfmon` of the root, and is logged at the end and on SIGUSR1.",
+        "The names are `fuse`, `filesystem_v2`, `inode_reader_v2` and `block_cache`; other names give a warning. The extended attribute `user.dwarfs.driver.perfmon` of the root has the result. The driver also logs it at the end and on SIGUSR1.",
         Effect::Value(|s, v| {
             let (found, unknown) = components(v.text()?);
             s.perfmon = found;
@@ -382,8 +382,8 @@ pub(super) const OPTIONS: [MountOption; 63] = [
         Group::Log,
         "perfmon_trace=FILE",
         "",
-        "write what was measured at the end",
-        "In the trace event format that browsers show (`about:tracing`). Needs `perfmon`.",
+        "write a trace of the operations at the end",
+        "Browsers show this trace event format (`about:tracing`). Needs `perfmon`.",
         Effect::Value(|s, v| {
             s.trace = Some(v.path()?);
             Ok(())
@@ -394,7 +394,7 @@ pub(super) const OPTIONS: [MountOption; 63] = [
         "allow_other",
         "",
         "let all users use the mount",
-        "Users other than root need `user_allow_other` in `/etc/fuse.conf` for this and the next.",
+        "Users other than root need `user_allow_other` in `/etc/fuse.conf` for `allow_other` and `allow_root`.",
         Effect::Flag(|s| s.mount.access = Access::Everyone),
     ),
     entry(
@@ -410,7 +410,7 @@ pub(super) const OPTIONS: [MountOption; 63] = [
         "(no_)default_permissions",
         "see --man",
         "check the permissions of files",
-        "On with `allow_other` and if root mounts, off otherwise: see WHO MAY READ WHAT. Without it everybody who may use the mount can read every file.",
+        "On with `allow_other` and if root mounts, otherwise off: see PERMISSIONS. With `no_default_permissions` everybody who may use the mount can read every file.",
         Effect::Switch(|s, on| s.mount.default_permissions = Some(on)),
     ),
     entry(
@@ -418,14 +418,14 @@ pub(super) const OPTIONS: [MountOption; 63] = [
         "(no_)guard",
         "on",
         "unmount if the driver is killed",
-        "A small second process waits for the end of the driver and takes off the mount if the driver could not.",
+        "A small second process waits for the end of the driver, and unmounts if the driver could not.",
         Effect::Switch(|s, on| s.mount.guard = on),
     ),
     entry(
         Group::Mount,
         "auto_unmount",
         "",
-        "the same, by fusermount3",
+        "as guard, by fusermount3",
         "",
         Effect::Flag(|s| s.mount.auto_unmount = true),
     ),
@@ -433,8 +433,8 @@ pub(super) const OPTIONS: [MountOption; 63] = [
         Group::Mount,
         "timeout=SECONDS",
         "never",
-        "unmount when nobody uses it so long",
-        "It can take a quarter longer, and one second at least. The mount stays while something in it is open, runs, or is a working directory. A unit may follow the number. 0: never.",
+        "unmount after this time without use",
+        "The driver may unmount later, by a quarter of the time or by one second, whichever is more. The mount stays while one of its files is open or runs, or one of its directories is a working directory. A unit may follow the number. 0 means never.",
         Effect::Value(|s, v| {
             s.mount.idle = Some(v.duration()?).filter(|limit| !limit.is_zero());
             Ok(())
@@ -444,8 +444,8 @@ pub(super) const OPTIONS: [MountOption; 63] = [
         Group::Mount,
         "nonempty",
         "",
-        "hide what is in the directory silently",
-        "A mount on a directory that is not empty works without it, but with a warning.",
+        "mount on a full directory without warning",
+        "A mount hides the contents of its directory. Without this option, the driver mounts on a directory that is not empty, too, but warns.",
         Effect::Flag(|s| s.over_others = true),
     ),
     entry(
@@ -453,7 +453,7 @@ pub(super) const OPTIONS: [MountOption; 63] = [
         "remount",
         "",
         "change flags of a mount, for mount(8)",
-        "Takes over `suid`, `dev`, `exec` and their opposites; everything else stays as it is.",
+        "Changes `suid`, `dev`, `exec` and their opposites. All other options of the mount stay as they are.",
         // The driver decides this before it reads the options.
         Effect::Flag(|_| {}),
     ),
@@ -489,7 +489,7 @@ pub(super) const OPTIONS: [MountOption; 63] = [
         "(no)suid",
         "nosuid",
         "obey set-user-id bits",
-        "Only root may ask for these.",
+        "Only root may use `suid` and `dev`.",
         Effect::Switch(|s, on| s.mount.flags.nosuid = !on),
     ),
     entry(
@@ -523,7 +523,7 @@ pub(super) const OPTIONS: [MountOption; 63] = [
         Group::Mount,
         "debug",
         "",
-        "the same as -d",
+        "as -d",
         "",
         Effect::Flag(|s| s.debug = true),
     ),
@@ -531,7 +531,7 @@ pub(super) const OPTIONS: [MountOption; 63] = [
         Group::Ignored,
         "enable_nlink",
         "",
-        "obsolete, with a warning",
+        "obsolete: no effect, and a warning",
         "",
         Effect::Obsolete,
     ),
@@ -539,7 +539,7 @@ pub(super) const OPTIONS: [MountOption; 63] = [
         Group::Ignored,
         "(no_)cache_image",
         "",
-        "obsolete, with a warning",
+        "obsolete: no effect, and a warning",
         "",
         Effect::Obsolete,
     ),
@@ -555,7 +555,7 @@ pub(super) const OPTIONS: [MountOption; 63] = [
         Group::Ignored,
         "rw",
         "",
-        "likewise, with a warning",
+        "no effect, and a warning",
         "",
         Effect::Flag(|s| s.writable = true),
     ),
@@ -563,7 +563,7 @@ pub(super) const OPTIONS: [MountOption; 63] = [
         Group::Ignored,
         "max_idle_threads=N",
         "",
-        "readers of requests stay",
+        "no effect: idle threads stay",
         "",
         Effect::Value(|_, v| v.number::<i32>().map(drop)),
     ),
@@ -571,7 +571,7 @@ pub(super) const OPTIONS: [MountOption; 63] = [
         Group::Ignored,
         "(no_)clone_fd",
         "",
-        "likewise",
+        "no effect",
         "",
         Effect::Flag(|_| {}),
     ),
@@ -579,7 +579,7 @@ pub(super) const OPTIONS: [MountOption; 63] = [
         Group::Ignored,
         "(no)auto",
         "",
-        "for /etc/fstab, as the following",
+        "no effect, for /etc/fstab",
         "",
         Effect::Flag(|_| {}),
     ),

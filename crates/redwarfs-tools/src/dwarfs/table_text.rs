@@ -1,4 +1,4 @@
-//! The texts about `-o` options: help and manual.
+//! Help and manual of the `-o` options.
 
 use std::fmt::Write as _;
 
@@ -41,15 +41,15 @@ pub(super) fn manual() -> Vec<Section> {
     for group in Group::ALL {
         let mut blocks = Vec::new();
         if group == Group::Ignored {
-            let text = "These are understood, so that lines of `/etc/fstab` and command lines for other programs work, and change nothing:";
+            let text = "The driver accepts these options without effect, so that lines of `/etc/fstab` and command lines for other FUSE drivers work:";
             let list = OPTIONS
                 .iter()
                 .filter(|entry| entry.group == group)
                 .map(|entry| format!("`{}`", entry.form))
                 .collect::<Vec<_>>()
                 .join(", ");
-            let more = "also the flags for times and for writing that mount(8) knows, and whatever begins with `x-` or `X-`. `enable_nlink`, `(no_)cache_image` and `rw` come with a warning. What is not understood at all is an error.";
-            blocks = paragraphs(&format!("{text} {list}; {more}"));
+            let more = "It also accepts the flags of mount(8) for times and for writing, and options that begin with `x-` or `X-`. `enable_nlink`, `(no_)cache_image` and `rw` give a warning. Every other unknown option is an error.";
+            blocks = paragraphs(&format!("{text} {list}. {more}"));
         }
         for entry in OPTIONS
             .iter()
@@ -93,7 +93,7 @@ mod tests {
         for line in help().lines() {
             assert!(line.chars().count() <= 80, "{line}");
             if line.starts_with("  ") {
-                // Name and explanation never touch.
+                // A space separates the name from the explanation.
                 assert!(line.get(2..).is_some_and(|l| l.contains(' ')), "{line}");
             }
         }

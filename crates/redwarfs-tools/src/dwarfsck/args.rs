@@ -22,11 +22,11 @@ pub(crate) struct Args {
     #[arg(short, long, value_name = "FILE", action = ArgAction::Append)]
     pub input: Vec<PathBuf>,
 
-    /// As --input
+    /// Image to check (as --input)
     #[arg(value_name = "IMAGE")]
     pub image: Vec<PathBuf>,
 
-    /// What to show: a level from 0 to 7, or a comma list of version, history, metadata_summary,
+    /// Information to show: a level from 0 to 7, or a list of version, history, metadata_summary,
     /// frozen_analysis (level 2), section_details, metadata_details, frozen_details (3),
     /// frozen_layout, directory_tree (4), chunk_details (5), metadata_full_dump (6),
     /// schema_raw_dump (7)
@@ -34,24 +34,24 @@ pub(crate) struct Args {
           value_parser = whole(str::parse::<Detail>))]
     pub detail: Detail,
 
-    /// Print nothing but errors
+    /// Print only errors
     #[arg(short, long)]
     pub quiet: bool,
 
-    /// With -l: modes, owners, sizes and times; otherwise: name all files that a damage affects
+    /// With --list: show modes, owners, sizes and times; otherwise: name all files that damage affects
     #[arg(short, long)]
     pub verbose: bool,
 
-    /// Where the image starts in its file: a number of bytes, 'auto', or 'auto:N' for the N-th image
+    /// Offset of the image in its file: a number of bytes, 'auto', or 'auto:N' for the N-th image
     #[arg(short = 'O', long, value_name = "N", default_value = "auto", allow_hyphen_values = true,
           value_parser = whole(image_offset))]
     pub image_offset: ImageOffset,
 
-    /// Size of the image in bytes, if it is not all that follows in its file
+    /// Size of the image in bytes, if other data follows it in its file
     #[arg(long, value_name = "BYTES", value_parser = image_size)]
     pub image_size: Option<u64>,
 
-    /// Write what precedes the image in its file to standard output
+    /// Write the data before the image to standard output
     #[arg(short = 'H', long)]
     pub print_header: bool,
 
@@ -60,11 +60,11 @@ pub(crate) struct Args {
     #[arg(short, long)]
     pub list: bool,
 
-    /// With --list or --checksum: end each line with NUL and show names as they are
+    /// With --list or --checksum: end each line with NUL, and do not escape names
     #[arg(short = '0', long)]
     pub null: bool,
 
-    /// Print a checksum of every file, in the form that sha256sum and its relatives verify
+    /// Print a checksum of every file, in the format that sha256sum and similar tools verify
     #[arg(long, value_name = "ALGORITHM", value_parser = whole(str::parse::<Algorithm>))]
     pub checksum: Option<Algorithm>,
 
@@ -72,20 +72,20 @@ pub(crate) struct Args {
     #[arg(short, long, value_name = "N", value_parser = workers)]
     pub num_workers: Option<usize>,
 
-    /// Memory for decompressed blocks of --checksum and --decode
+    /// Memory for decompressed blocks, with --checksum and --decode
     #[arg(short = 's', long, value_name = "SIZE", default_value = "512m", value_parser = parse_size)]
     pub cache_size: u64,
 
-    /// Verify the strong digest (SHA-512/256) of every section as well
+    /// Also verify the SHA-512/256 digest of every section
     #[arg(long)]
     pub check_integrity: bool,
 
-    /// Decode every block as well, which finds data that was stored wrong in the first place. Images
-    /// of formats 2.0 and 2.1, which have no checksums, are always checked in this way
+    /// Also decode every block, which finds data that was already wrong when it was stored. Images of
+    /// formats 2.0 and 2.1, which have no checksums, are always checked in this way
     #[arg(long)]
     pub decode: bool,
 
-    /// Verify nothing beyond what reading needs
+    /// Verify only the data that is read for other options
     #[arg(long)]
     pub no_check: bool,
 
@@ -94,7 +94,7 @@ pub(crate) struct Args {
     #[arg(short, long)]
     pub json: bool,
 
-    /// Write the metadata as JSON to a file or, with '-', to standard output instead of the information
+    /// Write the metadata as JSON to a file instead of showing information; '-' is standard output
     #[arg(long, value_name = "FILE")]
     pub export_metadata: Option<PathBuf>,
 
@@ -110,7 +110,7 @@ impl Args {
         prepare(Self::command())
     }
 
-    /// How lists are written.
+    /// The form of the lists.
     pub(super) fn form(&self) -> Form {
         if self.json {
             Form::Json

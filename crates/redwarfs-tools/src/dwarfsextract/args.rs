@@ -29,12 +29,12 @@ pub(crate) struct Args {
     #[arg(short, long, value_name = "DIR|FILE")]
     pub output: Option<PathBuf>,
 
-    /// Extract only what matches this glob, or what is at and below this path; 'i:' in front
-    /// ignores case
+    /// Extract only entries that match this glob, or this path and all entries below it; a leading
+    /// 'i:' ignores case
     #[arg(long, value_name = "PATTERN")]
     pub pattern: Vec<OsString>,
 
-    /// The image, unless --input names it, and then patterns as for --pattern
+    /// The image, unless --input names it; all further arguments are patterns (as --pattern)
     #[arg(value_name = "IMAGE|PATTERN")]
     arguments: Vec<OsString>,
 
@@ -47,7 +47,7 @@ pub(crate) struct Args {
     #[arg(long)]
     pub skip_devices: bool,
 
-    /// Leave out fifos and sockets
+    /// Leave out FIFOs and sockets
     #[arg(long)]
     pub skip_specials: bool,
 
@@ -55,17 +55,17 @@ pub(crate) struct Args {
     #[arg(long)]
     pub skip_symlinks: bool,
 
-    /// Leave out all names of a file but the first
+    /// Leave out all names of a file except the first
     #[arg(long)]
     pub skip_hardlinks: bool,
 
-    /// Where the image starts in its file: a number of bytes or 'auto'
+    /// Offset of the image in its file: a number of bytes, 'auto', or 'auto:N' for the N-th image
     #[arg(short = 'O', long, value_name = "N", default_value = "auto", allow_hyphen_values = true,
           value_parser = whole(image_offset))]
     pub image_offset: ImageOffset,
 
     /// Write an archive: pax, ustar, gnutar, cpio, newc, zip, 7zip, iso9660, mtree and others, or
-    /// 'auto' to go by the name of the output file
+    /// 'auto' to choose by the name of the output file
     #[arg(short, long, value_name = "FORMAT")]
     pub format: Option<String>,
 
@@ -78,7 +78,7 @@ pub(crate) struct Args {
     )]
     pub format_filters: Vec<String>,
 
-    /// Options of the format and the filters
+    /// Options for the format and the filters
     #[arg(
         long,
         value_name = "KEY=VALUE[,...]",
@@ -87,11 +87,11 @@ pub(crate) struct Args {
     )]
     pub format_options: String,
 
-    /// Leave out what cannot be read or written, report it, and exit with 2
+    /// Leave out entries that cannot be read or written, report them, and exit with 2
     #[arg(long)]
     pub continue_on_error: bool,
 
-    /// Do not verify the checksums of blocks; damage goes unnoticed
+    /// Do not verify the checksums of blocks; damage then goes unnoticed
     #[arg(long)]
     pub disable_integrity_check: bool,
 
@@ -99,11 +99,11 @@ pub(crate) struct Args {
     #[arg(long)]
     pub stdout_progress: bool,
 
-    /// Number of threads that decompress [default: that of the processors, at most 4]
+    /// Number of threads that decompress [default: number of CPUs, at most 4]
     #[arg(short, long, value_name = "N", value_parser = threads)]
     num_workers: Option<usize>,
 
-    /// Number of threads that write to disk; 0 chooses
+    /// Number of threads that write to disk; 0 means automatic
     #[arg(long, value_name = "N", default_value = "0", value_parser = threads_or_none)]
     pub num_disk_writers: usize,
 
@@ -111,12 +111,12 @@ pub(crate) struct Args {
     #[arg(short = 's', long, value_name = "SIZE", default_value = "512m", value_parser = parse_size)]
     pub cache_size: u64,
 
-    /// Measure these parts: filesystem_v2, inode_reader_v2, block_cache; the result goes to
-    /// standard error at the end
+    /// Measure the operations of these parts: filesystem_v2, inode_reader_v2, block_cache; the result
+    /// goes to standard error at the end
     #[arg(long, value_name = "NAME[,NAME...]", value_parser = whole(components))]
     pub perfmon: Option<Components>,
 
-    /// Also write a trace of them for a browser (about:tracing)
+    /// Also write a trace of the measured operations for a browser (about:tracing)
     #[arg(long, value_name = "FILE", requires = "perfmon")]
     pub perfmon_trace: Option<PathBuf>,
 
@@ -127,7 +127,7 @@ pub(crate) struct Args {
     pub log: LogArgs,
 }
 
-/// What --perfmon names.
+/// The parts that --perfmon names.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Components(pub(crate) Vec<Component>);
 
@@ -140,7 +140,7 @@ impl Args {
         }
     }
 
-    /// What is wanted: the values of `--pattern` and the arguments that are not the image.
+    /// The patterns: the values of `--pattern`, and the arguments that are not the image.
     pub(super) fn patterns(&self) -> impl Iterator<Item = &OsStr> {
         let image = usize::from(self.input.is_none());
         let arguments = self.arguments.iter().skip(image);
@@ -150,8 +150,7 @@ impl Args {
             .map(OsString::as_os_str)
     }
 
-    /// Threads that decompress. More than there are processors would only take the caches of the
-    /// processors and memory from each other.
+    /// Threads that decompress. More threads than CPUs would only compete for CPU caches and memory.
     pub(super) fn workers(&self) -> usize {
         let processors = || std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
         self.num_workers.unwrap_or_else(|| processors().min(4))

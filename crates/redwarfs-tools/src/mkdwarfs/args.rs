@@ -35,13 +35,13 @@ pub(crate) struct Args {
 
     /// Read the paths to store from this file, one per line; '-' reads standard input
     ///
-    /// Relative paths start at the input directory (or the current one). Parent directories are
-    /// added as needed; a listed directory comes without its content. Implies --with-devices and
-    /// --with-specials.
+    /// Relative paths start at the input directory, or without --input at the current directory.
+    /// mkdwarfs adds parent directories as needed, and stores a listed directory without its content.
+    /// The option implies --with-devices and --with-specials.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["filter", "debug_filter", "one_file_system", "exclude_caches", "exclude_if_present"], when_rewriting = Refused)]
     pub input_list: Option<PathBuf>,
 
-    /// Paths in --input-list and --order=explicit end in NUL instead of a newline
+    /// Paths in the files of --input-list and --order=explicit end with NUL instead of a newline
     #[arg(short = '0', long, when_rewriting = Refused)]
     pub null: bool,
 
@@ -49,7 +49,7 @@ pub(crate) struct Args {
     #[arg(short, long, value_name = "FILE", when_rewriting = Used)]
     pub output: Option<PathBuf>,
 
-    /// Replace an existing output file, keeping its mode and owner
+    /// Replace an existing output file, and keep its mode and owner
     #[arg(short, long, when_rewriting = Used)]
     pub force: bool,
 
@@ -57,7 +57,7 @@ pub(crate) struct Args {
     #[arg(short = 'l', long, value_name = "N", default_value = "7", value_parser = whole(values::level), allow_hyphen_values = true, when_rewriting = Used)]
     pub compress_level: u8,
 
-    /// Show details: more about progress, and messages of level verbose
+    /// Show more about progress, and messages of level verbose
     #[arg(short, long, when_rewriting = Used)]
     pub verbose: bool,
 
@@ -74,8 +74,8 @@ pub(crate) struct Args {
 
     /// Log2 of the block size, 10 to 30 [default: by level]
     ///
-    /// Blocks of more than 16 MiB may be up to three eighths smaller, so that fewer directories lie in
-    /// two of them.
+    /// Blocks of more than 16 MiB may end up to three eighths early, so that fewer directories are
+    /// spread over two blocks.
     #[arg(short = 'S', long, value_name = "BITS", help_heading = "Advanced options", value_parser = whole(values::block_size_bits), allow_hyphen_values = true, when_rewriting = NeedsBlockSize)]
     pub block_size_bits: Option<u32>,
 
@@ -83,11 +83,11 @@ pub(crate) struct Args {
     #[arg(short = 'N', long, value_name = "N", help_heading = "Advanced options", value_parser = values::ranged(1, 1024), allow_hyphen_values = true, when_rewriting = Used)]
     pub num_workers: Option<u32>,
 
-    /// Number of threads that read and hash files [default: that of --num-workers]
+    /// Number of threads that read and hash files [default: as --num-workers]
     #[arg(long, value_name = "N", help_heading = "Advanced options", value_parser = values::ranged(1, 1024), allow_hyphen_values = true, when_rewriting = NoEffect)]
     pub num_scanner_workers: Option<u32>,
 
-    /// Number of threads that order and segment files [default: that of --num-workers]
+    /// Number of threads that order and segment files [default: as --num-workers]
     #[arg(long, value_name = "N", help_heading = "Advanced options", value_parser = values::ranged(1, 1024), allow_hyphen_values = true, when_rewriting = NoEffect)]
     pub num_segmenter_workers: Option<u32>,
 
@@ -95,51 +95,51 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", default_value = "5", help_heading = "Advanced options", value_parser = values::ranged(0, 19), allow_hyphen_values = true, when_rewriting = Used)]
     pub compress_niceness: u32,
 
-    /// Limit for the blocks that wait for compression or output: 'auto' or a size (k, m, g, t)
+    /// Limit for the memory of the whole program: 'auto' or a size (k, m, g, t)
     #[arg(short = 'L', long, value_name = "SIZE", default_value = "auto", help_heading = "Advanced options", value_parser = values::memory_limit, allow_hyphen_values = true, when_rewriting = Used)]
     pub memory_limit: MemoryLimit,
 
     #[command(flatten)]
     pub categories: CategoryArgs,
 
-    /// Larger files are not compared by similarity and come first; 0 means no limit
+    /// Larger files are not compared for similarity, and come first; 0 means no limit
     #[arg(long, value_name = "SIZE", help_heading = "Advanced options", value_parser = crate::common::number::parse_size, allow_hyphen_values = true, when_rewriting = NoEffect)]
     pub max_similarity_size: Option<u64>,
 
-    /// Hash that finds duplicate files: xxh3-128, xxh3-64, sha256, ..., or none
+    /// Hash that finds equal files: xxh3-128, xxh3-64, sha256, ..., or none
     #[arg(long, value_name = "NAME", default_value = "xxh3-128", help_heading = "Advanced options", value_parser = whole(values::file_hash), when_rewriting = NoEffect)]
     pub file_hash: HashChoice,
 
-    /// Compare the bytes of files before one takes the place of the other: auto, always, never
+    /// Compare files with equal hashes byte by byte before storing them once: auto, always, never
     ///
-    /// A hash that can be fooled could take one file for another. 'auto' compares unless the hash
-    /// is a cryptographic one. Large files with copies are read once more.
+    /// Somebody can make two different files with the same hash unless the hash is cryptographic;
+    /// 'auto' compares in this case. For that, large files that have copies are read once more.
     #[arg(long, value_name = "WHEN", default_value = "auto", num_args = 0..=1, default_missing_value = "always", help_heading = "Advanced options", value_parser = whole(values::verification), when_rewriting = NoEffect)]
     pub verify_dedup: Verification,
 
-    /// Give up files that make the build wait longer than this (plus a second per MiB that arrives)
+    /// Give up a file if the build waits for it longer than this, plus a second per MiB that arrives
     #[arg(long, value_name = "DURATION", help_heading = "Advanced options", value_parser = values::timeout, allow_hyphen_values = true, when_rewriting = Refused)]
     pub file_timeout: Option<Duration>,
 
     #[command(flatten)]
     pub progress: ProgressArgs,
 
-    /// Include or exclude entries: '+ PATTERN', '- PATTERN', or '. FILE' with such rules
+    /// Include or exclude entries: '+ PATTERN', '- PATTERN', or '. FILE' to read rules
     #[arg(short = 'F', long, value_name = "RULE", action = ArgAction::Append, help_heading = "Filter options", allow_hyphen_values = true, when_rewriting = Refused, list = true)]
     pub filter: Vec<OsString>,
 
-    /// Show what the filter rules do, and build nothing: all, files, included, included-files,
+    /// Show what the filter rules select, and build nothing: all, files, included, included-files,
     /// excluded, excluded-files
     #[arg(long, value_name = "MODE", num_args = 0..=1, default_missing_value = "all", help_heading = "Filter options", value_parser = whole(filter::debug_mode), when_rewriting = Refused)]
     pub debug_filter: Option<DebugMode>,
 
-    /// Let a Lua script decide which entries are stored, and group and order files
+    /// Lua script that selects entries, and groups and orders files
     ///
-    /// Its functions 'filter', 'category' and 'order' are called with each entry.
+    /// mkdwarfs calls 'filter' for each entry, and 'category' and 'order' for each file (see --man).
     #[arg(long, value_name = "FILE", help_heading = "Filter options", when_rewriting = Refused)]
     pub script: Option<PathBuf>,
 
-    /// Leave out directories without content
+    /// Leave out directories that are empty after filtering
     #[arg(long, help_heading = "Filter options", when_rewriting = Refused)]
     pub remove_empty_dirs: bool,
 
@@ -147,11 +147,11 @@ pub(crate) struct Args {
     #[arg(long, help_heading = "Filter options", when_rewriting = Refused)]
     pub one_file_system: bool,
 
-    /// Leave out what is in directories with a CACHEDIR.TAG, but for the tag
+    /// Leave out the contents of directories with a CACHEDIR.TAG, except the tag
     #[arg(long, help_heading = "Filter options", when_rewriting = Refused)]
     pub exclude_caches: bool,
 
-    /// Leave out what is in directories with an entry of this name, but for that entry
+    /// Leave out the contents of directories with an entry of this name, except that entry
     #[arg(long, value_name = "NAME", action = ArgAction::Append, help_heading = "Filter options", value_parser = clap::builder::OsStringValueParser::new().try_map(values::plain_name), when_rewriting = Refused)]
     pub exclude_if_present: Vec<OsString>,
 
@@ -175,15 +175,15 @@ pub(crate) struct Args {
     #[arg(long, help_heading = "File system options", when_rewriting = Refused)]
     pub with_specials: bool,
 
-    /// What becomes of symbolic links: keep, follow, drop
+    /// Treatment of symbolic links: keep, follow, drop
     #[arg(long, value_name = "POLICY", default_value = "keep", help_heading = "File system options", value_parser = whole(values::symlinks), when_rewriting = Refused)]
     pub symlinks: redwarfs_writer::Symlinks,
 
-    /// What becomes of hard links: keep, dissolve
+    /// Treatment of hard links: keep, dissolve
     #[arg(long, value_name = "POLICY", default_value = "keep", help_heading = "File system options", value_parser = whole(values::hard_links), when_rewriting = Refused)]
     pub hard_links: LinkPolicy,
 
-    /// Entries that are declared instead of found: devices, directories, owners, modes
+    /// File that declares entries: devices, directories, owners, modes (see --man)
     #[arg(long, value_name = "FILE", action = ArgAction::Append, help_heading = "File system options", when_rewriting = Refused)]
     pub pseudo_file: Vec<PathBuf>,
 
@@ -195,7 +195,7 @@ pub(crate) struct Args {
     #[arg(long, help_heading = "File system options", conflicts_with = "no_sparse_files", when_rewriting = Refused)]
     pub hollow: bool,
 
-    /// Copy this file in front of the image
+    /// Write this file before the image
     #[arg(long, value_name = "FILE", help_heading = "File system options", when_rewriting = Used)]
     pub header: Option<PathBuf>,
 
@@ -207,23 +207,23 @@ pub(crate) struct Args {
     #[arg(long, help_heading = "File system options", when_rewriting = Used)]
     pub no_history: bool,
 
-    /// Omit the time in the history
+    /// Omit the times from the history
     #[arg(long, help_heading = "File system options", when_rewriting = Used)]
     pub no_history_timestamps: bool,
 
-    /// Omit the command line in the history
+    /// Omit the command line from the history
     #[arg(long, help_heading = "File system options", when_rewriting = Used)]
     pub no_history_command_line: bool,
 
-    /// One owner for everything: a user name or number
+    /// Owner of every entry: a user name or number
     #[arg(long, value_name = "USER", help_heading = "Metadata options", value_parser = parse_user, allow_hyphen_values = true, when_rewriting = NeedsRebuild)]
     pub set_owner: Option<u32>,
 
-    /// One group for everything: a group name or number
+    /// Group of every entry: a group name or number
     #[arg(long, value_name = "GROUP", help_heading = "Metadata options", value_parser = parse_group, allow_hyphen_values = true, when_rewriting = NeedsRebuild)]
     pub set_group: Option<u32>,
 
-    /// Change owners and groups as this file says
+    /// Map owners and groups by the lines of this file (see --man)
     #[arg(long, value_name = "FILE", help_heading = "Metadata options", when_rewriting = Refused)]
     pub owner_map: Option<PathBuf>,
 
@@ -231,7 +231,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "MODE", help_heading = "Metadata options", allow_hyphen_values = true, when_rewriting = NeedsRebuild)]
     pub chmod: Option<String>,
 
-    /// One time for everything: now, unix seconds, or a date and time, in UTC unless a zone follows
+    /// Time of every entry: now, Unix seconds, or a date and time, in UTC unless a zone follows
     #[arg(long, value_name = "TIME", help_heading = "Metadata options", value_parser = whole(values::set_time), allow_hyphen_values = true, when_rewriting = NeedsRebuild)]
     pub set_time: Option<TimeSpec>,
 
@@ -251,7 +251,7 @@ pub(crate) struct Args {
     #[arg(long, help_heading = "Metadata options", when_rewriting = NeedsRebuild)]
     pub no_hardlink_table: bool,
 
-    /// Pack metadata: auto, none, or a list of all, chunk_table, directories, shared_files, names,
+    /// Parts of the metadata to pack: auto, none, or a list of all, chunk_table, directories, shared_files, names,
     /// names_index, symlinks, symlinks_index, force, plain
     #[arg(short = 'P', long, value_name = "LIST", default_value = "auto", help_heading = "Metadata options", value_parser = whole(values::packing), when_rewriting = NeedsRebuild)]
     pub pack_metadata: Packing,
@@ -261,7 +261,7 @@ pub(crate) struct Args {
 }
 
 impl Args {
-    /// The logger asked for, which also gets the events of the libraries.
+    /// The logger that the options ask for. It also gets the events of the libraries.
     pub(crate) fn logger(&self) -> Logger {
         self.log.logger_at_least(match self.verbose {
             true => LogLevel::Verbose,
@@ -346,21 +346,23 @@ pub(crate) fn place_of_stray(stray: &str, args: &[OsString]) -> String {
 /// The levels, for the long help.
 const LEVELS: &str = "\
 Compression levels:
-  level  block   data           schema, history  metadata       window/step  blocks  order
-  0      1 MiB   null           null             null           -            -       none
-  1      1 MiB   lz4            zstd:level=16    null           -            -       versions
-  2      1 MiB   lz4hc:level=9  zstd:level=16    null           12/2         16      families
-  3      2 MiB   lz4hc:level=9  zstd:level=16    null           12/2         16      families
-  4      4 MiB   zstd:level=11  zstd:level=16    zstd:level=12  11/2         8       families
-  5      8 MiB   zstd (1)       zstd:level=16    zstd:level=12  11/3         8       families
-  6      16 MiB  zstd (1)       zstd:level=16    zstd:level=12  11/3         4       families
-  7      16 MiB  zstd (2)       zstd:level=16    zstd:level=19  11/3         4       families
-  8      16 MiB  lzma (3)       zstd:level=16    lzma:level=9   11/3         4       families
-  9      64 MiB  lzma (3)       zstd:level=16    lzma:level=9   11/3         2       families
-  blocks: how many are searched for repeated data, see --max-lookback-blocks
+  level  block   data           metadata       window/step  blocks  order
+  0      1 MiB   null           null           -            -       none
+  1      1 MiB   lz4            null           -            -       versions
+  2      1 MiB   lz4hc:level=9  null           12/2         16      families
+  3      2 MiB   lz4hc:level=9  null           12/2         16      families
+  4      4 MiB   zstd:level=11  zstd:level=12  11/2         8       families
+  5      8 MiB   zstd (1)       zstd:level=12  11/3         8       families
+  6      16 MiB  zstd (1)       zstd:level=12  11/3         4       families
+  7      16 MiB  zstd (2)       zstd:level=19  11/3         4       families
+  8      16 MiB  lzma (3)       lzma:level=9   11/3         4       families
+  9      64 MiB  lzma (3)       lzma:level=9   11/3         2       families
+  blocks: number of blocks that are searched, see --max-lookback-blocks
+  schema and history: zstd:level=16, at level 0 null
+  level 7 uses lzma:level=9 for the metadata if it saves 1 % of the image
   (1) as (2) with quick=12
-  (2) zstd:level=19:wlog=24:hlog=22:clog=24:slog=5:mml=3:tlen=128:strat=9:deep=32,
-      the metadata with lzma:level=9 if that makes the image smaller by 1 %
+  (2)
+    zstd:level=19:wlog=24:hlog=22:clog=24:slog=5:mml=3:tlen=128:strat=9:deep=32
   (3) lzma:level=9:binary=auto
 ";
 
@@ -381,7 +383,7 @@ pub(crate) fn command() -> clap::Command {
     });
     let command = definition::with_groups(prepare(Args::command()));
     command.args(unsupported).after_long_help(format!(
-        "{LEVELS}\n{}\n{}",
+        "{LEVELS}\nCompression algorithms and their options:\n{}\n{}",
         redwarfs_codec::help(),
         categories::help().trim_end()
     ))
@@ -393,19 +395,25 @@ mod tests {
     use clap::Args as _;
     use redwarfs_writer::{BuildOptions, Order};
 
+    /// The text of a note below the table, which starts with `mark` and may go on in the next line.
+    fn note(mark: &str) -> Option<&'static str> {
+        let mut lines = LEVELS.lines().map(str::trim);
+        let words = lines.find_map(|line| line.strip_prefix(mark))?;
+        match words.trim() {
+            "" => lines.next(),
+            words => Some(words),
+        }
+    }
+
     /// Codecs that the table names below itself are spelled out.
     fn spelled_out(codec: &str) -> String {
-        let note = |mark: &str| {
-            let line = LEVELS.lines().find(|line| line.trim().starts_with(mark));
-            let words = line.unwrap().trim().trim_start_matches(mark).trim();
-            words.trim_end_matches(',').to_owned()
-        };
         let Some((_, mark)) = codec.split_once(' ') else {
             return codec.to_owned();
         };
-        match note(mark).strip_prefix("as (2) with ") {
-            Some(more) => format!("{}:{more}", note("(2)")),
-            None => note(mark),
+        let text = note(mark).unwrap();
+        match text.strip_prefix("as (2) with ") {
+            Some(more) => format!("{}:{more}", note("(2)").unwrap()),
+            None => text.to_owned(),
         }
     }
 
@@ -430,9 +438,16 @@ mod tests {
             };
             let found = sorted(options.compression.to_string());
             assert_eq!(found, sorted(codec(&spelled_out(cells[2])).to_string()));
-            assert_eq!(options.schema_compression, codec(cells[3]));
-            assert_eq!(options.history_compression, codec(cells[3]));
-            assert_eq!(options.metadata_compression, codec(cells[4]));
+            let schema = note("schema and history:").unwrap();
+            let (usual, at_zero) = schema.split_once(", at level 0 ").unwrap();
+            let schema = codec(if level == 0 { at_zero } else { usual });
+            assert_eq!(options.schema_compression, schema);
+            assert_eq!(options.history_compression, schema);
+            assert_eq!(options.metadata_compression, codec(cells[3]));
+            let alternative = note(&format!("level {level} uses "))
+                .and_then(|text| text.split_once(" for the metadata"))
+                .map(|(spec, _)| codec(spec));
+            assert_eq!(options.metadata_alternative, alternative);
             let window = match options.window_bits {
                 0 => "-".to_owned(),
                 bits => format!("{bits}/{}", options.window_step),
@@ -447,7 +462,16 @@ mod tests {
                 Order::Families(_) => "families",
                 _ => "another",
             };
-            assert_eq!(cells[5..], [window.as_str(), &blocks, order], "{row}");
+            assert_eq!(cells[4..], [window.as_str(), &blocks, order], "{row}");
+        }
+    }
+
+    #[test]
+    fn the_tables_fit_eighty_columns() {
+        let command = command();
+        let tables = command.get_after_long_help().unwrap().to_string();
+        for line in tables.lines() {
+            assert!(line.chars().count() <= 80, "{line}");
         }
     }
 

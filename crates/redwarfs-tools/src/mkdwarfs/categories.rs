@@ -22,8 +22,8 @@ const USUAL: &str = "fits,pcmaudio,binary,incompressible";
 /// Options of categorizers, and those that take a category in front of their value.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct CategoryArgs {
-    /// Recognise kinds of data and compress each in its own way: a list of fits, pcmaudio, binary,
-    /// incompressible, hotness; the first one that claims a file wins
+    /// Categorize data, and compress each category in its own way: a list of fits, pcmaudio, binary,
+    /// incompressible, hotness; the first categorizer that claims a file wins
     ///
     /// Without a list: fits,pcmaudio,binary,incompressible.
     #[arg(long, value_name = "LIST", num_args = 0..=1, default_missing_value = USUAL, help_heading = "Advanced options", when_rewriting = NoEffect)]
@@ -33,11 +33,11 @@ pub(crate) struct CategoryArgs {
     /// families[:gain=PERCENT], nilsimsa[:max-children=N][:max-cluster-size=N], explicit:file=FILE,
     /// script [default: script if the script has an order, else by level]
     ///
-    /// versions goes by path, but puts versions of a directory side by side where samples of small
-    /// files say that this saves space. families does so by looking at all files, and also puts files
-    /// next to others that they share data with. A directory is spread over one more block only if
-    /// that saves PERCENT of a block, 1 if not given: with 0 only size counts, with 100 directories
-    /// stay together.
+    /// 'versions' sorts by path, and places versions of a directory next to each other if samples of
+    /// small files show that this saves space. 'families' decides this from all files, and also places
+    /// files next to others that they share data with. A directory is spread over one more block only
+    /// if that saves PERCENT of a block (default: 1). With 0 only the size of the image counts, with
+    /// 100 directories stay together.
     #[arg(long, value_name = "[CAT,..::]ORDER", action = ArgAction::Append, help_heading = "Advanced options", value_parser = whole(|text| scoped(text, values::order)), when_rewriting = NoEffect, list = true)]
     pub order: Vec<Scoped<OrderSpec>>,
 
@@ -50,19 +50,20 @@ pub(crate) struct CategoryArgs {
     #[arg(short = 'B', long, value_name = "[CAT,..::]N", action = ArgAction::Append, help_heading = "Segmenter options", value_parser = ranged(0, 1 << 20), allow_hyphen_values = true, when_rewriting = NoEffect, list = true)]
     pub max_lookback_blocks: Vec<Scoped<u32>>,
 
-    /// Log2 of the window that finds repeated data, 0 to 24; 0 switches it off [default: by level]
+    /// Log2 of the window size of the search, 0 to 24; 0 switches the search off [default: by level]
     ///
-    /// In bytes, or for audio in samples of all channels, for images in pixels.
+    /// A window is the shortest piece of data that the search finds again. Its size counts bytes, for
+    /// audio samples of all channels, and for FITS images pixels.
     #[arg(short = 'W', long, value_name = "[CAT,..::]BITS", action = ArgAction::Append, help_heading = "Segmenter options", value_parser = ranged(0, 24), allow_hyphen_values = true, when_rewriting = NoEffect, list = true)]
     pub window_size: Vec<Scoped<u32>>,
 
-    /// Windows start every (window >> N) bytes, 0 to 8 [default: by level]
+    /// Start a window every (window size >> N) bytes, 0 to 8 [default: by level]
     #[arg(short = 'w', long, value_name = "[CAT,..::]N", action = ArgAction::Append, help_heading = "Segmenter options", value_parser = ranged(0, 8), allow_hyphen_values = true, when_rewriting = NoEffect, list = true)]
     pub window_step: Vec<Scoped<u32>>,
 
-    /// Log2 of the bits that the filter of the search has for each window, 0 to 10 [default: 4]
+    /// Log2 of the bits per window in the Bloom filter of the search, 0 to 10 [default: 4]
     ///
-    /// More cost memory and save time; the image is the same.
+    /// More bits take more memory and less time. The image stays the same.
     #[arg(long, value_name = "[CAT,..::]BITS", action = ArgAction::Append, help_heading = "Segmenter options", value_parser = ranged(0, 10), allow_hyphen_values = true, when_rewriting = NoEffect, list = true)]
     pub bloom_filter_size: Vec<Scoped<u32>>,
 
@@ -74,31 +75,31 @@ pub(crate) struct CategoryArgs {
     #[arg(long, value_name = "FILE", help_heading = "Categorizer options", when_rewriting = Refused)]
     pub hotness_list: Option<PathBuf>,
 
-    /// Files below this size are not tested by the incompressible categorizer
+    /// The incompressible categorizer skips files below this size
     #[arg(long, value_name = "SIZE", default_value = "256", help_heading = "Categorizer options", value_parser = parse_size, allow_hyphen_values = true, when_rewriting = Refused)]
     pub incompressible_min_input_size: u64,
 
-    /// Size of the units that the incompressible categorizer compresses, up to 1g
+    /// The incompressible categorizer tests data in units of this size, up to 1g
     #[arg(long, value_name = "SIZE", default_value = "1m", help_heading = "Categorizer options", value_parser = parse_size, allow_hyphen_values = true, when_rewriting = Refused)]
     pub incompressible_block_size: u64,
 
-    /// Judge each of these units on its own instead of the file as a whole
+    /// Categorize each unit on its own instead of the whole file
     #[arg(long, help_heading = "Categorizer options", when_rewriting = Refused)]
     pub incompressible_fragments: bool,
 
-    /// What compresses to at least this part of its size is incompressible, 0 to 1
+    /// Data that compresses to at least this fraction of its size is incompressible, 0 to 1
     #[arg(long, value_name = "RATIO", default_value = "0.99", help_heading = "Categorizer options", allow_hyphen_values = true, when_rewriting = Refused)]
     pub incompressible_ratio: f64,
 
-    /// zstd level with which the incompressible categorizer tries, -131072 to 22
+    /// zstd level with which the incompressible categorizer tests, -131072 to 22
     #[arg(long, value_name = "N", default_value = "-1", help_heading = "Categorizer options", allow_hyphen_values = true, when_rewriting = Refused)]
     pub incompressible_zstd_level: i32,
 
-    /// Omit the names of categories, and which block is of which
+    /// Omit the names of the categories, and the category of each block
     #[arg(long, help_heading = "Metadata options", when_rewriting = NeedsRebuild)]
     pub no_category_names: bool,
 
-    /// Omit the parameters of audio and pixels
+    /// Omit the sample format of audio and the pixel format of images
     #[arg(long, help_heading = "Metadata options", when_rewriting = NeedsRebuild)]
     pub no_category_metadata: bool,
 }
@@ -326,16 +327,16 @@ pub(crate) fn help() -> String {
         let own = Category::ALL.into_iter();
         let own = own.filter(|category| category.categorizer() == Some(name));
         let list: Vec<String> = own.map(|own| own.to_string()).collect();
-        text.push_str(&format!("  {name:<15} {}\n", list.join(", ")));
+        text.push_str(&format!("  {name}: {}\n", list.join(", ")));
     }
     text.push_str(
         "\n\
-Settings of categories by level, unless given:\n  \
-  level  pcmaudio/waveform                     fits/image             incompressible\n  \
-  0      -                                     -                      null\n  \
-  1-4    flac:level=3, window 0, revpath       ricepp, 0, revpath     null\n  \
-  5-7    flac:level=5, window 20, revpath      ricepp, 0, revpath     null\n  \
-  8-9    flac:level=8, window 16               ricepp, 0, revpath     null\n",
+Codec, window size and order of categories by level, unless given:\n  \
+  level  pcmaudio/waveform                 fits/image          incompressible\n  \
+  0      -                                 -                   null\n  \
+  1-4    flac:level=3, window 0, revpath   ricepp, 0, revpath  null\n  \
+  5-7    flac:level=5, window 16, revpath  ricepp, 0, revpath  null\n  \
+  8-9    flac:level=8, window 16           ricepp, 0, revpath  null\n",
     );
     text
 }

@@ -42,36 +42,35 @@ fn categories(text: &str) -> Result<CategoryFilter, String> {
 /// Options that turn the input into an image that is rewritten.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct RewriteArgs {
-    /// Rewrite the image given as input with other compression: all, block, metadata, none
+    /// Rewrite the input image with other compression: all, block, metadata, none
     ///
-    /// What is not recompressed is copied. Even 'none' brings old images to the current format.
+    /// All other sections are copied. Even 'none' converts old images to the current format.
     #[arg(long, value_name = "MODE", num_args = 0..=1, default_missing_value = "all", help_heading = "Rewriting options", value_parser = whole(recompress), when_rewriting = Used)]
     pub recompress: Option<Recompress>,
 
-    /// Recompress only blocks of these categories, or with a leading '!' all others
+    /// Recompress only blocks of these categories; with a leading '!', of all others
     #[arg(long, value_name = "[!]CATEGORY,...", help_heading = "Rewriting options", value_parser = whole(categories), when_rewriting = Used)]
     pub recompress_categories: Option<CategoryFilter>,
 
-    /// Rewrite the image given as input with metadata of the current version, changed as the
-    /// metadata options say
+    /// Rewrite the input image with metadata of the current version, and apply the metadata options
     #[arg(long, help_heading = "Rewriting options", when_rewriting = Used)]
     pub rebuild_metadata: bool,
 
-    /// Rewrite the image given as input with the block size of --block-size-bits
+    /// Rewrite the input image with the block size of --block-size-bits
     #[arg(long, help_heading = "Rewriting options", when_rewriting = Used)]
     pub change_block_size: bool,
 
-    /// Do not record which version the metadata was rebuilt from, and forget earlier records
+    /// Do not record the previous version of the metadata, and drop earlier records
     #[arg(long, help_heading = "Rewriting options", when_rewriting = NeedsRebuild)]
     pub no_metadata_version_history: bool,
 
     /// Do not verify the whole image before rewriting it
     ///
-    /// Parts are verified all the same when they are read.
+    /// Every section is still verified when it is read.
     #[arg(long, help_heading = "Rewriting options", when_rewriting = Used)]
     pub no_check: bool,
 
-    /// Drop what is in front of the image given as input
+    /// Drop the data before the input image
     #[arg(long, help_heading = "Rewriting options", conflicts_with = "header", when_rewriting = Used)]
     pub remove_header: bool,
 }
