@@ -1,7 +1,8 @@
-//! Making what has a name in a directory, and giving it further names.
+//! Creating entries in a directory, and further names of them.
 //!
-//! Whatever has the name already is removed first, but never something that the same extraction made: a
-//! file system that takes two names of an image for one would lose the first of them without a word.
+//! An existing entry with the name is removed first, but never one that the same extraction made.
+//! Otherwise, a file system that treats two names of the image as equal would lose the first one
+//! silently.
 
 use std::fmt;
 use std::io;
@@ -76,7 +77,7 @@ fn other_case(name: &[u8]) -> Option<Vec<u8>> {
 }
 
 impl Place<'_> {
-    /// Fails if what is there is here because of another name of the image.
+    /// Fails if the existing entry was made for another name of the image.
     fn check_taken(&self) -> io::Result<()> {
         let other = other_case(self.name);
         let suspect = match &other {
@@ -175,7 +176,7 @@ impl Place<'_> {
         }
     }
 
-    /// Creates a new file for writing, unlinking what has its name. `mode` as for [`Self::make_dir`].
+    /// Creates a new file for writing. Unlinks an existing entry. `mode` as for [`Self::make_dir`].
     pub(crate) fn create_file(&self, mode: u32) -> io::Result<OwnedFd> {
         let flags =
             OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -196,12 +197,12 @@ impl Place<'_> {
         Ok(fd)
     }
 
-    /// Creates a symbolic link, unlinking what has its name.
+    /// Creates a symbolic link. Unlinks an existing entry.
     pub(crate) fn make_symlink(&self, to: &[u8]) -> io::Result<()> {
         self.replacing(|| fs::symlinkat(to, self.dir, self.name))
     }
 
-    /// Creates a device, fifo or socket, unlinking what has its name.
+    /// Creates a device, FIFO or socket. Unlinks an existing entry.
     pub(crate) fn make_node(&self, stat: &Stat) -> io::Result<()> {
         let kind = FileType::from_raw_mode(stat.mode);
         let device = match kind {
@@ -220,7 +221,7 @@ impl Place<'_> {
         made
     }
 
-    /// Gives the file `from` this name, too, unlinking what has it.
+    /// Creates a hard link to the file `from`. Unlinks an existing entry.
     pub(crate) fn make_hard_link(&self, from: &Place<'_>) -> io::Result<()> {
         let flags = AtFlags::empty();
         self.replacing(|| fs::linkat(from.dir, from.name, self.dir, self.name, flags))

@@ -18,21 +18,21 @@ use crate::{ExtractOptions, ExtractSummary, Progress, pipeline};
 /// Extracts everything below the root of `image` into the existing directory `to`.
 ///
 /// Existing directories are reused, everything else that is in the way is unlinked first. Names, modes,
-/// owners, modification and access times, devices, fifos, sockets, symbolic and hard links and holes are
-/// restored. `to` itself gets the attributes of the root if it is empty; a directory with other things in
-/// it, which may well be everybody's, keeps its own. What an ordinary user may not set is reported once
-/// through [`Progress::warn`]; set-id bits are set only on files that belong to the owner recorded in the
-/// image.
+/// owners, modification and access times, devices, fifos, sockets, symbolic and hard links and holes
+/// are restored. `to` itself gets the attributes of the root if it is empty; a directory with other
+/// things in it, which may well be everybody's, keeps its own. Attributes that an ordinary user may not
+/// set are reported once through [`Progress::warn`]. Set-id bits are set only on files that have the
+/// owner of the image.
 ///
 /// A hard link that the file system cannot make becomes a copy, which shares its blocks with the file where
 /// that is possible. Names that the file system takes for one are never merged: the first is extracted.
 ///
 /// # Errors
 ///
-/// Unsafe names and inconsistent metadata are found before anything is written. Unreadable contents, and
-/// what the target does not take, end the extraction unless [`ExtractOptions::continue_on_error`] is set.
-/// A target without room or without descriptors ends it in any case. Files that are not complete then are
-/// removed.
+/// Unsafe names and inconsistent metadata are found before anything is written. Unreadable contents,
+/// and entries that the target cannot hold, end the extraction unless
+/// [`ExtractOptions::continue_on_error`] is set. A target without room or without descriptors ends it
+/// in any case. Files that are not complete then are removed.
 pub fn extract_to_directory(
     image: &Image,
     to: &Path,
@@ -87,7 +87,7 @@ pub fn extract_to_directory(
     Ok(summary)
 }
 
-/// What the making of entries counts, and the directories that a thread used last.
+/// The counts of created entries, and the directories that a thread used last.
 #[derive(Debug, Default)]
 struct Making {
     last: DirCache,
@@ -220,8 +220,8 @@ impl Work<'_> {
         self.losses.settle_attributes(set)
     }
 
-    /// Sets the attributes of directories, the innermost first: a parent may become impassable, and its
-    /// times must not change any more.
+    /// Sets the attributes of directories, the innermost first: with its final mode, a parent may be
+    /// closed to the extraction, and its times must not change afterwards.
     fn finish_directories(&self, subtrees: &Subtrees) -> Result<()> {
         subtrees.each(|last: &mut DirCache, portion| {
             portion

@@ -1,4 +1,4 @@
-//! What can go wrong while an image is taken apart.
+//! Errors of an extraction.
 
 use std::io;
 
@@ -21,7 +21,7 @@ pub enum Error {
     Content {
         /// Path below the image root.
         path: String,
-        /// What the reader said.
+        /// The error of the reading library.
         source: redwarfs_format::Error,
     },
 
@@ -71,12 +71,12 @@ pub enum Error {
         text: String,
     },
 
-    /// What was asked for is no regular file of the image.
+    /// The requested path is no regular file of the image.
     #[error("{path}: {reason}")]
     NotAFile {
-        /// The path as it was given.
+        /// The given path.
         path: String,
-        /// What it is instead.
+        /// The kind of entry at the path.
         reason: String,
     },
 
@@ -110,7 +110,7 @@ pub(crate) fn cause(e: &std::io::Error) -> String {
     }
 }
 
-/// A path for messages: what is not printable UTF-8 appears as `\xNN` or `\n`.
+/// A path for messages: bytes that are not printable UTF-8 appear as `\xNN` or `\n`.
 #[must_use]
 pub fn display_path(path: &[u8]) -> String {
     let mut out = String::with_capacity(path.len());

@@ -36,8 +36,8 @@ pub(crate) struct Files<'a> {
     /// Per file, [`NOT_YET`], [`LOST`], or the number of the name that it was created under: 0 for its
     /// first, and from 1 on the additional ones.
     names: Vec<AtomicU32>,
-    /// Whether the target takes names that differ in case for one, and then those that equal an earlier one
-    /// of their directory, which comes with them.
+    /// Whether the target treats names that differ only in case as equal. If so, each name that equals
+    /// an earlier one of its directory, with that name.
     caseless: bool,
     collisions: HashMap<EntryIndex, EntryIndex>,
     /// Directories that could not be made.

@@ -115,9 +115,9 @@ pub struct ExtractOptions {
     pub threads: usize,
     /// Threads that write files to disk; 0 lets the library choose.
     pub writers: usize,
-    /// Processors for the threads that decode blocks.
+    /// CPUs for the threads that decode blocks.
     pub decoder_cpus: Option<CpuSet>,
-    /// Processors for the threads that write files to disk.
+    /// CPUs for the threads that write files to disk.
     pub writer_cpus: Option<CpuSet>,
     /// Upper bound for decoded blocks in memory, in bytes; one block is always allowed.
     pub memory: u64,
@@ -129,13 +129,13 @@ pub struct ExtractOptions {
     pub skip_symlinks: bool,
     /// Leave out all names of a file but the first one.
     pub skip_hard_links: bool,
-    /// Go on after an entry whose contents cannot be read, or that cannot be written for a reason of its
-    /// own, such as its name. On disk such a file is removed; see [`extract_to_archive`] for archives.
+    /// Continue after an entry whose contents cannot be read, or that cannot be written for a reason
+    /// such as its name. On disk such a file is removed; see [`extract_to_archive`] for archives.
     pub continue_on_error: bool,
     /// What to extract; `None` is everything.
     pub select: Option<Selection>,
-    /// What runs libarchive, for which [`serve_archive_process`] is there. A crash of the library is an
-    /// error then; without a process of its own, it takes this one with it.
+    /// What runs libarchive, for which [`serve_archive_process`] is there. A crash of the library is
+    /// then an error. Without a separate process, it also ends this process.
     pub archive_process: Option<ArchiveProcess>,
 }
 
@@ -185,7 +185,7 @@ impl ExtractOptions {
     }
 }
 
-/// What an extraction did.
+/// The result of an extraction.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ExtractSummary {
@@ -212,7 +212,7 @@ pub struct ExtractSummary {
     pub matched: u64,
     /// Blocks decoded by an extraction to a directory: each that is needed counts once.
     pub blocks: u64,
-    /// Bytes that these were decoded to: each from its start to about the end of what is needed.
+    /// Decoded bytes of these blocks: each block from its start to about the end of its needed part.
     pub block_bytes: u64,
     /// Most bytes of decoded blocks in memory at a time, in an extraction to a directory.
     pub peak_block_bytes: u64,
@@ -220,7 +220,7 @@ pub struct ExtractSummary {
 
 /// Hears about an extraction while it runs; called from several threads.
 pub trait Progress: Send + Sync {
-    /// So many names, directories not counted, are to be extracted; called once.
+    /// The number of names to extract, without directories. Called once.
     fn found(&self, names: u64) {
         let _ = names;
     }
@@ -235,12 +235,12 @@ pub trait Progress: Send + Sync {
         let _ = bytes;
     }
 
-    /// So many more bytes have been dealt with.
+    /// This many further bytes are done.
     fn advance(&self, bytes: u64) {
         let _ = bytes;
     }
 
-    /// Something is not as in the image, but the extraction goes on.
+    /// A result differs from the image, but the extraction continues.
     fn warn(&self, message: &str) {
         let _ = message;
     }
@@ -251,9 +251,9 @@ pub trait Progress: Send + Sync {
         let _ = (path, cause);
     }
 
-    /// With [`ExtractOptions::continue_on_error`]: the entry at `path` is not extracted, as the target does
-    /// not take it or the format of the archive cannot hold it. That of a directory stands for everything
-    /// below it.
+    /// With [`ExtractOptions::continue_on_error`]: the entry at `path` is not extracted, as the target
+    /// does not take it or the format of the archive cannot hold it. The loss of a directory includes
+    /// everything below it.
     fn left_out(&self, path: &str, reason: &str) {
         let _ = (path, reason);
     }

@@ -1,4 +1,4 @@
-//! What is not extracted although it was wanted, said and counted.
+//! Entries that were selected, but not extracted: reported and counted.
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,7 +8,7 @@ use rustix::io::Errno;
 use crate::Progress;
 use crate::error::{Error, Result, cause};
 
-/// Decides whether an extraction goes on after an error of one entry, and counts the names that are lost.
+/// Decides whether an extraction continues after an error of one entry, and counts the lost names.
 pub(crate) struct Losses<'a> {
     go_on: bool,
     progress: &'a dyn Progress,
@@ -16,7 +16,7 @@ pub(crate) struct Losses<'a> {
 }
 
 impl<'a> Losses<'a> {
-    /// `go_on`: whether an error of one entry is not that of the extraction.
+    /// `go_on`: whether the extraction continues after an error of one entry.
     pub(crate) fn new(go_on: bool, progress: &'a dyn Progress) -> Self {
         Self {
             go_on,

@@ -17,9 +17,10 @@ const PIECE: usize = 1 << 20;
 /// `path` is relative to the image root; leading and repeated slashes do not matter.
 ///
 /// # Errors
-/// [`Error::NotAFile`] if there is no such file, or if it is something else (a symbolic link is not
-/// followed: its text is in the error), [`Error::Content`] if it cannot be read, [`Error::Output`] if
-/// `out` does not take it. What precedes an unreadable piece has been written then.
+/// [`Error::NotAFile`] if there is no such file, or if the entry is no regular file. A symbolic link is
+/// not followed: the error has its target. [`Error::Content`] if the file cannot be read,
+/// [`Error::Output`] if writing to `out` fails. What precedes an unreadable piece has been written
+/// then.
 pub fn extract_file(
     image: &Image,
     path: &[u8],

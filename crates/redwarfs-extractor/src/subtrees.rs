@@ -1,4 +1,4 @@
-//! Directories shared out between threads, so that whoever has one has all that is below it.
+//! Distributes directories to threads, such that a thread gets a directory with everything below it.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -72,8 +72,8 @@ impl Subtrees {
         &self.upper
     }
 
-    /// Calls `run` for all portions, by several threads at a time, each with a state of its own, and
-    /// returns the states. The first error ends the work.
+    /// Calls `run` for all portions in several threads, each with its own state, and returns the
+    /// states. The first error ends the work.
     pub(crate) fn each<S: Default + Send>(
         &self,
         run: impl Fn(&mut S, Range<usize>) -> Result<()> + Sync,
@@ -97,7 +97,7 @@ impl Subtrees {
         let mut states = Vec::new();
         thread::scope(|scope| {
             let others: Vec<_> = (1..self.threads)
-                // Without a further thread the work is done all the same.
+                // Without a further thread, this thread does all the work.
                 .map_while(|_| {
                     let named = thread::Builder::new().name("directories".to_owned());
                     named.spawn_scoped(scope, work).ok()

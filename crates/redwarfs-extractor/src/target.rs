@@ -1,9 +1,9 @@
-//! One directory that receives a tree: opening what is below it, and only there, and setting attributes.
+//! The directory that receives a tree: opens entries below it, and only there, and sets attributes.
 //!
 //! Callers hand in names that [`crate::tree`] has checked to be single path components. Directories are
-//! opened relative to the target with resolution through symbolic links (and out of the target)
-//! switched off, so neither a link that came from the image nor one that somebody puts there while the
-//! extraction runs can lead elsewhere.
+//! opened relative to the target, without following symbolic links or leaving the target. So no link
+//! can lead elsewhere, whether it comes from the image or is made by another process during the
+//! extraction.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -180,8 +180,8 @@ impl Target {
         self.times_result(fs::futimens(fd, &times(stat)), shown, progress)
     }
 
-    /// Sets what can be set of anything that has no file descriptor fit for [`Self::set_attributes`]:
-    /// symbolic links, devices, fifos, sockets, directories. Never follows a link.
+    /// Sets the possible attributes of entries without a file descriptor for [`Self::set_attributes`]:
+    /// symbolic links, devices, FIFOs, sockets, directories. Never follows a link.
     pub(crate) fn set_attributes_at(
         &self,
         dir: BorrowedFd<'_>,
@@ -340,15 +340,15 @@ fn split_path(path: &[u8]) -> (&[u8], &[u8]) {
     (head, tail.get(1..).unwrap_or_default())
 }
 
-/// Whether something can be made with its mode, although it does not have its group yet, without giving
-/// anything to anybody who might not have it in the end.
+/// Whether an entry can be created with its final mode before it has its final group, without giving
+/// rights to users who do not have them in the end.
 fn may_have_at_once(mode: u32) -> bool {
     let rights = |shift: u32| mode >> shift & 7;
     mode & NOT_AT_ONCE == 0 && rights(3) == rights(0)
 }
 
-/// The mode that something is made with: that of the image if it may have it, and the owner's rights
-/// that the work needs.
+/// The mode with which an entry is created: the mode of the image if that is safe, and the owner's
+/// rights that the extraction needs.
 pub(crate) fn first_mode(mode: u32, needed: Mode) -> Mode {
     let first = if may_have_at_once(mode) {
         mode & 0o777

@@ -40,8 +40,8 @@ pub(crate) struct Link {
     pub(crate) entry: EntryIndex,
 }
 
-/// The directories and regular files of an image. Other entries are not kept: whoever wants them lists
-/// the directories once more.
+/// The directories and regular files of an image. Other entries are not kept. A caller that needs them
+/// lists the directories again.
 #[derive(Debug)]
 pub(crate) struct Tree<'a> {
     metadata: &'a MetadataView,
@@ -60,8 +60,8 @@ pub(crate) struct Tree<'a> {
 }
 
 impl<'a> Tree<'a> {
-    /// Walks the whole tree without recursion, checking each name and that no directory occurs twice,
-    /// and keeps what is selected, with the directories above it.
+    /// Walks the whole tree without recursion. It checks each name, and that no directory occurs twice.
+    /// It keeps the selected entries, and their parent directories.
     pub(crate) fn scan(metadata: &'a MetadataView, options: &ExtractOptions) -> Result<Self> {
         let select = options.select.as_ref();
         let mut tree = Self {
@@ -242,7 +242,7 @@ impl<'a> Tree<'a> {
                     reason,
                 });
             }
-            // Entries are sorted in every proper image; only an odd one pays for a set.
+            // Entries are sorted in every valid image; only an invalid one needs a set.
             if seen.is_none() && index != entries.start && name <= previous {
                 let mut set = HashSet::new();
                 for earlier in entries.start..index {
@@ -407,7 +407,7 @@ impl<'a> Tree<'a> {
             .any(|index| same(index).unwrap_or(false))
     }
 
-    /// The names that equal an earlier one of their directory but for their case, with that one.
+    /// Each name that equals an earlier one of its directory except for case, with that earlier name.
     pub(crate) fn case_collisions(&self) -> Result<HashMap<EntryIndex, EntryIndex>> {
         let mut collisions = HashMap::new();
         let dirs: HashSet<EntryIndex> = self.dirs.iter().map(|dir| dir.entry).collect();

@@ -111,7 +111,7 @@ impl Analysis {
     }
 }
 
-/// Path of an entry of `dir`, without a slash in front.
+/// Path of an entry of `dir`, without a leading slash.
 fn path(meta: &MetadataView, mut dir: InodeNo, entry: EntryIndex) -> Result<Vec<u8>> {
     let mut parts = vec![meta.entry_name(entry)?];
     while dir != InodeNo::ROOT && parts.len() < DEEPEST {

@@ -16,7 +16,7 @@ pub(crate) fn inode_no(node: u64) -> Option<InodeNo> {
     u32::try_from(node.checked_sub(1)?).ok().map(InodeNo)
 }
 
-/// What the mount changes in the attributes of the image.
+/// The changes of a mount to the attributes of the image.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Policy {
     uid: Option<u32>,
@@ -70,8 +70,8 @@ impl Policy {
 }
 
 /// Whether opening would do what `access(2)` asks for, in a mount without checks of permissions.
-/// `wanted` is the sum of 4 (read), 2 (write), 1 (execute). Everything can be read, directories can
-/// be entered, and programs are files that somebody may execute.
+/// `wanted` is the sum of 4 (read), 2 (write), 1 (execute). Every file can be read, and every directory
+/// entered. A file can be executed if its mode allows that for anybody.
 pub(crate) fn opens(mode: u32, wanted: u32) -> bool {
     let directory = mode & 0o170_000 == 0o040_000;
     let bits = 6 | u32::from(directory || mode & 0o111 != 0);

@@ -25,7 +25,7 @@ pub(crate) struct Device(OwnedFd);
 /// What came from the kernel.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Received {
-    /// So many bytes of a request.
+    /// A request of this many bytes.
     Request(usize),
     /// The file system is no longer mounted.
     End,
@@ -36,7 +36,7 @@ impl Device {
         Self(fd)
     }
 
-    /// Makes sure that a descriptor of somebody else is one of a FUSE device, and that it waits.
+    /// Checks that a descriptor of the caller is one of a FUSE device, and makes it blocking.
     pub(crate) fn check(fd: &OwnedFd) -> io::Result<()> {
         let stat = fstat(fd)?;
         let (major, minor) = NUMBER;
@@ -52,7 +52,7 @@ impl Device {
     /// Whether there is a request, or the end.
     pub(crate) fn is_ready(&self) -> bool {
         let mut events = [PollFd::new(&self.0, PollFlags::IN)];
-        // What is wrong is found out by receiving.
+        // Receiving reports what is wrong.
         !matches!(poll(&mut events, Some(&Timespec::default())), Ok(0))
     }
 
@@ -69,7 +69,7 @@ impl Device {
         }
     }
 
-    /// Answers a request. Failure means that nobody waits any more.
+    /// Answers a request. Failure means that no process waits for it.
     pub(crate) fn reply(&self, unique: u64, payload: &[u8]) -> io::Result<()> {
         self.send(0, unique, &[], &mut std::iter::once(payload))
     }
@@ -79,9 +79,9 @@ impl Device {
         self.send(-errno.raw_os_error(), unique, &[], &mut std::iter::empty())
     }
 
-    /// Puts the whole contents of a file, `len` bytes in at most [`MAX_PARTS`] parts, into the
-    /// kernel's cache. Waits for the kernel if it is reading the same file: never to be called by
-    /// a thread that may have to answer that read.
+    /// Puts the whole contents of a file, `len` bytes in at most [`MAX_PARTS`] parts, into the kernel's
+    /// cache. Waits while the kernel reads the same file. Never call this in a thread that may have to
+    /// serve that read.
     pub(crate) fn store<'a>(
         &self,
         node: u64,
@@ -95,7 +95,7 @@ impl Device {
         self.send(NOTIFY_STORE, 0, &head, &mut parts)
     }
 
-    /// Sends one message: `first`, and behind it at most [`MAX_PARTS`] parts.
+    /// Sends one message: `first`, followed by at most [`MAX_PARTS`] parts.
     fn send(
         &self,
         error: i32,
@@ -138,7 +138,7 @@ impl AsFd for Device {
 /// The device copies no part of an answer, and knows requests by their number alone.
 impl Transport for Device {
     fn answer(&self, unique: u64, _entry: u16, error: i32, parts: &mut dyn Iterator<Item = &[u8]>) {
-        // An answer fails only if nobody waits for it any more.
+        // A reply fails only if no process waits for it.
         let _ = self.send(error, unique, &[], parts);
     }
 

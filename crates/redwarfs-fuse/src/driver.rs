@@ -90,7 +90,7 @@ impl Driver {
         }
     }
 
-    /// Carries out one request. `out` is empty. Whoever takes the ticket answers.
+    /// Carries out one request. `out` is empty. The owner of the ticket replies.
     fn handle(
         &self,
         ticket: &mut Option<Ticket>,
@@ -106,7 +106,7 @@ impl Driver {
         if let Some(owner) = state.settings.only_for
             && header.uid != owner
             && header.uid != 0
-            // The kernel sends these for nobody in particular.
+            // These requests of the kernel belong to no process.
             && !matches!(
                 header.opcode,
                 op::FORGET | op::BATCH_FORGET | op::INTERRUPT | op::RELEASE | op::RELEASEDIR

@@ -1,4 +1,4 @@
-//! What can go wrong while mounting.
+//! Errors of mounting.
 
 use std::io;
 use std::path::PathBuf;
@@ -55,7 +55,7 @@ fn point_hint(error: &io::Error) -> &'static str {
     match error.kind() {
         io::ErrorKind::NotFound => " (create the directory first)",
         io::ErrorKind::NotADirectory => " (a mount point has to be a directory)",
-        // What is left of a driver that was killed.
+        // The dead mount of a driver that was killed.
         io::ErrorKind::NotConnected => " (unmount what is left there first: fusermount3 -u)",
         _ => "",
     }

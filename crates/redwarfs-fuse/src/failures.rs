@@ -1,4 +1,5 @@
-//! Failed requests in the log: one line for each cause, and now and then how often it came again.
+//! Failed requests in the log: one line for each cause, and from time to time the number of
+//! repetitions.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -22,7 +23,7 @@ struct Cause {
     suppressed: u64,
 }
 
-/// What has failed so far.
+/// The failures so far.
 #[derive(Debug, Default)]
 pub(crate) struct Failures(Mutex<HashMap<String, Cause>>);
 
@@ -58,7 +59,7 @@ impl Failures {
         }
     }
 
-    /// Whether the cause is to be logged now; then how often it was not since the last time.
+    /// Whether to log the cause; if so, the number of times that it was not logged since the last time.
     fn note(&self, text: &str, now: Instant) -> Option<u64> {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(cause) = known.get_mut(text) {

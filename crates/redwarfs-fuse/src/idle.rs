@@ -1,9 +1,9 @@
-//! Whether anybody still uses a mount.
+//! Detects that a mount is not in use.
 //!
-//! Whoever uses it asks the driver, but not about what the kernel knows already. So with a limit the
-//! kernel keeps names and attributes for a quarter of it only, and the mount counts as idle that much
-//! later: then nobody has used it for the whole limit. What is open or runs is not seen here; it
-//! keeps the mount from being taken off.
+//! Processes that use a mount cause requests, except for names and attributes that the kernel has
+//! cached. So with a time limit, the kernel may cache these only for a quarter of the limit, and the mount
+//! counts as idle a quarter later. Open files and running programs cause no requests either, but they
+//! prevent unmounting.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use crate::mount_state::MountState;
 use crate::settings::validity;
 
-/// Tells when a mount has been idle for long enough.
+/// Detects when a mount has been idle for the time limit.
 #[derive(Debug)]
 pub struct IdleWatch {
     mount: Arc<MountState>,
@@ -31,24 +31,24 @@ impl IdleWatch {
         }
     }
 
-    /// How long to wait before [`IdleWatch::is_over`] is asked again.
+    /// Time between two calls of [`IdleWatch::is_over`].
     #[must_use]
     pub fn period(&self) -> Duration {
         (self.time.limit / 8).min(Duration::from_secs(10))
     }
 
-    /// Whether nobody has used the mount for the whole limit. The next yes comes after another one.
+    /// Whether the mount was idle for the whole limit. After true, the time starts again.
     pub fn is_over(&mut self) -> bool {
         self.time
             .is_over(self.mount.counters.uses(), Instant::now())
     }
 }
 
-/// How long nobody has used the mount.
+/// The time since the last use of the mount.
 #[derive(Debug)]
 struct IdleTime {
     limit: Duration,
-    /// How often the mount had been used at `since`.
+    /// Number of uses at `since`.
     uses: u64,
     since: Instant,
 }

@@ -1,19 +1,19 @@
-//! Reads that take their time, and what happens if the reader is signalled or killed meanwhile.
+//! Signals to processes that wait for a read.
 //!
-//! The kernel tells us once (INTERRUPT) that a thread which waits for an answer got a signal, and
-//! lets it go only when the answer is there, even if it is killed. So a read from an image that
-//! stalls must be answered with `EINTR`. But programs rarely expect that from a file: a signal
-//! that merely arrives during a decompression must not fail the read. Therefore
+//! If a thread that waits for a reply gets a signal, the kernel sends one INTERRUPT request. The thread
+//! continues only when the driver replies, even if it was killed. So if an image file does not answer,
+//! the driver must reply with `EINTR`. But programs rarely expect `EINTR` from a file: a signal that
+//! arrives during a decompression must not fail the read. Therefore
 //!
-//! * a thread that is being killed is answered at once,
-//! * any other one only if its read is still unanswered a second after the signal.
+//! * if the thread was killed, the driver replies at once,
+//! * otherwise the driver replies with `EINTR` if the read is still pending a second after the signal.
 //!
-//! A thread looks after signalled reads, and exists only while there are some.
+//! A watching thread does this. It exists only while there are reads to watch.
 //!
-//! Over io_uring the kernel does not tell us about a signal that arrives after it has put the read
-//! into a queue and before we take it out, nor does it ask again if the read is not registered yet.
-//! So signals of unknown reads are remembered for a while, and whoever waits for longer than a
-//! second for a read that came that way is looked at, too.
+//! With io_uring, the kernel sends no INTERRUPT for a signal that arrives while the read is in a queue.
+//! It also does not repeat an INTERRUPT if the driver does not know the read yet. So the driver
+//! remembers signals of unknown reads for a while. It also checks the threads of all reads over
+//! io_uring that are pending for more than a second.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -25,14 +25,14 @@ use tracing::warn;
 
 use crate::ticket::Ticket;
 
-/// How long a read may go on after a signal that does not kill.
+/// Time that a read may take after a signal that does not kill.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// How often signalled reads are looked at.
+/// Time between two checks of signalled reads.
 const PERIOD: Duration = Duration::from_millis(50);
-/// Signals of unknown reads that are remembered.
+/// Largest number of remembered signals of unknown reads.
 const REMEMBERED: usize = 64;
 
-/// A read in the hands of a worker.
+/// A read that a worker carries out.
 #[derive(Debug)]
 struct Pending {
     ticket: Ticket,
@@ -42,7 +42,7 @@ struct Pending {
 }
 
 impl Pending {
-    /// Whether it may have to be given up at any time.
+    /// Whether the watching thread must check it.
     fn is_watched(&self) -> bool {
         self.signalled.is_some() || self.ticket.is_of_queue()
     }
@@ -65,7 +65,7 @@ struct PendingReads {
     watched: bool,
 }
 
-/// The reads, and the thread that looks after them.
+/// The pending reads, and the thread that watches them.
 #[derive(Debug, Default)]
 struct Register {
     reads: Mutex<PendingReads>,
@@ -73,7 +73,7 @@ struct Register {
     signal: Condvar,
 }
 
-/// All reads that workers have not answered yet.
+/// All reads that have no reply yet.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Interrupts(Arc<Register>);
 
@@ -82,7 +82,7 @@ impl Interrupts {
         self.0.reads.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Registers a request that will be answered later; `pid` is the thread that waits.
+    /// Registers a request that gets its reply later; thread `pid` waits for it.
     pub(crate) fn begin(&self, ticket: Ticket, pid: u32) {
         let mut reads = self.reads();
         let unique = ticket.unique();
@@ -101,13 +101,13 @@ impl Interrupts {
         self.watch_if_needed(&mut reads);
     }
 
-    /// Takes a request out, in order to answer it; none if it was answered already.
+    /// Takes a request out, in order to reply; none if it has a reply already.
     pub(crate) fn finish(&self, unique: u64) -> Option<Ticket> {
         Some(self.reads().pending.remove(&unique)?.ticket)
     }
 
-    /// The thread that waits for the answer to `unique` got a signal. False if there is no such
-    /// request (yet).
+    /// Notes that the thread that waits for the reply to `unique` got a signal. Returns false if there is
+    /// no such request, or not yet.
     pub(crate) fn interrupt(&self, unique: u64) -> bool {
         let mut reads = self.reads();
         let Some(pending) = reads.pending.get_mut(&unique) else {
@@ -173,7 +173,7 @@ impl PendingReads {
     }
 }
 
-/// Answers the reads that have to be given up.
+/// Replies to the reads that must be given up.
 fn look_after(reads: &mut PendingReads) {
     let given_up = |_: &u64, read: &mut Pending| read.is_to_be_given_up();
     for (_, read) in reads.pending.extract_if(given_up) {
@@ -181,7 +181,7 @@ fn look_after(reads: &mut PendingReads) {
     }
 }
 
-/// Whether a thread has been killed and only waits for us to let it go.
+/// Whether a thread was killed, and only waits for the reply.
 fn is_dying(pid: u32) -> bool {
     std::fs::read_to_string(format!("/proc/{pid}/status")).is_ok_and(|text| kill_is_pending(&text))
 }

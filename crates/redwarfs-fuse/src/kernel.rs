@@ -1,8 +1,9 @@
 //! Attaching a FUSE connection to a directory and taking it off again.
 //!
-//! Root mounts through `mount(2)`; everybody else, and `auto_unmount`, goes through the helper
-//! program `fusermount3`, which passes the opened device back over a socket (the protocol of
-//! libfuse's `mount.c`: environment variable `_FUSE_COMMFD`, one byte with the descriptor attached).
+//! Root mounts with `mount(2)`. All other users, and `auto_unmount`, use the helper program
+//! `fusermount3`. It passes the opened device back over a socket, by the protocol of libfuse's
+//! `mount.c`: the environment variable `_FUSE_COMMFD` names the socket, and one byte has the descriptor
+//! attached.
 //!
 //! A caller may also have opened and mounted the device itself; then it unmounts, too.
 
@@ -37,7 +38,7 @@ pub enum Unmounted {
     /// It was in use and is detached from the tree; programs that still use it lose it when the
     /// driver's process ends.
     Detached,
-    /// The caller mounted it, and has to unmount it.
+    /// The caller mounted it, and must unmount it.
     NotOurs,
 }
 
@@ -78,7 +79,7 @@ impl KernelMount {
         };
         let mounted = OnceLock::new();
         if let (Some(before), Some(after)) = (before, devices_on(&target)) {
-            // Whoever took it off this early did so on purpose. Without its number, a later
+            // If the mount is already gone, it was unmounted on purpose. Without its number, a later
             // clean-up could take another mount for it.
             let ours = after.into_iter().find(|number| !before.contains(number));
             let number = ours.ok_or_else(|| Error::Session(Errno::NOTCONN.into()))?;
@@ -126,7 +127,7 @@ impl KernelMount {
         Ok(())
     }
 
-    /// What the mount table says about our mount; `Top` if we cannot know.
+    /// The state of the mount in the mount table; `Top` if it is unknown.
     fn place(&self) -> MountPlace {
         if self.foreign {
             return MountPlace::Gone;
@@ -157,7 +158,7 @@ impl KernelMount {
         }
     }
 
-    /// Unmounts if nobody uses the file system; false if somebody does, or if it cannot be known.
+    /// Unmounts if the file system is not in use. Returns false if it is in use, or if that is unknown.
     pub(crate) fn unmount_unused(&self) -> io::Result<bool> {
         if self.foreign {
             return Ok(false);
@@ -183,15 +184,15 @@ impl KernelMount {
         }
     }
 
-    /// Removes what is left of the mount after our end of the connection was closed. Usually the
-    /// mount is already gone, and another one may have got its device number: that one answers.
+    /// Removes the dead mount after the driver's end of the connection was closed. Usually the mount is
+    /// already gone, and another one may have got its device number: that one answers.
     pub(crate) fn clear_remains(&self) {
         if !self.foreign && is_dead(&self.mountpoint) {
             self.abandon();
         }
     }
 
-    /// Takes off a mount that could not be put into service. Failure is of no use to anybody here.
+    /// Takes off a mount that could not be put into service. No caller could use an error here.
     pub(crate) fn abandon(&self) {
         if self.place() == MountPlace::Top
             && let Err(Errno::PERM) = unmount(&self.mountpoint, UnmountFlags::DETACH)
@@ -244,7 +245,7 @@ fn mount_directly(target: &Path, options: &MountOptions) -> Result<Option<OwnedF
     };
     let data = CString::new(data).map_err(|error| refused(error.into()))?;
     let fs_type = format!("fuse.{}", options.subtype);
-    // A string of its own here: nothing in it can be taken for an option.
+    // A separate string: nothing in it can be parsed as an option.
     match rustix::mount::mount(
         options.source.as_os_str(),
         target,

@@ -42,10 +42,10 @@
 //! ([`MountOptions::follow`]). The driver binds the thread to that CPU and gives it the policy
 //! `SCHED_IDLE`. Then the scheduler wakes the program on the same CPU, and `find` needs half the time.
 //! A thread with that policy hardly runs while other threads want its CPU. So a watcher looks every
-//! millisecond how far the reading thread has come. The watcher restores the normal policy in three
-//! cases: after 4 looks without progress, after 10 looks without a request, or if following is less than
-//! a tenth faster than the normal policy was. The driver follows only if it may restore the policy: with
-//! `CAP_SYS_NICE`, or with a limit `RLIMIT_NICE` that allows its present priority.
+//! millisecond how far the reading thread has come. The watcher restores the normal policy after 4
+//! checks without progress, and after 10 checks without a request. It also does so if requests are less
+//! than a tenth faster than with the normal policy. The driver follows only if it may restore the
+//! policy: with `CAP_SYS_NICE`, or with a limit `RLIMIT_NICE` that allows its present priority.
 //!
 //! # io_uring
 //!
@@ -63,8 +63,8 @@
 //!
 //! # When the driver dies
 //!
-//! If the process is killed without a chance to unmount, the mount point answers `ENOTCONN`
-//! ("Transport endpoint is not connected") until somebody unmounts it. A [`guard::Guard`] does
+//! If the process is killed and cannot unmount, every operation on the mount point fails with
+//! `ENOTCONN` ("Transport endpoint is not connected") until it is unmounted. A [`guard::Guard`] does
 //! that; with [`MountOptions::auto_unmount`] the helper program `fusermount3` does.
 //!
 //! # Memory

@@ -20,8 +20,8 @@ use crate::ring;
 use crate::session::{self, Session};
 use crate::statistics;
 
-/// Whether requests can come over io_uring on the processor that this is built for, see
-/// [`MountOptions::uring`]. The kernel has to offer it as well.
+/// Whether io_uring is supported on the CPUs for which this library is compiled, see
+/// [`MountOptions::uring`]. The kernel must support it, too.
 pub const HAS_URING: bool = ring::AVAILABLE;
 
 /// Mounts `image` on the directory `mountpoint` and starts answering requests.
@@ -36,9 +36,9 @@ pub fn mount(image: Image, mountpoint: &Path, options: &MountOptions) -> Result<
     mount_guarded(image, mountpoint, options, None)
 }
 
-/// As [`mount`]; `guard` watches the mount before anybody gets an answer from it, if its device number can
-/// be read from the mount table. If not, or if the guard is gone, that shows in [`guard::Guard::watch`]
-/// afterwards.
+/// As [`mount`]. If the device number can be read from the mount table, `guard` watches the mount
+/// before the first request is served. If not, or if the guard is gone, that shows in
+/// [`guard::Guard::watch`] afterwards.
 ///
 /// # Errors
 ///
@@ -56,7 +56,7 @@ pub fn mount_guarded(
 
 /// Serves a mount that the caller has made: `device` is the opened `/dev/fuse` of a mount without a
 /// server. The settings that belong to the mount itself (access, permissions, flags, names) are the
-/// caller's, and so is unmounting. `name` stands for the mount point in messages.
+/// caller's, and so is unmounting. `name` is the mount point in messages.
 ///
 /// # Errors
 ///
@@ -167,8 +167,8 @@ impl Mounted {
         self.mount.mountpoint()
     }
 
-    /// Waits until somebody unmounts the file system. If the connection ended in another
-    /// way (it was aborted), the dead mount is removed.
+    /// Waits until the file system is unmounted. If the connection ended in another way (it was
+    /// aborted), the dead mount is removed.
     ///
     /// # Errors
     ///
@@ -221,7 +221,7 @@ impl Unmounter {
         self.0.unmount()
     }
 
-    /// Unmounts if nobody has a file or directory of the mount open. Returns whether it did.
+    /// Unmounts, unless a file or directory of the mount is open. Returns whether it did.
     ///
     /// # Errors
     ///

@@ -98,9 +98,9 @@ impl MountState {
         }
     }
 
-    /// The attributes of an inode under one of its names. In images of format 2.2 and older, names
-    /// that share an inode have attributes of their own; the kernel keeps those of the name that it
-    /// looked up last.
+    /// The attributes of an inode under one of its names. In images of format 2.2 and older, names that
+    /// share an inode can have different attributes. The kernel keeps the attributes of the last
+    /// looked-up name.
     pub(crate) fn attr_of_name(
         &self,
         inode: InodeNo,

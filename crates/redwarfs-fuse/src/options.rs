@@ -51,8 +51,8 @@ pub struct MountOptions {
     pub default_permissions: Option<bool>,
     /// Let `fusermount3` unmount when this process ends, however it ends.
     pub auto_unmount: bool,
-    /// How long nobody may use the mount until [`crate::IdleWatch`] says so; none: for ever. The
-    /// kernel then keeps names and attributes for a part of this time only.
+    /// Time without use after which [`crate::IdleWatch`] reports that the mount is idle; none: never.
+    /// The kernel then keeps names and attributes for a part of this time only.
     pub idle: Option<Duration>,
     /// Mount flags.
     pub flags: KernelFlags,
@@ -81,18 +81,17 @@ pub struct MountOptions {
     /// kernel asks at each opening, and 8 bytes per regular file are needed.
     pub analysis_file: Option<PathBuf>,
     /// List the extended attributes that describe driver and inodes. Off by default, because programs
-    /// that copy files copy what is listed; each can be asked for by its name.
+    /// that copy files also copy listed attributes. Each attribute can be read by name.
     pub list_xattrs: bool,
     /// When small files are read in the order of their data, hand the next ones to the kernel
     /// before it asks, as far as their blocks are decoded already. On by default.
     pub push: bool,
-    /// While one program asks for many small things, answer on its processor, see
-    /// [Threads](crate#threads). It takes effect with one reader, several processors and the right
-    /// to undo `SCHED_IDLE`. On by default.
+    /// While one process sends many small requests, serve them on its CPU, see
+    /// [Threads](crate#threads). It takes effect with one reading thread, several CPUs, and the right
+    /// to leave the policy `SCHED_IDLE`. On by default.
     pub follow: bool,
-    /// Whether a [`crate::guard::Guard`] should watch the mount. The guard has to be made by the
-    /// program, before it starts threads; [`crate::mount`] itself makes no processes. On by
-    /// default.
+    /// Whether a [`crate::guard::Guard`] should watch the mount. The program must start the guard
+    /// before it starts threads; [`crate::mount`] starts no processes. On by default.
     pub guard: bool,
     /// Threads that carry out reads which need decompression; 0 counts as 1.
     pub workers: usize,
@@ -136,16 +135,16 @@ impl Default for MountOptions {
 impl MountOptions {
     /// Whether the kernel enforces the permission bits of the image. Unless
     /// [`MountOptions::default_permissions`] decides it, it does if users other than the one who mounts
-    /// can enter, and for the system's root, who may do everything anyway. In a private mount there
-    /// is nobody to keep out: its user can read the image itself.
+    /// can enter, and for the system's root, who may do everything anyway. A private mount needs no
+    /// check: its user can read the image itself.
     #[must_use]
     pub fn checks_permissions(&self) -> bool {
         self.default_permissions
             .unwrap_or_else(|| self.access == Access::Everyone || is_root_of_the_system())
     }
 
-    /// Whether the kernel has to let other users in. It knows no "owner and root": then it lets
-    /// everybody in, and the driver refuses the others. If root is the owner, that is not needed.
+    /// Whether the kernel must let other users in. It knows no "owner and root": then it lets everybody
+    /// in, and the driver refuses the others. If root is the owner, that is not needed.
     pub(crate) fn lets_others_in(&self) -> bool {
         match self.access {
             Access::Owner => false,
@@ -155,8 +154,8 @@ impl MountOptions {
     }
 }
 
-/// Whether this process is root, and not just in a user namespace, whose root may not override the
-/// permissions of files that belong to nobody in there.
+/// Whether this process is root outside of user namespaces. The root of a user namespace may not
+/// override permissions of files whose owner is not mapped there.
 fn is_root_of_the_system() -> bool {
     rustix::process::geteuid().is_root()
         && std::fs::read_to_string("/proc/self/uid_map").is_ok_and(|map| has_all_users(&map))

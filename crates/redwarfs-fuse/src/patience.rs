@@ -1,53 +1,52 @@
-//! How a reader waits for the next request.
+//! Waiting for the next request: asleep, or polling.
 //!
-//! A thread that sleeps until the next request costs nothing meanwhile, but has to be woken. Where
-//! that is quick there is nothing better. In virtual machines it often takes 20 to 60 us, because the
-//! host has to start an idle processor again, and with small requests a program then waits for that
-//! more than for everything else. There a reader looks for the next request for a moment before it
-//! sleeps.
+//! A thread that sleeps until the next request takes no CPU time, but must be woken. In virtual machines
+//! a wake-up often takes 20 to 60 us, because the host must start an idle CPU. With small requests,
+//! wake-ups can then be most of the time that a program waits. In this case, the reading thread polls for
+//! the next request for a moment before it sleeps.
 //!
-//! Whether that pays is measured, not assumed: if most requests come at intervals at which waking
-//! could be what takes the time, some are looked for, and if that at least halves the typical time
-//! between an answer and the next request, it goes on. It ends when requests do not come soon enough,
-//! and has to prove itself again now and then. Where it does not pay, attempts become rare.
+//! The thread measures whether polling helps. If most requests come at intervals that suggest slow
+//! wake-ups, it polls for a window of requests. If that at least halves the median time between a reply and the
+//! next request, it continues to poll. It stops when requests come too late, and compares again from time to
+//! time. After each failed attempt, the pause before the next one doubles.
 //!
-//! So the price is bounded. For a request that comes, it is the time since the last answer, which was
-//! at most half of what it is with sleeping when that was compared last, at most 1024 requests ago. For
-//! waits in vain it is [`LOOK`] each, and after at most two windows of those the thread sleeps again.
+//! So the CPU time for polling is bounded. A successful poll takes the time between a reply and the next
+//! request. At the last comparison, at most 1024 requests ago, this was at most half of the time with
+//! sleeping. A failed poll takes [`LOOK`]; after at most two windows of these, the thread sleeps again.
 
 use std::time::Duration;
 
-/// How long a request is looked for.
+/// How long the thread polls for a request.
 pub(crate) const LOOK: Duration = Duration::from_micros(50);
 /// Waits that are judged together.
 const WINDOW: usize = 16;
-/// Of these, so many have to be as expected.
+/// Number of waits of a window that must be as expected.
 const MOST: usize = 12;
-/// Waits that are long enough for waking to be a large part of them, and short enough for that, too.
+/// Waits that may consist mostly of a wake-up.
 const SLOW: std::ops::Range<Duration> = Duration::from_micros(20)..Duration::from_micros(200);
-/// Windows after which looking has to prove itself again.
+/// Windows after which polling is compared again with sleeping.
 const LASTS: u32 = 64;
-/// Windows between the first attempts in vain; twice as many each time, up to the second number.
+/// Pause after the first failed attempt, in windows; it doubles each time, up to the second number.
 const PAUSES: (u32, u32) = (4, 1024);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Mode {
     Sleeping,
-    /// Looking, to see what that is worth.
+    /// Polling, to compare it with sleeping.
     Trying,
     Looking,
 }
 
-/// What one reader has learned about its waits.
+/// The waits of a reading thread, and the decision whether it polls.
 #[derive(Debug)]
 pub(crate) struct Patience {
     mode: Mode,
     /// The waits of this window, and their number.
     times: [Duration; WINDOW],
     waits: usize,
-    /// Median of the last window that was slept through.
+    /// Median of the last window in which the thread slept.
     slept: Duration,
-    /// Windows until the next attempt, or to the end of looking.
+    /// Windows until the next attempt, or until the end of polling.
     left: u32,
     pause: u32,
 }
@@ -64,12 +63,12 @@ impl Patience {
         }
     }
 
-    /// Whether to look for the next request.
+    /// Whether to poll for the next request.
     pub(crate) fn looks(&self) -> bool {
         self.mode != Mode::Sleeping
     }
 
-    /// Takes note of how long a wait took.
+    /// Notes the length of a wait.
     pub(crate) fn waited(&mut self, time: Duration) {
         if let Some(place) = self.times.get_mut(self.waits) {
             *place = time;
@@ -81,7 +80,7 @@ impl Patience {
         }
     }
 
-    /// Decides what to do after a window.
+    /// Decides after a window whether to poll.
     fn judge(&mut self) {
         self.times.sort_unstable();
         let median = self.times[WINDOW / 2];

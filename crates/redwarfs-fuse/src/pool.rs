@@ -13,7 +13,7 @@ use rustix::io::Errno;
 use crate::mount_state::MountState;
 use crate::push::Pusher;
 
-/// One read of a file. Whoever answers it takes its ticket from the interrupts.
+/// One read of a file. The replying thread takes the ticket from the interrupts.
 #[derive(Debug)]
 pub(crate) struct ReadJob {
     pub(crate) inode: InodeNo,
@@ -35,8 +35,8 @@ impl ReadJob {
     }
 }
 
-/// A fixed number of threads with one queue. The queue needs no bound of its own: the kernel limits
-/// the number of unanswered requests.
+/// A fixed number of threads with one queue. The queue needs no bound: the kernel limits the number of
+/// pending requests.
 pub(crate) struct Pool {
     queue: Option<Sender<ReadJob>>,
     threads: Vec<JoinHandle<()>>,
@@ -120,7 +120,7 @@ fn run(state: &MountState, pusher: Option<&Pusher>, job: &ReadJob, scratch: &mut
     let read = state
         .image
         .read_pinned(job.inode, job.offset, job.size, scratch);
-    // Whoever has the answer must find this read in the statistics.
+    // The statistics must count this read before the process gets the reply.
     drop(timer);
     match read {
         Ok(read) => {

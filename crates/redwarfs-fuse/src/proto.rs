@@ -104,7 +104,7 @@ pub(crate) struct Header {
     pub(crate) pid: u32,
 }
 
-/// The part of a request after what was read of it.
+/// The unread part of a request.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Body<'a>(&'a [u8]);
 
@@ -155,7 +155,7 @@ pub(crate) fn parse(message: &[u8]) -> Option<(Header, Body<'_>)> {
     Some((header, body))
 }
 
-/// How many bytes of data a request asks for; 0 for what is not a read.
+/// Number of data bytes that a READ requests; 0 for all other requests.
 pub(crate) fn read_size(header: &Header, mut body: Body<'_>) -> u32 {
     if header.opcode != op::READ {
         return 0;
@@ -165,7 +165,7 @@ pub(crate) fn read_size(header: &Header, mut body: Body<'_>) -> u32 {
     body.u32().unwrap_or(0)
 }
 
-/// What the kernel says in INIT.
+/// The parameters of the kernel in INIT.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct InitIn {
     pub(crate) major: u32,
@@ -258,7 +258,7 @@ pub(crate) type Validity = u64;
 /// Attributes in the words of the protocol.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Attr {
-    /// Number of the inode, which is also its node id. 0 stands for "nothing".
+    /// Number of the inode, which is also its node id. 0 means that there is none.
     pub(crate) node: u64,
     pub(crate) size: u64,
     pub(crate) blocks: u64,

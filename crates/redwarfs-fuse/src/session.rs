@@ -17,12 +17,12 @@ use crate::proto::{self, InitIn, Put, init, op};
 use crate::ring::Queues;
 use crate::ticket::{Ticket, Transport};
 
-/// Room for one request. The largest that the kernel sends are those that set an extended attribute
-/// (64 KiB and a name), which are refused.
+/// Room for one request. The largest requests of the kernel set an extended attribute (64 KiB and a
+/// name). The driver refuses them.
 const BUFFER: usize = 128 << 10;
 
-/// Answers INIT, the first request. With `uring` the result are queues if the kernel is ready to use
-/// them, which then have to be started.
+/// Replies to INIT, the first request. With `uring`, and if the kernel supports it, returns queues, which
+/// then must be started.
 ///
 /// # Errors
 /// The connection has ended, or the kernel is too old.
@@ -47,7 +47,7 @@ pub(crate) fn handshake(
             InitIn::parse(body).ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))?;
         let mut out = Vec::new();
         if kernel.major > proto::MAJOR {
-            // It tries again with our version.
+            // The kernel tries again with this version.
             out.put32(proto::MAJOR);
             out.put32(proto::MINOR);
             device.reply(header.unique, &out)?;
@@ -60,7 +60,7 @@ pub(crate) fn handshake(
                 "the system's FUSE version {major}.{minor} is too old"
             )));
         }
-        // What is agreed on has to work, so everything is made before.
+        // The reply is a promise, so everything that can fail is made before it.
         let queues = uring.then(|| queues(device, &kernel)).flatten();
         let over_ring = queues.as_ref().map(Queues::max_background);
         driver.init(&header, &kernel, over_ring, &mut out);
@@ -69,7 +69,7 @@ pub(crate) fn handshake(
     }
 }
 
-/// The queues of io_uring, if the kernel has it for FUSE and it works here.
+/// The queues of io_uring, if the kernel supports FUSE over io_uring.
 fn queues(device: &Arc<Device>, kernel: &InitIn) -> Option<Queues> {
     if kernel.flags2 & init::OVER_IO_URING == 0 {
         debug!("requests come through /dev/fuse: the kernel offers no io_uring");
@@ -84,14 +84,13 @@ fn queues(device: &Arc<Device>, kernel: &InitIn) -> Option<Queues> {
 #[derive(Debug, Default)]
 pub(crate) struct Session {
     readers: Vec<JoinHandle<io::Result<()>>>,
-    /// They end when a reader does, which happens at the end of the connection.
+    /// They end when a reading thread ends, which happens at the end of the connection.
     queues: Arc<Mutex<Option<Queues>>>,
 }
 
 impl Session {
-    /// Starts to answer requests: over `queues` if there are, and then one thread reads what does
-    /// not come through them; otherwise with as many readers as the options say. If the kernel refuses the
-    /// queues, it goes on without.
+    /// Starts to serve requests. With `queues`, one thread reads the requests that do not come through
+    /// them. Otherwise, or if the kernel refuses the queues, [`MountOptions::readers`] threads read.
     ///
     /// # Errors
     /// A thread cannot be made.
@@ -110,7 +109,7 @@ impl Session {
             session.read(device, driver, readers, alone)?;
             return Ok(session);
         };
-        // First, because it is what can fail: a request that is in a queue when its thread dies
+        // First, because starting a thread can fail: a request that is in a queue when its thread dies
         // stays there until the connection ends.
         session.read(device, driver, 1, alone)?;
         match queues.start(driver) {
@@ -123,7 +122,7 @@ impl Session {
         Ok(session)
     }
 
-    /// Starts `count` more threads that read from the device. `alone`: one, and nobody else will.
+    /// Starts `count` more threads that read from the device. `alone` is for the only reading thread.
     fn read(
         &mut self,
         device: &Arc<Device>,
@@ -169,19 +168,20 @@ fn locked(queues: &Mutex<Option<Queues>>) -> MutexGuard<'_, Option<Queues>> {
     queues.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Ends the queues, if that has not been done.
+/// Ends the queues, if they have not ended yet.
 fn end(queues: &Mutex<Option<Queues>>) {
     let queues = locked(queues).take();
     drop(queues);
 }
 
-/// What the only reader may do. Several would look for the same requests, and follow in turn.
+/// Rights of a reading thread that is the only one. Several threads would poll for the same requests, and
+/// follow in turn.
 #[derive(Debug, Clone, Copy)]
 struct Alone {
     follow: bool,
 }
 
-/// Reads and answers requests until the connection ends. `alone`: nobody else does.
+/// Reads and serves requests until the connection ends. `alone` is for the only reading thread.
 fn serve(
     device: &Arc<Device>,
     driver: &Driver,
@@ -215,7 +215,7 @@ fn serve(
     }
 }
 
-/// Waits for a request, asleep or not.
+/// Waits for a request, asleep or polling.
 fn receive(
     device: &Device,
     buffer: &mut [u8],

@@ -1,4 +1,4 @@
-//! What the options mean for one image.
+//! The options of a mount, resolved for its image.
 
 use std::time::Duration;
 
@@ -29,7 +29,7 @@ pub(crate) struct Settings {
     /// How long names and attributes are valid.
     pub(crate) names: Validity,
     pub(crate) attributes: Validity,
-    /// The driver has to see every opening of a directory.
+    /// Whether the driver must see every opening of a directory.
     pub(crate) ask_opendir: bool,
     /// LISTXATTR tells the names of extended attributes.
     pub(crate) list_xattrs: bool,

@@ -1,4 +1,4 @@
-//! What the driver did, in numbers and in words.
+//! Statistics of the driver, as numbers and as text.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -56,8 +56,8 @@ impl Counters {
         }
     }
 
-    /// How many requests were made by somebody who uses the files. The kernel makes others for itself,
-    /// and programs that show free space ask every file system now and then.
+    /// Number of requests from processes that use the files. Other requests come from the kernel
+    /// itself, or from programs that show the free space of every file system.
     pub(crate) fn uses(&self) -> u64 {
         const OTHERS: [u32; 4] = [op::FORGET, op::BATCH_FORGET, op::INTERRUPT, op::STATFS];
         let counted = |(opcode, _): &(usize, &AtomicU64)| {

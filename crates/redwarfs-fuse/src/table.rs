@@ -54,7 +54,7 @@ pub(crate) fn run_helper(mountpoint: &Path, arguments: &[&str]) -> io::Result<bo
 /// Where a mount is among the others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum MountPlace {
-    /// Not mounted there (any more).
+    /// Not mounted there.
     Gone,
     /// The mount point leads to it.
     Top,
@@ -122,8 +122,8 @@ fn unescape(field: &[u8]) -> Vec<u8> {
     out
 }
 
-/// What the mount table says about the file system with this device number; `Top` if the table
-/// cannot be read.
+/// The state in the mount table of the file system with this device number; `Top` if the table cannot
+/// be read.
 pub(crate) fn place_of(path: &Path, device: u64) -> MountPlace {
     let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
     match std::fs::read("/proc/self/mountinfo") {

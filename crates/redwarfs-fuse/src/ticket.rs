@@ -10,7 +10,7 @@ use rustix::io::Errno;
 pub(crate) trait Transport: fmt::Debug + Send + Sync {
     /// Answers the request `unique` with an error, which is 0 or negative, or with at most
     /// [`redwarfs_reader::MAX_PARTS`] parts. `entry` is the number that the transport gave with the
-    /// ticket. Nobody waits for the answer if it cannot be sent.
+    /// ticket. If the reply cannot be sent, no process waits for it.
     fn answer(&self, unique: u64, entry: u16, error: i32, parts: &mut dyn Iterator<Item = &[u8]>);
 
     /// Ends the matter of a request that the kernel wants no answer to.
@@ -27,7 +27,7 @@ pub(crate) trait Transport: fmt::Debug + Send + Sync {
 pub(crate) struct Ticket {
     unique: u64,
     entry: u16,
-    /// None as soon as it is used.
+    /// None after use.
     transport: Option<Arc<dyn Transport>>,
 }
 

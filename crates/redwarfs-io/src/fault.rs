@@ -16,8 +16,7 @@ pub enum Fault {
     FailFrom(u64),
     /// Every read that touches one of these bytes fails.
     FailRange(Range<u64>),
-    /// Every read that touches one of these bytes waits until the source is healed, and then
-    /// goes on as if nothing had been wrong.
+    /// Every read that touches one of these bytes waits until the source is healed, and then succeeds.
     Stall(Range<u64>),
     /// The source ends here: reads beyond give `UnexpectedEof`, and the length says so.
     Truncate(u64),
@@ -64,13 +63,13 @@ impl FaultSource {
         self.lock().push(fault);
     }
 
-    /// Removes all faults; reads that are stalled go on.
+    /// Removes all faults. Stalled reads continue.
     pub fn heal(&self) {
         self.lock().clear();
         self.healed.notify_all();
     }
 
-    /// Number of reads that are stalled now.
+    /// Number of stalled reads.
     pub fn stalled(&self) -> u64 {
         self.stalled.load(Ordering::SeqCst)
     }
@@ -95,7 +94,7 @@ impl FaultSource {
         faults.clone()
     }
 
-    /// Number of reads that were asked for so far, failed ones included.
+    /// Number of requested reads, including failed ones.
     pub fn reads(&self) -> u64 {
         self.reads.load(Ordering::SeqCst)
     }

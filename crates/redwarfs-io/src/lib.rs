@@ -1,4 +1,5 @@
-//! Positional reads behind one trait, and output files that appear complete or not at all.
+//! Positional reads with one trait for all sources, and output files that appear complete or not at
+//! all.
 //!
 //! Only this crate touches image files. A reader takes any [`Source`]: a file, memory, a memory map, or
 //! a network. A writer writes to an [`AtomicFile`], which gets its name when it is complete.

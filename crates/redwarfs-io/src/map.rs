@@ -15,9 +15,9 @@ const MIN_PIECE: u64 = 1 << 20;
 
 /// A regular file or a block device, mapped into memory.
 ///
-/// Reading is copying: no system calls, but an error of the medium, or a file that is cut short
-/// while it is mapped, ends the process with a bus error instead of failing one read. Therefore
-/// [`FileSource`] is what is used unless the user asks for this.
+/// Reading copies memory, without syscalls. But if the medium fails, or the file is truncated while it
+/// is mapped, a bus error ends the process, instead of an error of one read. Therefore [`FileSource`]
+/// is the default.
 pub struct MapSource {
     file: FileSource,
     len: u64,
@@ -88,11 +88,10 @@ fn map(file: &FileSource, offset: u64, len: u64) -> io::Result<Mmap> {
         )
     };
     let len = usize::try_from(len).map_err(|_| named(io::ErrorKind::OutOfMemory.into()))?;
-    // SAFETY: the memory stays mapped as long as the `Mmap` lives, and no reference to it leaves
-    // this module: bytes are only copied out, and nothing is concluded from them before that.
-    // Somebody else may change the file while they are copied; then the copy is a mixture, as it
-    // may be with `pread`, and whoever uses it verifies the checksum of the copy. If the file
-    // shrinks, the process gets a bus error, which is documented.
+    // SAFETY: the memory stays mapped as long as the `Mmap` lives. No reference to it leaves this
+    // module: bytes are only copied out, and not interpreted before. If another process changes the
+    // file meanwhile, the copy is a mixture, as with `pread`. The user of the copy verifies its
+    // checksum. If the file shrinks, the process gets a bus error, which is documented.
     unsafe { MmapOptions::new().offset(offset).len(len).map(file.file()) }.map_err(named)
 }
 

@@ -27,9 +27,9 @@ use crate::tree::{ReadDir, Walk};
 /// millions of structs for more.
 const SCHEMA_LIMIT: u64 = 16 << 20;
 
-/// Largest metadata, stored or raw (8 GiB). The largest lists have 32-bit indices, and an image
-/// with 50 million entries stays below 2 GiB; decoding is incremental, so memory is used only
-/// for bytes that a payload really yields.
+/// Largest metadata, stored or raw (8 GiB). The largest lists have 32-bit indices, and the metadata of
+/// 50 million entries stays below 2 GiB. Decoding is incremental, so only bytes that a payload decodes
+/// to take memory.
 pub(crate) const METADATA_LIMIT: u64 = 8 << 30;
 
 /// Raw size up to which metadata may be compressed at any ratio (64 MiB), and the ratio that
@@ -74,7 +74,7 @@ pub(crate) struct OpenImage {
     locked: OnceLock<()>,
 }
 
-/// What is timed for [`Image`] itself.
+/// The measured operations of [`Image`] itself.
 #[derive(Debug)]
 pub(crate) struct Timers {
     find_path: Timer,
@@ -124,9 +124,9 @@ impl Image {
         Self::from_source(Arc::new(FileSource::open(path)?), options)
     }
 
-    /// Opens the image that `source` holds: finds it, lists its sections, verifies the
-    /// checksums of everything but blocks, loads schema and metadata and checks them, in the
-    /// order of format chapter 01, section 10.
+    /// Opens the image in `source`, in the order of format chapter 01, section 10: finds it, lists its
+    /// sections, verifies all checksums except those of blocks, and loads and checks schema and
+    /// metadata.
     ///
     /// A wrong checksum of a section that is neither schema nor metadata is only logged.
     ///
@@ -234,7 +234,7 @@ impl Image {
         self.0.payloads.container()
     }
 
-    /// What the image is read from.
+    /// The source of the image.
     pub fn source(&self) -> &Arc<dyn Source> {
         self.0.payloads.source()
     }
@@ -244,17 +244,17 @@ impl Image {
         &self.0.perfmon
     }
 
-    /// Number of bytes behind the image in its file: another image, other data, or 0.
+    /// Number of bytes after the image in its file: another image, other data, or 0.
     pub fn trailing_bytes(&self) -> u64 {
         let container = self.container();
         let end = container.offset.saturating_add(container.size);
         self.0.file_size.saturating_sub(end)
     }
 
-    /// Loads what has not been needed of metadata that was opened with
-    /// [`OpenOptions::lazy_metadata`], in a thread of its own, after some time. Until it is done, a
-    /// part is loaded by whoever needs it. A medium that cannot be read is tried again, after twice
-    /// the time, at most 8 seconds later; damage is not.
+    /// After some time, loads the remaining metadata of an image that was opened with
+    /// [`OpenOptions::lazy_metadata`], in a separate thread. Until then, each operation loads the parts
+    /// that it needs. A medium that cannot be read is tried again, after twice the time, at most 8
+    /// seconds later; damage is not.
     ///
     /// # Errors
     /// Those of starting a thread.
@@ -272,7 +272,7 @@ impl Image {
                             return;
                         };
                         let again = matches!(e, Error::Io(_));
-                        // Once is enough for somebody who reads the log.
+                        // One message is enough in the log.
                         if pause == after || !again {
                             tracing::warn!("cannot load the metadata: {e}");
                         }
@@ -290,8 +290,8 @@ impl Image {
     /// with the image.
     ///
     /// # Errors
-    /// Those of `mlock`, mostly because of the limit for locked memory, and of reading what has not
-    /// been needed so far.
+    /// The errors of `mlock`, mostly because of the limit for locked memory, and those of reading the
+    /// metadata that was not needed so far.
     pub fn lock_metadata(&self) -> io::Result<()> {
         let bytes = self.0.view.bytes();
         bytes.load_all().map_err(|e| match e {
@@ -475,9 +475,9 @@ impl Image {
     /// Decodes a whole block, past the cache: for those who use every block once.
     ///
     /// # Errors
-    /// [`Error::Corrupt`] if there is no such block, its checksum or its data are wrong;
-    /// [`Error::Unsupported`] for its compression; [`Error::Limit`] if it is larger than the
-    /// block size; [`Error::Io`] if reading failed.
+    /// [`Error::Corrupt`] if there is no such block, or its checksum or data is wrong.
+    /// [`Error::Unsupported`] if its compression is not supported. [`Error::Limit`] if it is larger
+    /// than the block size. [`Error::Io`] if reading failed.
     pub fn decode_block(&self, block: BlockNo) -> Result<Vec<u8>> {
         let (section, payload) = self.stored_block(block)?;
         let decoded = self.decode_stored_block(&section, &payload)?;
@@ -498,8 +498,8 @@ impl Image {
     }
 
     /// An upper bound for the size of a block, if that does not fit into the cache. Such blocks take
-    /// memory beyond its limit while they are in use, and have to be decoded anew afterwards. `None`
-    /// if all blocks fit, or none is compressed, so that they need not be kept.
+    /// memory beyond its limit while they are in use, and must be decoded again afterwards. `None` if
+    /// all blocks fit, or none is compressed, so that they need not be kept.
     ///
     /// # Errors
     /// As [`Image::section_with_header`]. Reads the headers of blocks up to the first compressed one.
@@ -523,7 +523,7 @@ impl Image {
         Ok(None)
     }
 
-    /// What the block cache has done so far.
+    /// The counters of the block cache.
     pub fn cache_stats(&self) -> CacheStats {
         self.0.cache.stats()
     }

@@ -72,55 +72,55 @@ pub struct OpenOptions {
     pub offset: ImageOffset,
     /// Size of the image in bytes if it ends before the end of the file.
     pub image_size: Option<u64>,
-    /// Check the consistency of all metadata (format chapter 04, section 12). Images with
-    /// 8-byte section headers have no checksums and are always checked.
+    /// Check the consistency of all metadata (format chapter 04, section 12). Images with Sections with
+    /// 8-byte headers have no checksums. They are always checked.
     pub check: bool,
-    /// Only verify plain metadata of 256 KiB or more at first, and load parts of it when they are
-    /// needed, which may then fail or wait for the source in every operation; see
+    /// If the metadata is uncompressed and has at least 256 KiB, only verify it at first, and load its
+    /// parts when they are needed. Then every operation may fail, or wait for the source; see
     /// [`Image::load_metadata`](crate::Image::load_metadata). Not together with `check`.
     pub lazy_metadata: bool,
     /// The block cache.
     pub cache: CacheOptions,
-    /// What is timed. Off by default.
+    /// The operations that are measured. Off by default.
     pub perfmon: PerfMonitor,
     /// Use blocks without verifying their checksums. Damage then shows as wrong contents, or as an
-    /// error of the decompression at best. Everything else is verified all the same.
+    /// error of the decompression at best. Everything else is still verified.
     pub trust_blocks: bool,
 }
 
 /// Options of the block cache.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct CacheOptions {
-    /// Bytes that blocks not in use may take; 512 MiB by default. In use are those that a request
-    /// holds, and the last `workers + 1` that were read but not to their end; with 0 only those stay.
+    /// Bytes that blocks not in use may take; 512 MiB by default. A block is in use if a request holds
+    /// it, or if it is one of the last `workers + 1` blocks that were read, but not to their end. With
+    /// 0, only blocks in use stay.
     pub size: u64,
-    /// Threads that decode ahead of the readers; 2 by default, 0 behaves as 1. They start when
-    /// they are first needed.
+    /// Threads that decode in the background; 2 by default, 0 counts as 1. They start when they are
+    /// first needed.
     pub workers: usize,
-    /// If the last so many blocks requested are consecutive, the next one is decoded ahead;
-    /// 4 by default, 0 is off. Unless it is off, blocks ahead of whoever reads a file of more than
-    /// 1 MiB from front to back are decoded, too: two of them or 4 MiB, whichever is more, and for
-    /// all readers together no more than a third of `size`.
+    /// If the last `seq_detector` requested blocks are consecutive, the next block is decoded ahead; 4
+    /// by default, 0 is off. Unless it is off, blocks are also decoded ahead in files of more than 1 MiB
+    /// that are read from front to back: two blocks or 4 MiB, whichever is more. For all files together,
+    /// this is at most a third of `size`.
     pub seq_detector: usize,
-    /// A block of which at least this share (0 to 1) is decoded is decoded to its end, which
-    /// frees the state of the decoder; 0.8 by default, above 1 is never. Below 1, a rest of at most
-    /// 16 MiB follows in the background, too, if a block is read at random: after two requests that
-    /// begin more than a sixteenth of the block behind everything that was decoded or asked for, or
-    /// one if the cache has room for the whole image.
+    /// If at least this share (0 to 1) of a block is decoded, the block is decoded to its end, which
+    /// frees the state of the decoder; 0.8 by default, above 1 is never. If the value is below 1, a rest of
+    /// at most 16 MiB is also decoded in the background if a block is read at random: after two requests
+    /// that begin more than a sixteenth of the block after the decoded and requested bytes, or after one
+    /// if the cache has room for the whole image.
     pub partial_ratio: f64,
-    /// So many bytes behind each request are decoded in the background; 0 by default.
+    /// Number of bytes after each request that are decoded in the background; 0 by default.
     pub readahead: u64,
     /// When idle blocks are dropped although there is room. Never by default.
     pub tidy: Tidy,
     /// Where the memory of blocks comes from.
     pub allocator: BlockAllocator,
-    /// Processors on which the threads of the cache run, if not on all.
+    /// CPUs on which the threads of the cache run, if not on all.
     pub affinity: Option<CpuSet>,
 }
 
-/// When blocks leave the cache although there is room for them. A thread of the cache looks
-/// after each interval; it starts with the first block and costs nothing as long as the cache
-/// is empty.
+/// When blocks leave the cache although there is room for them. A thread of the cache checks after each
+/// interval. It starts with the first block, and sleeps while the cache is empty.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Tidy {
     /// Never.
@@ -144,12 +144,12 @@ pub enum Tidy {
 /// Where the memory of decoded blocks comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum BlockAllocator {
-    /// The allocator of the process, which may keep memory for later. Blocks of 128 KiB and more
-    /// are mappings of their own all the same.
+    /// The allocator of the process, which may keep memory for later. Blocks of 128 KiB and more get
+    /// separate mappings here, too.
     #[default]
     Malloc,
-    /// Mappings of their own, which go back to the system with the block. Slower for small
-    /// blocks, and each piece takes whole pages.
+    /// Separate mappings, which return to the system with the block. Slower for small blocks, and each
+    /// piece takes whole pages.
     Mmap,
 }
 
@@ -170,7 +170,7 @@ impl FromStr for BlockAllocator {
 #[error("no such block allocator: {0}")]
 pub struct UnknownAllocator(String);
 
-/// Which blocks to decode before they are asked for.
+/// The blocks to decode before they are requested.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Preload {
     /// All blocks.
@@ -179,15 +179,15 @@ pub enum Preload {
     Category(String),
 }
 
-/// A set of processors with numbers from 0 to 1023.
+/// A set of CPUs with numbers from 0 to 1023.
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
 pub struct CpuSet([u64; 16]);
 
 impl CpuSet {
-    /// Processors that a set can hold.
+    /// Number of CPUs that a set can hold.
     pub const CAPACITY: usize = 1024;
 
-    /// Adds a processor; false if its number is too large.
+    /// Adds a CPU. Returns false if its number is too large.
     pub fn add(&mut self, cpu: usize) -> bool {
         match self.0.get_mut(cpu / 64) {
             Some(word) => {
@@ -198,7 +198,7 @@ impl CpuSet {
         }
     }
 
-    /// Whether a processor is in the set.
+    /// Whether a CPU is in the set.
     #[must_use]
     pub fn contains(&self, cpu: usize) -> bool {
         self.0
@@ -206,7 +206,7 @@ impl CpuSet {
             .is_some_and(|word| word & (1 << (cpu % 64)) != 0)
     }
 
-    /// The processors in the set, ascending.
+    /// The CPUs in the set, ascending.
     pub fn iter(&self) -> impl Iterator<Item = usize> {
         let set = *self;
         (0..Self::CAPACITY).filter(move |&cpu| set.contains(cpu))
@@ -218,7 +218,7 @@ impl CpuSet {
         self.0 == [0; 16]
     }
 
-    /// The processors that the calling thread may run on; as far as a set can hold them.
+    /// The CPUs on which the calling thread may run, as far as a set can hold them.
     ///
     /// # Errors
     /// Those of `sched_getaffinity`.
@@ -228,7 +228,7 @@ impl CpuSet {
         Ok((0..most).filter(|&cpu| set.is_set(cpu)).collect())
     }
 
-    /// Lets the calling thread run only on these processors.
+    /// Lets the calling thread run only on these CPUs.
     ///
     /// # Errors
     /// Those of `sched_setaffinity`, such as `EINVAL` if the system has none of them.

@@ -23,8 +23,8 @@ pub(crate) const PIECE: usize = 1 << 20;
 /// up on incompressible data add headers, but never another half.
 const SLACK: u64 = 64 << 10;
 
-/// Piece of a payload that is read and hashed before the next one is read: small enough to be in
-/// the cache of a processor still (256 KiB).
+/// Piece of a payload that is read and hashed before the next one is read (256 KiB): it is still in the
+/// CPU cache when it is hashed.
 const HASHED_AT_ONCE: usize = 4 * LazyBytes::PART;
 
 /// Raw sizes at which metadata is decoded by several threads (1 MiB to 1 GiB).
@@ -133,9 +133,9 @@ impl Payloads {
         self.read_reusing(section, Vec::new())
     }
 
-    /// Verifies the XXH3 of a payload that is going to be used where it lies, and makes the digests
-    /// of its leaves, which tell whether what is read later is what was verified. `None` if there is no
-    /// hash, or if it is taken for granted; then nothing is read.
+    /// Verifies the XXH3 of a payload that is used in its place in the file, and computes the digests
+    /// of its leaves. Later reads compare these digests, so they return only verified bytes. `None` if
+    /// there is no hash, or if it is taken for granted; then nothing is read.
     pub(crate) fn verify_in_leaves(&self, section: &Section) -> Result<Option<LeafDigests>> {
         let Some(header) = section.header.as_ref().filter(|_| !self.trusting) else {
             return Ok(None);
@@ -198,7 +198,7 @@ impl Payloads {
         wait: bool,
         buf: &mut [u8],
     ) -> Result<bool> {
-        // What is compared is in the caches of the processor still.
+        // The compared bytes are still in the CPU caches.
         for piece in buf.chunks_mut(HASHED_AT_ONCE) {
             let place = self.container.file_offset(section).saturating_add(at);
             if wait {
@@ -254,8 +254,8 @@ impl Payloads {
         Ok(payload)
     }
 
-    /// Reads a payload and verifies its XXH3, where there is one that is not taken for granted;
-    /// `payload` must have its length.
+    /// Reads a payload, and verifies its XXH3 unless there is none, or it is not to be compared.
+    /// `payload` must have the length of the payload.
     pub(crate) fn read_into(&self, section: &Section, payload: &mut [u8]) -> Result<()> {
         let header = section.header.as_ref().filter(|_| !self.trusting);
         let mut hasher = header.map(SectionHasher::xxh);
@@ -303,8 +303,8 @@ impl Payloads {
         Ok(hasher.matches())
     }
 
-    /// Decompresses a verified payload step by step, or in parts into memory that is not touched before
-    /// there is data, so that a false announced size costs no more memory than that.
+    /// Decompresses a verified payload step by step, or in parts. It touches memory only when there is
+    /// data for it, so a wrong announced size takes no memory.
     pub(crate) fn decompress(
         &self,
         section: &Section,
@@ -338,8 +338,8 @@ pub(crate) fn stream(
     Ok(())
 }
 
-/// Memory for a payload, or an error where `vec!` would abort. It asks for memory that is zero
-/// already, so nothing is touched but what is read. `len` is at least the length of the payload.
+/// Memory for a payload, or an error where `vec!` would abort. It gets zeroed memory from the system,
+/// so only bytes that are read are touched. `len` is at least the length of the payload.
 pub(crate) fn memory_for(section: &Section, len: u64) -> Result<Vec<u8>> {
     let len = usize::try_from(len).unwrap_or(usize::MAX);
     Vec::<u8>::new().try_reserve_exact(len).map_err(|_| {
@@ -376,7 +376,7 @@ fn decompress_growing(id: CompressionId, payload: Vec<u8>, limit: u64) -> Result
     Ok(out)
 }
 
-/// The error of a payload that is not what it was when its checksum was right.
+/// The error of a payload that has changed since its checksum was verified.
 fn changed(section: &Section) -> Error {
     let what = format!("{} has changed since it was verified", section.ty);
     let e = io::Error::new(io::ErrorKind::InvalidData, what);

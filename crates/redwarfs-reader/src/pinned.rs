@@ -11,7 +11,8 @@ use crate::spans::{Span, Spans};
 /// file of crumbs would make long lists.
 const PIN_FROM: usize = 512;
 
-/// Parts that one result has at most. Once there are so many, the rest is copied into the last.
+/// Parts that one result has at most. If there are this many parts, the rest is copied into the last
+/// one.
 pub const MAX_PARTS: usize = 32;
 
 /// Blocks that a result without decoding may pin.
@@ -27,7 +28,8 @@ const DECODED_BLOCKS: usize = 1;
 pub struct PinnedRead<'a> {
     inner: &'a OpenImage,
     parts: Vec<PinnedPart>,
-    /// Holes and small spans, what would pin too much, and what is not in the cache.
+    /// Copied bytes: holes, small spans, spans that would pin too much memory, and spans that are not
+    /// in the cache.
     copied: &'a mut Vec<u8>,
     len: usize,
     /// Blocks that may be pinned.
@@ -89,7 +91,7 @@ impl<'a> PinnedRead<'a> {
 
     /// Whether one more span of a block may be pinned.
     fn may_pin(&self, block: BlockNo) -> bool {
-        // One part is left for what is copied.
+        // One part is left for copied bytes.
         if self.parts.len() + 1 >= MAX_PARTS {
             return false;
         }
@@ -146,10 +148,10 @@ impl<'a> PinnedRead<'a> {
         Ok(Some(again))
     }
 
-    /// Takes the last `len` copied bytes, which begin at `at`; what is between `end` and them is not
-    /// wanted.
+    /// Takes the last `len` copied bytes, which begin at `at`. The bytes between `end` and `at` are not
+    /// needed.
     fn copied_to(&mut self, end: usize, mut at: usize, len: usize) {
-        // A part of its own is an entry in a list, as above; the last one is for what is copied.
+        // A separate part is an entry in a list, as above; the last entry is for copied bytes.
         if at > end && (len < PIN_FROM || self.parts.len() + 1 >= MAX_PARTS) {
             self.copied.copy_within(at.., end);
             self.copied.truncate(end + len);

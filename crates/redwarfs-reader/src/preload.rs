@@ -13,16 +13,16 @@ use crate::options::Preload;
 /// What preloading has done.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct PreloadSummary {
-    /// Blocks that were asked for.
+    /// Requested blocks.
     pub wanted: usize,
-    /// Blocks that are decoded now.
+    /// Decoded blocks.
     pub loaded: usize,
     /// Blocks that could not be decoded.
     pub failed: usize,
 }
 
-/// Preloading that goes on in the background. Dropping the handle lets it go on; it ends by
-/// itself when all is done, when the cache is full, or with the image.
+/// Preloading in the background. If the handle is dropped, preloading continues. It ends when all
+/// blocks are decoded, when the cache is full, or with the image.
 #[derive(Debug)]
 pub struct PreloadHandle {
     threads: Vec<JoinHandle<()>>,
@@ -108,9 +108,9 @@ impl Job {
 }
 
 impl Image {
-    /// Starts to decode blocks into the cache in the background, in the order of their numbers,
-    /// on as many threads as the cache has workers, until all are there or the next one does
-    /// not fit without dropping others.
+    /// Starts to decode blocks into the cache, in the background and in the order of their numbers, on
+    /// as many threads as the cache has workers. It ends when all blocks are decoded, or the next one
+    /// does not fit without dropping others.
     ///
     /// # Errors
     /// [`Error::Unsupported`] if there is no category of that name, saying which there are;

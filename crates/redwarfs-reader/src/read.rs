@@ -22,8 +22,8 @@ impl Image {
     /// Reads from a regular file at `offset`; returns the number of bytes, which is less than
     /// the length of `buf` only at the end of the file.
     ///
-    /// Finding the place takes a few microseconds, however many spans the file has; the first
-    /// read in a file of more than 256 spans looks at all chunks of the image once.
+    /// Finding the offset takes a few microseconds for any number of spans. The first read in a file of
+    /// more than 256 spans also walks over all chunks of the image once.
     ///
     /// # Errors
     /// [`IsADirectory`](std::io::ErrorKind::IsADirectory) or
@@ -56,10 +56,11 @@ impl Image {
         result
     }
 
-    /// Says what will be read while the returned guard exists: the blocks in the order of their first
-    /// use, and up to where each is needed, in bytes from its start; any number of times. They are
-    /// decoded ahead by other threads in that order and so far, and nothing else is. Reading something else
-    /// works all the same. Afterwards it is guessed again what will be read.
+    /// Announces the reads that follow while the returned guard exists: the blocks in the order of
+    /// their first use, and for each block the number of bytes from its start that are needed. A block
+    /// can be read any number of times. They are decoded ahead by other threads in that order and so
+    /// far, and nothing else is. Other reads still work. Afterwards it is guessed again what will be
+    /// read.
     ///
     /// An image has one plan at a time, the last one. Takes up to 64 bytes for each block.
     pub fn plan_reads(&self, needs: impl IntoIterator<Item = (BlockNo, u64)>) -> PlannedReads<'_> {

@@ -1,4 +1,4 @@
-//! Sections as they are stored, for programs that copy or rewrite images.
+//! Stored sections, for programs that copy or rewrite images.
 
 use redwarfs_format::section::{CompressionId, Section};
 use redwarfs_format::{BlockNo, Error, Result};
@@ -10,8 +10,8 @@ impl Image {
     /// A section of this image with its header, which is read if it is not known yet.
     ///
     /// # Errors
-    /// [`Error::Corrupt`] if the header is not what the section index promised, [`Error::Io`] if
-    /// reading failed.
+    /// [`Error::Corrupt`] if the header differs from the section index, [`Error::Io`] if reading
+    /// failed.
     pub fn section_with_header(&self, section: &Section) -> Result<Section> {
         self.0.payloads.with_header(section)
     }
@@ -19,7 +19,7 @@ impl Image {
     /// The section of a block and its stored payload, with a right checksum.
     ///
     /// # Errors
-    /// As [`Image::decode_block`], but for those of decoding.
+    /// As [`Image::decode_block`], except those of decoding.
     pub fn stored_block(&self, block: BlockNo) -> Result<(Section, Vec<u8>)> {
         let section = self.0.payloads.block_section(block)?;
         let payload = self.0.payloads.read_vec(&section)?;

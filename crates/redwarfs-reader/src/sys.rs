@@ -37,8 +37,8 @@ pub(crate) fn take_policy(policy: libc::c_int) {
     if policy == libc::SCHED_OTHER && self::policy() != policy {
         // The priority, the only member of `struct sched_param` of the kernel.
         let parameters: libc::c_int = 0;
-        // SAFETY: the third argument is only read, during the call. Where it is refused the thread
-        // stays as it is.
+        // SAFETY: the third argument is only read, during the call. If the system refuses, the thread
+        // keeps its niceness.
         unsafe {
             libc::syscall(
                 libc::SYS_sched_setscheduler,
@@ -74,8 +74,8 @@ pub(crate) fn lock_memory(bytes: &[u8]) -> io::Result<()> {
     if bytes.is_empty() {
         return Ok(());
     }
-    // SAFETY: the range is that of a live slice; locking does not change its contents or its
-    // validity, whoever else uses the pages at its ends.
+    // SAFETY: the range is a live slice. Locking changes neither its contents nor its validity, also if
+    // other data shares the pages at its ends.
     unsafe { rustix::mm::mlock(bytes.as_ptr().cast_mut().cast(), bytes.len()) }?;
     Ok(())
 }
@@ -88,8 +88,8 @@ pub(crate) fn unlock_memory(bytes: &[u8]) {
     }
 }
 
-/// Gives the whole pages in `bytes`, which are not needed any more but will be freed by their owner,
-/// back to the system. Their contents are zeros then, or what they were.
+/// Returns the whole pages in `bytes` to the system. They are not needed, but their owner will still
+/// free them. Their contents are then zeros, or unchanged.
 pub(crate) fn discard(bytes: &mut [u8]) {
     let page = rustix::param::page_size();
     let start = bytes.as_mut_ptr();
@@ -97,15 +97,14 @@ pub(crate) fn discard(bytes: &mut [u8]) {
     let len = bytes.len().saturating_sub(skip) / page * page;
     if len > 0 {
         let advice = rustix::mm::Advice::LinuxDontNeed;
-        // SAFETY: whole pages within a live slice that is borrowed exclusively: nobody else has
-        // anything in them. They stay mapped, and their contents stay the same or become zero,
-        // which is as if they had been written to: any bytes are valid ones. If it is refused,
-        // nothing is lost.
+        // SAFETY: whole pages within a live slice that is borrowed exclusively: no other data is in
+        // them. They stay mapped, and their contents stay the same or become zero, which is as if they
+        // had been written to: any bytes are valid ones. If it is refused, nothing is lost.
         let _ = unsafe { rustix::mm::madvise(start.add(skip).cast(), len, advice) };
     }
 }
 
-/// Lets the allocator of the process return what it does not use to the system.
+/// Lets the allocator of the process return unused memory to the system.
 pub(crate) fn trim_heap() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     // SAFETY: has no preconditions and may be called at any time by any thread.
@@ -116,9 +115,9 @@ pub(crate) fn trim_heap() {
 
 /// Which pages of this process are swapped out, from `/proc/self/pagemap`.
 ///
-/// `mincore` would not tell: for anonymous memory it reports what is not mapped at the moment,
-/// which includes pages that were never touched. An entry of the page map has a bit of its own
-/// for swapped pages, and that bit is readable without privileges.
+/// `mincore` does not help: for anonymous memory it reports pages that are not mapped, which includes
+/// pages that were never touched. An entry of the page map has a bit for swapped pages, which is
+/// readable without privileges.
 #[derive(Debug)]
 pub(crate) struct PageMap {
     file: File,

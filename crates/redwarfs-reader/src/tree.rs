@@ -11,7 +11,7 @@ use redwarfs_format::{EntryIndex, Error, InodeNo, Result};
 pub struct DirEntry<'a> {
     /// Index in the table of all entries.
     pub index: EntryIndex,
-    /// What the name stands for.
+    /// The inode of the name.
     pub inode: InodeNo,
     /// The name.
     pub name: Cow<'a, [u8]>,
@@ -90,15 +90,15 @@ pub struct WalkEntry {
     pub entry: EntryIndex,
 }
 
-/// Longest path of a walk in bytes (64 KiB), sixteen times what systems accept. Every entry has a
-/// path of its own, so the paths of a chain of a million directories would be terabytes.
+/// Longest path of a walk in bytes (64 KiB), sixteen times what systems accept. Every entry has a full
+/// path, so the paths of a chain of a million directories would take terabytes.
 const LONGEST_PATH: usize = 64 << 10;
 
 /// All entries of an image, depth first, every directory before its contents, sorted by name.
 ///
-/// Takes no recursion. A directory that is reached a second time, which only happens in corrupt
-/// images, gives an error and is not entered again; so every image ends. A path of more than
-/// 64 KiB is an error, too. After an error the walk goes on with the next entry.
+/// Takes no recursion. A directory that is reached a second time, which only happens in corrupt images,
+/// gives an error and is not entered again; so every image ends. A path of more than 64 KiB is an
+/// error, too. After an error, the walk continues with the next entry.
 #[derive(Debug)]
 pub struct Walk<'a> {
     view: &'a MetadataView,

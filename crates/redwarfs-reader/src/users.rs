@@ -12,9 +12,9 @@ const PATHS_LIMIT: usize = 256 << 20;
 
 /// Which inodes use which block.
 ///
-/// Takes 4 bytes for each pair of a block and a file content that uses it, 16 bytes per block,
-/// and 8 bytes per inode that shares its content with another one. A content is counted once
-/// for each block, however many of its pieces lie there.
+/// Memory: 4 bytes for each pair of a block and a file content that uses it, 16 bytes per block, and 8
+/// bytes per inode that shares its content with another inode. A content is counted once for each
+/// block, however many of its pieces lie there.
 #[derive(Debug, Clone)]
 pub struct BlockUsers {
     /// Where the contents of each block start; one more at the end.

@@ -11,8 +11,8 @@ use crate::error::in_section;
 use crate::image::Image;
 use crate::payload::memory_for;
 
-/// Blocks of up to so many bytes are decoded as a whole (128 KiB): zstd, which is asked for less,
-/// decodes that much at a time.
+/// Blocks of up to this size are decoded as a whole (128 KiB): zstd decodes this many bytes at a time,
+/// even if fewer are needed.
 const WHOLE: u64 = 128 << 10;
 
 /// Memory for decoded blocks, one at a time: as large as the largest block that it held. Blocks that
@@ -24,14 +24,14 @@ pub struct BlockMemory {
 }
 
 impl BlockMemory {
-    /// What was decoded last of a block, from its start on; nothing after an error.
+    /// The decoded start of the last block; nothing after an error.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         let map = self.map.as_deref().unwrap_or_default();
         map.get(..self.len).unwrap_or_default()
     }
 
-    /// Room for `len` bytes with any contents; what was in it is lost.
+    /// Room for `len` bytes with any contents. Previous contents are lost.
     fn room(&mut self, len: usize) -> Result<&mut [u8]> {
         self.len = 0;
         if self.map.as_ref().is_none_or(|map| map.len() < len) {
@@ -55,8 +55,8 @@ impl fmt::Debug for BlockMemory {
 }
 
 impl Image {
-    /// As [`Image::decode_block`], into memory that can be used again. `payload` takes what is
-    /// stored; pass the same in the next call, for the same reason.
+    /// As [`Image::decode_block`], into memory that can be used again. `payload` receives the stored
+    /// bytes. Pass the same buffer in the next call, for the same reason.
     ///
     /// # Errors
     /// As [`Image::decode_block`].
@@ -72,10 +72,10 @@ impl Image {
     /// As [`Image::decode_block_into`], but at least the first `end` bytes of the block, or all of
     /// it if it is shorter; [`BlockMemory::bytes`] tells how much that is.
     ///
-    /// The checksum is verified in any case, over all that is stored. Data behind `end` is decoded, and
-    /// how it ends verified, only if that costs little (1/16 of the block, or 128 KiB), if the codec
-    /// decodes everything at once (LZ4), or if the image has no checksums, so that nothing else
-    /// would show damage.
+    /// The checksum is verified in any case, over all that is stored. The data after `end` is decoded,
+    /// and the end of the stream verified, in three cases: the rest is small (1/16 of the block, or 128
+    /// KiB), the codec decodes everything at once (LZ4), or the image has no checksums, so that only
+    /// decoding can find damage.
     ///
     /// # Errors
     /// As [`Image::decode_block`].

@@ -8,17 +8,17 @@
 //! | compress | `pool` | decodes and compresses in several threads, and writes in order |
 //! | metadata | `metadata`, `attributes` | converts the metadata, if the options ask for it |
 //!
-//! [`rewrite`] calls these steps in a row. The result depends on the source image and the options
-//! alone: neither the number of threads nor their timing changes a byte.
+//! [`rewrite`] calls these steps one after the other. The result depends on the source image and the
+//! options alone: neither the number of threads nor their timing changes a byte.
 //!
 //! Images of all old formats become images of the current one. Their sections get headers with
-//! checksums, and the image gets an index and a history. The metadata is copied as it is, unless the
-//! options ask for a conversion ([`RewriteOptions::rebuild`]). Sections of unknown types are copied.
+//! checksums, and the image gets an index and a history. The metadata is copied unchanged, unless the
+//! options request a conversion ([`RewriteOptions::rebuild`]). Sections of unknown types are copied.
 //!
 //! [`RewriteOptions::memory_limit`] bounds the resident memory. A rewrite holds the metadata of the
-//! image, a job for each worker (an old block, a new block and a compressor), and payloads that wait
-//! for their turn in the output. Rebuilding metadata takes about 250 bytes for each inode, 40 bytes
-//! for each entry and each chunk, and twice the length of all names on top.
+//! image, and a job for each worker: an old block, a new block and a compressor. It also holds payloads
+//! that wait for their turn in the output. Rebuilding metadata takes about 250 bytes for each inode, 40
+//! bytes for each entry and each chunk, and twice the length of all names on top.
 
 mod attributes;
 mod error;

@@ -27,7 +27,7 @@ const SECTION: u64 = 192;
 const INODE: u64 = 250;
 /// An entry or a chunk while metadata is rebuilt.
 const ROW: u64 = 40;
-/// This part of a limit is left to what the allocator keeps for itself.
+/// This part of a limit is left to the overhead of the allocator.
 const MARGIN: u64 = 10;
 
 /// What a rewrite may use.
@@ -37,12 +37,12 @@ pub(crate) struct Allowance {
     pub(crate) workers: usize,
     /// Bytes that jobs may take together.
     pub(crate) jobs: u64,
-    /// Blocks that are decoded ahead of the one that is being cut anew, that one included.
+    /// Blocks that are decoded ahead while one is cut, including that one.
     pub(crate) ahead: usize,
 }
 
-/// Bytes of a job that turns a block of `raw` bytes into a payload, from reading to writing:
-/// first what is stored and what it decodes to, then that and the payload.
+/// Bytes of a job that turns a block of `raw` bytes into a payload, from reading to writing: first the
+/// stored and the decoded bytes, then the decoded bytes and the new payload.
 pub(crate) fn block_job(stored: u64, raw: u64, codec: u64) -> u64 {
     stored
         .saturating_add(raw.saturating_mul(2))
@@ -80,7 +80,7 @@ fn largest_job(image: &Image, options: &RewriteOptions, plan: &Plan, rebuild: bo
     jobs.max().unwrap_or(0)
 }
 
-/// What an open image takes, and its tables.
+/// Memory of an open image, and of its tables.
 fn opened(image: &Image, options: &RewriteOptions) -> u64 {
     let view = image.metadata();
     let counts = view.counts();

@@ -137,8 +137,8 @@ struct Names {
 }
 
 /// The metadata of `view`, in the current version, not packed, with the changes that `rebuild` asks
-/// for. `version` is that of the old image, `blocks` the number of blocks of the new one, and `recut`
-/// tells where data is if `block_size` is not the old one.
+/// for. `version` is the version of the old image, and `blocks` the number of blocks of the new one.
+/// `recut` gives the new places of data if `block_size` differs from the old one.
 pub(crate) fn build(
     view: &MetadataView,
     version: Version,
@@ -165,7 +165,7 @@ pub(crate) fn build(
         block_size,
         symlink_table: old.symlink_table,
         devices: Some(old.devices.unwrap_or_default()),
-        // The targets stay as they are, and so does what separates their components.
+        // The targets and their separators stay unchanged.
         preferred_path_separator: Some(old.preferred_path_separator.unwrap_or(u32::from(b'/'))),
         dwarfs_version: Some(program_version()),
         create_timestamp: rebuild.create_timestamp,
@@ -238,7 +238,7 @@ fn entries(
             inode_num,
         })
         .collect();
-    // That of the root, which has no name.
+    // The entry of the root, which has no name.
     if let Some(root) = entries.first_mut() {
         root.name_index = 0;
     }
@@ -373,7 +373,7 @@ fn totals(numbering: &Numbering, store_links: bool, metadata: &mut Metadata) {
     metadata.total_hardlink_size = (linked > 0).then_some(linked);
 }
 
-/// Says of the new blocks what was said of those that their data comes from.
+/// Gives the new blocks the categories of the old blocks from which their data comes.
 fn categories(recut: &Recut, metadata: &mut Metadata) -> Result<()> {
     if metadata.block_categories.is_some() {
         let categories = recut.kinds().map(|kind| {

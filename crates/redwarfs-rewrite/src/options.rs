@@ -27,10 +27,10 @@ pub struct CategoryFilter {
     pub exclude: bool,
 }
 
-/// What comes in front of the new image.
+/// The bytes before the new image.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum Leading {
-    /// What is in front of the source image.
+    /// The bytes before the source image.
     #[default]
     Keep,
     /// Nothing.
@@ -59,7 +59,7 @@ pub struct Rebuild {
     pub packing: Packing,
     /// Keep names and categories of blocks; without, category metadata goes as well.
     pub category_names: bool,
-    /// Keep what is stored about the content of blocks.
+    /// Keep the stored sample and pixel formats of blocks.
     pub category_metadata: bool,
     /// Creation time, Unix seconds.
     pub create_timestamp: Option<u64>,
@@ -110,12 +110,12 @@ pub struct RewriteOptions {
     pub schema_compression: CodecSpec,
     /// Codec of the metadata.
     pub metadata_compression: CodecSpec,
-    /// Takes its place in rebuilt metadata if that makes the image smaller by one percent. Not
+    /// This codec is used instead in rebuilt metadata if it makes the image smaller by one percent. Not
     /// tried under a `memory_limit`, which does not count with it.
     pub metadata_alternative: Option<CodecSpec>,
     /// Codec of the history.
     pub history_compression: CodecSpec,
-    /// What comes in front of the image.
+    /// The bytes before the image.
     pub leading: Leading,
     /// Verify the checksums of all sections before anything is written. Without, they are
     /// verified when a section is read.

@@ -13,7 +13,7 @@ use crate::options::RewriteOptions;
 /// Bytes of a payload that hold the parameters of its codec.
 const FRAMING: usize = 256;
 
-/// A codec with what is used instead where it does not apply.
+/// A codec, and its replacement for blocks to which it does not apply.
 #[derive(Debug, Clone)]
 pub(crate) struct Codec {
     pub(crate) spec: CodecSpec,
@@ -32,7 +32,7 @@ impl Codec {
     }
 }
 
-/// What is known about a block before it is read.
+/// The known properties of a block before it is read.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct BlockKind {
     pub(crate) category: Option<CategoryId>,
@@ -129,10 +129,10 @@ impl Plan {
         })
     }
 
-    /// The codec for a block that is to be recompressed, `None` for one that is copied.
+    /// The codec for a block to recompress; `None` for a block to copy.
     ///
     /// # Errors
-    /// If the codec that was asked for needs to know the content and nothing is known.
+    /// The requested codec needs the sample or pixel format, and the image does not have it.
     pub(crate) fn codec_of(&self, kind: &BlockKind, block: BlockNo) -> Result<Option<usize>> {
         if !self.recompress {
             return Ok(None);
@@ -169,7 +169,7 @@ impl Plan {
     }
 }
 
-/// What the payload of a block says about its content.
+/// The sample or pixel format in the payload of a block.
 fn own_content(image: &Image, section: &Section) -> Result<Content> {
     let section = image.section_with_header(section)?;
     let Some(id @ (CompressionId::FLAC | CompressionId::RICEPP)) = section.compression else {

@@ -1,9 +1,9 @@
 //! Decoding and compressing in any order, writing in order, within a memory budget.
 //!
-//! One thread plans: it submits jobs in the order of the sections to the
-//! [ordered pool](redwarfs_writer::ordered). The calling thread writes. The planner submits a job
-//! when its cost fits the budget beside all jobs that are not yet written, or when there are
-//! none. Jobs enter in order, so the section that the writer waits for is always paid for.
+//! One thread plans: it submits jobs in the order of the sections to the [ordered
+//! pool](redwarfs_writer::ordered). The calling thread writes. The planner submits a job if its cost
+//! fits the budget together with all jobs that are not yet written, or if there are no such jobs. Jobs
+//! enter in order, so the section that the writer waits for is always paid for.
 //!
 //! If blocks are cut anew, the same workers decode old blocks ahead. The budget does not count
 //! these: their number is fixed, and no job waits for them.
@@ -30,9 +30,9 @@ use crate::plan::Plan;
 /// How often a thread that waits for memory looks whether it is to stop.
 const POLL: Duration = Duration::from_millis(50);
 
-/// What is to be done for one section of the new image.
+/// The job for one section of the new image.
 pub(crate) enum Work {
-    /// Copy it as it is stored.
+    /// Copy the stored section.
     Copy(Section),
     /// Decode and compress a block.
     Recompress {
@@ -80,9 +80,9 @@ impl Pending {
 struct Ready {
     header: SectionHeader,
     payload: Vec<u8>,
-    /// Bytes that the payload stands for.
+    /// Bytes to which the payload decodes.
     raw: u64,
-    /// What of its cost is still to be given back.
+    /// The part of its cost that is still to be returned.
     cost: u64,
 }
 
@@ -91,7 +91,7 @@ pub(crate) fn add(counter: &std::sync::atomic::AtomicU64, n: u64) {
     counter.fetch_add(n, Ordering::Relaxed);
 }
 
-/// A compressor that nobody uses at the moment.
+/// An idle compressor.
 struct Idle {
     codec: usize,
     cost: u64,
@@ -117,7 +117,7 @@ impl Budget {
         self.account.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until `cost` fits; false if that makes no sense any more.
+    /// Waits until `cost` fits. Returns false if the work was cancelled.
     fn take(&self, cost: u64, give_up: &dyn Fn() -> bool) -> bool {
         let mut account = self.lock();
         loop {
@@ -155,7 +155,7 @@ impl Budget {
         Some(idle.compressor)
     }
 
-    /// Keeps a compressor for the next job and goes on paying `cost` of the present one for it.
+    /// Keeps a compressor for the next job, and keeps `cost` of the present job for it.
     fn keep(&self, codec: usize, cost: u64, compressor: Compressor) {
         self.lock().idle.push(Idle {
             codec,
@@ -223,8 +223,8 @@ struct Workshop<'a> {
     budget: Budget,
 }
 
-/// Runs `produce` beside a pool of workers, which take what they may unless a single job takes
-/// more, and writes the sections that result.
+/// Runs `produce` in parallel with a pool of workers, and writes the resulting sections. The workers
+/// stay within the budget unless a single job exceeds it.
 pub(crate) fn run<T: Send>(
     task: Task<'_>,
     allowance: Allowance,
@@ -267,7 +267,7 @@ pub(crate) fn run<T: Send>(
         };
         let take = |ready: Result<Ready>| {
             let written = ready.and_then(|ready| workshop.write(emitter, ready));
-            // The producer may wait for memory that is not given back any more.
+            // The producer may wait for memory that will not be returned.
             abort.fetch_or(written.is_err(), Ordering::Relaxed);
             written
         };
@@ -292,7 +292,7 @@ impl Workshop<'_> {
         let turn = match job {
             Job::Section { number, cost, work } => {
                 let result = self.perform(number, *work).map(|(mut ready, kept)| {
-                    // What is left is the payload until it is written.
+                    // From here on, only the payload takes memory, until it is written.
                     let left = (ready.payload.len() as u64).min(cost);
                     self.budget
                         .give(cost.saturating_sub(left).saturating_sub(kept));
@@ -305,7 +305,7 @@ impl Workshop<'_> {
                 let data = self.task.image.decode_block(block);
                 match reply.send(data.map_err(Error::from)) {
                     Ok(()) => Turn::Aside,
-                    // Nobody waits: the work has been given up.
+                    // The work was cancelled, so no thread waits.
                     Err(_) => Turn::End,
                 }
             }
@@ -330,8 +330,7 @@ impl Workshop<'_> {
         Ok(())
     }
 
-    /// Does a job; returns the section and how much of the cost an idle compressor goes on
-    /// taking.
+    /// Does a job. Returns the section, and the part of the cost that an idle compressor keeps.
     fn perform(&self, number: u32, work: Work) -> Result<(Ready, u64)> {
         match work {
             Work::Copy(section) => Ok((self.copy(number, &section)?, 0)),
@@ -389,7 +388,7 @@ impl Workshop<'_> {
         Ok((ready(header, payload, size), kept))
     }
 
-    /// A section as it is stored. If its number stays what it was, so do its checksums.
+    /// A stored section. If its number does not change, neither do its checksums.
     fn copy(&self, number: u32, section: &Section) -> Result<Ready> {
         let section = self.task.image.section_with_header(section)?;
         let payload = self.task.image.stored_payload(&section)?;

@@ -33,7 +33,7 @@ struct Stream {
     kind: BlockKind,
 }
 
-/// Where the data of the old blocks is now.
+/// The new places of the data of the old blocks.
 pub(crate) struct Recut {
     streams: Vec<Stream>,
     /// Stream and position of the start of each old block.
@@ -91,7 +91,7 @@ fn groups(image: &Image, plan: &Plan) -> Result<Vec<Group>> {
 /// Blocks in the order in which they are cut anew, decoded ahead.
 struct Ahead {
     blocks: std::vec::IntoIter<u32>,
-    /// Blocks that are decoded or being decoded, at most `most` with the one that is in use.
+    /// Blocks that are decoded or being decoded: at most `most`, including the one in use.
     pending: VecDeque<Pending>,
     most: usize,
 }
@@ -216,7 +216,7 @@ impl Recut {
             .ok_or_else(|| Error::limit("too many blocks; use a larger block size"))
     }
 
-    /// What is in each new block.
+    /// The contents of each new block.
     pub(crate) fn kinds(&self) -> impl Iterator<Item = Option<&BlockKind>> {
         self.of_block
             .iter()
@@ -253,7 +253,7 @@ impl Recut {
     }
 }
 
-/// Collects pieces and joins those that are next to each other.
+/// Collects pieces, and joins adjacent ones.
 #[derive(Default)]
 pub(crate) struct Joiner {
     last: Option<BlockRange>,
@@ -300,7 +300,7 @@ impl Joiner {
         sink: &mut dyn FnMut(NewExtent) -> Result<()>,
     ) -> Result<()> {
         match (extent, recut) {
-            // Readers of old images put up with such pieces; nobody may write them.
+            // Programs that read old images accept such pieces, but they must not be written.
             (Extent::Hole { size: 0 } | Extent::Data { size: 0, .. }, _) => Ok(()),
             (Extent::Hole { size }, _) => {
                 self.flush(sink)?;

@@ -28,7 +28,7 @@ pub struct RewriteSummary {
     pub blocks: u64,
     /// Bytes in them, uncompressed.
     pub block_bytes: u64,
-    /// Bytes of the new image, what is in front of it included.
+    /// Bytes of the new image, including the bytes before it.
     pub image_size: u64,
     /// CPU time of decoding and compressing, nanoseconds.
     pub compress_cpu_ns: u64,
@@ -88,7 +88,7 @@ pub fn rewrite(
     let history = match &options.history {
         Some(history) => {
             let mut old = image.history()?;
-            // Reading leaves out what is damaged; here it would be gone for good.
+            // A reader can skip damaged parts. A rewrite would lose them for good.
             for section in image.container().section_of_type(SectionType::HISTORY) {
                 image.stored_payload(&image.section_with_header(section)?)?;
             }
@@ -116,7 +116,7 @@ pub fn rewrite(
             image
                 .copy_header(&mut InFront(&mut emitter))
                 .map_err(|e| match e {
-                    // What the emitter has to say is in the error of the writer.
+                    // The error of the writer includes that of the emitter.
                     redwarfs_format::Error::Io(e) => e.downcast().map_or_else(
                         |e| Error::from(redwarfs_format::Error::Io(e)),
                         |Refused(e)| Error::from(WriteError::Output(e)),
@@ -211,7 +211,7 @@ pub fn rewrite(
     })
 }
 
-/// Writes to the place in front of the image.
+/// Writes the bytes before the image.
 struct InFront<'a, 'b>(&'a mut Emitter<'b>);
 
 /// The output did not take it.
@@ -273,9 +273,9 @@ fn check(image: &Image, options: &RewriteOptions, stop: &AtomicBool) -> Result<(
     }
 }
 
-/// Whether a finding keeps a section from being read. An unusable index, a wrong number or version in
-/// a header and a section that occurs twice do not, and the new image has headers and an index of its
-/// own.
+/// Whether a finding keeps a section from being read. An unusable index, a wrong number or version in a
+/// header, and a duplicate section do not prevent a rewrite: the new image has new headers and a new
+/// index.
 fn is_fault(report: &CheckReport, finding: &Finding) -> bool {
     let outcome = finding
         .section
@@ -289,7 +289,7 @@ fn is_fault(report: &CheckReport, finding: &Finding) -> bool {
     }
 }
 
-/// Submits all sections in their order, but for those that are made anew.
+/// Submits all sections in their order, except the sections that are made anew.
 fn sections(
     image: &Image,
     plan: &Plan,

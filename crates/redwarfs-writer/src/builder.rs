@@ -1,4 +1,4 @@
-//! The build as a whole: the stages in a row.
+//! The whole build: the stages one after the other.
 
 use std::io::Write;
 use std::sync::atomic::AtomicBool;
@@ -25,7 +25,7 @@ pub struct Builder {
 /// [`Counters`](crate::Counters).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct BuildSummary {
-    /// Inputs that are not in the image as they are on disk (exit code 2 for a tool).
+    /// Inputs that differ in the image from those on disk (exit code 2 for a tool).
     pub errors: u64,
     /// Bytes of regular files (each inode once) and symlink targets.
     pub original_size: u64,

@@ -55,7 +55,7 @@ impl BuildOptions {
     }
 }
 
-/// Verifies what the options say about categories.
+/// Verifies the options of categories.
 fn categories(options: &BuildOptions) -> Result<()> {
     let bad = |what: String| Err(Error::InvalidOption(what));
     let mut seen = Vec::new();

@@ -1,4 +1,4 @@
-//! What every stage of a build is given beside its input.
+//! The data that every stage of a build gets in addition to its input.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -16,7 +16,7 @@ pub(crate) struct Context<'a> {
     pub(crate) source: &'a dyn Source,
     pub(crate) progress: &'a dyn Progress,
     pub(crate) stop: &'a AtomicBool,
-    /// Compares what the build has found with its memory limit.
+    /// Compares the memory for the input found so far with the memory limit.
     pub(crate) watch: &'a Watch<'a>,
 }
 
@@ -39,8 +39,7 @@ impl<'a> Context<'a> {
         Ok(())
     }
 
-    /// Counts and logs an input that is not in the image as it is in the source. `what` says what
-    /// the build did instead.
+    /// Counts and logs an input that differs in the image from the source. `what` describes the result.
     pub(crate) fn problem(&self, path: &[u8], what: &str) {
         add(&self.counters().errors, 1);
         self.log(Level::Error, path, what);
@@ -52,8 +51,8 @@ impl<'a> Context<'a> {
         self.progress.log(level, &format!("'{path}': {what}"));
     }
 
-    /// Does `work` with every job in the threads that scan files, each with a state of its own,
-    /// and calls `take` with the results in the order of the jobs.
+    /// Calls `work` with every job in the threads that scan files, each with its own state, and `take`
+    /// with the results in the order of the jobs.
     pub(crate) fn scan<T: Send, S>(
         &self,
         jobs: &[u32],

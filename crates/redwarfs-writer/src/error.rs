@@ -28,7 +28,7 @@ pub enum Error {
     MemoryLimit {
         /// The limit in bytes.
         limit: u64,
-        /// What is needed, in bytes; at least this if the input is not known to its end.
+        /// Needed bytes; a lower bound if the input is not completely known.
         needed: u64,
         /// Whether the input has been listed to its end.
         whole: bool,

@@ -32,7 +32,7 @@ macro_rules! hashes {
                 }
             }
 
-            /// Whether nobody is known to be able to make different contents with the same digest.
+            /// Whether no method is known to make different contents with the same digest.
             pub fn is_cryptographic(self) -> bool {
                 use FileHash::{Md5, Md5Sha1, Ripemd160, Sha1, Xxh3_64, Xxh3_128};
                 !matches!(self, Xxh3_64 | Xxh3_128 | Md5 | Md5Sha1 | Ripemd160 | Sha1)
@@ -63,8 +63,8 @@ macro_rules! hashes {
                 }
             }
 
-            /// The digest. For XXH3 the bytes are the reverse of the canonical form, which is
-            /// what the order of inode numbers is defined by.
+            /// The digest. For XXH3 the bytes are the reverse of the canonical form. The order of inode
+            /// numbers is defined by this form.
             pub(crate) fn finish(self) -> Digest {
                 match self {
                     Hasher::Xxh3_64(h) => Digest::new(&std::hash::Hasher::finish(h.as_ref()).to_le_bytes()),

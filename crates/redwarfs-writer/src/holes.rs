@@ -27,8 +27,8 @@ pub struct HoleTable {
 }
 
 impl HoleTable {
-    /// `blocks` is the number of BLOCK sections, `block_size` a power of two, and `largest` the
-    /// size of the largest chunk with data: hole chunks take no more bits than that one.
+    /// `blocks` is the number of BLOCK sections, and `block_size` a power of two. `largest` is the size
+    /// of the largest chunk with data: hole chunks must not take more bits.
     #[must_use]
     pub fn new(blocks: u32, block_size: u32, largest: u32) -> Self {
         let block_bits = block_size.trailing_zeros();

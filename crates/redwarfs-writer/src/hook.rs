@@ -11,12 +11,12 @@ use crate::source::Meta;
 
 /// Is asked about every entry while the source is listed.
 ///
-/// The calls come from one thread and in an order that depends on the source alone: the entries
-/// of a directory by name, then the directories among them, one after the other, each with
-/// everything below. So an implementation may have a state and still be deterministic. The root
-/// is not asked about, nor what the options leave out, nor what is below an excluded directory.
+/// The calls come from one thread, in an order that depends only on the source. First come the entries
+/// of a directory by name, then its subdirectories one after the other, each with everything below. So
+/// an implementation may have a state and still be deterministic. There is no call for the root, for
+/// entries that options leave out, and for entries below an excluded directory.
 pub trait EntryHook: Debug + Send + Sync {
-    /// What becomes of an entry. Called once for each.
+    /// The treatment of an entry. Called once for each.
     ///
     /// # Errors
     /// Any error ends the build; [`Error::Hook`] is meant for those of the hook itself, and
@@ -43,8 +43,8 @@ pub struct HookEntry<'a> {
 pub struct Decision {
     /// Whether it is stored. A directory that is not is not read either.
     pub keep: bool,
-    /// The category of a regular file as a whole, instead of what categorizers say. Categories
-    /// whose content has a form of its own ([`Category::content_kind`]) end the build.
+    /// The category of a regular file as a whole, instead of what categorizers say. Categories whose
+    /// content has a special form ([`Category::content_kind`]) end the build.
     pub category: Option<Category>,
     /// The place of a regular file under [`Order::Script`](crate::Order::Script).
     pub key: Option<OrderKey>,
@@ -80,7 +80,7 @@ impl OrderKey {
         Self(Key::Integer(value))
     }
 
-    /// A number; `None` for what is not one.
+    /// A number; `None` if it is not a number.
     #[must_use]
     pub fn float(value: f64) -> Option<Self> {
         // Whole numbers have one representation, so that they compare equal.
@@ -143,8 +143,8 @@ impl PartialOrd for OrderKey {
     }
 }
 
-/// What a hook said about files, by their numbers. For each file up to the last one that it said
-/// something about: 2 bytes if it gives categories; 24 and the bytes of strings if it gives keys.
+/// What a hook said about files, by their numbers. For each file up to the last one with a category or
+/// key: 2 bytes if there are categories, and 24 bytes and the bytes of strings if there are keys.
 #[derive(Debug, Default)]
 pub(crate) struct Marks {
     distinct: Vec<Category>,
@@ -154,8 +154,7 @@ pub(crate) struct Marks {
 }
 
 impl Marks {
-    /// Adds what was said about one of the names of a file: the first category counts, and the
-    /// smallest key.
+    /// Adds the results for one name of a file: the first category counts, and the smallest key.
     pub(crate) fn add(&mut self, file: u32, decision: Decision) -> Result<()> {
         let at = file as usize;
         if let Some(category) = decision.category {
@@ -197,7 +196,7 @@ impl Marks {
         !self.distinct.is_empty()
     }
 
-    /// The category of a content with these files: that of the first one that has one.
+    /// The category of a content with these files: the category of the first file that has one.
     pub(crate) fn category(&self, files: &[u32]) -> Option<Category> {
         files.iter().find_map(|&file| {
             let id = *self.categories.get(file as usize)?;
@@ -220,7 +219,7 @@ impl Marks {
     }
 }
 
-/// Categories that a hook may give. Each is a stream with blocks of its own.
+/// Categories that a hook may give. Each is a stream with separate blocks.
 const MAX_CATEGORIES: usize = 4096;
 
 fn slot<T: Default + Clone>(list: &mut Vec<T>, at: usize) -> &mut T {

@@ -50,7 +50,7 @@
 //!
 //! The image depends on input, options and version alone: neither the number of threads nor their
 //! timing changes a byte. The time of creation is one of the options. A build never holds all contents
-//! in memory. [`BuildOptions::memory_limit`] bounds what it does hold.
+//! in memory. [`BuildOptions::memory_limit`] bounds its memory.
 
 mod builder;
 mod category;

@@ -29,9 +29,9 @@ use crate::settings::StreamSettings;
 
 /// The program, its stacks, and the buffers of single threads that are not counted below.
 const PROGRAM: u64 = 32 << 20;
-/// Buffers of a thread that reads files, or before that what it has listed ahead.
+/// Buffers of a thread that reads files, or, before that, the entries that it has listed ahead.
 const READER: u64 = 2 << 20;
-/// An entry in the tree, among the small files and in the metadata, but for its name.
+/// An entry in the tree, in the table of small files and in the metadata, without its name.
 const ENTRY: u64 = 200;
 /// An entry of the directory that is being listed: as the source gives it and in the tree.
 const LISTED: u64 = 320;
@@ -39,7 +39,7 @@ const LISTED: u64 = 320;
 const COPIES: u64 = 3;
 /// A content and its item, their places in the sequence and among the chunks, and a chunk.
 const CONTENT: u64 = 130;
-/// An entry and its inode in finished metadata, its name not included; twice of what is usual.
+/// An entry and its inode in finished metadata, without its name; twice the usual value.
 const STORED_ENTRY: u64 = 48;
 /// A content in finished metadata.
 const STORED_CONTENT: u64 = 24;
@@ -47,20 +47,20 @@ const STORED_CONTENT: u64 = 24;
 const DIGEST: u64 = 150;
 /// What ordering by names and sketches takes for a content on top: 16 features, and pairs.
 const SKETCH: u64 = 400;
-/// What collating alone takes for a content: two sequences, and what was before it.
+/// Memory of collating for a content: two sequences, and the previous one.
 const PLACED: u64 = 60;
 /// And for a directory: the paths in it that are compared with those of others.
 const VERSION: u64 = 600;
 /// An indexed window: two slots of eight bytes, and again while the index grows.
 const WINDOW: u64 = 32;
-/// A path of an explicit order beside its bytes, and in the table that it is looked up in.
+/// A path of an explicit order in addition to its bytes, including the lookup table.
 const LISTED_PATH: u64 = 48;
 const POSITION: u64 = 72;
-/// The two filters in front of the index.
+/// The two filters before the index.
 const FILTER: u64 = 2 << 20;
 /// Small files that are kept between scan and segmenter, at most.
 const SMALL_FILES: u64 = 128 << 20;
-/// This part of a limit is left to what the allocator keeps for itself.
+/// This part of a limit is left to the overhead of the allocator.
 const MARGIN: u64 = 10;
 /// More blocks in flight for each thread only cost memory.
 const BLOCKS_PER_WORKER: usize = 64;
@@ -74,7 +74,7 @@ pub(crate) struct Load {
     pub(crate) contents: u64,
     /// Bytes of different names and targets of symlinks.
     pub(crate) strings: u64,
-    /// Bytes that the source holds and the hook, and what the hook said.
+    /// Bytes of the source, of the hook, and of the results of the hook.
     pub(crate) beside: u64,
     /// Bytes of all files.
     pub(crate) listed: u64,
@@ -82,7 +82,7 @@ pub(crate) struct Load {
     pub(crate) bytes: u64,
 }
 
-/// What goes to a stream.
+/// The input of a stream.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct StreamLoad<'a> {
     pub(crate) settings: &'a StreamSettings<'a>,
@@ -119,8 +119,8 @@ impl<'a> StreamLoad<'a> {
     fn segmenter(&self) -> u64 {
         let segment = &self.settings.segment;
         let searched = (segment.lookback.max(1) as u64).min(self.blocks());
-        // The one that is filled is one of those that are searched; two more wait for their reuse,
-        // and one is handed over.
+        // The block being filled is one of the searched blocks. Two more wait for reuse, and one is
+        // handed over.
         let blocks = searched.saturating_add(3).min(self.blocks());
         let windows = segmenter::windows(segment, self.block());
         (blocks.saturating_mul(self.block()))
@@ -131,7 +131,7 @@ impl<'a> StreamLoad<'a> {
             .saturating_add(READER)
     }
 
-    /// What a thread takes that compresses its blocks, beside the one that it works on.
+    /// Memory of a compression thread, in addition to its present block.
     fn compressor(&self, options: &BuildOptions) -> u64 {
         let block = self.block();
         let memory = |codec: &CodecSpec| {
@@ -140,7 +140,7 @@ impl<'a> StreamLoad<'a> {
         let codec = &self.settings.codec;
         let mut state = memory(codec);
         if codec.requires() != ContentKind::Bytes {
-            // What it does not take goes to the general one.
+            // Data that it rejects goes to the general codec.
             state = state.saturating_add(memory(&options.compression));
         }
         state.saturating_add(block)
@@ -151,7 +151,7 @@ impl<'a> StreamLoad<'a> {
         self.compressor(options).saturating_add(self.block())
     }
 
-    /// What putting its items into order takes on top, but for what is there once for all streams.
+    /// Additional memory for ordering its items, without the memory that all streams share.
     fn order(&self) -> u64 {
         let mut order = self.settings.order;
         if let Order::Script(rest) = order {
@@ -210,7 +210,7 @@ fn most<'s>(streams: &[StreamLoad<'s>], of: impl Fn(&StreamLoad<'s>) -> u64) -> 
     streams.iter().map(of).fold(0, u64::max)
 }
 
-/// What does not depend on threads, but for small files that are kept.
+/// Memory that does not depend on threads, except kept small files.
 fn fixed(options: &BuildOptions, load: Load, streams: &[StreamLoad<'_>]) -> u64 {
     let digests = streams.iter().map(StreamLoad::order);
     let mut ordering = digests.fold(0, u64::saturating_add);
@@ -246,7 +246,7 @@ fn lists(options: &BuildOptions) -> u64 {
     orders.map(bytes).fold(0, u64::saturating_add)
 }
 
-/// What is there from the beginning to the end.
+/// Memory from the beginning to the end.
 fn common(options: &BuildOptions, load: Load) -> u64 {
     let header = options.header.as_ref().map_or(0, Vec::len) as u64;
     let history = options.history.as_ref();
@@ -254,7 +254,7 @@ fn common(options: &BuildOptions, load: Load) -> u64 {
     let arguments = arguments.map_or(0, |arguments| arguments.iter().map(String::len).sum()) as u64;
     PROGRAM
         .saturating_add(header)
-        // As they are, in the entry, encoded and compressed.
+        // Raw, in the entry, encoded and compressed.
         .saturating_add(arguments.saturating_mul(4))
         .saturating_add(lists(options))
         .saturating_add(load.beside)
@@ -273,8 +273,8 @@ fn metadata(options: &BuildOptions, load: Load) -> u64 {
         .saturating_add(codec)
 }
 
-/// Whether there is room for compressing so many bytes of metadata with a codec as well. Without a
-/// limit there always is, so that an image does not depend on the machine.
+/// Whether there is room to compress this many bytes of metadata with a further codec. Without a limit
+/// there always is, so that an image does not depend on the machine.
 pub(crate) fn has_room(
     options: &BuildOptions,
     codec: &CodecSpec,
@@ -290,7 +290,7 @@ pub(crate) fn has_room(
     usable(options, limit, load) >= needed
 }
 
-/// Compares what has been found of the input with the limit, before streams are known.
+/// Compares the input found so far with the limit, before streams are known.
 #[derive(Debug)]
 pub(crate) struct Watch<'o> {
     options: &'o BuildOptions,
@@ -336,7 +336,7 @@ impl<'o> Watch<'o> {
         fixed(self.options, load, &[stream]).saturating_add(stream.job(self.options))
     }
 
-    /// What goes to the general stream for certain.
+    /// The input that goes to the general stream for certain.
     fn stream(&self, load: Load) -> StreamLoad<'_> {
         let only = self.options.categorizers.is_empty() && self.options.hook.is_none();
         StreamLoad {
@@ -359,7 +359,7 @@ fn needed(options: &BuildOptions, load: Load, streams: &[StreamLoad<'_>]) -> u64
     building.max(metadata(options, load))
 }
 
-/// Compares what the input needs with the limit of the options.
+/// Compares the memory that the input needs with the limit of the options.
 ///
 /// # Errors
 /// [`Error::MemoryLimit`] if that is more.
@@ -383,7 +383,7 @@ fn accept(
     Err(refused(options, needed, load, whole))
 }
 
-/// The limit is not enough for so many bytes.
+/// The limit is too low for this number of bytes.
 fn refused(options: &BuildOptions, needed: u64, load: Load, whole: bool) -> Error {
     // Small files and the margin are parts of the limit themselves.
     let all = needed.saturating_add(SMALL_FILES.min(load.listed));
@@ -434,7 +434,7 @@ pub(crate) fn plan(
     if options.memory_limit.is_none() {
         queue = queue.min(machine / 8);
     }
-    // Each of them with something to hand over beside what keeps the workers busy.
+    // Each of them has a block to hand over, in addition to the blocks that keep the workers busy.
     let others = queue.saturating_sub(block.saturating_mul(2 * workers as u64 + 2));
     let others = others / segmenter.saturating_add(block.saturating_mul(2));
     let wanted = streams.len().min(options.segmenters());

@@ -33,9 +33,9 @@ pub enum Order {
     /// By path, with versions of a directory collated if samples of their contents say that this
     /// saves space with LZ4, as far as locality allows. Takes up to 60 bytes of memory per content.
     Versions(FamilyOptions),
-    /// By path, with versions of a directory collated, and contents that are alike next to each
-    /// other, as far as locality allows: the best one for size and for reading directories.
-    /// Takes up to 400 bytes of memory per content.
+    /// By path, with versions of a directory collated, and similar contents next to each other, as far
+    /// as locality allows. It gives the smallest images, and fast reading of directories. Takes up to
+    /// 400 bytes of memory per content.
     Families(FamilyOptions),
     /// Position of the path (relative to the root, no leading `/`) in this list; contents that
     /// are not listed follow in order of discovery.
@@ -47,7 +47,7 @@ pub enum Order {
 }
 
 impl Order {
-    /// What it is called, without parameters.
+    /// Its name, without parameters.
     pub(crate) fn name(&self) -> &'static str {
         match self {
             Self::None => "none",
@@ -86,9 +86,9 @@ impl Default for NilsimsaOptions {
 /// Parameters of [`Order::Families`] and [`Order::Versions`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FamilyOptions {
-    /// What a directory must save to be spread over one more block than its paths need, in
-    /// thousandths of a block, 0..=1000. At 0 only size counts; at 1000 directories stay together
-    /// but for what costs nothing.
+    /// What a directory must save to be spread over one more block than its paths need, in thousandths
+    /// of a block, 0..=1000. At 0 only size counts. At 1000 directories stay together, except for moves
+    /// that spread nothing.
     pub gain: u32,
 }
 
@@ -237,7 +237,7 @@ pub enum ThreadGroup {
     Compress,
 }
 
-/// Is called in every thread of a group when it starts, for instance to bind it to processors.
+/// It is called in every thread of a group when the thread starts, for instance to bind it to CPUs.
 #[derive(Clone)]
 pub struct ThreadStart(Arc<dyn Fn(ThreadGroup) + Send + Sync>);
 
@@ -254,7 +254,7 @@ impl fmt::Debug for ThreadStart {
     }
 }
 
-/// What the history entry of a new image contains.
+/// Contents of the history entry of a new image.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct HistoryOptions {
     /// The command line, the program first; `None` leaves it out.
@@ -263,15 +263,15 @@ pub struct HistoryOptions {
     pub timestamp: Option<u64>,
 }
 
-/// Settings of one category; what is `None` is as in [`BuildOptions`].
+/// Settings of one category. For `None`, the setting of [`BuildOptions`] applies.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct CategoryOptions {
     /// Codec of the blocks.
     pub compression: Option<CodecSpec>,
     /// Sequence of the fragments.
     pub order: Option<Order>,
-    /// Log2 of the match window in frames: samples of all channels, or pixels; bytes for
-    /// everything else. 0..=24; 0 switches matching off.
+    /// Log2 of the match window, 0..=24; 0 switches matching off. The unit is a sample of all channels,
+    /// a pixel, or for all other data a byte.
     pub window_bits: Option<u32>,
     /// Windows are indexed every `window >> step` frames, 0..=8.
     pub window_step: Option<u32>,
@@ -293,8 +293,8 @@ pub struct BuildOptions {
     pub schema_compression: CodecSpec,
     /// Codec of the metadata.
     pub metadata_compression: CodecSpec,
-    /// Takes its place if that makes the image smaller by one percent, and `memory_limit` leaves
-    /// room to try.
+    /// This codec is used instead if it makes the image smaller by one percent, and if `memory_limit`
+    /// leaves room to try.
     pub metadata_alternative: Option<CodecSpec>,
     /// Codec of the history.
     pub history_compression: CodecSpec,
@@ -302,15 +302,14 @@ pub struct BuildOptions {
     pub window_bits: u32,
     /// Windows are indexed every `window >> step` bytes, 0..=8.
     pub window_step: u32,
-    /// Number of blocks that are searched for duplicate segments, the one being filled
-    /// included; 0 switches matching off. In the others only segments of at least two windows
-    /// are found. They stay in memory. If there are others, segments of at least 32 KiB are found in
-    /// all earlier blocks of the stream, up to 24 GiB back, by digests of their pieces: up to 224 MiB
-    /// of memory.
+    /// Number of blocks that are searched for duplicate segments, the one being filled included; 0
+    /// switches matching off. In the others only segments of at least two windows are found. They stay
+    /// in memory. With 2 or more, segments of at least 32 KiB are found in all earlier blocks of the
+    /// stream, up to 24 GiB back, by digests of their pieces. These take up to 224 MiB.
     pub lookback: u32,
-    /// Log2 of the bits that the filter in front of the match index spends on a window, 0..=10.
-    /// More make the search faster, up to the size of the caches. Where a duplicate that crosses the
-    /// end of a piece of data is cut can depend on it.
+    /// Log2 of the bits per window in the filter before the match index, 0..=10. More make the search
+    /// faster, up to the size of the caches. Where a duplicate that crosses the end of a piece of data
+    /// is cut can depend on it.
     pub bloom_filter_size: u32,
     /// What cuts files into fragments of categories, in order of precedence; none stores
     /// everything in one stream.
@@ -329,8 +328,7 @@ pub struct BuildOptions {
     pub max_similarity_size: Option<u64>,
     /// Hash that finds duplicate files; `None` stores every file on its own.
     pub file_hash: Option<FileHash>,
-    /// Threads for compression, and for the other stages unless they have a number of their own;
-    /// at least 1.
+    /// Threads for compression, and for other stages that have no own number; at least 1.
     pub workers: usize,
     /// Threads for scanning if not `workers`, at least 1.
     pub scanner_workers: Option<usize>,
@@ -341,9 +339,9 @@ pub struct BuildOptions {
     pub thread_start: Option<ThreadStart>,
     /// Added to the niceness of compression threads, 0..=19.
     pub compress_niceness: i32,
-    /// Bytes of resident memory below which a build stays: by using fewer compression threads
-    /// than `workers`, and by the number of blocks between segmenter and output. Too low a limit
-    /// is an error that says what is needed, which follows from the input. `None` aims at three quarters of `machine_memory`,
+    /// Bytes of resident memory below which a build stays: by using fewer compression threads than
+    /// `workers`, and by the number of blocks between segmenter and output. If the limit is too low for
+    /// the input, the error names the needed amount. `None` aims at three quarters of `machine_memory`,
     /// and never fails.
     pub memory_limit: Option<u64>,
     /// Bytes of memory by which `memory_limit` is chosen; `None` asks for the physical memory of
@@ -352,8 +350,8 @@ pub struct BuildOptions {
     /// Compare the bytes of files whose hashes say that they are equal, before one takes the place
     /// of the other. Reads every such file once more, unless it is small and still in memory.
     pub verify_duplicates: bool,
-    /// Store each name of a file with several hard links as a file of its own (the content is
-    /// stored once all the same).
+    /// Store each name of a file with several hard links as a separate file. The content is still
+    /// stored once.
     pub dissolve_hard_links: bool,
     /// Store character and block devices.
     pub with_devices: bool,
@@ -391,7 +389,7 @@ pub struct BuildOptions {
     pub section_index: bool,
     /// Store link counts.
     pub hardlink_table: bool,
-    /// Bytes in front of the image.
+    /// Bytes before the image.
     pub header: Option<Vec<u8>>,
     /// How the metadata tables are packed.
     pub packing: Packing,
@@ -414,7 +412,7 @@ const STRONG: &str = "zstd:level=19:wlog=24:hlog=22:clog=24:slog=5:mml=3:tlen=12
 const ADAPTIVE: &str =
     "zstd:level=19:wlog=24:hlog=22:clog=24:slog=5:mml=3:tlen=128:strat=9:quick=12:deep=32";
 
-/// What the presets say about single categories (format/07 section 1.5).
+/// The presets for single categories (format/07 section 1.5).
 fn category_presets(level: u8) -> BTreeMap<Category, CategoryOptions> {
     let mut presets = BTreeMap::new();
     let stored = CategoryOptions {
@@ -467,7 +465,7 @@ impl BuildOptions {
             8 => (24, "lzma:level=9:binary=auto", "lzma:level=9", 11, 3),
             _ => (26, "lzma:level=9:binary=auto", "lzma:level=9", 11, 3),
         };
-        // With the one that is filled, 16 to 128 MiB.
+        // Including the block being filled, 16 to 128 MiB.
         let lookback = match level {
             0 | 1 => 1,
             2 | 3 => 16,
@@ -533,7 +531,7 @@ impl BuildOptions {
         }
     }
 
-    /// Threads for ordering, and for segmenting if there is memory for so many.
+    /// Threads for ordering, and, if there is enough memory, for segmenting.
     pub(crate) fn segmenters(&self) -> usize {
         self.segmenter_workers.unwrap_or(self.workers)
     }

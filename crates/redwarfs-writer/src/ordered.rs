@@ -26,14 +26,13 @@ pub enum Turn<R> {
 
 /// Starts `count` threads and takes their results in the order of their numbers, from `first` on.
 ///
-/// Each thread calls `start` once, and the worker that it returns until that says
-/// [`Turn::End`]. When all threads have started, the calling thread calls `started` and then
-/// `take` with each result, while the threads go on. There is never a list of all results.
+/// Each thread calls `start` once, and the worker that it returns until that says [`Turn::End`]. When
+/// all threads have started, the calling thread calls `started`, and then `take` with each result,
+/// while the threads continue. There is never a list of all results.
 ///
 /// # Errors
-/// The first error of `started` and `take`, or [`Error::Thread`]. The results that follow are
-/// dropped, and each worker ends after its present job; a worker that waits for a job has to be
-/// woken by the caller.
+/// The first error of `started` and `take`, or [`Error::Thread`]. Later results are dropped, and each
+/// worker ends after its present job. The caller must wake workers that wait for a job.
 pub fn run<R, W, E>(
     name: &str,
     count: usize,
@@ -104,8 +103,8 @@ pub(crate) struct Threads<'a> {
 /// Jobs that a thread takes at a time.
 const BATCH: usize = 16;
 
-/// Does `work` with every job of a list, each thread with a state of its own, and calls `take`
-/// with the results in the order of the list.
+/// Calls `work` with every job of a list, each thread with its own state, and `take` with the results
+/// in the order of the list.
 pub(crate) fn list<T: Send, S>(
     threads: Threads<'_>,
     jobs: &[u32],

@@ -12,7 +12,7 @@ pub(crate) const VERBOSE: &str = "redwarfs_writer::verbose";
 pub enum Level {
     /// Something in the image is not as in the input; counted in [`Counters::errors`].
     Error,
-    /// Probably not what the user wants.
+    /// Probably a mistake.
     Warn,
     /// Normal milestones and totals.
     Info,
@@ -109,8 +109,8 @@ counters! {
     allocated_size,
     /// Bytes of symlink targets, part of `original_size`.
     symlink_size,
-    /// Bytes that are read to find equal and similar files, as far as that is known: at least the
-    /// sum of `hash_bytes` and `similarity_bytes` in the end, if nothing changes meanwhile.
+    /// Known bytes to read in order to find equal and similar files. In the end this is at least the
+    /// sum of `hash_bytes` and `similarity_bytes`, if no file changes.
     scan_bytes,
     /// Bytes hashed to find duplicate files.
     hash_bytes,
@@ -162,7 +162,7 @@ counters! {
     devices_left_out,
     /// FIFOs and sockets that are not stored.
     specials_left_out,
-    /// Inputs that are not in the image as they are on disk. The image is valid all the same.
+    /// Inputs that differ in the image from those on disk. The image is still valid.
     errors,
     /// CPU time of hashing and similarity digests, nanoseconds over all threads.
     scan_cpu_ns,

@@ -13,7 +13,7 @@ const READ_SIZE: usize = 1 << 20;
 
 /// What reading a file gives, one after the other.
 pub(crate) enum FilePart<'a> {
-    /// Bytes; several in a row belong to one extent.
+    /// Bytes; consecutive ones belong to one extent.
     Data(&'a [u8]),
     /// The data extent ends.
     EndOfExtent,
@@ -26,7 +26,7 @@ pub(crate) enum FilePart<'a> {
 pub(crate) struct ReadOutcome {
     /// Where reading ended.
     pub(crate) size: u64,
-    /// The file is not as it was listed, or changed while it was read.
+    /// The file differs from its listing, or changed while it was read.
     pub(crate) changed: bool,
     /// There are holes.
     pub(crate) sparse: bool,
@@ -104,7 +104,7 @@ pub(crate) fn read_range(
         let Some(extent) = extent else { break };
         let data_end = extent.offset.saturating_add(extent.size).min(end);
         if data_end <= outcome.size {
-            // A source that does not advance would go on for ever.
+            // A source that does not advance would never end.
             break;
         }
         while outcome.size < data_end {

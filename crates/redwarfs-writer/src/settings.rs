@@ -63,7 +63,7 @@ pub(crate) struct SegmentOptions {
     /// Log2 of the window, 0: no matching.
     pub(crate) window_bits: u32,
     pub(crate) window_step: u32,
-    /// Blocks searched, the one that is filled included, 0: no matching.
+    /// Searched blocks, including the one being filled; 0: no matching.
     pub(crate) lookback: usize,
     /// Log2 of the bits that the filter spends on a window.
     pub(crate) filter_bits: u32,

@@ -72,7 +72,7 @@ impl Interner {
         Ok(id)
     }
 
-    /// Nothing will be added any more.
+    /// No entry will be added later.
     pub(crate) fn seal(&mut self) {
         self.table = HashTable::new();
     }
@@ -127,7 +127,7 @@ pub(crate) struct Tree {
     distinct_ids: HashMap<Attributes, u32>,
     pub(crate) dirs: Vec<Dir>,
     pub(crate) files: Vec<File>,
-    /// What the hook said about files.
+    /// The results of the hook for files.
     pub(crate) marks: Marks,
     pub(crate) rdevs: Vec<u64>,
     pub(crate) names: Interner,
@@ -139,7 +139,7 @@ pub(crate) struct Tree {
 }
 
 impl Tree {
-    /// What is known so far: no content yet.
+    /// The known data: no content yet.
     pub(crate) fn load(&self) -> Load {
         Load {
             entries: self.inodes.len() as u64,
@@ -328,7 +328,7 @@ pub(crate) fn forward_path(tree: &Tree, a: u32, b: u32) -> Ordering {
     tail(tree, x, x == a).cmp(tail(tree, y, y == b))
 }
 
-/// The name of an entry and what follows it in a path, unless it is the last one: a slash.
+/// The name of an entry, followed by a slash unless it is the last component of a path.
 pub(crate) fn tail(tree: &Tree, entry: u32, last: bool) -> impl Iterator<Item = &u8> {
     let slash: &[u8] = if last { b"" } else { b"/" };
     tree.name(entry).iter().chain(slash)

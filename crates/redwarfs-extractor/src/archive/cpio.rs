@@ -16,7 +16,7 @@ const TRAILER: &[u8] = b"TRAILER!!!";
 /// The two formats.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum CpioFormat {
-    /// Hexadecimal; files below 4 GiB. What an initial RAM disk is made of.
+    /// Hexadecimal; files below 4 GiB. The format of initial RAM disks.
     Newc,
     /// Octal; files below 8 GiB, user and group ids below 2^18.
     Odc,

@@ -5,7 +5,7 @@ use std::io;
 use super::fields::Fields;
 use crate::error::Error;
 
-/// What an entry is.
+/// The type of an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     Directory,

@@ -1,9 +1,9 @@
-//! What the fields of archive formats hold.
+//! The ranges of the fields of archive formats.
 //!
-//! One rule for all formats: a value that is out of the range of its field is an error that names the
-//! entry, the field and the format, and never becomes another value. Fields that a format does not have
-//! and fractions of seconds that are finer than its times are properties of the format (see the table in
-//! `docs/options/dwarfsextract.md`); the caller reports how many times lost their fraction.
+//! One rule holds for all formats: a value that is out of the range of its field is an error, and is
+//! never changed. The error names the entry, the field and the format. Missing fields, and times
+//! coarser than those of the image, are properties of the format (see the table in
+//! `docs/extraction.md`). The caller reports how many times lost their fraction.
 
 use super::entry::{Entry, Kind};
 
@@ -30,7 +30,7 @@ impl Times {
         }
     }
 
-    /// All that an image has, in a unit of so many nanoseconds.
+    /// All times of images, in a unit of this many nanoseconds.
     pub(crate) const fn all(unit: u32) -> Self {
         Self {
             first: i64::MIN,
@@ -77,7 +77,7 @@ impl Fields {
         flat: false,
     };
 
-    /// Whether all fields hold what is in `entry`, times perhaps without their fraction.
+    /// Whether all fields can hold the values of `entry`; times may lose their fraction.
     ///
     /// # Errors
     /// The field that does not, and why.

@@ -144,8 +144,8 @@ impl Sink for LibrarySink<'_> {
     }
 }
 
-/// What the library's formats hold. Where the library itself refuses what does not fit, it does so here,
-/// too, with the same words for all formats; elsewhere it writes other values without a word.
+/// The limits of the library's formats. Where the library itself refuses what does not fit, it does so
+/// here, too, with the same words for all formats; elsewhere it writes other values without a word.
 fn fields(code: i32) -> Fields {
     let other = Fields {
         atime: false,
@@ -153,7 +153,7 @@ fn fields(code: i32) -> Fields {
     };
     match code & FAMILY {
         TAR if PAX.contains(&code) => Fields {
-            // The restricted form writes fractions only beside something else that needs a record.
+            // The restricted form writes fractions only if another value needs a record.
             times: Some(Times::all(if code == PAX[0] { 1 } else { SECOND })),
             atime: code == PAX[0],
             ..Fields::ALL
@@ -207,7 +207,7 @@ fn fields(code: i32) -> Fields {
             ..Fields::ALL
         },
         ZIP => Fields {
-            // Those of the extended time stamp. The field of DOS beside it has only 1980 to 2107.
+            // Those of the extended time stamp. The DOS field in the same header has only 1980 to 2107.
             times: Some(Times::seconds(u32::MAX.into())),
             text: true,
             ..Fields::ALL
@@ -253,8 +253,7 @@ fn fields(code: i32) -> Fields {
     }
 }
 
-/// Longest target of a symbolic link in bytes that comes back from an ISO image as it was, whatever its
-/// components are.
+/// Longest target of a symbolic link in bytes that an ISO image keeps unchanged, for any components.
 const ISO_TARGET: usize = 180;
 
 /// Passes bytes through the library's filters.
@@ -285,7 +284,7 @@ impl<'a> FilterWriter<'a> {
         }
     }
 
-    /// Writes what the filters still hold.
+    /// Writes the bytes that the filters still hold.
     pub(crate) fn finish(mut self) -> Result<(), Error> {
         match self.writer.close() {
             Ok(Answer::Done | Answer::Warning(_)) => Ok(()),

@@ -26,23 +26,25 @@ pub use tar::TarFormat;
 /// written, so that an unreadable one can be left out.
 const PIECE: usize = 1 << 20;
 
-/// Writes what is selected of `image` to `out` as an archive.
+/// Writes the selected entries of `image` to `out` as an archive.
 ///
-/// Directories come first, together with all that has no contents; then regular files in the order of their
-/// data in the image, with all their names. In tar, directories come last, each after all that is in it and
-/// with the root as `./` at the very end, so that unpacking in one pass restores their times. The image's block cache does the decoding, ahead of what is written and no further than it is needed
-/// ([`Image::plan_reads`]); a scattered image may have blocks decoded more
-/// than once if they do not all fit into the cache. Beyond the cache, memory is 16 bytes per content
-/// for the order, 64 per block, and what [`crate::extract_to_directory`] takes for the tree.
+/// Directories come first, together with all that has no contents; then regular files in the order of
+/// their data in the image, with all their names. In tar, each directory comes after its contents, and
+/// the root comes last as `./`. So unpacking in one pass restores the times of directories. The block
+/// cache of the image decodes the blocks ahead of writing, as far as they are needed
+/// ([`Image::plan_reads`]). If files are spread over many blocks, and these do not all fit into the
+/// cache, blocks may be decoded more than once. Beyond the cache, memory is 16 bytes per content for
+/// the order, 64 per block, and what [`crate::extract_to_directory`] takes for the tree.
 ///
-/// What the format cannot hold is an error; [`ExtractOptions::skip_devices`] and
-/// [`ExtractOptions::skip_specials`] leave out the usual suspects. With
-/// [`ExtractOptions::continue_on_error`] it is left out and reported through [`Progress::left_out`], and so
-/// is a file that cannot be read, through [`Progress::damaged`]; both are counted.
+/// Entries that the format cannot hold are errors. Often these are devices, FIFOs and sockets, which
+/// [`ExtractOptions::skip_devices`] and [`ExtractOptions::skip_specials`] leave out. With
+/// [`ExtractOptions::continue_on_error`] it is left out and reported through [`Progress::left_out`],
+/// and so is a file that cannot be read, through [`Progress::damaged`]; both are counted.
 ///
 /// # Errors
 ///
-/// As for [`crate::extract_to_directory`], and [`Error::NotRepresentable`] for what the format cannot hold.
+/// As for [`crate::extract_to_directory`], and [`Error::NotRepresentable`] for entries that the format
+/// cannot hold.
 pub fn extract_to_archive(
     image: &Image,
     out: &mut dyn Write,
@@ -167,7 +169,7 @@ impl Archive<'_> {
     fn directories_last(&mut self) -> Result<()> {
         let mut open: Vec<u32> = Vec::new();
         for (number, dir) in (0_u32..).zip(&self.tree.dirs) {
-            // Those that the walk has left.
+            // The directories that the walk has left.
             while let Some(&last) = open.last()
                 && last != dir.parent
             {
@@ -217,7 +219,7 @@ impl Archive<'_> {
         let needs = order.iter().flat_map(|&(_, content)| {
             let ino = self.tree.inode_of(content);
             let extents = ino.and_then(|ino| self.image.metadata().extents(ino).ok());
-            // What is behind an extent that makes no sense is not read.
+            // Data after an invalid extent is not read.
             extents.into_iter().flatten().map_while(Result::ok)
         });
         let image = self.image;
@@ -410,9 +412,9 @@ impl Archive<'_> {
         Ok(())
     }
 
-    /// In an extraction that is to go on after errors, finds out whether a file can be read before
-    /// anything of it is in the archive. A block is looked at once, and comes from the cache afterwards
-    /// if that is large enough.
+    /// If the extraction continues after errors, checks that a file can be read before any part of it
+    /// is in the archive. A block is looked at once, and comes from the cache afterwards if that is
+    /// large enough.
     fn check(&mut self, number: u32, ino: InodeNo, entry: &Entry) -> Result<()> {
         if !self.options.continue_on_error || entry.size == 0 {
             return Ok(());

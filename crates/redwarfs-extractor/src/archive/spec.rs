@@ -1,4 +1,4 @@
-//! Which archive is wanted, and who writes it.
+//! The requested archive format, and its writer.
 
 use std::fmt;
 use std::io::Write;
@@ -14,9 +14,9 @@ use crate::libarchive::{ArchiveProcess, PATH_VARIABLE, Plan, Setup};
 /// An archive format with filters and options.
 ///
 /// `pax`, `ustar`, `gnutar`, `newc`, `odc` and `cpio` (which is `odc`) are written by this crate, so
-/// that they need nothing and are the same everywhere. All other formats, all filters, and the six
-/// above if they are given options, are libarchive's, which is loaded when it is needed; names and
-/// options are those that it knows.
+/// that they need nothing and are the same everywhere. libarchive writes all other formats, all
+/// filters, and the six formats above if they have options. It is loaded when it is needed. Names and
+/// options are those of libarchive.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ArchiveSpec {
     format: Format,
@@ -33,7 +33,7 @@ enum Format {
     LibraryByName(Vec<u8>),
 }
 
-/// Endings of file names. What is missing here is left to libarchive.
+/// Endings of file names. libarchive handles all other names.
 const ENDINGS: &[(&str, &str, &[&str])] = &[
     (".tar", "pax", &[]),
     (".tgz", "pax", &["gzip"]),
@@ -64,7 +64,7 @@ const ENDINGS: &[(&str, &str, &[&str])] = &[
     (".warc", "warc", &[]),
 ];
 
-/// The most used formats, of those that there are.
+/// The most used of the available formats.
 const FORMATS: [&str; 14] = [
     "pax", "ustar", "gnutar", "cpio", "newc", "odc", "zip", "7zip", "iso9660", "mtree", "shar",
     "xar", "warc", "v7tar",
@@ -88,7 +88,7 @@ const FILTERS: [&str; 13] = [
 ];
 
 impl ArchiveSpec {
-    /// The most used formats, of those that [`new`](Self::new) knows.
+    /// The most used formats that [`new`](Self::new) knows.
     #[must_use]
     pub fn formats() -> &'static [&'static str] {
         &FORMATS
@@ -100,8 +100,8 @@ impl ArchiveSpec {
         &FILTERS
     }
 
-    /// Format and filters of archives whose names end in `.` and `ending`, for who takes the one
-    /// for the other.
+    /// Format and filters of archives whose names end in `.` and `ending`, for users who give an
+    /// extension as format.
     #[must_use]
     pub fn of_ending(ending: &str) -> Option<(&'static str, &'static [&'static str])> {
         let ending = ending.trim_start_matches('.');
@@ -109,7 +109,7 @@ impl ArchiveSpec {
             .iter()
             .find(|(known, ..)| known.strip_prefix('.') == Some(ending));
         known.map(|&(_, format, filters)| match format {
-            // The same for whoever reads it, without libarchive.
+            // The same as text, without libarchive.
             "paxr" => ("pax", filters),
             other => (other, filters),
         })
@@ -221,8 +221,8 @@ impl ArchiveSpec {
         ))
     }
 
-    /// Calls `write` with the sink of this archive. The first result is a list of warnings. What libarchive
-    /// does, it does in a process of its own if there is one for it.
+    /// Calls `write` with the sink of this archive. The first result is a list of warnings. libarchive
+    /// runs in a separate process if the options have one.
     pub(crate) fn with_sink<T>(
         &self,
         out: &mut dyn Write,

@@ -22,7 +22,7 @@ pub(crate) trait Engine {
     fn close(&mut self) -> Result<Answer, Fatal>;
 }
 
-/// What the library is to be prepared for.
+/// The task for which the library is prepared.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Plan {
     /// A format by its name.
@@ -31,7 +31,7 @@ pub(crate) enum Plan {
         filters: Vec<String>,
         options: String,
     },
-    /// What the name of a file asks for.
+    /// Format and filters by the name of a file.
     FileName {
         name: Vec<u8>,
         filters: Vec<String>,
@@ -64,7 +64,7 @@ impl Plan {
     /// Prepares the library; the second result is a list of warnings.
     ///
     /// # Errors
-    /// What the library does not know, in its words.
+    /// The library does not know a name; the error has its text.
     pub(crate) fn setup(&self) -> Result<(Setup, Vec<String>), String> {
         let mut warnings = Vec::new();
         let mut setup = Setup::new()?;
@@ -86,7 +86,7 @@ impl Plan {
         Ok((setup, warnings))
     }
 
-    /// Starts to write: in a process of its own, or without one in this.
+    /// Starts to write: in a separate process if there is one, otherwise in this one.
     pub(crate) fn open<'a>(
         &self,
         process: Option<&ArchiveProcess>,

@@ -1,8 +1,8 @@
-//! libarchive in a process of its own, so that a crash of it is an error of one archive.
+//! libarchive in a separate process, so that its crash is an error of one archive.
 //!
-//! The parent sends one request at a time and reads until the answer; what the library writes meanwhile
-//! comes before the answer. All messages are a byte that says what it is, the length of the rest in four
-//! bytes, and the rest.
+//! The parent sends one request at a time, and reads until the answer. Output of the library comes
+//! before the answer. A message is a byte with its kind, the length of the rest in four bytes, and the
+//! rest.
 
 use std::ffi::OsString;
 use std::io::{self, BufReader, Read, Write};
@@ -17,7 +17,7 @@ use super::{Answer, Description, Engine, Fatal, Plan, Writer};
 pub struct ArchiveProcess {
     /// The program.
     pub program: PathBuf,
-    /// What it is called by: its first argument.
+    /// The first argument of the process, which selects this mode.
     pub name: OsString,
     /// All other arguments.
     pub arguments: Vec<OsString>,
@@ -49,7 +49,7 @@ fn send(out: &mut dyn Write, kind: u8, body: &[u8]) -> io::Result<()> {
     out.write_all(body)
 }
 
-/// Reads a message into `body` and returns what it is; `None` at the end.
+/// Reads a message into `body`, and returns its kind; `None` at the end.
 fn receive(input: &mut dyn Read, body: &mut Vec<u8>) -> io::Result<Option<u8>> {
     let mut head = [0; 5];
     match input.read(&mut head[..1])? {
@@ -231,7 +231,7 @@ pub(crate) struct Remote<'a> {
 
 impl Drop for Remote<'_> {
     fn drop(&mut self) {
-        // It may have ended; otherwise nobody wants what it does.
+        // It may have ended. Otherwise its result is not needed.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

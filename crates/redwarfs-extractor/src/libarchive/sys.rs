@@ -1,9 +1,9 @@
 //! The functions of libarchive that are used here, found when the program runs.
 //!
-//! This is the only module of the crate with `unsafe`: it loads the library, and turns its handles
-//! into types that follow the library's rules by construction. What it relies on are the
-//! declarations of `archive.h` and `archive_entry.h`, which have been stable since libarchive 3.0
-//! (2011): the library's name carries an ABI number, and only names with a known number are tried.
+//! This is the only module of the crate with `unsafe`: it loads the library, and turns its handles into
+//! types that follow the library's rules by construction. It relies on the declarations of `archive.h`
+//! and `archive_entry.h`, which are stable from libarchive 3.0 (2011) on. The name of the library has
+//! an ABI number, and only names with a known number are tried.
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, CString, c_char, c_int, c_long, c_uint, c_void};
@@ -49,7 +49,7 @@ macro_rules! api {
             fn resolve(library: &Library) -> Result<Self, String> {
                 Ok(Self {
                     $($name: {
-                        // SAFETY: the type is that of the function's declaration, see above.
+                        // SAFETY: the type is the declared type of the function, see above.
                         let symbol = unsafe { library.get(concat!(stringify!($name), "\0").as_bytes()) };
                         *symbol.map_err(|e| e.to_string())?
                     },)*
@@ -115,8 +115,8 @@ fn load() -> Result<Api, String> {
     };
     let mut first = None;
     for name in &names {
-        // SAFETY: loading runs the library's initialisers. The names are those of libarchive, which
-        // has none that need anything, and of what the user names instead.
+        // SAFETY: loading runs the initialisers of the library. Those of libarchive have no preconditions.
+        // If the user names another library, the user is responsible for it.
         match unsafe { Library::new(name) } {
             Ok(library) => {
                 let api = Api::resolve(&library)?;
@@ -169,7 +169,7 @@ fn text(from: *const c_char) -> String {
         .to_owned()
 }
 
-/// What the library did with a request.
+/// The result of a request to the library.
 #[derive(Debug)]
 pub(crate) enum Answer {
     Done,
@@ -182,14 +182,14 @@ pub(crate) enum Answer {
 /// The library can go no further.
 #[derive(Debug)]
 pub(crate) enum Fatal {
-    /// The output does not take any more.
+    /// The output accepts no more bytes.
     Output(io::Error),
     /// In the words of the library.
     Library(String),
 }
 
-/// The thread uses a UTF-8 locale while this exists, so that the library takes names as what they
-/// are; it converts them for formats with another notation.
+/// While this exists, the thread uses a UTF-8 locale, so that the library takes names as UTF-8. It
+/// converts them for formats with another encoding.
 struct Utf8Locale {
     previous: libc::locale_t,
     own: libc::locale_t,
@@ -242,8 +242,8 @@ unsafe extern "C" fn write_out(
     data: *const c_void,
     size: usize,
 ) -> isize {
-    // SAFETY: `client` is the pointer that was given to `archive_write_open`: a `Client` that
-    // outlives the archive and is touched by nobody else while the library runs.
+    // SAFETY: `client` is the pointer that was given to `archive_write_open`: a `Client` that outlives
+    // the archive, and that no other code accesses while the library runs.
     let client = unsafe { &mut *client.cast::<Client<'_>>() };
     if size == 0 || data.is_null() {
         return 0;
@@ -383,7 +383,7 @@ impl Setup {
         // frees it last; the callbacks have the types of the declaration.
         let code = unsafe {
             (writer.api.archive_write_set_bytes_per_block)(handle, BLOCK);
-            // No padding behind the end: compressors would complain about it.
+            // No padding after the end: compressors would complain about it.
             (writer.api.archive_write_set_bytes_in_last_block)(handle, 1);
             (writer.api.archive_write_open)(handle, client.cast(), None, Some(write_out), None)
         };
@@ -433,9 +433,9 @@ pub(crate) struct Writer<'a> {
 
 impl Drop for Writer<'_> {
     fn drop(&mut self) {
-        // SAFETY: each pointer came from the matching constructor and is given back once. Freeing
-        // would try to complete the archive; failing it first prevents that. The client is freed
-        // when nothing can call back any more.
+        // SAFETY: each pointer came from the matching constructor, and is freed once. Freeing would try
+        // to complete the archive; failing it first prevents that. The client is freed when no callback
+        // can come.
         unsafe {
             (self.api.archive_write_fail)(self.archive.as_ptr());
             (self.api.archive_write_free)(self.archive.as_ptr());
@@ -456,7 +456,7 @@ impl std::fmt::Debug for Writer<'_> {
 impl Writer<'_> {
     fn answer(&mut self, code: c_int) -> Result<Answer, Fatal> {
         let words = || last_error(self.api, self.archive);
-        // SAFETY: the client lives as long as `self`, and no callback is running now.
+        // SAFETY: the client lives as long as `self`, and no callback is running.
         if let Some(e) = unsafe { &mut *self.client }.error.take() {
             return Err(Fatal::Output(e));
         }

@@ -6,9 +6,9 @@
 //!             +------------- room for one more block <---+
 //! ```
 //!
-//! A block is planned when there is room for it, decoded once, up to the end of the last piece, shared by
-//! the writers that need a part of it, and dropped when the last of them is done. The first ones are decoded
-//! while directories are made.
+//! A block is planned when there is room for it. It is decoded once, up to the end of the last needed
+//! piece. The writers that need a part of it share it, and the last one drops it. The first ones are
+//! decoded while directories are made.
 
 mod plan;
 mod write;
@@ -34,8 +34,8 @@ use plan::{Need, PIECES_PER_WINDOW, Pieces, Window};
 /// Pieces handed to a writer at least, unless the block has fewer.
 const PIECES_PER_JOB: usize = 64;
 
-/// So many blocks per decoder are decoded last in an order of their own: the longer a block takes, the
-/// earlier, so that all decoders have something to do nearly to the end.
+/// Number of blocks per decoder that are decoded last, in an order of decreasing work, so that all
+/// decoders are busy almost to the end.
 const LAST_PER_DECODER: usize = 4;
 
 /// How much decoded data is in memory, and how much there ever was.
@@ -64,7 +64,7 @@ impl Room {
 impl Drop for Room {
     fn drop(&mut self) {
         self.gauge.now.fetch_sub(self.bytes, Ordering::Relaxed);
-        // Fails only when the producer is gone, and then nobody waits for room.
+        // Fails only if the producer has ended, and then no thread waits for room.
         let _ = self.back.try_send(());
     }
 }
@@ -76,7 +76,7 @@ type Spare = Mutex<Vec<BlockMemory>>;
 struct Decoded {
     memory: BlockMemory,
     spare: Arc<Spare>,
-    /// Given back after the memory.
+    /// Returned after the memory.
     _room: Room,
 }
 
@@ -120,8 +120,8 @@ struct WriteJob {
     pieces: Pieces,
 }
 
-/// Takes what the decoders have, if there are to be no writers after all: as long as it is in the queue,
-/// there is no room for the blocks for which others wait.
+/// Drains the queue of the decoders if there are no writers: blocks in the queue take the room for
+/// which other threads wait.
 struct Undelivered<'a> {
     jobs: Option<Receiver<WriteJob>>,
     stop: &'a AtomicBool,
@@ -185,8 +185,8 @@ struct Run<'a> {
     spare: Arc<Spare>,
 }
 
-/// Creates and fills all regular files of the tree. `make_directories` is called once, unless something is
-/// wrong before, and makes what they are to be in.
+/// Creates and fills all regular files of the tree. `make_directories` is called once, unless there is
+/// an error before, and makes the directories of the files.
 pub(crate) fn write_contents(
     common: &Common<'_>,
     make_directories: impl FnOnce() -> Result<()>,
@@ -218,7 +218,7 @@ pub(crate) fn write_contents(
         .lock()
         .unwrap_or_else(PoisonError::into_inner)
         .take();
-    // What comes first in the order of things counts, not in time: entries, then contents.
+    // Errors count in the order of the data, not in time: entries first, then contents.
     if let Some(e) = result.err().or(failure) {
         run.remove_incomplete();
         return Err(e);
@@ -260,7 +260,8 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Runs the threads over all blocks. `create` makes what has to exist before anything is written.
+    /// Runs the threads over all blocks. `create` makes the entries that must exist before contents are
+    /// written.
     fn work(&self, needs: &[Need], create: impl FnOnce() -> Result<()>) -> Result<()> {
         let used = needs.iter().filter(|need| need.pieces > 0).count();
         if used == 0 {
@@ -270,8 +271,8 @@ impl Run<'_> {
         let writers = self.options.writer_threads();
         let block_size = u64::from(self.image.metadata().block_size()).max(1);
         let fitting = usize::try_from(self.options.memory / block_size).unwrap_or(usize::MAX);
-        // Writers share a block. More of them would only be new memory: that of those being written is
-        // still in the caches of the processors when it is used again.
+        // Writers share a block. More buffers would only take new memory: the memory of written buffers
+        // is still in the CPU caches when it is reused.
         let room = fitting.clamp(1, decoders + writers.div_ceil(2));
 
         let (room_back, rooms) = bounded(room);
@@ -312,7 +313,7 @@ impl Run<'_> {
         })
     }
 
-    /// Starts up to `count` threads. One is enough to go on with.
+    /// Starts up to `count` threads. One is enough to continue.
     fn spawn<'scope, F: FnOnce() + Send + 'scope>(
         &self,
         scope: &'scope Scope<'scope, '_>,
@@ -405,7 +406,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// How long a block takes in comparison: about in proportion to what is stored of what is needed.
+    /// Relative time for a block: about proportional to the stored bytes of its needed part.
     fn effort(&self, planned: &Planned) -> u64 {
         let section = self.image.container().block(planned.block);
         let stored = section.map_or(0, |section| section.length);

@@ -41,7 +41,7 @@ pub(super) struct Window {
     pub(super) pieces: Vec<Piece>,
 }
 
-/// What is needed of one block.
+/// The needed part of one block.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Need {
     /// Number of pieces.
@@ -84,8 +84,8 @@ impl Run<'_> {
                 Ok(())
             });
             if let Err(e) = result {
-                // Take back what was counted before the error. How far it reached stays: a block that
-                // is decoded further than necessary does no harm.
+                // Undo the counts from before the error. How far it reached stays: a block that is
+                // decoded further than necessary does no harm.
                 let mut left = number;
                 let _ = self.each_piece(content, |place, _| {
                     if left == 0 {
@@ -179,8 +179,9 @@ impl Run<'_> {
                 Ok(())
             })?;
         }
-        // Within a block by directory: few are in use at a time then, and writers, which get a run
-        // of pieces each, do not wait for each other in the same one.
+        // Within a block, pieces are sorted by directory, so that few directories are in use at a time.
+        // Each writer gets a run of pieces, so writers do not wait for each other in the same
+        // directory.
         let dir = |piece: &Piece| {
             let first = self.tree.files_of(piece.content).start;
             self.tree.file(first).map(|file| file.dir)

@@ -238,7 +238,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// After a fatal error: files that miss some of their contents do not stay behind.
+    /// After a fatal error: incomplete files are removed.
     pub(super) fn remove_incomplete(&self) {
         let mut last = DirCache::default();
         for content in 0..self.tree.content_count() {

@@ -1,29 +1,29 @@
-//! Following: the reader runs on the CPU of the program that asks.
+//! Following: the reading thread runs on the CPU of the requesting process.
 //!
-//! A program that walks a tree or reads small files waits for an answer as often as it asks, so the
-//! program and the reader take turns. On two CPUs each turn wakes the other thread up, which takes
-//! longer than most answers: some 5 us if the CPU is awake, 50 us and more if it sleeps or is virtual.
-//! On one CPU a turn is a context switch, 1 to 2 us. The scheduler does not arrange this by itself: it
-//! moves a thread that it wakes to an idle CPU.
+//! A process that walks a tree or reads small files waits for each reply, so the process and the
+//! reading thread take turns. On two CPUs each turn wakes the other thread. A wake-up takes longer than
+//! most requests: about 5 us if the CPU is awake, and 50 us or more if it sleeps or is virtual. On one
+//! CPU a turn is a context switch of 1 to 2 us. But the scheduler moves a thread that it wakes to an
+//! idle CPU, unless the CPU of the waking thread counts as idle.
 //!
-//! It does arrange it if the reader counts as idle. So while one program asks for one small thing after
-//! the other, the driver binds the reader to the program's CPU and gives the reader the policy
-//! `SCHED_IDLE`. Then the scheduler wakes the program where it was, and the program goes on at once.
+//! A CPU counts as idle if its thread has the policy `SCHED_IDLE`. So while one process sends many small
+//! requests, the driver binds the reading thread to the CPU of the process, and gives the thread this
+//! policy. The scheduler then wakes the process on its CPU, and the process runs at once.
 //!
-//! A thread with this policy hardly runs if another thread wants its CPU. So a watcher, a thread with
-//! the normal policy, looks every [`TICK`] whether the reader gets on. If not, the watcher gives the
-//! reader its policy and its CPUs back:
+//! A thread with this policy hardly runs if another thread wants its CPU. So a watcher, a thread with the
+//! normal policy, checks every [`TICK`] that the reading thread makes progress. The watcher restores the
+//! policy and the CPUs of the reading thread
 //!
-//! - after [`STUCK`] looks at which a request waits;
-//! - after [`IDLE`] looks without a request. The reader may have a request that it has not reported.
+//! - after [`STUCK`] checks without progress at which a request waits;
+//! - after [`IDLE`] checks without a request. The thread may have a request that it has not reported.
 //!
-//! Both can come together. So a request waits for at most `STUCK + IDLE` looks, 14 ms, because the
-//! reader follows. The watcher also ends the following if several programs ask, or if it is not a tenth
-//! faster. After a failure the reader rests. Each rest is twice as long as the one before, unless
-//! following had been faster.
+//! Both can follow each other. So following delays a request by at most `STUCK + IDLE` checks, 14 ms. The
+//! watcher also ends following if several processes send requests, or if requests do not become a tenth
+//! faster. After each failure there is a pause. It is twice as long as the previous one, unless following
+//! had been faster before.
 //!
-//! The reader does not follow without the right to take the policy back (`CAP_SYS_NICE`, or a limit
-//! `RLIMIT_NICE` that allows the present priority), or if the process has one CPU.
+//! The reading thread does not follow if the driver has only one CPU, or may not restore the policy.
+//! Restoring needs `CAP_SYS_NICE`, or a limit `RLIMIT_NICE` that allows the priority of the thread.
 
 mod sched;
 
@@ -37,63 +37,63 @@ use tracing::{debug, warn};
 use self::sched::{Policy, Processors, ThreadId};
 use crate::device::Device;
 
-/// Requests that are judged together before the reader follows.
+/// Requests that are judged together before the reading thread follows.
 const WINDOW: u64 = 32;
-/// The longest time between two requests of a program that mostly waits for answers, on average.
+/// Longest average time between two requests of a process that mostly waits for replies.
 const BUSY: Duration = Duration::from_micros(300);
-/// Of so many requests one may be large or from another program.
+/// One of this many requests may be large, or come from another process.
 const MOSTLY: u64 = 8;
-/// Reads of more bytes are better copied while the program copies, too. In bytes.
+/// Largest small read in bytes. For larger reads, two CPUs are faster: both sides copy data.
 const SMALL: u32 = 64 << 10;
 
-/// How often the watcher looks.
+/// Time between two checks of the watcher.
 const TICK: Duration = Duration::from_millis(1);
-/// Looks without a request after which the reader stops following.
+/// Checks without a request after which following ends.
 const IDLE: u32 = 10;
-/// Looks without progress after which the reader has to be helped. Fewer would often be a virtual
-/// processor that the host has taken away for a moment.
+/// Checks without progress after which following ends. With fewer checks, a short pause of a virtual CPU
+/// by the host would often end it.
 const STUCK: u32 = 4;
-/// Looks between those at where the program runs.
+/// Number of checks between two checks of the CPU of the process.
 const WHERE: u32 = 8;
-/// How long the reader follows until it is judged whether that is quicker.
+/// Time of following until the watcher decides whether it is faster.
 const TRIAL: Duration = Duration::from_millis(25);
-/// How long the reader follows until that has to prove itself again.
+/// Time of following until it is compared again.
 const LASTS: Duration = Duration::from_secs(2);
 /// Pauses after failures: the first, and the longest.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(30));
 
-/// The reader has all its processors and its policy.
+/// The reading thread has all its CPUs and its policy.
 const APART: u8 = 0;
-/// The reader would like to follow.
+/// The reading thread requests to follow.
 const WISHES: u8 = 1;
 const FOLLOWS: u8 = 2;
-/// As apart, and it may not wish.
+/// As `APART`, but the thread may not request to follow.
 const RESTS: u8 = 3;
-/// It cannot.
+/// The thread cannot follow.
 const NEVER: u8 = 4;
 
-/// What the reader tells the watcher, and back.
+/// The data that the reading thread and the watcher exchange.
 #[derive(Debug, Default)]
 struct Exchange {
     state: AtomicU8,
     ends: AtomicBool,
     /// Requests that were received.
     received: AtomicU64,
-    /// Of these, the ones that were large or from another program than the one before.
+    /// Of these, requests that were large, or from another process than the previous one.
     odd: AtomicU64,
-    /// The thread that asked last.
+    /// The thread that sent the last request.
     client: AtomicU32,
-    /// The reader waits for a request.
+    /// Whether the reading thread waits for a request.
     waits: AtomicBool,
-    /// Nanoseconds from request to request in the last busy window in which the reader was apart,
-    /// and in the last one in which it followed; 0 if there was none.
+    /// Nanoseconds from request to request in the last busy window without following, and in the last one
+    /// with following; 0 if there was none.
     apart: AtomicU64,
     near: AtomicU64,
-    /// Looks of the watcher, all in all.
+    /// Number of checks of the watcher.
     looks: AtomicU64,
 }
 
-/// The part of the reader.
+/// The part of following that the reading thread calls.
 #[derive(Debug)]
 pub(crate) struct Follower {
     exchange: Arc<Exchange>,
@@ -107,8 +107,8 @@ pub(crate) struct Follower {
 }
 
 impl Follower {
-    /// For the thread that calls, if nobody else reads requests from the device. `None` if it could
-    /// not follow anybody.
+    /// For the calling thread, which must be the only one that reads requests from the device. `None` if
+    /// it cannot follow.
     pub(crate) fn new(device: &Arc<Device>) -> Option<Self> {
         let normal = sched::policy(sched::this_thread()) == Some(Policy::Normal);
         let several = sched::processors(sched::this_thread())?.count() > 1;
@@ -123,21 +123,21 @@ impl Follower {
         })
     }
 
-    /// To be called before the reader waits for a request. Whether it follows; then the program has
-    /// the same processor, and looking for its next request would only keep it from asking.
+    /// Call it before the thread waits for a request. Returns whether the thread follows: then the process
+    /// needs the same CPU to send its next request, so the thread must not poll.
     pub(crate) fn waits(&self) -> bool {
         self.exchange.waits.store(true, Ordering::Release);
         self.exchange.state.load(Ordering::Relaxed) == FOLLOWS
     }
 
-    /// To be called with each request: who asks, and for how many bytes of data.
+    /// Call it with each request: the requesting thread, and the number of data bytes it requests.
     pub(crate) fn received(&mut self, client: u32, bytes: u32) {
         let exchange = &*self.exchange;
         exchange.waits.store(false, Ordering::Relaxed);
-        // Nobody else writes to these.
+        // Only this thread writes to these.
         let received = exchange.received.load(Ordering::Relaxed) + 1;
         exchange.received.store(received, Ordering::Release);
-        // What the system sends by itself, as when it forgets or closes files, says nothing.
+        // Requests of the kernel itself, such as forgetting or closing files, do not count.
         let other = client != 0 && exchange.client.load(Ordering::Relaxed) != client;
         if bytes > SMALL || other {
             if other {
@@ -151,7 +151,7 @@ impl Follower {
         }
     }
 
-    /// Whether to follow, after a window.
+    /// Decides after a window whether to follow.
     fn judge(&mut self, received: u64) {
         let odd = self.exchange.odd.load(Ordering::Relaxed);
         let count = received - self.first;
@@ -211,41 +211,41 @@ impl Drop for Follower {
     }
 }
 
-/// Why the reader stopped following.
+/// The reason why following ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Outcome {
-    /// Nobody asks any more.
+    /// There are no requests.
     Rest,
-    /// It has followed for long enough to prove itself again.
+    /// It is time to compare again.
     Again,
-    /// Something else wants the processor. It had been quicker before, or that was not known yet.
+    /// Another thread wants the CPU. `proven`: following had been faster before.
     Stuck { proven: bool },
-    /// Several programs ask, or for much data.
+    /// Several processes send requests, or a process reads much data.
     Irregular,
-    /// It is not quicker.
+    /// Following is not faster.
     Vain,
-    /// Where the program runs is not known, or the reader may not run there.
+    /// The CPU of the process is unknown, or the reading thread may not run there.
     Unknown,
-    /// The process has lost the right to undo the policy.
+    /// The driver has lost the right to restore the policy.
     Forbidden,
-    /// The reader ends.
+    /// The reading thread ends.
     End,
 }
 
-/// What the watcher sees.
+/// The state that the watcher sees at a check.
 #[derive(Debug, Clone, Copy)]
 struct Look {
     received: u64,
     odd: u64,
-    /// There is no request.
+    /// Whether the thread waits for a request.
     waits: bool,
     /// As [`Exchange::near`].
     near: u64,
-    /// Since the reader followed.
+    /// Time since following began.
     elapsed: Duration,
 }
 
-/// Decides how long the reader follows.
+/// Decides when following ends.
 #[derive(Debug)]
 struct Judge {
     first: Look,
@@ -271,7 +271,7 @@ impl Judge {
         }
     }
 
-    /// Whether there was a request between the last two looks.
+    /// Whether there was a request between the last two checks.
     fn gets_on(&self) -> bool {
         self.idle == 0 && self.stuck == 0
     }
@@ -297,7 +297,7 @@ impl Judge {
             return Some(Outcome::Irregular);
         }
         if !self.proven && now.elapsed >= TRIAL && now.near > 0 {
-            // A tenth, to be worth the trouble.
+            // Less than a tenth is not worth the effort.
             if u128::from(now.near) * 10 > u128::from(self.apart) * 9 {
                 return Some(Outcome::Vain);
             }
@@ -307,7 +307,7 @@ impl Judge {
     }
 }
 
-/// The thread that moves the reader and looks after it. Nobody else changes the reader's policy.
+/// The watcher. Only this thread changes the policy of the reading thread.
 #[derive(Debug)]
 struct Watcher {
     exchange: Arc<Exchange>,
@@ -323,7 +323,7 @@ impl Watcher {
                 thread::park();
                 continue;
             }
-            // Anew each time: rights and processors can change while a process runs.
+            // Each time, because rights and CPUs can change while a process runs.
             let all = sched::processors(self.reader).filter(|_| may_undo());
             let outcome = match &all {
                 Some(all) => self.accompany(all),
@@ -345,8 +345,8 @@ impl Watcher {
         }
     }
 
-    /// Gives the reader back what it had. That can only fail if the process has lost a right or
-    /// processors since; then it is tried until it succeeds.
+    /// Restores the policy and CPUs of the reading thread. This can fail only if the process has lost a
+    /// right or CPUs in the meantime; then it is repeated until it succeeds.
     fn restore(&self, all: &Processors) {
         let mut pause = TICK;
         while !sched::set_policy(self.reader, Policy::Normal) {
@@ -360,7 +360,7 @@ impl Watcher {
             pause = (pause * 2).min(Duration::from_secs(1));
         }
         if !sched::set_processors(self.reader, all) {
-            // Those it had are gone. The system makes of this what there is.
+            // The previous CPUs are gone. The system reduces this set to the CPUs that exist.
             sched::set_processors(self.reader, &Processors::all());
         }
     }
@@ -369,7 +369,7 @@ impl Watcher {
         self.exchange.ends.load(Ordering::Acquire)
     }
 
-    /// Waits until the reader may follow again.
+    /// Waits until the reading thread may follow again.
     fn rest(&mut self, outcome: Outcome) {
         match outcome {
             Outcome::Rest | Outcome::Again => self.pause = PAUSES.0,
@@ -393,7 +393,7 @@ impl Watcher {
         }
     }
 
-    /// Lets the reader follow until something speaks against it.
+    /// Lets the reading thread follow until an [`Outcome`] ends it.
     fn accompany(&self, all: &Processors) -> Outcome {
         let exchange = &*self.exchange;
         let apart = exchange.apart.load(Ordering::Relaxed);
@@ -417,7 +417,7 @@ impl Watcher {
             if let Some(outcome) = judge.look(self.look(begun)) {
                 return outcome;
             }
-            // While it gets on: nothing may keep the watcher from helping.
+            // Only while there is progress: otherwise the watcher must be free to help.
             if judge.looks.is_multiple_of(WHERE)
                 && judge.gets_on()
                 && let Some(now) = self.client_at(all)
@@ -441,15 +441,15 @@ impl Watcher {
         }
     }
 
-    /// Where the program that asked last runs.
+    /// The CPU of the thread that sent the last request.
     fn client_at(&self, all: &Processors) -> Option<usize> {
         let client = self.exchange.client.load(Ordering::Relaxed);
         sched::processor_of(client).filter(|at| all.has(*at))
     }
 }
 
-/// To be called by a thread that the reader has made, perhaps while it followed, and which does little:
-/// gives up the policy that it may have inherited. It may stay bound to a processor.
+/// Resets the policy of the calling thread. A thread inherits the idle policy if the reading thread starts
+/// it while it follows. The thread may stay bound to a CPU, so call this only in threads that do little.
 pub(crate) fn stay_behind() {
     let this = sched::this_thread();
     if sched::policy(this) == Some(Policy::Idle) {
@@ -457,7 +457,7 @@ pub(crate) fn stay_behind() {
     }
 }
 
-/// Whether a thread that took the idle policy can give it up again: tried out by the calling one.
+/// Whether a thread with the idle policy can restore its policy. The calling thread tries it.
 fn may_undo() -> bool {
     let this = sched::this_thread();
     sched::set_policy(this, Policy::Idle) && sched::set_policy(this, Policy::Normal)

@@ -1,4 +1,4 @@
-//! Policies and processors of threads.
+//! Policies and CPUs of threads.
 #![allow(unsafe_code)]
 
 use std::ffi::CStr;
@@ -9,7 +9,7 @@ use rustix::thread::{CpuSet, Pid, gettid, sched_getaffinity, sched_setaffinity};
 
 pub(super) type ThreadId = Pid;
 
-/// Scheduling policies, of those that the system has.
+/// The scheduling policies that following uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Policy {
     /// `SCHED_OTHER`.
@@ -18,7 +18,7 @@ pub(super) enum Policy {
     Idle,
 }
 
-/// Some processors.
+/// A set of CPUs.
 #[derive(Debug, Clone)]
 pub(super) struct Processors(CpuSet);
 
@@ -29,7 +29,7 @@ impl Processors {
         Self(set)
     }
 
-    /// All that there can be.
+    /// All possible CPUs.
     pub(super) fn all() -> Self {
         let mut set = CpuSet::new();
         (0..CpuSet::MAX_CPU).for_each(|number| set.set(number));
@@ -55,19 +55,20 @@ pub(super) fn this_thread() -> ThreadId {
     gettid()
 }
 
-/// The processors that a thread may run on.
+/// The CPUs on which a thread may run.
 pub(super) fn processors(thread: ThreadId) -> Option<Processors> {
     sched_getaffinity(Some(thread)).ok().map(Processors)
 }
 
-/// Whether it could be done.
+/// Binds a thread to CPUs. Returns whether this was possible.
 pub(super) fn set_processors(thread: ThreadId, processors: &Processors) -> bool {
     sched_setaffinity(Some(thread), &processors.0).is_ok()
 }
 
-/// The policy of a thread, if it is one of those here.
+/// The policy of a thread, if it is one of [`Policy`].
 pub(super) fn policy(thread: ThreadId) -> Option<Policy> {
-    // SAFETY: takes a number and returns one. By number, because not every C library passes it on.
+    // SAFETY: the call takes a number and returns one. It is made by number, because not every C library
+    // has a function for it.
     let code =
         unsafe { libc::syscall(libc::SYS_sched_getscheduler, thread.as_raw_nonzero().get()) };
     match i32::try_from(code).ok()? & !libc::SCHED_RESET_ON_FORK {
@@ -77,13 +78,13 @@ pub(super) fn policy(thread: ThreadId) -> Option<Policy> {
     }
 }
 
-/// Gives a thread a policy; whether that could be done. Threads that it makes inherit it.
+/// Sets the policy of a thread. Returns whether this was possible. New threads of that thread inherit it.
 pub(super) fn set_policy(thread: ThreadId, policy: Policy) -> bool {
     let policy = match policy {
         Policy::Normal => libc::SCHED_OTHER,
         Policy::Idle => libc::SCHED_IDLE,
     };
-    // The only member of `struct sched_param` of the kernel, which has to be 0 for both.
+    // The only member of the kernel's `struct sched_param`, which must be 0 for both policies.
     let parameters: libc::c_int = 0;
     // SAFETY: the third argument is read only, during the call.
     let code = unsafe {
@@ -97,8 +98,8 @@ pub(super) fn set_policy(thread: ThreadId, policy: Policy) -> bool {
     code == 0
 }
 
-/// Gives the calling thread a policy of real time (`SCHED_FIFO`, the lowest priority), which keeps all
-/// others from its processor; whether that could be done.
+/// Gives the calling thread a real-time policy (`SCHED_FIFO`, the lowest priority), so that no other thread
+/// runs on its CPU. Returns whether this was possible.
 #[cfg(test)]
 pub(super) fn become_real_time() -> bool {
     let parameters: libc::c_int = 1;

@@ -16,14 +16,14 @@ use crate::table::{MountPlace, is_dead, place_of, run_helper};
 
 /// Shown by `ps` (15 bytes at most).
 const NAME: &CStr = c"dwarfs-guard";
-/// Longest path that is taken; the system's own limit is 4096.
+/// Longest path that is accepted; the limit of the system is 4096.
 const LONGEST: u32 = 1 << 16;
 
-/// What the driver tells its guard.
+/// A message from the driver to its guard.
 pub(super) enum Message<'a> {
-    /// Take this off if I die: mount point and device number.
+    /// The mount to remove if the driver dies: mount point and device number.
     Watch(&'a Path, u64),
-    /// Do nothing when I go.
+    /// The driver ends in order: do nothing.
     Farewell,
 }
 
@@ -42,10 +42,10 @@ impl Message<'_> {
     }
 }
 
-/// What the guard is in charge of.
+/// The mount that the guard watches: mount point and device number.
 type Charge = Option<(PathBuf, u64)>;
 
-/// Reads messages until the driver is gone; `Err` on farewell or nonsense.
+/// Reads messages until the driver ends. `Err` after a farewell or an invalid message.
 fn listen(pipe: &mut impl Read) -> io::Result<Charge> {
     let mut charge = None;
     loop {
@@ -67,25 +67,24 @@ fn listen(pipe: &mut impl Read) -> io::Result<Charge> {
     }
 }
 
-/// Takes off the dead mount, if it is still there and dead.
+/// Unmounts the mount, if it is still there and dead.
 pub(super) fn clean_up(mountpoint: &Path, device: u64) {
     if place_of(mountpoint, device) != MountPlace::Top {
         return;
     }
-    // The device number may have been given to another mount. Asking for its statistics always
-    // reaches the driver: if one answers, this is not the mount we look for. While the system is
-    // still closing the dead driver's files, the question waits for that, and is then answered
-    // with the other error.
+    // The system may have given the device number to another mount. `statfs` always reaches the driver:
+    // if a driver replies, this is another mount. While the system still closes the files of the dead
+    // driver, the call waits, and then fails with the other error.
     if !is_dead(mountpoint) {
         return;
     }
     if unmount(mountpoint, UnmountFlags::DETACH).is_err() {
-        // There is nobody left to tell.
+        // Nobody is left who could see an error.
         let _ = run_helper(mountpoint, &["-u", "-q", "-z"]);
     }
 }
 
-/// The life of the guard.
+/// Runs the guard until the driver ends.
 pub(super) fn run(pipe: OwnedFd) -> ! {
     // Unwinding must not reach the copied stack of the driver.
     let _ = catch_unwind(move || {
@@ -101,8 +100,7 @@ pub(super) fn run(pipe: OwnedFd) -> ! {
     unsafe { libc::_exit(0) }
 }
 
-/// Lets go of everything that belongs to the driver's surroundings: terminal, signals, working
-/// directory, files.
+/// Detaches from the surroundings of the driver: terminal, signals, working directory, files.
 fn leave(pipe: &OwnedFd) -> io::Result<()> {
     for signal in [
         libc::SIGINT,
@@ -128,10 +126,10 @@ fn leave(pipe: &OwnedFd) -> io::Result<()> {
     Ok(())
 }
 
-/// Closes every descriptor behind the standard streams but one. A guard lives as long as its driver: a
-/// lock that the program's caller holds on one of them would last as long.
+/// Closes every descriptor above the standard streams except `keep`. A guard lives as long as its driver:
+/// without this, locks that the caller of the program holds through a descriptor would last as long.
 fn close_all_but(keep: RawFd) {
-    /// Most numbers that are tried one by one.
+    /// Highest number that is tried if the descriptors must be closed one by one.
     const MOST: u64 = 1 << 16;
     let kept = keep.unsigned_abs();
     let mut closed = true;

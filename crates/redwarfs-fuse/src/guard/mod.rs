@@ -1,16 +1,15 @@
-//! A small process that cleans up after a driver which died without unmounting.
+//! A small process that unmounts if the driver dies without unmounting.
 //!
-//! A driver that is killed leaves a mount behind that answers everything with `ENOTCONN` until
-//! somebody unmounts it. The guard holds one end of a pipe; when the other end closes without
-//! farewell, the driver is gone, and the guard removes the dead mount: with the system call if it
-//! may, with `fusermount3` otherwise. It acts only if the mount table still shows the driver's own
-//! device on top of the mount point and that file system is dead; so it never takes off a mount
-//! that somebody else made there.
+//! A killed driver leaves a dead mount, on which every operation fails with `ENOTCONN`. The guard holds
+//! one end of a pipe. If the other end closes without a farewell message, the driver has died, and the
+//! guard unmounts: with the system call if it may, otherwise with `fusermount3`. It acts only if the
+//! mount table still shows the device of the driver on top of the mount point, and that file system is
+//! dead. So it never removes a mount that another program made there.
 //!
-//! A guard that was made early, as it should be, has 64 KiB of memory of its own and shares the
-//! rest with the driver (1.1 MiB resident, measured with an x86-64 debug build). It has no file but
-//! the pipe, ignores the signals that a terminal or a shutdown sends, and is in a session of its
-//! own, so that killing the driver's process group leaves it to do its work.
+//! If the guard is started early, it has 64 KiB of private memory, and shares the rest with the driver
+//! (1.1 MiB resident in an x86-64 debug build). It has no open file except the pipe, and ignores the
+//! signals that a terminal or a shutdown sends. It runs in a separate session, so that it survives when
+//! the process group of the driver is killed.
 #![allow(unsafe_code)]
 
 use std::fs::File;
@@ -22,8 +21,8 @@ use rustix::pipe::{PipeFlags, pipe_with};
 
 mod child;
 
-/// The driver's hold on its guard. Dropped without [`Guard::dismiss`] it has the same effect as
-/// the death of the driver.
+/// The driver's end of the pipe to its guard. Dropping it without [`Guard::dismiss`] has the same effect
+/// as the death of the driver.
 #[derive(Debug)]
 pub struct Guard {
     pipe: File,
@@ -31,10 +30,10 @@ pub struct Guard {
 }
 
 impl Guard {
-    /// Starts the guard: a copy of this process made by `fork`, in a session of its own, without
-    /// any other open file.
+    /// Starts the guard: a copy of this process made by `fork`, in a separate session, without any other
+    /// open file.
     ///
-    /// Must be called while the process has one thread; otherwise it is refused.
+    /// Must be called while the process has only one thread.
     ///
     /// # Errors
     /// The process has several threads, or no further process can be made.
@@ -43,10 +42,10 @@ impl Guard {
             return Err(io::Error::other("the process has several threads"));
         }
         let (read, write): (OwnedFd, OwnedFd) = pipe_with(PipeFlags::CLOEXEC)?;
-        // The guard closes its copy of `held` with everything else that it has from us.
+        // The guard closes its copy of `held`, like all descriptors of the driver.
         let (closed, held): (OwnedFd, OwnedFd) = pipe_with(PipeFlags::CLOEXEC)?;
         // SAFETY: this process has one thread, as just counted, so the child inherits no lock that
-        // somebody else holds and may go on as an ordinary process.
+        // another thread holds, and may continue as an ordinary process.
         match unsafe { libc::fork() } {
             -1 => Err(io::Error::last_os_error()),
             0 => {
@@ -55,7 +54,7 @@ impl Guard {
             }
             process => {
                 drop(held);
-                // Ends with the last copy, also if the guard could not start.
+                // Returns when the last copy of the other end is closed, also if the guard could not start.
                 let _ = File::from(closed).read(&mut [0]);
                 Ok(Self {
                     pipe: write.into(),
@@ -66,11 +65,11 @@ impl Guard {
         }
     }
 
-    /// Tells the guard what to take off if this process goes away: the file system with the number
-    /// `device` (`st_dev` of its root) on the absolute path `mountpoint`. The last call counts.
+    /// Tells the guard the mount to remove if this process dies: the file system with the number `device`
+    /// (`st_dev` of its root) on the absolute path `mountpoint`. The last call counts.
     ///
     /// # Errors
-    /// The guard does not exist any more.
+    /// The guard has ended.
     pub fn watch(&mut self, mountpoint: &Path, device: u64) -> io::Result<()> {
         self.pipe
             .write_all(&child::Message::Watch(mountpoint, device).encode())
@@ -78,7 +77,7 @@ impl Guard {
 
     /// Ends the guard without any action and waits for its end.
     pub fn dismiss(mut self) {
-        // A guard that is gone needs no farewell.
+        // A guard that has ended needs no farewell.
         let _ = self.pipe.write_all(&child::Message::Farewell.encode());
         drop(self.pipe);
         let options = rustix::process::WaitOptions::empty();

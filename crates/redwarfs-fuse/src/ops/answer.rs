@@ -22,7 +22,7 @@ pub(super) fn timed<'a>(timer: &'a Timer, header: &Header) -> Running<'a> {
     timer.start_with(&[("inode", header.node)])
 }
 
-/// Logs an operation with the process that asked for it.
+/// Logs an operation with the requesting process.
 macro_rules! log_op {
     ($header:expr, $($text:tt)*) => {
         tracing::debug!(

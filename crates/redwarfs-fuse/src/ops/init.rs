@@ -9,7 +9,7 @@ use crate::proto::{Header, InitIn, InitOut, MAX_REQUEST, init};
 /// Requests on their way that no program waits for.
 const MAX_BACKGROUND: u16 = 64;
 
-/// What the kernel need not ask for.
+/// Features that save requests of the kernel.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Agreed {
     /// The kernel takes ENOSYS for "never send OPEN again".
@@ -18,8 +18,8 @@ pub(crate) struct Agreed {
     pub(crate) no_opendir: bool,
 }
 
-/// Appends the answer to INIT. `over_ring`: requests come over io_uring, which the kernel must have
-/// offered, with at most so many that no program waits for.
+/// Appends the answer to INIT. With `over_ring`, requests come over io_uring, which the kernel must
+/// have offered. Its value is the largest number of requests for which no process waits.
 pub(crate) fn answer(
     state: &MountState,
     header: &Header,

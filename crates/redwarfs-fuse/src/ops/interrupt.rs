@@ -13,8 +13,8 @@ pub(crate) fn answer(state: &MountState, mut body: Body<'_>) -> Outcome {
     if state.interrupts.interrupt(unique) {
         Ok(Answer::Done)
     } else {
-        // Either it was answered just now, then the kernel ignores this; or another thread has
-        // it and has not registered it yet, then the kernel asks again.
+        // Either the request just got its reply, and the kernel ignores this one. Or another thread has
+        // not registered it yet, and the kernel sends the interrupt again.
         Err(Errno::AGAIN)
     }
 }

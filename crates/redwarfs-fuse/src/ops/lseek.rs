@@ -22,7 +22,7 @@ pub(crate) fn answer(
     log_op!(header, "op_lseek({}, {offset}, {whence})", header.node);
     let meta = state.image.metadata();
     if meta.hole_block().is_none() {
-        // No file has holes: the kernel answers by itself from now on.
+        // No file has holes: with this reply, the kernel sends no more such requests.
         return Err(Errno::NOSYS);
     }
     let inode = state.inode(header.node)?;

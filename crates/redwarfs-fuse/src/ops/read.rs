@@ -31,7 +31,7 @@ pub(crate) fn answer(
             if let Some(pusher) = pusher {
                 pusher.was_read(inode, offset, read.len());
             }
-            // Whoever has the answer must find this read in the statistics.
+            // The statistics must count this read before the process gets the reply.
             drop(timer);
             if let Some(ticket) = ticket.take() {
                 ticket.reply_parts(read.parts());

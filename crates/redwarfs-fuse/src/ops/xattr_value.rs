@@ -5,7 +5,7 @@ use rustix::io::Errno;
 use crate::ops::answer::{Answer, Outcome};
 use crate::proto::Put;
 
-/// Answers with a value, or with its size if that was asked for.
+/// Replies with a value, or with its size if the request is for the size.
 pub(super) fn put_value(room: u32, value: &[u8], announced: usize, out: &mut Vec<u8>) -> Outcome {
     if room == 0 {
         out.put32(u32::try_from(announced).map_err(|_| Errno::TOOBIG)?);

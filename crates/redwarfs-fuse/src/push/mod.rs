@@ -1,23 +1,19 @@
-//! Pushing: when small files are read in the order of their data, the next ones go into the
-//! kernel's page cache before anybody asks for them, which saves one request for each.
+//! Pushing: if small files are read in the order of their data, the driver puts the next files into
+//! the kernel's page cache before they are requested. This saves a request for each file.
 //!
-//! * Trigger: a whole small file was read, and the file whose data lies just before it was read
-//!   or pushed a moment ago. Files that were pushed cause no requests, so the next trigger is the
-//!   file after the last one pushed: who stops reading stops the pushing, and random reads do not
-//!   start it.
-//! * Only files that the kernel knows, each once until the kernel forgets it: under memory
-//!   pressure the kernel drops pages, and pushing them again would only add to the pressure.
-//! * Only what is decoded anyway: pushing never decodes, reads or waits for a block.
-//! * On a thread of its own, because the kernel may make it wait for a read that it has asked us
-//!   for. If the thread does not keep up, triggers are dropped.
+//! * Trigger: a whole small file was read, and the file whose data lies just before it was read or
+//!   pushed shortly before. Pushed files cause no requests, so the next trigger is the file after the
+//!   last pushed one. When the process stops reading, pushing stops, and random reads never start it.
+//! * The driver pushes only files that the kernel knows, and each file once until the kernel forgets
+//!   it. Under memory pressure the kernel drops pages, and pushing again would add to the pressure.
+//! * The driver pushes only decoded data: pushing never decodes, reads or waits for a block.
+//! * A separate thread pushes, because the kernel may make the call wait for a pending read of the
+//!   same file. If the thread does not keep up, triggers are dropped.
 //!
-//! The gain depends on a free processor: the thread has to get ahead of a reader that needs some
-//! 20 us per file. With 15 busy tasks beside on 2 CPUs, reading 20,000 files in directories of 50
-//! took 10,700 requests instead of 20,000, and 15 % less CPU time (driver and reader, medians of
-//! five alternating pairs).
+//! Pushing needs a free CPU: the thread must stay ahead of a process that takes about 20 us per file.
 //!
-//! Memory: 2 bits per inode, and 4 bytes per regular file from the first trigger on. Images of
-//! more than 8 million inodes are not pushed from.
+//! Memory: 2 bits per inode, and, from the first trigger on, 4 bytes per regular file. The driver does
+//! not push from images with more than 8 million inodes.
 
 mod order;
 
@@ -41,22 +37,23 @@ use order::{DataOrder, Position};
 
 /// Largest file that is pushed or triggers (128 KiB): the kernel reads larger ones ahead itself.
 const SMALL: usize = 128 << 10;
-/// Pieces of a file that counts as small.
+/// Largest number of pieces of a small file.
 const MAX_EXTENTS: usize = 8;
-/// Files that are left to the reader. Otherwise it asks for each file while that is being pushed,
-/// the kernel makes the push wait for the read, and the two go on in step.
+/// Files that the driver skips before the first pushed one. Otherwise the process requests each file while
+/// it is being pushed: the kernel makes the push wait for the read, and the thread never gets ahead.
 const LEAD: usize = 2;
 /// Files that one trigger pushes.
 const WINDOW: usize = 64;
 /// Bytes that one trigger pushes.
 const WINDOW_BYTES: usize = 512 << 10;
-/// Files that one trigger looks at.
+/// Files that are examined for one trigger.
 const LOOKED_AT: usize = 4 * WINDOW;
-/// Sequences of reads that are told apart.
+/// Sequences of reads that are distinguished.
 const STREAMS: usize = 8;
-/// Inodes of the largest image that is pushed from: what an image claims must not cost much memory.
+/// Inodes of the largest image from which the driver pushes. This bounds the memory for an image that
+/// claims many inodes.
 const MAX_INODES: u32 = 1 << 23;
-/// Triggers that wait for the thread.
+/// Triggers that can wait for the thread.
 const QUEUE: usize = 4;
 
 /// One sequence of reads.
@@ -69,13 +66,13 @@ struct Stream {
 }
 
 impl Stream {
-    /// Whether something that begins at `start` follows what ends at `end`.
+    /// Whether data that begins at `start` directly follows data that ends at `end`.
     fn follows(end: Position, start: Position) -> bool {
         end == start || (start.1 == 0 && end.0.checked_add(1) == Some(start.0))
     }
 
-    /// Whether a file that begins at `start` is the next one, or one that was not pushed among
-    /// those that were.
+    /// Whether a file that begins at `start` is the next one of the sequence. Files between pushed files
+    /// that were not pushed themselves count, too.
     fn continues_at(&self, start: Position) -> bool {
         Self::follows(self.end, start)
             || self.pushed.is_some_and(|pushed| {
@@ -92,12 +89,12 @@ struct Streams {
 }
 
 impl Streams {
-    /// Notes a file that was read; whether more should be pushed.
+    /// Notes a file that was read. Returns whether to push more.
     fn was_read(&mut self, start: Position, end: Position) -> bool {
         let mut streams = self.all.iter_mut().flatten();
         if let Some(stream) = streams.find(|stream| stream.continues_at(start)) {
             stream.end = end;
-            // As long as there is something ahead, nothing is needed.
+            // The process has not yet read all pushed files.
             if stream.pushed.is_some_and(|pushed| end < pushed) {
                 return false;
             }
@@ -111,8 +108,8 @@ impl Streams {
         false
     }
 
-    /// What lies between `from` and `to` was pushed. The reader may have come some way since the
-    /// trigger.
+    /// Notes that the data from `from` to `to` was pushed. The process may have read a part of it since
+    /// the trigger.
     fn was_pushed(&mut self, from: Position, to: Position) {
         let mut streams = self.all.iter_mut().flatten();
         if let Some(stream) = streams.find(|stream| (from..to).contains(&stream.end)) {
@@ -121,17 +118,17 @@ impl Streams {
     }
 }
 
-/// What the kernel has of the image, as readers, workers and the pushing thread know it.
+/// The state of the kernel's caches, as far as the driver knows it.
 #[derive(Debug)]
 struct KernelView {
     /// Inodes that the kernel knows.
     known: Bits,
-    /// Inodes whose contents the kernel got since it knows them.
+    /// Inodes whose contents the kernel has received since it looked them up.
     filled: Bits,
     streams: Mutex<Streams>,
 }
 
-/// Decides what to push, and does so.
+/// Decides which files to push, and pushes them.
 pub(crate) struct Pusher {
     image: Image,
     view: Arc<KernelView>,
@@ -204,9 +201,8 @@ impl Pusher {
         self.view.filled.remove(inode);
     }
 
-    /// `len` bytes at `offset` of a file are about to be given to the kernel. To be called before
-    /// that is done: as soon as the reader has its answer it asks for the next file, and the
-    /// pushing thread should be ahead of it.
+    /// Notes a read of `len` bytes at `offset`. Call it before the reply: with the reply the process
+    /// requests the next file, and the pushing thread should be ahead of that request.
     pub(crate) fn was_read(&self, inode: InodeNo, offset: u64, len: usize) {
         if offset != 0 || len == 0 || len > SMALL {
             return;
@@ -217,7 +213,7 @@ impl Pusher {
         self.view.filled.insert(inode);
         let continues = self.view.streams().was_read(start, end);
         if continues {
-            // A full queue means that the thread does not keep up.
+            // If the queue is full, the thread does not keep up.
             let _ = self.queue.try_send(end);
         }
     }
@@ -229,7 +225,7 @@ impl KernelView {
     }
 }
 
-/// Begin and end of the data of a file of `len` bytes; none if it has another size, holes or many
+/// Begin and end of the data of a file of `len` bytes; none if the file has another size, holes or many
 /// pieces.
 fn whole(image: &Image, inode: InodeNo, len: usize) -> Option<(Position, Position)> {
     let extents = image.metadata().extents(inode).ok()?;
@@ -266,11 +262,11 @@ struct Worker {
 impl Worker {
     fn run(mut self, triggers: &Receiver<Position>) {
         for mut from in triggers {
-            // Older triggers are about files that the reader has passed.
+            // Older triggers are about files that the process has already read.
             while let Ok(later) = triggers.try_recv() {
                 from = later;
             }
-            // A panic must not end more than pushing.
+            // A panic may end pushing, but nothing else.
             let pushed = catch_unwind(AssertUnwindSafe(|| self.push(from)));
             match pushed {
                 Ok(true) => {}
@@ -278,10 +274,10 @@ impl Worker {
                 Err(_) => return debug!("pushing ends after a panic"),
             }
         }
-        // Whoever triggers now finds nobody, which is the same as a full queue.
+        // For later triggers, the missing thread is the same as a full queue.
     }
 
-    /// Pushes what follows a position; false if the connection has ended.
+    /// Pushes the files after a position. Returns false if the connection has ended.
     fn push(&mut self, from: Position) -> bool {
         let Self {
             mount,
@@ -304,7 +300,7 @@ impl Worker {
                 break;
             }
             if view.filled.contains(inode) {
-                // The reader has caught up.
+                // The process has caught up.
                 lead = LEAD;
                 continue;
             }
@@ -329,11 +325,11 @@ impl Worker {
             }
             let read = match image.try_read_pinned(inode, 0, size, buffer) {
                 Ok(Some(read)) if read.len() == size => read,
-                // Not decoded yet: nothing after it is.
+                // Not decoded yet, so later data is not decoded either.
                 Ok(_) if extents.len() <= 1 => break,
                 _ => continue,
             };
-            // From now on a forgotten inode can be pushed again.
+            // From here on, an inode that the kernel forgets can be pushed again.
             if !view.filled.insert(inode) {
                 continue;
             }
@@ -347,7 +343,7 @@ impl Worker {
                     }
                 }
                 Err(error) => match Errno::from_io_error(&error) {
-                    // Forgotten in this moment.
+                    // The kernel has just forgotten the inode.
                     Some(Errno::NOENT) => view.filled.remove(inode),
                     Some(Errno::NODEV | Errno::NOTCONN | Errno::CONNABORTED) => return false,
                     _ => {

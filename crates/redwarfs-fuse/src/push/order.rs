@@ -6,8 +6,8 @@ use redwarfs_format::metadata::{Extent, MetadataView};
 /// A place in the data of the image: block and offset.
 pub(super) type Position = (u32, u64);
 
-/// Inodes sorted by where their data begins. 4 bytes per file that has data; half as much again
-/// while it is made.
+/// Inodes, sorted by the beginning of their data. It takes 4 bytes per file that has data, and half as
+/// much more while it is made.
 #[derive(Debug)]
 pub(super) struct DataOrder(Vec<u32>);
 
@@ -25,7 +25,7 @@ impl DataOrder {
         let mut files: Vec<u32> = (counts.file_offset..counts.device_offset)
             .filter(|&n| start(meta, InodeNo(n)).is_some())
             .collect();
-        // Usually sorted already, or made of long sorted runs: then this is one pass.
+        // The files are usually sorted, or consist of long sorted runs: then this is one pass.
         files.sort_by_key(|&n| start(meta, InodeNo(n)));
         Self(files)
     }

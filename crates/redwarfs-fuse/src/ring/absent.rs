@@ -1,4 +1,4 @@
-//! No queues: for CPUs that the crate for the system calls does not know.
+//! Without queues: for CPUs that the io_uring crate does not support.
 
 use std::io;
 use std::sync::Arc;
@@ -6,10 +6,10 @@ use std::sync::Arc;
 use crate::device::Device;
 use crate::driver::Driver;
 
-/// There can be no queues on this CPU.
+/// Whether queues are supported on this CPU.
 pub(crate) const AVAILABLE: bool = false;
 
-/// There are none.
+/// The queues; no value of this type exists.
 #[derive(Debug)]
 pub(crate) enum Queues {}
 

@@ -1,28 +1,28 @@
-//! FUSE over io_uring: requests and answers without a system call for each way.
+//! FUSE over io_uring: one system call sends replies and receives requests.
 //!
-//! There is a queue for every CPU, with entries that hold one request and then its answer. The
-//! kernel puts a request into the queue of the CPU that asks. A thread on that CPU answers what
-//! needs no decompression, and gives the answers back with the call that waits for the next
-//! request. A worker writes its answer into the entry and passes it to the thread of the queue.
+//! There is a queue for every CPU. Its entries hold a request and then the reply. The kernel puts a
+//! request into the queue of the CPU on which the requesting process runs. A thread on that CPU serves
+//! requests that need no decompression. It returns the replies with the system call that waits for the
+//! next request. A worker writes its reply into the entry, and passes the entry to the thread of the
+//! queue.
 //!
-//! FORGET, INTERRUPT and what we tell the kernel unasked go through the device as always, so a
-//! thread goes on reading there.
+//! FORGET, INTERRUPT and notifications to the kernel go through the device. So one thread reads requests
+//! there as well.
 //!
-//! # What it costs
+//! # Memory and limits
 //!
-//! For each CPU that the system may have: a thread, some pages for its ring, and the address space of
-//! `DEPTH` (16) answers of the largest size. Memory is used as far as answers have reached: the kernel
-//! takes the entry that was used last, so this is a few of the usual answers unless many are on
-//! their way at the same time.
+//! For each CPU that the system may have, the driver needs a thread, some pages for a ring, and address
+//! space for `DEPTH` (16) replies of the largest size. Only the part that replies have filled takes
+//! memory. The kernel takes the entry that was used last, so usually a few replies are enough, unless many
+//! are pending at the same time.
 //!
-//! An unanswered read keeps its entry. If an image stalls and as many programs as a queue has entries
-//! wait on one CPU, others that ask on that CPU wait with them, until one of the reads is answered or
-//! killed. What the kernel reads ahead cannot bring this about: [`Queues::max_background`].
+//! A pending read occupies its entry. If an image file does not answer, pending reads of one CPU can
+//! occupy all entries of its queue. Further requests from that CPU then wait until a read gets its
+//! reply, or is killed. Readahead of the kernel cannot occupy all entries: [`Queues::max_background`].
 //!
-//! # Processors
+//! # CPUs
 //!
-//! The crate for the system calls knows five architectures. On the others there are no queues, and
-//! requests come from the device.
+//! The io_uring crate supports five architectures. On all others, requests come from the device.
 
 #[cfg_attr(
     not(any(

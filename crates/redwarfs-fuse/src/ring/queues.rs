@@ -22,19 +22,19 @@ use crate::ticket::{Ticket, Transport};
 use os::{Area, DEPTH, Event, Ring, Slot};
 use queue::{Queue, descriptor};
 
-/// There can be queues on this processor.
+/// Whether queues are supported on this CPU.
 pub(crate) const AVAILABLE: bool = true;
-/// Requests on their way that nobody waits for (reading ahead): fewer than a queue has entries, so
-/// that some are left for those who wait.
+/// Largest number of pending readahead requests, for which no process waits. It is below the number of
+/// entries, so that some are left for other requests.
 const MAX_BACKGROUND: u16 = DEPTH / 4 * 3;
 /// The CPUs that the system may have; the kernel has a queue for each.
 const POSSIBLE: &str = "/sys/devices/system/cpu/possible";
-/// Descriptors that have to be left for others.
+/// Descriptors that must stay free for other uses.
 const SPARE: usize = 16;
 /// How long a thread waits if the system refuses a call that cannot fail.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// What a thread says when it has done a step.
+/// The result of a step of a thread.
 type Report = Result<(), io::Error>;
 
 /// The queues of a connection, ready to be registered.
@@ -52,7 +52,7 @@ struct Thread {
 }
 
 impl Queues {
-    /// Makes everything that can fail before the kernel is told.
+    /// Makes everything that can fail, before the driver promises queues to the kernel.
     ///
     /// # Errors
     /// io_uring does not work here, or there is not enough memory or threads.
@@ -68,25 +68,25 @@ impl Queues {
         for thread in &all.threads {
             thread.report()?;
         }
-        // Whoever is short of descriptors or address space needs the last of it for something else.
+        // If descriptors or address space are short, the rest is needed for other uses.
         let descriptors: io::Result<Vec<OwnedFd>> = (0..SPARE).map(|_| descriptor()).collect();
         let space = Area::new();
         descriptors.and(space)?;
         Ok(all)
     }
 
-    /// How many requests that no program waits for the kernel may send at a time.
+    /// Number of requests for which no process waits that the kernel may send at a time.
     pub(crate) fn max_background(&self) -> u16 {
         MAX_BACKGROUND
     }
 
-    /// Offers the entries to the kernel, which has agreed, and answers requests from now on.
+    /// Offers the entries to the kernel, which has agreed to use them, and starts to serve requests.
     ///
     /// # Errors
-    /// The kernel refuses a queue as a whole; then it sends requests through the device.
+    /// The kernel refuses all entries of a queue; then it sends requests through the device.
     pub(crate) fn start(self, driver: &Arc<Driver>) -> io::Result<Self> {
         for thread in &self.threads {
-            // A thread that is gone has said why.
+            // A thread that has ended has reported why.
             let _ = thread.go.send(Arc::clone(driver));
         }
         let mut result = Ok(());
@@ -110,7 +110,7 @@ impl Drop for Queues {
         for thread in self.threads.drain(..) {
             drop(thread.go);
             if let Some(handle) = thread.handle {
-                // Panics of requests are caught; there is nothing to say about others here.
+                // Panics in requests are caught elsewhere.
                 let _ = handle.join();
             }
         }
@@ -170,12 +170,12 @@ fn live(
 }
 
 fn tell(report: &Sender<Report>, what: Report) {
-    // Whoever does not listen any more has given up.
+    // If nobody receives the report, `start` has failed already.
     let _ = report.send(what);
 }
 
-/// Keeps the thread on the CPU whose requests it answers. Where that is not allowed or the CPU is
-/// not there, it may be anywhere.
+/// Binds the thread to the CPU whose requests it serves. If that is not allowed, or the CPU is offline,
+/// the thread may run anywhere.
 fn stay_on(cpu: u16) {
     let cpu = usize::from(cpu);
     if cpu < CpuSet::MAX_CPU {
@@ -185,7 +185,7 @@ fn stay_on(cpu: u16) {
     }
 }
 
-/// Offers all entries. A queue works with one, so this fails only if the kernel takes none.
+/// Offers all entries. One entry is enough for a queue, so this fails only if the kernel takes none.
 fn register(ring: &mut Ring, queue: &Queue, events: &mut Vec<Event>) -> io::Result<()> {
     ring.register(queue.wake())?;
     while let Err(error) = ring.enter(false) {
@@ -209,7 +209,7 @@ fn register(ring: &mut Ring, queue: &Queue, events: &mut Vec<Event>) -> io::Resu
     }
 }
 
-/// Whether a call should simply be made again.
+/// Whether a failed call can be repeated at once.
 fn is_passing(error: &io::Error) -> bool {
     matches!(
         Errno::from_io_error(error),
@@ -217,7 +217,7 @@ fn is_passing(error: &io::Error) -> bool {
     )
 }
 
-/// Answers requests until the connection ends.
+/// Serves requests until the connection ends.
 fn serve(ring: &mut Ring, queue: &Arc<Queue>, driver: &Driver, mut events: Vec<Event>) {
     let mut message = Vec::new();
     let mut out = Vec::new();
@@ -244,7 +244,7 @@ fn serve(ring: &mut Ring, queue: &Arc<Queue>, driver: &Driver, mut events: Vec<E
     }
 }
 
-/// Goes on after a call that failed: what it should do is done by the next one.
+/// Ignores the failure of a call, because the next call does its work.
 fn keep(result: io::Result<()>) {
     if let Err(error) = result
         && !is_passing(&error)
@@ -269,12 +269,12 @@ fn answer(
         Some((header, body)) if whole => {
             driver.serve(ticket, &header, body, out);
         }
-        // Dropped without an answer it fails.
+        // The slot is dropped without a reply, so the request fails.
         _ => debug!("an incomplete request"),
     }
 }
 
-/// Number of CPUs in a list of ranges as the system writes it: `0-3,8`.
+/// Number of CPUs in a list of ranges of the system, such as `0-3,8`.
 fn cpus(list: &str) -> Option<u16> {
     let mut count: u16 = 0;
     for range in list.trim().split(',') {

@@ -1,4 +1,4 @@
-//! What has the name of an output file already, and whether a new file can take its place.
+//! The existing entry with the name of an output file, and whether a new file can replace it.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -45,7 +45,7 @@ impl Place {
         })
     }
 
-    /// Where a file has to be created so that `path` leads to it.
+    /// The place at which a file must be created so that `path` leads to it.
     pub(super) fn behind_links(path: &Path) -> io::Result<Self> {
         let mut path = path.to_owned();
         for _ in 0..MAX_LINKS {
@@ -71,7 +71,7 @@ impl Place {
         Ok(stat)
     }
 
-    /// Opens what has the name, to write in it.
+    /// Opens the existing entry for writing.
     pub(super) fn open(&self) -> Result<File, Errno> {
         let flags = OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::NOCTTY | OFlags::CLOEXEC;
         rustix::fs::openat(&self.dir, &self.name, flags, Mode::empty()).map(File::from)
@@ -120,7 +120,7 @@ impl Old {
             group = owner || group || rustix::fs::fchown(new, None, Some(to_group)).is_ok();
         }
         let mode = self.mode & 0o777;
-        // What was for another group must not be for this one.
+        // Rights of another group must not become rights of this group.
         let others_only = (mode & 0o707) | (mode & ((mode & 7) << 3));
         let has_acl = self.acl.is_some();
         if !has_acl {
@@ -151,9 +151,9 @@ fn obstacle(place: &Place, stat: &Statx) -> Option<&'static str> {
     if has(StatxAttributes::APPEND) {
         return Some("it is append-only (see lsattr)");
     }
-    // Removing a directory of this name fails, as it is none. But first the system checks whether
-    // the name may be taken away at all, which it does for a rename in the same way. Other errors
-    // may be about directories only, as those of a security module.
+    // Removing the name as a directory fails if it is none. But first the system checks whether the
+    // name may be taken away at all, which it does for a rename in the same way. Other errors may be
+    // about directories only, as those of a security module.
     match rustix::fs::unlinkat(&place.dir, &place.name, AtFlags::REMOVEDIR) {
         Err(Errno::PERM) => {}
         _ => return None,
@@ -167,8 +167,8 @@ fn obstacle(place: &Place, stat: &Statx) -> Option<&'static str> {
     })
 }
 
-/// Opens what is at `path` if it is written as it is: something else than a regular file, or
-/// what this process has open already. Also says what it is.
+/// Opens the entry at `path` if it is written directly: an entry that is no regular file, or a file
+/// that this process has open. Also returns its kind.
 pub(super) fn open_stream(path: &Path) -> io::Result<Option<(File, &'static str)>> {
     if let Some(file) = standard_descriptor(path) {
         return Ok(Some((writable(file?)?, "an open file")));
@@ -228,8 +228,8 @@ fn writable(file: File) -> io::Result<File> {
     Ok(file)
 }
 
-/// Whether the path names a descriptor of this process, such as `/dev/fd/3`. A regular file
-/// behind it belongs to whoever opened it and must not be swapped for another one.
+/// Whether the path names a descriptor of this process, such as `/dev/fd/3`. A regular file behind a
+/// descriptor belongs to the opener, and must not be replaced by another one.
 fn names_descriptor(path: &Path) -> bool {
     if ["/dev/stdout", "/dev/stderr", "/dev/stdin"]
         .iter()
@@ -243,7 +243,7 @@ fn names_descriptor(path: &Path) -> bool {
     })
 }
 
-/// Whether `file` is a block device, which has to be told to write what it was given.
+/// Whether `file` is a block device, which writes its data only when told to.
 pub(super) fn is_block_device(file: BorrowedFd<'_>) -> bool {
     rustix::fs::fstat(file).is_ok_and(|stat| {
         rustix::fs::FileType::from_raw_mode(stat.st_mode) == rustix::fs::FileType::BlockDevice

@@ -40,7 +40,7 @@ use streams::Streams;
 #[derive(Debug)]
 pub(crate) struct AheadOfReads {
     streams: Streams,
-    /// Bytes to decode behind each read.
+    /// Bytes to decode after the end of each read.
     readahead: usize,
 }
 
@@ -64,7 +64,7 @@ impl AheadOfReads {
         len: usize,
         submit: &mut Submit<'_>,
     ) {
-        // Whoever asks for those bytes gets the errors.
+        // Requests for those bytes get the errors.
         if let Some(range) = self.streams.note(inode, offset, len as u64) {
             let to = RangeNeeds::of_stream(view, inode, range.clone())
                 .and_then(|mut needs| needs.submit_to(submit));
@@ -109,8 +109,8 @@ pub(crate) struct AheadOfBlocks {
 
 impl AheadOfBlocks {
     pub(crate) fn new(options: &CacheOptions, block_size: u64) -> Self {
-        // One for each thread, as far as they fit beside the block that is being read. An unfinished
-        // block may take up to three times its size, with payload and decoder.
+        // One for each thread, as far as they fit into the cache together with the block that is being
+        // read. An unfinished block may take up to three times its size, with payload and decoder.
         let fitting = options.size / block_size.saturating_mul(3).max(1);
         let fitting = usize::try_from(fitting.saturating_sub(1)).unwrap_or(usize::MAX);
         Self {

@@ -8,7 +8,7 @@ use redwarfs_format::BlockNo;
 /// Blocks in the order of their first use. Takes up to 64 bytes for each.
 #[derive(Debug, Default)]
 pub(super) struct Plan {
-    /// Each with the end of what is needed of it, in bytes from its start.
+    /// Each with its needed number of bytes, counted from its start.
     blocks: Vec<(BlockNo, u64)>,
     /// Where a block is in `blocks`.
     places: HashMap<BlockNo, usize>,
@@ -42,9 +42,9 @@ impl Plan {
         (!plan.blocks.is_empty()).then_some(plan)
     }
 
-    /// The blocks to begin when `block` is requested: up to `most` of those behind it. Each block is
-    /// begun once. If a reader goes back to a block that is `missing` from the cache, the blocks behind
-    /// it are begun again.
+    /// The blocks to begin when `block` is requested: up to `most` of the following ones. Each block is
+    /// begun once. If a block is requested again that is `missing` from the cache, the following blocks
+    /// are begun again.
     pub(super) fn behind(
         &mut self,
         block: BlockNo,

@@ -8,7 +8,7 @@ use redwarfs_format::{BlockNo, InodeNo, Result};
 use super::need::{Need, Submit};
 use crate::spans::{Span, Spans};
 
-/// Spans of a file that are looked at. A read of more small spans takes long enough by itself.
+/// Spans of a file that are looked at. A read of more small spans takes long anyway.
 const MAX_SPANS: usize = 1024;
 
 /// The needs of a range of a file, one for each run of spans in the same block.
@@ -16,9 +16,9 @@ pub(super) struct RangeNeeds<'a> {
     spans: Spans<'a>,
     /// Spans that are still looked at.
     left: usize,
-    /// Offset in the file behind the last span.
+    /// Offset in the file after the last span.
     at: u64,
-    /// Spans that start here or behind are left out.
+    /// Spans that start here or later are left out.
     until: u64,
     /// The need of the last spans, and the offset in the file where they start.
     current: Option<(Need, u64)>,

@@ -8,12 +8,12 @@ use crate::options::CacheOptions;
 /// Jumps into a block after which its rest is decoded, too. A jump is a request that begins far
 /// beyond everything that is decoded or requested of the block.
 ///
-/// If jumps go to random places, each halves the rest. So a quarter of the block is decoded in vain if
-/// no reader comes back. If many readers come, they find the block decoded instead of waiting for each
-/// other. If the cache has room for the whole image, one jump is enough, because no block has to be
-/// decoded twice. A thread of the pool decodes the rest unless it is in the way of readers. If other
-/// threads wait to decode when a block is begun, the thread that begins it goes on to its end, because
-/// changing between blocks costs more.
+/// If jumps go to random places, each halves the rest. So a quarter of the block is decoded without use
+/// if the block is not read again. If many readers come, they find the block decoded instead of waiting
+/// for each other. If the cache has room for the whole image, one jump is enough, because no block must
+/// be decoded twice. A thread of the pool decodes the rest, unless it would delay requests. If other
+/// threads wait to decode when a thread begins a block, this thread decodes it to its end, because
+/// switching between blocks would take more CPU time.
 const JUMPS: u32 = 2;
 
 /// A request is far beyond if the distance is more than this part of the block.

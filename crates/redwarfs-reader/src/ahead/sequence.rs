@@ -23,7 +23,7 @@ impl Sequence {
         }
     }
 
-    /// Takes note of a request. Returns the block behind the last requested ones, if those are
+    /// Takes note of a request. Returns the block after the last requested ones, if these are
     /// consecutive, in any order.
     pub(super) fn after(&mut self, block: BlockNo) -> Option<BlockNo> {
         if self.length == 0 || self.recent.contains(&block) {

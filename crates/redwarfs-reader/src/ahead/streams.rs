@@ -16,8 +16,8 @@ use crate::options::CacheOptions;
 /// Streams that are followed at the same time.
 const STREAMS: usize = 16;
 
-/// Bytes that a reader reads before it is a stream (1 MiB): smaller files are not worth it, and who
-/// reads at random does not get that far.
+/// Bytes that are read in sequence before the reads count as a stream (1 MiB). Smaller files do not
+/// need it, and random reads do not get that far.
 const BEGINS_AT: u64 = 1 << 20;
 
 /// How far the end of a read may be from the end of the last one (1 MiB): the kernel asks for
@@ -30,7 +30,7 @@ const BLOCKS: u64 = 2;
 /// Bytes that are decoded ahead at least (4 MiB), where blocks are small.
 const LEAST: u64 = 4 << 20;
 
-/// A stream that no read has belonged to for so many reads does not count.
+/// A stream ends after this many reads that do not belong to it.
 const FORGOTTEN_AFTER: u64 = 64;
 
 /// Bytes that may be decoded ahead of all streams, in blocks of `block_size`. Besides them there is room
@@ -51,7 +51,7 @@ struct Stream {
     end: u64,
     /// Bytes that have been read.
     read: u64,
-    /// Everything up to this file offset has been asked for ahead.
+    /// Everything up to this file offset is planned to be decoded ahead.
     planned: u64,
     /// The number of the last read.
     used: u64,
@@ -89,8 +89,8 @@ impl Streams {
         }
     }
 
-    /// Takes note of a read. Returns the range of the file that is to be decoded ahead now, if
-    /// any; [`Streams::planned`] tells how far that went.
+    /// Takes note of a read. Returns the range of the file to decode ahead, if any. Report the planned
+    /// part with [`Streams::planned`].
     pub(super) fn note(&self, inode: InodeNo, offset: u64, len: u64) -> Option<Range<u64>> {
         if self.limit < self.block_size {
             return None;
@@ -103,7 +103,7 @@ impl Streams {
             .streams
             .iter()
             .position(|s| s.used > 0 && s.inode == inode.0 && s.end.abs_diff(offset) <= NEAR);
-        // Reads of small files do not push out who reads a large one.
+        // Reads of small files do not replace the stream of a large one.
         let oldest = || {
             let age = |stream: &Stream| (stream.is_active(now), stream.used);
             (0..STREAMS).min_by_key(|&index| age(&list.streams[index]))
@@ -140,7 +140,7 @@ impl Streams {
         Some(from..to)
     }
 
-    /// What [`Streams::note`] returned has been asked for up to `to`.
+    /// Notes that the range that [`Streams::note`] returned is planned up to `to`.
     pub(super) fn planned(&self, inode: InodeNo, end: u64, to: u64) {
         let mut list = self.list.lock().unwrap_or_else(PoisonError::into_inner);
         let stream = list

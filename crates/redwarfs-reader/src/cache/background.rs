@@ -12,13 +12,13 @@ use super::stats::count;
 use crate::ahead::Need;
 
 impl BlockCache {
-    /// Lets another thread decode what is needed, unless it is there. False if the threads are too
-    /// busy.
+    /// Lets another thread decode the needed bytes, unless they are decoded. False if the threads are
+    /// too busy.
     pub(crate) fn submit(&self, need: Need) -> bool {
         self.contains(need.block, need.end) || self.decode_soon(need)
     }
 
-    /// Lets a thread of the pool decode what is needed. Returns whether a job was queued: not if the
+    /// Lets a thread of the pool decode the needed bytes. Returns whether a job was queued: not if the
     /// threads are too busy, or if there is no such block.
     pub(super) fn decode_soon(&self, need: Need) -> bool {
         let core = &self.core;
@@ -67,7 +67,7 @@ impl BlockCache {
         if self.is_planned() || slot.is_busy() {
             return;
         }
-        // Nobody else has to wait for what may not be needed.
+        // Other threads must not wait for bytes that may not be needed.
         let is_idle = || self.pool.is_idle() && self.core.gate.has_room_for_two();
         let rule = &self.core.rest;
         let rest = rule.rest(slot.block, raw_size, available, slot.jumps(), is_idle);
@@ -78,8 +78,8 @@ impl BlockCache {
             return;
         };
         let core = Arc::clone(&self.core);
-        // Found by the job itself, as in `decode_soon`. If the block has been dropped, or dropped
-        // and begun anew, in the meantime, nobody is waiting for its rest.
+        // Found by the job itself, as in `decode_soon`. If the block was dropped in the meantime, or
+        // dropped and begun again, no request waits for its rest.
         self.pool.try_submit(Box::new(move || {
             if core.closed.load(Ordering::Relaxed) {
                 return;

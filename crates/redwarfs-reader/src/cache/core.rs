@@ -41,7 +41,7 @@ pub(super) struct Core {
     pub(super) gate: Gate,
 }
 
-/// What is timed: a request, what one thread does for a block, and decoding alone.
+/// The measured operations: a request, the work of one thread for a block, and decoding alone.
 #[derive(Debug)]
 pub(super) struct Timers {
     pub(super) get: Timer,
@@ -101,8 +101,8 @@ impl Core {
         }
     }
 
-    /// The same for whoever decodes ahead since `since`; `None` if the block was asked for in the meantime
-    /// and is gone: nobody waits for it.
+    /// The same for decoding ahead that was planned at `since`; `None` if the block was requested in
+    /// the meantime and is gone, because then no request waits for it.
     pub(super) fn find_or_insert_ahead(
         self: &Arc<Self>,
         block: BlockNo,

@@ -13,11 +13,11 @@ use super::stats::count;
 use crate::ahead::Urgency;
 use crate::error::{in_section, replicate};
 
-/// Bytes that are decoded and published at a time (1 MiB) if a block is wanted as a whole and its
-/// decoder needs nothing but what it has delivered.
+/// Bytes that are decoded and published at a time (1 MiB) if a whole block is requested, and its
+/// decoder needs no memory except its earlier output.
 const LEAP: usize = 1 << 20;
 
-/// Memory for a block is prepared in one go if it is not more than so many times the payload.
+/// The memory of a block is prepared at once if it is not larger than this multiple of the payload.
 const PLAUSIBLE_RATIO: u64 = 64;
 
 impl Core {
@@ -183,8 +183,8 @@ impl Core {
                 && self.gate.is_crowded());
         let size = usize::try_from(raw_size).unwrap_or(usize::MAX);
         let step = match whole {
-            // Memory that has just been cleared is still in the caches of the processor, and
-            // readers of the first part need not wait for the last one.
+            // Memory that was just cleared is still in the CPU caches, and requests for the first part
+            // need not wait for the last one.
             true if decoder.state_size() < raw_size => LEAP,
             true => size,
             false => SEGMENT,

@@ -1,4 +1,4 @@
-//! Makes room: drops the blocks that nobody uses, the least recently used one first.
+//! Makes room: drops blocks that are not in use, the least recently used one first.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

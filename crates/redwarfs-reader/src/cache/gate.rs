@@ -1,20 +1,19 @@
 //! Limits how many threads decode at the same time.
 //!
-//! A decoder refers back to all bytes of the block that it has already decoded. If more decoders run than
-//! there are CPUs, they push each other out of the CPU caches with every context switch. Measured with
-//! four programs that read at random in blocks of 16 MiB (zstd 22) on two CPUs: without this limit, up to
-//! five decoders ran at once and needed 6 % to 16 % more CPU time. So threads take turns, in the order in
-//! which they came. If another thread waits, a turn ends after [`LONG`]. Codecs that decode a block as a
-//! whole finish it first. While a thread decodes ahead, one more thread may decode, so that read-ahead
-//! never holds up a request.
+//! A decoder refers back to all bytes of the block that it has already decoded. If more decoders run
+//! than there are CPUs, they push each other out of the CPU caches with every context switch. On two
+//! CPUs, four programs that read blocks of 16 MiB (zstd 22) at random need 6 % to 16 % more CPU time
+//! without this limit. So threads take turns, in the order in which they came. If another thread waits,
+//! a turn ends after [`LONG`]. Codecs that decode a block as a whole finish it first. While a thread
+//! decodes ahead, one more thread may decode, so that read-ahead never holds up a request.
 
 use std::num::NonZero;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::available_parallelism;
 use std::time::{Duration, Instant};
 
-/// How long a thread decodes before it lets another one pass: a few times what it takes to bring back
-/// what that pushes out of the caches.
+/// Time that a thread decodes before it lets another one pass: a few times the time to refill the CPU
+/// caches afterwards.
 const LONG: Duration = Duration::from_millis(20);
 
 /// Lets a number of threads pass, and others when those are through.
@@ -51,7 +50,7 @@ pub(super) struct Pass<'a> {
 }
 
 impl Gate {
-    /// For as many threads as there are processors for this process.
+    /// A gate for as many threads as this process has CPUs.
     pub(super) fn new() -> Self {
         Self::of_width(available_parallelism().map_or(1, NonZero::get))
     }
@@ -68,8 +67,8 @@ impl Gate {
         self.passes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until it is this thread's turn. A thread that holds a pass must not ask for another
-    /// one, nor wait for one that does. `ahead`: nobody waits for what it decodes.
+    /// Waits until it is this thread's turn. A thread that holds a pass must not request another pass,
+    /// nor wait for a thread that does. `ahead`: no request waits for the decoded bytes.
     pub(super) fn pass(&self, ahead: bool) -> Pass<'_> {
         let mut passes = self.passes();
         let number = passes.come;
@@ -91,7 +90,7 @@ impl Gate {
         }
     }
 
-    /// To be called when somebody may have got room.
+    /// Call it when there may be room for a waiting thread.
     fn wake_others(&self, passes: MutexGuard<'_, Passes>) {
         let any = passes.come - passes.gone > self.width;
         drop(passes);
@@ -100,19 +99,19 @@ impl Gate {
         }
     }
 
-    /// Whether a reader could pass beside one more.
+    /// Whether a thread could pass in addition to one more.
     pub(super) fn has_room_for_two(&self) -> bool {
         let passes = self.passes();
         let inside = passes.come - passes.gone;
         inside == 0 || inside + 2 <= self.width
     }
 
-    /// Whether somebody waits.
+    /// Whether a thread waits.
     pub(super) fn is_crowded(&self) -> bool {
         self.passes().waiting(self.width) > 0
     }
 
-    /// Threads that wait, and whether one more would have to.
+    /// The number of waiting threads, and whether one more would have to wait.
     #[cfg(test)]
     pub(super) fn waiting(&self) -> (u64, bool) {
         let passes = self.passes();

@@ -1,7 +1,7 @@
 //! Memory of decoded blocks.
 //!
-//! A [`Buffer`] is filled from its start on through its only [`Filler`], while any number of
-//! threads read what has been published.
+//! The only [`Filler`] of a [`Buffer`] fills it from its start, while any number of threads read the
+//! published bytes.
 
 #![allow(unsafe_code)]
 
@@ -15,13 +15,13 @@ use redwarfs_format::{Error, Result};
 
 use crate::options::BlockAllocator;
 
-/// Smallest buffer that is a mapping of its own with either allocator (128 KiB): the allocator of
-/// the process maps about the same sizes, but without the means to prepare pages in one go.
+/// Smallest buffer that gets a separate mapping with either allocator (128 KiB). The allocator of the
+/// process also maps such sizes, but cannot prepare several pages at once.
 const MAPPED_FROM: usize = 128 << 10;
 
-/// Bytes that are prepared at least: a 32nd of the buffer between 128 KiB, which is the most that
-/// zstd decodes at a time, and 1 MiB: each time costs a call. Eight blocks of 16 MiB (zstd 22) took
-/// 263 ms of processor time with 1 MiB at a time, and 312 ms with 128 KiB.
+/// Smallest number of bytes that are prepared at once, because each preparation is a syscall: a 32nd of
+/// the buffer, but at least 128 KiB, the most that zstd decodes at a time, and at most 1 MiB. Eight
+/// blocks of 16 MiB (zstd 22) took 263 ms of CPU time with 1 MiB at a time, and 312 ms with 128 KiB.
 const PREPARED: (usize, usize) = (128 << 10, 1 << 20);
 
 /// Memory for one block, of which a prefix can be read.
@@ -38,9 +38,9 @@ enum Memory {
     Mapped(MmapRaw),
 }
 
-// SAFETY: the memory belongs to the buffer alone and no thread is special to it. Threads that share
-// a buffer only read the published bytes, which nobody writes; the rest is touched through the one
-// `Filler` only.
+// SAFETY: the memory belongs to the buffer alone and no thread is special to it. Threads that share a
+// buffer only read the published bytes, which no thread writes. All other bytes are accessed only
+// through the one `Filler`.
 unsafe impl Send for Buffer {}
 // SAFETY: as above.
 unsafe impl Sync for Buffer {}
@@ -49,7 +49,7 @@ impl Buffer {
     /// Memory for `len` bytes, with the right to fill it; an error where an allocation would
     /// abort.
     ///
-    /// Memory is used for what is written, not for what is reserved.
+    /// Only written bytes take memory, not reserved ones.
     pub(super) fn new(allocator: BlockAllocator, len: usize) -> Result<(Arc<Self>, Filler)> {
         // A mapping of nothing would still take a page.
         let mapped = len > 0 && (allocator == BlockAllocator::Mmap || len >= MAPPED_FROM);
@@ -101,9 +101,9 @@ impl Buffer {
     /// The bytes that have been published.
     pub(super) fn bytes(&self) -> &[u8] {
         let len = self.published.load(Ordering::Acquire);
-        // SAFETY: the memory has at least `self.len` bytes, all initialised (zeros at first), and
-        // `len` does not exceed that. Nobody writes to published bytes: `Filler` starts behind
-        // them. They were written before `published` was stored with release.
+        // SAFETY: the memory has at least `self.len` bytes, all initialised (zeros at first), and `len`
+        // does not exceed that. No thread writes to published bytes: `Filler` starts after them. They
+        // were written before `published` was stored with release.
         unsafe { std::slice::from_raw_parts(self.start(), len) }
     }
 
@@ -175,8 +175,8 @@ impl Filler {
     pub(super) fn next(&mut self, len: usize) -> &mut [u8] {
         let at = self.buffer.published();
         let len = len.min(self.buffer.len - at);
-        // SAFETY: within the memory, which is initialised. Nobody reads or writes behind the
-        // published bytes but through this filler, which is borrowed as long as the slice exists.
+        // SAFETY: within the memory, which is initialised. The bytes after the published ones are
+        // accessed only through this filler, which is borrowed as long as the slice exists.
         unsafe { std::slice::from_raw_parts_mut(self.buffer.start().add(at), len) }
     }
 
@@ -188,13 +188,13 @@ impl Filler {
         }
         // SAFETY: the buffer has `raw_size` initialised bytes. A decoder is kept together with its
         // filler (`slot::Decoding`) and used for nothing else, so `start` is always the same and the
-        // memory lives as long as it. Only this filler, which is borrowed exclusively, gives
-        // access to bytes from `position` on, and nobody else writes to any.
+        // memory lives as long as it. Only this filler, which is borrowed exclusively, gives access to
+        // bytes from `position` on, and no other thread writes to any byte.
         unsafe { decoder.fill_in_place(self.buffer.start(), len) }
     }
 
-    /// Lets everybody read the next `len` bytes; returns by how much that, and what was prepared,
-    /// has increased the memory of the buffer.
+    /// Lets all threads read the next `len` bytes. Returns by how much this and the preparation
+    /// increased the memory of the buffer.
     pub(super) fn publish(&mut self, len: usize) -> u64 {
         let at = self.buffer.published();
         let end = at.saturating_add(len).min(self.buffer.len);

@@ -3,9 +3,9 @@
 //! One thread at a time decodes a block, as far as a request needs it or is likely to need it.
 //!
 //! * **Request.** A request for bytes up to some offset of a block finds the slot of the block or makes
-//!   one. The first thread reads the payload, verifies it and decodes. Other threads wait, and wake up as
-//!   soon as their bytes are there. If one of them needs more than the first, it goes on with the same
-//!   decoder (`decode.rs`, `slot.rs`).
+//!   one. The first thread reads the payload, verifies it and decodes. Other threads wait, and wake up
+//!   as soon as their bytes are there. If one of them needs more bytes than the first, it continues
+//!   with the same decoder (`decode.rs`, `slot.rs`).
 //! * **Memory.** A block is decoded into one buffer (`memory.rs`). Published bytes never change again, so
 //!   reading them takes no lock, even while the rest is being decoded.
 //! * **Uncompressed blocks.** The first request verifies the whole block. After that the reader reads it
@@ -13,10 +13,10 @@
 //!   (`plain.rs`). Only the digests stay in memory, 1/1024 of the block.
 //! * **Errors.** Every thread that waits for the block gets the error. The slot leaves the cache before
 //!   that, so the next request tries again.
-//! * **Limit.** The limit counts decoded bytes and digests. For each block that is not decoded to its end it
-//!   also counts the rest of the payload and the decoder. A zstd decoder is small, because it looks back
-//!   into the buffer. For other codecs the decoder counts as much as the decoded block, which is about
-//!   what it needs.
+//! * **Limit.** The limit counts decoded bytes and digests. For each block that is not decoded to its
+//!   end it also counts the rest of the payload and the decoder. A zstd decoder is small, because it
+//!   looks back into the buffer. For other codecs, the decoder counts as much as the decoded block,
+//!   which is about its memory.
 //! * **Eviction.** The least recently used block goes first (`evict.rs`). Blocks in use stay, whatever
 //!   their size: the blocks that a request holds, and the last few blocks that were not read to their end
 //!   ([`Table::in_use`](table::Table::in_use)). Without this rule, a sequential read of a block larger than
@@ -70,8 +70,8 @@ pub(crate) struct BlockCache {
 pub(crate) struct BlockData(Arc<Slot>);
 
 impl BlockData {
-    /// What is decoded of the block; perhaps more than was asked for. Nothing if the block is read
-    /// where it is stored.
+    /// The decoded part of the block, which may be larger than the requested part. Nothing if the block
+    /// is read where it is stored.
     pub(crate) fn bytes(&self) -> &[u8] {
         self.0.bytes()
     }
@@ -89,7 +89,7 @@ impl BlockData {
         self.0.block
     }
 
-    /// Takes note that a reader gets so many bytes out of [`BlockData::bytes`].
+    /// Notes that a caller takes this many bytes from [`BlockData::bytes`].
     pub(crate) fn served(&self, bytes: usize) {
         self.0.served(bytes as u64);
     }
@@ -200,14 +200,14 @@ impl BlockCache {
         size.saturating_add(SLOT_OVERHEAD) <= self.core.limit
     }
 
-    /// Whether decoding ahead makes sense: two blocks have to fit, or the one ahead would push
-    /// out the one being read.
+    /// Whether decoding ahead is useful: two blocks must fit, because otherwise the next block would
+    /// evict the one being read.
     pub(crate) fn has_room_ahead(&self) -> bool {
         self.core.has_room_ahead()
     }
 
-    /// To be called after the last [`BlockData`] of a request is gone: what did not fit beside
-    /// blocks in use can be dropped now.
+    /// Call it after the last [`BlockData`] of a request was dropped: then blocks that did not fit into
+    /// the cache together with blocks in use can be dropped.
     pub(crate) fn trim(&self) {
         self.core.make_room(0);
     }

@@ -6,8 +6,8 @@ use redwarfs_format::{Error, Result};
 use super::stats::count;
 use super::{BlockCache, BlockData};
 
-/// Bytes that are copied at a time where a reader has memory of its own: a few leaves, which stay in
-/// the caches of the processor.
+/// Bytes that are copied at a time into the memory of a caller: a few leaves, which stay in the CPU
+/// caches.
 const COPIED: usize = 16 * LeafDigests::LEAF;
 
 impl BlockCache {
@@ -33,7 +33,7 @@ impl BlockCache {
         }
         let Some(plain) = slot.plain() else {
             let at = out.len();
-            // In memory, as it is there.
+            // In memory, without a copy.
             let from = usize::try_from(offset).unwrap_or(usize::MAX);
             let bytes = slot.bytes().get(from..).and_then(|rest| rest.get(..len));
             out.extend_from_slice(bytes.ok_or_else(|| self.missing(data))?);

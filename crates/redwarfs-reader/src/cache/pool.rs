@@ -10,8 +10,8 @@ use crate::options::CpuSet;
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// A fixed number of named threads behind a bounded queue. The threads start with the first
-/// job, so that a process may still fork after opening an image, and end when the pool is
+/// A fixed number of named threads that take jobs from a bounded queue. The threads start with the
+/// first job, so that a process may still fork after opening an image, and end when the pool is
 /// dropped. They run where and as the thread that made the pool may, whatever the one with the first
 /// job is bound to.
 pub(super) struct Pool {
@@ -76,7 +76,7 @@ impl Pool {
                     if affinity.is_some() {
                         crate::sys::pin(affinity);
                     } else if home != CpuSet::of_current_thread().ok() {
-                        // If those processors are gone, it stays where it is.
+                        // If those CPUs are gone, the thread keeps its CPUs.
                         let _ = home.map(|home| home.pin_current_thread());
                     }
                     for job in receiver {

@@ -4,11 +4,11 @@ use std::sync::{Mutex, PoisonError};
 
 /// Buffers that are kept.
 const KEPT: usize = 2;
-/// Largest buffer that is kept (2 MiB). For larger ones decoding takes so long that new memory
-/// does not matter.
+/// Largest buffer that is kept (2 MiB). Decoding a larger payload takes much longer than getting new
+/// memory.
 pub(super) const LARGEST: usize = 2 << 20;
 
-/// At most 4 MiB of buffers, so that not every block has to ask the system for pages.
+/// At most 4 MiB of buffers are kept, so that not every block needs new pages of the system.
 #[derive(Debug, Default)]
 pub(super) struct Scratch(Mutex<Vec<Vec<u8>>>);
 

@@ -17,10 +17,10 @@ use crate::sys;
 /// than necessary.
 pub(super) const SEGMENT: usize = 64 << 10;
 
-/// Bytes of a payload that are given back at a time (256 KiB): each time costs a call.
+/// Bytes of a payload that are released at a time (256 KiB), because each release is a syscall.
 const DISCARDED: usize = 256 << 10;
 
-/// What a slot costs beside the data, charged so that very many tiny blocks count, too.
+/// Memory of a slot without the data. It is charged, so that very many tiny blocks count, too.
 pub(super) const SLOT_OVERHEAD: u64 = 512;
 
 /// Bytes that the cache holds, for its limit and its statistics.
@@ -56,7 +56,7 @@ enum BlockBytes {
         raw_size: u64,
         /// Bytes decoded and published at a time; at least 1.
         step: usize,
-        /// What is published in it never changes, so reading takes no lock.
+        /// Published bytes never change, so reading them takes no lock.
         buffer: Arc<Buffer>,
     },
     Plain(Plain),
@@ -66,7 +66,7 @@ enum BlockBytes {
 #[derive(Debug)]
 pub(super) struct Plain {
     pub(super) section: Section,
-    /// What the bytes have to be; `None` if the checksum is missing or taken for granted.
+    /// The expected checksum; `None` if it is missing, or not compared.
     pub(super) leaves: Option<LeafDigests>,
 }
 
@@ -78,19 +78,19 @@ pub(super) enum SlotState {
     New,
     /// One thread is reading, verifying or decoding.
     Busy,
-    /// A part is decoded, and this decoder can go on.
+    /// A part is decoded, and this decoder can continue.
     Partial(Decoding),
     /// Everything is decoded.
     Complete,
-    /// It went wrong. The slot is no longer in the cache; whoever still waits gets the error.
+    /// It went wrong. The slot has left the cache. Waiting requests get the error.
     Failed(Arc<Error>),
 }
 
-/// A decoder between two steps, with what it is charged for.
+/// A decoder between two steps, with the bytes that are charged for it.
 #[derive(Debug)]
 pub(super) struct Decoding {
     pub(super) decoder: Box<Decoder>,
-    /// That of the buffer into which this decoder decodes.
+    /// The filler of the buffer into which this decoder decodes.
     pub(super) filler: Filler,
     /// Length of the payload.
     pub(super) stored: u64,
@@ -100,7 +100,7 @@ pub(super) struct Decoding {
 }
 
 impl Decoding {
-    /// Gives back what has been decoded of a large payload.
+    /// Releases the decoded part of a large payload.
     pub(super) fn discard_spent(&mut self, slot: &Slot) {
         if self.stored <= LARGEST as u64 {
             return;
@@ -126,16 +126,16 @@ pub(super) struct Slot {
     charged: AtomicU64,
     body: OnceLock<BlockBytes>,
     busy: AtomicBool,
-    /// Up to where bytes were asked for.
+    /// End of the requested bytes.
     asked: AtomicU64,
-    /// Requests that began far beyond that and what was there.
+    /// Requests that began far beyond that end and the decoded bytes.
     jumps: AtomicU32,
     /// Bytes that were copied out of the block or shown in it, until that were as many as it has;
     /// then it begins anew.
     served: AtomicU64,
     /// Held by the job that decodes the rest.
     finishing: Arc<AtomicBool>,
-    /// Requests that wait now.
+    /// Requests that wait.
     waiting: AtomicU64,
     /// The least that one of them waits for; only used while `state` is locked.
     wanted: AtomicU64,
@@ -219,14 +219,14 @@ impl Slot {
         }
     }
 
-    /// Whether as many bytes were read as the block has: whoever goes through it has come to its end.
+    /// Whether as many bytes were read as the block has: then a sequential read has reached its end.
     pub(super) fn is_used_up(&self) -> bool {
         let served = self.served.load(Ordering::Relaxed);
         self.raw_size().is_some_and(|size| served >= size)
     }
 
     /// Takes note of a request for `start..end`, of which something is not there. It counts as a jump
-    /// if it begins more than `far` behind everything that is there or was asked for.
+    /// if it begins more than `far` after the decoded and the requested bytes.
     pub(super) fn asked_for(&self, start: u64, end: u64, far: u64) {
         let before = self.asked.fetch_max(end, Ordering::Relaxed);
         if start.saturating_sub(self.available().max(before)) > far {
@@ -244,7 +244,7 @@ impl Slot {
         self.jumps.load(Ordering::Relaxed)
     }
 
-    /// Whether somebody waits for more of the block.
+    /// Whether a request waits for more of the block.
     pub(super) fn is_awaited(&self) -> bool {
         self.waiting.load(Ordering::Relaxed) > 0
     }
@@ -305,7 +305,7 @@ impl Slot {
         }
     }
 
-    /// Gives the work to the caller if there is any and nobody else has it.
+    /// Gives the work to the caller, if there is any and no other thread has it.
     pub(super) fn try_take(self: &Arc<Self>) -> Option<Turn> {
         let mut state = self.lock();
         matches!(*state, SlotState::New | SlotState::Partial(_)).then(|| self.take(&mut state))
@@ -340,14 +340,14 @@ impl Slot {
         self.buffer().map_or(&[], |buffer| buffer.bytes())
     }
 
-    /// The memory of a block that nobody else holds, if it is of use for another one of `len`
-    /// bytes. Nothing is left of the block then.
+    /// The memory of a block to which there is no other reference, if it suits a block of `len` bytes.
+    /// Nothing is left of the block then.
     pub(super) fn reclaim(slot: &mut Arc<Self>, len: usize) -> Option<Buffer> {
         let slot = Arc::get_mut(slot)?;
         if !slot.buffer()?.is_reusable_for(len) {
             return None;
         }
-        // A decoder that could go on has a part in the memory.
+        // A decoder that can continue also refers to the memory.
         *slot.state.get_mut().unwrap_or_else(PoisonError::into_inner) = SlotState::New;
         match slot.body.take()? {
             BlockBytes::Decoded { buffer, .. } => Arc::into_inner(buffer),
@@ -378,7 +378,7 @@ impl Drop for Finishing {
     }
 }
 
-/// Takes a request out of those that wait.
+/// Removes a request from the waiting ones.
 struct Waiting<'a>(&'a AtomicU64);
 
 impl Drop for Waiting<'_> {
@@ -393,8 +393,8 @@ impl Drop for Slot {
     }
 }
 
-/// The exclusive right to bring a slot forward. Dropping it unsettled, which happens when the
-/// thread panics, fails the slot, so that nobody waits for ever.
+/// The exclusive right to bring a slot forward. If it is dropped unsettled, because the thread panics,
+/// the slot fails, so that no request waits forever.
 #[derive(Debug)]
 pub(super) struct Turn {
     slot: Arc<Slot>,
@@ -451,16 +451,16 @@ impl Turn {
         usize::try_from(left).map_or(*step, |left| left.min(*step))
     }
 
-    /// Publishes the next `len` bytes, which must be in the buffer of `filler`, and wakes those
-    /// who wait if there is one among them that has what it needs.
+    /// Publishes the next `len` bytes, which must be in the buffer of `filler`. Wakes the waiting
+    /// threads if one of them has the bytes that it needs.
     pub(super) fn publish(&self, filler: &mut Filler, len: usize) {
         let slot = &self.slot;
         let (memory, wake) = {
             // Under the lock, or a waiter between its check and its wait would miss it.
             let _state = slot.lock();
             let memory = filler.publish(len);
-            // Nobody is woken in vain: of many readers of a large block each would be, for every
-            // step. Who is not satisfied yet says so again.
+            // Otherwise no thread is woken: with many threads that wait for a large block, each step
+            // would wake them all. Who is not satisfied yet says so again.
             let wake = slot.available() >= slot.wanted.load(Ordering::Relaxed);
             if wake {
                 slot.wanted.store(u64::MAX, Ordering::Relaxed);
@@ -473,7 +473,7 @@ impl Turn {
         }
     }
 
-    /// Ends the turn: everything is there. Returns what was needed for that.
+    /// Ends the turn: everything is there. Returns the resources of the work.
     pub(super) fn complete(mut self) -> Option<Decoding> {
         self.settled = true;
         let work = self.work.take();
@@ -484,7 +484,7 @@ impl Turn {
         work
     }
 
-    /// Ends the turn before the end of the block; somebody else may go on.
+    /// Ends the turn before the end of the block. Another thread may continue.
     pub(super) fn pause(mut self) {
         self.settled = true;
         match self.work.take() {

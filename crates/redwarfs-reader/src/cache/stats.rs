@@ -1,18 +1,18 @@
-//! What the cache counts.
+//! Statistics of the cache.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What the block cache has done so far.
+/// Counters of the block cache.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 #[non_exhaustive]
 pub struct CacheStats {
     /// Limit in bytes.
     pub limit: u64,
-    /// Bytes held now, as counted for the limit.
+    /// Bytes that the cache holds, as counted for the limit.
     pub used: u64,
     /// Most bytes held at any time, blocks in use included.
     pub peak: u64,
-    /// Blocks held now.
+    /// Blocks that the cache holds.
     pub blocks: u64,
     /// Blocks that entered the cache.
     pub blocks_created: u64,
@@ -24,11 +24,12 @@ pub struct CacheStats {
     pub request_sets_merged: u64,
     /// Requests for bytes of a block.
     pub requests: u64,
-    /// Blocks that were decoded because the ones before were read in sequence.
+    /// Blocks that were decoded because the previous blocks were read in sequence.
     pub sequential_prefetches: u64,
-    /// Requests whose bytes were there while the block was being decoded for somebody else.
+    /// Requests whose bytes were decoded already, while the block was being decoded for another
+    /// request.
     pub active_hits_fast: u64,
-    /// Requests that waited for a block that was being decoded for somebody else.
+    /// Requests that waited for a block that was being decoded for another request.
     pub active_hits_slow: u64,
     /// Requests whose bytes were there.
     pub cache_hits_fast: u64,
@@ -40,8 +41,8 @@ pub struct CacheStats {
     pub bytes_decoded: u64,
     /// Raw sizes of all blocks of which something was decoded.
     pub bytes_of_decoded_blocks: u64,
-    /// Jobs of the background that had nothing left to do when their turn came: somebody else
-    /// had decoded the block, or nobody needed it any more.
+    /// Background jobs that started too late: another thread had decoded the block, or the block was
+    /// not needed.
     pub expired_active_requests: u64,
     /// Blocks that were being decoded whenever a request came.
     pub active_set_size: ActiveSetSize,
@@ -49,7 +50,7 @@ pub struct CacheStats {
     pub errors: u64,
 }
 
-/// Quantiles of a number: the smallest that at least so many per cent of all samples do not
+/// Quantiles of a number: the smallest value that at least this percentage of all samples does not
 /// exceed. Exact up to 63; above is 64.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
@@ -120,7 +121,7 @@ pub(super) fn count(counter: &AtomicU64) {
 #[derive(Debug)]
 pub(super) struct ActiveSet {
     now: AtomicU64,
-    /// Requests that found so many.
+    /// Number of requests with this value.
     seen: [AtomicU64; 65],
 }
 

@@ -20,8 +20,8 @@ pub(super) struct Entry {
 /// Requests for other blocks than the one before that are remembered.
 const REMEMBERED: usize = 64;
 
-/// Most recently used blocks that [`Table::in_use`] looks at. If so many blocks that were read to their
-/// end fit, there is room for the blocks that were not.
+/// Most recently used blocks that [`Table::in_use`] looks at. If this many blocks that were read to
+/// their end fit, there is room for blocks that were not.
 const LOOKED_AT: usize = 64;
 
 /// The blocks in the cache, in the order of their last use.
@@ -71,7 +71,7 @@ impl Table {
         self.asks += 1;
     }
 
-    /// What [`Table::was_asked_since`] takes for now.
+    /// The present time for [`Table::was_asked_since`].
     pub(super) fn asks(&self) -> u64 {
         self.asks
     }
@@ -91,15 +91,15 @@ impl Table {
         self.entries.len()
     }
 
-    /// All blocks, the one that was not used for the longest time first.
+    /// All blocks, the least recently used one first.
     pub(super) fn oldest_first(&self) -> impl Iterator<Item = (BlockNo, &Entry)> {
         self.order
             .values()
             .filter_map(|block| Some((*block, self.entries.get(block)?)))
     }
 
-    /// The ticks of up to `most` blocks that were used last and not read to their end. Their readers will
-    /// come back, and would have to decode them from the start.
+    /// The ticks of up to `most` blocks that were used last and not read to their end. Their files will
+    /// be read further, and without these blocks decoding would start again.
     pub(super) fn in_use(&self, most: usize) -> Vec<u64> {
         let latest = self.order.iter().rev().take(LOOKED_AT.max(most));
         latest

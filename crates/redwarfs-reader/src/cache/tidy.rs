@@ -17,7 +17,7 @@ use crate::sys::{PageMap, pin, trim_heap};
 /// Shortest time between two looks.
 const MIN_INTERVAL: Duration = Duration::from_millis(1);
 
-/// One look at the cache; false if that makes no sense any more.
+/// Checks the cache once. Returns false if further checks are useless.
 fn look(core: &Weak<Core>, tidy: Tidy, since: Instant) -> bool {
     let Some(core) = core.upgrade() else {
         return false;
@@ -136,7 +136,7 @@ impl Core {
             }
             let mut table = self.table();
             let unused = table.entry(slot.block).is_some_and(|entry| {
-                // The table and this function hold it, nobody else.
+                // Only the table and this function refer to it.
                 Arc::ptr_eq(&entry.slot, &slot)
                     && entry.used_at <= since
                     && Arc::strong_count(&slot) == 2

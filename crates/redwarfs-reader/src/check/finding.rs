@@ -1,4 +1,4 @@
-//! What is wrong with an image: one finding for each damage.
+//! Findings: one for each damage of an image.
 
 use std::fmt;
 use std::sync::Arc;
@@ -97,7 +97,7 @@ pub struct AffectedPaths {
     pub first: Vec<Vec<u8>>,
 }
 
-/// What the caller can declare about the image, so that the same check does not give the finding.
+/// A declaration about the image with which the same check would not give the finding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Declaration {
     /// Several images are in the file, and this one is meant
@@ -114,7 +114,7 @@ pub struct Finding {
     pub kind: FindingKind,
     /// The message, without the cause.
     pub what: String,
-    /// The error behind the damage.
+    /// The error that shows the damage.
     pub cause: Option<Arc<Error>>,
     /// The section, if the damage lies in one.
     pub section: Option<SectionPlace>,

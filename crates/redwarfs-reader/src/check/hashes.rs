@@ -21,7 +21,7 @@ use crate::sys::pin;
 /// Most threads that are used.
 const MAX_THREADS: usize = 256;
 
-/// What the check of one section found.
+/// The result of the check of one section.
 #[derive(Debug)]
 pub enum SectionOutcome {
     /// The hashes match.
@@ -183,7 +183,7 @@ fn failed(error: std::io::Error) -> SectionOutcome {
     SectionOutcome::Failed(Arc::new(error.into()))
 }
 
-/// The finding that an outcome stands for. Lost headers are findings of the list already.
+/// The finding for an outcome. Lost headers are findings of the list already.
 pub(super) fn finding(
     listed: &ListedSection,
     outcome: &SectionOutcome,

@@ -127,7 +127,7 @@ impl Image {
     /// bytes after each piece, on any thread.
     ///
     /// # Errors
-    /// [`Error::Io`](crate::Error::Io) if what follows the image cannot be read. Damage is not an
+    /// [`Error::Io`](crate::Error::Io) if the data after the image cannot be read. Damage is not an
     /// error but a finding.
     pub fn check(
         &self,

@@ -83,7 +83,7 @@ impl SectionList {
 }
 
 impl Image {
-    /// Lists the sections of this image for a check, from their headers as they are stored.
+    /// Lists the sections of this image for a check, from their stored headers.
     ///
     /// # Errors
     /// As [`SectionList::read`].
@@ -108,7 +108,7 @@ pub(super) struct Scanner<'a> {
     pub(super) sections: Vec<ListedSection>,
     findings: Vec<Finding>,
     blocks: u32,
-    /// What the header of the next section has to say.
+    /// The expected values of the next section header.
     next_number: u32,
     trailing: u64,
 }
@@ -256,10 +256,10 @@ impl Scanner<'_> {
             && has(SectionType::METADATA_V2_SCHEMA)
     }
 
-    /// Reports that there is no usable header at `at` and finds where to go on.
+    /// Reports that there is no usable header at `at`, and finds the place to continue.
     fn resume(&mut self, at: u64, header: Option<&SectionHeader>) -> Result<u64> {
-        // The length of the section before may be what is wrong: then its checksum is, too, and the
-        // header that follows is to be found inside of what seems to be its payload.
+        // The length of the previous section may be wrong. Then its checksum is wrong, too, and the
+        // next header is inside of its apparent payload.
         if let Some(entry) = self.sections.last()
             && let Some(own) = entry.section.header
             && !entry.lost

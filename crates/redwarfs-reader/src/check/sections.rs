@@ -50,7 +50,7 @@ impl ListedSection {
 ///
 /// Opening an image gives up at the first damaged header, and reads no block header if there is a
 /// section index. The list comes from all headers, each compared with its neighbours and with the
-/// index. Behind damaged headers it goes on.
+/// index. After damaged headers it continues.
 #[derive(Debug)]
 pub struct SectionList {
     /// Format version.
@@ -61,9 +61,9 @@ pub struct SectionList {
     pub sections: Vec<ListedSection>,
     /// What became of the section index.
     pub index: IndexState,
-    /// Bytes of the file behind the last section.
+    /// Bytes of the file after the last section.
     pub trailing: u64,
-    /// What is wrong with the headers.
+    /// The errors of the headers.
     pub(super) findings: Vec<Finding>,
 }
 
@@ -112,7 +112,7 @@ impl SectionList {
         }
     }
 
-    /// Takes out what is wrong with the headers and the index.
+    /// Takes out the errors of the headers and the index.
     pub(super) fn take_findings(&mut self) -> Vec<Finding> {
         let mut findings = std::mem::take(&mut self.findings);
         if let IndexState::Invalid(reason) = &self.index {

@@ -50,7 +50,7 @@ pub struct Uncovered {
 }
 
 impl UncoveredReason {
-    /// The name for programs, such as `behind`.
+    /// The name in JSON, such as `behind`.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -63,7 +63,7 @@ impl UncoveredReason {
     }
 }
 
-/// What the caller says about the image, and the kind of its file.
+/// The declarations of the caller about the image, and the kind of its file.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct DeclaredImage {
     /// How the image was chosen.
@@ -74,14 +74,14 @@ pub struct DeclaredImage {
     pub device: bool,
 }
 
-/// What is known about the surroundings of an image.
+/// The known surroundings of an image.
 #[derive(Debug, Default)]
 pub(super) struct Surroundings {
     pub(super) findings: Vec<Finding>,
     pub(super) uncovered: Vec<Uncovered>,
 }
 
-/// What follows an image.
+/// The data after an image.
 enum Behind {
     Nothing,
     Zeros,
@@ -93,7 +93,7 @@ enum Behind {
 /// Looks at what surrounds an image whose sections are listed and checked in `mode`.
 ///
 /// # Errors
-/// [`Error::Io`](crate::Error::Io) if what follows the image cannot be read.
+/// [`Error::Io`](crate::Error::Io) if the data after the image cannot be read.
 pub(super) fn look(
     image: &Image,
     list: &SectionList,
@@ -189,7 +189,7 @@ fn says_without_index(image: &Image) -> bool {
     arguments.iter().any(|argument| argument == WITHOUT_INDEX)
 }
 
-/// What is in `at..size`.
+/// The kind of data in `at..size`.
 fn behind(source: &dyn Source, at: u64, size: u64) -> Result<Behind> {
     if at >= size {
         return Ok(Behind::Nothing);

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-/// So many durations are kept one by one.
+/// Number of durations that are kept individually.
 pub(super) const EXACT: usize = 1024;
 
-/// Buckets per power of two. A bucket stands for its middle, so that a quantile is off by at
-/// most half a bucket: 1/128 of the value.
+/// Buckets per power of two. The value of a bucket is its middle, so a quantile is off by at most half
+/// a bucket: 1/128 of the value.
 const PER_OCTAVE_BITS: u32 = 6;
 const PER_OCTAVE: usize = 1 << PER_OCTAVE_BITS;
 
@@ -60,8 +60,8 @@ impl Latency {
         }
     }
 
-    /// For each percentage, the smallest duration that at least so many per cent of all do not
-    /// exceed (nearest rank). Zeros without any durations.
+    /// For each percentage, the smallest duration that at least this percentage of all durations does
+    /// not exceed (nearest rank). Zeros without any durations.
     pub(super) fn quantiles(&self, percentages: &[u64]) -> Vec<Duration> {
         let mut sorted = self.exact.clone();
         sorted.sort_unstable();

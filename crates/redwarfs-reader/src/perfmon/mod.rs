@@ -89,8 +89,8 @@ impl PerfMonitor {
         self.0.is_some()
     }
 
-    /// The timer for one kind of operation. Takes a lock: to be called once per kind, not for
-    /// each operation. Timers of the same name collect together.
+    /// The timer for one kind of operation. Takes a lock: call it once per kind, not for each
+    /// operation. Timers of the same name collect together.
     #[must_use]
     pub fn timer(&self, component: Component, name: &'static str) -> Timer {
         let Some(shared) = &self.0 else {

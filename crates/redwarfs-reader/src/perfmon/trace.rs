@@ -99,8 +99,8 @@ impl Trace {
     }
 }
 
-/// Begins and ends in the order of time. Of one thread, operations at the same time are nested
-/// as they were: an operation is kept when it ends, so an inner one comes before its outer one.
+/// Begins and ends in the order of time. Operations of one thread are nested. An operation is recorded
+/// when it ends, so an inner one comes before its outer one.
 fn in_order(samples: &[(Sample, u32)]) -> Vec<(usize, bool)> {
     let mut events: Vec<(u128, u8, u64, usize, bool)> = Vec::with_capacity(samples.len() * 2);
     for (index, (sample, _)) in samples.iter().enumerate() {

@@ -1,9 +1,9 @@
 //! Categories of data, and the categorizers that find them in files.
 //!
-//! A categorizer looks at the bytes or the path of a file and cuts the file into fragments. Each
-//! kind of fragment goes to a stream of its own, with its own order, segmenter, codec and blocks
-//! (format/07). Categorizers read files through bounded windows. A header counts only as far as
-//! the file holds the data that it announces.
+//! A categorizer looks at the bytes or the path of a file and cuts the file into fragments. Each kind
+//! of fragment goes to a separate stream, with its own order, segmenter, codec and blocks (format/07).
+//! Categorizers read files through bounded windows. A header counts only as far as the file holds the
+//! data that it announces.
 
 pub(crate) mod audio;
 pub(crate) mod binary;

@@ -13,7 +13,7 @@ pub enum Category {
     Default,
     /// ELF files.
     BinaryElf,
-    /// What is around the parts of Mach-O files for several machines.
+    /// Data between the parts of Mach-O files for several machines.
     BinaryMachoHeader,
     /// Mach-O files, and the parts of those for several machines.
     BinaryMachoSection,
@@ -21,17 +21,17 @@ pub enum Category {
     BinaryPe,
     /// Pixels of FITS files.
     FitsImage,
-    /// Headers of FITS files, and what follows the image.
+    /// Headers of FITS files, and data after the image.
     FitsMetadata,
     /// Files from a list.
     Hotness,
     /// Data that does not get smaller.
     Incompressible,
-    /// What is around the samples of audio files.
+    /// Data before and after the samples of audio files.
     PcmMetadata,
     /// Samples of audio files.
     PcmWaveform,
-    /// One that no categorizer knows, from an [`EntryHook`](crate::EntryHook).
+    /// A category of an [`EntryHook`](crate::EntryHook), which no categorizer finds.
     Named(CategoryName),
 }
 
@@ -135,8 +135,8 @@ impl Category {
         }
     }
 
-    /// Name of the categorizer that finds it; `None` for the default category and those that are
-    /// not built in.
+    /// Name of the categorizer that finds it; `None` for the default category, and for categories that
+    /// are not built in.
     #[must_use]
     pub fn categorizer(&self) -> Option<&str> {
         let name = self.name();
@@ -144,7 +144,7 @@ impl Category {
             .then(|| name.split_once('/').map_or(name, |(before, _)| before))
     }
 
-    /// What is known about the content of its blocks.
+    /// The kind of content of its blocks.
     #[must_use]
     pub fn content_kind(&self) -> ContentKind {
         match self {

@@ -1,4 +1,4 @@
-//! What an image says about the categories of its blocks (format/04 section 11).
+//! The categories of the blocks of an image (format/04 section 11).
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -12,7 +12,7 @@ use super::names::{Category, StreamKey};
 pub(crate) struct StoredCategories {
     /// Per stream what its fragments amount to, in bytes.
     pub(crate) sizes: Vec<u64>,
-    /// Streams in the order of their blocks, each with the number of the block behind its last.
+    /// Streams in the order of their blocks, each with the number of the block after its last one.
     pub(crate) blocks: Vec<(u32, u32)>,
 }
 

@@ -1,8 +1,8 @@
 //! Bytes of small files, kept from the stage that first reads them until the data is in blocks.
 //!
-//! The bytes lie one behind the other in large chunks of memory. An allocation for each file
-//! would double the cost of files of a few bytes and fragment the heap. Beside the bytes, the
-//! table takes 8 bytes for each file of the tree.
+//! The bytes lie one after the other in large chunks of memory. An allocation for each file would
+//! double the cost of files of a few bytes and fragment the heap. In addition, the table takes 8 bytes
+//! for each file of the tree.
 
 use std::ops::{Deref, Range};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -10,8 +10,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Files up to this size are kept.
 const SMALL_FILE: u64 = 1 << 16;
-/// Bytes of a chunk of memory. Allocators take so much from the system and give it back as soon as
-/// it is free; what is not filled is not resident.
+/// Bytes of a chunk of memory. Allocators map chunks of this size separately, and return them to the
+/// system when they are free. Unused parts are not resident.
 const CHUNK: usize = 32 << 20;
 /// Bits of a size, and of a place in a chunk.
 const SIZE_BITS: u32 = SMALL_FILE.trailing_zeros() + 1;
@@ -112,7 +112,7 @@ pub(crate) struct Kept {
 }
 
 impl Kept {
-    /// For so many files, with so many bytes at most.
+    /// For this number of files and at most this number of bytes.
     pub(crate) fn new(files: usize, budget: u64) -> Self {
         Self {
             places: vec![0; files],
@@ -133,7 +133,7 @@ impl Kept {
         self.chunks.get(self.place(file)?)
     }
 
-    /// Something that takes bytes beside those that are here, until it is taken [back](Self::take).
+    /// Memory of another use that counts in addition, until it is taken [back](Self::take).
     pub(crate) fn keeper(&self) -> Keeper {
         Keeper(Mutex::new(Chunks {
             list: Vec::new(),
@@ -194,8 +194,8 @@ impl Kept {
         }
     }
 
-    /// Prepares for use by several threads, each of which [releases](SharedKept::release) what it
-    /// does not need any more.
+    /// Prepares for use by several threads. Each thread [releases](SharedKept::release) the files that
+    /// it has finished.
     pub(crate) fn share(self) -> SharedKept {
         let mut users = vec![0; self.chunks.list.len()];
         for &place in self.places.iter().filter(|&&place| place != 0) {
@@ -265,7 +265,7 @@ impl SharedKept {
         Some(KeptBytes { chunk, range })
     }
 
-    /// The bytes of a file will not be asked for any more. Call at most once for each file.
+    /// The bytes of a file are not needed any longer. Call at most once for each file.
     pub(crate) fn release(&self, file: u32) {
         if let Some((_, chunk)) = self.find(file)
             && chunk.users.fetch_sub(1, Ordering::Relaxed) == 1
@@ -274,7 +274,7 @@ impl SharedKept {
         }
     }
 
-    /// The bytes of a file are not to be used.
+    /// The bytes of a file must not be used.
     pub(crate) fn forget(&mut self, file: u32) {
         if let Some(place) = self.places.get_mut(file as usize) {
             *place = 0;

@@ -118,12 +118,12 @@ pub(crate) struct Contents {
     pub(crate) kept: Kept,
 }
 
-/// What is stored in which stream.
+/// The stored contents of each stream.
 #[derive(Debug)]
 pub(crate) struct Fragments<'o> {
     /// By stream, then content.
     pub(crate) items: Vec<Item>,
-    /// In the order of their blocks; the first one is that of everything that is in no category.
+    /// In the order of their blocks. The first stream holds all data without a category.
     pub(crate) streams: Vec<StreamSettings<'o>>,
 }
 

@@ -30,7 +30,7 @@ impl Chunk {
         (self.block == HOLE).then(|| u64::from(self.offset) | (u64::from(self.size) << 32))
     }
 
-    /// Bytes that the chunk stands for.
+    /// Bytes that the chunk represents.
     pub(crate) fn len(&self) -> u64 {
         self.hole_size().unwrap_or(u64::from(self.size))
     }

@@ -30,7 +30,7 @@ impl Fingerprint {
             Order::Similarity => Some(Self::Similarity(Box::new(Similarity::new()))),
             Order::Nilsimsa(_) => Some(Self::Nilsimsa(Box::new(Nilsimsa::new()))),
             Order::Families(_) => Some(Self::Sketch(Box::new(Sketcher::new()))),
-            // For what has no key.
+            // For items without a key.
             Order::Script(rest) => Self::new(rest),
             _ => None,
         }
@@ -72,7 +72,7 @@ impl Similarity {
     }
 
     pub(crate) fn update(&mut self, data: &[u8]) {
-        // Four histograms, so that equal buckets in a row do not wait for each other.
+        // Four histograms, so that increments of equal consecutive buckets do not wait for each other.
         let mut partial = [[0u32; 256]; 4];
         let bucket = |x: u32| (mix(x.wrapping_add(0x9e37_79b9)) >> 24) as usize;
         for part in data.chunks(1 << 20) {

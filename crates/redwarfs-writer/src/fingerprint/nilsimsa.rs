@@ -2,10 +2,10 @@
 //! "An Open Digest-based Technique for Spam Detection", 2004): 256 bits, of which similar
 //! contents share most. Details as in format/08 section 3.3.
 //!
-//! Every byte closes eight triples of bytes, and each triple is hashed to one of 256 counters.
-//! The hashes of all eight are computed at a time, one per byte of a 64-bit word: what a byte
-//! contributes in one of its three roles, as first, second or third of a triple, depends on the
-//! byte alone, so there is a table for each role.
+//! Every byte closes eight triples of bytes, and each triple is hashed to one of 256 counters. The
+//! hashes of all eight are computed at once, one per byte of a 64-bit word. A byte is the first, second
+//! or third of a triple. Its contribution depends only on the byte and this role, so there is a table
+//! for each role.
 
 /// Bit i of the digest is bit `i % 64` of word `i / 64`.
 pub(crate) type Digest = [u64; 4];
@@ -72,7 +72,7 @@ const fn triples(numbers: &[u32]) -> u64 {
     mask
 }
 
-/// The hashes of the eight triples in five bytes in a row, one in each byte.
+/// The hashes of the eight triples in five consecutive bytes, one in each byte.
 #[inline(always)]
 fn hashes([w4, w3, w2, w1, w0]: [u8; 5]) -> u64 {
     const LATE: u64 = triples(&[6, 7]);
@@ -93,10 +93,11 @@ fn hashes([w4, w3, w2, w1, w0]: [u8; 5]) -> u64 {
 
 /// Computes the digest of a content piece by piece. 10 KiB.
 pub(crate) struct Nilsimsa {
-    /// Counters for each triple, so that equal hashes in a row do not wait for each other.
+    /// Counters for each triple, so that increments for equal consecutive hashes do not wait for each
+    /// other.
     counts: [[u32; 256]; 8],
     totals: [u64; 256],
-    /// Bytes that `counts` stand for.
+    /// Number of bytes that `counts` covers.
     counted: u32,
     size: u64,
     /// The last four bytes, oldest first.

@@ -1,10 +1,10 @@
 //! Sketches of contents: the smallest hashes of their 16-byte windows.
 //!
-//! A gear hash (Xia et al., "Ddelta: a deduplication-inspired fast delta compression approach",
-//! 2014) that moves by four bits runs over the bytes, so that it depends on the last 16 of them;
-//! multiplied by an odd number, its high bits depend on all of these. Two contents have smallest
-//! values in common as far as they have windows in common (Broder, "On the resemblance and
-//! containment of documents", 1997).
+//! A gear hash (Xia et al., "Ddelta: a deduplication-inspired fast delta compression approach", 2014)
+//! runs over the bytes and moves by four bits, so that it depends on the last 16 bytes. Multiplied by
+//! an odd number, its high bits depend on all of these. Two contents have smallest values in common as
+//! far as they have windows in common (Broder, "On the resemblance and containment of documents",
+//! 1997).
 
 /// Bytes that a feature depends on.
 const WINDOW: usize = 16;
@@ -42,7 +42,7 @@ pub(crate) const fn mix(mut z: u64) -> u64 {
 /// Makes the sketch of a content, in 2.5 KiB.
 pub(crate) struct Sketcher {
     hash: u64,
-    /// Bytes in front of the first whole window that are still missing.
+    /// Bytes that are missing until the first whole window.
     missing: usize,
     /// Only smaller ones are of interest.
     limit: u64,
@@ -90,7 +90,7 @@ impl Sketcher {
 
     pub(crate) fn finish(mut self) -> Sketch {
         self.clean_up();
-        // What is kept begins with zeros.
+        // Kept values begin with zeros.
         let features = self.kept.iter().map(|&value| (mix(value) >> 32) as u32);
         Sketch(features.collect())
     }

@@ -8,7 +8,7 @@ pub(super) const EVEN: usize = 64;
 /// Questions about overlapping ranges look at no place twice.
 #[derive(Debug, Default)]
 pub(super) struct Evens {
-    /// What was looked at, up to the first such place if there is one.
+    /// The compared bytes, up to the first such place if there is one.
     from: usize,
     to: usize,
     found: bool,

@@ -4,13 +4,14 @@
 //! ends where a hash of its last bytes says so, 6 KiB after the piece before it on average. So the
 //! same data has the same pieces wherever it begins.
 //!
-//! Pieces that follow each other in the input as they do in a block become one reference, if they have
-//! at least [`LONG`] bytes together: each reference makes a content depend on one more block. The
-//! digests are cryptographic, so equal digests need no comparison of bytes.
+//! Pieces that follow each other both in the input and in a block become one reference, if they have at
+//! least [`LONG`] bytes together. Shorter references are not made, because each one makes a content
+//! depend on one more block. The digests are cryptographic, so equal digests need no comparison of
+//! bytes.
 //!
 //! Only extents of at least [`EXTENT`] bytes are searched. Two kinds of pieces are left to the search
-//! in recent blocks: pieces without an end of their own, as in runs of one value, and pieces that
-//! repeat the piece before them.
+//! in recent blocks: pieces without a content-defined end, as in runs of one value, and pieces that
+//! repeat the previous piece.
 
 use std::collections::VecDeque;
 
@@ -37,7 +38,7 @@ const PIECES: usize = 1 << 22;
 /// Bytes that each of them takes: itself, and its place in the table while that grows.
 const PIECE: u64 = 56;
 
-/// Bytes that the pieces of so many bytes of input take, at most.
+/// Largest number of bytes that the pieces of this much input take.
 pub(super) fn memory(bytes: u64) -> u64 {
     (bytes / SHORTEST as u64)
         .min(PIECES as u64)
@@ -137,7 +138,7 @@ impl Index {
     }
 }
 
-/// Pieces in a row that lie in a block in the same way.
+/// Consecutive pieces that are also consecutive in a block.
 struct Run {
     block: u32,
     offset: u32,
@@ -154,13 +155,13 @@ struct Mark {
     size: u64,
 }
 
-/// What is between the input and the search in blocks at hand.
+/// The search between the input and the search in recent blocks.
 pub(super) struct Distant {
     index: Index,
     granularity: usize,
     /// Log2 of the units of which one ends a piece.
     sparse: u32,
-    /// Bytes of the extent; those in front of `start` are passed on or represented.
+    /// Bytes of the extent; the bytes before `start` are passed on or represented.
     held: Vec<u8>,
     start: usize,
     /// Where the piece begins that is not complete; between `start` and that there is a run that
@@ -175,7 +176,7 @@ pub(super) struct Distant {
     /// Of `start` in the content.
     position: u64,
     marks: VecDeque<Mark>,
-    /// A chunk of the content, and where it begins: what marks refer to is not in front of it.
+    /// A chunk of the content, and its start: marks refer to no earlier chunk.
     chunk: (usize, u64),
 }
 
@@ -217,7 +218,7 @@ impl Distant {
         self.chunk = (0, 0);
     }
 
-    /// The end of the piece that begins at `cut`, and whether it has an end of its own.
+    /// The end of the piece that begins at `cut`, and whether this end is content-defined.
     fn piece_end(&mut self) -> Option<(usize, bool)> {
         let whole = |size: usize| size - size % self.granularity;
         let longest = self.cut + whole(LONGEST);
@@ -232,7 +233,7 @@ impl Distant {
         {
             hash = add(hash, byte);
         }
-        // The hash is that of the bytes in front of `at`.
+        // The hash covers the bytes before `at`.
         let mut at = from;
         for &byte in self.held.get(from..to).unwrap_or_default() {
             if hash >> (u64::BITS - self.sparse) == 0 && whole(at - self.cut) == at - self.cut {
@@ -325,7 +326,7 @@ impl<S: BlockSink> Segmenter<S> {
         self.pass_on(far, end)
     }
 
-    /// What is in front of `end` is searched like anything else.
+    /// The bytes before `end` are searched in recent blocks.
     fn pass_on(&mut self, far: &mut Distant, end: usize) -> Result<()> {
         far.run = None;
         let bytes = far.held.get(far.start..end).unwrap_or_default();
@@ -335,7 +336,7 @@ impl<S: BlockSink> Segmenter<S> {
         Ok(())
     }
 
-    /// Remembers pieces that are in a block by now.
+    /// Remembers pieces that are in a block already.
     pub(super) fn remember(&mut self, far: &mut Distant) {
         while let Some(mark) = far.marks.front() {
             let end = mark.start + mark.size;
@@ -363,7 +364,7 @@ impl<S: BlockSink> Segmenter<S> {
         }
     }
 
-    /// Puts what has been read into blocks.
+    /// Puts the bytes that were read into blocks.
     pub(super) fn end_scan(&mut self) -> Result<()> {
         if self.matching {
             self.scan(true)?;

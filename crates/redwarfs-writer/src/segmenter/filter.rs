@@ -22,8 +22,8 @@ pub(super) struct Filter {
 }
 
 impl Filter {
-    /// A filter for so many windows with `2^bits` bits for each: as seldom does a random tag
-    /// pass it, at worst, if it is not at its size limit.
+    /// A filter for `windows` windows with `2^bits` bits for each. Unless it has reached its size
+    /// limit, at most one random tag in `2^bits` passes it.
     pub(super) fn new(windows: usize, bits: u32) -> Self {
         let wanted = windows.saturating_mul(1 << bits.min(16)).div_ceil(64);
         let size = [SMALL, MEDIUM, LARGE]
@@ -57,8 +57,8 @@ impl Filter {
         word >> (bit & 63) & 1 != 0
     }
 
-    /// Which windows pass the filter: in bit 0 the one with these sums, in the bits above it the
-    /// ones moved by 1 to [`AHEAD`] bytes, as far as `incoming` and `outgoing` have these.
+    /// The windows that pass the filter. Bit 0 is the window with these sums. The higher bits are the
+    /// windows moved by 1 to [`AHEAD`] bytes, as far as `incoming` and `outgoing` have these bytes.
     pub(super) fn passing(&self, sums: Sums, window: u32, incoming: &[u8], outgoing: &[u8]) -> u32 {
         let words = self.words.as_slice();
         let (Some(new), Some(old)) = (incoming.first_chunk(), outgoing.first_chunk()) else {

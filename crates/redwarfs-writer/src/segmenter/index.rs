@@ -88,9 +88,8 @@ impl Sums {
         let bytes = u64::from_le_bytes(group);
         let odd = (bytes >> 8) & EVEN;
         let pairs = (bytes & EVEN) + odd;
-        // The top 16 bits of a product are the sum of all lanes, each times its factor; no
-        // other lane overflows. A pair counts as its first byte does, so the second ones have
-        // to be taken off once.
+        // The top 16 bits of a product are the sum of all lanes, each times its factor; no other lane
+        // overflows. A pair counts like its first byte, so the second bytes must be subtracted once.
         let odd = odd.wrapping_mul(0x0001_0001_0001_0001) >> 48;
         let weighted = pairs.wrapping_mul(0x0008_0006_0004_0002) >> 48;
         Self {
@@ -99,7 +98,7 @@ impl Sums {
         }
     }
 
-    /// Sums of a slice and of `size` bytes behind it, whose sums are `next`.
+    /// Sums of a slice followed by `size` bytes, whose sums are `next`.
     #[inline(always)]
     pub(super) fn followed_by(self, next: Self, size: u32) -> Self {
         Self {
@@ -179,7 +178,7 @@ impl WindowIndex {
         }
     }
 
-    /// Takes over the memory of an index that is not needed any more.
+    /// Takes over the memory of an index that is not needed.
     pub(super) fn recycle(&mut self, old: WindowIndex) {
         self.slots = old.slots;
         self.slots.fill(Slot::default());

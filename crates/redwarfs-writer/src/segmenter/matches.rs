@@ -44,7 +44,8 @@ impl Patience {
         }
     }
 
-    /// Whether anything may be compared at this position, behind all that were asked about.
+    /// Whether data may be compared at this position, which must be after all positions of earlier
+    /// calls.
     pub(super) fn has_any(&mut self, position: u64) -> bool {
         let gained = position.saturating_sub(self.position);
         self.position = position;
@@ -63,7 +64,7 @@ fn signed(bytes: u64) -> i64 {
 }
 
 impl<S: BlockSink> Segmenter<S> {
-    /// What is in a block that is searched.
+    /// The contents of a block that is searched.
     pub(super) fn block(&self, number: u32) -> Option<&[u8]> {
         if number == self.number {
             return Some(&self.current.data);
@@ -108,7 +109,7 @@ impl<S: BlockSink> Segmenter<S> {
             return Ok(false);
         };
         self.append(&buffer[state.written..found.start])?;
-        // What was appended just now may continue the match.
+        // The bytes that were just appended may continue the match.
         if let Some(block) = self.block(found.number) {
             found.size += self.whole(common_prefix(
                 block.get(found.offset + found.size..).unwrap_or_default(),
@@ -218,8 +219,8 @@ impl<S: BlockSink> Segmenter<S> {
         let found = (start, raw_end);
         let end = self.whole(raw_end);
         let start = end.min(self.whole(start + self.granularity - 1));
-        // Too short, or perhaps only because the rest has not been read yet: then the plain
-        // scan goes on and looks again at the next stripe.
+        // Too short, perhaps only because the rest was not read yet. Then the plain scan continues, and
+        // tries again at the next stripe.
         if end - start < self.window + self.step {
             self.short_run = Some(found);
             return Ok(false);
@@ -242,9 +243,8 @@ impl<S: BlockSink> Segmenter<S> {
             }
             let target = ((before + rest) / 8).max(self.window + self.step).min(cap);
             let target = self.whole(target + self.granularity - 1);
-            // What is recorded of a stored run can be up to a step shorter than the run.
-            // Runs of other blocks are not worth a look: what is stored of this one takes nothing
-            // when it is compressed.
+            // The record of a stored run can be up to a step shorter than the run. Runs in other blocks
+            // are not searched: a stored run takes almost no space after compression.
             let known = self.current.index.run(value);
             if let Some((offset, size)) = known.filter(|(_, size)| size + self.step >= target) {
                 let size = size.min(rest);

@@ -6,14 +6,14 @@
 //! filter ([`filter`]), the segmenter looks it up, compares the bytes and extends the match both ways.
 //! So it finds every duplicate of at least `W + step` bytes within the block.
 //!
-//! Of a finished block within the lookback, the index keeps the windows that end at multiples of
-//! `W / 2`, or of `step` if that is larger. Matches there count from `2 W` bytes on, because each one
-//! makes a content depend on one more block. A match in the current block has precedence, and a
-//! distant match continues behind it.
+//! Of a finished block within the lookback, the index keeps the windows that end at multiples of `W /
+//! 2`, or of `step` if that is larger. Matches there count from `2 W` bytes on, because each one makes
+//! a content depend on one more block. A match in the current block has precedence, and a distant match
+//! continues after it.
 //!
 //! If windows are long enough, a second filter ([`sieve`]) rules out eight positions at a time. The
-//! first filter then sees only the remaining positions, and those that decide when data leaves the
-//! buffer.
+//! first filter then sees only the remaining positions, and the positions that decide when data leaves
+//! the buffer.
 //!
 //! Runs of one byte value are not in the index. Instead, each block records its longest run of each
 //! value, and a long run in the input becomes a few references to it. If the recorded run is short in
@@ -58,7 +58,7 @@ pub(crate) trait BlockSink {
     }
 }
 
-/// Windows that are indexed of so many bytes of a block.
+/// Number of indexed windows for this many bytes of a block.
 pub(crate) fn windows(options: &SegmentOptions, bytes: u64) -> u64 {
     let distance = (1u64 << options.window_bits.min(24)) >> options.window_step.min(24);
     if options.window_bits == 0 {
@@ -67,7 +67,7 @@ pub(crate) fn windows(options: &SegmentOptions, bytes: u64) -> u64 {
     bytes / distance.max(1).saturating_mul(options.granularity as u64)
 }
 
-/// Bytes that the search beyond the blocks at hand takes for so many bytes of input, at most.
+/// Largest memory of the search in older blocks for this many bytes of input.
 pub(crate) fn remembered(options: &SegmentOptions, bytes: u64) -> u64 {
     if options.window_bits > 0 && options.lookback > 1 {
         distant::memory(bytes)
@@ -79,8 +79,8 @@ pub(crate) fn remembered(options: &SegmentOptions, bytes: u64) -> u64 {
 /// Bytes of an extent that are in memory at a time, at most.
 pub(crate) fn buffered(options: &SegmentOptions) -> u64 {
     let window = (options.granularity as u64) << options.window_bits.min(24);
-    // What is kept for matches to grow backwards, what is seen ahead for long ones, and what is
-    // read in addition.
+    // Bytes that are kept so that matches can grow backwards, bytes that are read ahead for long
+    // matches, and the bytes of a read.
     window.saturating_mul(5).saturating_add(PORTION as u64)
 }
 
@@ -96,7 +96,7 @@ pub(crate) struct Segmenter<S> {
     far_step: usize,
     /// Bytes of a match in a finished block, at least.
     far_match: usize,
-    /// Bytes in front of a position that stay in the buffer, for matches to grow backwards.
+    /// Bytes before a position that stay in the buffer, so that matches can grow backwards.
     keep: usize,
     /// Positions that are scanned between two bookkeeping steps.
     stripe: usize,
@@ -110,7 +110,7 @@ pub(crate) struct Segmenter<S> {
     filter: Filter,
     /// Where positions can be ruled out in groups.
     sieve: Option<Sieve>,
-    /// Those of the buffer, as far as they were needed.
+    /// The sums of the buffer, as far as they were needed.
     prefixes: Prefixes,
     /// The same.
     evens: Evens,
@@ -123,14 +123,15 @@ pub(crate) struct Segmenter<S> {
     /// byte: what must not depend on how long windows are.
     looked: u64,
 
-    /// What has left the blocks that are searched.
+    /// Blocks that are not searched any longer.
     distant: Option<Box<Distant>>,
     chunks: Vec<Chunk>,
-    /// Bytes of the content that they stand for.
+    /// Bytes of the content that they represent.
     represented: u64,
     /// Whether the last chunk may be continued.
     open: bool,
-    /// Bytes of the extent that are not represented by chunks yet, and what was read beyond.
+    /// Bytes of the extent that are not represented by chunks yet, and the bytes that were read after
+    /// them.
     buffer: Vec<u8>,
     /// Bytes at the end of the buffer that were not there in the last scan.
     fresh: usize,
@@ -292,8 +293,8 @@ impl<S: BlockSink> Segmenter<S> {
         Ok(())
     }
 
-    /// To be called before a content with which `size` bytes begin that belong together. As much of them
-    /// is expected to be found in blocks as was found so far.
+    /// Call it before the first content of `size` bytes that belong together. As much of them is
+    /// expected to be found in blocks as was found so far.
     pub(crate) fn keep_together(&mut self, size: u32) -> Result<()> {
         let filled = self.current.data.len();
         let stored = self.finished.saturating_add(filled as u64);
@@ -343,7 +344,7 @@ impl<S: BlockSink> Segmenter<S> {
         Ok(self.number)
     }
 
-    /// What the blocks went to.
+    /// The receiver of the blocks.
     pub(crate) fn into_sink(self) -> S {
         self.sink
     }
@@ -411,7 +412,7 @@ impl<S: BlockSink> Segmenter<S> {
         Ok(())
     }
 
-    /// Adds a finished block to those that are searched, in place of the oldest one.
+    /// Adds a finished block to the searched blocks, in place of the oldest one.
     fn keep_searching(&mut self, number: u32, data: Arc<Vec<u8>>, windows: Vec<FarWindow>) {
         let mut index = WindowIndex::new(self.window, self.step);
         for window in &windows {

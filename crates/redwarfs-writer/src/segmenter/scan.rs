@@ -13,7 +13,7 @@ pub(super) struct Scan {
     /// End of the window whose sums are valid, if any.
     pub(super) position: Option<usize>,
     pub(super) sums: Sums,
-    /// The last match ended with the buffer: it may go on at this place.
+    /// The last match ended with the buffer, and may continue at this place.
     pub(super) resume: Option<(u32, usize)>,
     /// A run that ended with the buffer: its value and length so far.
     pub(super) run: Option<(u8, usize)>,
@@ -29,7 +29,7 @@ impl<S: BlockSink> Segmenter<S> {
         if last {
             self.passed += self.buffer.len() as u64;
         }
-        // Drop what is represented; the window stays because it lies behind `written`.
+        // Drop represented bytes. The window stays because it lies after `written`.
         if !last && state.written > 0 {
             let done = state.written;
             self.buffer.drain(..done);
@@ -112,13 +112,13 @@ impl<S: BlockSink> Segmenter<S> {
         Ok(())
     }
 
-    /// Goes on from `position` to where the plain scan would flush next, to a match, or to where
-    /// `limit` is near, with the same outcome. Returns whether that could be done: not if
+    /// Continues from `position` to the next flush of the plain scan, to a match, or to a place near
+    /// `limit`, with the same result as the plain scan. Returns whether that could be done: not if
     /// there may be a run, or at the limit.
     ///
     /// The plain scan stops at each position that passes the filter, and a stripe after it stopped
-    /// last; at the first stop from `due` on it flushes. So what passes has to be known around
-    /// `due` only, apart from windows that are in the index.
+    /// last; at the first stop from `due` on it flushes. So the filter's results are needed only near
+    /// `due`, and for windows that are in the index.
     pub(super) fn leap(
         &mut self,
         buffer: &[u8],
@@ -128,7 +128,7 @@ impl<S: BlockSink> Segmenter<S> {
         last: bool,
     ) -> Result<bool> {
         let due = state.written + self.keep + self.step.min(4096);
-        // No stop up to the flush has a stripe that ends behind this.
+        // No stop up to the flush has a stripe that ends after this.
         let horizon = due + 2 * self.stripe;
         let tail = last && limit < due;
         if position >= due || (limit < due && !tail) {
@@ -200,7 +200,7 @@ impl<S: BlockSink> Segmenter<S> {
         bits & above & below
     }
 
-    /// The last position behind `start` and in front of `end` that passes the filter, or `start`.
+    /// The last position after `start` and before `end` that passes the filter, or `start`.
     pub(super) fn last_passing(&self, buffer: &[u8], start: usize, end: usize) -> usize {
         let mut group = group_of(end - 1);
         loop {
@@ -254,7 +254,7 @@ impl<S: BlockSink> Segmenter<S> {
     }
 }
 
-/// The multiple of [`GROUP`] at or in front of a position.
+/// The multiple of [`GROUP`] at or before a position.
 fn group_of(position: usize) -> usize {
     position - position % GROUP
 }

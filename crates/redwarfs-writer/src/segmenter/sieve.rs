@@ -14,10 +14,10 @@ const BITS: u32 = 3;
 /// Log2 of the largest number of bits: 1 MiB.
 const LARGEST: u32 = 23;
 
-/// Sums that may be left behind in [`Prefixes`]: the others stay in the fastest cache.
+/// Number of unused sums that may stay in [`Prefixes`], so that all sums fit into the fastest cache.
 const SPARE: usize = 1 << 10;
 
-/// A bit set of half windows; what it does not have is in no index.
+/// A bit set of half windows. A window whose halves are not in it is in no index.
 #[derive(Debug)]
 pub(super) struct Sieve {
     half: usize,
@@ -26,7 +26,7 @@ pub(super) struct Sieve {
 }
 
 impl Sieve {
-    /// For so many windows in the index.
+    /// For this number of windows in the index.
     pub(super) fn new(window: usize, windows: usize) -> Self {
         let parts = windows.saturating_mul(GROUP).max(64).next_power_of_two();
         let bits = (parts.trailing_zeros() + BITS).min(LARGEST);
@@ -41,8 +41,7 @@ impl Sieve {
         self.words.fill(0);
     }
 
-    /// Adds what belongs to the window of `data` that ends at `end`; `sums` are those of its
-    /// second half.
+    /// Adds the window of `data` that ends at `end`; `sums` are the sums of its second half.
     pub(super) fn add(&mut self, data: &[u8], end: usize, mut sums: Sums) {
         self.set(sums);
         let half = self.half;
@@ -73,8 +72,8 @@ impl Sieve {
         }
     }
 
-    /// Whether a window that ends less than a group behind the half window with these sums may
-    /// be in the index.
+    /// Whether a window that ends less than a group after the half window with these sums may be in the
+    /// index.
     #[inline(always)]
     fn has(&self, sums: Sums) -> bool {
         let (place, bits) = self.place(sums);
@@ -83,8 +82,8 @@ impl Sieve {
             .is_some_and(|word| word & bits == bits)
     }
 
-    /// The first group from `position` on, a multiple of [`GROUP`], and in front of `end` that is
-    /// not ruled out.
+    /// The first group that may match: at `position`, a multiple of [`GROUP`], or later, and before
+    /// `end`.
     #[inline(never)]
     pub(super) fn next(&self, prefixes: &Prefixes, position: usize, end: usize) -> Option<usize> {
         let now = prefixes.from(position);
@@ -98,8 +97,8 @@ impl Sieve {
     }
 }
 
-/// Sums of all that is in front of every multiple of [`GROUP`] in a buffer, from some such place
-/// on: the sums of a window follow from those at its ends.
+/// For every multiple of [`GROUP`] in a buffer, from a start on: the sums of all bytes before it. The
+/// sums of a window follow from the sums at its ends.
 #[derive(Debug, Default)]
 pub(super) struct Prefixes {
     start: usize,
@@ -112,8 +111,8 @@ impl Prefixes {
         self.sums.clear();
     }
 
-    /// Makes those from `from` on to the last group that begins at or in front of `to`, which
-    /// must be in the buffer. Returns how many bytes it has moved for that.
+    /// Computes the sums from `from` to the last group that begins at or before `to`, which must be in
+    /// the buffer. Returns how many bytes it has moved for that.
     pub(super) fn reach(&mut self, buffer: &[u8], from: usize, to: usize) -> usize {
         let from = from - from % GROUP;
         let mut end = self.start + self.sums.len() * GROUP;
@@ -128,7 +127,8 @@ impl Prefixes {
         }
         let old = (from - self.start) / GROUP;
         let mut moved = 0;
-        // Long windows need many: what is moved must not be more than what has gone.
+        // Long windows need many sums: the number of moved sums must not exceed the number of dropped
+        // ones.
         if old > SPARE.max(self.sums.len() / 2) {
             self.sums.drain(..old);
             moved = self.sums.len() * size_of::<Sums>();

@@ -1,9 +1,9 @@
 //! Keeping directories in one block, if blocks are large.
 //!
 //! A reader decodes a block from its start. If a directory begins in one block and ends in the next,
-//! reading it costs all of the first block. So a block ends early instead of in the middle of a file
-//! or directory that would fit into one block, unless more than three eighths of the block would stay
-//! empty.
+//! reading it costs all of the first block. So a block ends early if otherwise a file or directory that
+//! fits into one block were split. It does not end early if more than three eighths of the block would
+//! stay empty.
 //!
 //! This applies to blocks of more than 16 MiB. With smaller blocks, the reader would gain less than
 //! the empty space costs.
@@ -11,7 +11,7 @@
 /// Blocks up to this size are always filled (16 MiB).
 const ALWAYS_FILLED: usize = 16 << 20;
 
-/// At most so many eighths of a block stay empty.
+/// Largest part of a block that stays empty, in eighths.
 const EMPTY: usize = 3;
 
 /// Whether anything is to be kept together in blocks of this size, in bytes.
@@ -25,9 +25,9 @@ pub(crate) fn ends_before(size: u32, left: usize, block_size: usize) -> bool {
     matters(block_size) && size > left && size <= block_size && left <= block_size / 8 * EMPTY
 }
 
-/// For each of a sequence of files, the size of the largest directory that begins with it and is not larger
-/// than `most`, or its own size, in bytes; 0 if both are larger. What counts of a directory is what is in it
-/// and below without interruption.
+/// For each file of a sequence, the size in bytes of the largest directory that begins with it and is
+/// not larger than `most`, or the size of the file; 0 if both are larger. Only consecutive files in and
+/// below a directory count.
 ///
 /// `files`: size and directory of each, `count` of them. `parent`: of a directory; 0 is the root, which has
 /// none. Takes 4 bytes for each file, and time for each directory above it.

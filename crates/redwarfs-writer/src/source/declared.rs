@@ -9,12 +9,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use super::{Content, DirItem, FileType, Meta, Source, Timestamp, host, join};
 
-/// What is declared about a path.
+/// A declaration for a path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Declaration {
     /// Path below the root, components joined by `/`; empty for the root.
     pub path: Vec<u8>,
-    /// What is there.
+    /// The existing entry.
     pub what: Declared,
     /// Permission bits; `None` leaves those of an entry that exists.
     pub permissions: Option<u32>,
@@ -47,8 +47,8 @@ pub enum Declared {
 
 /// Another source, with declarations on top.
 ///
-/// Declared entries take the place of those that the other source has under the same name.
-/// Directories that are not declared but needed have mode 0755 and belong to 0.
+/// Declared entries replace the entries of the other source with the same name. Directories that are
+/// not declared but needed have mode 0755 and belong to 0.
 pub struct DeclaredSource {
     inner: Arc<dyn Source>,
     /// By directory and name. `None` for a directory that is needed and not declared.
@@ -75,8 +75,8 @@ impl fmt::Debug for DeclaredSource {
 impl DeclaredSource {
     /// Puts `declarations` on top of `inner`. New entries have the time `time`.
     ///
-    /// A build with this source has to store devices and specials. Those of `inner` are left out
-    /// here, unless `devices` and `specials` say otherwise.
+    /// A build with this source must store devices and specials. Those of `inner` are left out here,
+    /// unless `devices` and `specials` say otherwise.
     ///
     /// # Errors
     /// The path that is declared twice, or below something that is declared and no directory.
@@ -205,7 +205,7 @@ impl DeclaredSource {
         Ok(meta)
     }
 
-    /// What there is in a directory, of which `inner` lists the part of the other source.
+    /// The entries of a directory; `inner` lists those of the other source.
     fn listed(
         &self,
         path: &[u8],

@@ -28,13 +28,13 @@ const PATH_STEP: usize = 3800;
 /// `false` leaves the entry (and everything below it) out. Never called for the root.
 pub type EntryFilter = Box<dyn Fn(&[u8], FileType) -> bool + Send + Sync>;
 
-/// What becomes of symlinks.
+/// Treatment of symlinks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Symlinks {
-    /// They are stored as they are.
+    /// Symlinks are stored as symlinks.
     #[default]
     Keep,
-    /// What they point to is stored in their place; those that point to nothing are errors.
+    /// Their targets are stored in their place. A symlink without target is an error.
     Follow,
     /// They are left out.
     Drop,
@@ -61,8 +61,8 @@ impl Tag {
     }
 }
 
-/// A directory of the host. Unless asked otherwise, entries are taken as they are: symlinks are
-/// not followed, mount points are crossed. Names are raw bytes.
+/// A directory of the host. By default, symlinks are not followed, and mount points are crossed. Names
+/// are raw bytes.
 pub struct DirectorySource {
     root: PathBuf,
     fd: OwnedFd,
@@ -100,9 +100,9 @@ impl FileSystem {
         device != self.device
     }
 
-    /// Whether an entry that is no directory belongs to another file system. Its device number
-    /// alone does not tell: overlayfs shows files with that of the layer they are in. Unless a
-    /// single file is a mount point, it belongs where its directory belongs.
+    /// Whether an entry that is no directory belongs to another file system. The device number alone is
+    /// not enough: overlayfs shows the device number of the layer for each file. Unless a single file
+    /// is a mount point, it belongs where its directory belongs.
     fn excludes_entry(self, found: &Found) -> bool {
         let mounted = matches!((found.mount, self.mount), (Some(its), Some(own)) if its != own);
         mounted && found.meta.identity.0 != self.device
@@ -112,7 +112,7 @@ impl FileSystem {
 /// What a listing waits for.
 #[derive(Debug, Default)]
 struct Asking {
-    /// Number of the last listing; one that was left behind is not heard any more.
+    /// Number of the last listing. Results of an abandoned listing are ignored.
     listing: u64,
     about: Option<Vec<u8>>,
     /// Entries that do not answer.
@@ -177,8 +177,8 @@ impl DirectorySource {
         self
     }
 
-    /// Leaves out a regular file: the one that is being written. Anything else, and a file that
-    /// cannot be asked who it is, changes nothing.
+    /// Leaves out a regular file, such as the image that is being written. Anything else, and a file
+    /// that cannot be asked who it is, changes nothing.
     #[must_use]
     pub fn skip_file(mut self, file: impl AsFd) -> Self {
         if let Ok(stat) = stat_of(file.as_fd())
@@ -200,7 +200,7 @@ impl DirectorySource {
     /// others that are mounted over a file are left out. [`elsewhere`](Self::elsewhere) tells which.
     ///
     /// # Errors
-    /// If the root cannot be asked for its file system.
+    /// The file system of the root cannot be determined.
     pub fn one_file_system(mut self) -> io::Result<Self> {
         let root = self.find(b"")?;
         self.only = Some(FileSystem {
@@ -222,8 +222,8 @@ impl DirectorySource {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Leaves out the content of directories below the root that carry one of these tags, but for
-    /// the tag itself.
+    /// Leaves out the contents of directories below the root that have one of these tags, except the
+    /// tag itself.
     #[must_use]
     pub fn without_tagged(mut self, tags: Vec<Tag>) -> Self {
         self.tags = tags;
@@ -359,8 +359,7 @@ impl DirectorySource {
         self.list_while(path, Some(listing), &few)
     }
 
-    /// The same, as long as `more` wants more than so many entries. A `listing` says what it waits
-    /// for.
+    /// The same, as long as `more` accepts this number of entries. A `listing` says what it waits for.
     fn list_while(
         &self,
         path: &[u8],

@@ -7,7 +7,7 @@ use std::path::Path;
 use rustix::fs;
 use rustix::io::Errno;
 
-/// Attributes that the system gives to every file by itself: their loss says nothing.
+/// Attributes that the system gives to every file. Their loss does not count.
 const GIVEN: [&[u8]; 5] = [
     b"security.selinux",
     b"security.SMACK64",
@@ -21,7 +21,7 @@ const USUAL: usize = 1024;
 /// The longest list that the kernel returns.
 const LONGEST: usize = 1 << 16;
 
-/// Kinds of extended attributes that an entry has. Those that a security policy or a network file
+/// Kinds of extended attributes that an entry has. Attributes that a security policy or a network file
 /// system gives to every file do not count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ExtendedAttributes {
@@ -61,9 +61,9 @@ impl ExtendedAttributes {
 pub(super) enum Of<'a> {
     /// An open file or directory.
     Open(rustix::fd::BorrowedFd<'a>),
-    /// What is at a path.
+    /// The entry at a path.
     Followed(&'a [u8]),
-    /// What is at a path, a symlink itself.
+    /// The entry at a path, without following a symlink.
     Itself(&'a [u8]),
 }
 

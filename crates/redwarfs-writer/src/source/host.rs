@@ -119,7 +119,7 @@ pub(super) fn host_file(fd: OwnedFd) -> io::Result<Box<dyn Content>> {
 
 struct HostFile {
     fd: OwnedFd,
-    /// What `open` has just found out, for the first who asks.
+    /// The attributes from `open`, for the first caller.
     opened: Cell<Option<Stamp>>,
 }
 

@@ -72,7 +72,7 @@ impl InputList {
         (list, report)
     }
 
-    /// A symlink to a directory is none: what is below it has another path.
+    /// A symlink to a directory does not count as one: entries below it have another path.
     fn check_directories(
         &self,
         names: &[&[u8]],
@@ -114,7 +114,7 @@ impl InputList {
     }
 }
 
-/// A path as sources have it: without slashes in front and behind, empty components and `.`.
+/// A path in the form of sources: without leading and trailing slashes, empty components and `.`.
 #[must_use]
 pub fn plain_path(path: &[u8]) -> Vec<u8> {
     let names = path.split(|&b| b == b'/');

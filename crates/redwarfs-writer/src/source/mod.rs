@@ -43,7 +43,7 @@ pub struct Meta {
     pub ctime: Timestamp,
     /// Target of a symlink.
     pub target: Option<Vec<u8>>,
-    /// What is not stored.
+    /// Metadata that is not stored.
     pub extended: ExtendedAttributes,
 }
 
@@ -76,7 +76,7 @@ pub struct DataExtent {
 
 /// An opened regular file.
 pub trait Content: Send {
-    /// Size and time right now.
+    /// The present size and time.
     ///
     /// # Errors
     /// Whatever the system reports.
@@ -124,8 +124,8 @@ pub trait Source: Send + Sync + Debug {
         false
     }
 
-    /// As [`read_dir`](Source::read_dir), beside other listings. `more` is asked before an entry is
-    /// added, with the number of those that are there; when it says no, the listing may end with
+    /// As [`read_dir`](Source::read_dir), in parallel with other listings. `more` is called before an
+    /// entry is added, with the number of entries so far. If it returns false, the listing may end with
     /// [`io::ErrorKind::QuotaExceeded`]. [`most_entries`](Source::most_entries),
     /// [`activity`](Source::activity) and [`asking_about`](Source::asking_about) have nothing to do
     /// with it.
@@ -160,19 +160,18 @@ pub trait Source: Send + Sync + Debug {
         None
     }
 
-    /// A number that grows while a long listing gets on.
+    /// A number that grows while a long listing makes progress.
     fn activity(&self) -> u64 {
         0
     }
 
-    /// The entry that a listing is asking about right now. If it does not answer,
-    /// [`leave_alone`](Source::leave_alone) can be called with it, and the directory be listed
-    /// again.
+    /// The entry whose attributes a listing is reading. If it does not answer,
+    /// [`leave_alone`](Source::leave_alone) can be called with it, and the directory be listed again.
     fn asking_about(&self) -> Option<Vec<u8>> {
         None
     }
 
-    /// An entry that no listing must ask about from now on; it comes with an error.
+    /// An entry that no listing may read from here on; it gets an error.
     fn leave_alone(&self, _path: &[u8]) {}
 
     /// A path for messages.

@@ -12,22 +12,21 @@ use super::{Content, DataExtent, DirItem, Meta, Source, Stamp};
 
 /// Another source, every call of which ends in time.
 ///
-/// Reading a bad sector can take minutes, reading from a lost network drive for ever, and no
-/// signal ends such a system call. So the calls are made by threads of their own; one whose call
-/// takes too long is left behind, with the file that it waits for, and the file counts as
-/// unreadable.
+/// Reading a bad sector can take minutes, reading from a lost network drive for ever, and no signal
+/// ends such a system call. So separate threads make the calls. If a call takes too long, its thread is
+/// abandoned with the file for which it waits, and the file counts as unreadable.
 ///
-/// All calls for one file together may take the time-out and a second for every MiB that has
-/// arrived. Listing a directory may take the time-out for every entry, and goes on without an
-/// entry that takes longer.
+/// All calls for one file together may take the time-out and a second for every MiB that has arrived.
+/// Listing a directory may take the time-out for every entry, and continues without an entry that takes
+/// longer.
 ///
-/// Costs a switch of threads per call and a copy of what is read, and up to 1 MiB for every
-/// thread that reads at the same time.
+/// Each call takes a thread switch, and a copy of the bytes that are read. Memory: up to 1 MiB for
+/// every thread that reads at the same time.
 pub struct TimedSource {
     helpers: Arc<Helpers>,
     inner: Arc<dyn Source>,
     limit: Duration,
-    /// Files that were given up: nobody waits for them a second time.
+    /// Files that were given up: they are not tried a second time.
     lost: Arc<Mutex<HashSet<Vec<u8>>>>,
 }
 
@@ -163,11 +162,11 @@ struct TimedContent {
     state: RefCell<OpenContent>,
 }
 
-/// A content whose calls are timed, and what it was asked for last.
+/// A content whose calls are timed, and its last request.
 struct OpenContent {
     /// Gone with the helper if a call did not end.
     content: Option<Box<dyn Content>>,
-    /// What was read last, for the next read.
+    /// The last bytes that were read, for the next read.
     buffer: Vec<u8>,
     /// How long the calls to come may take.
     left: Duration,
@@ -233,8 +232,7 @@ impl Content for TimedContent {
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// Threads that wait for jobs. One that does not come back is not missed: the next job gets a new
-/// one.
+/// Threads that wait for jobs. A thread that does not return is replaced: the next job gets a new one.
 #[derive(Default)]
 pub(super) struct Helpers {
     idle: Mutex<Vec<SyncSender<Job>>>,

@@ -49,7 +49,7 @@ fn whole(contents: &[Content]) -> Vec<Item> {
     (0u32..).zip(sizes).map(item).collect()
 }
 
-/// Asks the categorizers about every content. Returns the streams and what goes to them.
+/// Asks the categorizers about every content. Returns the streams and their fragments.
 fn by_category(
     context: Context<'_>,
     tree: &Tree,
@@ -172,8 +172,8 @@ impl<'a> Judge<'a> {
 
     /// Cuts a file into fragments. `hot` says whether it is on the list of hot files.
     ///
-    /// The first categorizer that looks at places and finds something wins. Those that read the
-    /// whole file get their chance only if they stand before it in the list.
+    /// The first categorizer that looks at places and finds something wins. Categorizers that read the
+    /// whole file are tried only if they come before it in the list.
     pub(crate) fn file(&mut self, probe: &Probe<'_>, hot: bool) -> Result<Verdict> {
         let mut verdict = Verdict::default();
         if probe.size() == 0 {

@@ -28,7 +28,7 @@ pub(crate) struct Entry {
     /// Target of a symbolic or hard link.
     pub(crate) link: Vec<u8>,
     pub(crate) device: (u32, u32),
-    /// For files with holes; `size` is then that of the data (and the map of pax).
+    /// For files with holes. Then `size` counts the data, and in pax the map.
     pub(crate) sparse: Option<Sparse>,
 }
 
@@ -75,7 +75,7 @@ mod field {
     pub(super) const GNU_MORE_MORE: usize = 504;
 }
 
-/// All bytes that precede the data of an entry; the error says what the format cannot express.
+/// All bytes that precede the data of an entry. The error names the value that the format cannot hold.
 pub(crate) fn encode(format: TarFormat, entry: &Entry) -> Result<Vec<u8>, String> {
     match format {
         TarFormat::Ustar => ustar(entry),
@@ -127,8 +127,8 @@ fn pax(entry: &Entry) -> Vec<u8> {
     let mut h = [0; BLOCK];
     let mut records = Vec::new();
     let mut texts: Vec<(&str, &[u8])> = Vec::new();
-    // With a sparse map the name proper is in a record of its own, and the header's name is for programs
-    // that do not know about such files.
+    // With a sparse map, a separate record holds the real name. The name in the header is for programs
+    // that do not know such files.
     let stand_in;
     let path = if entry.sparse.is_some() {
         stand_in = sparse_name(&entry.path);
@@ -331,7 +331,7 @@ fn parent_and_base(path: &[u8]) -> (&[u8], &[u8]) {
     }
 }
 
-/// Name of an extended header: what an old program would create a file under.
+/// Name of an extended header: an old program would create a file with this name.
 fn extended_name(path: &[u8]) -> Vec<u8> {
     let (_, base) = parent_and_base(path);
     let mut name = b"PaxHeader/".to_vec();

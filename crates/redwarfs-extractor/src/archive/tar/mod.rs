@@ -19,7 +19,8 @@ const RECORD: u64 = 20 * BLOCK as u64;
 pub enum TarFormat {
     /// POSIX.1-1988: paths up to 255 bytes, files below 8 GiB, whole seconds.
     Ustar,
-    /// POSIX.1-2001: no limits; extended records only where needed; holes in GNU sparse format 1.0.
+    /// POSIX.1-2001: no limits. It has extended records only if they are needed, and holes in GNU
+    /// sparse format 1.0.
     Pax,
     /// GNU tar: no limits, whole seconds; holes in the old GNU sparse format.
     Gnutar,

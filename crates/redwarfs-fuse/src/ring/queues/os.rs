@@ -1,9 +1,9 @@
-//! What the kernel and the driver share for FUSE over io_uring: memory of the entries, and the
+//! The interface between kernel and driver for FUSE over io_uring: the memory of the entries, and the
 //! commands that pass an entry from one to the other.
 //!
-//! An entry holds one request and then its answer. It is either with the kernel or a [`Slot`], and a
-//! slot exists once, so whoever has it may write to its memory. Layouts are those of the system's
-//! header `linux/fuse.h` (`fuse_uring_req_header`, `fuse_uring_cmd_req`).
+//! An entry holds one request and then its reply. Either the kernel has the entry, or there is one
+//! [`Slot`] for it. So the owner of the slot may write to the memory of the entry. Layouts are those of
+//! the system header `linux/fuse.h` (`fuse_uring_req_header`, `fuse_uring_cmd_req`).
 #![allow(unsafe_code)]
 
 use std::fmt;
@@ -20,40 +20,40 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 use crate::device::Device;
 use crate::proto::MAX_REQUEST;
 
-/// Entries of a queue: requests of one CPU that can wait for their answers at the same time.
+/// Entries of a queue: the requests of one CPU that can be pending at the same time.
 pub(super) const DEPTH: u16 = 16;
-/// Room for an answer in bytes.
+/// Room for a reply in bytes.
 const PAYLOAD: usize = MAX_REQUEST as usize;
 
 /// Size of the headers of an entry, and their distance in memory.
 const HEADERS: usize = 288;
 const STRIDE: usize = 512;
-/// Where in the headers the first argument of a request is, which has room for as many bytes, and
-/// where the part that belongs to the entry is.
+/// Offset in the headers of the first argument of a request, which has room for as many bytes, and
+/// offset of the part for the entry itself.
 const ARGUMENT: usize = 128;
 const ENTRY: usize = 256;
-/// In that part: what to name in the answer, and the size of the payload.
+/// In that part: the id that the reply must name, and the size of the payload.
 const COMMIT_ID: usize = ENTRY + 8;
 const PAYLOAD_SIZE: usize = ENTRY + 16;
-/// Sizes of the headers of a request and of an answer.
+/// Sizes of the headers of a request and of a reply.
 const REQUEST: usize = 40;
 const ANSWER: usize = 16;
 
 /// Commands for the device.
 const REGISTER: u32 = 1;
 const COMMIT_AND_FETCH: u32 = 2;
-/// Where a submission has its fields `addr` and `len`.
+/// Offsets of the fields `addr` and `len` in a submission.
 const SUBMISSION_ADDRESS: usize = 16;
 const SUBMISSION_LEN: usize = 24;
-/// Names the completions that are about the event descriptor.
+/// User data of completions for the event descriptor.
 const WAKE: u64 = u64::MAX;
 /// Submissions between two calls: every entry, and the event descriptor.
 const SUBMISSIONS: u32 = (DEPTH as u32 * 2).next_power_of_two();
-/// For `io_uring_enter`: run what is due, and do not count the wait as one for a disk.
+/// For `io_uring_enter`: process completions, and do not count the wait as one for a disk.
 const ENTER_GETEVENTS: u32 = 1;
 const ENTER_NO_IOWAIT: u32 = 1 << 7;
 
-/// Memory of all entries of a queue. Pages are used as far as they are written to.
+/// Memory of all entries of a queue. Pages take memory when they are written to.
 pub(super) struct Area {
     base: NonNull<u8>,
 }
@@ -73,7 +73,7 @@ impl Area {
     /// New memory, all zeros.
     ///
     /// # Errors
-    /// There is not so much address space.
+    /// There is not enough address space.
     pub(super) fn new() -> io::Result<Arc<Self>> {
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
         // SAFETY: makes new memory at a place that the system chooses.
@@ -88,13 +88,13 @@ impl Area {
         let area = Self {
             base: NonNull::new(base.cast()).ok_or(Errno::NOMEM)?,
         };
-        // SAFETY: the range is the new memory. The advice keeps a small answer from taking a huge
-        // page; a system that has none refuses it, which is as good.
+        // SAFETY: the range is the new memory. With this advice a small reply does not take a huge
+        // page. A system without huge pages refuses the advice, which has the same effect.
         let _ = unsafe { madvise(base, AREA, Advice::LinuxNoHugepage) };
         Ok(Arc::new(area))
     }
 
-    /// Where the headers and the payload of an entry begin; `index` is below DEPTH.
+    /// The headers and the payload of an entry: start and size. `index` is below DEPTH.
     fn places(&self, index: u16) -> [(*mut u8, usize); 2] {
         let base = self.base.as_ptr();
         let index = usize::from(index);
@@ -107,14 +107,14 @@ impl Area {
 
 impl Drop for Area {
     fn drop(&mut self) {
-        // SAFETY: the range was mapped by `new`. No slot is left, as each holds the area, nor the
-        // ring, which does so too; and without its ring the kernel does not write here: it does so
-        // only inside the calls of the thread that owns the ring.
+        // SAFETY: `new` mapped the range. No slot and no ring is left, because each of them holds the
+        // area. The kernel writes here only inside calls of the thread that owns the ring, so without
+        // the ring it does not write.
         let _ = unsafe { munmap(self.base.as_ptr().cast(), AREA) };
     }
 }
 
-/// An entry in our hands.
+/// An entry that the driver has.
 pub(super) struct Slot {
     area: Arc<Area>,
     index: u16,
@@ -132,8 +132,8 @@ impl Slot {
         self.area.places(self.index).map(|(start, len)| {
             // SAFETY: `index` is below DEPTH, so the range lies in the area, which lives as long as
             // this slot and is initialised (with zeros, by the system). The two ranges do not
-            // overlap, nor do those of different entries. Nobody else reaches them: there is one
-            // slot for each entry, borrowed here, and the kernel has given the entry up.
+            // overlap, nor do those of different entries. Nothing else accesses them: there is one
+            // slot for each entry, borrowed here, and the kernel has returned the entry.
             unsafe { slice::from_raw_parts_mut(start, len) }
         })
     }
@@ -159,13 +159,13 @@ impl Slot {
         self.index
     }
 
-    /// Number of the request, which its answer has to name.
+    /// Number of the request, which the reply must name.
     pub(super) fn unique(&mut self) -> u64 {
         u64::from_ne_bytes(self.number(8))
     }
 
-    /// Puts the request together as it would have come through the device. False if its sizes
-    /// contradict each other.
+    /// Assembles the request in the form that it has on the device. Returns false if its sizes contradict
+    /// each other.
     pub(super) fn request(&mut self, message: &mut Vec<u8>) -> bool {
         message.clear();
         let len = u32::from_ne_bytes(self.number(0)) as usize;
@@ -188,7 +188,7 @@ impl Slot {
         true
     }
 
-    /// Writes the answer: an error, which is 0 or negative, or the parts. False if they do not fit.
+    /// Writes the reply: an error, which is 0 or negative, or the parts. Returns false if they do not fit.
     pub(super) fn answer(
         &mut self,
         unique: u64,
@@ -217,12 +217,12 @@ impl Slot {
     }
 }
 
-/// What a completion says.
+/// The meaning of a completion.
 #[derive(Debug)]
 pub(super) enum Event {
     /// The entry has a request.
     Request(Slot),
-    /// The kernel does not use the entry any more.
+    /// The kernel has dropped the entry.
     Lost(Errno),
     /// The event descriptor was written to.
     Woken,
@@ -230,7 +230,7 @@ pub(super) enum Event {
     Unwatched,
 }
 
-/// The ring of one queue. To be used by the thread that made it: the kernel refuses others.
+/// The ring of one queue. Only the thread that made it can use it: the kernel refuses others.
 pub(super) struct Ring {
     ring: IoUring<squeue::Entry128, cqueue::Entry>,
     device: Arc<Device>,
@@ -244,10 +244,10 @@ pub(super) struct Ring {
 }
 
 impl Ring {
-    /// A ring for queue number `queue` of the connection behind `device`.
+    /// A ring for queue number `queue` of the connection of `device`.
     ///
     /// # Errors
-    /// io_uring is not there or not allowed, or there is not enough memory.
+    /// io_uring is missing or not allowed, or there is not enough memory.
     pub(super) fn new(device: &Arc<Device>, queue: u16) -> io::Result<Self> {
         let mut builder = IoUring::builder();
         // With DEFER_TASKRUN the kernel writes to our memory only inside calls of this thread.
@@ -275,17 +275,17 @@ impl Ring {
         })
     }
 
-    /// Offers all entries to the kernel, and asks for an event when `wake` is written to; with the
-    /// next call of [`Ring::enter`].
+    /// Prepares to offer all entries to the kernel, and to get an event when `wake` is written to. The next
+    /// call of [`Ring::enter`] does both.
     ///
     /// # Errors
-    /// There is no room for so many submissions.
+    /// There is no room for all submissions.
     pub(super) fn register(&mut self, wake: BorrowedFd<'_>) -> io::Result<()> {
         self.watch(wake)?;
         for index in 0..DEPTH {
             let mut submission = self.command(REGISTER, index, 0);
             let places = self.places.get(usize::from(index));
-            // The two places. The crate has no setter for this field.
+            // The io_uring crate has no setter for this field.
             set_places(&mut submission, places.map_or(ptr::null(), ptr::from_ref));
             self.push(&submission)?;
             if let Some(given) = self.given.get_mut(usize::from(index)) {
@@ -295,7 +295,7 @@ impl Ring {
         Ok(())
     }
 
-    /// Asks for an event whenever `wake` is written to, which must stay open as long as the ring.
+    /// Requests an event for each write to `wake`, which must stay open as long as the ring.
     ///
     /// # Errors
     /// There is no room for another submission.
@@ -305,8 +305,8 @@ impl Ring {
         self.push(&submission.into())
     }
 
-    /// Gives an answered entry back to the kernel for the next request; with the next call of
-    /// [`Ring::enter`].
+    /// Returns an entry with a reply to the kernel, which then uses it for the next request. The next call
+    /// of [`Ring::enter`] does this.
     ///
     /// # Errors
     /// There is no room for another submission.
@@ -336,23 +336,22 @@ impl Ring {
     }
 
     fn push(&mut self, submission: &squeue::Entry128) -> io::Result<()> {
-        // SAFETY: the descriptors that submissions name are open as long as the ring is used: the
-        // device is held by it, the other one by who asked for the watch. The memory that a
-        // registration names is that of `places` and of the area, which live as long as the ring;
-        // entries that are given to the kernel have no slot.
+        // SAFETY: the descriptors that submissions name are open as long as the ring is used: the ring
+        // holds the device, and the caller of `watch` keeps the other descriptor open. A registration
+        // names memory of `places` and of the area, which live as long as the ring. Entries that the
+        // kernel has have no slot.
         let pushed = unsafe { self.ring.submission().push(submission) };
-        // Each entry and the watch are in it once at most, so there is room.
+        // Each entry and the watch are in the queue at most once, so there is room.
         pushed.map_err(|full| io::Error::other(full.to_string()))
     }
 
-    /// Submits everything, lets the kernel deliver what is there, and waits for an event if
-    /// wanted.
+    /// Submits everything, and lets the kernel deliver completions. With `wait`, waits for an event.
     ///
     /// # Errors
-    /// What the system says; it may be tried again.
+    /// The error of the system. The call may be repeated.
     pub(super) fn enter(&mut self, wait: bool) -> io::Result<()> {
         let submissions = self.ring.submission().len();
-        // SAFETY: the numbers are right, and there is no further argument.
+        // SAFETY: the numbers are valid, and there is no further argument.
         unsafe {
             self.ring.submitter().enter::<libc::sigset_t>(
                 submissions as u32,
@@ -378,7 +377,7 @@ impl Ring {
             let Ok(index) = u16::try_from(completion.user_data()) else {
                 continue;
             };
-            // Only what the kernel had can come back, so there is never a second slot.
+            // Only an entry that the kernel had can come back, so there is never a second slot.
             let given = self.given.get_mut(usize::from(index)).map(std::mem::take);
             if given != Some(true) {
                 continue;
@@ -394,12 +393,12 @@ impl Ring {
     }
 }
 
-/// Makes a registration name the two places of its entry.
+/// Writes the address of the two places of an entry into its registration.
 fn set_places(submission: &mut squeue::Entry128, places: *const [libc::iovec; 2]) {
     let start = ptr::from_mut(submission).cast::<u8>();
-    // SAFETY: a submission is 128 bytes in the layout of the system (`struct io_uring_sqe`), plain
-    // numbers without a forbidden value, aligned to 8: the address is the eight bytes at 16, the
-    // number of places the four at 24.
+    // SAFETY: a submission is 128 bytes, aligned to 8, in the layout of `struct io_uring_sqe`: numbers
+    // without a forbidden value. The address is in the eight bytes at 16, the number of places in the
+    // four bytes at 24.
     unsafe {
         start
             .add(SUBMISSION_ADDRESS)

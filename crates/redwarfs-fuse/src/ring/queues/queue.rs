@@ -1,4 +1,4 @@
-//! One queue: which of its entries wait for an answer, and which have one.
+//! One queue: the entries that wait for a reply, and the entries that have one.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -14,17 +14,17 @@ use crate::ticket::Transport;
 /// The part of a queue that its thread shares with workers.
 #[derive(Debug)]
 pub(super) struct Queue {
-    /// Entries whose requests are not answered yet, by their numbers.
+    /// Entries of pending requests, by their numbers.
     held: Mutex<[Option<Slot>; DEPTH as usize]>,
     answered: Mutex<Answered>,
-    /// Written to when the thread has to look at `answered`.
+    /// An event descriptor. A write tells the thread to look at `answered`.
     wake: OwnedFd,
 }
 
 #[derive(Debug, Default)]
 struct Answered {
     slots: Vec<Slot>,
-    /// The thread is in the kernel, or on its way there.
+    /// Whether the thread is in the kernel, or about to enter it.
     waiting: bool,
     end: bool,
 }
@@ -46,7 +46,7 @@ impl Queue {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Keeps an entry until its request is answered; the result is its number.
+    /// Keeps an entry until its request has a reply. Returns its number.
     pub(super) fn hold(&self, slot: Slot) -> u16 {
         let entry = slot.index();
         if let Some(place) = self.held().get_mut(usize::from(entry)) {
@@ -55,8 +55,8 @@ impl Queue {
         entry
     }
 
-    /// Takes the answered entries. From here on an answer interrupts the wait of the thread. False
-    /// if the thread has to end.
+    /// Takes the entries that have a reply. From here on, a further reply interrupts the wait of the thread.
+    /// Returns false if the thread must end.
     pub(super) fn take_answered(&self, slots: &mut Vec<Slot>) -> bool {
         let mut answered = self.answered();
         if answered.end {
@@ -67,7 +67,7 @@ impl Queue {
         true
     }
 
-    /// The thread is out of the kernel.
+    /// Notes that the thread has left the kernel.
     pub(super) fn has_woken(&self) {
         self.answered().waiting = false;
     }
@@ -77,7 +77,7 @@ impl Queue {
         self.wake.as_fd()
     }
 
-    /// Lets the thread end.
+    /// Makes the thread end.
     pub(super) fn end(&self) {
         self.change(|answered| answered.end = true);
     }
@@ -88,7 +88,7 @@ impl Queue {
         let waiting = std::mem::take(&mut answered.waiting);
         drop(answered);
         if waiting {
-            // Fails only if it was written to 2^64 times.
+            // Fails only after 2^64 writes.
             let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
         }
     }
@@ -110,7 +110,7 @@ impl Transport for Queue {
         self.change(|answered| answered.slots.push(slot));
     }
 
-    /// The entry goes back to the kernel with an answer that the kernel does not look at.
+    /// Returns the entry to the kernel, with a reply that the kernel ignores.
     fn leave(&self, unique: u64, entry: u16) {
         self.answer(unique, entry, 0, &mut std::iter::empty());
     }

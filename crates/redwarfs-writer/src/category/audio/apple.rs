@@ -118,7 +118,7 @@ pub(super) fn caf(probe: &Probe<'_>) -> Found<Waveform> {
             let Some(format) = format else {
                 return Err(bad_format("data before its format"));
             };
-            // The count of edits is in front of the samples.
+            // The count of edits precedes the samples.
             let Some(size) = chunk.size.checked_sub(4) else {
                 return Err(bad_format("a data chunk that is too short"));
             };

@@ -11,7 +11,7 @@ const PCM: u32 = 1;
 const FLOAT: u32 = 3;
 const EXTENSIBLE: u32 = 0xfffe;
 
-/// What follows the four letters of a Wave64 id.
+/// The bytes after the four letters of a Wave64 id.
 const GUID: [u8; 12] = [
     0xf3, 0xac, 0xd3, 0x11, 0x8c, 0xd1, 0x00, 0xc0, 0x4f, 0x8e, 0xdb, 0x8a,
 ];
@@ -28,7 +28,7 @@ fn guid(letters: &[u8; 4], rest: &[u8; 12]) -> [u8; 16] {
     id
 }
 
-/// WAV, or with `wide` RF64 and BW64, whose large sizes are in a chunk of their own.
+/// WAV or, with `wide`, RF64 and BW64, which have a separate chunk for large sizes.
 pub(super) fn wav(probe: &Probe<'_>, wide: bool) -> Found<Waveform> {
     let layout = Layout {
         id: 4,

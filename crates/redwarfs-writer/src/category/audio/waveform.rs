@@ -1,4 +1,4 @@
-//! Where the samples of an audio file are, and what they are like.
+//! Place and format of the samples of an audio file.
 
 use redwarfs_codec::{ByteOrder, Padding, PcmFormat};
 

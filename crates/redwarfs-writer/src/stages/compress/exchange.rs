@@ -1,13 +1,13 @@
 //! Blocks on their way from the segmenters through the compression threads to the output.
 //!
 //! Several streams are segmented in parallel, but written one after the other. So two numbers identify
-//! a block: that of its stream, in the order of writing, and that of the block in the stream. A block
+//! a block: the number of its stream, in the order of writing, and its number in the stream. A block
 //! gets its section number when all streams before its own have ended. The checksums of the section
 //! depend on that number.
 //!
 //! The number of blocks in flight is bounded. The first stream that has not ended may use all of them.
-//! Later streams must leave some of them to it. So the block that the output waits for never has to
-//! wait for room, whatever the limit and the order of the threads.
+//! Later streams must leave some of them to it. So the block for which the output waits never waits for
+//! room, for any limit and any order of the threads.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -35,11 +35,11 @@ impl Payload {
     }
 }
 
-/// What a worker has to do.
+/// A job of a worker.
 pub(super) enum Task {
     /// Compress a block of this stream.
     Compress(u32, Arc<Vec<u8>>),
-    /// Make the header of what was compressed before its number was known.
+    /// Make the header of a block that was compressed before its number was known.
     Seal(u32, CompressionId, Payload),
 }
 
@@ -58,16 +58,16 @@ struct Traffic {
     done: BTreeMap<BlockPlace, Done>,
     /// Streams at their end that are not written yet, and their numbers of blocks.
     ends: BTreeMap<u32, u32>,
-    /// What the writer waits for.
+    /// The block for which the writer waits.
     next: BlockPlace,
     /// Number of the first block of that stream.
     base: u64,
     in_flight: usize,
-    /// Memory of blocks that nobody needs any more.
+    /// Memory of blocks that can be reused.
     spare: Vec<Vec<u8>>,
     /// All streams are at their ends.
     closed: bool,
-    /// Nothing of this is of use any more.
+    /// Nothing of this is needed further.
     aborted: bool,
     error: Option<Error>,
 }
@@ -96,7 +96,7 @@ impl Traffic {
         self.error.get_or_insert(error);
     }
 
-    /// Has what was compressed sealed as far as numbers are known.
+    /// Lets workers seal compressed blocks whose numbers are known.
     fn seal(&mut self) {
         let waiting: Vec<BlockPlace> = self
             .done
@@ -136,8 +136,8 @@ pub(super) struct Exchange {
 }
 
 impl Exchange {
-    /// An exchange for so many blocks in flight, at least 1, of which some are `reserved` for the
-    /// first stream, at least 1, and with so many `spare` buffers.
+    /// An exchange for a number of blocks in flight and of `spare` buffers. Of these blocks, `reserved`
+    /// are for the first stream. Both numbers of blocks are at least 1.
     pub(super) fn new(blocks: usize, reserved: usize, spare: usize) -> Self {
         Self {
             state: Mutex::default(),
@@ -192,7 +192,7 @@ impl Exchange {
         Ok(())
     }
 
-    /// A stream is at its end after so many blocks.
+    /// A stream ends after this number of blocks.
     pub(super) fn end(&self, stream: u32, blocks: u32) {
         let mut state = self.lock();
         state.ends.insert(stream, blocks);
@@ -313,7 +313,7 @@ impl Exchange {
         self.room.notify_all();
     }
 
-    /// Offers the memory of a block that nobody needs any more to segmenters.
+    /// Offers the memory of an unused block to segmenters.
     pub(super) fn recycle(&self, block: Arc<Vec<u8>>) {
         let Some(mut memory) = Arc::into_inner(block) else {
             return;
@@ -337,7 +337,7 @@ fn wait<'a>(condition: &Condvar, state: MutexGuard<'a, Traffic>) -> MutexGuard<'
         .unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Ends everything early when it is dropped during a panic, so that nobody waits for the thread.
+/// Ends everything early when it is dropped during a panic, so that no thread waits for this one.
 pub(super) struct Alarm<'a>(pub(super) &'a Exchange);
 
 impl Drop for Alarm<'_> {

@@ -1,8 +1,8 @@
 //! Compressing blocks: blocks of all streams, in any order -> sealed sections, in order.
 //!
-//! Segmenters run in threads of their own, several at a time if there are several streams, and
-//! hand blocks to the compression threads. The calling thread writes. The number of blocks
-//! between segmenters and output bounds memory ([`exchange`]).
+//! Segmenters run in separate threads, several in parallel if there are several streams. They hand
+//! blocks to the compression threads. The calling thread writes. The number of blocks between
+//! segmenters and output bounds memory ([`exchange`]).
 //!
 //! This is not the [ordered pool](crate::ordered): a block enters before its section number is
 //! known, because the streams before it have not ended yet.
@@ -32,8 +32,8 @@ pub(crate) struct BlockQueue<'a> {
 }
 
 impl<'a> BlockQueue<'a> {
-    /// The place for the blocks of a stream that is written after `before` others. Streams begin
-    /// in the order in which they are written: what is later may wait for what is earlier.
+    /// The place for the blocks of a stream that is written after `before` others. Streams begin in the
+    /// order in which they are written: a later one may wait for an earlier one.
     pub(crate) fn stream(&self, before: u32, stream: u32) -> StreamQueue<'a> {
         StreamQueue {
             exchange: self.exchange,
@@ -63,7 +63,7 @@ pub(crate) struct StreamQueue<'a> {
 }
 
 impl StreamQueue<'_> {
-    /// The stream has so many blocks and is at its end.
+    /// The stream has ended with this number of blocks.
     pub(crate) fn end(self, blocks: u32) {
         self.exchange.end(self.before, blocks);
     }
@@ -82,8 +82,8 @@ impl BlockSink for StreamQueue<'_> {
     }
 }
 
-/// Runs `produce` beside a pool of compression threads and writes the blocks that it makes.
-/// `streams` says how each of them is compressed.
+/// Runs `produce` in parallel with a pool of compression threads, and writes its blocks. `streams` says
+/// how each of them is compressed.
 pub(crate) fn blocks<T: Send>(
     context: Context<'_>,
     streams: &[StreamSettings<'_>],
@@ -123,7 +123,7 @@ pub(crate) fn blocks<T: Send>(
         let producer = match start() {
             Ok(producer) => producer,
             Err(error) => {
-                // Those that run already end.
+                // Running threads end.
                 exchange.abort();
                 return Err(error);
             }
@@ -149,8 +149,8 @@ fn compress(context: Context<'_>, streams: &[StreamSettings<'_>], exchange: &Exc
     let (options, counters) = (context.options, context.counters());
     lower_priority(options.compress_niceness);
     let unknown = StreamSettings::general(options);
-    // Most of the time blocks of one stream come in a row: a compressor is given up when another
-    // one is needed.
+    // Usually consecutive blocks belong to one stream. The compressor is replaced when another stream
+    // comes.
     let mut current: Option<(CodecSpec, Compressor)> = None;
     while let Some((place, task)) = exchange.task() {
         if context.stopped() {
@@ -166,8 +166,7 @@ fn compress(context: Context<'_>, streams: &[StreamSettings<'_>], exchange: &Exc
                     current = None;
                 }
                 let (_, compressor) = current.get_or_insert_with(|| {
-                    // What the codecs for audio and pixels do not take is compressed like
-                    // anything else.
+                    // The general codec compresses data that the codecs for audio and pixels reject.
                     let compressor = spec.compressor().with_fallback(&options.compression);
                     (spec.clone(), compressor)
                 });

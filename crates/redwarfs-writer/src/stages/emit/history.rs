@@ -1,4 +1,4 @@
-//! What an image says about the program that wrote it.
+//! The record in an image of the program that wrote it.
 
 use redwarfs_format::history::{HistoryEntry, HistoryVersion};
 

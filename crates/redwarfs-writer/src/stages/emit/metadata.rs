@@ -41,8 +41,8 @@ impl Table {
 
 /// Builds the metadata. `blocks` is the number of BLOCK sections.
 ///
-/// What has been turned into metadata is given up at once: with a million files, the input and
-/// the output of this function do not fit side by side what either of them takes.
+/// Input that was converted is freed at once: with a million files, the input and the output of this
+/// function together would exceed the memory limit.
 pub(crate) fn build(
     options: &BuildOptions,
     mut tree: Tree,
@@ -111,16 +111,16 @@ struct Numbering {
 }
 
 impl Numbering {
-    /// Numbers everything so that what is alike in different places of the tree has numbers that
-    /// are alike: directories by depth, then by path from the last component to the first, so
-    /// that versions of a directory are neighbours; entries and names by directory; contents as
-    /// they are stored.
+    /// Numbers everything so that similar parts of the tree have similar numbers. Directories are
+    /// sorted by depth, then by path from the last component to the first, so that versions of a
+    /// directory are neighbours. Entries and names are sorted by directory, and contents by their
+    /// place.
     fn new(tree: &Tree, contents: &[Content], stored: &Stored) -> Self {
         let dir = |number: u32| tree.dirs[number as usize];
         let mut order: Vec<u32> = (0..tree.dirs.len() as u32).collect();
-        // Directories above come before those below, since some readers make them in the order of
-        // their numbers. Empty ones are last: where entries of others begin must not be the place
-        // of their own entry, or of their parent's.
+        // Directories above come before those below, since some readers make them in the order of their
+        // numbers. Empty directories are last: the first entry of another directory must not have the
+        // place of the entry of an empty one, or of its parent.
         let mut depths: Vec<u32> = Vec::with_capacity(tree.dirs.len());
         for dir in &tree.dirs {
             let above = tree.inodes[tree.parents[dir.entry as usize] as usize];

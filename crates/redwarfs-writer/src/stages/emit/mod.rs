@@ -20,7 +20,7 @@ use crate::progress::add;
 use crate::settings::StreamSettings;
 use crate::tree::Tree;
 
-/// What is behind the blocks of an image.
+/// The sections after the blocks of an image.
 pub(crate) struct Emitted {
     /// Uncompressed size of the metadata.
     pub(crate) metadata_size: u64,

@@ -60,7 +60,7 @@ impl fmt::Debug for Emitter<'_> {
 }
 
 impl<'a> Emitter<'a> {
-    /// Starts an image; `counters` count what is written.
+    /// Starts an image; `counters` count the written bytes.
     pub fn new(out: &'a mut dyn Write, counters: &'a Counters) -> Self {
         Self {
             out,
@@ -78,7 +78,7 @@ impl<'a> Emitter<'a> {
         Ok(())
     }
 
-    /// Writes bytes in front of the image; may be called repeatedly, before the first section.
+    /// Writes bytes before the image. It may be called repeatedly, before the first section.
     ///
     /// # Errors
     /// [`Error::Output`] if writing fails.
@@ -93,7 +93,7 @@ impl<'a> Emitter<'a> {
         self.sections.len() as u32
     }
 
-    /// Bytes written so far, those in front of the image included.
+    /// Bytes written so far, including the bytes before the image.
     #[must_use]
     pub fn written(&self) -> u64 {
         self.written

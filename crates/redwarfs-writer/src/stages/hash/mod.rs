@@ -1,8 +1,8 @@
 //! Finding equal files: [`Tree`] -> [`Contents`].
 //!
-//! Only files with the same size, and the same first bytes if they are large, are hashed. Bytes
-//! of small files stay in memory for the stages that follow. Unless the hash is cryptographic, files
-//! with equal hashes are compared before one stands for the other ([`verify`]).
+//! Only files with the same size, and the same first bytes if they are large, are hashed. Bytes of
+//! small files stay in memory for the stages that follow. Unless the hash is cryptographic, files with
+//! equal hashes are compared before they are stored once ([`verify`]).
 
 mod verify;
 
@@ -25,13 +25,13 @@ use crate::tree::Tree;
 /// Files from this size on are told apart by their first bytes before they are hashed.
 const PREFIX_FILE: u64 = 1 << 20;
 const PREFIX: usize = 4096;
-/// The memory limit is checked again after so many contents.
+/// The memory limit is checked again after this number of contents.
 const CHECK_EVERY: usize = 1 << 14;
 
 /// What hashing a file came to.
 enum Hashed {
     Digest(Digest, Option<KeptPlace>),
-    /// Not what was listed: not comparable.
+    /// It differs from its listing, so it cannot be compared.
     Changed,
     Failed(io::Error),
     Fatal(Error),
@@ -157,8 +157,8 @@ impl Hasher<'_> {
             } else {
                 &mut jobs
             };
-            // The prefix of a single large file is of use to nobody, but it is part of the key
-            // that inodes are sorted by only where sizes are equal.
+            // The prefix of a single large file is not needed. It is a part of the sort key of inodes
+            // only if sizes are equal.
             if class.len() > 1 {
                 to.extend_from_slice(class);
             }
@@ -256,7 +256,7 @@ struct Groups<'a> {
     /// Contents by digest.
     known: HashTable<u32>,
     kept: Kept,
-    /// By content, files that still have to be compared with the first of it.
+    /// For each content, the files that must still be compared with its first file.
     suspects: BTreeMap<u32, Vec<u32>>,
 }
 
@@ -272,7 +272,7 @@ impl Groups<'_> {
         }
     }
 
-    /// All files in front of `end` that were not looked at are equal to no other.
+    /// All files before `end` that were not examined are equal to no other.
     fn until(&mut self, end: u32) -> Result<()> {
         for file in self.next..end {
             self.push(self.content(file))?;
@@ -322,7 +322,7 @@ impl Groups<'_> {
         self.push(content)
     }
 
-    /// Adds the file to the content that it is equal to, or else remembers what it has.
+    /// Adds the file to the content to which it is equal, or else remembers its hash.
     fn is_known(&mut self, content: &Content, place: Option<KeptPlace>) -> bool {
         let key = |content: &Content| {
             let digest = content.digest.as_ref().map_or(&[][..], Digest::bytes);

@@ -14,7 +14,7 @@ use crate::error::Result;
 use crate::progress::Level;
 use crate::source;
 
-/// Files that are open at the same time, besides the one that they are compared with.
+/// Files that are open at the same time, in addition to the file with which they are compared.
 const SIDE_BY_SIDE: usize = 16;
 /// Bytes that are read at once from each.
 const STEP: usize = 256 << 10;
@@ -24,13 +24,13 @@ const STEP: usize = 256 << 10;
 enum Comparison {
     Equal,
     Different,
-    /// One of them cannot be read any more, or has changed: that is found out when it is stored.
+    /// One of them cannot be read, or has changed. The error is found when it is stored.
     Unknown,
 }
 
 impl Hasher<'_> {
-    /// Compares files with the first one of their content: `suspects` holds the numbers of files
-    /// by the number of their content. Those that differ get contents of their own.
+    /// Compares files with the first one of their content: `suspects` holds the numbers of files by the
+    /// number of their content. Files that differ get separate contents.
     pub(super) fn verify(
         &self,
         contents: &mut Contents,
@@ -59,7 +59,7 @@ impl Hasher<'_> {
         Ok(())
     }
 
-    /// Gives files of a content one of their own.
+    /// Gives a separate content to some files of a content.
     fn separate(&self, contents: &mut Contents, content: u32, group: Vec<u32>) {
         let Some(old) = contents.list.get_mut(content as usize) else {
             return;
@@ -70,7 +70,7 @@ impl Hasher<'_> {
             old.files.remove(file);
         }
         let counters = self.context.counters();
-        // The first of them is no duplicate any more.
+        // The first of them is not a duplicate.
         counters.duplicate_files.fetch_sub(1, Ordering::Relaxed);
         let saved = &counters.saved_by_deduplication;
         saved.fetch_sub(old.size, Ordering::Relaxed);

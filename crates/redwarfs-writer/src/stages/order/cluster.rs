@@ -23,7 +23,7 @@ const SMALL: usize = 256;
 /// Distances that are computed between two looks at the result.
 const STRIPE: usize = 64;
 
-/// What is to be put into a sequence.
+/// The items to put into a sequence.
 pub(super) trait Elements: Sync {
     /// A thread begins to work.
     fn begin(&self) {}
@@ -75,7 +75,7 @@ struct Node {
     place: NodePlace,
 }
 
-/// The jobs that are left, and what is finished.
+/// The remaining jobs, and the finished parts.
 #[derive(Default)]
 struct Clustering {
     jobs: Vec<Job>,
@@ -94,9 +94,9 @@ struct Arranger<'a, E> {
     wake: Condvar,
 }
 
-/// The sequence for `set`, whose digests are all different. Beside `set`, memory for at most
-/// 80 bytes per element, and 1 KiB for each cluster with several elements of the sets that are
-/// divided at the moment. When `stop` is set, the sequence is without meaning.
+/// The sequence for `set`, whose digests are all different. In addition to `set`, memory for at most 80
+/// bytes per element, and 1 KiB for each cluster with several elements of the sets that are divided at
+/// the moment. When `stop` is set, the sequence is without meaning.
 ///
 /// # Errors
 /// If threads cannot be started.
@@ -237,8 +237,8 @@ impl<E: Elements> Arranger<'_, E> {
         }
     }
 
-    /// Whether a set is small enough, or cannot be divided any more. `distance` is the one by
-    /// which it came together.
+    /// Whether a set is small enough, or cannot be divided further. `distance` is the one by which it
+    /// came together.
     fn is_leaf(&self, set: &[u32], distance: u32) -> bool {
         set.len() <= self.max_cluster_size || distance <= EQUAL
     }
@@ -315,8 +315,8 @@ impl<E: Elements> Arranger<'_, E> {
         clusters.into_iter().map(|c| c.members).collect()
     }
 
-    /// The chain through one cluster. One that is too large all the same, because it could not
-    /// be divided, becomes several, so that the time stays within limits.
+    /// The chain through one cluster. If a cluster is too large because it could not be divided, it is
+    /// split, which bounds the time.
     fn leaf(&self, mut set: Vec<u32>) -> Ordered {
         let sizes = set.iter().map(|&e| self.elements.size(e));
         let size = sizes.fold(0, u64::saturating_add);
@@ -403,9 +403,9 @@ fn count(counts: &mut [u32; 256], digest: &Digest) {
     }
 }
 
-/// The greedy chain: begins with the first element; after each comes the nearest of those that
-/// are left, the first one of equals. `firsts` and `lasts` are the digests with which elements
-/// begin and end.
+/// The greedy chain: it begins with the first element. After each element comes the nearest of the
+/// remaining ones, and among equally near ones the first. `firsts` and `lasts` are the digests with
+/// which elements begin and end.
 fn chain(firsts: &[Digest], lasts: &[Digest], stop: &AtomicBool) -> Vec<u32> {
     // Larger than any key of an element that is left.
     const GONE: u64 = 1 << 63;
@@ -435,7 +435,7 @@ fn chain(firsts: &[Digest], lasts: &[Digest], stop: &AtomicBool) -> Vec<u32> {
         };
         match last {
             Some(last) => nearest = nearest_of(&digests, &keys, last),
-            // Nobody needs the rest any more.
+            // The rest is not needed.
             None => {
                 sequence.extend(
                     keys.iter()
@@ -449,8 +449,8 @@ fn chain(firsts: &[Digest], lasts: &[Digest], stop: &AtomicBool) -> Vec<u32> {
     sequence
 }
 
-/// Index of the digest with the smallest distance, with the smallest key among equals. Looks no
-/// further once there is one that is as good as equal.
+/// Index of the digest with the smallest distance, with the smallest key among equals. Stops at the
+/// first one that is almost equal.
 #[inline(always)]
 fn nearest_of(digests: &[Digest], keys: &[u64], to: &Digest) -> usize {
     let (mut best, mut at) = (u64::MAX, 0);

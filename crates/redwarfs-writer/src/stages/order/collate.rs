@@ -20,7 +20,7 @@ use crate::options::FamilyOptions;
 use crate::source::FileType;
 use crate::tree::{Tree, tail};
 
-/// Hashes of paths that stand for what is in a directory: the smallest ones.
+/// Hashes of paths that represent the contents of a directory: the smallest ones.
 const PATHS: usize = 32;
 /// Percent of them that siblings share if they are versions.
 const COMMON: usize = 30;
@@ -30,7 +30,7 @@ const WORTHWHILE: u64 = 100;
 /// Without sketches, versions of contents of this size save data, if samples do. LZ4 looks back 64
 /// KiB.
 const SHORT: u64 = 32 << 10;
-/// So many of them must be in a group.
+/// Smallest number of them in a group.
 const FOLLOWERS: usize = 16;
 /// One in this number is tried, within these bounds.
 const SAMPLED: usize = 64;
@@ -45,8 +45,8 @@ pub(super) enum Evidence {
     Samples,
 }
 
-/// Directories that are versions of each other. While they are searched, 8 bytes for each path
-/// that stands for a directory, 600 for a directory at most.
+/// Directories that are versions of each other. During the search, 8 bytes for each path that
+/// represents a directory, at most 600 for a directory.
 #[derive(Debug, Default)]
 pub(crate) struct Versions {
     /// By entry of a directory: the number of its group, and its place in it.
@@ -127,7 +127,7 @@ fn alike(a: &[u64], b: &[u64]) -> bool {
 
 /// Compares names by the values of the numbers in them; never equal for different names.
 fn natural(a: &[u8], b: &[u8]) -> Ordering {
-    /// Splits off a number: its digits without leading zeros, and what follows.
+    /// Splits off a number: its digits without leading zeros, and the rest.
     fn number(name: &[u8]) -> Option<(&[u8], &[u8])> {
         let digits = name.iter().take_while(|c| c.is_ascii_digit()).count();
         let (number, rest) = name.split_at(digits);
@@ -265,8 +265,8 @@ impl<C: StreamView> Collator<'_, C> {
         better.then(|| together.into_iter().map(|placed| placed.item).collect())
     }
 
-    /// What the second sequence saves, in bytes of contents that need not be compressed, by
-    /// samples. Takes 8 bytes for each item.
+    /// The saving of the second sequence, in bytes of contents that need not be compressed, estimated
+    /// from samples. Takes 8 bytes for each item.
     fn sampled(&self, apart: &[Placed], together: &[Placed]) -> u64 {
         let mut before: Vec<(u32, u32)> =
             apart.windows(2).map(|w| (w[1].item, w[0].item)).collect();
@@ -314,7 +314,7 @@ impl<C: StreamView> Collator<'_, C> {
             growth.add(size, features);
             let last = growth.position().saturating_sub(1) / self.block.max(1);
             novelty.add(size, features);
-            // Whoever has the same content needs these blocks, too.
+            // All files with this content need these blocks, too.
             for member in self
                 .contents
                 .names(item)
@@ -343,7 +343,7 @@ impl<C: StreamView> Collator<'_, C> {
         None
     }
 
-    /// Entries from an item up to what is below `root`.
+    /// Entries from an item up to the child of `root`.
     fn components(&self, item: u32, root: u32, out: &mut Vec<u32>) {
         out.clear();
         let mut at = self.contents.entry(item);

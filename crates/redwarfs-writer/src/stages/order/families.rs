@@ -26,13 +26,13 @@ use super::view::StreamView;
 use crate::fingerprint::FEATURES;
 use crate::options::FamilyOptions;
 
-/// Contents behind a content that have the same feature and are looked at.
+/// Number of later contents with the same feature that are examined.
 const NEIGHBOURS: usize = 8;
 /// Features that two contents must share.
 const SHARED: u32 = 3;
 /// Bytes of a family, at most; it is meant to lie in one block.
 const FAMILY: u64 = 8 << 20;
-/// What lies within so many bytes is near, if it is not more than half a block.
+/// Contents within this number of bytes are near, but at most within half a block.
 const NEAR: u64 = 2 << 20;
 /// Directories above a content that count.
 pub(super) const LEVELS: usize = 64;
@@ -44,7 +44,7 @@ const WORTHWHILE: u128 = 200;
 /// Pairs that are tried with a codec.
 const TRIALS: usize = 48;
 
-/// Bytes over which any codec finds what is the same, with blocks of this size.
+/// Distance in bytes over which every codec finds equal data, with blocks of this size.
 pub(super) fn near(block: u64) -> u64 {
     NEAR.min(block / 2).max(1)
 }
@@ -72,7 +72,7 @@ pub(super) struct Families<'a, C> {
     options: FamilyOptions,
     /// Bytes of a block.
     block: u64,
-    /// Bytes in the blocks in front of each place.
+    /// Bytes in the blocks before each place.
     positions: Vec<u64>,
     total: u64,
     /// The family of a place is the tree that it is in; a root is its first place.
@@ -188,7 +188,7 @@ impl<'a, C: StreamView> Families<'a, C> {
         }
     }
 
-    /// Pairs of contents that share features, those that share most first.
+    /// Pairs of contents that share features, the pairs with most features first.
     fn pairs(&self) -> Vec<Pair> {
         let count = self.sequence.len();
         let mut occurrences: Vec<u64> = Vec::new();
@@ -357,7 +357,7 @@ impl Spread {
         spread
     }
 
-    /// Whether what is at `from` may move to `to`; if so, it is taken for done.
+    /// Whether the contents at `from` may move to `to`. If so, the move is recorded.
     fn allow<C: StreamView>(&mut self, families: &Families<'_, C>, from: u32, to: u32) -> bool {
         let block = families.block_of(to);
         let there: Vec<u32> = families.above(to).collect();

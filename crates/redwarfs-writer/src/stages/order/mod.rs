@@ -182,7 +182,7 @@ impl OrderJob<'_> {
         collator.run(&sequence)
     }
 
-    /// By names, then moved by what the contents share.
+    /// By names, then moved by shared data.
     fn families(self, options: FamilyOptions, items: &[Item], sequence: Vec<u32>) -> Vec<u32> {
         let sequence = self.versions(options, Evidence::Sketches, items, sequence);
         if self.context.stopped() {
@@ -192,7 +192,7 @@ impl OrderJob<'_> {
         Families::new(&group, &sequence, options, self.block).run()
     }
 
-    /// Beside `sequence`, up to 120 bytes per item.
+    /// In addition to `sequence`, up to 120 bytes per item.
     fn nilsimsa(
         self,
         options: &NilsimsaOptions,
@@ -211,7 +211,7 @@ impl OrderJob<'_> {
             let digests = elements.digest(a).cmp(&elements.digest(b));
             digests.then_with(|| self.reverse_path(elements.item(a), elements.item(b)))
         });
-        // The first one of each digest stands for all of them.
+        // The first item of each digest represents all items with this digest.
         let mut first = sequence.clone();
         first.dedup_by_key(|i| elements.digest(*i));
         let unique = first.len() == sequence.len();

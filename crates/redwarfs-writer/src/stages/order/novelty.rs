@@ -2,8 +2,8 @@
 
 use std::collections::HashSet;
 
-/// Adds up new data: a content is new as far as its features have not been seen lately. Takes
-/// 5 bytes for each feature in two windows, some 100 KiB for windows of 2 MiB.
+/// Adds up new data: a content is new as far as its features have not been seen lately. Takes 5 bytes
+/// for each feature in two windows, about 100 KiB for windows of 2 MiB.
 pub(super) struct Novelty {
     /// Features of the current window, and of the one before.
     recent: HashSet<u32>,
@@ -14,7 +14,7 @@ pub(super) struct Novelty {
 }
 
 impl Novelty {
-    /// With a window of so many bytes of new data: the last one to two of them are remembered.
+    /// `window` counts bytes of new data. The last one to two windows are remembered.
     pub(super) fn new(window: u64) -> Self {
         Self {
             recent: HashSet::new(),
@@ -38,7 +38,7 @@ impl Novelty {
                 new += 1;
             }
         }
-        // Sizes are what the source says they are.
+        // Sizes are those that the source reports.
         self.position = self.position.saturating_add(match features.len() as u64 {
             0 => size,
             count => (u128::from(size) * u128::from(new) / u128::from(count)) as u64,
@@ -51,8 +51,8 @@ impl Novelty {
     }
 }
 
-/// Adds up what contents add to blocks: matches are long, so only what is much like the content
-/// in front of it adds less than its size.
+/// Adds up what contents add to blocks: matches are long, so a content adds less than its size only if
+/// it is very similar to the preceding contents.
 #[derive(Default)]
 pub(super) struct Growth {
     previous: Vec<u32>,

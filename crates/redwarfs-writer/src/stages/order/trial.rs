@@ -7,7 +7,7 @@ use super::view::StreamView;
 /// Bytes of a content that are taken.
 const TRIAL: usize = 64 << 10;
 
-/// Compresses contents behind others.
+/// Compresses contents after others.
 pub(super) struct Trial {
     compressor: Compressor,
     buffers: [Vec<u8>; 2],
@@ -42,7 +42,7 @@ impl Trial {
         i64::try_from(size).unwrap_or(i64::MAX)
     }
 
-    /// Compares `item` behind `here` with `item` behind `there`.
+    /// Compares `item` after `here` with `item` after `there`.
     pub(super) fn add(
         &mut self,
         contents: &impl StreamView,

@@ -44,12 +44,12 @@ struct StoredStream {
     parts: Vec<(u32, usize, ChunkRange)>,
     /// By content.
     changed: Vec<Changed>,
-    /// Contents that have changed since they were cut into parts, or that can no longer be read:
-    /// by now the parts may mean nothing.
+    /// Contents that have changed since they were cut into parts, or that cannot be read: the parts may
+    /// be wrong.
     again: Vec<u32>,
 }
 
-/// A file that is not equal to the others of its content any more, and becomes a content.
+/// A file that now differs from the other files of its content, and becomes a separate content.
 struct Changed {
     content: usize,
     file: u32,
@@ -57,7 +57,7 @@ struct Changed {
     chunks: ChunkRange,
 }
 
-/// Appends what a stream has become to what is stored.
+/// Appends the result of a stream to the stored data.
 fn append(stored: &mut Stored, list: &mut Vec<Content>, mut of: StoredStream) -> Result<()> {
     let before = stored.blocks();
     let end = before.checked_add(of.blocks).filter(|&end| end < HOLE);
@@ -157,7 +157,7 @@ impl SegmentJob<'_> {
             append(&mut stored, list, stream)?;
         }
         if !again.is_empty() {
-            // In one piece each, behind everything else.
+            // In one piece each, after everything else.
             for &content in &again {
                 stored.split.remove(&content);
                 let content = &mut list[content as usize];
@@ -185,7 +185,7 @@ impl SegmentJob<'_> {
         queue: &BlockQueue<'_>,
     ) -> Result<Vec<StoredStream>> {
         let next = AtomicUsize::new(0);
-        // Streams begin in their order: the first one that is not done never waits for others.
+        // Streams begin in their order, so the first unfinished stream never waits for others.
         let work = || {
             let _alarm = queue.alarm();
             let mut done = Vec::new();
@@ -327,7 +327,7 @@ impl StreamStore<'_> {
     }
 
     /// Stores those parts of a content that belong to this stream. Returns whether the file is
-    /// still what it was when it was cut.
+    /// unchanged since it was cut.
     fn parts(&mut self, item: &Item) -> Result<bool> {
         let list = self.list;
         let content = &list[item.content as usize];
@@ -387,8 +387,8 @@ impl StreamStore<'_> {
         Ok(true)
     }
 
-    /// Stores one content, from the first of its files that is still what it was when it was
-    /// hashed. Files that are not any more become contents of their own.
+    /// Stores one content, from the first of its files that is unchanged since it was hashed. Files
+    /// that have changed become separate contents.
     fn content(&mut self, number: usize) -> Result<()> {
         let job = self.job;
         let counters = job.context.counters();
@@ -482,7 +482,7 @@ impl StreamStore<'_> {
                         self.keep(number)?;
                         return Ok(());
                     }
-                    // Not equal to the others any more.
+                    // It differs from the others.
                     let chunks = self.take_chunks()?;
                     self.stored.changed.push(Changed {
                         content: number,
@@ -493,8 +493,8 @@ impl StreamStore<'_> {
                 }
             }
         }
-        // Every file is unreadable or has become a content of its own. Unreadable ones stay here
-        // and are empty.
+        // Every file is unreadable, or has become a separate content. Unreadable ones stay here and are
+        // empty.
         Ok(())
     }
 
@@ -526,8 +526,8 @@ fn chunk_number(n: usize) -> Result<u32> {
         .map_err(|_| Error::Limit("too many chunks; use a larger window or block size".into()))
 }
 
-/// Feeds a part of a file to a segmenter such that extents consist of whole units: holes shrink
-/// to whole ones, and what is left of them becomes zeros.
+/// Feeds a part of a file to a segmenter, such that extents consist of whole units. Holes shrink to
+/// whole units, and their remaining bytes become zeros.
 struct Frames<'s, S> {
     segmenter: &'s mut Segmenter<S>,
     granularity: u64,
@@ -560,7 +560,7 @@ impl<S: BlockSink> Frames<'_, S> {
         }
     }
 
-    /// An extent that ends within a unit goes on with what follows it.
+    /// An extent that ends within a unit is joined with the next one.
     fn end_of_extent(&mut self) -> Result<()> {
         if self.position.is_multiple_of(self.granularity) {
             self.segmenter.end_extent()?;

@@ -13,20 +13,20 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use crate::options::{BuildOptions, ThreadGroup};
 use crate::source::{DirItem, Source};
 
-/// So many of the next directories are listed ahead, for each thread.
+/// Number of next directories that are listed ahead, for each thread.
 const AHEAD: usize = 32;
 /// Entries of a directory that is listed ahead, at most; larger ones are listed in their turn.
 const LARGEST: usize = 2048;
-/// When so many listed entries for each thread wait for their turn, only what is needed earlier is
-/// listed. With those that are there then these are three times as many, or 2 MiB for each thread:
-/// what it has for reading files later.
+/// If this number of listed entries for each thread waits for its turn, only directories that are
+/// needed earlier are listed. With the existing ones these are three times as many, or 2 MiB for each
+/// thread: the memory that the thread later has for reading files.
 const WAITING: usize = 2048;
 
 /// The entries of a directory, or why they could not be had.
 pub(super) type Listing = io::Result<Vec<DirItem>>;
 
-/// Directories that are listed ahead. They are known by their place in the list of all that are
-/// still to come, which is used from its end: what has a small number is needed last.
+/// Directories that are listed ahead. They are identified by their place in the list of all directories
+/// to come, which is used from its end: small numbers are needed last.
 pub(super) struct Ahead<'a> {
     source: &'a dyn Source,
     stop: &'a AtomicBool,
@@ -38,10 +38,10 @@ pub(super) struct Ahead<'a> {
     listed: Condvar,
 }
 
-/// Listings that wait for their turn, and what is to be listed.
+/// Listings that wait for their turn, and directories to list.
 #[derive(Default)]
 struct Listings {
-    /// Paths of what is to be listed.
+    /// Paths of the directories to list.
     wanted: BTreeMap<usize, Vec<u8>>,
     running: HashSet<usize>,
     done: BTreeMap<usize, Listing>,
@@ -49,7 +49,7 @@ struct Listings {
     waiting: usize,
     /// Threads without anything to list.
     idle: usize,
-    /// What is being waited for.
+    /// The directory for which the caller waits.
     awaited: Option<usize>,
     over: bool,
 }
@@ -92,7 +92,7 @@ impl<'a> Ahead<'a> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How many of the next directories should be asked for.
+    /// Number of next directories to list ahead.
     pub(super) fn distance(&self) -> usize {
         AHEAD * self.threads
     }
@@ -109,12 +109,12 @@ impl<'a> Ahead<'a> {
         }
     }
 
-    /// Whether it would be too much with so many entries less.
+    /// Whether there would be too many with this number of entries less.
     fn is_full(&self, state: &Listings, less: usize) -> bool {
         state.waiting >= WAITING * self.threads + less
     }
 
-    /// What is to be listed next, if anything.
+    /// The directory to list next, if any.
     fn next(&self, state: &mut Listings) -> Option<(usize, Vec<u8>)> {
         let (&place, _) = state.wanted.last_key_value()?;
         let last = state.done.keys().next();
@@ -172,7 +172,7 @@ impl<'a> Ahead<'a> {
             if !too_large {
                 state.waiting += length(&listing);
                 state.done.insert(place, listing);
-                // Those that are needed last are listed once more later.
+                // Directories that are needed last are listed again later.
                 while self.is_full(&state, 1)
                     && let Some(&last) = state.done.keys().next()
                     && last != place

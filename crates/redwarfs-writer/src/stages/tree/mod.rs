@@ -65,7 +65,7 @@ impl Lister<'_> {
         add(&context.counters().dirs, 1);
         count_extended(context.counters(), &root);
 
-        // Directories to list, and those above the one that is being listed.
+        // Directories to list, and the parents of the one being listed.
         let mut pending = vec![Listed {
             entry: 0,
             identity: root.identity,
@@ -87,7 +87,7 @@ impl Lister<'_> {
             let known = directory.identity.1 != 0;
             let mut below = Vec::new();
             if known && above.iter().any(|up| up.identity == directory.identity) {
-                // It may have been listed all the same.
+                // It may have been listed anyway.
                 self.ahead.and_then(|ahead| ahead.take(pending.len()));
                 context.problem(&path, "directory contains itself, storing it empty");
             } else {
@@ -309,7 +309,7 @@ impl Lister<'_> {
     }
 }
 
-/// Counts what is not stored of an inode.
+/// Counts the metadata of an inode that is not stored.
 fn count_extended(counters: &Counters, meta: &Meta) {
     let extended = meta.extended;
     for (counter, there) in [
