@@ -33,7 +33,7 @@ const TOOLS: [(&str, &str, Main); 4] = [
     ),
 ];
 
-/// What the arguments ask for.
+/// The choice that the arguments make.
 #[derive(Debug, PartialEq, Eq)]
 enum Choice {
     /// A tool by its name, found under that name or a longer one (with a version).
@@ -43,7 +43,7 @@ enum Choice {
         args: Vec<OsString>,
     },
     Unknown(String),
-    /// No tool was asked for.
+    /// The arguments name no tool.
     None(Vec<OsString>),
 }
 

@@ -52,10 +52,10 @@ type Filter = dyn Fn(&Path, FileType) -> bool + Send + Sync;
 pub struct Built {
     /// Sizes, numbers and times.
     pub summary: BuildSummary,
-    /// What the image does not hold by design, such as extended attributes; at most 1,000 messages.
+    /// Messages about data that images cannot hold, such as extended attributes; at most 1,000.
     pub warnings: Vec<String>,
-    /// With [`Builder::continue_on_error`]: what could not be stored as it is, one message each, at
-    /// most 1,000. [`BuildSummary::errors`] counts all.
+    /// With [`Builder::continue_on_error`]: one message for each entry that was not stored unchanged,
+    /// at most 1,000. [`BuildSummary::errors`] counts all.
     pub problems: Vec<String>,
 }
 

@@ -77,7 +77,7 @@ impl DirEntry {
         ))
     }
 
-    /// Target of a symbolic link, as it is stored.
+    /// The stored target of a symbolic link.
     ///
     /// # Errors
     /// [`Error::WrongType`] for another type, [`Error::Read`] if its metadata is damaged.
@@ -137,7 +137,7 @@ impl Iterator for ReadDir<'_> {
 /// All entries of an image, from [`Image::walk`](crate::Image::walk).
 ///
 /// The walk ends for every image: a directory that is reached by a second path, as only happens in
-/// damaged images, gives an error. After an error the walk goes on with the next entry.
+/// damaged images, gives an error. After an error, the walk continues with the next entry.
 #[derive(Debug)]
 pub struct Walk<'a> {
     pub(crate) image: &'a redwarfs_reader::Image,

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use redwarfs_format::metadata::FileType;
 
-/// What can go wrong. Every message is one line and names the path that it is about.
+/// Errors of this crate. Every message is one line and names the path that it is about.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -56,7 +56,7 @@ pub enum Error {
         source: io::Error,
     },
 
-    /// Something in the input cannot be stored as it is, so no image was written. See
+    /// An entry of the input cannot be stored unchanged, so no image was written. See
     /// [`Builder::continue_on_error`](crate::Builder::continue_on_error).
     #[error("cannot pack: {0}")]
     Incomplete(String),

@@ -15,7 +15,7 @@ use crate::messages::Messages;
 pub struct Extracted {
     /// Numbers of entries and bytes.
     pub summary: ExtractSummary,
-    /// What is not as in the image, such as owners that only root can set; at most 1,000 messages.
+    /// Messages about differences from the image, such as owners that only root can set; at most 1,000.
     pub warnings: Vec<String>,
 }
 

@@ -11,7 +11,7 @@ use crate::error::{Error, Result, into_io};
 
 /// An open regular file of an [`Image`](crate::Image), as [`std::fs::File`] is one of the system.
 ///
-/// It keeps the image open. Clones have positions of their own, so several threads can read one file.
+/// It keeps the image open. Each clone has its own position, so several threads can read one file.
 /// Holes read as zeros.
 #[derive(Clone)]
 pub struct File {

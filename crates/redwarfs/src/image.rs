@@ -38,7 +38,8 @@ use crate::resolve::{LastLink, resolve};
 pub struct Image(redwarfs_reader::Image);
 
 impl Image {
-    /// Opens an image file. The image may start behind other bytes, such as a program that mounts it.
+    /// Opens an image file. Other bytes may precede the image in its file, such as a program that
+    /// mounts it.
     ///
     /// # Errors
     /// [`Error::Open`] if the file cannot be read, holds no image, or the image is damaged where
@@ -136,7 +137,7 @@ impl Image {
         self.entry(path.as_ref(), LastLink::Keep)?.metadata()
     }
 
-    /// Target of a symbolic link, as it is stored.
+    /// The stored target of a symbolic link.
     ///
     /// # Errors
     /// As [`Image::file`].

@@ -37,8 +37,8 @@
 //! * The reader verifies the checksum of every block before it returns a byte of it. Images of the oldest
 //!   formats have no checksums.
 //! * The same directory, options and version give the same image for any number of threads.
-//! * An output file gets its name when it is complete. If a build fails, an older file of that name
-//!   stays as it is.
+//! * An output file gets its name when it is complete. If a build fails, an existing file of that name
+//!   stays unchanged.
 //! * [`Image`] and [`File`] are `Send` and `Sync`, and cloning them is cheap.
 //!
 //! # Paths in an image
@@ -52,8 +52,8 @@
 //!
 //! This crate re-exports the libraries that it builds on: [`reader`] (inodes, blocks, cache, checks),
 //! [`writer`] (sources, categorizers, progress), [`extractor`] (archives), [`codec`], [`io`] and
-//! [`mod@format`]. [`Image::reader`] gives the underlying image of [`reader`]. Rewriting and mounting are
-//! in crates of their own, `redwarfs-rewrite` and `redwarfs-fuse`.
+//! [`mod@format`]. [`Image::reader`] gives the underlying image of [`reader`]. Rewriting and mounting
+//! are in separate crates, `redwarfs-rewrite` and `redwarfs-fuse`.
 //!
 //! # Features
 //!

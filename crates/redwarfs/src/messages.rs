@@ -1,4 +1,4 @@
-//! What a build or an extraction has to say, kept for the caller.
+//! The messages of a build or an extraction, kept for the caller.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

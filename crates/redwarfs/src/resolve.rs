@@ -66,7 +66,7 @@ pub(crate) fn resolve(
     Ok(at)
 }
 
-/// Puts the names of a path in front of those that are left.
+/// Puts the names of a path before the remaining names.
 fn push(names: &mut Vec<Vec<u8>>, path: &[u8]) {
     let parts = path.split(|&byte| byte == b'/').rev();
     names.extend(

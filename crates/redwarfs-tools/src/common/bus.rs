@@ -16,8 +16,8 @@ const HINT: &[u8] = b"\
 pub(super) fn explain_bus_errors() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
-        // SAFETY: the handler only calls `write` and what restores and raises the signal again,
-        // all of which may be called in a signal handler; it does not allocate, lock or unwind.
+        // SAFETY: the handler only calls `write`, and functions that restore and raise the signal. A
+        // signal handler may call all of these. It does not allocate, lock or unwind.
         let registered = unsafe {
             signal_hook::low_level::register(SIGBUS, || {
                 let _ = rustix::io::write(rustix::stdio::stderr(), HINT);

@@ -222,7 +222,7 @@ fn text_of(error: &clap::Error, kind: ContextKind) -> Option<String> {
     }
 }
 
-/// Says in one line what is wrong with a command line.
+/// Describes the error of a command line in one line.
 #[must_use]
 pub fn describe(command: &Command, error: &clap::Error) -> ToolError {
     let argument = text_of(error, ContextKind::InvalidArg).unwrap_or_default();

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Columns assumed when the terminal does not tell.
 const DEFAULT_WIDTH: usize = 80;
-/// Rows likewise.
+/// The same for rows.
 const DEFAULT_HEIGHT: usize = 24;
 
 /// Whether `out` is a terminal that understands escape sequences: a terminal, with `TERM` set,
@@ -72,7 +72,7 @@ pub fn stderr_height() -> usize {
 pub fn stderr_is_ours() -> bool {
     match rustix::termios::tcgetpgrp(io::stderr()) {
         Ok(group) => group == rustix::process::getpgrp(),
-        // Not the terminal that controls this process: nobody else takes it.
+        // Not the controlling terminal of this process: no other process uses it.
         Err(_) => true,
     }
 }
@@ -87,15 +87,14 @@ pub fn write_stderr(line: &str) {
 
 /// A shared output for messages and a live display. Clones refer to the same output.
 ///
-/// Lines scroll; the frame (if any) always stays below the last line. Every change is one write,
-/// so that lines of several threads never mix. A failing output is ignored: there is nobody left
-/// to tell.
+/// Lines scroll; the frame (if any) always stays below the last line. Every change is one write, so
+/// that lines of several threads never mix. A failing output is ignored: no user could see a message.
 ///
 /// After each change the cursor is at the first character of the frame, and a frame is removed by
-/// erasing everything from there. A terminal that becomes narrower breaks the lines of the frame
-/// anew but keeps the cursor at its character, so nothing of the old frame stays: how many rows it
-/// takes by now need not be known. (A library such as `indicatif` leaves the cursor at the end and
-/// goes up by the rows that it drew, which leaves pieces behind.)
+/// erasing everything from there. A terminal that becomes narrower wraps the lines of the frame again,
+/// but keeps the cursor at its character. So the old frame can be erased without knowing its number of
+/// rows. (A library such as `indicatif` leaves the cursor at the end, and goes up by the rows that it
+/// drew, which does not erase all of them.)
 #[derive(Clone)]
 pub struct Console {
     screen: Arc<Mutex<Screen>>,
@@ -105,7 +104,7 @@ pub struct Console {
 struct Screen {
     out: Box<dyn Write + Send>,
     frame: Vec<String>,
-    /// The process is about to stop: no frame until it goes on.
+    /// The process is about to stop: no frame until it continues.
     paused: bool,
 }
 
@@ -228,7 +227,7 @@ impl Screen {
 pub struct Capture(Arc<Mutex<Vec<u8>>>);
 
 impl Capture {
-    /// What was written so far, lossy UTF-8.
+    /// The text written so far, as lossy UTF-8.
     #[must_use]
     pub fn text(&self) -> String {
         String::from_utf8_lossy(&self.0.lock().unwrap_or_else(PoisonError::into_inner)).into_owned()

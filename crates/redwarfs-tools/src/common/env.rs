@@ -1,4 +1,4 @@
-//! What the environment says: variables, processors, memory.
+//! The environment of the process: variables, CPUs, memory.
 //!
 //! Values that make no sense are ignored with a warning on standard error, once per process for
 //! each variable.
@@ -15,9 +15,9 @@ use super::number::parse_size;
 
 /// How image files are read.
 const IOLAYER: &str = "DWARFS_IOLAYER_OPTS";
-/// On which processors groups of threads run.
+/// The CPUs of groups of threads.
 const AFFINITY: &str = "DWARFS_WORKER_GROUP_AFFINITY";
-/// Replaces the number of processors.
+/// Replaces the number of CPUs.
 const CONCURRENCY: &str = "DWARFS_OVERRIDE_HARDWARE_CONCURRENCY";
 
 /// How image files are read: `DWARFS_IOLAYER_OPTS`.
@@ -82,7 +82,7 @@ impl IoLayer {
     }
 }
 
-/// The processors for a group of threads, if `DWARFS_WORKER_GROUP_AFFINITY` names it:
+/// The CPUs for a group of threads, if `DWARFS_WORKER_GROUP_AFFINITY` names it:
 /// `GROUP=CPU[,CPU...][:GROUP=...]`.
 #[must_use]
 pub fn affinity(group: &str) -> Option<CpuSet> {
@@ -119,9 +119,8 @@ fn parse_affinity(text: &str, warn: &mut dyn FnMut(String)) -> Vec<(String, CpuS
     groups
 }
 
-/// Number of threads that can work at the same time: `DWARFS_OVERRIDE_HARDWARE_CONCURRENCY`,
-/// or the processors of this process, as far as its affinity mask and the processor limit of
-/// its control group allow. At least 1.
+/// Number of threads that can work at the same time: `DWARFS_OVERRIDE_HARDWARE_CONCURRENCY`, or the
+/// number of CPUs that the affinity mask and the control group of this process allow. At least 1.
 #[must_use]
 pub fn concurrency() -> usize {
     static CONCURRENT: OnceLock<usize> = OnceLock::new();
@@ -145,9 +144,8 @@ fn parse_concurrency(text: &str, warn: &mut dyn FnMut(String)) -> Option<usize> 
     }
 }
 
-/// Bytes of memory that this process may still use: what the system has to give, as far as the
-/// memory limits of its control group and of those above allow. `None` if the system does not
-/// say.
+/// Bytes of memory that this process may still use: the available memory of the system, within the
+/// limits of its control group and of the parents of that group. `None` if the system does not say.
 #[must_use]
 pub fn memory_available() -> Option<u64> {
     available_below(Path::new("/"))
@@ -169,7 +167,7 @@ fn available_below(root: &Path) -> Option<u64> {
     system.into_iter().chain(limits).min()
 }
 
-/// What the group of one line of `/proc/self/cgroup` and those above it leave.
+/// Memory left by the group of one line of `/proc/self/cgroup`, and by its parents.
 fn group_available(root: &Path, line: &str) -> Option<u64> {
     let mut fields = line.splitn(3, ':');
     let (_, controllers, path) = (fields.next()?, fields.next()?, fields.next()?);
@@ -197,8 +195,8 @@ fn group_available(root: &Path, line: &str) -> Option<u64> {
     let mut least = None;
     for base in bases {
         let base = root.join(base);
-        // In a container the path may be that of the host: what is there then is the mount
-        // itself, which the last step reaches.
+        // In a container the path may be a path of the host. Then only the mount itself exists, which
+        // the last step reaches.
         let mut group = base.join(path.trim_start_matches('/'));
         loop {
             // `max` is no number: no limit.
@@ -234,7 +232,7 @@ fn variable(name: &str) -> Option<String> {
 }
 
 fn warn(text: String) {
-    // Before any logger exists, and there is nobody to tell if standard error is closed.
+    // There is no logger yet. If standard error is closed, no user could see the message.
     let _ = writeln!(io::stderr(), "warning: {text}");
 }
 

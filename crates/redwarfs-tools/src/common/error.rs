@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::fmt;
 use std::path::Path;
 
-/// Exit code of a run that did what it was asked to.
+/// Exit code of a successful run.
 pub const EXIT_OK: u8 = 0;
 /// Exit code of a run that failed.
 pub const EXIT_FAILURE: u8 = 1;

@@ -17,8 +17,8 @@
 //!
 //! Names are bytes. Valid UTF-8 is matched by character. Any other byte counts as one character.
 //!
-//! A match follows all possibilities at once and takes time in proportion to the length of the
-//! pattern times that of the path, whatever the pattern is.
+//! A match follows all possibilities at once. For any pattern, its time is proportional to the product
+//! of the lengths of pattern and path.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -56,7 +56,7 @@ impl fmt::Display for GlobError {
 
 impl std::error::Error for GlobError {}
 
-/// One step of the automaton; those that take a character go on with the following one.
+/// One step of the automaton. A step that takes a character continues with the next one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Step {
     /// Takes this character (folded if case is ignored).
@@ -69,9 +69,9 @@ enum Step {
     Run,
     /// Takes any number of characters.
     Anything,
-    /// Goes on at both positions.
+    /// Continues at both positions.
     Fork(usize, usize),
-    /// Goes on elsewhere.
+    /// Continues at another position.
     Jump(usize),
     /// The pattern is at its end.
     End,
@@ -338,7 +338,7 @@ impl Positions {
     }
 }
 
-/// Reads a set from behind its `[`; also returns the position behind the `]`.
+/// Reads a set that begins after its `[`. Also returns the position after the `]`.
 fn parse_class(codes: &[u32], start: usize) -> Result<(Class, usize), String> {
     let close = u32::from(b']');
     let dash = u32::from(b'-');

@@ -67,12 +67,12 @@ impl<W: Write> JsonWriter<W> {
         }
     }
 
-    /// What is written to.
+    /// The output.
     pub fn get_ref(&self) -> &W {
         &self.out
     }
 
-    /// What is written to, at the end.
+    /// The output, at the end.
     pub fn into_inner(self) -> W {
         self.out
     }

@@ -179,7 +179,7 @@ impl Logger {
         }
     }
 
-    /// Prints a message that was asked for by other means than the level.
+    /// Prints a message that an option other than the level requests.
     pub fn always(&self, level: LogLevel, message: impl fmt::Display) {
         self.print(level, None, message);
     }

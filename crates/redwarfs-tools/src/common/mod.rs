@@ -1,4 +1,4 @@
-//! What the tools share: messages, numbers, arguments, terminals, signals.
+//! Code that the tools share: messages, numbers, arguments, terminals, signals.
 //!
 //! The tools pass a [`Logger`] around instead of using global state. The exceptions are the subscriber of
 //! `tracing` ([`log::install_tracing`]), and values that a process computes once, such as what [`mod@env`]

@@ -40,7 +40,7 @@ pub fn format_size(bytes: u64) -> String {
     format!("{} {}", significant(value, 4), UNITS[unit.min(6)])
 }
 
-/// A rate: the size of what is handled per second, followed by `/s`.
+/// A rate: a size per second, followed by `/s`.
 #[must_use]
 pub fn format_rate(bytes_per_second: u64) -> String {
     format!("{}/s", format_size(bytes_per_second))
@@ -154,7 +154,7 @@ pub fn format_grouped(value: u64) -> String {
     out
 }
 
-/// So many of something: `1 file`, `1,300 files`.
+/// A number with its noun: `1 file`, `1,300 files`.
 #[must_use]
 pub fn counted(count: u64, one: &str, many: &str) -> String {
     match count {

@@ -24,7 +24,7 @@ pub struct Spelling {
 pub fn image_offset(text: &str) -> Result<ImageOffset, String> {
     text.parse().map_err(|error| {
         let known = match text.strip_prefix('-') {
-            // What is wrong with a negative number is said.
+            // For a negative number, the error says so.
             Some(digits) if digits.bytes().all(|byte| byte.is_ascii_digit()) => "",
             _ => " (a number of bytes, auto, or auto:N)",
         };
@@ -63,7 +63,7 @@ fn open(path: &Path, options: &OpenOptions) -> redwarfs_format::Result<Image> {
     Image::from_source(IoLayer::from_env().open(path)?, options)
 }
 
-/// The error to show and what can be done about it.
+/// The error to show, with a hint.
 fn explain(
     path: &Path,
     options: &OpenOptions,

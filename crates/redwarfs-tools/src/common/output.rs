@@ -23,7 +23,7 @@ pub fn need_stdout() -> Result<()> {
     Ok(())
 }
 
-/// Starts the output file `path`, and says what is unusual about it.
+/// Starts the output file `path`, and warns if the output is unusual.
 ///
 /// # Errors
 /// Those of [`AtomicFile::create`]; a closed standard output.

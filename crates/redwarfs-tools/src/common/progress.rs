@@ -119,18 +119,18 @@ impl Stopwatch {
     }
 }
 
-/// What there is to say about a piece of work at this moment.
+/// The present state of an operation.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Status {
-    /// What is being done, in one word: `compressing`.
+    /// Name of the step, in one word: `compressing`.
     pub activity: &'static str,
-    /// Part of it that is done; none while nobody knows how much there is.
+    /// Finished part of the step; none while the total is unknown.
     pub permille: Option<u64>,
-    /// How long it will take yet, if that can be told.
+    /// Estimated time left, if there is an estimate.
     pub left: Option<Duration>,
-    /// Numbers, most important first. What has no room is left away.
+    /// Numbers, most important first. Texts without room are left out.
     pub facts: Vec<String>,
-    /// What is being worked on; may be empty.
+    /// The present file; may be empty.
     pub path: String,
     /// More lines, where there is room for them.
     pub details: Vec<String>,
@@ -306,8 +306,8 @@ fn shorten(path: &str, width: usize) -> String {
     format!("...{}", &path[start..])
 }
 
-/// Requests of the terminal, which only a frame has to care about: without one the process stops
-/// at once, as if nobody had asked.
+/// Requests of the terminal. They matter only while there is a frame. Without a frame, the process
+/// stops at once, as without this handler.
 #[derive(Debug)]
 struct Requests {
     stop: Arc<AtomicBool>,
@@ -329,15 +329,15 @@ impl Requests {
         })
     }
 
-    /// Stops the process if that was asked for (Ctrl-Z), with a clean terminal, and returns for
-    /// how long.
+    /// Stops the process if Ctrl-Z was pressed, with a clean terminal. Returns the time for which it
+    /// was stopped.
     fn obey_stop(&self, console: &Console) -> Option<Duration> {
         if !self.stop.swap(false, Ordering::Relaxed) {
             return None;
         }
         let leader = rustix::process::getsid(None).ok();
         if leader == Some(rustix::process::getpgrp()) {
-            // There is no shell that could let it go on; the system ignores such a request, too.
+            // No shell could continue the process; the system ignores such a request, too.
             return None;
         }
         let since = Instant::now();
@@ -412,7 +412,7 @@ impl Drop for Display {
     }
 }
 
-/// A line now and then, if there is something new. `over` waits, and says whether work is over.
+/// A line from time to time, if there is something new. `over` waits, and says whether work is over.
 fn scroll(activity: &dyn Activity, console: &Console, over: impl Fn(Duration) -> bool) {
     let mut last = Status::default();
     loop {
@@ -429,7 +429,7 @@ fn scroll(activity: &dyn Activity, console: &Console, over: impl Fn(Duration) ->
     }
 }
 
-/// A frame every now and then, and at once when the terminal has changed.
+/// A frame from time to time, and at once when the terminal has changed.
 fn redraw(
     activity: &dyn Activity,
     console: &Console,

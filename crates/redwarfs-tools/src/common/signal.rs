@@ -15,7 +15,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 pub fn stop_flag() -> io::Result<Arc<AtomicBool>> {
     let flag = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM, SIGHUP] {
-        // Order matters: the shutdown handler must see the flag as it was before this signal.
+        // Order matters: the shutdown handler must see the flag from before this signal.
         signal_hook::flag::register_conditional_shutdown(signal, 1, Arc::clone(&flag))?;
         signal_hook::flag::register(signal, Arc::clone(&flag))?;
     }

@@ -18,8 +18,8 @@ const MONTHS: [&str; 12] = [
     "Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec",
 ];
 
-/// A connection to the system's logger. A message never makes the sender wait: when the logger is
-/// too slow or gone, messages are lost and the next one that arrives is preceded by their number.
+/// A connection to the system's logger. A message never makes the sender wait. If the logger is too
+/// slow or gone, messages are lost, and their number precedes the next message that arrives.
 #[derive(Debug)]
 pub struct Syslog {
     tag: String,
@@ -70,11 +70,10 @@ impl Socket {
 }
 
 impl Syslog {
-    /// Connects to the logger at `path` (normally [`SOCKET`]). `tag` stands in front of each
-    /// message.
+    /// Connects to the logger at `path` (normally [`SOCKET`]). `tag` precedes each message.
     ///
     /// # Errors
-    /// Nobody listens there.
+    /// There is no logger at this address.
     pub fn connect(path: &Path, tag: &str) -> io::Result<Self> {
         let socket = Socket::connect(path)?;
         Ok(Self {

@@ -10,7 +10,7 @@ use super::table::OPTIONS;
 use crate::common::error::{Result, ToolError, display_name};
 use crate::common::suggest::similar;
 
-/// What the user asked for.
+/// The request of the user.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Request {
     Help,
@@ -169,14 +169,14 @@ fn unknown(arg: &OsStr) -> ToolError {
         .code(EXIT_SETUP)
 }
 
-/// What has to be there.
+/// The mandatory arguments.
 const USAGE: &str = "dwarfs IMAGE MOUNTPOINT";
 
 fn log_file(path: &[u8]) -> OsString {
     OsString::from_vec([b"log_file=", path].concat())
 }
 
-/// `/etc/fstab` may name the file system type in front: `dwarfs#/path`.
+/// `/etc/fstab` may put the file system type before the path: `dwarfs#/path`.
 fn image_path(arg: OsString) -> PathBuf {
     match arg.as_bytes().strip_prefix(b"dwarfs#") {
         Some(path) => PathBuf::from(OsStr::from_bytes(path)),

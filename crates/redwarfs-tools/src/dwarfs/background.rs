@@ -1,5 +1,5 @@
-//! Going to the background: a child process that serves the mount, and a parent that waits until
-//! the mount is there (or is known to fail) and passes the outcome on.
+//! Going to the background: a child process serves the mount. Its parent waits until the mount is ready
+//! or has failed, and returns the outcome.
 #![allow(unsafe_code)]
 
 use std::fs::File;
@@ -10,7 +10,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Pid, WaitOptions, waitpid};
 
-/// Which process goes on.
+/// The process that continues.
 #[derive(Debug)]
 pub(super) enum Fork {
     /// The one the user started.
@@ -43,9 +43,8 @@ pub(super) struct Report(File);
 /// Splits the process in two. Must be called while the process has one thread.
 pub(super) fn fork() -> io::Result<Fork> {
     let (read, write): (OwnedFd, OwnedFd) = pipe_with(PipeFlags::CLOEXEC)?;
-    // SAFETY: the caller guarantees that there is no other thread, so the child inherits no lock
-    // that somebody holds and may go on as an ordinary process. `fork` itself touches no memory
-    // of ours.
+    // SAFETY: the caller guarantees that there is no other thread, so the child inherits no lock of
+    // another thread, and may continue as an ordinary process. `fork` itself touches no memory of ours.
     match unsafe { libc::fork() } {
         -1 => Err(io::Error::last_os_error()),
         0 => {
@@ -66,7 +65,7 @@ impl Start {
     /// Waits until the driver serves the mount or has ended.
     pub(super) fn wait(mut self) -> Outcome {
         let mut code = [0];
-        // `read_exact` goes on after an interrupting signal.
+        // `read_exact` continues after an interrupting signal.
         if self.pipe.read_exact(&mut code).is_ok() {
             return Outcome::Code(code[0]);
         }

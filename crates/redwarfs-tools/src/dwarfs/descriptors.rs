@@ -10,31 +10,31 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
 use rustix::process::{Resource, getrlimit};
 
-/// The first behind the standard streams.
+/// The first descriptor after the standard streams.
 const FIRST: RawFd = 3;
 /// Most numbers that are tried where the system does not list them.
 const MOST: u64 = 1 << 16;
 
-/// What was open when the program started, but for the standard streams. Programs that this one
-/// starts do not get them. Dropped, they are closed.
+/// The descriptors that were open when the program started, except the standard streams. Programs that
+/// this one starts do not get them. Dropped, they are closed.
 #[derive(Debug)]
 pub(super) struct Inherited(Vec<OwnedFd>);
 
 impl Inherited {
-    /// Takes them over. Has to come before this process opens anything itself.
+    /// Takes them over. Call it before this process opens a file itself.
     pub(super) fn take_over() -> Self {
         let mut numbers = listed().unwrap_or_else(tried);
         // The order of the system is not defined, and one number must have one owner.
         numbers.sort_unstable();
         numbers.dedup();
         let is_open = |number: &RawFd| {
-            // SAFETY: touches no memory, and changes nothing but a flag of a descriptor that nobody
-            // in this process knows of. An error means that it is not open.
+            // SAFETY: touches no memory, and changes only a flag of a descriptor that no other code in
+            // this process knows. An error means that it is not open.
             let result = unsafe { libc::fcntl(*number, libc::F_SETFD, libc::FD_CLOEXEC) };
             result == 0
         };
         let owned = numbers.into_iter().filter(is_open).map(|number| {
-            // SAFETY: it is open, and as this process has opened nothing, nobody else owns it.
+            // SAFETY: it is open, and this process has opened nothing, so no other code owns it.
             unsafe { OwnedFd::from_raw_fd(number) }
         });
         Self(owned.collect())
@@ -52,7 +52,8 @@ impl Inherited {
     }
 }
 
-/// The numbers that the system lists, and that of the list itself, which is closed by then.
+/// The numbers that the system lists, including the number of the list itself, which is closed
+/// afterwards.
 fn listed() -> Option<Vec<RawFd>> {
     let list = fs::read_dir("/proc/self/fd").ok()?;
     let numbers = list.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());

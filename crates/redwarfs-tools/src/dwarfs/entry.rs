@@ -83,7 +83,7 @@ pub(super) const fn entry(
 }
 
 impl MountOption {
-    /// The name, and that of the opposite if there is one.
+    /// The name, and the name of the opposite if there is one.
     fn pair(&self) -> (&'static str, Option<String>) {
         let name = self.form.split('=').next().unwrap_or(self.form);
         match name.strip_prefix('(').and_then(|rest| rest.split_once(')')) {

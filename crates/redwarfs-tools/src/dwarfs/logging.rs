@@ -11,7 +11,7 @@ use crate::common::log::install_tracing;
 use crate::common::syslog::{SOCKET, Syslog};
 use crate::common::{Console, LogLevel, Logger};
 
-/// A logger that knows whether somebody reads standard error.
+/// A logger that knows whether standard error is still in use.
 #[derive(Debug)]
 pub(super) struct DriverLog {
     logger: Logger,
@@ -28,7 +28,7 @@ impl Deref for DriverLog {
 }
 
 impl DriverLog {
-    /// From now on standard error leads nowhere.
+    /// From here on, standard error is closed.
     pub(super) fn leave_stderr(&self) {
         self.on_stderr.store(false, Ordering::Relaxed);
     }

@@ -256,7 +256,7 @@ fn run(
     let logger = logging::start(&settings.log, level)?;
     let outcome = mount_and_serve(arguments, settings, report, inherited, &logger);
     if let Err(error) = &outcome {
-        // Standard error has it anyway, or leads nowhere by now.
+        // Standard error has the message already, or is closed.
         logger.record(error);
     }
     outcome
@@ -371,7 +371,7 @@ fn mount_and_serve(
         && let Some(report) = report.take()
     {
         logger.leave_stderr();
-        // Before the caller goes on: it may want a lock at once.
+        // Before the caller continues: it may need a lock at once.
         inherited.close();
         if let Err(error) = report.ready() {
             // Unmounting is all that is left to do; the first failure is the one to tell.
@@ -407,7 +407,7 @@ fn mount_and_serve(
 /// waits for an answer.
 const LOAD_AFTER: Duration = Duration::from_millis(500);
 
-/// Makes the file now, because it cannot be reported later that it cannot be made.
+/// Creates the file here, because later a failure could not be reported.
 fn create_trace(path: &Path) -> Result<File> {
     File::create(path).map_err(|error| {
         ToolError::new("cannot create trace file")
@@ -418,7 +418,7 @@ fn create_trace(path: &Path) -> Result<File> {
 
 /// The warning about a cache of `cache` bytes that cannot hold a block of `block` bytes.
 fn cache_too_small(cache: u64, block: u64) -> String {
-    // What the cache itself needs for a block fits, too.
+    // The cache's own memory for a block must fit, too.
     let enough = (block >> 20) + 1;
     format!(
         "the cache ({}) cannot hold one block of the image ({}): a block takes memory beyond it while \
@@ -428,7 +428,7 @@ fn cache_too_small(cache: u64, block: u64) -> String {
     )
 }
 
-/// Opens the image and does what has to succeed before it is mounted.
+/// Opens the image, and does everything that must succeed before the mount.
 fn open(path: &Path, settings: &Settings, perfmon: &PerfMonitor, logger: &Logger) -> Result<Image> {
     let spelling = Spelling {
         auto: "-o offset=auto",
@@ -443,7 +443,7 @@ fn open(path: &Path, settings: &Settings, perfmon: &PerfMonitor, logger: &Logger
             image.trailing_bytes()
         ));
     }
-    // Whoever cannot read a header tells it when the block is needed.
+    // If a header cannot be read, the error is reported when the block is needed.
     if let Ok(Some(block)) = image.block_beyond_cache() {
         logger.warn(cache_too_small(settings.open.cache.size, block));
     }

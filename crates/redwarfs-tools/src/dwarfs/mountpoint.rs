@@ -21,7 +21,7 @@ pub(super) enum MountPoint {
 }
 
 impl MountPoint {
-    /// What was named on the command line.
+    /// The path on the command line.
     pub(super) fn given(path: &Path, inherited: &mut Inherited) -> Result<Self> {
         let Some(number) = descriptor(path) else {
             return Ok(Self::Given(path.to_owned()));
@@ -48,8 +48,8 @@ impl MountPoint {
 
     /// The image's path without its extension: an absent or empty directory.
     pub(super) fn automatic(image: &Path) -> Result<Self> {
-        // The path must stay good after a change of the working directory. A symbolic link stays:
-        // the mount appears beside what the user named.
+        // The path must stay good after a change of the working directory. Symbolic links are not
+        // resolved: the mount appears next to the given path.
         let image = std::path::absolute(image)
             .map_err(|error| ToolError::new("cannot open image").path(image).io(&error))?;
         if image.extension().is_none() {

@@ -16,8 +16,8 @@ pub(super) const OPTION: &str = "remount";
 /// What statfs(2) says of file systems of this kind.
 const FUSE_MAGIC: FsWord = 0x6573_5546;
 
-/// Flags of a mount: the option that sets it, the one that takes it away, how it is set, how it shows.
-/// Those for times change nothing here, because nothing is written.
+/// Flags of a mount: the option that sets it, the option that clears it, its bit in the call, and its
+/// bit in the state. Those for times change nothing here, because nothing is written.
 const FLAGS: [(&str, &str, MountFlags, StatVfsMountFlags); 3] = [
     (
         "nosuid",
@@ -39,10 +39,10 @@ pub(super) fn is_wanted(options: &[OsString]) -> bool {
     options.iter().any(|option| option == OPTION)
 }
 
-/// Changes the flags of the mount at `mountpoint`. What the driver itself does, and what is not named,
-/// stays as it is. With `complete`, as mount(8) calls, flags that are on are named and those that are off
-/// are not: then programs may be run unless the options say otherwise. The other flags are on unless
-/// the user takes them away, so their absence says nothing. Returns whether somebody wanted to write.
+/// Changes the flags of the mount at `mountpoint`. Options of the driver itself, and flags that are not
+/// named, stay unchanged. With `complete`, as mount(8) calls, the options name all flags that are on:
+/// then programs may be run unless an option forbids it. The other flags are on unless the user takes
+/// them away, so their absence says nothing. Returns whether an option requested writing.
 ///
 /// # Errors
 /// Nothing of FUSE is mounted there, or the system refuses.

@@ -15,18 +15,18 @@ use crate::common::{LogLevel, Logger};
 /// How long the driver waits for the kernel to end the connection after an unmount.
 const FAREWELL: Duration = Duration::from_secs(5);
 
-/// What the signals ask for.
+/// The requests of signals.
 #[derive(Debug)]
 pub(super) struct Signals {
     /// Becomes readable when the process is asked to end.
     stop: UnixStream,
-    /// Becomes readable when statistics are asked for.
+    /// Becomes readable when statistics are requested.
     report: UnixStream,
 }
 
 impl Signals {
-    /// Takes over the signals. Before, they end the process at once, even while it waits for a
-    /// medium that does not answer; a process with a handler would have to wait for that.
+    /// Takes over the signals. Before, they end the process at once, even while it waits for a medium
+    /// that does not answer. With a handler, the process would wait for the medium.
     pub(super) fn new() -> io::Result<Self> {
         let (stop, write) = UnixStream::pair()?;
         for signal in [SIGINT, SIGTERM, SIGHUP] {
@@ -45,17 +45,17 @@ pub(super) enum End {
     Unmounted,
     /// It left the tree but programs still use it.
     Detached,
-    /// Whoever made it still has it, without a server.
+    /// The caller that made the mount still has it, without a server.
     Left,
 }
 
-/// What there is to say about a mount.
+/// The statistics of a mount.
 fn statistics(observer: &Observer) -> impl Iterator<Item = String> {
     let lines: Vec<String> = observer.statistics().lines().map(str::to_owned).collect();
     lines.into_iter()
 }
 
-/// The times that were measured, which are shown whatever the level is: somebody asked for them.
+/// The measured times. They are shown at every level, because an option requested them.
 fn summary(observer: &Observer, logger: &Logger) {
     if let Some(summary) = observer.perfmon_summary() {
         logger.always(LogLevel::Info, summary.trim_end());
@@ -97,7 +97,8 @@ pub(super) fn serve(mounted: Mounted, signals: &Signals, logger: &Logger) -> Res
                     match unmounter.unmount_unused() {
                         Ok(true) => {
                             logger.info("unmounted, because nobody has used the file system");
-                            // Whoever has it elsewhere, as a layer of another file system, keeps it.
+                            // If the file system is also in use elsewhere, as a layer of another one,
+                            // it stays there.
                             idle = None;
                         }
                         Ok(false) => logger.verbose("nobody asks, but something is in use"),
@@ -134,7 +135,7 @@ pub(super) fn serve(mounted: Mounted, signals: &Signals, logger: &Logger) -> Res
     }
 }
 
-/// Takes what was written for signals that are being answered.
+/// Takes the bytes of the signals that are being handled.
 fn drain(mut pipe: &UnixStream) {
     let mut buffer = [0; 64];
     while pipe.read(&mut buffer).is_ok_and(|length| length > 0) {}

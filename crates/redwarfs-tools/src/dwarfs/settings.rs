@@ -1,4 +1,4 @@
-//! What the options of `-o` set, and their values.
+//! The settings of `-o` options, and their values.
 
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
@@ -168,7 +168,7 @@ impl<'a> Value<'a> {
         parse_duration(self.text()?).map_err(ToolError::new)
     }
 
-    /// What the value means to `parse`, whose error is the complete message.
+    /// The value, parsed by `parse`, whose error is the complete message.
     pub(super) fn parsed<T>(self, parse: impl FnOnce(&str) -> Result<T, String>) -> Result<T> {
         parse(self.text()?).map_err(ToolError::new)
     }

@@ -1,4 +1,4 @@
-//! Every `-o` option: names, value, default, help, section, manual, and what it does.
+//! Every `-o` option: names, value, default, help, section, manual, and effect.
 //!
 //! Parser, help, manual and completions are made from this table.
 

@@ -13,7 +13,7 @@ use crate::common::number::parse_size;
 use crate::common::open::image_offset;
 use crate::common::progress::ProgressArgs;
 
-/// Check a DwarFS image and show what is in it.
+/// Check a DwarFS image and show its properties and contents.
 #[derive(Debug, Clone, Parser)]
 #[command(name = "dwarfsck")]
 #[command(override_usage = "dwarfsck [-i] IMAGE [OPTIONS...]")]

@@ -9,7 +9,7 @@ use redwarfs_io::Source;
 use redwarfs_reader::Image;
 use redwarfs_reader::check::{CheckReport, ListedSection, PayloadSize};
 
-/// An image, or what is left of one, and what is known about it.
+/// An image, or the usable part of one, and the findings of its check.
 pub(super) struct Checked {
     pub(super) source: Arc<dyn Source>,
     /// None if it cannot be opened.

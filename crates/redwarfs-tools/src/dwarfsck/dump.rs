@@ -154,7 +154,7 @@ impl Dump<'_> {
         Ok(())
     }
 
-    /// In quotes; what is not printable as escapes.
+    /// In quotes, with escapes for bytes that are not printable.
     fn string(&mut self, bytes: &[u8]) -> Result<()> {
         self.budget.spend(bytes.len())?;
         self.out.write_all(b"\"")?;

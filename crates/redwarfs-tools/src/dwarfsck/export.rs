@@ -88,7 +88,7 @@ impl<W: Write> Export<'_, W> {
         Ok(())
     }
 
-    /// True if a table of so many elements is left out.
+    /// True if a table of this many elements is left out.
     fn skips(&self, len: u32) -> bool {
         self.style == Style::Sparse && len == 0
     }
@@ -110,7 +110,7 @@ impl<W: Write> Export<'_, W> {
         self.list_of(len, get)
     }
 
-    /// Strings, and the exact form of those that are not UTF-8 by their number.
+    /// Strings, and by their number the exact bytes of strings that are not UTF-8.
     fn strings<'s>(
         &mut self,
         name: &str,
@@ -193,7 +193,7 @@ impl<W: Write> Export<'_, W> {
             }
             TypeInfo::Bytes => self.string(name, item),
             TypeInfo::Unsigned(_) | TypeInfo::Bool => {
-                // The tables are shown as they are when nothing is packed.
+                // The tables are shown in unpacked form.
                 let packed = name.starts_with("packed_");
                 let value = if packed { 0 } else { item.number()? };
                 if sparse && value == 0 {

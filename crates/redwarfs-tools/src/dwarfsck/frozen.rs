@@ -8,7 +8,7 @@ use redwarfs_format::metadata::{LayoutField, MemoryRow, MemoryUsage, PartKind};
 
 use crate::common::json::JsonWriter;
 
-/// Columns of a name, the dots behind it and its size.
+/// Columns of a name, the dots after it and its size.
 const NAME_AND_SIZE: usize = 42;
 
 /// How the rows are sorted.
@@ -31,7 +31,7 @@ fn sorted(usage: &MemoryUsage, order: Order) -> Vec<&MemoryRow> {
     rows
 }
 
-/// The lines of the table. One that is in the order of addresses has a column with them.
+/// The lines of the table. If it is sorted by offset, it has a column of offsets.
 pub(super) fn memory_table(usage: &MemoryUsage, order: Order) -> Vec<String> {
     let address = |range: Option<(u64, u64)>| match (order, range) {
         (Order::Size, _) => String::new(),

@@ -59,7 +59,7 @@ pub(super) fn print(
     Ok(())
 }
 
-/// An object on a line of its own.
+/// An object on a separate line.
 fn object(
     image: &Image,
     item: &WalkEntry,
@@ -115,7 +115,7 @@ fn line(
 /// Digits of the largest owner, group and size.
 fn widths(image: &Image) -> (usize, usize, usize) {
     let (mut uid, mut gid, mut size) = (0, 0, 0);
-    // What is wrong is told when it is listed.
+    // The error is reported when the entry is listed.
     for item in image.walk().flatten() {
         if let Ok(stat) = image.metadata().entry_stat(item.entry) {
             uid = uid.max(stat.uid);

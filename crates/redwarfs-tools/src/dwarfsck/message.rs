@@ -8,7 +8,7 @@ use redwarfs_reader::check::{
 use super::output::shown;
 use crate::common::error::io_cause;
 
-/// The message of a finding: what is wrong, the cause, and the option that declares it harmless.
+/// The message of a finding: the damage, the cause, and the option that declares it harmless.
 pub(super) fn message(finding: &Finding) -> String {
     let mut text = finding.what.clone();
     if let Some(cause) = &finding.cause {

@@ -1,4 +1,4 @@
-//! `dwarfsck`: verifies an image and shows what is in it.
+//! `dwarfsck`: verifies an image, and shows its properties and contents.
 
 mod args;
 mod checked;

@@ -13,7 +13,7 @@ use crate::common::{Logger, Result, ToolError};
 pub(super) enum Form {
     /// A line each, made printable.
     Lines,
-    /// As they are, with NUL behind each.
+    /// Without escapes, with a NUL after each name.
     Null,
     /// A line of JSON each.
     Json,
@@ -103,8 +103,8 @@ impl<'a> Failures<'a> {
         }
     }
 
-    /// Counts a failure, unless it is one of the output: what is shown comes from memory, so these
-    /// are all I/O errors.
+    /// Counts a failure, unless the output failed: the data comes from memory, so every I/O error is
+    /// one of the output.
     pub(super) fn absorb(&mut self, what: &str, done: redwarfs_format::Result<()>) -> Result<()> {
         match done {
             Ok(()) => Ok(()),
@@ -117,7 +117,7 @@ impl<'a> Failures<'a> {
     }
 }
 
-/// The text of an error without what belongs to other layers.
+/// The text of an error without the parts of other layers.
 pub(super) fn error_text(error: &Error) -> String {
     match error {
         Error::Io(e) => io_cause(e),

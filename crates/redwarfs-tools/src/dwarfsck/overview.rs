@@ -1,4 +1,4 @@
-//! What there is to say about an image, gathered once for text and JSON.
+//! The properties of an image, gathered once for text and JSON.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -20,7 +20,7 @@ pub(super) struct Sum {
     pub(super) raw: u64,
     /// Some block does not tell its uncompressed size.
     pub(super) unknown: bool,
-    /// Some block is not stored as it is.
+    /// At least one block is compressed.
     pub(super) compressed: bool,
 }
 
@@ -174,9 +174,9 @@ pub(super) fn flag_names(options: &FsOptions) -> Vec<&'static str> {
     .collect()
 }
 
-/// What the metadata was rebuilt from, oldest first.
+/// The versions from which the metadata was rebuilt, oldest first.
 pub(super) fn previous_versions(view: &MetadataView) -> Result<Vec<Previous>> {
-    // Rebuilding adds one each time, so nobody has many; but 200 bytes each.
+    // Each rebuild adds one, so there are few; but they may have 200 bytes each.
     const MOST: u64 = 4096;
     let ty = metadata_type();
     let Some(list) = view.item(&ty).member(33)?.optional()? else {

@@ -221,7 +221,7 @@ fn created(image: &Image, out: &mut Output) -> Result<()> {
 
 /// Local date and time with `between` in between, or the number if it is no time.
 pub(super) fn unix_time(seconds: u64, between: char) -> String {
-    // Up to the year 9999; what is beyond is nonsense that need not look like a date.
+    // Up to the year 9999. Later times are invalid, and need not look like a date.
     const LAST: i64 = 253_402_300_799;
     match i64::try_from(seconds) {
         Ok(t) if t <= LAST => {

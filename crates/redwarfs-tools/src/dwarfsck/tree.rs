@@ -141,7 +141,7 @@ pub(super) fn json<W: Write>(
     let view = image.metadata();
     // The directories whose entries are being written, by depth.
     let mut open: Vec<(u32, Shown<'_>)> = Vec::new();
-    // Depth of a directory that could not be shown; what is inside is left out, too.
+    // Depth of a directory that could not be shown. Its entries are left out, too.
     let mut hidden: Option<u32> = None;
     for item in image.walk() {
         let item = match item {
@@ -224,7 +224,7 @@ impl<'a> Shown<'a> {
         self.rest(Some(path), json)
     }
 
-    /// The members that come before `inodes`; `chunks` writes what belongs into their order.
+    /// The members that come before `inodes`; `chunks` writes the chunks at their place among them.
     fn head<W: Write>(
         &self,
         json: &mut JsonWriter<W>,

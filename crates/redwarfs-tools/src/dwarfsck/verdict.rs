@@ -3,8 +3,8 @@
 use super::checked::Checked;
 use super::message::{self, counted};
 
-/// One line: `OK: 11 sections, 28 files, no errors` and what is not covered, or `damaged: 2 errors`
-/// and how many files are affected, or `not checked: 11 sections, 28 files`.
+/// One line: `OK: 11 sections, 28 files, no errors` and the bytes that are not covered, or `damaged: 2
+/// errors` and the number of affected files, or `not checked: 11 sections, 28 files`.
 pub(super) fn line(checked: &Checked, errors: u64) -> String {
     let sections = checked.report.list.sections.len() as u64;
     let files = checked

@@ -132,7 +132,7 @@ pub(crate) struct Args {
 pub(crate) struct Components(pub(crate) Vec<Component>);
 
 impl Args {
-    /// The image: that of `--input`, or else the first argument.
+    /// The image: the value of `--input`, or else the first argument.
     pub(super) fn image(&self) -> Option<&Path> {
         match &self.input {
             Some(input) => Some(input),

@@ -51,7 +51,7 @@ impl Listener {
         if shown.is_none_or(|old| old < percent) {
             *shown = Some(percent);
             let mut out = io::stdout().lock();
-            // Whoever closed the output does not want to see it.
+            // If the output is closed, its reader does not need the rest.
             let _ = write!(out, "\r{percent}%").and_then(|()| out.flush());
         }
     }

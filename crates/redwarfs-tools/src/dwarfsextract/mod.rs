@@ -232,7 +232,7 @@ fn warn_of_unused(patterns: &Patterns, logger: &Logger) -> bool {
     !unused.is_empty()
 }
 
-/// Shows what was measured, and writes the trace.
+/// Shows the measurements, and writes the trace.
 fn report_times(perfmon: &PerfMonitor, trace: Option<&Path>, logger: &Logger) -> Result<()> {
     if let Some(summary) = perfmon.summary()
         && !summary.trim_end().is_empty()

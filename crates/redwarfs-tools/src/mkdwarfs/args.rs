@@ -282,8 +282,8 @@ pub(crate) fn unsupported(matches: &clap::ArgMatches) -> Option<&'static str> {
         .find(|name| matches.value_source(name) == Some(clap::parser::ValueSource::CommandLine))
 }
 
-/// Puts the name of a list option in front of every further value of it, which is how the parser
-/// of the command line wants to have them.
+/// Puts the name of a list option before each further value, because the parser of the command line
+/// needs a name for each value.
 pub(crate) fn spread_lists(args: &[OsString]) -> Vec<OsString> {
     let lists = definition::lists(command());
     let mut out = Vec::with_capacity(args.len());
@@ -291,7 +291,7 @@ pub(crate) fn spread_lists(args: &[OsString]) -> Vec<OsString> {
     let mut value_follows = false;
     for arg in args {
         let bytes = arg.as_encoded_bytes();
-        // No option has a space behind its dash; rules have.
+        // No option has a space after its dash, but rules do.
         let rules = list.is_some_and(|list| list.long == "--filter");
         let value = !bytes.starts_with(b"-") || (rules && bytes.starts_with(b"- "));
         if value_follows {
@@ -312,7 +312,7 @@ pub(crate) fn spread_lists(args: &[OsString]) -> Vec<OsString> {
 fn list_option<'a>(lists: &'a [List], arg: &[u8]) -> Option<(&'a List, bool)> {
     let name = arg.split(|&b| b == b'=').next().unwrap_or_default();
     lists.iter().find_map(|list| {
-        // Beginnings of names are names, too; one that fits several options is an error later.
+        // A beginning of a name is valid, too. If it fits several options, the parser reports that.
         let long = list.long.as_bytes();
         if name.len() > 3 && name.starts_with(b"--") && long.starts_with(name) {
             return Some((list, name.len() < arg.len()));

@@ -19,7 +19,7 @@ use crate::common::{Logger, Result, ToolError};
 /// What `--categorize` without a value means.
 const USUAL: &str = "fits,pcmaudio,binary,incompressible";
 
-/// Options of categorizers, and those that take a category in front of their value.
+/// Options of categorizers, and options that take categories before their value.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct CategoryArgs {
     /// Categorize data, and compress each category in its own way: a list of fits, pcmaudio, binary,
@@ -114,7 +114,7 @@ pub(crate) enum Names {
     Any,
 }
 
-/// A value for some categories, or for all that have none of their own.
+/// A value for some categories, or for all categories without their own value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Scoped<T> {
     /// None means all.
@@ -188,8 +188,8 @@ fn each<T>(
 
 impl CategoryArgs {
     /// Puts all of this into build options. `any` says that there may be categories of any name
-    /// although nothing is categorized. `order` reads what an order refers to, and gets the order
-    /// of what a script gives no place; without a value the order is that of `usual`.
+    /// although nothing is categorized. `order` reads the files of an order; its second argument is the
+    /// order of files without a key from the script. Without a value, `usual` is the order.
     pub(crate) fn apply(
         &self,
         o: &mut BuildOptions,

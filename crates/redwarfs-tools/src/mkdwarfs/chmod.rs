@@ -8,9 +8,9 @@
 //! change = ( + | - | = ) ( { r | w | x | X | s | t } | u | g | o | octal )
 //! ```
 //!
-//! Without any of `ugoa`, a change concerns all three, less what the umask of the process takes
-//! away. After an operator, `octal` cannot be combined with `ugoa`, and ends its part. `X` is `x` for
-//! directories, and for files that anybody may execute already.
+//! Without any of `ugoa`, a change applies to all three, except for bits in the umask of the process.
+//! After an operator, `octal` cannot be combined with `ugoa`, and ends its part. `X` is `x` for
+//! directories, and for files that already have an execute bit.
 //!
 //! A directory keeps its set-id bits in more cases than a file. They change if `s` names them, or if
 //! digits follow an operator. A plain octal number of up to four digits can set them, but only a number
@@ -25,7 +25,7 @@ const DIRECTORY: u32 = 0o040_000;
 const TYPE: u32 = 0o170_000;
 const SET_ID: u32 = 0o6000;
 
-/// What `norm` stands for: readable by all, writable by none.
+/// The meaning of `norm`: readable by all, writable by none.
 const NORM: &str = "ug-st,=Xr";
 
 /// A parsed specification.
@@ -50,7 +50,7 @@ enum Kinds {
 enum What {
     /// Bits to have, and the set-id bits of a directory that may change.
     Replace { bits: u32, named: u32 },
-    /// Bits that may change (`07777` if nobody is named), and how.
+    /// Bits that may change (`07777` without `ugoa`), and the changes.
     Change {
         who: Option<u32>,
         changes: Vec<Change>,
@@ -67,7 +67,7 @@ struct Change {
 enum Permissions {
     /// Letters: bits for everybody, and whether there is an `X`.
     Letters { bits: u32, maybe_execute: bool },
-    /// Bits exactly as they are.
+    /// Exactly these bits.
     Octal(u32),
     /// Those of the user, the group or the others: how far to shift right.
     Copy(u32),
@@ -76,7 +76,7 @@ enum Permissions {
 /// Parses a specification; `umask` as the system has it.
 ///
 /// # Errors
-/// Says what is wrong, with the part concerned.
+/// A line about the error, with the part of the mode.
 pub(crate) fn parse(text: &str, umask: u32) -> Result<ModeTransform, String> {
     let chmod = Chmod::parse(text)?;
     Ok(ModeTransform::new(move |mode| chmod.apply(mode, umask)))
@@ -237,7 +237,7 @@ impl Clause {
                 '+' => mode | bits,
                 '-' => mode & !bits,
                 _ => {
-                    // Nobody named: all bits are set anew, those that the umask hides to 0.
+                    // Without `ugoa`, all bits are set, and the bits of the umask are 0.
                     let mut cleared = who.unwrap_or(0o7777);
                     if directory {
                         cleared &= !SET_ID | named;
@@ -286,7 +286,7 @@ impl Permissions {
     }
 }
 
-/// Octal digits up to 7777, with any number of zeros in front.
+/// Octal digits up to 7777, with any number of leading zeros.
 fn octal(text: &str) -> Option<u32> {
     let good = text.bytes().all(|b| (b'0'..=b'7').contains(&b));
     let bits = good.then(|| u32::from_str_radix(text, 8).ok()).flatten();

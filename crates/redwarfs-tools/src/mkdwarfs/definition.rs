@@ -1,5 +1,5 @@
-//! What the definition of an option says beyond its names, value, default, help and section: what
-//! it means when an image is rewritten, and whether several values may follow it.
+//! Further parts of the definition of an option: its meaning for a rewrite, and whether several values
+//! may follow it.
 //!
 //! An option says this where it is defined, as `#[arg(when_rewriting = Refused, list = true)]`. All
 //! other code reads these two properties from the command, so that no other place lists options by name.
@@ -9,7 +9,7 @@ use clap::{Arg, ArgGroup, ArgMatches, Command};
 
 use crate::common::{Logger, Result, ToolError};
 
-/// What an option of a build means when an image is rewritten.
+/// The meaning of a build option for a rewrite.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum WhenRewriting {
     /// The rewrite uses it.
@@ -20,7 +20,7 @@ pub(super) enum WhenRewriting {
     NoEffect,
     /// As `NoEffect`, unless the rewrite changes the block size.
     NeedsBlockSize,
-    /// A rewrite cannot do what it is for.
+    /// A rewrite cannot have its effect.
     Refused,
 }
 
@@ -46,7 +46,7 @@ const LISTS: &str = "lists";
 
 /// What a definition says with `#[arg(...)]` besides the methods of [`Arg`].
 pub(super) trait Definition {
-    /// What the option means when an image is rewritten.
+    /// The meaning of the option for a rewrite.
     fn when_rewriting(self, meaning: WhenRewriting) -> Self;
     /// Whether the values may also follow one after the other, up to the next option.
     fn list(self, list: bool) -> Self;
@@ -100,7 +100,7 @@ pub(super) fn lists(mut command: Command) -> Vec<List> {
     members(&command, LISTS).filter_map(list).collect()
 }
 
-/// What an option of a command means when an image is rewritten, if it says so.
+/// The meaning of an option for a rewrite, if it is defined.
 pub(super) fn meaning(built: &Command, option: &Arg) -> Option<WhenRewriting> {
     WhenRewriting::ALL.into_iter().find(|meaning| {
         members(built, meaning.group()).any(|member| member.get_id() == option.get_id())

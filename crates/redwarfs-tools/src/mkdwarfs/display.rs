@@ -84,7 +84,7 @@ impl Report {
         Some(self.done.fetch_max(now, Ordering::Relaxed).max(now))
     }
 
-    /// Of blocks that are read and of those that are written: the part that is behind.
+    /// The slower one of blocks read and blocks written.
     fn rewritten(&self) -> u64 {
         let c = &self.counters;
         let read = permille(get(&c.fragments_written), get(&c.fragments_found));
@@ -244,7 +244,7 @@ impl Progress for Report {
         if phases.current == Some(Phase::Hashing) {
             phases.scan_took = now.saturating_sub(phases.since);
         }
-        // Compression goes on in the one as in the other.
+        // Compression continues in both steps.
         if phase != Phase::Compressing {
             self.done.store(0, Ordering::Relaxed);
         }

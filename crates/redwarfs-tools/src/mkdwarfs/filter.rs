@@ -6,12 +6,12 @@
 //! . FILE           read rules from FILE, at this place
 //! ```
 //!
-//! The first rule that matches decides; an entry that none matches is included. What is below an
-//! excluded directory is never looked at.
+//! The first rule that matches decides; an entry that none matches is included. Entries below an
+//! excluded directory are not examined.
 //!
-//! Before matching, a `/` is appended to the path of a directory. A pattern that begins with `/` has to
-//! match the whole path below the input directory. Any other pattern has to match the end of the absolute
-//! path, and its match has to begin after a `/`. The directories above the input count: if the input is
+//! Before matching, a `/` is appended to the path of a directory. A pattern that begins with `/` must
+//! match the whole path below the input directory. Any other pattern must match the end of the absolute
+//! path, and its match must begin after a `/`. The directories above the input count: if the input is
 //! called `in`, the pattern `in/a` matches what `/a` matches.
 
 use std::ffi::OsStr;
@@ -35,7 +35,7 @@ struct Rule {
     glob: Glob,
 }
 
-/// What is wrong with a rule.
+/// The error of a rule.
 #[derive(Debug)]
 enum Fault {
     /// Without the place where the rule is.
@@ -48,7 +48,7 @@ impl Rules {
     /// Adds the rule `text` of a command line, or the rules of the file that it names.
     ///
     /// # Errors
-    /// A line that says what is wrong with the rule, or with the file.
+    /// A line about the error of the rule or the file.
     pub(super) fn add(&mut self, text: &OsStr) -> Result<()> {
         self.line(text.as_bytes(), &mut Vec::new())
             .map_err(|fault| {
@@ -208,8 +208,8 @@ pub(crate) fn debug_mode(text: &str) -> std::result::Result<DebugMode, String> {
 }
 
 impl DebugMode {
-    /// The line for an entry, if it is to be shown: the absolute path, with a sign in front
-    /// unless all lines have the same.
+    /// The line for an entry, if it is to be shown: the absolute path, after a sign unless all lines
+    /// have the same sign.
     pub(super) fn line(self, path: &[u8], directory: bool, included: bool) -> Option<Vec<u8>> {
         let wanted = if included {
             self.included

@@ -1,4 +1,4 @@
-//! The header in front of an image, and a check that readers find the image after it.
+//! The header before an image, and a check that a search finds the image after it.
 
 use std::io;
 use std::path::Path;

@@ -1,5 +1,4 @@
-//! What an image is built from: the input directory with everything that selects, changes or
-//! adds entries.
+//! The input of a build: the directory, with everything that selects, changes or adds entries.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Read, Write};
@@ -36,7 +35,7 @@ pub(super) struct Input {
 }
 
 impl Directory {
-    /// Opens the input. `filter` leaves out what the rules exclude.
+    /// Opens the input. `filter` leaves out entries that the rules exclude.
     pub(super) fn open(args: &Args, filter: Option<Rules>, logger: &Logger) -> Result<Self> {
         let given = args.input.as_deref().unwrap_or(Path::new("."));
         let root = std::fs::canonicalize(given).map_err(|e| read_error(given, &e))?;
@@ -63,7 +62,7 @@ impl Directory {
         }
     }
 
-    /// Keeps the file `output` out of its own image, should it be below the input.
+    /// Leaves the file `output` out of its own image, if it is below the input.
     pub(super) fn without(self, output: &Path) -> Self {
         if output == Path::new("-") {
             return self.map(|source| source.skip_file(io::stdout()));
@@ -84,7 +83,7 @@ impl Directory {
         }
     }
 
-    /// Adds what lies on top of the directory.
+    /// Adds the layers on top of the directory.
     pub(super) fn layered(self, args: &Args) -> Result<Input> {
         let directory = Arc::new(self.source);
         let mut source: Arc<dyn Source> = Arc::<DirectorySource>::clone(&directory);
@@ -163,7 +162,7 @@ pub(super) fn rules(args: &Args) -> Result<Rules> {
     Ok(rules)
 }
 
-/// `--debug-filter`: prints what the rules do to each entry of the input.
+/// `--debug-filter`: prints the decision of the rules for each entry of the input.
 pub(super) fn debug_filter(args: &Args, mode: DebugMode, logger: &Logger) -> Result<u8> {
     need_stdout()?;
     let rules = rules(args)?;
@@ -191,7 +190,7 @@ pub(super) fn debug_filter(args: &Args, mode: DebugMode, logger: &Logger) -> Res
     let mut todo: Vec<(Vec<u8>, Rc<Above>)> = vec![(Vec::new(), top)];
     let mut show = |line: Vec<u8>| match out.write_all(&line) {
         Ok(()) => Ok(true),
-        // Whoever reads has seen enough.
+        // The reader of the pipe has closed it.
         Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Ok(false),
         Err(e) => Err(ToolError::new("cannot write to standard output").io(&e)),
     };

@@ -30,8 +30,9 @@ const WRITE_BUFFER: usize = 1 << 20;
 const STOP_POLL: Duration = Duration::from_millis(50);
 const STOP_GRACE: Duration = Duration::from_millis(500);
 
-/// Runs `work`, which writes an image to `target`, behind `start` bytes of other data, shows its
-/// progress meanwhile, and completes the output. Nothing is left of an image that `work` could not finish or that `stop` ended.
+/// Runs `work`, which writes an image to `target` after `start` bytes of other data. Shows the progress
+/// meanwhile, and completes the output. Nothing is left of an image that `work` could not finish or
+/// that `stop` ended.
 ///
 /// # Errors
 /// Those of `work` and of the output.
@@ -115,7 +116,7 @@ enum Output {
 }
 
 impl<'a> Target<'a> {
-    /// Starts the output. What could keep it from being completed is found out now.
+    /// Starts the output. Everything that could prevent its completion is checked here.
     pub(super) fn open(path: &'a Path, force: bool, logger: &Logger) -> Result<Self> {
         let out = if path == Path::new("-") {
             if stdout_is_closed() {
@@ -145,8 +146,8 @@ impl<'a> Target<'a> {
         source.skip_file(out.get_ref())
     }
 
-    /// Removes what was written, and leaves what is still in memory where it is: writing it to
-    /// a pipe could take for ever.
+    /// Removes the written part. Buffered bytes are dropped, because writing them to a pipe could block
+    /// forever.
     fn give_up(self) {
         match self.out {
             Output::File(out) => drop(out.into_parts()),

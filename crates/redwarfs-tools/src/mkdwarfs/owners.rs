@@ -7,8 +7,8 @@
 //! ```
 //!
 //! `FROM` is a name, a number, a range `FIRST-LAST` of numbers, or `*` for all; `TO` is a name or a
-//! number. A range is shifted so that it begins at `TO`; `*` becomes `TO` itself. The first line
-//! that fits counts; ids that no line fits stay as they are.
+//! number. A range is shifted so that it begins at `TO`; `*` becomes `TO` itself. The first line that
+//! matches an id counts. Ids without a line stay unchanged.
 
 use std::path::Path;
 
@@ -36,7 +36,7 @@ struct Line {
 /// Reads a map.
 ///
 /// # Errors
-/// The file, the line and what is wrong with it.
+/// The file, the line and its error.
 pub(super) fn read(path: &Path) -> Result<OwnerMap> {
     let text = std::fs::read(path)
         .map_err(|e| ToolError::new("cannot read owner map").path(path).io(&e))?;

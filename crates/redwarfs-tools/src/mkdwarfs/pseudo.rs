@@ -11,10 +11,10 @@
 //! PATH i MODE OWNER GROUP [f|s]              FIFO (without or with f) or socket (s)
 //! ```
 //!
-//! `PATH` is below the input directory, with or without a `/` in front; `/` is that directory.
-//! `MODE` is octal. `OWNER` and `GROUP` are names or numbers. A `-` in place of one of them keeps the
-//! value, or takes the default of a new entry. A word with spaces stands in double quotes. `\` makes the
-//! next character an ordinary one, and `\` with three octal digits is a byte. Blank lines and lines that
+//! `PATH` is below the input directory, with or without a leading `/`. `/` is that directory. `MODE` is
+//! octal. `OWNER` and `GROUP` are names or numbers. A `-` in place of one of them keeps the value, or
+//! takes the default of a new entry. A word with spaces stands in double quotes. `\` makes the next
+//! character an ordinary one, and `\` with three octal digits is a byte. Blank lines and lines that
 //! begin with `#` are skipped.
 
 use std::ffi::OsString;
@@ -37,7 +37,7 @@ pub(super) struct Pseudo {
 /// Reads a file of declarations.
 ///
 /// # Errors
-/// The file, the line and what is wrong with it.
+/// The file, the line and its error.
 pub(super) fn read(path: &Path) -> Result<Pseudo> {
     let cannot = |e: std::io::Error| ToolError::new("cannot read pseudo file").path(path).io(&e);
     let text = std::fs::read(path).map_err(cannot)?;

@@ -145,7 +145,8 @@ fn rewrite_options(args: &Args, matches: &ArgMatches, build: BuildOptions) -> Re
         .rewrite
         .change_block_size
         .then_some(build.block_size_bits);
-    // What a preset says about a category is a wish; what the user says is not.
+    // The codec of a preset for a category is only a preference; the codec of the user is a
+    // requirement.
     let preset = BuildOptions::level(args.compress_level).categories;
     o.category_compression = build
         .categories

@@ -208,7 +208,7 @@ pub(super) fn build_options(
     Ok(o)
 }
 
-/// Binds threads to processors, if `DWARFS_WORKER_GROUP_AFFINITY` names one of their groups.
+/// Binds threads to CPUs, if `DWARFS_WORKER_GROUP_AFFINITY` names one of their groups.
 fn thread_start() -> Option<ThreadStart> {
     let groups = [
         (ThreadGroup::Scanner, "scanner"),
@@ -299,7 +299,8 @@ pub(super) fn build_error(error: BuildError, args: &Args) -> ToolError {
     }
 }
 
-/// What the input has and the image has not, without an error. Attributes are worth a warning.
+/// Entries and metadata of the input that are not in the image, without an error. Attributes are worth
+/// a warning.
 fn left_out(counters: &Counters, logger: &Logger) -> LeftOut {
     let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
     let mut left_out = LeftOut::default();

@@ -14,15 +14,15 @@ use crate::common::number::{
 };
 use crate::common::progress::{Activity, ProgressMode};
 
-/// What is not in an image although it is in its input.
+/// Entries of the input that are not in the image.
 #[derive(Debug, Clone, Default)]
 pub(super) struct LeftOut {
     parts: Vec<String>,
 }
 
 impl LeftOut {
-    /// So many of something were left out; nothing happens if there are none. `how` says how to
-    /// have them in the image, or why they are not.
+    /// Notes a number of entries that were left out, if it is not 0. `how` says how to have them in the
+    /// image, or why they are not.
     pub(super) fn add(&mut self, count: u64, one: &str, many: &str, how: &str) {
         if count == 0 {
             return;
@@ -43,7 +43,7 @@ impl LeftOut {
     }
 }
 
-/// What is known when an image is complete.
+/// The results of a complete image.
 #[derive(Debug)]
 pub(super) struct Summary<'a> {
     pub(super) output: &'a Path,
@@ -51,7 +51,7 @@ pub(super) struct Summary<'a> {
     pub(super) verb: &'static str,
     /// Of the whole image.
     pub(super) image_size: u64,
-    /// Of what it was made from.
+    /// Size of the input.
     pub(super) input_size: u64,
     /// The same without holes, which take no place on the disk.
     pub(super) allocated_size: u64,

@@ -225,7 +225,7 @@ pub(crate) fn order(text: &str) -> Result<OrderSpec, String> {
     }
 }
 
-/// What follows `families:` and `versions:`.
+/// The parameters after `families:` and `versions:`.
 fn families(mode: &str, options: Option<&str>) -> Result<FamilyOptions, String> {
     let Some(option) = options else {
         return Ok(FamilyOptions::default());
@@ -253,7 +253,7 @@ fn families(mode: &str, options: Option<&str>) -> Result<FamilyOptions, String> 
         .ok_or_else(|| format!("invalid gain value: {value}, it is percent from 0 to 100"))
 }
 
-/// What follows `nilsimsa:`.
+/// The parameters after `nilsimsa:`.
 fn nilsimsa(options: Option<&str>) -> Result<NilsimsaOptions, String> {
     const CHOICE: &str = "choice 'nilsimsa'";
     let mut nilsimsa = NilsimsaOptions::default();
@@ -413,7 +413,7 @@ fn field(text: &str, digits: usize) -> Option<u32> {
     (text.len() == digits && text.bytes().all(|b| b.is_ascii_digit())).then(|| text.parse().ok())?
 }
 
-/// What can be packed, and the words for all and nothing.
+/// The parts that can be packed, and the words for all and none.
 const PACKED: [&str; 12] = [
     "auto",
     "none",

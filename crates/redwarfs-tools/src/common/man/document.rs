@@ -5,7 +5,7 @@
 pub enum Style {
     /// As the text around it.
     Plain,
-    /// To be typed as it is.
+    /// Literal text.
     Bold,
     /// To be replaced by something.
     Italic,
@@ -34,7 +34,7 @@ impl Span {
 pub enum Block {
     /// Text that is broken into lines as the width demands.
     Paragraph(Vec<Span>),
-    /// Lines that stay as they are.
+    /// Lines that are not filled.
     Literal(Vec<String>),
     /// Something and what it means.
     Definition {
@@ -50,7 +50,7 @@ pub enum Block {
 pub struct Section {
     /// The headline, in capitals.
     pub title: String,
-    /// What is in it.
+    /// The contents of the chapter.
     pub blocks: Vec<Block>,
 }
 
@@ -59,7 +59,7 @@ pub struct Section {
 pub struct Manual {
     /// Name of the program.
     pub name: String,
-    /// What it does, in a few words.
+    /// A short description.
     pub summary: String,
     /// The chapters, without the one about the name.
     pub sections: Vec<Section>,

@@ -17,12 +17,12 @@ pub use document::{Block, Manual, Section, Span, Style};
 pub use pager::{print_long, show};
 pub use parse::parse;
 
-/// What every manual ends with.
+/// The end of every manual.
 const COMMON: &str = include_str!("../../../manual/common.md");
 
 impl Manual {
-    /// The manual of a program: `text` with the options that `command` describes and
-    /// `more_options` behind its chapter `DESCRIPTION`.
+    /// The manual of a program: `text`, with the options of `command` and `more_options` after its
+    /// chapter `DESCRIPTION`.
     #[must_use]
     pub fn new(command: &Command, text: &str, more_options: &[Section]) -> Self {
         let mut command = command.clone();
@@ -42,7 +42,7 @@ impl Manual {
             });
         }
         sections.splice(at..at, options);
-        // A tool may have words of its own in a chapter that all have.
+        // A tool may have its own text in a common chapter.
         for common in parse(COMMON) {
             match sections.iter_mut().find(|own| own.title == common.title) {
                 Some(own) => own.blocks.extend(common.blocks),
@@ -82,7 +82,7 @@ fn options(command: &Command) -> Vec<Section> {
         .get_arguments()
         .filter(|arg| !arg.is_hide_set())
         .collect();
-    // What is mandatory first, what every program has last.
+    // Mandatory arguments first, options of all programs last.
     shown.sort_by_key(|arg| match arg.get_id().as_str() {
         "man" | "help" | "version" => 2,
         _ if arg.is_positional() => 0,
@@ -104,7 +104,7 @@ fn options(command: &Command) -> Vec<Section> {
             }),
         }
     }
-    // What has no heading of its own comes first.
+    // Options without a heading come first.
     sections.sort_by_key(|section| section.title != "OPTIONS");
     sections
 }
@@ -169,7 +169,7 @@ fn description(arg: &Arg) -> Vec<Block> {
         .filter(|text| !text.is_empty())
         .map(|text| vec![Span::new(Style::Plain, text)])
         .collect();
-    // One that takes no value has its default from the parser, which is no news.
+    // An option without value has a default of the parser, which is not shown.
     let defaults: Vec<_> = arg
         .get_default_values()
         .iter()

@@ -6,9 +6,9 @@ use super::document::{Block, Section, Span, Style};
 ///
 /// - `# TITLE` begins a chapter;
 /// - paragraphs are separated by empty lines;
-/// - lines that begin with four spaces stay as they are;
-/// - `: meaning` below a line defines what that line says; further paragraphs of the meaning
-///   begin with two spaces, literal lines in it with six;
+/// - lines that begin with four spaces are literal;
+/// - `: meaning` below a line defines the term in that line; further paragraphs of the meaning begin
+///   with two spaces, and literal lines in it with six;
 /// - `**bold**`, `` `bold` `` and `*italic*`; a backslash takes away a character's meaning.
 ///
 /// Text before the first chapter is ignored.
@@ -82,8 +82,7 @@ fn blocks(lines: &[&str]) -> Vec<Block> {
     out
 }
 
-/// Number of lines that belong together: those that `belongs` accepts and the empty ones between
-/// them.
+/// Number of lines that belong together: the lines that `belongs` accepts, and empty ones between them.
 fn length(lines: &[&str], belongs: impl Fn(&str) -> bool) -> usize {
     let mut end = 0;
     for (at, line) in lines.iter().enumerate() {

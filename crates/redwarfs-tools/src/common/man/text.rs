@@ -4,7 +4,7 @@ use unicode_width::UnicodeWidthStr;
 
 use super::document::{Block, Manual, Span, Style};
 
-/// Columns in front of the text of a chapter, and again in front of what a term means.
+/// Columns before the text of a chapter, and again before the meaning of a term.
 const INDENT: usize = 8;
 /// Narrower than this, lines would hold no sentence.
 const MIN_WIDTH: usize = 40;

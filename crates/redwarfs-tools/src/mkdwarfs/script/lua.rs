@@ -152,7 +152,7 @@ impl LuaScript {
         ))
     }
 
-    /// The decision in what the script has returned.
+    /// The decision from the result of the script.
     fn decision(&self, found: (Value, Value, Value)) -> Result<Decision, String> {
         let (keep, category, key) = found;
         let keep = match keep {
@@ -206,7 +206,7 @@ impl LuaScript {
             .line(line, &format!("'{function}': {what}"))
     }
 
-    /// What went wrong in a call. Without a line of its own it gets that of the function.
+    /// What went wrong in a call. If the error has no line, it gets the line of the function.
     fn failure(&self, e: &LuaError) -> String {
         let (line, what) = self.script_name.locate(e);
         if line.is_none()
@@ -348,8 +348,8 @@ fn prepare(
     Ok((lua, functions))
 }
 
-/// The text without what is not Lua at its beginning: a mark of UTF-8, and a line for the system
-/// that says which interpreter to start. Line numbers stay.
+/// The text without two things at its beginning that are not Lua: a byte order mark, and a line with
+/// `#!` and an interpreter. Line numbers stay.
 fn plain(text: &[u8]) -> &[u8] {
     let text = text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(text);
     if !text.starts_with(b"#") {

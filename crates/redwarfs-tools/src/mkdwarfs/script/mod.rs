@@ -45,12 +45,12 @@ impl Script {
         }
     }
 
-    /// What the build asks.
+    /// The questions of the build.
     pub(super) fn hook(&self) -> Arc<dyn EntryHook> {
         Arc::clone(&self.hook) as Arc<dyn EntryHook>
     }
 
-    /// Whether the script keeps an entry: for showing what it does.
+    /// Whether the script keeps an entry, for `--debug-filter`.
     ///
     /// # Errors
     /// If the script fails, with file and line.
