@@ -1,5 +1,5 @@
-//! The structs in front of the bit streams of FLAC and Rice++ payloads (format chapter 01
-//! section 5). The codecs interpret them; here they are only converted.
+//! The structs before the bit streams of FLAC and Rice++ payloads (format chapter 01 section 5). The
+//! codecs interpret them; here they are only converted.
 
 use crate::error::Result;
 use crate::thrift::{Reader, Writer};

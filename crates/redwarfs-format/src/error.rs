@@ -22,7 +22,7 @@ impl fmt::Display for Location {
     }
 }
 
-/// What can go wrong. The variants differ in what a user can do about them.
+/// Errors of this crate. The variants differ in what a user can do about them.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -35,9 +35,9 @@ pub enum Error {
     /// The image contradicts itself or its checksums.
     #[error("corrupt image: {what}{at}")]
     Corrupt {
-        /// What is wrong.
+        /// The problem.
         what: String,
-        /// Where, as far as it is known.
+        /// The place, as far as it is known.
         at: Location,
     },
     /// The image asks for more than a configured or built-in limit allows.

@@ -68,7 +68,7 @@ impl Symbol {
         usize::from(self.length)
     }
 
-    /// Both strings in a row, cut off after 8 bytes.
+    /// Both strings concatenated, truncated to 8 bytes.
     fn concat(self, next: Self) -> Self {
         if self.len() >= MAX_SYMBOL {
             return self;

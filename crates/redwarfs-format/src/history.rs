@@ -119,7 +119,7 @@ impl History {
     }
 }
 
-/// Takes one from what is left.
+/// Takes one from the remaining number.
 fn spend(left: &mut usize, what: &str) -> Result<()> {
     *left = left
         .checked_sub(1)

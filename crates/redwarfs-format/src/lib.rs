@@ -2,7 +2,7 @@
 //!
 //! This crate opens no file, starts no thread and has no `unsafe`. Callers pass image bytes as slices
 //! or through a positional read function. All image bytes are untrusted: bad input gives an [`Error`]
-//! and never a panic. Memory and time stay within what the size of the input justifies.
+//! and never a panic. The size of the input bounds memory and time.
 //!
 //! ```
 //! use redwarfs_format::InodeNo;
@@ -34,7 +34,7 @@
 //! | [`section`] | headers, hashes, section index, opening a container, finding an image in a file |
 //! | [`thrift`] | the subset of the Thrift compact protocol that images use |
 //! | [`history`] | the HISTORY payload |
-//! | [`block_header`] | the small structs in front of FLAC and Rice++ payloads |
+//! | [`block_header`] | the small structs before FLAC and Rice++ payloads |
 //! | [`fsst`] | string compression of the name and symlink tables |
 //! | [`frozen`] | the bit-packed encoding of the metadata |
 //! | [`metadata`] | the metadata: model, in-place view, packing, checks |

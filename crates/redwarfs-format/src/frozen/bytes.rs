@@ -14,7 +14,7 @@ use crate::error::{Error, Result};
 pub enum FrozenBytes {
     /// All of it.
     Whole(Vec<u8>),
-    /// What has been needed so far.
+    /// The parts that were needed so far.
     Lazy(LazyBytes),
 }
 
@@ -56,7 +56,7 @@ impl FrozenBytes {
             .chain(parts.filter_map(|part| part.get().map(AsRef::as_ref)))
     }
 
-    /// Loads what is not in memory yet.
+    /// Loads the parts that are not in memory.
     ///
     /// # Errors
     /// Those of the function that loads.
@@ -84,9 +84,8 @@ impl From<LazyBytes> for FrozenBytes {
 type Load = dyn Fn(Range<usize>) -> Result<Box<[u8]>> + Send + Sync;
 
 /// Bytes that are loaded in parts of 64 KiB when something in them is used for the first time, and
-/// stay: 24 bytes for each part, and those parts. A part that could not be loaded is an
-/// [`Error::Io`] for whoever needed it, and is tried again by the next one. No lock is held while
-/// loading.
+/// stay: 24 bytes for each part, and those parts. If a part cannot be loaded, the access that needs it
+/// gets an [`Error::Io`], and the next access tries again. No lock is held while loading.
 pub struct LazyBytes {
     len: usize,
     parts: Box<[OnceLock<Box<[u8]>>]>,
@@ -97,8 +96,8 @@ impl LazyBytes {
     /// Size of all parts but the last, in bytes.
     pub const PART: usize = 64 << 10;
 
-    /// `len` bytes. `load` makes the bytes of a range, which is that of a whole part; it may be
-    /// called by several threads at once, also for the same part.
+    /// `len` bytes. `load` returns the bytes of a range, which is a whole part. Several threads may
+    /// call it at once, also for the same part.
     pub fn new(
         len: usize,
         load: impl Fn(Range<usize>) -> Result<Box<[u8]>> + Send + Sync + 'static,
@@ -116,7 +115,7 @@ impl LazyBytes {
         self.len
     }
 
-    /// A part; empty behind the last one.
+    /// A part; empty after the last one.
     #[inline]
     fn part(&self, index: usize) -> Result<&[u8]> {
         match self.parts.get(index).map(OnceLock::get) {

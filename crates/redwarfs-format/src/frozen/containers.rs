@@ -1,4 +1,4 @@
-//! Lists, strings, sets and maps: values with an area of their own (sections 4.3 to 4.5).
+//! Lists, strings, sets and maps: values with a separate area (sections 4.3 to 4.5).
 
 use std::borrow::Borrow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -178,11 +178,11 @@ pub(crate) fn measure_list<T: Value>(
     node.settled = T::FLAT && n > 0;
 }
 
-/// Bits of the largest integers that records consist of but for times.
+/// Bits of the largest integers in records, except times.
 const WORD: u32 = 32;
 
-/// Widens members of a record of at most eight bytes until its length is a power of two: codecs
-/// that look for four bytes and more, or at the place of a byte in a word, do better then.
+/// Widens members of a record of at most eight bytes until its length is a power of two. Codecs that
+/// search for four bytes and more, or use the position of a byte in a word, then compress better.
 fn widen(item: &mut Node, m: &mut Measure) {
     let wanted = item.bits.next_power_of_two();
     if wanted == item.bits || wanted > 2 * WORD {

@@ -17,7 +17,7 @@ pub struct Frozen {
     pub tables: Vec<Table>,
 }
 
-/// A list of records without areas of their own: integers, or structs of integers.
+/// A list of records without separate areas: integers, or structs of integers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Table {
     /// First byte.
@@ -31,8 +31,8 @@ pub struct Table {
 /// How wide integers are.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Widths {
-    /// As narrow as the largest value in a place allows: what the reference does, and the
-    /// smallest form that is not compressed.
+    /// As narrow as the largest value of a field allows, like the reference. This is the smallest form
+    /// without compression.
     #[default]
     Minimal,
     /// In lists, the same in whole bytes: compressors see the values.

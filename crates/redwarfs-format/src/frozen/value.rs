@@ -43,7 +43,7 @@ pub struct Node {
     pub size: u32,
     /// Members in the order of the type's definition; distance, count, item for lists.
     pub kids: Vec<Kid>,
-    /// All elements of this list have been measured once and cannot change any more.
+    /// All elements of this list were measured once, and will not change.
     pub(super) settled: bool,
 }
 
@@ -168,9 +168,9 @@ pub struct Measure {
 }
 
 impl Measure {
-    /// Takes an area; returns its distance from `base` and its start. An area of 0 bytes is at
-    /// `base`; in the first passes, when the width of elements is not known yet, their strings
-    /// are measured from there, and the widths found then remain.
+    /// Takes an area; returns its distance from `base` and its start. An area of 0 bytes is at `base`.
+    /// In the first passes the width of elements is unknown, so their strings are measured from there,
+    /// and these widths remain.
     pub(super) fn take(&mut self, size: u64, base: u64, align: u64) -> (u64, u64) {
         if size == 0 {
             return (0, base);
@@ -227,7 +227,7 @@ pub trait Value: Sized {
     /// True if no value of this type owns an area, so that measuring it once is enough.
     const FLAT: bool;
 
-    /// What the type consists of.
+    /// The parts of the type.
     fn describe() -> TypeInfo;
 
     /// Bytes of the data that the value has copied from areas.

@@ -1,6 +1,6 @@
 use super::{ESCAPE, MAX_SYMBOL, Symbol};
 
-/// What the longest match at a position is.
+/// The longest match at a position.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Match {
     Symbol { code: u8, length: u8 },

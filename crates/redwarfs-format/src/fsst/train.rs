@@ -7,8 +7,8 @@ const SAMPLE: usize = 256 << 10;
 /// Rounds of learning. Three double the longest symbols from 1 to 8 bytes; the others let
 /// better symbols push out worse ones.
 const ROUNDS: usize = 8;
-/// What a symbol of one byte counts more than its share, because without it the byte would
-/// need an escape and thereby twice its size.
+/// Additional weight of a symbol of one byte: without it, the byte would need an escape, and twice its
+/// size.
 const SINGLE_BYTE_WEIGHT: u64 = 8;
 /// What each use of a symbol might save, in bytes, when it is decided whether it is kept.
 const SAVED_PER_USE: [u64; 3] = [1, 2, 3];
@@ -155,11 +155,11 @@ impl Counters {
     }
 }
 
-/// Removes symbols that cost more in the table than they save, and estimates what the table
-/// and everything compressed with it will occupy.
+/// Removes symbols that take more space in the table than they save. Estimates the size of the table
+/// and of all data that is compressed with it.
 ///
-/// A symbol that is used `count` times saves one byte each time at least, but how many more
-/// depends on what replaces it, so the best of several assumptions is taken.
+/// A symbol that is used `count` times saves at least one byte each time. The further saving depends on
+/// its replacement, so the best of several assumptions is taken.
 fn prune(symbols: &[Symbol], sample: &[&[u8]], scale: Scale) -> (u64, SymbolTable) {
     let (uses, compressed) = usage(symbols, sample);
     let mut best = (

@@ -387,8 +387,8 @@ impl Check<'_> {
         Ok(())
     }
 
-    /// Every directory has exactly one entry, in its parent; there are no cycles; names are in
-    /// order; parent and self entries agree with that.
+    /// Every directory has exactly one entry, in its parent, and there are no cycles. Names are in
+    /// order, and parent and self entries are consistent.
     fn tree(&self) -> Result<()> {
         let (t, data) = (&self.view.t, self.data);
         let [directories, symlinks_end, files_end, _] = t.offsets;

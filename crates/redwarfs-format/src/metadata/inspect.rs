@@ -22,10 +22,10 @@ pub struct MemoryUsage {
 /// A table or string of the metadata.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MemoryRow {
-    /// Name in the format description; `metadata_root` for the fields of the root itself and
-    /// `padding` for what follows the last table.
+    /// Name in the format description; `metadata_root` for the fields of the root itself, and `padding`
+    /// for the bytes after the last table.
     pub name: &'static str,
-    /// Number of elements; `None` for what is no table.
+    /// Number of elements; `None` if it is no table.
     pub count: Option<u64>,
     /// Bytes that belong to it.
     pub bytes: u64,
@@ -49,11 +49,11 @@ pub struct MemoryPart {
 /// The sorts of [`MemoryPart`]s.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PartKind {
-    /// A field of so many bits, interleaved with others.
+    /// A field of this many bits, interleaved with others.
     Field(u32),
     /// A range of bytes.
     Area(Range<u64>),
-    /// No part: what the compressed strings expand to.
+    /// No part of the file: the expanded form of the compressed strings.
     Unpacked,
 }
 
@@ -82,7 +82,7 @@ pub fn metadata_type() -> TypeInfo {
     Metadata::describe()
 }
 
-/// Extent of things that lie beside each other.
+/// Extent of adjacent parts.
 #[derive(Debug, Default)]
 struct Span(Option<Range<u64>>);
 

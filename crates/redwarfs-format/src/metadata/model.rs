@@ -198,7 +198,7 @@ frozen_struct! {
     pub struct InodeSizeCache as "inode_size_cache" {
         /// Size, holes included.
         1 size_lookup: BTreeMap<u32, u64>,
-        /// Contents with at least so many chunks are listed.
+        /// Contents with at least this many chunks are listed.
         2 min_chunk_count: u64,
         /// Size without holes, where it differs.
         3 allocated_size_lookup: BTreeMap<u32, u64>,

@@ -1,4 +1,4 @@
-//! Opening: resolving all tables, unpacking what is packed, the basic checks (section 12.1).
+//! Opening: resolving all tables, unpacking packed ones, and the basic checks (section 12.1).
 
 use std::collections::BTreeSet;
 

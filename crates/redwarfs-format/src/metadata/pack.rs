@@ -50,7 +50,7 @@ pub struct Packing {
 }
 
 impl Packing {
-    /// The default: nothing packed, strings compressed if that pays off; see also
+    /// The default: no packed tables, and strings compressed if that saves space; see also
     /// [`for_metadata`](Self::for_metadata).
     #[must_use]
     pub fn auto() -> Self {
@@ -62,10 +62,10 @@ impl Packing {
         }
     }
 
-    /// What suits metadata that is compressed as a whole, or not, if that is not settled. What
-    /// is going to be compressed is packed, since differences are smaller, and its strings are
-    /// left for the codec; but shared files take next to nothing either way, and not every reader
-    /// knows them packed. What is not compressed is read in place, as far as it is not packed.
+    /// What suits metadata that is compressed as a whole, or not, if that is not settled. Metadata that
+    /// will be compressed is packed, because differences are smaller. Its strings are left to the
+    /// codec. Shared files stay unpacked: they take almost no space, and some programs cannot read them
+    /// packed. Metadata that is not compressed stays unpacked, so that it is read in place.
     #[must_use]
     pub fn for_metadata(self, compressed: bool) -> Self {
         if !self.automatic || !compressed {
@@ -131,9 +131,8 @@ impl Default for Packing {
 
 /// Makes a compact table of `strings` in the given order.
 ///
-/// The index counts bytes in 32 bits; a table whose strings have 4 GiB or more together cannot be
-/// represented, and its index saturates, which [`freeze`](super::freeze)d metadata fails its
-/// check for. No file system comes near that.
+/// The index counts bytes in 32 bits. If the strings of a table have 4 GiB or more together, the index
+/// saturates, and [`freeze`](super::freeze)d metadata fails its check. No file system comes near that.
 #[must_use]
 pub fn build_string_table(strings: &[&[u8]], pack: StringPacking) -> StringTable {
     let plain: usize = strings.iter().map(|s| s.len()).sum();
@@ -226,8 +225,8 @@ impl Packing {
 impl Metadata {
     /// Brings unpacked metadata with plain string tables into the form that `packing` asks for.
     ///
-    /// What is packed already stays as it is. A shared files table that does not have the form
-    /// that the format prescribes stays unpacked.
+    /// Packed tables stay packed. A shared files table that does not have the form that the format
+    /// prescribes stays unpacked.
     pub fn pack(&mut self, packing: &Packing) {
         let mut options = self.options.unwrap_or_default();
         if packing.chunk_table && !options.packed_chunk_table {

@@ -8,9 +8,9 @@ use crate::error::{Error, Result};
 use crate::frozen::BitSource;
 use crate::fsst::SymbolTable;
 
-/// Longest string that is handed out, in bytes as stored (64 KiB): sixteen times what the full
-/// check lets pass as the target of a symlink. Without this bound, every entry of a directory
-/// could have the same name of many megabytes.
+/// Longest string that is returned, in stored bytes (64 KiB): sixteen times the limit of the full check
+/// for symlink targets. Without this bound, every entry of a directory could have the same name of many
+/// megabytes.
 const LONGEST: usize = 64 << 10;
 
 /// A name table or a table of symlink targets.

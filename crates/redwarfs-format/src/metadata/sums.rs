@@ -7,7 +7,7 @@ use super::types::Extent;
 use super::view::{MetadataView, bad};
 use crate::error::{Error, Result};
 
-/// Sums are noted every so many chunks.
+/// Number of chunks between two recorded sums.
 const STRIDE: u32 = 64;
 
 /// Files with at most this many chunks are added up for each request: some microseconds.
@@ -112,9 +112,8 @@ impl MetadataView {
 }
 
 impl Extents<'_> {
-    /// A place from which to go on in order to find `offset` of the file: number and file offset
-    /// of a piece that does not begin after it. Fewer than 256 pieces end between the two, except
-    /// in a file with wrong pieces.
+    /// The start of a search for `offset` of the file: number and file offset of a piece that does not
+    /// begin after it. Fewer than 256 pieces end between the two, except in a file with wrong pieces.
     ///
     /// Takes a few microseconds, but one pass over all chunks of the image if this is the first
     /// file of more than 256 pieces that is used.

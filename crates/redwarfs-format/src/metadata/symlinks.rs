@@ -18,8 +18,8 @@ impl MetadataView {
         code.filter(u8::is_ascii).unwrap_or(HOST_SEPARATOR)
     }
 
-    /// Target of a symlink with `/` between its components, as long as what is stored. Borrowed
-    /// unless targets are compressed or were written with another separator.
+    /// Target of a symlink with `/` between its components. It has the length of the stored target.
+    /// Borrowed unless targets are compressed or were written with another separator.
     ///
     /// # Errors
     /// `Corrupt` if this is not a symlink or its target does not exist.

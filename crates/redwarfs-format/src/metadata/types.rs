@@ -1,4 +1,4 @@
-//! What the view hands out.
+//! Types that the view returns.
 
 use crate::ids::{BlockNo, InodeNo};
 
@@ -105,9 +105,9 @@ pub struct Stat {
 
 /// Mode, owner and times of a name, to be compared with those of another.
 ///
-/// Images of format 2.2 and older give files of equal content one inode number, linked or not, but each
-/// name has attributes of its own (format chapter 05, section 4.3). Names of one inode number whose
-/// attributes are equal count as links of one file, others as files of their own.
+/// In images of format 2.2 and older, files with equal contents have one inode number, linked or not,
+/// but each name has its own attributes (format chapter 05, section 4.3). Names of one inode number
+/// with equal attributes count as links of one file, and all others as separate files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Attributes {
     mode: u32,

@@ -4,8 +4,8 @@ use super::model::Metadata;
 use crate::error::Result;
 use crate::frozen::{Layout, Schema, TypeInfo, Value};
 
-/// Members of the metadata itself that were given up: inode offsets of the first releases, which
-/// follow from the rest, and one that no release has written.
+/// Obsolete members of the metadata: inode offsets of the first releases, which follow from other
+/// members, and a member that no release has written.
 const RETIRED: [i16; 3] = [13, 14, 37];
 
 /// Names the members in the schema of metadata that this version does not know, as the path of

@@ -43,12 +43,12 @@ pub(super) fn bad(what: impl Into<String>) -> Error {
 impl MetadataView {
     /// Opens metadata from the uncompressed payloads of METADATA_V2_SCHEMA and METADATA_V2.
     ///
-    /// Makes the checks of format chapter 04, section 12.1, and those that bound the memory of
-    /// the unpacked tables by the size of `data`. [`MetadataView::check`] makes the others.
+    /// Makes the checks of format chapter 04, section 12.1, and checks that the size of `data` bounds
+    /// the memory of the unpacked tables. [`MetadataView::check`] makes the others.
     ///
     /// # Errors
-    /// `Unsupported` for unknown features, naming them, and newer encodings; `Corrupt` or
-    /// `Limit` if a check fails; those of loading `data`, as everywhere.
+    /// `Unsupported` for unknown features, which the error names, and for newer encodings. `Corrupt` or
+    /// `Limit` if a check fails. The errors of loading `data`.
     pub fn parse(schema: &[u8], data: impl Into<FrozenBytes>) -> Result<Self> {
         let bytes = data.into();
         let (root, t) = Tables::open(schema, bytes.bits())?;
@@ -104,7 +104,7 @@ impl MetadataView {
         self.t.inode_count
     }
 
-    /// Number of directory entries, that of the root included.
+    /// Number of directory entries, including the entry of the root.
     #[must_use]
     pub fn entry_count(&self) -> u32 {
         self.t.entry_count
@@ -232,11 +232,11 @@ impl MetadataView {
         self.stat_record(ino, self.record(ino)?)
     }
 
-    /// Attributes of what an entry refers to, as the reference shows them for a path.
+    /// Attributes of an entry, as the reference shows them for a path.
     ///
-    /// They differ from those of [`MetadataView::stat`] only in images of format 2.2 and older,
-    /// where files of equal content share an inode number, but not their attributes (format
-    /// chapter 05, section 4.3).
+    /// They differ from [`MetadataView::stat`] only in images of format 2.2 and older. There, files
+    /// with equal contents share an inode number, but not their attributes (format chapter 05, section
+    /// 4.3).
     ///
     /// # Errors
     /// Those of [`MetadataView::entry_inode`] and [`MetadataView::stat`].
@@ -450,7 +450,7 @@ impl MetadataView {
         }))
     }
 
-    /// The parent directory of a directory; that of the root is the root.
+    /// The parent directory of a directory. The parent of the root is the root.
     ///
     /// # Errors
     /// `Corrupt` if this is not a directory or its parent is none.

@@ -23,7 +23,7 @@ pub struct Section {
     /// Number in the header. Equal to `position` for 8-byte headers or if the header has not
     /// been read.
     pub number: u32,
-    /// What the payload is.
+    /// The kind of payload.
     pub ty: SectionType,
     /// How the payload is compressed; `None` if the header has not been read.
     pub compression: Option<CompressionId>,
@@ -56,7 +56,7 @@ pub struct Container {
     pub version: Version,
     /// Offset of the image in the file.
     pub offset: u64,
-    /// Size of the image, without what follows it in the file.
+    /// Size of the image, without following data in the file.
     pub size: u64,
     /// All sections in file order, those of unknown type included.
     pub sections: Vec<Section>,
@@ -69,10 +69,10 @@ pub struct Container {
 impl Container {
     /// Lists the sections of the image at `offset` of a file of `file_size` bytes.
     ///
-    /// With `image_size`, the image is exactly that long, or up to the end of the file. Without,
-    /// its end is found: behind a valid section index, or else behind the last well-formed
-    /// section from the metadata on. Whatever follows, another image or other data, is left out.
-    /// Only a file that ends within a section, or before the metadata, is truncated.
+    /// With `image_size`, the image is exactly that long, or up to the end of the file. Without it, the
+    /// end is found: after a valid section index, or else after the last well-formed section from the
+    /// metadata on. Whatever follows, another image or other data, is left out. Only a file that ends
+    /// within a section, or before the metadata, is truncated.
     ///
     /// If there is a usable section index, no BLOCK header is read; a damaged index is ignored.
     ///
@@ -100,7 +100,7 @@ impl Container {
         if walked.end == image.size {
             return Ok(image.container(walked.sections, state));
         }
-        // What was found at the end of the file has nothing to do with this image.
+        // The index at the end of the file belongs to another image.
         let image = image.up_to(walked.end);
         let state = image.judge_index(&walked.sections)?;
         Ok(image.container(walked.sections, state))
@@ -127,8 +127,8 @@ impl Container {
     /// and then checks its magic, its type against the index, and its length.
     ///
     /// # Errors
-    /// [`Error::Corrupt`] if the header is not what the index promised or there is no such
-    /// section, [`Error::Io`] if reading failed.
+    /// [`Error::Corrupt`] if the header differs from the index, or there is no such section.
+    /// [`Error::Io`] if reading failed.
     pub fn load_header(&self, read: &ReadAt<'_>, position: u32) -> Result<Section> {
         let section = self
             .sections
@@ -323,8 +323,8 @@ impl<'r> ImageRange<'r> {
         Ok(Walked { sections, end: at })
     }
 
-    /// Whether what is at `at`, behind the metadata, belongs to the image: either it looks like
-    /// a section, be it cut off, or the index at the end of the file says so.
+    /// Whether the data at `at`, after the metadata, belongs to the image: it looks like a section,
+    /// perhaps a truncated one, or the index at the end of the file lists it.
     fn goes_on(&self, at: u64) -> Result<bool> {
         let mut bytes = [0; SectionHeader::LEN];
         let there = usize::try_from(self.size - at)
@@ -360,7 +360,7 @@ impl<'r> ImageRange<'r> {
         let mut sections: Vec<Section> = Vec::new();
         let mut at = V1_HEADER_LEN as u64;
         while at < self.size {
-            // Nothing came behind the metadata at that time.
+            // In those releases, no section follows the metadata.
             let is_metadata = |section: &Section| section.ty == SectionType::METADATA_V2;
             if find_end && sections.last().is_some_and(is_metadata) {
                 break;
@@ -491,7 +491,7 @@ impl<'r> ImageRange<'r> {
         Ok(FoundIndex::Usable(sections))
     }
 
-    /// What the last eight bytes of the image say about the position of an index.
+    /// The position of an index, by the last eight bytes of the image.
     fn index_offset(&self) -> Result<Option<u64>> {
         if self.version.minor < FIRST_INDEX_MINOR {
             return Ok(None);

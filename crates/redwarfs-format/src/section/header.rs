@@ -114,7 +114,7 @@ impl fmt::Display for Version {
 /// Header of a section since format 2.2.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SectionHeader {
-    /// Format version. Only that of the first header of an image means anything.
+    /// Format version. Only the value in the first header of an image has a meaning.
     pub version: Version,
     /// SHA-512/256 of `xxh`, of the fields below and of the payload.
     pub sha: [u8; 32],
@@ -122,7 +122,7 @@ pub struct SectionHeader {
     pub xxh: u64,
     /// Position of the section in the image.
     pub number: u32,
-    /// What the payload is.
+    /// The kind of payload.
     pub ty: SectionType,
     /// How the payload is compressed.
     pub compression: CompressionId,
@@ -177,8 +177,9 @@ impl SectionHeader {
         bytes
     }
 
-    /// Whether another image begins with this section, where it follows an image: its number says so,
-    /// and it is not one of those that come after the metadata, whose number may be damaged.
+    /// Whether another image begins with this section, which follows an image: the section has number
+    /// 0, and does not have a type that comes after the metadata. Such a section may have a damaged
+    /// number.
     #[must_use]
     pub fn starts_next_image(&self) -> bool {
         self.number == 0 && self.ty != SectionType::SECTION_INDEX && self.ty != SectionType::HISTORY
@@ -201,13 +202,13 @@ impl SectionHeader {
         header
     }
 
-    /// True if the XXH3-64 hash is that of this header with `payload`.
+    /// True if the XXH3-64 hash matches this header with `payload`.
     #[must_use]
     pub fn xxh_matches(&self, payload: &[u8]) -> bool {
         self.xxh == xxh_of(self, payload)
     }
 
-    /// True if the SHA-512/256 digest is that of this header with `payload`.
+    /// True if the SHA-512/256 digest matches this header with `payload`.
     #[must_use]
     pub fn sha_matches(&self, payload: &[u8]) -> bool {
         self.sha == sha_of(self, payload)

@@ -63,7 +63,7 @@ impl IndexParser {
         Ok(())
     }
 
-    /// All entries, if they are complete and the last one is that of the index, whose header is
+    /// All entries, if they are complete, and the last one is the entry of the index, whose header is
     /// at offset `own`.
     pub(super) fn finish(self, own: u64) -> Result<Vec<(SectionType, u64)>, String> {
         if self.entries.len() < MIN_ENTRIES {

@@ -1,4 +1,5 @@
-//! Digests of the leaves of a payload: whether a piece that is read again is what was verified.
+//! Digests of the leaves of a payload. They show whether a piece that is read again equals the verified
+//! one.
 
 use std::fmt;
 
@@ -7,8 +8,8 @@ use twox_hash::XxHash3_128;
 /// A digest of 16 bytes (XXH3-128 with a seed) for each leaf of 16 KiB of a payload.
 ///
 /// They are made while the payload goes by for its checksum. Later, any leaf can be read again and
-/// compared without the rest. With a seed that nobody outside of the process knows, no other bytes can
-/// be prepared that have the same digest.
+/// compared without the rest. The seed is known only inside the process, so nobody can prepare other
+/// bytes with the same digest.
 #[derive(Clone)]
 pub struct LeafDigests {
     seed: u64,
@@ -38,8 +39,8 @@ impl LeafDigests {
         }
     }
 
-    /// Whether `bytes` are those of the payload from the start of leaf number `first` on: whole
-    /// leaves, but for the last of the payload.
+    /// Whether `bytes` are the bytes of the payload from the start of leaf number `first` on: whole
+    /// leaves, except for the last one of the payload.
     #[must_use]
     pub fn matches(&self, first: usize, bytes: &[u8]) -> bool {
         let known = self.digests.get(first..).unwrap_or_default();

@@ -45,15 +45,15 @@ pub fn locate_image_from(start: u64, file_size: u64, read: &ReadAt<'_>) -> Resul
 /// Finds the `number`th image of a file, counted from 1, and returns its offset. Holes that
 /// `next_data` knows are skipped.
 ///
-/// The search for the next image begins behind the end of the one before. What looks like an
-/// image but has no sections that could be listed counts, too; then the search goes on behind
-/// its magic.
+/// The search for the next image begins after the end of the previous one. Data that looks like an
+/// image, but has no sections that can be listed, also counts. Then the search continues after its
+/// magic.
 ///
 /// Time is linear in the file size: each section of the file is listed once.
 ///
 /// # Errors
-/// [`Error::NotAnImage`] if there are fewer, saying how many; [`Error::Limit`] if so many
-/// sections overlap that listing them would take very long, which needs a hostile file;
+/// [`Error::NotAnImage`] with the number of images if there are fewer. [`Error::Limit`] if many
+/// sections overlap, so that listing them would take very long; only a hostile file has these.
 /// [`Error::Io`] if reading fails.
 pub fn locate_image_number(
     number: u32,
@@ -61,8 +61,8 @@ pub fn locate_image_number(
     read: &ReadAt<'_>,
     next_data: &NextData<'_>,
 ) -> Result<u64> {
-    // Sections of images that do not overlap have a header of their own each, and so have the
-    // few reads that opening an image takes besides.
+    // If images do not overlap, each of their sections has its own header, and so do the few other
+    // reads that opening an image takes.
     let reads = Cell::new(0_u64);
     let most = file_size / V1_HEADER_LEN as u64 + 1024;
     let counted = |at: u64, buf: &mut [u8]| {

@@ -26,7 +26,7 @@ pub const MAGIC: [u8; 6] = *b"DWARFS";
 pub const MAJOR: u8 = 2;
 /// Minor version that is written.
 pub const WRITTEN_MINOR: u8 = 5;
-/// Highest minor version that is read. It is announced but has no content of its own yet.
+/// Highest minor version that is read. It is reserved, and has no defined contents.
 pub const MAX_MINOR: u8 = 6;
 /// First minor version with 64-byte section headers.
 const FIRST_V2_MINOR: u8 = 2;

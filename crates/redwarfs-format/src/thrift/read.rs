@@ -171,8 +171,8 @@ impl<'a> Reader<'a> {
         })
     }
 
-    /// Reads a map: calls `entry` at each entry with the reader placed at the key; it has to
-    /// consume key and value. Returns the number of entries.
+    /// Reads a map: calls `entry` for each entry, with the reader at the key. `entry` must consume key
+    /// and value. Returns the number of entries.
     ///
     /// If the stored types are not the expected ones, the entries are skipped and the result
     /// is 0.
@@ -245,9 +245,9 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Runs `read` on the value of type `ty` that starts here and skips the value if `read`
-    /// does not touch it. Apart from boolean fields, which have no bytes of their own, every
-    /// value occupies at least one byte, so an unmoved position means untouched.
+    /// Runs `read` on the value of type `ty` that starts here and skips the value if `read` does not
+    /// touch it. Every value occupies at least one byte, except boolean fields, so an unchanged
+    /// position means that the value was not read.
     fn visit<F>(&mut self, ty: Type, flag: Option<bool>, read: F) -> Result<()>
     where
         F: FnOnce(Value<'_, 'a>) -> Result<()>,
@@ -286,8 +286,8 @@ impl<'a> Reader<'a> {
 
 /// A field's value or a container's element that is ready to be read.
 ///
-/// The `store` methods follow the protocol's rule for fields of unexpected type: the
-/// destination keeps what it has and the value is skipped.
+/// The `store` methods follow the protocol's rule for fields of unexpected type: the destination keeps
+/// its value, and the field is skipped.
 #[derive(Debug)]
 pub struct Value<'r, 'a> {
     reader: &'r mut Reader<'a>,

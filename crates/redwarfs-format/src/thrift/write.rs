@@ -13,7 +13,7 @@ impl Writer {
         Self::default()
     }
 
-    /// What has been written.
+    /// The written bytes.
     #[must_use]
     pub fn into_bytes(self) -> Vec<u8> {
         self.out
