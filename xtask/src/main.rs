@@ -1,4 +1,4 @@
-//! Generates what is derived from the command lines of the tools: manual pages and completions.
+//! Generates manual pages and completions from the command lines of the tools.
 //!
 //! ```text
 //! cargo run -p xtask -- man DIR           manual pages: DIR/mkdwarfs.1, ...

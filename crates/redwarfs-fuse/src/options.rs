@@ -76,15 +76,15 @@ pub struct MountOptions {
     /// always wins. The index is made while mounting: one pass over all names, and 8 bytes for
     /// each name that is not in its folded form already.
     pub case_insensitive: bool,
-    /// File that gets the path of every regular file when it is opened for the first time: one
-    /// line each, relative to the root of the image. Made (or emptied) while mounting. With it the
-    /// kernel asks at each opening, and 8 bytes per regular file are needed.
+    /// File for the paths of regular files in the order of their first opening: one line each, relative
+    /// to the root of the image. Made (or emptied) while mounting. With it the kernel asks at each
+    /// opening, and 8 bytes per regular file are needed.
     pub analysis_file: Option<PathBuf>,
     /// List the extended attributes that describe driver and inodes. Off by default, because programs
     /// that copy files also copy listed attributes. Each attribute can be read by name.
     pub list_xattrs: bool,
-    /// When small files are read in the order of their data, hand the next ones to the kernel
-    /// before it asks, as far as their blocks are decoded already. On by default.
+    /// If small files are read in the order of their data, push the next ones into the page cache
+    /// before they are requested, as far as their blocks are decoded. On by default.
     pub push: bool,
     /// While one process sends many small requests, serve them on its CPU, see
     /// [Threads](crate#threads). It takes effect with one reading thread, several CPUs, and the right
@@ -134,9 +134,9 @@ impl Default for MountOptions {
 
 impl MountOptions {
     /// Whether the kernel enforces the permission bits of the image. Unless
-    /// [`MountOptions::default_permissions`] decides it, it does if users other than the one who mounts
-    /// can enter, and for the system's root, who may do everything anyway. A private mount needs no
-    /// check: its user can read the image itself.
+    /// [`MountOptions::default_permissions`] decides it, the kernel checks with [`Access::Everyone`],
+    /// and if root outside of user namespaces mounts. Root may override the check. A private mount
+    /// needs no check: its user can read the image itself.
     #[must_use]
     pub fn checks_permissions(&self) -> bool {
         self.default_permissions

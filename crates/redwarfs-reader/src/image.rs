@@ -1,4 +1,4 @@
-//! An open image: opens it, finds paths, and answers questions about inodes.
+//! An open image: opening, finding paths, and attributes of inodes.
 
 use std::io;
 use std::path::Path;
@@ -23,8 +23,8 @@ use crate::payload::{PIECE, Payloads, checksum_error};
 use crate::perfmon::{Component, PerfMonitor, Timer};
 use crate::tree::{ReadDir, Walk};
 
-/// Largest schema, stored or raw (16 MiB). Real ones are below 4 KiB; the format would need
-/// millions of structs for more.
+/// Largest schema, stored or raw (16 MiB). Real ones are below 4 KiB; a larger one would need millions
+/// of structs.
 const SCHEMA_LIMIT: u64 = 16 << 20;
 
 /// Largest metadata, stored or raw (8 GiB). The largest lists have 32-bit indices, and the metadata of
@@ -32,9 +32,9 @@ const SCHEMA_LIMIT: u64 = 16 << 20;
 /// to take memory.
 pub(crate) const METADATA_LIMIT: u64 = 8 << 30;
 
-/// Raw size up to which metadata may be compressed at any ratio (64 MiB), and the ratio that
-/// larger metadata may have. Real metadata rarely gets below a tenth; a small file must not
-/// become gigabytes.
+/// Raw size up to which metadata may be compressed at any ratio (64 MiB), and the ratio that larger
+/// metadata may have. Real metadata rarely compresses to below a tenth. A small file must not expand to
+/// gigabytes.
 const METADATA_FREE: u64 = 64 << 20;
 const METADATA_RATIO: u64 = 1024;
 
@@ -43,15 +43,15 @@ pub(crate) fn plausible_raw_size(stored: u64) -> u64 {
     stored.saturating_mul(METADATA_RATIO).max(METADATA_FREE)
 }
 
-/// Size from which plain metadata are read when they are needed (256 KiB).
+/// Size from which uncompressed metadata is read when it is needed (256 KiB).
 const LAZY_FROM: u64 = 256 << 10;
 
-/// Longest pause of [`Image::load_metadata`] between two attempts at a medium that fails.
+/// Longest pause of [`Image::load_metadata`] between two attempts to read a failing medium.
 const RETRY_AT_MOST: Duration = Duration::from_secs(8);
 
 /// Largest history, stored or raw, all history sections together (16 MiB).
 const HISTORY_LIMIT: u64 = 16 << 20;
-/// Most entries of all history sections together.
+/// Largest number of entries of all history sections together.
 const HISTORY_ENTRIES: usize = 1 << 14;
 
 /// Largest leading header that [`Image::header_bytes`] returns (1 GiB).
@@ -118,8 +118,7 @@ impl Image {
     /// Opens the image in a file or block device.
     ///
     /// # Errors
-    /// [`Error::Io`] naming the path if it cannot be opened, otherwise as
-    /// [`Image::from_source`].
+    /// [`Error::Io`] with the path if the file cannot be opened, otherwise as [`Image::from_source`].
     pub fn open(path: impl AsRef<Path>, options: &OpenOptions) -> Result<Self> {
         Self::from_source(Arc::new(FileSource::open(path)?), options)
     }
@@ -239,7 +238,7 @@ impl Image {
         self.0.payloads.source()
     }
 
-    /// What times the operations of this image.
+    /// The monitor that measures the operations of this image.
     pub fn perfmon(&self) -> &PerfMonitor {
         &self.0.perfmon
     }
@@ -253,8 +252,8 @@ impl Image {
 
     /// After some time, loads the remaining metadata of an image that was opened with
     /// [`OpenOptions::lazy_metadata`], in a separate thread. Until then, each operation loads the parts
-    /// that it needs. A medium that cannot be read is tried again, after twice the time, at most 8
-    /// seconds later; damage is not.
+    /// that it needs. If the medium fails, the thread tries again, each time after twice the pause, at
+    /// most 8 seconds. It does not try again after damage.
     ///
     /// # Errors
     /// Those of starting a thread.
@@ -286,8 +285,8 @@ impl Image {
         Ok(())
     }
 
-    /// Keeps the metadata in memory, so that no operation waits for swapped out pages. Ends
-    /// with the image.
+    /// Keeps the metadata in memory until the image is dropped, so that no operation waits for swapped
+    /// out pages.
     ///
     /// # Errors
     /// The errors of `mlock`, mostly because of the limit for locked memory, and those of reading the
@@ -316,8 +315,8 @@ impl Image {
     /// Finds a name in a directory.
     ///
     /// # Errors
-    /// [`io::ErrorKind::NotADirectory`] as [`Error::Io`] if `dir` is none, [`Error::Corrupt`] if
-    /// its metadata is wrong.
+    /// [`io::ErrorKind::NotADirectory`] as [`Error::Io`] if `dir` is not a directory,
+    /// [`Error::Corrupt`] if its metadata is wrong.
     pub fn lookup(&self, dir: InodeNo, name: &[u8]) -> Result<Option<InodeNo>> {
         let inode = u64::from(dir.0);
         let _timer = self
@@ -332,8 +331,8 @@ impl Image {
         }
     }
 
-    /// Finds a path that is relative to the root; leading, trailing and repeated slashes and `.`
-    /// do not matter, `..` is the parent directory, symbolic links are not followed.
+    /// Finds a path relative to the root. Leading, trailing and repeated slashes and `.` are ignored,
+    /// `..` is the parent directory, and symbolic links are not followed.
     ///
     /// # Errors
     /// [`Error::Corrupt`] if metadata on the way is wrong.
@@ -383,8 +382,8 @@ impl Image {
     /// Target of a symbolic link.
     ///
     /// # Errors
-    /// [`io::ErrorKind::InvalidInput`] as [`Error::Io`] if the inode is none, [`Error::Corrupt`]
-    /// if its metadata is wrong.
+    /// [`io::ErrorKind::InvalidInput`] as [`Error::Io`] if the inode is not a symbolic link,
+    /// [`Error::Corrupt`] if its metadata is wrong.
     pub fn read_link(&self, inode: InodeNo) -> Result<Vec<u8>> {
         let number = u64::from(inode.0);
         let _timer = self.0.timers.readlink.start_with(&[("inode", number)]);
@@ -472,7 +471,7 @@ impl Image {
         Ok(len)
     }
 
-    /// Decodes a whole block, past the cache: for those who use every block once.
+    /// Decodes a whole block without the cache, for callers that use every block once.
     ///
     /// # Errors
     /// [`Error::Corrupt`] if there is no such block, or its checksum or data is wrong.
@@ -484,7 +483,8 @@ impl Image {
         Ok(decoded.unwrap_or(payload))
     }
 
-    /// Decodes a block into the cache if there is room without dropping others; false if not.
+    /// Decodes a block into the cache if there is room without dropping other blocks. Returns false if
+    /// not.
     ///
     /// # Errors
     /// As [`Image::decode_block`].

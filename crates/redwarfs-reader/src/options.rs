@@ -104,10 +104,11 @@ pub struct CacheOptions {
     /// this is at most a third of `size`.
     pub seq_detector: usize,
     /// If at least this share (0 to 1) of a block is decoded, the block is decoded to its end, which
-    /// frees the state of the decoder; 0.8 by default, above 1 is never. If the value is below 1, a rest of
-    /// at most 16 MiB is also decoded in the background if a block is read at random: after two requests
-    /// that begin more than a sixteenth of the block after the decoded and requested bytes, or after one
-    /// if the cache has room for the whole image.
+    /// frees the decoder. The default is 0.8; a value above 1 means never. If the value is below 1,
+    /// blocks that are read at random are also finished in the background, if the rest has at most 16
+    /// MiB. Reading at random means two requests far beyond the decoded and requested bytes: by more
+    /// than a sixteenth of the block. If the cache has room for the whole image, one such request is
+    /// enough.
     pub partial_ratio: f64,
     /// Number of bytes after each request that are decoded in the background; 0 by default.
     pub readahead: u64,

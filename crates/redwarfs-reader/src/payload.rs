@@ -19,8 +19,8 @@ use crate::error::in_section;
 /// (1 MiB).
 pub(crate) const PIECE: usize = 1 << 20;
 
-/// Stored bytes that a compressed block may have beyond its block size. Codecs that do not give
-/// up on incompressible data add headers, but never another half.
+/// Stored bytes that a compressed block may have beyond its block size. Some codecs compress
+/// incompressible data and add headers, but never another half.
 const SLACK: u64 = 64 << 10;
 
 /// Piece of a payload that is read and hashed before the next one is read (256 KiB): it is still in the
@@ -30,10 +30,11 @@ const HASHED_AT_ONCE: usize = 4 * LazyBytes::PART;
 /// Raw sizes at which metadata is decoded by several threads (1 MiB to 1 GiB).
 const BY_PARTS: RangeInclusive<usize> = 1 << 20..=1 << 30;
 
-/// Most parts of metadata that are decoded by several threads. Ours has one for each table.
+/// Largest number of parts of metadata that several threads decode. `mkdwarfs` makes one for each
+/// table.
 const MOST_PARTS: u64 = 1 << 10;
 
-/// Most threads that decode metadata: nearly all of the time goes into a few large tables.
+/// Largest number of threads that decode metadata: a few large tables take almost all of the time.
 const PART_DECODERS: usize = 4;
 
 /// Access to the payloads of one image.
@@ -42,9 +43,9 @@ pub(crate) struct Payloads {
     source: Arc<dyn Source>,
     container: Arc<Container>,
     block_size: u64,
-    /// Whether checksums are taken for granted.
+    /// Whether payloads are used without comparing checksums.
     trusting: bool,
-    /// For the digests of leaves. Differs from process to process.
+    /// The seed for digests of leaves. It differs from process to process.
     seed: u64,
 }
 
@@ -109,7 +110,7 @@ impl Payloads {
         Ok(section)
     }
 
-    /// Completes a section that is known from the index only.
+    /// Completes a section that is only known from the index.
     pub(crate) fn with_header(&self, section: &Section) -> Result<Section> {
         if section.compression.is_some() {
             return Ok(section.clone());
@@ -135,7 +136,7 @@ impl Payloads {
 
     /// Verifies the XXH3 of a payload that is used in its place in the file, and computes the digests
     /// of its leaves. Later reads compare these digests, so they return only verified bytes. `None` if
-    /// there is no hash, or if it is taken for granted; then nothing is read.
+    /// there is no hash, or if it is not compared; then nothing is read.
     pub(crate) fn verify_in_leaves(&self, section: &Section) -> Result<Option<LeafDigests>> {
         let Some(header) = section.header.as_ref().filter(|_| !self.trusting) else {
             return Ok(None);
@@ -153,9 +154,9 @@ impl Payloads {
         }
     }
 
-    /// Appends a range of a payload that was verified in leaves to `out`, or with leaves around it
-    /// that are needed for comparing; returns where in `out` it begins. Nothing follows it. `None`, with
-    /// `out` as before, if that takes waiting and `wait` forbids it.
+    /// Appends a range of a payload with verified leaves to `out`, including the leaves at its ends
+    /// that must be compared. Returns where the range begins in `out`; it ends at the end of `out`.
+    /// `None`, with `out` as before, if reading must wait and `wait` forbids that.
     pub(crate) fn read_leaves(
         &self,
         section: &Section,
@@ -188,8 +189,8 @@ impl Payloads {
         Ok(read?.then_some(before + head))
     }
 
-    /// Reads a payload from `at` on, and compares it with its leaves if there are any; false if that
-    /// takes waiting and `wait` forbids it.
+    /// Reads a payload from `at` on, and compares it with its leaves, if it has any. Returns false if
+    /// reading must wait and `wait` forbids that.
     fn fill_from_leaves(
         &self,
         section: &Section,
@@ -217,9 +218,8 @@ impl Payloads {
         Ok(true)
     }
 
-    /// A payload that is not compressed, to be loaded in parts when they are needed. Clearing and
-    /// filling fresh memory for all of it would take several times as long as verifying it. `None`
-    /// if there is no hash.
+    /// An uncompressed payload, whose parts are loaded when they are needed. Filling new memory with
+    /// all of it would take several times as long as verifying it. `None` if there is no hash.
     pub(crate) fn read_lazily(&self, section: &Section) -> Result<Option<LazyBytes>> {
         let len = usize::try_from(section.length).map_err(|_| {
             let e = Error::Limit(format!("{} bytes", section.length));
@@ -239,12 +239,12 @@ impl Payloads {
         Ok(Some(LazyBytes::new(len, load)))
     }
 
-    /// Like [`Payloads::read_vec`], with memory that was used for something else before.
+    /// Like [`Payloads::read_vec`], with reused memory.
     pub(crate) fn read_reusing(&self, section: &Section, used: Vec<u8>) -> Result<Vec<u8>> {
         let mut payload = if used.capacity() as u64 >= section.length {
             used
         } else {
-            // Before there is more.
+            // Before the buffer grows.
             drop(used);
             memory_for(section, section.length)?
         };
@@ -293,7 +293,7 @@ impl Payloads {
         .map_err(|e| in_section(e.into(), section))
     }
 
-    /// Whether the XXH3 of a section is right, without keeping the payload. True without hashes.
+    /// Whether the XXH3 of a section is correct, without keeping the payload. True without hashes.
     pub(crate) fn checksum_is_right(&self, section: &Section) -> Result<bool> {
         let Some(header) = &section.header else {
             return Ok(true);
@@ -319,7 +319,7 @@ impl Payloads {
     }
 }
 
-/// Reads `length` bytes of `source` from `start` on, as much at a time as `buffer` holds.
+/// Reads `length` bytes of `source` from `start` on, in pieces of the size of `buffer`.
 pub(crate) fn stream(
     source: &dyn Source,
     start: u64,

@@ -7,23 +7,23 @@ use crate::image::{Image, OpenImage};
 use crate::read::read_context;
 use crate::spans::{Span, Spans};
 
-/// Spans that are shorter are copied: a copy costs less than an entry in a list of spans, and a
-/// file of crumbs would make long lists.
+/// Shorter spans are copied: a copy takes less time than an entry in a list of spans, and a file of
+/// tiny pieces would make long lists.
 const PIN_FROM: usize = 512;
 
-/// Parts that one result has at most. If there are this many parts, the rest is copied into the last
+/// Largest number of parts of a result. If there are this many parts, the rest is copied into the last
 /// one.
 pub const MAX_PARTS: usize = 32;
 
-/// Blocks that a result without decoding may pin.
+/// Number of blocks that a result without decoding may pin.
 const CACHED_BLOCKS: usize = 2;
-/// The same if further blocks are decoded meanwhile: payload, decoded bytes and the pinned block
-/// are what one thread may use.
+/// The same if further blocks are decoded meanwhile. One thread may use the memory of a payload,
+/// decoded bytes and a pinned block.
 const DECODED_BLOCKS: usize = 1;
 
-/// Bytes of a file that were read: in the memory of the cache where possible.
+/// Bytes of a file, if possible in the memory of the cache.
 ///
-/// As long as this exists, at most two blocks cannot be dropped from the cache on account of it.
+/// While this exists, it keeps at most two blocks in the cache.
 #[derive(Debug)]
 pub struct PinnedRead<'a> {
     inner: &'a OpenImage,
@@ -96,7 +96,7 @@ impl<'a> PinnedRead<'a> {
             return false;
         }
         let mut others = 0;
-        // Spans of one block that follow each other count once, others each time.
+        // Consecutive spans of one block count once, all others each time.
         let mut last = None;
         for part in &self.parts {
             if let PinnedPart::Pinned { data, .. } = part {
@@ -117,7 +117,8 @@ impl<'a> PinnedRead<'a> {
         self.copied_to(end, end, len);
     }
 
-    /// Appends bytes of a block, which comes back; `None` if that takes waiting and `wait` forbids it.
+    /// Appends bytes of a block, and returns the block. `None` if this must wait and `wait` forbids
+    /// that.
     fn push(
         &mut self,
         data: BlockData,
@@ -167,8 +168,8 @@ impl<'a> PinnedRead<'a> {
         self.len += len;
     }
 
-    /// Appends all spans; false as soon as `get` has no block, or something takes waiting and `wait`
-    /// forbids it.
+    /// Appends all spans. Returns false as soon as `get` has no block, or an operation must wait and
+    /// `wait` forbids that.
     fn collect(
         &mut self,
         first: Option<Span>,
@@ -186,7 +187,7 @@ impl<'a> PinnedRead<'a> {
                 Span::Zeros { len } => self.zeros(len),
                 Span::Data { block, offset, len } => {
                     let end = offset + len as u64;
-                    // Before another block is decoded, nothing but the pinned ones is held.
+                    // Before another block is decoded, only pinned blocks are held.
                     let data = match last.take() {
                         Some(data) if data.block() == block && data.has(end) => data,
                         other => {
@@ -217,8 +218,8 @@ impl Drop for PinnedRead<'_> {
 }
 
 impl Image {
-    /// As [`Image::read_at`], for `len` bytes, without copying them out of the cache where they
-    /// are large enough spans of few blocks. `scratch` takes the rest; what it held is lost.
+    /// As [`Image::read_at`], for `len` bytes. Large spans of few blocks are not copied out of the
+    /// cache. `scratch` takes the rest; its previous contents are lost.
     ///
     /// # Errors
     /// As [`Image::read_at`].
@@ -249,11 +250,11 @@ impl Image {
         Ok(read)
     }
 
-    /// As [`Image::read_pinned`] if that needs neither decoding nor waiting, otherwise none. Blocks
-    /// that are not compressed are read from the source if it can tell that it needs no waiting for that.
+    /// As [`Image::read_pinned`] if that needs neither decoding nor waiting, otherwise none.
+    /// Uncompressed blocks are read from the source, if the source can tell that this does not wait.
     ///
     /// # Errors
-    /// As [`Image::read_at`], for wrong inodes and metadata, and blocks that are not compressed and have
+    /// As [`Image::read_at`], for wrong inodes and metadata, and for uncompressed blocks that have
     /// changed.
     pub fn try_read_pinned<'a>(
         &'a self,

@@ -27,10 +27,10 @@ impl Image {
     ///
     /// # Errors
     /// [`IsADirectory`](std::io::ErrorKind::IsADirectory) or
-    /// [`InvalidInput`](std::io::ErrorKind::InvalidInput) as
-    /// [`Error::Io`](redwarfs_format::Error::Io) for other inodes. If a block that is needed cannot
-    /// be read, verified or decoded, the error names its section; other reads are not affected, and
-    /// the next one tries again. The contents of `buf` are unspecified after an error.
+    /// [`InvalidInput`](std::io::ErrorKind::InvalidInput) as [`Error::Io`](redwarfs_format::Error::Io)
+    /// for other inodes. If a needed block cannot be read, verified or decoded, the error names its
+    /// section. Other reads are not affected, and the next read tries again. The contents of `buf` are
+    /// unspecified after an error.
     pub fn read_at(&self, inode: InodeNo, offset: u64, buf: &mut [u8]) -> Result<usize> {
         let inner = &*self.0;
         let context = read_context(inode, offset, buf.len());
@@ -56,8 +56,8 @@ impl Image {
         result
     }
 
-    /// Announces the reads that follow while the returned guard exists: the blocks in the order of
-    /// their first use, and for each block the number of bytes from its start that are needed. A block
+    /// Announces the reads that follow while the returned guard exists. The plan has the blocks in the
+    /// order of their first use, each with the number of bytes from its start that are needed. A block
     /// can be read any number of times. They are decoded ahead by other threads in that order and so
     /// far, and nothing else is. Other reads still work. Afterwards it is guessed again what will be
     /// read.

@@ -10,14 +10,14 @@ use crate::image::Image;
 /// Bytes of paths that [`Image::paths_of`] collects (256 MiB).
 const PATHS_LIMIT: usize = 256 << 20;
 
-/// Which inodes use which block.
+/// The inodes that use each block.
 ///
 /// Memory: 4 bytes for each pair of a block and a file content that uses it, 16 bytes per block, and 8
-/// bytes per inode that shares its content with another inode. A content is counted once for each
-/// block, however many of its pieces lie there.
+/// bytes per inode that shares its content with another inode. A content counts once for each block,
+/// for any number of pieces in it.
 #[derive(Debug, Clone)]
 pub struct BlockUsers {
-    /// Where the contents of each block start; one more at the end.
+    /// Start of the contents of each block, and an end.
     first: Vec<u64>,
     /// Contents, block after block, ascending in each block.
     contents: Vec<u32>,
@@ -63,11 +63,11 @@ impl BlockUsers {
 }
 
 impl Image {
-    /// Finds out which inodes use which block: two passes over all chunks.
+    /// Determines the inodes that use each block, in two passes over all chunks.
     ///
     /// # Errors
-    /// [`Error::Corrupt`] if metadata is wrong; in particular if files overlap in the table of
-    /// chunks, which would make the result far larger than the image.
+    /// [`Error::Corrupt`] if metadata is wrong. In particular, files must not overlap in the table of
+    /// chunks, because then the result could be far larger than the image.
     pub fn block_users(&self) -> Result<BlockUsers> {
         let view = self.metadata();
         let blocks = self.container().block_count() as usize;
@@ -130,8 +130,8 @@ impl Image {
         })
     }
 
-    /// All paths of the given inodes, relative to the root, in the order of [`Image::walk`]:
-    /// every hard link of a file, and one path of anything else.
+    /// All paths of the given inodes, relative to the root, in the order of [`Image::walk`]: every hard
+    /// link of a file, and one path of any other inode.
     ///
     /// # Errors
     /// As [`Image::for_each_path_of`]; [`Error::Limit`] if the paths take more than 256 MiB.
@@ -170,8 +170,8 @@ impl Image {
     }
 }
 
-/// Calls `found` once for every block that a content uses, content by content. Blocks that do
-/// not exist are left out. `budget` is the number of chunks that may be looked at.
+/// Calls `found` once for every block that a content uses, content by content. Blocks that do not exist
+/// are left out. `budget` is the number of chunks that may be examined.
 fn for_each_pair(
     view: &MetadataView,
     blocks: usize,

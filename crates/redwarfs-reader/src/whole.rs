@@ -73,8 +73,8 @@ impl Image {
     /// it if it is shorter; [`BlockMemory::bytes`] tells how much that is.
     ///
     /// The checksum is verified in any case, over all that is stored. The data after `end` is decoded,
-    /// and the end of the stream verified, in three cases: the rest is small (1/16 of the block, or 128
-    /// KiB), the codec decodes everything at once (LZ4), or the image has no checksums, so that only
+    /// and the end of the stream verified, in three cases. The rest is small (1/16 of the block, or 128
+    /// KiB), or the codec decodes everything at once (LZ4). Or the image has no checksums, so that only
     /// decoding can find damage.
     ///
     /// # Errors

@@ -23,7 +23,7 @@ const NAME: &str = "image";
 /// Looking this up waits until the medium no longer stalls.
 const GATE: &str = "gate";
 
-/// What the medium does.
+/// The behaviour of the medium.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum Medium {
     /// What it should.
@@ -83,8 +83,8 @@ impl FaultyFile {
         let mut config = Config::default();
         config.mount_options = vec![MountOption::RO, MountOption::FSName("faulty".to_owned())];
         let session = fuser::spawn_mount(Disk(Arc::clone(&shared)), point, &config)?;
-        // The answer to the first FLUSH tells the kernel to send none. One that came during a
-        // stall would be waited for by processes that cannot be killed then.
+        // The answer to the first FLUSH tells the kernel to send none. Processes that wait for a
+        // request during a stall could not be killed.
         drop(std::fs::File::open(point.join(NAME))?);
         Ok(Self {
             shared,
@@ -99,7 +99,7 @@ impl FaultyFile {
         self.point.join(NAME)
     }
 
-    /// Changes what the medium does from the next read on.
+    /// Changes the behaviour of the medium from the next read on.
     pub fn set(&self, medium: Medium) {
         self.shared.state().medium = medium;
     }
@@ -109,13 +109,13 @@ impl FaultyFile {
         self.shared.reads.load(Ordering::SeqCst)
     }
 
-    /// From now on, until [`FaultyFile::go_on`], nothing is answered. Requests stay in the queue
-    /// of the kernel, so that a process that waits for one can be killed, as with a disk behind a
-    /// network.
+    /// From here on, until [`FaultyFile::go_on`], no request is answered. Requests stay in the queue of
+    /// the kernel, so that a process that waits for one can be killed, as with a disk behind a network.
     pub fn stall(&self) {
         self.shared.state().stalled = true;
         let gate = self.point.join(GATE);
-        // This request is the one that the loop stands still with; it is ours, not the program's.
+        // This is the request at which the loop stops. It comes from this process, not from the
+        // program.
         let thread = std::thread::spawn(move || {
             let _ = std::fs::symlink_metadata(gate);
         });

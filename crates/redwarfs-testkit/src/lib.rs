@@ -1,8 +1,8 @@
 //! Helpers that only tests use: the golden images with their manifests, makers of awkward
 //! directory trees, and comparisons that name every difference.
 //!
-//! Helpers panic when the test set-up itself is broken; differences between what an image shows
-//! and what it should show are returned as text, so that a test prints all of them at once.
+//! Helpers panic if the set-up of a test fails. They return differences between an image and its
+//! expected contents as text, so that a test can print all of them at once.
 
 pub mod assorted;
 #[cfg(feature = "faulty")]
@@ -23,7 +23,7 @@ pub mod tree;
 pub use golden::{Golden, compat_images, golden_images};
 pub use manifest::{Entry, Fields, Manifest};
 
-/// Prints the note that tells a skipped check from one that passed.
+/// Prints the line that distinguishes a skipped check from a passed one.
 pub fn skip(what: &str, why: &str) {
     use std::io::Write as _;
     // Written to the stream itself: the test harness swallows what `eprintln!` prints in a test

@@ -120,8 +120,8 @@ impl Manifest {
         Manifest(list.iter().map(parse_entry).collect())
     }
 
-    /// What the library shows for an image: of each name its own attributes, inode numbers as a mount
-    /// shows them.
+    /// The view of the library on an image: the attributes of each name, and the inode numbers of a
+    /// mount.
     pub fn from_image(image: &Image, content: bool) -> redwarfs_format::Result<Self> {
         let mut map = BTreeMap::new();
         let root = image.metadata().root_entry();

@@ -18,7 +18,7 @@ pub struct Samples {
 }
 
 impl Samples {
-    /// What is called 16-bit stereo: little-endian, signed.
+    /// The usual 16-bit stereo: little-endian, signed.
     pub const CD: Samples = Samples {
         channels: 2,
         bits: 16,
@@ -94,7 +94,7 @@ pub fn wav(samples: &Samples, data: &[u8]) -> Vec<u8> {
     chunk(b"RIFF", false, &body)
 }
 
-/// The same with sizes of 64 bits in a chunk of their own.
+/// The same with sizes of 64 bits in a separate chunk.
 #[must_use]
 pub fn rf64(samples: &Samples, data: &[u8]) -> Vec<u8> {
     let mut sizes = vec![0; 28];
@@ -223,8 +223,8 @@ pub fn sky(count: usize, unused: u32, seed: u64) -> Vec<u8> {
     (0..count).flat_map(|_| pixel()).collect()
 }
 
-/// Pixels as in [`sky`], every other one brighter as behind a colour filter, with a line of noise
-/// and one of a single value now and then: everything that a Rice coder can meet.
+/// Pixels as in [`sky`], every other one brighter as with a colour filter, with some lines of noise and
+/// some of a single value. These are all cases of a Rice coder.
 #[must_use]
 pub fn picture(width: usize, height: usize, unused: u32, seed: u64) -> Vec<u8> {
     let mut random = Random::new(seed);

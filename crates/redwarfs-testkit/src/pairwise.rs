@@ -7,7 +7,7 @@
 
 use crate::tree::Random;
 
-/// Rows that are tried for each one that is taken.
+/// Rows that are tried for each chosen row.
 const CANDIDATES: u64 = 12;
 
 /// A value: the number of its parameter and its own number there.

@@ -18,21 +18,21 @@ use rustix::process::{Pid, PidfdFlags, Resource, Rlimit, Signal, pidfd_open, pid
 /// What a program may use.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
-    /// Processor time that it may use, in whole seconds.
+    /// CPU time that it may use, in whole seconds.
     pub processor: Duration,
-    /// Time until it is killed. Longer than the processor time, so that a busy machine is not
-    /// mistaken for a program that hangs.
+    /// Time until it is killed. Longer than the CPU time, so that a busy machine does not look like a
+    /// program that hangs.
     pub time: Duration,
     /// Time after which it is asked to end (SIGTERM), if it may take longer than it should.
     pub ask_after: Option<Duration>,
-    /// Address space in bytes, what is reserved but not used included.
+    /// Address space in bytes, including memory that is reserved but not used.
     pub address_space: u64,
     /// Size of every file that it writes, in bytes. Writing more gives `EFBIG`.
     pub file_size: u64,
 }
 
 impl Default for Limits {
-    /// 10 s of processor time, 60 s, 2 GiB, 64 MiB.
+    /// 10 s of CPU time, 60 s, 2 GiB, 64 MiB.
     fn default() -> Self {
         Self {
             processor: Duration::from_secs(10),
@@ -51,7 +51,7 @@ pub enum End {
     Code(i32),
     /// By a signal.
     Signal(i32),
-    /// It had to be killed because its time, or its processor time, was over.
+    /// It was killed because its time or CPU time was over.
     TimedOut,
 }
 
@@ -94,8 +94,8 @@ pub struct Running {
 }
 
 impl Running {
-    /// Starts `command`. Its standard error goes to an unnamed file in `scratch`; standard input
-    /// is empty, standard output as it was set.
+    /// Starts `command`. Its standard error goes to an unnamed file in `scratch`. Standard input is
+    /// empty, and standard output is not changed.
     ///
     /// # Errors
     /// The program cannot be started.
@@ -169,7 +169,7 @@ impl Running {
         }
     }
 
-    /// Sends a signal; one that already ended does not mind.
+    /// Sends a signal. A process that has ended ignores it.
     pub fn signal(&self, signal: Signal) {
         let _ = pidfd_send_signal(&self.pidfd, signal);
     }
@@ -276,7 +276,7 @@ fn pid_of(child: &Child) -> Pid {
         .expect("the number of a process")
 }
 
-/// The kernel counts processor time of several threads not to the last tick.
+/// The kernel counts the CPU time of several threads only to the tick.
 const SECOND: Duration = Duration::from_secs(1);
 
 /// What a child used.
@@ -286,7 +286,7 @@ struct Used {
     processor: Duration,
 }
 
-/// Takes the status of a child that nobody else waits for, and what it used.
+/// Takes the status and the used resources of a child for which no other code waits.
 fn reap(child: &Child) -> io::Result<(libc::c_int, Used)> {
     let pid = pid_of(child).as_raw_nonzero().get();
     let mut status = 0;

@@ -1,5 +1,5 @@
-//! The same tree built many times with different numbers of threads while the machine is kept
-//! busy: every option set has to give one checksum.
+//! Builds the same tree many times with different numbers of threads on a busy machine. All images of
+//! an option set must have the same checksum.
 
 use std::fs::{self, File};
 use std::hint::black_box;
@@ -19,8 +19,8 @@ use crate::tree::Random;
 /// Option sets: each way to order and to segment, with one and with many streams. `{order}` and
 /// `{hot}` are files with paths of the tree.
 ///
-/// Some have a faster codec than that of their level, as the codec is not what threads could
-/// change, and searching and ordering are.
+/// Some have a faster codec than their level, because threads could only change searching and ordering,
+/// not the codec.
 pub const OPTION_SETS: [&str; 14] = [
     "-l0",
     "-l1 --categorize",
@@ -55,7 +55,7 @@ pub struct Plan {
     pub sets: Vec<&'static str>,
     /// Builds of each option set.
     pub builds: u64,
-    /// Threads that keep processors and files busy meanwhile.
+    /// Threads that keep CPUs and files busy meanwhile.
     pub load: usize,
 }
 
@@ -84,8 +84,8 @@ pub struct Workers {
 }
 
 impl Workers {
-    /// Those of build `number`. Eight builds have every number from 1 to 8; every other one has
-    /// numbers of its own for the stages.
+    /// Those of build `number`. Eight builds have every number from 1 to 8. Every second build has
+    /// different numbers for the stages.
     #[must_use]
     pub fn of(number: u64) -> Self {
         let mut random = Random::new(number + 1);
@@ -172,7 +172,7 @@ fn build(plan: &Plan, options: &str, workers: Workers) -> io::Result<(String, u6
     let mut command = Command::new(&plan.mkdwarfs);
     command.arg("-i").arg(&plan.source).args(["-o", "-"]);
     command.args(["--log-level=error", "--no-progress"]);
-    // What is different from build to build: times, and the numbers of threads.
+    // The differences from build to build: times, and the numbers of threads.
     command.args(["--no-create-timestamp", "--no-history-timestamps"]);
     command.arg("--no-history-command-line");
     command.env_remove("SOURCE_DATE_EPOCH");
@@ -185,7 +185,7 @@ fn build(plan: &Plan, options: &str, workers: Workers) -> io::Result<(String, u6
         command.arg(option);
     }
     command.args(workers.arguments());
-    // Links that cannot be followed are missing, and that is what is built.
+    // Links that cannot be followed are left out of the tree.
     let partial = options.contains("--symlinks=follow");
     if partial {
         command.stderr(Stdio::null());
@@ -218,8 +218,8 @@ fn build(plan: &Plan, options: &str, workers: Workers) -> io::Result<(String, u6
     ))
 }
 
-/// Threads that compute in bursts of different lengths, and write, read and drop files, so that
-/// other threads run now late and now early.
+/// Threads that compute in bursts of different lengths, and write, read and drop files, so that other
+/// threads run at different times.
 struct Load {
     stop: Arc<AtomicBool>,
     threads: Vec<JoinHandle<()>>,

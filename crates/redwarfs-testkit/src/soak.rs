@@ -1,5 +1,5 @@
-//! Many processes read random ranges of random files of a mounted image and compare every byte
-//! with the tree that the image was made from, while the memory of the driver is watched.
+//! Many processes read random ranges of random files of a mounted image, and compare every byte with
+//! the source tree. Meanwhile the memory of the driver is measured.
 
 use std::fs::{self, File};
 use std::io;
@@ -12,13 +12,13 @@ use rustix::fs::{Advice, OFlags};
 
 use crate::tree::Random;
 
-/// Memory of a driver beyond its cache and its jobs, in bytes: the program, its threads, and what
-/// the allocator keeps.
+/// Memory of a driver beyond its cache and its jobs, in bytes: the program, its threads, and the
+/// overhead of the allocator.
 const BASE: u64 = 32 << 20;
 
-/// Largest resident memory that a driver may have, in bytes (see `docs/limits.md`): the cache;
-/// the raw metadata; and for each of `workers` threads, for the two that read ahead, and for the
-/// thread that reads requests, a block, its payload, and the state of a decoder.
+/// Largest resident memory that a driver may have, in bytes (see `docs/limits.md`). It is the sum of
+/// the cache, the raw metadata, and a job for each of `workers` threads, of two threads that read
+/// ahead, and of the reading thread. A job is a block, its payload and a decoder.
 pub fn resident_bound(cache: u64, metadata: u64, workers: u64, block: u64) -> u64 {
     let job = 2 * block + block.clamp(9 << 20, 128 << 20);
     BASE + cache + metadata + (workers + 3) * job
@@ -163,7 +163,7 @@ impl Mounted {
         number.unwrap_or(0) * 1024
     }
 
-    /// Unmounts and returns what the driver logged.
+    /// Unmounts, and returns the log of the driver.
     fn finish(&mut self) -> io::Result<String> {
         rustix::mount::unmount(&self.point, rustix::mount::UnmountFlags::DETACH)?;
         let status = self.child.wait()?;
@@ -185,9 +185,9 @@ impl Drop for Mounted {
     }
 }
 
-/// Reads and compares until the time is over; returns the number of reads and of bytes. Half of
-/// the reads go past the page cache, and what the others leave in it is dropped, so that the
-/// driver sees nearly all of them.
+/// Reads and compares until the time is over; returns the number of reads and of bytes. Half of the
+/// reads bypass the page cache, and the pages of the others are dropped, so that the driver sees almost
+/// all reads.
 ///
 /// # Errors
 /// A read fails or gives other bytes than the source.

@@ -29,10 +29,10 @@ pub(crate) fn answer(
 ) -> Agreed {
     let _timer = state.timers.init.start();
     log_op!(header, "op_init()");
-    // EXPLICIT_INVAL_DATA keeps the kernel from dropping cached data when it thinks that a
-    // file changed; READDIRPLUS_AUTO is left out because it falls back to one request per
-    // entry. EXPORT_SUPPORT: `.` and `..` can be looked up, which NFS needs. ASYNC_DIO is left
-    // out because a reader with O_DIRECT could then not be killed while the image stalls.
+    // With EXPLICIT_INVAL_DATA, the kernel does not drop cached data because of changed attributes.
+    // READDIRPLUS_AUTO is left out, because it falls back to one request per entry. EXPORT_SUPPORT: `.`
+    // and `..` can be looked up, which NFS needs. ASYNC_DIO is left out because a reader with O_DIRECT
+    // could then not be killed while the image stalls.
     let mut wanted = init::ASYNC_READ
         | init::EXPORT_SUPPORT
         | init::DO_READDIRPLUS

@@ -1,8 +1,8 @@
-//! Recognizes readers that go through a file from front to back.
+//! Recognizes files that are read from front to back.
 //!
-//! A mount sees reads only, not which process opens a file, and several requests of one reader may
-//! arrive in any order. So a stream is a place in a file near which the last reads ended. Several threads
-//! decode the next blocks of a stream before its reader asks for them.
+//! A mount only sees reads, not the process that makes them, and several requests of one process may
+//! arrive in any order. So a stream is a place in a file near which the last reads ended. Several
+//! threads decode the next blocks of a stream before they are requested.
 //!
 //! Memory: 40 bytes for each of [`STREAMS`] streams. Time: one short lock per read.
 
@@ -20,21 +20,21 @@ const STREAMS: usize = 16;
 /// need it, and random reads do not get that far.
 const BEGINS_AT: u64 = 1 << 20;
 
-/// How far the end of a read may be from the end of the last one (1 MiB): the kernel asks for
-/// several pieces at once.
+/// Largest distance between the ends of two consecutive reads of a stream (1 MiB), because the kernel
+/// requests several pieces at once.
 const NEAR: u64 = 1 << 20;
 
 /// Blocks that are decoded ahead of a stream.
 const BLOCKS: u64 = 2;
 
-/// Bytes that are decoded ahead at least (4 MiB), where blocks are small.
+/// Smallest number of bytes that are decoded ahead (4 MiB), for small blocks.
 const LEAST: u64 = 4 << 20;
 
 /// A stream ends after this many reads that do not belong to it.
 const FORGOTTEN_AFTER: u64 = 64;
 
-/// Bytes that may be decoded ahead of all streams, in blocks of `block_size`. Besides them there is room
-/// for a block that is being read and another one.
+/// Bytes that may be decoded ahead of all streams, in blocks of `block_size`. In addition, there is
+/// room for a block that is being read, and another one.
 pub(super) fn limit(options: &CacheOptions, block_size: u64) -> u64 {
     if options.seq_detector == 0 {
         return 0;
@@ -47,7 +47,7 @@ pub(super) fn limit(options: &CacheOptions, block_size: u64) -> u64 {
 #[derive(Debug, Clone, Copy, Default)]
 struct Stream {
     inode: u32,
-    /// Highest file offset at which a read of it ended.
+    /// Highest file offset at which a read of the stream ended.
     end: u64,
     /// Bytes that have been read.
     read: u64,
@@ -89,8 +89,8 @@ impl Streams {
         }
     }
 
-    /// Takes note of a read. Returns the range of the file to decode ahead, if any. Report the planned
-    /// part with [`Streams::planned`].
+    /// Notes a read. Returns the range of the file to decode ahead, if any. Report the planned part
+    /// with [`Streams::planned`].
     pub(super) fn note(&self, inode: InodeNo, offset: u64, len: u64) -> Option<Range<u64>> {
         if self.limit < self.block_size {
             return None;
@@ -132,7 +132,7 @@ impl Streams {
             .min(self.limit / active.max(1));
         let from = stream.planned.max(stream.end);
         let to = stream.end.saturating_add(window);
-        // Not a little for each read: that would be many jobs.
+        // Not a small part for each read, which would make many jobs.
         if window < self.block_size || to.saturating_sub(from) < window / 4 {
             return None;
         }

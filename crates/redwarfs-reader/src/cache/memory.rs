@@ -19,9 +19,10 @@ use crate::options::BlockAllocator;
 /// process also maps such sizes, but cannot prepare several pages at once.
 const MAPPED_FROM: usize = 128 << 10;
 
-/// Smallest number of bytes that are prepared at once, because each preparation is a syscall: a 32nd of
-/// the buffer, but at least 128 KiB, the most that zstd decodes at a time, and at most 1 MiB. Eight
-/// blocks of 16 MiB (zstd 22) took 263 ms of CPU time with 1 MiB at a time, and 312 ms with 128 KiB.
+/// Smallest number of bytes that are prepared at once, because each preparation is a syscall. It is a
+/// 32nd of the buffer, but at most 1 MiB, and at least 128 KiB, the most that zstd decodes at a time.
+/// Eight blocks of 16 MiB (zstd 22) took 263 ms of CPU time with 1 MiB at a time, and 312 ms with 128
+/// KiB.
 const PREPARED: (usize, usize) = (128 << 10, 1 << 20);
 
 /// Memory for one block, of which a prefix can be read.

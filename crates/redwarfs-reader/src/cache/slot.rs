@@ -1,4 +1,4 @@
-//! One block in the cache: decoded from its start on, as far as a request needed it.
+//! One block in the cache. It is decoded from its start, as far as requests need it.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -13,8 +13,8 @@ use crate::error::replicate;
 use crate::options::BlockAllocator;
 use crate::sys;
 
-/// Bytes decoded and published at a time (64 KiB). A waiter is woken at most this much later
-/// than necessary.
+/// Bytes decoded and published at a time (64 KiB). A waiting thread is woken at most this many bytes
+/// late.
 pub(super) const SEGMENT: usize = 64 << 10;
 
 /// Bytes of a payload that are released at a time (256 KiB), because each release is a syscall.
@@ -49,7 +49,7 @@ impl Account {
     }
 }
 
-/// The bytes of a block, known once its payload has been read.
+/// The bytes of a block, after its payload was read.
 #[derive(Debug)]
 enum BlockBytes {
     Decoded {
@@ -70,8 +70,8 @@ pub(super) struct Plain {
     pub(super) leaves: Option<LeafDigests>,
 }
 
-/// How far the work on a block is. A thread that finds `New` or `Partial` and needs more takes the
-/// work and leaves `Busy`. All other threads wait.
+/// The progress of a block. A thread that finds `New` or `Partial` and needs more takes the work and
+/// leaves `Busy`. All other threads wait.
 #[derive(Debug)]
 pub(super) enum SlotState {
     /// Nothing has been read yet.
@@ -82,7 +82,7 @@ pub(super) enum SlotState {
     Partial(Decoding),
     /// Everything is decoded.
     Complete,
-    /// It went wrong. The slot has left the cache. Waiting requests get the error.
+    /// The work failed. The slot has left the cache. Waiting requests get the error.
     Failed(Arc<Error>),
 }
 
@@ -95,7 +95,7 @@ pub(super) struct Decoding {
     /// Length of the payload.
     pub(super) stored: u64,
     pub(super) charge: u64,
-    /// Bytes of the payload that have gone back to the system.
+    /// Bytes of the payload that were returned to the system.
     pub(super) discarded: usize,
 }
 
@@ -130,14 +130,14 @@ pub(super) struct Slot {
     asked: AtomicU64,
     /// Requests that began far beyond that end and the decoded bytes.
     jumps: AtomicU32,
-    /// Bytes that were copied out of the block or shown in it, until that were as many as it has;
-    /// then it begins anew.
+    /// Bytes that callers have taken from the block. When this reaches the size of the block, the count
+    /// begins again.
     served: AtomicU64,
-    /// Held by the job that decodes the rest.
+    /// The job that decodes the rest holds a reference.
     finishing: Arc<AtomicBool>,
     /// Requests that wait.
     waiting: AtomicU64,
-    /// The least that one of them waits for; only used while `state` is locked.
+    /// The smallest number of bytes for which one of them waits; only used while `state` is locked.
     wanted: AtomicU64,
     state: Mutex<SlotState>,
     wake: Condvar,
@@ -173,12 +173,12 @@ impl Slot {
         self.account.sub(bytes);
     }
 
-    /// Bytes that disappear from the account when the slot does.
+    /// Bytes to subtract from the account when the slot is dropped.
     pub(super) fn charged(&self) -> u64 {
         self.charged.load(Ordering::Relaxed)
     }
 
-    /// Uncompressed size in bytes, if known yet.
+    /// Uncompressed size in bytes, if it is known.
     pub(super) fn raw_size(&self) -> Option<u64> {
         self.body.get().map(|body| match body {
             BlockBytes::Decoded { raw_size, .. } => *raw_size,
@@ -194,7 +194,7 @@ impl Slot {
         })
     }
 
-    /// Memory of the bytes that are published, and may become more.
+    /// Memory of the published bytes. It may grow.
     fn buffer(&self) -> Option<&Arc<Buffer>> {
         match self.body.get()? {
             BlockBytes::Decoded { buffer, .. } => Some(buffer),
@@ -202,7 +202,7 @@ impl Slot {
         }
     }
 
-    /// Where the bytes are if they are not in memory.
+    /// The place of the bytes, if they are not in memory.
     pub(super) fn plain(&self) -> Option<&Plain> {
         match self.body.get()? {
             BlockBytes::Decoded { .. } => None,
@@ -210,7 +210,7 @@ impl Slot {
         }
     }
 
-    /// Takes note of bytes that a reader got.
+    /// Notes the bytes that a caller took.
     pub(super) fn served(&self, bytes: u64) {
         if self.is_used_up() {
             self.served.store(bytes, Ordering::Relaxed);
@@ -225,8 +225,8 @@ impl Slot {
         self.raw_size().is_some_and(|size| served >= size)
     }
 
-    /// Takes note of a request for `start..end`, of which something is not there. It counts as a jump
-    /// if it begins more than `far` after the decoded and the requested bytes.
+    /// Notes a request for `start..end`, of which a part is not decoded. It counts as a jump if it
+    /// begins more than `far` after the decoded and the requested bytes.
     pub(super) fn asked_for(&self, start: u64, end: u64, far: u64) {
         let before = self.asked.fetch_max(end, Ordering::Relaxed);
         if start.saturating_sub(self.available().max(before)) > far {
@@ -234,7 +234,7 @@ impl Slot {
         }
     }
 
-    /// The right to queue a job that decodes the rest, if there is none.
+    /// The right to queue a job that decodes the rest, if there is no such job.
     pub(super) fn begin_to_finish(&self) -> Option<Finishing> {
         let queued = self.finishing.swap(true, Ordering::Relaxed);
         (!queued).then(|| Finishing(Arc::clone(&self.finishing)))
@@ -268,11 +268,11 @@ impl Slot {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until `end` bytes are there, or gives the work to the caller.
+    /// Waits until `end` bytes are decoded, or gives the work to the caller.
     ///
-    /// `Ok(None)`: there is nothing to do, the bytes are there or the block is shorter.
+    /// `Ok(None)`: there is nothing to do, because the bytes are decoded, or the block is shorter.
     ///
-    /// `joined` is called if others are waiting already.
+    /// `joined` is called if other threads wait already.
     pub(super) fn wait_or_take(
         self: &Arc<Self>,
         end: u64,
@@ -335,13 +335,13 @@ impl Slot {
         drop(old);
     }
 
-    /// The published bytes; none of a block whose bytes are not in memory.
+    /// The published bytes; none if the bytes of the block are not in memory.
     pub(super) fn bytes(&self) -> &[u8] {
         self.buffer().map_or(&[], |buffer| buffer.bytes())
     }
 
     /// The memory of a block to which there is no other reference, if it suits a block of `len` bytes.
-    /// Nothing is left of the block then.
+    /// The block then has no bytes.
     pub(super) fn reclaim(slot: &mut Arc<Self>, len: usize) -> Option<Buffer> {
         let slot = Arc::get_mut(slot)?;
         if !slot.buffer()?.is_reusable_for(len) {
@@ -355,7 +355,7 @@ impl Slot {
         }
     }
 
-    /// Copies published bytes; false if some of them are not there.
+    /// Copies published bytes. Returns false if some of them are not published.
     pub(super) fn copy(&self, offset: u64, out: &mut [u8]) -> bool {
         let found = usize::try_from(offset)
             .ok()
@@ -368,7 +368,7 @@ impl Slot {
     }
 }
 
-/// Exists as long as a job is queued or at work. Keeps nothing of the block in memory.
+/// Exists while a job is queued or running. It keeps no bytes of the block in memory.
 #[derive(Debug)]
 pub(super) struct Finishing(Arc<AtomicBool>);
 
@@ -407,8 +407,8 @@ impl Turn {
         &self.slot
     }
 
-    /// Declares the shape of the block: `raw_size` bytes that are decoded in steps of `step`.
-    /// Returns the means to deliver them. `spare` is memory that may be used for that.
+    /// Declares the shape of the block: `raw_size` bytes that are decoded in steps of `step`. Returns
+    /// the filler for them. `spare` is memory that may be reused.
     pub(super) fn shape(
         &self,
         raw_size: u64,
@@ -430,7 +430,7 @@ impl Turn {
         Ok(filler)
     }
 
-    /// Declares that the block is there, where it is stored.
+    /// Declares that the bytes of the block stay in the image file.
     pub(super) fn is_plain(&self, plain: Plain) {
         let memory = plain.leaves.as_ref().map_or(0, LeafDigests::memory);
         self.slot.charge(memory);
@@ -442,7 +442,7 @@ impl Turn {
         let _ = self.slot.body.set(body);
     }
 
-    /// Length of the next step in bytes; 0 if everything is there.
+    /// Length of the next step in bytes; 0 if everything is decoded.
     pub(super) fn next_len(&self) -> usize {
         let Some(BlockBytes::Decoded { raw_size, step, .. }) = self.slot.body.get() else {
             return 0;
@@ -456,11 +456,11 @@ impl Turn {
     pub(super) fn publish(&self, filler: &mut Filler, len: usize) {
         let slot = &self.slot;
         let (memory, wake) = {
-            // Under the lock, or a waiter between its check and its wait would miss it.
+            // Under the lock, because otherwise a thread between its check and its wait would miss it.
             let _state = slot.lock();
             let memory = filler.publish(len);
             // Otherwise no thread is woken: with many threads that wait for a large block, each step
-            // would wake them all. Who is not satisfied yet says so again.
+            // would wake them all. A woken thread that needs more waits again.
             let wake = slot.available() >= slot.wanted.load(Ordering::Relaxed);
             if wake {
                 slot.wanted.store(u64::MAX, Ordering::Relaxed);
@@ -473,7 +473,7 @@ impl Turn {
         }
     }
 
-    /// Ends the turn: everything is there. Returns the resources of the work.
+    /// Ends the turn: everything is decoded. Returns the resources of the work.
     pub(super) fn complete(mut self) -> Option<Decoding> {
         self.settled = true;
         let work = self.work.take();
@@ -493,7 +493,7 @@ impl Turn {
         }
     }
 
-    /// Ends the turn: all who wait get `error`.
+    /// Ends the turn: all waiting requests get `error`.
     pub(super) fn fail(mut self, error: Arc<Error>) {
         self.settled = true;
         self.slot.settle(SlotState::Failed(error));

@@ -181,7 +181,7 @@ pub fn codecs(data: &[u8]) {
     }
 }
 
-/// Of what was decoded, for a message.
+/// The decoded value, for a message.
 fn len<E>(decoded: &Result<Vec<u8>, E>) -> Result<usize, &E> {
     decoded.as_ref().map(Vec::len)
 }

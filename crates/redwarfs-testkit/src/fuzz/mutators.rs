@@ -6,8 +6,8 @@ use redwarfs_format::metadata::{freeze, thaw};
 
 use crate::mutate::{self, Parts, Rng};
 
-/// Changes bytes in place within a larger buffer; the second argument is how many are in use,
-/// the third how many may be; returns how many are.
+/// Changes bytes in place within a larger buffer. The second argument is the number of used bytes, the
+/// third the largest number. Returns the new number.
 pub type Blind<'a> = &'a mut dyn FnMut(&mut [u8], usize, usize) -> usize;
 
 /// Puts `new` into the buffer, if it fits.
@@ -36,7 +36,7 @@ pub fn image(data: &mut [u8], size: usize, max_size: usize, seed: u32, blind: Bl
     }
 }
 
-/// For the container alone: headers, the index, what is around.
+/// For the container alone: headers, the index, and bytes around the image.
 pub fn container(
     data: &mut [u8],
     size: usize,

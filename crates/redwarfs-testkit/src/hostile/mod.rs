@@ -1,22 +1,21 @@
 //! Damaged images through the real programs.
 //!
-//! Every case is a pure function of its number and of the base images: the number seeds the
-//! generator that picks a base (small ones more often), damages it with [`mutate::image`] and
-//! picks options for the programs. The image then goes through
+//! Every case depends only on its number and on the base images. The number seeds a generator, which
+//! picks a base (small ones more often), damages it with [`mutate::image`], and picks options for the
+//! programs. The image then goes through
 //!
-//! * `dwarfsck`: the normal check at some detail level, JSON (which has to parse if the program
-//!   says that all is well), checksums of all files, and a listing or an export;
+//! * `dwarfsck`: the normal check at some detail level, JSON (which must parse if the program reports
+//!   no error), checksums of all files, and a listing or an export;
 //! * `dwarfs`: mounted, walked, every file read at its start, middle, end and far beyond, every
 //!   attribute, link, extended attribute and hole looked at, unmounted;
 //! * `dwarfsextract`: to a directory, and to a pax archive whose member names are looked at.
 //!
-//! A case fails if a program ends by a signal, panics in any thread, says something else than its
-//! documented exit codes, computes longer than [`TIME`] or waits longer than [`WAIT`], uses more memory than [`memory_bound`]
-//! allows, or leaves anything outside of the directory that it extracts to.
+//! A case fails if a program ends by a signal, panics in any thread, or returns an undocumented exit
+//! code. It also fails if the program computes longer than [`TIME`], waits longer than [`WAIT`], uses
+//! more memory than [`memory_bound`] allows, or writes outside of its target directory.
 //!
-//! What an image unfolds to by right is no fault of the program: where the contents are larger
-//! than [`HEAVY`], programs that go through all of it are asked to end after [`PATIENCE`] and must
-//! then do so.
+//! A valid image may have very large contents. If they are larger than [`HEAVY`], programs that read
+//! all of them get a request to end after [`PATIENCE`], and must then end.
 
 mod archive;
 mod base;
@@ -46,10 +45,10 @@ pub const PATIENCE: Duration = Duration::from_secs(1);
 pub const HEAVY: u64 = 256 << 20;
 /// Cache of every program (bytes).
 const CACHE: u64 = 8 << 20;
-/// Threads of every program that can be told.
+/// Number of threads, for programs with such an option.
 const WORKERS: u64 = 2;
-/// Memory of a program that does nothing, its libraries and stacks included, with what the small
-/// tables of an image of this size take (bytes).
+/// Memory of a program that does nothing, including its libraries and stacks, and the small tables of
+/// an image of this size, in bytes.
 const BASE: u64 = 32 << 20;
 
 /// Where the programs are.
@@ -168,7 +167,7 @@ impl Report {
     }
 }
 
-/// What an image holds, found out by looking at it, not by believing it.
+/// The contents of an image, determined from its data, not from its claims.
 #[derive(Debug, Clone, Copy, Default)]
 struct Weight {
     /// Sum of the sizes of all files, or more than [`HEAVY`].
@@ -177,9 +176,9 @@ struct Weight {
     block: u64,
 }
 
-/// Memory that a program may use for an image whose largest block announces `block` bytes: the
-/// cache, and for every thread a block while it is decoded and one on its way, each with the
-/// state of its decoder, which is not larger than the block or 9 MiB, whichever is more.
+/// Memory that a program may use for an image whose largest block announces `block` bytes. It is the
+/// sum of the cache and, for every thread, two blocks with their decoders. A decoder takes at most the
+/// size of the block or 9 MiB, whichever is more.
 pub fn memory_bound(block: u64) -> u64 {
     let job = 2 * block + block.clamp(9 << 20, 128 << 20);
     BASE + CACHE + (WORKERS + 2) * job
@@ -226,7 +225,7 @@ pub fn hunt(tools: &Tools, bases: &[Base], plan: &Plan) -> Report {
     total.into_inner().expect("no thread panicked")
 }
 
-/// The image of a case, the name of its base, and what was done.
+/// The image of a case, the name of its base, and the damage.
 pub fn image_of(bases: &[Base], case: u64) -> (Vec<u8>, &str, &'static str, Rng) {
     let mut rng = Rng::new(case);
     let at = rng.below(bases.len()).min(rng.below(bases.len()));
@@ -560,7 +559,7 @@ impl<'a> Hunter<'a> {
         if mounted {
             let done = AtomicBool::new(false);
             problem = std::thread::scope(|scope| {
-                // Whoever waits for an answer gets an error when the driver is gone.
+                // When the driver ends, pending requests fail.
                 scope.spawn(|| {
                     while !done.load(Ordering::Relaxed) {
                         if driver.is_overdue() {
@@ -618,14 +617,14 @@ fn unmount(point: &Path) -> io::Result<()> {
             Err(rustix::io::Errno::BUSY) if Instant::now() < end => {
                 std::thread::sleep(Duration::from_millis(2));
             }
-            // The driver died and somebody cleaned up.
+            // The driver died, and another process unmounted.
             Err(rustix::io::Errno::INVAL) => return Ok(()),
             Err(e) => return Err(e.into()),
         }
     }
 }
 
-/// Whether something is mounted on `point`, found without asking what is mounted.
+/// Whether a file system is mounted on `point`, without a request to that file system.
 fn is_mounted(point: &Path) -> bool {
     let table = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
     table.lines().any(|line| {

@@ -144,7 +144,7 @@ fn xattr(path: &Path, name: &str) -> Result<Option<Vec<u8>>, String> {
     }
 }
 
-/// Complains if an error means that nobody answers any more.
+/// Reports an error that means that the driver has ended.
 fn alive(result: io::Result<()>) -> Result<(), String> {
     let gone = [libc::ENOTCONN, libc::ECONNABORTED, libc::ENODEV];
     match result {

@@ -8,7 +8,7 @@ use redwarfs_format::metadata::{
 
 use super::{Rng, bytes};
 
-/// What a name must not be, or what may trip those that print or create it.
+/// Names that are invalid, or difficult to print or create.
 const NAMES: [&[u8]; 18] = [
     b"",
     b".",
@@ -133,8 +133,8 @@ pub fn names(m: &mut Metadata, rng: &mut Rng) {
                     }
                 });
             }
-            // A symbolic link and a directory, or two of anything, with one name: what is created
-            // second must not go through the first.
+            // A symbolic link and a directory, or any two entries, with one name: the second one must
+            // not be created through the first.
             _ => {
                 let links = inodes_of(m, 0o120_000);
                 let dirs = inodes_of(m, 0o040_000);

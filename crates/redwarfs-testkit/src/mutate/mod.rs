@@ -1,10 +1,10 @@
-//! Images taken apart, damaged on purpose and put together again with correct checksums, so that
-//! the damage reaches the code behind them.
+//! Takes images apart, damages them, and assembles them with correct checksums, so that the damage
+//! reaches the code after the checks.
 //!
 //! [`Parts::of`] takes an intact image apart and decompresses everything but blocks. [`image`]
 //! then does one of these, chosen by the generator it is given, one to four times over:
 //!
-//! | part | what is done |
+//! | part | damage |
 //! |---|---|
 //! | schema | widths, sizes, positions and links of layouts; members added and removed; bytes |
 //! | packed metadata | bytes; single values (counts and distances among them) set to edge cases, found by following the schema |
@@ -14,8 +14,8 @@
 //! | sections | removed, repeated, swapped, another type, compressed and then damaged |
 //! | container | fields of section headers, the index, bytes anywhere; other bytes, false beginnings and other images around it |
 //!
-//! Last, [`Parts::assemble`] (or [`reseal`], for what happens to the finished image) writes right
-//! checksums, so that the damage gets through to the code behind them.
+//! Last, [`Parts::assemble`] writes correct checksums, so that the damage reaches the code after the
+//! checks. [`reseal`] does this for damage to the finished image.
 
 mod container;
 mod metadata;
@@ -99,7 +99,7 @@ pub struct Part {
     pub ty: SectionType,
     /// Compression of `payload`.
     pub compression: CompressionId,
-    /// The payload as it is going to be stored.
+    /// The payload to store.
     pub payload: Vec<u8>,
 }
 
@@ -282,8 +282,8 @@ pub fn schema(payload: &mut Vec<u8>, rng: &mut Rng) {
     *payload = schema.encode();
 }
 
-/// Damages something in an image; returns the new image and what was damaged. Checksums, and the
-/// index unless it is what was damaged, are right again.
+/// Damages an image. Returns the new image and a description of the damage. Checksums are correct
+/// again, and so is the index unless the damage is in it.
 pub fn image(parts: &Parts, rng: &mut Rng) -> (Vec<u8>, &'static str) {
     let mut parts = parts.clone();
     let what = match rng.below(40) {
@@ -328,7 +328,7 @@ pub fn image(parts: &Parts, rng: &mut Rng) -> (Vec<u8>, &'static str) {
             };
             if let Some(mut m) = parts.metadata() {
                 change(&mut m, rng);
-                // What cannot be encoded leaves the image as it was.
+                // If the result cannot be encoded, the image stays unchanged.
                 let _ = parts.set_metadata(&m);
             }
             what

@@ -34,7 +34,7 @@ pub fn header(part: &mut Part, rng: &mut Rng) {
             if rng.one_in(2) {
                 size_prefix(data, rng);
             } else {
-                // The parameters follow the size; the stream starts behind byte 16.
+                // The parameters follow the size. The stream starts after byte 16.
                 let mut head: Vec<u8> = data.drain(..data.len().min(24)).collect();
                 bytes(&mut head, rng);
                 data.splice(..0, head);
@@ -49,7 +49,7 @@ pub fn header(part: &mut Part, rng: &mut Rng) {
     }
 }
 
-/// Encodes what is in a block again: with another codec, another length, or both.
+/// Encodes the contents of a block again: with another codec, another length, or both.
 pub fn recode(part: &mut Part, rng: &mut Rng) {
     let Ok(mut raw) = decompress(part.compression, &part.payload, RAW_LIMIT) else {
         return header(part, rng);

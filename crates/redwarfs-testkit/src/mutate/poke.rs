@@ -1,5 +1,5 @@
-//! Overwrites single values in packed metadata: widths and positions stay as they are, so the
-//! result is read without complaint up to the point where the value matters.
+//! Overwrites single values in packed metadata. Widths and positions stay unchanged, so reading finds
+//! no error until the value is used.
 
 use redwarfs_format::frozen::{Layout, Schema, load_bits};
 

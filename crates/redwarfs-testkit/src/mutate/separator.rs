@@ -1,4 +1,4 @@
-//! Images as they are written on systems with another path separator.
+//! Images like those of systems with another path separator.
 
 use redwarfs_format::metadata::{Metadata, StringPacking, build_string_table};
 
