@@ -3,16 +3,16 @@
 //!
 //! Everything starts from [`Image`]. It is `Send + Sync`, all operations take `&self`, and no thread
 //! holds a lock while it decompresses. At opening, the reader checks section headers and the layout of the
-//! metadata. It checks values of the metadata when it uses them, and a payload before its first use. An
-//! error names the section if the reader knows it.
+//! metadata. It checks values of the metadata when it uses them, and a payload before its first use, if the image
+//! has checksums and [`OpenOptions::trust_blocks`] is not set. An error names the section if the reader knows it.
 //!
 //! # The path of a read
 //!
 //! [`Image::read_at`] (`read.rs`) and [`Image::read_pinned`] (`pinned.rs`, without a copy) take these
 //! steps:
 //!
-//! 1. **Inode to spans** (`spans.rs`): the metadata of `redwarfs-format` has the chunks of the inode.
-//!    `Spans` cuts them to the requested range. Each span is a range of a block, or a run of zeros.
+//! 1. **Inode to spans** (`spans.rs`): the metadata view of `redwarfs-format` lists the chunks of the
+//!    inode. `Spans` cuts them to the requested range. Each span is a range of a block, or a run of zeros.
 //! 2. **Read-ahead** (`ahead/`): decides which other blocks to decode in the background.
 //! 3. **Span to block** (`cache/mod.rs`): `BlockCache::get` finds the block in the cache (`cache/table.rs`)
 //!    or adds it, and drops others if there is no room (`cache/evict.rs`). `BlockCache::get_cached` is for

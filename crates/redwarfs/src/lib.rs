@@ -35,10 +35,11 @@
 //! * The crate treats an image as untrusted input. A damaged or hostile image gives an [`Error`] and
 //!   never a panic, and extraction never leaves its target directory.
 //! * The reader verifies the checksum of every block before it returns a byte of it. Images of the oldest
-//!   formats have no checksums.
+//!   formats have no checksums, and [`OpenOptions`] can switch the check off.
 //! * The same directory, options and version give the same image for any number of threads.
 //! * An output file gets its name when it is complete. If a build fails, an existing file of that name
-//!   stays unchanged.
+//!   stays unchanged. A file that cannot be replaced, such as a mount point, is overwritten when the
+//!   image is complete.
 //! * [`Image`] and [`File`] are `Send` and `Sync`, and cloning them is cheap.
 //!
 //! # Paths in an image
@@ -52,8 +53,9 @@
 //!
 //! This crate re-exports the libraries that it builds on: [`reader`] (inodes, blocks, cache, checks),
 //! [`writer`] (sources, categorizers, progress), [`extractor`] (archives), [`codec`], [`io`] and
-//! [`mod@format`]. [`Image::reader`] gives the underlying image of [`reader`]. Rewriting and mounting
-//! are in separate crates, `redwarfs-rewrite` and `redwarfs-fuse`.
+//! [`mod@format`]. [`Image::reader`] returns the [`reader::Image`] underneath, for everything that this
+//! crate does not wrap. Rewriting and mounting are in separate crates, `redwarfs-rewrite` and
+//! `redwarfs-fuse`.
 //!
 //! # Features
 //!

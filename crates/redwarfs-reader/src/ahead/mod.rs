@@ -6,14 +6,14 @@
 //! | rule | runs | needs |
 //! |---|---|---|
 //! | `range.rs`, within a read | when a read spans several blocks | all blocks of the read but the first |
-//! | `range.rs`, after a read | after each read, if [`CacheOptions::readahead`] is set | the blocks of the next bytes of the file |
+//! | `range.rs`, after a read | after each read, if [`CacheOptions::readahead`] is set | the blocks that hold the next `readahead` bytes of the file |
 //! | `streams.rs` | after each read | the next blocks of a file that is read from front to back |
 //! | `plan.rs` | when a block is requested, and there is a plan | the next blocks of the plan |
-//! | `sequence.rs` | when a block is requested, and there is no plan | the block after a sequence of blocks |
+//! | `sequence.rs` | when a block is requested, and there is no plan | the next block, if the last requested blocks are consecutive |
 //! | `rest.rs` | when a request has its bytes | the rest of the same block |
 //!
 //! While there is a plan, only "within a read" and `plan.rs` apply. Preloading is not read-ahead: it
-//! decodes all blocks of a list that the user names.
+//! decodes all blocks, or those of one category, before anything is read.
 //!
 //! [`CacheOptions::readahead`]: crate::CacheOptions::readahead
 

@@ -1,6 +1,7 @@
 //! The block cache: keeps decoded blocks while there is room.
 //!
-//! One thread at a time decodes a block, as far as a request needs it or is likely to need it.
+//! At most one thread at a time decodes the same block, as far as a request needs it or is likely to need
+//! it. Different blocks are decoded in parallel.
 //!
 //! * **Request.** A request for bytes up to some offset of a block finds the slot of the block or makes
 //!   one. The first thread reads the payload, verifies it and decodes. Other threads wait, and wake up
@@ -13,15 +14,15 @@
 //!   (`plain.rs`). Only the digests stay in memory, 1/1024 of the block.
 //! * **Errors.** Every thread that waits for the block gets the error. The slot leaves the cache before
 //!   that, so the next request tries again.
-//! * **Limit.** The limit counts decoded bytes and digests. For each block that is not decoded to its
-//!   end it also counts the rest of the payload and the decoder. A zstd decoder is small, because it
-//!   looks back into the buffer. For other codecs, the decoder counts as much as the decoded block,
-//!   which is about its memory.
+//! * **Limit.** The limit counts decoded bytes, digests, and a fixed amount for each slot. If a block
+//!   is decoded in several turns, it also counts the rest of the payload and the decoder until the last
+//!   turn. A zstd decoder is small, because it looks back into the buffer. For other codecs, the decoder
+//!   counts as much as the decoded block, which is about its memory.
 //! * **Eviction.** The least recently used block goes first (`evict.rs`). Blocks in use stay, whatever
 //!   their size: the blocks that a request holds, and the last few blocks that were not read to their end
 //!   ([`Table::in_use`](table::Table::in_use)). Without this rule, a sequential read of a block larger than
 //!   the cache would decode it from its start for every request. The cache exceeds its limit only by
-//!   blocks in use, and by the payload and decoder of blocks that are being decoded as a whole.
+//!   blocks in use, and by the payload and decoder of blocks that are decoded in one turn.
 //! * **Background.** `ahead/` decides what to decode before a program asks for it, and the threads of the
 //!   pool decode it (`background.rs`, `pool.rs`). `gate.rs` limits how many threads decode at once.
 
