@@ -25,14 +25,14 @@
 //! # Threads
 //!
 //! - One *reading thread* reads requests from the kernel. It answers all metadata, and reads that need
-//!   no decoding. [`MountOptions::readers`] asks for more such threads. They help several processes that
+//!   neither decoding nor waiting. [`MountOptions::readers`] asks for more such threads. They help several processes that
 //!   read at random, and slow a single process that walks or reads a tree.
 //! - [`MountOptions::workers`] threads carry out the other reads, and reply themselves.
 //! - One thread pushes small files into the page cache before a program reads them
 //!   ([`MountOptions::push`]).
-//! - If a program gets a signal while it waits for a read, one thread watches that read. With io_uring,
-//!   it watches all waiting reads.
-//! - Once the reading thread has followed a program to its CPU, one thread watches the reading thread.
+//! - One thread ends reads whose program got a signal (see "Interrupted reads"). It exists only while
+//!   there are such reads, or, with io_uring, while any read waits.
+//! - One thread watches the reading thread while that follows a program to its CPU (see below).
 //!
 //! With exactly one reading thread, two policies save time. If the system takes long to wake the reading
 //! thread, it polls for the next request for a moment before it sleeps. It does so only while that
@@ -40,12 +40,14 @@
 //!
 //! While one program asks for many small things, the reading thread follows that program to its CPU
 //! ([`MountOptions::follow`]). The driver binds the thread to that CPU and gives it the policy
-//! `SCHED_IDLE`. Then the scheduler wakes the program on the same CPU, and `find` needs half the time.
+//! `SCHED_IDLE`. Then the scheduler wakes the program on the same CPU, and `find`
+//! takes half as long as without following.
 //! A thread with that policy hardly runs while other threads want its CPU. So a watcher looks every
 //! millisecond how far the reading thread has come. The watcher restores the normal policy after 4
-//! checks without progress, and after 10 checks without a request. It also does so if requests are less
-//! than a tenth faster than with the normal policy. The driver follows only if it may restore the
-//! policy: with `CAP_SYS_NICE`, or with a limit `RLIMIT_NICE` that allows its present priority.
+//! checks without progress, after 10 checks without a request, or if several processes send requests.
+//! It also does so if requests are less than a tenth faster than with the normal policy. The driver
+//! follows only if it may restore the policy: with `CAP_SYS_NICE`, or with a limit `RLIMIT_NICE` that
+//! allows its present priority.
 //!
 //! # io_uring
 //!
@@ -58,7 +60,9 @@
 //!
 //! If an image stalls (a network file system, a failing disk), a program that waits for data can be
 //! killed. Any other signal ends its read with `EINTR` if the data is not there within a second.
-//! Requests that need nothing from the image are still answered. With io_uring, a queue whose places are
+//! Requests that need nothing from the image are still answered. Metadata that is not yet loaded, in
+//! the first moments of a mount, is read by the reading thread: if the image stalls then, all requests
+//! wait. With io_uring, a queue whose places are
 //! all taken by stalled reads answers nothing until one of them ends.
 //!
 //! # When the driver dies
@@ -71,9 +75,9 @@
 //!
 //! In addition to the opened image, a mount needs:
 //!
-//! - 128 KiB for each reading thread, which hold a request.
-//! - Up to 1 MiB for each reading thread and worker, for holes and small pieces. Other replies come
-//!   straight from the cache. A reply keeps at most two blocks in the cache until it is sent.
+//! - A buffer of 128 KiB for each reading thread, which holds one request.
+//! - Up to 1 MiB for each reading thread and worker, for the parts of a reply that are copied: zeros of
+//!   holes, and small pieces. All other parts are sent from the cache. A reply keeps at most two blocks in the cache until it is sent.
 //! - For pushing, 2 bits for each inode. Once files have been pushed, 4 bytes for each regular file.
 //! - With io_uring, for each CPU that the system may have: a thread, some pages, and 16 MiB of
 //!   address space. Of this address space, only the part that the longest reply has filled takes memory.

@@ -6,15 +6,15 @@
 //! |---|---|---|---|
 //! | `tree` | [`Source`] | `Tree` | lists all entries, with their metadata |
 //! | `hash` | `Tree` | `Contents` | finds equal files, by hash and, unless the hash is cryptographic, by comparison |
-//! | `categorize` | `Contents` | `Fragments` | cuts contents into fragments of one category |
+//! | `categorize` | `Contents` | `Fragments` | cuts each content into fragments, each of one category (audio, ...) |
 //! | `digest` | `Fragments` | `Digests` | computes similarity digests, if the order needs them |
-//! | `order` | `Fragments`, `Digests` | `Sequences` | decides which contents follow each other in a stream |
+//! | `order` | `Fragments`, `Digests` | `Sequences` | sorts each stream: the fragments of one category and kind of data |
 //! | `segment` | `Sequences` | blocks, `Stored` | fills blocks, and refers to data that is already there |
 //! | `compress` | blocks | sections | compresses blocks in any order, and writes them in order |
 //! | `emit` | `Tree`, `Stored` | sections | writes metadata, history and section index |
 //!
 //! `segment` and `compress` run at the same time. All other stages run one after the other.
-//! [`Builder::build`] is the list of these calls. `hash`, `categorize` and `digest` read a file only if
+//! [`Builder::build`] calls the stages in this order. `hash`, `categorize` and `digest` read a file only if
 //! they need its bytes: `hash`, for example, if another file has the same size. `segment` reads every
 //! content and puts it into blocks, and `compress` turns each block into a section. The bytes of small
 //! files stay in memory between these stages as long as there is room.
@@ -49,8 +49,8 @@
 //! ```
 //!
 //! The image depends on input, options and version alone: neither the number of threads nor their
-//! timing changes a byte. The time of creation is one of the options. A build never holds all contents
-//! in memory. [`BuildOptions::memory_limit`] bounds its memory.
+//! timing changes a byte. The time of creation is one of the options. A build does not need all
+//! contents in memory at once. [`BuildOptions::memory_limit`] bounds its memory.
 
 mod builder;
 mod category;
