@@ -1,18 +1,13 @@
 //! Compressing blocks.
 
-use std::ops::Range;
+use std::sync::Arc;
 
-use crate::brotli_codec::BrotliEncoder;
-use crate::content::Content;
+use crate::codec::{Encode, Settings};
+use crate::codecs::probe;
+use crate::content::{Content, ContentKind};
 use crate::decode::decodes_to;
-#[cfg(feature = "flac")]
-use crate::flac::FlacEncoder;
-use crate::lz4::Lz4Encoder;
-use crate::options::{Options, ZstdOptions};
-use crate::ricepp::RiceppEncoder;
 use crate::spec::CodecSpec;
-use crate::xz::XzEncoder;
-use crate::zstd::{self, ZstdEncoder};
+use crate::table::Table;
 use crate::{CompressionId, Result};
 
 /// What became of a block.
@@ -25,15 +20,6 @@ pub struct Compressed {
     pub data: Option<Vec<u8>>,
 }
 
-/// Records of one size that follow each other in data to be compressed.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Table {
-    /// Where they are, in bytes.
-    pub range: Range<usize>,
-    /// Bytes of a record; 0 if it is no whole number.
-    pub record: usize,
-}
-
 /// Compresses blocks one after another with the same settings.
 ///
 /// Library contexts and scratch memory are kept between blocks, so a worker thread
@@ -41,9 +27,13 @@ pub struct Table {
 /// settings and the block only, never on earlier blocks.
 #[derive(Debug)]
 pub struct Compressor {
-    encoder: Encoder,
+    /// The id of the encoder's payloads.
+    id: CompressionId,
+    /// The encoder takes audio or pixels only.
+    media: bool,
+    encoder: Box<dyn Encode>,
     /// Finds out about blocks that are not worth the time of a slow encoder, or all of it.
-    probe: Option<ZstdEncoder>,
+    probe: Option<Box<dyn Encode>>,
     fallback: Option<Fallback>,
 }
 
@@ -51,12 +41,6 @@ pub struct Compressor {
 /// one takes hundreds of times as long to gain next to nothing.
 const WORTHWHILE: usize = 256;
 
-/// A fast level of zstd, with a window that covers most blocks.
-const PROBE: ZstdOptions = ZstdOptions {
-    level: 1,
-    window_log: Some(24),
-    ..ZstdOptions::NONE
-};
 /// Blocks below this size are not probed: they take no time. In bytes.
 const PROBED: usize = 1 << 18;
 
@@ -68,40 +52,7 @@ struct Fallback {
     compressor: Option<Box<Compressor>>,
 }
 
-#[derive(Debug)]
-enum Encoder {
-    None,
-    Zstd(ZstdEncoder),
-    Xz(XzEncoder),
-    Lz4(Lz4Encoder),
-    Brotli(BrotliEncoder),
-    #[cfg(feature = "flac")]
-    Flac(FlacEncoder),
-    Ricepp(RiceppEncoder),
-}
-
 impl Compressor {
-    pub(crate) fn new(options: &Options) -> Self {
-        let encoder = match options {
-            Options::Null => Encoder::None,
-            Options::Zstd(options) => Encoder::Zstd(ZstdEncoder::new(options.clone())),
-            Options::Lzma(options) => Encoder::Xz(XzEncoder::new(options.clone())),
-            Options::Lz4 => Encoder::Lz4(Lz4Encoder::fast()),
-            Options::Lz4hc { level } => Encoder::Lz4(Lz4Encoder::high(*level)),
-            Options::Brotli { quality, lgwin } => {
-                Encoder::Brotli(BrotliEncoder::new(*quality, *lgwin))
-            }
-            #[cfg(feature = "flac")]
-            Options::Flac(options) => Encoder::Flac(FlacEncoder::new(*options)),
-            Options::Ricepp { block_size } => Encoder::Ricepp(RiceppEncoder::new(*block_size)),
-        };
-        Self {
-            encoder,
-            probe: options.are_slow().then(|| ZstdEncoder::new(PROBE)),
-            fallback: None,
-        }
-    }
-
     /// Compresses with `spec` what a codec for audio or pixels cannot compress losslessly to
     /// less than it was, instead of leaving it as it is. Other codecs never make use of it.
     #[must_use]
@@ -131,12 +82,12 @@ impl Compressor {
     ///
     /// [`Error::Limit`](crate::Error::Limit) if the library cannot get the memory it needs.
     pub fn compress_tables(&mut self, raw: &[u8], tables: &[Table]) -> Result<Compressed> {
-        let Encoder::Xz(encoder) = &mut self.encoder else {
+        let Some(encoder) = self.encoder.for_tables() else {
             return self.compress(raw);
         };
-        Ok(match encoder.compress_tables(raw, tables)? {
+        Ok(match encoder.compress(raw, tables)? {
             Some(data) => Compressed {
-                id: CompressionId::LZMA,
+                id: self.id,
                 data: Some(data),
             },
             None => Compressed {
@@ -163,57 +114,34 @@ impl Compressor {
         // One byte of payload cannot hold anything in any of the formats.
         let probed = self.probe(raw)?;
         let hopeless = probed.is_some_and(|size| size > raw.len() - raw.len() / WORTHWHILE);
-        let (id, data) = if raw.len() < 2 || hopeless {
-            (CompressionId::NONE, None)
+        let data = if raw.len() < 2 || hopeless {
+            None
         } else {
-            match (&mut self.encoder, content) {
-                (Encoder::None, _) => (CompressionId::NONE, None),
-                (Encoder::Zstd(encoder), _) => {
-                    (CompressionId::ZSTD, encoder.compress(raw, probed)?)
-                }
-                (Encoder::Xz(encoder), _) => (CompressionId::LZMA, encoder.compress(raw)?),
-                // Both LZ4 compressors write the same format and the same id.
-                (Encoder::Lz4(encoder), _) => (CompressionId::LZ4, encoder.compress(raw)?),
-                (Encoder::Brotli(encoder), _) => (CompressionId::BROTLI, encoder.compress(raw)?),
-                #[cfg(feature = "flac")]
-                (Encoder::Flac(encoder), Content::Pcm(format)) => {
-                    let id = CompressionId::FLAC;
-                    (id, proven(id, encoder.compress(raw, format)?, raw))
-                }
-                (Encoder::Ricepp(encoder), Content::Pixels(format)) => {
-                    let id = CompressionId::RICEPP;
-                    (id, proven(id, encoder.compress(raw, format)?, raw))
-                }
-                #[cfg(feature = "flac")]
-                (Encoder::Flac(_), _) => (CompressionId::FLAC, None),
-                (Encoder::Ricepp(_), _) => (CompressionId::RICEPP, None),
-            }
+            let payload = self.encoder.compress(raw, content, probed)?;
+            payload.filter(|payload| !self.media || decodes_to(self.id, payload, raw))
         };
-        let media = matches!(id, CompressionId::FLAC | CompressionId::RICEPP);
         match (data, &mut self.fallback) {
             (Some(data), _) if data.len() < raw.len() => Ok(Compressed {
-                id,
+                id: self.id,
                 data: Some(data),
             }),
-            (_, Some(fallback)) if media => fallback.compressor().compress(raw),
+            (_, Some(fallback)) if self.media && raw.len() >= 2 => {
+                fallback.compressor().compress(raw)
+            }
             _ => Ok(Compressed {
                 id: CompressionId::NONE,
                 data: None,
             }),
         }
     }
-}
-
-impl Compressor {
-    /// Memory of the probe, in bytes.
-    pub(crate) fn probe_memory(raw_size: usize) -> u64 {
-        zstd::encoder_memory(&PROBE, raw_size)
-    }
 
     /// What a fast encoder makes of a block, in bytes, if it is worth asking.
     fn probe(&mut self, raw: &[u8]) -> Result<Option<usize>> {
         match &mut self.probe {
-            Some(probe) if raw.len() >= PROBED => Ok(Some(probe.frame(raw)?.len())),
+            Some(probe) if raw.len() >= PROBED => {
+                let payload = probe.compress(raw, &Content::Bytes, None)?;
+                Ok(Some(payload.map_or(raw.len(), |payload| payload.len())))
+            }
             _ => Ok(None),
         }
     }
@@ -226,7 +154,32 @@ impl Fallback {
     }
 }
 
-/// The payload if it decodes to `raw`.
-fn proven(id: CompressionId, payload: Option<Vec<u8>>, raw: &[u8]) -> Option<Vec<u8>> {
-    payload.filter(|payload| decodes_to(id, payload, raw))
+/// The settings of the probe for an encoder with `settings`, if it needs one.
+fn probe_of(settings: &dyn Settings) -> Option<Arc<dyn Settings>> {
+    settings.are_slow().then(probe).flatten()
+}
+
+impl CodecSpec {
+    /// A compressor with these settings; one for each worker. For codecs that take only some
+    /// data, see also [`Compressor::with_fallback`].
+    pub fn compressor(&self) -> Compressor {
+        let settings = self.settings();
+        Compressor {
+            id: self.codec().map_or(CompressionId::NONE, |codec| codec.id),
+            media: self.requires() != ContentKind::Bytes,
+            encoder: settings.encoder(),
+            probe: probe_of(settings).map(|probe| probe.encoder()),
+            fallback: None,
+        }
+    }
+
+    /// An estimate of the memory, in bytes, that a [`Compressor`] holds while it
+    /// works on a block of `raw_size` bytes, the block itself not included. For
+    /// zstd and lzma it is the library's own (with `long`, for assumed sizes of its tables), for
+    /// brotli and flac a formula. A fallback takes memory of its own.
+    pub fn encoder_memory(&self, raw_size: usize) -> u64 {
+        let settings = self.settings();
+        let probe = probe_of(settings).map_or(0, |probe| probe.memory(raw_size));
+        probe.saturating_add(settings.memory(raw_size))
+    }
 }

@@ -2,10 +2,9 @@
 
 use std::fmt;
 
-use redwarfs_format::block_header::{FlacBlockHeader, RiceppBlockHeader};
 use serde_json::Value;
 
-use crate::{CompressionId, Error, Result, flac, ricepp};
+use crate::{Error, Result};
 
 /// Order of the bytes of one number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -82,6 +81,9 @@ impl PcmFormat {
         usize::from(self.channels) * usize::from(self.bytes)
     }
 }
+
+/// Bytes of a component of a pixel: the only size there is.
+pub(crate) const BYTES_PER_PIXEL: u8 = 2;
 
 /// Layout of images with 16 bits per pixel and component.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -189,7 +191,7 @@ impl Content {
             })
         };
         let pixels = || {
-            (number("bytes_per_sample")? == ricepp::BYTES_PER_PIXEL).then_some(())?;
+            (number("bytes_per_sample")? == BYTES_PER_PIXEL).then_some(())?;
             Some(PixelFormat {
                 components: number("component_count")?,
                 unused_lsb: number("unused_lsb_count")?,
@@ -223,93 +225,11 @@ impl Content {
             Self::Pixels(format) => Some(format!(
                 "{{\"bytes_per_sample\":{},\"component_count\":{},\"endianness\":\"{}\",\
                  \"unused_lsb_count\":{}}}",
-                ricepp::BYTES_PER_PIXEL,
+                BYTES_PER_PIXEL,
                 format.components,
                 format.byte_order.name(),
                 format.unused_lsb,
             )),
-        }
-    }
-
-    /// The content that a payload was made from, as far as it says so: FLAC and RICEPP payloads
-    /// carry the parameters they were compressed with. [`Content::Bytes`] for all others.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Corrupt`] or [`Error::Unsupported`] if the parameters cannot be read.
-    pub fn of_payload(id: CompressionId, payload: &[u8]) -> Result<Self> {
-        match id {
-            CompressionId::FLAC => Ok(Self::Pcm(flac::Framing::parse(payload)?.format)),
-            CompressionId::RICEPP => Ok(Self::Pixels(ricepp::Framing::parse(payload)?.format)),
-            _ => Ok(Self::Bytes),
-        }
-    }
-}
-
-/// Bits of a FLAC block header's flags.
-const BIG_ENDIAN: u8 = 0x80;
-const SIGNED: u8 = 0x40;
-const PADDING_LSB: u8 = 0x20;
-const RESERVED: u8 = 0x1c;
-const BYTES_MASK: u8 = 0x03;
-
-impl PcmFormat {
-    pub(crate) fn from_header(header: &FlacBlockHeader) -> Result<Self> {
-        let flags = header.flags;
-        if flags & RESERVED != 0 {
-            return Err(Error::Unsupported(format!("FLAC block flags {flags:#04x}")));
-        }
-        let format = Self {
-            channels: u8::try_from(header.num_channels).unwrap_or(0),
-            bits: header.bits_per_sample,
-            bytes: (flags & BYTES_MASK) + 1,
-            byte_order: ByteOrder::from_big(flags & BIG_ENDIAN != 0),
-            signed: flags & SIGNED != 0,
-            padding: if flags & PADDING_LSB != 0 {
-                Padding::Lsb
-            } else {
-                Padding::Msb
-            },
-        };
-        if !format.is_valid() {
-            return Err(Error::corrupt(format!(
-                "FLAC block announces {} channels with {} bits in {} bytes",
-                header.num_channels, format.bits, format.bytes
-            )));
-        }
-        Ok(format)
-    }
-
-    #[cfg(any(feature = "flac", test))]
-    pub(crate) fn header(&self) -> FlacBlockHeader {
-        let mut flags = self.bytes - 1;
-        for (set, bit) in [
-            (self.byte_order.is_big(), BIG_ENDIAN),
-            (self.signed, SIGNED),
-            (self.padding == Padding::Lsb, PADDING_LSB),
-        ] {
-            if set {
-                flags |= bit;
-            }
-        }
-        FlacBlockHeader {
-            num_channels: u16::from(self.channels),
-            bits_per_sample: self.bits,
-            flags,
-        }
-    }
-}
-
-impl PixelFormat {
-    /// `block_size` in pixels.
-    pub(crate) fn header(&self, block_size: u32) -> RiceppBlockHeader {
-        RiceppBlockHeader {
-            block_size,
-            component_count: u16::from(self.components),
-            bytes_per_sample: ricepp::BYTES_PER_PIXEL,
-            unused_lsb_count: self.unused_lsb,
-            big_endian: self.byte_order.is_big(),
-            ricepp_version: ricepp::VERSION,
         }
     }
 }
@@ -399,56 +319,6 @@ mod tests {
         assert_eq!(Content::from_json("{}").unwrap(), Content::Bytes);
         for text in ["", "[]", "1", "{", "{\"a\":}"] {
             assert!(Content::from_json(text).is_err(), "{text}");
-        }
-    }
-
-    #[test]
-    fn flags_of_flac_headers() {
-        for (flags, header) in [
-            (0x61u8, 16u8),
-            (0xe1, 16),
-            (0x20, 8),
-            (0x63, 20),
-            (0xc2, 24),
-        ] {
-            let header = FlacBlockHeader {
-                num_channels: 2,
-                bits_per_sample: header,
-                flags,
-            };
-            let format = PcmFormat::from_header(&header).unwrap();
-            assert_eq!(format.header(), header);
-            assert_eq!(usize::from(format.bytes) - 1, usize::from(flags & 3));
-        }
-        for (channels, bits, flags) in [
-            (0, 16, 1),
-            (9, 16, 1),
-            (256, 16, 1),
-            (1, 7, 1),
-            (1, 17, 1),
-            (1, 33, 3),
-            (1, 16, 0),
-        ] {
-            let header = FlacBlockHeader {
-                num_channels: channels,
-                bits_per_sample: bits,
-                flags,
-            };
-            assert!(matches!(
-                PcmFormat::from_header(&header),
-                Err(Error::Corrupt { .. })
-            ));
-        }
-        for flags in [0x05, 0x09, 0x11] {
-            let header = FlacBlockHeader {
-                num_channels: 1,
-                bits_per_sample: 16,
-                flags,
-            };
-            assert!(matches!(
-                PcmFormat::from_header(&header),
-                Err(Error::Unsupported(_))
-            ));
         }
     }
 }

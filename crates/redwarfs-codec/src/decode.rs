@@ -4,32 +4,31 @@
 
 use std::num::NonZeroUsize;
 
-use crate::brotli_codec::{self, BrotliDecoder};
-use crate::flac;
-#[cfg(feature = "flac")]
-use crate::flac::FlacDecoder;
-use crate::lz4::{self, Lz4Decoder};
-use crate::ricepp::{self, RiceppDecoder};
-use crate::xz::{self, XzDecoder};
-use crate::zstd::{self, ZstdDecoder};
+use crate::codec::Decode;
+use crate::codecs::decoding;
+use crate::content::Content;
+use crate::memory::{yields, zeroed};
 use crate::{CompressionId, Error, Result};
 
 /// The raw size that a payload announces, in bytes.
 ///
 /// # Errors
 ///
-/// [`Error::Unsupported`] for unknown ids; [`Error::Corrupt`] if the payload does not
-/// carry a readable size.
+/// [`Error::Unsupported`] for unknown ids and codecs that are not in this build; [`Error::Corrupt`]
+/// if the payload does not carry a readable size.
 pub fn raw_size(id: CompressionId, payload: &[u8]) -> Result<u64> {
-    match id {
-        CompressionId::NONE => Ok(payload.len() as u64),
-        CompressionId::LZMA => xz::raw_size(payload),
-        CompressionId::ZSTD => zstd::raw_size(payload),
-        CompressionId::LZ4 | CompressionId::LZ4HC => lz4::raw_size(payload),
-        CompressionId::BROTLI => brotli_codec::raw_size(payload).map(|(size, _)| size),
-        CompressionId::FLAC => flac::raw_size(payload).map(|(size, _)| size),
-        CompressionId::RICEPP => ricepp::raw_size(payload).map(|(size, _)| size),
-        _ => Err(Error::Unsupported(format!("compression type {}", id.0))),
+    (decoding(id)?.raw_size)(payload)
+}
+
+impl Content {
+    /// The content that a payload was made from, as far as it says so: FLAC and RICEPP payloads
+    /// carry the parameters they were compressed with. [`Content::Bytes`] for all others.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Corrupt`] or [`Error::Unsupported`] if the parameters cannot be read.
+    pub fn of_payload(id: CompressionId, payload: &[u8]) -> Result<Self> {
+        decoding(id).map_or(Ok(Self::Bytes), |decoding| (decoding.content)(payload))
     }
 }
 
@@ -52,30 +51,12 @@ pub fn decompress(id: CompressionId, payload: &[u8], limit: u64) -> Result<Vec<u
 
 /// Whether a payload decodes to `raw`, found out without holding the data a second time.
 pub(crate) fn decodes_to(id: CompressionId, payload: &[u8], raw: &[u8]) -> bool {
-    const STEP: usize = 64 << 10;
     let compare = || -> Result<bool> {
         let mut core = Core::new(id, payload, raw.len() as u64)?;
-        let mut step = vec![0; STEP.min(raw.len())];
-        for expected in raw.chunks(STEP) {
-            let part = &mut step[..expected.len()];
-            core.fill(payload, part)?;
-            if part != expected {
-                return Ok(false);
-            }
-        }
-        core.finish(payload)?;
-        Ok(core.raw_size == raw.len() as u64)
+        let same = yields(raw, |part| core.fill(payload, part))?;
+        Ok(same && core.raw_size == raw.len() as u64 && core.finish(payload).is_ok())
     };
     compare().unwrap_or(false)
-}
-
-/// A zeroed buffer, or an error where `vec!` would abort. `vec!` does not touch large buffers,
-/// so what a payload announces without yielding it costs no memory.
-pub(crate) fn zeroed(len: usize) -> Result<Vec<u8>> {
-    Vec::<u8>::new()
-        .try_reserve_exact(len)
-        .map_err(|_| Error::Limit(format!("no memory for {len} bytes")))?;
-    Ok(vec![0; len])
 }
 
 /// Decodes one payload front to back, in steps of the caller's choice.
@@ -95,8 +76,8 @@ impl Decoder {
     ///
     /// # Errors
     ///
-    /// [`Error::Limit`] if the announced size exceeds `limit`; [`Error::Unsupported`] for FLAC
-    /// in a build without it; otherwise as [`raw_size`].
+    /// [`Error::Limit`] if the announced size exceeds `limit`; otherwise
+    /// as [`raw_size`].
     pub fn new(id: CompressionId, payload: impl Into<Vec<u8>>, limit: u64) -> Result<Self> {
         let payload = payload.into();
         let core = Core::new(id, &payload, limit)?;
@@ -119,7 +100,7 @@ impl Decoder {
     /// [`raw_size`](Self::raw_size) bytes is the cheap way, smaller steps work but
     /// hold the data a second time.
     pub fn is_incremental(&self) -> bool {
-        !matches!(self.core.stream, Stream::Lz4(_))
+        self.core.stream.is_incremental()
     }
 
     /// Decodes the next `out.len()` bytes, exactly.
@@ -136,10 +117,7 @@ impl Decoder {
     /// In how many parts the data can be decoded at the same time: blocks of an `.xz` stream, as tables of
     /// metadata have; 1 for everything else.
     pub fn parts(&self) -> u64 {
-        match &self.core.stream {
-            Stream::Xz(decoder) => decoder.blocks(),
-            _ => 1,
-        }
+        self.core.stream.parts()
     }
 
     /// Decodes everything at once, its [`parts`](Self::parts) by up to `threads` threads, of which
@@ -200,20 +178,14 @@ impl Decoder {
     /// Upper bound of the memory that decoding in place holds from step to step beside the
     /// payload and the data, in bytes.
     pub fn state_size(&self) -> u64 {
-        match self.core.stream {
-            Stream::None => 0,
-            Stream::Zstd(_) => zstd::IN_PLACE_STATE,
-            _ => self.core.raw_size,
-        }
+        let state = self.core.stream.state_in_place();
+        state.unwrap_or(self.core.raw_size)
     }
 
     /// The first part of the payload that no further step looks at; empty if that is not known.
     /// Whatever becomes of its contents, it changes nothing.
     pub fn spent(&mut self) -> &mut [u8] {
-        let end = match &self.core.stream {
-            Stream::Zstd(decoder) => decoder.consumed(),
-            _ => 0,
-        };
+        let end = self.core.stream.spent();
         self.payload.get_mut(..end).unwrap_or_default()
     }
 
@@ -240,7 +212,7 @@ impl std::fmt::Debug for Decoder {
             .field("payload_size", &self.payload.len())
             .field("raw_size", &self.core.raw_size)
             .field("position", &self.core.position)
-            .field("state", &self.core.state)
+            .field("progress", &self.core.progress)
             .finish()
     }
 }
@@ -250,32 +222,22 @@ struct Core {
     id: CompressionId,
     raw_size: u64,
     position: u64,
-    state: State,
-    stream: Stream,
+    progress: Progress,
+    stream: Box<dyn Decode>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
+enum Progress {
     Running,
     /// The end has been verified.
     Finished,
     Failed,
 }
 
-enum Stream {
-    None,
-    Lz4(Lz4Decoder),
-    Zstd(ZstdDecoder),
-    Xz(XzDecoder),
-    Brotli(Box<BrotliDecoder>),
-    #[cfg(feature = "flac")]
-    Flac(FlacDecoder),
-    Ricepp(RiceppDecoder),
-}
-
 impl Core {
     fn new(id: CompressionId, payload: &[u8], limit: u64) -> Result<Self> {
-        let raw_size = raw_size(id, payload)?;
+        let decoding = decoding(id)?;
+        let raw_size = (decoding.raw_size)(payload)?;
         if raw_size > limit {
             return Err(Error::Limit(format!(
                 "{id} payload announces {raw_size} bytes, at most {limit} are allowed"
@@ -286,31 +248,12 @@ impl Core {
                 "{id} payload of {raw_size} bytes does not fit into memory"
             )));
         }
-        let stream = match id {
-            CompressionId::ZSTD => Stream::Zstd(ZstdDecoder::new(payload)?),
-            CompressionId::LZMA => Stream::Xz(XzDecoder::new(payload)?),
-            CompressionId::LZ4 | CompressionId::LZ4HC => {
-                Stream::Lz4(Lz4Decoder::new(payload, raw_size)?)
-            }
-            CompressionId::BROTLI => Stream::Brotli(Box::new(BrotliDecoder::new(payload)?)),
-            #[cfg(feature = "flac")]
-            CompressionId::FLAC => Stream::Flac(FlacDecoder::new(payload)?),
-            #[cfg(not(feature = "flac"))]
-            CompressionId::FLAC => {
-                flac::Framing::parse(payload)?;
-                return Err(Error::Unsupported(
-                    "FLAC compression is not in this build".into(),
-                ));
-            }
-            CompressionId::RICEPP => Stream::Ricepp(RiceppDecoder::new(payload)?),
-            _ => Stream::None,
-        };
         Ok(Self {
             id,
             raw_size,
             position: 0,
-            state: State::Running,
-            stream,
+            progress: Progress::Running,
+            stream: (decoding.decoder)(payload, raw_size)?,
         })
     }
 
@@ -319,7 +262,8 @@ impl Core {
             return Ok(());
         }
         self.check_step(out.len())?;
-        let step = self.step(payload, out);
+        let whole = out.len() as u64 == self.raw_size;
+        let step = self.stream.fill(payload, out, self.position, whole);
         self.stepped(payload, out.len(), step)
     }
 
@@ -330,13 +274,12 @@ impl Core {
         threads: NonZeroUsize,
     ) -> Result<()> {
         self.check_whole(out.len())?;
-        match &mut self.stream {
-            Stream::Xz(decoder) if self.state == State::Running && !out.is_empty() => {
-                let step = decoder.fill_apart(payload, out, threads.get());
-                self.stepped(payload, out.len(), step)
-            }
-            _ => self.fill(payload, out),
+        if out.is_empty() {
+            return Ok(());
         }
+        self.check_step(out.len())?;
+        let step = self.stream.fill_by_parts(payload, out, threads);
+        self.stepped(payload, out.len(), step)
     }
 
     /// Whether `len` bytes are all there are, and none of them have been decoded.
@@ -359,24 +302,17 @@ impl Core {
         self.check_step(len)?;
         // Both fit: `Core::new` has compared the raw size with the address space.
         let (at, size) = (self.position as usize, self.raw_size as usize);
-        let step = match &mut self.stream {
-            Stream::Zstd(decoder) if len < size => {
-                // SAFETY: the conditions are those of the caller; `at` is the `end` of the call
-                // before.
-                unsafe { decoder.fill_in_place(payload, start, size, at + len) }
-            }
-            _ => {
-                // SAFETY: `check_step` has found these bytes to be within the raw size, and nobody
-                // else touches bytes from the position on.
-                let out = unsafe { std::slice::from_raw_parts_mut(start.add(at), len) };
-                self.step(payload, out)
-            }
+        // SAFETY: the conditions are those of the caller. `at` is the `to` of the call before, and
+        // `check_step` has found the bytes to be within the raw size.
+        let step = unsafe {
+            let stream = &mut self.stream;
+            stream.fill_in_place(payload, start, size, at, at + len)
         };
         self.stepped(payload, len, step)
     }
 
     fn check_step(&self, len: usize) -> Result<()> {
-        if self.state == State::Failed {
+        if self.progress == Progress::Failed {
             return Err(Error::corrupt("payload has already failed to decode"));
         }
         if len as u64 > self.raw_size - self.position {
@@ -388,32 +324,12 @@ impl Core {
         Ok(())
     }
 
-    fn step(&mut self, payload: &[u8], out: &mut [u8]) -> Result<()> {
-        let whole = out.len() as u64 == self.raw_size;
-        match &mut self.stream {
-            Stream::None => {
-                // In range: the raw size of such a payload is its length.
-                let start = self.position as usize;
-                out.copy_from_slice(&payload[start..start + out.len()]);
-                Ok(())
-            }
-            Stream::Lz4(decoder) => decoder.fill(payload, out, self.position),
-            Stream::Zstd(decoder) if whole => decoder.decode_whole(payload, out),
-            Stream::Zstd(decoder) => decoder.fill(payload, out),
-            Stream::Xz(decoder) => decoder.fill(payload, out),
-            Stream::Brotli(decoder) => decoder.fill(payload, out, whole),
-            #[cfg(feature = "flac")]
-            Stream::Flac(decoder) => decoder.fill(payload, out),
-            Stream::Ricepp(decoder) => decoder.fill(payload, out),
-        }
-    }
-
     /// Takes note of a step.
     fn stepped(&mut self, payload: &[u8], len: usize, step: Result<()>) -> Result<()> {
         match step {
             Ok(()) => self.position += len as u64,
             Err(error) => {
-                self.state = State::Failed;
+                self.progress = Progress::Failed;
                 return Err(error);
             }
         }
@@ -424,10 +340,10 @@ impl Core {
     }
 
     fn finish(&mut self, payload: &[u8]) -> Result<()> {
-        match self.state {
-            State::Finished => return Ok(()),
-            State::Failed => return Err(Error::corrupt("payload has already failed to decode")),
-            State::Running => {}
+        match self.progress {
+            Progress::Finished => return Ok(()),
+            Progress::Failed => return Err(Error::corrupt("payload has already failed to decode")),
+            Progress::Running => {}
         }
         if self.position < self.raw_size {
             return Err(Error::corrupt(format!(
@@ -435,26 +351,11 @@ impl Core {
                 self.position, self.raw_size
             )));
         }
-        let end = match &mut self.stream {
-            Stream::None => Ok(()),
-            Stream::Lz4(decoder) => decoder.finish(payload),
-            Stream::Zstd(decoder) => decoder.finish(payload),
-            Stream::Xz(decoder) => decoder.finish(payload),
-            Stream::Brotli(decoder) => decoder.finish(payload),
-            #[cfg(feature = "flac")]
-            Stream::Flac(decoder) => {
-                decoder.finish();
-                Ok(())
-            }
-            Stream::Ricepp(decoder) => {
-                decoder.finish();
-                Ok(())
-            }
-        };
-        self.state = if end.is_ok() {
-            State::Finished
+        let end = self.stream.finish(payload);
+        self.progress = if end.is_ok() {
+            Progress::Finished
         } else {
-            State::Failed
+            Progress::Failed
         };
         end
     }

@@ -23,38 +23,50 @@
 //! codec state. The caller gives a limit for the announced size.
 //!
 //! FLAC and RICEPP compress only audio and pixels. A categorizer says what a block holds
-//! ([`Content`]), and [`Compressor::compress_with`] takes it. FLAC needs the cargo feature `flac`, which
-//! builds libFLAC with cmake. Without the feature, this crate refuses FLAC specs and payloads by name.
+//! ([`Content`]), and [`Compressor::compress_with`] takes it.
+//!
+//! Each codec but `null` has a cargo feature: `zstd`, `lzma`, `lz4` (with `lz4hc`), `brotli`, `ricepp`, and
+//! `flac`, which builds libFLAC with cmake and is not on by default. Without its feature, this crate
+//! refuses the specs and payloads of a codec by name: [`SpecError::Unsupported`],
+//! [`Error::Unsupported`]. `lzma` and `brotli` include `zstd`, which finds out whether a block is worth
+//! their time. A codec therefore writes the same bytes in every build.
 
-mod brotli_codec;
+#[cfg(feature = "brotli")]
+mod brotli;
+mod codec;
+mod codecs;
 mod compress;
 mod content;
 mod decode;
 mod flac;
+#[cfg_attr(
+    not(all(feature = "zstd", feature = "lzma", feature = "lz4")),
+    allow(dead_code) // what only the options of some codecs need
+)]
+mod grammar;
+#[cfg(feature = "lz4")]
 mod lz4;
-mod options;
+mod memory;
+mod null;
 mod ricepp;
 mod spec;
+mod table;
+#[cfg_attr(
+    not(any(feature = "brotli", feature = "flac", feature = "ricepp")),
+    allow(dead_code)
+)]
 mod varint;
+#[cfg(feature = "lzma")]
 mod xz;
+#[cfg(feature = "zstd")]
 mod zstd;
 
-pub use compress::{Compressed, Compressor, Table};
+pub use codecs::{codec_names, library_versions, missing_codec_names};
+pub use compress::{Compressed, Compressor};
 pub use content::{ByteOrder, Content, ContentKind, Padding, PcmFormat, PixelFormat};
 pub use decode::{Decoder, decompress, raw_size};
+pub use grammar::SpecError;
 pub use redwarfs_format::section::CompressionId;
 pub use redwarfs_format::{Error, Result};
-pub use spec::{CodecSpec, SpecError, help};
-
-/// Names and versions of the compression libraries in this build, for example
-/// `zstd-1.5.7`, in alphabetical order.
-pub fn library_versions() -> Vec<String> {
-    vec![
-        brotli_codec::library_version(),
-        #[cfg(feature = "flac")]
-        flac::library_version(),
-        xz::library_version(),
-        lz4::library_version(),
-        zstd::library_version(),
-    ]
-}
+pub use spec::{CodecSpec, help};
+pub use table::Table;

@@ -3,13 +3,53 @@
 #![allow(unsafe_code)]
 
 use std::ffi::{c_char, c_int, c_void};
+use std::sync::Arc;
 
-use crate::{Error, Result};
+use crate::codec::{Decode, Decoding, Encode, Encoding, Settings, any_content};
+use crate::content::{Content, ContentKind};
+use crate::grammar::{Kind, option};
+use crate::memory::zeroed;
+use crate::{CompressionId, Error, Result};
 
 /// The largest input of the block format's reference implementation, in bytes.
 const MAX_INPUT: usize = 0x7e00_0000;
 /// Bytes of the announced size in front of the block.
 const PREFIX: usize = 4;
+
+pub(crate) static DECODING: Decoding = decoding(CompressionId::LZ4);
+
+/// The same format under an id that [`ENCODING_OF_LZ4HC`] does not use.
+pub(crate) static DECODING_OF_LZ4HC: Decoding = decoding(CompressionId::LZ4HC);
+
+const fn decoding(id: CompressionId) -> Decoding {
+    Decoding {
+        id,
+        raw_size,
+        content: any_content,
+        decoder: |payload, raw_size| Ok(Box::new(Lz4Decoder::new(payload, raw_size)?)),
+    }
+}
+
+pub(crate) static ENCODING: Encoding = Encoding {
+    name: "lz4",
+    options: &[],
+    id: CompressionId::LZ4,
+    takes: ContentKind::Bytes,
+    settings: |_| Ok(Arc::new(Method::Fast)),
+};
+
+pub(crate) static ENCODING_OF_LZ4HC: Encoding = Encoding {
+    name: "lz4hc",
+    options: &[option(
+        "level",
+        Kind::Int(0..=12),
+        Some(9),
+        "compression level",
+    )],
+    id: CompressionId::LZ4,
+    takes: ContentKind::Bytes,
+    settings: |values| Ok(Arc::new(Method::High(values.signed("level")))),
+};
 
 unsafe extern "C" {
     fn LZ4_versionString() -> *const c_char;
@@ -42,6 +82,7 @@ pub(crate) fn library_version() -> String {
 #[derive(Debug, Clone, Copy)]
 enum Method {
     Fast,
+    /// The level, 1..=12; the library takes 0 for 9.
     High(i32),
 }
 
@@ -60,7 +101,7 @@ impl Method {
 
 /// Compresses blocks with one state and one output buffer.
 #[derive(Debug)]
-pub(crate) struct Lz4Encoder {
+struct Lz4Encoder {
     method: Method,
     /// The library's working memory; u64 for its alignment.
     state: Vec<u64>,
@@ -68,15 +109,6 @@ pub(crate) struct Lz4Encoder {
 }
 
 impl Lz4Encoder {
-    pub(crate) fn fast() -> Self {
-        Self::new(Method::Fast)
-    }
-
-    /// `level` 1..=12; the library takes 0 for 9.
-    pub(crate) fn high(level: i32) -> Self {
-        Self::new(Method::High(level))
-    }
-
     fn new(method: Method) -> Self {
         Self {
             method,
@@ -84,9 +116,15 @@ impl Lz4Encoder {
             scratch: Vec::new(),
         }
     }
+}
 
-    /// The payload, or `None` if the block is too large for the format.
-    pub(crate) fn compress(&mut self, raw: &[u8]) -> Result<Option<Vec<u8>>> {
+impl Encode for Lz4Encoder {
+    fn compress(
+        &mut self,
+        raw: &[u8],
+        _content: &Content,
+        _probed: Option<usize>,
+    ) -> Result<Option<Vec<u8>>> {
         if raw.len() > MAX_INPUT {
             return Ok(None);
         }
@@ -138,12 +176,16 @@ impl Lz4Encoder {
     }
 }
 
-/// Bytes that the encoder needs besides the block itself.
-pub(crate) fn encoder_memory(high: bool, raw_size: usize) -> u64 {
-    let method = if high { Method::High(9) } else { Method::Fast };
-    (method.state_size() as u64)
-        .saturating_add(bound(raw_size.min(MAX_INPUT)) as u64)
-        .saturating_add(PREFIX as u64)
+impl Settings for Method {
+    fn encoder(&self) -> Box<dyn Encode> {
+        Box::new(Lz4Encoder::new(*self))
+    }
+
+    fn memory(&self, raw_size: usize) -> u64 {
+        (self.state_size() as u64)
+            .saturating_add(bound(raw_size.min(MAX_INPUT)) as u64)
+            .saturating_add(PREFIX as u64)
+    }
 }
 
 /// The largest block that `len` bytes can become (the format's published bound).
@@ -152,7 +194,7 @@ fn bound(len: usize) -> usize {
 }
 
 /// The announced size.
-pub(crate) fn raw_size(payload: &[u8]) -> Result<u64> {
+fn raw_size(payload: &[u8]) -> Result<u64> {
     let size = payload
         .first_chunk()
         .map(|bytes| u32::from_le_bytes(*bytes))
@@ -161,7 +203,7 @@ pub(crate) fn raw_size(payload: &[u8]) -> Result<u64> {
 }
 
 /// Decodes one block; everything happens in the first step.
-pub(crate) struct Lz4Decoder {
+struct Lz4Decoder {
     raw_size: usize,
     /// The decoded block, once a step has asked for a part of it.
     decoded: Vec<u8>,
@@ -169,7 +211,7 @@ pub(crate) struct Lz4Decoder {
 }
 
 impl Lz4Decoder {
-    pub(crate) fn new(payload: &[u8], raw_size: u64) -> Result<Self> {
+    fn new(payload: &[u8], raw_size: u64) -> Result<Self> {
         let block = payload.len().saturating_sub(PREFIX);
         // A byte of a match length adds at most 255 bytes, so a larger size can be
         // refused before memory is spent on it.
@@ -188,20 +230,22 @@ impl Lz4Decoder {
             done: false,
         })
     }
+}
 
-    pub(crate) fn fill(&mut self, payload: &[u8], out: &mut [u8], position: u64) -> Result<()> {
-        if !self.done && out.len() == self.raw_size {
+impl Decode for Lz4Decoder {
+    fn fill(&mut self, payload: &[u8], out: &mut [u8], done: u64, whole: bool) -> Result<()> {
+        if !self.done && whole {
             decode_block(&payload[PREFIX..], out)?;
             self.done = true;
             return Ok(());
         }
         if !self.done {
-            let mut decoded = crate::decode::zeroed(self.raw_size)?;
+            let mut decoded = zeroed(self.raw_size)?;
             decode_block(&payload[PREFIX..], &mut decoded)?;
             self.decoded = decoded;
             self.done = true;
         }
-        let start = position as usize;
+        let start = done as usize;
         let part = self
             .decoded
             .get(start..)
@@ -211,7 +255,7 @@ impl Lz4Decoder {
         Ok(())
     }
 
-    pub(crate) fn finish(&mut self, payload: &[u8]) -> Result<()> {
+    fn finish(&mut self, payload: &[u8]) -> Result<()> {
         if !self.done {
             // Reached only with a raw size of zero.
             decode_block(&payload[PREFIX..], &mut [])?;
@@ -219,6 +263,11 @@ impl Lz4Decoder {
         }
         self.decoded = Vec::new();
         Ok(())
+    }
+
+    /// The first step decodes everything.
+    fn is_incremental(&self) -> bool {
+        false
     }
 }
 

@@ -9,7 +9,7 @@
 //! | step | file |
 //! |---|---|
 //! | A thread reads the request from `/dev/fuse`. | `session.rs`, `device.rs` |
-//! | With io_uring, the thread of a CPU takes it from a queue instead. | `ring/queues.rs`, `ring/queues/os.rs` |
+//! | With io_uring, the thread of a CPU takes it from a queue instead. | `ring/queues/mod.rs`, `ring/queues/os.rs` |
 //! | The thread parses the message and makes a ticket, which allows exactly one reply. | `proto.rs`, `ticket.rs` |
 //! | The driver chooses the operation by its number. | `driver.rs` |
 //! | If the bytes are in the block cache, or in the page cache and not compressed, the operation replies at once. | `ops/read.rs`, `Image::try_read_pinned` in `redwarfs-reader/src/pinned.rs` |

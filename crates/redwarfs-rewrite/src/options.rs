@@ -202,6 +202,20 @@ impl RewriteOptions {
                 )));
             }
         }
+        let metadata = self.metadata || self.rebuild.is_some() || self.block_size_bits.is_some();
+        for (used, codec) in [
+            (
+                self.blocks || self.block_size_bits.is_some(),
+                &self.compression,
+            ),
+            (metadata, &self.schema_compression),
+            (metadata, &self.metadata_compression),
+        ] {
+            if used {
+                let available = codec.check_available();
+                available.map_err(|e| Error::invalid(e.to_string()))?;
+            }
+        }
         Ok(())
     }
 }

@@ -35,6 +35,15 @@ impl BuildOptions {
                 return bad("bloom filter size must be between 0 and 10");
             }
         }
+        for codec in [
+            &self.compression,
+            &self.schema_compression,
+            &self.metadata_compression,
+            &self.history_compression,
+        ] {
+            let available = codec.check_available();
+            available.map_err(|e| Error::InvalidOption(e.to_string()))?;
+        }
         categories(self)?;
         let workers = [
             Some(self.workers),

@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::num::NonZeroU64;
-use std::str::FromStr;
 use std::sync::Arc;
 
 use redwarfs_codec::CodecSpec;
@@ -401,9 +400,10 @@ impl Default for BuildOptions {
     }
 }
 
-/// The codec that a preset names. The strings are part of this file and covered by a test.
+/// The codec that a preset names, which this build may be without. The strings are part of this file
+/// and covered by a test.
 fn codec(spec: &str) -> CodecSpec {
-    CodecSpec::from_str(spec).unwrap_or_else(|_| CodecSpec::none())
+    CodecSpec::preset(spec).unwrap_or_else(|_| CodecSpec::none())
 }
 
 /// As small as zstd level 22, or nearly, in half the time, for blocks of up to 16 MiB.
@@ -429,7 +429,7 @@ fn category_presets(level: u8) -> BTreeMap<Category, CategoryOptions> {
     };
     let by_name = Some(Order::RevPath);
     let waveform = CategoryOptions {
-        // A build of the codecs without FLAC has nothing better than the general one.
+        // A build without FLAC has nothing better than the general one; the same for pixels.
         compression: flac.parse().ok(),
         window_bits: Some(window),
         order: by_name.clone().filter(|_| level < 8),

@@ -9,13 +9,54 @@ use std::ffi::{CStr, c_void};
 use std::mem;
 use std::ptr::{self, NonNull};
 use std::slice;
+use std::sync::Arc;
 
 use libflac_sys as sys;
 
-use super::{Framing, pcm};
-use crate::content::PcmFormat;
-use crate::options::FlacOptions;
-use crate::{Error, Result, varint};
+use super::framing::Framing;
+use super::pcm;
+use crate::codec::{Decode, Encode, Encoding, Settings};
+use crate::content::{Content, ContentKind, PcmFormat};
+use crate::grammar::{Kind, flag, option};
+use crate::{CompressionId, Error, Result, varint};
+
+pub(crate) static ENCODING: Encoding = Encoding {
+    name: "flac",
+    options: &[
+        option("level", Kind::Int(0..=8), Some(5), "compression level"),
+        flag("exhaustive", "try every model"),
+    ],
+    id: CompressionId::FLAC,
+    takes: ContentKind::Pcm,
+    settings: |values| {
+        Ok(Arc::new(FlacOptions {
+            level: values.unsigned("level").unwrap_or_default(),
+            exhaustive: values.flag("exhaustive"),
+        }))
+    },
+};
+
+/// Settings of the encoder.
+#[derive(Debug, Clone, Copy)]
+struct FlacOptions {
+    /// 0..=8
+    level: u32,
+    /// Try every model instead of estimating which is best.
+    exhaustive: bool,
+}
+
+impl Settings for FlacOptions {
+    fn encoder(&self) -> Box<dyn Encode> {
+        Box::new(FlacEncoder::new(*self))
+    }
+
+    /// The payload, and what libFLAC keeps for one of its blocks: eight channels of 4096 samples
+    /// in a dozen arrays of up to eight bytes a sample.
+    fn memory(&self, raw_size: usize) -> u64 {
+        const LIBRARY: u64 = 4 << 20;
+        LIBRARY + raw_size as u64
+    }
+}
 
 const MARKER: [u8; 4] = *b"fLaC";
 /// Length of the marker and of a metadata block's header.
@@ -249,7 +290,7 @@ unsafe extern "C" fn on_error(
 ///
 /// Memory: the library's and our buffers for one frame, at most 8 MiB for 65535 samples of eight
 /// channels, and never ours for more than the announced size.
-pub(crate) struct FlacDecoder {
+pub(super) struct FlacDecoder {
     decoder: NonNull<sys::FLAC__StreamDecoder>,
     /// From a box; the library keeps a copy of the pointer.
     source: NonNull<Source>,
@@ -260,7 +301,7 @@ pub(crate) struct FlacDecoder {
 unsafe impl Send for FlacDecoder {}
 
 impl FlacDecoder {
-    pub(crate) fn new(payload: &[u8]) -> Result<Self> {
+    pub(super) fn new(payload: &[u8]) -> Result<Self> {
         let framing = Framing::parse(payload)?;
         let stream = payload.get(framing.stream..).unwrap_or_default();
         let (head, frames) = read_metadata(stream)?;
@@ -304,28 +345,6 @@ impl FlacDecoder {
         }
     }
 
-    /// Decodes until `out` is full.
-    pub(crate) fn fill(&mut self, payload: &[u8], mut out: &mut [u8]) -> Result<()> {
-        while !out.is_empty() {
-            // SAFETY: the library is not running, so this is the only reference.
-            let source = unsafe { self.source.as_mut() };
-            let waiting = source.frame.get(source.delivered..).unwrap_or_default();
-            if waiting.is_empty() {
-                if source.left == 0 {
-                    return Err(Error::corrupt("FLAC stream ends early"));
-                }
-                self.step(payload)?;
-                continue;
-            }
-            let count = waiting.len().min(out.len());
-            let (now, later) = out.split_at_mut(count);
-            now.copy_from_slice(&waiting[..count]);
-            source.delivered += count;
-            out = later;
-        }
-        Ok(())
-    }
-
     /// Decodes one frame. All of the last one must have been delivered.
     fn step(&mut self, payload: &[u8]) -> Result<()> {
         let (decoder, source) = (self.decoder.as_ptr(), self.source.as_ptr());
@@ -355,13 +374,37 @@ impl FlacDecoder {
             _ => Err(Problem::Damaged.error()),
         }
     }
+}
+
+impl Decode for FlacDecoder {
+    fn fill(&mut self, payload: &[u8], mut out: &mut [u8], _done: u64, _whole: bool) -> Result<()> {
+        while !out.is_empty() {
+            // SAFETY: the library is not running, so this is the only reference.
+            let source = unsafe { self.source.as_mut() };
+            let waiting = source.frame.get(source.delivered..).unwrap_or_default();
+            if waiting.is_empty() {
+                if source.left == 0 {
+                    return Err(Error::corrupt("FLAC stream ends early"));
+                }
+                self.step(payload)?;
+                continue;
+            }
+            let count = waiting.len().min(out.len());
+            let (now, later) = out.split_at_mut(count);
+            now.copy_from_slice(&waiting[..count]);
+            source.delivered += count;
+            out = later;
+        }
+        Ok(())
+    }
 
     /// Bytes after the last frame are ignored, as the format's readers do.
-    pub(crate) fn finish(&mut self) {
+    fn finish(&mut self, _payload: &[u8]) -> Result<()> {
         // SAFETY: the library is not running, so this is the only reference.
         let source = unsafe { self.source.as_mut() };
         source.frame = Vec::new();
         source.delivered = 0;
+        Ok(())
     }
 }
 
@@ -486,13 +529,13 @@ impl Drop for Handle {
 
 /// Compresses blocks with one buffer for samples. The library offers no way to keep its state.
 #[derive(Debug)]
-pub(crate) struct FlacEncoder {
+struct FlacEncoder {
     options: FlacOptions,
     samples: Vec<i32>,
 }
 
 impl FlacEncoder {
-    pub(crate) fn new(options: FlacOptions) -> Self {
+    fn new(options: FlacOptions) -> Self {
         Self {
             options,
             samples: Vec::new(),
@@ -501,7 +544,7 @@ impl FlacEncoder {
 
     /// The payload. `None` if the data is not what `format` says, or if it would not be smaller
     /// than the data.
-    pub(crate) fn compress(&mut self, raw: &[u8], format: &PcmFormat) -> Result<Option<Vec<u8>>> {
+    fn payload(&mut self, raw: &[u8], format: &PcmFormat) -> Result<Option<Vec<u8>>> {
         if !format.is_valid() || !raw.len().is_multiple_of(format.frame_bytes()) {
             return Ok(None);
         }
@@ -591,6 +634,20 @@ impl FlacEncoder {
         match unsafe { sys::FLAC__stream_encoder_get_state(encoder.0.as_ptr()) } {
             sys::FLAC__STREAM_ENCODER_MEMORY_ALLOCATION_ERROR => Err(no_encoder_memory()),
             _ => Ok(false),
+        }
+    }
+}
+
+impl Encode for FlacEncoder {
+    fn compress(
+        &mut self,
+        raw: &[u8],
+        content: &Content,
+        _probed: Option<usize>,
+    ) -> Result<Option<Vec<u8>>> {
+        match content {
+            Content::Pcm(format) => self.payload(raw, format),
+            _ => Ok(None),
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Decoding bit streams.
 
-use super::{CODE_BITS, CODE_RAW, CODE_SAME, Framing, load, store};
+use super::framing::{CODE_BITS, CODE_RAW, CODE_SAME, Framing, load, store};
+use crate::codec::Decode;
 use crate::{Error, Result};
 
 /// Pixels of a Rice block that are taken from the 56 bits of one refill; those of usual pictures
@@ -124,7 +125,7 @@ fn too_large() -> Error {
 /// Decodes one bit stream, group by group.
 ///
 /// Memory: one group, at most 2 KiB.
-pub(crate) struct RiceppDecoder {
+pub(super) struct RiceppDecoder {
     framing: Framing,
     reader: BitReader,
     /// The pixel before the next one, for each component.
@@ -139,7 +140,7 @@ pub(crate) struct RiceppDecoder {
 }
 
 impl RiceppDecoder {
-    pub(crate) fn new(payload: &[u8]) -> Result<Self> {
+    pub(super) fn new(payload: &[u8]) -> Result<Self> {
         let framing = Framing::parse(payload)?;
         let groups = framing.raw_size.div_ceil(framing.group_bytes() as u64);
         // What even the most regular data takes, so that memory is spent only on what the
@@ -162,47 +163,6 @@ impl RiceppDecoder {
             group: Vec::new(),
             pending: 0,
         })
-    }
-
-    /// Decodes until `out` is full.
-    pub(crate) fn fill(&mut self, payload: &[u8], mut out: &mut [u8]) -> Result<()> {
-        while !out.is_empty() {
-            let waiting = &self.group[self.pending..];
-            if !waiting.is_empty() {
-                let length = waiting.len().min(out.len());
-                let (now, later) = out.split_at_mut(length);
-                now.copy_from_slice(&waiting[..length]);
-                self.pending += length;
-                out = later;
-                continue;
-            }
-            let left = self.framing.raw_size - self.decoded;
-            if left == 0 {
-                return Err(incomplete());
-            }
-            let size = left.min(self.framing.group_bytes() as u64);
-            // A group has at most 2 KiB.
-            let size = size as usize;
-            if out.len() >= size {
-                let (now, later) = out.split_at_mut(size);
-                self.decode_group(payload, now)?;
-                out = later;
-            } else {
-                let mut group = std::mem::take(&mut self.group);
-                group.resize(size, 0);
-                self.decode_group(payload, &mut group)?;
-                self.group = group;
-                self.pending = 0;
-            }
-            self.decoded += size as u64;
-        }
-        Ok(())
-    }
-
-    /// Bytes after the stream are ignored, as the format's readers do.
-    pub(crate) fn finish(&mut self) {
-        self.group = Vec::new();
-        self.pending = 0;
     }
 
     fn decode_group(&mut self, payload: &[u8], out: &mut [u8]) -> Result<()> {
@@ -281,6 +241,49 @@ impl RiceppDecoder {
         }
         self.reader = reader;
         self.last[component] = last;
+        Ok(())
+    }
+}
+
+impl Decode for RiceppDecoder {
+    fn fill(&mut self, payload: &[u8], mut out: &mut [u8], _done: u64, _whole: bool) -> Result<()> {
+        while !out.is_empty() {
+            let waiting = &self.group[self.pending..];
+            if !waiting.is_empty() {
+                let length = waiting.len().min(out.len());
+                let (now, later) = out.split_at_mut(length);
+                now.copy_from_slice(&waiting[..length]);
+                self.pending += length;
+                out = later;
+                continue;
+            }
+            let left = self.framing.raw_size - self.decoded;
+            if left == 0 {
+                return Err(incomplete());
+            }
+            let size = left.min(self.framing.group_bytes() as u64);
+            // A group has at most 2 KiB.
+            let size = size as usize;
+            if out.len() >= size {
+                let (now, later) = out.split_at_mut(size);
+                self.decode_group(payload, now)?;
+                out = later;
+            } else {
+                let mut group = std::mem::take(&mut self.group);
+                group.resize(size, 0);
+                self.decode_group(payload, &mut group)?;
+                self.group = group;
+                self.pending = 0;
+            }
+            self.decoded += size as u64;
+        }
+        Ok(())
+    }
+
+    /// Bytes after the stream are ignored, as the format's readers do.
+    fn finish(&mut self, _payload: &[u8]) -> Result<()> {
+        self.group = Vec::new();
+        self.pending = 0;
         Ok(())
     }
 }

@@ -1,9 +1,47 @@
 //! Encoding bit streams, by the rules that make the result unique.
 
-use super::{CODE_BITS, CODE_RAW, CODE_SAME, MAX_BLOCK_SIZE, load};
-use crate::Result;
-use crate::content::PixelFormat;
-use crate::varint;
+use std::sync::Arc;
+
+use super::framing::{CODE_BITS, CODE_RAW, CODE_SAME, MAX_BLOCK_SIZE, load};
+use crate::codec::{Encode, Encoding, Settings};
+use crate::content::{Content, ContentKind, PixelFormat};
+use crate::grammar::{Kind, option};
+use crate::{CompressionId, Result, varint};
+
+pub(crate) static ENCODING: Encoding = Encoding {
+    name: "ricepp",
+    options: &[option(
+        "block_size",
+        Kind::Int(16..=512),
+        Some(128),
+        "pixels per block",
+    )],
+    id: CompressionId::RICEPP,
+    takes: ContentKind::Pixels,
+    settings: |values| {
+        Ok(Arc::new(RiceppOptions {
+            block_size: values.unsigned("block_size").unwrap_or_default(),
+        }))
+    },
+};
+
+/// Settings of the encoder.
+#[derive(Debug, Clone, Copy)]
+struct RiceppOptions {
+    /// Pixels of a block, 16..=512.
+    block_size: u32,
+}
+
+impl Settings for RiceppOptions {
+    fn encoder(&self) -> Box<dyn Encode> {
+        Box::new(RiceppEncoder::new(self.block_size))
+    }
+
+    /// The stream and, once more, the payload.
+    fn memory(&self, raw_size: usize) -> u64 {
+        2 * raw_size as u64
+    }
+}
 
 /// Most low bits of a Rice code.
 const MAX_LOW: u32 = 13;
@@ -71,14 +109,14 @@ const SLACK: usize = 8;
 
 /// Compresses blocks with one output buffer.
 #[derive(Debug)]
-pub(crate) struct RiceppEncoder {
+struct RiceppEncoder {
     /// Pixels of a block, 16..=512.
     block_size: u32,
     scratch: Vec<u8>,
 }
 
 impl RiceppEncoder {
-    pub(crate) fn new(block_size: u32) -> Self {
+    fn new(block_size: u32) -> Self {
         debug_assert!((1..=MAX_BLOCK_SIZE).contains(&block_size));
         Self {
             block_size,
@@ -88,7 +126,7 @@ impl RiceppEncoder {
 
     /// The payload. `None` if the data is not what `format` says, or if it would not be smaller
     /// than the data.
-    pub(crate) fn compress(&mut self, raw: &[u8], format: &PixelFormat) -> Result<Option<Vec<u8>>> {
+    fn payload(&mut self, raw: &[u8], format: &PixelFormat) -> Result<Option<Vec<u8>>> {
         if !format.is_valid() || raw.is_empty() || !raw.len().is_multiple_of(format.group_bytes()) {
             return Ok(None);
         }
@@ -119,10 +157,18 @@ impl RiceppEncoder {
     }
 }
 
-/// Bytes that the encoder needs besides the block itself.
-pub(crate) fn encoder_memory(raw_size: usize) -> u64 {
-    // The stream and, once more, the payload.
-    2 * raw_size as u64
+impl Encode for RiceppEncoder {
+    fn compress(
+        &mut self,
+        raw: &[u8],
+        content: &Content,
+        _probed: Option<usize>,
+    ) -> Result<Option<Vec<u8>>> {
+        match content {
+            Content::Pixels(format) => self.payload(raw, format),
+            _ => Ok(None),
+        }
+    }
 }
 
 /// Writes the stream of `raw` and returns its length. `None` if it does not fit, or if bits are

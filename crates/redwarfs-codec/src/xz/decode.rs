@@ -3,14 +3,16 @@
 #![allow(unsafe_code)]
 
 use std::mem;
+use std::num::NonZeroUsize;
 use std::ptr;
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 
 use liblzma_sys as sys;
 
+use super::coder::{Coder, check_decoder, decoder_error};
 use super::layout::{self, Layout};
-use super::{Coder, check_decoder, decoder_error};
+use crate::codec::Decode;
 use crate::{Error, Result};
 
 /// The smallest dictionary that liblzma accepts, in bytes.
@@ -26,7 +28,7 @@ const DECODER_OVERHEAD: u64 = 1 << 20;
 ///
 /// Memory: a dictionary of at most the raw size of the current block (4 KiB at
 /// least) plus [`DECODER_OVERHEAD`].
-pub(crate) struct XzDecoder {
+pub(super) struct XzDecoder {
     layout: Layout,
     coder: Coder,
     /// Description of the current block, to which the coder keeps a pointer.
@@ -42,7 +44,7 @@ pub(crate) struct XzDecoder {
 }
 
 impl XzDecoder {
-    pub(crate) fn new(payload: &[u8]) -> Result<Self> {
+    pub(super) fn new(payload: &[u8]) -> Result<Self> {
         let layout = Layout::parse(payload)?;
         Ok(Self {
             next_record: layout.records,
@@ -55,44 +57,10 @@ impl XzDecoder {
         })
     }
 
-    /// Decodes until `out` is full.
-    pub(crate) fn fill(&mut self, payload: &[u8], out: &mut [u8]) -> Result<()> {
-        let mut filled = 0;
-        while filled < out.len() {
-            if self.block.is_none() && !self.start_block(payload)? {
-                return Err(Error::corrupt("LZMA stream ends early"));
-            }
-            filled += self.step(payload, &mut out[filled..])?;
-        }
-        Ok(())
-    }
-
-    /// Decodes what is left, which must hold no data: the end of the last block with
-    /// its check value, and empty blocks.
-    pub(crate) fn finish(&mut self, payload: &[u8]) -> Result<()> {
-        let mut surplus = [0];
-        while self.block.is_some() || self.start_block(payload)? {
-            if self.step(payload, &mut surplus)? > 0 {
-                return Err(Error::corrupt("LZMA stream holds more than it announces"));
-            }
-        }
-        Ok(())
-    }
-
-    /// How many blocks the stream has.
-    pub(crate) fn blocks(&self) -> u64 {
-        self.layout.count
-    }
-
     /// Decodes all blocks of a stream of which nothing has been decoded into `out`, which has its raw size,
     /// by up to `threads` threads, the largest blocks first. Takes 40 bytes for each block, and a dictionary for
     /// each thread. Of several errors it is that of the first block; those behind it need not be decoded.
-    pub(crate) fn fill_apart(
-        &mut self,
-        payload: &[u8],
-        out: &mut [u8],
-        threads: usize,
-    ) -> Result<()> {
+    fn fill_apart(&mut self, payload: &[u8], out: &mut [u8], threads: usize) -> Result<()> {
         // A record takes two bytes of the index at least, which has been walked.
         let mut jobs = Vec::with_capacity(usize::try_from(self.layout.count).unwrap_or(0));
         let (mut start, mut rest) = (self.block_end, out);
@@ -162,7 +130,7 @@ impl XzDecoder {
             block_end: start,
         };
         alone.enter_block(payload, record)?;
-        alone.fill(payload, out)?;
+        alone.fill(payload, out, 0, true)?;
         alone.finish(payload)
     }
 
@@ -249,6 +217,45 @@ impl XzDecoder {
         self.position = start + header_size;
         self.block_end = end;
         Ok(())
+    }
+}
+
+impl Decode for XzDecoder {
+    fn fill(&mut self, payload: &[u8], out: &mut [u8], _done: u64, _whole: bool) -> Result<()> {
+        let mut filled = 0;
+        while filled < out.len() {
+            if self.block.is_none() && !self.start_block(payload)? {
+                return Err(Error::corrupt("LZMA stream ends early"));
+            }
+            filled += self.step(payload, &mut out[filled..])?;
+        }
+        Ok(())
+    }
+
+    /// Decodes what is left, which must hold no data: the end of the last block with
+    /// its check value, and empty blocks.
+    fn finish(&mut self, payload: &[u8]) -> Result<()> {
+        let mut surplus = [0];
+        while self.block.is_some() || self.start_block(payload)? {
+            if self.step(payload, &mut surplus)? > 0 {
+                return Err(Error::corrupt("LZMA stream holds more than it announces"));
+            }
+        }
+        Ok(())
+    }
+
+    fn fill_by_parts(
+        &mut self,
+        payload: &[u8],
+        out: &mut [u8],
+        threads: NonZeroUsize,
+    ) -> Result<()> {
+        self.fill_apart(payload, out, threads.get())
+    }
+
+    /// Each block can be decoded by itself.
+    fn parts(&self) -> u64 {
+        self.layout.count
     }
 }
 

@@ -3,21 +3,21 @@
 #![allow(unsafe_code)]
 
 use std::fmt;
-use std::mem;
 use std::ptr;
 
 use liblzma_sys as sys;
 
-use super::{Coder, tables};
-use crate::options::{Branch, Filter, LzmaOptions, MatchFinder, Mode, ZstdOptions};
-use crate::zstd::{self, ZstdEncoder};
-use crate::{Error, Result, Table};
-
-/// The smallest dictionary that liblzma accepts, in bytes.
-const DICT_MIN: usize = 4096;
+use super::coder::{Coder, encoder_error};
+use super::options::{Branch, Filter, LzmaOptions, lzma_options};
+use super::tables;
+use crate::Result;
+use crate::codec::{Encode, EncodeTables, Settings};
+use crate::content::Content;
+use crate::table::Table;
+use crate::zstd::{self, ZstdEncoder, ZstdOptions};
 
 /// Compresses blocks with one coder, whose memory is kept from block to block.
-pub(crate) struct XzEncoder {
+struct XzEncoder {
     options: LzmaOptions,
     coder: Coder,
     scratch: Vec<u8>,
@@ -34,7 +34,7 @@ impl fmt::Debug for XzEncoder {
 }
 
 impl XzEncoder {
-    pub(crate) fn new(options: LzmaOptions) -> Self {
+    fn new(options: LzmaOptions) -> Self {
         Self {
             options,
             coder: Coder::new(),
@@ -43,18 +43,9 @@ impl XzEncoder {
         }
     }
 
-    /// The payload for data with tables, or `None` if it would not be smaller than the input.
-    pub(crate) fn compress_tables(
-        &mut self,
-        raw: &[u8],
-        tables: &[Table],
-    ) -> Result<Option<Vec<u8>>> {
-        tables::compress(&self.options, raw, tables)
-    }
-
     /// The payload, or `None` if it would not be smaller than the input. With a
     /// certain branch filter both variants are tried; the plain one wins a tie.
-    pub(crate) fn compress(&mut self, raw: &[u8]) -> Result<Option<Vec<u8>>> {
+    fn payload(&mut self, raw: &[u8]) -> Result<Option<Vec<u8>>> {
         let space = raw.len().saturating_sub(1);
         self.scratch.resize(space, 0);
         let (first, second) = match self.options.branch {
@@ -140,6 +131,41 @@ impl XzEncoder {
     }
 }
 
+impl Encode for XzEncoder {
+    fn compress(
+        &mut self,
+        raw: &[u8],
+        _content: &Content,
+        _probed: Option<usize>,
+    ) -> Result<Option<Vec<u8>>> {
+        self.payload(raw)
+    }
+
+    fn for_tables(&mut self) -> Option<&mut dyn EncodeTables> {
+        Some(self)
+    }
+}
+
+impl EncodeTables for XzEncoder {
+    fn compress(&mut self, raw: &[u8], tables: &[Table]) -> Result<Option<Vec<u8>>> {
+        tables::compress(&self.options, raw, tables)
+    }
+}
+
+impl Settings for LzmaOptions {
+    fn encoder(&self) -> Box<dyn Encode> {
+        Box::new(XzEncoder::new(self.clone()))
+    }
+
+    fn memory(&self, raw_size: usize) -> u64 {
+        encoder_memory(self, raw_size)
+    }
+
+    fn are_slow(&self) -> bool {
+        true
+    }
+}
+
 /// What compares a whole block with and without a filter: a hundredth of the time of LZMA.
 const FAR_MATCHES: ZstdOptions = ZstdOptions {
     level: 1,
@@ -185,68 +211,6 @@ fn encode(
     }
 }
 
-pub(super) fn encoder_error(verdict: sys::lzma_ret) -> Error {
-    Error::Limit(match verdict {
-        sys::LZMA_MEM_ERROR => "no memory for an LZMA encoder".into(),
-        other => format!("LZMA encoder failed with code {other}"),
-    })
-}
-
-fn preset(level: u32, extreme: bool) -> sys::lzma_options_lzma {
-    let flag = if extreme { sys::LZMA_PRESET_EXTREME } else { 0 };
-    // SAFETY: all-zero is a valid value of the plain C struct, and the call fills
-    // it in. Levels come from the checked range, so it cannot fail.
-    unsafe {
-        let mut options: sys::lzma_options_lzma = mem::zeroed();
-        sys::lzma_lzma_preset(&mut options, level | flag);
-        options
-    }
-}
-
-/// The encoder's options for a block of `raw_size` bytes: the preset, overridden by
-/// what was asked for, with a dictionary no larger than the block.
-pub(super) fn lzma_options(options: &LzmaOptions, raw_size: usize) -> sys::lzma_options_lzma {
-    let mut lzma = preset(options.level, options.extreme);
-    if let Some(log) = options.dict_log {
-        lzma.dict_size = 1 << log;
-    }
-    if let Some(mode) = options.mode {
-        lzma.mode = match mode {
-            Mode::Fast => sys::LZMA_MODE_FAST,
-            Mode::Normal => sys::LZMA_MODE_NORMAL,
-        };
-    }
-    if let Some(finder) = options.match_finder {
-        lzma.mf = match finder {
-            MatchFinder::Hc3 => sys::LZMA_MF_HC3,
-            MatchFinder::Hc4 => sys::LZMA_MF_HC4,
-            MatchFinder::Bt2 => sys::LZMA_MF_BT2,
-            MatchFinder::Bt3 => sys::LZMA_MF_BT3,
-            MatchFinder::Bt4 => sys::LZMA_MF_BT4,
-        };
-    }
-    if let Some(nice) = options.nice {
-        lzma.nice_len = nice;
-    }
-    if let Some(depth) = options.depth {
-        lzma.depth = depth;
-    }
-    let useful = u32::try_from(raw_size.max(DICT_MIN)).unwrap_or(u32::MAX);
-    lzma.dict_size = lzma.dict_size.min(useful);
-    lzma
-}
-
-/// The match finder that a preset uses.
-pub(crate) fn match_finder_of_preset(level: u32, extreme: bool) -> MatchFinder {
-    match preset(level, extreme).mf {
-        sys::LZMA_MF_HC3 => MatchFinder::Hc3,
-        sys::LZMA_MF_HC4 => MatchFinder::Hc4,
-        sys::LZMA_MF_BT2 => MatchFinder::Bt2,
-        sys::LZMA_MF_BT3 => MatchFinder::Bt3,
-        _ => MatchFinder::Bt4,
-    }
-}
-
 const END: sys::lzma_filter = sys::lzma_filter {
     id: sys::LZMA_VLI_UNKNOWN,
     options: ptr::null_mut(),
@@ -284,7 +248,7 @@ fn filter_chain(
 
 /// Bytes that the encoder needs besides the block itself: what liblzma reports,
 /// and the output buffers.
-pub(crate) fn encoder_memory(options: &LzmaOptions, raw_size: usize) -> u64 {
+fn encoder_memory(options: &LzmaOptions, raw_size: usize) -> u64 {
     let mut lzma = lzma_options(options, raw_size);
     let filter = match options.branch {
         Some(Filter::Fixed(branch)) => Some(branch),

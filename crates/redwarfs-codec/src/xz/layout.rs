@@ -50,7 +50,7 @@ impl Record {
 }
 
 /// The announced size: what the index says.
-pub(crate) fn raw_size(payload: &[u8]) -> Result<u64> {
+pub(super) fn raw_size(payload: &[u8]) -> Result<u64> {
     Layout::parse(payload).map(|layout| layout.raw_size)
 }
 

@@ -5,114 +5,37 @@
 //! size of each block beforehand makes it possible to give the decoder a
 //! dictionary no larger than the data, whatever the stream asks for.
 
+mod coder;
 mod decode;
 mod encode;
 mod layout;
+mod options;
 mod tables;
 
-pub(crate) use decode::XzDecoder;
-pub(crate) use encode::{XzEncoder, encoder_memory, match_finder_of_preset};
-pub(crate) use layout::raw_size;
+use std::sync::Arc;
 
-use std::ptr;
+use crate::CompressionId;
+use crate::codec::{Decoding, Encoding, any_content};
+use crate::content::ContentKind;
 
-use liblzma_sys as sys;
+pub(crate) static DECODING: Decoding = Decoding {
+    id: CompressionId::LZMA,
+    raw_size: layout::raw_size,
+    content: any_content,
+    decoder: |payload, _| Ok(Box::new(decode::XzDecoder::new(payload)?)),
+};
 
-use crate::{Error, Result};
+pub(crate) static ENCODING: Encoding = Encoding {
+    name: "lzma",
+    options: options::OPTIONS,
+    id: CompressionId::LZMA,
+    takes: ContentKind::Bytes,
+    settings: |values| Ok(Arc::new(options::LzmaOptions::of(values)?)),
+};
 
 pub(crate) fn library_version() -> String {
     #![allow(unsafe_code)]
     // SAFETY: the function returns a static, zero-terminated string.
-    let version = unsafe { std::ffi::CStr::from_ptr(sys::lzma_version_string()) };
+    let version = unsafe { std::ffi::CStr::from_ptr(liblzma_sys::lzma_version_string()) };
     format!("liblzma-{}", version.to_string_lossy())
-}
-
-/// An `lzma_stream`: a coder of liblzma with its memory.
-struct Coder(sys::lzma_stream);
-
-// SAFETY: liblzma's single-threaded coders keep no thread-local state; the pointers
-// inside are owned by the stream or replaced at each call.
-#[allow(unsafe_code)]
-unsafe impl Send for Coder {}
-
-impl Coder {
-    fn new() -> Self {
-        Self(sys::lzma_stream {
-            next_in: ptr::null(),
-            avail_in: 0,
-            total_in: 0,
-            next_out: ptr::null_mut(),
-            avail_out: 0,
-            total_out: 0,
-            allocator: ptr::null(),
-            internal: ptr::null_mut(),
-            reserved_ptr1: ptr::null_mut(),
-            reserved_ptr2: ptr::null_mut(),
-            reserved_ptr3: ptr::null_mut(),
-            reserved_ptr4: ptr::null_mut(),
-            seek_pos: 0,
-            reserved_int2: 0,
-            reserved_int3: 0,
-            reserved_int4: 0,
-            reserved_enum1: 0,
-            reserved_enum2: 0,
-        })
-    }
-
-    /// Runs the coder once over `input` and `out`. Returns its verdict and how many
-    /// bytes it consumed and produced.
-    fn run(
-        &mut self,
-        input: &[u8],
-        out: &mut [u8],
-        action: sys::lzma_action,
-    ) -> (sys::lzma_ret, usize, usize) {
-        self.0.next_in = input.as_ptr();
-        self.0.avail_in = input.len();
-        self.0.next_out = out.as_mut_ptr();
-        self.0.avail_out = out.len();
-        // SAFETY: the pointers and lengths describe the two slices, which live
-        // through the call and are dropped from the stream after it.
-        #[allow(unsafe_code)]
-        let verdict = unsafe { sys::lzma_code(&mut self.0, action) };
-        let consumed = input.len() - self.0.avail_in;
-        let produced = out.len() - self.0.avail_out;
-        self.0.next_in = ptr::null();
-        self.0.avail_in = 0;
-        self.0.next_out = ptr::null_mut();
-        self.0.avail_out = 0;
-        (verdict, consumed, produced)
-    }
-}
-
-impl Drop for Coder {
-    fn drop(&mut self) {
-        // SAFETY: the stream was zero-initialised and perhaps given to a coder's
-        // initialiser; both are states that `lzma_end` takes.
-        #[allow(unsafe_code)]
-        unsafe {
-            sys::lzma_end(&mut self.0);
-        }
-    }
-}
-
-/// Error for a verdict other than success, from decoding.
-fn decoder_error(verdict: sys::lzma_ret) -> Error {
-    match verdict {
-        sys::LZMA_MEM_ERROR => Error::Limit("no memory for an LZMA decoder".into()),
-        sys::LZMA_MEMLIMIT_ERROR => Error::Limit("LZMA decoder needs too much memory".into()),
-        sys::LZMA_OPTIONS_ERROR => {
-            Error::Unsupported("LZMA: filter or option of the stream".into())
-        }
-        sys::LZMA_BUF_ERROR => Error::corrupt("LZMA stream is incomplete"),
-        _ => Error::corrupt("LZMA stream is damaged"),
-    }
-}
-
-fn check_decoder(verdict: sys::lzma_ret) -> Result<()> {
-    if verdict == sys::LZMA_OK {
-        Ok(())
-    } else {
-        Err(decoder_error(verdict))
-    }
 }

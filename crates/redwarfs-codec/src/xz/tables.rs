@@ -12,10 +12,11 @@ use std::ptr;
 
 use liblzma_sys as sys;
 
-use super::encode::{encoder_error, lzma_options};
+use super::coder::encoder_error;
 use super::layout::crc32;
-use crate::options::LzmaOptions;
-use crate::{Error, Result, Table};
+use super::options::{LzmaOptions, lzma_options};
+use crate::table::Table;
+use crate::{Error, Result};
 
 /// Bytes of a table that chains are tried with.
 const SAMPLE: usize = 1 << 20;
@@ -77,7 +78,7 @@ impl Chain {
 }
 
 /// The payload, or `None` if it would not be smaller than the input.
-pub(crate) fn compress(
+pub(super) fn compress(
     options: &LzmaOptions,
     raw: &[u8],
     tables: &[Table],

@@ -1,5 +1,7 @@
 //! The compression context of the library, with the functions that its safe binding leaves out.
 
+#![allow(unsafe_code)]
+
 use std::ffi::c_void;
 use std::ptr::NonNull;
 

@@ -1,12 +1,18 @@
 //! Decoding a frame by steps into memory for all of its data, without a window beside it.
 
+#![allow(unsafe_code)]
+
 use zstd_safe::{DCtx, DParameter, InBuffer, OutBuffer, WriteBuf};
 
-use super::{decoder_error, stream_context};
+use super::decoder_context::{decoder_error, stream_context};
 use crate::{Error, Result};
 
 /// What the library asks for first: enough to tell that a frame follows.
 const FRAME_START: usize = 5;
+
+/// What a decoder in place holds (224 KiB): its state, and room for a block of the payload that the
+/// library touches only if the block comes in parts.
+pub(super) const IN_PLACE_STATE: u64 = 224 << 10;
 
 /// The memory that a frame is decoded to.
 struct Destination {
@@ -137,10 +143,7 @@ mod tests {
             assert!(decoder.written() - before <= 128 << 10);
         }
         assert!(out == raw && decoder.consumed() == frame.len());
-        let (size, most) = (
-            decoder.context.sizeof() as u64,
-            super::super::IN_PLACE_STATE,
-        );
+        let (size, most) = (decoder.context.sizeof() as u64, IN_PLACE_STATE);
         assert!(size <= most && size > most / 2, "{size}");
     }
 }

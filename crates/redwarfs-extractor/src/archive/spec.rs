@@ -9,7 +9,7 @@ use super::entry::Sink;
 use super::library::{FilterWriter, LibrarySink};
 use super::tar::{Tar, TarFormat};
 use crate::error::{Error, Result};
-use crate::libarchive::{ArchiveProcess, PATH_VARIABLE, Plan, Setup};
+use crate::libarchive::{ArchiveProcess, Plan, Setup};
 
 /// An archive format with filters and options.
 ///
@@ -216,7 +216,7 @@ impl ArchiveSpec {
             format!("filter '{}'", self.filters.join(","))
         };
         Error::Spec(format!(
-            "{what} needs libarchive, which cannot be loaded ({cause}; {PATH_VARIABLE} may name it); \
+            "{what} needs libarchive, {cause}; \
              without it there are pax, ustar, gnutar, newc, odc and cpio"
         ))
     }

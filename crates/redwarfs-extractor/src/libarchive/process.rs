@@ -10,7 +10,9 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::PathBuf;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
-use super::{Answer, Description, Engine, Fatal, Plan, Writer};
+use super::engine::{Answer, Description, Engine, Fatal};
+use super::plan::Plan;
+use super::sys::Writer;
 
 /// How to start a process that calls [`serve`].
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -221,7 +223,7 @@ fn decode<T>(body: &[u8], with: impl FnOnce(&Description<'_>) -> T) -> Option<T>
 }
 
 /// The library in another process.
-pub(crate) struct Remote<'a> {
+struct Remote<'a> {
     child: Child,
     to: ChildStdin,
     from: BufReader<ChildStdout>,
@@ -239,7 +241,7 @@ impl Drop for Remote<'_> {
 
 impl<'a> Remote<'a> {
     /// Starts a process and has it prepare an archive. `None` if no process can be started.
-    pub(crate) fn start(
+    fn start(
         process: &ArchiveProcess,
         plan: &Plan,
         out: &'a mut dyn Write,
@@ -300,6 +302,25 @@ impl<'a> Remote<'a> {
         Fatal::Library(format!(
             "libarchive {how}; another format may hold this tree"
         ))
+    }
+}
+
+impl Plan {
+    /// Starts to write: in a separate process if there is one, otherwise in this one.
+    pub(crate) fn open<'a>(
+        &self,
+        process: Option<&ArchiveProcess>,
+        out: &'a mut dyn Write,
+    ) -> Result<Box<dyn Engine + 'a>, Fatal> {
+        let out = match process {
+            None => out,
+            Some(process) => match Remote::start(process, self, out) {
+                Ok(started) => return Ok(Box::new(started?)),
+                Err(out) => out,
+            },
+        };
+        let (setup, _) = self.setup().map_err(Fatal::Library)?;
+        Ok(Box::new(setup.open(out)?))
     }
 }
 

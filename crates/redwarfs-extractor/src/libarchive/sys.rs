@@ -14,7 +14,7 @@ use std::sync::OnceLock;
 
 use libloading::Library;
 
-use super::Engine;
+use super::engine::{Answer, Description, Engine, Fatal};
 
 /// Names under which systems keep the library, the ABI number included.
 const NAMES: &[&str] = if cfg!(target_os = "macos") {
@@ -105,7 +105,7 @@ impl std::fmt::Debug for Api {
 }
 
 /// Environment variable with the path of the library, for systems that keep it elsewhere.
-pub(crate) const PATH_VARIABLE: &str = "REDWARFS_LIBARCHIVE";
+const PATH_VARIABLE: &str = "REDWARFS_LIBARCHIVE";
 
 fn load() -> Result<Api, String> {
     let given = std::env::var_os(PATH_VARIABLE).filter(|path| !path.is_empty());
@@ -145,9 +145,11 @@ fn api() -> Result<&'static Api, String> {
 /// Name and version of the library.
 ///
 /// # Errors
-/// Why it cannot be used, in the words of the loader.
+/// What is wrong with it: the second half of a sentence about libarchive.
 pub(crate) fn version() -> Result<String, String> {
-    api().map(Api::version)
+    api()
+        .map(Api::version)
+        .map_err(|cause| format!("which cannot be loaded ({cause}; {PATH_VARIABLE} may name it)"))
 }
 
 impl Api {
@@ -167,25 +169,6 @@ fn text(from: *const c_char) -> String {
         .to_string_lossy()
         .trim_end()
         .to_owned()
-}
-
-/// The result of a request to the library.
-#[derive(Debug)]
-pub(crate) enum Answer {
-    Done,
-    /// Done, but.
-    Warning(String),
-    /// Not done; the archive is as before.
-    Refused(String),
-}
-
-/// The library can go no further.
-#[derive(Debug)]
-pub(crate) enum Fatal {
-    /// The output accepts no more bytes.
-    Output(io::Error),
-    /// In the words of the library.
-    Library(String),
 }
 
 /// While this exists, the thread uses a UTF-8 locale, so that the library takes names as UTF-8. It
@@ -399,26 +382,6 @@ fn c_string(bytes: &[u8]) -> Result<CString, String> {
 fn last_error(api: &Api, archive: NonNull<Archive>) -> String {
     // SAFETY: a valid handle; the result is a string that lives until the next call.
     text(unsafe { (api.archive_error_string)(archive.as_ptr()) })
-}
-
-/// One entry, in the words of the library.
-#[derive(Debug, Default)]
-pub(crate) struct Description<'a> {
-    pub(crate) path: &'a [u8],
-    /// `S_IFMT` bits and permissions.
-    pub(crate) mode: u32,
-    pub(crate) uid: u32,
-    pub(crate) gid: u32,
-    pub(crate) size: u64,
-    pub(crate) mtime: (i64, u32),
-    pub(crate) atime: Option<(i64, u32)>,
-    pub(crate) nlink: u32,
-    pub(crate) ino: u64,
-    pub(crate) rdev: u64,
-    pub(crate) symlink: Option<&'a [u8]>,
-    pub(crate) hard_link: Option<&'a [u8]>,
-    /// Where the data is, if there are holes.
-    pub(crate) ranges: Option<&'a [(u64, u64)]>,
 }
 
 /// A handle of the library that writes.

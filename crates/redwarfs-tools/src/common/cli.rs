@@ -37,7 +37,37 @@ pub fn banner(tool: &str) -> String {
         text.push_str(&wrap_list("using: ", &libraries, 80));
         text.push('\n');
     }
+    let missing = missing();
+    if !missing.is_empty() {
+        text.push_str(&wrap_list("built without: ", &missing, 80));
+        text.push('\n');
+    }
     text
+}
+
+/// What this program was built without, of all that cargo features choose.
+fn missing() -> Vec<String> {
+    let codecs = redwarfs_codec::missing_codec_names().into_iter();
+    let parts = [
+        (cfg!(feature = "lua"), "lua"),
+        (cfg!(feature = "libarchive"), "libarchive"),
+    ];
+    let parts = parts.into_iter().filter(|(built, _)| !built);
+    codecs
+        .chain(parts.map(|(_, name)| name))
+        .map(str::to_owned)
+        .collect()
+}
+
+/// What `--version` says behind the name of the tool.
+fn version() -> String {
+    let missing = missing();
+    let version = env!("CARGO_PKG_VERSION");
+    if missing.is_empty() {
+        format!("{version} (RedwarFS)")
+    } else {
+        format!("{version} (RedwarFS, without {})", missing.join(", "))
+    }
 }
 
 fn wrap_list(head: &str, items: &[String], width: usize) -> String {
@@ -72,7 +102,7 @@ const MAN: &str = "man";
 pub fn prepare(command: Command) -> Command {
     let tool = command.get_name().to_owned();
     command
-        .version(concat!(env!("CARGO_PKG_VERSION"), " (RedwarFS)"))
+        .version(version())
         .before_help(StyledStr::from(banner(&tool)))
         .infer_long_args(true)
         .max_term_width(100)

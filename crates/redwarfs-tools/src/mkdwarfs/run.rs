@@ -104,6 +104,29 @@ pub(super) fn run(args: &Args, matches: &ArgMatches, command_line: &[OsString]) 
     Ok(if errors > 0 { EXIT_PARTIAL } else { EXIT_OK })
 }
 
+/// Says where the level means a codec that this program was built without, and something else takes
+/// its place.
+fn say_what_is_missing(options: &BuildOptions, logger: &Logger) {
+    let alternative = options.metadata_alternative.as_ref();
+    if let Some(codec) = alternative.filter(|codec| !codec.is_available()) {
+        logger.warn(format_args!(
+            "compression '{codec}' is not in this build: the metadata are not tried with it"
+        ));
+    }
+    let missing = redwarfs_codec::missing_codec_names();
+    for (codec, categorizer, content) in [
+        ("flac", "pcmaudio", "samples of audio"),
+        ("ricepp", "fits", "pixels of astronomical images"),
+    ] {
+        let mut used = options.categorizers.iter();
+        if missing.contains(&codec) && used.any(|used| used.name() == categorizer) {
+            logger.warn(format_args!(
+                "compression '{codec}' is not in this build: {content} are compressed like other data"
+            ));
+        }
+    }
+}
+
 /// The options of a build with these arguments.
 pub(super) fn build_options(
     args: &Args,
@@ -140,6 +163,7 @@ pub(super) fn build_options(
     if args.metadata_compression.is_some() {
         o.metadata_alternative = None;
     }
+    say_what_is_missing(&o, logger);
     o.max_similarity_size = args.max_similarity_size.filter(|&size| size > 0);
     o.file_hash = args.file_hash.0;
     o.workers = args

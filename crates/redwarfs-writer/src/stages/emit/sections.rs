@@ -161,7 +161,7 @@ impl<'a> Emitter<'a> {
             .main
             .compressor()
             .compress_tables(&frozen.data, &tables)?;
-        if let Some(codec) = codecs.alternative
+        if let Some(codec) = codecs.alternative.filter(|codec| codec.is_available())
             && frozen.data.len() <= MAX_SLOW
         {
             let other = codec.compressor().compress_tables(&frozen.data, &tables)?;

@@ -1,46 +1,22 @@
-//! Zstandard: one frame that carries its content size.
+//! Compressing blocks into frames.
 
 #![allow(unsafe_code)]
 
-mod context;
-mod in_place;
-
-use std::cell::RefCell;
-use std::ffi::c_void;
 use std::fmt;
-use std::mem::MaybeUninit;
-use std::ops::RangeInclusive;
 
 use zstd_safe::zstd_sys::{self, ZSTD_ParamSwitch_e, ZSTD_cParameter, ZSTD_strategy};
-use zstd_safe::{DCtx, DParameter, InBuffer, OutBuffer};
 
-use self::context::Context;
-use self::in_place::InPlaceDecoder;
-use crate::decode::decodes_to;
-use crate::options::ZstdOptions;
-use crate::{CompressionId, Error, Result};
+use super::context::Context;
+use super::decode::{ZstdDecoder, raw_size};
+use super::decoder_context::WINDOW_LOG_MAX;
+use super::options::ZstdOptions;
+use crate::Result;
+use crate::codec::{Decode, Encode, Settings};
+use crate::content::Content;
+use crate::memory::yields;
 
-const FRAME_MAGIC: u32 = 0xfd2f_b528;
-const SKIPPABLE_MAGIC: u32 = 0x184d_2a50;
-const SKIPPABLE_MASK: u32 = 0xffff_fff0;
-
-/// The largest window that the library can handle. Frames may ask for any window
-/// up to it: the memory that a decoder takes is bounded by the content size, which
-/// is known and checked before.
-const WINDOW_LOG_MAX: u32 = if usize::BITS == 32 { 30 } else { 31 };
 /// The smallest window log of the format.
 const WINDOW_LOG_MIN: u32 = 10;
-
-pub(crate) fn library_version() -> String {
-    format!("zstd-{}", zstd_safe::version_string())
-}
-
-/// The accepted range of one encoder parameter, from the library.
-pub(crate) fn bounds(parameter: ZSTD_cParameter) -> RangeInclusive<i64> {
-    // SAFETY: the function takes any value and returns a plain struct.
-    let bounds = unsafe { zstd_sys::ZSTD_cParam_getBounds(parameter) };
-    i64::from(bounds.lowerBound)..=i64::from(bounds.upperBound)
-}
 
 /// Window log that covers `size` bytes, for long-distance matching.
 fn covering_window_log(size: usize) -> u32 {
@@ -169,7 +145,7 @@ impl ZstdOptions {
     }
 }
 
-/// What the library holds while it writes sequences, besides the frame, and the sample.
+/// What the library holds while itwrites sequences, besides the frame, and the sample.
 const WRITER: u64 = 2 << 20;
 
 /// Binary logarithm of the smallest table.
@@ -225,11 +201,7 @@ impl ZstdEncoder {
 
     /// The payload, or `None` if it would not be smaller than the input. `probed` is the size that
     /// a fast level makes of it, if that is known.
-    pub(crate) fn compress(
-        &mut self,
-        raw: &[u8],
-        probed: Option<usize>,
-    ) -> Result<Option<Vec<u8>>> {
+    fn payload(&mut self, raw: &[u8], probed: Option<usize>) -> Result<Option<Vec<u8>>> {
         let part = self
             .options
             .deep
@@ -290,8 +262,49 @@ impl ZstdEncoder {
         writer.configure(&self.options.writing(raw.len())).ok()?;
         let payload = writer.write(raw, &sequences).ok()?;
         drop((writer, sequences));
-        decodes_to(CompressionId::ZSTD, &payload, raw).then_some(payload)
+        decodes_to(&payload, raw).then_some(payload)
     }
+}
+
+impl Encode for ZstdEncoder {
+    fn compress(
+        &mut self,
+        raw: &[u8],
+        _content: &Content,
+        probed: Option<usize>,
+    ) -> Result<Option<Vec<u8>>> {
+        self.payload(raw, probed)
+    }
+}
+
+impl Settings for ZstdOptions {
+    fn encoder(&self) -> Box<dyn Encode> {
+        Box::new(ZstdEncoder::new(self.clone()))
+    }
+
+    fn memory(&self, raw_size: usize) -> u64 {
+        encoder_memory(self, raw_size)
+    }
+
+    fn are_slow(&self) -> bool {
+        self.level >= 13 || self.strategy.is_some_and(|strategy| strategy >= 6)
+    }
+}
+
+/// Whether a frame decodes to `raw`.
+fn decodes_to(frame: &[u8], raw: &[u8]) -> bool {
+    let compare = || -> Result<bool> {
+        let mut decoder = ZstdDecoder::new(frame)?;
+        let mut done = 0;
+        let same = yields(raw, |part| {
+            decoder.fill(frame, part, done, part.len() == raw.len())?;
+            done += part.len() as u64;
+            Ok(())
+        })?;
+        decoder.finish(frame)?;
+        Ok(same && raw_size(frame)? == raw.len() as u64)
+    };
+    compare().unwrap_or(false)
 }
 
 /// Pieces from the middle of equal parts of a block, together at most a quarter of it.
@@ -350,251 +363,10 @@ pub(crate) fn encoder_memory(options: &ZstdOptions, raw_size: usize) -> u64 {
         .saturating_add(quick)
 }
 
-/// The content size of the first frame.
-pub(crate) fn raw_size(payload: &[u8]) -> Result<u64> {
-    if magic(payload) != Some(FRAME_MAGIC) {
-        return Err(Error::corrupt("zstd payload does not start with a frame"));
-    }
-    match zstd_safe::get_frame_content_size(payload) {
-        Ok(Some(size)) => Ok(size),
-        Ok(None) => Err(Error::corrupt("zstd frame without its content size")),
-        Err(_) => Err(Error::corrupt("zstd frame header is damaged")),
-    }
-}
-
-fn magic(bytes: &[u8]) -> Option<u32> {
-    bytes.first_chunk().map(|bytes| u32::from_le_bytes(*bytes))
-}
-
-fn decoder_error(code: usize) -> Error {
-    Error::corrupt(format!("zstd: {}", zstd_safe::get_error_name(code)))
-}
-
-thread_local! {
-    /// One decoder per thread for decoding whole frames, which needs no state that
-    /// outlives the call.
-    static WHOLE: RefCell<Option<DCtx<'static>>> = const { RefCell::new(None) };
-}
-
-/// Decodes a whole frame into `out`, which must be filled exactly.
-fn decode_frame(frame: &[u8], out: &mut [u8]) -> Result<()> {
-    let produced = WHOLE.with_borrow_mut(|slot| {
-        let decoder = match slot {
-            Some(decoder) => decoder,
-            None => slot.insert(new_context()?),
-        };
-        decoder.decompress(out, frame).map_err(decoder_error)
-    })?;
-    if produced != out.len() {
-        return Err(Error::corrupt(format!(
-            "zstd frame holds {produced} bytes, {} were announced",
-            out.len()
-        )));
-    }
-    Ok(())
-}
-
-/// What a decoder in place holds (224 KiB): its state, and room for a block of the payload that the
-/// library touches only if the block comes in parts.
-pub(crate) const IN_PLACE_STATE: u64 = 224 << 10;
-
-/// Decodes one frame, by steps or at once.
-///
-/// Memory: a step-wise decoder holds a window of at most the content size and a
-/// few hundred KiB; one that decodes at once or in place needs no window.
-pub(crate) struct ZstdDecoder {
-    /// Length of the frame in the payload; what follows holds no data.
-    frame: usize,
-    /// How much of the frame the step-wise decoder has consumed.
-    consumed: usize,
-    context: Option<DCtx<'static>>,
-    /// The step-wise decoder in place, and how much it has written.
-    in_place: Option<InPlaceDecoder>,
-    written: usize,
-    /// The frame has been decoded and verified to its end.
-    ended: bool,
-}
-
-impl ZstdDecoder {
-    pub(crate) fn new(payload: &[u8]) -> Result<Self> {
-        let frame = frame_length(payload)?;
-        check_window(payload)?;
-        check_tail(payload.get(frame..).unwrap_or_default())?;
-        Ok(Self {
-            frame,
-            consumed: 0,
-            context: None,
-            in_place: None,
-            written: 0,
-            ended: false,
-        })
-    }
-
-    /// Bytes of the payload that have been dealt with, by steps.
-    pub(crate) fn consumed(&self) -> usize {
-        self.consumed
-    }
-
-    pub(crate) fn decode_whole(&mut self, payload: &[u8], out: &mut [u8]) -> Result<()> {
-        decode_frame(&payload[..self.frame], out)?;
-        self.ended = true;
-        Ok(())
-    }
-
-    /// Decodes until `out` is full.
-    pub(crate) fn fill(&mut self, payload: &[u8], out: &mut [u8]) -> Result<()> {
-        let mut filled = 0;
-        if self.written > 0 {
-            return Err(Error::corrupt("a zstd frame is decoded to two places"));
-        }
-        while filled < out.len() {
-            if self.ended {
-                return Err(Error::corrupt("zstd frame ends early"));
-            }
-            filled += self.step(payload, &mut out[filled..])?;
-        }
-        Ok(())
-    }
-
-    /// One call of the library. Returns how many bytes it produced; none only if
-    /// the frame has ended or input has been consumed.
-    fn step(&mut self, payload: &[u8], out: &mut [u8]) -> Result<usize> {
-        let context = match &mut self.context {
-            Some(context) => context,
-            None => self.context.insert(stream_context()?),
-        };
-        let mut input = InBuffer::around(&payload[..self.frame]);
-        input.set_pos(self.consumed);
-        let mut output = OutBuffer::around(out);
-        let more = context
-            .decompress_stream(&mut output, &mut input)
-            .map_err(decoder_error)?;
-        let produced = output.pos();
-        let consumed = input.pos();
-        let progress = produced > 0 || consumed > self.consumed;
-        self.consumed = consumed;
-        if more == 0 {
-            self.ended = true;
-            self.context = None;
-        } else if !progress {
-            return Err(Error::corrupt("zstd frame is incomplete"));
-        }
-        Ok(produced)
-    }
-
-    /// Decodes at least up to `end` of the `size` bytes at `start`, without a window beside them.
-    /// What the frame holds in the last place is verified, too, once `end` is `size`.
-    ///
-    /// # Safety
-    /// `start` is valid for reading and writing `size` bytes, and stays so, in all calls for this
-    /// frame; nobody else writes there between the calls. During a call nobody else touches the
-    /// bytes from the `end` of the call before on; the ones before that may be read by anybody.
-    pub(crate) unsafe fn fill_in_place(
-        &mut self,
-        payload: &[u8],
-        start: *mut u8,
-        size: usize,
-        end: usize,
-    ) -> Result<()> {
-        while !self.ended && (self.written < end || end == size) {
-            let decoder = match &mut self.in_place {
-                Some(decoder) => decoder,
-                None => self.in_place.insert(InPlaceDecoder::new()?),
-            };
-            // SAFETY: `start` is valid for `size` bytes in all calls. Nobody else writes to the
-            // first ones, and nobody else touches the ones that are not written yet.
-            unsafe { decoder.step(&payload[..self.frame], start, size)? };
-            (self.consumed, self.written) = (decoder.consumed(), decoder.written());
-            if decoder.has_ended() {
-                self.ended = true;
-                self.in_place = None;
-            }
-        }
-        if self.written < end {
-            return Err(Error::corrupt("zstd frame ends early"));
-        }
-        Ok(())
-    }
-
-    pub(crate) fn finish(&mut self, payload: &[u8]) -> Result<()> {
-        let mut surplus = [0];
-        while !self.ended {
-            if self.step(payload, &mut surplus)? > 0 {
-                return Err(Error::corrupt("zstd frame holds more than it announces"));
-            }
-        }
-        Ok(())
-    }
-}
-
-fn new_context() -> Result<DCtx<'static>> {
-    DCtx::try_create().ok_or_else(|| Error::Limit("no memory for a zstd decoder".into()))
-}
-
-/// A context for decoding one frame by steps.
-fn stream_context() -> Result<DCtx<'static>> {
-    let mut context = new_context()?;
-    context
-        .set_parameter(DParameter::WindowLogMax(WINDOW_LOG_MAX))
-        .map_err(decoder_error)?;
-    Ok(context)
-}
-
-fn frame_length(payload: &[u8]) -> Result<usize> {
-    match zstd_safe::find_frame_compressed_size(payload) {
-        Ok(length) if length <= payload.len() => Ok(length),
-        Ok(_) => Err(Error::corrupt("zstd frame is cut off")),
-        Err(code) => Err(decoder_error(code)),
-    }
-}
-
-/// Refuses windows that only some ways of decoding could handle.
-fn check_window(payload: &[u8]) -> Result<()> {
-    let mut header = MaybeUninit::<zstd_sys::ZSTD_FrameHeader>::zeroed();
-    // SAFETY: the header is for the library to fill, and the payload is valid for its length. All
-    // members are integers but the kind of the frame, of which zero is one.
-    let (code, window) = unsafe {
-        let (start, len) = (payload.as_ptr().cast::<c_void>(), payload.len());
-        let code = zstd_sys::ZSTD_getFrameHeader(header.as_mut_ptr(), start, len);
-        (code, header.assume_init().windowSize)
-    };
-    if code != 0 {
-        return Err(Error::corrupt("zstd frame header is damaged"));
-    }
-    if window > 1 << WINDOW_LOG_MAX {
-        return Err(Error::Unsupported(format!(
-            "a zstd window of {window} bytes"
-        )));
-    }
-    Ok(())
-}
-
-/// Accepts what may follow the frame: skippable frames and frames without data.
-fn check_tail(mut tail: &[u8]) -> Result<()> {
-    while !tail.is_empty() {
-        let length = match magic(tail) {
-            Some(magic) if magic & SKIPPABLE_MASK == SKIPPABLE_MAGIC => frame_length(tail)?,
-            Some(FRAME_MAGIC) => {
-                let length = frame_length(tail)?;
-                if matches!(zstd_safe::get_frame_content_size(tail), Ok(Some(1..))) {
-                    return Err(Error::corrupt("data follows the zstd frame"));
-                }
-                decode_frame(&tail[..length], &mut [])?;
-                length
-            }
-            _ => return Err(Error::corrupt("bytes follow the zstd frame")),
-        };
-        tail = match tail.get(length..) {
-            Some(rest) if length > 0 => rest,
-            _ => return Err(Error::corrupt("bytes follow the zstd frame")),
-        };
-    }
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Error;
 
     /// What was found, unless the library is too old for it.
     fn sequences_or_skip<T>(found: Result<T>) -> Option<T> {
@@ -622,7 +394,7 @@ mod tests {
         let mut writer = Context::new().unwrap();
         writer.configure(&options.writing(raw.len())).unwrap();
         let payload = writer.write(&raw, &sequences).unwrap();
-        assert!(decodes_to(CompressionId::ZSTD, &payload, &raw));
+        assert!(decodes_to(&payload, &raw));
         assert!(writer.size() as u64 <= WRITER, "{}", writer.size());
     }
 

@@ -2,15 +2,70 @@
 //! large-window format.
 
 use std::fmt;
+use std::sync::Arc;
 
-use brotli::enc::StandardAlloc;
-use brotli::enc::encode::{
+use ::brotli::enc::StandardAlloc;
+use ::brotli::enc::encode::{
     BrotliEncoderDestroyInstance, BrotliEncoderOperation, BrotliEncoderParameter,
     BrotliEncoderStateStruct,
 };
-use brotli::{BrotliDecompressStream, BrotliResult, BrotliState};
+use ::brotli::{BrotliDecompressStream, BrotliResult, BrotliState};
 
-use crate::{Error, Result, varint};
+use crate::codec::{Decode, Decoding, Encode, Encoding, Settings, any_content};
+use crate::content::{Content, ContentKind};
+use crate::grammar::{Kind, option};
+use crate::{CompressionId, Error, Result, varint};
+
+pub(crate) static DECODING: Decoding = Decoding {
+    id: CompressionId::BROTLI,
+    raw_size: |payload| raw_size(payload).map(|(size, _)| size),
+    content: any_content,
+    decoder: |payload, _| Ok(Box::new(BrotliDecoder::new(payload)?)),
+};
+
+pub(crate) static ENCODING: Encoding = Encoding {
+    name: "brotli",
+    options: &[
+        option(
+            "quality",
+            Kind::Int(0..=11),
+            Some(11),
+            "compression quality",
+        ),
+        option("lgwin", Kind::Int(10..=30), Some(22), "window size (log2)"),
+    ],
+    id: CompressionId::BROTLI,
+    takes: ContentKind::Bytes,
+    settings: |values| {
+        Ok(Arc::new(BrotliOptions {
+            quality: values.signed("quality"),
+            lgwin: values.signed("lgwin"),
+        }))
+    },
+};
+
+/// Settings of the encoder.
+#[derive(Debug, Clone, Copy)]
+struct BrotliOptions {
+    /// 0..=11
+    quality: i32,
+    /// 10..=30, above 24 in the large-window format.
+    lgwin: i32,
+}
+
+impl Settings for BrotliOptions {
+    fn encoder(&self) -> Box<dyn Encode> {
+        Box::new(BrotliEncoder::new(self.quality, self.lgwin))
+    }
+
+    fn memory(&self, raw_size: usize) -> u64 {
+        encoder_memory(self.quality, self.lgwin, raw_size)
+    }
+
+    fn are_slow(&self) -> bool {
+        self.quality > 4
+    }
+}
 
 /// Version of the encoder crate, which does not export its own.
 const VERSION: &str = "9.1";
@@ -34,7 +89,7 @@ fn useful_window(lgwin: i32, raw_size: usize) -> i32 {
 
 /// Compresses blocks. The library offers no way to keep its state, so only the
 /// output buffer lives on.
-pub(crate) struct BrotliEncoder {
+struct BrotliEncoder {
     quality: i32,
     lgwin: i32,
     scratch: Vec<u8>,
@@ -50,16 +105,22 @@ impl fmt::Debug for BrotliEncoder {
 }
 
 impl BrotliEncoder {
-    pub(crate) fn new(quality: i32, lgwin: i32) -> Self {
+    fn new(quality: i32, lgwin: i32) -> Self {
         Self {
             quality,
             lgwin,
             scratch: Vec::new(),
         }
     }
+}
 
-    /// The payload, or `None` if it would not be smaller than the input.
-    pub(crate) fn compress(&mut self, raw: &[u8]) -> Result<Option<Vec<u8>>> {
+impl Encode for BrotliEncoder {
+    fn compress(
+        &mut self,
+        raw: &[u8],
+        _content: &Content,
+        _probed: Option<usize>,
+    ) -> Result<Option<Vec<u8>>> {
         use BrotliEncoderParameter as P;
 
         self.scratch.clear();
@@ -115,7 +176,7 @@ impl BrotliEncoder {
 
 /// Bytes that the encoder needs besides the block itself: ring buffer, hash
 /// tables, the block's commands and the output buffer, rounded up.
-pub(crate) fn encoder_memory(quality: i32, lgwin: i32, raw_size: usize) -> u64 {
+fn encoder_memory(quality: i32, lgwin: i32, raw_size: usize) -> u64 {
     let window = 1u64 << useful_window(lgwin, raw_size);
     // The ring buffer is twice the window; beyond quality 9 the match finder keeps
     // two 32-bit links for each position of the window.
@@ -131,7 +192,7 @@ pub(crate) fn encoder_memory(quality: i32, lgwin: i32, raw_size: usize) -> u64 {
 }
 
 /// The announced size, and the number of bytes that announce it.
-pub(crate) fn raw_size(payload: &[u8]) -> Result<(u64, usize)> {
+fn raw_size(payload: &[u8]) -> Result<(u64, usize)> {
     varint::read(payload).ok_or_else(|| Error::corrupt("Brotli payload does not start with a size"))
 }
 
@@ -140,20 +201,20 @@ pub(crate) fn raw_size(payload: &[u8]) -> Result<(u64, usize)> {
 /// Where everything is wanted at once, portions would only cost time.
 const PORTION: usize = 16 << 10;
 
-type State = BrotliState<StandardAlloc, StandardAlloc, StandardAlloc>;
+type LibraryState = BrotliState<StandardAlloc, StandardAlloc, StandardAlloc>;
 
 /// Decodes one stream.
 ///
 /// Memory: the library's ring buffer follows the length that the stream's parts
 /// announce, 16 MiB at most for each part, never simply the window.
-pub(crate) struct BrotliDecoder {
-    state: State,
+struct BrotliDecoder {
+    state: LibraryState,
     consumed: usize,
     ended: bool,
 }
 
 impl BrotliDecoder {
-    pub(crate) fn new(payload: &[u8]) -> Result<Self> {
+    fn new(payload: &[u8]) -> Result<Self> {
         let (_, consumed) = raw_size(payload)?;
         Ok(Self {
             // This constructor enables large windows.
@@ -165,19 +226,6 @@ impl BrotliDecoder {
             consumed,
             ended: false,
         })
-    }
-
-    /// Decodes until `out` is full. `whole`: that is everything.
-    pub(crate) fn fill(&mut self, payload: &[u8], out: &mut [u8], whole: bool) -> Result<()> {
-        let portion = if whole { usize::MAX } else { PORTION };
-        let mut filled = 0;
-        while filled < out.len() {
-            if self.ended {
-                return Err(Error::corrupt("Brotli stream ends early"));
-            }
-            filled += self.step(payload, &mut out[filled..], portion)?;
-        }
-        Ok(())
     }
 
     /// One call of the library. Returns how many bytes it produced; none only if
@@ -209,9 +257,23 @@ impl BrotliDecoder {
         }
         Ok(produced)
     }
+}
+
+impl Decode for BrotliDecoder {
+    fn fill(&mut self, payload: &[u8], out: &mut [u8], _done: u64, whole: bool) -> Result<()> {
+        let portion = if whole { usize::MAX } else { PORTION };
+        let mut filled = 0;
+        while filled < out.len() {
+            if self.ended {
+                return Err(Error::corrupt("Brotli stream ends early"));
+            }
+            filled += self.step(payload, &mut out[filled..], portion)?;
+        }
+        Ok(())
+    }
 
     /// Bytes after the end of the stream are ignored, as the format's readers do.
-    pub(crate) fn finish(&mut self, payload: &[u8]) -> Result<()> {
+    fn finish(&mut self, payload: &[u8]) -> Result<()> {
         let mut surplus = [0];
         while !self.ended {
             if self.step(payload, &mut surplus, PORTION)? > 0 {
