@@ -4,9 +4,9 @@ use super::cut::{Cut, Found};
 use super::names::{Category, Kind, StreamKey};
 use super::probe::Probe;
 
-/// Bytes that all formats have.
+/// Number of bytes that the headers of all formats have at least.
 const MIN_SIZE: u64 = 64;
-/// Parts of a Mach-O file for several machines; real ones have a handful.
+/// Largest number of parts of a Mach-O file for several machines; real files have a few.
 const MAX_SLICES: u64 = 1 << 12;
 
 pub(crate) fn categorize(probe: &Probe<'_>) -> Found {
@@ -79,7 +79,7 @@ fn pe(probe: &Probe<'_>, head: &[u8]) -> Found<u64> {
     Ok(Some(number(24) << 32 | number(22) << 16 | number(4)))
 }
 
-/// The machine of a Mach-O file for one.
+/// The machine of a Mach-O file for one machine.
 fn macho(head: &[u8]) -> Option<u64> {
     let (big, wide) = match field(head, 0).map(u32::from_be_bytes)? {
         0xfeed_face => (true, false),

@@ -1,11 +1,11 @@
-//! How a file is cut into fragments.
+//! Cutting a file into fragments.
 
 use std::io;
 
 use super::names::StreamKey;
 use crate::progress::Level;
 
-/// A part of a file. The parts of a file follow each other without gaps.
+/// A part of a file. There are no gaps between the parts of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Fragment {
     pub(crate) key: StreamKey,
@@ -34,7 +34,7 @@ impl std::ops::Deref for Cut {
     }
 }
 
-/// Why a file that looked like one of a category is not taken for one.
+/// The reason why a file with the header of a category does not get this category.
 #[derive(Debug)]
 pub(crate) struct Complaint {
     pub(crate) level: Level,

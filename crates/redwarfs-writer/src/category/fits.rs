@@ -8,9 +8,9 @@ use super::probe::Probe;
 
 const RECORD: u64 = 2880;
 const CARD: usize = 80;
-/// Cards that are read at a time: those of one record.
+/// Number of cards that are read at a time: one record.
 const CARDS: usize = RECORD as usize / CARD;
-/// Bytes of pixels that are looked at together.
+/// Bytes of pixels that are examined together.
 const WINDOW: usize = 1 << 16;
 const MAX_UNUSED_LSB: u32 = 8;
 
@@ -126,7 +126,7 @@ fn leading_number(value: &[u8]) -> Option<u64> {
     text.parse().ok()
 }
 
-/// Low bits that are zero in all big-endian values of a range, 16 if all of them are.
+/// Number of low bits that are zero in all big-endian values of a range; 16 if all bits are zero.
 fn unused_bits(probe: &Probe<'_>, start: u64, end: u64) -> Result<u32, Complaint> {
     let mut buffer = vec![0u8; WINDOW];
     let mut seen = 0u16;

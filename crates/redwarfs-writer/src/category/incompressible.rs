@@ -9,18 +9,18 @@ use super::names::{Category, StreamKey};
 use super::probe::Probe;
 use crate::error::{Error, Result};
 
-/// How data is tested.
+/// Parameters of the test.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Incompressible {
-    /// Smaller files are not tested, bytes.
+    /// Smallest size of a tested file, in bytes.
     pub min_size: u64,
     /// Bytes that are compressed at a time, 1..=2^30.
     pub block_size: u64,
-    /// Judge each unit of `block_size` on its own instead of the file (between its holes).
+    /// Categorize each unit of `block_size` on its own, instead of the whole file (between its holes).
     pub fragments: bool,
-    /// What compresses to at least this part of its size is incompressible, 0..=1.
+    /// Data that compresses to at least this fraction of its size is incompressible, 0..=1.
     pub ratio: f64,
-    /// Level of the zstd compressor that is tried, -131072..=22.
+    /// Level of the zstd compressor for the test, -131072..=22.
     pub zstd_level: i32,
 }
 

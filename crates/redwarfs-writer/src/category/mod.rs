@@ -26,7 +26,7 @@ pub(crate) use stored::{StoredCategories, describe};
 
 use crate::error::Result;
 
-/// Finds out what files are.
+/// A categorizer.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub enum Categorizer {
@@ -59,7 +59,7 @@ impl Categorizer {
         }
     }
 
-    /// Whether it reads files front to back instead of looking at places.
+    /// Whether it reads files from front to back, instead of single places.
     pub(crate) fn is_sequential(&self) -> bool {
         matches!(self, Self::Incompressible(_))
     }

@@ -6,16 +6,17 @@ use std::str::FromStr;
 
 use redwarfs_codec::{ByteOrder, CodecSpec, Content, ContentKind, Padding, PcmFormat, PixelFormat};
 
-/// What a part of a file is. In the order of the names, which is the order of the streams.
+/// The category of a part of a file. Categories are in the order of their names, which is the order of
+/// the streams.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Category {
-    /// Everything that no categorizer claims, `<default>`.
+    /// All data that no categorizer claims, `<default>`.
     Default,
     /// ELF files.
     BinaryElf,
     /// Data between the parts of Mach-O files for several machines.
     BinaryMachoHeader,
-    /// Mach-O files, and the parts of those for several machines.
+    /// Mach-O files, and the parts of Mach-O files for several machines.
     BinaryMachoSection,
     /// PE files.
     BinaryPe,
@@ -108,7 +109,7 @@ impl Category {
     /// The category with this name, built in or not.
     ///
     /// # Errors
-    /// If the name is not built in and not as [`CategoryName`] says.
+    /// The name is neither built in nor valid for [`CategoryName`].
     pub fn named(name: &str) -> Result<Self, BadCategoryName> {
         name.parse().or_else(|_| {
             let name = CategoryName::new(name).ok_or_else(|| BadCategoryName(name.to_owned()))?;
@@ -184,17 +185,17 @@ impl FromStr for Category {
     }
 }
 
-/// What a stream holds beyond its category.
+/// The kind of a stream within its category.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Kind {
     Plain,
-    /// Machine code; the number says of which machine, by category (format/07 section 4).
+    /// Machine code. The number identifies the machine, by category (format/07 section 4).
     Machine(u64),
     Pcm(PcmFormat),
     Pixels(PixelFormat),
 }
 
-/// A category and what tells its streams apart; in the order of the streams.
+/// A category and the kind of stream; in the order of the streams.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct StreamKey {
     pub(crate) category: Category,
@@ -241,18 +242,18 @@ impl StreamKey {
         }
     }
 
-    /// The text that the image keeps about blocks of this stream.
+    /// The text that the image stores about blocks of this stream.
     pub(crate) fn json(&self) -> Option<String> {
         self.content().to_json()
     }
 
-    /// Bytes that belong together: no chunk and no block ends within. This does not depend on
-    /// the codec, so that the blocks can later be compressed with any.
+    /// Size of a unit in bytes: no chunk and no block ends within a unit. It does not depend on the
+    /// codec, so that blocks can later be compressed with any codec.
     pub(crate) fn granularity(&self) -> u64 {
         match self.kind {
             Kind::Pcm(format) if format.is_valid() => format.frame_bytes() as u64,
             Kind::Pixels(format) => format.group_bytes() as u64,
-            // Frames of that many channels have no codec that would need them whole.
+            // No codec needs whole frames with this many channels.
             Kind::Pcm(_) | Kind::Plain | Kind::Machine(_) => 1,
         }
     }

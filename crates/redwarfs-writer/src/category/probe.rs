@@ -6,12 +6,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use crate::error::{Error, Result};
 use crate::source::{Content, DataExtent};
 
-/// Where the bytes of a probed file are.
+/// The source of the bytes of a probed file.
 pub(crate) enum Input<'a> {
     Memory(&'a [u8]),
     File {
         content: Box<dyn Content>,
-        /// Ask for holes.
+        /// An open file, which also has holes.
         sparse: bool,
     },
 }

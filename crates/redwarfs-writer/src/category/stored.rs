@@ -7,10 +7,10 @@ use redwarfs_format::metadata::Metadata;
 
 use super::names::{Category, StreamKey};
 
-/// Which stream the blocks belong to.
+/// The stream of each block.
 #[derive(Debug, Default)]
 pub(crate) struct StoredCategories {
-    /// Per stream what its fragments amount to, in bytes.
+    /// Total size of the fragments of each stream, in bytes.
     pub(crate) sizes: Vec<u64>,
     /// Streams in the order of their blocks, each with the number of the block after its last one.
     pub(crate) blocks: Vec<(u32, u32)>,

@@ -9,7 +9,7 @@ pub(crate) use sketch::{FEATURES, Sketch, Sketcher, Sketches, mix as mix_feature
 
 use crate::options::Order;
 
-/// Computes the digest that an order goes by.
+/// Computes the digest for an order.
 pub(crate) enum Fingerprint {
     Similarity(Box<Similarity>),
     Nilsimsa(Box<Nilsimsa>),
@@ -24,7 +24,7 @@ pub(crate) enum Print {
 }
 
 impl Fingerprint {
-    /// Nothing for orders that do not look at contents.
+    /// No digest, for orders that do not need contents.
     pub(crate) fn new(order: &Order) -> Option<Self> {
         match order {
             Order::Similarity => Some(Self::Similarity(Box::new(Similarity::new()))),
@@ -58,7 +58,7 @@ pub(crate) struct Similarity {
     counts: [u64; 256],
     /// The last four bytes.
     last: u32,
-    /// Bytes seen, 4 at most.
+    /// Number of bytes so far, at most 4.
     seen: u32,
 }
 

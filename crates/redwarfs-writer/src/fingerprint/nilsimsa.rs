@@ -1,6 +1,6 @@
-//! The Nilsimsa digest (E. Damiani, S. De Capitani di Vimercati, S. Paraboschi and P. Samarati,
-//! "An Open Digest-based Technique for Spam Detection", 2004): 256 bits, of which similar
-//! contents share most. Details as in format/08 section 3.3.
+//! The Nilsimsa digest (E. Damiani, S. De Capitani di Vimercati, S. Paraboschi and P. Samarati, "An
+//! Open Digest-based Technique for Spam Detection", 2004): 256 bits; similar contents have most bits in
+//! common. Details as in format/08 section 3.3.
 //!
 //! Every byte closes eight triples of bytes, and each triple is hashed to one of 256 counters. The
 //! hashes of all eight are computed at once, one per byte of a 64-bit word. A byte is the first, second
@@ -91,7 +91,7 @@ fn hashes([w4, w3, w2, w1, w0]: [u8; 5]) -> u64 {
     ((a & !TOP) + (third & !TOP)) ^ ((a ^ third) & TOP)
 }
 
-/// Computes the digest of a content piece by piece. 10 KiB.
+/// Computes the digest of a content piece by piece. It takes 10 KiB.
 pub(crate) struct Nilsimsa {
     /// Counters for each triple, so that increments for equal consecutive hashes do not wait for each
     /// other.
@@ -132,7 +132,7 @@ impl Nilsimsa {
         let (start, _) = part.split_at(part.len().min(4));
         for &byte in start {
             let [w4, w3, w2, w1] = self.last;
-            // The triples whose bytes are all there.
+            // The triples whose bytes are complete.
             let number = match self.size {
                 0 | 1 => 0,
                 2 => 1,
@@ -146,7 +146,7 @@ impl Nilsimsa {
             self.last = [w3, w2, w1, byte];
             self.size += 1;
         }
-        // From here on, the bytes before lie within the part.
+        // From here on, the previous bytes are in this part.
         for five in part.windows(5) {
             let Ok(five) = <[u8; 5]>::try_from(five) else {
                 break;

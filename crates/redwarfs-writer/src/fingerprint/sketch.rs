@@ -2,15 +2,15 @@
 //!
 //! A gear hash (Xia et al., "Ddelta: a deduplication-inspired fast delta compression approach", 2014)
 //! runs over the bytes and moves by four bits, so that it depends on the last 16 bytes. Multiplied by
-//! an odd number, its high bits depend on all of these. Two contents have smallest values in common as
-//! far as they have windows in common (Broder, "On the resemblance and containment of documents",
+//! an odd number, its high bits depend on all of these. The more windows two contents share, the more
+//! of their smallest values are equal (Broder, "On the resemblance and containment of documents",
 //! 1997).
 
-/// Bytes that a feature depends on.
+/// Number of bytes on which a feature depends.
 const WINDOW: usize = 16;
-/// Features of a content, at most.
+/// Largest number of features of a content.
 pub(crate) const FEATURES: usize = 16;
-/// Windows with a hash below this are looked at: one in 64.
+/// Only windows with a hash below this count: one in 64.
 const CANDIDATES: u64 = 1 << 58;
 /// Candidates between two clean-ups.
 const PENDING: usize = 256;
@@ -39,12 +39,12 @@ pub(crate) const fn mix(mut z: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// Makes the sketch of a content, in 2.5 KiB.
+/// Makes the sketch of a content. It takes 2.5 KiB.
 pub(crate) struct Sketcher {
     hash: u64,
     /// Bytes that are missing until the first whole window.
     missing: usize,
-    /// Only smaller ones are of interest.
+    /// Only smaller hashes are candidates.
     limit: u64,
     kept: Vec<u64>,
 }
@@ -105,7 +105,7 @@ fn step(hash: u64, byte: u8) -> u64 {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Sketch(Box<[u32]>);
 
-/// Sketches by number: 8 bytes each, and 4 for each feature. A content has one for about 64
+/// Sketches by number: 8 bytes each, and 4 for each feature. A content has about one feature for 64
 /// bytes, and at most 16.
 #[derive(Debug, Default)]
 pub(crate) struct Sketches {

@@ -1,11 +1,11 @@
 //! Comparing bytes.
 
-/// Bytes of one value at such a multiple may belong to a run. At most half the stripes of a
-/// search by groups, so that a run has some in every stripe.
+/// Bytes of one value at such a multiple may belong to a run. This is at most half the stripe of a
+/// search by groups, so that every stripe of a run has such bytes.
 pub(super) const EVEN: usize = 64;
 
-/// Where a buffer has [`EVEN`] bytes of one value at a multiple of that, as far as that was asked.
-/// Questions about overlapping ranges look at no place twice.
+/// The places at multiples of [`EVEN`] where a buffer has [`EVEN`] bytes of one value, as far as they
+/// were searched. Searches of overlapping ranges examine no place twice.
 #[derive(Debug, Default)]
 pub(super) struct Evens {
     /// The compared bytes, up to the first such place if there is one.
@@ -20,8 +20,8 @@ impl Evens {
         *self = Self::default();
     }
 
-    /// Whether there is such a place some of whose bytes may belong to the same run as a byte of
-    /// `from..to`. Adds the bytes that this looks at to `looked`.
+    /// Whether there is such a place with bytes that may belong to the same run as a byte of
+    /// `from..to`. Adds the number of examined bytes to `looked`.
     pub(super) fn any(&mut self, buffer: &[u8], from: usize, to: usize, looked: &mut u64) -> bool {
         let first = from.saturating_sub(EVEN) / EVEN * EVEN;
         if first < self.from || first > self.to {

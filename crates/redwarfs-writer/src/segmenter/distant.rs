@@ -1,8 +1,8 @@
-//! Finding long duplicates anywhere before in the stream.
+//! Finding long duplicates in all earlier blocks of the stream.
 //!
-//! Blocks that are not searched any longer are not in memory, but digests of their pieces are. A piece
-//! ends where a hash of its last bytes says so, 6 KiB after the piece before it on average. So the
-//! same data has the same pieces wherever it begins.
+//! Blocks that are not searched any longer are not in memory, but digests of their pieces are. A hash
+//! of its last bytes decides where a piece ends, on average after 6 KiB. So equal data has equal
+//! pieces, wherever it begins.
 //!
 //! Pieces that follow each other both in the input and in a block become one reference, if they have at
 //! least [`LONG`] bytes together. Shorter references are not made, because each one makes a content
@@ -22,20 +22,20 @@ use super::scan::Scan;
 use super::{BlockSink, Segmenter};
 use crate::error::Result;
 
-/// Bytes of a match, at least, and of an extent that is looked at.
+/// Smallest number of bytes of a match, and of a searched extent.
 pub(super) const LONG: usize = 32 << 10;
 pub(super) const EXTENT: usize = 64 << 10;
-/// Log2 of the bytes of which one ends a piece.
+/// Log2 of the number of bytes of which one ends a piece, on average.
 const SPARSE: u32 = 12;
-/// Bytes of a piece.
+/// Smallest and largest size of a piece in bytes.
 const SHORTEST: usize = 2 << 10;
 const LONGEST: usize = 32 << 10;
 /// Bytes that decide whether a piece ends.
 const WINDOW: usize = 64;
 
-/// Pieces that are remembered, the latest ones: those of 24 GiB on average.
+/// Number of latest pieces that are remembered: on average those of 24 GiB.
 const PIECES: usize = 1 << 22;
-/// Bytes that each of them takes: itself, and its place in the table while that grows.
+/// Memory of each piece in bytes, including its place in the table while the table grows.
 const PIECE: u64 = 56;
 
 /// Largest number of bytes that the pieces of this much input take.
@@ -53,7 +53,7 @@ fn key(bytes: &[u8]) -> Key {
     *digest.first_chunk().unwrap_or(&[0; 24])
 }
 
-/// Values that bytes count with, from a fixed sequence of random numbers.
+/// A hash value for each byte, from a fixed sequence of random numbers.
 const GEAR: [u64; 256] = {
     let mut table = [0; 256];
     let mut state = 0u64;
@@ -80,7 +80,7 @@ const _: () = assert!(size_of::<RememberedPiece>() == 32);
 
 /// Pieces by digest.
 struct Index {
-    /// When there is no more room, in place of the oldest one.
+    /// The oldest piece, which the next one replaces if there is no more room.
     pieces: Vec<RememberedPiece>,
     oldest: usize,
     most: usize,
@@ -143,11 +143,11 @@ struct Run {
     block: u32,
     offset: u32,
     size: u32,
-    /// It is long enough, and represented.
+    /// Whether it is long enough, and represented.
     taken: bool,
 }
 
-/// A piece of the content whose place will be known.
+/// A piece of the content whose place in a block is not known yet.
 struct Mark {
     key: Key,
     /// In the content.
@@ -159,21 +159,21 @@ struct Mark {
 pub(super) struct Distant {
     index: Index,
     granularity: usize,
-    /// Log2 of the units of which one ends a piece.
+    /// Log2 of the number of units of which one ends a piece, on average.
     sparse: u32,
     /// Bytes of the extent; the bytes before `start` are passed on or represented.
     held: Vec<u8>,
     start: usize,
-    /// Where the piece begins that is not complete; between `start` and that there is a run that
-    /// may be too short.
+    /// Start of the incomplete piece. Between `start` and this place there is a run that may be too
+    /// short.
     cut: usize,
-    /// The next position that may end it.
+    /// The next position that may be the end of the piece.
     next: usize,
-    /// The extent is long enough to be looked at.
+    /// Whether the extent is long enough to be searched.
     long: bool,
     run: Option<Run>,
     last: Option<Key>,
-    /// Of `start` in the content.
+    /// Position of `start` in the content.
     position: u64,
     marks: VecDeque<Mark>,
     /// A chunk of the content, and its start: marks refer to no earlier chunk.
@@ -275,7 +275,7 @@ impl<S: BlockSink> Segmenter<S> {
         Ok(())
     }
 
-    /// The piece from `cut` to `end` is complete.
+    /// Completes the piece from `cut` to `end`.
     fn piece(&mut self, far: &mut Distant, end: usize, own: bool) -> Result<()> {
         let bytes = far.held.get(far.cut..end).unwrap_or_default();
         let size = bytes.len() as u32;

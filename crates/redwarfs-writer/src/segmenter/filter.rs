@@ -2,12 +2,12 @@
 
 use super::index::{Sums, tag};
 
-/// Numbers of 64-bit words that a filter may have. They are constants of the loop below, which
-/// spares it a variable shift and a bounds check per byte.
+/// Possible sizes of a filter in 64-bit words. They are constants in the loop below, which therefore
+/// needs no variable shift and no bounds check per byte.
 const SMALL: usize = 1 << 8;
 const MEDIUM: usize = 1 << 11;
 const LARGE: usize = 1 << 14;
-/// More would only miss the caches.
+/// A larger filter would not fit into the CPU caches.
 const LARGEST: usize = 1 << 17;
 
 /// Positions that are tested together: one branch for all of them.
@@ -107,7 +107,7 @@ impl Filter {
     }
 }
 
-/// 1 in the lowest bit if a tag passes; the other bits mean nothing.
+/// The lowest bit is 1 if a tag passes. The other bits have no meaning.
 #[inline(always)]
 fn bit<const WORDS: usize>(words: &[u64; WORDS], tag: u32) -> u64 {
     let bit = tag >> const { u32::BITS - 6 - WORDS.trailing_zeros() };

@@ -2,14 +2,14 @@
 
 use std::collections::VecDeque;
 
-/// Equal windows kept per block; more of them only cost time.
+/// Number of equal windows that are kept per block. More would only take time.
 const SAME: usize = 8;
 
 /// Bytes that are summed side by side.
 const LANES: usize = 16;
-/// Adding the sums of all lanes costs more than that saves for less than this.
+/// Smallest number of bytes for which lanes save more time than adding their sums takes.
 const SHORT: usize = 128;
-/// Rows of these whose sums fit two bytes.
+/// Number of rows of lanes whose sums fit into two bytes.
 const ROWS: usize = 16;
 
 /// Rolling checksum: sum of the bytes, and sum of all prefix sums, modulo 2^32.
@@ -123,7 +123,7 @@ impl Sums {
     }
 }
 
-/// The well-mixed 32 bits of a checksum that filter and index go by.
+/// The well-mixed 32 bits of a checksum that filter and index use.
 #[inline(always)]
 pub(super) fn tag(sums: Sums) -> u32 {
     // The upper half of the product depends on all bits of both sums, its top bits most.
@@ -185,8 +185,8 @@ impl WindowIndex {
         self.used = 0;
     }
 
-    /// Indexes the windows that `data`, the block so far, has gained; reports their tags, their
-    /// ends, and the sums of their second halves if a half consists of whole pieces.
+    /// Indexes the new windows of `data`, the block so far. Reports their tags, their ends, and the
+    /// sums of their second halves if a half consists of whole pieces.
     pub(super) fn update(&mut self, data: &[u8], mut added: impl FnMut(u32, usize, Sums)) {
         let step = self.step;
         let count = self.window / step;
@@ -275,7 +275,7 @@ impl WindowIndex {
         let size = (self.slots.len() * 2).max(256);
         let old = std::mem::replace(&mut self.slots, vec![Slot::default(); size]);
         self.used = 0;
-        // Going round from a free slot keeps equal tags in the order of insertion.
+        // Starting the walk at a free slot keeps equal tags in the order of insertion.
         let start = old.iter().position(|slot| slot.end == 0).unwrap_or(0);
         let (tail, head) = old.split_at(start);
         for slot in head.iter().chain(tail).filter(|slot| slot.end != 0) {

@@ -15,22 +15,22 @@ struct Match {
     size: usize,
 }
 
-/// What may be compared to no avail: so much for each byte of input, and so much at once.
+/// The budget for comparisons without a result: an amount for each byte of input, and a largest amount.
 ///
-/// Repetitive data may have an equal window at every position, of matches that are too short; each
-/// costs as many bytes as a window has.
+/// Repetitive data may have an equal window at every position, but only matches that are too short.
+/// Each of them takes a comparison of a whole window.
 #[derive(Debug)]
 pub(super) struct Patience {
-    /// Below zero if the last time took more than there was.
+    /// Negative if the last comparison exceeded the budget.
     left: i64,
     most: i64,
-    /// Where the input stood.
+    /// The input position of the last call.
     position: u64,
 }
 
 impl Patience {
     const PER_BYTE: u64 = 16;
-    /// Much more than data that is not made for it takes.
+    /// Much more than ordinary data needs.
     const WINDOWS: u64 = 64;
     const AT_ONCE: u64 = 16 << 20;
 
@@ -74,7 +74,7 @@ impl<S: BlockSink> Segmenter<S> {
         found.map(|(_, block)| block.data.as_slice())
     }
 
-    /// Looks for the longest match of the window that ends at `position` and represents it.
+    /// Finds the longest match of the window that ends at `position`, and represents it.
     pub(super) fn try_match(
         &mut self,
         buffer: &[u8],
@@ -94,7 +94,7 @@ impl<S: BlockSink> Segmenter<S> {
         let near_index = &self.current.index;
         let mut best = self.longest(buffer, state, position, near, near_index, &mut compared);
         if best.is_none() {
-            // Newest first: of equal matches that one stays.
+            // Newest block first: it wins among equal matches.
             for (number, block) in self.recent.iter().rev() {
                 let far = (*number, block.data.as_slice());
                 let index = &block.index;
@@ -125,8 +125,8 @@ impl<S: BlockSink> Segmenter<S> {
         Ok(true)
     }
 
-    /// The longest match in a block of the window that ends at `position`; of equal ones the
-    /// last. Adds the bytes that were found equal on the way to `compared`.
+    /// The longest match in a block of the window that ends at `position`, and the last one among equal
+    /// matches. Adds the number of equal bytes to `compared`.
     fn longest(
         &self,
         buffer: &[u8],

@@ -44,15 +44,15 @@ use matches::Patience;
 use scan::Scan;
 use sieve::{Prefixes, Sieve};
 
-/// Bytes of an extent that are scanned at a time, if that is at least a window. Where reads end
-/// does not matter.
+/// Bytes of an extent that are scanned at a time, if this is at least a window. The result does not
+/// depend on where reads end.
 const PORTION: usize = 256 << 10;
 
 /// Takes finished blocks, numbered from 0 without gaps.
 pub(crate) trait BlockSink {
     fn block(&mut self, number: u32, data: Arc<Vec<u8>>) -> Result<()>;
 
-    /// An empty buffer for the next block: memory of an earlier one, if there is any to spare.
+    /// An empty buffer for the next block, with the memory of an earlier block if one is free.
     fn buffer(&mut self) -> Vec<u8> {
         Vec::new()
     }
@@ -76,7 +76,7 @@ pub(crate) fn remembered(options: &SegmentOptions, bytes: u64) -> u64 {
     }
 }
 
-/// Bytes of an extent that are in memory at a time, at most.
+/// Largest number of bytes of an extent that are in memory at a time.
 pub(crate) fn buffered(options: &SegmentOptions) -> u64 {
     let window = (options.granularity as u64) << options.window_bits.min(24);
     // Bytes that are kept so that matches can grow backwards, bytes that are read ahead for long
@@ -94,7 +94,7 @@ pub(crate) struct Segmenter<S> {
     lookback: usize,
     /// Distance of the windows of finished blocks that are kept.
     far_step: usize,
-    /// Bytes of a match in a finished block, at least.
+    /// Smallest number of bytes of a match in a finished block.
     far_match: usize,
     /// Bytes before a position that stay in the buffer, so that matches can grow backwards.
     keep: usize,
@@ -108,19 +108,19 @@ pub(crate) struct Segmenter<S> {
     /// Finished blocks that are still searched, oldest first.
     recent: VecDeque<(u32, Finished)>,
     filter: Filter,
-    /// Where positions can be ruled out in groups.
+    /// Present if positions can be ruled out in groups.
     sieve: Option<Sieve>,
     /// The sums of the buffer, as far as they were needed.
     prefixes: Prefixes,
     /// The same.
     evens: Evens,
-    /// A run in the buffer that is not long enough to be treated as one: where it begins and ends.
+    /// A run in the buffer that is too short to be treated as a run: its start and end.
     short_run: Option<(usize, usize)>,
     patience: Patience,
     /// Bytes that have left the buffer.
     passed: u64,
-    /// Bytes that were compared, summed anew or moved, beyond one step of the checksum for each
-    /// byte: what must not depend on how long windows are.
+    /// Bytes that were compared, summed again or moved, beyond one step of the checksum for each byte.
+    /// This number must not depend on the window size.
     looked: u64,
 
     /// Blocks that are not searched any longer.
@@ -145,7 +145,7 @@ pub(crate) struct Segmenter<S> {
 struct Block {
     data: Arc<Vec<u8>>,
     index: WindowIndex,
-    /// Windows that stay when it is finished.
+    /// Windows that stay when the block is finished.
     far: Vec<FarWindow>,
 }
 
@@ -224,7 +224,7 @@ impl<S: BlockSink> Segmenter<S> {
         }
     }
 
-    /// As much of `size` as consists of whole units.
+    /// The part of `size` that consists of whole units.
     fn whole(&self, size: usize) -> usize {
         if self.granularity == 1 {
             size
@@ -293,8 +293,8 @@ impl<S: BlockSink> Segmenter<S> {
         Ok(())
     }
 
-    /// Call it before the first content of `size` bytes that belong together. As much of them is
-    /// expected to be found in blocks as was found so far.
+    /// Call it before the first content of `size` bytes that belong together. The share of them that
+    /// will be found in blocks is estimated by the share so far.
     pub(crate) fn keep_together(&mut self, size: u32) -> Result<()> {
         let filled = self.current.data.len();
         let stored = self.finished.saturating_add(filled as u64);
@@ -317,7 +317,7 @@ impl<S: BlockSink> Segmenter<S> {
         out.append(&mut self.chunks);
     }
 
-    /// Forgets the chunks of the current content; data that is in blocks already stays there.
+    /// Drops the chunks of the current content. Data in blocks stays there.
     pub(crate) fn discard(&mut self) -> Result<()> {
         self.passed += self.buffer.len() as u64;
         self.buffer.clear();

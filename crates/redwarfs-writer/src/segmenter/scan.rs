@@ -6,7 +6,7 @@ use super::sieve::GROUP;
 use super::{BlockSink, Segmenter};
 use crate::error::Result;
 
-/// Where the scan of an extent stands; positions are indices into the buffer.
+/// The state of the scan of an extent. Positions are indices into the buffer.
 #[derive(Debug, Default, Clone, Copy)]
 pub(super) struct Scan {
     pub(super) written: usize,
@@ -48,7 +48,7 @@ impl<S: BlockSink> Segmenter<S> {
         last: bool,
     ) -> Result<()> {
         let window = self.window;
-        // So far that how long a match far away is can be seen.
+        // Enough bytes that the length of a distant match can be determined.
         let limit = match self.lookback {
             2.. if !last => buffer.len().saturating_sub(self.far_match - window),
             _ => buffer.len(),
@@ -113,11 +113,11 @@ impl<S: BlockSink> Segmenter<S> {
     }
 
     /// Continues from `position` to the next flush of the plain scan, to a match, or to a place near
-    /// `limit`, with the same result as the plain scan. Returns whether that could be done: not if
-    /// there may be a run, or at the limit.
+    /// `limit`, with the same result as the plain scan. Returns false if this was not possible: there
+    /// may be a run, or the limit is near.
     ///
-    /// The plain scan stops at each position that passes the filter, and a stripe after it stopped
-    /// last; at the first stop from `due` on it flushes. So the filter's results are needed only near
+    /// The plain scan stops at each position that passes the filter, and one stripe after its last
+    /// stop. At the first stop from `due` on, it flushes. So the filter's results are needed only near
     /// `due`, and for windows that are in the index.
     pub(super) fn leap(
         &mut self,
@@ -186,7 +186,7 @@ impl<S: BlockSink> Segmenter<S> {
         Ok(true)
     }
 
-    /// Which positions of a group, if they are in `from..to`, pass the filter.
+    /// The positions of a group that are in `from..to` and pass the filter.
     pub(super) fn passing(&self, buffer: &[u8], group: usize, from: usize, to: usize) -> u32 {
         let outgoing = group - self.window;
         let bits = self.filter.passing(
@@ -234,12 +234,12 @@ impl<S: BlockSink> Segmenter<S> {
         sums
     }
 
-    /// Appends what no match ending after `position` can reach backwards to.
+    /// Appends the bytes that no match ending after `position` can reach backwards.
     pub(super) fn flush(&mut self, buffer: &[u8], state: &mut Scan, position: usize) -> Result<()> {
         let Some(limit) = position.checked_sub(self.keep) else {
             return Ok(());
         };
-        // Portions of at least a step keep the cost per byte low.
+        // Portions of at least a step keep the time per byte low.
         if limit < state.written + self.step.min(4096) {
             return Ok(());
         }

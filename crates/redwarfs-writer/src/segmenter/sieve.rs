@@ -1,9 +1,9 @@
 //! Ruling out several positions of the input at once.
 //!
 //! If a window of `W` bytes equals an indexed one, their halves are equal as well. The block side
-//! therefore records the half windows that end at each of the last [`GROUP`] positions up to the end
-//! of an indexed window. The input side looks at one in [`GROUP`] positions. If the half window there
-//! is not recorded, none of the next [`GROUP`] windows is in the index.
+//! therefore records the half windows that end at each of the last [`GROUP`] positions up to the end of
+//! an indexed window. The input side examines one in [`GROUP`] positions. If the half window there is
+//! not recorded, none of the next [`GROUP`] windows is in the index.
 
 use super::index::{Sums, tag};
 
@@ -56,7 +56,7 @@ impl Sieve {
         }
     }
 
-    /// The word that is about these sums, and the bits of it that are.
+    /// The word for these sums, and their bits in it.
     #[inline(always)]
     fn place(&self, sums: Sums) -> (usize, u64) {
         let tag = tag(sums);
@@ -112,7 +112,7 @@ impl Prefixes {
     }
 
     /// Computes the sums from `from` to the last group that begins at or before `to`, which must be in
-    /// the buffer. Returns how many bytes it has moved for that.
+    /// the buffer. Returns the number of bytes that it has moved.
     pub(super) fn reach(&mut self, buffer: &[u8], from: usize, to: usize) -> usize {
         let from = from - from % GROUP;
         let mut end = self.start + self.sums.len() * GROUP;
@@ -146,7 +146,7 @@ impl Prefixes {
         moved
     }
 
-    /// Those from a multiple of [`GROUP`] on.
+    /// The sums from a multiple of [`GROUP`] on.
     fn from(&self, position: usize) -> &[Sums] {
         let first = position.wrapping_sub(self.start) / GROUP;
         self.sums.get(first..).unwrap_or_default()

@@ -1,12 +1,12 @@
 //! Keeping directories in one block, if blocks are large.
 //!
-//! A reader decodes a block from its start. If a directory begins in one block and ends in the next,
-//! reading it costs all of the first block. So a block ends early if otherwise a file or directory that
-//! fits into one block were split. It does not end early if more than three eighths of the block would
-//! stay empty.
+//! A block is decoded from its start. If a directory begins in one block and ends in the next, reading
+//! it decodes all of the first block. So a block ends early if otherwise a file or directory that fits
+//! into one block were split. It does not end early if more than three eighths of the block would stay
+//! empty.
 //!
-//! This applies to blocks of more than 16 MiB. With smaller blocks, the reader would gain less than
-//! the empty space costs.
+//! This applies to blocks of more than 16 MiB. With smaller blocks, reading would save less than the
+//! empty space takes.
 
 /// Blocks up to this size are always filled (16 MiB).
 const ALWAYS_FILLED: usize = 16 << 20;
@@ -14,7 +14,7 @@ const ALWAYS_FILLED: usize = 16 << 20;
 /// Largest part of a block that stays empty, in eighths.
 const EMPTY: usize = 3;
 
-/// Whether anything is to be kept together in blocks of this size, in bytes.
+/// Whether directories are kept together in blocks of this size, in bytes.
 pub(crate) fn matters(block_size: usize) -> bool {
     block_size > ALWAYS_FILLED
 }
@@ -29,8 +29,9 @@ pub(crate) fn ends_before(size: u32, left: usize, block_size: usize) -> bool {
 /// not larger than `most`, or the size of the file; 0 if both are larger. Only consecutive files in and
 /// below a directory count.
 ///
-/// `files`: size and directory of each, `count` of them. `parent`: of a directory; 0 is the root, which has
-/// none. Takes 4 bytes for each file, and time for each directory above it.
+/// `files`: size and directory of each, `count` of them. `parent`: the parent of a directory; 0 is the
+/// root, which has none. Memory: 4 bytes for each file. The time is proportional to the depths of the
+/// files.
 pub(crate) fn sizes(
     files: impl Iterator<Item = (u64, u32)>,
     count: usize,
@@ -44,7 +45,7 @@ pub(crate) fn sizes(
             .filter(|&size| size as usize <= most)
     };
     let mut sizes: Vec<u32> = Vec::with_capacity(count);
-    // Directories from the root on, each with the file and the position that it began with.
+    // Directories from the root on, each with its first file and position.
     let mut open: Vec<(u32, usize, u64)> = Vec::new();
     let close = |sizes: &mut Vec<u32>, (_, first, start): (u32, usize, u64), end: u64| {
         if let Some(size) = fitting(end - start)

@@ -16,20 +16,20 @@ pub struct Declaration {
     pub path: Vec<u8>,
     /// The existing entry.
     pub what: Declared,
-    /// Permission bits; `None` leaves those of an entry that exists.
+    /// Permission bits; `None` keeps the bits of an existing entry.
     pub permissions: Option<u32>,
-    /// Owner; `None` leaves it.
+    /// Owner; `None` keeps it.
     pub uid: Option<u32>,
-    /// Group; `None` leaves it.
+    /// Group; `None` keeps it.
     pub gid: Option<u32>,
 }
 
-/// What a declaration puts at its path.
+/// The entry that a declaration makes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Declared {
-    /// The entry that the source has there, with other attributes.
+    /// The existing entry, with other attributes.
     Change,
-    /// A directory; if there is one in the source it stays, with its content.
+    /// A directory. An existing directory keeps its contents.
     Directory,
     /// A regular file with the content of a file of the host, or an empty one.
     File(Option<PathBuf>),
@@ -47,11 +47,11 @@ pub enum Declared {
 
 /// Another source, with declarations on top.
 ///
-/// Declared entries replace the entries of the other source with the same name. Directories that are
-/// not declared but needed have mode 0755 and belong to 0.
+/// Declared entries replace the entries of the other source with the same name. Parent directories that
+/// are not declared have mode 0755, and belong to 0.
 pub struct DeclaredSource {
     inner: Arc<dyn Source>,
-    /// By directory and name. `None` for a directory that is needed and not declared.
+    /// By directory and name. `None` for a parent directory that is not declared.
     children: BTreeMap<Vec<u8>, BTreeMap<Vec<u8>, Option<usize>>>,
     declarations: Vec<Declaration>,
     root: Option<usize>,
@@ -75,11 +75,11 @@ impl fmt::Debug for DeclaredSource {
 impl DeclaredSource {
     /// Puts `declarations` on top of `inner`. New entries have the time `time`.
     ///
-    /// A build with this source must store devices and specials. Those of `inner` are left out here,
-    /// unless `devices` and `specials` say otherwise.
+    /// A build with this source must store devices and specials. Devices and specials of `inner` are
+    /// left out, unless `devices` and `specials` are true.
     ///
     /// # Errors
-    /// The path that is declared twice, or below something that is declared and no directory.
+    /// A path is declared twice, or below a declared entry that is no directory.
     pub fn new(
         inner: Arc<dyn Source>,
         declarations: Vec<Declaration>,
@@ -135,8 +135,8 @@ impl DeclaredSource {
         })
     }
 
-    /// Paths of declarations that have not come to effect so far: changes of what does not exist,
-    /// entries below something that is no directory.
+    /// Paths of declarations without effect so far: changes of entries that do not exist, and entries
+    /// below an entry that is no directory.
     pub fn unused(&self) -> Vec<&[u8]> {
         self.declarations
             .iter()
@@ -269,13 +269,13 @@ impl DeclaredSource {
     }
 }
 
-/// Why declarations cannot be used together.
+/// Errors of declarations that exclude each other.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DeclarationError {
-    /// The same path again.
+    /// A path is declared twice.
     #[error("declared twice: {}", String::from_utf8_lossy(.0))]
     Twice(Vec<u8>),
-    /// Something is declared below it.
+    /// An entry is declared below an entry that is no directory.
     #[error("declared as something else than a directory, but with entries below it: {}", String::from_utf8_lossy(.0))]
     NotADirectory(Vec<u8>),
 }
@@ -333,7 +333,7 @@ impl Source for DeclaredSource {
     }
 
     fn memory(&self) -> u64 {
-        // With its places in two tables.
+        // Including its places in two tables.
         let each = |declaration: &Declaration| 300 + 2 * declaration.path.len() as u64;
         let own: u64 = self.declarations.iter().map(each).sum();
         own.saturating_add(self.inner.memory())

@@ -24,8 +24,8 @@ use super::{Content, DirItem, FileType, Meta, Source, join};
 /// Longest relative path given to the system in one call; longer ones are opened in steps.
 const PATH_STEP: usize = 3800;
 
-/// Decides which entries exist: called with the path relative to the root and the type;
-/// `false` leaves the entry (and everything below it) out. Never called for the root.
+/// Selects entries. It is called with the path relative to the root, and the type. `false` leaves out
+/// the entry and everything below it. It is never called for the root.
 pub type EntryFilter = Box<dyn Fn(&[u8], FileType) -> bool + Send + Sync>;
 
 /// Treatment of symlinks.
@@ -40,12 +40,12 @@ pub enum Symlinks {
     Drop,
 }
 
-/// What marks a directory whose content is not wanted.
+/// The mark of a directory whose contents are left out.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Tag {
     /// An entry of this name.
     Name(Vec<u8>),
-    /// A file `CACHEDIR.TAG` that begins as the Cache Directory Tagging Specification says.
+    /// A file `CACHEDIR.TAG` with the signature of the Cache Directory Tagging Specification.
     Cache,
 }
 
@@ -68,16 +68,16 @@ pub struct DirectorySource {
     fd: OwnedFd,
     filter: Option<EntryFilter>,
     skipped: BTreeSet<(u64, u64)>,
-    /// Ask the system to leave access times alone.
+    /// Whether to ask the system not to change access times.
     quiet: AtomicBool,
     list: Option<InputList>,
     symlinks: Symlinks,
-    /// The only file system whose entries are wanted.
+    /// The only file system to store, if there is a restriction.
     only: Option<FileSystem>,
-    /// What other file systems have: paths of directories that were not entered, and of entries.
+    /// Paths on other file systems: directories that were not entered, and entries.
     elsewhere: Mutex<BTreeSet<Vec<u8>>>,
     tags: Vec<Tag>,
-    /// The last device that was found to have no extended attributes; at first a number that none has.
+    /// The last device that has no extended attributes; at first a number that no device has.
     without_extended: AtomicU64,
     /// Entries that were listed so far.
     listed: AtomicU64,
@@ -109,7 +109,7 @@ impl FileSystem {
     }
 }
 
-/// What a listing waits for.
+/// The entry for which a listing waits.
 #[derive(Debug, Default)]
 struct Asking {
     /// Number of the last listing. Results of an abandoned listing are ignored.
@@ -139,7 +139,7 @@ impl DirectorySource {
     /// Opens the directory `root`; a symlink to a directory is followed.
     ///
     /// # Errors
-    /// If it cannot be opened or is not a directory.
+    /// The root cannot be opened, or is not a directory.
     pub fn new(root: impl Into<PathBuf>) -> io::Result<Self> {
         let root = root.into();
         let fd = fs::open(
@@ -170,15 +170,15 @@ impl DirectorySource {
         &self.root
     }
 
-    /// Leaves out what `filter` refuses.
+    /// Leaves out entries for which `filter` returns false.
     #[must_use]
     pub fn with_filter(mut self, filter: EntryFilter) -> Self {
         self.filter = Some(filter);
         self
     }
 
-    /// Leaves out a regular file, such as the image that is being written. Anything else, and a file
-    /// that cannot be asked who it is, changes nothing.
+    /// Leaves out a regular file, such as the image that is being written. An entry of another kind, or
+    /// a file whose attributes cannot be read, has no effect.
     #[must_use]
     pub fn skip_file(mut self, file: impl AsFd) -> Self {
         if let Ok(stat) = stat_of(file.as_fd())
@@ -197,7 +197,7 @@ impl DirectorySource {
     }
 
     /// Stays on the file system of the root: directories of others are empty, and single files of
-    /// others that are mounted over a file are left out. [`elsewhere`](Self::elsewhere) tells which.
+    /// others that are mounted over a file are left out. [`elsewhere`](Self::elsewhere) lists them.
     ///
     /// # Errors
     /// The file system of the root cannot be determined.
@@ -230,26 +230,26 @@ impl DirectorySource {
         self
     }
 
-    /// Restricts the tree to these paths: relative to the root, or absolute and below it.
-    /// Parents are added as needed; a listed directory comes without its content. The report names
-    /// paths that lead nowhere; they are left out.
+    /// Restricts the tree to these paths: relative to the root, or absolute and below it. Parents are
+    /// added as needed; a listed directory comes without its content. Paths that do not exist are left
+    /// out, and the report names them.
     pub fn with_list(mut self, paths: impl IntoIterator<Item = PathBuf>) -> (Self, ListReport) {
         let (list, report) = InputList::new(&self.root, paths, |path| self.stat(path));
         self.list = Some(list);
         (self, report)
     }
 
-    /// The same, but nothing about a path may take longer than `limit`: what does not answer until
-    /// then is missing, with everything below it.
+    /// The same, with a time limit for each path. A path that does not answer in this time counts as
+    /// missing, with everything below it.
     ///
     /// # Errors
-    /// If the root cannot be opened again.
+    /// The root cannot be opened again.
     pub fn with_list_in_time(
         mut self,
         paths: impl IntoIterator<Item = PathBuf>,
         limit: Duration,
     ) -> io::Result<(Self, ListReport)> {
-        // A call that never ends keeps another one than this.
+        // If a call never ends, its thread keeps another clone than this one.
         let asked = Arc::new(Self::new(&self.root)?.with_symlinks(self.symlinks));
         let helpers = Arc::new(Helpers::default());
         let lost = RefCell::new(HashSet::<Vec<u8>>::new());
@@ -302,9 +302,9 @@ impl DirectorySource {
         let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         if !flags.contains(OFlags::PATH) {
             let flags = flags | OFlags::NOCTTY;
-            // A directory on the way that has become a symlink must not lead out of the tree.
+            // If a parent directory has become a symlink, it must not lead out of the tree.
             match fs::openat2(dir, path, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS) {
-                // Old kernels, and sandboxes that do not know the call.
+                // Old kernels, and sandboxes without this syscall.
                 Err(Errno::NOSYS | Errno::PERM | Errno::INVAL) => {}
                 other => return Ok(other?),
             }
@@ -359,7 +359,8 @@ impl DirectorySource {
         self.list_while(path, Some(listing), &few)
     }
 
-    /// The same, as long as `more` accepts this number of entries. A `listing` says what it waits for.
+    /// The same, as long as `more` accepts the number of entries. With `listing`, the entry for which
+    /// it waits is recorded.
     fn list_while(
         &self,
         path: &[u8],
@@ -461,7 +462,7 @@ impl DirectorySource {
 
     /// Extended attributes of an entry on `device`.
     ///
-    /// They are only counted: that a directory may have become a symlink since does no harm.
+    /// They are only counted, so it does no harm if a directory has become a symlink.
     fn extended_at(
         &self,
         dir: rustix::fd::BorrowedFd<'_>,
@@ -471,7 +472,7 @@ impl DirectorySource {
     ) -> ExtendedAttributes {
         let mut whole = self.root.as_os_str().as_bytes().to_vec();
         if whole.len() + path.len() + name.len() < PATH_STEP {
-            // Resolving a path of ordinary length takes half the time of the other way.
+            // For a path of ordinary length, this takes half the time of opening in steps.
             for part in [path, name] {
                 if !part.is_empty() {
                     whole.push(b'/');
@@ -558,7 +559,7 @@ impl Source for DirectorySource {
         let (at, rest) = self.resolve(path)?;
         // NONBLOCK: a FIFO that has taken the place of the file must not block the build.
         let flags = OFlags::RDONLY | OFlags::NONBLOCK;
-        // Only the owner may ask for NOATIME; where one file refuses it, most do.
+        // Only the owner may use NOATIME. If it fails for one file, it fails for most.
         let quiet = self.quiet.load(Ordering::Relaxed);
         let wanted = if quiet {
             flags | OFlags::NOATIME

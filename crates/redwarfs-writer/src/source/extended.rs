@@ -29,7 +29,7 @@ pub struct ExtendedAttributes {
     pub acl: bool,
     /// File capabilities.
     pub capability: bool,
-    /// Others.
+    /// Other attributes.
     pub other: bool,
 }
 
@@ -57,7 +57,7 @@ impl ExtendedAttributes {
     }
 }
 
-/// Whose attributes to list.
+/// The entry whose attributes are listed.
 pub(super) enum Of<'a> {
     /// An open file or directory.
     Open(rustix::fd::BorrowedFd<'a>),
@@ -67,7 +67,7 @@ pub(super) enum Of<'a> {
     Itself(&'a [u8]),
 }
 
-/// The attributes, or nothing if the file system has none at all. What cannot be asked has none.
+/// The attributes, or none if the file system has none, or they cannot be read.
 pub(super) fn list(of: &Of<'_>) -> Option<ExtendedAttributes> {
     let ask = |names: &mut [u8]| match of {
         Of::Open(fd) => fs::flistxattr(fd, names),

@@ -20,8 +20,8 @@ pub(super) struct Found {
     pub(super) mount: Option<u64>,
 }
 
-/// Attributes of an open file. Whatever is compared with the attributes of entries comes from the
-/// same call: emulators and 32-bit systems answer others with less, for example without nanoseconds.
+/// Attributes of an open file. Attributes that are compared with those of entries come from the same
+/// syscall. In emulators and on 32-bit systems, other calls return less, for example no nanoseconds.
 pub(super) fn stat_of(file: BorrowedFd<'_>) -> io::Result<fs::Statx> {
     Ok(fs::statx(
         file,
@@ -44,7 +44,7 @@ fn time(time: fs::StatxTimestamp) -> Timestamp {
     }
 }
 
-/// Attributes of one entry, target of a symlink included.
+/// Attributes of one entry, including the target of a symlink.
 pub(super) fn find_at(dir: BorrowedFd<'_>, name: &[u8], follow: bool) -> io::Result<Found> {
     let name = OsStr::from_bytes(name);
     let links = if follow {

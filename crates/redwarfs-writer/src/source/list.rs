@@ -7,14 +7,14 @@ use std::path::{Component, Path, PathBuf};
 
 use super::{FileType, Meta};
 
-/// What became of an input list.
+/// The result of reading an input list.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct ListReport {
     /// Paths that appeared before.
     pub duplicates: Vec<PathBuf>,
     /// Absolute paths outside of the root, or paths that leave it with `..`.
     pub outside: Vec<PathBuf>,
-    /// Paths at which there is nothing, with the reason.
+    /// Paths that do not exist, with the error.
     pub missing: Vec<(PathBuf, String)>,
 }
 
@@ -27,7 +27,7 @@ pub(super) struct InputList {
 }
 
 impl InputList {
-    /// Looks at `paths` with `stat`, which takes paths relative to `root`.
+    /// Examines `paths` with `stat`, which takes paths relative to `root`.
     pub(super) fn new(
         root: &Path,
         paths: impl IntoIterator<Item = PathBuf>,
@@ -99,8 +99,7 @@ impl InputList {
         self.children.get(path)
     }
 
-    /// Bytes of memory, an upper bound: each path is there with its position and once more, cut
-    /// into names.
+    /// Upper bound of the memory in bytes: each path is stored with its position, and again as names.
     pub(super) fn memory(&self) -> u64 {
         let paths: usize = self.positions.keys().map(Vec::len).sum();
         let names: usize = self.children.values().map(BTreeSet::len).sum();

@@ -52,11 +52,11 @@ pub struct Meta {
 pub struct DirItem {
     /// Name: not empty, not `.` or `..`, without `/` and NUL.
     pub name: Vec<u8>,
-    /// Attributes, or why they could not be had (such an entry is left out and counted).
+    /// Attributes, or the error of reading them. In the second case the entry is left out and counted.
     pub meta: io::Result<Meta>,
 }
 
-/// What tells that a file has changed.
+/// Attributes that show that a file has changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stamp {
     /// Size in bytes.
@@ -79,7 +79,7 @@ pub trait Content: Send {
     /// The present size and time.
     ///
     /// # Errors
-    /// Whatever the system reports.
+    /// The error of the system.
     fn stamp(&self) -> io::Result<Stamp>;
 
     /// Reads at most `buf.len()` bytes at `offset`; 0 only at the end of the file.
@@ -88,8 +88,8 @@ pub trait Content: Send {
     /// Whatever the system reports.
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<usize>;
 
-    /// The data at or after `offset`, before `end`: `None` if there is only a hole.
-    /// The default knows no holes.
+    /// The data at or after `offset`, before `end`: `None` if there is only a hole. The default
+    /// implementation reports no holes.
     ///
     /// # Errors
     /// Whatever the system reports.
@@ -126,9 +126,8 @@ pub trait Source: Send + Sync + Debug {
 
     /// As [`read_dir`](Source::read_dir), in parallel with other listings. `more` is called before an
     /// entry is added, with the number of entries so far. If it returns false, the listing may end with
-    /// [`io::ErrorKind::QuotaExceeded`]. [`most_entries`](Source::most_entries),
-    /// [`activity`](Source::activity) and [`asking_about`](Source::asking_about) have nothing to do
-    /// with it.
+    /// [`io::ErrorKind::QuotaExceeded`]. It does not use [`most_entries`](Source::most_entries),
+    /// [`activity`](Source::activity) and [`asking_about`](Source::asking_about).
     ///
     /// # Errors
     /// As [`read_dir`](Source::read_dir).

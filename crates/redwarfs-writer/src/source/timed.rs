@@ -10,13 +10,13 @@ use std::time::{Duration, Instant};
 
 use super::{Content, DataExtent, DirItem, Meta, Source, Stamp};
 
-/// Another source, every call of which ends in time.
+/// A source that wraps another one, and whose calls all end in time.
 ///
-/// Reading a bad sector can take minutes, reading from a lost network drive for ever, and no signal
-/// ends such a system call. So separate threads make the calls. If a call takes too long, its thread is
-/// abandoned with the file for which it waits, and the file counts as unreadable.
+/// Reading a bad sector can take minutes. Reading from a lost network drive can take forever, and no
+/// signal ends such a syscall. So separate threads make the calls. If a call takes too long, its thread
+/// is abandoned with the file for which it waits, and the file counts as unreadable.
 ///
-/// All calls for one file together may take the time-out and a second for every MiB that has arrived.
+/// All calls for one file together may take the time-out, plus a second for every MiB that was read.
 /// Listing a directory may take the time-out for every entry, and continues without an entry that takes
 /// longer.
 ///
@@ -40,7 +40,7 @@ impl fmt::Debug for TimedSource {
 }
 
 impl TimedSource {
-    /// Limits what `inner` may take to `limit` per file.
+    /// Limits the time of `inner` to `limit` per file.
     pub fn new(inner: Arc<dyn Source>, limit: Duration) -> Self {
         Self {
             helpers: Arc::new(Helpers::default()),
@@ -90,7 +90,7 @@ impl Source for TimedSource {
                 Ok(items) => return items,
                 Err(RecvTimeoutError::Timeout) if self.inner.activity() != before => {}
                 Err(RecvTimeoutError::Timeout) => match self.inner.asking_about() {
-                    // The others are listed without it.
+                    // The other entries are listed without it.
                     Some(entry) => {
                         self.inner.leave_alone(&entry);
                         answer = start();
@@ -164,11 +164,11 @@ struct TimedContent {
 
 /// A content whose calls are timed, and its last request.
 struct OpenContent {
-    /// Gone with the helper if a call did not end.
+    /// Lost with its thread if a call does not end.
     content: Option<Box<dyn Content>>,
     /// The last bytes that were read, for the next read.
     buffer: Vec<u8>,
-    /// How long the calls to come may take.
+    /// Time left for further calls.
     left: Duration,
 }
 
@@ -259,12 +259,12 @@ impl Helpers {
     ) -> Receiver<T> {
         let (answer, result): (Sender<T>, Receiver<T>) = channel();
         let helper = self.idle().pop().or_else(spawn);
-        // Without a thread nothing arrives, and the file is given up.
+        // If there is no thread, no result arrives, and the file is given up.
         if let Some(helper) = helper {
             let (helpers, again) = (Arc::downgrade(self), helper.clone());
             let job: Job = Box::new(move || {
                 let done = work();
-                // Free for others before the answer makes them ask.
+                // The thread is free for other callers before the result is sent.
                 if let Some(helpers) = helpers.upgrade() {
                     helpers.idle().push(again);
                 }

@@ -17,7 +17,7 @@ fn u32_at(bytes: &[u8], at: usize) -> u32 {
     found.map_or(0, |&b| u32::from_be_bytes(b))
 }
 
-/// AIFF, or with `compressed` AIFF-C, of which only the uncompressed kinds are taken.
+/// AIFF or, with `compressed`, AIFF-C. Only uncompressed kinds of AIFF-C are accepted.
 pub(super) fn aiff(probe: &Probe<'_>, compressed: bool) -> Found<Waveform> {
     let layout = Layout {
         id: 4,

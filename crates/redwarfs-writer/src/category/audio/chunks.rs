@@ -3,10 +3,10 @@
 use crate::category::cut::Complaint;
 use crate::category::probe::Probe;
 
-/// Chunks before the samples; real files have a handful.
+/// Largest number of chunks before the samples; real files have a few.
 const MAX_CHUNKS: usize = 1 << 14;
 
-/// How the chunks of a format look.
+/// The layout of the chunks of a format.
 pub(super) struct Layout {
     /// Bytes of an id, 4 or 16.
     pub(super) id: usize,
@@ -19,7 +19,7 @@ pub(super) struct Layout {
     pub(super) alignment: u64,
 }
 
-/// A chunk that lies inside of the file.
+/// A chunk inside of the file.
 pub(super) struct Chunk {
     /// Padded with zeros.
     pub(super) id: [u8; 16],
@@ -42,13 +42,13 @@ pub(super) struct Chunks<'p, 'f> {
     pub(super) open_data: OpenData,
 }
 
-/// What it means if the size of the data chunk is all ones.
+/// The meaning of a data chunk whose size is all ones.
 pub(super) enum OpenData {
     /// Just that size.
     Nothing,
     /// The data ends with the file.
     ToTheEnd,
-    /// The size stands elsewhere, and is this one.
+    /// The size is stored elsewhere, and is this one.
     Size(u64),
 }
 
@@ -124,7 +124,7 @@ impl<'p, 'f> Chunks<'p, 'f> {
     }
 }
 
-/// Says that a format chunk is missing, superfluous or of a size that it cannot have.
+/// The error of a format chunk that is missing, superfluous, or of an invalid size.
 pub(super) fn bad_format(what: &str) -> Complaint {
     Complaint::warn(format!("audio file with {what}"))
 }

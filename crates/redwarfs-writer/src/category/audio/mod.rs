@@ -9,7 +9,7 @@ use super::cut::{Cut, Found};
 use super::names::{Category, Kind, StreamKey};
 use super::probe::Probe;
 
-/// Smaller files hold no audio worth the effort.
+/// Smallest file that is examined. Smaller files have too little audio.
 const MIN_SIZE: usize = 32;
 
 pub(crate) fn categorize(probe: &Probe<'_>) -> Found {

@@ -4,7 +4,7 @@ use redwarfs_codec::{ByteOrder, Padding, PcmFormat};
 
 use crate::category::cut::Complaint;
 
-/// Where the samples are.
+/// The place of the samples.
 pub(super) struct Waveform {
     pub(super) format: PcmFormat,
     pub(super) start: u64,
@@ -24,7 +24,7 @@ impl Waveform {
     }
 }
 
-/// A format, if its numbers make sense.
+/// A format, if its numbers are valid.
 pub(super) fn pcm(
     channels: u32,
     bits: u32,
