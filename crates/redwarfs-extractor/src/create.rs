@@ -21,11 +21,11 @@ pub(crate) struct Place<'a> {
     pub(crate) name: &'a [u8],
     /// Whether the image has another name in this directory that equals the given one in [`folded`] form.
     pub(crate) taken: &'a dyn Fn(&str) -> bool,
-    /// Whether the target is known to tell no case apart.
+    /// Whether the target is known to ignore case.
     pub(crate) caseless: bool,
 }
 
-/// The reason why a name is not there: the file system takes it for another name of the image.
+/// The reason why a name is missing: the file system treats it as equal to another name of the image.
 #[derive(Debug)]
 struct Collision(String);
 
@@ -41,16 +41,16 @@ impl fmt::Display for Collision {
 
 impl std::error::Error for Collision {}
 
-/// The error of a name that the file system takes for `other`.
+/// The error of a name that the file system treats as equal to `other`.
 pub(crate) fn collision(other: &[u8]) -> io::Error {
     let collision = Collision(crate::display_path(other));
     io::Error::new(io::ErrorKind::AlreadyExists, collision)
 }
 
-/// Whether a directory takes a name for the same name in the other case.
+/// Whether a directory treats a name and the same name in the other case as equal.
 pub(crate) fn is_caseless(dir: BorrowedFd<'_>) -> bool {
     let name = format!(".case-{}", std::process::id());
-    // Where this fails, nothing else will be made either.
+    // If this fails, creating entries fails, too.
     if fs::mkdirat(dir, &name, Mode::RWXU).is_err() {
         return false;
     }
@@ -108,7 +108,7 @@ impl Place<'_> {
                 shown = Some(name.to_owned());
             }
         }
-        // It leads somewhere, but is not listed: the file system knows it by another name.
+        // The name can be opened, but is not listed: the file system has it under another name.
         let fold = shown.as_deref().map_or(fold, folded);
         if (self.taken)(&fold) {
             let shown = shown.as_deref().unwrap_or(self.name);
@@ -117,7 +117,7 @@ impl Place<'_> {
         Ok(())
     }
 
-    /// Runs a creating call; if something is in the way, removes that and tries again.
+    /// Runs a creating call. If there is an existing entry, removes it and tries again.
     fn replacing<T>(&self, create: impl Fn() -> rustix::io::Result<T>) -> io::Result<T> {
         for _ in 0..8 {
             match create() {
@@ -144,8 +144,8 @@ impl Place<'_> {
             match fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW) {
                 Ok(found) if FileType::from_raw_mode(found.st_mode) == FileType::Directory => {
                     if found.st_mode & 0o700 != 0o700 {
-                        // Needed to work in it; its real mode is set in the end. If this is not our
-                        // directory, the attempt to use it says so.
+                        // The extraction needs these rights; the final mode is set at the end. If the
+                        // directory belongs to another user, using it fails.
                         let mode = Mode::from_raw_mode(found.st_mode | 0o700);
                         let _ = chmod_no_follow(dir, name, mode);
                     }
@@ -167,7 +167,8 @@ impl Place<'_> {
         }
     }
 
-    /// Removes a name that is not a directory, unless it leads to what another name of the image made.
+    /// Removes a name that is not a directory, unless it leads to an entry that another name of the
+    /// image made.
     pub(crate) fn clear(&self) -> io::Result<()> {
         match self.check_taken() {
             Ok(()) => self.unlink(),
@@ -227,8 +228,8 @@ impl Place<'_> {
         self.replacing(|| fs::linkat(from.dir, from.name, self.dir, self.name, flags))
     }
 
-    /// Creates a file with the contents of `from`: blocks that both share where the file system can, or
-    /// else a copy with the same holes.
+    /// Creates a file with the contents of `from`: with shared blocks if the file system can do that,
+    /// otherwise as a copy with the same holes.
     pub(crate) fn make_copy(&self, from: &Place<'_>, mode: u32) -> io::Result<OwnedFd> {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let source = fs::openat(from.dir, from.name, flags, Mode::empty())?;
@@ -256,9 +257,9 @@ fn copy_contents(from: &OwnedFd, to: &OwnedFd) -> io::Result<()> {
     while at < size {
         let start = match fs::seek(from, fs::SeekFrom::Data(at)) {
             Ok(start) => start,
-            // Nothing but a hole is left.
+            // Only a hole is left.
             Err(Errno::NXIO) => break,
-            // No such notion here: all is data.
+            // The file system knows no holes: all bytes are data.
             Err(_) => at,
         };
         let end = match fs::seek(from, fs::SeekFrom::Hole(start)) {
@@ -271,8 +272,8 @@ fn copy_contents(from: &OwnedFd, to: &OwnedFd) -> io::Result<()> {
     set_size(to, size)
 }
 
-/// Gives a file its size, with a hole at the end or zeros, once its data is written. Files are written from
-/// front to back where that is possible: some drivers take nothing else.
+/// Gives a file its size, with a hole at the end or zeros, once its data is written. If possible, files
+/// are written from front to back, because some drivers accept only that.
 pub(crate) fn set_size(fd: &OwnedFd, size: u64) -> io::Result<()> {
     match fs::ftruncate(fd, size) {
         Err(e) if is_no_truncation(e) => {
@@ -286,7 +287,7 @@ pub(crate) fn set_size(fd: &OwnedFd, size: u64) -> io::Result<()> {
     }
 }
 
-/// Gives a new file its size in advance, if it can have it without data.
+/// Gives a new file its size in advance, if the file system makes files longer without data.
 pub(crate) fn reserve_size(fd: &OwnedFd, size: u64) -> io::Result<()> {
     match fs::ftruncate(fd, size) {
         Err(e) if is_no_truncation(e) => Ok(()),

@@ -14,13 +14,12 @@ const PIECE: usize = 1 << 20;
 
 /// Copies the contents of the regular file at `path` to `out`, holes as zeros; returns their size.
 ///
-/// `path` is relative to the image root; leading and repeated slashes do not matter.
+/// `path` is relative to the image root; leading and repeated slashes are ignored.
 ///
 /// # Errors
 /// [`Error::NotAFile`] if there is no such file, or if the entry is no regular file. A symbolic link is
 /// not followed: the error has its target. [`Error::Content`] if the file cannot be read,
-/// [`Error::Output`] if writing to `out` fails. What precedes an unreadable piece has been written
-/// then.
+/// [`Error::Output`] if writing to `out` fails. The contents before an unreadable piece are written.
 pub fn extract_file(
     image: &Image,
     path: &[u8],

@@ -13,7 +13,7 @@ use tracing::{debug, error};
 use crate::bits::Bits;
 use crate::error::io_text;
 
-/// Directories above a file that are followed; more do not fit into a path of the system.
+/// Largest number of parent directories of a file. More do not fit into a path of the system.
 const DEEPEST: usize = 4096;
 
 /// Regular files of the largest image that is analysed (2 GiB of memory).
@@ -31,14 +31,14 @@ pub(crate) struct Analysis {
     entries: Vec<(InodeNo, EntryIndex)>,
 }
 
-/// A file without any entry, which only a broken image has.
+/// A file without an entry, which only a corrupt image has.
 const NOWHERE: (InodeNo, EntryIndex) = (InodeNo(u32::MAX), EntryIndex(u32::MAX));
 
 impl Analysis {
-    /// Makes or empties the file.
+    /// Creates or empties the file.
     ///
     /// # Errors
-    /// It cannot be made.
+    /// The file cannot be created.
     pub(crate) fn create(path: &Path) -> io::Result<File> {
         File::create(path)
     }
@@ -92,7 +92,7 @@ impl Analysis {
             return;
         }
         let line = match path(meta, dir, entry) {
-            // A path with a line break would be read as two others.
+            // A path with a line break would be read as two paths.
             Ok(path) if path.contains(&b'\n') => {
                 return debug!("not in the analysis: a path with a line break");
             }
@@ -102,7 +102,7 @@ impl Analysis {
             }
             Err(cause) => return debug!("not in the analysis: {cause}"),
         };
-        // One write: lines stay whole, and are there at once.
+        // One write, so that each line is complete and appears at once.
         if let Err(error) = (&self.file).write_all(&line)
             && !self.failed.swap(true, Ordering::Relaxed)
         {

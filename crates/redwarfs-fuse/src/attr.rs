@@ -1,4 +1,4 @@
-//! From the image's attributes to those of the FUSE protocol.
+//! Converts the attributes of the image to those of the FUSE protocol.
 
 use redwarfs_format::ids::InodeNo;
 use redwarfs_format::metadata::Stat;
@@ -11,7 +11,7 @@ pub(crate) fn node_id(inode: InodeNo) -> u64 {
     u64::from(inode.0) + 1
 }
 
-/// The inode of a node id, if an image can have it at all.
+/// The inode of a node id, if images can have it.
 pub(crate) fn inode_no(node: u64) -> Option<InodeNo> {
     u32::try_from(node.checked_sub(1)?).ok().map(InodeNo)
 }
@@ -47,11 +47,11 @@ impl Policy {
         stat.mode & self.mode_mask
     }
 
-    /// The attributes as the kernel gets them.
+    /// The attributes for the kernel.
     pub(crate) fn attr(&self, stat: &Stat) -> Attr {
         Attr {
             node: node_id(stat.ino),
-            // The kernel takes no larger ones.
+            // The kernel accepts no larger ones.
             size: stat.size.min(i64::MAX.cast_unsigned()),
             blocks: stat.blocks(),
             atime: stat.atime,
@@ -69,9 +69,9 @@ impl Policy {
     }
 }
 
-/// Whether opening would do what `access(2)` asks for, in a mount without checks of permissions.
-/// `wanted` is the sum of 4 (read), 2 (write), 1 (execute). Every file can be read, and every directory
-/// entered. A file can be executed if its mode allows that for anybody.
+/// Whether opening would succeed in the way that `access(2)` asks about, in a mount without permission
+/// checks. `wanted` is the sum of 4 (read), 2 (write), 1 (execute). Every file can be read, and every
+/// directory entered. A file can be executed if its mode allows that for anybody.
 pub(crate) fn opens(mode: u32, wanted: u32) -> bool {
     let directory = mode & 0o170_000 == 0o040_000;
     let bits = 6 | u32::from(directory || mode & 0o111 != 0);

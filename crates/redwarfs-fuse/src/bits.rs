@@ -1,4 +1,4 @@
-//! A set of inodes that many threads change.
+//! A set of inodes that several threads change.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -20,7 +20,7 @@ impl Bits {
         Some((word, 1 << (inode.0 % 64)))
     }
 
-    /// Adds an inode; false if it was there before, or is out of range.
+    /// Adds an inode. Returns false if it was in the set already, or is out of range.
     pub(crate) fn insert(&self, inode: InodeNo) -> bool {
         let Some((word, bit)) = self.place(inode) else {
             return false;

@@ -1,10 +1,9 @@
-//! Lookups that do not distinguish upper and lower case.
+//! Lookups that ignore case.
 //!
-//! Two names are the same if their full Unicode case foldings are equal; names that are not UTF-8
-//! are only equal to themselves. A name that is its own folding (all lower case) is found by the
-//! ordinary search for the folded name. So only the others need an index: their hashes, sorted,
-//! 8 bytes each. Making it takes one pass over all names while mounting, about 0.1 us each if they
-//! are ASCII.
+//! Two names are the same if their full Unicode case foldings are equal; names that are not UTF-8 are
+//! only equal to themselves. The ordinary search for the folded name finds names that equal their
+//! folding (all lower case). So only the other names need an index: their sorted hashes, 8 bytes each.
+//! Making it takes one pass over all names while mounting, about 0.1 us for each ASCII name.
 
 use std::borrow::Cow;
 use std::hash::{BuildHasher, RandomState};
@@ -19,14 +18,14 @@ use unicase::UniCase;
 use crate::attr::node_id;
 use crate::text;
 
-/// Collisions that are logged one by one.
+/// Number of collisions that are logged individually.
 const LOGGED: u64 = 100;
 
 /// Names that are not in folded form.
 #[derive(Debug)]
 pub(crate) struct CaseIndex {
     /// Hash of directory and folded name, and the entry; sorted. The hash has a random key, so that
-    /// an image cannot be made to collide.
+    /// nobody can make an image with colliding names.
     table: Vec<(u32, u32)>,
     hasher: RandomState,
 }
@@ -99,12 +98,12 @@ impl CaseIndex {
     }
 
     fn hash(&self, dir: InodeNo, folded: &[u8]) -> u32 {
-        // The upper half of a good hash is as good.
+        // The upper half of the hash is as well distributed as the whole.
         (self.hasher.hash_one((dir.0, folded)) >> 32) as u32
     }
 
-    /// Finds a name that is not in the directory in just this spelling. Of several, the one in
-    /// folded form is taken, otherwise the first one in the order of the directory.
+    /// Finds a name that is not in the directory in exactly this spelling. If several names match, the
+    /// one in folded form counts, otherwise the first one in the order of the directory.
     ///
     /// # Errors
     /// The metadata is corrupt.
@@ -138,7 +137,7 @@ impl CaseIndex {
     }
 }
 
-/// Looks for equal foldings in the index of one directory; returns their number.
+/// Finds equal foldings in the index of one directory. Returns their number.
 fn warn_of_collisions(
     meta: &MetadataView,
     dir: InodeNo,

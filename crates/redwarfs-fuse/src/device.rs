@@ -1,4 +1,4 @@
-//! The device through which requests come and answers go.
+//! The device for requests and replies.
 
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -22,7 +22,7 @@ const NOTIFY_STORE: i32 = 4;
 #[derive(Debug)]
 pub(crate) struct Device(OwnedFd);
 
-/// What came from the kernel.
+/// A message from the kernel.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Received {
     /// A request of this many bytes.
@@ -61,7 +61,7 @@ impl Device {
         loop {
             match rustix::io::read(&self.0, &mut *buffer) {
                 Ok(count) => return Ok(Received::Request(count)),
-                // NOENT: the request was taken back before we got it.
+                // NOENT: the kernel withdrew the request.
                 Err(Errno::INTR | Errno::NOENT | Errno::AGAIN) => {}
                 Err(Errno::NODEV) => return Ok(Received::End),
                 Err(error) => return Err(error.into()),
@@ -69,12 +69,12 @@ impl Device {
         }
     }
 
-    /// Answers a request. Failure means that no process waits for it.
+    /// Replies to a request. Failure means that no process waits for it.
     pub(crate) fn reply(&self, unique: u64, payload: &[u8]) -> io::Result<()> {
         self.send(0, unique, &[], &mut std::iter::once(payload))
     }
 
-    /// Answers a request with an error.
+    /// Replies to a request with an error.
     pub(crate) fn fail(&self, unique: u64, errno: Errno) -> io::Result<()> {
         self.send(-errno.raw_os_error(), unique, &[], &mut std::iter::empty())
     }
@@ -135,7 +135,7 @@ impl AsFd for Device {
     }
 }
 
-/// The device copies no part of an answer, and knows requests by their number alone.
+/// The device copies no part of a reply, and identifies requests only by their number.
 impl Transport for Device {
     fn answer(&self, unique: u64, _entry: u16, error: i32, parts: &mut dyn Iterator<Item = &[u8]>) {
         // A reply fails only if no process waits for it.

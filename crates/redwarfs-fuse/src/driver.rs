@@ -56,7 +56,7 @@ impl Driver {
         })
     }
 
-    /// Agrees with the kernel on the connection, see [`ops::init::answer`].
+    /// Negotiates the parameters of the connection, see [`ops::init::answer`].
     pub(crate) fn init(
         &mut self,
         header: &Header,
@@ -67,12 +67,11 @@ impl Driver {
         self.agreed = ops::init::answer(&self.state, header, kernel, over_ring, out);
     }
 
-    /// Carries out one request and answers it, or lets a worker do that. `out` is room for the
-    /// answer.
+    /// Carries out one request and replies, or lets a worker do that. `out` is a buffer for the reply.
     pub(crate) fn serve(&self, ticket: Ticket, header: &Header, body: Body<'_>, out: &mut Vec<u8>) {
         out.clear();
         let mut ticket = Some(ticket);
-        // A panic must cost one request, not the mount.
+        // A panic must fail one request, not the mount.
         let outcome = catch_unwind(AssertUnwindSafe(|| {
             self.handle(&mut ticket, header, body, out)
         }));
@@ -136,8 +135,8 @@ impl Driver {
                 Ok(Answer::Reply)
             }
             op::NOTIFY_REPLY => Ok(Answer::Done),
-            // The mount is read-only, so the kernel refuses these itself. Should one arrive (a
-            // remount made the mount writable), the answer is the same.
+            // The mount is read-only, so the kernel refuses these itself. If one arrives (a remount
+            // made the mount writable), the reply is the same.
             op::SETATTR
             | op::SYMLINK
             | op::MKNOD
@@ -154,7 +153,7 @@ impl Driver {
             | op::REMOVEXATTR
             | op::FALLOCATE
             | op::COPY_FILE_RANGE => Err(Errno::ROFS),
-            // FLUSH is among the rest: ENOSYS, once, spares all further ones.
+            // FLUSH is one of the rest: after one ENOSYS, the kernel sends no further ones.
             op::FLUSH => Err(Errno::NOSYS),
             other => {
                 log_op!(header, "unknown operation {other}");

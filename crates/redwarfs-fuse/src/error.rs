@@ -7,10 +7,10 @@ use std::path::PathBuf;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The mount point does not exist or cannot be looked at (for example a stale mount).
+    /// The mount point does not exist, or cannot be accessed (for example, it is a dead mount).
     #[error("cannot access mount point: {}: {}{}", path.display(), io_text(source), point_hint(source))]
     MountPoint {
-        /// The path as given.
+        /// The given path.
         path: PathBuf,
         /// The reason.
         source: io::Error,
@@ -29,10 +29,10 @@ pub enum Error {
     /// The mount needs the helper program, which is not installed.
     #[error("cannot mount: fusermount3: {} (install the package fuse3)", io_text(.0))]
     HelperMissing(#[source] io::Error),
-    /// The helper program refused; its own words.
+    /// The helper program refused; its message.
     #[error("cannot mount: {0}")]
     Helper(String),
-    /// The analysis file cannot be made.
+    /// The analysis file cannot be created.
     #[error("cannot create analysis file: {}: {}", path.display(), io_text(source))]
     AnalysisFile {
         /// The path as given.

@@ -11,10 +11,10 @@ use tracing::{error, warn};
 
 use crate::attr::node_id;
 
-/// How long a cause is kept quiet after it was logged.
+/// Time after a log message in which the same cause is not logged again.
 const QUIET: Duration = Duration::from_secs(60);
-/// Causes that are remembered, some hundred bytes each. Beyond, all are forgotten and may be
-/// logged again.
+/// Number of remembered causes, a few hundred bytes each. If there are more, all are dropped, and may
+/// be logged again.
 const REMEMBERED: usize = 1024;
 
 #[derive(Debug)]
@@ -28,7 +28,7 @@ struct Cause {
 pub(crate) struct Failures(Mutex<HashMap<String, Cause>>);
 
 impl Failures {
-    /// Notes a failure; the result is the answer for the request.
+    /// Notes a failure. Returns the error for the reply.
     ///
     /// A damaged block fails for every file and every attempt to read it. Its error names the
     /// section, so the text of the error tells causes apart.
@@ -52,7 +52,7 @@ impl Failures {
         Errno::IO
     }
 
-    /// Warns of something that fails no request, as seldom as of failures.
+    /// Logs a warning that fails no request, as rarely as failures.
     pub(crate) fn mention(&self, text: &str) {
         if self.note(text, Instant::now()).is_some() {
             warn!("{text}");

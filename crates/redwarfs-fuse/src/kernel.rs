@@ -1,4 +1,4 @@
-//! Attaching a FUSE connection to a directory and taking it off again.
+//! Mounting a FUSE connection on a directory, and unmounting it.
 //!
 //! Root mounts with `mount(2)`. All other users, and `auto_unmount`, use the helper program
 //! `fusermount3`. It passes the opened device back over a socket, by the protocol of libfuse's
@@ -30,7 +30,7 @@ use crate::error::{Error, Result};
 use crate::options::MountOptions;
 use crate::table::{MountPlace, devices_on, helpers, is_dead, place_of, run_helper};
 
-/// How an attempt to unmount ended.
+/// The result of unmounting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unmounted {
     /// The file system is gone.
@@ -46,12 +46,12 @@ pub enum Unmounted {
 #[derive(Debug)]
 pub(crate) struct KernelMount {
     mountpoint: PathBuf,
-    /// The caller made it: nothing is known about where it is, and it is not ours to take off.
+    /// The caller made it. Its place is unknown, and this process does not unmount it.
     foreign: bool,
-    /// Device number of the mounted file system: from the mount table where that can be read, and
-    /// known after [`KernelMount::probe`] at the latest.
+    /// Device number of the mounted file system: from the mount table if that can be read, otherwise
+    /// from [`KernelMount::probe`].
     device: OnceLock<u64>,
-    /// The helper's end of the bargain with `auto_unmount`: when this socket closes, it unmounts.
+    /// The socket to the helper with `auto_unmount`: when it closes, the helper unmounts.
     _helper: Mutex<Option<(OwnedFd, Child)>>,
 }
 
@@ -115,8 +115,8 @@ impl KernelMount {
         self.device.get().copied().unwrap_or_default()
     }
 
-    /// Asks the mounted file system for its root: proves that requests are answered, and learns
-    /// the device number that identifies the mount later.
+    /// Reads the attributes of the root. This proves that requests are served, and gives the device
+    /// number that later identifies the mount.
     pub(crate) fn probe(&self) -> io::Result<()> {
         if self.foreign {
             return Ok(());
@@ -166,7 +166,7 @@ impl KernelMount {
         match self.place() {
             MountPlace::Top => {}
             MountPlace::Gone => return Ok(true),
-            // The path leads to the other one, which is not ours to take off.
+            // The path leads to another mount, which this process must not unmount.
             MountPlace::Covered => {
                 return Err(io::Error::new(
                     io::ErrorKind::ResourceBusy,
@@ -192,7 +192,7 @@ impl KernelMount {
         }
     }
 
-    /// Takes off a mount that could not be put into service. No caller could use an error here.
+    /// Unmounts a mount that could not be put into service. No caller could use an error here.
     pub(crate) fn abandon(&self) {
         if self.place() == MountPlace::Top
             && let Err(Errno::PERM) = unmount(&self.mountpoint, UnmountFlags::DETACH)
@@ -225,7 +225,7 @@ fn common_options(options: &MountOptions) -> String {
     list
 }
 
-/// Mounts with the system call; `None` if this process may not.
+/// Mounts with the syscall. `None` if this process may not.
 fn mount_directly(target: &Path, options: &MountOptions) -> Result<Option<OwnedFd>> {
     let device = OpenOptions::new()
         .read(true)
@@ -259,8 +259,8 @@ fn mount_directly(target: &Path, options: &MountOptions) -> Result<Option<OwnedF
     }
 }
 
-/// Escapes commas and backslashes for an option list. The helper program takes the escapes away, so
-/// the mount table reads alike for every user.
+/// Escapes commas and backslashes for an option list. The helper program removes the escapes, so the
+/// mount table looks the same for every user.
 fn escape(value: &OsStr) -> OsString {
     let mut out = Vec::with_capacity(value.len());
     for &byte in value.as_bytes() {

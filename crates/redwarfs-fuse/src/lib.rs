@@ -38,12 +38,12 @@
 //! thread, it polls for the next request for a moment before it sleeps. It does so only while that
 //! proves to be faster (`patience.rs`).
 //!
-//! While one program asks for many small things, the reading thread follows that program to its CPU
+//! While one program sends many small requests, the reading thread follows that program to its CPU
 //! ([`MountOptions::follow`]). The driver binds the thread to that CPU and gives it the policy
-//! `SCHED_IDLE`. Then the scheduler wakes the program on the same CPU, and `find`
-//! takes half as long as without following.
-//! A thread with that policy hardly runs while other threads want its CPU. So a watcher looks every
-//! millisecond how far the reading thread has come. The watcher restores the normal policy after 4
+//! `SCHED_IDLE`. Then the scheduler wakes the program on the same CPU, and `find` takes half as long as
+//! without following.
+//! A thread with that policy hardly runs while other threads want its CPU. So a watcher checks the
+//! progress of the reading thread every millisecond. The watcher restores the normal policy after 4
 //! checks without progress, after 10 checks without a request, or if several processes send requests.
 //! It also does so if requests are less than a tenth faster than with the normal policy. The driver
 //! follows only if it may restore the policy: with `CAP_SYS_NICE`, or with a limit `RLIMIT_NICE` that

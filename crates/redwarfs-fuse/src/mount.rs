@@ -31,14 +31,14 @@ pub const HAS_URING: bool = ring::AVAILABLE;
 ///
 /// # Errors
 ///
-/// [`Error`] says which step failed; nothing stays mounted then.
+/// [`Error`] names the step that failed. Nothing stays mounted.
 pub fn mount(image: Image, mountpoint: &Path, options: &MountOptions) -> Result<Mounted> {
     mount_guarded(image, mountpoint, options, None)
 }
 
 /// As [`mount`]. If the device number can be read from the mount table, `guard` watches the mount
-/// before the first request is served. If not, or if the guard is gone, that shows in
-/// [`guard::Guard::watch`] afterwards.
+/// before the first request is served. If not, or if the guard has ended, a later
+/// [`guard::Guard::watch`] fails.
 ///
 /// # Errors
 ///
@@ -55,8 +55,8 @@ pub fn mount_guarded(
 }
 
 /// Serves a mount that the caller has made: `device` is the opened `/dev/fuse` of a mount without a
-/// server. The settings that belong to the mount itself (access, permissions, flags, names) are the
-/// caller's, and so is unmounting. `name` is the mount point in messages.
+/// server. The caller chooses the settings of the mount itself (access, permissions, flags, names), and
+/// unmounts. `name` is the mount point in messages.
 ///
 /// # Errors
 ///
@@ -76,7 +76,7 @@ pub fn serve_device(
     start(state, device, mount, options, None)
 }
 
-/// Answers the first request and starts the threads.
+/// Replies to the first request, and starts the threads.
 fn start(
     state: MountState,
     device: OwnedFd,
@@ -92,7 +92,7 @@ fn start(
         let queues = session::handshake(&device, &mut driver, options.uring)?;
         let driver = Arc::new(driver);
         if let Some(guard) = guard.filter(|_| mount.device() != 0) {
-            // The caller tells the guard again, and gets the error then.
+            // The caller calls the guard again, and gets the error there.
             let _ = guard.watch(mount.mountpoint(), mount.device());
         }
         let session = Session::start(&device, &driver, options, queues)?;
@@ -123,7 +123,7 @@ pub struct Mounted {
 }
 
 impl Mounted {
-    /// A handle that tells from another thread how the mount is doing.
+    /// A handle that shows statistics of the mount from another thread.
     #[must_use]
     pub fn observer(&self) -> Observer {
         self.observer.clone()
@@ -141,7 +141,8 @@ impl Mounted {
         self.observer.perfmon_summary()
     }
 
-    /// Tells when the mount has been idle for as long as [`MountOptions::idle`] says; none without it.
+    /// Detects that the mount was idle for the time of [`MountOptions::idle`]; none without this
+    /// option.
     #[must_use]
     pub fn idle_watch(&self) -> Option<IdleWatch> {
         let state = Arc::clone(&self.observer.0);
@@ -180,12 +181,12 @@ impl Mounted {
     }
 }
 
-/// Tells how a mount is doing, also after its end.
+/// Shows statistics of a mount, also after its end.
 #[derive(Debug, Clone)]
 pub struct Observer(Arc<MountState>);
 
 impl Observer {
-    /// What block cache and driver did so far: lines of text without a newline at the end.
+    /// Statistics of block cache and driver: lines of text without a final newline.
     #[must_use]
     pub fn statistics(&self) -> String {
         statistics::text(&self.0.image.cache_stats(), &self.0.counters)

@@ -18,7 +18,7 @@ use crate::settings::Settings;
 use crate::statistics::Counters;
 use crate::xattr::Describer;
 
-/// The image, how the mount shows it, and what happened to requests.
+/// The image, the settings of the mount, and the counters of requests.
 #[derive(Debug)]
 pub(crate) struct MountState {
     pub(crate) image: Image,
@@ -35,11 +35,11 @@ pub(crate) struct MountState {
 }
 
 impl MountState {
-    /// Makes everything that depends on image and options alone. The caller does this before it
-    /// mounts, so that a mistake is found in time.
+    /// Makes all state that depends only on image and options. The caller does this before it mounts,
+    /// so that errors are found before the mount.
     ///
     /// # Errors
-    /// The analysis file cannot be made, or the metadata is damaged.
+    /// The analysis file cannot be created, or the metadata is damaged.
     pub(crate) fn new(image: Image, options: &MountOptions) -> Result<Self> {
         let analysis = match &options.analysis_file {
             None => None,
@@ -68,7 +68,7 @@ impl MountState {
         })
     }
 
-    /// Notes that the image cannot be read here; the result is the answer for the program.
+    /// Notes that the image cannot be read here. Returns the error for the reply.
     pub(crate) fn fail(&self, what: &str, inode: InodeNo, cause: &redwarfs_format::Error) -> Errno {
         self.failures.report(what, inode, cause)
     }
@@ -80,7 +80,7 @@ impl MountState {
             .ok_or(Errno::NOENT)
     }
 
-    /// The inode of a node id, which must be a directory. `what` is what fails otherwise.
+    /// The inode of a node id, which must be a directory. `what` names the operation for the message.
     pub(crate) fn directory(&self, node: u64, what: &str) -> Result<InodeNo, Errno> {
         let inode = self.inode(node)?;
         match self.image.metadata().file_type(inode) {

@@ -1,10 +1,10 @@
-//! How to mount: typed, without any command line syntax.
+//! Options of a mount: typed, without command line syntax.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Who may use the mount.
+/// Users that may use the mount.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Access {
     /// Only the user who mounts.
@@ -49,7 +49,7 @@ pub struct MountOptions {
     /// Let the kernel enforce the permission bits of the image; none: as
     /// [`MountOptions::checks_permissions`] says.
     pub default_permissions: Option<bool>,
-    /// Let `fusermount3` unmount when this process ends, however it ends.
+    /// Let `fusermount3` unmount when this process ends in any way.
     pub auto_unmount: bool,
     /// Time without use after which [`crate::IdleWatch`] reports that the mount is idle; none: never.
     /// The kernel then keeps names and attributes for a part of this time only.
@@ -66,19 +66,19 @@ pub struct MountOptions {
     pub gid: Option<u32>,
     /// Hide the write bits of all modes.
     pub hide_write_bits: bool,
-    /// Let the kernel keep file data when a file is opened again. On by default; it also spares
-    /// the requests to open files.
+    /// Let the kernel keep file data when a file is opened again. On by default. It also saves the
+    /// requests to open files.
     pub keep_cache: bool,
-    /// The same for files with holes, whose pages of zeros can take much memory. Off by default:
-    /// then the kernel asks at each opening, if the image has such files at all.
+    /// The same for files with holes, whose pages of zeros can take much memory. Off by default: then
+    /// the kernel sends a request for each opening, if the image has such files.
     pub cache_sparse: bool,
     /// Find names without regard to upper and lower case (Unicode case folding). An exact match
     /// always wins. The index is made while mounting: one pass over all names, and 8 bytes for
     /// each name that is not in its folded form already.
     pub case_insensitive: bool,
     /// File for the paths of regular files in the order of their first opening: one line each, relative
-    /// to the root of the image. Made (or emptied) while mounting. With it the kernel asks at each
-    /// opening, and 8 bytes per regular file are needed.
+    /// to the root of the image. The file is created (or emptied) while mounting. With this option, the
+    /// kernel sends a request for each opening, and the driver needs 8 bytes per regular file.
     pub analysis_file: Option<PathBuf>,
     /// List the extended attributes that describe driver and inodes. Off by default, because programs
     /// that copy files also copy listed attributes. Each attribute can be read by name.
@@ -95,10 +95,10 @@ pub struct MountOptions {
     pub guard: bool,
     /// Threads that carry out reads which need decompression; 0 counts as 1.
     pub workers: usize,
-    /// Threads that read requests from the kernel. One answers fastest in most situations.
+    /// Threads that read requests from the kernel. One thread is fastest in most situations.
     pub readers: usize,
-    /// Get requests over io_uring where the kernel offers that (Linux 6.14 with the parameter
-    /// `enable_uring` of the module `fuse`), as before where it does not. Off by default.
+    /// Get requests over io_uring if the kernel offers that (Linux 6.14 with the parameter
+    /// `enable_uring` of the module `fuse`), otherwise from `/dev/fuse`. Off by default.
     pub uring: bool,
 }
 

@@ -23,7 +23,7 @@ pub(crate) struct ReadJob {
 }
 
 impl ReadJob {
-    /// Answers, unless that happened before because the reader was signalled.
+    /// Replies, unless there was a reply already because of a signal.
     fn answer(&self, state: &MountState, answer: Result<&PinnedRead<'_>, Errno>) {
         let Some(ticket) = state.interrupts.finish(self.unique) else {
             return;
@@ -75,8 +75,7 @@ impl Pool {
         })
     }
 
-    /// Queues a read that was registered with the interrupts. If no worker is left, it is answered
-    /// with EIO.
+    /// Queues a read that was registered with the interrupts. If no worker is left, it fails with EIO.
     pub(crate) fn submit(&self, job: ReadJob) {
         let refused = match &self.queue {
             Some(queue) => queue.send(job).err().map(|back| back.0),
@@ -92,7 +91,7 @@ impl Drop for Pool {
     fn drop(&mut self) {
         self.queue = None;
         for thread in self.threads.drain(..) {
-            // A worker catches panics of its jobs, so there is no outcome to look at.
+            // A worker catches panics of its jobs, so it returns no error.
             let _ = thread.join();
         }
     }
@@ -101,7 +100,7 @@ impl Drop for Pool {
 fn serve(state: &MountState, pusher: Option<&Pusher>, jobs: &Receiver<ReadJob>) {
     let mut scratch = Vec::new();
     for job in jobs {
-        // A panic must cost one read, not the worker.
+        // A panic must fail one read, not the worker.
         let outcome = catch_unwind(AssertUnwindSafe(|| {
             run(state, pusher, &job, &mut scratch);
         }));

@@ -1,18 +1,17 @@
 //! The messages of the FUSE protocol, as far as a read-only file system needs them.
 //!
-//! Layouts are those of the system's header `linux/fuse.h`; all numbers are in the byte order of
-//! the machine. Replies are appended to a buffer; their common header is written by
-//! [`crate::device`].
+//! Layouts are those of the system header `linux/fuse.h`. All numbers are in the byte order of the
+//! machine. Replies are appended to a buffer, and [`crate::device`] writes their common header.
 
 use redwarfs_format::metadata::Timestamp;
 
-/// Version of the protocol that we speak: the first with all flags used here.
+/// Version of the protocol that the driver uses: the first with all flags used here.
 pub(crate) const MAJOR: u32 = 7;
 pub(crate) const MINOR: u32 = 38;
-/// Oldest version of the kernel's side that is served (Linux 3.9, READDIRPLUS).
+/// Oldest version of the kernel that is supported (Linux 3.9, READDIRPLUS).
 pub(crate) const OLDEST_MINOR: u32 = 21;
 
-/// Largest request that the kernel sends with the default limits, and so the largest answer. In bytes.
+/// Largest request of the kernel with the default limits, and so the largest reply, in bytes.
 pub(crate) const MAX_REQUEST: u32 = 1 << 20;
 
 /// Kinds of requests.
@@ -76,14 +75,14 @@ pub(crate) mod init {
     pub(crate) const OVER_IO_URING: u32 = 1 << 9;
 }
 
-/// Flags of the answer to OPEN and OPENDIR.
+/// Flags of the reply to OPEN and OPENDIR.
 pub(crate) mod opened {
     pub(crate) const KEEP_CACHE: u32 = 1 << 1;
     pub(crate) const CACHE_DIR: u32 = 1 << 3;
     pub(crate) const NOFLUSH: u32 = 1 << 5;
 }
 
-/// Appends the answer to OPEN or OPENDIR.
+/// Appends the reply to OPEN or OPENDIR.
 pub(crate) fn put_opened(flags: u32, out: &mut Vec<u8>) {
     // File handle, flags, padding.
     out.put64(0);
@@ -91,16 +90,16 @@ pub(crate) fn put_opened(flags: u32, out: &mut Vec<u8>) {
     out.put32(0);
 }
 
-/// What all requests begin with.
+/// The common header of requests.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Header {
     pub(crate) opcode: u32,
-    /// Names the request in its answer.
+    /// Identifies the request in its reply.
     pub(crate) unique: u64,
     pub(crate) node: u64,
     pub(crate) uid: u32,
     pub(crate) gid: u32,
-    /// Thread that waits for the answer; 0 if the kernel cannot name it here.
+    /// Thread that waits for the reply; 0 if the kernel cannot name it here.
     pub(crate) pid: u32,
 }
 
@@ -135,7 +134,7 @@ impl<'a> Body<'a> {
     }
 }
 
-/// Takes a request apart; none if it is not whole.
+/// Parses a request; none if it is incomplete.
 pub(crate) fn parse(message: &[u8]) -> Option<(Header, Body<'_>)> {
     let mut body = Body(message);
     let len = body.u32()?;
@@ -215,7 +214,7 @@ impl Put for Vec<u8> {
     }
 }
 
-/// Our part of the negotiation.
+/// The driver's part of the negotiation.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct InitOut {
     pub(crate) max_readahead: u32,
@@ -223,7 +222,7 @@ pub(crate) struct InitOut {
     /// The second word of flags; counts only with [`init::INIT_EXT`].
     pub(crate) flags2: u32,
     pub(crate) max_background: u16,
-    /// Background requests at which the kernel considers us busy.
+    /// Number of background requests at which the kernel considers the driver busy.
     pub(crate) congestion_threshold: u16,
     pub(crate) max_write: u32,
     pub(crate) max_pages: u16,
@@ -252,10 +251,10 @@ impl InitOut {
     }
 }
 
-/// How long the kernel may keep something, in seconds.
+/// Time that the kernel may keep a value, in seconds.
 pub(crate) type Validity = u64;
 
-/// Attributes in the words of the protocol.
+/// Attributes in the form of the protocol.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Attr {
     /// Number of the inode, which is also its node id. 0 means that there is none.
@@ -279,11 +278,11 @@ impl Attr {
         out.put64(self.size);
         out.put64(self.blocks);
         for time in [self.atime, self.mtime, self.ctime] {
-            // The protocol takes negative times in two's complement.
+            // In the protocol, negative times are in two's complement.
             out.put64(time.sec.cast_unsigned());
         }
         for time in [self.atime, self.mtime, self.ctime] {
-            // More would be refused; the metadata of a foreign image may hold anything.
+            // The kernel refuses larger values, and the metadata of an untrusted image may have them.
             out.put32(time.nsec.min(999_999_999));
         }
         for value in [
@@ -299,17 +298,17 @@ impl Attr {
         }
     }
 
-    /// Answer to GETATTR.
+    /// Reply to GETATTR.
     pub(crate) fn put_attr(&self, valid: Validity, out: &mut Vec<u8>) {
         out.put64(valid);
         out.put64(0);
         self.put(out);
     }
 
-    /// Answer to LOOKUP.
+    /// Reply to LOOKUP.
     pub(crate) fn put_entry(&self, names: Validity, attributes: Validity, out: &mut Vec<u8>) {
         out.put64(self.node);
-        // Numbers of inodes are never used again, so one generation serves all.
+        // Inode numbers are never reused, so one generation is enough.
         out.put64(1);
         out.put64(names);
         out.put64(attributes);

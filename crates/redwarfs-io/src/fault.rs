@@ -10,7 +10,7 @@ use crate::Source;
 /// One way to misbehave.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Fault {
-    /// The read with this number (counted from 0 since the source was made) fails.
+    /// The read with this number, counted from 0, fails.
     FailRead(u64),
     /// Every read from this number on fails.
     FailFrom(u64),
@@ -18,7 +18,7 @@ pub enum Fault {
     FailRange(Range<u64>),
     /// Every read that touches one of these bytes waits until the source is healed, and then succeeds.
     Stall(Range<u64>),
-    /// The source ends here: reads beyond give `UnexpectedEof`, and the length says so.
+    /// The source ends here: reads beyond give `UnexpectedEof`, and the length is this offset.
     Truncate(u64),
     /// The bits of `mask` are inverted in the byte at `offset`.
     Flip {
@@ -40,7 +40,7 @@ pub struct FaultSource {
 }
 
 impl FaultSource {
-    /// A source that behaves until told otherwise.
+    /// A source without faults.
     pub fn new(inner: impl Source + 'static) -> Self {
         Self {
             inner: Arc::new(inner),
@@ -74,7 +74,7 @@ impl FaultSource {
         self.stalled.load(Ordering::SeqCst)
     }
 
-    /// Waits as long as the range is stalled; the faults that are left.
+    /// Waits while the range is stalled. Returns the remaining faults.
     fn settle(&self, offset: u64, end: u64) -> Vec<Fault> {
         let stalls = |fault: &Fault| match fault {
             Fault::Stall(range) => offset < range.end && range.start < end,

@@ -1,8 +1,8 @@
 //! Positional reads with one trait for all sources, and output files that appear complete or not at
 //! all.
 //!
-//! Only this crate touches image files. A reader takes any [`Source`]: a file, memory, a memory map, or
-//! a network. A writer writes to an [`AtomicFile`], which gets its name when it is complete.
+//! Only this crate touches image files. Images are read from any [`Source`]: a file, memory, a memory
+//! map, or a network. They are written to an [`AtomicFile`], which gets its name when it is complete.
 //!
 //! ```
 //! use std::io::Write;

@@ -35,8 +35,8 @@ enum Mapping {
 }
 
 impl MapSource {
-    /// Opens and maps `path`: at once, or in pieces of `max_eager` bytes (at least 1 MiB) if it
-    /// is larger than that.
+    /// Opens and maps `path`: at once or, if it is larger than `max_eager`, in pieces of `max_eager`
+    /// bytes (at least 1 MiB).
     ///
     /// # Errors
     /// As [`FileSource::open`]; an error that names the path if it cannot be mapped.

@@ -1,4 +1,4 @@
-//! Where image bytes come from.
+//! Sources of image bytes.
 
 use std::fmt;
 use std::fs::File;
@@ -9,15 +9,15 @@ use std::sync::Arc;
 
 /// Random access to immutable bytes.
 ///
-/// Implementations are used from many threads at once and must not depend on a shared position.
+/// Several threads use an implementation at once, so it must not depend on a shared position.
 pub trait Source: Send + Sync + fmt::Debug {
     /// Number of bytes that can be read.
     ///
     /// # Errors
-    /// Whatever the underlying medium reports.
+    /// The error of the medium.
     fn len(&self) -> io::Result<u64>;
 
-    /// Whether there is nothing to read.
+    /// Whether the source is empty.
     ///
     /// # Errors
     /// The same as for [`Source::len`].
@@ -28,22 +28,22 @@ pub trait Source: Send + Sync + fmt::Debug {
     /// Fills `buf` with the bytes from absolute offset `offset` on.
     ///
     /// # Errors
-    /// [`io::ErrorKind::UnexpectedEof`] if the source ends before `buf` is full, otherwise
-    /// whatever the medium reports. The contents of `buf` are unspecified after an error.
+    /// [`io::ErrorKind::UnexpectedEof`] if the source ends before `buf` is full, otherwise the error of
+    /// the medium. The contents of `buf` are unspecified after an error.
     fn read_exact_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<()>;
 
-    /// Fills `buf` as [`Source::read_exact_at`] does if that takes no waiting for a medium; false
-    /// if it would, if it fails, or if the source cannot tell. The contents of `buf` are unspecified
-    /// then.
+    /// Fills `buf` like [`Source::read_exact_at`], if this need not wait for a medium. Returns false if
+    /// it would wait, if it fails, or if the source cannot tell. Then the contents of `buf` are
+    /// unspecified.
     fn try_read_exact_at(&self, _offset: u64, _buf: &mut [u8]) -> bool {
         false
     }
 
-    /// The first offset from `offset` on where there may be something else than zeros; the
-    /// length of the source if there is none. `offset` itself where holes are not known.
+    /// The first offset, from `offset` on, at which there may be other bytes than zeros. The length of
+    /// the source if there are none, and `offset` itself if holes are unknown.
     ///
     /// # Errors
-    /// Whatever the medium reports.
+    /// The error of the medium.
     fn next_data(&self, offset: u64) -> io::Result<u64> {
         Ok(offset)
     }
@@ -69,7 +69,7 @@ impl<S: Source + ?Sized> Source for Arc<S> {
 
 /// A regular file or a block device, read with `pread`.
 ///
-/// The size is taken once, at opening; a file that shrinks afterwards gives read errors.
+/// The size is determined once, at opening. If the file shrinks afterwards, reads fail.
 pub struct FileSource {
     file: File,
     path: PathBuf,
@@ -80,13 +80,13 @@ impl FileSource {
     /// Opens `path` for reading.
     ///
     /// # Errors
-    /// Every error names the path. Directories give [`io::ErrorKind::IsADirectory`]; pipes,
-    /// sockets and character devices give [`io::ErrorKind::InvalidInput`].
+    /// Every error names the path. A directory gives [`io::ErrorKind::IsADirectory`]. Pipes, sockets
+    /// and character devices give [`io::ErrorKind::InvalidInput`].
     pub fn open(path: impl AsRef<Path>) -> io::Result<Self> {
         let path = path.as_ref();
         let named = |e: io::Error| io::Error::new(e.kind(), format!("{}: {e}", path.display()));
-        // Looked at before opening: opening a pipe would block, and opening some devices has
-        // side effects.
+        // Checked before opening: opening a pipe would block, and opening some devices has side
+        // effects.
         check_type(path, &std::fs::metadata(path).map_err(named)?)?;
         let mut file = File::open(path).map_err(named)?;
         let metadata = file.metadata().map_err(named)?;
@@ -183,7 +183,7 @@ impl Source for FileSource {
             && !rest.is_empty()
         {
             let at = offset.saturating_add(done as u64);
-            // As a negative offset it would mean the position of the descriptor.
+            // A negative offset would mean the position of the descriptor.
             if i64::try_from(at).is_err() {
                 return false;
             }
@@ -192,7 +192,7 @@ impl Source for FileSource {
                 Ok(0) => return false,
                 Ok(n) => done += n,
                 Err(Errno::INTR) => {}
-                // Not there, or a file system that cannot tell.
+                // The bytes are not cached, or the file system cannot tell.
                 Err(_) => return false,
             }
         }
@@ -201,11 +201,11 @@ impl Source for FileSource {
 
     fn next_data(&self, offset: u64) -> io::Result<u64> {
         use rustix::io::Errno;
-        // Nothing here uses the position of the file, which this moves.
+        // This changes the position of the file, which no code here uses.
         match rustix::fs::seek(&self.file, rustix::fs::SeekFrom::Data(offset)) {
             Ok(found) => Ok(found),
             Err(Errno::NXIO) => Ok(self.len),
-            // A file system or a device that does not know holes.
+            // A file system or a device without holes.
             Err(_) => Ok(offset),
         }
     }

@@ -10,7 +10,7 @@ use crate::options::Rebuild;
 
 const SECOND: u64 = 1_000_000_000;
 
-/// Numbers that tell distinct values apart, in order of first use.
+/// Numbers for distinct values, in order of first use.
 #[derive(Default)]
 struct Table {
     values: Vec<u32>,
@@ -27,7 +27,7 @@ impl Table {
     }
 }
 
-/// The resolution that the new metadata has.
+/// The resolution of the new metadata.
 pub(crate) fn resolution(old: &FsOptions, rebuild: &Rebuild) -> Result<TimeResolution> {
     let nanos = match old.subsecond_resolution_nsec_multiplier {
         Some(multiplier) if multiplier > 0 => u64::from(multiplier),
@@ -86,8 +86,8 @@ pub(crate) fn store(
         Some(sec) => Timestamp { sec, nsec: 0 },
         None => time,
     };
-    // Units are counted with the sign, so that times before 1970 come out right for every
-    // resolution: readers multiply modulo 2^64.
+    // Units are signed numbers, so that times before 1970 are correct for every resolution: readers
+    // multiply modulo 2^64.
     let unit = |t: Timestamp| t.sec.div_euclid(seconds);
     let base = stats
         .iter()

@@ -2,20 +2,20 @@
 
 use redwarfs_writer::Error as WriteError;
 
-/// Why no image was made.
+/// Errors of a rewrite.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// The source has sections with wrong checksums, or that cannot be read.
     #[error("input filesystem is corrupt: detected {errors} error(s), first: {first}")]
     CorruptInput {
-        /// Number of sections that are wrong, plus one for each fault of the whole.
+        /// Number of damaged sections, plus one for each fault of the whole image.
         errors: usize,
         /// The first fault.
         first: String,
     },
-    /// What ends a build as well: options that do not fit, limits, an output that cannot be
-    /// written, a request to stop. [`WriteError::Format`] is also about reading the source.
+    /// Errors that also end a build: invalid options, limits, an output that cannot be written, a
+    /// request to stop. [`WriteError::Format`] is also about reading the source.
     #[error(transparent)]
     Write(#[from] WriteError),
 }

@@ -1,4 +1,4 @@
-//! How much memory a rewrite takes, and what a limit leaves for jobs.
+//! The memory of a rewrite, and the part of a limit that is left for jobs.
 //!
 //! The estimate is the sum of three parts:
 //!
@@ -30,7 +30,7 @@ const ROW: u64 = 40;
 /// This part of a limit is left to the overhead of the allocator.
 const MARGIN: u64 = 10;
 
-/// What a rewrite may use.
+/// The resources of a rewrite.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Allowance {
     /// Threads.
@@ -101,7 +101,7 @@ fn opened(image: &Image, options: &RewriteOptions) -> u64 {
         .saturating_add(front)
 }
 
-/// What rebuilding the metadata takes on top.
+/// Additional memory for rebuilding the metadata.
 fn rebuilding(view: &MetadataView, options: &RewriteOptions) -> u64 {
     let counts = view.counts();
     let data = view.bytes().len() as u64;
@@ -111,12 +111,12 @@ fn rebuilding(view: &MetadataView, options: &RewriteOptions) -> u64 {
     let rows = u64::from(counts.entries)
         .saturating_add(u64::from(counts.chunks))
         .saturating_add(new_chunks);
-    // Names take twice their length, and are at most this much where they are compressed.
+    // Names take twice their length. If they are compressed, this is their largest size.
     let tables = u64::from(counts.inodes)
         .saturating_mul(INODE)
         .saturating_add(rows.saturating_mul(ROW))
         .saturating_add(data.saturating_mul(4));
-    // Frozen, they are compressed; by then the tables are gone.
+    // Names are compressed when the metadata is frozen. At that time the tables are dropped.
     let frozen = data
         .saturating_mul(2)
         .saturating_add(rows.saturating_mul(16));
@@ -126,7 +126,7 @@ fn rebuilding(view: &MetadataView, options: &RewriteOptions) -> u64 {
     tables.max(frozen.saturating_mul(2).saturating_add(codec))
 }
 
-/// Decides how many threads there are and what jobs may take.
+/// Decides the number of threads, and the memory for jobs.
 ///
 /// # Errors
 /// [`WriteError::MemoryLimit`] if the limit of the options is too low for a single job at a time.
@@ -138,7 +138,7 @@ pub(crate) fn plan(
     progress: &dyn Progress,
 ) -> Result<Allowance> {
     let job = largest_job(image, options, plan, rebuild);
-    // While data is cut anew there are a few decoded blocks, and the block that is being filled.
+    // While data is cut again, there are a few decoded blocks, and the block being filled.
     let (unit, filled) = match options.block_size_bits {
         Some(bits) => {
             let stored = image.container().blocks().map(|section| section.length);

@@ -24,15 +24,15 @@ fn number(n: usize, what: &str) -> Result<u32> {
     u32::try_from(n).map_err(|_| Error::limit(format!("too many {what}")))
 }
 
-/// Which old inodes, entries and contents the new ones are made from.
+/// The old inodes, entries and contents for the new ones.
 struct Numbering {
     /// Attributes of the new inodes.
     stats: Vec<Stat>,
     /// New inode of each entry.
     of_entry: Vec<u32>,
-    /// Old number of each new content; those with one inode first.
+    /// Old number of each new content; contents with one inode come first.
     contents: Vec<u32>,
-    /// Which of the other contents an inode has.
+    /// The content of an inode, if it is not the only one with its content.
     shared: Vec<u32>,
 }
 
@@ -60,8 +60,8 @@ impl Numbering {
         })
     }
 
-    /// Names of one inode number become inodes that share a content, one for those with the same
-    /// attributes: these images do not tell equal files and hard links apart.
+    /// These images do not distinguish equal files from hard links. Names of one inode number become
+    /// inodes that share a content: one inode for all names with the same attributes.
     fn legacy(view: &MetadataView) -> Result<Self> {
         let counts = view.counts();
         let mut inodes: Vec<Vec<Names>> = Vec::new();
@@ -136,9 +136,9 @@ struct Names {
     entries: Vec<u32>,
 }
 
-/// The metadata of `view`, in the current version, not packed, with the changes that `rebuild` asks
-/// for. `version` is the version of the old image, and `blocks` the number of blocks of the new one.
-/// `recut` gives the new places of data if `block_size` differs from the old one.
+/// The metadata of `view` in the current version, unpacked, with the changes of `rebuild`. `version` is
+/// the version of the old image, and `blocks` the number of blocks of the new one. `recut` gives the
+/// new places of data if `block_size` differs from the old one.
 pub(crate) fn build(
     view: &MetadataView,
     version: Version,
@@ -150,7 +150,7 @@ pub(crate) fn build(
     let old_options = *view.options();
     let resolution = attributes::resolution(&old_options, rebuild)?;
     let mut old = view.thaw()?;
-    // These take most of the memory, and are made anew.
+    // These take most of the memory, and are made again.
     old.chunks = Vec::new();
     let (inodes, dir_entries) = (std::mem::take(&mut old.inodes), old.dir_entries.take());
     let name_of: Vec<u32> = match dir_entries {

@@ -18,12 +18,12 @@ pub struct CategoryCodec {
     pub required: bool,
 }
 
-/// Which blocks are recompressed.
+/// The blocks to recompress.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CategoryFilter {
     /// Names of categories, all of which the image must have.
     pub names: Vec<String>,
-    /// Take all blocks but those of these categories.
+    /// Select all blocks except those of these categories.
     pub exclude: bool,
 }
 
@@ -43,13 +43,13 @@ pub enum Leading {
 /// change times, and leaves out the creation time.
 #[derive(Debug, Clone)]
 pub struct Rebuild {
-    /// Owner of everything.
+    /// Owner of every entry.
     pub set_owner: Option<u32>,
-    /// Group of everything.
+    /// Group of every entry.
     pub set_group: Option<u32>,
-    /// Time of everything, seconds since 1970.
+    /// Time of every entry, in seconds since 1970.
     pub set_time: Option<i64>,
-    /// Keep access and change times if there are any.
+    /// Keep access and change times, if the image has them.
     pub keep_all_times: bool,
     /// A coarser resolution of times, a whole multiple of the old one. `None` keeps the old one.
     pub time_resolution: Option<TimeResolution>,
@@ -57,7 +57,8 @@ pub struct Rebuild {
     pub chmod: Option<ModeTransform>,
     /// How the tables are packed.
     pub packing: Packing,
-    /// Keep names and categories of blocks; without, category metadata goes as well.
+    /// Keep the names of categories, and the category of each block. Without them, the formats of
+    /// samples and pixels are dropped, too.
     pub category_names: bool,
     /// Keep the stored sample and pixel formats of blocks.
     pub category_metadata: bool,
@@ -88,7 +89,7 @@ impl Default for Rebuild {
     }
 }
 
-/// All knobs of a rewrite. The [default](Self::level) copies all sections.
+/// All options of a rewrite. The [default](Self::level) copies all sections.
 #[derive(Debug, Clone)]
 pub struct RewriteOptions {
     /// Recompress blocks.
@@ -104,21 +105,21 @@ pub struct RewriteOptions {
     pub block_size_bits: Option<u32>,
     /// Codec of file data.
     pub compression: CodecSpec,
-    /// Codecs of categories that have their own. Names that the image does not have do nothing.
+    /// Codecs of categories that have their own. Names that the image does not have are ignored.
     pub category_compression: Vec<CategoryCodec>,
     /// Codec of the metadata schema.
     pub schema_compression: CodecSpec,
     /// Codec of the metadata.
     pub metadata_compression: CodecSpec,
-    /// This codec is used instead in rebuilt metadata if it makes the image smaller by one percent. Not
-    /// tried under a `memory_limit`, which does not count with it.
+    /// This codec is used instead in rebuilt metadata if it makes the image smaller by one percent. It
+    /// is not tried with a `memory_limit`, which does not include it.
     pub metadata_alternative: Option<CodecSpec>,
     /// Codec of the history.
     pub history_compression: CodecSpec,
     /// The bytes before the image.
     pub leading: Leading,
-    /// Verify the checksums of all sections before anything is written. Without, they are
-    /// verified when a section is read.
+    /// Verify the checksums of all sections before anything is written. Otherwise, they are verified
+    /// when a section is read.
     pub check: bool,
     /// The entry that is added to the history; `None` writes no history at all.
     pub history: Option<HistoryOptions>,
@@ -128,11 +129,11 @@ pub struct RewriteOptions {
     pub workers: usize,
     /// Added to the niceness of these threads, 0..=19.
     pub compress_niceness: i32,
-    /// Resident bytes of the process, as far as this library takes them. `None` is half of
-    /// `machine_memory`, and then a single block is always worked on.
+    /// Largest resident memory of the process, as far as this library uses it, in bytes. `None` means
+    /// half of `machine_memory`; then a single job always runs.
     pub memory_limit: Option<u64>,
-    /// Bytes of memory by which `memory_limit` is chosen; `None` asks for the physical memory of
-    /// the machine.
+    /// Bytes of memory from which the default of `memory_limit` follows; `None` means the physical
+    /// memory of the machine.
     pub machine_memory: Option<u64>,
 }
 
@@ -143,7 +144,7 @@ impl Default for RewriteOptions {
 }
 
 impl RewriteOptions {
-    /// Copies everything; the codecs are those of the preset `level`, 0..=9, of a build.
+    /// Copies all sections. The codecs are those of the preset `level`, 0..=9, of a build.
     pub fn level(level: u8) -> Self {
         let build = BuildOptions::level(level);
         Self {

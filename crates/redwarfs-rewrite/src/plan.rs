@@ -1,4 +1,4 @@
-//! Which blocks are copied, and which codec compresses the others.
+//! Decides which blocks are copied, and which codec compresses the others.
 
 use std::collections::HashSet;
 
@@ -22,7 +22,7 @@ pub(crate) struct Codec {
 }
 
 impl Codec {
-    /// Bytes that compressing `raw` bytes takes, the block itself not included.
+    /// Memory for compressing `raw` bytes, without the block itself.
     pub(crate) fn memory(&self, raw: usize) -> u64 {
         let own = self.spec.encoder_memory(raw);
         match self.spec.requires() {
@@ -103,7 +103,7 @@ impl Plan {
         &self.codecs[index]
     }
 
-    /// Finds out what a block is. Reads a little of it where only the block itself says it.
+    /// Determines the kind of a block. Reads its start if only the block itself has this information.
     pub(crate) fn kind(
         &self,
         image: &Image,
@@ -160,7 +160,7 @@ impl Plan {
         }
     }
 
-    /// Bytes that the most demanding codec takes for a block of `raw` bytes.
+    /// Memory of the most demanding codec for a block of `raw` bytes.
     pub(crate) fn most_memory(&self, raw: usize) -> u64 {
         let used = self.by_category.iter().copied().chain([0]);
         used.map(|index| self.codec(index).memory(raw))
@@ -182,6 +182,6 @@ fn own_content(image: &Image, section: &Section) -> Result<Content> {
         .source()
         .read_exact_at(offset, &mut start)
         .map_err(redwarfs_format::Error::from)?;
-    // A payload without parameters cannot be decoded either, which is found out then.
+    // A payload without parameters cannot be decoded, which will be an error later.
     Ok(Content::of_payload(id, &start).unwrap_or_default())
 }

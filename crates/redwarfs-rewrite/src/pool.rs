@@ -3,7 +3,7 @@
 //! One thread plans: it submits jobs in the order of the sections to the [ordered
 //! pool](redwarfs_writer::ordered). The calling thread writes. The planner submits a job if its cost
 //! fits the budget together with all jobs that are not yet written, or if there are no such jobs. Jobs
-//! enter in order, so the section that the writer waits for is always paid for.
+//! enter in order, so the section for which the writer waits always has its memory.
 //!
 //! If blocks are cut anew, the same workers decode old blocks ahead. The budget does not count
 //! these: their number is fixed, and no job waits for them.
@@ -27,7 +27,7 @@ use crate::memory::Allowance;
 use crate::options::RewriteOptions;
 use crate::plan::Plan;
 
-/// How often a thread that waits for memory looks whether it is to stop.
+/// Time between two checks for a stop while a thread waits for memory.
 const POLL: Duration = Duration::from_millis(50);
 
 /// The job for one section of the new image.
@@ -40,7 +40,7 @@ pub(crate) enum Work {
         codec: usize,
         content: Content,
     },
-    /// Decode and compress something else, with the codec given.
+    /// Decode and compress another section, with the given codec.
     Recode(Section, redwarfs_codec::CodecSpec),
     /// Compress new data.
     Compress {
@@ -57,7 +57,7 @@ enum Job {
         cost: u64,
         work: Box<Work>,
     },
-    /// Decode a block for the one who submits.
+    /// Decode a block for the submitter.
     Decode {
         block: BlockNo,
         reply: Sender<Result<Vec<u8>>>,
@@ -71,7 +71,7 @@ impl Pending {
     /// Waits for the data.
     ///
     /// # Errors
-    /// Those of decoding; [`redwarfs_writer::Error::Interrupted`] if the work has been given up.
+    /// Those of decoding; [`redwarfs_writer::Error::Interrupted`] if the work was cancelled.
     pub(crate) fn wait(self) -> Result<Vec<u8>> {
         self.0.recv().map_err(|_| Error::interrupted())?
     }
@@ -100,7 +100,7 @@ struct Idle {
 
 #[derive(Default)]
 struct Account {
-    /// Bytes that are paid for, those of idle compressors included.
+    /// Reserved bytes, including those of idle compressors.
     used: u64,
     idle: Vec<Idle>,
 }
@@ -146,7 +146,7 @@ impl Budget {
         self.freed.notify_all();
     }
 
-    /// An idle compressor; its memory is paid for by the job that takes it.
+    /// An idle compressor. The job that takes it also takes over its memory.
     fn compressor(&self, codec: usize) -> Option<Compressor> {
         let mut account = self.lock();
         let at = account.idle.iter().rposition(|idle| idle.codec == codec)?;
@@ -165,7 +165,7 @@ impl Budget {
     }
 }
 
-/// Where jobs are submitted.
+/// The submitter of jobs.
 pub(crate) struct Queue<'a> {
     next: u32,
     jobs: Sender<Job>,
@@ -178,7 +178,8 @@ impl Queue<'_> {
     /// takes, from reading to writing.
     ///
     /// # Errors
-    /// [`redwarfs_writer::Error::Interrupted`] if the work has been given up; the reason is known elsewhere.
+    /// [`redwarfs_writer::Error::Interrupted`] if the work was cancelled; the reason is reported
+    /// elsewhere.
     pub(crate) fn submit(&mut self, cost: u64, work: Work) -> Result<()> {
         if !self.budget.take(cost, self.give_up) {
             return Err(Error::interrupted());
@@ -196,7 +197,7 @@ impl Queue<'_> {
             .map_err(|_| Error::interrupted())
     }
 
-    /// Has a block decoded, for which the caller has set memory aside.
+    /// Lets a worker decode a block, for which the caller has reserved memory.
     ///
     /// # Errors
     /// As [`submit`](Self::submit).
@@ -209,7 +210,7 @@ impl Queue<'_> {
     }
 }
 
-/// What jobs are about.
+/// The data that all jobs share.
 pub(crate) struct Task<'a> {
     pub(crate) image: &'a Image,
     pub(crate) options: &'a RewriteOptions,
@@ -252,7 +253,7 @@ pub(crate) fn run<T: Send>(
             give_up,
         };
         let first = queue.next;
-        // Each worker has the receiver to itself, so that the queue closes when all have ended.
+        // Each worker has its own receiver, so that the queue closes when all have ended.
         let start = move || {
             lower_priority(workshop.task.options.compress_niceness);
             move || match job_out.recv() {
@@ -315,7 +316,7 @@ impl Workshop<'_> {
         turn
     }
 
-    /// Writes a section, and gives its memory back.
+    /// Writes a section, and releases its memory.
     fn write(&self, emitter: &mut Emitter<'_>, ready: Ready) -> Result<()> {
         emitter.sealed(&ready.header, &ready.payload)?;
         if ready.header.ty == SectionType::BLOCK {

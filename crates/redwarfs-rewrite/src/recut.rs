@@ -1,8 +1,8 @@
 //! Cutting the data of an image into blocks of another size.
 //!
-//! Blocks of the same category and content form a group, in the order of their first blocks. The
-//! data of a group is one stream, which is cut anew. Groups follow one another. Nothing moves within
-//! a group and no duplicates are searched again, so reading a file needs as many blocks as before.
+//! Blocks of the same category and content form a group, in the order of their first blocks. The data
+//! of a group is one stream, which is cut anew. Groups follow one another. Data does not move within a
+//! group, and there is no new search for duplicates, so reading a file needs as many blocks as before.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -24,11 +24,11 @@ struct Group {
     blocks: Vec<u32>,
 }
 
-/// Where a stream is in the new image.
+/// The place of a stream in the new image.
 struct Stream {
     /// Number of its first block.
     first: u32,
-    /// Bytes of each of its blocks but the last.
+    /// Size of its blocks, except the last one.
     unit: u64,
     kind: BlockKind,
 }
@@ -52,7 +52,7 @@ pub(crate) struct BlockRange {
     pub(crate) size: u32,
 }
 
-/// Bytes that must not be torn apart.
+/// Size of a unit that must not be split.
 fn granularity(content: &Content) -> usize {
     match content {
         Content::Bytes => 1,
@@ -88,7 +88,7 @@ fn groups(image: &Image, plan: &Plan) -> Result<Vec<Group>> {
     Ok(groups)
 }
 
-/// Blocks in the order in which they are cut anew, decoded ahead.
+/// Blocks in the order in which they are cut, decoded ahead.
 struct Ahead {
     blocks: std::vec::IntoIter<u32>,
     /// Blocks that are decoded or being decoded: at most `most`, including the one in use.
@@ -106,7 +106,7 @@ impl Ahead {
         }
     }
 
-    /// The data of the next block; the one before must be gone.
+    /// The data of the next block. The previous one must be dropped first.
     fn next(&mut self, queue: &Queue<'_>) -> Result<Vec<u8>> {
         while self.pending.len() < self.most
             && let Some(block) = self.blocks.next()
@@ -120,8 +120,8 @@ impl Ahead {
     }
 }
 
-/// Decodes all blocks, `ahead` of them at a time, cuts their data into blocks of `block_size`
-/// bytes and submits those.
+/// Decodes all blocks, `ahead` of them at a time, cuts their data into blocks of `block_size` bytes,
+/// and submits these.
 pub(crate) fn cut(
     image: &Image,
     plan: &Plan,
@@ -159,7 +159,7 @@ pub(crate) fn cut(
         };
         let mut position = 0u64;
         let mut out: Vec<u8> = Vec::new();
-        // No more than this is to come.
+        // There is no more data than this.
         let most = group.blocks.len().saturating_mul(old_size);
         for number in group.blocks {
             let data = decoded.next(queue)?;

@@ -1,4 +1,4 @@
-//! The rewrite as a whole.
+//! The whole rewrite.
 
 use std::io::{self, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,7 +21,7 @@ use crate::plan::Plan;
 use crate::pool::{self, Queue, Task, Work, add};
 use crate::recut::{self, Recut};
 
-/// What a finished rewrite amounts to.
+/// The result of a finished rewrite.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RewriteSummary {
     /// Blocks of the new image.
@@ -36,18 +36,18 @@ pub struct RewriteSummary {
     pub wall_ns: u64,
 }
 
-/// Target of the events that are of interest to users who want to know more.
+/// Target of the events that `--verbose` shows.
 const VERBOSE: &str = "redwarfs_rewrite::verbose";
 
-/// Writes `image` to `out`, front to back and without seeking, rewritten as `options` say.
+/// Rewrites `image` to `out` with `options`, from front to back and without seeking.
 ///
-/// Of the counters of `progress`, those of blocks, chunks, inodes, compression and output are
-/// used, and those of fragments count the blocks of the source. `stop` is polled; when it is set
-/// the rewrite ends with [`WriteError::Interrupted`].
+/// It uses the counters of `progress` for blocks, chunks, inodes, compression and output. The counters
+/// for fragments count the blocks of the source. If `stop` is set, the rewrite ends with
+/// [`WriteError::Interrupted`].
 ///
 /// # Errors
-/// If the image is damaged (before anything is written, if [`RewriteOptions::check`] is set), the
-/// output cannot be written, or options are invalid or do not fit the image.
+/// The image is damaged, the output cannot be written, or options are invalid or do not apply to the
+/// image. With [`RewriteOptions::check`], damage is found before anything is written.
 pub fn rewrite(
     image: &Image,
     options: &RewriteOptions,
@@ -78,7 +78,7 @@ pub fn rewrite(
         (None, None) => None,
     };
     if let Some(rebuild) = rebuild {
-        // All indices are used without asking again.
+        // All indices are used without further checks.
         view.check(image.container().block_count(), None)?;
         crate::attributes::resolution(view.options(), rebuild)?;
         warn_of_unknown_members(image, progress)?;
@@ -150,7 +150,7 @@ pub fn rewrite(
         progress.phase(Phase::Metadata);
         let blocks = match &recut {
             Some(recut) => {
-                // Pieces that reach beyond the data of their block would end up elsewhere.
+                // Pieces that reach beyond the data of their block would get other data.
                 view.check(image.container().block_count(), Some(&recut.old_sizes))?;
                 recut.block_count()?
             }
@@ -214,7 +214,7 @@ pub fn rewrite(
 /// Writes the bytes before the image.
 struct InFront<'a, 'b>(&'a mut Emitter<'b>);
 
-/// The output did not take it.
+/// The output failed.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 struct Refused(io::Error);
@@ -233,9 +233,9 @@ impl Write for InFront<'_, '_> {
     }
 }
 
-/// Says which members of the metadata cannot be kept because this version does not know them.
-/// What a reader must understand to show an image right is a feature, and images with unknown
-/// features are refused altogether.
+/// Names the members of the metadata that are dropped because this version does not know them. Members
+/// that are needed to read an image correctly are features, and images with unknown features are
+/// refused.
 fn warn_of_unknown_members(image: &Image, progress: &dyn Progress) -> Result<()> {
     let schema = image
         .container()

@@ -31,21 +31,21 @@ use crate::tree::Tree;
 use crate::{ExtractOptions, Progress};
 use plan::{Need, PIECES_PER_WINDOW, Pieces, Window};
 
-/// Pieces handed to a writer at least, unless the block has fewer.
+/// Smallest number of pieces for a writer, unless the block has fewer.
 const PIECES_PER_JOB: usize = 64;
 
 /// Number of blocks per decoder that are decoded last, in an order of decreasing work, so that all
 /// decoders are busy almost to the end.
 const LAST_PER_DECODER: usize = 4;
 
-/// How much decoded data is in memory, and how much there ever was.
+/// The present and the largest amount of decoded data in memory.
 #[derive(Debug, Default)]
 struct Gauge {
     now: AtomicU64,
     peak: AtomicU64,
 }
 
-/// Permission to hold one decoded block; gives itself back.
+/// Permission to hold one decoded block. Dropping it returns the permission.
 #[derive(Debug)]
 struct Room {
     back: Sender<()>,
@@ -69,7 +69,7 @@ impl Drop for Room {
     }
 }
 
-/// Memory of blocks that have been dealt with: at most one for each block that there is room for.
+/// Memory of finished blocks: at most one for each block for which there is room.
 type Spare = Mutex<Vec<BlockMemory>>;
 
 #[derive(Debug)]
@@ -94,7 +94,7 @@ impl Drop for Decoded {
     }
 }
 
-/// A block that is needed, and which of the pieces of its window lie in it.
+/// A needed block, and its pieces in the window.
 #[derive(Debug)]
 struct Planned {
     block: BlockNo,
@@ -103,11 +103,11 @@ struct Planned {
     end: u64,
 }
 
-/// A block for a decoder, with the pieces that lie in it; `None`: too many to plan.
+/// A block for a decoder, with its pieces; `None`: too many to plan.
 #[derive(Debug)]
 struct BlockJob {
     block: BlockNo,
-    /// Where the last of the pieces ends, in bytes from the start of the block.
+    /// End of the last piece, in bytes from the start of the block.
     end: u64,
     pieces: Option<(Arc<Window>, Range<usize>)>,
     room: Room,
@@ -137,22 +137,22 @@ impl Drop for Undelivered<'_> {
     }
 }
 
-/// What became of the contents.
+/// The results for the contents.
 #[derive(Debug, Default)]
 pub(crate) struct Outcome {
-    /// Bytes of file contents, holes included.
+    /// Bytes of file contents, including holes.
     pub(crate) bytes: u64,
     /// Files without their additional names.
     pub(crate) files: u64,
     /// Blocks decoded.
     pub(crate) blocks: u64,
-    /// Bytes that these were decoded to.
+    /// Decoded bytes of these blocks.
     pub(crate) block_bytes: u64,
-    /// Most bytes of decoded blocks at a time.
+    /// Largest number of bytes of decoded blocks at a time.
     pub(crate) peak: u64,
 }
 
-/// What all that write files need.
+/// The data that all writers share.
 pub(crate) struct Common<'a> {
     pub(crate) image: &'a Image,
     pub(crate) tree: &'a Tree<'a>,
@@ -169,9 +169,9 @@ struct Run<'a> {
     losses: &'a Losses<'a>,
     options: &'a ExtractOptions,
     progress: &'a dyn Progress,
-    /// Per content, the pieces not yet dealt with.
+    /// For each content, the number of remaining pieces.
     remaining: Vec<AtomicU32>,
-    /// Contents that cannot be read, and why.
+    /// Contents that cannot be read, with the error.
     damaged: Mutex<HashMap<u32, String>>,
     any_damage: AtomicBool,
     failure: Mutex<Option<Error>>,
@@ -238,7 +238,7 @@ fn planned(needs: &[Need], window: Range<usize>) -> impl Iterator<Item = Planned
     let blocks = needs.iter().enumerate().take(window.end).skip(window.start);
     blocks.filter_map(move |(block, need)| {
         let start = at;
-        // Fits: the window holds them all, or they are not used as a range.
+        // Fits, because the window holds them all, or they are not used as a range.
         at = start.saturating_add(usize::try_from(need.pieces).unwrap_or(usize::MAX));
         (need.pieces > 0).then(|| Planned {
             block: BlockNo(u32::try_from(block).unwrap_or(u32::MAX)),
@@ -249,7 +249,7 @@ fn planned(needs: &[Need], window: Range<usize>) -> impl Iterator<Item = Planned
 }
 
 impl Run<'_> {
-    /// Creates the files that need no block, and gives up those whose extents make no sense.
+    /// Creates the files that need no block, and gives up files with invalid extents.
     fn finish_without_data(&self) -> Result<()> {
         let mut last = DirCache::default();
         for content in 0..self.tree.content_count() {
@@ -329,7 +329,7 @@ impl Run<'_> {
                     .name(name.to_owned())
                     .spawn_scoped(scope, move || {
                         if let Some(cpus) = cpus {
-                            // Where the system has none of them, the thread runs anywhere.
+                            // If the system has none of these CPUs, the thread runs anywhere.
                             let _ = cpus.pin_current_thread();
                         }
                         body();
@@ -344,7 +344,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Plans window after window and hands out blocks while there is room.
+    /// Plans one window after the other, and hands out blocks while there is room.
     fn produce(
         &self,
         needs: &[Need],

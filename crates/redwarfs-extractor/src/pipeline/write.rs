@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 use crate::files::DirCache;
 use crate::target;
 
-/// Pieces written with one call at most.
+/// Largest number of pieces that one call writes.
 const MAX_GATHER: usize = 256;
 
 /// A position in a file and the slices of a block that follow each other from there on.
@@ -52,7 +52,7 @@ impl Run<'_> {
             Ok(_) if self.is_damaged(content) => {}
             Ok(decoded) => match self.gather(content, group, decoded.bytes()) {
                 Ok(runs) => {
-                    // Nothing else is or will be at work on this content: no need for the table.
+                    // No other thread works on this content, so the table is not needed.
                     let alone = self.remaining_of(content).load(Ordering::Acquire) == number;
                     for file in self.tree.files_of(content) {
                         self.write_runs(file, &runs, alone, last)?;
@@ -134,7 +134,7 @@ impl Run<'_> {
         self.unless_lost(file, written, last)
     }
 
-    /// Gives up a file after an error that is its own.
+    /// Gives up a file after an error that concerns only this file.
     fn unless_lost(&self, file: u32, written: Result<()>, last: &mut DirCache) -> Result<()> {
         match written {
             Err(e @ Error::Target { .. }) => self.files.give_up(file, e, last),
@@ -194,7 +194,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// All pieces of a content have been dealt with: sets the attributes of its files, or removes them.
+    /// After all pieces of a content: sets the attributes of its files, or removes them.
     pub(super) fn finish(&self, content: u32, last: &mut DirCache) -> Result<()> {
         if self.is_damaged(content) {
             return self.give_up(content, last);
@@ -247,7 +247,7 @@ impl Run<'_> {
             }
             for file in self.tree.files_of(content) {
                 if self.files.is_created(file) {
-                    // The extraction has failed already, for the reason that will be reported.
+                    // The extraction has failed already, with an error that will be reported.
                     let _ = self.files.remove(file, &mut last);
                 }
             }
@@ -255,12 +255,12 @@ impl Run<'_> {
     }
 }
 
-/// Writes slices one after another at a position; returns how many bytes that were.
+/// Writes slices one after another at a position. Returns the number of bytes.
 fn write_at(fd: BorrowedFd<'_>, mut offset: u64, slices: &[&[u8]]) -> io::Result<u64> {
     let start = offset;
     let mut vectors: Vec<IoSlice<'_>> = slices.iter().map(|s| IoSlice::new(s)).collect();
     let mut rest = &mut vectors[..];
-    // Drops empty slices, so that writing nothing means an error.
+    // Drops empty slices, so that a write of 0 bytes means an error.
     IoSlice::advance_slices(&mut rest, 0);
     while !rest.is_empty() {
         match rustix::io::pwritev(fd, rest, offset) {

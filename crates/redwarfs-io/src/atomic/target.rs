@@ -26,7 +26,7 @@ pub(super) struct Place {
 }
 
 impl Place {
-    /// Where `path` is, without following it.
+    /// The place of `path`, without following a final link.
     pub(super) fn of(path: &Path) -> io::Result<Self> {
         let name = path.file_name().ok_or(Errno::ISDIR)?.to_owned();
         let parent = match path.parent() {
@@ -84,12 +84,12 @@ pub(super) struct Old {
     uid: u32,
     gid: u32,
     acl: Option<Vec<u8>>,
-    /// Why another file cannot take its name.
+    /// The reason why no other file can replace it.
     pub(super) obstacle: Option<&'static str>,
 }
 
 impl Old {
-    /// Looks at the regular file that has the name, if there is one.
+    /// Examines the regular file with the name, if there is one.
     pub(super) fn find(place: &Place) -> io::Result<Option<Self>> {
         let stat = match place.statx() {
             Ok(stat) => stat,
@@ -107,10 +107,10 @@ impl Old {
         }))
     }
 
-    /// Gives `new` owner, permissions and ACL of this file, as writing into it would have kept
-    /// them. Whether the owner and the group could be kept.
+    /// Gives `new` owner, permissions and ACL of this file, as writing into it would have kept them.
+    /// Returns whether the owner and the group could be kept.
     ///
-    /// Set-id bits are for other contents, and are lost in writing, too.
+    /// Set-id bits belong to the old contents. Writing into a file also clears them.
     pub(super) fn bequeath(&self, new: &File) -> io::Result<bool> {
         let now = rustix::fs::fstat(new)?;
         let (mut owner, mut group) = (now.st_uid == self.uid, now.st_gid == self.gid);
@@ -139,7 +139,7 @@ impl Old {
     }
 }
 
-/// Why no other file can take the name of this one.
+/// The reason why no other file can replace this one.
 fn obstacle(place: &Place, stat: &Statx) -> Option<&'static str> {
     let has = |attribute| stat.stx_attributes.contains(attribute);
     if has(StatxAttributes::MOUNT_ROOT) {
