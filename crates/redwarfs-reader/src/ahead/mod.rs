@@ -1,11 +1,11 @@
-//! Read-ahead: which blocks to decode before a program asks for them.
+//! Read-ahead: decides which blocks to decode before they are requested.
 //!
 //! This module decides, and `cache/` decodes. Each decision is a list of [`Need`]s. A need is a block, the
 //! offset up to which to decode it, and how urgent it is. There are six rules:
 //!
 //! | rule | runs | needs |
 //! |---|---|---|
-//! | `range.rs`, within a read | when a read spans several blocks | all blocks of the read but the first |
+//! | `range.rs`, within a read | when a read spans several blocks | all blocks of the read except the first |
 //! | `range.rs`, after a read | after each read, if [`CacheOptions::readahead`] is set | the blocks that hold the next `readahead` bytes of the file |
 //! | `streams.rs` | after each read | the next blocks of a file that is read from front to back |
 //! | `plan.rs` | when a block is requested, and there is a plan | the next blocks of the plan |
@@ -36,7 +36,7 @@ use range::RangeNeeds;
 use sequence::Sequence;
 use streams::Streams;
 
-/// The rules that look at reads of files.
+/// The rules for reads of files.
 #[derive(Debug)]
 pub(crate) struct AheadOfReads {
     streams: Streams,
@@ -47,7 +47,7 @@ pub(crate) struct AheadOfReads {
 impl AheadOfReads {
     pub(crate) fn new(options: &CacheOptions, block_size: u64) -> Self {
         let limit = streams::limit(options, block_size);
-        // No more than half of what fits.
+        // At most half of the blocks that fit.
         let readahead = options.readahead.min(options.size / 2);
         Self {
             streams: Streams::new(block_size, limit),
@@ -55,7 +55,7 @@ impl AheadOfReads {
         }
     }
 
-    /// Submits what readers may ask for after a read, if there is no plan.
+    /// Submits the probable needs after a read, if there is no plan.
     pub(crate) fn after_read(
         &self,
         view: &MetadataView,
@@ -80,10 +80,10 @@ impl AheadOfReads {
     }
 }
 
-/// Submits the blocks of a read but the first one, which the reader decodes itself.
+/// Submits the blocks of a read, except the first one, which the calling thread decodes itself.
 ///
 /// # Errors
-/// Those of the metadata.
+/// The errors of the metadata.
 pub(crate) fn within_read(
     view: &MetadataView,
     inode: InodeNo,
@@ -97,12 +97,12 @@ pub(crate) fn within_read(
         .map(drop)
 }
 
-/// The rules that look at requests for blocks.
+/// The rules for requests for blocks.
 #[derive(Debug, Default)]
 pub(crate) struct AheadOfBlocks {
     plan: Option<Plan>,
     sequence: Sequence,
-    /// Blocks of a plan that are decoded ahead.
+    /// Number of blocks of a plan that are decoded ahead.
     planned_ahead: usize,
     block_size: u64,
 }
@@ -121,15 +121,14 @@ impl AheadOfBlocks {
         }
     }
 
-    /// Takes a new plan: blocks in the order of their first use, and the end of the bytes that are
-    /// needed of each. Without any there is no plan. Returns whether there is one.
+    /// Sets a new plan: blocks in the order of their first use, each with the end of its needed bytes.
+    /// An empty plan means none. Returns whether there is a plan.
     pub(crate) fn plan(&mut self, needs: impl IntoIterator<Item = (BlockNo, u64)>) -> bool {
         self.plan = Plan::new(needs);
         self.plan.is_some()
     }
 
-    /// Takes note of a request for `block`; `missing` if it is not in the cache. Appends the needs
-    /// that follow from it.
+    /// Notes a request for `block`; `missing` if it is not in the cache. Appends the resulting needs.
     pub(crate) fn after_request(&mut self, block: BlockNo, missing: bool, needs: &mut Vec<Need>) {
         match &mut self.plan {
             Some(plan) => {

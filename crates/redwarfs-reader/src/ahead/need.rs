@@ -1,15 +1,15 @@
-//! One block to decode, up to which offset, and how urgently.
+//! A block to decode, the offset up to which to decode it, and the urgency.
 
 use redwarfs_format::BlockNo;
 
-/// How urgently bytes of a block are needed.
+/// Urgency of bytes of a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Urgency {
-    /// A reader waits for them.
+    /// A request waits for them.
     Wanted,
-    /// A reader will need them soon.
+    /// They will be needed soon.
     Ahead,
-    /// A reader may need them. Gives way to every other thread that wants to decode.
+    /// They may be needed. Decoding them yields to every other thread that waits to decode.
     Speculative,
 }
 
@@ -23,7 +23,7 @@ pub(crate) struct Need {
 }
 
 impl Need {
-    /// Bytes that a reader will need soon.
+    /// Bytes that will be needed soon.
     pub(crate) fn ahead(block: BlockNo, end: u64) -> Self {
         Self {
             block,

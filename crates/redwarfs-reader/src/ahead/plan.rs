@@ -1,4 +1,4 @@
-//! The plan of a reader: the blocks that it will ask for.
+//! A plan: the blocks that will be requested.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -10,7 +10,7 @@ use redwarfs_format::BlockNo;
 pub(super) struct Plan {
     /// Each with its needed number of bytes, counted from its start.
     blocks: Vec<(BlockNo, u64)>,
-    /// Where a block is in `blocks`.
+    /// The position of a block in `blocks`.
     places: HashMap<BlockNo, usize>,
     /// Blocks before this place have been requested or begun.
     begun: usize,
@@ -23,7 +23,7 @@ impl Plan {
         let mut plan = Self::default();
         let mut last = None;
         for (block, end) in needs {
-            // Most are of the same block as the one before.
+            // Most needs are of the same block as the previous one.
             let place = match last {
                 Some((same, place)) if same == block => place,
                 _ => match plan.places.entry(block) {

@@ -8,13 +8,13 @@ use redwarfs_format::{BlockNo, InodeNo, Result};
 use super::need::{Need, Submit};
 use crate::spans::{Span, Spans};
 
-/// Spans of a file that are looked at. A read of more small spans takes long anyway.
+/// Largest number of spans of a file that are examined. A read of more small spans takes long anyway.
 const MAX_SPANS: usize = 1024;
 
 /// The needs of a range of a file, one for each run of spans in the same block.
 pub(super) struct RangeNeeds<'a> {
     spans: Spans<'a>,
-    /// Spans that are still looked at.
+    /// Number of spans that may still be examined.
     left: usize,
     /// Offset in the file after the last span.
     at: u64,
@@ -46,8 +46,8 @@ impl<'a> RangeNeeds<'a> {
         })
     }
 
-    /// The needs of all spans that `range` touches, each to its end, so that a block is decoded in
-    /// one go.
+    /// The needs of all spans that `range` touches, each to its end, so that a block is decoded at
+    /// once.
     pub(super) fn of_stream(
         view: &'a MetadataView,
         inode: InodeNo,
@@ -105,7 +105,7 @@ impl<'a> RangeNeeds<'a> {
     pub(super) fn submit_to(&mut self, submit: &mut Submit<'_>) -> Result<u64> {
         while let Some((need, start)) = self.next()? {
             if !submit(need) {
-                // Too busy: this one and the rest is for the next time.
+                // The threads are too busy. The next read submits this need and the rest.
                 return Ok(start);
             }
         }

@@ -1,33 +1,33 @@
-//! When to decode the rest of a block after a request has got its bytes.
+//! Decides when to decode the rest of a block after a request.
 
 use redwarfs_format::BlockNo;
 
 use super::need::{Need, Urgency};
 use crate::options::CacheOptions;
 
-/// Jumps into a block after which its rest is decoded, too. A jump is a request that begins far
+/// Number of jumps into a block after which its rest is decoded. A jump is a request that begins far
 /// beyond everything that is decoded or requested of the block.
 ///
 /// If jumps go to random places, each halves the rest. So a quarter of the block is decoded without use
-/// if the block is not read again. If many readers come, they find the block decoded instead of waiting
-/// for each other. If the cache has room for the whole image, one jump is enough, because no block must
-/// be decoded twice. A thread of the pool decodes the rest, unless it would delay requests. If other
-/// threads wait to decode when a thread begins a block, this thread decodes it to its end, because
-/// switching between blocks would take more CPU time.
+/// if the block is not read again. If many processes read it, they find the block decoded, and do not
+/// wait for each other. If the cache has room for the whole image, one jump is enough, because no block
+/// must be decoded twice. A thread of the pool decodes the rest, unless it would delay requests. If
+/// other threads wait to decode when a thread begins a block, this thread decodes it to its end,
+/// because switching between blocks would take more CPU time.
 const JUMPS: u32 = 2;
 
-/// A request is far beyond if the distance is more than this part of the block.
+/// A request is far beyond if its distance is more than this part of the block.
 const FAR: u64 = 16;
 
-/// Longest rest that is decoded on account of jumps (16 MiB).
+/// Longest rest that is decoded because of jumps (16 MiB).
 const EAGER: u64 = 16 << 20;
 
 /// The rule for one image.
 #[derive(Debug)]
 pub(crate) struct RestRule {
-    /// Decoded share of a block from which on its rest is decoded.
+    /// Decoded share of a block from which its rest is decoded.
     partial_ratio: f64,
-    /// Jumps that are enough; `None` if they do not count.
+    /// Number of jumps that is enough; `None` if jumps do not count.
     jumps: Option<u32>,
 }
 
@@ -48,7 +48,7 @@ impl RestRule {
 
     /// Decoded bytes of a block from which on the rest is decoded, too.
     pub(crate) fn wanted_share(&self, raw_size: u64) -> u64 {
-        // Exact enough: it only chooses between two ways to the same result.
+        // It need not be exact, because it only chooses between two ways to the same result.
         (raw_size as f64 * self.partial_ratio).ceil() as u64
     }
 
@@ -63,7 +63,7 @@ impl RestRule {
     }
 
     /// The need for the rest of a block of `raw_size` bytes, of which `available` are decoded.
-    /// `is_idle` tells whether a thread of the pool can decode it without a reader having to wait.
+    /// `is_idle`: whether a thread of the pool can decode it without delaying a request.
     pub(crate) fn rest(
         &self,
         block: BlockNo,

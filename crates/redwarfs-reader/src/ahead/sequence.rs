@@ -7,7 +7,7 @@ use redwarfs_format::BlockNo;
 /// Longest sequence that counts. A longer one would make every request slower.
 const MAX_SEQUENCE: usize = 64;
 
-/// The last different blocks that were requested.
+/// The last different requested blocks.
 #[derive(Debug, Default)]
 pub(super) struct Sequence {
     recent: VecDeque<BlockNo>,
@@ -23,8 +23,8 @@ impl Sequence {
         }
     }
 
-    /// Takes note of a request. Returns the block after the last requested ones, if these are
-    /// consecutive, in any order.
+    /// Notes a request. Returns the block after the last requested ones, if these are consecutive, in
+    /// any order.
     pub(super) fn after(&mut self, block: BlockNo) -> Option<BlockNo> {
         if self.length == 0 || self.recent.contains(&block) {
             return None;
@@ -36,7 +36,7 @@ impl Sequence {
         if self.recent.len() < self.length {
             return None;
         }
-        // All different, so they are consecutive if they span exactly their number.
+        // They are all different, so they are consecutive if their range equals their number.
         let first = self.recent.iter().min()?.0;
         let last = self.recent.iter().max()?.0;
         if u64::from(last - first) + 1 == self.length as u64 {

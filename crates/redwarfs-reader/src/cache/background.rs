@@ -35,7 +35,7 @@ impl BlockCache {
                 count(&shared.counters.expired);
                 return;
             };
-            // A reader that needs the block gets the error.
+            // A request that needs the block gets the error.
             match slot.try_take() {
                 Some(turn) => {
                     let _ = shared.advance(turn, need.end, need.urgency);
@@ -58,7 +58,7 @@ impl BlockCache {
         }
     }
 
-    /// Lets a thread of the pool decode the rest of a block, if the rule says so.
+    /// Lets a thread of the pool decode the rest of a block, if the rule applies.
     pub(super) fn finish_soon(&self, slot: &Arc<Slot>) {
         let Some(raw_size) = slot.raw_size() else {
             return;
@@ -102,8 +102,8 @@ impl BlockCache {
         }));
     }
 
-    /// Decodes a whole block into the cache, unless that would push others out. False if there
-    /// is no room.
+    /// Decodes a whole block into the cache, unless this would evict other blocks. Returns false if
+    /// there is no room.
     pub(crate) fn preload(&self, block: BlockNo) -> Result<bool> {
         let core = &self.core;
         let size = core.payloads.block_size();
@@ -114,7 +114,7 @@ impl BlockCache {
         {
             return Ok(true);
         }
-        // Others that preload at the same time count with what they will take.
+        // Other blocks that are being preloaded count with their whole size.
         let reservation = Reservation::new(core, size);
         if core.account.used().saturating_add(reservation.total) > core.limit {
             return Ok(false);

@@ -1,4 +1,4 @@
-//! The part of the cache that its threads share, and how a block gets into the table.
+//! The part of the cache that its threads share, and the lookup of blocks.
 
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,7 +16,7 @@ use crate::options::{BlockAllocator, CacheOptions, CpuSet};
 use crate::payload::Payloads;
 use crate::perfmon::{Component, PerfMonitor, Timer};
 
-/// Most blocks in use that no request holds, without one.
+/// Largest number of blocks in use that no request holds, minus one.
 const MAX_IN_USE: usize = 1 << 10;
 
 /// The part of the cache that its threads share.
@@ -24,7 +24,7 @@ const MAX_IN_USE: usize = 1 << 10;
 pub(super) struct Core {
     pub(super) payloads: Payloads,
     pub(super) limit: u64,
-    /// Most blocks in use that no request holds.
+    /// Largest number of blocks in use that no request holds.
     pub(super) in_use: usize,
     pub(super) rest: RestRule,
     pub(super) account: Arc<Account>,

@@ -21,7 +21,7 @@ const LEAP: usize = 1 << 20;
 const PLAUSIBLE_RATIO: u64 = 64;
 
 impl Core {
-    /// Returns when `..end` is there.
+    /// Returns when the bytes `..end` are decoded.
     pub(super) fn ensure(&self, slot: &Arc<Slot>, end: u64) -> Result<()> {
         loop {
             if slot.has(end) {
@@ -31,8 +31,7 @@ impl Core {
                 Some(turn) => self.advance(turn, end, Urgency::Wanted)?,
                 None if slot.has(end) => return Ok(()),
                 None => {
-                    // Perhaps the medium held something else for a while: the next request looks
-                    // at it again.
+                    // The medium may have failed only for a while, so the next request tries again.
                     self.forget(slot);
                     return Err(self.too_short(slot, end));
                 }
@@ -40,7 +39,7 @@ impl Core {
         }
     }
 
-    /// Returns when the whole block is there.
+    /// Returns when the whole block is decoded.
     pub(super) fn ensure_all(&self, slot: &Arc<Slot>) -> Result<()> {
         while let Some(turn) = self.wait_or_take(slot, u64::MAX)? {
             self.advance(turn, u64::MAX, Urgency::Wanted)?;
@@ -51,7 +50,7 @@ impl Core {
     fn wait_or_take(&self, slot: &Arc<Slot>, end: u64) -> Result<Option<Turn>> {
         let joined = || count(&self.counters.merged);
         slot.wait_or_take(end, &joined).inspect_err(|_| {
-            // Normally done already by the thread that failed, but not if it panicked.
+            // The failing thread has usually done this, but not if it panicked.
             self.forget(slot);
         })
     }
@@ -65,7 +64,7 @@ impl Core {
         self.payloads.in_block(e, slot.block)
     }
 
-    /// Brings a block forward to `end` or to its own end.
+    /// Decodes a block up to `end`, or to the end of the block.
     pub(super) fn advance(&self, mut turn: Turn, end: u64, urgency: Urgency) -> Result<()> {
         let block = u64::from(turn.slot().block.0);
         let timer = self.timers.process.start_with(&[("block", block)]);
@@ -122,7 +121,7 @@ impl Core {
                 pass = self.gate.pass(ahead());
             }
             self.make_room(len as u64);
-            // A payload that yields far less than it announces must not cost memory for more.
+            // A payload that decodes to far less than it announces must not take more memory.
             if len as u64 <= SEGMENT as u64 + work.stored.saturating_mul(PLAUSIBLE_RATIO) {
                 work.filler.prepare(len);
             }
@@ -134,7 +133,7 @@ impl Core {
                 break Err(e);
             }
             drop(timer);
-            // The last bytes wait for the verdict on the end of the stream.
+            // The last bytes are published after the end of the stream is verified.
             let raw_size = work.decoder.raw_size();
             if work.decoder.position() >= raw_size
                 && let Err(e) = work.decoder.finish()
@@ -152,8 +151,8 @@ impl Core {
         result.map_err(|e| self.payloads.in_block(e, block))
     }
 
-    /// Reads and verifies the payload and finds out the shape of the block. Returns how far this
-    /// turn is to go.
+    /// Reads and verifies the payload, and determines size and steps of the block. Returns the end of
+    /// this turn.
     fn load(&self, turn: &mut Turn, end: u64) -> Result<u64> {
         let block = turn.slot().block;
         let section = self.payloads.block_section(block)?;
@@ -174,8 +173,8 @@ impl Core {
         let stored = payload.len() as u64;
         let decoder = Decoder::new(id, payload, self.payloads.block_size()).map_err(wrap)?;
         let raw_size = decoder.raw_size();
-        // Nearly everything is wanted, or will be by those who wait, or steps would gain nothing: to
-        // go to the end at once is faster.
+        // Almost the whole block is needed, by this or waiting requests, or steps would save nothing.
+        // Then it is faster to decode to the end at once.
         let whole = !decoder.is_incremental()
             || raw_size <= SEGMENT as u64
             || end >= self.rest.wanted_share(raw_size).max(1)
@@ -189,7 +188,7 @@ impl Core {
             true => size,
             false => SEGMENT,
         };
-        // Step by step only a part of the memory would be counted.
+        // With steps, only a part of the memory would be counted.
         let spare = if whole {
             self.make_room_for(size)
         } else {

@@ -11,7 +11,7 @@ use super::slot::Slot;
 pub(super) struct Reservation<'a> {
     core: &'a Core,
     size: u64,
-    /// Bytes of all reservations, this one included.
+    /// Bytes of all reservations, including this one.
     pub(super) total: u64,
 }
 
@@ -33,8 +33,8 @@ impl Drop for Reservation<'_> {
 }
 
 impl Core {
-    /// Drops the blocks that were not used for the longest time until `extra` bytes fit. Blocks
-    /// in use stay, whatever their size, so this may fall short.
+    /// Drops the blocks that were not used for the longest time until `extra` bytes fit. Blocks in use
+    /// stay, whatever their size, so there may still be too little room.
     pub(super) fn make_room(&self, extra: u64) {
         drop(self.evict(extra));
     }

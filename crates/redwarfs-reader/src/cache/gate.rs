@@ -1,11 +1,11 @@
-//! Limits how many threads decode at the same time.
+//! Limits the number of threads that decode in parallel.
 //!
 //! A decoder refers back to all bytes of the block that it has already decoded. If more decoders run
-//! than there are CPUs, they push each other out of the CPU caches with every context switch. On two
-//! CPUs, four programs that read blocks of 16 MiB (zstd 22) at random need 6 % to 16 % more CPU time
-//! without this limit. So threads take turns, in the order in which they came. If another thread waits,
-//! a turn ends after [`LONG`]. Codecs that decode a block as a whole finish it first. While a thread
-//! decodes ahead, one more thread may decode, so that read-ahead never holds up a request.
+//! than there are CPUs, every context switch replaces the contents of the CPU caches. On two CPUs, four
+//! programs that read blocks of 16 MiB (zstd 22) at random need 6 % to 16 % more CPU time without this
+//! limit. So threads take turns, in the order in which they came. If another thread waits, a turn ends
+//! after [`LONG`]. Codecs that decode a block as a whole finish it first. While a thread decodes ahead,
+//! one more thread may decode, so that read-ahead never holds up a request.
 
 use std::num::NonZero;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 /// caches afterwards.
 const LONG: Duration = Duration::from_millis(20);
 
-/// Lets a number of threads pass, and others when those are through.
+/// Lets a number of threads pass, and the next ones when these have finished.
 #[derive(Debug)]
 pub(super) struct Gate {
     width: u64,
@@ -24,7 +24,7 @@ pub(super) struct Gate {
     wake: Condvar,
 }
 
-/// How many threads have come and gone so far.
+/// Number of threads that have come and gone.
 #[derive(Debug, Default)]
 struct Passes {
     come: u64,
@@ -34,7 +34,7 @@ struct Passes {
 }
 
 impl Passes {
-    /// Threads that wait if there is room for `width`.
+    /// Number of waiting threads if there is room for `width`.
     fn waiting(&self, width: u64) -> u64 {
         let inside = width + u64::from(self.ahead > 0);
         self.come.saturating_sub(self.gone + inside)

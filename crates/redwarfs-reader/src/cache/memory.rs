@@ -29,7 +29,7 @@ const PREPARED: (usize, usize) = (128 << 10, 1 << 20);
 pub(super) struct Buffer {
     memory: Memory,
     len: usize,
-    /// Bytes that never change again. Only grows.
+    /// Number of published bytes, which never change. It only grows.
     published: AtomicUsize,
 }
 
@@ -39,7 +39,7 @@ enum Memory {
     Mapped(MmapRaw),
 }
 
-// SAFETY: the memory belongs to the buffer alone and no thread is special to it. Threads that share a
+// SAFETY: the memory belongs only to the buffer, and to no particular thread. Threads that share a
 // buffer only read the published bytes, which no thread writes. All other bytes are accessed only
 // through the one `Filler`.
 unsafe impl Send for Buffer {}
@@ -71,12 +71,12 @@ impl Buffer {
         Ok(buffer.begin(0))
     }
 
-    /// Whether it is worth while to use the memory again for `len` bytes.
+    /// Whether the memory is suitable for `len` bytes.
     pub(super) fn is_reusable_for(&self, len: usize) -> bool {
         self.len == len && matches!(self.memory, Memory::Mapped(_))
     }
 
-    /// The same memory for another block. What it held is still there, but not published.
+    /// The same memory for another block. The old contents are still in it, but not published.
     pub(super) fn again(mut self) -> (Arc<Self>, Filler) {
         let prepared = std::mem::take(self.published.get_mut());
         self.begin(prepared)
@@ -145,18 +145,18 @@ impl fmt::Debug for Buffer {
 #[derive(Debug)]
 pub(super) struct Filler {
     buffer: Arc<Buffer>,
-    /// Pages up to here exist already, or it makes no sense to prepare them.
+    /// Pages up to here exist already, or preparing them is useless.
     prepared: usize,
-    /// Memory that [`Filler::publish`] has told of.
+    /// Memory that [`Filler::publish`] has reported.
     told: u64,
 }
 
 impl Filler {
-    /// Asks for the pages that the next `len` bytes need all at once, which costs half as much as
-    /// one fault for each.
+    /// Prepares all pages for the next `len` bytes at once, which takes half the time of a page fault
+    /// for each.
     pub(super) fn prepare(&mut self, len: usize) {
         let at = self.buffer.published();
-        // What zstd needs at a time may go beyond `len`.
+        // The bytes that zstd needs at a time may go beyond `len`.
         let needed = at.saturating_add(len.max(PREPARED.0)).min(self.buffer.len);
         if self.prepared >= needed {
             return;
@@ -165,13 +165,13 @@ impl Filler {
         let end = needed.max(at.saturating_add(piece)).min(self.buffer.len);
         let start = self.prepared.max(at) / rustix::param::page_size() * rustix::param::page_size();
         if let Memory::Mapped(map) = &self.buffer.memory {
-            // Old kernels do not know this; then the pages come one by one.
+            // Old kernels do not support this. Then each page is a page fault.
             let _ = map.advise_range(Advice::PopulateWrite, start, end - start);
         }
         self.prepared = end;
     }
 
-    /// The next `len` bytes, or as many as there are, where a test does what a decoder does.
+    /// The next `len` bytes, or the rest, for tests that write like a decoder.
     #[cfg(test)]
     pub(super) fn next(&mut self, len: usize) -> &mut [u8] {
         let at = self.buffer.published();

@@ -3,10 +3,10 @@
 //! At most one thread at a time decodes the same block, as far as a request needs it or is likely to need
 //! it. Different blocks are decoded in parallel.
 //!
-//! * **Request.** A request for bytes up to some offset of a block finds the slot of the block or makes
-//!   one. The first thread reads the payload, verifies it and decodes. Other threads wait, and wake up
-//!   as soon as their bytes are there. If one of them needs more bytes than the first, it continues
-//!   with the same decoder (`decode.rs`, `slot.rs`).
+//! * **Request.** A request for bytes up to some offset of a block finds or makes the slot of the
+//!   block. The first thread reads the payload, verifies it and decodes. Other threads wait, and wake
+//!   up as soon as their bytes are decoded. If one of them needs more bytes than the first, it
+//!   continues with the same decoder (`decode.rs`, `slot.rs`).
 //! * **Memory.** A block is decoded into one buffer (`memory.rs`). Published bytes never change again, so
 //!   reading them takes no lock, even while the rest is being decoded.
 //! * **Uncompressed blocks.** The first request verifies the whole block. After that the reader reads it
@@ -23,8 +23,9 @@
 //!   ([`Table::in_use`](table::Table::in_use)). Without this rule, a sequential read of a block larger than
 //!   the cache would decode it from its start for every request. The cache exceeds its limit only by
 //!   blocks in use, and by the payload and decoder of blocks that are decoded in one turn.
-//! * **Background.** `ahead/` decides what to decode before a program asks for it, and the threads of the
-//!   pool decode it (`background.rs`, `pool.rs`). `gate.rs` limits how many threads decode at once.
+//! * **Background.** `ahead/` decides which bytes to decode before they are requested, and the threads
+//!   of the pool decode them (`background.rs`, `pool.rs`). `gate.rs` limits how many threads decode at
+//!   once.
 
 mod background;
 mod core;
@@ -71,13 +72,13 @@ pub(crate) struct BlockCache {
 pub(crate) struct BlockData(Arc<Slot>);
 
 impl BlockData {
-    /// The decoded part of the block, which may be larger than the requested part. Nothing if the block
-    /// is read where it is stored.
+    /// The decoded part of the block, which may be larger than the requested part. It is empty if the
+    /// block is read from the image file.
     pub(crate) fn bytes(&self) -> &[u8] {
         self.0.bytes()
     }
 
-    /// Whether the block is read where it is stored, with [`BlockCache::append`].
+    /// Whether the block is read from the image file, with [`BlockCache::append`].
     pub(crate) fn is_plain(&self) -> bool {
         self.0.plain().is_some()
     }
@@ -106,9 +107,8 @@ impl BlockCache {
         }
     }
 
-    /// Takes a plan: the blocks that readers will request, in the order of their first use, and the
-    /// end of the bytes that they need of each. Nothing else is decoded ahead then. Without any block
-    /// the plan ends.
+    /// Sets a plan: the blocks that will be requested, in the order of their first use, each with the
+    /// end of its needed bytes. With a plan, nothing else is decoded ahead. An empty plan ends it.
     pub(crate) fn plan(&self, needs: impl IntoIterator<Item = (BlockNo, u64)>) {
         // So an image cannot make the plan larger than its list of blocks.
         let exists = |block| self.core.payloads.container().block(block).is_some();
@@ -129,12 +129,12 @@ impl BlockCache {
         self.pool.threads()
     }
 
-    /// Where the threads of the cache run.
+    /// The CPUs of the threads of the cache.
     pub(crate) fn affinity(&self) -> Option<CpuSet> {
         self.core.affinity
     }
 
-    /// The bytes `start..end` of a block, and with them all before, decoded if necessary.
+    /// The bytes `start..end` of a block, and all bytes before them. They are decoded if necessary.
     pub(crate) fn get(&self, block: BlockNo, start: u64, end: u64) -> Result<BlockData> {
         let core = &self.core;
         let _timer = core.timers.get.start_with(&[("block", u64::from(block.0))]);
@@ -173,7 +173,7 @@ impl BlockCache {
         Ok(BlockData(slot))
     }
 
-    /// The bytes `..end` of a block if they can be had without any work.
+    /// The bytes `..end` of a block, if they are available without work.
     pub(crate) fn get_cached(&self, block: BlockNo, end: u64) -> Option<BlockData> {
         let slot = {
             let mut table = self.core.table();
@@ -190,7 +190,7 @@ impl BlockCache {
         Some(BlockData(slot))
     }
 
-    /// Whether `..end` of a block is there.
+    /// Whether the bytes `..end` of a block are decoded.
     pub(crate) fn contains(&self, block: BlockNo, end: u64) -> bool {
         let table = self.core.table();
         table.entry(block).is_some_and(|entry| entry.slot.has(end))

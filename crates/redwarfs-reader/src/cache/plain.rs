@@ -11,13 +11,13 @@ use super::{BlockCache, BlockData};
 const COPIED: usize = 16 * LeafDigests::LEAF;
 
 impl BlockCache {
-    /// Appends bytes of a block to `out`, perhaps with others before them; returns where in `out` they
-    /// begin. Nothing follows them. `None`, with `out` as before, if that takes waiting for the medium
-    /// and `wait` forbids it.
+    /// Appends bytes of a block to `out`, perhaps after other bytes. Returns their start in `out`; they
+    /// end at its end. `None`, with `out` as before, if this must wait for the medium and `wait`
+    /// forbids that.
     ///
     /// # Errors
-    /// Those of the medium, and [`Error::Io`] if a block that is read where it is stored has changed
-    /// since it was verified. The next request verifies it again.
+    /// The errors of the medium, and [`Error::Io`] if an uncompressed block has changed since it was
+    /// verified. The next request verifies it again.
     pub(crate) fn append(
         &self,
         data: &BlockData,
@@ -55,7 +55,7 @@ impl BlockCache {
         Ok(read)
     }
 
-    /// Copies bytes of a block. `scratch` is memory for that; what it holds is lost.
+    /// Copies bytes of a block. `scratch` is memory for that; its previous contents are lost.
     ///
     /// # Errors
     /// As [`BlockCache::append`].
@@ -83,7 +83,7 @@ impl BlockCache {
         Ok(())
     }
 
-    /// The error of bytes that a request promised and that are not there.
+    /// The error of missing bytes that an earlier request had.
     pub(crate) fn missing(&self, data: &BlockData) -> Error {
         let block = data.block();
         let e = Error::corrupt(format!("bytes of block {block} are missing"));

@@ -1,4 +1,4 @@
-//! The threads that decode ahead of the readers.
+//! The threads that decode in the background.
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -12,18 +12,18 @@ type Job = Box<dyn FnOnce() + Send>;
 
 /// A fixed number of named threads that take jobs from a bounded queue. The threads start with the
 /// first job, so that a process may still fork after opening an image, and end when the pool is
-/// dropped. They run where and as the thread that made the pool may, whatever the one with the first
-/// job is bound to.
+/// dropped. They have the CPUs and policy of the thread that made the pool, not those of the thread
+/// with the first job.
 pub(super) struct Pool {
     threads: usize,
     affinity: Option<CpuSet>,
-    /// Where and how the thread that made the pool may run.
+    /// CPUs and policy of the thread that made the pool.
     home: Option<CpuSet>,
     policy: libc::c_int,
     queue: Mutex<Option<Sender<Job>>>,
 }
 
-/// Jobs that may wait per thread.
+/// Largest number of waiting jobs per thread.
 const QUEUE_PER_THREAD: usize = 4;
 
 impl Pool {
@@ -42,7 +42,7 @@ impl Pool {
         self.threads
     }
 
-    /// Queues `job`; false if the queue is full or no thread could be started.
+    /// Queues `job`. Returns false if the queue is full, or no thread could be started.
     pub(super) fn try_submit(&self, job: Job) -> bool {
         let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
         if queue.is_none() {
@@ -80,8 +80,8 @@ impl Pool {
                         let _ = home.map(|home| home.pin_current_thread());
                     }
                     for job in receiver {
-                        // A job that panics has failed its block by unwinding; the thread
-                        // stays for the others.
+                        // If a job panics, unwinding fails its block, and the thread stays for other
+                        // jobs.
                         let _ = catch_unwind(AssertUnwindSafe(job));
                     }
                 });

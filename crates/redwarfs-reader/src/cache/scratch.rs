@@ -1,8 +1,8 @@
-//! Memory that held a payload and can hold the next one.
+//! Memory that is reused for payloads.
 
 use std::sync::{Mutex, PoisonError};
 
-/// Buffers that are kept.
+/// Number of buffers that are kept.
 const KEPT: usize = 2;
 /// Largest buffer that is kept (2 MiB). Decoding a larger payload takes much longer than getting new
 /// memory.
@@ -24,7 +24,7 @@ impl Scratch {
         }
     }
 
-    /// Keeps a buffer if it is of use.
+    /// Keeps a buffer if it is suitable.
     pub(super) fn put(&self, buffer: Vec<u8>) {
         if buffer.capacity() > LARGEST {
             return;
@@ -39,7 +39,7 @@ impl Scratch {
         }
     }
 
-    /// Gives all memory back.
+    /// Releases all memory.
     pub(super) fn clear(&self) {
         let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         *kept = Vec::new();

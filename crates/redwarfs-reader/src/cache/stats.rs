@@ -10,7 +10,7 @@ pub struct CacheStats {
     pub limit: u64,
     /// Bytes that the cache holds, as counted for the limit.
     pub used: u64,
-    /// Most bytes held at any time, blocks in use included.
+    /// Largest number of bytes held at any time, including blocks in use.
     pub peak: u64,
     /// Blocks that the cache holds.
     pub blocks: u64,
@@ -20,7 +20,7 @@ pub struct CacheStats {
     pub blocks_evicted: u64,
     /// Blocks that were dropped because they were idle.
     pub blocks_tidied: u64,
-    /// Requests that joined others that were waiting for the same block.
+    /// Requests that joined other requests for the same block.
     pub request_sets_merged: u64,
     /// Requests for bytes of a block.
     pub requests: u64,
@@ -31,7 +31,7 @@ pub struct CacheStats {
     pub active_hits_fast: u64,
     /// Requests that waited for a block that was being decoded for another request.
     pub active_hits_slow: u64,
-    /// Requests whose bytes were there.
+    /// Requests whose bytes were decoded already.
     pub cache_hits_fast: u64,
     /// Requests that continued a partly decoded block.
     pub cache_hits_slow: u64,
@@ -39,7 +39,7 @@ pub struct CacheStats {
     pub misses: u64,
     /// Bytes that were decoded, or verified in blocks that are not compressed.
     pub bytes_decoded: u64,
-    /// Raw sizes of all blocks of which something was decoded.
+    /// Raw sizes of all blocks that were decoded at least in part.
     pub bytes_of_decoded_blocks: u64,
     /// Background jobs that started too late: another thread had decoded the block, or the block was
     /// not needed.
@@ -51,7 +51,7 @@ pub struct CacheStats {
 }
 
 /// Quantiles of a number: the smallest value that at least this percentage of all samples does not
-/// exceed. Exact up to 63; above is 64.
+/// exceed. Exact up to 63; larger values are 64.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 #[allow(missing_docs)]
@@ -64,17 +64,17 @@ pub struct ActiveSetSize {
 }
 
 impl CacheStats {
-    /// Decoded share of the blocks that were touched, 0 to 1.
+    /// Decoded share of the blocks that were decoded at least in part, 0 to 1.
     pub fn average_decoded(&self) -> f64 {
         ratio(self.bytes_decoded, self.bytes_of_decoded_blocks)
     }
 
-    /// Share of requests that were answered at once, 0 to 1.
+    /// Share of requests that did not wait, 0 to 1.
     pub fn fast_hit_rate(&self) -> f64 {
         ratio(self.active_hits_fast + self.cache_hits_fast, self.requests)
     }
 
-    /// Share of requests that found the block, but not yet all of its bytes, 0 to 1.
+    /// Share of requests that found the block, but not all of its needed bytes, 0 to 1.
     pub fn slow_hit_rate(&self) -> f64 {
         ratio(self.active_hits_slow + self.cache_hits_slow, self.requests)
     }
@@ -117,7 +117,7 @@ pub(super) fn count(counter: &AtomicU64) {
     counter.fetch_add(1, Ordering::Relaxed);
 }
 
-/// How many blocks are being decoded, and how many there were at each request.
+/// Number of blocks that are being decoded, at present and at each request.
 #[derive(Debug)]
 pub(super) struct ActiveSet {
     now: AtomicU64,
@@ -144,7 +144,7 @@ impl Drop for Active<'_> {
 }
 
 impl ActiveSet {
-    /// Counts a block as long as the result exists.
+    /// Counts a block while the result exists.
     pub(super) fn enter(&self) -> Active<'_> {
         count(&self.now);
         Active(&self.now)

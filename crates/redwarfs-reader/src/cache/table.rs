@@ -17,11 +17,11 @@ pub(super) struct Entry {
     pub(super) used_at: Instant,
 }
 
-/// Requests for other blocks than the one before that are remembered.
+/// Number of remembered requests, without repeated requests for the same block.
 const REMEMBERED: usize = 64;
 
-/// Most recently used blocks that [`Table::in_use`] looks at. If this many blocks that were read to
-/// their end fit, there is room for blocks that were not.
+/// Number of most recently used blocks that [`Table::in_use`] examines. If this many blocks that were
+/// read to their end fit, there is room for blocks that were not.
 const LOOKED_AT: usize = 64;
 
 /// The blocks in the cache, in the order of their last use.
@@ -31,11 +31,11 @@ pub(super) struct Table {
     /// Oldest first.
     order: BTreeMap<u64, BlockNo>,
     tick: u64,
-    /// The blocks of the last requests, without those for the same block as the one before.
+    /// The blocks of the last requests, without repeated requests for the same block.
     asked: VecDeque<BlockNo>,
-    /// Requests that `asked` has seen.
+    /// Number of requests that `asked` has seen.
     asks: u64,
-    /// The read-ahead that looks at requests.
+    /// The read-ahead that depends on requests.
     pub(super) ahead: AheadOfBlocks,
 }
 
@@ -59,7 +59,7 @@ impl Table {
         Some(Arc::clone(&entry.slot))
     }
 
-    /// Takes note of a request.
+    /// Notes a request.
     pub(super) fn ask(&mut self, block: BlockNo) {
         if self.asked.back() == Some(&block) {
             return;
@@ -76,8 +76,8 @@ impl Table {
         self.asks
     }
 
-    /// Whether a request for the block has come after [`Table::asks`] was `since`, as far as that is
-    /// remembered.
+    /// Whether there was a request for the block after the time `since` of [`Table::asks`], as far as
+    /// requests are remembered.
     pub(super) fn was_asked_since(&self, block: BlockNo, since: u64) -> bool {
         let new = usize::try_from(self.asks.saturating_sub(since)).unwrap_or(usize::MAX);
         self.asked.iter().rev().take(new).any(|&b| b == block)

@@ -14,7 +14,7 @@ use super::tidier::SwapProbe;
 use crate::options::{BlockAllocator, Tidy};
 use crate::sys::{PageMap, pin, trim_heap};
 
-/// Shortest time between two looks.
+/// Shortest time between two checks.
 const MIN_INTERVAL: Duration = Duration::from_millis(1);
 
 /// Checks the cache once. Returns false if further checks are useless.
@@ -130,7 +130,7 @@ impl Core {
                     _ => continue,
                 }
             };
-            // Without the lock, since it takes a while.
+            // Without the lock, because it takes time.
             if !slot.bytes().chunks(SEGMENT).any(&mut *probe) {
                 continue;
             }
@@ -148,7 +148,7 @@ impl Core {
         self.tidied(dropped)
     }
 
-    /// Gives the memory of dropped blocks back to the system.
+    /// Returns the memory of dropped blocks to the system.
     fn tidied(&self, dropped: Vec<Arc<Slot>>) -> u64 {
         let n = dropped.len() as u64;
         if n > 0 {

@@ -8,9 +8,9 @@ use redwarfs_format::{BlockNo, InodeNo, Result};
 use super::finding::{AffectedPaths, Finding};
 use crate::image::Image;
 
-/// Paths that a finding names.
+/// Largest number of paths that a finding names.
 const FIRST: usize = 3;
-/// Damaged blocks whose findings name paths; for the others, paths are counted.
+/// Largest number of damaged blocks whose findings name paths; for other blocks, paths are counted.
 const NAMED_BLOCKS: usize = 1000;
 
 /// Takes an affected path and the damaged blocks that hold data of it.
@@ -25,7 +25,7 @@ pub struct AffectedFiles {
 }
 
 impl AffectedFiles {
-    /// Finds the inodes that use the lost blocks of `findings`. Takes a bit for each inode.
+    /// Finds the inodes that use the lost blocks of `findings`. It takes a bit for each inode.
     ///
     /// # Errors
     /// Those of [`Image::block_users`].

@@ -12,7 +12,7 @@ use super::payload_size::{PayloadSize, decode_small};
 use super::sections::{ListedSection, SectionList};
 use crate::image::Image;
 
-/// Blocks of which files use more bytes than the block has. `sizes` has an entry for each block.
+/// Blocks that are shorter than their files need. `sizes` has an entry for each block.
 ///
 /// Takes 8 bytes for each block.
 pub(super) fn oversized(
@@ -60,7 +60,7 @@ pub(super) fn oversized(
     findings
 }
 
-/// History sections that cannot be decoded although their checksum is right.
+/// History sections that cannot be decoded, but have a correct checksum.
 pub(super) fn histories(
     source: &dyn Source,
     list: &SectionList,

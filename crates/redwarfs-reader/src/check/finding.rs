@@ -19,7 +19,7 @@ pub enum FindingKind {
     Header,
     /// The section index is damaged.
     Index,
-    /// A section of which an image has one occurs twice.
+    /// A section type that occurs once in an image occurs twice.
     Duplicate,
     /// A section has the wrong number.
     Order,
@@ -118,7 +118,7 @@ pub struct Finding {
     pub cause: Option<Arc<Error>>,
     /// The section, if the damage lies in one.
     pub section: Option<SectionPlace>,
-    /// The declaration that makes the finding go away if the image is intact.
+    /// The declaration with which the finding does not occur, if the image is intact.
     pub unless_declared: Option<Declaration>,
     /// The affected files, if the damage lies in a block and the metadata can be read.
     pub affected: Option<AffectedPaths>,

@@ -18,7 +18,7 @@ use crate::image::Image;
 use crate::payload::{PIECE, stream};
 use crate::sys::pin;
 
-/// Most threads that are used.
+/// Largest number of threads.
 const MAX_THREADS: usize = 256;
 
 /// The result of the check of one section.
@@ -39,7 +39,7 @@ pub enum SectionOutcome {
 }
 
 impl SectionOutcome {
-    /// True unless something is wrong.
+    /// True unless there is an error.
     #[must_use]
     pub fn is_ok(&self) -> bool {
         matches!(self, Self::Good | Self::NoHash)
@@ -92,7 +92,7 @@ pub(super) fn check_all(
                     }
                 }
             };
-            // Fewer threads do the work as well.
+            // Fewer threads are enough.
             let _ = std::thread::Builder::new()
                 .name(format!("redwarfs-chk{number}"))
                 .spawn_scoped(scope, work);
@@ -117,7 +117,7 @@ pub(super) fn check_all(
         .collect()
 }
 
-/// Number of threads that the check uses, the calling one included.
+/// Number of threads of the check, including the calling one.
 fn threads(list: &SectionList, decoder: Option<&Image>, options: &CheckOptions) -> usize {
     let threads = options
         .threads

@@ -6,7 +6,7 @@ use redwarfs_format::{Error, Result};
 use super::scanner::{HEADER, INDEX_MINOR, Scanner};
 use crate::payload::PIECE;
 
-/// Why an index cannot be used.
+/// Errors of an index.
 enum IndexError {
     Io(std::io::Error),
     Unusable(String),

@@ -42,7 +42,7 @@ pub struct CheckReport {
     pub list: SectionList,
     /// One outcome for each section of the list.
     pub outcomes: Vec<SectionOutcome>,
-    /// Everything that is wrong.
+    /// All findings.
     pub findings: Vec<Finding>,
     /// Sizes of the blocks, in the order of their numbers; `None` for lost ones. Empty unless
     /// [`Image::check`] made the report.
