@@ -1,4 +1,4 @@
-//! Image to directory.
+//! Extraction to a directory.
 
 use std::os::fd::AsFd;
 use std::path::Path;
@@ -17,22 +17,22 @@ use crate::{ExtractOptions, ExtractSummary, Progress, pipeline};
 
 /// Extracts everything below the root of `image` into the existing directory `to`.
 ///
-/// Existing directories are reused, everything else that is in the way is unlinked first. Names, modes,
-/// owners, modification and access times, devices, fifos, sockets, symbolic and hard links and holes
-/// are restored. `to` itself gets the attributes of the root if it is empty; a directory with other
-/// things in it, which may well be everybody's, keeps its own. Attributes that an ordinary user may not
-/// set are reported once through [`Progress::warn`]. Set-id bits are set only on files that have the
-/// owner of the image.
+/// Existing directories are reused, and other existing entries are unlinked first. Names, modes,
+/// owners, modification and access times, devices, FIFOs, sockets, symbolic and hard links, and holes
+/// are restored. If `to` is empty, it gets the attributes of the root. Otherwise it keeps its own,
+/// because other users may use it. Attributes that an ordinary user may not set are reported once
+/// through [`Progress::warn`]. Set-id bits are set only on files that have the owner of the image.
 ///
-/// A hard link that the file system cannot make becomes a copy, which shares its blocks with the file where
-/// that is possible. Names that the file system takes for one are never merged: the first is extracted.
+/// If the file system cannot make a hard link, the name becomes a copy, which shares its blocks with
+/// the file if possible. Names that the file system treats as equal are never merged: the first one is
+/// extracted.
 ///
 /// # Errors
 ///
 /// Unsafe names and inconsistent metadata are found before anything is written. Unreadable contents,
 /// and entries that the target cannot hold, end the extraction unless
-/// [`ExtractOptions::continue_on_error`] is set. A target without room or without descriptors ends it
-/// in any case. Files that are not complete then are removed.
+/// [`ExtractOptions::continue_on_error`] is set. A full target and a lack of descriptors always end it.
+/// Then incomplete files are removed.
 pub fn extract_to_directory(
     image: &Image,
     to: &Path,
@@ -97,7 +97,7 @@ struct Making {
     skipped: u64,
 }
 
-/// What all that work on directories need.
+/// The data that all threads share that work on directories.
 struct Work<'a> {
     image: &'a Image,
     tree: &'a Tree<'a>,
@@ -109,7 +109,7 @@ struct Work<'a> {
 }
 
 impl Work<'_> {
-    /// Makes the directories and all that has no contents.
+    /// Creates the directories and all entries without contents.
     fn create_entries(&self, subtrees: &Subtrees, summary: &mut ExtractSummary) -> Result<()> {
         let mut first = Making::default();
         self.create_specials(0, &mut first)?;
@@ -156,7 +156,7 @@ impl Work<'_> {
         self.create_specials(number, making)
     }
 
-    /// Makes all that is neither a directory nor a regular file in a directory.
+    /// Creates all entries of a directory that are neither directories nor regular files.
     fn create_specials(&self, number: usize, making: &mut Making) -> Result<()> {
         let (tree, metadata) = (self.tree, self.tree.metadata());
         // Fits: directories are numbered with 32 bits.

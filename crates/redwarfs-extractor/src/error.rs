@@ -5,14 +5,14 @@ use std::io;
 /// Shorthand for results of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Why an extraction stopped.
+/// The error that ends an extraction.
 ///
-/// Every variant displays as `what: path: cause` in one line; paths are those below the image root and
-/// have bytes that are not UTF-8, and control characters, escaped.
+/// Every variant displays as `what: path: cause` in one line. Paths are relative to the image root,
+/// with escapes for control characters and bytes that are not UTF-8.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The image itself, without a single file to blame.
+    /// An error of the image itself, not of a single file.
     #[error(transparent)]
     Image(#[from] redwarfs_format::Error),
 
@@ -25,7 +25,7 @@ pub enum Error {
         source: redwarfs_format::Error,
     },
 
-    /// The operating system refused to create, write or change something in the target directory.
+    /// The operating system refused to create, write or change an entry in the target directory.
     #[error("{what}: {path}: {source}")]
     Target {
         /// The operation, such as `cannot create device`.
@@ -41,7 +41,7 @@ pub enum Error {
     UnsafeName {
         /// Path of the entry, the offending name last.
         path: String,
-        /// Which rule it breaks.
+        /// The rule that it breaks.
         reason: &'static str,
     },
 
@@ -54,7 +54,7 @@ pub enum Error {
         path: String,
         /// The kind of the entry, such as `sockets`.
         what: &'static str,
-        /// What does not fit.
+        /// The field that does not fit.
         reason: String,
     },
 
@@ -62,12 +62,12 @@ pub enum Error {
     #[error("{0}")]
     Spec(String),
 
-    /// libarchive gave up.
+    /// libarchive failed.
     #[error("cannot write {format} archive: {text}")]
     Library {
         /// Name of the format.
         format: String,
-        /// In the words of the library.
+        /// The message of the library.
         text: String,
     },
 
@@ -90,7 +90,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// Whether the reader of a pipe went away, which calls for a quiet end.
+    /// Whether the other end of a pipe was closed, which ends the program without a message.
     #[must_use]
     pub fn is_broken_pipe(&self) -> bool {
         matches!(self, Self::Output(e) if e.kind() == io::ErrorKind::BrokenPipe)

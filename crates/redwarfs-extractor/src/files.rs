@@ -1,5 +1,5 @@
-//! The regular files of an extraction in progress: created when their first piece arrives, kept open
-//! within a bound, finished when their last piece is written.
+//! The regular files of an extraction in progress: they are created when their first piece arrives,
+//! kept open within a bound, and finished when their last piece is written.
 
 use std::collections::HashMap;
 use std::io;
@@ -27,29 +27,30 @@ const OPEN_PER_SHARD: usize = 16;
 const NOT_YET: u32 = u32::MAX;
 const LOST: u32 = u32::MAX - 1;
 
-/// Where files are written.
+/// The place of the files.
 pub(crate) struct Files<'a> {
     tree: &'a Tree<'a>,
     target: &'a Target,
     losses: &'a Losses<'a>,
     shards: Vec<Mutex<Shard>>,
-    /// Per file, [`NOT_YET`], [`LOST`], or the number of the name that it was created under: 0 for its
-    /// first, and from 1 on the additional ones.
+    /// For each file, [`NOT_YET`], [`LOST`], or the number of the name under which it was created: 0
+    /// for the first name, and from 1 on the additional ones.
     names: Vec<AtomicU32>,
     /// Whether the target treats names that differ only in case as equal. If so, each name that equals
     /// an earlier one of its directory, with that name.
     caseless: bool,
     collisions: HashMap<EntryIndex, EntryIndex>,
-    /// Directories that could not be made.
+    /// Directories that could not be created.
     lost_dirs: Vec<AtomicBool>,
     clock: AtomicU64,
     /// Directories that a thread may keep open.
     open_dirs: usize,
-    /// Whether it was said that there is a copy instead of a link.
+    /// Whether the warning about copies instead of links was given.
     copied: AtomicBool,
 }
 
-/// Whether an error means that the file system has no hard links, or no more of this file.
+/// Whether an error means that the file system has no hard links, or allows no further one of this
+/// file.
 fn is_no_link(e: &io::Error) -> bool {
     use rustix::io::Errno;
     matches!(
@@ -67,10 +68,10 @@ struct Shard {
 #[derive(Debug, Default)]
 pub(crate) struct DirCache(Vec<(u32, Arc<OwnedFd>)>);
 
-/// Directories that all threads together keep open. With all files that may be open this stays below
-/// the usual limit of 1024.
+/// Number of directories that all threads together keep open. Together with all open files, this is
+/// below the usual limit of 1024.
 const OPEN_DIRS: usize = 512;
-/// Directories that one thread keeps open at most: they are searched one by one.
+/// Largest number of directories that one thread keeps open, because they are searched one by one.
 const OPEN_DIRS_EACH: usize = 256;
 
 impl DirCache {
@@ -144,21 +145,21 @@ impl<'a> Files<'a> {
         self.target.open_dir(&path).map_err(failed)
     }
 
-    /// Whether a directory could not be made, which was reported.
+    /// Whether a directory could not be created. The error was reported.
     pub(crate) fn is_lost_dir(&self, dir: u32) -> bool {
         self.lost_dirs
             .get(dir as usize)
             .is_some_and(|flag| flag.load(Ordering::Acquire))
     }
 
-    /// Remembers that a directory could not be made.
+    /// Remembers that a directory could not be created.
     pub(crate) fn lose_dir(&self, dir: u32) {
         if let Some(flag) = self.lost_dirs.get(dir as usize) {
             flag.store(true, Ordering::Release);
         }
     }
 
-    /// Runs something with a name of a directory.
+    /// Calls a function with a name in a directory.
     pub(crate) fn at<T>(
         &self,
         dir: u32,
@@ -198,7 +199,7 @@ impl<'a> Files<'a> {
         }
     }
 
-    /// Whether [`Self::create`] has succeeded for this file, which was not given up later.
+    /// Whether [`Self::create`] succeeded for this file, and the file was not given up later.
     pub(crate) fn is_created(&self, file: u32) -> bool {
         !matches!(self.state(file), NOT_YET | LOST)
     }
@@ -208,7 +209,7 @@ impl<'a> Files<'a> {
         self.state(file) == LOST
     }
 
-    /// The directory and entry that a file was created under, or will be.
+    /// The directory and entry under which a file was or will be created.
     pub(crate) fn place(&self, file: u32) -> Option<(u32, EntryIndex)> {
         let first = self.tree.file(file)?;
         match self.state(file) {
@@ -220,7 +221,7 @@ impl<'a> Files<'a> {
         }
     }
 
-    /// The names that a file is still to get after it was created.
+    /// The names that a file gets after it was created.
     pub(crate) fn further_names(&self, file: u32) -> &[Link] {
         let links = self.tree.links_of(file);
         match self.state(file) {
@@ -229,8 +230,9 @@ impl<'a> Files<'a> {
         }
     }
 
-    /// Creates a file with its holes in place. The caller keeps others from doing the same. If it cannot
-    /// have its first name, it gets the next one; `None` if it gets none, which was reported.
+    /// Creates a file with its holes in place. The caller prevents other threads from creating the same
+    /// file. If the first name fails, the file gets the next one. `None` if all names fail; the errors
+    /// were reported.
     pub(crate) fn create(
         &self,
         file: u32,
@@ -250,7 +252,7 @@ impl<'a> Files<'a> {
                 if stat.allocated != stat.size
                     && let Err(e) = create::reserve_size(&fd, stat.size)
                 {
-                    // The reason is reported; the name is needed for nothing else.
+                    // The error is reported, and the name is not needed otherwise.
                     let _ = place.unlink();
                     return Err(e);
                 }
@@ -265,7 +267,7 @@ impl<'a> Files<'a> {
         Ok(None)
     }
 
-    /// Gives up a file for a reason that concerns all its names, if that does not end the extraction.
+    /// Gives up a file because of an error of all its names, if the extraction continues.
     pub(crate) fn give_up(&self, file: u32, reason: Error, last: &mut DirCache) -> Result<()> {
         let started = self.is_created(file);
         let further = self.further_names(file);
@@ -282,8 +284,8 @@ impl<'a> Files<'a> {
         Ok(())
     }
 
-    /// Gives up a file whose loss is reported by others. Nothing keeps its names that was there before: it
-    /// would pass for the file.
+    /// Gives up a file whose loss the caller reports. Existing entries with its names are removed,
+    /// because they would look like the file.
     pub(crate) fn forget(&self, file: u32, last: &mut DirCache) -> Result<()> {
         if self.is_created(file) {
             let removed = self.remove(file, last);
@@ -301,8 +303,8 @@ impl<'a> Files<'a> {
         Ok(())
     }
 
-    /// An open descriptor of a file, which is created if need be; `None` as for [`Self::create`], and for
-    /// a file that was given up.
+    /// An open descriptor of a file. The file is created if necessary. `None` as for [`Self::create`],
+    /// and for a file that was given up.
     pub(crate) fn open(
         &self,
         file: u32,
@@ -357,7 +359,7 @@ impl<'a> Files<'a> {
         self.shard(file).open.remove(&file);
     }
 
-    /// Removes whatever has the name of a file.
+    /// Removes an existing entry with the name of a file.
     pub(crate) fn remove(&self, file: u32, last: &mut DirCache) -> Result<()> {
         self.close(file);
         self.with_name(file, last, "cannot remove", |p| p.unlink())
@@ -380,8 +382,8 @@ impl<'a> Files<'a> {
         self.at(dir, entry, last, what, run)
     }
 
-    /// Gives a file another name: a link, or where there can be none a copy. Later names of the file are
-    /// links to the latest copy. Returns whether it is a copy.
+    /// Gives a file another name: a link or, if that is not possible, a copy. Later names of the file
+    /// are links to the latest copy. Returns whether it is a copy.
     pub(crate) fn link(
         &self,
         from: (u32, EntryIndex),

@@ -1,4 +1,4 @@
-//! From an image to a directory tree or an archive.
+//! Extracts an image to a directory tree or an archive.
 //!
 //! ```
 //! use redwarfs_extractor::{ExtractOptions, Silent, TarFormat, extract_to_archive, extract_to_directory};
@@ -20,9 +20,9 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! [`extract_to_directory`] decodes each block that it needs once, however scattered the files are. It
-//! sorts the chunks of all files by block. While a block is in memory, its bytes go to all files that
-//! need them. If only the first part of a block is needed and its codec can stop there, the extractor
+//! [`extract_to_directory`] decodes each needed block once, for any distribution of the files. It sorts
+//! the chunks of all files by block. While a block is in memory, its bytes go to all files that need
+//! them. If only the first part of a block is needed and its codec can stop there, the extractor
 //! decodes up to the end of that part. It still verifies the checksum of the whole payload. Images of
 //! formats 2.0 and 2.1 have no checksums, so their blocks are decoded to the end.
 //!
@@ -36,8 +36,8 @@
 //! | chunk, at most 4 Mi of them at a time | 16 |
 //! | decoded block: [`ExtractOptions::threads`] and one for every two writers, within [`ExtractOptions::memory`] | its size |
 //!
-//! Images with more chunks are extracted in windows of consecutive blocks. Each window costs another pass
-//! over the chunk table. One decoded block is always allowed.
+//! Images with more chunks are extracted in windows of consecutive blocks. Each window needs another
+//! pass over the chunk table. One decoded block is always allowed.
 //!
 //! The extractor creates nothing outside the target directory and follows no symbolic link below it. It
 //! checks names, and opens every directory relative to the target without resolution of links.
@@ -72,23 +72,22 @@ use std::sync::Arc;
 use redwarfs_format::metadata::FileType;
 use redwarfs_reader::CpuSet;
 
-/// Name and version of the libarchive that formats and filters come from; `None` if there is none.
+/// Name and version of the libarchive for formats and filters; `None` if there is none.
 #[must_use]
 pub fn libarchive_version() -> Option<String> {
     libarchive::version().ok()
 }
 
-/// Decides which entries are wanted.
+/// Selects entries.
 #[derive(Clone)]
 pub struct Selection(Arc<Judge>);
 
 type Judge = dyn Fn(&[u8], FileType) -> bool + Send + Sync;
 
 impl Selection {
-    /// `wanted` gets the path below the root, without a leading slash, and the type of every entry but
-    /// the root, and says whether it is wanted. The directories above whatever is wanted are extracted
-    /// too, with their attributes; `wanted` need only accept directories that are to exist for their own
-    /// sake.
+    /// `wanted` gets the path below the root, without a leading slash, and the type of every entry
+    /// except the root. It returns whether to extract the entry. Parent directories of selected entries
+    /// are also extracted, with their attributes. `wanted` need only accept other directories.
     pub fn new(wanted: impl Fn(&[u8], FileType) -> bool + Send + Sync + 'static) -> Self {
         Self(Arc::new(wanted))
     }
@@ -104,10 +103,10 @@ impl fmt::Debug for Selection {
     }
 }
 
-/// More threads that write would only wait for each other.
+/// Largest default number of writing threads. More threads would only wait for each other.
 const MAX_WRITERS: usize = 32;
 
-/// What to extract and how.
+/// Options of an extraction.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct ExtractOptions {
@@ -123,19 +122,19 @@ pub struct ExtractOptions {
     pub memory: u64,
     /// Leave out character and block devices.
     pub skip_devices: bool,
-    /// Leave out fifos and sockets.
+    /// Leave out FIFOs and sockets.
     pub skip_specials: bool,
     /// Leave out symbolic links.
     pub skip_symlinks: bool,
-    /// Leave out all names of a file but the first one.
+    /// Leave out all names of a file except the first one.
     pub skip_hard_links: bool,
     /// Continue after an entry whose contents cannot be read, or that cannot be written for a reason
     /// such as its name. On disk such a file is removed; see [`extract_to_archive`] for archives.
     pub continue_on_error: bool,
-    /// What to extract; `None` is everything.
+    /// The selection; `None` is everything.
     pub select: Option<Selection>,
-    /// What runs libarchive, for which [`serve_archive_process`] is there. A crash of the library is
-    /// then an error. Without a separate process, it also ends this process.
+    /// The command for the separate process of libarchive, which calls [`serve_archive_process`]. A
+    /// crash of the library is then an error. Without a separate process, it also ends this process.
     pub archive_process: Option<ArchiveProcess>,
 }
 
@@ -189,43 +188,43 @@ impl ExtractOptions {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ExtractSummary {
-    /// Directories, the root not counted.
+    /// Directories, without the root.
     pub directories: u64,
-    /// Regular files, additional hard links not counted.
+    /// Regular files, without additional hard links.
     pub files: u64,
     /// Additional names of files that are links.
     pub hard_links: u64,
-    /// Additional names of files that are copies, as the target could not link them.
+    /// Additional names of files that are copies, because the target could not link them.
     pub copies: u64,
     /// Symbolic links.
     pub symlinks: u64,
-    /// Devices, fifos and sockets.
+    /// Devices, FIFOs and sockets.
     pub specials: u64,
-    /// Devices, fifos, sockets and links that were left out on request.
+    /// Devices, FIFOs, sockets and links that were left out on request.
     pub skipped: u64,
-    /// Bytes of file contents, holes included.
+    /// Bytes of file contents, including holes.
     pub bytes: u64,
     /// Names that were left out because they cannot be read, or because the target or the archive cannot
     /// hold them.
     pub damaged: u64,
     /// Names, other than of directories, that were selected (all of them without a selection).
     pub matched: u64,
-    /// Blocks decoded by an extraction to a directory: each that is needed counts once.
+    /// Blocks decoded by an extraction to a directory. Each needed block counts once.
     pub blocks: u64,
     /// Decoded bytes of these blocks: each block from its start to about the end of its needed part.
     pub block_bytes: u64,
-    /// Most bytes of decoded blocks in memory at a time, in an extraction to a directory.
+    /// Largest number of bytes of decoded blocks in memory, in an extraction to a directory.
     pub peak_block_bytes: u64,
 }
 
-/// Hears about an extraction while it runs; called from several threads.
+/// Gets the events of a running extraction. It is called from several threads.
 pub trait Progress: Send + Sync {
     /// The number of names to extract, without directories. Called once.
     fn found(&self, names: u64) {
         let _ = names;
     }
 
-    /// A regular file is extracted. `path` composes its path, which takes time.
+    /// A regular file is extracted. `path` builds its path, which takes time.
     fn file(&self, path: &dyn Fn() -> String, size: u64) {
         let _ = (path, size);
     }
@@ -246,26 +245,26 @@ pub trait Progress: Send + Sync {
     }
 
     /// With [`ExtractOptions::continue_on_error`]: the file at `path` cannot be read. `cause` may have
-    /// several reasons in it; it ends in what became of the file.
+    /// several errors, and ends with the result for the file.
     fn damaged(&self, path: &str, cause: &str) {
         let _ = (path, cause);
     }
 
-    /// With [`ExtractOptions::continue_on_error`]: the entry at `path` is not extracted, as the target
-    /// does not take it or the format of the archive cannot hold it. The loss of a directory includes
-    /// everything below it.
+    /// With [`ExtractOptions::continue_on_error`]: the entry at `path` is not extracted, because the
+    /// target or the format of the archive cannot hold it. The loss of a directory includes everything
+    /// below it.
     fn left_out(&self, path: &str, reason: &str) {
         let _ = (path, reason);
     }
 
-    /// With [`ExtractOptions::continue_on_error`]: something was extracted, but an attribute could not be
-    /// set, for a reason other than that there is none of the kind.
+    /// With [`ExtractOptions::continue_on_error`]: an entry was extracted, but an attribute could not
+    /// be set, although the file system has this kind of attribute.
     fn incomplete(&self, message: &str) {
         let _ = message;
     }
 }
 
-/// A [`Progress`] that listens to nothing.
+/// A [`Progress`] that ignores all events.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Silent;
 

@@ -25,7 +25,7 @@ impl<'a> Losses<'a> {
         }
     }
 
-    /// `None` if the result is an error of one entry only, which is reported and counted then.
+    /// `None` if the result is an error of only one entry. The error is then reported and counted.
     pub(crate) fn settle<T>(&self, result: Result<T>) -> Result<Option<T>> {
         match result {
             Ok(done) => Ok(Some(done)),
@@ -37,7 +37,7 @@ impl<'a> Losses<'a> {
         }
     }
 
-    /// As [`Self::settle`] for something that is there, but not as in the image.
+    /// As [`Self::settle`] for an entry that was extracted, but differs from the image.
     pub(crate) fn settle_attributes(&self, result: Result<()>) -> Result<()> {
         match result {
             Err(Error::Target { what, path, source }) if self.go_on && is_of_entry(&source) => {
@@ -56,7 +56,7 @@ impl<'a> Losses<'a> {
         self.count(1);
     }
 
-    /// Counts names that are below something reported.
+    /// Counts names below a reported directory.
     pub(crate) fn count(&self, names: u64) {
         self.names.fetch_add(names, Ordering::Relaxed);
     }
@@ -67,8 +67,8 @@ impl<'a> Losses<'a> {
     }
 }
 
-/// Whether an error of the target says nothing about its other entries. Where there is no room, there is
-/// none for them either; with nothing to write to or no descriptors left, all would fail alike.
+/// Whether an error of the target concerns only one entry. If there is no room, no target or no
+/// descriptor, all other entries would fail, too.
 #[must_use]
 pub fn is_of_entry(e: &io::Error) -> bool {
     !matches!(

@@ -8,15 +8,15 @@ use std::thread;
 use crate::error::{Error, Result};
 use crate::tree::Dir;
 
-/// Fewer directories are not worth a thread.
+/// Smallest number of directories per thread.
 const LEAST: usize = 256;
-/// Portions per thread: some take longer than others.
+/// Number of portions per thread, because some portions take longer than others.
 const PORTIONS: usize = 16;
 
-/// The directories of a tree, the root not counted.
+/// The directories of a tree, without the root.
 #[derive(Debug)]
 pub(crate) struct Subtrees {
-    /// Directories of which others are below in several portions, parents first.
+    /// Directories whose descendants are in several portions, parents first.
     upper: Vec<usize>,
     /// Ranges of directories whose parents are among them or above.
     portions: Vec<Range<usize>>,
@@ -67,7 +67,7 @@ impl Subtrees {
         }
     }
 
-    /// Directories to be dealt with before all portions, or in reverse after them.
+    /// Directories to process before all portions, or in reverse order after them.
     pub(crate) fn upper(&self) -> &[usize] {
         &self.upper
     }

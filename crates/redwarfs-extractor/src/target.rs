@@ -20,23 +20,23 @@ use rustix::process::{getegid, geteuid};
 use crate::Progress;
 use crate::error::{Error, Result, cause};
 
-/// Longest path given to the system at once; the limit there is 4096 including the final NUL.
+/// Longest path for one syscall. The limit of the system is 4096, including the final NUL.
 const MAX_PATH: usize = 4000;
 
 /// Permission bits without the set-id bits.
 const PERMISSIONS: u32 = 0o1777;
 const SET_ID: u32 = 0o6000;
-/// Set-id and sticky bits, and the right to write for others than the owner.
+/// Set-id and sticky bits, and the write bits for other users than the owner.
 const NOT_AT_ONCE: u32 = 0o7022;
 
 /// The directory that receives a tree.
 #[derive(Debug)]
 pub(crate) struct Target {
     root: OwnedFd,
-    /// Whose new files belong to whom, normally.
+    /// The default owner and group of new files.
     own: (u32, u32),
-    /// Whether the kernel takes whole paths with restricted resolution (Linux 5.6 and up, and not
-    /// filtered); otherwise paths are walked name by name.
+    /// Whether the kernel resolves whole paths with restrictions (Linux 5.6 or later, and not
+    /// filtered). Otherwise paths are opened name by name.
     whole_paths: AtomicBool,
     owners: Unset,
     modes: Unset,
@@ -44,7 +44,8 @@ pub(crate) struct Target {
 }
 
 impl Target {
-    /// Opens an existing directory. The path itself may lead through symbolic links: it is the user's.
+    /// Opens an existing directory. The path itself may contain symbolic links, because the user gives
+    /// it.
     pub(crate) fn open(path: &Path) -> Result<Self> {
         let root = fs::open(
             path,
@@ -76,7 +77,7 @@ impl Target {
         })
     }
 
-    /// Whether the target takes names that differ in case for one.
+    /// Whether the target treats names that differ only in case as equal.
     pub(crate) fn is_caseless(&self) -> bool {
         self.open_root()
             .is_ok_and(|fd| crate::create::is_caseless(fd.as_fd()))
@@ -142,8 +143,8 @@ impl Target {
         self.open_piece(parent, name)
     }
 
-    /// Whether something has owner, group and mode already: one look costs less than setting them
-    /// anew. `found` is asked only if a new file would have them.
+    /// Whether an entry already has this owner, group and mode: checking takes less time than setting
+    /// them. `found` is called only if a new file would have them.
     fn has_owner_and_mode(
         &self,
         stat: &Stat,
@@ -228,7 +229,7 @@ impl Target {
         match result {
             Ok(()) => Ok(true),
             Err(e) if is_unsupported(e) => {
-                // An ordinary user may still give files to the groups that he is in.
+                // An ordinary user may still give files to his own groups.
                 let _ = group_only();
                 self.owners.note(|| {
                     let (path, uid, gid) = (shown(), stat.uid, stat.gid);
@@ -262,7 +263,7 @@ impl Target {
             .settle("cannot set times", result, shown, progress)
     }
 
-    /// Says how many things lack an attribute, where that was said of one.
+    /// Reports how many entries lack an attribute, after a warning about the first one.
     pub(crate) fn report(&self, progress: &dyn Progress) {
         for (what, unset) in [
             ("owner", &self.owners),
@@ -277,12 +278,12 @@ impl Target {
     }
 }
 
-/// How many things lack an attribute that they cannot have here.
+/// Number of entries without an attribute that they cannot have here.
 #[derive(Debug, Default)]
 struct Unset(AtomicU64);
 
 impl Unset {
-    /// Counts one more, and calls `say` for the first.
+    /// Counts one more entry, and calls `say` for the first one.
     fn note(&self, say: impl FnOnce()) {
         if self.0.fetch_add(1, Ordering::Relaxed) == 0 {
             say();
@@ -309,7 +310,8 @@ impl Unset {
     }
 }
 
-/// Whether an attribute cannot be set because the user may not or the file system has none of the kind.
+/// Whether an attribute cannot be set because the user may not set it, or the file system has no such
+/// attribute.
 fn is_unsupported(e: Errno) -> bool {
     matches!(
         e,
@@ -361,7 +363,7 @@ pub(crate) fn first_mode(mode: u32, needed: Mode) -> Mode {
 /// `chmod` on a name that must not be a symbolic link.
 ///
 /// There is no such system call before Linux 6.6. An anchor descriptor pins the inode, and its entry in
-/// `/proc` names it whatever happens to the directory; without `/proc` the mode is set by name.
+/// `/proc` names it even if the directory is renamed. Without `/proc`, the mode is set by name.
 pub(crate) fn chmod_no_follow(
     dir: BorrowedFd<'_>,
     name: &[u8],
@@ -378,8 +380,8 @@ pub(crate) fn chmod_no_follow(
     }
 }
 
-/// The permission bits to set. Set-id bits are for the owner in the image: they are dropped when the
-/// file could not be given to him.
+/// The permission bits to set. Set-id bits are dropped if the file could not get the owner of the
+/// image.
 fn permissions(stat: &Stat, owned: bool) -> Mode {
     let mask = if owned {
         PERMISSIONS | SET_ID
@@ -389,7 +391,7 @@ fn permissions(stat: &Stat, owned: bool) -> Mode {
     Mode::from_raw_mode(stat.mode & mask)
 }
 
-// The all-ones id means "leave alone" to the system; as an owner it does not exist.
+// For the system, an id of all ones means that the owner does not change. No owner has this id.
 fn owner(stat: &Stat) -> Option<Uid> {
     (stat.uid != u32::MAX).then(|| Uid::from_raw(stat.uid))
 }

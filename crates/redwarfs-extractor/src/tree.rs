@@ -8,8 +8,8 @@ use redwarfs_format::{EntryIndex, InodeNo};
 use crate::ExtractOptions;
 use crate::error::{Error, Result, display_path};
 
-/// Directories nested deeper than this are refused: no system can name what they hold, and the cost of
-/// building their paths grows with the square of the depth.
+/// Directories nested deeper than this are refused: no system can name their entries, and the time to
+/// build their paths grows with the square of the depth.
 const MAX_DEPTH: usize = 32 * 1024;
 
 /// One directory of the image.
@@ -22,8 +22,8 @@ pub(crate) struct Dir {
     pub(crate) ino: InodeNo,
 }
 
-/// A regular file, under its first name: an inode, or in images of format 2.2 and older those names of
-/// it that have the same attributes.
+/// A regular file with its first name: an inode or, in images of format 2.2 and older, the names of an
+/// inode with the same attributes.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct File {
     pub(crate) ino: InodeNo,
@@ -157,7 +157,7 @@ impl<'a> Tree<'a> {
         }
     }
 
-    /// Whether an entry is selected for its own sake.
+    /// Whether an entry itself is selected.
     pub(crate) fn is_selected(&self, entry: EntryIndex) -> bool {
         match &self.selected {
             None => true,
@@ -167,7 +167,7 @@ impl<'a> Tree<'a> {
         }
     }
 
-    /// The number of selected names, directories not counted.
+    /// The number of selected names, without directories.
     pub(crate) fn matched(&self) -> u64 {
         self.matched
     }
@@ -177,7 +177,7 @@ impl<'a> Tree<'a> {
         self.skipped_links
     }
 
-    /// Drops the directories that neither are selected nor hold anything that is.
+    /// Drops directories that are not selected and hold no selected entries.
     fn prune(&mut self, names: &mut [File]) -> Result<()> {
         let mut keep = vec![false; self.dirs.len()];
         if let Some(root) = keep.first_mut() {
@@ -227,7 +227,7 @@ impl<'a> Tree<'a> {
         Ok(())
     }
 
-    /// Refuses names that mean something else than an entry of their directory, and repeated names.
+    /// Refuses names that are no entry of their directory, and repeated names.
     fn check_names(&self, dir: u32, entries: std::ops::Range<u32>) -> Result<()> {
         let mut previous = Vec::new();
         let mut name = Vec::new();
@@ -314,7 +314,7 @@ impl<'a> Tree<'a> {
         Ok(())
     }
 
-    /// What names of one inode have in common if they are links.
+    /// The common attributes of names of one inode that are links.
     fn identity(&self, name: &File) -> Result<Option<Attributes>> {
         if self.metadata.is_legacy() {
             return Ok(Some(self.stat(name)?.attributes()));
@@ -331,7 +331,7 @@ impl<'a> Tree<'a> {
         }
     }
 
-    /// A number that tells a file apart from all other inodes and files; at least 1.
+    /// A number of a file that no other inode or file has; at least 1.
     pub(crate) fn number(&self, file: &File) -> u64 {
         if self.metadata.is_legacy() {
             u64::from(self.metadata.inode_count()) + u64::from(file.entry.0) + 1
@@ -375,8 +375,8 @@ impl<'a> Tree<'a> {
         self.links.get(start..end).unwrap_or_default()
     }
 
-    /// Whether a directory has another name to be extracted that equals `folded` without its case. Those in
-    /// `left_out` are not.
+    /// Whether a directory has another name to extract that equals `folded` except for case. Names in
+    /// `left_out` are not extracted.
     pub(crate) fn has_other_name(
         &self,
         dir: u32,
@@ -478,7 +478,7 @@ fn to_u32(n: usize, what: &str) -> Result<u32> {
         .map_err(|_| redwarfs_format::Error::Limit(format!("more than 2^32 {what}")).into())
 }
 
-/// Whether a name can only mean an entry of the directory it is in; otherwise the rule it breaks.
+/// Whether a name can only be an entry of its directory; otherwise the rule that it breaks.
 pub(crate) fn check_name(name: &[u8]) -> std::result::Result<(), &'static str> {
     match name {
         b"" => Err("empty name"),

@@ -1,4 +1,4 @@
-//! cpio, written by ourselves: the new ASCII format of SVR4 and the octal one of POSIX.1-1988.
+//! The cpio formats of this crate: the new ASCII format of SVR4, and the octal format of POSIX.1-1988.
 //!
 //! Sources: POSIX.1-1988 (odc) and `cpio(5)` of FreeBSD (both).
 
@@ -8,7 +8,7 @@ use std::io::Write;
 use super::entry::{Entry, Holes, Kind, Links, Refusal, Sink};
 use super::fields::{Fields, Times};
 
-/// Archives are filled up to a multiple of this.
+/// Archives are padded to a multiple of this size.
 const BLOCK: u64 = 512;
 
 const TRAILER: &[u8] = b"TRAILER!!!";
@@ -27,7 +27,7 @@ pub(crate) struct Cpio<'a> {
     out: &'a mut dyn Write,
     format: CpioFormat,
     written: u64,
-    /// Numbers of files with several names, which are few where numbers are short; 16 bytes each.
+    /// Numbers of files with several names, for the format with short numbers; 16 bytes each.
     numbers: HashMap<u64, u64>,
 }
 
@@ -86,12 +86,12 @@ impl<'a> Cpio<'a> {
         }
     }
 
-    /// The number that tells which names belong together.
+    /// The number that names of one file have in common.
     fn number(&mut self, entry: &Entry) -> u64 {
         if self.format == CpioFormat::Newc {
             return entry.ino;
         }
-        // Eighteen bits do not suffice for all files.
+        // Eighteen bits are not enough for all files.
         if entry.kind == Kind::Directory || entry.nlink < 2 {
             return 0;
         }

@@ -1,4 +1,4 @@
-//! What all formats are told about an entry, and what they answer.
+//! The description of an entry for all formats, and their result.
 
 use std::io;
 
@@ -55,14 +55,14 @@ pub(crate) struct Entry {
     pub(crate) mode: u32,
     pub(crate) uid: u32,
     pub(crate) gid: u32,
-    /// Bytes of contents, holes included; 0 for a hard link and whatever has none.
+    /// Bytes of contents, including holes; 0 for hard links and entries without contents.
     pub(crate) size: u64,
     pub(crate) mtime: (i64, u32),
-    /// Access time, where the image has one.
+    /// Access time, if the image has one.
     pub(crate) atime: Option<(i64, u32)>,
     /// Target of a symbolic link.
     pub(crate) symlink: Vec<u8>,
-    /// The path of the same file that came before, in formats with such references.
+    /// The earlier path of the same file, in formats with such references.
     pub(crate) hard_link: Option<Vec<u8>>,
     /// In the notation of the operating system.
     pub(crate) rdev: u64,

@@ -7,7 +7,7 @@
 
 use super::entry::{Entry, Kind};
 
-/// A range of times and how finely they are told apart.
+/// A range of times, and their resolution.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Times {
     /// First and last one, in seconds since 1970.
@@ -40,7 +40,7 @@ impl Times {
     }
 }
 
-/// What a format holds of an entry.
+/// The fields of a format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Fields {
     /// `None`: entries have no times.
@@ -55,16 +55,16 @@ pub(crate) struct Fields {
     pub(crate) device: Option<(u32, u32)>,
     /// Longest target of a symbolic link in bytes.
     pub(crate) target: usize,
-    /// Whether paths are characters, so that other bytes would become something else.
+    /// Whether paths are characters, so that other bytes would be changed.
     pub(crate) text: bool,
-    /// The same of the targets of symbolic links.
+    /// The same for targets of symbolic links.
     pub(crate) text_target: bool,
     /// Whether an entry has a name but no path.
     pub(crate) flat: bool,
 }
 
 impl Fields {
-    /// Everything that an image has.
+    /// All attributes of images.
     pub(crate) const ALL: Self = Self {
         times: Some(Times::all(1)),
         atime: true,
@@ -80,7 +80,7 @@ impl Fields {
     /// Whether all fields can hold the values of `entry`; times may lose their fraction.
     ///
     /// # Errors
-    /// The field that does not, and why.
+    /// The field that cannot hold its value, and the reason.
     pub(crate) fn check(&self, entry: &Entry) -> Result<(), String> {
         for (what, text, bytes) in [
             ("path", self.text, &entry.path),

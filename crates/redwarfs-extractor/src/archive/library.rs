@@ -144,8 +144,8 @@ impl Sink for LibrarySink<'_> {
     }
 }
 
-/// The limits of the library's formats. Where the library itself refuses what does not fit, it does so
-/// here, too, with the same words for all formats; elsewhere it writes other values without a word.
+/// The limits of the library's formats. Some of these values libarchive would refuse itself, with
+/// different messages. Others it would change without a message.
 fn fields(code: i32) -> Fields {
     let other = Fields {
         atime: false,
@@ -213,7 +213,7 @@ fn fields(code: i32) -> Fields {
             ..Fields::ALL
         },
         SEVEN_ZIP => Fields {
-            // Units of 100 ns from 1601 in 63 bits, of which the library writes none before 1970.
+            // Units of 100 ns from 1601 in 63 bits; the library writes none before 1970.
             times: Some(Times {
                 first: 0,
                 last: 910_692_730_084,
@@ -232,7 +232,7 @@ fn fields(code: i32) -> Fields {
             ..other
         },
         XAR => Fields {
-            // Years of four digits, of which the library writes none before 1900.
+            // Years of four digits; the library writes none before 1900.
             times: Some(Times {
                 first: -2_208_988_800,
                 last: 253_402_300_799,
@@ -272,7 +272,7 @@ impl<'a> FilterWriter<'a> {
         let only = Description {
             path: b"data",
             mode: Kind::Regular.mode() | 0o644,
-            // The format does not write it down, but it must not end early.
+            // The format does not store the size, but the contents must not end early.
             size: i64::MAX.unsigned_abs(),
             nlink: 1,
             ..Description::default()
@@ -303,7 +303,7 @@ impl Write for FilterWriter<'_> {
         }
     }
 
-    /// Filters keep what they need until the end.
+    /// Filters keep their data until the end.
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }

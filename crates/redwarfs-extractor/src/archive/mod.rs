@@ -1,4 +1,4 @@
-//! Image to archive.
+//! Extraction to an archive.
 
 mod cpio;
 mod entry;
@@ -28,18 +28,20 @@ const PIECE: usize = 1 << 20;
 
 /// Writes the selected entries of `image` to `out` as an archive.
 ///
-/// Directories come first, together with all that has no contents; then regular files in the order of
-/// their data in the image, with all their names. In tar, each directory comes after its contents, and
-/// the root comes last as `./`. So unpacking in one pass restores the times of directories. The block
-/// cache of the image decodes the blocks ahead of writing, as far as they are needed
-/// ([`Image::plan_reads`]). If files are spread over many blocks, and these do not all fit into the
-/// cache, blocks may be decoded more than once. Beyond the cache, memory is 16 bytes per content for
-/// the order, 64 per block, and what [`crate::extract_to_directory`] takes for the tree.
+/// Directories and all other entries without contents come first. Then come regular files with all
+/// their names, in the order of their data in the image. In tar, each directory comes after its
+/// contents, and the root comes last as `./`. So unpacking in one pass restores the times of
+/// directories. The block cache of the image decodes the blocks ahead of writing, as far as they are
+/// needed ([`Image::plan_reads`]). If files are spread over many blocks, and these do not all fit into
+/// the cache, blocks may be decoded more than once. In addition to the cache, this takes 16 bytes per
+/// content for the order, 64 bytes per block, and the memory of [`crate::extract_to_directory`] for the
+/// tree.
 ///
 /// Entries that the format cannot hold are errors. Often these are devices, FIFOs and sockets, which
 /// [`ExtractOptions::skip_devices`] and [`ExtractOptions::skip_specials`] leave out. With
-/// [`ExtractOptions::continue_on_error`] it is left out and reported through [`Progress::left_out`],
-/// and so is a file that cannot be read, through [`Progress::damaged`]; both are counted.
+/// [`ExtractOptions::continue_on_error`], such an entry is left out and reported through
+/// [`Progress::left_out`]. A file that cannot be read is left out and reported through
+/// [`Progress::damaged`]. Both are counted.
 ///
 /// # Errors
 ///
@@ -106,7 +108,7 @@ struct Archive<'a> {
     rounded: Option<(String, u64)>,
 }
 
-/// The block of an extent, and where it ends there; `None` without data.
+/// The block of an extent, and its end in the block; `None` without data.
 pub(crate) fn end_in_block(extent: Extent) -> Option<(BlockNo, u64)> {
     match extent {
         Extent::Data {
@@ -210,7 +212,7 @@ impl Archive<'_> {
         let mut order: Vec<(u64, u32)> = (0..self.tree.content_count())
             .map(|content| {
                 let ino = self.tree.inode_of(content);
-                // Files without data, and those whose extents make no sense, go first.
+                // Files without data, and files with invalid extents, come first.
                 let key = ino.and_then(|ino| self.first_data(ino));
                 (key.unwrap_or_default(), content)
             })
@@ -391,7 +393,7 @@ impl Archive<'_> {
                 if damage.is_none() {
                     match self.read(number, ino, at, buffer) {
                         Ok(()) => {}
-                        // It was readable a moment ago: a failing medium.
+                        // It was readable before, so the medium fails.
                         Err(Error::Content { source, .. }) if self.options.continue_on_error => {
                             damage =
                                 Some(format!("{source}; zeros in the archive from byte {at} on"));
@@ -413,8 +415,8 @@ impl Archive<'_> {
     }
 
     /// If the extraction continues after errors, checks that a file can be read before any part of it
-    /// is in the archive. A block is looked at once, and comes from the cache afterwards if that is
-    /// large enough.
+    /// is in the archive. Each block is checked once, and later comes from the cache if that is large
+    /// enough.
     fn check(&mut self, number: u32, ino: InodeNo, entry: &Entry) -> Result<()> {
         if !self.options.continue_on_error || entry.size == 0 {
             return Ok(());
@@ -451,7 +453,7 @@ impl Archive<'_> {
         Ok(())
     }
 
-    /// Reads a range that is there according to the metadata.
+    /// Reads a range that exists according to the metadata.
     fn read(&self, number: u32, ino: InodeNo, offset: u64, buffer: &mut [u8]) -> Result<()> {
         let fail = |source| Error::Content {
             path: self.tree.shown_file(number),
@@ -553,7 +555,7 @@ impl Archive<'_> {
         Ok(true)
     }
 
-    /// Says how many times lost their fraction.
+    /// Reports how many times lost their fraction.
     fn report_rounded(&self) {
         if let Some((first, number)) = &self.rounded {
             let format = self.sink.name();

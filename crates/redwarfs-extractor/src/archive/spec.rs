@@ -14,9 +14,9 @@ use crate::libarchive::{ArchiveProcess, Plan, Setup};
 /// An archive format with filters and options.
 ///
 /// `pax`, `ustar`, `gnutar`, `newc`, `odc` and `cpio` (which is `odc`) are written by this crate, so
-/// that they need nothing and are the same everywhere. libarchive writes all other formats, all
-/// filters, and the six formats above if they have options. It is loaded when it is needed. Names and
-/// options are those of libarchive.
+/// they need no library, and are the same everywhere. libarchive writes all other formats, all filters,
+/// and the six formats above if they have options. It is loaded when it is needed. Names and options
+/// are those of libarchive.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ArchiveSpec {
     format: Format,
@@ -29,7 +29,7 @@ enum Format {
     Tar(TarFormat),
     Cpio(CpioFormat),
     Library(String),
-    /// As libarchive sees in a file name.
+    /// By the name of a file, like libarchive.
     LibraryByName(Vec<u8>),
 }
 
@@ -119,7 +119,7 @@ impl ArchiveSpec {
     /// `key=value`, `!key` or `module:key=value`, separated by commas.
     ///
     /// # Errors
-    /// [`Error::Spec`] for a name or option that is not known, and if libarchive is needed but missing.
+    /// [`Error::Spec`] for an unknown name or option, and if libarchive is needed but missing.
     pub fn new(format: &str, filters: &[String], options: &str) -> Result<Self> {
         let format = match format {
             "cpio" | "odc" => Format::Cpio(CpioFormat::Odc),
@@ -132,14 +132,14 @@ impl ArchiveSpec {
         Self::checked(format, filters.to_vec(), options)
     }
 
-    /// The archive that the name of a file asks for with its ending.
+    /// The archive format of a file name, by its ending.
     ///
     /// # Errors
     /// As [`Self::new`]; `No such format 'NAME'` for an unknown ending.
     pub fn for_file_name(path: &Path, options: &str) -> Result<Self> {
         let name = path.file_name().unwrap_or(path.as_os_str());
         let name = name.as_encoded_bytes();
-        // The longest that fits, so that `.tar.gz` is not taken for something else.
+        // The longest matching ending counts, so that `.tar.gz` is not read as `.gz`.
         let known = ENDINGS
             .iter()
             .filter(|(ending, ..)| name.len() > ending.len() && name.ends_with(ending.as_bytes()))

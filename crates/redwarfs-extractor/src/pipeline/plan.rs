@@ -1,4 +1,4 @@
-//! Which pieces of which files lie in which block.
+//! The pieces of files in each block.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -11,27 +11,27 @@ use redwarfs_format::metadata::Extent;
 use super::{Decoded, Run, WriteJob};
 use crate::error::Result;
 
-/// Pieces planned at a time; each takes 16 bytes.
+/// Largest number of pieces that are planned at a time; each takes 16 bytes.
 pub(super) const PIECES_PER_WINDOW: u64 = 4 << 20;
 
-/// Pieces per job of a block that is not planned but searched for.
+/// Pieces per job of a block whose pieces are not planned, but searched.
 const PIECES_PER_SEARCHED_JOB: usize = 64 << 10;
 
-/// One extent of one content, filed under its block.
+/// One extent of one content, sorted by its block.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Piece {
     pub(super) content: u32,
-    /// Which extent of the content.
+    /// Number of the extent in the content.
     pub(super) extent: u32,
     /// Position in the file.
     pub(super) offset: u64,
 }
 
-/// Where a piece is taken from.
+/// The source of a piece.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Place {
     pub(super) block: BlockNo,
-    /// Where it ends, in bytes from the start of the block.
+    /// Its end, in bytes from the start of the block.
     pub(super) end: u64,
 }
 
@@ -46,7 +46,7 @@ pub(super) struct Window {
 pub(super) struct Need {
     /// Number of pieces.
     pub(super) pieces: u64,
-    /// Where the last of them ends, in bytes from the start of the block.
+    /// End of the last piece, in bytes from the start of the block.
     pub(super) end: u64,
 }
 
@@ -67,8 +67,8 @@ impl Pieces {
 }
 
 impl Run<'_> {
-    /// Counts the pieces per block and per content, finds out how far they reach, and announces the
-    /// total size.
+    /// Counts the pieces per block and per content, determines their ends, and announces the total
+    /// size.
     pub(super) fn count_pieces(&mut self) -> Result<Vec<Need>> {
         let mut needs = vec![Need::default(); self.image.container().block_count() as usize];
         let mut total = 0_u64;
@@ -84,8 +84,8 @@ impl Run<'_> {
                 Ok(())
             });
             if let Err(e) = result {
-                // Undo the counts from before the error. How far it reached stays: a block that is
-                // decoded further than necessary does no harm.
+                // Undo the counts from before the error. The ends stay, because decoding a block
+                // further than necessary does no harm.
                 let mut left = number;
                 let _ = self.each_piece(content, |place, _| {
                     if left == 0 {
@@ -196,7 +196,8 @@ impl Run<'_> {
         Ok(Arc::new(Window { pieces }))
     }
 
-    /// For a block with more pieces than can be planned: finds them anew and sends them in portions.
+    /// For a block with more pieces than can be planned: searches them again, and sends them in
+    /// portions.
     pub(super) fn search(
         &self,
         wanted: BlockNo,
