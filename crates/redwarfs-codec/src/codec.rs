@@ -34,11 +34,11 @@ pub(crate) fn not_in_this_build(id: CompressionId) -> Error {
 
 /// Decodes one payload, which is passed to every call.
 ///
-/// `Decoder` checks each call: no more is asked for than the payload announces, nothing after an
-/// error.
+/// `Decoder` checks each call: the request does not exceed the announced size, and there is none after
+/// an error.
 pub(crate) trait Decode: Send {
-    /// Decodes until `out`, which is not empty, is full. `done` bytes have been decoded before.
-    /// `whole`: `out` is for everything.
+    /// Decodes until `out`, which is not empty, is full. `done` bytes were decoded before. `whole`:
+    /// `out` is for everything.
     fn fill(&mut self, payload: &[u8], out: &mut [u8], done: u64, whole: bool) -> Result<()>;
 
     /// Verifies the end, after the last byte.
@@ -48,9 +48,9 @@ pub(crate) trait Decode: Send {
     /// the call before, and less than `to`.
     ///
     /// # Safety
-    /// `start` is valid for reading and writing `size` bytes, and stays so, in all calls for this
-    /// payload; nobody else writes there between the calls. During a call nobody else touches the
-    /// bytes from `from` on; the ones before it may be read by anybody.
+    /// `start` is valid for reading and writing `size` bytes, and stays valid in all calls for this
+    /// payload. No other code writes there between the calls. During a call, no other code accesses the
+    /// bytes from `from` on. The bytes before it may be read.
     unsafe fn fill_in_place(
         &mut self,
         payload: &[u8],
@@ -59,7 +59,7 @@ pub(crate) trait Decode: Send {
         from: usize,
         to: usize,
     ) -> Result<()> {
-        // SAFETY: `from..to` lies within `size`, and nobody else touches these bytes.
+        // SAFETY: `from..to` lies within `size`, and no other code accesses these bytes.
         let out = unsafe { std::slice::from_raw_parts_mut(start.add(from), to - from) };
         self.fill(payload, out, from as u64, out.len() == size)
     }
@@ -137,7 +137,7 @@ pub(crate) trait Encode: fmt::Debug + Send {
         probed: Option<usize>,
     ) -> Result<Option<Vec<u8>>>;
 
-    /// The encoder for data with tables, if it treats them in a way of its own.
+    /// The encoder for data with tables, if it compresses them separately.
     fn for_tables(&mut self) -> Option<&mut dyn EncodeTables> {
         None
     }

@@ -61,7 +61,7 @@ const NAMES: [&str; 8] = [
 ///
 /// # Errors
 ///
-/// [`Error::Unsupported`] for an id that nobody knows, or whose codec is not in this build.
+/// [`Error::Unsupported`] for an unknown id, or an id whose codec is not in this build.
 pub(crate) fn decoding(id: CompressionId) -> Result<&'static Decoding> {
     let known = DECODINGS.iter().find(|decoding| decoding.id == id);
     known.copied().ok_or_else(|| match id.name() {

@@ -15,8 +15,7 @@ use crate::{CompressionId, Result};
 pub struct Compressed {
     /// The compression id to write into the section header.
     pub id: CompressionId,
-    /// The payload; `None` if the raw bytes are to be stored as they are, in which
-    /// case `id` is [`CompressionId::NONE`].
+    /// The payload; `None` if the raw bytes are to be stored. Then `id` is [`CompressionId::NONE`].
     pub data: Option<Vec<u8>>,
 }
 
@@ -37,8 +36,8 @@ pub struct Compressor {
     fallback: Option<Fallback>,
 }
 
-/// A block that a fast encoder does not make smaller by one part in this number is stored: a slow
-/// one takes hundreds of times as long to gain next to nothing.
+/// If a fast encoder does not make a block smaller by one part in this number, the block is stored
+/// uncompressed: a slow encoder would take hundreds of times as long, and save almost nothing.
 const WORTHWHILE: usize = 256;
 
 /// Blocks below this size are not probed: they take no time. In bytes.
@@ -53,8 +52,8 @@ struct Fallback {
 }
 
 impl Compressor {
-    /// Compresses with `spec` what a codec for audio or pixels cannot compress losslessly to
-    /// less than it was, instead of leaving it as it is. Other codecs never make use of it.
+    /// Uses `spec` for blocks that a codec for audio or pixels cannot make smaller without loss,
+    /// instead of storing them uncompressed. Other codecs never make use of it.
     #[must_use]
     pub fn with_fallback(mut self, spec: &CodecSpec) -> Self {
         self.fallback = Some(Fallback {
@@ -73,8 +72,8 @@ impl Compressor {
         self.compress_with(raw, &Content::Bytes)
     }
 
-    /// Compresses data that consists of tables and other things. A codec that can treat each
-    /// table in a way of its own does so; for the others it is one block.
+    /// Compresses data that consists of tables and other things. A codec that can compress each table
+    /// separately does so. For all others, it is one block.
     ///
     /// `tables` are ascending; what does not lie within `raw` is no table.
     ///
@@ -99,8 +98,8 @@ impl Compressor {
 
     /// Compresses one block of `content`.
     ///
-    /// The payload is returned only if it is strictly smaller than `raw`, framing
-    /// included; otherwise the block is to be stored as it is.
+    /// The payload is returned only if it is strictly smaller than `raw`, including framing. Otherwise
+    /// the block is to be stored uncompressed.
     ///
     /// FLAC and RICEPP drop bits that by `content` are zero or copies of others. Their payloads
     /// are decoded and compared with `raw` before they are returned. Blocks that would not come
@@ -173,10 +172,10 @@ impl CodecSpec {
         }
     }
 
-    /// An estimate of the memory, in bytes, that a [`Compressor`] holds while it
-    /// works on a block of `raw_size` bytes, the block itself not included. For
-    /// zstd and lzma it is the library's own (with `long`, for assumed sizes of its tables), for
-    /// brotli and flac a formula. A fallback takes memory of its own.
+    /// An estimate of the memory, in bytes, that a [`Compressor`] holds while it works on a block of
+    /// `raw_size` bytes, the block itself not included. For zstd and lzma it is the library's own (with
+    /// `long`, for assumed sizes of its tables), for brotli and flac a formula. A fallback takes
+    /// additional memory.
     pub fn encoder_memory(&self, raw_size: usize) -> u64 {
         let settings = self.settings();
         let probe = probe_of(settings).map_or(0, |probe| probe.memory(raw_size));

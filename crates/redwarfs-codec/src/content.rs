@@ -1,4 +1,4 @@
-//! What the bytes of a block are, as far as a codec can make use of it.
+//! The content of a block, as far as a codec can use it.
 
 use std::fmt;
 
@@ -32,7 +32,7 @@ impl ByteOrder {
     }
 }
 
-/// Where the bits of a sample are that its container has to spare.
+/// The place of the unused bits in the container of a sample.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Padding {
     /// Above the value, which is sign- or zero-extended.
@@ -108,7 +108,7 @@ impl PixelFormat {
     }
 }
 
-/// What the bytes of a block are.
+/// The content of a block.
 ///
 /// Categorizers find it out, images keep it as one JSON text for each kind of content.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]

@@ -61,9 +61,8 @@ pub(crate) fn decodes_to(id: CompressionId, payload: &[u8], raw: &[u8]) -> bool 
 
 /// Decodes one payload front to back, in steps of the caller's choice.
 ///
-/// The step that delivers the last byte also verifies how the stream ends, so
-/// bytes of a payload whose end is damaged are reported as soon as all of it is
-/// known.
+/// The step that delivers the last byte also verifies the end of the stream. So damage at the end of a
+/// payload is reported with the last byte.
 pub struct Decoder {
     payload: Vec<u8>,
     core: Core,
@@ -107,9 +106,9 @@ impl Decoder {
     ///
     /// # Errors
     ///
-    /// [`Error::Corrupt`] if the payload is damaged, ends early, makes no progress,
-    /// or if more is asked for than it announces. After an error every further
-    /// call fails too, and the contents of `out` are of no use.
+    /// [`Error::Corrupt`] if the payload is damaged, ends early, or makes no progress, or if the
+    /// request exceeds its announced size. After an error every further call fails too, and the
+    /// contents of `out` are of no use.
     pub fn fill(&mut self, out: &mut [u8]) -> Result<()> {
         self.core.fill(&self.payload, out)
     }
@@ -120,9 +119,9 @@ impl Decoder {
         self.core.stream.parts()
     }
 
-    /// Decodes everything at once, its [`parts`](Self::parts) by up to `threads` threads, of which
-    /// the caller's is one, and verifies the end. Takes up to as much memory again as there is data, and 40
-    /// bytes for each part. What is announced and not there is not touched.
+    /// Decodes everything at once, its [`parts`](Self::parts) by up to `threads` threads, of which the
+    /// caller's is one, and verifies the end. Takes up to as much memory again as there is data, and 40
+    /// bytes for each part. Memory for announced bytes that do not come is not touched.
     ///
     /// # Errors
     ///
@@ -137,9 +136,8 @@ impl Decoder {
     }
 
     /// Like [`fill`](Self::fill), into memory for all of the data: `len` bytes from
-    /// [`position`](Self::position) on. The decoder looks back at what it has delivered instead
-    /// of keeping a window of its own, if it can. One payload is decoded either this way or by
-    /// `fill`.
+    /// [`position`](Self::position) on. If possible, the decoder uses its output as window, and keeps
+    /// none of its own. One payload is decoded either this way or by `fill`.
     ///
     /// # Errors
     ///
@@ -149,19 +147,19 @@ impl Decoder {
     ///
     /// * `start` is valid for reading and writing [`raw_size`](Self::raw_size) initialised bytes
     ///   as long as this decoder is used, and the same in all calls.
-    /// * Nobody else writes to them. During a call nobody else reads the bytes from `position`
-    ///   on; those before it may be read by anybody at any time.
-    /// * Bytes behind `position` may have been written already: nobody else writes there between
-    ///   two calls either.
+    /// * No other code writes to them. During a call, no other code reads the bytes from `position` on.
+    ///   The bytes before it may be read at any time.
+    /// * Bytes after `position` may be written already, so no other code writes there between two calls
+    ///   either.
     pub unsafe fn fill_in_place(&mut self, start: *mut u8, len: usize) -> Result<()> {
         // SAFETY: the same conditions.
         unsafe { self.core.fill_in_place(&self.payload, start, len) }
     }
 
-    /// Decodes the first `len` bytes into `out`, which is as long as all of the data, in the way of
-    /// [`fill_in_place`](Self::fill_in_place), and gives the payload back. The bytes of `out`
-    /// behind the first `len` have any contents afterwards. How the payload ends is verified only
-    /// if `len` is [`raw_size`](Self::raw_size).
+    /// Decodes the first `len` bytes into `out`, like [`fill_in_place`](Self::fill_in_place), and
+    /// returns the payload. `out` is as long as all of the data. Afterwards, the bytes of `out` after
+    /// the first `len` have any contents. How the payload ends is verified only if `len` is
+    /// [`raw_size`](Self::raw_size).
     ///
     /// # Errors
     ///
@@ -175,8 +173,8 @@ impl Decoder {
         Ok(self.into_payload())
     }
 
-    /// Upper bound of the memory that decoding in place holds from step to step beside the
-    /// payload and the data, in bytes.
+    /// Upper bound of the memory in bytes that decoding in place holds from step to step, in addition
+    /// to the payload and the data.
     pub fn state_size(&self) -> u64 {
         let state = self.core.stream.state_in_place();
         state.unwrap_or(self.core.raw_size)
@@ -194,8 +192,8 @@ impl Decoder {
         self.payload
     }
 
-    /// Verifies the end of the stream: checksums, and that no bytes follow where
-    /// the format has no room for them. To be called after the last byte.
+    /// Verifies the end of the stream: checksums, and that no bytes follow where the format has no room
+    /// for them. Call it after the last byte.
     ///
     /// # Errors
     ///
@@ -282,7 +280,7 @@ impl Core {
         self.stepped(payload, out.len(), step)
     }
 
-    /// Whether `len` bytes are all there are, and none of them have been decoded.
+    /// Whether `len` is the whole size, and no byte was decoded yet.
     fn check_whole(&self, len: usize) -> Result<()> {
         if len as u64 != self.raw_size || self.position != 0 {
             return Err(Error::corrupt(format!(

@@ -1,13 +1,13 @@
-//! The grammar of codec selection, `name[:key[=value]]...`, behind the name.
+//! The grammar of codec selection after the name, `name[:key[=value]]...`.
 //!
-//! Everything that can be wrong with a spec is found here, before any work starts:
-//! an unknown name or key, a key given twice, a missing or superfluous value, and
-//! numbers out of range. Each error is one line that names option and codec.
+//! All errors of a spec are found here, before any work starts: an unknown name or key, a duplicate
+//! key, a missing or superfluous value, and numbers out of range. Each error is one line that names
+//! option and codec.
 
 use std::fmt::{self, Write as _};
 use std::ops::RangeInclusive;
 
-/// What is wrong with a codec spec.
+/// Errors of a codec spec.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SpecError {
@@ -71,12 +71,12 @@ pub enum SpecError {
         codec: &'static str,
         /// The key.
         option: &'static str,
-        /// What is wrong, with the range or the choices.
+        /// The problem, with the range or the choices.
         problem: String,
     },
 }
 
-/// What an option accepts.
+/// The values that an option accepts.
 pub(crate) enum Kind {
     Flag,
     /// Whole numbers of a fixed range.
@@ -180,8 +180,8 @@ pub(crate) fn out_of_range(value: impl fmt::Display, range: &RangeInclusive<i64>
     format!("{value} is out of range {}..{}", range.start(), range.end())
 }
 
-/// A decimal number with an optional minus sign. `None` if it is none, `Some(None)`
-/// if it is one that is too large for any range.
+/// A decimal number with an optional minus sign. `None` if it is no number, `Some(None)` if the number
+/// is too large for any range.
 fn parse_decimal(text: &str) -> Option<Option<i64>> {
     let digits = text.strip_prefix('-').unwrap_or(text);
     if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
@@ -198,7 +198,7 @@ pub(crate) struct Values {
 }
 
 impl Values {
-    /// Reads what follows the name of a codec with these options.
+    /// Reads the options after the name of a codec.
     pub(crate) fn parse<'a>(
         codec: &'static str,
         options: &'static [OptionDef],

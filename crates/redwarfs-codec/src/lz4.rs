@@ -13,7 +13,7 @@ use crate::{CompressionId, Error, Result};
 
 /// The largest input of the block format's reference implementation, in bytes.
 const MAX_INPUT: usize = 0x7e00_0000;
-/// Bytes of the announced size in front of the block.
+/// Bytes of the announced size before the block.
 const PREFIX: usize = 4;
 
 pub(crate) static DECODING: Decoding = decoding(CompressionId::LZ4);
@@ -141,9 +141,9 @@ impl Encode for Lz4Encoder {
             .spare_capacity_mut()
             .as_mut_ptr()
             .cast::<c_char>();
-        // SAFETY: the state is as large as the library asks for and aligned to
-        // eight bytes; `dest` has room for `capacity` bytes, which with
-        // `raw.len() <= MAX_INPUT` fits an int as the input's length does.
+        // SAFETY: the state has the size that the library requires, and is aligned to eight bytes.
+        // `dest` has room for `capacity` bytes. With `raw.len() <= MAX_INPUT`, this number and the
+        // input's length fit an int.
         let written = unsafe {
             match self.method {
                 Method::Fast => LZ4_compress_fast_extState(
@@ -169,8 +169,8 @@ impl Encode for Lz4Encoder {
             return Ok(None);
         }
         debug_assert!(written <= capacity);
-        // SAFETY: the library has initialised `written` bytes behind the prefix,
-        // all of them inside the reserved capacity.
+        // SAFETY: the library has initialised `written` bytes after the prefix, all of them inside the
+        // reserved capacity.
         unsafe { self.scratch.set_len(PREFIX + written) };
         Ok(Some(self.scratch.as_slice().to_vec()))
     }
@@ -205,7 +205,7 @@ fn raw_size(payload: &[u8]) -> Result<u64> {
 /// Decodes one block; everything happens in the first step.
 struct Lz4Decoder {
     raw_size: usize,
-    /// The decoded block, once a step has asked for a part of it.
+    /// The decoded block, after the first step.
     decoded: Vec<u8>,
     done: bool,
 }

@@ -21,7 +21,7 @@ pub(crate) static ENCODING: Encoding = Encoding {
     settings: |_| Ok(Arc::new(Null)),
 };
 
-/// Stores blocks as they are.
+/// Stores blocks uncompressed.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Null;
 

@@ -32,7 +32,7 @@ impl PartialEq for CodecSpec {
 impl Eq for CodecSpec {}
 
 impl CodecSpec {
-    /// The codec that stores blocks as they are, `null`.
+    /// The codec that stores blocks uncompressed, `null`.
     pub fn none() -> Self {
         Self {
             codec: Some(&null::ENCODING),
@@ -41,7 +41,7 @@ impl CodecSpec {
         }
     }
 
-    /// A spec that is correct by itself, such as one of a preset. If this build is without its codec,
+    /// A spec that is known to be correct, such as one of a preset. If this build is without its codec,
     /// the result is not [available](Self::is_available).
     ///
     /// # Errors
@@ -100,8 +100,8 @@ impl CodecSpec {
         }
     }
 
-    /// The unit in bytes that blocks of `content` have to consist of: no chunk of a file and no
-    /// block may end inside of one. 1 for codecs that take anything.
+    /// The unit in bytes of blocks of `content`: no chunk of a file and no block may end inside of a
+    /// unit. It is 1 for codecs that accept any bytes.
     pub fn granularity(&self, content: &Content) -> usize {
         match (self.requires(), content) {
             (ContentKind::Pcm, Content::Pcm(format)) => format.frame_bytes(),

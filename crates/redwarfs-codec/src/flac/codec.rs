@@ -143,7 +143,7 @@ impl Problem {
     }
 }
 
-/// What the callbacks of a decoder work on.
+/// The data for the callbacks of a decoder.
 struct Source {
     format: PcmFormat,
     head: [u8; HEAD_LEN],
@@ -221,9 +221,9 @@ unsafe extern "C" fn on_read(
     // SAFETY: the library passes the pointer it was given, to a `Source` that outlives it and
     // that nothing else refers to during a call of the library.
     let source = unsafe { &mut *client.cast::<Source>() };
-    // SAFETY: `bytes` is valid, and holds the room behind `buffer` on entry. The input does not
-    // overlap the library's buffer, and at most `room` bytes are copied. The payload lives
-    // through the call of the library, see `FlacDecoder::step`.
+    // SAFETY: `bytes` is valid, and holds the size of `buffer` on entry. The input does not overlap the
+    // library's buffer, and at most `room` bytes are copied. The payload lives through the call of the
+    // library, see `FlacDecoder::step`.
     unsafe {
         let room = mem::take(&mut *bytes);
         if source.problem.is_some() {
@@ -323,8 +323,8 @@ impl FlacDecoder {
             decoder,
             source: NonNull::from(Box::leak(source)),
         };
-        // SAFETY: the decoder is new; the callbacks agree with what they are registered for, and
-        // the source outlives the decoder, see `drop`.
+        // SAFETY: the decoder is new, the callbacks have the registered types, and the source outlives
+        // the decoder, see `drop`.
         let status = unsafe {
             sys::FLAC__stream_decoder_init_stream(
                 this.decoder.as_ptr(),
@@ -419,7 +419,7 @@ impl Drop for FlacDecoder {
     }
 }
 
-/// What the callbacks of an encoder work on.
+/// The data for the callbacks of an encoder.
 struct Sink {
     /// The payload.
     bytes: Vec<u8>,
@@ -439,7 +439,7 @@ enum SinkProblem {
 }
 
 impl Sink {
-    /// Writes at the current position, over what is there or behind it.
+    /// Writes at the current position, over existing bytes or after them.
     fn write(&mut self, data: &[u8]) -> std::result::Result<(), SinkProblem> {
         let end = self.position.saturating_add(data.len());
         if end >= self.limit {
@@ -467,8 +467,8 @@ unsafe extern "C" fn on_write(
     _current_frame: u32,
     client: *mut c_void,
 ) -> sys::FLAC__StreamEncoderWriteStatus {
-    // SAFETY: the library passes the pointer it was given, to a `Sink` that outlives it and that
-    // nothing else refers to during a call of the library; `buffer` has `bytes` bytes.
+    // SAFETY: the library passes the given pointer. Its `Sink` outlives the library's object, and no
+    // other code refers to it during a call of the library. `buffer` has `bytes` bytes.
     let (sink, data) = unsafe {
         (
             &mut *client.cast::<Sink>(),
@@ -575,10 +575,10 @@ impl FlacEncoder {
         let handle = encoder.0.as_ptr();
         let client = ptr::from_mut(sink).cast::<c_void>();
         let frames = raw.len() / format.frame_bytes();
-        // SAFETY: the encoder is not initialised yet, which is when settings can be made; level
-        // first, because it overwrites others. The callbacks agree with what they are registered
-        // for. The sink outlives the encoder, as it is borrowed for longer than this function,
-        // and is not touched but through `client` until the encoder is gone.
+        // SAFETY: the encoder is not initialised yet, which is when settings can be made; level first,
+        // because it overwrites others. The callbacks have the registered types. The sink outlives the
+        // encoder, because it is borrowed for longer than this function. Until the encoder is dropped,
+        // it is accessed only through `client`.
         let status = unsafe {
             sys::FLAC__stream_encoder_set_streamable_subset(handle, 0);
             sys::FLAC__stream_encoder_set_channels(handle, u32::from(format.channels));
@@ -630,7 +630,7 @@ impl FlacEncoder {
 
     /// After a failure: an error if it was for lack of memory.
     fn refused(encoder: &Handle) -> Result<bool> {
-        // SAFETY: the state can be asked for at any time.
+        // SAFETY: the state can be read at any time.
         match unsafe { sys::FLAC__stream_encoder_get_state(encoder.0.as_ptr()) } {
             sys::FLAC__STREAM_ENCODER_MEMORY_ALLOCATION_ERROR => Err(no_encoder_memory()),
             _ => Ok(false),

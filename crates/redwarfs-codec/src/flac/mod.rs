@@ -1,8 +1,8 @@
 //! FLAC: a varint with the raw size, a header with the layout of the samples, then one native
 //! FLAC stream.
 //!
-//! [`framing`] and [`pcm`] are safe code. Of the stream, the metadata blocks are read here too:
-//! libFLAC, which [`codec`] binds, gets to see only the one that describes the samples, and the
+//! [`framing`] and [`pcm`] are safe code. This module also reads the metadata blocks of the stream.
+//! libFLAC, which [`codec`] binds, only gets the metadata block that describes the samples, and the
 //! audio frames.
 
 #[cfg(feature = "flac")]

@@ -1,4 +1,5 @@
-//! Samples as they are in the data, and as FLAC has them: signed numbers of so many bits.
+//! Converts samples between their form in the data and that of FLAC, which are signed numbers of a
+//! given width.
 
 use crate::content::{Padding, PcmFormat};
 
@@ -25,7 +26,7 @@ impl Mapping {
         }
     }
 
-    /// What stands for zero in unsigned samples.
+    /// The value of zero in unsigned samples.
     #[inline(always)]
     fn bias(self) -> u32 {
         if self.signed { 0 } else { 1 << (self.bits - 1) }
@@ -49,8 +50,8 @@ impl Mapping {
     }
 }
 
-/// Converts whole frames of `raw` and appends their samples, channels in turns. False if a
-/// sample would not come back as it is, because its padding bits are not what they should be.
+/// Converts whole frames of `raw` and appends their samples, channels in turns. False if a sample could
+/// not be restored exactly, because its padding bits differ from the expected ones.
 pub(super) fn load(format: &PcmFormat, raw: &[u8], samples: &mut Vec<i32>) -> bool {
     let load = match (format.bytes, format.byte_order.is_big()) {
         (1, _) => load_all::<1, false>,

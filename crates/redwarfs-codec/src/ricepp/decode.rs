@@ -10,9 +10,9 @@ const PER_REFILL: usize = 4;
 
 /// Takes bits from a byte slice, which is passed to each call that may need more of it.
 ///
-/// Invariants: the low `count` bits of `bits` are the next ones of the stream, `count <= 63`
-/// between calls, and every bit of `bits` above them is either zero or what the stream has
-/// there, so that it does no harm to add the stream's bits once more.
+/// Invariants: the low `count` bits of `bits` are the next bits of the stream, and `count <= 63`
+/// between calls. Every bit of `bits` above them is zero, or equal to the bit of the stream at this
+/// place, so the bits of the stream can be added again.
 #[derive(Debug, Clone, Copy)]
 struct BitReader {
     bits: u64,
@@ -131,7 +131,7 @@ pub(super) struct RiceppDecoder {
     /// The pixel before the next one, for each component.
     last: [u16; 2],
     started: bool,
-    /// Bytes that have been decoded, including what is pending.
+    /// Number of decoded bytes, including pending ones.
     decoded: u64,
     /// The group that was decoded for only a part of it.
     group: Vec<u8>,
@@ -143,8 +143,8 @@ impl RiceppDecoder {
     pub(super) fn new(payload: &[u8]) -> Result<Self> {
         let framing = Framing::parse(payload)?;
         let groups = framing.raw_size.div_ceil(framing.group_bytes() as u64);
-        // What even the most regular data takes, so that memory is spent only on what the
-        // payload can yield.
+        // Smallest size of the payload, even for constant data, so that memory is taken only for data
+        // that the payload can decode to.
         let components = u64::from(framing.format.components);
         let bits = groups
             .saturating_mul(u64::from(CODE_BITS))

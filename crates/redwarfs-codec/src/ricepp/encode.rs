@@ -97,7 +97,7 @@ impl<'a> BitWriter<'a> {
         self.put((rest << 1 | 1) << zeros, zeros + 1 + low)
     }
 
-    /// Writes what is left. Returns the length of the stream in bytes.
+    /// Writes the remaining bits. Returns the length of the stream in bytes.
     fn finish(self) -> usize {
         // The last call of `put` has written the bits of an incomplete byte already.
         self.written + usize::from(self.count > 0)
@@ -251,11 +251,11 @@ fn cost(deltas: &[u16], low: u32) -> u32 {
     ones + deltas.len() as u32 * (low + 1)
 }
 
-/// The number of low bits to code with; `None` if the block is better stored raw. `sum` is that
-/// of all differences and not zero.
+/// The number of low bits to code with; `None` if the block is better stored raw. `sum` is the sum of
+/// all differences, and not zero.
 ///
-/// A climb from an estimate, not a search for the best: other choices decode as well, but these
-/// are the ones that every encoder of the format makes.
+/// It climbs from an estimate, and does not search for the best value. Other choices also decode, but
+/// every encoder of the format makes these.
 fn choose_low(deltas: &[u16], sum: u32) -> Option<u32> {
     let count = deltas.len() as u32;
     let bits_of_mean = (sum / count.max(1))

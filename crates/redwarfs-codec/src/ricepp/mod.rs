@@ -9,7 +9,7 @@
 //! |---|---|
 //! | 0 | all as the one before |
 //! | 1..=14 | differences in a Rice code with `code - 1` low bits |
-//! | 15 | 16 bits each, the bytes as they are in the data |
+//! | 15 | 16 bits each, the bytes of the data |
 
 #[cfg(feature = "ricepp")]
 mod decode;

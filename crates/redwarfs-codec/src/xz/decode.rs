@@ -57,9 +57,10 @@ impl XzDecoder {
         })
     }
 
-    /// Decodes all blocks of a stream of which nothing has been decoded into `out`, which has its raw size,
-    /// by up to `threads` threads, the largest blocks first. Takes 40 bytes for each block, and a dictionary for
-    /// each thread. Of several errors it is that of the first block; those behind it need not be decoded.
+    /// Decodes all blocks of a stream of which nothing has been decoded into `out`, which has its raw
+    /// size, by up to `threads` threads, the largest blocks first. Takes 40 bytes for each block, and a
+    /// dictionary for each thread. Of several errors, the error of the first block counts; later blocks
+    /// need not be decoded.
     fn fill_apart(&mut self, payload: &[u8], out: &mut [u8], threads: usize) -> Result<()> {
         // A record takes two bytes of the index at least, which has been walked.
         let mut jobs = Vec::with_capacity(usize::try_from(self.layout.count).unwrap_or(0));
@@ -124,7 +125,7 @@ impl XzDecoder {
             coder: Coder::new(),
             block: None,
             next_record: layout.records,
-            // There is no block behind it.
+            // No block follows it.
             records_taken: layout.count,
             position: start,
             block_end: start,
@@ -232,8 +233,8 @@ impl Decode for XzDecoder {
         Ok(())
     }
 
-    /// Decodes what is left, which must hold no data: the end of the last block with
-    /// its check value, and empty blocks.
+    /// Decodes the rest, which must hold no data: the end of the last block with its check value, and
+    /// empty blocks.
     fn finish(&mut self, payload: &[u8]) -> Result<()> {
         let mut surplus = [0];
         while self.block.is_some() || self.start_block(payload)? {
@@ -253,7 +254,7 @@ impl Decode for XzDecoder {
         self.fill_apart(payload, out, threads.get())
     }
 
-    /// Each block can be decoded by itself.
+    /// Each block can be decoded separately.
     fn parts(&self) -> u64 {
         self.layout.count
     }
@@ -311,8 +312,8 @@ impl BlockInfo {
     }
 
     fn init_coder(&mut self, coder: &mut Coder, filters: &mut FilterChain) -> Result<()> {
-        // SAFETY: the filters live through the call, which copies what it needs of
-        // them; the description stays at its address until after the coder's use.
+        // SAFETY: the filters live through the call, which copies the needed values. The description
+        // stays at its address until the coder is not used any longer.
         let verdict = unsafe {
             let block = self.0.as_ptr();
             (*block).filters = filters.0.as_mut_ptr();
@@ -371,8 +372,8 @@ impl FilterChain {
 
 impl Drop for FilterChain {
     fn drop(&mut self) {
-        // SAFETY: the array is terminated; its options were allocated by liblzma's
-        // default allocator, which null stands for, or are null.
+        // SAFETY: the array is terminated. Its options were allocated by liblzma's default allocator,
+        // which null selects, or are null.
         unsafe { sys::lzma_filters_free(self.0.as_mut_ptr(), ptr::null()) };
     }
 }

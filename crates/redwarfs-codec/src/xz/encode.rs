@@ -63,7 +63,7 @@ impl XzEncoder {
         let Some(branch) = second else {
             return Ok(plain.map(|size| self.scratch[..size].to_vec()));
         };
-        // To win, the filtered variant has to be smaller than the plain one.
+        // The filtered variant is used only if it is smaller than the unfiltered one.
         let space = plain.map_or(space, |size| size.saturating_sub(1));
         self.filtered.resize(space, 0);
         let filtered = encode(
@@ -80,8 +80,8 @@ impl XzEncoder {
         })
     }
 
-    /// The branch filter with which a fast encoder makes noticeably less of some pieces of the
-    /// block than without, unless another one, which finds matches far away, makes more of the whole.
+    /// The branch filter with which a fast encoder makes some pieces of the block noticeably smaller.
+    /// None if an encoder that finds distant matches makes the whole block larger with it.
     fn helpful_filter(&mut self, raw: &[u8]) -> Result<Option<Branch>> {
         let distance = (raw.len() / PIECES).max(1);
         let pieces = raw.chunks(distance);
@@ -176,7 +176,8 @@ const FAR_MATCHES: ZstdOptions = ZstdOptions {
 /// Pieces of a block that branch filters are tried with, and the size of each in bytes.
 const PIECES: usize = 16;
 const PIECE: usize = 1 << 16;
-/// A filter is used if it saves one part in this number: it may do harm in what is no code.
+/// A filter is used if it saves one part in this number, because it may make data larger that is no
+/// code.
 const NOTICEABLE: usize = 100;
 
 /// Writes one stream into `out`. `None` if it does not fit.
@@ -189,8 +190,8 @@ fn encode(
 ) -> Result<Option<usize>> {
     let mut lzma = lzma_options(options, raw.len());
     let filters = filter_chain(&mut lzma, branch);
-    // SAFETY: the filters and the options they point to live through the call,
-    // which copies what it needs; the coder is zeroed or was used before.
+    // SAFETY: the filters and their options live through the call, which copies the needed values. The
+    // coder is zeroed, or was used before.
     let verdict =
         unsafe { sys::lzma_stream_encoder(&mut coder.0, filters.as_ptr(), sys::LZMA_CHECK_CRC64) };
     if verdict != sys::LZMA_OK {

@@ -49,14 +49,14 @@ impl Record {
     }
 }
 
-/// The announced size: what the index says.
+/// The announced size, from the index.
 pub(super) fn raw_size(payload: &[u8]) -> Result<u64> {
     Layout::parse(payload).map(|layout| layout.raw_size)
 }
 
 impl Layout {
-    /// Reads header, footer and index, and checks that together with the blocks
-    /// they make up the whole payload, but for stream padding.
+    /// Reads header, footer and index. Checks that they and the blocks make up the whole payload,
+    /// except stream padding.
     pub(super) fn parse(payload: &[u8]) -> Result<Self> {
         let end = without_padding(payload)?;
         let stream = &payload[..end];

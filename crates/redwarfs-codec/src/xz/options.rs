@@ -62,7 +62,7 @@ pub(super) static OPTIONS: &[OptionDef] = &[
     ),
 ];
 
-/// Settings of the LZMA encoder. What is `None` follows the preset.
+/// Settings of the LZMA encoder. For `None`, the preset decides.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct LzmaOptions {
     pub(super) level: u32,
@@ -81,7 +81,7 @@ pub(super) struct LzmaOptions {
 pub(super) enum Filter {
     /// This one, for the whole block.
     Fixed(Branch),
-    /// The one that helps most for a sample of the block, if any.
+    /// The filter that saves most for a sample of the block, if any.
     Automatic,
 }
 
@@ -159,8 +159,8 @@ fn preset(level: u32, extreme: bool) -> sys::lzma_options_lzma {
     }
 }
 
-/// The encoder's options for a block of `raw_size` bytes: the preset, overridden by
-/// what was asked for, with a dictionary no larger than the block.
+/// The encoder's options for a block of `raw_size` bytes: the preset with the given options, and a
+/// dictionary no larger than the block.
 pub(super) fn lzma_options(options: &LzmaOptions, raw_size: usize) -> sys::lzma_options_lzma {
     let mut lzma = preset(options.level, options.extreme);
     if let Some(log) = options.dict_log {

@@ -1,8 +1,8 @@
 //! Compressing tables of records: one `.xz` stream with a block for each table.
 //!
-//! Each block has a filter chain of its own. Where records count upwards, a delta filter turns
-//! them into the same few bytes again and again, and the coder of LZMA is told how long a record
-//! is. Which chain is best is tried.
+//! Each block has its own filter chain. Where records count upwards, a delta filter turns them into the
+//! same few bytes again and again, and the coder of LZMA is told how long a record is. Which chain is
+//! best is tried.
 
 #![allow(unsafe_code)]
 
@@ -20,7 +20,7 @@ use crate::{Error, Result};
 
 /// Bytes of a table that chains are tried with.
 const SAMPLE: usize = 1 << 20;
-/// A stretch that is shorter than this is not worth a block of its own, in bytes.
+/// Smallest size of a separate block in bytes.
 const SMALL: usize = 512;
 /// Longest record that a delta filter can take, in bytes.
 const MAX_RECORD: usize = 256;
@@ -44,7 +44,7 @@ impl Chain {
         position: 0,
     };
 
-    /// What is tried for records of so many bytes.
+    /// The filters to try for records of this many bytes.
     fn candidates(record: usize) -> Vec<Chain> {
         if record == 0 || record > MAX_RECORD {
             return vec![Chain::TEXT];
@@ -102,13 +102,13 @@ pub(super) fn compress(
     flags.backward_size = (out.len() - index) as u64;
     let footer = out.len();
     out.resize(footer + sys::LZMA_STREAM_HEADER_SIZE as usize, 0);
-    // SAFETY: as above, for the bytes behind the index.
+    // SAFETY: as above, for the bytes after the index.
     let verdict = unsafe { sys::lzma_stream_footer_encode(&flags, out[footer..].as_mut_ptr()) };
     check(verdict)?;
     Ok((out.len() < raw.len()).then_some(out))
 }
 
-/// Cuts `len` bytes into tables and what is between them; the size of a record, or 0.
+/// Cuts `len` bytes into tables and the data between them. Each part has the size of a record, or 0.
 fn parts(len: usize, tables: &[Table]) -> Vec<(Range<usize>, usize)> {
     let mut parts: Vec<(Range<usize>, usize)> = Vec::new();
     let mut done = 0;
@@ -126,7 +126,7 @@ fn parts(len: usize, tables: &[Table]) -> Vec<(Range<usize>, usize)> {
     if done < len {
         parts.push((done..len, 0));
     }
-    // Short stretches join what is in front of them, or else behind.
+    // Short stretches join the previous part, or else the next one.
     let mut joined: Vec<(Range<usize>, usize)> = Vec::new();
     for (range, record) in parts {
         match joined.last_mut() {
@@ -230,7 +230,7 @@ fn stream_flags() -> sys::lzma_stream_flags {
     flags
 }
 
-/// The index of a stream: of each block its size without padding, and that of its data.
+/// The index of a stream: the size of each block without padding, and the size of its data.
 fn write_index(records: &[(u64, u64)], out: &mut Vec<u8>) {
     let start = out.len();
     out.push(0);

@@ -10,7 +10,7 @@ use zstd_safe::zstd_sys::{self, ZSTD_CCtx, ZSTD_ResetDirective, ZSTD_Sequence, Z
 use crate::{Error, Result};
 
 /// The oldest version of the library whose lists of sequences are known to stay within their memory
-/// (1.5.7). That of a system can be an older one: 1.5.4 spoils the heap.
+/// (1.5.7). The library of the system can be older: 1.5.4 corrupts the heap.
 const LISTS_SEQUENCES: u32 = 1_05_07;
 
 /// The shortest match that a frame can hold, in bytes.
@@ -24,7 +24,7 @@ unsafe impl Send for Context {}
 
 impl Drop for Context {
     fn drop(&mut self) {
-        // SAFETY: it is a context that is used by nobody else and freed once.
+        // SAFETY: the context is used by no other code, and freed once.
         unsafe { zstd_sys::ZSTD_freeCCtx(self.0.as_ptr()) };
     }
 }
@@ -83,9 +83,9 @@ impl Context {
     /// The sequences of matches and literals that [`compress`](Self::compress) would write, if
     /// they are no more than `most`. Every block of the frame ends with one without a match.
     ///
-    /// The library warns that this function gives up at times, which is an error, and that it is
-    /// meant for debugging: whoever uses the result has to look at what comes of it. It also goes
-    /// on collecting into the same place afterwards, so that this is the end of the context.
+    /// The library warns that this function is for debugging, and sometimes fails. The caller must
+    /// check the result. Afterwards it continues to collect into the same place, so the context must
+    /// not be used again.
     pub(super) fn sequences(self, raw: &[u8], most: usize) -> Result<Vec<ZSTD_Sequence>> {
         if zstd_safe::version_number() < LISTS_SEQUENCES {
             return Err(Error::Unsupported("sequences of this zstd library".into()));
@@ -123,9 +123,9 @@ impl Context {
             return Err(Error::Limit("zstd encoder: unusable sequences".into()));
         }
         let mut payload: Vec<u8> = Vec::with_capacity(zstd_safe::compress_bound(raw.len()));
-        // SAFETY: all buffers are valid for the sizes given, the sequences together are as long
-        // as `raw`, none of them refers to anything before it, and the last one ends a block. The
-        // library has initialised as many bytes of the payload as it returns.
+        // SAFETY: all buffers are valid for the given sizes. The sequences together are as long as
+        // `raw`, none of them refers to data before it, and the last one ends a block. The library has
+        // initialised as many bytes of the payload as it returns.
         unsafe {
             let size = check(zstd_sys::ZSTD_compressSequences(
                 self.0.as_ptr(),

@@ -59,10 +59,10 @@ fn decode_frame(frame: &[u8], out: &mut [u8]) -> Result<()> {
 
 /// Decodes one frame, by steps or at once.
 ///
-/// Memory: a step-wise decoder holds a window of at most the content size and a
-/// few hundred KiB; one that decodes at once or in place needs no window.
+/// Memory: a step-wise decoder holds a window of at most the content size, and a few hundred KiB. A
+/// decoder that decodes at once or in place needs no window.
 pub(super) struct ZstdDecoder {
-    /// Length of the frame in the payload; what follows holds no data.
+    /// Length of the frame in the payload. The bytes after it hold no data.
     frame: usize,
     /// How much of the frame the step-wise decoder has consumed.
     consumed: usize,
@@ -136,8 +136,8 @@ impl Decode for ZstdDecoder {
         Ok(())
     }
 
-    /// Without a window beside the data. What the frame holds in the last place is verified, too, once
-    /// `to` is `size`.
+    /// Without a window in addition to the data. The end of the frame is also verified when `to` is
+    /// `size`.
     unsafe fn fill_in_place(
         &mut self,
         payload: &[u8],
@@ -147,7 +147,7 @@ impl Decode for ZstdDecoder {
         to: usize,
     ) -> Result<()> {
         if to - from == size {
-            // SAFETY: the bytes are valid, and nobody else touches them.
+            // SAFETY: the bytes are valid, and no other code accesses them.
             let out = unsafe { std::slice::from_raw_parts_mut(start, size) };
             return self.fill(payload, out, 0, true);
         }
@@ -156,8 +156,8 @@ impl Decode for ZstdDecoder {
                 Some(decoder) => decoder,
                 None => self.in_place.insert(InPlaceDecoder::new()?),
             };
-            // SAFETY: `start` is valid for `size` bytes in all calls. Nobody else writes to the
-            // first ones, and nobody else touches the ones that are not written yet.
+            // SAFETY: `start` is valid for `size` bytes in all calls. No other code writes to the first
+            // bytes, and no other code accesses the bytes that are not written yet.
             unsafe { decoder.step(&payload[..self.frame], start, size)? };
             (self.consumed, self.written) = (decoder.consumed(), decoder.written());
             if decoder.has_ended() {

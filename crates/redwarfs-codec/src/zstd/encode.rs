@@ -67,7 +67,7 @@ pub(crate) struct ZstdEncoder {
     quick: Option<Box<ZstdEncoder>>,
 }
 
-/// What is not the same for all blocks.
+/// The settings that differ between blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Adjustment {
     /// With long-distance matching, the window that covers the block.
@@ -83,8 +83,8 @@ const DEEP_SEARCH_LOG: u32 = 6;
 /// As [`DEEP_SEARCH_LOG`], in bytes.
 const DEEP_TARGET_LENGTH: u32 = 256;
 
-/// Bytes of a repetitive block by which it is found out whether literals should cost much, the part
-/// of the block that they are at most, and the number of places that they come from.
+/// The sample of a repetitive block that decides whether literals get a high price: its size in bytes,
+/// its largest part of the block, and the number of places from which it comes.
 const SAMPLE: usize = 256 << 10;
 const SAMPLED: usize = 4;
 const PLACES: usize = 4;
@@ -127,7 +127,7 @@ impl ZstdOptions {
             (P::ZSTD_c_chainLog, SMALL_TABLE),
             (P::ZSTD_c_minMatch, 3),
             (P::ZSTD_c_strategy, ZSTD_strategy::ZSTD_btultra2 as i32),
-            // Would have a table of its own with a large window.
+            // It would have a separate table with a large window.
             (
                 P::ZSTD_c_enableLongDistanceMatching,
                 ZSTD_ParamSwitch_e::ZSTD_ps_disable as i32,
@@ -145,7 +145,7 @@ impl ZstdOptions {
     }
 }
 
-/// What the library holds while itwrites sequences, besides the frame, and the sample.
+/// Memory of the library while it writes sequences, without the frame, and of the sample.
 const WRITER: u64 = 2 << 20;
 
 /// Binary logarithm of the smallest table.
@@ -230,12 +230,12 @@ impl ZstdEncoder {
 
     /// The same for a block that consists of little but matches.
     ///
-    /// The encoder goes by prices that it learns from what it has written. A row that differs from
-    /// an earlier one in a character can be a match, a literal and a match, or two matches of
-    /// different rows. Whatever is chosen more often gets cheaper, so that the encoder remains
-    /// with what it began with; but many rows of nothing but matches get a tenth smaller. It finds
-    /// those if it is to take literals for bytes that cannot be compressed. Where the characters
-    /// are random, that costs as much as it saves elsewhere: a sample tells.
+    /// The encoder uses prices that it learns from its output. A row that differs from an earlier one
+    /// in a character can be a match, a literal and a match, or two matches of different rows. Whatever
+    /// is chosen more often gets cheaper, so that the encoder remains with what it began with; but many
+    /// rows of nothing but matches get a tenth smaller. It finds those if it is to take literals for
+    /// bytes that cannot be compressed. Where the characters are random, that costs as much as it saves
+    /// elsewhere: a sample tells.
     fn repetitive(&mut self, raw: &[u8]) -> Result<Vec<u8>> {
         let sample = sample(raw);
         let plain = self.configure(sample.len(), true)?.compress(&sample)?;
@@ -318,16 +318,16 @@ fn sample(raw: &[u8]) -> Vec<u8> {
     pieces.collect::<Vec<_>>().concat()
 }
 
-/// Bytes that the encoder needs besides the block itself: what the library
-/// estimates for these parameters, and the output buffer.
+/// Memory of the encoder in bytes, without the block itself: the library's estimate for these
+/// parameters, and the output buffer.
 pub(crate) fn encoder_memory(options: &ZstdOptions, raw_size: usize) -> u64 {
     use ZSTD_cParameter as P;
     // Zero would mean that the size is not known.
     let hint = i32::try_from(raw_size.max(1)).unwrap_or(i32::MAX);
     let mut settings = vec![(SRC_SIZE_HINT, hint)];
     if options.long {
-        // The estimate takes these as they are (and divides by the match length),
-        // while the encoder derives them. Values at the upper end of what it derives.
+        // The estimate uses these values directly (and divides by the match length), while the encoder
+        // derives them. Values at the upper end of what it derives.
         let hash_log = covering_window_log(raw_size).saturating_sub(4).max(6);
         settings.extend([
             (P::ZSTD_c_ldmMinMatch, 32),

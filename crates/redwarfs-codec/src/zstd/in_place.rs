@@ -1,4 +1,4 @@
-//! Decoding a frame by steps into memory for all of its data, without a window beside it.
+//! Decoding a frame by steps into memory for all of its data, without an additional window.
 
 #![allow(unsafe_code)]
 
@@ -7,7 +7,7 @@ use zstd_safe::{DCtx, DParameter, InBuffer, OutBuffer, WriteBuf};
 use super::decoder_context::{decoder_error, stream_context};
 use crate::{Error, Result};
 
-/// What the library asks for first: enough to tell that a frame follows.
+/// The first bytes that the library requests: enough to detect that a frame follows.
 const FRAME_START: usize = 5;
 
 /// What a decoder in place holds (224 KiB): its state, and room for a block of the payload that the
@@ -23,8 +23,8 @@ struct Destination {
 }
 
 // SAFETY: `start` is valid for reading and writing `size` bytes as long as the value exists, by the
-// conditions of `InPlaceDecoder::step`, which makes it for one call. The slice has only bytes that
-// are written and that nobody changes meanwhile.
+// conditions of `InPlaceDecoder::step`, which makes it for one call. The slice has only written bytes,
+// which no code changes meanwhile.
 unsafe impl WriteBuf for Destination {
     fn as_slice(&self) -> &[u8] {
         // SAFETY: as above.
@@ -44,7 +44,7 @@ unsafe impl WriteBuf for Destination {
     }
 }
 
-/// Decodes one frame. The library reads what it has written instead of keeping a copy.
+/// Decodes one frame. The library reads its output instead of keeping a copy.
 pub(super) struct InPlaceDecoder {
     context: DCtx<'static>,
     /// How many bytes of the frame the next step takes.
@@ -85,8 +85,8 @@ impl InPlaceDecoder {
     ///
     /// # Safety
     /// * `start` is valid for reading and writing `size` bytes, and the same in all calls.
-    /// * Nobody changes the first [`written`](Self::written) bytes between two calls. During a call
-    ///   nobody else touches the bytes behind them.
+    /// * No code changes the first [`written`](Self::written) bytes between two calls. During a call,
+    ///   no other code accesses the bytes after them.
     pub(super) unsafe fn step(&mut self, frame: &[u8], start: *mut u8, size: usize) -> Result<()> {
         let end = self.consumed.saturating_add(self.wanted);
         let known = frame

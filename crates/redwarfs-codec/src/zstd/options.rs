@@ -107,9 +107,9 @@ pub(crate) struct ZstdOptions {
     pub(crate) ldm_hash_rate_log: Option<u32>,
     /// Level that is tried first, and whose result is taken if it is small enough.
     pub(crate) quick: Option<i32>,
-    /// Blocks that a fast level makes smaller than one part in this number are searched more
-    /// thoroughly, made of matches without literals if a sample gets smaller by that, and never
-    /// left at `quick`.
+    /// If a fast level makes a block smaller than one part in this number, the block is searched more
+    /// thoroughly, and never compressed with `quick`. It is made of matches without literals if this
+    /// makes a sample smaller.
     pub(crate) deep: Option<u32>,
 }
 
