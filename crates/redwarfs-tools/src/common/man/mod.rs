@@ -1,9 +1,10 @@
-//! The manuals: one source for `--man` and for the installed manual pages.
+//! The manuals: one source for `--man`, for the installed manual pages and for those in the book.
 //!
 //! The options come from the command line of a tool ([`clap::Command`]). Everything else comes from a text
 //! of the tool, written in a subset of Markdown (see [`parse`]).
 
 mod document;
+mod markdown;
 mod pager;
 mod parse;
 mod roff;
@@ -65,6 +66,12 @@ impl Manual {
     #[must_use]
     pub fn to_roff(&self) -> String {
         roff::render(self, &format!("RedwarFS {VERSION}"))
+    }
+
+    /// The manual as a page of a book, in Markdown.
+    #[must_use]
+    pub fn to_markdown(&self) -> String {
+        markdown::render(self)
     }
 
     /// The manual as plain text with lines of at most `width` columns (where words allow), with

@@ -1,0 +1,114 @@
+//! Manuals as pages of a book: Markdown for headings and paragraphs, HTML for lists of definitions, which
+//! Markdown does not have.
+
+use super::document::{Block, Manual, Span, Style};
+
+pub(super) fn render(manual: &Manual) -> String {
+    let mut out = format!("# {}\n\n{}.\n", manual.name, html(&manual.summary));
+    for section in &manual.sections {
+        out.push_str(&format!("\n## {}\n", html(&heading(&section.title))));
+        let mut is_list = false;
+        for block in &section.blocks {
+            let is_definition = matches!(block, Block::Definition { .. });
+            if is_definition != is_list {
+                out.push_str(if is_definition { "\n<dl>\n" } else { "</dl>\n" });
+                is_list = is_definition;
+            }
+            match block {
+                Block::Definition { .. } => element(&mut out, block),
+                Block::Literal(lines) => {
+                    out.push_str(&format!("\n```text\n{}\n```\n", lines.join("\n")));
+                }
+                Block::Paragraph(spans) => out.push_str(&format!("\n{}\n", text(spans))),
+            }
+        }
+        if is_list {
+            out.push_str("</dl>\n");
+        }
+    }
+    out
+}
+
+/// `EXIT STATUS` as "Exit status".
+fn heading(title: &str) -> String {
+    if title.chars().any(char::is_lowercase) {
+        return title.to_owned();
+    }
+    let mut chars = title.chars();
+    let first = chars.next().into_iter();
+    first.chain(chars.flat_map(char::to_lowercase)).collect()
+}
+
+/// A block as HTML. Markdown would continue behind an empty line, so there is none.
+fn element(out: &mut String, block: &Block) {
+    match block {
+        Block::Paragraph(spans) => out.push_str(&format!("<p>{}</p>\n", text(spans))),
+        Block::Literal(lines) => {
+            let lines: Vec<String> = lines
+                .iter()
+                .map(|line| match line.as_str() {
+                    "" => String::from("&nbsp;"),
+                    line => html(line),
+                })
+                .collect();
+            out.push_str(&format!("<pre><code>{}</code></pre>\n", lines.join("\n")));
+        }
+        Block::Definition { term, body } => {
+            out.push_str(&format!("<dt>{}</dt>\n<dd>\n", text(term)));
+            for block in body {
+                element(out, block);
+            }
+            out.push_str("</dd>\n");
+        }
+    }
+}
+
+fn text(spans: &[Span]) -> String {
+    let piece = |span: &Span| {
+        let text = html(&span.text);
+        match span.style {
+            Style::Plain => text,
+            Style::Bold => format!("<code>{text}</code>"),
+            Style::Italic => format!("<em>{text}</em>"),
+        }
+    };
+    spans.iter().map(piece).collect()
+}
+
+/// Characters that mean something in HTML or Markdown become entities.
+fn html(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        if c.is_ascii_punctuation() && !matches!(c, ',' | '.' | ';' | '-' | '/' | '\'' | '(' | ')')
+        {
+            out.push_str(&format!("&#{};", u32::from(c)));
+        } else {
+            out.push(c);
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::parse;
+    use super::*;
+
+    #[test]
+    fn all_forms() {
+        let manual = Manual {
+            name: "x-y".into(),
+            summary: "does <it>".into(),
+            sections: parse(
+                "# EXIT STATUS\nSome `-a`*N* a_b.\n\n    <lit>\n\n**t**\n: one\n\n  two\n\n      code\n\n      more\n\nend\n",
+            ),
+        };
+        assert_eq!(
+            manual.to_markdown(),
+            "# x-y\n\ndoes &#60;it&#62;.\n\n## Exit status\n\n\
+             Some <code>-a</code><em>N</em> a&#95;b.\n\n```text\n<lit>\n```\n\n\
+             <dl>\n<dt><code>t</code></dt>\n<dd>\n<p>one</p>\n<p>two</p>\n\
+             <pre><code>code\n&nbsp;\nmore</code></pre>\n</dd>\n</dl>\n\nend\n"
+        );
+    }
+}
