@@ -1,11 +1,14 @@
-//! Generates manual pages and completions from the command lines of the tools.
+//! Generates manual pages, completions and the source of the book from the command lines of the tools.
 //!
 //! ```text
 //! cargo run -p xtask -- man DIR           manual pages: DIR/mkdwarfs.1, ...
 //! cargo run -p xtask -- completions DIR   DIR/mkdwarfs.bash, DIR/_mkdwarfs, DIR/mkdwarfs.fish, ...
+//! cargo run -p xtask -- book DIR          the source of the book for mdBook; scripts/book builds it
 //! ```
 //!
 //! The texts of the manuals are in `crates/redwarfs-tools/manual/`.
+
+mod book;
 
 use std::error::Error;
 use std::path::{Path, PathBuf};
@@ -42,8 +45,9 @@ fn main() -> ExitCode {
     let (task, out): (Task, PathBuf) = match args.as_slice() {
         [task, out] if task == "man" => (man, out.into()),
         [task, out] if task == "completions" => (completions, out.into()),
+        [task, out] if task == "book" => (book::book, out.into()),
         _ => {
-            eprintln!("usage: cargo run -p xtask -- man|completions OUT");
+            eprintln!("usage: cargo run -p xtask -- man|completions|book OUT");
             return ExitCode::FAILURE;
         }
     };
