@@ -1,4 +1,4 @@
-//! The commands of the manual (`docs/book/src`) do what the pages say.
+//! The commands of the manual (`docs/book/src`) and of the README do what the pages say.
 //!
 //! A page is one shell session in an empty directory, with the tools in `PATH`:
 //!
@@ -397,13 +397,14 @@ fn session(name: &str, page: &str, machine: &Machine) -> Outcome {
     outcome
 }
 
-/// The pages of the manual.
+/// The pages of the manual, and the README.
 fn pages() -> Vec<PathBuf> {
     let mut pages: Vec<PathBuf> = fs::read_dir(root().join("docs/book/src"))
         .unwrap()
         .map(|entry| entry.unwrap().path())
         .filter(|path| path.extension().is_some_and(|e| e == "md"))
         .collect();
+    pages.push(root().join("README.md"));
     pages.sort();
     pages
 }
