@@ -69,15 +69,15 @@ def assemble(raw: dict):
             plots.update(found)
     skipped = {**raw.get("missing", {}), **raw["skipped"]}
     head = [
-        "# RedwarFS beside others\n",
-        "Made by `bench/report`, which repeats all of it: see "
+        "# RedwarFS compared with other programs\n",
+        "`bench/report` makes this report and repeats the measurements: see "
         "[bench/README.md](../../bench/README.md).\n",
         about(raw["environment"]),
-        f"Medians. {rounds(results, raw)} All programs of a comparison take turns within a round, "
-        "in changing order, with the data in the page cache. × is RedwarFS to the other, the "
-        "median of the ratios of each round: below 1, RedwarFS is smaller or takes less. CPU is "
-        "user and system time of all processes. MB are millions of bytes, MiB are 1,048,576. "
-        "Every single value is in [report.json](report.json).\n",
+        f"Medians. {rounds(results, raw)} In each round, all programs of a comparison take "
+        "turns, in changing order, with the data in the page cache. × is the ratio of RedwarFS "
+        "to the other program, the median over the rounds: below 1, RedwarFS is smaller or "
+        "takes less. CPU is user and system time of all processes. MB are millions of bytes, "
+        "MiB are 1,048,576. Every single value is in [report.json](report.json).\n",
         report.skipped(skipped),
     ]
     if raw.get("earlier"):
@@ -85,7 +85,8 @@ def assemble(raw: dict):
     if raw.get("mixed"):
         head.append(earlier(raw["mixed"], "several builds, whose images had the same size,"))
     if results.names("build/", 1):
-        head += ["## Overview\n", "Size and CPU time of making images, × the reference.\n",
+        head += ["## Overview\n",
+                 "Size and CPU time of building images, as ratios to the reference.\n",
                  build.overview(results)]
     head += ["## Data\n", data_sets(results)]
     return "\n".join(head + body), plots

@@ -101,8 +101,8 @@ def show(results):
     if not names:
         return "", {}
     text = [
-        "Sizes and CPU as ratios, RedwarFS to the reference at the same level; below 1, RedwarFS "
-        "is smaller or takes less. Dashed: equal.\n",
+        "Sizes and CPU time are ratios of RedwarFS to the reference at the same level: below 1, "
+        "RedwarFS is smaller or takes less. The dashed line means equal.\n",
         "![size by level](build-size.svg)\n", "![CPU by level](build-cpu.svg)\n",
     ]
     plots = {}

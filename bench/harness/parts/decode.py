@@ -49,8 +49,8 @@ def show(results):
             ))
         lines.append(svg.Series(name, points))
     text = [
-        "`dwarfsextract -f pax` to nothing: every file is read, decoded, checked and put into an "
-        "archive that is thrown away. MB/s are contents of files per second of CPU.\n",
+        "`dwarfsextract -f pax` reads, decodes and checks every file, and writes an archive "
+        "that is discarded. MB/s are contents of files per second of CPU time.\n",
         "![CPU by level](decode-cpu.svg)\n",
         report.table(("data", "level", "RedwarFS CPU s", "reference CPU s", "×", "RedwarFS MB/s",
                       "reference MB/s", "wall ×"), rows),

@@ -115,15 +115,16 @@ def show(results):
         if results.names(f"files/{kind}/", 2)
     }
     text = [
-        "Files of up to 300 bytes, every fifth the same: what is measured is the cost of having "
-        "files at all.\n",
+        "Files of up to 300 bytes; every fifth file is the same. This measures the cost per "
+        "file.\n",
         *(f"![cost by number of files]({name})\n" for name in plots),
         _table(results, "build", counts, (
             ("size MB", "size", report.megabytes), ("CPU s", "cpu", report.seconds),
             ("wall s", "wall", report.seconds), ("peak MiB", "peak", report.mebibytes))),
-        "Mounting, until the root could be listed, and `find -printf` of all attributes on the "
-        "fresh mount, with the CPU of the driver. Images of level 7, whose metadata are compressed "
-        "by both programs, and for plain metadata the one that RedwarFS makes at level 1.\n",
+        "The table shows mounting until the root can be listed, and `find -printf` of all "
+        "attributes on the fresh mount, with the CPU time of the driver. The images have level "
+        "7, at which both programs compress the metadata. The rows for plain metadata use the "
+        "image of RedwarFS at level 1.\n",
         _table(results, "mount", counts, (
             ("mount s", "mount", report.seconds), ("find wall s", "wall", report.seconds),
             ("find CPU s", "cpu", report.seconds), ("driver peak MiB", "peak", report.mebibytes))),

@@ -219,10 +219,10 @@ def show(results):
                     cells.append(_ratio(results, kind, place, "cpu"))
                 rows.append(cells)
     text = [
-        "One day in the middle of an image of more and more days is read: `tar` on a fresh mount "
-        "with the image in the page cache (CPU of `tar` and driver), and `dwarfsextract` with a "
-        "pattern. It is the same day everywhere. Each program has its own images. A day is stored "
-        "well if its cost does not rise with the days around it.\n",
+        "These tests read the same day from images with more and more days around it: with "
+        "`tar` on a fresh mount with the image in the page cache (CPU time of `tar` and "
+        "driver), and with `dwarfsextract` and a pattern. Each program has its own images. "
+        "Ideally, the CPU time does not rise with the number of days.\n",
         *(f"![one day]({name})\n" for name in plots),
         report.table((
             "level", "block MiB", "days", "size MB, RedwarFS", "reference",

@@ -161,9 +161,9 @@ def show(results):
                  report.table(EXTRACT_HEAD, rows)]
     if text:
         text.insert(0, (
-            "Each row is a fresh mount with the image in the page cache. `fast`: LZ4 in blocks of "
-            "1 MiB (EROFS 64 KiB); `small`: zstd 22 in blocks of 16 MiB, SquashFS of 1 MiB, EROFS "
-            "what it has; `archives`: what else mounts archives. Ratios are RedwarFS to the other: "
-            "below 1, RedwarFS takes less. The drivers of the reference read the images of "
-            "RedwarFS.\n"))
+            "Each row is a fresh mount with the image in the page cache. `fast` is LZ4 in "
+            "blocks of 1 MiB (EROFS 64 KiB). `small` is zstd 22 in blocks of 16 MiB (SquashFS 1 "
+            "MiB, EROFS its best codec). `archives` are other programs that mount archives. "
+            "Ratios are RedwarFS to the other program: below 1, RedwarFS takes less. The "
+            "drivers of the reference read the images of RedwarFS.\n"))
     return "\n".join(text), plots
