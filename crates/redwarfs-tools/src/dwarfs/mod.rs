@@ -20,7 +20,7 @@ use std::io::{self, Write};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use clap::builder::PossibleValuesParser;
+use clap::builder::{PossibleValue, PossibleValuesParser};
 use clap::{Arg, ArgAction, Command};
 use redwarfs_fuse::guard::Guard;
 use redwarfs_fuse::{Access, Error as FuseError, mount_guarded, serve_device};
@@ -96,10 +96,13 @@ fn command() -> Command {
     };
     let names = table::OPTIONS.iter().flat_map(|entry| {
         let end = if entry.takes_value() { "=" } else { "" };
-        entry
-            .names()
+        let names = entry.names();
+        let opposite = names.first().map(|name| format!("opposite of {name}"));
+        let texts = [Some(entry.help.to_owned()), opposite]
             .into_iter()
-            .map(move |name| format!("{name}{end}"))
+            .flatten();
+        let described = names.into_iter().zip(texts);
+        described.map(move |(name, text)| PossibleValue::new(format!("{name}{end}")).help(text))
     });
     prepare(Command::new(TOOL))
         .about("Mount a DwarFS image")

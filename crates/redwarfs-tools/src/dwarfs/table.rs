@@ -12,6 +12,9 @@ use crate::common::error::ToolError;
 use crate::common::open::image_offset;
 use crate::common::users::{parse_group, parse_user};
 
+/// The description of options of `/etc/fstab` that the driver accepts without effect.
+const FSTAB: &str = "no effect, for /etc/fstab";
+
 /// Largest number of threads that read requests.
 const MAX_READERS: i32 = 64;
 
@@ -579,23 +582,44 @@ pub(super) const OPTIONS: [MountOption; 63] = [
         Group::Ignored,
         "(no)auto",
         "",
-        "no effect, for /etc/fstab",
+        FSTAB,
         "",
         Effect::Flag(|_| {}),
     ),
-    entry(Group::Ignored, "(no)user", "", "", "", Effect::Flag(|_| {})),
+    entry(
+        Group::Ignored,
+        "(no)user",
+        "",
+        FSTAB,
+        "",
+        Effect::Flag(|_| {}),
+    ),
     entry(
         Group::Ignored,
         "user=NAME",
         "",
-        "",
+        FSTAB,
         "",
         Effect::Value(|_, _| Ok(())),
     ),
-    entry(Group::Ignored, "users", "", "", "", Effect::Flag(|_| {})),
-    entry(Group::Ignored, "owner", "", "", "", Effect::Flag(|_| {})),
-    entry(Group::Ignored, "group", "", "", "", Effect::Flag(|_| {})),
-    entry(Group::Ignored, "defaults", "", "", "", Effect::Flag(|_| {})),
-    entry(Group::Ignored, "nofail", "", "", "", Effect::Flag(|_| {})),
-    entry(Group::Ignored, "loop", "", "", "", Effect::Flag(|_| {})),
+    entry(Group::Ignored, "users", "", FSTAB, "", Effect::Flag(|_| {})),
+    entry(Group::Ignored, "owner", "", FSTAB, "", Effect::Flag(|_| {})),
+    entry(Group::Ignored, "group", "", FSTAB, "", Effect::Flag(|_| {})),
+    entry(
+        Group::Ignored,
+        "defaults",
+        "",
+        FSTAB,
+        "",
+        Effect::Flag(|_| {}),
+    ),
+    entry(
+        Group::Ignored,
+        "nofail",
+        "",
+        FSTAB,
+        "",
+        Effect::Flag(|_| {}),
+    ),
+    entry(Group::Ignored, "loop", "", FSTAB, "", Effect::Flag(|_| {})),
 ];

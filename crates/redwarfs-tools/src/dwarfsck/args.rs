@@ -26,10 +26,11 @@ pub(crate) struct Args {
     #[arg(value_name = "IMAGE")]
     pub image: Vec<PathBuf>,
 
-    /// Information to show: a level from 0 to 7, or a list of version, history, metadata_summary,
-    /// frozen_analysis (level 2), section_details, metadata_details, frozen_details (3),
-    /// frozen_layout, directory_tree (4), chunk_details (5), metadata_full_dump (6),
-    /// schema_raw_dump (7)
+    /// Information to show: a level from 0 to 7, or a list of features
+    ///
+    /// Each level adds features. 1: version, metadata_summary. 2: history, frozen_analysis.
+    /// 3: section_details, metadata_details, frozen_details. 4: frozen_layout, directory_tree.
+    /// 5: chunk_details. 6: metadata_full_dump. 7: schema_raw_dump.
     #[arg(short, long, value_name = "LEVEL|LIST", default_value = "2", allow_hyphen_values = true,
           value_parser = whole(str::parse::<Detail>))]
     pub detail: Detail,

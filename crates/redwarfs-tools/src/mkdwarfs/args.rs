@@ -128,8 +128,10 @@ pub(crate) struct Args {
     #[arg(short = 'F', long, value_name = "RULE", action = ArgAction::Append, help_heading = "Filter options", allow_hyphen_values = true, when_rewriting = Refused, list = true)]
     pub filter: Vec<OsString>,
 
-    /// Show what the filter rules select, and build nothing: all, files, included, included-files,
-    /// excluded, excluded-files
+    /// Show the decisions of the filter rules, and build nothing
+    ///
+    /// The mode selects the entries to show: all, files, included, included-files, excluded,
+    /// excluded-files.
     #[arg(long, value_name = "MODE", num_args = 0..=1, default_missing_value = "all", help_heading = "Filter options", value_parser = whole(filter::debug_mode), when_rewriting = Refused)]
     pub debug_filter: Option<DebugMode>,
 
@@ -251,8 +253,11 @@ pub(crate) struct Args {
     #[arg(long, help_heading = "Metadata options", when_rewriting = NeedsRebuild)]
     pub no_hardlink_table: bool,
 
-    /// Parts of the metadata to pack: auto, none, or a list of all, chunk_table, directories, shared_files, names,
-    /// names_index, symlinks, symlinks_index, force, plain
+    /// Parts of the metadata to pack: auto, none, or a list
+    ///
+    /// The parts are all, chunk_table, directories, shared_files, names, names_index, symlinks and
+    /// symlinks_index. With force, strings are packed even if this makes them larger; with plain, they
+    /// are not packed.
     #[arg(short = 'P', long, value_name = "LIST", default_value = "auto", help_heading = "Metadata options", value_parser = whole(values::packing), when_rewriting = NeedsRebuild)]
     pub pack_metadata: Packing,
 

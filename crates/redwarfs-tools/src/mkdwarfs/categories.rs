@@ -22,16 +22,17 @@ const USUAL: &str = "fits,pcmaudio,binary,incompressible";
 /// Options of categorizers, and options that take categories before their value.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct CategoryArgs {
-    /// Categorize data, and compress each category in its own way: a list of fits, pcmaudio, binary,
-    /// incompressible, hotness; the first categorizer that claims a file wins
+    /// Categorize data, and compress each category in its own way
     ///
-    /// Without a list: fits,pcmaudio,binary,incompressible.
+    /// A list of fits, pcmaudio, binary, incompressible and hotness. The first categorizer that claims
+    /// a file wins. Without a list: fits,pcmaudio,binary,incompressible.
     #[arg(long, value_name = "LIST", num_args = 0..=1, default_missing_value = USUAL, help_heading = "Advanced options", when_rewriting = NoEffect)]
     pub categorize: Option<String>,
 
-    /// Order of file data: none, path, revpath, similarity, versions[:gain=PERCENT],
-    /// families[:gain=PERCENT], nilsimsa[:max-children=N][:max-cluster-size=N], explicit:file=FILE,
-    /// script [default: script if the script has an order, else by level]
+    /// Order of file data [default: script if the script has an order, else by level]
+    ///
+    /// One of none, path, revpath, similarity, versions[:gain=PERCENT], families[:gain=PERCENT],
+    /// nilsimsa[:max-children=N][:max-cluster-size=N], explicit:file=FILE and script.
     ///
     /// 'versions' sorts by path, and places versions of a directory next to each other if samples of
     /// small files show that this saves space. 'families' decides this from all files, and also places
