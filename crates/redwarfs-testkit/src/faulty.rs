@@ -110,7 +110,7 @@ impl FaultyFile {
     }
 
     /// From here on, until [`FaultyFile::go_on`], no request is answered. Requests stay in the queue of
-    /// the kernel, so that a process that waits for one can be killed, as with a disk behind a network.
+    /// the kernel, so that a process that waits for one can be killed, as with a disk on a network.
     pub fn stall(&self) {
         self.shared.state().stalled = true;
         let gate = self.point.join(GATE);

@@ -141,7 +141,8 @@ pub(crate) trait Sink {
 
     fn holes(&self) -> Holes;
 
-    /// What the fields of the format hold. Entries that they do not hold never get to [`Self::begin`].
+    /// The ranges of the fields of the format. Entries that they do not hold never get to
+    /// [`Self::begin`].
     fn fields(&self) -> Fields;
 
     /// Whether the archive has directories at all.
@@ -149,7 +150,7 @@ pub(crate) trait Sink {
         true
     }
 
-    /// Whether directories follow what is in them. Programs that unpack in one pass, such as GNU tar, set
+    /// Whether directories follow their entries. Programs that unpack in one pass, such as GNU tar, set
     /// the times of a directory when they have left it, and files that come later change them.
     fn directories_last(&self) -> bool {
         false

@@ -115,8 +115,8 @@ pub(super) fn become_real_time() -> bool {
     code == 0
 }
 
-/// The processor that a thread runs on or ran on last, of any process that can be seen. It allocates
-/// nothing: the reader may have been stopped in the middle of that.
+/// The CPU on which a thread runs or ran last. The thread may belong to any visible process. The function
+/// does not allocate: the reading thread may have been stopped while it holds the lock of the allocator.
 pub(super) fn processor_of(thread: u32) -> Option<usize> {
     if thread == 0 {
         return None;
@@ -133,8 +133,8 @@ pub(super) fn processor_of(thread: u32) -> Option<usize> {
     parse_processor(stat.get(..len)?)
 }
 
-/// Finds the field `processor`, the 39th, in the text of `/proc/PID/stat`. The second, the name, may
-/// hold anything.
+/// Finds the field `processor`, the 39th, in the text of `/proc/PID/stat`. The second field, the name,
+/// may have any bytes.
 fn parse_processor(stat: &[u8]) -> Option<usize> {
     let name_ends = stat.iter().rposition(|byte| *byte == b')')?;
     let fields = std::str::from_utf8(stat.get(name_ends + 1..)?).ok()?;

@@ -20,53 +20,53 @@ use crate::source::FileSource;
 /// Permissions of a new file; the system subtracts the umask.
 const MODE: Mode = Mode::from_raw_mode(0o666);
 
-/// How often a new temporary name is tried before giving up.
+/// Largest number of temporary names that are tried.
 const NAME_ATTEMPTS: u32 = 1000;
 
 /// Whether an existing regular file may be replaced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Overwrite {
-    /// An existing file is an error, and stays as it is.
+    /// An existing file is an error, and stays unchanged.
     No,
-    /// An existing file is replaced, in one step, when the new one is complete.
+    /// An existing file is replaced in one step when the new one is complete.
     Yes,
 }
 
-/// A file that is written out of sight and gets its name by [`AtomicFile::commit`].
+/// A file without its final name, which [`AtomicFile::commit`] gives to it.
 ///
-/// Until then there is nothing under the final name (or the old file, untouched). Dropping it
-/// removes what was written. Where the file system has unnamed files (`O_TMPFILE`), a process
-/// that is killed leaves nothing at all; elsewhere it leaves a hidden file `.NAME.XXXXXX.tmp`
-/// beside the target. When replacing a file, such a hidden name also exists for the short
-/// moment between linking and renaming.
+/// Until then, an existing file of the final name stays unchanged. Dropping an [`AtomicFile`] removes
+/// the written data. If the file system has unnamed files (`O_TMPFILE`), a killed process leaves
+/// nothing. Otherwise it leaves a hidden file `.NAME.XXXXXX.tmp` in the directory of the target. When a
+/// file is replaced, such a hidden name also exists for a short time between linking and renaming.
 ///
-/// A symbolic link is followed when overwriting: its target is replaced and the link stays. The
-/// new file has permissions (without set-id bits), owner, group and ACL of the one that it
-/// replaces, as far as the process may set them. Other new files have mode 0666 less the umask.
+/// A symbolic link is followed when overwriting: its target is replaced and the link stays. The new
+/// file gets the permissions (without set-id bits), owner, group and ACL of the old file, as far as the
+/// process may set them. Other new files have mode 0666 less the umask.
 ///
-/// If the path leads to something that is not a regular file (a pipe, `/dev/null`) or that the
-/// process has open already (`/dev/stdout`), that is written to, and committing only flushes. A
-/// regular file that cannot be replaced but written to, such as a mount point, gets its new
-/// content when that is complete. [`AtomicFile::notice`] tells.
+/// If the path leads to an entry that is no regular file (a pipe, `/dev/null`), or that the process has
+/// open (`/dev/stdout`), data is written to it directly, and committing only flushes. A regular file
+/// that can be written, but not replaced, such as a mount point, gets its new contents when these are
+/// complete. [`AtomicFile::notice`] reports such cases.
 ///
 /// Writes are not buffered.
 pub struct AtomicFile {
     file: File,
     path: PathBuf,
     state: State,
-    /// What is replaced.
+    /// The file to replace.
     old: Option<Box<Old>>,
     notice: Option<Notice>,
 }
 
-/// What is different from a new file, for the user to know.
+/// The difference from an ordinary new file, for a message to the user.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Notice {
-    /// The output is written as it goes: it is no regular file, or open already. Says what it is.
+    /// The output is written directly, because it is no regular file, or open already. The text has its
+    /// kind.
     Stream(&'static str),
-    /// The old content is overwritten when the new one is complete, because the file cannot be
-    /// replaced. Says why.
+    /// The old contents are overwritten when the new ones are complete, because the file cannot be
+    /// replaced. The text has the reason.
     InPlace(&'static str),
     /// The new file does not have the owner and the group of the old one.
     Owner,
@@ -86,31 +86,30 @@ impl fmt::Display for Notice {
 }
 
 enum State {
-    /// Written as it goes.
+    /// Written directly.
     Stream,
-    /// Overwrites this file at the end. Has no name itself.
+    /// Overwrites this file at the end, from an unnamed file.
     InPlace { target: File },
     /// No name yet.
     Unnamed { place: Place, overwrite: Overwrite },
-    /// A hidden name beside the target, removed on drop.
+    /// A hidden name in the directory of the target, removed on drop.
     Hidden {
         place: Place,
         temp: OsString,
         overwrite: Overwrite,
     },
-    /// Nothing left to clean up.
+    /// Nothing to clean up.
     Done,
 }
 
 impl AtomicFile {
-    /// Starts a file that will be called `path`. If it is to replace a file, finds out whether it
-    /// will be able to.
+    /// Starts a file with the final name `path`. If it replaces a file, checks that this is possible.
     ///
     /// # Errors
-    /// Every error names the path. [`io::ErrorKind::AlreadyExists`] if a regular file has that name
-    /// and `overwrite` is [`Overwrite::No`]; [`io::ErrorKind::IsADirectory`] for a directory;
-    /// the reason if a file can neither be replaced nor written to;
-    /// otherwise whatever creating a file in the directory gives.
+    /// Every error names the path. [`io::ErrorKind::AlreadyExists`] if a regular file has that name and
+    /// `overwrite` is [`Overwrite::No`]. [`io::ErrorKind::IsADirectory`] for a directory. The reason,
+    /// if a file can neither be replaced nor written to. Otherwise the error of creating a file in the
+    /// directory.
     pub fn create(path: impl AsRef<Path>, overwrite: Overwrite) -> io::Result<Self> {
         let path = path.as_ref();
         Self::create_inner(path, overwrite, true).map_err(|e| with_path(path, &e))
@@ -165,15 +164,15 @@ impl AtomicFile {
         Ok(new)
     }
 
-    /// What the user should know about this output.
+    /// Information about this output for the user.
     pub fn notice(&self) -> Option<Notice> {
         self.notice
     }
 
-    /// What was written so far, to read it; nothing if it has gone out already.
+    /// The data written so far, for reading; none if it was written directly.
     ///
     /// # Errors
-    /// Whatever the system reports.
+    /// The error of the system.
     pub fn written(&self) -> io::Result<Option<FileSource>> {
         if matches!(self.state, State::Stream) {
             return Ok(None);
@@ -189,8 +188,8 @@ impl AtomicFile {
     /// Writes everything to the medium and gives the file its name.
     ///
     /// # Errors
-    /// Every error names the path, and nothing has changed under it: in particular
-    /// [`io::ErrorKind::AlreadyExists`] if the name was taken meanwhile and must not be
+    /// Every error names the path. After an error, an existing file of this name is unchanged.
+    /// [`io::ErrorKind::AlreadyExists`] if another process has created the file, and it must not be
     /// overwritten.
     pub fn commit(mut self) -> io::Result<()> {
         let path = std::mem::take(&mut self.path);
@@ -279,7 +278,7 @@ impl AtomicFile {
 }
 
 impl AsFd for AtomicFile {
-    /// The file that is being written, to ask for its attributes.
+    /// The file that is being written, for reading its attributes.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }
@@ -302,7 +301,7 @@ impl Write for AtomicFile {
 impl Drop for AtomicFile {
     fn drop(&mut self) {
         if let State::Hidden { place, temp, .. } = &self.state {
-            // Nobody is left to tell; the name shows that the file is incomplete.
+            // No caller could see an error. The name shows that the file is incomplete.
             let _ = rustix::fs::unlinkat(&place.dir, temp, AtFlags::empty());
         }
     }
@@ -320,7 +319,7 @@ fn with_path(path: &Path, e: &io::Error) -> io::Error {
     io::Error::new(e.kind(), format!("{}: {e}", path.display()))
 }
 
-/// A file that will get the name, and how.
+/// A file for the final name, and the way in which it gets the name.
 fn scratch(place: Place, overwrite: Overwrite, unnamed: bool) -> io::Result<(File, State)> {
     if unnamed && let Some(file) = open_unnamed(&place.dir, MODE)? {
         return Ok((file, State::Unnamed { place, overwrite }));
@@ -334,8 +333,8 @@ fn scratch(place: Place, overwrite: Overwrite, unnamed: bool) -> io::Result<(Fil
     Ok((file, state))
 }
 
-/// Opens a file whose content will be overwritten because it cannot be replaced, and what will
-/// hold the new content until then.
+/// Opens a file whose contents will be overwritten because it cannot be replaced, and a file for the
+/// new contents until then.
 fn in_place(place: &Place, why: &str) -> io::Result<(File, State)> {
     let target = place.open().map_err(|e| {
         let nor = match e {
@@ -348,7 +347,7 @@ fn in_place(place: &Place, why: &str) -> io::Result<(File, State)> {
     Ok((nameless(&place.dir)?, State::InPlace { target }))
 }
 
-/// A file that never gets a name, in `dir` or else in the directory for temporary files.
+/// A file that never gets a name, in `dir` or, if that fails, in the directory for temporary files.
 fn nameless(dir: &OwnedFd) -> io::Result<File> {
     let private = Mode::RUSR | Mode::WUSR;
     let in_dir = |dir: &OwnedFd| {
@@ -369,7 +368,7 @@ fn nameless(dir: &OwnedFd) -> io::Result<File> {
     })
 }
 
-/// Replaces the content of `target` by that of `new`.
+/// Replaces the contents of `target` by those of `new`.
 fn overwrite_with(target: &mut File, new: &mut File) -> io::Result<()> {
     new.seek(SeekFrom::Start(0))?;
     target.set_len(0)?;
@@ -377,7 +376,7 @@ fn overwrite_with(target: &mut File, new: &mut File) -> io::Result<()> {
     target.sync_all()
 }
 
-/// An unnamed file in `dir`, or nothing if the file system or the system cannot do that.
+/// An unnamed file in `dir`, or none if the file system or the kernel does not support that.
 fn open_unnamed(dir: &OwnedFd, mode: Mode) -> io::Result<Option<File>> {
     let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
     match rustix::fs::openat(dir, ".", flags, mode) {
@@ -418,7 +417,7 @@ fn with_free_name<T>(
         match make(&temp) {
             Ok(made) => return Ok((made, temp)),
             Err(Errno::EXIST) => {}
-            // The prefix and suffix may make a long name too long.
+            // Prefix and suffix may make a long name too long.
             Err(Errno::NAMETOOLONG) if name.len() > 8 => {
                 return with_free_name(OsStr::new("redwarfs"), make);
             }
@@ -445,7 +444,7 @@ fn hidden_name(name: &OsStr, attempt: u32) -> OsString {
     temp
 }
 
-/// Renames without ever replacing something, with whatever the file system offers.
+/// Renames without replacing an existing entry, with the means of the file system.
 fn rename_to_free_name(dir: &OwnedFd, temp: &OsStr, name: &OsStr) -> Result<(), Errno> {
     match rustix::fs::renameat_with(dir, temp, dir, name, RenameFlags::NOREPLACE) {
         Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {}
@@ -456,7 +455,7 @@ fn rename_to_free_name(dir: &OwnedFd, temp: &OsStr, name: &OsStr) -> Result<(), 
         Err(Errno::PERM | Errno::OPNOTSUPP | Errno::NOSYS | Errno::MLINK) => {}
         Err(e) => return Err(e),
     }
-    // Neither: an empty file claims the name and is replaced at once.
+    // Neither is supported: an empty file reserves the name, and is replaced at once.
     let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC;
     rustix::fs::openat(dir, name, flags, MODE)?;
     rustix::fs::renameat(dir, temp, dir, name).inspect_err(|_| {

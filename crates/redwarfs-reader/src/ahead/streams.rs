@@ -240,7 +240,7 @@ mod tests {
         };
         let expected: Vec<u64> = (1..=STREAMS as u64).map(share).collect();
         assert_eq!(lengths[..], expected);
-        // As the others do not read any more, it gets its share.
+        // The other streams have ended, so this one gets its share.
         let ahead = read(&streams, InodeNo(15), MIB..100 * MIB);
         assert!(!ahead.is_empty());
     }

@@ -59,7 +59,7 @@ fn missing() -> Vec<String> {
         .collect()
 }
 
-/// What `--version` says behind the name of the tool.
+/// The text of `--version` after the name of the tool.
 fn version() -> String {
     let missing = missing();
     let version = env!("CARGO_PKG_VERSION");

@@ -322,8 +322,8 @@ fn salvage(
     let mut report = with_meter(args, list, logger, |list, done| {
         list.check(source.as_ref(), &options, done)
     });
-    // What the last line says need not be said twice. Where no image was found, that line is about
-    // the start of the file.
+    // The last line has this already. Where no image was found, that line is about the start of the
+    // file.
     let at_start = match (failed, args.image_offset) {
         (Error::NotAnImage(_), ImageOffset::Auto) => {
             let options = OpenOptions {

@@ -39,7 +39,7 @@ fn heading(title: &str) -> String {
     first.chain(chars.flat_map(char::to_lowercase)).collect()
 }
 
-/// A block as HTML. Markdown would continue behind an empty line, so there is none.
+/// A block as HTML. After an empty line, Markdown would continue, so there is none.
 fn element(out: &mut String, block: &Block) {
     match block {
         Block::Paragraph(spans) => out.push_str(&format!("<p>{}</p>\n", text(spans))),
