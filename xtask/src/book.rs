@@ -57,8 +57,14 @@ fn normal(path: &Path) -> Option<PathBuf> {
 fn place(path: &Path) -> Option<PathBuf> {
     let inside = path
         .strip_prefix(SOURCE)
-        .or_else(|_| path.strip_prefix("docs"));
-    inside.ok().map(Path::to_owned)
+        .or_else(|_| path.strip_prefix("docs"))
+        .ok()?;
+    // mdBook makes index.html of README.md, but leaves links to it as they are.
+    Some(if inside.ends_with("README.md") {
+        inside.with_file_name("index.md")
+    } else {
+        inside.to_owned()
+    })
 }
 
 /// The way from the directory of one file to another file.
@@ -448,6 +454,10 @@ mod tests {
             "../b/c.md"
         );
         assert_eq!(relative(Path::new("a.md"), Path::new("b.md")), "b.md");
+        let place = |path| place(Path::new(path)).map(|place| place.display().to_string());
+        assert_eq!(place("docs/book/src/man/x.md"), Some("man/x.md".into()));
+        assert_eq!(place("docs/bench/README.md"), Some("bench/index.md".into()));
+        assert_eq!(place("README.md"), None);
         let notes = "a\n<!-- book: needs x -->\nb\n<!-- book: run\nc\n-->\nd <!-- e -->\n";
         assert_eq!(without_notes(notes), "a\nb\nd <!-- e -->\n");
     }
