@@ -74,10 +74,8 @@ fn formats_hold_the_tree() {
         fs::write(dir.join("dä"), "name").unwrap();
     };
     let sample = Sample::with(fill, &["--keep-all-times", "--time-resolution=ns"]);
-    let own = ["pax", "ustar", "gnutar", "newc", "odc", "cpio"];
-    let others = [
-        "paxr", "v7tar", "bsdtar", "bin", "zip", "7zip", "iso9660", "xar",
-    ];
+    let own = ["pax", "ustar", "gnutar", "newc", "odc", "cpio", "zip"];
+    let others = ["paxr", "v7tar", "bsdtar", "bin", "7zip", "iso9660", "xar"];
     let formats = own
         .iter()
         .chain(others.iter().take(if library { 99 } else { 0 }));
@@ -227,12 +225,12 @@ fn times_come_back_exactly_or_are_errors() {
         ("ustar", false, true),
         ("newc", false, false),
         ("odc", false, true),
+        ("zip", false, false),
     ];
     let others = [
         ("paxr", true, true),
         ("v7tar", false, true),
         ("bin", false, false),
-        ("zip", false, false),
         ("7zip", false, true),
         ("iso9660", true, false),
         ("xar", true, true),
@@ -301,6 +299,114 @@ fn fractions_that_a_format_does_not_hold_are_counted() {
         let said = format!("{format} holds times less finely than the image: the times of ");
         assert_eq!(text.contains(&said), rounded, "{text}");
         assert_eq!(text.lines().count(), usize::from(rounded), "{text}");
+    }
+}
+
+/// A tree for what zip has in its own way: large and many files, modes, times, names, links.
+fn tree_for_zip(dir: &Path) {
+    use std::os::unix::fs::PermissionsExt;
+    tree_with_links(dir);
+    fs::write(dir.join("nothing"), "").unwrap();
+    fs::write(dir.join("text"), "some words ".repeat(100_000)).unwrap();
+    // More than is compressed before its header is written.
+    let noise: Vec<u8> = (0..3_000_000_u32)
+        .map(|n| (n.wrapping_mul(2_654_435_761) >> 13) as u8)
+        .collect();
+    fs::write(dir.join("noise"), noise).unwrap();
+    fs::write(dir.join("dä ö"), "name").unwrap();
+    fs::write(dir.join("tool"), "#!/bin/sh\n").unwrap();
+    fs::set_permissions(dir.join("tool"), fs::Permissions::from_mode(0o4751)).unwrap();
+}
+
+#[test]
+fn zip_is_read_by_other_programs() {
+    let sample = Sample::with(tree_for_zip, &["--keep-all-times"]);
+    let done = sample.extract(&["-f", "zip", "-o", "x.zip"]);
+    assert_eq!(done.status.code(), Some(0), "{}", stderr(&done));
+    let archive = sample.path().join("x.zip");
+    let source = sample.source();
+    let check = |out: &Path, by: &str| {
+        assert_eq!(files_below(out), files_below(&source), "{by}");
+        assert!(out.join("empty").is_dir(), "{by}");
+        assert_eq!(
+            fs::read_link(out.join("link")).unwrap(),
+            Path::new("a.txt"),
+            "{by}"
+        );
+        for file in files_below(&source) {
+            let (want, got) = (source.join(&file), out.join(&file));
+            if want.symlink_metadata().unwrap().is_symlink() {
+                continue;
+            }
+            let (w, g) = (want.metadata().unwrap(), got.metadata().unwrap());
+            assert_eq!(w.mode() & 0o777, g.mode() & 0o777, "{by} {file}");
+            assert_eq!(w.mtime(), g.mtime(), "{by} {file}");
+            assert!(
+                fs::read(want).unwrap() == fs::read(got).unwrap(),
+                "{by} {file}"
+            );
+        }
+    };
+    for (program, args) in [
+        ("unzip", &["-q", "-X", "x.zip", "-d"][..]),
+        ("bsdtar", &["-xpf", "x.zip", "-C"]),
+        ("7z", &["x", "-snl", "x.zip"]),
+    ] {
+        if !have(program) {
+            continue;
+        }
+        let out = sample.dir(program);
+        let mut command = Command::new(program);
+        command
+            .args(args)
+            .current_dir(sample.path())
+            .env("LC_ALL", "C.UTF-8");
+        let done = match program {
+            "7z" => command.arg(format!("-o{}", out.display())).output(),
+            _ => command.arg(&out).output(),
+        };
+        let done = done.unwrap();
+        assert!(done.status.success(), "{program}: {}", stderr(&done));
+        check(&out, program);
+    }
+    if have("unzip") {
+        let done = Command::new("unzip")
+            .arg("-tq")
+            .arg(&archive)
+            .output()
+            .unwrap();
+        assert!(
+            done.status.success(),
+            "{}",
+            String::from_utf8_lossy(&done.stdout)
+        );
+    }
+    if have("python3") {
+        // It judges the archive by its directory, and then every entry by its header and checksum.
+        let script = "import sys, zipfile, hashlib\n\
+            z = zipfile.ZipFile(sys.argv[1])\n\
+            assert z.testzip() is None\n\
+            for i in z.infolist():\n\
+            \x20 print(i.filename, i.file_size, oct(i.external_attr >> 16), i.compress_type)\n";
+        let done = Command::new("python3")
+            .args(["-c", script])
+            .arg(&archive)
+            .env("PYTHONIOENCODING", "utf-8")
+            .output()
+            .unwrap();
+        assert!(done.status.success(), "{}", stderr(&done));
+        let text = String::from_utf8(done.stdout).unwrap();
+        for line in [
+            "dä ö 4 0o100644 0",
+            "link 5 0o120777 0",
+            "docs/ 0 0o40750 0",
+            "nothing 0 0o100644 0",
+            "noise 3000000 0o100644 8",
+            "text 1100000 0o100644 8",
+            "tool 10 0o104751 0",
+        ] {
+            assert!(text.lines().any(|l| l == line), "{line}: {text}");
+        }
     }
 }
 
@@ -440,6 +546,7 @@ fn filters_are_applied_in_order() {
         ("xz", b"\xfd7zXZ"),
         ("zstd", b"\x28\xb5\x2f\xfd"),
         ("gzip,b64encode", b"begin-base64"),
+        ("zstd,gzip", b"\x1f\x8b"),
     ] {
         let done = sample.extract(&["-f", "pax", "--format-filters", filters, "-o", "x"]);
         assert_eq!(done.status.code(), Some(0), "{filters}: {}", stderr(&done));
@@ -460,6 +567,30 @@ fn filters_are_applied_in_order() {
             .unwrap();
         assert!(done.stdout == plain);
         assert_eq!(stderr(&done), "");
+    }
+}
+
+/// The filters that need no library.
+#[test]
+fn gzip_and_zstd_have_the_archive_in_them() {
+    let sample = Sample::new(tree_for_zip);
+    for format in ["pax", "newc", "zip"] {
+        let plain = sample.extract(&["-f", format]).stdout;
+        for filter in ["gzip", "zstd"] {
+            let option = format!("--format-filters={filter}");
+            let done = sample.extract(&["-f", format, &option, "-o", "x"]);
+            assert_eq!(done.status.code(), Some(0), "{}", stderr(&done));
+            assert!(fs::metadata(sample.path().join("x")).unwrap().len() < plain.len() as u64);
+            if have(filter) {
+                let done = Command::new(filter)
+                    .arg("-dc")
+                    .stdin(fs::File::open(sample.path().join("x")).unwrap())
+                    .output()
+                    .unwrap();
+                assert!(done.status.success(), "{}", stderr(&done));
+                assert!(done.stdout == plain, "{format} {filter}");
+            }
+        }
     }
 }
 
@@ -593,24 +724,39 @@ fn without_libarchive_the_own_formats_remain() {
             .output()
             .unwrap()
     };
-    for format in ["pax", "ustar", "gnutar", "newc", "odc", "cpio"] {
+    for format in ["pax", "ustar", "gnutar", "newc", "odc", "cpio", "zip"] {
         let done = run(&["-f", format]);
         assert_eq!(done.status.code(), Some(0), "{format}: {}", stderr(&done));
         assert!(!done.stdout.is_empty());
     }
-    assert_eq!(run(&["-f", "auto", "-o", "x.tar"]).status.code(), Some(0));
-    for args in [&["-f", "zip"][..], &["-f", "pax", "--format-filters=gzip"]] {
+    for name in [
+        "x.tar",
+        "x.zip",
+        "x.tgz",
+        "x.tar.gz",
+        "x.tar.zst",
+        "x.cpio.gz",
+    ] {
+        let done = run(&["-f", "auto", "-o", name]);
+        assert_eq!(done.status.code(), Some(0), "{name}: {}", stderr(&done));
+    }
+    for (args, what) in [
+        (&["-f", "7zip"][..], "format '7zip'"),
+        (&["-f", "pax", "--format-filters=xz"], "filter 'xz'"),
+        (
+            &["-f", "pax", "--format-filters=gzip,zstd"],
+            "filter 'gzip,zstd'",
+        ),
+        (&["-f", "zip", "--format-options=store"], "option 'store'"),
+    ] {
         let done = run(args);
         assert_eq!(done.status.code(), Some(1));
         let text = stderr(&done);
-        assert!(
-            text.contains("needs libarchive, which cannot be loaded"),
-            "{text}"
-        );
-        assert!(
-            text.contains("pax, ustar, gnutar, newc, odc and cpio"),
-            "{text}"
-        );
+        let start = format!("dwarfsextract: {what} needs libarchive, which ");
+        assert!(text.starts_with(&start), "{text}");
+        let end = "pax, ustar, gnutar, newc, odc, cpio and zip, and the filters gzip and zstd\n";
+        assert!(text.ends_with(end), "{text}");
+        assert_eq!(text.lines().count(), 1);
     }
 }
 

@@ -3,9 +3,11 @@
 mod cpio;
 mod entry;
 mod fields;
+mod filter;
 mod library;
 mod spec;
 mod tar;
+mod zip;
 
 use std::io::Write;
 

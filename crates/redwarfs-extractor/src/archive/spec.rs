@@ -6,17 +6,20 @@ use std::path::Path;
 
 use super::cpio::{Cpio, CpioFormat};
 use super::entry::Sink;
+use super::filter::OwnFilter;
 use super::library::{FilterWriter, LibrarySink};
 use super::tar::{Tar, TarFormat};
+use super::zip::Zip;
 use crate::error::{Error, Result};
 use crate::libarchive::{ArchiveProcess, Plan, Setup};
 
 /// An archive format with filters and options.
 ///
-/// `pax`, `ustar`, `gnutar`, `newc`, `odc` and `cpio` (which is `odc`) are written by this crate, so
-/// they need no library, and are the same everywhere. libarchive writes all other formats, all filters,
-/// and the six formats above if they have options. It is loaded when it is needed. Names and options
-/// are those of libarchive.
+/// `pax`, `ustar`, `gnutar`, `newc`, `odc`, `cpio` (which is `odc`) and `zip` are written by this crate,
+/// so they need no library, and are the same everywhere. This crate also applies the filter `gzip` or
+/// `zstd` to them. libarchive writes all other formats, applies other filters and several filters, and
+/// does all of it if there are options. It is loaded when it is needed. Names and options are those of
+/// libarchive.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ArchiveSpec {
     format: Format,
@@ -28,6 +31,7 @@ pub struct ArchiveSpec {
 enum Format {
     Tar(TarFormat),
     Cpio(CpioFormat),
+    Zip,
     Library(String),
     /// By the name of a file, like libarchive.
     LibraryByName(Vec<u8>),
@@ -124,6 +128,7 @@ impl ArchiveSpec {
         let format = match format {
             "cpio" | "odc" => Format::Cpio(CpioFormat::Odc),
             "newc" => Format::Cpio(CpioFormat::Newc),
+            "zip" => Format::Zip,
             name => match name.parse() {
                 Ok(tar) => Format::Tar(tar),
                 Err(_) => Format::Library(name.to_owned()),
@@ -159,7 +164,7 @@ impl ArchiveSpec {
         };
         if !spec.is_own() {
             spec.setup(false)?;
-        } else if !spec.filters.is_empty() {
+        } else if !spec.filters.is_empty() && spec.own_filter().is_none() {
             spec.setup(true)?;
         }
         Ok(spec)
@@ -172,15 +177,25 @@ impl ArchiveSpec {
             Format::Tar(format) => format.name().to_owned(),
             Format::Cpio(CpioFormat::Newc) => "newc".to_owned(),
             Format::Cpio(CpioFormat::Odc) => "odc".to_owned(),
+            Format::Zip => "zip".to_owned(),
             Format::Library(name) => name.clone(),
             Format::LibraryByName(name) => crate::display_path(name),
         }
     }
 
-    /// Whether this crate writes the format (filters are always libarchive's).
+    /// Whether this crate writes the format; the filters may be libarchive's all the same.
     #[must_use]
     pub fn is_own(&self) -> bool {
-        self.options.is_empty() && matches!(self.format, Format::Tar(_) | Format::Cpio(_))
+        let own = matches!(self.format, Format::Tar(_) | Format::Cpio(_) | Format::Zip);
+        own && self.options.is_empty()
+    }
+
+    /// The filter, if it is the only one and of this crate.
+    fn own_filter(&self) -> Option<OwnFilter> {
+        match &self.filters[..] {
+            [name] if self.is_own() => OwnFilter::named(name),
+            _ => None,
+        }
     }
 
     /// What libarchive is to be prepared for: all of it or the filters alone.
@@ -210,14 +225,17 @@ impl ArchiveSpec {
     }
 
     fn missing(&self, cause: &str) -> Error {
-        let what = if self.filters.is_empty() {
-            format!("format '{}'", self.format_name())
-        } else {
+        let what = if !self.filters.is_empty() {
             format!("filter '{}'", self.filters.join(","))
+        } else if !self.options.is_empty() {
+            format!("option '{}'", self.options)
+        } else {
+            format!("format '{}'", self.format_name())
         };
         Error::Spec(format!(
             "{what} needs libarchive, {cause}; \
-             without it there are pax, ustar, gnutar, newc, odc and cpio"
+             without it there are pax, ustar, gnutar, newc, odc, cpio and zip, \
+             and the filters gzip and zstd"
         ))
     }
 
@@ -238,6 +256,9 @@ impl ArchiveSpec {
         if self.filters.is_empty() {
             return self.with_own(out, Vec::new(), write);
         }
+        if let Some(filter) = self.own_filter() {
+            return filter.with(out, |out| self.with_own(out, Vec::new(), write));
+        }
         let (_, warnings) = self.setup(true)?;
         let mut filtered = FilterWriter::new(&self.plan(true), process, out)?;
         let result = self.with_own(&mut filtered, warnings, write)?;
@@ -254,6 +275,7 @@ impl ArchiveSpec {
         match &self.format {
             Format::Tar(format) => write(&mut Tar::new(out, *format), warnings),
             Format::Cpio(format) => write(&mut Cpio::new(out, *format), warnings),
+            Format::Zip => write(&mut Zip::new(out), warnings),
             Format::Library(_) | Format::LibraryByName(_) => {
                 Err(Error::Spec("not a format of this program".to_owned()))
             }

@@ -147,9 +147,12 @@ fn api() -> Result<&'static Api, String> {
 /// # Errors
 /// What is wrong with it: the second half of a sentence about libarchive.
 pub(crate) fn version() -> Result<String, String> {
-    api()
-        .map(Api::version)
-        .map_err(|cause| format!("which cannot be loaded ({cause}; {PATH_VARIABLE} may name it)"))
+    api().map(Api::version).map_err(|cause| {
+        if cfg!(target_feature = "crt-static") {
+            return "which a static program cannot load".to_owned();
+        }
+        format!("which cannot be loaded ({cause}; {PATH_VARIABLE} may name it)")
+    })
 }
 
 impl Api {
