@@ -14,24 +14,47 @@ use crate::common::tool::Tool;
 /// A tool's entry point.
 type Main = fn(Vec<OsString>) -> u8;
 
-const TOOLS: [(&str, &str, Main); 4] = [
-    (
-        "mkdwarfs",
-        "build an image from a directory",
-        crate::mkdwarfs::main,
-    ),
-    ("dwarfs", "mount an image", crate::dwarfs::main),
-    (
-        "dwarfsck",
-        "inspect and verify an image",
-        crate::dwarfsck::main,
-    ),
-    (
-        "dwarfsextract",
-        "extract an image to a directory or an archive",
-        crate::dwarfsextract::main,
-    ),
-];
+/// Name, purpose and entry point of a tool.
+type Member = (&'static str, &'static str, Main);
+
+const MKDWARFS: Member = (
+    "mkdwarfs",
+    "build an image from a directory",
+    crate::mkdwarfs::main,
+);
+const DWARFS: Member = ("dwarfs", "mount an image", crate::dwarfs::main);
+const DWARFSCK: Member = (
+    "dwarfsck",
+    "inspect and verify an image",
+    crate::dwarfsck::main,
+);
+const DWARFSEXTRACT: Member = (
+    "dwarfsextract",
+    "extract an image to a directory or an archive",
+    crate::dwarfsextract::main,
+);
+
+/// A program that is several tools.
+struct Bundle {
+    name: &'static str,
+    about: &'static str,
+    tools: &'static [Member],
+    manual: &'static str,
+}
+
+const UNIVERSAL: Bundle = Bundle {
+    name: "redwarfs",
+    about: "All DwarFS tools in one program",
+    tools: &[MKDWARFS, DWARFS, DWARFSCK, DWARFSEXTRACT],
+    manual: include_str!("../manual/redwarfs.md"),
+};
+
+const FUSE_EXTRACT: Bundle = Bundle {
+    name: "redwarfs-fuse-extract",
+    about: "The DwarFS tools that mount and extract, in one program",
+    tools: &[DWARFS, DWARFSEXTRACT],
+    manual: include_str!("../manual/redwarfs-fuse-extract.md"),
+};
 
 /// The choice that the arguments make.
 #[derive(Debug, PartialEq, Eq)]
@@ -47,16 +70,6 @@ enum Choice {
     None(Vec<OsString>),
 }
 
-fn tool_named(name: &OsStr) -> Option<&'static str> {
-    if crate::dwarfs::is_mount_helper(name) {
-        return Some("dwarfs");
-    }
-    TOOLS
-        .iter()
-        .map(|(tool, ..)| *tool)
-        .find(|tool| name == *tool)
-}
-
 /// `name` up to the first `-` that is followed by a digit: `mkdwarfs-0.15.3` is `mkdwarfs`.
 fn without_version(name: &str) -> &str {
     let bytes = name.as_bytes();
@@ -66,111 +79,149 @@ fn without_version(name: &str) -> &str {
     cut.map_or(name, |end| &name[..end])
 }
 
-fn choose(mut args: Vec<OsString>) -> Choice {
-    let called = args
-        .first()
-        .map(|arg| Path::new(arg).file_name().unwrap_or_default().to_owned());
-    let called = called.unwrap_or_default();
-    if let Some(name) = tool_named(&called) {
-        return Choice::Tool {
-            name,
-            called: None,
-            args,
+impl Bundle {
+    fn named(&self, name: &OsStr) -> Option<&'static str> {
+        let name = if crate::dwarfs::is_mount_helper(name) {
+            OsStr::new(DWARFS.0)
+        } else {
+            name
         };
+        self.tools
+            .iter()
+            .map(|(tool, ..)| *tool)
+            .find(|tool| name == *tool)
     }
-    let called = display_name(&called);
-    if let Some(name) = tool_named(OsStr::new(without_version(&called))) {
-        return Choice::Tool {
-            name,
-            called: Some(called),
-            args,
-        };
+
+    fn names(&self) -> Vec<&'static str> {
+        self.tools.iter().map(|(tool, ..)| *tool).collect()
     }
-    let first = args.get(1);
-    if let Some(name) = first.and_then(|arg| tool_named(arg)) {
-        args.remove(1);
-        return Choice::Tool {
-            name,
-            called: None,
-            args,
-        };
+
+    fn choose(&self, mut args: Vec<OsString>) -> Choice {
+        let called = args
+            .first()
+            .map(|arg| Path::new(arg).file_name().unwrap_or_default().to_owned());
+        let called = called.unwrap_or_default();
+        if let Some(name) = self.named(&called) {
+            return Choice::Tool {
+                name,
+                called: None,
+                args,
+            };
+        }
+        let called = display_name(&called);
+        if let Some(name) = self.named(OsStr::new(without_version(&called))) {
+            return Choice::Tool {
+                name,
+                called: Some(called),
+                args,
+            };
+        }
+        let first = args.get(1);
+        if let Some(name) = first.and_then(|arg| self.named(arg)) {
+            args.remove(1);
+            return Choice::Tool {
+                name,
+                called: None,
+                args,
+            };
+        }
+        let wanted = first
+            .and_then(|arg| arg.to_str())
+            .and_then(|arg| arg.strip_prefix("--tool="));
+        match wanted.map(str::to_owned) {
+            Some(wanted) => match self.named(OsStr::new(&wanted)) {
+                Some(name) => {
+                    args.remove(1);
+                    Choice::Tool {
+                        name,
+                        called: None,
+                        args,
+                    }
+                }
+                None => Choice::Unknown(wanted),
+            },
+            None => Choice::None(args),
+        }
     }
-    let wanted = first
-        .and_then(|arg| arg.to_str())
-        .and_then(|arg| arg.strip_prefix("--tool="));
-    match wanted.map(str::to_owned) {
-        Some(wanted) => match tool_named(OsStr::new(&wanted)) {
-            Some(name) => {
-                args.remove(1);
-                Choice::Tool {
-                    name,
-                    called: None,
-                    args,
+
+    fn tool(&self) -> Tool {
+        Tool::new(self.command(), self.manual)
+    }
+
+    fn command(&self) -> Command {
+        let mut tools = String::from("Tools:\n");
+        for (name, about, _) in self.tools {
+            tools.push_str(&format!("  {name:<15} {about}\n"));
+        }
+        tools.push_str(&format!(
+            "\nCalled by the name of a tool, through a link for example, this program is that\n\
+             tool. A version may follow the name: {}-1.0. mount(8) looks for the name\n\
+             mount.dwarfs.",
+            self.tools.first().map_or("", |(tool, ..)| tool)
+        ));
+        let name = self.name;
+        prepare(Command::new(name))
+            .about(self.about)
+            .override_usage(format!(
+                "{name} NAME [OPTIONS...]\n       {name} --tool=NAME [OPTIONS...]"
+            ))
+            .arg(
+                Arg::new("tool")
+                    .long("tool")
+                    .value_name("NAME")
+                    .require_equals(true)
+                    .value_parser(self.names())
+                    .help(
+                        "The tool to be; must come first, all other arguments are the tool's own",
+                    ),
+            )
+            .after_help(tools)
+    }
+
+    fn run(&self, args: Vec<OsString>) -> u8 {
+        match self.choose(args) {
+            Choice::Tool { name, called, args } => {
+                if let Some(called) = called {
+                    write_stderr(&format!("running {called} as {name}"));
+                }
+                match self.tools.iter().find(|(tool, ..)| *tool == name) {
+                    Some((_, _, run)) => run(args),
+                    None => EXIT_FAILURE,
                 }
             }
-            None => Choice::Unknown(wanted),
-        },
-        None => Choice::None(args),
+            Choice::Unknown(wanted) => crate::common::ToolError::new(format!("no tool '{wanted}'"))
+                .hint(format!("one of {}", self.names().join(", ")))
+                .report(self.name),
+            Choice::None(args) if args.len() > 1 => match parse(&self.tool(), &args) {
+                Ok(_) => crate::common::ToolError::new("the tool has to be the first argument")
+                    .report(self.name),
+                Err(code) => code,
+            },
+            Choice::None(_) => {
+                let help = self.command().render_help().to_string();
+                let _ = std::io::stdout().write_all(help.as_bytes());
+                EXIT_OK
+            }
+        }
     }
 }
 
 /// The command line and the manual.
 #[must_use]
 pub fn tool() -> Tool {
-    Tool::new(command(), include_str!("../manual/redwarfs.md"))
-}
-
-fn command() -> Command {
-    let mut tools = String::from("Tools:\n");
-    for (name, about, _) in TOOLS {
-        tools.push_str(&format!("  {name:<15} {about}\n"));
-    }
-    tools.push_str(
-        "\nCalled by the name of a tool, through a link for example, this program is that\n\
-         tool. A version may follow the name: mkdwarfs-1.0. mount(8) looks for the name\n\
-         mount.dwarfs.",
-    );
-    prepare(Command::new("redwarfs"))
-        .about("All DwarFS tools in one program")
-        .override_usage("redwarfs NAME [OPTIONS...]\n       redwarfs --tool=NAME [OPTIONS...]")
-        .arg(
-            Arg::new("tool")
-                .long("tool")
-                .value_name("NAME")
-                .require_equals(true)
-                .value_parser(TOOLS.map(|(name, ..)| name))
-                .help("Tool to run; must be the first argument, all others go to the tool"),
-        )
-        .after_help(tools)
+    UNIVERSAL.tool()
 }
 
 /// Runs the tool that `args` (program name first) selects. Returns the exit code.
 #[must_use]
 pub fn main(args: Vec<OsString>) -> u8 {
-    match choose(args) {
-        Choice::Tool { name, called, args } => {
-            if let Some(called) = called {
-                write_stderr(&format!("running {called} as {name}"));
-            }
-            match TOOLS.iter().find(|(tool, ..)| *tool == name) {
-                Some((_, _, run)) => run(args),
-                None => EXIT_FAILURE,
-            }
-        }
-        Choice::Unknown(wanted) => crate::common::ToolError::new(format!("no tool '{wanted}'"))
-            .hint("one of mkdwarfs, dwarfs, dwarfsck, dwarfsextract")
-            .report("redwarfs"),
-        Choice::None(args) if args.len() > 1 => match parse(&tool(), &args) {
-            Ok(_) => crate::common::ToolError::new("the tool has to be the first argument")
-                .report("redwarfs"),
-            Err(code) => code,
-        },
-        Choice::None(_) => {
-            let help = command().render_help().to_string();
-            let _ = std::io::stdout().write_all(help.as_bytes());
-            EXIT_OK
-        }
-    }
+    UNIVERSAL.run(args)
+}
+
+/// The same for the program that mounts and extracts and can do nothing else, which makes it small.
+#[must_use]
+pub fn fuse_extract_main(args: Vec<OsString>) -> u8 {
+    FUSE_EXTRACT.run(args)
 }
 
 #[cfg(test)]
@@ -235,10 +286,25 @@ mod tests {
             vec!["mkdwarfs-x"],
             vec![],
         ] {
-            assert_eq!(choose(args(&list)), Choice::None(args(&list)));
+            assert_eq!(UNIVERSAL.choose(args(&list)), Choice::None(args(&list)));
         }
         for (list, want) in cases {
-            assert_eq!(choose(args(&list)), want, "{list:?}");
+            assert_eq!(UNIVERSAL.choose(args(&list)), want, "{list:?}");
         }
+        let called = ["/tmp/dwarfsextract-1.0", "-h"];
+        assert!(matches!(
+            FUSE_EXTRACT.choose(args(&called)),
+            Choice::Tool {
+                name: "dwarfsextract",
+                ..
+            }
+        ));
+        for list in [["mkdwarfs", "-h"], ["x", "dwarfsck"]] {
+            assert_eq!(FUSE_EXTRACT.choose(args(&list)), Choice::None(args(&list)));
+        }
+        assert_eq!(
+            FUSE_EXTRACT.choose(args(&["x", "--tool=mkdwarfs"])),
+            Choice::Unknown("mkdwarfs".to_owned())
+        );
     }
 }
