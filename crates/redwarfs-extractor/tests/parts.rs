@@ -136,10 +136,8 @@ fn image(id: CompressionId, stored: &[u8], special: Special) -> Image {
             }
         }
     }
-    let options = OpenOptions {
-        trust_blocks: special.trusted,
-        ..OpenOptions::default()
-    };
+    let mut options = OpenOptions::default();
+    options.trust_blocks = special.trusted;
     Image::from_source(Arc::new(MemorySource::new(bytes)), &options).unwrap()
 }
 

@@ -18,6 +18,7 @@ pub enum Access {
 
 /// Flags of the mount as the kernel knows them. Read-only is not among them: it is always set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct KernelFlags {
     /// Ignore set-user-id and set-group-id bits. On by default.
     pub nosuid: bool,
@@ -39,6 +40,7 @@ impl Default for KernelFlags {
 
 /// All settings of a mount.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct MountOptions {
     /// Source shown in the mount table, normally the path of the image. Any bytes.
     pub source: OsString,

@@ -162,10 +162,8 @@ fn attributes() {
             Piece::Data(vec![2; 700]),
         ],
     );
-    let options = MountOptions {
-        block_size: 1 << 15,
-        ..MountOptions::default()
-    };
+    let mut options = MountOptions::default();
+    options.block_size = 1 << 15;
     let mount = Mount::new(&maker, &options);
     let stat = |name: &str| fs::symlink_metadata(mount.path(name)).expect(name);
     let plain = stat("plain");
@@ -214,11 +212,9 @@ fn access_says_what_opening_does_where_the_kernel_does_not_check() {
         return;
     }
     use std::os::unix::process::CommandExt;
-    let options = MountOptions {
-        default_permissions: Some(false),
-        access: Access::Everyone,
-        ..MountOptions::default()
-    };
+    let mut options = MountOptions::default();
+    options.default_permissions = Some(false);
+    options.access = Access::Everyone;
     let mut maker = small_tree();
     maker.file_with_mode("program", "x", 0o700);
     let mount = Mount::new(&maker, &options);
@@ -372,10 +368,8 @@ fn extended_attributes() {
         "user.dwarfs.inodeinfo",
     ];
     // Listed only if asked for, and only what can then be had.
-    let listing = MountOptions {
-        list_xattrs: true,
-        ..MountOptions::default()
-    };
+    let mut listing = MountOptions::default();
+    listing.list_xattrs = true;
     let mount = Mount::new(&maker, &listing);
     assert_eq!(xattr_names(mount.point()), all);
     for name in ["d", "plain"] {
@@ -503,10 +497,8 @@ fn analysis_file() {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let list = dir.path().join("list");
     fs::write(&list, "old\n").expect("writable");
-    let options = MountOptions {
-        analysis_file: Some(list.clone()),
-        ..MountOptions::default()
-    };
+    let mut options = MountOptions::default();
+    options.analysis_file = Some(list.clone());
     let mut maker = small_tree();
     maker.dir("d/e").file("d/e/deep", "deep");
     let mut mount = Mount::new(&maker, &options);
@@ -524,10 +516,8 @@ fn analysis_file() {
     assert_eq!(seen(), expected);
 
     let point = tempfile::tempdir().expect("a temporary directory");
-    let options = MountOptions {
-        analysis_file: Some(dir.path().join("no/such/dir")),
-        ..MountOptions::default()
-    };
+    let mut options = MountOptions::default();
+    options.analysis_file = Some(dir.path().join("no/such/dir"));
     let image =
         redwarfs_reader::Image::from_source(Gate::new(maker.image().0), &ImageOptions::default())
             .expect("a valid image");
@@ -558,10 +548,8 @@ fn case_insensitive_names() {
         .file("two/file", "lower");
     let exact = Mount::new(&maker, &MountOptions::default());
     assert!(!exact.path("dir").exists());
-    let options = MountOptions {
-        case_insensitive: true,
-        ..MountOptions::default()
-    };
+    let mut options = MountOptions::default();
+    options.case_insensitive = true;
     let mount = Mount::new(&maker, &options);
     let read = |name: &str| fs::read_to_string(mount.path(name)).ok();
     // Also what was looked up in vain before, and again.
@@ -655,10 +643,8 @@ fn files_are_pushed_in_sequence_only() {
         return;
     }
     let (maker, contents) = many_files();
-    let off = MountOptions {
-        push: false,
-        ..MountOptions::default()
-    };
+    let mut off = MountOptions::default();
+    off.push = false;
     let mount = Mount::new(&maker, &off);
     assert_eq!(read_all(&mount.path("d")), contents);
     assert_eq!(mount.count("requests op_read"), 600);
@@ -747,9 +733,10 @@ fn only_decoded_blocks_are_pushed() {
         maker.file(format!("d/{n:02}"), vec![n; BLOCK as usize / 4]);
     }
     let open = ImageOptions {
-        cache: CacheOptions {
-            seq_detector: 0,
-            ..CacheOptions::default()
+        cache: {
+            let mut cache = CacheOptions::default();
+            cache.seq_detector = 0;
+            cache
         },
         ..ImageOptions::default()
     };
@@ -974,15 +961,11 @@ fn sparse_files_are_opened_by_request() {
     assert_eq!(opened, 6);
     // The plain file stays in the kernel's cache, the sparse one is read each time.
     assert_eq!(read, 1 + 3);
-    let keep = MountOptions {
-        cache_sparse: true,
-        ..MountOptions::default()
-    };
+    let mut keep = MountOptions::default();
+    keep.cache_sparse = true;
     assert_eq!(opens(&keep), (1, 2));
-    let drop = MountOptions {
-        keep_cache: false,
-        ..MountOptions::default()
-    };
+    let mut drop = MountOptions::default();
+    drop.keep_cache = false;
     assert_eq!(opens(&drop), (6, 6));
 }
 
@@ -997,10 +980,8 @@ fn only_those_meant_may_enter() {
         (Access::OwnerAndRoot, false),
         (Access::Everyone, true),
     ] {
-        let options = MountOptions {
-            access,
-            ..MountOptions::default()
-        };
+        let mut options = MountOptions::default();
+        options.access = access;
         let mount = Mount::new(&small_tree(), &options);
         let cat = |name: &str, uid: u32| {
             std::process::Command::new("cat")

@@ -22,10 +22,9 @@ use support::{BLOCK, Gate, Maker, Mount, Piece, can_mount, ring_is_offered, wait
 const DEPTH: usize = 16;
 
 fn over_ring() -> MountOptions {
-    MountOptions {
-        uring: true,
-        ..MountOptions::default()
-    }
+    let mut mount = MountOptions::default();
+    mount.uring = true;
+    mount
 }
 
 /// Bytes that differ from place to place.
@@ -156,9 +155,10 @@ fn many_reads_at_the_same_time() {
     let maker = tree();
     let expected: Vec<u8> = (0..40).flat_map(|n| noise(BLOCK as usize, n)).collect();
     let open = ImageOptions {
-        cache: CacheOptions {
-            size: u64::from(BLOCK) * 4,
-            ..CacheOptions::default()
+        cache: {
+            let mut cache = CacheOptions::default();
+            cache.size = u64::from(BLOCK) * 4;
+            cache
         },
         ..ImageOptions::default()
     };

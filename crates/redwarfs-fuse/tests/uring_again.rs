@@ -38,10 +38,8 @@ fn mounting_again_and_again_leaves_nothing() {
     let offered = ring_is_offered(NAME);
     let mut maker = Maker::new();
     maker.file("file", vec![7; 60_000]);
-    let options = MountOptions {
-        uring: true,
-        ..MountOptions::default()
-    };
+    let mut options = MountOptions::default();
+    options.uring = true;
     let cycle = || {
         let mut mount = Mount::new(&maker, &options);
         assert_eq!(fs::read(mount.path("file")).expect("readable")[59_999], 7);

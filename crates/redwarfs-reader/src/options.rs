@@ -66,7 +66,18 @@ impl fmt::Display for ImageOffset {
 pub struct ParseOffsetError(String);
 
 /// Everything that can be chosen when opening an image.
+///
+/// Start from the default and set fields:
+///
+/// ```
+/// use redwarfs_reader::OpenOptions;
+///
+/// let mut options = OpenOptions::default();
+/// options.check = true;
+/// options.cache.size = 64 << 20;
+/// ```
 #[derive(Debug, Clone, PartialEq, Default)]
+#[non_exhaustive]
 pub struct OpenOptions {
     /// Where the image starts. Searched for by default.
     pub offset: ImageOffset,
@@ -90,6 +101,7 @@ pub struct OpenOptions {
 
 /// Options of the block cache.
 #[derive(Debug, Clone, Copy, PartialEq)]
+#[non_exhaustive]
 pub struct CacheOptions {
     /// Bytes that blocks not in use may take; 512 MiB by default. A block is in use if a request holds
     /// it, or if it is one of the last `workers + 1` blocks that were read, but not to their end. With

@@ -17,10 +17,8 @@ fn one() -> Parts {
 }
 
 fn open(parts: &Parts) -> Result<Image> {
-    let options = OpenOptions {
-        offset: ImageOffset::At(0),
-        ..OpenOptions::default()
-    };
+    let mut options = OpenOptions::default();
+    options.offset = ImageOffset::At(0);
     Image::from_source(Arc::new(MemorySource::new(parts.assemble())), &options)
 }
 

@@ -49,11 +49,9 @@ fn fragmented(pieces: u32, unit: u32) -> (Vec<u8>, Vec<u8>) {
 fn any_range_of_a_file_of_many_pieces() {
     for pieces in [200, 256, 257, 320, 5000] {
         let (image, content) = fragmented(pieces, 1);
-        let options = OpenOptions {
-            offset: ImageOffset::At(0),
-            check: true,
-            ..OpenOptions::default()
-        };
+        let mut options = OpenOptions::default();
+        options.offset = ImageOffset::At(0);
+        options.check = true;
         let image = Image::from_source(Arc::new(MemorySource::new(image)), &options).unwrap();
         let inode = image.find_path(b"file").unwrap().unwrap();
         assert_eq!(image.stat(inode).unwrap().size, content.len() as u64);
@@ -76,10 +74,8 @@ fn any_range_of_a_file_of_many_pieces() {
 #[test]
 fn pieces_of_a_block_are_not_copied_unless_they_are_small_or_many() {
     let (bytes, content) = fragmented(300, 256);
-    let options = OpenOptions {
-        offset: ImageOffset::At(0),
-        ..OpenOptions::default()
-    };
+    let mut options = OpenOptions::default();
+    options.offset = ImageOffset::At(0);
     let image = Image::from_source(Arc::new(MemorySource::new(bytes)), &options).unwrap();
     let inode = image.find_path(b"file").unwrap().unwrap();
     let (mut scratch, mut first, mut second) = (Vec::new(), Vec::new(), Vec::new());

@@ -12,10 +12,8 @@ use redwarfs_testkit::mutate::with_separator;
 use redwarfs_testkit::{Fields, Golden, Manifest, compat_images, golden_images};
 
 fn open(golden: &Golden) -> Image {
-    let options = OpenOptions {
-        check: true,
-        ..OpenOptions::default()
-    };
+    let mut options = OpenOptions::default();
+    options.check = true;
     Image::open(&golden.image, &options).unwrap_or_else(|e| panic!("{}: {e}", golden.name))
 }
 
@@ -55,10 +53,8 @@ fn targets_from_systems_with_another_separator_are_those_of_the_manifest() {
             continue;
         }
         let image = with_separator(&std::fs::read(&golden.image).unwrap(), b'\\');
-        let options = OpenOptions {
-            check: true,
-            ..OpenOptions::default()
-        };
+        let mut options = OpenOptions::default();
+        options.check = true;
         let image = Image::from_source(Arc::new(MemorySource::new(image)), &options).unwrap();
         assert_eq!(image.metadata().preferred_path_separator(), b'\\');
         let shown = Manifest::from_image(&image, false).unwrap();
@@ -123,11 +119,9 @@ fn all_sections_verify() {
     for golden in golden_images().into_iter().chain(compat_images()) {
         let image = open(&golden);
         for (mode, threads) in [(VerifyMode::Fast, 1), (VerifyMode::Integrity, 3)] {
-            let options = CheckOptions {
-                mode,
-                threads,
-                ..CheckOptions::default()
-            };
+            let mut options = CheckOptions::default();
+            options.mode = mode;
+            options.threads = threads;
             let report = image.check_sections(&options).unwrap();
             assert!(report.is_ok(), "{}: {report:?}", golden.name);
             for outcome in &report.outcomes {
@@ -158,16 +152,12 @@ fn histories_and_headers_are_there() {
         assert_eq!(header.len() as u64, image.header_len());
         assert_eq!(header.is_empty(), golden.name != "basic-header");
         // With an explicit offset nothing is searched.
-        let options = OpenOptions {
-            offset: ImageOffset::At(image.header_len()),
-            ..OpenOptions::default()
-        };
+        let mut options = OpenOptions::default();
+        options.offset = ImageOffset::At(image.header_len());
         Image::open(&golden.image, &options).unwrap();
         if !header.is_empty() {
-            let options = OpenOptions {
-                offset: ImageOffset::At(0),
-                ..OpenOptions::default()
-            };
+            let mut options = OpenOptions::default();
+            options.offset = ImageOffset::At(0);
             let e = Image::open(&golden.image, &options).unwrap_err();
             assert!(matches!(e, Error::NotAnImage(_)), "{e}");
         }

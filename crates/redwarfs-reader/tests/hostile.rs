@@ -17,11 +17,10 @@ fn bytes(name: &str) -> Vec<u8> {
 }
 
 fn options() -> OpenOptions {
-    OpenOptions {
-        offset: ImageOffset::At(0),
-        check: true,
-        ..OpenOptions::default()
-    }
+    let mut open = OpenOptions::default();
+    open.offset = ImageOffset::At(0);
+    open.check = true;
+    open
 }
 
 fn from_bytes(bytes: &[u8]) -> Result<Image> {
@@ -128,10 +127,8 @@ fn the_checker_finds_every_flipped_payload_bit() {
             let image = Image::from_source(source.clone(), &options()).unwrap();
             source.add(Fault::Flip { offset, mask: 0x10 });
             for mode in [VerifyMode::Fast, VerifyMode::Integrity] {
-                let options = CheckOptions {
-                    mode,
-                    ..CheckOptions::default()
-                };
+                let mut options = CheckOptions::default();
+                options.mode = mode;
                 let report = image.check_sections(&options).unwrap();
                 let outcomes = (0..).zip(&report.outcomes);
                 let failed = outcomes.filter(|(_, outcome)| !outcome.is_ok());
@@ -157,10 +154,8 @@ fn the_checker_reports_what_is_wrong_with_the_whole() {
     let schema = image.container().sections[1].clone();
     let range = schema.header_offset..schema.payload_offset + schema.length;
     let copy = twice[range.start as usize..range.end as usize].to_vec();
-    let options = CheckOptions {
-        threads: 2,
-        ..CheckOptions::default()
-    };
+    let mut options = CheckOptions::default();
+    options.threads = 2;
     assert!(image.check_sections(&options).unwrap().is_ok());
     twice.extend(copy);
     let source = MemorySource::new(twice);
@@ -180,11 +175,9 @@ fn an_image_inside_a_file_is_found() {
     file.extend(&one);
     file.extend(b"trailing bytes");
     let open = |offset, image_size| {
-        let options = OpenOptions {
-            offset,
-            image_size,
-            ..OpenOptions::default()
-        };
+        let mut options = OpenOptions::default();
+        options.offset = offset;
+        options.image_size = image_size;
         Image::from_source(Arc::new(MemorySource::new(file.clone())), &options)
     };
     assert!(open(ImageOffset::Auto, Some(one.len() as u64 + 1)).is_err());
@@ -197,11 +190,9 @@ fn an_image_inside_a_file_is_found() {
         assert_eq!(image.trailing_bytes(), 14);
         assert_eq!(image.header_bytes().unwrap(), b"#!/bin/sh\nexit 0\n");
         assert_eq!(show(&image).unwrap().len(), 2);
-        let options = CheckOptions {
-            mode: VerifyMode::Integrity,
-            threads: 2,
-            ..CheckOptions::default()
-        };
+        let mut options = CheckOptions::default();
+        options.mode = VerifyMode::Integrity;
+        options.threads = 2;
         assert!(image.check_sections(&options).unwrap().is_ok());
     }
     for offset in [ImageOffset::At(0), ImageOffset::At(1 << 40)] {

@@ -48,11 +48,10 @@ fn image() -> Vec<u8> {
 }
 
 fn options() -> OpenOptions {
-    OpenOptions {
-        offset: ImageOffset::At(0),
-        lazy_metadata: true,
-        ..OpenOptions::default()
-    }
+    let mut open = OpenOptions::default();
+    open.offset = ImageOffset::At(0);
+    open.lazy_metadata = true;
+    open
 }
 
 fn open(bytes: &[u8]) -> (Image, Arc<FaultSource>) {
@@ -85,10 +84,8 @@ fn they_are_read_once_and_show_what_is_there() {
     for file in (0..FILES).rev().step_by(7) {
         assert_eq!(time_of(&lazy, file).unwrap(), i64::from(file) * 12_345);
     }
-    let whole = OpenOptions {
-        check: true,
-        ..options()
-    };
+    let mut whole = options();
+    whole.check = true;
     let whole = Image::from_source(Arc::new(MemorySource::new(bytes)), &whole).unwrap();
     let all = |image: &Image| {
         let items = image.walk().map(Result::unwrap);

@@ -80,13 +80,8 @@ fn plain_blocks_stay_in_the_file() {
 fn memory_falls_when_blocks_are_dropped() {
     let path = file("lz4");
     for allocator in [BlockAllocator::Malloc, BlockAllocator::Mmap] {
-        let options = OpenOptions {
-            cache: CacheOptions {
-                allocator,
-                ..CacheOptions::default()
-            },
-            ..OpenOptions::default()
-        };
+        let mut options = OpenOptions::default();
+        options.cache.allocator = allocator;
         let image = Image::open(&path, &options).unwrap();
         let before = resident();
         let summary = image.preload(Preload::All).unwrap().wait();

@@ -49,13 +49,8 @@ fn scattered(longest: usize) -> (Vec<u8>, Vec<u8>) {
 }
 
 fn open(source: Arc<dyn Source>, size: u64) -> (Image, InodeNo) {
-    let options = OpenOptions {
-        cache: CacheOptions {
-            size,
-            ..CacheOptions::default()
-        },
-        ..OpenOptions::default()
-    };
+    let mut options = OpenOptions::default();
+    options.cache.size = size;
     let image = Image::from_source(source, &options).unwrap();
     let inode = image.find_path(b"file").unwrap().unwrap();
     (image, inode)

@@ -20,10 +20,8 @@ impl Random {
 fn open(name: &str, cache: CacheOptions) -> Image {
     let dir = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/fixtures/images");
     let path = PathBuf::from(dir).join(format!("{name}.dwarfs"));
-    let options = OpenOptions {
-        cache,
-        ..OpenOptions::default()
-    };
+    let mut options = OpenOptions::default();
+    options.cache = cache;
     Image::open(&path, &options).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
 }
 
@@ -60,14 +58,12 @@ fn random_ranges_through_small_caches() {
     for name in names {
         let files = contents(&open(name, CacheOptions::default()));
         for size in [0, 40 << 10, 200 << 10] {
-            let image = open(
-                name,
-                CacheOptions {
-                    size,
-                    seq_detector: 2,
-                    ..CacheOptions::default()
-                },
-            );
+            let image = open(name, {
+                let mut cache = CacheOptions::default();
+                cache.size = size;
+                cache.seq_detector = 2;
+                cache
+            });
             std::thread::scope(|scope| {
                 for thread in 0..8 {
                     let (image, files) = (&image, &files);
@@ -99,11 +95,9 @@ fn pinned_bytes_stay_while_others_push_the_blocks_out() {
     ] {
         let files = contents(&open(name, CacheOptions::default()));
         for size in [0, 40 << 10, 1 << 20] {
-            let options = CacheOptions {
-                size,
-                seq_detector: 2,
-                ..CacheOptions::default()
-            };
+            let mut options = CacheOptions::default();
+            options.size = size;
+            options.seq_detector = 2;
             let image = open(name, options);
             std::thread::scope(|scope| {
                 for thread in 0..6 {

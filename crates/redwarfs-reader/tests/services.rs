@@ -214,14 +214,9 @@ fn preloading_goes_on_after_bad_blocks_and_ends_with_the_image() {
 #[test]
 fn what_follows_a_request_is_read_ahead() {
     for readahead in [0, 1 << 20] {
-        let options = OpenOptions {
-            cache: CacheOptions {
-                readahead,
-                seq_detector: 0,
-                ..CacheOptions::default()
-            },
-            ..OpenOptions::default()
-        };
+        let mut options = OpenOptions::default();
+        options.cache.readahead = readahead;
+        options.cache.seq_detector = 0;
         let image = open("basic-zstd-small-blocks", &options);
         let (inode, size) = widest(&image);
         assert!(size < 1 << 20);
@@ -244,10 +239,8 @@ fn what_follows_a_request_is_read_ahead() {
 #[test]
 fn all_components_are_timed() {
     let perfmon = PerfMonitor::new(&Component::ALL, true);
-    let options = OpenOptions {
-        perfmon: perfmon.clone(),
-        ..OpenOptions::default()
-    };
+    let mut options = OpenOptions::default();
+    options.perfmon = perfmon.clone();
     let image = open("basic-default", &options);
     assert_eq!(image.perfmon(), &perfmon);
     let (inode, _) = largest(&image);
@@ -296,11 +289,9 @@ fn images_in_one_file_are_told_apart() {
     let len = file.len() as u64;
     let source = Arc::new(MemorySource::new(file));
     let open = |offset| {
-        let options = OpenOptions {
-            offset,
-            check: true,
-            ..OpenOptions::default()
-        };
+        let mut options = OpenOptions::default();
+        options.offset = offset;
+        options.check = true;
         Image::from_source(source.clone(), &options)
     };
     for (number, (name, bytes)) in parts.iter().enumerate() {
@@ -323,11 +314,9 @@ fn images_in_one_file_are_told_apart() {
                 data
             };
             assert!(read(&image) == read(&alone), "{name} {way}");
-            let options = CheckOptions {
-                mode: VerifyMode::Integrity,
-                threads: 2,
-                ..CheckOptions::default()
-            };
+            let mut options = CheckOptions::default();
+            options.mode = VerifyMode::Integrity;
+            options.threads = 2;
             let checked = image.check_sections(&options).unwrap();
             assert!(checked.is_ok(), "{name} {way}: {checked:?}");
         }
@@ -343,13 +332,8 @@ fn faults_concern_only_the_reads_that_meet_them() {
     let bytes = std::fs::read(golden("basic-zstd-small-blocks").image).unwrap();
     let len = bytes.len() as u64;
     let source = Arc::new(FaultSource::new(MemorySource::new(bytes)));
-    let options = OpenOptions {
-        cache: CacheOptions {
-            size: 0,
-            ..CacheOptions::default()
-        },
-        ..OpenOptions::default()
-    };
+    let mut options = OpenOptions::default();
+    options.cache.size = 0;
     let image = Image::from_source(source.clone(), &options).unwrap();
     let users = image.block_users().unwrap();
     let last = BlockNo(image.container().block_count() - 1);
@@ -429,13 +413,8 @@ fn threads_of_the_cache_are_bound_to_processors() {
         })
         .into_iter()
         .collect();
-    let options = OpenOptions {
-        cache: CacheOptions {
-            affinity: Some(first),
-            ..CacheOptions::default()
-        },
-        ..OpenOptions::default()
-    };
+    let mut options = OpenOptions::default();
+    options.cache.affinity = Some(first);
     let image = open("basic-zstd-small-blocks", &options);
     let handle = image.preload(Preload::All).unwrap();
     let summary = handle.wait();

@@ -33,10 +33,8 @@ fn open(cache: CacheOptions) -> (Image, InodeNo) {
         })
         .collect();
     let bytes = one_file("zstd:level=1", &blocks, chunks, |_| ());
-    let options = OpenOptions {
-        cache,
-        ..OpenOptions::default()
-    };
+    let mut options = OpenOptions::default();
+    options.cache = cache;
     let image = Image::from_source(Arc::new(MemorySource::new(bytes)), &options).unwrap();
     let inode = image.find_path(b"file").unwrap().unwrap();
     (image, inode)
@@ -81,9 +79,10 @@ fn blocks_ahead_are_decoded() {
 
 #[test]
 fn nothing_is_decoded_ahead_without_the_detector_or_for_others() {
-    let (image, inode) = open(CacheOptions {
-        seq_detector: 0,
-        ..CacheOptions::default()
+    let (image, inode) = open({
+        let mut cache = CacheOptions::default();
+        cache.seq_detector = 0;
+        cache
     });
     for at in (0..2 * MIB).step_by(PIECE) {
         read(&image, inode, at);
@@ -106,9 +105,10 @@ fn nothing_is_decoded_ahead_without_the_detector_or_for_others() {
 fn a_small_cache_is_not_flooded() {
     for blocks in [0, 1, 2, 3, 4, 8] {
         let size = (blocks * MIB) as u64;
-        let (image, inode) = open(CacheOptions {
-            size,
-            ..CacheOptions::default()
+        let (image, inode) = open({
+            let mut cache = CacheOptions::default();
+            cache.size = size;
+            cache
         });
         for at in (0..BLOCKS * MIB).step_by(PIECE) {
             read(&image, inode, at);

@@ -8,6 +8,7 @@ use crate::error::{Error, Result};
 
 /// The codec of one category.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct CategoryCodec {
     /// Name of the category as stored in the image.
     pub category: String,
@@ -18,13 +19,32 @@ pub struct CategoryCodec {
     pub required: bool,
 }
 
+impl CategoryCodec {
+    /// All of it.
+    pub fn new(category: impl Into<String>, codec: CodecSpec, required: bool) -> Self {
+        Self {
+            category: category.into(),
+            codec,
+            required,
+        }
+    }
+}
+
 /// The blocks to recompress.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct CategoryFilter {
     /// Names of categories, all of which the image must have.
     pub names: Vec<String>,
     /// Select all blocks except those of these categories.
     pub exclude: bool,
+}
+
+impl CategoryFilter {
+    /// The blocks of these categories, or all others.
+    pub fn new(names: Vec<String>, exclude: bool) -> Self {
+        Self { names, exclude }
+    }
 }
 
 /// The bytes before the new image.
@@ -42,6 +62,7 @@ pub enum Leading {
 /// Changes to the metadata. The default changes nothing but its encoding, drops access and
 /// change times, and leaves out the creation time.
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct Rebuild {
     /// Owner of every entry.
     pub set_owner: Option<u32>,
@@ -91,6 +112,7 @@ impl Default for Rebuild {
 
 /// All options of a rewrite. The [default](Self::level) copies all sections.
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct RewriteOptions {
     /// Recompress blocks.
     pub blocks: bool,

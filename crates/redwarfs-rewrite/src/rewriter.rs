@@ -256,9 +256,10 @@ fn warn_of_unknown_members(image: &Image, progress: &dyn Progress) -> Result<()>
 
 /// Verifies the checksums of all sections.
 fn check(image: &Image, options: &RewriteOptions, stop: &AtomicBool) -> Result<()> {
-    let report = image.check_sections(&CheckOptions {
-        threads: options.workers,
-        ..CheckOptions::default()
+    let report = image.check_sections(&{
+        let mut check = CheckOptions::default();
+        check.threads = options.workers;
+        check
     })?;
     if stop.load(Ordering::Relaxed) {
         return Err(Error::interrupted());

@@ -24,30 +24,25 @@ fn bytes_of(name: &str) -> Vec<u8> {
 }
 
 fn copy() -> RewriteOptions {
-    RewriteOptions {
-        workers: 2,
-        ..RewriteOptions::level(1)
-    }
+    let mut rewrite = RewriteOptions::level(1);
+    rewrite.workers = 2;
+    rewrite
 }
 
 fn everything() -> RewriteOptions {
-    RewriteOptions {
-        blocks: true,
-        metadata: true,
-        ..copy()
-    }
+    let mut rewrite = copy();
+    rewrite.blocks = true;
+    rewrite.metadata = true;
+    rewrite
 }
 
 fn rebuild(change: impl FnOnce(&mut Rebuild)) -> RewriteOptions {
-    let mut rebuild = Rebuild {
-        keep_all_times: true,
-        ..Rebuild::default()
-    };
+    let mut rebuild = Rebuild::default();
+    rebuild.keep_all_times = true;
     change(&mut rebuild);
-    RewriteOptions {
-        rebuild: Some(rebuild),
-        ..copy()
-    }
+    let mut rewrite = copy();
+    rewrite.rebuild = Some(rebuild);
+    rewrite
 }
 
 fn manifest(image: &Image) -> Manifest {
@@ -242,10 +237,7 @@ fn only_some_categories_are_recompressed() {
     for exclude in [false, true] {
         let mut options = everything();
         options.compression = codec("lz4");
-        options.categories = Some(CategoryFilter {
-            names: vec![name(chosen)],
-            exclude,
-        });
+        options.categories = Some(CategoryFilter::new(vec![name(chosen)], exclude));
         let new = stored(&rewritten(&before, &options).unwrap().image);
         for (old, new) in old.iter().zip(&new) {
             assert_eq!(old.0, new.0);
@@ -258,10 +250,7 @@ fn only_some_categories_are_recompressed() {
         }
     }
     let mut options = everything();
-    options.categories = Some(CategoryFilter {
-        names: vec!["nothing/such".into()],
-        exclude: true,
-    });
+    options.categories = Some(CategoryFilter::new(vec!["nothing/such".into()], true));
     let error = rewritten(&before, &options).unwrap_err().to_string();
     assert!(
         error.ends_with("no category 'nothing/such' in input filesystem"),

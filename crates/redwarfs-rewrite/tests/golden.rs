@@ -21,10 +21,9 @@ fn base() -> RewriteOptions {
 }
 
 fn all_times() -> Rebuild {
-    Rebuild {
-        keep_all_times: true,
-        ..Rebuild::default()
-    }
+    let mut rebuild = Rebuild::default();
+    rebuild.keep_all_times = true;
+    rebuild
 }
 
 fn modes() -> Vec<(&'static str, RewriteOptions)> {
@@ -83,10 +82,8 @@ fn check(golden: &Golden, mode: &str, options: &RewriteOptions) {
     let Rewritten { image, .. } =
         rewritten(&before, options).unwrap_or_else(|e| panic!("{what}: {e}"));
     assert_eq!(image.container().version, Version::WRITTEN, "{what}");
-    let integrity = CheckOptions {
-        mode: VerifyMode::Integrity,
-        ..CheckOptions::default()
-    };
+    let mut integrity = CheckOptions::default();
+    integrity.mode = VerifyMode::Integrity;
     let report = image.check_sections(&integrity).unwrap();
     assert!(report.is_ok(), "{what}: {:?}", report.findings);
     let fields = Fields {
@@ -209,11 +206,7 @@ fn media_codecs_work_from_what_the_image_tells() {
             let mut back = base();
             (back.blocks, back.block_size_bits) = (true, bits);
             back.rebuild = bits.map(|_| all_times());
-            back.category_compression = vec![CategoryCodec {
-                category: category.to_owned(),
-                codec: codec(spec),
-                required: true,
-            }];
+            back.category_compression = vec![CategoryCodec::new(category, codec(spec), true)];
             let again = rewritten(&plain, &back).unwrap().image;
             assert!(count(&again) > 0, "{name}");
             let now = Manifest::from_image(&again, true).unwrap();

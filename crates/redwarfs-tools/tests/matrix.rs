@@ -238,10 +238,8 @@ fn same(want: &Manifest, got: &Manifest, fields: Fields, what: &str) -> Result<(
 }
 
 fn library(path: &Path) -> Result<Manifest, String> {
-    let options = OpenOptions {
-        check: true,
-        ..OpenOptions::default()
-    };
+    let mut options = OpenOptions::default();
+    options.check = true;
     let image = Image::open(path, &options).map_err(|e| format!("library: {e}"))?;
     Manifest::from_image(&image, true).map_err(|e| format!("library: {e}"))
 }

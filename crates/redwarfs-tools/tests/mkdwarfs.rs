@@ -135,13 +135,11 @@ fn seen_on_disk(root: &Path) -> BTreeMap<Vec<u8>, Seen> {
 }
 
 fn seen_in_image(path: &Path) -> BTreeMap<Vec<u8>, Seen> {
-    let image = Image::open(
-        path,
-        &OpenOptions {
-            check: true,
-            ..OpenOptions::default()
-        },
-    )
+    let image = Image::open(path, &{
+        let mut open = OpenOptions::default();
+        open.check = true;
+        open
+    })
     .unwrap();
     let mut all = BTreeMap::new();
     for entry in image.walk() {

@@ -18,10 +18,8 @@ use redwarfs_testkit::{Fields, Golden, Manifest, compat_images, golden_images};
 use support::{MKDWARFS, must, reference, run};
 
 fn open(path: &Path) -> Image {
-    let options = OpenOptions {
-        check: true,
-        ..OpenOptions::default()
-    };
+    let mut options = OpenOptions::default();
+    options.check = true;
     Image::open(path, &options).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
 }
 

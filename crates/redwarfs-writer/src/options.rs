@@ -64,6 +64,7 @@ impl Order {
 
 /// Parameters of [`Order::Nilsimsa`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct NilsimsaOptions {
     /// Clusters into which a cluster is divided at most.
     pub max_children: NonZeroU64,
@@ -84,17 +85,32 @@ impl Default for NilsimsaOptions {
 
 /// Parameters of [`Order::Families`] and [`Order::Versions`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct FamilyOptions {
     /// What a directory must save to be spread over one more block than its paths need, in thousandths
     /// of a block, 0..=1000. At 0 only size counts. At 1000 directories stay together, except for moves
     /// that spread nothing.
-    pub gain: u32,
+    pub least_saving: u32,
+}
+
+impl FamilyOptions {
+    /// The parameters with this [`least_saving`](Self::least_saving).
+    #[must_use]
+    pub fn new(least_saving: u32) -> Self {
+        Self { least_saving }
+    }
+
+    /// Bytes that a directory must save for each further block. Both deciders use it: `families.rs` for
+    /// files, `collate.rs` for versions of a directory.
+    pub(crate) fn share(self, block: u64) -> u128 {
+        u128::from(block) * u128::from(self.least_saving) / 1000
+    }
 }
 
 impl Default for FamilyOptions {
     /// One percent of a block.
     fn default() -> Self {
-        Self { gain: 10 }
+        Self::new(10)
     }
 }
 
@@ -255,6 +271,7 @@ impl fmt::Debug for ThreadStart {
 
 /// Contents of the history entry of a new image.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct HistoryOptions {
     /// The command line, the program first; `None` leaves it out.
     pub arguments: Option<Vec<String>>,
@@ -264,6 +281,7 @@ pub struct HistoryOptions {
 
 /// Settings of one category. For `None`, the setting of [`BuildOptions`] applies.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct CategoryOptions {
     /// Codec of the blocks.
     pub compression: Option<CodecSpec>,
@@ -283,6 +301,7 @@ pub struct CategoryOptions {
 /// All knobs of a build. Make one with [`level`](Self::level) or [`default`](Self::default) and
 /// change fields; [`check`](Self::check) verifies ranges, and so does every build.
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct BuildOptions {
     /// Log2 of the block size, 10..=30.
     pub block_size_bits: u32,

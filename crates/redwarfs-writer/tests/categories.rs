@@ -312,11 +312,10 @@ fn incompressible_data_is_stored() {
     tree.insert(b"sparse", MemoryNode::sparse(sparse));
     let mut options = options(4, 18);
     for fragments in [false, true] {
-        options.categorizers = vec![Categorizer::Incompressible(Incompressible {
-            fragments,
-            block_size: 1 << 16,
-            ..Incompressible::default()
-        })];
+        let mut test = Incompressible::default();
+        test.fragments = fragments;
+        test.block_size = 1 << 16;
+        options.categorizers = vec![Categorizer::Incompressible(test)];
         let image = round_trip(&tree, &options);
         let found = blocks(&image);
         let stored = found.iter().filter(|(name, _)| name == "incompressible");
@@ -358,11 +357,10 @@ fn programs_get_branch_filters() {
     let mut options = options(8, 20);
     let filtered = build(&options, &tree).0;
     compare(&open(filtered.clone()), &tree, &options);
-    let plain = CategoryOptions {
-        // A filter that was asked for is not replaced.
-        compression: "lzma:level=9:binary=sparc".parse().ok(),
-        ..CategoryOptions::default()
-    };
+    let mut plain = CategoryOptions::default();
+
+    // A filter that was asked for is not replaced.
+    plain.compression = "lzma:level=9:binary=sparc".parse().ok();
     options.categories.insert(Category::BinaryElf, plain);
     let plain = build(&options, &tree).0;
     compare(&open(plain.clone()), &tree, &options);
@@ -514,9 +512,10 @@ fn options_that_contradict_categories() {
         change(&mut options);
         options.check().unwrap_err().to_string()
     };
-    let own = |codec: &str| CategoryOptions {
-        compression: codec.parse().ok(),
-        ..CategoryOptions::default()
+    let own = |codec: &str| {
+        let mut own = CategoryOptions::default();
+        own.compression = codec.parse().ok();
+        own
     };
     let text = check(&|o| o.compression = "flac".parse().unwrap());
     assert!(text.contains("cannot be used without a category"), "{text}");

@@ -25,15 +25,15 @@ fn noise(seed: u32, len: usize) -> Vec<u8> {
 }
 
 fn options(order: Order) -> BuildOptions {
-    BuildOptions {
-        order,
-        block_size_bits: 20,
-        compression: "zstd:level=3".parse().unwrap(),
-        // What is found in other blocks makes up for a bad order.
-        lookback: 1,
-        workers: 2,
-        ..BuildOptions::level(4)
-    }
+    let mut build = BuildOptions::level(4);
+    build.order = order;
+    build.block_size_bits = 20;
+    build.compression = "zstd:level=3".parse().unwrap();
+
+    // What is found in other blocks makes up for a bad order.
+    build.lookback = 1;
+    build.workers = 2;
+    build
 }
 
 fn families() -> Order {
@@ -163,7 +163,7 @@ fn locality_has_a_price() {
         }
     }
     let image = |gain| {
-        let options = options(Order::Families(FamilyOptions { gain }));
+        let options = options(Order::Families(FamilyOptions::new(gain)));
         open(build(&options, &tree).0)
     };
     let blocks = |image: &Image| spread(image).values().map(BTreeSet::len).sum::<usize>();
@@ -183,10 +183,11 @@ fn large_blocks_end_between_directories() {
         }
     }
     let blocks = |block_size_bits, order| {
-        let options = BuildOptions {
-            block_size_bits,
-            compression: "null".parse().unwrap(),
-            ..options(order)
+        let options = {
+            let mut build = options(order);
+            build.block_size_bits = block_size_bits;
+            build.compression = "null".parse().unwrap();
+            build
         };
         let (bytes, _) = build(&options, &tree);
         let image = open(bytes);
@@ -213,12 +214,13 @@ fn blocks_that_end_early_are_searched() {
         }
     }
     let image = |workers| {
-        let options = BuildOptions {
-            block_size_bits: 25,
-            compression: "null".parse().unwrap(),
-            lookback: 4,
-            workers,
-            ..options(Order::Path)
+        let options = {
+            let mut build = options(Order::Path);
+            build.block_size_bits = 25;
+            build.compression = "null".parse().unwrap();
+            build.lookback = 4;
+            build.workers = workers;
+            build
         };
         let (bytes, _) = build(&options, &tree);
         common::compare(&open(bytes.clone()), &tree, &options);
@@ -239,9 +241,10 @@ fn files_that_cannot_be_sketched_have_a_place_too() {
     add(&mut tree, "program-1.3/tiny", b"tiny".to_vec());
     add(&mut tree, "zeros", vec![0; 3 << 20]);
     for limit in [None, Some(50_000)] {
-        let options = BuildOptions {
-            max_similarity_size: limit,
-            ..options(families())
+        let options = {
+            let mut build = options(families());
+            build.max_similarity_size = limit;
+            build
         };
         common::compare(&open(build(&options, &tree).0), &tree, &options);
     }
@@ -259,9 +262,10 @@ fn files_that_cannot_be_sketched_have_a_place_too() {
 fn threads_do_not_matter() {
     let tree = releases();
     let image = |workers| {
-        let options = BuildOptions {
-            workers,
-            ..options(families())
+        let options = {
+            let mut build = options(families());
+            build.workers = workers;
+            build
         };
         build(&options, &tree).0
     };

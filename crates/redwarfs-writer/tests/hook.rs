@@ -200,11 +200,9 @@ fn categories_have_streams_and_settings_of_their_own() {
         Categorizer::PcmAudio,
         Categorizer::Incompressible(Incompressible::default()),
     ];
-    let own = CategoryOptions {
-        compression: Some("lzma:level=1".parse().unwrap()),
-        order: Some(Order::RevPath),
-        ..CategoryOptions::default()
-    };
+    let mut own = CategoryOptions::default();
+    own.compression = Some("lzma:level=1".parse().unwrap());
+    own.order = Some(Order::RevPath);
     options
         .categories
         .insert(Category::named("video").unwrap(), own);

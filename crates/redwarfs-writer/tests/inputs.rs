@@ -149,11 +149,9 @@ fn small_files_are_opened_once() {
             Order::Versions(Default::default()),
             Order::Families(Default::default()),
         ] {
-            let options = BuildOptions {
-                order: order.clone(),
-                workers: 2,
-                ..BuildOptions::level(level)
-            };
+            let mut options = BuildOptions::level(level);
+            options.order = order.clone();
+            options.workers = 2;
             let opened = opened(&options, &tree);
             assert!(!opened.contains_key(&b"000"[..]), "it is empty");
             assert_eq!(opened.len(), 305);

@@ -197,8 +197,8 @@ fn options() -> impl Strategy<Value = BuildOptions> {
         Just(Order::RevPath),
         Just(Order::Similarity),
         Just(Order::Nilsimsa(NilsimsaOptions::default())),
-        (0u32..1001).prop_map(|gain| Order::Versions(FamilyOptions { gain })),
-        (0u32..1001).prop_map(|gain| Order::Families(FamilyOptions { gain })),
+        (0u32..1001).prop_map(|gain| Order::Versions(FamilyOptions::new(gain))),
+        (0u32..1001).prop_map(|gain| Order::Families(FamilyOptions::new(gain))),
         prop::collection::vec(name(), 0..5).prop_map(Order::Explicit),
     ];
     let flags = any::<[bool; 9]>();
@@ -296,9 +296,11 @@ fn options() -> impl Strategy<Value = BuildOptions> {
                 options.keep_all_times = times;
                 options.section_index = index;
                 options.hardlink_table = links;
-                options.history = history.then(|| HistoryOptions {
-                    arguments: command_line.then(|| vec!["mkdwarfs".to_owned()]),
-                    timestamp: options.create_timestamp,
+                options.history = history.then(|| {
+                    let mut history = HistoryOptions::default();
+                    history.arguments = command_line.then(|| vec!["mkdwarfs".to_owned()]);
+                    history.timestamp = options.create_timestamp;
+                    history
                 });
                 options.header = header;
                 options.workers = 2;

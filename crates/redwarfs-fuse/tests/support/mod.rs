@@ -28,10 +28,9 @@ const RING_PARAMETER: &str = "/sys/module/fuse/parameters/enable_uring";
 
 /// The options, with io_uring if the environment asks for it.
 pub fn as_asked(options: &MountOptions) -> MountOptions {
-    MountOptions {
-        uring: options.uring || std::env::var_os(OVER_RING).is_some(),
-        ..options.clone()
-    }
+    let mut mount = options.clone();
+    mount.uring = options.uring || std::env::var_os(OVER_RING).is_some();
+    mount
 }
 
 /// Whether mounts that ask for io_uring get it, said aloud.

@@ -14,6 +14,7 @@ pub enum VerifyMode {
 
 /// How a check is done.
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct CheckOptions {
     /// The hashes to compare.
     pub mode: VerifyMode,

@@ -20,10 +20,8 @@ pub(crate) fn open(bytes: &[u8]) -> Image {
 }
 
 pub(crate) fn try_open(bytes: &[u8]) -> redwarfs_format::Result<Image> {
-    let options = OpenOptions {
-        check: true,
-        ..OpenOptions::default()
-    };
+    let mut options = OpenOptions::default();
+    options.check = true;
     Image::from_source(Arc::new(MemorySource::new(bytes.to_vec())), &options)
 }
 

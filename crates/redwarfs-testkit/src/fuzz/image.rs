@@ -28,23 +28,18 @@ pub fn use_image(data: &[u8]) -> [bool; 2] {
     [false, true].map(|check| {
         // Room for one block only, for a few, and for nothing.
         let size = [0, 100 << 10, 8 << 20][data.len() % 3];
-        let options = OpenOptions {
-            offset: if data.len().is_multiple_of(2) {
-                ImageOffset::At(0)
-            } else {
-                ImageOffset::Auto
-            },
-            image_size: None,
-            check,
-            cache: CacheOptions {
-                size,
-                workers: 1,
-                seq_detector: 2,
-                partial_ratio: 0.8,
-                ..CacheOptions::default()
-            },
-            ..OpenOptions::default()
+        let mut options = OpenOptions::default();
+        options.offset = if data.len().is_multiple_of(2) {
+            ImageOffset::At(0)
+        } else {
+            ImageOffset::Auto
         };
+        options.image_size = None;
+        options.check = check;
+        options.cache.size = size;
+        options.cache.workers = 1;
+        options.cache.seq_detector = 2;
+        options.cache.partial_ratio = 0.8;
         let source = Arc::new(MemorySource::new(data));
         let image = Image::from_source(source, &options);
         if let Ok(image) = &image {

@@ -206,14 +206,9 @@ pub fn tar(data: &[u8]) {
         }
     }
 
-    let options = OpenOptions {
-        cache: CacheOptions {
-            size: 1 << 20,
-            workers: 1,
-            ..CacheOptions::default()
-        },
-        ..OpenOptions::default()
-    };
+    let mut options = OpenOptions::default();
+    options.cache.size = 1 << 20;
+    options.cache.workers = 1;
     let source = std::sync::Arc::new(MemorySource::new(data));
     let Ok(image) = Image::from_source(source, &options) else {
         return;

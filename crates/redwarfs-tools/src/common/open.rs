@@ -38,12 +38,10 @@ pub fn image_offset(text: &str) -> Result<ImageOffset, String> {
 /// # Errors
 /// `cannot open image: PATH: CAUSE (ADVICE)`.
 pub fn open_image(path: &Path, options: &OpenOptions, spelling: Spelling) -> Result<Image> {
-    let options = OpenOptions {
-        cache: CacheOptions {
-            affinity: options.cache.affinity.or_else(|| env::affinity("blkcache")),
-            ..options.cache
-        },
-        ..options.clone()
+    let options = {
+        let mut open = options.clone();
+        open.cache.affinity = options.cache.affinity.or_else(|| env::affinity("blkcache"));
+        open
     };
     let failed = match open(path, &options) {
         Ok(image) => return Ok(image),
@@ -70,14 +68,12 @@ fn explain(
     failed: Error,
     spelling: Spelling,
 ) -> (Error, Option<String>) {
-    let at = |offset| OpenOptions {
-        offset,
-        check: false,
-        cache: CacheOptions {
-            workers: 1,
-            ..options.cache
-        },
-        ..options.clone()
+    let at = |offset| {
+        let mut open = options.clone();
+        open.offset = offset;
+        open.check = false;
+        open.cache.workers = 1;
+        open
     };
     match failed {
         Error::NotAnImage(_) if matches!(options.offset, ImageOffset::Auto) => {

@@ -76,10 +76,11 @@ impl Default for Settings {
     fn default() -> Self {
         Self {
             mount: MountOptions::default(),
-            open: OpenOptions {
-                offset: ImageOffset::At(0),
-                lazy_metadata: true,
-                ..OpenOptions::default()
+            open: {
+                let mut open = OpenOptions::default();
+                open.offset = ImageOffset::At(0);
+                open.lazy_metadata = true;
+                open
             },
             tidying: Tidying::default(),
             lock: Lock::No,

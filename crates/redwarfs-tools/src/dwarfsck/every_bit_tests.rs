@@ -242,10 +242,8 @@ fn devices_are_larger_than_images() {
             size: None,
             device: true,
         };
-        let options = CheckOptions {
-            mode: VerifyMode::Integrity,
-            ..CheckOptions::default()
-        };
+        let mut options = CheckOptions::default();
+        options.mode = VerifyMode::Integrity;
         let list = image.list_sections().unwrap();
         let report = image.check(list, declared, &options, &|_| {}).unwrap();
         (report.findings.len(), report.uncovered, size)

@@ -147,17 +147,13 @@ fn run(args: &Args) -> Result<u8> {
 
 /// How the image is opened.
 fn open_options(args: &Args, workers: usize) -> OpenOptions {
-    OpenOptions {
-        offset: args.image_offset,
-        image_size: args.image_size,
-        cache: CacheOptions {
-            size: args.cache_size,
-            workers,
-            affinity: env::affinity("blkcache"),
-            ..CacheOptions::default()
-        },
-        ..OpenOptions::default()
-    }
+    let mut open = OpenOptions::default();
+    open.offset = args.image_offset;
+    open.image_size = args.image_size;
+    open.cache.size = args.cache_size;
+    open.cache.workers = workers;
+    open.cache.affinity = env::affinity("blkcache");
+    open
 }
 
 /// Checks combinations of options; returns the image.
@@ -281,16 +277,16 @@ fn is_device(input: &Path) -> bool {
 }
 
 fn check_options(args: &Args, workers: usize) -> CheckOptions {
-    CheckOptions {
-        mode: match args.check_integrity {
-            true => VerifyMode::Integrity,
-            false => VerifyMode::Fast,
-        },
-        threads: workers,
-        affinity: env::affinity("fscheck"),
-        decode: args.decode,
-        memory: args.cache_size,
-    }
+    let mut check = CheckOptions::default();
+    check.mode = match args.check_integrity {
+        true => VerifyMode::Integrity,
+        false => VerifyMode::Fast,
+    };
+    check.threads = workers;
+    check.affinity = env::affinity("fscheck");
+    check.decode = args.decode;
+    check.memory = args.cache_size;
+    check
 }
 
 /// Says which sections of an image are damaged that cannot be opened.
@@ -326,10 +322,8 @@ fn salvage(
     // file.
     let at_start = match (failed, args.image_offset) {
         (Error::NotAnImage(_), ImageOffset::Auto) => {
-            let options = OpenOptions {
-                offset: ImageOffset::At(0),
-                ..open_options(args, 1)
-            };
+            let mut options = open_options(args, 1);
+            options.offset = ImageOffset::At(0);
             Image::from_source(Arc::clone(source), &options).err()
         }
         _ => None,

@@ -90,19 +90,15 @@ fn run(args: &Args) -> Result<u8> {
 
     let components = args.perfmon.as_ref().map(|c| &c.0[..]).unwrap_or_default();
     let perfmon = PerfMonitor::new(components, args.perfmon_trace.is_some());
-    let options = OpenOptions {
-        offset: args.image_offset,
-        // The extractor checks what it uses, and the names above all.
-        check: false,
-        cache: CacheOptions {
-            size: args.cache_size,
-            workers: args.workers(),
-            ..CacheOptions::default()
-        },
-        perfmon: perfmon.clone(),
-        trust_blocks: args.disable_integrity_check,
-        ..OpenOptions::default()
-    };
+    let mut options = OpenOptions::default();
+    options.offset = args.image_offset;
+
+    // The extractor checks what it uses, and the names above all.
+    options.check = false;
+    options.cache.size = args.cache_size;
+    options.cache.workers = args.workers();
+    options.perfmon = perfmon.clone();
+    options.trust_blocks = args.disable_integrity_check;
     let spelling = Spelling {
         auto: "--image-offset=auto",
         size: None,

@@ -274,13 +274,15 @@ impl CategoryArgs {
                 "binary" => Categorizer::Binary,
                 "fits" => Categorizer::Fits,
                 "pcmaudio" => Categorizer::PcmAudio,
-                "incompressible" => Categorizer::Incompressible(Incompressible {
-                    min_size: self.incompressible_min_input_size,
-                    block_size: self.incompressible_block_size,
-                    fragments: self.incompressible_fragments,
-                    ratio: self.incompressible_ratio,
-                    zstd_level: self.incompressible_zstd_level,
-                }),
+                "incompressible" => {
+                    let mut options = Incompressible::default();
+                    options.min_size = self.incompressible_min_input_size;
+                    options.block_size = self.incompressible_block_size;
+                    options.fragments = self.incompressible_fragments;
+                    options.ratio = self.incompressible_ratio;
+                    options.zstd_level = self.incompressible_zstd_level;
+                    Categorizer::Incompressible(options)
+                }
                 "hotness" => Categorizer::Hotness(self.hot_paths(logger)?),
                 other => {
                     return Err(ToolError::new(format!(

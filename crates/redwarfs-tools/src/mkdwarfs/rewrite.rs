@@ -49,16 +49,12 @@ pub(super) fn run(args: &Args, matches: &ArgMatches, command_line: &[OsString]) 
     let options = rewrite_options(args, matches, build);
     options.check().map_err(|e| rewrite_error(e, args))?;
 
-    let open = OpenOptions {
-        check: options.check,
-        // Every block is read once, past the cache.
-        cache: CacheOptions {
-            size: 0,
-            workers: 1,
-            ..CacheOptions::default()
-        },
-        ..OpenOptions::default()
-    };
+    let mut open = OpenOptions::default();
+    open.check = options.check;
+
+    // Every block is read once, past the cache.
+    open.cache.size = 0;
+    open.cache.workers = 1;
     // The image is searched for, and its size is found.
     let spelling = Spelling {
         auto: "--input",
@@ -126,20 +122,19 @@ fn rewrite_options(args: &Args, matches: &ArgMatches, build: BuildOptions) -> Re
     o.blocks = matches!(mode, Recompress::All | Recompress::Block);
     o.metadata = matches!(mode, Recompress::All | Recompress::Metadata);
     o.categories = args.rewrite.recompress_categories.clone();
-    let rebuild = Rebuild {
-        set_owner: build.set_owner,
-        set_group: build.set_group,
-        set_time: build.set_time,
-        keep_all_times: build.keep_all_times,
-        time_resolution: given("time_resolution").then_some(build.time_resolution),
-        chmod: build.chmod,
-        packing: build.packing,
-        category_names: build.category_names,
-        category_metadata: build.category_metadata,
-        create_timestamp: build.create_timestamp,
-        hardlink_table: build.hardlink_table,
-        version_history: !args.rewrite.no_metadata_version_history,
-    };
+    let mut rebuild = Rebuild::default();
+    rebuild.set_owner = build.set_owner;
+    rebuild.set_group = build.set_group;
+    rebuild.set_time = build.set_time;
+    rebuild.keep_all_times = build.keep_all_times;
+    rebuild.time_resolution = given("time_resolution").then_some(build.time_resolution);
+    rebuild.chmod = build.chmod;
+    rebuild.packing = build.packing;
+    rebuild.category_names = build.category_names;
+    rebuild.category_metadata = build.category_metadata;
+    rebuild.create_timestamp = build.create_timestamp;
+    rebuild.hardlink_table = build.hardlink_table;
+    rebuild.version_history = !args.rewrite.no_metadata_version_history;
     o.rebuild = args.rewrite.rebuilds().then_some(rebuild);
     o.block_size_bits = args
         .rewrite
@@ -156,11 +151,8 @@ fn rewrite_options(args: &Args, matches: &ArgMatches, build: BuildOptions) -> Re
             let wished = preset
                 .get(&category)
                 .and_then(|own| own.compression.as_ref());
-            Some(CategoryCodec {
-                category: category.name().to_owned(),
-                required: wished != Some(&codec),
-                codec,
-            })
+            let required = wished != Some(&codec);
+            Some(CategoryCodec::new(category.name(), codec, required))
         })
         .collect();
     o.compression = build.compression;

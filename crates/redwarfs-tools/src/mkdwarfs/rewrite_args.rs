@@ -36,7 +36,7 @@ fn categories(text: &str) -> Result<CategoryFilter, String> {
     if names.iter().any(String::is_empty) {
         return Err(format!("empty name of a category: '{text}'"));
     }
-    Ok(CategoryFilter { names, exclude })
+    Ok(CategoryFilter::new(names, exclude))
 }
 
 /// Options that turn the input into an image that is rewritten.
@@ -93,9 +93,8 @@ mod tests {
 
     #[test]
     fn lists_of_categories() {
-        let filter = |names: &[&str], exclude| CategoryFilter {
-            names: names.iter().map(|&n| n.to_owned()).collect(),
-            exclude,
+        let filter = |names: &[&str], exclude| {
+            CategoryFilter::new(names.iter().map(|&n| n.to_owned()).collect(), exclude)
         };
         assert_eq!(categories("a"), Ok(filter(&["a"], false)));
         assert_eq!(categories("a/b,c"), Ok(filter(&["a/b", "c"], false)));

@@ -214,14 +214,16 @@ pub(super) fn build_options(
         TimeSpec::At(seconds) => seconds,
     });
     o.create_timestamp = (!args.no_create_timestamp).then_some(now);
-    o.history = (!args.no_history).then(|| HistoryOptions {
-        arguments: (!args.no_history_command_line).then(|| {
+    o.history = (!args.no_history).then(|| {
+        let mut history = HistoryOptions::default();
+        history.arguments = (!args.no_history_command_line).then(|| {
             command_line
                 .iter()
                 .map(|arg| arg.to_string_lossy().into_owned())
                 .collect()
-        }),
-        timestamp: (!args.no_history_timestamps).then_some(now),
+        });
+        history.timestamp = (!args.no_history_timestamps).then_some(now);
+        history
     });
     o.section_index = !args.no_section_index;
     o.hardlink_table = !args.no_hardlink_table;

@@ -98,10 +98,8 @@ impl Place {
 
     /// The image that was built last.
     pub(crate) fn built(&self) -> Built {
-        let options = OpenOptions {
-            check: true,
-            ..OpenOptions::default()
-        };
+        let mut options = OpenOptions::default();
+        options.check = true;
         Built(Image::open(self.path("out"), &options).unwrap())
     }
 }

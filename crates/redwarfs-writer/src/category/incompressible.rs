@@ -9,8 +9,9 @@ use super::names::{Category, StreamKey};
 use super::probe::Probe;
 use crate::error::{Error, Result};
 
-/// Parameters of the test.
+/// Parameters of the test. Start from the default and set fields.
 #[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
 pub struct Incompressible {
     /// Smallest size of a tested file, in bytes.
     pub min_size: u64,

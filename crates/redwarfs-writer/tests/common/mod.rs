@@ -28,10 +28,8 @@ pub fn build(options: &BuildOptions, source: &dyn Source) -> (Vec<u8>, BuildSumm
 
 /// Opens an image with the full check, and verifies all hashes.
 pub fn open(bytes: Vec<u8>) -> Image {
-    let options = OpenOptions {
-        check: true,
-        ..OpenOptions::default()
-    };
+    let mut options = OpenOptions::default();
+    options.check = true;
     let image = Image::from_source(Arc::new(MemorySource::new(bytes)), &options).unwrap();
     let sizes: Vec<u64> = (0..image.container().block_count())
         .map(|b| image.decode_block(BlockNo(b)).unwrap().len() as u64)
@@ -41,10 +39,8 @@ pub fn open(bytes: Vec<u8>) -> Image {
         .check(image.container().block_count(), Some(&sizes))
         .unwrap();
     for mode in [VerifyMode::Fast, VerifyMode::Integrity] {
-        let options = CheckOptions {
-            mode,
-            ..CheckOptions::default()
-        };
+        let mut options = CheckOptions::default();
+        options.mode = mode;
         let report = image.check_sections(&options).unwrap();
         assert!(report.is_ok(), "{:?}", report.findings);
     }

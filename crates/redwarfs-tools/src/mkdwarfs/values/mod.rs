@@ -249,7 +249,7 @@ fn families(mode: &str, options: Option<&str>) -> Result<FamilyOptions, String> 
         .zip(number(tenths).filter(|_| tenths.len() == 1))
         .map(|(whole, tenths)| whole * 10 + tenths)
         .filter(|&gain| gain <= 1000)
-        .map(|gain| FamilyOptions { gain })
+        .map(FamilyOptions::new)
         .ok_or_else(|| format!("invalid gain value: {value}, it is percent from 0 to 100"))
 }
 

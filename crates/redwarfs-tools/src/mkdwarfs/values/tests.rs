@@ -51,28 +51,29 @@ fn orders() {
         ("nilsimsa", OrderSpec::Nilsimsa(NilsimsaOptions::default())),
         (
             "nilsimsa:max-children=16k:max-cluster-size=5",
-            OrderSpec::Nilsimsa(NilsimsaOptions {
-                max_cluster_size: NonZeroU64::new(5).expect("not zero"),
-                ..NilsimsaOptions::default()
+            OrderSpec::Nilsimsa({
+                let mut options = NilsimsaOptions::default();
+                options.max_cluster_size = NonZeroU64::new(5).expect("not zero");
+                options
             }),
         ),
-        ("families", OrderSpec::Families(FamilyOptions { gain: 10 })),
-        ("versions", OrderSpec::Versions(FamilyOptions { gain: 10 })),
+        ("families", OrderSpec::Families(FamilyOptions::new(10))),
+        ("versions", OrderSpec::Versions(FamilyOptions::new(10))),
         (
             "versions:gain=2",
-            OrderSpec::Versions(FamilyOptions { gain: 20 }),
+            OrderSpec::Versions(FamilyOptions::new(20)),
         ),
         (
             "families:gain=0",
-            OrderSpec::Families(FamilyOptions { gain: 0 }),
+            OrderSpec::Families(FamilyOptions::new(0)),
         ),
         (
             "families:gain=1.5",
-            OrderSpec::Families(FamilyOptions { gain: 15 }),
+            OrderSpec::Families(FamilyOptions::new(15)),
         ),
         (
             "families:gain=100",
-            OrderSpec::Families(FamilyOptions { gain: 1000 }),
+            OrderSpec::Families(FamilyOptions::new(1000)),
         ),
         ("explicit:file=a b", OrderSpec::Explicit("a b".into())),
     ];

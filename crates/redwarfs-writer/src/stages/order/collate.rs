@@ -6,7 +6,7 @@
 //! files of each directory stay together.
 //!
 //! A group of directories is collated if that saves data, and if the saving pays for the additional
-//! blocks over which the data of each directory is then spread ([`FamilyOptions::gain`]).
+//! blocks over which the data of each directory is then spread ([`FamilyOptions::least_saving`]).
 
 use std::cmp::Ordering;
 use std::collections::{HashMap, HashSet};
@@ -259,7 +259,7 @@ impl<C: StreamView> Collator<'_, C> {
             Evidence::Sketches => before.new.saturating_sub(after.new),
             Evidence::Samples => self.sampled(&apart, &together),
         };
-        let share = u128::from(self.block) * u128::from(self.options.gain) / 1000;
+        let share = self.options.share(self.block);
         let price = share * u128::from(after.blocks.saturating_sub(before.blocks));
         let better = saved > before.new / WORTHWHILE && u128::from(saved) >= price;
         better.then(|| together.into_iter().map(|placed| placed.item).collect())

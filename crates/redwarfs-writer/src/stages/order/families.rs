@@ -10,7 +10,7 @@
 //!    stream, nothing moves.
 //! 3. The data of a directory, at any depth, should stay within the blocks that it takes in the order of
 //!    names. Some additional blocks are free: half as many (rounded up) as the data of the directory
-//!    needs. Each further block must save a share of a block ([`FamilyOptions::gain`]). The strongest
+//!    needs. Each further block must save a share of a block ([`FamilyOptions::least_saving`]). The strongest
 //!    pairs are tried first. Moves shift the borders of blocks, but blocks are counted as they are in the
 //!    order of names.
 //!
@@ -291,7 +291,7 @@ impl<'a, C: StreamView> Families<'a, C> {
         if saved == 0 || u128::from(gain) * saved * WORTHWHILE < u128::from(self.total) * cost {
             return None;
         }
-        let share = u128::from(self.block) * u128::from(self.options.gain) / 1000;
+        let share = self.options.share(self.block);
         u64::try_from(share * cost / saved).ok()
     }
 
@@ -431,7 +431,7 @@ mod tests {
 
         fn run(&self, gain: u32, block: u64) -> Vec<u32> {
             let sequence: Vec<u32> = (0..self.contents.len() as u32).collect();
-            let options = FamilyOptions { gain };
+            let options = FamilyOptions::new(gain);
             let mut result = Families::new(self, &sequence, options, block).run();
             let found = result.clone();
             result.sort_unstable();
