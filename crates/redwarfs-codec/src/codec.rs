@@ -11,6 +11,8 @@ use crate::grammar::{OptionDef, SpecError, Values};
 use crate::table::Table;
 use crate::{CompressionId, Error, Result};
 
+type MakeDecoder = fn(&[u8], u64) -> Result<Box<dyn Decode>>;
+
 /// How payloads with one compression id are read.
 pub(crate) struct Decoding {
     pub(crate) id: CompressionId,
@@ -19,7 +21,7 @@ pub(crate) struct Decoding {
     /// The content that a payload was made from, as far as it says so.
     pub(crate) content: fn(&[u8]) -> Result<Content>,
     /// A decoder for a payload with this raw size, which fits into memory.
-    pub(crate) decoder: fn(&[u8], u64) -> Result<Box<dyn Decode>>,
+    pub(crate) decoder: MakeDecoder,
 }
 
 /// The content of payloads that say nothing about it.

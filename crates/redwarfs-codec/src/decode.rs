@@ -38,23 +38,23 @@ impl Content {
 ///
 /// As [`Decoder::new`], [`Decoder::fill`] and [`Decoder::finish`].
 pub fn decompress(id: CompressionId, payload: &[u8], limit: u64) -> Result<Vec<u8>> {
-    let mut core = Core::new(id, payload, limit)?;
+    let mut state = DecoderState::new(id, payload, limit)?;
     if id == CompressionId::NONE {
         return Ok(payload.to_vec());
     }
-    // Fits: `Core::new` has compared it with the address space.
-    let mut out = zeroed(core.raw_size as usize)?;
-    core.fill(payload, &mut out)?;
-    core.finish(payload)?;
+    // Fits: `DecoderState::new` has compared it with the address space.
+    let mut out = zeroed(state.raw_size as usize)?;
+    state.fill(payload, &mut out)?;
+    state.finish(payload)?;
     Ok(out)
 }
 
 /// Whether a payload decodes to `raw`, found out without holding the data a second time.
 pub(crate) fn decodes_to(id: CompressionId, payload: &[u8], raw: &[u8]) -> bool {
     let compare = || -> Result<bool> {
-        let mut core = Core::new(id, payload, raw.len() as u64)?;
-        let same = yields(raw, |part| core.fill(payload, part))?;
-        Ok(same && core.raw_size == raw.len() as u64 && core.finish(payload).is_ok())
+        let mut state = DecoderState::new(id, payload, raw.len() as u64)?;
+        let same = yields(raw, |part| state.fill(payload, part))?;
+        Ok(same && state.raw_size == raw.len() as u64 && state.finish(payload).is_ok())
     };
     compare().unwrap_or(false)
 }
@@ -65,7 +65,7 @@ pub(crate) fn decodes_to(id: CompressionId, payload: &[u8], raw: &[u8]) -> bool 
 /// payload is reported with the last byte.
 pub struct Decoder {
     payload: Vec<u8>,
-    core: Core,
+    state: DecoderState,
 }
 
 impl Decoder {
@@ -79,18 +79,18 @@ impl Decoder {
     /// as [`raw_size`].
     pub fn new(id: CompressionId, payload: impl Into<Vec<u8>>, limit: u64) -> Result<Self> {
         let payload = payload.into();
-        let core = Core::new(id, &payload, limit)?;
-        Ok(Self { payload, core })
+        let state = DecoderState::new(id, &payload, limit)?;
+        Ok(Self { payload, state })
     }
 
     /// The announced size of the decoded data, in bytes.
     pub fn raw_size(&self) -> u64 {
-        self.core.raw_size
+        self.state.raw_size
     }
 
     /// How many bytes have been delivered.
     pub fn position(&self) -> u64 {
-        self.core.position
+        self.state.position
     }
 
     /// Whether a small first step costs less than decoding everything.
@@ -99,7 +99,7 @@ impl Decoder {
     /// [`raw_size`](Self::raw_size) bytes is the cheap way, smaller steps work but
     /// hold the data a second time.
     pub fn is_incremental(&self) -> bool {
-        self.core.stream.is_incremental()
+        self.state.stream.is_incremental()
     }
 
     /// Decodes the next `out.len()` bytes, exactly.
@@ -110,13 +110,13 @@ impl Decoder {
     /// request exceeds its announced size. After an error every further call fails too, and the
     /// contents of `out` are of no use.
     pub fn fill(&mut self, out: &mut [u8]) -> Result<()> {
-        self.core.fill(&self.payload, out)
+        self.state.fill(&self.payload, out)
     }
 
     /// In how many parts the data can be decoded at the same time: blocks of an `.xz` stream, as tables of
     /// metadata have; 1 for everything else.
     pub fn parts(&self) -> u64 {
-        self.core.stream.parts()
+        self.state.stream.parts()
     }
 
     /// Decodes everything at once, its [`parts`](Self::parts) by up to `threads` threads, of which the
@@ -128,9 +128,9 @@ impl Decoder {
     /// As [`fill`](Self::fill) and [`finish`](Self::finish); also [`Error::Corrupt`] if something has been
     /// decoded before, and [`Error::Limit`] if there is no memory.
     pub fn decode_by_parts(mut self, threads: NonZeroUsize) -> Result<Vec<u8>> {
-        // Fits: `Core::new` has compared it with the address space.
+        // Fits: `DecoderState::new` has compared it with the address space.
         let mut out = zeroed(self.raw_size() as usize)?;
-        self.core.fill_by_parts(&self.payload, &mut out, threads)?;
+        self.state.fill_by_parts(&self.payload, &mut out, threads)?;
         self.finish()?;
         Ok(out)
     }
@@ -153,7 +153,7 @@ impl Decoder {
     ///   either.
     pub unsafe fn fill_in_place(&mut self, start: *mut u8, len: usize) -> Result<()> {
         // SAFETY: the same conditions.
-        unsafe { self.core.fill_in_place(&self.payload, start, len) }
+        unsafe { self.state.fill_in_place(&self.payload, start, len) }
     }
 
     /// Decodes the first `len` bytes into `out`, like [`fill_in_place`](Self::fill_in_place), and
@@ -166,7 +166,7 @@ impl Decoder {
     /// As [`fill`](Self::fill); also [`Error::Corrupt`] if `out` has another length, or if something
     /// has been decoded before.
     pub fn decode_start(mut self, out: &mut [u8], len: usize) -> Result<Vec<u8>> {
-        self.core.check_whole(out.len())?;
+        self.state.check_whole(out.len())?;
         // SAFETY: `out` has `raw_size` initialised bytes and is borrowed exclusively until the
         // decoder, which makes no further step, is gone.
         unsafe { self.fill_in_place(out.as_mut_ptr(), len)? };
@@ -176,14 +176,14 @@ impl Decoder {
     /// Upper bound of the memory in bytes that decoding in place holds from step to step, in addition
     /// to the payload and the data.
     pub fn state_size(&self) -> u64 {
-        let state = self.core.stream.state_in_place();
-        state.unwrap_or(self.core.raw_size)
+        let state = self.state.stream.state_in_place();
+        state.unwrap_or(self.state.raw_size)
     }
 
     /// The first part of the payload that no further step looks at; empty if that is not known.
     /// Whatever becomes of its contents, it changes nothing.
     pub fn spent(&mut self) -> &mut [u8] {
-        let end = self.core.stream.spent();
+        let end = self.state.stream.spent();
         self.payload.get_mut(..end).unwrap_or_default()
     }
 
@@ -199,24 +199,24 @@ impl Decoder {
     ///
     /// [`Error::Corrupt`] if the end is not as it must be or not reached yet.
     pub fn finish(&mut self) -> Result<()> {
-        self.core.finish(&self.payload)
+        self.state.finish(&self.payload)
     }
 }
 
 impl std::fmt::Debug for Decoder {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Decoder")
-            .field("id", &self.core.id)
+            .field("id", &self.state.id)
             .field("payload_size", &self.payload.len())
-            .field("raw_size", &self.core.raw_size)
-            .field("position", &self.core.position)
-            .field("progress", &self.core.progress)
+            .field("raw_size", &self.state.raw_size)
+            .field("position", &self.state.position)
+            .field("progress", &self.state.progress)
             .finish()
     }
 }
 
 /// The state of a decoder without the payload, which is passed to every step.
-struct Core {
+struct DecoderState {
     id: CompressionId,
     raw_size: u64,
     position: u64,
@@ -232,7 +232,7 @@ enum Progress {
     Failed,
 }
 
-impl Core {
+impl DecoderState {
     fn new(id: CompressionId, payload: &[u8], limit: u64) -> Result<Self> {
         let decoding = decoding(id)?;
         let raw_size = (decoding.raw_size)(payload)?;
@@ -298,7 +298,7 @@ impl Core {
             return Ok(());
         }
         self.check_step(len)?;
-        // Both fit: `Core::new` has compared the raw size with the address space.
+        // Both fit: `DecoderState::new` has compared the raw size with the address space.
         let (at, size) = (self.position as usize, self.raw_size as usize);
         // SAFETY: the conditions are those of the caller. `at` is the `to` of the call before, and
         // `check_step` has found the bytes to be within the raw size.

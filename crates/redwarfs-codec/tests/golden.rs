@@ -24,10 +24,11 @@ fn sections(image: &[u8]) -> Vec<(Id, &[u8])> {
     };
     let size = image.len() as u64;
     let start = locate_image(size, &read).unwrap();
-    let container = Container::open_scanning(&read, size, start, None).unwrap();
+    let container = Container::open(&read, size, start, None).unwrap();
     let sections = container.sections.iter();
     sections
         .map(|section| {
+            let section = container.load_header(&read, section.position).unwrap();
             let payload = (start + section.payload_offset) as usize;
             let payload = &image[payload..][..section.length as usize];
             (section.compression.unwrap(), payload)

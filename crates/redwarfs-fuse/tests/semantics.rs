@@ -14,8 +14,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use redwarfs_fuse::{Access, MountOptions, Unmounter};
+use redwarfs_reader::OpenOptions as ImageOptions;
 use redwarfs_reader::perfmon::{Component, PerfMonitor};
-use redwarfs_reader::{CacheOptions, OpenOptions as ImageOptions};
 use rustix::fs::XattrFlags;
 use rustix::io::Errno;
 use support::{BLOCK, Gate, Maker, Mount, Piece, can_mount, wait_until};
@@ -446,10 +446,8 @@ fn performance_monitor() {
     if !can_mount("performance_monitor") {
         return;
     }
-    let open = ImageOptions {
-        perfmon: PerfMonitor::new(&[Component::Fuse], false),
-        ..ImageOptions::default()
-    };
+    let mut open = ImageOptions::default();
+    open.perfmon = PerfMonitor::new(&[Component::Fuse], false);
     let mount = Mount::with(
         Gate::new(small_tree().image().0),
         &open,
@@ -732,14 +730,8 @@ fn only_decoded_blocks_are_pushed() {
     for n in 0..12 {
         maker.file(format!("d/{n:02}"), vec![n; BLOCK as usize / 4]);
     }
-    let open = ImageOptions {
-        cache: {
-            let mut cache = CacheOptions::default();
-            cache.seq_detector = 0;
-            cache
-        },
-        ..ImageOptions::default()
-    };
+    let mut open = ImageOptions::default();
+    open.cache.seq_detector = 0;
     let mount = Mount::with(Gate::new(maker.image().0), &open, &MountOptions::default());
     fs::read_dir(mount.path("d")).expect("readable").count();
     for n in 0..2 {

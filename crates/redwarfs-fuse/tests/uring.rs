@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::thread;
 
 use redwarfs_fuse::MountOptions;
-use redwarfs_reader::{CacheOptions, OpenOptions as ImageOptions};
+use redwarfs_reader::OpenOptions as ImageOptions;
 use rustix::mount::{UnmountFlags, unmount};
 use rustix::thread::{CpuSet, sched_getcpu, sched_setaffinity};
 use support::{BLOCK, Gate, Maker, Mount, Piece, can_mount, ring_is_offered, wait_until};
@@ -154,14 +154,8 @@ fn many_reads_at_the_same_time() {
     let offered = ring_is_offered(NAME);
     let maker = tree();
     let expected: Vec<u8> = (0..40).flat_map(|n| noise(BLOCK as usize, n)).collect();
-    let open = ImageOptions {
-        cache: {
-            let mut cache = CacheOptions::default();
-            cache.size = u64::from(BLOCK) * 4;
-            cache
-        },
-        ..ImageOptions::default()
-    };
+    let mut open = ImageOptions::default();
+    open.cache.size = u64::from(BLOCK) * 4;
     let mount = Mount::with(Gate::new(maker.image().0), &open, &over_ring());
     thread::scope(|scope| {
         for reader in 0..3 * DEPTH {

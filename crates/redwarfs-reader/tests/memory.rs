@@ -11,7 +11,7 @@ use std::time::Duration;
 use common::one_file;
 use redwarfs_format::BlockNo;
 use redwarfs_format::metadata::Chunk;
-use redwarfs_reader::{BlockAllocator, CacheOptions, Image, OpenOptions, Preload};
+use redwarfs_reader::{BlockAllocator, Image, OpenOptions, Preload};
 
 const BLOCKS: u32 = 48;
 const BLOCK_SIZE: u32 = 1 << 20;

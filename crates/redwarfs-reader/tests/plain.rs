@@ -10,7 +10,7 @@ use common::one_file;
 use redwarfs_format::InodeNo;
 use redwarfs_format::metadata::Chunk;
 use redwarfs_io::{Fault, FaultSource, MemorySource, Source};
-use redwarfs_reader::{CacheOptions, Image, MAX_PARTS, OpenOptions};
+use redwarfs_reader::{Image, MAX_PARTS, OpenOptions};
 
 const BLOCK: usize = 200_000;
 const BLOCKS: usize = 5;

@@ -11,8 +11,8 @@ use redwarfs_format::{BlockNo, Error, InodeNo};
 use redwarfs_io::{Fault, FaultSource, MemorySource};
 use redwarfs_reader::perfmon::Component;
 use redwarfs_reader::{
-    CacheOptions, CheckOptions, CpuSet, Image, ImageOffset, OpenOptions, PerfMonitor, Preload,
-    PreloadSummary, VerifyMode,
+    CheckOptions, CpuSet, Image, ImageOffset, OpenOptions, PerfMonitor, Preload, PreloadSummary,
+    VerifyMode,
 };
 use redwarfs_testkit::golden::{golden, golden_images};
 

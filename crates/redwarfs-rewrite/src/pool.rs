@@ -254,11 +254,16 @@ pub(crate) fn run<T: Send>(
         };
         let first = queue.next;
         // Each worker has its own receiver, so that the queue closes when all have ended.
+        let abort = &abort;
         let start = move || {
             lower_priority(workshop.task.options.compress_niceness);
-            move || match job_out.recv() {
-                Ok(job) if !give_up() => workshop.turn(job),
-                _ => Turn::End,
+            let guard = AbortOnPanic(abort);
+            move || {
+                let _until_the_end = &guard;
+                match job_out.recv() {
+                    Ok(job) if !give_up() => workshop.turn(job),
+                    _ => Turn::End,
+                }
             }
         };
         let mut producer = None;
@@ -284,6 +289,16 @@ pub(crate) fn run<T: Send>(
             (Ok(()), Ok(value)) => Ok(value),
         }
     })
+}
+
+/// Ends the work if the thread that owns it panics. Its job never returns its memory, for which the
+/// producer may wait.
+struct AbortOnPanic<'a>(&'a AtomicBool);
+
+impl Drop for AbortOnPanic<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_or(std::thread::panicking(), Ordering::Relaxed);
+    }
 }
 
 impl Workshop<'_> {

@@ -4,19 +4,23 @@
 mod common;
 
 use std::io::{self, Write};
-use std::sync::atomic::AtomicBool;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
 
 use common::{codec, open, rewritten, try_open};
 use redwarfs_format::frozen::{Field, Schema};
 use redwarfs_format::section::{CompressionId, SectionHeader, SectionType};
-use redwarfs_reader::Image;
+use redwarfs_io::{MemorySource, Source};
+use redwarfs_reader::{Image, OpenOptions};
 use redwarfs_rewrite::{CategoryFilter, Error, Leading, Rebuild, RewriteOptions, rewrite};
 use redwarfs_testkit::golden::{golden, golden_images};
 use redwarfs_testkit::mutate::{self, Part, Parts, Rng};
 use redwarfs_testkit::{Fields, Manifest};
 use redwarfs_writer::{
-    Counters, Error as WriteError, HistoryOptions, Level, ModeTransform, Progress, SilentProgress,
-    TimeResolution,
+    BuildOptions, Builder, Counters, Error as WriteError, HistoryOptions, Level, MemoryNode,
+    MemoryTree, ModeTransform, Progress, SilentProgress, TimeResolution,
 };
 
 fn bytes_of(name: &str) -> Vec<u8> {
@@ -171,10 +175,10 @@ fn history_is_continued_or_dropped() {
     let old = before.history().unwrap().entries;
     assert!(!old.is_empty());
     let mut options = copy();
-    options.history = Some(HistoryOptions {
-        arguments: Some(vec!["mkdwarfs".into(), "--recompress=none".into()]),
-        timestamp: Some(9),
-    });
+    let mut history = HistoryOptions::default();
+    history.arguments = Some(vec!["mkdwarfs".into(), "--recompress=none".into()]);
+    history.timestamp = Some(9);
+    options.history = Some(history);
     let after = rewritten(&before, &options).unwrap().image;
     let new = after.history().unwrap().entries;
     assert_eq!(new.len(), old.len() + 1);
@@ -430,6 +434,70 @@ fn memory_limits_hold_or_are_refused() {
         let wide = rewritten(&before, &options).unwrap();
         assert!(narrow.bytes == wide.bytes, "{bits:?}");
     }
+}
+
+/// A medium with a bug: from a request on, reading the byte at this offset panics.
+#[derive(Debug)]
+struct Faulty {
+    image: MemorySource,
+    at: AtomicU64,
+}
+
+impl Source for Faulty {
+    fn len(&self) -> io::Result<u64> {
+        self.image.len()
+    }
+
+    fn read_exact_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
+        let read = offset..offset + buf.len() as u64;
+        let at = self.at.load(Ordering::Relaxed);
+        assert!(!read.contains(&at), "the medium has a bug");
+        self.image.read_exact_at(offset, buf)
+    }
+}
+
+/// The producer waits for memory that the panicking worker, and those with later results, hold.
+#[test]
+fn a_panic_in_a_worker_ends_the_rewrite() {
+    let mut tree = MemoryTree::new();
+    let mut rng = Rng::new(7);
+    let noise: Vec<u8> = (0..4 << 20).map(|_| rng.below(256) as u8).collect();
+    tree.insert(b"noise", MemoryNode::file(noise));
+    let mut build = BuildOptions::level(0);
+    build.block_size_bits = 14;
+    let mut bytes = Vec::new();
+    let progress = SilentProgress::default();
+    let stop = AtomicBool::new(false);
+    Builder::new(build)
+        .build(&tree, &mut bytes, &progress, &stop)
+        .unwrap();
+    let source = Arc::new(Faulty {
+        image: MemorySource::new(bytes),
+        at: AtomicU64::new(u64::MAX),
+    });
+    let image = Image::from_source(source.clone(), &OpenOptions::default()).unwrap();
+    let third = image.container().blocks().nth(3).unwrap();
+    source.at.store(
+        image.container().file_offset(third) + 100,
+        Ordering::Relaxed,
+    );
+
+    let mut options = everything();
+    options.compression = codec("lz4");
+    (options.check, options.history) = (false, None);
+    options.memory_limit = Some(1000);
+    let Err(Error::Write(WriteError::MemoryLimit { needed, .. })) = rewritten(&image, &options)
+    else {
+        panic!("a limit of 1000 bytes was accepted");
+    };
+    options.memory_limit = Some(needed);
+    let (done, ended) = mpsc::channel();
+    std::thread::spawn(move || {
+        let result = catch_unwind(AssertUnwindSafe(|| rewritten(&image, &options).map(drop)));
+        done.send(result.is_err())
+    });
+    let panicked = ended.recv_timeout(Duration::from_secs(300));
+    assert_eq!(panicked, Ok(true), "the rewrite does not end");
 }
 
 /// Takes some bytes and then fails.

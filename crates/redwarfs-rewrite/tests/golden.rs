@@ -42,9 +42,10 @@ fn modes() -> Vec<(&'static str, RewriteOptions)> {
             "rebuild, packed, small blocks",
             with(&|o| {
                 o.block_size_bits = Some(11);
-                o.rebuild = Some(Rebuild {
-                    packing: Packing::all(),
-                    ..all_times()
+                o.rebuild = Some({
+                    let mut rebuild = all_times();
+                    rebuild.packing = Packing::all();
+                    rebuild
                 });
             }),
         ),
@@ -54,9 +55,10 @@ fn modes() -> Vec<(&'static str, RewriteOptions)> {
                 o.block_size_bits = Some(22);
                 o.section_index = false;
                 o.history = None;
-                o.rebuild = Some(Rebuild {
-                    packing: Packing::plain(),
-                    ..all_times()
+                o.rebuild = Some({
+                    let mut rebuild = all_times();
+                    rebuild.packing = Packing::plain();
+                    rebuild
                 });
             }),
         ),
@@ -214,9 +216,10 @@ fn media_codecs_work_from_what_the_image_tells() {
             // Without the description of the content, only payloads that have one themselves
             // can be compressed.
             let mut blind = base();
-            blind.rebuild = Some(Rebuild {
-                category_metadata: false,
-                ..all_times()
+            blind.rebuild = Some({
+                let mut rebuild = all_times();
+                rebuild.category_metadata = false;
+                rebuild
             });
             let blind_plain = rewritten(&plain, &blind).unwrap().image;
             let error = rewritten(&blind_plain, &back).unwrap_err().to_string();

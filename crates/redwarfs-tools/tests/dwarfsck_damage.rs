@@ -774,7 +774,7 @@ fn images_on_block_devices_need_not_fill_them() {
     }
 }
 
-/// The program itself, where `every_bit_tests` asks the function that decides.
+/// The program itself; `every_bit.rs` of the reader asks the library about every bit.
 #[test]
 fn flipped_bits_and_missing_ends_make_the_exit_code() {
     let place = Place::new();

@@ -163,13 +163,14 @@ fn compressed_again(image: &[u8]) -> (Vec<u8>, [usize; 2]) {
         out.copy_from_slice(part.ok_or(io::ErrorKind::UnexpectedEof)?);
         Ok(())
     };
-    let container = Container::open_scanning(&read, image.len() as u64, 0, None).unwrap();
+    let container = Container::open(&read, image.len() as u64, 0, None).unwrap();
     let mut out = Vec::new();
     let mut replaced = [0; 2];
     for section in &container.sections {
         if section.ty == SectionType::SECTION_INDEX {
             continue;
         }
+        let section = &container.load_header(&read, section.position).unwrap();
         let id = section.compression.unwrap();
         let old = &image[section.payload_offset as usize..][..section.length as usize];
         let content = Content::of_payload(id, old).unwrap();

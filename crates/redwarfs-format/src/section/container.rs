@@ -107,10 +107,8 @@ impl Container {
     }
 
     /// Like [`Container::open`], but reads every header and compares the index with them.
-    ///
-    /// # Errors
-    /// See [`Container::open`].
-    pub fn open_scanning(
+    #[cfg(test)]
+    pub(crate) fn open_scanning(
         read: &ReadAt<'_>,
         file_size: u64,
         offset: u64,

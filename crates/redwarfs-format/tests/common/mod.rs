@@ -29,7 +29,7 @@ fn load(path: &Path) -> Golden {
     };
     let size = bytes.len() as u64;
     let offset = locate_image(size, &read).unwrap();
-    let container = Container::open_scanning(&read, size, offset, None).unwrap();
+    let container = Container::open(&read, size, offset, None).unwrap();
     let payload = |ty| {
         let section = container.only_section_of_type(ty).unwrap();
         let section = container.load_header(&read, section.position).unwrap();

@@ -21,12 +21,12 @@ impl BlockCache {
     /// Lets a thread of the pool decode the needed bytes. Returns whether a job was queued: not if the
     /// threads are too busy, or if there is no such block.
     pub(super) fn decode_soon(&self, need: Need) -> bool {
-        let core = &self.core;
-        if core.payloads.container().block(need.block).is_none() {
+        let shared = &self.shared;
+        if shared.payloads.container().block(need.block).is_none() {
             return false;
         }
         // Found or made by the job itself, so that a waiting job keeps nothing in the cache.
-        let (shared, since) = (Arc::clone(core), core.table().asks());
+        let (shared, since) = (Arc::clone(shared), shared.table().asks());
         self.pool.try_submit(Box::new(move || {
             if shared.closed.load(Ordering::Relaxed) {
                 return;
@@ -49,12 +49,12 @@ impl BlockCache {
 
     /// The same for a need that follows from a request for another block.
     pub(super) fn decode_next(&self, need: Need) {
-        let core = &self.core;
-        if !self.has_room_ahead() || core.table().entry(need.block).is_some() {
+        let shared = &self.shared;
+        if !self.has_room_ahead() || shared.table().entry(need.block).is_some() {
             return;
         }
         if self.decode_soon(need) {
-            count(&core.counters.prefetches);
+            count(&shared.counters.prefetches);
         }
     }
 
@@ -68,8 +68,8 @@ impl BlockCache {
             return;
         }
         // Other threads must not wait for bytes that may not be needed.
-        let is_idle = || self.pool.is_idle() && self.core.gate.has_room_for_two();
-        let rule = &self.core.rest;
+        let is_idle = || self.pool.is_idle() && self.shared.gate.has_room_for_two();
+        let rule = &self.shared.rest;
         let rest = rule.rest(slot.block, raw_size, available, slot.jumps(), is_idle);
         let Some(need) = rest else {
             return;
@@ -77,15 +77,15 @@ impl BlockCache {
         let Some(finishing) = slot.begin_to_finish() else {
             return;
         };
-        let core = Arc::clone(&self.core);
+        let shared = Arc::clone(&self.shared);
         // Found by the job itself, as in `decode_soon`. If the block was dropped in the meantime, or
         // dropped and begun again, no request waits for its rest.
         self.pool.try_submit(Box::new(move || {
-            if core.closed.load(Ordering::Relaxed) {
+            if shared.closed.load(Ordering::Relaxed) {
                 return;
             }
             let slot = {
-                let table = core.table();
+                let table = shared.table();
                 table.entry(need.block).map(|e| Arc::clone(&e.slot))
             };
             let turn = slot
@@ -93,21 +93,21 @@ impl BlockCache {
                 .and_then(|slot| slot.try_take());
             match turn {
                 Some(turn) => {
-                    let _ = core.advance(turn, need.end, need.urgency);
+                    let _ = shared.advance(turn, need.end, need.urgency);
                 }
-                None => count(&core.counters.expired),
+                None => count(&shared.counters.expired),
             }
             drop(finishing);
-            core.make_room(0);
+            shared.make_room(0);
         }));
     }
 
     /// Decodes a whole block into the cache, unless this would evict other blocks. Returns false if
     /// there is no room.
     pub(crate) fn preload(&self, block: BlockNo) -> Result<bool> {
-        let core = &self.core;
-        let size = core.payloads.block_size();
-        if core
+        let shared = &self.shared;
+        let size = shared.payloads.block_size();
+        if shared
             .table()
             .entry(block)
             .is_some_and(|e| e.slot.is_complete())
@@ -115,12 +115,12 @@ impl BlockCache {
             return Ok(true);
         }
         // Other blocks that are being preloaded count with their whole size.
-        let reservation = Reservation::new(core, size);
-        if core.account.used().saturating_add(reservation.total) > core.limit {
+        let reservation = Reservation::new(shared, size);
+        if shared.account.used().saturating_add(reservation.total) > shared.limit {
             return Ok(false);
         }
-        let slot = core.find_or_insert(block);
-        let result = core.ensure_all(&slot);
+        let slot = shared.find_or_insert(block);
+        let result = shared.ensure_all(&slot);
         drop(slot);
         drop(reservation);
         self.trim();

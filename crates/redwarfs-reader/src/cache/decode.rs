@@ -7,7 +7,7 @@ use redwarfs_codec::Decoder;
 use redwarfs_format::section::CompressionId;
 use redwarfs_format::{Error, Result};
 
-use super::core::Core;
+use super::shared::SharedCache;
 use super::slot::{Decoding, Plain, SEGMENT, Slot, Turn};
 use super::stats::count;
 use crate::ahead::Urgency;
@@ -20,7 +20,7 @@ const LEAP: usize = 1 << 20;
 /// The memory of a block is prepared at once if it is not larger than this multiple of the payload.
 const PLAUSIBLE_RATIO: u64 = 64;
 
-impl Core {
+impl SharedCache {
     /// Returns when the bytes `..end` are decoded.
     pub(super) fn ensure(&self, slot: &Arc<Slot>, end: u64) -> Result<()> {
         loop {

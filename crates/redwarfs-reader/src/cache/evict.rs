@@ -3,23 +3,23 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::core::Core;
 use super::memory::Buffer;
+use super::shared::SharedCache;
 use super::slot::Slot;
 
 /// Room in the cache for a block that is about to be preloaded.
 pub(super) struct Reservation<'a> {
-    core: &'a Core,
+    shared: &'a SharedCache,
     size: u64,
     /// Bytes of all reservations, including this one.
     pub(super) total: u64,
 }
 
 impl<'a> Reservation<'a> {
-    pub(super) fn new(core: &'a Core, size: u64) -> Self {
-        let before = core.reserved.fetch_add(size, Ordering::Relaxed);
+    pub(super) fn new(shared: &'a SharedCache, size: u64) -> Self {
+        let before = shared.reserved.fetch_add(size, Ordering::Relaxed);
         Self {
-            core,
+            shared,
             size,
             total: before.saturating_add(size),
         }
@@ -28,11 +28,11 @@ impl<'a> Reservation<'a> {
 
 impl Drop for Reservation<'_> {
     fn drop(&mut self) {
-        self.core.reserved.fetch_sub(self.size, Ordering::Relaxed);
+        self.shared.reserved.fetch_sub(self.size, Ordering::Relaxed);
     }
 }
 
-impl Core {
+impl SharedCache {
     /// Drops the blocks that were not used for the longest time until `extra` bytes fit. Blocks in use
     /// stay, whatever their size, so there may still be too little room.
     pub(super) fn make_room(&self, extra: u64) {

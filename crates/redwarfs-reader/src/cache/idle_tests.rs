@@ -51,7 +51,7 @@ fn young_blocks_stay() {
     for block in 0..ALL.len() {
         f.check(&cache, block, 0, 10);
     }
-    assert_eq!(cache.core.tidy_old(Duration::from_secs(3600)), 0);
+    assert_eq!(cache.shared.tidy_old(Duration::from_secs(3600)), 0);
     assert_eq!(cache.stats().blocks, ALL.len() as u64);
 }
 
@@ -65,7 +65,7 @@ fn blocks_that_are_swapped_out_are_dropped() {
     // As if the second piece of block 1 was in swap: one part is enough.
     let segment = f.raw[1][slot::SEGMENT..2 * slot::SEGMENT].to_vec();
     cache
-        .core
+        .shared
         .tidier
         .set_probe(Box::new(move |bytes| bytes == segment));
     for block in 0..ALL.len() {
@@ -85,12 +85,12 @@ fn blocks_that_are_swapped_out_are_dropped() {
     // Blocks that were used after the last look stay.
     let now = std::time::Instant::now();
     let past = now.checked_sub(Duration::from_secs(3600)).unwrap();
-    assert_eq!(cache.core.tidy_swapped(past, &mut |_| true), 0);
-    assert_eq!(cache.core.tidy_swapped(now, &mut |_| false), 0);
+    assert_eq!(cache.shared.tidy_swapped(past, &mut |_| true), 0);
+    assert_eq!(cache.shared.tidy_swapped(now, &mut |_| false), 0);
     // And so do those in use, whatever the system did with them, and those that are not in memory.
     let held = cache.get(BlockNo(1), 0, 3 * slot::SEGMENT as u64).unwrap();
     let now = std::time::Instant::now();
-    assert_eq!(cache.core.tidy_swapped(now, &mut |_| true), 4);
+    assert_eq!(cache.shared.tidy_swapped(now, &mut |_| true), 4);
     assert_eq!(cache.stats().blocks_tidied, 4);
     assert!(held.has(3 * slot::SEGMENT as u64));
 }

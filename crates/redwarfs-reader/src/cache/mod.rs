@@ -28,7 +28,6 @@
 //!   once.
 
 mod background;
-mod core;
 mod decode;
 mod evict;
 mod gate;
@@ -36,6 +35,7 @@ mod memory;
 mod plain;
 mod pool;
 mod scratch;
+mod shared;
 mod slot;
 mod stats;
 mod table;
@@ -48,7 +48,7 @@ use std::time::Duration;
 
 use redwarfs_format::{BlockNo, Result};
 
-use self::core::Core;
+use self::shared::SharedCache;
 use crate::ahead::RestRule;
 use crate::options::{CacheOptions, CpuSet};
 use crate::payload::Payloads;
@@ -61,7 +61,7 @@ pub use stats::{ActiveSetSize, CacheStats};
 /// Decoded blocks of one image.
 #[derive(Debug)]
 pub(crate) struct BlockCache {
-    core: Arc<Core>,
+    shared: Arc<SharedCache>,
     pool: Pool,
     /// Whether there is a plan.
     planned: AtomicBool,
@@ -99,9 +99,9 @@ impl BlockData {
 
 impl BlockCache {
     pub(crate) fn new(payloads: Payloads, options: &CacheOptions, perfmon: &PerfMonitor) -> Self {
-        let core = Core::new(payloads, options, perfmon);
+        let shared = SharedCache::new(payloads, options, perfmon);
         Self {
-            core: Arc::new(core),
+            shared: Arc::new(shared),
             pool: Pool::new(options.workers, options.affinity),
             planned: AtomicBool::new(false),
         }
@@ -111,8 +111,8 @@ impl BlockCache {
     /// end of its needed bytes. With a plan, nothing else is decoded ahead. An empty plan ends it.
     pub(crate) fn plan(&self, needs: impl IntoIterator<Item = (BlockNo, u64)>) {
         // So an image cannot make the plan larger than its list of blocks.
-        let exists = |block| self.core.payloads.container().block(block).is_some();
-        let mut table = self.core.table();
+        let exists = |block| self.shared.payloads.container().block(block).is_some();
+        let mut table = self.shared.table();
         let planned = table
             .ahead
             .plan(needs.into_iter().filter(|&(block, _)| exists(block)));
@@ -131,29 +131,32 @@ impl BlockCache {
 
     /// The CPUs of the threads of the cache.
     pub(crate) fn affinity(&self) -> Option<CpuSet> {
-        self.core.affinity
+        self.shared.affinity
     }
 
     /// The bytes `start..end` of a block, and all bytes before them. They are decoded if necessary.
     pub(crate) fn get(&self, block: BlockNo, start: u64, end: u64) -> Result<BlockData> {
-        let core = &self.core;
-        let _timer = core.timers.get.start_with(&[("block", u64::from(block.0))]);
-        count(&core.counters.requests);
-        core.counters.active.sample();
+        let shared = &self.shared;
+        let _timer = shared
+            .timers
+            .get
+            .start_with(&[("block", u64::from(block.0))]);
+        count(&shared.counters.requests);
+        shared.counters.active.sample();
         let mut needs = Vec::new();
         let slot = {
-            let mut table = core.table();
+            let mut table = shared.table();
             table.ask(block);
             let cached = table.touch(block);
             let missing = cached.is_none();
             let slot = match cached {
                 Some(slot) => {
-                    core.count_hit(&slot, end);
+                    shared.count_hit(&slot, end);
                     slot
                 }
                 None => {
-                    count(&core.counters.misses);
-                    core.insert(&mut table, block)
+                    count(&shared.counters.misses);
+                    shared.insert(&mut table, block)
                 }
             };
             table.ahead.after_request(block, missing, &mut needs);
@@ -161,12 +164,12 @@ impl BlockCache {
         };
         needs.into_iter().for_each(|need| self.decode_next(need));
         if !slot.has(end) {
-            let size = slot.raw_size().unwrap_or(core.payloads.block_size());
+            let size = slot.raw_size().unwrap_or(shared.payloads.block_size());
             slot.asked_for(start, end, RestRule::far(size));
         }
-        let result = core.ensure(&slot, end);
+        let result = shared.ensure(&slot, end);
         if let Err(e) = result {
-            count(&core.counters.errors);
+            count(&shared.counters.errors);
             return Err(e);
         }
         self.finish_soon(&slot);
@@ -176,7 +179,7 @@ impl BlockCache {
     /// The bytes `..end` of a block, if they are available without work.
     pub(crate) fn get_cached(&self, block: BlockNo, end: u64) -> Option<BlockData> {
         let slot = {
-            let mut table = self.core.table();
+            let mut table = self.shared.table();
             let slot = table.touch(block)?;
             if !slot.has(end) {
                 return None;
@@ -184,49 +187,49 @@ impl BlockCache {
             table.ask(block);
             slot
         };
-        count(&self.core.counters.requests);
-        self.core.counters.active.sample();
-        self.core.count_hit(&slot, end);
+        count(&self.shared.counters.requests);
+        self.shared.counters.active.sample();
+        self.shared.count_hit(&slot, end);
         Some(BlockData(slot))
     }
 
     /// Whether the bytes `..end` of a block are decoded.
     pub(crate) fn contains(&self, block: BlockNo, end: u64) -> bool {
-        let table = self.core.table();
+        let table = self.shared.table();
         table.entry(block).is_some_and(|entry| entry.slot.has(end))
     }
 
     /// Whether a block of `size` bytes fits.
     pub(crate) fn has_room_for(&self, size: u64) -> bool {
-        size.saturating_add(SLOT_OVERHEAD) <= self.core.limit
+        size.saturating_add(SLOT_OVERHEAD) <= self.shared.limit
     }
 
     /// Whether decoding ahead is useful: two blocks must fit, because otherwise the next block would
     /// evict the one being read.
     pub(crate) fn has_room_ahead(&self) -> bool {
-        self.core.has_room_ahead()
+        self.shared.has_room_ahead()
     }
 
     /// Call it after the last [`BlockData`] of a request was dropped: then blocks that did not fit into
     /// the cache together with blocks in use can be dropped.
     pub(crate) fn trim(&self) {
-        self.core.make_room(0);
+        self.shared.make_room(0);
     }
 
     /// Drops blocks that were not used for `age`; returns their number.
     pub(crate) fn tidy(&self, age: Duration) -> u64 {
-        self.core.tidy_old(age)
+        self.shared.tidy_old(age)
     }
 
     pub(crate) fn stats(&self) -> CacheStats {
-        let core = &self.core;
-        let c = &core.counters;
+        let shared = &self.shared;
+        let c = &shared.counters;
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         CacheStats {
-            limit: core.limit,
-            used: core.account.used(),
-            peak: core.account.peak(),
-            blocks: core.table().len() as u64,
+            limit: shared.limit,
+            used: shared.account.used(),
+            peak: shared.account.peak(),
+            blocks: shared.table().len() as u64,
             blocks_created: get(&c.created),
             blocks_evicted: get(&c.evicted),
             blocks_tidied: get(&c.tidied),
@@ -249,7 +252,7 @@ impl BlockCache {
 
 impl Drop for BlockCache {
     fn drop(&mut self) {
-        self.core.closed.store(true, Ordering::Relaxed);
+        self.shared.closed.store(true, Ordering::Relaxed);
     }
 }
 

@@ -42,12 +42,12 @@ impl BlockCache {
         };
         let (section, leaves) = (&plain.section, plain.leaves.as_ref());
         let read = self
-            .core
+            .shared
             .payloads
             .read_leaves(section, leaves, offset..end, wait, out)
             .inspect_err(|_| {
-                count(&self.core.counters.errors);
-                self.core.forget(slot);
+                count(&self.shared.counters.errors);
+                self.shared.forget(slot);
             })?;
         if read.is_some() {
             data.served(len);
@@ -87,6 +87,6 @@ impl BlockCache {
     pub(crate) fn missing(&self, data: &BlockData) -> Error {
         let block = data.block();
         let e = Error::corrupt(format!("bytes of block {block} are missing"));
-        self.core.payloads.in_block(e, block)
+        self.shared.payloads.in_block(e, block)
     }
 }

@@ -205,9 +205,9 @@ fn who_needs_most_of_a_block_decodes_it_to_its_end() {
         partial_ratio: 0.8,
         ..quiet()
     });
-    let slot = cache.core.find_or_insert(BlockNo(0));
+    let slot = cache.shared.find_or_insert(BlockNo(0));
     // Without the threads of the pool.
-    cache.core.ensure(&slot, 10 << 20).unwrap();
+    cache.shared.ensure(&slot, 10 << 20).unwrap();
     assert!(slot.is_complete());
     assert_eq!(cache.stats().used, SIZE as u64 + slot::SLOT_OVERHEAD);
 }
@@ -322,26 +322,26 @@ fn who_jumps_into_a_block_while_others_wait_decodes_it_to_its_end() {
     const SIZE: usize = 4 << 20;
     let fixture = fixture_of(&["zstd:level=1"; 2], SIZE);
     let cache = narrow(&fixture, 4 * SIZE, 0.9);
-    let core = &cache.core;
+    let shared = &cache.shared;
     // Neither uses the thread of the pool.
     let read = |block| {
-        let slot = core.find_or_insert(BlockNo(block));
+        let slot = shared.find_or_insert(BlockNo(block));
         slot.asked_for(1 << 20, (1 << 20) + 1, RestRule::far(SIZE as u64));
-        core.ensure(&slot, (1 << 20) + 1).unwrap();
+        shared.ensure(&slot, (1 << 20) + 1).unwrap();
         slot
     };
     assert!(!read(0).is_complete());
     std::thread::scope(|scope| {
         let mut passes = Vec::new();
-        while !core.gate.waiting().1 {
-            passes.push(core.gate.pass(false));
+        while !shared.gate.waiting().1 {
+            passes.push(shared.gate.pass(false));
         }
-        let waiter = scope.spawn(|| drop(core.gate.pass(false)));
-        while !core.gate.is_crowded() {
+        let waiter = scope.spawn(|| drop(shared.gate.pass(false)));
+        while !shared.gate.is_crowded() {
             std::thread::yield_now();
         }
         let reader = scope.spawn(|| read(1));
-        eventually("the reader waits, too", || core.gate.waiting().0 == 2);
+        eventually("the reader waits, too", || shared.gate.waiting().0 == 2);
         drop(passes);
         waiter.join().unwrap();
         assert!(reader.join().unwrap().is_complete());
@@ -606,7 +606,7 @@ fn ranges_and_numbers_are_checked() {
 fn an_abandoned_block_fails_its_waiters_and_can_be_read_again() {
     let f = fixture(&["zstd:level=3"]);
     let cache = f.cache(quiet());
-    let slot = cache.core.find_or_insert(BlockNo(0));
+    let slot = cache.shared.find_or_insert(BlockNo(0));
     let turn = slot.try_take().unwrap();
     assert!(slot.try_take().is_none());
     std::thread::scope(|scope| {

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{RecvTimeoutError, bounded};
 use redwarfs_format::BlockNo;
 
-use super::core::Core;
+use super::shared::SharedCache;
 use super::slot::{SEGMENT, Slot};
 use super::table::Entry;
 use super::tidier::SwapProbe;
@@ -18,17 +18,17 @@ use crate::sys::{PageMap, pin, trim_heap};
 const MIN_INTERVAL: Duration = Duration::from_millis(1);
 
 /// Checks the cache once. Returns false if further checks are useless.
-fn look(core: &Weak<Core>, tidy: Tidy, since: Instant) -> bool {
-    let Some(core) = core.upgrade() else {
+fn look(shared: &Weak<SharedCache>, tidy: Tidy, since: Instant) -> bool {
+    let Some(shared) = shared.upgrade() else {
         return false;
     };
     match tidy {
         Tidy::None => return false,
         Tidy::Time { max_age, .. } => {
-            core.tidy_old(max_age);
+            shared.tidy_old(max_age);
         }
         Tidy::Swap { .. } => {
-            let mut probe = core
+            let mut probe = shared
                 .tidier
                 .probe
                 .lock()
@@ -47,14 +47,14 @@ fn look(core: &Weak<Core>, tidy: Tidy, since: Instant) -> bool {
                 }
             }
             if let Some(probe) = &mut *probe {
-                core.tidy_swapped(since, &mut **probe);
+                shared.tidy_swapped(since, &mut **probe);
             }
         }
     }
     true
 }
 
-impl Core {
+impl SharedCache {
     /// Starts the thread unless it runs already or there is nothing for it to do.
     pub(super) fn start_tidying(self: &Arc<Self>) {
         let interval = match self.tidier.tidy {
@@ -70,14 +70,14 @@ impl Core {
             return;
         }
         let (sender, receiver) = bounded::<()>(0);
-        let (core, tidy, affinity) = (Arc::downgrade(self), self.tidier.tidy, self.affinity);
+        let (shared, tidy, affinity) = (Arc::downgrade(self), self.tidier.tidy, self.affinity);
         let thread = std::thread::Builder::new().name("redwarfs-tidy".to_owned());
         let started = thread.spawn(move || {
             pin(affinity);
             let mut last = Instant::now();
             while receiver.recv_timeout(interval) == Err(RecvTimeoutError::Timeout) {
                 let since = std::mem::replace(&mut last, Instant::now());
-                if !look(&core, tidy, since) {
+                if !look(&shared, tidy, since) {
                     return;
                 }
             }

@@ -7,7 +7,7 @@ use redwarfs_format::metadata::{FileType, MetadataView};
 use redwarfs_format::{BlockNo, EntryIndex, Error, InodeNo};
 use redwarfs_io::MemorySource;
 use redwarfs_reader::check::{CheckOptions, DeclaredImage};
-use redwarfs_reader::{BlockMemory, CacheOptions, Image, ImageOffset, OpenOptions};
+use redwarfs_reader::{BlockMemory, Image, ImageOffset, OpenOptions};
 
 /// Entries and inodes that are looked at, so that an image that claims millions takes no longer.
 const MAX_ITEMS: usize = 300;

@@ -125,12 +125,13 @@ impl Parts {
         };
         let size = image.len() as u64;
         let offset = redwarfs_format::section::locate_image(size, &read).ok()?;
-        let container = Container::open_scanning(&read, size, offset, None).ok()?;
+        let container = Container::open(&read, size, offset, None).ok()?;
         let mut parts = Vec::new();
         for section in &container.sections {
             if section.ty == SectionType::SECTION_INDEX {
                 continue;
             }
+            let section = &container.load_header(&read, section.position).ok()?;
             let start = usize::try_from(container.file_offset(section)).ok()?;
             let length = usize::try_from(section.length).ok()?;
             let payload = image.get(start..start.checked_add(length)?)?;

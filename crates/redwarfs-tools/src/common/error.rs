@@ -162,6 +162,21 @@ pub fn io_cause(error: &std::io::Error) -> String {
     }
 }
 
+/// The cause alone, in the same form, of an error whose text may begin with `path`.
+#[must_use]
+pub fn cause_at(path: &Path, error: &std::io::Error) -> String {
+    let text = io_cause(error);
+    let named = format!("{}: ", display_path(path));
+    let text = text.strip_prefix(&named).unwrap_or(&text);
+    let mut chars = text.chars();
+    match (chars.next(), chars.clone().next()) {
+        (Some(first), Some(second)) if second.is_lowercase() => {
+            first.to_lowercase().chain(chars).collect()
+        }
+        _ => text.to_owned(),
+    }
+}
+
 /// A path for a message: lossy UTF-8, control characters escaped so that it stays on its line.
 #[must_use]
 pub fn display_path(path: &Path) -> String {

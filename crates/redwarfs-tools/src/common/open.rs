@@ -3,10 +3,10 @@
 use std::path::Path;
 
 use redwarfs_format::Error;
-use redwarfs_reader::{CacheOptions, Image, ImageOffset, OpenOptions};
+use redwarfs_reader::{Image, ImageOffset, OpenOptions};
 
 use super::env::{self, IoLayer};
-use super::error::{Result, ToolError, display_path, io_cause};
+use super::error::{Result, ToolError, cause_at};
 
 /// How a tool spells the options that an error may advise.
 #[derive(Debug, Clone, Copy)]
@@ -50,7 +50,10 @@ pub fn open_image(path: &Path, options: &OpenOptions, spelling: Spelling) -> Res
     let (cause, advice) = explain(path, &options, failed, spelling);
     let error = ToolError::new("cannot open image")
         .path(path)
-        .cause(cause_at(path, &cause));
+        .cause(match &cause {
+            Error::Io(error) => cause_at(path, error),
+            other => other.to_string(),
+        });
     Err(match advice {
         Some(advice) => error.hint(advice),
         None => error,
@@ -121,22 +124,5 @@ fn advise(error: &Error, spelling: Spelling) -> Option<String> {
             String::from("made by newer software: a newer version of this program may read it"),
         ),
         _ => None,
-    }
-}
-
-/// The cause alone, of an error whose text may begin with `path`.
-fn cause_at(path: &Path, error: &Error) -> String {
-    let Error::Io(error) = error else {
-        return error.to_string();
-    };
-    let text = io_cause(error);
-    let named = format!("{}: ", display_path(path));
-    let text = text.strip_prefix(&named).unwrap_or(&text);
-    let mut chars = text.chars();
-    match (chars.next(), chars.clone().next()) {
-        (Some(first), Some(second)) if second.is_lowercase() => {
-            first.to_lowercase().chain(chars).collect()
-        }
-        _ => text.to_owned(),
     }
 }

@@ -5,8 +5,6 @@ mod checked;
 mod checksum;
 mod detail;
 mod dump;
-#[cfg(test)]
-mod every_bit_tests;
 mod export;
 mod frozen;
 mod list;
@@ -31,7 +29,7 @@ use redwarfs_io::{Overwrite, Source};
 use redwarfs_reader::check::{
     CheckOptions, CheckReport, DeclaredImage, Finding, FindingKind, SectionList, VerifyMode,
 };
-use redwarfs_reader::{CacheOptions, Image, ImageOffset, OpenOptions};
+use redwarfs_reader::{Image, ImageOffset, OpenOptions};
 
 use crate::common::cli::parse_into;
 use crate::common::env::{self, IoLayer};

@@ -14,8 +14,8 @@ use redwarfs_extractor::{
     ArchiveProcess, ExtractOptions, ExtractSummary, Selection, serve_archive_process,
 };
 use redwarfs_io::Overwrite;
+use redwarfs_reader::OpenOptions;
 use redwarfs_reader::perfmon::PerfMonitor;
-use redwarfs_reader::{CacheOptions, OpenOptions};
 
 use crate::common::cli::parse_into;
 use crate::common::console::write_stderr;

@@ -12,10 +12,9 @@ use redwarfs_writer::{DeclaredSource, DirectorySource, FileType, Source, Tag, Ti
 
 use super::args::Args;
 use super::filter::{DebugMode, Rules};
-use super::output::cause_at;
 use super::pseudo;
 use super::script::Script;
-use crate::common::error::{EXIT_OK, display_path, io_cause};
+use crate::common::error::{EXIT_OK, cause_at, display_path, io_cause};
 use crate::common::output::need_stdout;
 use crate::common::{Logger, Result, ToolError};
 

@@ -14,7 +14,7 @@ use redwarfs_writer::DirectorySource;
 use super::args::TOOL;
 use super::display::Report;
 use super::header;
-use crate::common::error::{display_path, io_cause};
+use crate::common::error::{cause_at, io_cause};
 use crate::common::output::{STDOUT_IS_CLOSED, create_output};
 use crate::common::progress::{Display, ProgressMode};
 use crate::common::stdio::stdout_is_closed;
@@ -223,20 +223,4 @@ pub(super) fn write_error(path: &Path, error: &io::Error) -> ToolError {
         return message.cause("file exists, use --force to overwrite");
     }
     message.cause(cause_at(path, error))
-}
-
-/// The cause alone, of an error whose text may begin with `path`.
-pub(super) fn cause_at(path: &Path, error: &io::Error) -> String {
-    let text = io_cause(error);
-    let text = match text.strip_prefix(&format!("{}: ", display_path(path))) {
-        Some(cause) => cause.to_owned(),
-        None => text,
-    };
-    let mut chars = text.chars();
-    match (chars.next(), chars.clone().next()) {
-        (Some(first), Some(second)) if second.is_lowercase() => {
-            first.to_lowercase().chain(chars).collect()
-        }
-        _ => text,
-    }
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use clap::ArgMatches;
 use clap::parser::ValueSource;
-use redwarfs_reader::{CacheOptions, Image, OpenOptions};
+use redwarfs_reader::{Image, OpenOptions};
 use redwarfs_rewrite::{
     CategoryCodec, Error as RewriteError, Leading, Rebuild, RewriteOptions, rewrite,
 };

@@ -3,42 +3,68 @@
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-use std::path::Path;
 use std::sync::Arc;
 
-use clap::FromArgMatches;
 use redwarfs_format::section::{SectionHeader, SectionType};
 use redwarfs_io::MemorySource;
 use redwarfs_reader::check::{CheckOptions, DeclaredImage, Uncovered, UncoveredReason, VerifyMode};
-use redwarfs_reader::{Image, ImageOffset};
+use redwarfs_reader::{Image, ImageOffset, OpenOptions};
 use redwarfs_testkit::golden::{compat_images, golden};
 
-use super::args::Args;
-use super::{examine, open_options};
-use crate::common::{LogLevel, Logger};
-
-fn args(options: &[&str]) -> Args {
-    let all = ["dwarfsck", "image", "--no-progress"].iter().chain(options);
-    Args::from_arg_matches(&Args::prepared().get_matches_from(all)).unwrap()
+/// A check, and where the image is said to be.
+#[derive(Clone, Copy)]
+struct Asked {
+    mode: VerifyMode,
+    declared: DeclaredImage,
 }
 
-/// What the program does with an image: whether its exit code is 1, and what it says that it does not
-/// cover.
-fn check(image: &[u8], args: &Args) -> (bool, Vec<Uncovered>) {
+fn asked(mode: VerifyMode) -> Asked {
+    let declared = DeclaredImage {
+        offset: ImageOffset::Auto,
+        size: None,
+        device: false,
+    };
+    Asked { mode, declared }
+}
+
+const FAST: VerifyMode = VerifyMode::Fast;
+const THOROUGH: VerifyMode = VerifyMode::Integrity;
+
+impl Asked {
+    fn at(mut self, offset: ImageOffset) -> Self {
+        self.declared.offset = offset;
+        self
+    }
+
+    fn size(mut self, size: u64) -> Self {
+        self.declared.size = Some(size);
+        self
+    }
+}
+
+/// The result of a check: whether it notices something, and what it says that it does not cover.
+fn check(image: &[u8], asked: &Asked) -> (bool, Vec<Uncovered>) {
     let source = Arc::new(MemorySource::new(image.to_vec()));
-    let Ok(image) = Image::from_source(source, &open_options(args, 1)) else {
+    let mut open = OpenOptions::default();
+    open.offset = asked.declared.offset;
+    open.image_size = asked.declared.size;
+    let Ok(image) = Image::from_source(source, &open) else {
         return (true, Vec::new());
     };
-    let logger = Logger::stderr(LogLevel::Error, false);
-    match examine(args, Path::new("/nonexistent"), image, true, 1, &logger) {
-        Ok(checked) => (!checked.report.is_ok(), checked.report.uncovered),
+    let mut options = CheckOptions::default();
+    options.mode = asked.mode;
+    let checked = image
+        .list_sections()
+        .and_then(|list| image.check(list, asked.declared, &options, &|_| {}));
+    match checked {
+        Ok(report) => (!report.is_ok(), report.uncovered),
         Err(_) => (true, Vec::new()),
     }
 }
 
 /// The uncovered bytes of an intact image.
-fn intact(image: &[u8], args: &Args) -> Vec<Uncovered> {
-    let (damaged, uncovered) = check(image, args);
+fn intact(image: &[u8], asked: &Asked) -> Vec<Uncovered> {
+    let (damaged, uncovered) = check(image, asked);
     assert!(!damaged);
     uncovered
 }
@@ -52,12 +78,12 @@ fn is_named(uncovered: &[Uncovered], at: usize) -> bool {
 
 /// Flips one bit after the other. Returns the offsets of those that are neither noticed nor in bytes
 /// that are said not to be covered.
-fn missed(image: &[u8], args: &Args) -> Vec<usize> {
-    missed_in(image, args, image.len())
+fn missed(image: &[u8], asked: &Asked) -> Vec<usize> {
+    missed_in(image, asked, image.len())
 }
 
 /// The same for the first `end` bytes.
-fn missed_in(image: &[u8], args: &Args, end: usize) -> Vec<usize> {
+fn missed_in(image: &[u8], asked: &Asked, end: usize) -> Vec<usize> {
     let half = end / 2;
     let flip = |range: std::ops::Range<usize>| {
         let mut bytes = image.to_vec();
@@ -65,7 +91,7 @@ fn missed_in(image: &[u8], args: &Args, end: usize) -> Vec<usize> {
         for at in range {
             for bit in 0..8 {
                 bytes[at] ^= 1 << bit;
-                let (noticed, uncovered) = check(&bytes, args);
+                let (noticed, uncovered) = check(&bytes, asked);
                 if !noticed && !is_named(&uncovered, at) {
                     missed.push(at);
                 }
@@ -118,7 +144,7 @@ fn headers(image: &[u8]) -> Vec<(usize, SectionType)> {
 
 #[test]
 fn every_flipped_bit_is_noticed() {
-    let thorough = args(&["--check-integrity"]);
+    let thorough = asked(THOROUGH);
     for image in small() {
         assert_eq!(intact(&image, &thorough), []);
         assert_eq!(missed(&image, &thorough), [0; 0]);
@@ -127,7 +153,7 @@ fn every_flipped_bit_is_noticed() {
 
 #[test]
 fn every_missing_end_is_noticed() {
-    let thorough = args(&["--check-integrity"]);
+    let thorough = asked(THOROUGH);
     let more = [old("compat-v0.2.0"), old("compat-v0.6.2")];
     for image in small().into_iter().chain(more) {
         intact(&image, &thorough);
@@ -137,10 +163,10 @@ fn every_missing_end_is_noticed() {
     }
 }
 
-/// Without `--check-integrity` only the digests are left out.
+/// The fast check leaves out only the digests.
 #[test]
 fn the_fast_check_misses_digests_only() {
-    let fast = args(&[]);
+    let fast = asked(FAST);
     let image = read("empty");
     let headers = headers(&image);
     let digests = 32 * headers.len() as u64;
@@ -161,7 +187,7 @@ fn the_fast_check_misses_digests_only() {
 /// Headers before an image, padding and other images behind it.
 #[test]
 fn what_surrounds_an_image_is_named_or_noticed() {
-    let thorough = args(&["--check-integrity"]);
+    let thorough = asked(THOROUGH);
     let image = read("empty");
     let (length, end) = (image.len() as u64, image.len());
 
@@ -185,8 +211,8 @@ fn what_surrounds_an_image_is_named_or_noticed() {
     // Of several images the one that is meant has to be named.
     let several = [&image[..], &[0; 10], &read("one")].concat();
     assert!(check(&several, &thorough).0);
-    let first = args(&["--check-integrity", "-O", "auto:1"]);
-    let size = args(&["--check-integrity", &format!("--image-size={length}")]);
+    let first = asked(THOROUGH).at(ImageOffset::Nth(1));
+    let size = asked(THOROUGH).size(length);
     for declared in [&first, &size] {
         let behind = Uncovered {
             reason: UncoveredReason::Behind,
@@ -196,7 +222,7 @@ fn what_surrounds_an_image_is_named_or_noticed() {
         assert_eq!(intact(&several, declared), [behind]);
         assert_eq!(missed_in(&several, declared, end), [0; 0]);
     }
-    let second = args(&["--check-integrity", "-O", "auto:2"]);
+    let second = asked(THOROUGH).at(ImageOffset::Nth(2));
     let named = intact(&several, &second);
     assert!(is_named(&named, 0) && !is_named(&named, end + 10));
     assert!(check(&[&several[..], b"x"].concat(), &second).0);
@@ -215,15 +241,14 @@ fn an_end_without_index_is_uncertain() {
     );
     for end in [history, index] {
         let cut = &image[..end];
-        assert!(check(cut, &args(&["--check-integrity"])).0);
-        let named = intact(cut, &args(&[]));
+        assert!(check(cut, &asked(THOROUGH)).0);
+        let named = intact(cut, &asked(FAST));
         assert!(named.iter().any(|u| u.reason == UncoveredReason::End));
-        let size = format!("--image-size={end}");
-        assert_eq!(intact(cut, &args(&["--check-integrity", &size])), []);
+        assert_eq!(intact(cut, &asked(THOROUGH).size(end as u64)), []);
         // Zeros instead of the index.
         let mut zeros = cut.to_vec();
         zeros.resize(image.len(), 0);
-        assert!(check(&zeros, &args(&[])).0);
+        assert!(check(&zeros, &asked(FAST)).0);
     }
 }
 
@@ -236,14 +261,11 @@ fn devices_are_larger_than_images() {
         let bytes = [image, b"left by something else"].concat();
         let size = bytes.len() as u64;
         let source = Arc::new(MemorySource::new(bytes));
-        let image = Image::from_source(source, &open_options(&args(&[]), 1)).unwrap();
-        let declared = DeclaredImage {
-            offset: ImageOffset::Auto,
-            size: None,
-            device: true,
-        };
+        let image = Image::from_source(source, &OpenOptions::default()).unwrap();
+        let mut declared = asked(THOROUGH).declared;
+        declared.device = true;
         let mut options = CheckOptions::default();
-        options.mode = VerifyMode::Integrity;
+        options.mode = THOROUGH;
         let list = image.list_sections().unwrap();
         let report = image.check(list, declared, &options, &|_| {}).unwrap();
         (report.findings.len(), report.uncovered, size)
@@ -262,7 +284,7 @@ fn devices_are_larger_than_images() {
 #[test]
 fn formats_without_checksums_are_named() {
     let image = old("compat-v0.2.0");
-    let named = intact(&image, &args(&["--check-integrity"]));
+    let named = intact(&image, &asked(THOROUGH));
     let all = Uncovered {
         reason: UncoveredReason::NoChecksums,
         offset: Some(0),

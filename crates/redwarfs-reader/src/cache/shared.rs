@@ -21,7 +21,7 @@ const MAX_IN_USE: usize = 1 << 10;
 
 /// The part of the cache that its threads share.
 #[derive(Debug)]
-pub(super) struct Core {
+pub(super) struct SharedCache {
     pub(super) payloads: Payloads,
     pub(super) limit: u64,
     /// Largest number of blocks in use that no request holds.
@@ -49,7 +49,7 @@ pub(super) struct Timers {
     pub(super) decompress: Timer,
 }
 
-impl Core {
+impl SharedCache {
     pub(super) fn new(payloads: Payloads, options: &CacheOptions, perfmon: &PerfMonitor) -> Self {
         let block_size = payloads.block_size();
         let blocks = u64::from(payloads.container().block_count());
