@@ -11,7 +11,7 @@ use std::fs;
 use std::ops::Range;
 use std::path::{Component, Path, PathBuf};
 
-use redwarfs_tools::tools;
+use redwarfs_tools::{pages, tools};
 
 /// Where the pages of the book are.
 const SOURCE: &str = "docs/book/src";
@@ -26,13 +26,21 @@ fn root() -> PathBuf {
 
 /// Manual pages by their place in the repository, where only the book has them.
 fn manuals() -> BTreeMap<PathBuf, String> {
-    tools()
-        .map(|tool| {
-            let manual = tool.manual();
-            let path = Path::new(SOURCE).join(format!("man/{}.md", manual.name));
-            (path, manual.to_markdown())
+    let tools = tools().into_iter().map(|tool| tool.manual());
+    tools
+        .chain(pages())
+        .map(|manual| {
+            // A program and an overview can have the same name.
+            let name = match manual.section {
+                1 => format!("{}.md", manual.name),
+                section => format!("{}-{section}.md", manual.name),
+            };
+            (
+                Path::new(SOURCE).join("man").join(name),
+                manual.to_markdown(),
+            )
         })
-        .into()
+        .collect()
 }
 
 /// `a/b/../c` as `a/c`; `None` if it leaves the workspace.

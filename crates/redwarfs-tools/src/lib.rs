@@ -9,7 +9,10 @@ pub mod dwarfs;
 pub mod dwarfsck;
 pub mod dwarfsextract;
 pub mod mkdwarfs;
+mod pages;
 pub mod universal;
+
+pub use pages::pages;
 
 /// All programs, for generated documentation.
 #[must_use]

@@ -21,7 +21,7 @@ pub struct Span {
 }
 
 impl Span {
-    pub(super) fn new(style: Style, text: impl Into<String>) -> Self {
+    pub(crate) fn new(style: Style, text: impl Into<String>) -> Self {
         Self {
             style,
             text: text.into(),
@@ -54,11 +54,13 @@ pub struct Section {
     pub blocks: Vec<Block>,
 }
 
-/// A manual of section 1.
+/// A page of the manual.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Manual {
-    /// Name of the program.
+    /// Name of the program or topic.
     pub name: String,
+    /// The section of the manual: 1 for programs, 5 for file formats, 7 for overviews.
+    pub section: u8,
     /// A short description.
     pub summary: String,
     /// The chapters, without the one about the name.

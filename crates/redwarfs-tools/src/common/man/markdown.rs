@@ -98,6 +98,7 @@ mod tests {
     fn all_forms() {
         let manual = Manual {
             name: "x-y".into(),
+            section: 1,
             summary: "does <it>".into(),
             sections: parse(
                 "# EXIT STATUS\nSome `-a`*N* a_b.\n\n    <lit>\n\n**t**\n: one\n\n  two\n\n      code\n\n      more\n\nend\n",

@@ -58,8 +58,29 @@ impl Manual {
                 .trim_end_matches('.')
                 .to_owned(),
             name: command.get_name().to_owned(),
+            section: 1,
             sections,
         }
+    }
+
+    /// A page that is not about a program: the chapters of `text`.
+    #[must_use]
+    pub fn page(name: &str, section: u8, summary: &str, text: &str) -> Self {
+        Self {
+            name: name.to_owned(),
+            section,
+            summary: summary.to_owned(),
+            sections: parse(text),
+        }
+    }
+
+    /// The blocks of the chapter `title`; none if there is no such chapter.
+    #[must_use]
+    pub fn chapter(&self, title: &str) -> &[Block] {
+        self.sections
+            .iter()
+            .find(|section| section.title == title)
+            .map_or(&[], |section| &section.blocks)
     }
 
     /// The manual page in the language of `man(1)`.

@@ -4,9 +4,11 @@ use super::document::{Block, Manual, Span, Style};
 
 pub(super) fn render(manual: &Manual, source: &str) -> String {
     let mut out = format!(
-        ".TH {} 1 \"\" \"{}\" \"User Commands\"\n.SH NAME\n{} \\- {}\n",
+        ".TH {} {} \"\" \"{}\" \"{}\"\n.SH NAME\n{} \\- {}\n",
         manual.name.to_uppercase(),
+        manual.section,
         escape(source),
+        volume(manual.section),
         escape(&manual.name),
         escape(&manual.summary)
     );
@@ -15,6 +17,15 @@ pub(super) fn render(manual: &Manual, source: &str) -> String {
         blocks(&mut out, &section.blocks, ".PP\n");
     }
     out
+}
+
+/// The title of a section of the manual.
+fn volume(section: u8) -> &'static str {
+    match section {
+        5 => "File Formats",
+        7 => "Miscellaneous Information",
+        _ => "User Commands",
+    }
 }
 
 /// `again` starts each block but the first.
@@ -94,6 +105,7 @@ mod tests {
     fn requests_and_escapes() {
         let manual = Manual {
             name: "x-y".into(),
+            section: 1,
             summary: "does it".into(),
             sections: parse(
                 "# SEE ALSO\n.dot `-a` \\\\\n\n    .lit 'x'\n\n**t**\n: one\n\n  two\n",

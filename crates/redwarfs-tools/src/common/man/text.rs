@@ -19,7 +19,7 @@ pub(super) fn render(manual: &Manual, width: usize, fancy: bool) -> String {
     out.line(
         0,
         &[
-            Span::new(Style::Bold, format!("{}(1)", manual.name)),
+            Span::new(Style::Bold, format!("{}({})", manual.name, manual.section)),
             Span::new(Style::Plain, format!(" -- {}", manual.summary)),
         ],
     );
@@ -133,6 +133,7 @@ mod tests {
     fn manual(text: &str) -> Manual {
         Manual {
             name: "x".into(),
+            section: 1,
             summary: "y".into(),
             sections: parse(text),
         }
