@@ -7,7 +7,8 @@ use std::fmt;
 pub struct Location {
     /// Position of the section in file order, starting from 0.
     pub section: Option<u32>,
-    /// Offset of the section's header, in bytes from the start of the image.
+    /// Offset of the section's payload, or of a header that cannot be read, in bytes from the start of
+    /// the image.
     pub offset: Option<u64>,
 }
 
@@ -57,7 +58,7 @@ impl Error {
         }
     }
 
-    /// A [`Error::Corrupt`] in the section at position `section` whose header is at `offset`.
+    /// A [`Error::Corrupt`] in the section at position `section`, at `offset`.
     pub fn corrupt_at(what: impl Into<String>, section: u32, offset: u64) -> Self {
         Self::corrupt(what).at(section, offset)
     }

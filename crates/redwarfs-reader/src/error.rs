@@ -20,9 +20,10 @@ pub(crate) fn replicate(error: &Error) -> Error {
     }
 }
 
-/// Adds the section's position and the offset of its header in the image to `error`.
+/// Adds the section's position and the offset of its payload in the image to `error`. Lists and reports
+/// of damage name a section by the same offset.
 pub(crate) fn in_section(error: Error, section: &Section) -> Error {
-    let offset = section.header_offset;
+    let offset = section.payload_offset;
     let place = format!("section {} at offset {offset}", section.position);
     match error {
         Error::Unsupported(s) => Error::Unsupported(format!("{s} ({place})")),

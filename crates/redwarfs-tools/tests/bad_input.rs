@@ -306,7 +306,7 @@ fn every_mistake_gives_one_line() {
             DWARFSEXTRACT,
             &["-i", "flip-block", "-f", "pax", "-o", "old"],
             "extraction aborted: cannot read: sparse: corrupt image: checksum error in section: BLOCK \
-             (section 0 at offset 0) (--continue-on-error leaves out files that cannot be read)",
+             (section 0 at offset 64) (--continue-on-error leaves out files that cannot be read)",
             1,
         ),
         (

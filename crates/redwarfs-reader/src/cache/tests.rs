@@ -578,7 +578,8 @@ fn damage_is_found_before_use() {
             f.source.add(Fault::Flip { offset, mask: 4 });
             let e = cache.get(BlockNo(0), 0, 10).unwrap_err();
             assert!(matches!(e, Error::Corrupt { .. }), "{e}");
-            assert!(e.to_string().contains("section 0 at offset 0"), "{e}");
+            let place = format!("section 0 at offset {at}");
+            assert!(e.to_string().contains(&place), "{e}");
             f.source.heal();
         }
         f.check(&cache, 0, 0, 10);
