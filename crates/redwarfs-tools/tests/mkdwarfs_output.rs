@@ -288,45 +288,63 @@ fn attributes_that_are_not_stored_are_counted() {
         return;
     }
     fs::hard_link(place.path("in/file"), place.path("in/other-name")).unwrap();
-    let line = |entries: u32, lists: u32, capabilities: u32| {
+    let filter = ["-F", "- excluded"];
+    let line = |filter: &[&str], entries: u32, lists: u32, capabilities: u32| {
+        let excluded = match filter {
+            [] => "",
+            _ => ", 1 entry that rules exclude (-F)",
+        };
         let sets = if entries == 1 { "set" } else { "sets" };
         vec![
             format!(
                 "W extended attributes are not stored: {entries} entries have them, {lists} of these \
                  access control lists and {capabilities} file capabilities"
             ),
-            format!("left out: {entries} {sets} of extended attributes"),
+            format!("left out: {entries} {sets} of extended attributes{excluded}"),
         ]
     };
-    let filter = ["-F", "- excluded"];
     for more in [
         &[][..],
         &["-N1"],
         &["--file-timeout=10s"],
         &["--symlinks=follow"],
     ] {
-        assert_eq!(left_out(&place, &[&filter, more].concat()), line(1, 0, 0));
+        assert_eq!(
+            left_out(&place, &[&filter, more].concat()),
+            line(&filter, 1, 0, 0)
+        );
     }
-    assert_eq!(left_out(&place, &[]), line(2, 0, 0));
+    assert_eq!(left_out(&place, &[]), line(&[], 2, 0, 0));
     let mut acl = 2_u32.to_le_bytes().to_vec();
     for (tag, permissions) in [(1_u16, 7_u16), (4, 5), (0x20, 5)] {
         acl.extend([tag.to_le_bytes(), permissions.to_le_bytes()].concat());
         acl.extend(u32::MAX.to_le_bytes());
     }
     if set("dir", "system.posix_acl_default", &acl) {
-        assert_eq!(left_out(&place, &filter), line(2, 1, 0));
+        assert_eq!(left_out(&place, &filter), line(&filter, 2, 1, 0));
         // Version 2, `cap_net_raw`.
         let mut capability = vec![0; 20];
         capability[3] = 2;
         capability[5] = 0x20;
         if set("plain", "security.capability", &capability) {
-            assert_eq!(left_out(&place, &filter), line(3, 1, 1));
+            assert_eq!(left_out(&place, &filter), line(&filter, 3, 1, 1));
         } else {
             skip("file capabilities", "setting them needs root");
         }
     } else {
         skip("access control lists", "the file system has none");
     }
+}
+
+#[test]
+fn entries_that_rules_exclude_are_counted() {
+    let place = Place::new(&["keep", "a.tmp", "dir/b.tmp", "old/x", "old/y"]);
+    let rules = ["-F", "- *.tmp", "- /old/"];
+    let line = "left out: 3 entries that rules exclude (-F)";
+    for more in [&[][..], &["-N1"], &["--file-timeout=10s"]] {
+        assert_eq!(left_out(&place, &[&rules, more].concat()), [line]);
+    }
+    assert!(left_out(&place, &["-F", "+ *.tmp"]).is_empty());
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use redwarfs_writer::{DeclaredSource, DirectorySource, FileType, Source, Tag, TimedSource};
 
@@ -23,6 +23,7 @@ pub(super) struct Directory {
     pub(super) source: DirectorySource,
     /// Entries of the input list that are not in the image.
     errors: u64,
+    excluded: Arc<AtomicU64>,
 }
 
 /// The source of a build.
@@ -31,6 +32,7 @@ pub(super) struct Input {
     directory: Arc<DirectorySource>,
     declared: Option<Arc<DeclaredSource>>,
     errors: u64,
+    excluded: Arc<AtomicU64>,
 }
 
 impl Directory {
@@ -50,15 +52,24 @@ impl Directory {
         let named = args.exclude_if_present.iter();
         let tags = named.map(|name| Tag::Name(name.as_bytes().to_vec()));
         source = source.without_tagged(tags.chain(caches).collect());
+        let excluded = Arc::new(AtomicU64::new(0));
         if let Some(rules) = filter.filter(|rules| !rules.is_empty()) {
+            let excluded = Arc::clone(&excluded);
             source = source.with_filter(Box::new(move |path: &[u8], kind| {
-                rules.include(&root, path, kind)
+                let included = rules.include(&root, path, kind);
+                excluded.fetch_add(u64::from(!included), Ordering::Relaxed);
+                included
             }));
         }
-        match &args.input_list {
-            Some(list) => restrict(source, list, args, logger),
-            None => Ok(Self { source, errors: 0 }),
-        }
+        let (source, errors) = match &args.input_list {
+            Some(list) => restrict(source, list, args, logger)?,
+            None => (source, 0),
+        };
+        Ok(Self {
+            source,
+            errors,
+            excluded,
+        })
     }
 
     /// Leaves the file `output` out of its own image, if it is below the input.
@@ -117,6 +128,7 @@ impl Directory {
             directory,
             declared,
             errors: self.errors,
+            excluded: self.excluded,
         })
     }
 }
@@ -128,6 +140,11 @@ pub(super) fn keeps(args: &Args) -> (bool, bool) {
 }
 
 impl Input {
+    /// How many entries the rules of `-F` have excluded. Entries below an excluded directory do not count.
+    pub(super) fn excluded(&self) -> u64 {
+        self.excluded.load(Ordering::Relaxed)
+    }
+
     /// How much was left out because of `--one-file-system`; says what.
     pub(super) fn elsewhere(&self, logger: &Logger) -> u64 {
         let elsewhere = self.directory.elsewhere();
@@ -276,12 +293,14 @@ pub(super) fn read_list(path: &Path, null: bool) -> io::Result<Vec<Vec<u8>>> {
     Ok(entries.map(<[u8]>::to_vec).collect())
 }
 
+/// Restricts the source to the entries of the list `list`. Also returns the number of paths in the list
+/// that are not in the source.
 fn restrict(
     source: DirectorySource,
     list: &Path,
     args: &Args,
     logger: &Logger,
-) -> Result<Directory> {
+) -> Result<(DirectorySource, u64)> {
     let mut paths = read_list(list, args.null)
         .map_err(|e| ToolError::new("cannot read input list").path(list).io(&e))?
         .into_iter()
@@ -324,10 +343,7 @@ fn restrict(
         ));
     }
     let errors = report.outside.len() + report.missing.len();
-    Ok(Directory {
-        source,
-        errors: errors as u64,
-    })
+    Ok((source, errors as u64))
 }
 
 /// The input cannot be used at all.

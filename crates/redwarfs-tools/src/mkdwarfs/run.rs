@@ -86,6 +86,12 @@ pub(super) fn run(args: &Args, matches: &ArgMatches, command_line: &[OsString]) 
         "mount points of other file systems",
         "--one-file-system",
     );
+    left_out.add(
+        input.excluded(),
+        "entry that rules exclude",
+        "entries that rules exclude",
+        "-F",
+    );
     if args.hollow {
         let files = report.counters().files_found.load(Ordering::Relaxed);
         left_out.add(files, "content of a file", "contents of files", "--hollow");
