@@ -243,7 +243,7 @@ fn every_mistake_gives_one_line() {
         let number = list.iter().position(|(t, ..)| *t == ty).unwrap();
         let cause = format!(
             "corrupt image: truncated section data (section {number} at offset {})",
-            list[number].1 - 64
+            list[number].1
         );
         let image = format!("cut-{name}");
         let with_size = |option: &str| {
@@ -264,7 +264,7 @@ fn every_mistake_gives_one_line() {
             let cause = format!(
                 "corrupt image: checksum error in section: {} (section {number} at offset {})",
                 SectionType(ty),
-                list[number].1 - 64
+                list[number].1
             );
             cases.extend(readers(&format!("flip-{name}"), &cause, &cause));
         }

@@ -389,7 +389,7 @@ impl<'r> ImageRange<'r> {
                 ));
             }
             let length = u64::from(header.length);
-            self.check_length(position, at, payload_offset, length)?;
+            self.check_length(position, payload_offset, length)?;
             sections.push(Section {
                 position,
                 number: position,
@@ -411,7 +411,7 @@ impl<'r> ImageRange<'r> {
         let mut bytes = [0; SectionHeader::LEN];
         self.read(at, &mut bytes)?;
         let header = SectionHeader::parse(&bytes).map_err(|error| error.at(position, at))?;
-        self.check_length(position, at, payload_offset, header.length)?;
+        self.check_length(position, payload_offset, header.length)?;
         Ok(Section {
             position,
             number: header.number,
@@ -443,11 +443,19 @@ impl<'r> ImageRange<'r> {
             .ok_or_else(|| Error::corrupt_at("truncated section header", position, at))
     }
 
-    fn check_length(&self, position: u32, at: u64, payload: u64, length: u64) -> Result<()> {
+    fn check_length(&self, position: u32, payload: u64, length: u64) -> Result<()> {
         match payload.checked_add(length) {
             Some(end) if end <= self.size => Ok(()),
-            Some(_) => Err(Error::corrupt_at("truncated section data", position, at)),
-            None => Err(Error::corrupt_at("section length overflow", position, at)),
+            Some(_) => Err(Error::corrupt_at(
+                "truncated section data",
+                position,
+                payload,
+            )),
+            None => Err(Error::corrupt_at(
+                "section length overflow",
+                position,
+                payload,
+            )),
         }
     }
 
