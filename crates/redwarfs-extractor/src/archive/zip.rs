@@ -122,7 +122,9 @@ fn dos_time(sec: u32) -> (u16, u16) {
     let sec = sec.max(FIRST);
     let (mut day, second) = (sec / 86_400, sec % 86_400);
     let mut year = 1970;
-    let leap = |year: u32| u32::from(year % 4 == 0 && (year % 100 != 0 || year % 400 == 0));
+    let leap = |year: u32| {
+        u32::from(year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400)))
+    };
     while day >= 365 + leap(year) {
         day -= 365 + leap(year);
         year += 1;
