@@ -52,10 +52,23 @@ pub(crate) static ENCODINGS: &[&Encoding] = &[
     &ricepp::ENCODING,
 ];
 
-/// Names of all codecs of the format, in the order of the help text.
-const NAMES: [&str; 8] = [
-    "null", "zstd", "lzma", "lz4", "lz4hc", "brotli", "flac", "ricepp",
+/// Names of all codecs of the format, in the order of the help text, and whether this build has them.
+/// Not taken from [`ENCODINGS`], so that a program that only reads has no encoder.
+const NAMES: [(&str, bool); 8] = [
+    ("null", true),
+    ("zstd", cfg!(feature = "zstd")),
+    ("lzma", cfg!(feature = "lzma")),
+    ("lz4", cfg!(feature = "lz4")),
+    ("lz4hc", cfg!(feature = "lz4")),
+    ("brotli", cfg!(feature = "brotli")),
+    ("flac", cfg!(feature = "flac")),
+    ("ricepp", cfg!(feature = "ricepp")),
 ];
+
+fn names(built: bool) -> Vec<&'static str> {
+    let names = NAMES.into_iter().filter(|&(_, here)| here == built);
+    names.map(|(name, _)| name).collect()
+}
 
 /// How payloads with this id are read.
 ///
@@ -82,14 +95,12 @@ pub(crate) fn probe() -> Option<Arc<dyn Settings>> {
 
 /// Names of the codecs that this build can compress with and decompress, for example `zstd`.
 pub fn codec_names() -> Vec<&'static str> {
-    ENCODINGS.iter().map(|codec| codec.name).collect()
+    names(true)
 }
 
 /// Names of the codecs of the format that this build is without.
 pub fn missing_codec_names() -> Vec<&'static str> {
-    let built = codec_names();
-    let missing = NAMES.into_iter().filter(|name| !built.contains(name));
-    missing.collect()
+    names(false)
 }
 
 /// Names and versions of the compression libraries in this build, for example

@@ -1,7 +1,8 @@
 //! The settings of a stream: codec, order and segmenter.
 //!
-//! [`StreamSettings::new`] is the only place that resolves the options of a category. It runs once for
-//! each stream, as soon as the streams are known. All stages and the memory estimate use its result.
+//! [`StreamSettings::new`] resolves the options of a category, once for each stream, as soon as the
+//! streams are known. All stages and the memory estimate use its result. Only the categorizers know a codec
+//! before, by [`BuildOptions::codec_of`].
 
 use redwarfs_codec::CodecSpec;
 
@@ -63,7 +64,8 @@ pub(crate) struct SegmentOptions {
     /// Log2 of the window, 0: no matching.
     pub(crate) window_bits: u32,
     pub(crate) window_step: u32,
-    /// Searched blocks, including the one being filled; 0: no matching.
+    /// Searched blocks, including the one being filled; 0: no matching. Limits `Segmenter::recent` in
+    /// `keep_searching`. From 2 on, `segmenter/distant.rs` searches the blocks that have left it.
     pub(crate) lookback: usize,
     /// Log2 of the bits that the filter spends on a window.
     pub(crate) filter_bits: u32,

@@ -16,7 +16,8 @@ pub(super) enum WhenRewriting {
     Used,
     /// It changes metadata. A rewrite that does not rebuild metadata refuses it.
     NeedsRebuild,
-    /// It tunes a build and says nothing about the content of the image. A rewrite warns.
+    /// It tunes a build and says nothing about the content of the image. A rewrite warns, also with
+    /// `--change-block-size`: it does not search data again.
     NoEffect,
     /// As `NoEffect`, unless the rewrite changes the block size.
     NeedsBlockSize,
