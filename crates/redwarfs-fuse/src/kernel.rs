@@ -1,6 +1,6 @@
 //! Mounting a FUSE connection on a directory, and unmounting it.
 //!
-//! Root mounts with `mount(2)`. All other users, and `auto_unmount`, use the helper program
+//! Root mounts with `mount(2)`, and so does the owner of a user namespace. All other users, and `auto_unmount`, use the helper program
 //! `fusermount3`. It passes the opened device back over a socket, by the protocol of libfuse's
 //! `mount.c`: the environment variable `_FUSE_COMMFD` names the socket, and one byte has the descriptor
 //! attached.
@@ -25,6 +25,7 @@ use rustix::net::{
     recvmsg, socketpair,
 };
 use rustix::process::{getegid, geteuid};
+use rustix::thread::CapabilitySet;
 
 use crate::error::{Error, Result};
 use crate::options::MountOptions;
@@ -68,7 +69,7 @@ impl KernelMount {
             return Err(inaccessible(Errno::NOTDIR.into()));
         }
         let before = devices_on(&target);
-        let direct = if geteuid().is_root() && !options.auto_unmount {
+        let direct = if may_mount() && !options.auto_unmount {
             mount_directly(&target, options)?
         } else {
             None
@@ -200,6 +201,13 @@ impl KernelMount {
             let _ = run_helper(&self.mountpoint, &["-u", "-q", "-z"]);
         }
     }
+}
+
+/// Whether the system call may succeed: for root, and for the user of a namespace of its own.
+fn may_mount() -> bool {
+    geteuid().is_root()
+        || rustix::thread::capabilities(None)
+            .is_ok_and(|sets| sets.effective.contains(CapabilitySet::SYS_ADMIN))
 }
 
 fn kernel_flags(options: &MountOptions) -> MountFlags {

@@ -86,6 +86,7 @@
 mod analysis;
 mod attr;
 mod bits;
+#[cfg_attr(not(feature = "case-insensitive"), path = "case_absent.rs")]
 mod case;
 mod device;
 mod driver;
@@ -109,6 +110,7 @@ mod session;
 mod settings;
 mod statistics;
 mod table;
+#[cfg(feature = "case-insensitive")]
 mod text;
 mod ticket;
 mod xattr;
@@ -118,3 +120,4 @@ pub use idle::IdleWatch;
 pub use kernel::Unmounted;
 pub use mount::{HAS_URING, Mounted, Observer, Unmounter, mount, mount_guarded, serve_device};
 pub use options::{Access, KernelFlags, MountOptions};
+pub use table::take_off_dead;

@@ -9,6 +9,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
+use rustix::mount::{UnmountFlags, unmount};
 
 /// How long a file system that is being ended may take, and how often it is asked.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -146,6 +147,15 @@ pub(crate) fn is_dead(mountpoint: &Path) -> bool {
             Err(Errno::CANCELED) if Instant::now() < end => sleep(PERIOD),
             _ => return false,
         }
+    }
+}
+
+/// Takes off what a driver that died has left on `mountpoint`: a FUSE file system that answers everything with
+/// `ENOTCONN`. Does nothing if there is something else, or if it may not.
+pub fn take_off_dead(mountpoint: &Path) {
+    if is_dead(mountpoint) && unmount(mountpoint, UnmountFlags::DETACH).is_err() {
+        // The next step of the caller fails, and says why.
+        let _ = run_helper(mountpoint, &["-u", "-q", "-z"]);
     }
 }
 

@@ -10,9 +10,8 @@ use std::panic::catch_unwind;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags};
-use rustix::mount::{UnmountFlags, unmount};
 
-use crate::table::{MountPlace, is_dead, place_of, run_helper};
+use crate::table::{MountPlace, place_of, take_off_dead};
 
 /// Shown by `ps` (15 bytes at most).
 const NAME: &CStr = c"dwarfs-guard";
@@ -75,13 +74,7 @@ pub(super) fn clean_up(mountpoint: &Path, device: u64) {
     // The system may have given the device number to another mount. `statfs` always reaches the driver:
     // if a driver replies, this is another mount. While the system still closes the files of the dead
     // driver, the call waits, and then fails with the other error.
-    if !is_dead(mountpoint) {
-        return;
-    }
-    if unmount(mountpoint, UnmountFlags::DETACH).is_err() {
-        // Nobody is left who could see an error.
-        let _ = run_helper(mountpoint, &["-u", "-q", "-z"]);
-    }
+    take_off_dead(mountpoint);
 }
 
 /// Runs the guard until the driver ends.

@@ -22,15 +22,19 @@
 //!
 //! # CPUs
 //!
-//! The io_uring crate supports five architectures. On all others, requests come from the device.
+//! The io_uring crate supports five architectures. On all others, and without the
+//! feature `uring`, requests come from the device.
 
 #[cfg_attr(
-    not(any(
-        target_arch = "x86_64",
-        target_arch = "aarch64",
-        target_arch = "riscv64",
-        target_arch = "loongarch64",
-        target_arch = "powerpc64"
+    not(all(
+        feature = "uring",
+        any(
+            target_arch = "x86_64",
+            target_arch = "aarch64",
+            target_arch = "riscv64",
+            target_arch = "loongarch64",
+            target_arch = "powerpc64"
+        )
     )),
     path = "absent.rs"
 )]
