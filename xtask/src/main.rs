@@ -23,7 +23,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use clap_complete::Shell;
-use redwarfs_tools::{pages, tools};
+use redwarfs_tools::{pages, runtime_manual, tools};
 
 use components::components;
 
@@ -31,7 +31,7 @@ type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
 fn man(out: &Path) -> Result<()> {
     let manuals = tools().into_iter().map(|tool| tool.manual());
-    for manual in manuals.chain(pages()) {
+    for manual in manuals.chain(pages()).chain([runtime_manual()]) {
         let name = format!("{}.{}", manual.name, manual.section);
         std::fs::write(out.join(name), manual.to_roff())?;
     }

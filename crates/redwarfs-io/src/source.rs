@@ -103,8 +103,11 @@ impl FileSource {
         })
     }
 
-    /// A file that is open already, and was found at `path`.
-    pub(crate) fn of(file: File, path: &Path) -> io::Result<Self> {
+    /// A regular file that is open already, and was found at `path`.
+    ///
+    /// # Errors
+    /// Its size cannot be read.
+    pub fn of(file: File, path: &Path) -> io::Result<Self> {
         Ok(Self {
             len: file.metadata()?.len(),
             file,

@@ -26,6 +26,14 @@ pub fn tools() -> [common::tool::Tool; 5] {
     ]
 }
 
+/// The manual of `dwarfs-runtime`, which is no part of this library: it has none of its own code.
+#[must_use]
+pub fn runtime_manual() -> common::man::Manual {
+    let summary = "run the program in the image behind this one";
+    let text = include_str!("../manual/dwarfs-runtime.md");
+    common::man::Manual::page("dwarfs-runtime", 1, summary, text)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

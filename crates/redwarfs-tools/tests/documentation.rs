@@ -270,6 +270,11 @@ fn options_of_mkdwarfs_have_tests() {
 }
 
 #[test]
+fn options_of_the_runtime_have_tests() {
+    check_tests_of_options("dwarfs-runtime.md");
+}
+
+#[test]
 fn callers_are_documented_with_tests() {
     check_tests("callers.md", 3);
 }
@@ -347,6 +352,27 @@ fn help_and_table_of_dwarfsextract_agree() {
 #[test]
 fn help_and_table_of_mkdwarfs_agree() {
     check_options("options/mkdwarfs.md", &long_options(&help(MKDWARFS)));
+}
+
+/// Help, manual and table of the runtime name the same options and variables.
+#[test]
+fn help_and_table_of_the_runtime_agree() {
+    let help = fs::read_to_string(root().join("crates/redwarfs-runtime/src/help.txt")).unwrap();
+    let mut shown = long_options(&help);
+    let variable = Regex::new(r"(?m)^ +([A-Z_]{4,})=").unwrap();
+    shown.extend(
+        variable
+            .captures_iter(&help)
+            .map(|found| found[1].to_owned()),
+    );
+    assert!(shown.contains("DWARFS_WORKERS"), "{shown:?}");
+    check_options("options/dwarfs-runtime.md", &shown);
+    let manual = redwarfs_tools::runtime_manual().to_text(80, false);
+    let missing: Vec<_> = shown
+        .iter()
+        .filter(|name| !manual.contains(*name))
+        .collect();
+    assert!(missing.is_empty(), "not in the manual: {missing:?}");
 }
 
 /// Every constant that `docs/limits.md` names, as `path/file.rs::NAME = value`, has this value.

@@ -256,6 +256,78 @@ fn headers_that_hide_the_image_are_refused() {
     }
 }
 
+#[test]
+fn the_runtime_makes_a_program() {
+    let place = Place::new(&["AppRun"]);
+    let with = |program: &std::path::Path, args: &[&str]| {
+        let mut command = Command::new(program);
+        command
+            .args(["-i", &place.text("in"), "-fo", &place.text("out"), "-l1"])
+            .args(["--log-level=warn", "--header=runtime"])
+            .args(args)
+            .env_remove("REDWARFS_RUNTIME");
+        command
+    };
+    let run = |mut command: Command| Done::from(command.output().unwrap());
+    let mode = || fs::metadata(place.path("out")).unwrap().mode() & 0o777;
+    let is_header = |wanted: &[u8]| {
+        assert_eq!(place.built().0.header_bytes().unwrap(), wanted);
+    };
+    // Named by the environment. Launchers know the file by bytes of the ELF header.
+    let elf = [&b"\x7fELF\x02\x01\x01\0"[..], &[0; 56]].concat();
+    let named = place.file("named", &elf);
+    let mut command = with(support::MKDWARFS.as_ref(), &[]);
+    command.env("REDWARFS_RUNTIME", &named);
+    let done = run(command);
+    assert_eq!((done.code, done.stderr.as_str()), (Some(0), ""));
+    let mut marked = elf.clone();
+    marked[8..11].copy_from_slice(b"AI\x02");
+    is_header(&marked);
+    assert_eq!(fs::read(&named).unwrap(), elf);
+    // Whoever may read it may execute it, also if it replaces a file.
+    assert_eq!(mode() & 0o111, (mode() & 0o444) >> 2);
+    assert_eq!(mode() & 0o100, 0o100);
+    fs::set_permissions(place.path("out"), fs::Permissions::from_mode(0o640)).unwrap();
+    let mut command = with(support::MKDWARFS.as_ref(), &[]);
+    command.env("REDWARFS_RUNTIME", &named);
+    assert_eq!(run(command).code, Some(0));
+    assert_eq!(mode(), 0o750);
+    // Nowhere, in the library directory, and beside the program.
+    fs::create_dir(place.path("bin")).unwrap();
+    let program = place.path("bin/mkdwarfs");
+    fs::copy(support::MKDWARFS, &program).unwrap();
+    let done = run(with(&program, &[]));
+    let want = format!(
+        "mkdwarfs: cannot find the runtime: {}: no such file, nor is it in ../lib/redwarfs (set \
+         REDWARFS_RUNTIME to its path, or give --header=./runtime for a file of that name)\n",
+        place.text("bin/dwarfs-runtime")
+    );
+    assert_eq!((done.code, done.stderr), (Some(1), want));
+    fs::create_dir_all(place.path("lib/redwarfs")).unwrap();
+    for name in ["lib/redwarfs/dwarfs-runtime", "bin/dwarfs-runtime"] {
+        place.file(name, format!("#!/bin/sh\n# {name}\n"));
+        assert_eq!(run(with(&program, &[])).code, Some(0));
+        is_header(&fs::read(place.path(name)).unwrap());
+    }
+    // Rewriting replaces it.
+    let mut command = Command::new(&program);
+    command
+        .args([
+            "-i",
+            &place.text("out"),
+            "-o",
+            &place.text("new"),
+            "--recompress=none",
+        ])
+        .args(["--log-level=warn", "--header=runtime"])
+        .env("REDWARFS_RUNTIME", &named);
+    let done = run(command);
+    assert_eq!((done.code, done.stderr.as_str()), (Some(0), ""));
+    assert!(fs::read(place.path("new")).unwrap().starts_with(&marked));
+    let meta = fs::metadata(place.path("new")).unwrap();
+    assert_eq!(meta.mode() & 0o100, 0o100);
+}
+
 fn left_out(place: &Place, args: &[&str]) -> Vec<String> {
     let done: Done = mkdwarfs()
         .args(["-i", &place.text("in"), "-fo", &place.text("out"), "-l1"])

@@ -180,6 +180,21 @@ impl AtomicFile {
         FileSource::of(self.file.try_clone()?, &self.path).map(Some)
     }
 
+    /// Lets every user who may read the file execute it. Does nothing to what is written as it goes.
+    ///
+    /// # Errors
+    /// Whatever the system reports.
+    pub fn allow_execution(&self) -> io::Result<()> {
+        let file = match &self.state {
+            State::Stream => return Ok(()),
+            State::InPlace { target } => target,
+            _ => &self.file,
+        };
+        let mode = rustix::fs::fstat(file)?.st_mode & 0o777;
+        let mode = Mode::from_raw_mode(mode | (mode & 0o444) >> 2);
+        Ok(rustix::fs::fchmod(file, mode)?)
+    }
+
     /// The path that was given to [`AtomicFile::create`].
     pub fn path(&self) -> &Path {
         &self.path
@@ -269,6 +284,8 @@ impl AtomicFile {
         if let Some(old) = &self.old {
             old.bequeath(&copy)?;
         }
+        let mode = rustix::fs::fstat(&self.file)?.st_mode & 0o777;
+        rustix::fs::fchmod(&copy, Mode::from_raw_mode(mode))?;
         self.file.seek(SeekFrom::Start(0))?;
         io::copy(&mut self.file, &mut copy)?;
         copy.sync_all()?;

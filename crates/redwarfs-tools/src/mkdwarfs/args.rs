@@ -197,7 +197,7 @@ pub(crate) struct Args {
     #[arg(long, help_heading = "File system options", conflicts_with = "no_sparse_files", when_rewriting = Refused)]
     pub hollow: bool,
 
-    /// Write this file before the image
+    /// Write this file before the image, or 'runtime' for a program that mounts itself
     #[arg(long, value_name = "FILE", help_heading = "File system options", when_rewriting = Used)]
     pub header: Option<PathBuf>,
 

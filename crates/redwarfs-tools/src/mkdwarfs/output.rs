@@ -107,6 +107,8 @@ pub(super) fn interrupted() -> ToolError {
 /// Where the image goes.
 pub(super) struct Target<'a> {
     path: &'a Path,
+    /// Whoever may read the file may execute it.
+    executable: bool,
     out: Output,
 }
 
@@ -135,7 +137,16 @@ impl<'a> Target<'a> {
             let file = create_output(path, overwrite, logger).map_err(|e| write_error(path, &e))?;
             Output::File(Box::new(BufWriter::with_capacity(WRITE_BUFFER, file)))
         };
-        Ok(Self { path, out })
+        Ok(Self {
+            path,
+            executable: false,
+            out,
+        })
+    }
+
+    /// Whether the file gets permission to be executed when it is complete.
+    pub(super) fn executable(self, executable: bool) -> Self {
+        Self { executable, ..self }
     }
 
     /// Keeps the file that is being written out of the image, should it have a name already.
@@ -160,6 +171,9 @@ impl<'a> Target<'a> {
         let finish = |file: AtomicFile| {
             if let Some(written) = file.written()? {
                 header::check_found(&written, start)?;
+            }
+            if self.executable {
+                file.allow_execution()?;
             }
             file.commit()
         };

@@ -16,6 +16,7 @@ use redwarfs_writer::{BuildOptions, Category, Error as WriteError};
 use super::args::{self, Args};
 use super::definition::{Changes, check_rewrite};
 use super::display::Report;
+use super::header;
 use super::output::{self, Target};
 use super::rewrite_args::Recompress;
 use super::run::{build_error, build_options};
@@ -68,7 +69,8 @@ pub(super) fn run(args: &Args, matches: &ArgMatches, command_line: &[OsString]) 
         ));
     }
     check_categories(&named, &image)?;
-    let target = Target::open(output, args.force, &logger)?;
+    let runs = args.header.as_deref().is_some_and(header::is_runtime);
+    let target = Target::open(output, args.force, &logger)?.executable(runs);
     let start = match &options.leading {
         Leading::Replace(header) => header.len() as u64,
         Leading::Remove => 0,

@@ -56,7 +56,8 @@ pub(super) fn run(args: &Args, matches: &ArgMatches, command_line: &[OsString]) 
     let directory = Directory::open(args, Some(rules), &logger)?.without(output);
     let root = directory.source.path().to_owned();
 
-    let target = Target::open(output, args.force, &logger)?;
+    let runs = args.header.as_deref().is_some_and(header::is_runtime);
+    let target = Target::open(output, args.force, &logger)?.executable(runs);
     let directory = directory.map(|source| target.leave_out(source));
     let input = directory.layered(args)?;
     let report = Arc::new(Report::new(logger.clone(), false, args.verbose));

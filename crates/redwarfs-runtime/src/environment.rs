@@ -1,0 +1,228 @@
+//! Settings, from variables of the environment.
+
+use std::ffi::{OsStr, OsString};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use redwarfs_fuse::MountOptions;
+use redwarfs_reader::{BlockAllocator, CacheOptions};
+
+use crate::error::{Failure, Result};
+
+/// When the image is extracted to run its program.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum Extraction {
+    /// If it cannot be mounted.
+    #[default]
+    Fallback,
+    Always,
+}
+
+/// How to run a program.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Settings {
+    pub(crate) extraction: Extraction,
+    /// Mount in a namespace of its own, without trying it elsewhere first.
+    pub(crate) own_namespace: bool,
+    /// Extracted files stay after the end of the program.
+    pub(crate) keep_extracted: bool,
+    /// How long a mount or an extracted tree stays without users; none: for ever.
+    pub(crate) linger: Option<Duration>,
+    /// Where directories are made, if the user has said so.
+    pub(crate) base: Option<PathBuf>,
+    pub(crate) cache: CacheOptions,
+    pub(crate) mount: MountOptions,
+    /// Decode all blocks at once, in the background.
+    pub(crate) preload: bool,
+}
+
+/// Looks up a variable.
+type Lookup<'a> = dyn Fn(&str) -> Option<OsString> + 'a;
+
+impl Settings {
+    /// Settings of this process.
+    pub(crate) fn of_process() -> Result<Self> {
+        Self::new(&|name| std::env::var_os(name).filter(|value| !value.is_empty()))
+    }
+
+    /// Settings from variables, of which `lookup` finds those that are not empty.
+    fn new(lookup: &Lookup<'_>) -> Result<Self> {
+        let any = |names: &[&str]| {
+            names
+                .iter()
+                .any(|name| lookup(name).is_some_and(|v| is_on(&v)))
+        };
+        let parse = |name: &str, what: &str, parser: fn(&str) -> Option<u64>| {
+            let Some(value) = lookup(name) else {
+                return Ok(None);
+            };
+            let parsed = value.to_str().and_then(parser);
+            parsed
+                .map(Some)
+                .ok_or_else(|| Failure::new(format_args!("{name}: {}: {what}", value.display())))
+        };
+        let size = |name: &str| parse(name, "not a size such as 512M", parse_size);
+        let mut cache = CacheOptions::default();
+        let mut mount = MountOptions::default();
+        if let Some(bytes) = size("DWARFS_CACHESIZE")? {
+            cache.size = bytes;
+        }
+        if let Some(bytes) = size("DWARFS_READAHEAD")? {
+            cache.readahead = bytes;
+        }
+        if let Some(bytes) = size("DWARFS_BLOCKSIZE")? {
+            mount.block_size = u32::try_from(bytes).unwrap_or(mount.block_size);
+        }
+        if let Some(workers) = parse(
+            "DWARFS_WORKERS",
+            "not a number from 1 to 256",
+            parse_workers,
+        )? {
+            let workers = usize::try_from(workers).unwrap_or(1);
+            (cache.workers, mount.workers) = (workers, workers);
+        }
+        if any(&["DWARFS_USE_MMAP"]) {
+            cache.allocator = BlockAllocator::Mmap;
+        }
+        mount.analysis_file = lookup("DWARFS_ANALYSIS_FILE").map(PathBuf::from);
+        let delay = match lookup("REUSE_CHECK_DELAY") {
+            None => Some(Duration::ZERO),
+            Some(value) => value.to_str().and_then(parse_delay).ok_or_else(|| {
+                Failure::new(format_args!(
+                    "REUSE_CHECK_DELAY: {}: not a time such as 5s, 2m or inf",
+                    value.display()
+                ))
+            })?,
+        };
+        Ok(Self {
+            extraction: match any(&["APPIMAGE_EXTRACT_AND_RUN", "RUNTIME_EXTRACT_AND_RUN"]) {
+                true => Extraction::Always,
+                false => Extraction::Fallback,
+            },
+            own_namespace: any(&["APPIMAGE_UNSHARE", "RUNIMAGE_UNSHARE"]),
+            keep_extracted: any(&["NO_CLEANUP"]),
+            linger: delay.filter(|_| !any(&["NO_UNMOUNT"])),
+            // The driver has another working directory.
+            base: lookup("TMPDIR").and_then(|base| std::path::absolute(base).ok()),
+            cache,
+            mount,
+            preload: any(&["DWARFS_PRELOAD_ALL"]),
+        })
+    }
+}
+
+/// Whether the value of a switch turns it on.
+fn is_on(value: &OsStr) -> bool {
+    value != "0"
+}
+
+/// A number of bytes, with a suffix `k`, `m`, `g` or `t` in either case.
+fn parse_size(text: &str) -> Option<u64> {
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let factor: u64 = match text.get(digits.len()..)?.to_ascii_lowercase().as_str() {
+        "" => 1,
+        "k" => 1 << 10,
+        "m" => 1 << 20,
+        "g" => 1 << 30,
+        "t" => 1 << 40,
+        _ => return None,
+    };
+    digits.parse::<u64>().ok()?.checked_mul(factor)
+}
+
+fn parse_workers(text: &str) -> Option<u64> {
+    text.parse().ok().filter(|count| (1..=256).contains(count))
+}
+
+/// A time in seconds, or with a suffix `s`, `m` or `h`; the inner `None` is for ever.
+#[allow(clippy::option_option)]
+fn parse_delay(text: &str) -> Option<Option<Duration>> {
+    if text == "inf" {
+        return Some(None);
+    }
+    let digits = text.trim_end_matches(['s', 'm', 'h']);
+    let factor = match text.get(digits.len()..)? {
+        "" | "s" => 1,
+        "m" => 60,
+        "h" => 3600,
+        _ => return None,
+    };
+    let seconds = digits.parse::<u64>().ok()?.checked_mul(factor)?;
+    Some(Some(Duration::from_secs(seconds)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn settings(variables: &[(&str, &str)]) -> Result<Settings> {
+        Settings::new(&|name| {
+            let found = variables.iter().find(|(n, v)| *n == name && !v.is_empty());
+            found.map(|(_, value)| OsString::from(value))
+        })
+    }
+
+    #[test]
+    fn defaults() {
+        let settings = settings(&[]).unwrap();
+        assert_eq!(settings.extraction, Extraction::Fallback);
+        assert!(!settings.own_namespace && !settings.keep_extracted && !settings.preload);
+        assert_eq!(settings.linger, Some(Duration::ZERO));
+        assert_eq!(settings.cache, CacheOptions::default());
+        assert_eq!(settings.mount, MountOptions::default());
+    }
+
+    #[test]
+    fn variables_of_both_runtimes() {
+        let found = settings(&[
+            ("APPIMAGE_EXTRACT_AND_RUN", "1"),
+            ("NO_CLEANUP", "1"),
+            ("REUSE_CHECK_DELAY", "2m"),
+            ("DWARFS_CACHESIZE", "64M"),
+            ("DWARFS_READAHEAD", "1m"),
+            ("DWARFS_BLOCKSIZE", "128K"),
+            ("DWARFS_WORKERS", "3"),
+            ("DWARFS_USE_MMAP", "1"),
+            ("DWARFS_PRELOAD_ALL", "0"),
+            ("TMPDIR", "/x"),
+        ])
+        .unwrap();
+        assert_eq!(found.extraction, Extraction::Always);
+        assert!(found.keep_extracted && !found.preload);
+        assert_eq!(found.linger, Some(Duration::from_secs(120)));
+        assert_eq!(
+            (found.cache.size, found.cache.readahead),
+            (64 << 20, 1 << 20)
+        );
+        assert_eq!((found.cache.workers, found.mount.workers), (3, 3));
+        assert_eq!(found.cache.allocator, BlockAllocator::Mmap);
+        assert_eq!(found.mount.block_size, 128 << 10);
+        assert_eq!(found.base, Some(PathBuf::from("/x")));
+        for never in [("NO_UNMOUNT", "1"), ("REUSE_CHECK_DELAY", "inf")] {
+            assert_eq!(settings(&[never]).unwrap().linger, None);
+        }
+        assert_eq!(
+            settings(&[("RUNTIME_EXTRACT_AND_RUN", "0")])
+                .unwrap()
+                .extraction,
+            Extraction::Fallback
+        );
+    }
+
+    #[test]
+    fn wrong_values_are_named() {
+        for (name, value) in [
+            ("DWARFS_CACHESIZE", "x"),
+            ("DWARFS_CACHESIZE", "1X"),
+            ("DWARFS_READAHEAD", "99999999999g"),
+            ("DWARFS_WORKERS", "0"),
+            ("REUSE_CHECK_DELAY", "5d"),
+        ] {
+            let failure = settings(&[(name, value)]).unwrap_err();
+            assert!(
+                failure.text.starts_with(&format!("{name}: {value}: not a")),
+                "{failure:?}"
+            );
+        }
+    }
+}

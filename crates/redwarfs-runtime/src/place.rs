@@ -1,0 +1,207 @@
+//! Provides the contents of the image as a directory: joins what another process has made, or makes it.
+
+use std::env;
+use std::path::{Path, PathBuf};
+
+use crate::environment::{Extraction, Settings};
+use crate::error::{Failure, Result};
+use crate::keeper::{self, Obstacle, Task};
+use crate::namespace;
+use crate::program::{Program, with_ending};
+use crate::share::{Share, State, Use, is_mounted, is_private};
+
+/// Where directories are made if the environment says nothing.
+const TEMPORARY: &str = "/tmp";
+
+/// How many names are tried if others have taken the first ones.
+const NAMES: u32 = 8;
+
+/// The contents of the image.
+#[derive(Debug)]
+pub(crate) struct Contents {
+    pub(crate) directory: PathBuf,
+    /// Has `keeper` in it.
+    pub(crate) shared: PathBuf,
+    /// Keeps them there.
+    _held: Use,
+}
+
+/// Mounts the image, or extracts it if that is wanted or the only way.
+pub(crate) fn provide(program: &Program, settings: &Settings) -> Result<Contents> {
+    let finder = Finder::new(program, settings)?;
+    if settings.extraction == Extraction::Always {
+        return finder.extract();
+    }
+    match finder.mount() {
+        Ok(contents) => Ok(contents),
+        Err(Obstacle::Fatal(failure)) => Err(failure),
+        Err(Obstacle::NoFuse(failure)) => {
+            let note = format!("{}: the program runs from a copy instead", failure.text);
+            finder.extract_saying(Some(&note))
+        }
+    }
+}
+
+/// Mounts the image.
+pub(crate) fn provide_mount(program: &Program, settings: &Settings) -> Result<Contents> {
+    match Finder::new(program, settings)?.mount() {
+        Ok(contents) => Ok(contents),
+        Err(Obstacle::Fatal(failure) | Obstacle::NoFuse(failure)) => Err(failure),
+    }
+}
+
+struct Finder<'a> {
+    program: &'a Program,
+    settings: &'a Settings,
+    offset: u64,
+    /// Name, and number of the image.
+    suffix: String,
+}
+
+impl<'a> Finder<'a> {
+    fn new(program: &'a Program, settings: &'a Settings) -> Result<Self> {
+        let offset = program.image_offset()?;
+        Ok(Self {
+            program,
+            settings,
+            offset,
+            suffix: format!("{}-{:016x}", program.short_name(), program.identity(offset)),
+        })
+    }
+
+    fn mount(&self) -> Result<Contents, Obstacle> {
+        let base = base_of_mounts(self.settings);
+        let first = base.join(format!(".mount_{}", self.suffix));
+        if self.settings.own_namespace {
+            return self.find(&first, Task::MountInNamespace, None);
+        }
+        match self.find(&first, Task::Mount, None) {
+            Err(Obstacle::NoFuse(failure)) => {
+                let again = self.find(&first, Task::MountInNamespace, None);
+                // What is said is why the usual way fails.
+                again.map_err(|obstacle| match obstacle {
+                    Obstacle::NoFuse(_) => Obstacle::NoFuse(failure),
+                    fatal @ Obstacle::Fatal(_) => fatal,
+                })
+            }
+            other => other,
+        }
+    }
+
+    fn extract(&self) -> Result<Contents> {
+        self.extract_saying(None)
+    }
+
+    /// Extracts the image if that has not been done, and says `note` then.
+    fn extract_saying(&self, note: Option<&str>) -> Result<Contents> {
+        let base = self
+            .settings
+            .base
+            .as_deref()
+            .unwrap_or(Path::new(TEMPORARY));
+        let first = base.join(format!(".extracted_{}", self.suffix));
+        match self.find(&first, Task::Extract, note) {
+            Ok(contents) => Ok(contents),
+            Err(Obstacle::Fatal(failure) | Obstacle::NoFuse(failure)) => Err(failure),
+        }
+    }
+
+    /// Takes part in the first shared directory that can be used, or sets it up.
+    fn find(&self, first: &Path, task: Task, note: Option<&str>) -> Result<Contents, Obstacle> {
+        let mut failure = None;
+        for number in 0..NAMES {
+            let directory = match number {
+                0 => first.to_owned(),
+                _ => with_ending(first, &format!(".{number}")),
+            };
+            match self.try_in(&directory, task, note) {
+                Ok(Some(contents)) => return Ok(contents),
+                Ok(None) => {}
+                Err(Obstacle::Fatal(error)) if !directory.is_dir() => {
+                    // The place is wrong, not the name.
+                    return Err(Obstacle::Fatal(error));
+                }
+                Err(Obstacle::Fatal(error)) if !is_private(&directory) => failure = Some(error),
+                Err(obstacle) => return Err(obstacle),
+            }
+        }
+        Err(Obstacle::Fatal(failure.unwrap_or_else(|| {
+            Failure::new(format_args!(
+                "cannot share: {}: other processes use it in a way that this one cannot see",
+                first.display()
+            ))
+        })))
+    }
+
+    /// As [`Finder::find`], in one directory; none if somebody keeps it in a way that is of no use here.
+    fn try_in(
+        &self,
+        directory: &Path,
+        task: Task,
+        note: Option<&str>,
+    ) -> Result<Option<Contents>, Obstacle> {
+        let share = Share::open(directory)?;
+        let contents = match task {
+            Task::Extract => keeper::tree(directory),
+            Task::Mount | Task::MountInNamespace => keeper::mount_point(directory),
+        };
+        match share.claim_keeper()? {
+            Some(lock) => {
+                if let Some(note) = note.filter(|_| !contents.is_dir()) {
+                    crate::say(note);
+                }
+                let started =
+                    keeper::start(task, self.program, self.offset, self.settings, &share, lock);
+                if let Err(obstacle) = started {
+                    share.discard(&contents);
+                    return Err(obstacle);
+                }
+                if task == Task::MountInNamespace && !see(share.keeper(), &contents) {
+                    return Err(Obstacle::NoFuse(Failure::new(
+                        "cannot enter the namespace of the mount",
+                    )));
+                }
+            }
+            None => {
+                let state = share.keeper();
+                let visible = match task {
+                    Task::Extract => contents.is_dir(),
+                    Task::Mount | Task::MountInNamespace => see(state, &contents),
+                };
+                if !visible {
+                    return Ok(None);
+                }
+            }
+        }
+        Ok(Some(Contents {
+            directory: contents,
+            shared: directory.to_owned(),
+            _held: share.join()?,
+        }))
+    }
+}
+
+/// Makes the mount of a keeper visible to this process, if it is not. Whether it is.
+fn see(state: Option<State>, point: &Path) -> bool {
+    let Some(state) = state else {
+        return false;
+    };
+    if let Some(namespace) = state.namespace
+        && !is_mounted(point)
+        && namespace::enter(state.process, namespace).is_err()
+    {
+        return false;
+    }
+    is_mounted(point)
+}
+
+/// The directory for mount points: `TMPDIR`, or `XDG_RUNTIME_DIR` if it is one of this user alone, or `/tmp`.
+fn base_of_mounts(settings: &Settings) -> PathBuf {
+    if let Some(base) = &settings.base {
+        return base.clone();
+    }
+    env::var_os("XDG_RUNTIME_DIR")
+        .map(PathBuf::from)
+        .filter(|directory| directory.is_absolute() && is_private(directory))
+        .unwrap_or_else(|| PathBuf::from(TEMPORARY))
+}
