@@ -12,7 +12,7 @@ use std::thread;
 use std::time::Duration;
 
 use redwarfs_extractor::{ExtractOptions, Silent, extract_to_directory};
-use redwarfs_fuse::{Error as FuseError, MountOptions, Unmounter, mount};
+use redwarfs_fuse::{Error as FuseError, Unmounter, mount};
 use redwarfs_io::FileSource;
 use redwarfs_reader::{Image, ImageOffset, OpenOptions, Preload};
 use rustix::fs::{Mode, OFlags};
@@ -120,12 +120,10 @@ const FATAL: u8 = b'f';
 pub(crate) fn open_image(program: &Program, offset: u64, settings: &Settings) -> Result<Image> {
     let open = || -> redwarfs_format::Result<Image> {
         let source = FileSource::of(program.file.try_clone()?, &program.path)?;
-        let options = OpenOptions {
-            offset: ImageOffset::At(offset),
-            lazy_metadata: true,
-            cache: settings.cache,
-            ..OpenOptions::default()
-        };
+        let mut options = OpenOptions::default();
+        options.offset = ImageOffset::At(offset);
+        options.lazy_metadata = true;
+        options.cache = settings.cache;
         Image::from_source(Arc::new(source), &options)
     };
     open().map_err(|error| {
@@ -206,10 +204,8 @@ impl Keeper<'_> {
             _ => {}
         }
         redwarfs_fuse::take_off_dead(&point);
-        let options = MountOptions {
-            source: program.path.clone().into_os_string(),
-            ..self.settings.mount.clone()
-        };
+        let mut options = self.settings.mount.clone();
+        options.source = program.path.clone().into_os_string();
         let mounted = mount(image.clone(), &point, &options).map_err(|error| {
             let failure = Failure::new(&error);
             match error {
