@@ -11,8 +11,6 @@ use std::fs;
 use std::ops::Range;
 use std::path::{Component, Path, PathBuf};
 
-use redwarfs_tools::{pages, tools};
-
 /// Where the pages of the book are.
 const SOURCE: &str = "docs/book/src";
 /// The table of contents.
@@ -26,9 +24,7 @@ fn root() -> PathBuf {
 
 /// Manual pages by their place in the repository, where only the book has them.
 fn manuals() -> BTreeMap<PathBuf, String> {
-    let tools = tools().into_iter().map(|tool| tool.manual());
-    tools
-        .chain(pages())
+    crate::manuals()
         .map(|manual| {
             // A program and an overview can have the same name.
             let name = match manual.section {

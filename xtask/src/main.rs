@@ -23,15 +23,21 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use clap_complete::Shell;
+use redwarfs_tools::common::man::Manual;
 use redwarfs_tools::{pages, runtime_manual, tools};
 
 use components::components;
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
+/// All pages of the manual.
+fn manuals() -> impl Iterator<Item = Manual> {
+    let tools = tools().into_iter().map(|tool| tool.manual());
+    tools.chain([runtime_manual()]).chain(pages())
+}
+
 fn man(out: &Path) -> Result<()> {
-    let manuals = tools().into_iter().map(|tool| tool.manual());
-    for manual in manuals.chain(pages()).chain([runtime_manual()]) {
+    for manual in manuals() {
         let name = format!("{}.{}", manual.name, manual.section);
         std::fs::write(out.join(name), manual.to_roff())?;
     }
