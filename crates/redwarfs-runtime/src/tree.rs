@@ -40,7 +40,7 @@ mod tests {
         fs::create_dir_all(closed.join("below")).unwrap();
         fs::write(closed.join("file"), "x").unwrap();
         for directory in [closed.join("below"), closed, tree.clone()] {
-            fs::set_permissions(directory, Permissions::from_mode(0)).unwrap();
+            fs::set_permissions(directory, Permissions::from_mode(0o0)).unwrap();
         }
         open_directories(&tree).unwrap();
         remove_tree(&tree).unwrap();
