@@ -9,6 +9,8 @@ pub mod dwarfs;
 pub mod dwarfsck;
 pub mod dwarfsextract;
 pub mod mkdwarfs;
+#[cfg(target_env = "musl")]
+mod musl;
 mod pages;
 pub mod universal;
 
