@@ -97,6 +97,7 @@ fn run(arguments: &[OsString]) -> Result<()> {
         Request::Extract { patterns } => extract::run(&program, &settings, patterns),
         Request::Mount => {
             let contents = place::provide_mount(&program, &settings)?;
+            os::end_by_signals();
             print(contents.directory.as_os_str())?;
             // A signal ends this process, and so its use of the mount.
             Share::wait_for_keeper(&contents.shared)

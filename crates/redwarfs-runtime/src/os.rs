@@ -79,3 +79,11 @@ pub(crate) fn ignore_signals() {
         unsafe { libc::signal(signal, libc::SIG_IGN) };
     }
 }
+
+/// Lets SIGINT, SIGTERM and SIGQUIT end this process. A script that starts it in the background has them ignored.
+pub(crate) fn end_by_signals() {
+    for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGQUIT] {
+        // SAFETY: SIG_DFL is a valid disposition for these signals and runs no code.
+        unsafe { libc::signal(signal, libc::SIG_DFL) };
+    }
+}
