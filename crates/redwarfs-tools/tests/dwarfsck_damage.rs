@@ -227,7 +227,7 @@ fn other_sections_are_named_too() {
                 "{lines:?}"
             );
             assert!(
-                last.ends_with(&format!("{ty} (section {position} at offset {at})")),
+                last.ends_with(&format!("{ty} (section {position} at offset {})", at + 64)),
                 "{last}"
             );
         } else {
