@@ -1,7 +1,18 @@
 //! `mkdwarfs`: builds an image from a directory or from another image.
 //!
-//! Parsing only validates single values; `run` turns the parsed set into build options,
-//! source and output, and shows progress while the library works.
+//! To follow an option:
+//!
+//! | step | file |
+//! |---|---|
+//! | definition: names, value, help, meaning for a rewrite | `args.rs`; `categories.rs` for options with a value for each category (`-B`, `-W`, `-w`, `-C`, `--order`); `rewrite_args.rs` |
+//! | what such a definition may say beyond clap | `definition.rs` |
+//! | text to value | `values/` |
+//! | value to options of the library | `run.rs` (`build_options`), `categories.rs` (`apply`), `rewrite.rs` |
+//! | what the input becomes before the build | `input.rs`, with `filter.rs`, `pseudo.rs`, `owners.rs`, `chmod.rs`, `script/` |
+//! | where the image goes | `output.rs`, `header.rs` |
+//! | what the user sees | `display.rs`, `summary.rs` |
+//!
+//! Manuals, completions and the checks of a rewrite are made from the definitions.
 
 mod args;
 mod categories;
