@@ -55,6 +55,18 @@ const WHOLE: &str = r"^([\s\S]*)$";
 
 const C_LIBRARIES: &[CLibrary] = &[
     CLibrary {
+        name: "mimalloc",
+        linked_by: "libmimalloc-sys",
+        source: "libmimalloc-sys",
+        directory: "c_src/mimalloc/v3",
+        version: (
+            "include/mimalloc.h",
+            r"MI_MALLOC_VERSION\s+(\d)(?:0(\d)|([1-9]\d))(?:0(\d)|([1-9]\d))",
+        ),
+        licence: "MIT",
+        text: ("LICENSE", WHOLE),
+    },
+    CLibrary {
         name: "zstd",
         linked_by: "zstd-sys",
         source: "zstd-sys",

@@ -4,7 +4,7 @@
 use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::TcpListener;
-use std::os::unix::fs::{PermissionsExt as _, symlink};
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -20,10 +20,15 @@ fn root() -> PathBuf {
         .unwrap()
 }
 
+/// Writes a program. Another process writes it: if a test in another thread started a program while the file is
+/// open here, the file could not be executed at once.
 fn executable(path: &Path, text: &str) {
     fs::create_dir_all(path.parent().unwrap()).unwrap();
-    fs::write(path, text).unwrap();
-    fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+    let script = r#"printf %s "$2" >"$1" && chmod 755 "$1""#;
+    run(Command::new("sh")
+        .args(["-c", script, "sh"])
+        .arg(path)
+        .arg(text));
 }
 
 fn run(command: &mut Command) {

@@ -4,7 +4,6 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -65,10 +64,15 @@ fn share(dir: &Path) -> PathBuf {
     share
 }
 
+/// Writes a program. Another process writes it: if a test in another thread started a program while the file is
+/// open here, the file could not be executed at once.
 fn executable(path: &Path, text: &str) {
     fs::create_dir_all(path.parent().unwrap()).unwrap();
-    fs::write(path, text).unwrap();
-    fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+    let script = r#"printf %s "$2" >"$1" && chmod 755 "$1""#;
+    run(Command::new("sh")
+        .args(["-c", script, "sh"])
+        .arg(path)
+        .arg(text));
 }
 
 /// Paths of all files and links below a directory, as they would be below `/`.
