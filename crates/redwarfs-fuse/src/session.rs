@@ -170,8 +170,8 @@ fn locked(queues: &Mutex<Option<Queues>>) -> MutexGuard<'_, Option<Queues>> {
 
 /// Ends the queues, if they have not ended yet.
 fn end(queues: &Mutex<Option<Queues>>) {
-    let queues = locked(queues).take();
-    drop(queues);
+    // They end when this goes, which is after the lock.
+    let _ended = locked(queues).take();
 }
 
 /// Rights of a reading thread that is the only one. Several threads would poll for the same requests, and

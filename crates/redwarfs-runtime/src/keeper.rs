@@ -22,7 +22,7 @@ use rustix::process::{WaitOptions, setsid, waitpid};
 use crate::environment::Settings;
 use crate::error::{Failure, Result};
 use crate::program::Program;
-use crate::share::{Kept, Share, State};
+use crate::share::{KeeperRecord, Kept, Share};
 use crate::tree::remove_tree;
 use crate::{namespace, os};
 
@@ -178,7 +178,7 @@ impl Keeper<'_> {
             Task::MountInNamespace => namespace::current().map(Some),
             Task::Mount | Task::Extract => Ok(None),
         };
-        let state = namespace.map(|namespace| State {
+        let state = namespace.map(|namespace| KeeperRecord {
             process: std::process::id(),
             namespace,
         });

@@ -8,7 +8,7 @@ use crate::error::{Failure, Result};
 use crate::keeper::{self, Obstacle, Task};
 use crate::namespace;
 use crate::program::{Program, with_ending};
-use crate::share::{Share, State, Use, is_mounted, is_private};
+use crate::share::{KeeperRecord, Share, Use, is_mounted, is_private};
 
 /// Where directories are made if the environment says nothing.
 const TEMPORARY: &str = "/tmp";
@@ -182,7 +182,7 @@ impl<'a> Finder<'a> {
 }
 
 /// Makes the mount of a keeper visible to this process, if it is not. Whether it is.
-fn see(state: Option<State>, point: &Path) -> bool {
+fn see(state: Option<KeeperRecord>, point: &Path) -> bool {
     let Some(state) = state else {
         return false;
     };

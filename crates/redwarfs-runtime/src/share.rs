@@ -52,7 +52,7 @@ pub(crate) struct Use(#[expect(dead_code, reason = "it is held, not looked at")]
 
 /// What a keeper says about itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct State {
+pub(crate) struct KeeperRecord {
     pub(crate) process: u32,
     /// The namespace of mounts, if the keeper made one.
     pub(crate) namespace: Option<u64>,
@@ -171,12 +171,12 @@ impl Share {
     }
 
     /// What the living keeper says; none if it ended meanwhile or says nothing.
-    pub(crate) fn keeper(&self) -> Option<State> {
+    pub(crate) fn keeper(&self) -> Option<KeeperRecord> {
         for _ in 0..KEEPER_LOOKS {
             let file = open_made(&self.directory, KEEPER).ok()?;
             let mut text = String::new();
             (&file).take(256).read_to_string(&mut text).ok()?;
-            if let Some(state) = State::parse(&text) {
+            if let Some(state) = KeeperRecord::parse(&text) {
                 return Some(state);
             }
             if try_lock(&file, FlockOperation::NonBlockingLockShared).ok()? {
@@ -231,7 +231,7 @@ impl Share {
     }
 }
 
-impl State {
+impl KeeperRecord {
     fn parse(text: &str) -> Option<Self> {
         let (process, namespace) = text.strip_suffix('\n')?.split_once(' ')?;
         Some(Self {
@@ -333,7 +333,7 @@ mod tests {
         assert_eq!(share.keeper(), None);
         let keeper = share.claim_keeper().unwrap().unwrap();
         for namespace in [Some(7), None] {
-            let state = State {
+            let state = KeeperRecord {
                 process: 12,
                 namespace,
             };
@@ -345,7 +345,7 @@ mod tests {
         drop(keeper);
         assert!(share.claim_keeper().unwrap().is_some());
         for wrong in ["", "12 -", "x -\n", "12\n", "1 x\n"] {
-            assert_eq!(State::parse(wrong), None, "{wrong}");
+            assert_eq!(KeeperRecord::parse(wrong), None, "{wrong}");
         }
     }
 

@@ -1,5 +1,4 @@
-//! The allocator of programs on musl. That of musl has one lock for all threads, which building and reading
-//! with many threads would wait for.
+//! The allocator of programs on musl: the same one, whichever build of musl they are linked with.
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
