@@ -12,6 +12,7 @@ use crate::mount_state::MountState;
 use crate::ops;
 use crate::ops::answer::{Answer, Outcome, log_op};
 use crate::ops::init::Agreed;
+use crate::ops::read::{ReadContext, ReadJob};
 use crate::options::MountOptions;
 use crate::pool::Pool;
 use crate::proto::{Body, Header, InitIn, op};
@@ -24,7 +25,7 @@ pub(crate) struct Driver {
     state: Arc<MountState>,
     agreed: Agreed,
     pusher: Option<Arc<Pusher>>,
-    pool: Pool,
+    pool: Pool<ReadJob>,
     /// Ends when the last handle of the pusher is gone.
     _push_thread: Option<PushThread>,
 }
@@ -47,10 +48,14 @@ impl Driver {
         } else {
             (None, None)
         };
+        let context = ReadContext {
+            state: Arc::clone(state),
+            pusher: pusher.clone(),
+        };
         Ok(Self {
             state: Arc::clone(state),
             agreed: Agreed::default(),
-            pool: Pool::new(state, pusher.as_ref(), options.workers)?,
+            pool: Pool::new("fuse-read", context, options.workers)?,
             pusher,
             _push_thread: push_thread,
         })
@@ -83,7 +88,7 @@ impl Driver {
         };
         match outcome {
             Ok(Ok(Answer::Reply)) => ticket.reply(out),
-            Ok(Ok(Answer::Done)) => ticket.leave(),
+            Ok(Ok(Answer::NoReply | Answer::Passed)) => ticket.leave(),
             Ok(Err(errno)) => ticket.fail(errno),
             Err(_) => ticket.fail(Errno::IO),
         }
@@ -134,7 +139,7 @@ impl Driver {
             op::RELEASE | op::RELEASEDIR | op::FSYNC | op::FSYNCDIR | op::DESTROY => {
                 Ok(Answer::Reply)
             }
-            op::NOTIFY_REPLY => Ok(Answer::Done),
+            op::NOTIFY_REPLY => Ok(Answer::NoReply),
             // The mount is read-only, so the kernel refuses these itself. If one arrives (a remount
             // made the mount writable), the reply is the same.
             op::SETATTR

@@ -13,12 +13,12 @@
 //! | The thread parses the message and makes a ticket, which allows exactly one reply. | `proto.rs`, `ticket.rs` |
 //! | The driver chooses the operation by its number. | `driver.rs` |
 //! | If the bytes are in the block cache, or in the page cache and not compressed, the operation replies at once. | `ops/read.rs`, `Image::try_read_pinned` in `redwarfs-reader/src/pinned.rs` |
-//! | Otherwise it registers the ticket, so that a signal can end the wait. | `interrupts.rs` |
-//! | A worker decodes the blocks and replies. | `pool.rs` |
+//! | Otherwise it registers the ticket, so that a signal can end the wait. | `pending_reads.rs` |
+//! | A worker of `pool.rs` decodes the blocks and replies. | `ops/read.rs` |
 //! | The ticket sends the reply over the transport of the request. | `ticket.rs`, then `device.rs` or `ring/queues/queue.rs` |
 //!
 //! All other operations that have a reply send it at once. `ops` has a file for each operation.
-//! [`mount`] is in `mount.rs`. It attaches the file system (`kernel.rs`), negotiates the parameters of
+//! [`mount`] is in `mount.rs`. It attaches the file system (`attach.rs`), negotiates the parameters of
 //! the connection with the kernel (`session.rs`, `ops/init.rs`), and starts the threads. They share one
 //! `MountState` (`mount_state.rs`).
 //!
@@ -32,9 +32,13 @@
 //!   ([`MountOptions::push`]).
 //! - One thread ends reads whose program got a signal (see "Interrupted reads"). It exists only while
 //!   there are such reads, or, with io_uring, while any read waits.
-//! - One thread watches the reading thread while that follows a program to its CPU (see below).
+//! - One thread watches the reading thread while the reading thread runs on the CPU of a program (see
+//!   below).
 //!
-//! With exactly one reading thread, two policies save time. If the system takes long to wake the reading
+//! With io_uring, one thread for each CPU does the work of the reading thread. One reading thread remains
+//! for FORGET and INTERRUPT, and [`MountOptions::readers`] has no effect.
+//!
+//! With exactly one reading thread, two methods save time. If the system takes long to wake the reading
 //! thread, it polls for the next request for a moment before it sleeps. It does so only while that
 //! proves to be faster (`patience.rs`).
 //!
@@ -42,11 +46,11 @@
 //! ([`MountOptions::follow`]). The driver binds the thread to that CPU and gives it the policy
 //! `SCHED_IDLE`. Then the scheduler wakes the program on the same CPU, and `find` takes half as long as
 //! without following.
-//! A thread with that policy hardly runs while other threads want its CPU. So a watcher checks the
-//! progress of the reading thread every millisecond. The watcher restores the normal policy after 4
-//! checks without progress, after 10 checks without a request, or if several processes send requests.
-//! It also does so if requests are less than a tenth faster than with the normal policy. The driver
-//! follows only if it may restore the policy: with `CAP_SYS_NICE`, or with a limit `RLIMIT_NICE` that
+//! A thread with `SCHED_IDLE` hardly runs while other threads want its CPU. So a watcher checks the
+//! progress of the reading thread every millisecond. The watcher restores the normal
+//! scheduling policy in four cases: a request waits and there is no progress for 4 checks; no request
+//! comes for 10 checks; several processes send requests; following saves less than a tenth of the time.
+//! The driver follows only if it may restore the normal policy: with `CAP_SYS_NICE`, or with a limit `RLIMIT_NICE` that
 //! allows its present priority.
 //!
 //! # io_uring
@@ -60,9 +64,9 @@
 //!
 //! If an image stalls (a network file system, a failing disk), a program that waits for data can be
 //! killed. Any other signal ends its read with `EINTR` if the data is not there within a second.
-//! Requests that need nothing from the image are still answered. Metadata that is not yet loaded, in
-//! the first moments of a mount, is read by the reading thread: if the image stalls then, all requests
-//! wait. With io_uring, a queue whose places are
+//! Requests that need nothing from the image are still answered. There is one exception. In the first
+//! moments of a mount, some metadata is not loaded yet, and the thread that answers a request reads it
+//! from the image. If the image stalls then, all requests wait. With io_uring, a queue whose places are
 //! all taken by stalled reads answers nothing until one of them ends.
 //!
 //! # When the driver dies
@@ -80,10 +84,11 @@
 //!   holes, and small pieces. All other parts are sent from the cache. A reply keeps at most two blocks in the cache until it is sent.
 //! - For pushing, 2 bits for each inode. Once files have been pushed, 4 bytes for each regular file.
 //! - With io_uring, for each CPU that the system may have: a thread, some pages, and 16 MiB of
-//!   address space. Of this address space, only the part that the longest reply has filled takes memory.
+//!   address space. It has room for 16 replies. Only the parts that replies have filled take memory.
 //! - The amounts that [`MountOptions::case_insensitive`] and [`MountOptions::analysis_file`] state.
 
 mod analysis;
+mod attach;
 mod attr;
 mod bits;
 #[cfg_attr(not(feature = "case-insensitive"), path = "case_absent.rs")]
@@ -95,13 +100,13 @@ mod failures;
 mod follow;
 pub mod guard;
 mod idle;
-mod interrupts;
-mod kernel;
 mod mount;
 mod mount_state;
+mod mount_table;
 mod ops;
 mod options;
 mod patience;
+mod pending_reads;
 mod pool;
 mod proto;
 mod push;
@@ -109,15 +114,14 @@ mod ring;
 mod session;
 mod settings;
 mod statistics;
-mod table;
 #[cfg(feature = "case-insensitive")]
 mod text;
 mod ticket;
 mod xattr;
 
+pub use attach::Unmounted;
 pub use error::{Error, Result, io_text};
 pub use idle::IdleWatch;
-pub use kernel::Unmounted;
 pub use mount::{HAS_URING, Mounted, Observer, Unmounter, mount, mount_guarded, serve_device};
+pub use mount_table::take_off_dead;
 pub use options::{Access, KernelFlags, MountOptions};
-pub use table::take_off_dead;

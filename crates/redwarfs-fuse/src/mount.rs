@@ -8,12 +8,12 @@ use std::time::Duration;
 
 use redwarfs_reader::Image;
 
+use crate::attach::{KernelMount, Unmounted};
 use crate::device::Device;
 use crate::driver::Driver;
 use crate::error::{Error, Result};
 use crate::guard;
 use crate::idle::IdleWatch;
-use crate::kernel::{KernelMount, Unmounted};
 use crate::mount_state::MountState;
 use crate::options::MountOptions;
 use crate::ring;

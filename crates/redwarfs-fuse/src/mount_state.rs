@@ -11,8 +11,8 @@ use crate::attr::inode_no;
 use crate::case::CaseIndex;
 use crate::error::{Error, Result};
 use crate::failures::Failures;
-use crate::interrupts::Interrupts;
 use crate::options::MountOptions;
+use crate::pending_reads::PendingReads;
 use crate::proto::Attr;
 use crate::settings::Settings;
 use crate::statistics::Counters;
@@ -27,7 +27,7 @@ pub(crate) struct MountState {
     pub(crate) case: Option<CaseIndex>,
     pub(crate) analysis: Option<Analysis>,
     pub(crate) failures: Failures,
-    pub(crate) interrupts: Interrupts,
+    pub(crate) pending_reads: PendingReads,
     pub(crate) counters: Counters,
     pub(crate) timers: Timers,
     /// Number of inodes in the image.
@@ -60,7 +60,7 @@ impl MountState {
             case: case.transpose()?,
             analysis,
             failures: Failures::default(),
-            interrupts: Interrupts::default(),
+            pending_reads: PendingReads::default(),
             counters: Counters::default(),
             timers: Timers::new(image.perfmon()),
             inodes: image.metadata().inode_count(),

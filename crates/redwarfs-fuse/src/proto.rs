@@ -154,14 +154,29 @@ pub(crate) fn parse(message: &[u8]) -> Option<(Header, Body<'_>)> {
     Some((header, body))
 }
 
-/// Number of data bytes that a READ requests; 0 for all other requests.
-pub(crate) fn read_size(header: &Header, mut body: Body<'_>) -> u32 {
-    if header.opcode != op::READ {
-        return 0;
+/// The range that a READ requests. Its handle is of no use: the node of the header tells the file.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ReadIn {
+    pub(crate) offset: u64,
+    pub(crate) size: u32,
+}
+
+impl ReadIn {
+    pub(crate) fn parse(mut body: Body<'_>) -> Option<Self> {
+        let _handle = body.u64()?;
+        Some(Self {
+            offset: body.u64()?,
+            size: body.u32()?,
+        })
     }
-    body.u64();
-    body.u64();
-    body.u32().unwrap_or(0)
+}
+
+/// Number of data bytes that a READ requests; 0 for all other requests.
+pub(crate) fn read_size(header: &Header, body: Body<'_>) -> u32 {
+    match header.opcode {
+        op::READ => ReadIn::parse(body).map_or(0, |read| read.size),
+        _ => 0,
+    }
 }
 
 /// The parameters of the kernel in INIT.

@@ -4,7 +4,7 @@ use redwarfs_codec::ContentKind;
 
 use crate::error::{Error, Result};
 use crate::memory::{self, Load};
-use crate::options::BuildOptions;
+use crate::options::{BuildOptions, Order};
 
 impl BuildOptions {
     /// Verifies ranges and combinations.
@@ -26,7 +26,25 @@ impl BuildOptions {
         if self.bloom_filter_size > 10 {
             return bad("bloom filter size must be between 0 and 10");
         }
+        const MOST_LOOKBACK: u32 = 1 << 20;
+        let orders = self
+            .categories
+            .values()
+            .filter_map(|own| own.order.as_ref());
+        for order in orders.chain([&self.order]) {
+            if let Order::Versions(family) | Order::Families(family) = order
+                && family.least_saving > 1000
+            {
+                return bad("the least saving must be between 0 and 1000 thousandths of a block");
+            }
+        }
+        if self.lookback > MOST_LOOKBACK {
+            return bad("the number of searched blocks must be between 0 and 1048576");
+        }
         for own in self.categories.values() {
+            if own.lookback.is_some_and(|blocks| blocks > MOST_LOOKBACK) {
+                return bad("the number of searched blocks must be between 0 and 1048576");
+            }
             let over = |value: Option<u32>, limit: u32| value.is_some_and(|value| value > limit);
             if over(own.window_bits, 24) || over(own.window_step, 8) {
                 return bad("window size must be between 0 and 24, window step between 0 and 8");

@@ -5,7 +5,7 @@
 //! | stage | from | to | what it does |
 //! |---|---|---|---|
 //! | `tree` | [`Source`] | `Tree` | lists all entries, with their metadata |
-//! | `hash` | `Tree` | `Contents` | finds equal files, by hash and, unless the hash is cryptographic, by comparison |
+//! | `hash` | `Tree` | `Contents` | finds equal files by their hashes, and compares their bytes if [`BuildOptions::verify_duplicates`] is set |
 //! | `categorize` | `Contents` | `Fragments` | cuts each content into fragments, each of one category (audio, ...) |
 //! | `digest` | `Fragments` | `Digests` | computes similarity digests, if the order needs them |
 //! | `order` | `Fragments`, `Digests` | `Sequences` | sorts each stream: the fragments of one category and kind of data |
@@ -15,7 +15,7 @@
 //!
 //! `segment` and `compress` run at the same time. All other stages run one after the other.
 //! [`Builder::build`] calls the stages in this order. `hash`, `categorize` and `digest` read a file only if
-//! they need its bytes: `hash`, for example, if another file has the same size. `segment` reads every
+//! they need its bytes. For example, `hash` reads a file only if another file has the same size. `segment` reads every
 //! content and puts it into blocks, and `compress` turns each block into a section. The bytes of small
 //! files stay in memory between these stages as long as there is room.
 //!

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags};
 
-use crate::table::{MountPlace, place_of, take_off_dead};
+use crate::mount_table::{MountPlace, place_of, take_off_dead};
 
 /// Shown by `ps` (15 bytes at most).
 const NAME: &CStr = c"dwarfs-guard";

@@ -10,8 +10,10 @@ use crate::proto::Header;
 pub(crate) enum Answer {
     /// With the bytes in the buffer.
     Reply,
-    /// Not at all, or the owner of the ticket does.
-    Done,
+    /// The request has no reply.
+    NoReply,
+    /// The ticket is with another owner, who replies or has replied.
+    Passed,
 }
 
 /// An answer, or the error that the program gets.

@@ -12,7 +12,7 @@ pub(crate) fn one(pusher: Option<&Pusher>, node: u64) -> Outcome {
     {
         pusher.forgets(inode);
     }
-    Ok(Answer::Done)
+    Ok(Answer::NoReply)
 }
 
 /// Notes that the kernel forgets the inodes of a list.
@@ -22,5 +22,5 @@ pub(crate) fn many(pusher: Option<&Pusher>, mut body: Body<'_>) -> Outcome {
     while let (Some(node), Some(_)) = (body.u64(), body.u64()) {
         one(pusher, node)?;
     }
-    Ok(Answer::Done)
+    Ok(Answer::NoReply)
 }

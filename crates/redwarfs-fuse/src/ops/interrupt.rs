@@ -10,8 +10,8 @@ use crate::proto::Body;
 pub(crate) fn answer(state: &MountState, mut body: Body<'_>) -> Outcome {
     let unique = body.u64().ok_or(Errno::IO)?;
     debug!("interrupt({unique})");
-    if state.interrupts.interrupt(unique) {
-        Ok(Answer::Done)
+    if state.pending_reads.interrupt(unique) {
+        Ok(Answer::NoReply)
     } else {
         // Either the request just got its reply, and the kernel ignores this one. Or another thread has
         // not registered it yet, and the kernel sends the interrupt again.

@@ -1,28 +1,32 @@
 //! READ: data of a file, from the cache at once or from a worker later.
 
+use std::sync::Arc;
+
+use redwarfs_format::ids::InodeNo;
+use redwarfs_reader::PinnedRead;
 use rustix::io::Errno;
 use tracing::debug;
 
 use crate::mount_state::MountState;
 use crate::ops::answer::{Answer, Outcome, timed};
-use crate::pool::{Pool, ReadJob};
-use crate::proto::{Body, Header, MAX_REQUEST};
+use crate::pool::{Job, Pool};
+use crate::proto::{Body, Header, MAX_REQUEST, ReadIn};
 use crate::push::Pusher;
 use crate::ticket::Ticket;
 
-/// Replies if all blocks of the read are decoded. Otherwise a worker gets the read and its ticket.
+/// Replies if all blocks of the read are decoded. Otherwise a worker gets the read, and its ticket waits
+/// in `pending_reads`.
 pub(crate) fn answer(
     state: &MountState,
     pusher: Option<&Pusher>,
-    pool: &Pool,
+    pool: &Pool<ReadJob>,
     ticket: &mut Option<Ticket>,
     header: &Header,
-    mut body: Body<'_>,
+    body: Body<'_>,
     out: &mut Vec<u8>,
 ) -> Outcome {
     let timer = timed(&state.timers.read, header);
-    body.u64();
-    let (offset, size) = body.u64().zip(body.u32()).ok_or(Errno::IO)?;
+    let ReadIn { offset, size } = ReadIn::parse(body).ok_or(Errno::IO)?;
     debug!("op_read({}, {size}, {offset})", header.node);
     let inode = state.inode(header.node)?;
     let size = size.min(MAX_REQUEST) as usize;
@@ -36,14 +40,14 @@ pub(crate) fn answer(
             if let Some(ticket) = ticket.take() {
                 ticket.reply_parts(read.parts());
             }
-            Ok(Answer::Done)
+            Ok(Answer::Passed)
         }
         Ok(None) => {
             // The worker takes the time.
             timer.discard();
             state.counters.deferred();
             if let Some(ticket) = ticket.take() {
-                state.interrupts.begin(ticket, header.pid);
+                state.pending_reads.begin(ticket, header.pid);
             }
             pool.submit(ReadJob {
                 inode,
@@ -51,8 +55,67 @@ pub(crate) fn answer(
                 size,
                 unique: header.unique,
             });
-            Ok(Answer::Done)
+            Ok(Answer::Passed)
         }
         Err(cause) => Err(state.fail("read", inode, &cause)),
+    }
+}
+
+/// A read that needs decompression or waits for the medium. Its ticket is in `pending_reads`.
+#[derive(Debug)]
+pub(crate) struct ReadJob {
+    inode: InodeNo,
+    offset: u64,
+    size: usize,
+    unique: u64,
+}
+
+/// What all reads share.
+pub(crate) struct ReadContext {
+    pub(crate) state: Arc<MountState>,
+    pub(crate) pusher: Option<Arc<Pusher>>,
+}
+
+impl Job for ReadJob {
+    type Shared = ReadContext;
+
+    fn run(&self, context: &ReadContext, scratch: &mut Vec<u8>) {
+        let state = &context.state;
+        let inode = u64::from(self.inode.0) + 1;
+        let timer = state.timers.read.start_with(&[("inode", inode)]);
+        let read = state
+            .image
+            .read_pinned(self.inode, self.offset, self.size, scratch);
+        // The statistics must count this read before the process gets the reply.
+        drop(timer);
+        match read {
+            Ok(read) => {
+                if let Some(pusher) = &context.pusher {
+                    pusher.was_read(self.inode, self.offset, read.len());
+                }
+                self.reply(state, Ok(&read));
+            }
+            Err(error) => {
+                let errno = state.failures.report("read", self.inode, &error);
+                self.reply(state, Err(errno));
+            }
+        }
+    }
+
+    fn fail(&self, context: &ReadContext) {
+        self.reply(&context.state, Err(Errno::IO));
+    }
+}
+
+impl ReadJob {
+    /// Replies, unless that happened before because the reader was signalled.
+    fn reply(&self, state: &MountState, answer: Result<&PinnedRead<'_>, Errno>) {
+        let Some(ticket) = state.pending_reads.finish(self.unique) else {
+            return;
+        };
+        match answer {
+            Ok(read) => ticket.reply_parts(read.parts()),
+            Err(errno) => ticket.fail(errno),
+        }
     }
 }

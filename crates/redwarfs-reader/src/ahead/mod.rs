@@ -10,10 +10,10 @@
 //! | `streams.rs` | after each read | the next blocks of a file that is read from front to back |
 //! | `plan.rs` | when a block is requested, and there is a plan | the next blocks of the plan |
 //! | `sequence.rs` | when a block is requested, and there is no plan | the next block, if the last requested blocks are consecutive |
-//! | `rest.rs` | when a request has its bytes | the rest of the same block |
+//! | `rest.rs` | when a request has its bytes, if most of the block is decoded or reads jump | the rest of the same block |
 //!
 //! While there is a plan, only "within a read" and `plan.rs` apply. Preloading is not read-ahead: it
-//! decodes all blocks, or those of one category, before anything is read.
+//! starts at once, decodes all blocks or those of one category, and does not depend on reads.
 //!
 //! [`CacheOptions::readahead`]: crate::CacheOptions::readahead
 

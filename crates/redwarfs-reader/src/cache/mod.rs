@@ -1,10 +1,10 @@
 //! The block cache: keeps decoded blocks while there is room.
 //!
-//! At most one thread at a time decodes the same block, as far as a request needs it or is likely to need
-//! it. Different blocks are decoded in parallel.
+//! At most one thread at a time decodes a given block. It stops where no request needs more, or is likely
+//! to need more. Different blocks are decoded in parallel.
 //!
-//! * **Request.** A request for bytes up to some offset of a block finds or makes the slot of the
-//!   block. The first thread reads the payload, verifies it and decodes. Other threads wait, and wake
+//! * **Request.** A request names a block and an end offset. It finds the *slot* of the block (its place
+//!   in the cache), or makes one. The first thread reads the payload, verifies it and decodes. Other threads wait, and wake
 //!   up as soon as their bytes are decoded. If one of them needs more bytes than the first, it
 //!   continues with the same decoder (`decode.rs`, `slot.rs`).
 //! * **Memory.** A block is decoded into one buffer (`memory.rs`). Published bytes never change again, so
@@ -14,15 +14,17 @@
 //!   (`plain.rs`). Only the digests stay in memory, 1/1024 of the block.
 //! * **Errors.** Every thread that waits for the block gets the error. The slot leaves the cache before
 //!   that, so the next request tries again.
-//! * **Limit.** The limit counts decoded bytes, digests, and a fixed amount for each slot. If a block
-//!   is decoded in several turns, it also counts the rest of the payload and the decoder until the last
-//!   turn. A zstd decoder is small, because it looks back into the buffer. For other codecs, the decoder
-//!   counts as much as the decoded block, which is about its memory.
+//! * **Limit.** The limit counts decoded bytes, digests, and a fixed amount for each slot. A *turn* is
+//!   the work of one thread on a block. If a turn ends in the middle of the block, the decoder and the
+//!   rest of the payload stay in memory, and the limit counts them until the last turn. A zstd decoder is
+//!   small, because it looks back into the buffer. Other decoders need about as much memory as the
+//!   decoded block, and the limit counts them with that size.
 //! * **Eviction.** The least recently used block goes first (`evict.rs`). Blocks in use stay, whatever
 //!   their size: the blocks that a request holds, and the last few blocks that were not read to their end
 //!   ([`Table::in_use`](table::Table::in_use)). Without this rule, a sequential read of a block larger than
-//!   the cache would decode it from its start for every request. The cache exceeds its limit only by
-//!   blocks in use, and by the payload and decoder of blocks that are decoded in one turn.
+//!   the cache would decode it from its start for every request. Two things may take memory
+//!   beyond the limit: blocks in use, and the payload and decoder of a block while a single turn decodes
+//!   it from its start to its end.
 //! * **Background.** `ahead/` decides which bytes to decode before they are requested, and the threads
 //!   of the pool decode them (`background.rs`, `pool.rs`). `gate.rs` limits how many threads decode at
 //!   once.

@@ -1,15 +1,18 @@
 //! The one verifier: checks an image section by section, and finds the files that damage affects.
 //!
-//! `dwarfsck`, rewriting and fuzzing use it. A check has these steps:
+//! `dwarfsck` and fuzzing use all of it, rewriting the first two steps without decoding. A check has
+//! these steps:
 //!
 //! 1. `scanner.rs` and `index.rs` list the sections, even if some are damaged ([`SectionList`]).
 //! 2. `hashes.rs` compares the stored bytes with the hashes in the headers, on several threads, and
 //!    decodes the payloads if the options ask for it ([`SectionOutcome`]).
-//! 3. `contents.rs` compares the parts of the image with each other.
+//! 3. `contents.rs` checks that all data of files lies within their blocks, and that the metadata and
+//!    the history are consistent.
 //! 4. `surroundings.rs` looks at the bytes around the image ([`Uncovered`]).
 //! 5. `affected.rs` finds the files with data in damaged blocks ([`AffectedFiles`]).
 //!
-//! The result is a [`CheckReport`] with a [`Finding`] for each damage.
+//! The result is a [`CheckReport`] with a [`Finding`] for each damage. It names at most 1,000 damaged
+//! headers.
 
 mod affected;
 mod contents;

@@ -10,11 +10,11 @@ use redwarfs_codec::CodecSpec;
 use redwarfs_format::metadata::Packing;
 use redwarfs_writer::TimeResolution;
 
-use super::categories::{self, CategoryArgs};
 use super::definition::WhenRewriting::{NeedsBlockSize, NeedsRebuild, NoEffect, Refused, Used};
 use super::definition::{self, Definition as _, List};
 use super::filter::{self, DebugMode};
 use super::rewrite_args::RewriteArgs;
+use super::stream_args::{self, StreamArgs};
 use super::values::{self, HashChoice, LinkPolicy, MemoryLimit, TimeSpec, Verification};
 use crate::common::cli::{LogArgs, prepare, whole};
 use crate::common::progress::ProgressArgs;
@@ -100,7 +100,7 @@ pub(crate) struct Args {
     pub memory_limit: MemoryLimit,
 
     #[command(flatten)]
-    pub categories: CategoryArgs,
+    pub streams: StreamArgs,
 
     /// Larger files are not compared for similarity, and come first; 0 means no limit
     #[arg(long, value_name = "SIZE", help_heading = "Advanced options", value_parser = crate::common::number::parse_size, allow_hyphen_values = true, when_rewriting = NoEffect)]
@@ -390,7 +390,7 @@ pub(crate) fn command() -> clap::Command {
     command.args(unsupported).after_long_help(format!(
         "{LEVELS}\nCompression algorithms and their options:\n{}\n{}",
         redwarfs_codec::help(),
-        categories::help().trim_end()
+        stream_args::help().trim_end()
     ))
 }
 
@@ -419,6 +419,42 @@ mod tests {
         match text.strip_prefix("as (2) with ") {
             Some(more) => format!("{}:{more}", note("(2)").unwrap()),
             None => text.to_owned(),
+        }
+    }
+
+    /// Codec, window and order of a category, as the help names them.
+    #[test]
+    fn the_table_of_categories_is_what_levels_are() {
+        use redwarfs_writer::Category;
+
+        let help = stream_args::help();
+        let rows = help.lines().skip_while(|line| !line.contains("level  pcm"));
+        let rows: Vec<&str> = rows.skip(1).collect();
+        assert_eq!(rows.len(), 4);
+        for row in rows {
+            let cells: Vec<&str> = row.split("  ").filter(|cell| !cell.is_empty()).collect();
+            let (first, last) = cells[0].split_once('-').unwrap_or((cells[0], cells[0]));
+            for level in first.trim().parse::<u8>().unwrap()..=last.trim().parse().unwrap() {
+                let options = BuildOptions::level(level);
+                let found = |category, window: &str| {
+                    let Some(own) = options.categories.get(&category) else {
+                        return "-".to_owned();
+                    };
+                    let codec = own.compression.as_ref().unwrap().to_string();
+                    let order = own.order.as_ref().map(|order| {
+                        assert_eq!(*order, Order::RevPath);
+                        "revpath".to_owned()
+                    });
+                    let window = own.window_bits.map(|bits| format!("{window}{bits}"));
+                    let parts = [Some(codec), window, order];
+                    parts.into_iter().flatten().collect::<Vec<_>>().join(", ")
+                };
+                let audio = found(Category::PcmWaveform, "window ");
+                let image = found(Category::FitsImage, "").replace(":block_size=128", "");
+                let stored = found(Category::Incompressible, "");
+                let cells: Vec<&str> = cells[1..].iter().map(|cell| cell.trim()).collect();
+                assert_eq!(cells, [audio, image, stored], "level {level}");
+            }
         }
     }
 

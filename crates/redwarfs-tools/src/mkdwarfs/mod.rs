@@ -4,10 +4,10 @@
 //!
 //! | step | file |
 //! |---|---|
-//! | definition: names, value, help, meaning for a rewrite | `args.rs`; `categories.rs` for options with a value for each category (`-B`, `-W`, `-w`, `-C`, `--order`); `rewrite_args.rs` |
+//! | definition: names, value, help, meaning for a rewrite, and the table of levels | `args.rs`; `stream_args.rs` for options with a value for each category (`-B`, `-W`, `-w`, `-C`, `--order`); `rewrite_args.rs` |
 //! | what such a definition may say beyond clap | `definition.rs` |
-//! | text to value | `values/` |
-//! | value to options of the library | `run.rs` (`build_options`), `categories.rs` (`apply`), `rewrite.rs` |
+//! | text to value | `order.rs` for `--order`, else `values/` |
+//! | value to options of the library | `run.rs` (`build_options`), `stream_args.rs` (`apply`), `rewrite.rs` |
 //! | what the input becomes before the build | `input.rs`, with `filter.rs`, `pseudo.rs`, `owners.rs`, `chmod.rs`, `script/` |
 //! | where the image goes | `output.rs`, `header.rs` |
 //! | what the user sees | `display.rs`, `summary.rs` |
@@ -15,13 +15,13 @@
 //! Manuals, completions and the checks of a rewrite are made from the definitions.
 
 mod args;
-mod categories;
 mod chmod;
 mod definition;
 mod display;
 mod filter;
 mod header;
 mod input;
+mod order;
 mod output;
 mod owners;
 mod pseudo;
@@ -29,6 +29,7 @@ mod rewrite;
 mod rewrite_args;
 mod run;
 mod script;
+mod stream_args;
 mod summary;
 mod values;
 

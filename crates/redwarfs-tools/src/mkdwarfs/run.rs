@@ -9,18 +9,19 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use clap::{ArgMatches, Args as _, Command};
 use redwarfs_writer::{
     BuildOptions, Builder, Category, Counters, Error as BuildError, FileHash, HistoryOptions,
-    Order, Progress, ThreadGroup, ThreadStart, plain_path,
+    Progress, ThreadGroup, ThreadStart,
 };
 
 use super::args::{self, Args};
 use super::definition::check_build;
 use super::display::Report;
 use super::input::{self, Directory, read_error};
+use super::order::OrderSpec;
 use super::output::{self, Target, interrupted, write_error};
 use super::rewrite_args::RewriteArgs;
 use super::script::{self, Script};
 use super::summary::{LeftOut, Summary};
-use super::values::{LinkPolicy, OrderSpec, TimeSpec, Verification, source_date_epoch};
+use super::values::{LinkPolicy, TimeSpec, Verification, source_date_epoch};
 use super::{chmod, header, owners};
 use crate::common::error::{EXIT_OK, EXIT_PARTIAL, display_path, io_cause};
 use crate::common::number::format_size;
@@ -146,13 +147,13 @@ pub(super) fn build_options(
     let any = args.rewrite.is_wanted() || script.is_some();
     let has_order = script.is_some_and(Script::has_order);
     let usual = has_order.then_some(&OrderSpec::Script);
-    args.categories
+    args.streams
         .apply(&mut o, logger, any, usual, |spec, rest| {
             if *spec == OrderSpec::Script && !has_order {
                 let what = "order 'script' needs a script with a function 'order'";
                 return Err(ToolError::new(what));
             }
-            order(spec, rest, args.null)
+            spec.read(rest, args.null)
         })?;
     if has_order && !o.uses_keys() {
         logger.warn("the order of the script has no effect: '--order' names another one");
@@ -280,32 +281,6 @@ fn epoch() -> Result<Option<u64>> {
 fn now() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     since.unwrap_or(Duration::ZERO).as_secs()
-}
-
-/// The order that a specification asks for, with the file that it names; `rest` is for what a
-/// script gives no place.
-fn order(spec: &OrderSpec, rest: Order, null: bool) -> Result<Order> {
-    Ok(match spec {
-        OrderSpec::None => Order::None,
-        OrderSpec::Path => Order::Path,
-        OrderSpec::RevPath => Order::RevPath,
-        OrderSpec::Similarity => Order::Similarity,
-        OrderSpec::Versions(options) => Order::Versions(*options),
-        OrderSpec::Families(options) => Order::Families(*options),
-        OrderSpec::Nilsimsa(options) => Order::Nilsimsa(*options),
-        OrderSpec::Explicit(file) => Order::Explicit(explicit_order(file, null)?),
-        OrderSpec::Script => Order::Script(Box::new(rest)),
-    })
-}
-
-fn explicit_order(file: &Path, null: bool) -> Result<Vec<Vec<u8>>> {
-    let entries = input::read_list(file, null).map_err(|e| {
-        ToolError::new("failed to open explicit order file")
-            .path(file)
-            .io(&e)
-    })?;
-    let paths = entries.iter().map(|entry| plain_path(entry));
-    Ok(paths.filter(|path| !path.is_empty()).collect())
 }
 
 pub(super) fn build_error(error: BuildError, args: &Args) -> ToolError {

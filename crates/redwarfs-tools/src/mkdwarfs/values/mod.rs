@@ -1,15 +1,11 @@
 //! Grammars of option values.
 
 use std::ffi::OsString;
-use std::num::NonZeroU64;
-use std::path::PathBuf;
 use std::time::Duration;
 
 use redwarfs_codec::{CodecSpec, ContentKind};
 use redwarfs_format::metadata::Packing;
-use redwarfs_writer::{
-    FamilyOptions, FileHash, NilsimsaOptions, Symlinks, TimeResolution, TimeResolutionError,
-};
+use redwarfs_writer::{FileHash, Symlinks, TimeResolution, TimeResolutionError};
 
 use crate::common::number::{format_duration, parse_duration, parse_size};
 use crate::common::suggest::unknown;
@@ -163,126 +159,6 @@ pub(crate) fn plain_name(name: OsString) -> Result<OsString, String> {
 /// A hash, or none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct HashChoice(pub(crate) Option<FileHash>);
-
-/// `--order`, before files that it names are read.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum OrderSpec {
-    None,
-    Path,
-    RevPath,
-    Similarity,
-    Nilsimsa(NilsimsaOptions),
-    Versions(FamilyOptions),
-    Families(FamilyOptions),
-    Explicit(PathBuf),
-    Script,
-}
-
-/// The names of all orders.
-const ORDERS: [&str; 9] = [
-    "none",
-    "path",
-    "revpath",
-    "similarity",
-    "nilsimsa",
-    "versions",
-    "families",
-    "explicit",
-    "script",
-];
-
-/// `--order`.
-pub(crate) fn order(text: &str) -> Result<OrderSpec, String> {
-    let (mode, options) = match text.split_once(':') {
-        Some((mode, options)) => (mode, Some(options)),
-        None => (text, None),
-    };
-    let order = match mode {
-        "none" => OrderSpec::None,
-        "path" => OrderSpec::Path,
-        "revpath" => OrderSpec::RevPath,
-        "similarity" => OrderSpec::Similarity,
-        "versions" => return families(mode, options).map(OrderSpec::Versions),
-        "families" => return families(mode, options).map(OrderSpec::Families),
-        "script" => OrderSpec::Script,
-        "nilsimsa" => return nilsimsa(options).map(OrderSpec::Nilsimsa),
-        "explicit" => {
-            return match options.and_then(|options| options.strip_prefix("file=")) {
-                Some(file) if !file.is_empty() => Ok(OrderSpec::Explicit(file.into())),
-                _ => Err("inode order mode 'explicit' needs 'file=FILE'".to_owned()),
-            };
-        }
-        other => {
-            let what = format_args!("invalid inode order mode: {other}");
-            return Err(unknown(what, ORDERS));
-        }
-    };
-    match options {
-        Some(_) => Err(format!(
-            "inode order mode '{mode}' does not support options"
-        )),
-        None => Ok(order),
-    }
-}
-
-/// The parameters after `families:` and `versions:`.
-fn families(mode: &str, options: Option<&str>) -> Result<FamilyOptions, String> {
-    let Some(option) = options else {
-        return Ok(FamilyOptions::default());
-    };
-    let Some((key, value)) = option.split_once('=') else {
-        return Err(format!(
-            "missing value for option '{option}' of choice '{mode}'"
-        ));
-    };
-    if key != "gain" {
-        let what = format_args!("invalid option(s) for choice '{mode}': {key}");
-        return Err(unknown(what, ["gain"]));
-    }
-    // Thousandths of a block, from percent with one decimal.
-    let (whole, tenths) = value.split_once('.').unwrap_or((value, "0"));
-    let number = |text: &str| {
-        let digits = text.len() <= 3 && text.bytes().all(|b| b.is_ascii_digit());
-        text.parse::<u32>().ok().filter(|_| digits)
-    };
-    number(whole)
-        .zip(number(tenths).filter(|_| tenths.len() == 1))
-        .map(|(whole, tenths)| whole * 10 + tenths)
-        .filter(|&gain| gain <= 1000)
-        .map(FamilyOptions::new)
-        .ok_or_else(|| format!("invalid gain value: {value}, it is percent from 0 to 100"))
-}
-
-/// The parameters after `nilsimsa:`.
-fn nilsimsa(options: Option<&str>) -> Result<NilsimsaOptions, String> {
-    const CHOICE: &str = "choice 'nilsimsa'";
-    let mut nilsimsa = NilsimsaOptions::default();
-    let mut seen = Vec::new();
-    for option in options.into_iter().flat_map(|options| options.split(':')) {
-        let (key, value) = match option.split_once('=') {
-            Some((key, value)) => (key, Some(value)),
-            None => (option, None),
-        };
-        let field = match key {
-            "max-children" => &mut nilsimsa.max_children,
-            "max-cluster-size" => &mut nilsimsa.max_cluster_size,
-            other => {
-                let what = format_args!("invalid option(s) for {CHOICE}: {other}");
-                return Err(unknown(what, ["max-children", "max-cluster-size"]));
-            }
-        };
-        if seen.contains(&key) {
-            return Err(format!("duplicate option '{key}' for {CHOICE}"));
-        }
-        seen.push(key);
-        let value = value.ok_or_else(|| format!("missing value for option '{key}' of {CHOICE}"))?;
-        *field = parse_size(value)
-            .ok()
-            .and_then(NonZeroU64::new)
-            .ok_or_else(|| format!("invalid {key} value: {value}"))?;
-    }
-    Ok(nilsimsa)
-}
 
 /// `--time-resolution`.
 pub(crate) fn time_resolution(text: &str) -> Result<TimeResolution, String> {

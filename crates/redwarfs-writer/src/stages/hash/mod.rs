@@ -1,8 +1,9 @@
 //! Finding equal files: [`Tree`] -> [`Contents`].
 //!
 //! Only files with the same size, and the same first bytes if they are large, are hashed. Bytes of
-//! small files stay in memory for the stages that follow. Unless the hash is cryptographic, files with
-//! equal hashes are compared before they are stored once ([`verify`]).
+//! small files stay in memory for the stages that follow. If
+//! [`BuildOptions::verify_duplicates`](crate::BuildOptions::verify_duplicates) is set, files with equal
+//! hashes are compared before they are stored once ([`verify`]).
 
 mod verify;
 

@@ -58,7 +58,7 @@ impl Pending {
 }
 
 #[derive(Debug, Default)]
-struct PendingReads {
+struct Reads {
     pending: HashMap<u64, Pending>,
     /// Signalled reads that were unknown at that time.
     unknown: VecDeque<u64>,
@@ -68,17 +68,17 @@ struct PendingReads {
 /// The pending reads, and the thread that watches them.
 #[derive(Debug, Default)]
 struct Register {
-    reads: Mutex<PendingReads>,
+    reads: Mutex<Reads>,
     /// Tells the watching thread of a signal.
     signal: Condvar,
 }
 
 /// All reads that have no reply yet.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Interrupts(Arc<Register>);
+pub(crate) struct PendingReads(Arc<Register>);
 
-impl Interrupts {
-    fn reads(&self) -> MutexGuard<'_, PendingReads> {
+impl PendingReads {
+    fn reads(&self) -> MutexGuard<'_, Reads> {
         self.0.reads.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -124,7 +124,7 @@ impl Interrupts {
     }
 
     /// Starts the watching thread, or wakes it up.
-    fn watch_if_needed(&self, reads: &mut PendingReads) {
+    fn watch_if_needed(&self, reads: &mut Reads) {
         if reads.watched {
             if reads.any_signalled() {
                 self.0.signal.notify_one();
@@ -163,7 +163,7 @@ impl Interrupts {
     }
 }
 
-impl PendingReads {
+impl Reads {
     fn any_signalled(&self) -> bool {
         self.pending.values().any(|read| read.signalled.is_some())
     }
@@ -174,7 +174,7 @@ impl PendingReads {
 }
 
 /// Replies to the reads that must be given up.
-fn look_after(reads: &mut PendingReads) {
+fn look_after(reads: &mut Reads) {
     let given_up = |_: &u64, read: &mut Pending| read.is_to_be_given_up();
     for (_, read) in reads.pending.extract_if(given_up) {
         read.ticket.fail(Errno::INTR);
@@ -225,7 +225,7 @@ mod tests {
         Ticket::new(Arc::new(Device::new(null.into())), unique, 0)
     }
 
-    fn wait_for_the_end(all: &Interrupts) {
+    fn wait_for_the_end(all: &PendingReads) {
         let end = Instant::now() + Duration::from_secs(20);
         while !all.reads().pending.is_empty() {
             assert!(Instant::now() < end, "a signalled read is never given up");
@@ -235,7 +235,7 @@ mod tests {
 
     #[test]
     fn every_request_is_answered_once() {
-        let all = Interrupts::default();
+        let all = PendingReads::default();
         all.begin(ticket(1), 0);
         all.begin(ticket(2), 0);
         assert!(all.finish(2).is_some() && all.finish(2).is_none());
@@ -246,7 +246,7 @@ mod tests {
 
     #[test]
     fn signals_that_come_early_count() {
-        let all = Interrupts::default();
+        let all = PendingReads::default();
         assert!(!all.interrupt(1));
         all.begin(ticket(1), 0);
         all.begin(ticket(2), 0);

@@ -28,8 +28,8 @@ use rustix::process::{getegid, geteuid};
 use rustix::thread::CapabilitySet;
 
 use crate::error::{Error, Result};
+use crate::mount_table::{MountPlace, devices_on, helpers, is_dead, place_of, run_helper};
 use crate::options::MountOptions;
-use crate::table::{MountPlace, devices_on, helpers, is_dead, place_of, run_helper};
 
 /// The result of unmounting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,4 +1,8 @@
-//! Categorizers on the command line, and values that differ by category.
+//! Options of streams: values that can differ by category (codec, order, search for repeated data), and
+//! the categorizers.
+//!
+//! [`StreamArgs::apply`] puts them into `redwarfs_writer::BuildOptions`, and
+//! `redwarfs-writer/src/settings.rs` resolves them for each stream.
 
 use std::path::{Path, PathBuf};
 
@@ -10,7 +14,8 @@ use redwarfs_writer::{
 
 use super::definition::Definition as _;
 use super::definition::WhenRewriting::{NeedsRebuild, NoEffect, Refused, Used};
-use super::values::{self, NEEDS_CATEGORIES, OrderSpec};
+use super::order::{self, OrderSpec};
+use super::values::{self, NEEDS_CATEGORIES};
 use crate::common::cli::whole;
 use crate::common::number::parse_size;
 use crate::common::suggest::one_of;
@@ -21,7 +26,7 @@ const USUAL: &str = "fits,pcmaudio,binary,incompressible";
 
 /// Options of categorizers, and options that take categories before their value.
 #[derive(Debug, Clone, Args)]
-pub(crate) struct CategoryArgs {
+pub(crate) struct StreamArgs {
     /// Categorize data, and compress each category in its own way
     ///
     /// A list of fits, pcmaudio, binary, incompressible and hotness. The first categorizer that claims
@@ -39,7 +44,7 @@ pub(crate) struct CategoryArgs {
     /// files next to others that they share data with. A directory is spread over one more block only
     /// if that saves PERCENT of a block (default: 1). With 0 only the size of the image counts, with
     /// 100 directories stay together.
-    #[arg(long, value_name = "[CAT,..::]ORDER", action = ArgAction::Append, help_heading = "Advanced options", value_parser = whole(|text| scoped(text, values::order)), when_rewriting = NoEffect, list = true)]
+    #[arg(long, value_name = "[CAT,..::]ORDER", action = ArgAction::Append, help_heading = "Advanced options", value_parser = whole(|text| scoped(text, order::order)), when_rewriting = NoEffect, list = true)]
     pub order: Vec<Scoped<OrderSpec>>,
 
     /// Number of most recent blocks searched for repeated data; 0 switches the search off
@@ -47,7 +52,8 @@ pub(crate) struct CategoryArgs {
     ///
     /// The block being filled is the first of them. In finished blocks only matches of at least two
     /// windows count (see --window-size), because each one makes a file depend on another block. All
-    /// searched blocks stay in memory.
+    /// searched blocks stay in memory. From 2 on, pieces of at least 32 KiB in files of at least
+    /// 64 KiB are also found in all older blocks.
     #[arg(short = 'B', long, value_name = "[CAT,..::]N", action = ArgAction::Append, help_heading = "Segmenter options", value_parser = ranged(0, 1 << 20), allow_hyphen_values = true, when_rewriting = NoEffect, list = true)]
     pub max_lookback_blocks: Vec<Scoped<u32>>,
 
@@ -187,7 +193,7 @@ fn each<T>(
     Ok(())
 }
 
-impl CategoryArgs {
+impl StreamArgs {
     /// Puts all of this into build options. `any` says that there may be categories of any name
     /// although nothing is categorized. `order` reads the files of an order; its second argument is the
     /// order of files without a key from the script. Without a value, `usual` is the order.
