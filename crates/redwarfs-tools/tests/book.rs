@@ -186,6 +186,13 @@ fn unshare() -> Command {
     command
 }
 
+/// Where a session looks for programs: the tools first.
+fn search_path() -> String {
+    let tools = Path::new(MKDWARFS).parent().unwrap().display();
+    let path = std::env::var("PATH").unwrap_or_default();
+    format!("{tools}:{path}:/usr/sbin:/sbin")
+}
+
 fn succeeds(command: &mut Command) -> bool {
     command
         .stdout(Stdio::null())
@@ -220,7 +227,11 @@ impl Machine {
                 self.is_isolated && succeeds(unshare().args(["sh", "-c", script]))
             }
             "libarchive" => shell("ldconfig -p | grep -q 'libarchive\\.so\\.13'"),
-            program => shell(&format!("command -v {program}")),
+            program => succeeds(
+                Command::new("sh")
+                    .args(["-c", &format!("command -v {program}")])
+                    .env("PATH", search_path()),
+            ),
         }
     }
 
@@ -325,12 +336,10 @@ fn session(name: &str, page: &str, machine: &Machine) -> Outcome {
     } else {
         Command::new("bash")
     };
-    let tools = Path::new(MKDWARFS).parent().unwrap().display();
-    let path = std::env::var("PATH").unwrap_or_default();
     let status = command
         .arg(&file)
         .args([&home, &out])
-        .env("PATH", format!("{tools}:{path}:/usr/sbin:/sbin"))
+        .env("PATH", search_path())
         .env("LC_ALL", "C.UTF-8")
         .env("TMPDIR", dir.path())
         .env_remove("SOURCE_DATE_EPOCH")
