@@ -8,16 +8,19 @@
 //!
 //! | step | file |
 //! |---|---|
-//! | A thread reads the request from `/dev/fuse`. | `session.rs`, `device.rs` |
+//! | A thread reads the request from `/dev/fuse`. | `session.rs` (`serve`), `device.rs` |
 //! | With io_uring, the thread of a CPU takes it from a queue instead. | `ring/queues/mod.rs`, `ring/queues/os.rs` |
 //! | The thread parses the message and makes a ticket, which allows exactly one reply. | `proto.rs`, `ticket.rs` |
-//! | The driver chooses the operation by its number. | `driver.rs` |
-//! | If the bytes are in the block cache, or in the page cache and not compressed, the operation replies at once. | `ops/read.rs`, `Image::try_read_pinned` in `redwarfs-reader/src/pinned.rs` |
+//! | The driver chooses the operation by its number. | `driver.rs` (`Driver::serve`) |
+//! | If the bytes are in the block cache, or in the page cache and not compressed, the operation replies at once. | `ops/read.rs` (`answer`), `Image::try_read_pinned` in `redwarfs-reader/src/pinned.rs` |
 //! | Otherwise it registers the ticket, so that a signal can end the wait. | `pending_reads.rs` |
-//! | A worker of `pool.rs` decodes the blocks and replies. | `ops/read.rs` |
-//! | The ticket sends the reply over the transport of the request. | `ticket.rs`, then `device.rs` or `ring/queues/queue.rs` |
+//! | A worker (`pool.rs`) runs the job of the read. | `ops/read.rs` (`ReadJob::run`) |
+//! | The job calls `Image::read_pinned`. This calls `BlockCache::get` for each block, which finds the block or adds it. | `redwarfs-reader/src/cache/mod.rs` |
+//! | `SharedCache::ensure` waits for the bytes, or reads, verifies and decodes the block. | `redwarfs-reader/src/cache/decode.rs` |
+//! | The ticket (`reply_parts`) sends the reply over the transport of the request. | `ticket.rs`, then `device.rs` or `ring/queues/queue.rs` |
 //!
-//! All other operations that have a reply send it at once. `ops` has a file for each operation.
+//! All other operations that have a reply send it at once. `ops` has a file for each operation that does more than succeed
+//! or fail.
 //! [`mount`] is in `mount.rs`. It attaches the file system (`attach.rs`), negotiates the parameters of
 //! the connection with the kernel (`session.rs`, `ops/init.rs`), and starts the threads. They share one
 //! `MountState` (`mount_state.rs`).

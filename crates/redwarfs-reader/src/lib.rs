@@ -13,7 +13,8 @@
 //!
 //! 1. **Inode to spans** (`spans.rs`): the metadata view of `redwarfs-format` lists the chunks of the
 //!    inode. `Spans` cuts them to the requested range. Each span is a range of a block, or a run of zeros.
-//! 2. **Read-ahead** (`ahead/`): decides which other blocks to decode in the background.
+//! 2. **Read-ahead** (`ahead/`): decides, before, during and after the next steps, which other blocks to
+//!    decode in the background.
 //! 3. **Span to block** (`cache/mod.rs`): `BlockCache::get` finds the block in the cache (`cache/table.rs`)
 //!    or adds it, and drops others if there is no room (`cache/evict.rs`). `BlockCache::get_cached` is for
 //!    callers that must not wait: it returns nothing if the bytes are not there.

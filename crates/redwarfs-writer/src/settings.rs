@@ -64,8 +64,9 @@ pub(crate) struct SegmentOptions {
     /// Log2 of the window, 0: no matching.
     pub(crate) window_bits: u32,
     pub(crate) window_step: u32,
-    /// Searched blocks, including the one being filled; 0: no matching. Limits `Segmenter::recent` in
-    /// `keep_searching`. From 2 on, `segmenter/distant.rs` searches the blocks that have left it.
+    /// Searched blocks, including the one being filled; 0: no matching. Limits `recent` in
+    /// `Segmenter::keep_searching` (`segmenter/mod.rs`). From 2 on, `segmenter/distant.rs` searches the blocks
+    /// beyond this number, and `memory.rs` counts the blocks.
     pub(crate) lookback: usize,
     /// Log2 of the bits that the filter spends on a window.
     pub(crate) filter_bits: u32,

@@ -14,7 +14,7 @@ use crate::proto::{Body, Header, MAX_REQUEST, ReadIn};
 use crate::push::Pusher;
 use crate::ticket::Ticket;
 
-/// Replies if all blocks of the read are decoded. Otherwise a worker gets the read, and its ticket waits
+/// Replies if all bytes of the read are decoded, or are not compressed and in the page cache. Otherwise a worker gets the read, and its ticket waits
 /// in `pending_reads`.
 pub(crate) fn answer(
     state: &MountState,

@@ -14,7 +14,7 @@ use crate::ahead::Urgency;
 use crate::error::{in_section, replicate};
 
 /// Bytes that are decoded and published at a time (1 MiB) if a whole block is requested, and its
-/// decoder needs no memory except its earlier output.
+/// decoder needs less memory than the decoded block.
 const LEAP: usize = 1 << 20;
 
 /// The memory of a block is prepared at once if it is not larger than this multiple of the payload.

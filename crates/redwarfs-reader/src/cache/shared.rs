@@ -1,4 +1,5 @@
-//! The part of the cache that its threads share, and the lookup of blocks.
+//! The part of the cache that its threads share, and the lookup of blocks. `decode.rs` has its methods that
+//! decode, `evict.rs` those that drop blocks.
 
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -4,9 +4,9 @@
 //!
 //! | step | file |
 //! |---|---|
-//! | definition: names, value, help, meaning for a rewrite, and the table of levels | `args.rs`; `stream_args.rs` for options with a value for each category (`-B`, `-W`, `-w`, `-C`, `--order`); `rewrite_args.rs` |
+//! | definition: names, value, help, meaning for a rewrite | `args.rs`; `stream_args.rs` for options with a value for each category (`-B`, `-W`, `-w`, `--bloom-filter-size`, `-C`, `--order`); `rewrite_args.rs` |
 //! | what such a definition may say beyond clap | `definition.rs` |
-//! | text to value | `order.rs` for `--order`, else `values/` |
+//! | text to value | `order.rs` for `--order`, else `values/`; sizes: `common/number.rs` |
 //! | value to options of the library | `run.rs` (`build_options`), `stream_args.rs` (`apply`), `rewrite.rs` |
 //! | what the input becomes before the build | `input.rs`, with `filter.rs`, `pseudo.rs`, `owners.rs`, `chmod.rs`, `script/` |
 //! | where the image goes | `output.rs`, `header.rs` |

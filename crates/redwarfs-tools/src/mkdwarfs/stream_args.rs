@@ -41,9 +41,9 @@ pub(crate) struct StreamArgs {
     ///
     /// 'versions' sorts by path, and places versions of a directory next to each other if samples of
     /// small files show that this saves space. 'families' decides this from all files, and also places
-    /// files next to others that they share data with. A directory is spread over one more block only
-    /// if that saves PERCENT of a block (default: 1). With 0 only the size of the image counts, with
-    /// 100 directories stay together.
+    /// files next to others that they share data with. A directory may spread over half as many blocks
+    /// again as its data needs. Each further block has to save PERCENT of a block (default: 1). With 0
+    /// only the size of the image counts.
     #[arg(long, value_name = "[CAT,..::]ORDER", action = ArgAction::Append, help_heading = "Advanced options", value_parser = whole(|text| scoped(text, order::order)), when_rewriting = NoEffect, list = true)]
     pub order: Vec<Scoped<OrderSpec>>,
 
@@ -53,7 +53,7 @@ pub(crate) struct StreamArgs {
     /// The block being filled is the first of them. In finished blocks only matches of at least two
     /// windows count (see --window-size), because each one makes a file depend on another block. All
     /// searched blocks stay in memory. From 2 on, pieces of at least 32 KiB in files of at least
-    /// 64 KiB are also found in all older blocks.
+    /// 64 KiB are also found in older blocks, up to 24 GiB back.
     #[arg(short = 'B', long, value_name = "[CAT,..::]N", action = ArgAction::Append, help_heading = "Segmenter options", value_parser = ranged(0, 1 << 20), allow_hyphen_values = true, when_rewriting = NoEffect, list = true)]
     pub max_lookback_blocks: Vec<Scoped<u32>>,
 
@@ -70,7 +70,7 @@ pub(crate) struct StreamArgs {
 
     /// Log2 of the bits per window in the Bloom filter of the search, 0 to 10 [default: 4]
     ///
-    /// More bits take more memory and less time. The image stays the same.
+    /// More bits take more memory and less time. The size of the image hardly depends on them.
     #[arg(long, value_name = "[CAT,..::]BITS", action = ArgAction::Append, help_heading = "Segmenter options", value_parser = ranged(0, 10), allow_hyphen_values = true, when_rewriting = NoEffect, list = true)]
     pub bloom_filter_size: Vec<Scoped<u32>>,
 

@@ -1,4 +1,4 @@
-//! Finding long duplicates in all earlier blocks of the stream.
+//! Finding long duplicates in earlier blocks of the stream, up to about 24 GiB back ([`PIECES`]).
 //!
 //! Blocks that are not searched any longer are not in memory, but digests of their pieces are. A hash
 //! of its last bytes decides where a piece ends, on average after 6 KiB. So equal data has equal

@@ -117,7 +117,7 @@ impl OrderJob<'_> {
                     .then_with(|| self.by_size(item(a), item(b)))
             }),
             Order::Versions(options) => {
-                return Ok(self.versions(*options, Evidence::Samples, items, sequence));
+                return Ok(self.collated(*options, Evidence::Samples, items, sequence));
             }
             Order::Families(options) => return Ok(self.families(*options, items, sequence)),
             Order::Nilsimsa(options) => return self.nilsimsa(options, items, sequence),
@@ -158,7 +158,7 @@ impl OrderJob<'_> {
     }
 
     /// By path, with versions of directories collated.
-    fn versions(
+    fn collated(
         self,
         options: FamilyOptions,
         evidence: Evidence,
@@ -184,7 +184,7 @@ impl OrderJob<'_> {
 
     /// By names, then moved by shared data.
     fn families(self, options: FamilyOptions, items: &[Item], sequence: Vec<u32>) -> Vec<u32> {
-        let sequence = self.versions(options, Evidence::Sketches, items, sequence);
+        let sequence = self.collated(options, Evidence::Sketches, items, sequence);
         if self.context.stopped() {
             return sequence;
         }
