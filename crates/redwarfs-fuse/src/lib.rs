@@ -12,15 +12,15 @@
 //! | With io_uring, the thread of a CPU takes it from a queue instead. | `ring/queues/mod.rs`, `ring/queues/os.rs` |
 //! | The thread parses the message and makes a ticket, which allows exactly one reply. | `proto.rs`, `ticket.rs` |
 //! | The driver chooses the operation by its number. | `driver.rs` (`Driver::serve`) |
-//! | If the bytes are in the block cache, or in the page cache and not compressed, the operation replies at once. | `ops/read.rs` (`answer`), `Image::try_read_pinned` in `redwarfs-reader/src/pinned.rs` |
+//! | The operation replies at once in two cases: the block cache has the bytes, or the block is uncompressed and the page cache has the bytes. | `ops/read.rs` (`answer`), `Image::try_read_pinned` in `redwarfs-reader/src/pinned.rs` |
 //! | Otherwise it registers the ticket, so that a signal can end the wait. | `pending_reads.rs` |
 //! | A worker (`pool.rs`) runs the job of the read. | `ops/read.rs` (`ReadJob::run`) |
 //! | The job calls `Image::read_pinned`. This calls `BlockCache::get` for each block, which finds the block or adds it. | `redwarfs-reader/src/cache/mod.rs` |
 //! | `SharedCache::ensure` waits for the bytes, or reads, verifies and decodes the block. | `redwarfs-reader/src/cache/decode.rs` |
 //! | The ticket (`reply_parts`) sends the reply over the transport of the request. | `ticket.rs`, then `device.rs` or `ring/queues/queue.rs` |
 //!
-//! All other operations that have a reply send it at once. `ops` has a file for each operation that does more than succeed
-//! or fail.
+//! The thread that reads any other request also answers it. Each operation with code of its own has a file in
+//! `ops`. Operations that always have the same result are in `driver.rs`.
 //! [`mount`] is in `mount.rs`. It attaches the file system (`attach.rs`), negotiates the parameters of
 //! the connection with the kernel (`session.rs`, `ops/init.rs`), and starts the threads. They share one
 //! `MountState` (`mount_state.rs`).
@@ -41,11 +41,12 @@
 //! With io_uring, one thread for each CPU does the work of the reading thread. One reading thread remains
 //! for FORGET and INTERRUPT, and [`MountOptions::readers`] has no effect.
 //!
-//! With exactly one reading thread, two methods save time. If the system takes long to wake the reading
-//! thread, it polls for the next request for a moment before it sleeps. It does so only while that
-//! proves to be faster (`patience.rs`).
+//! With exactly one reading thread, two methods save time: polling and following.
 //!
-//! While one program sends many small requests, the reading thread follows that program to its CPU
+//! *Polling.* If the system takes long to wake the reading thread, this thread polls for the next request
+//! for a moment before it sleeps. It does so only while polling proves to be faster (`patience.rs`).
+//!
+//! *Following.* While one program sends many small requests, the reading thread follows that program to its CPU
 //! ([`MountOptions::follow`]). The driver binds the thread to that CPU and gives it the policy
 //! `SCHED_IDLE`. Then the scheduler wakes the program on the same CPU, and `find` takes half as long as
 //! without following.
@@ -65,18 +66,20 @@
 //!
 //! # Interrupted reads
 //!
-//! If an image stalls (a network file system, a failing disk), a program that waits for data can be
-//! killed. Any other signal ends its read with `EINTR` if the data is not there within a second.
-//! Requests that need nothing from the image are still answered. There is one exception. In the first
-//! moments of a mount, some metadata is not loaded yet, and the thread that answers a request reads it
-//! from the image. If the image stalls then, all requests wait. With io_uring, a queue whose places are
-//! all taken by stalled reads answers nothing until one of them ends.
+//! If an image stalls (a network file system, a failing disk), the user can still kill a
+//! program that waits for data: the driver ends its read. Any other signal ends its read with `EINTR` if the data is not there within a second.
+//! Requests that need nothing from the image are still answered. There are two exceptions:
+//!
+//! - In the first moments of a mount, some metadata is not in memory yet. The thread that answers a
+//!   request then reads this metadata from the image. If the image stalls at that time, all requests wait.
+//! - With io_uring, a queue whose places are all taken by stalled reads answers nothing until one of them
+//!   ends.
 //!
 //! # When the driver dies
 //!
 //! If the process is killed and cannot unmount, every operation on the mount point fails with
-//! `ENOTCONN` ("Transport endpoint is not connected") until it is unmounted. A [`guard::Guard`] does
-//! that; with [`MountOptions::auto_unmount`] the helper program `fusermount3` does.
+//! `ENOTCONN` ("Transport endpoint is not connected") until it is unmounted. A [`guard::Guard`]
+//! unmounts it. With [`MountOptions::auto_unmount`], the helper program `fusermount3` unmounts it.
 //!
 //! # Memory
 //!

@@ -3,8 +3,8 @@
 //!
 //! Everything starts from [`Image`]. It is `Send + Sync`, all operations take `&self`, and no thread
 //! holds a lock while it decompresses. At opening, the reader checks section headers and the layout of the
-//! metadata. It checks values of the metadata when it uses them, and a payload before its first use, if the image
-//! has checksums and [`OpenOptions::trust_blocks`] is not set. An error names the section if the reader knows it.
+//! metadata. It checks values of the metadata when it uses them. If the image has checksums, it verifies a payload
+//! before its first use. [`OpenOptions::trust_blocks`] switches this off for blocks. An error names the section if the reader knows it.
 //!
 //! # The path of a read
 //!
@@ -24,7 +24,8 @@
 //! 5. **Reply**: the bytes are copied to the caller, or the caller gets the memory of the cache.
 //!
 //! [`check`] finds damage and the files that it affects. `preload.rs` decodes whole blocks before any
-//! program reads them. `whole.rs` decodes blocks without the cache, for rewriting.
+//! program reads them. `whole.rs` decodes a block, or its first part, without the cache, for extraction to a
+//! directory. Rewriting uses [`Image::decode_block`] (`image.rs`).
 //!
 //! # Example
 //!

@@ -83,8 +83,8 @@ pub struct OpenOptions {
     pub offset: ImageOffset,
     /// Size of the image in bytes if it ends before the end of the file.
     pub image_size: Option<u64>,
-    /// Check the consistency of all metadata (format chapter 04, section 12). Images with Sections with
-    /// 8-byte headers have no checksums. They are always checked.
+    /// Check the consistency of all metadata (format chapter 04, section 12). Images whose sections
+    /// have 8-byte headers have no checksums. They are always checked.
     pub check: bool,
     /// If the metadata is uncompressed and has at least 256 KiB, only verify it at first, and load its
     /// parts when they are needed. Then every operation may fail, or wait for the source; see

@@ -1,30 +1,32 @@
 //! The block cache: keeps decoded blocks while there is room.
 //!
-//! At most one thread at a time decodes a given block. It stops where no request needs more, or is likely
-//! to need more. Different blocks are decoded in parallel.
+//! At most one thread at a time decodes a given block. It stops when it has decoded all
+//! bytes that requests need or will probably need. Different blocks are decoded in parallel.
 //!
 //! * **Request.** A request names a block and an end offset. It finds the *slot* of the block (its place
 //!   in the cache), or makes one. The first thread reads the payload, verifies it and decodes. Other threads wait, and wake
 //!   up as soon as their bytes are decoded. If one of them needs more bytes than the first, it
 //!   continues with the same decoder (`decode.rs`, `slot.rs`).
-//! * **Memory.** A block is decoded into one buffer (`memory.rs`). Published bytes never change again, so
-//!   reading them takes no lock, even while the rest is being decoded.
+//! * **Memory.** A block is decoded into one buffer (`memory.rs`). After each step, the decoding
+//!   thread *publishes* the new bytes: now other threads may read them. Published bytes never change, so
+//!   reading them takes no lock.
 //! * **Uncompressed blocks.** The first request verifies the whole block. After that the reader reads it
 //!   directly from the image file, in leaves of 16 KiB, and compares each leaf with its digest
 //!   (`plain.rs`). Only the digests stay in memory, 1/1024 of the block.
-//! * **Errors.** Every thread that waits for the block gets the error. The slot leaves the cache before
-//!   that, so the next request tries again.
+//! * **Errors.** If decoding fails, the cache first drops the slot, so that the next request tries again.
+//!   Then every thread that waits for the block gets the error.
 //! * **Limit.** The limit counts decoded bytes, digests, and a fixed amount for each slot. A *turn* is
 //!   the work of one thread on a block. If a turn ends in the middle of the block, the decoder and the
-//!   rest of the payload stay in memory, and the limit counts them until the last turn. A zstd decoder is
+//!   payload stay in memory. The limit counts both until the block is decoded completely. A large payload
+//!   shrinks from turn to turn. A zstd decoder is
 //!   small, because it looks back into the buffer. Other decoders need about as much memory as the
 //!   decoded block, and the limit counts them with that size.
 //! * **Eviction.** The least recently used block goes first (`evict.rs`). Blocks in use stay, whatever
 //!   their size: the blocks that a request holds, and the last few blocks that were not read to their end
 //!   ([`Table::in_use`](table::Table::in_use)). Without this rule, a sequential read of a block larger than
-//!   the cache would decode it from its start for every request. Two things may take memory
-//!   beyond the limit: blocks in use, and the payload and decoder of a block while a single turn decodes
-//!   it from its start to its end.
+//!   the cache would decode it from its start for every request. The memory may exceed
+//!   the limit in two cases. Blocks in use stay. And if one turn decodes a whole block, the limit does not
+//!   count its payload and decoder, because both are freed at the end of the turn.
 //! * **Background.** `ahead/` decides which bytes to decode before they are requested, and the threads
 //!   of the pool decode them (`background.rs`, `pool.rs`). `gate.rs` limits how many threads decode at
 //!   once.

@@ -1,21 +1,26 @@
 //! Cutting contents into blocks, with references to data that is already there.
 //!
-//! The segmenter indexes every window of `W` bytes of a block that ends at a multiple of `step`. The
-//! key is a rolling checksum: the running sum and the sum of prefix sums, like rsync's, but with 32
-//! bits each. The same checksum runs over the input byte by byte. If a position passes a small bit
+//! A window is `W` consecutive bytes of a block. The segmenter indexes each window whose end is a multiple
+//! of `step`. The key has 32 bits and is made from a rolling checksum. This checksum has two parts of 32
+//! bits, like that of rsync: the running sum, and the sum of prefix sums. It also runs over the input,
+//! byte by byte. If a position passes a small bit
 //! filter ([`filter`]), the segmenter looks it up, compares the bytes and extends the match both ways.
-//! So it finds every duplicate of at least `W + step` bytes within the block.
+//! So it finds every duplicate of at least `W + step` bytes within the block, with two exceptions: runs of
+//! one value (see below), and very repetitive data, for which it stops comparing after a while ([`matches`]).
 //!
-//! Of a finished block within the lookback, the index keeps the windows that end at multiples of `W /
-//! 2`, or of `step` if that is larger. Matches there count from `2 W` bytes on, because each one makes
-//! a content depend on one more block. A match in the current block has precedence, and a distant match
-//! continues after it.
+//! The segmenter also searches the last finished blocks. [`SegmentOptions::lookback`] says how many. Of
+//! these the index keeps fewer windows: those that end at multiples of `W / 2`, or of `step` if `step` is
+//! larger. The segmenter uses a match in a finished block only if it has at least `2 W` bytes, because
+//! each such match makes a content depend on one more block. If the current block has a match, too, the
+//! segmenter takes this one, and searches again after its end. Blocks that are older than `lookback` are
+//! searched by digests of pieces ([`distant`]).
 //!
-//! If windows are long enough, a second filter ([`sieve`]) rules out eight positions at a time. The
-//! first filter then sees only the remaining positions, and the positions that decide when data leaves
-//! the buffer.
+//! If steps and windows are long enough, a second filter ([`sieve`]) rules out eight positions at a time. The
+//! first filter then tests only the remaining positions. It also tests positions near the next flush (the
+//! step that moves bytes of the input into the block), because the place of a flush depends on its
+//! results.
 //!
-//! Runs of one byte value are not in the index. Instead, each block records its longest run of each
+//! Runs of one byte value are not in the index. Instead, the current block records its longest run of each
 //! value, and a long run in the input becomes a few references to it. If the recorded run is short in
 //! comparison, the segmenter first stores more of the input run. This keeps the number of references
 //! small.
