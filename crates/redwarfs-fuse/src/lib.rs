@@ -10,13 +10,13 @@
 //! |---|---|
 //! | A thread reads the request from `/dev/fuse`. | `session.rs` (`serve`), `device.rs` |
 //! | With io_uring, the thread of a CPU takes it from a queue instead. | `ring/queues/mod.rs`, `ring/queues/os.rs` |
-//! | The thread parses the message and makes a ticket, which allows exactly one reply. | `proto.rs`, `ticket.rs` |
-//! | The driver chooses the operation by its number. | `driver.rs` (`Driver::serve`) |
+//! | The thread parses the message and makes a ticket, which allows exactly one reply. | `session.rs` (`serve`), with `proto.rs` and `ticket.rs` |
+//! | The driver chooses the operation by its number. | `driver.rs` (`Driver::handle`) |
 //! | The operation replies at once in two cases: the block cache has the bytes, or the block is uncompressed and the page cache has the bytes. | `ops/read.rs` (`answer`), `Image::try_read_pinned` in `redwarfs-reader/src/pinned.rs` |
 //! | Otherwise it registers the ticket, so that a signal can end the wait. | `pending_reads.rs` |
 //! | A worker (`pool.rs`) runs the job of the read. | `ops/read.rs` (`ReadJob::run`) |
-//! | The job calls `Image::read_pinned`. This calls `BlockCache::get` for each block, which finds the block or adds it. | `redwarfs-reader/src/cache/mod.rs` |
-//! | `SharedCache::ensure` waits for the bytes, or reads, verifies and decodes the block. | `redwarfs-reader/src/cache/decode.rs` |
+//! | The job calls `Image::read_pinned`. This calls `BlockCache::get` for each block, which finds the block or adds it. | `redwarfs-reader/src/`: `pinned.rs`, `cache/mod.rs` |
+//! | `SharedCache::ensure` waits for the bytes, or reads, verifies and decodes the block (`advance_inner`). | `redwarfs-reader/src/cache/decode.rs` |
 //! | The ticket (`reply_parts`) sends the reply over the transport of the request. | `ticket.rs`, then `device.rs` or `ring/queues/queue.rs` |
 //!
 //! The thread that reads any other request also answers it. Each operation with code of its own has a file in

@@ -721,6 +721,16 @@ fn unusable_inputs_and_outputs() {
         seen_in_image(&place.path("old")),
         seen_on_disk(&place.path("in"))
     );
+    let done = mkdwarfs()
+        .args(["-i", &at("old"), "-o", &at("new"), "--log-level=error"])
+        .output()
+        .unwrap();
+    let advice = "not a directory, but an image; --recompress, --rebuild-metadata and \
+                  --change-block-size rewrite it";
+    assert_eq!(
+        stderr(&done),
+        format!("mkdwarfs: cannot read input: {}: {advice}\n", at("old"))
+    );
 }
 
 #[test]

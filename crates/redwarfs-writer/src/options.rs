@@ -88,8 +88,8 @@ impl Default for NilsimsaOptions {
 #[non_exhaustive]
 pub struct FamilyOptions {
     /// What a directory must save to be spread over one more block than its paths need, in thousandths
-    /// of a block, 0..=1000. At 0 only size counts. At any value, a directory may spread over half as many
-    /// blocks again as its data needs.
+    /// of a block, 0..=1000. At 0 only size counts. Moves of single files
+    /// ([`Order::Families`]) may always spread a directory over half as many blocks again as its data needs.
     pub least_saving: u32,
 }
 

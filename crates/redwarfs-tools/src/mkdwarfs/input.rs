@@ -8,6 +8,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use redwarfs_reader::{Image, OpenOptions};
 use redwarfs_writer::{DeclaredSource, DirectorySource, FileType, Source, Tag, TimedSource};
 
 use super::args::Args;
@@ -348,7 +349,14 @@ fn restrict(
 
 /// The input cannot be used at all.
 pub(super) fn read_error(path: &Path, error: &io::Error) -> ToolError {
-    ToolError::new("cannot read input")
-        .path(path)
-        .cause(cause_at(path, error))
+    let mut cause = cause_at(path, error);
+    // The user probably expects that an image is packed again.
+    if error.kind() == io::ErrorKind::NotADirectory
+        && path.is_file()
+        && Image::open(path, &OpenOptions::default()).is_ok()
+    {
+        cause +=
+            ", but an image; --recompress, --rebuild-metadata and --change-block-size rewrite it";
+    }
+    ToolError::new("cannot read input").path(path).cause(cause)
 }

@@ -3,7 +3,7 @@
 //! `OrderSpec::read` gives a [`redwarfs_writer::Order`], which `redwarfs-writer/src/stages/order/` carries
 //! out. `gain` becomes [`FamilyOptions::least_saving`]. Two places there compare what a move saves with its
 //! `share` of a block: `Collator::collated` in `collate.rs` for versions of directories, and
-//! `Families::price` in `families.rs` for files. The order `families` uses both, `versions` only the first.
+//! `Spread` in `families.rs` for files. The order `families` uses both, `versions` only the first.
 
 use std::num::NonZeroU64;
 use std::path::{Path, PathBuf};
