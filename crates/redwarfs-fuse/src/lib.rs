@@ -19,7 +19,7 @@
 //! | `SharedCache::ensure` waits for the bytes, or reads, verifies and decodes the block (`advance_inner`). | `redwarfs-reader/src/cache/decode.rs` |
 //! | The ticket (`reply_parts`) sends the reply over the transport of the request. | `ticket.rs`, then `device.rs` or `ring/queues/queue.rs` |
 //!
-//! The thread that reads any other request also answers it. Each operation with code of its own has a file in
+//! The table is about READ. For every other request, the thread that receives it also answers it. Each operation with code of its own has a file in
 //! `ops`. Operations that always have the same result are in `driver.rs`.
 //! [`mount`] is in `mount.rs`. It attaches the file system (`attach.rs`), negotiates the parameters of
 //! the connection with the kernel (`session.rs`, `ops/init.rs`), and starts the threads. They share one
@@ -27,8 +27,8 @@
 //!
 //! # Threads
 //!
-//! - One *reading thread* reads requests from the kernel. It answers all metadata, and reads that need
-//!   neither decoding nor waiting. [`MountOptions::readers`] asks for more such threads. They help several processes that
+//! - One *reading thread* reads requests from the kernel. It answers all requests for metadata. It
+//!   also answers READ requests that need no decoding and no waiting. [`MountOptions::readers`] asks for more such threads. They help several processes that
 //!   read at random, and slow a single process that walks or reads a tree.
 //! - [`MountOptions::workers`] threads carry out the other reads, and reply themselves.
 //! - One thread pushes small files into the page cache before a program reads them
@@ -48,8 +48,8 @@
 //!
 //! *Following.* While one program sends many small requests, the reading thread follows that program to its CPU
 //! ([`MountOptions::follow`]). The driver binds the thread to that CPU and gives it the policy
-//! `SCHED_IDLE`. Then the scheduler wakes the program on the same CPU, and `find` takes half as long as
-//! without following.
+//! `SCHED_IDLE`. Then the scheduler wakes the program on the same CPU, and `find` takes half to three
+//! quarters of the time.
 //! A thread with `SCHED_IDLE` hardly runs while other threads want its CPU. So a watcher checks the
 //! progress of the reading thread every millisecond. The watcher restores the normal
 //! scheduling policy in four cases: a request waits and there is no progress for 4 checks; no request
@@ -71,7 +71,8 @@
 //! Requests that need nothing from the image are still answered. There are two exceptions:
 //!
 //! - In the first moments of a mount, some metadata is not in memory yet. The thread that answers a
-//!   request then reads this metadata from the image. If the image stalls at that time, all requests wait.
+//!   request then reads this metadata from the image. If the image stalls at that time, the requests of this thread
+//!   wait.
 //! - With io_uring, a queue whose places are all taken by stalled reads answers nothing until one of them
 //!   ends.
 //!
@@ -86,7 +87,7 @@
 //! In addition to the opened image, a mount needs:
 //!
 //! - A buffer of 128 KiB for each reading thread, which holds one request.
-//! - Up to 1 MiB for each reading thread and worker, for the parts of a reply that are copied: zeros of
+//! - Up to 1 MiB for each reading thread (with io_uring, each CPU) and worker, for the parts of a reply that are copied: zeros of
 //!   holes, and small pieces. All other parts are sent from the cache. A reply keeps at most two blocks in the cache until it is sent.
 //! - For pushing, 2 bits for each inode. Once files have been pushed, 4 bytes for each regular file.
 //! - With io_uring, for each CPU that the system may have: a thread, some pages, and 16 MiB of

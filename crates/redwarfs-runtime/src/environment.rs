@@ -7,8 +7,6 @@ use std::time::Duration;
 use redwarfs_fuse::MountOptions;
 use redwarfs_reader::{BlockAllocator, CacheOptions};
 
-use crate::error::{Failure, Result};
-
 /// When the image is extracted to run its program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum Extraction {
@@ -40,75 +38,76 @@ pub(crate) struct Settings {
 type Lookup<'a> = dyn Fn(&str) -> Option<OsString> + 'a;
 
 impl Settings {
-    /// Settings of this process.
-    pub(crate) fn of_process() -> Result<Self> {
+    /// Settings of this process, and a line for each variable that has no usable value.
+    pub(crate) fn of_process() -> (Self, Vec<String>) {
         Self::new(&|name| std::env::var_os(name).filter(|value| !value.is_empty()))
     }
 
-    /// Settings from variables, of which `lookup` finds those that are not empty.
-    fn new(lookup: &Lookup<'_>) -> Result<Self> {
+    /// Settings from variables, of which `lookup` finds those that are not empty. A wrong value does not keep
+    /// a program from starting: the variable may be meant for another one.
+    fn new(lookup: &Lookup<'_>) -> (Self, Vec<String>) {
         let any = |names: &[&str]| {
             names
                 .iter()
                 .any(|name| lookup(name).is_some_and(|v| is_on(&v)))
         };
-        let parse = |name: &str, what: &str, parser: fn(&str) -> Option<u64>| {
-            let Some(value) = lookup(name) else {
-                return Ok(None);
-            };
-            let parsed = value.to_str().and_then(parser);
-            parsed
-                .map(Some)
-                .ok_or_else(|| Failure::new(format_args!("{name}: {}: {what}", value.display())))
-        };
-        let size = |name: &str| parse(name, "not a size such as 512M", parse_size);
+        let mut ignored = Vec::new();
+        let mut size = |name| parsed(lookup, &mut ignored, name, "size such as 512M", parse_size);
         let mut cache = CacheOptions::default();
         let mut mount = MountOptions::default();
-        if let Some(bytes) = size("DWARFS_CACHESIZE")? {
-            cache.size = bytes;
-        }
-        if let Some(bytes) = size("DWARFS_READAHEAD")? {
-            cache.readahead = bytes;
-        }
-        if let Some(bytes) = size("DWARFS_BLOCKSIZE")? {
-            mount.block_size = u32::try_from(bytes).unwrap_or(mount.block_size);
-        }
-        if let Some(workers) = parse(
-            "DWARFS_WORKERS",
-            "not a number from 1 to 256",
-            parse_workers,
-        )? {
-            let workers = usize::try_from(workers).unwrap_or(1);
+        cache.size = size("DWARFS_CACHESIZE").unwrap_or(cache.size);
+        cache.readahead = size("DWARFS_READAHEAD").unwrap_or(cache.readahead);
+        let block_size = size("DWARFS_BLOCKSIZE").and_then(|bytes| u32::try_from(bytes).ok());
+        mount.block_size = block_size.unwrap_or(mount.block_size);
+        let what = "number from 1 to 256";
+        if let Some(workers) = parsed(lookup, &mut ignored, "DWARFS_WORKERS", what, parse_workers) {
             (cache.workers, mount.workers) = (workers, workers);
         }
+        let what = "time such as 5s, 2m or inf";
+        let delay = parsed(lookup, &mut ignored, "REUSE_CHECK_DELAY", what, parse_delay);
         if any(&["DWARFS_USE_MMAP"]) {
             cache.allocator = BlockAllocator::Mmap;
         }
-        mount.analysis_file = lookup("DWARFS_ANALYSIS_FILE").map(PathBuf::from);
-        let delay = match lookup("REUSE_CHECK_DELAY") {
-            None => Some(Duration::ZERO),
-            Some(value) => value.to_str().and_then(parse_delay).ok_or_else(|| {
-                Failure::new(format_args!(
-                    "REUSE_CHECK_DELAY: {}: not a time such as 5s, 2m or inf",
-                    value.display()
-                ))
-            })?,
-        };
-        Ok(Self {
+        // The driver has another working directory.
+        let absolute = |name| lookup(name).and_then(|path| std::path::absolute(path).ok());
+        mount.analysis_file = absolute("DWARFS_ANALYSIS_FILE");
+        let settings = Self {
             extraction: match any(&["APPIMAGE_EXTRACT_AND_RUN", "RUNTIME_EXTRACT_AND_RUN"]) {
                 true => Extraction::Always,
                 false => Extraction::Fallback,
             },
             own_namespace: any(&["APPIMAGE_UNSHARE", "RUNIMAGE_UNSHARE"]),
             keep_extracted: any(&["NO_CLEANUP"]),
-            linger: delay.filter(|_| !any(&["NO_UNMOUNT"])),
-            // The driver has another working directory.
-            base: lookup("TMPDIR").and_then(|base| std::path::absolute(base).ok()),
+            linger: match any(&["NO_UNMOUNT"]) {
+                true => None,
+                false => delay.unwrap_or(Some(Duration::ZERO)),
+            },
+            base: absolute("TMPDIR"),
             cache,
             mount,
             preload: any(&["DWARFS_PRELOAD_ALL"]),
-        })
+        };
+        (settings, ignored)
     }
+}
+
+/// The value of a variable, if there is one that `parser` takes; another one is noted in `ignored`.
+fn parsed<T>(
+    lookup: &Lookup<'_>,
+    ignored: &mut Vec<String>,
+    name: &str,
+    what: &str,
+    parser: fn(&str) -> Option<T>,
+) -> Option<T> {
+    let value = lookup(name)?;
+    let parsed = value.to_str().and_then(parser);
+    if parsed.is_none() {
+        ignored.push(format!(
+            "ignoring {name}: {}: not a {what}",
+            value.display()
+        ));
+    }
+    parsed
 }
 
 /// Whether the value of a switch turns it on.
@@ -130,7 +129,7 @@ fn parse_size(text: &str) -> Option<u64> {
     digits.parse::<u64>().ok()?.checked_mul(factor)
 }
 
-fn parse_workers(text: &str) -> Option<u64> {
+fn parse_workers(text: &str) -> Option<usize> {
     text.parse().ok().filter(|count| (1..=256).contains(count))
 }
 
@@ -155,7 +154,7 @@ fn parse_delay(text: &str) -> Option<Option<Duration>> {
 mod tests {
     use super::*;
 
-    fn settings(variables: &[(&str, &str)]) -> Result<Settings> {
+    fn settings(variables: &[(&str, &str)]) -> (Settings, Vec<String>) {
         Settings::new(&|name| {
             let found = variables.iter().find(|(n, v)| *n == name && !v.is_empty());
             found.map(|(_, value)| OsString::from(value))
@@ -164,7 +163,8 @@ mod tests {
 
     #[test]
     fn defaults() {
-        let settings = settings(&[]).unwrap();
+        let (settings, ignored) = settings(&[]);
+        assert!(ignored.is_empty());
         assert_eq!(settings.extraction, Extraction::Fallback);
         assert!(!settings.own_namespace && !settings.keep_extracted && !settings.preload);
         assert_eq!(settings.linger, Some(Duration::ZERO));
@@ -174,7 +174,7 @@ mod tests {
 
     #[test]
     fn variables_of_both_runtimes() {
-        let found = settings(&[
+        let (found, ignored) = settings(&[
             ("APPIMAGE_EXTRACT_AND_RUN", "1"),
             ("NO_CLEANUP", "1"),
             ("REUSE_CHECK_DELAY", "2m"),
@@ -185,8 +185,11 @@ mod tests {
             ("DWARFS_USE_MMAP", "1"),
             ("DWARFS_PRELOAD_ALL", "0"),
             ("TMPDIR", "/x"),
-        ])
-        .unwrap();
+            ("DWARFS_ANALYSIS_FILE", "profile"),
+        ]);
+        assert!(ignored.is_empty());
+        let here = std::env::current_dir().unwrap();
+        assert_eq!(found.mount.analysis_file, Some(here.join("profile")));
         assert_eq!(found.extraction, Extraction::Always);
         assert!(found.keep_extracted && !found.preload);
         assert_eq!(found.linger, Some(Duration::from_secs(120)));
@@ -199,18 +202,16 @@ mod tests {
         assert_eq!(found.mount.block_size, 128 << 10);
         assert_eq!(found.base, Some(PathBuf::from("/x")));
         for never in [("NO_UNMOUNT", "1"), ("REUSE_CHECK_DELAY", "inf")] {
-            assert_eq!(settings(&[never]).unwrap().linger, None);
+            assert_eq!(settings(&[never]).0.linger, None);
         }
         assert_eq!(
-            settings(&[("RUNTIME_EXTRACT_AND_RUN", "0")])
-                .unwrap()
-                .extraction,
+            settings(&[("RUNTIME_EXTRACT_AND_RUN", "0")]).0.extraction,
             Extraction::Fallback
         );
     }
 
     #[test]
-    fn wrong_values_are_named() {
+    fn wrong_values_are_named_and_have_no_effect() {
         for (name, value) in [
             ("DWARFS_CACHESIZE", "x"),
             ("DWARFS_CACHESIZE", "1X"),
@@ -218,10 +219,12 @@ mod tests {
             ("DWARFS_WORKERS", "0"),
             ("REUSE_CHECK_DELAY", "5d"),
         ] {
-            let failure = settings(&[(name, value)]).unwrap_err();
+            let (found, ignored) = settings(&[(name, value)]);
+            assert_eq!(found, settings(&[]).0, "{name}");
+            let start = format!("ignoring {name}: {value}: not a ");
             assert!(
-                failure.text.starts_with(&format!("{name}: {value}: not a")),
-                "{failure:?}"
+                ignored.len() == 1 && ignored[0].starts_with(&start),
+                "{ignored:?}"
             );
         }
     }

@@ -146,7 +146,7 @@ impl Keeper<'_> {
     fn run(&self, program: &Program, pipe: OwnedFd) -> ! {
         os::close_all_but(&[program.file.as_fd(), self.lock.as_fd(), pipe.as_fd()]);
         let mut report = Report(Some(pipe.into()));
-        let done = self.leave_surroundings().map_err(|error| {
+        let done = self.leave_surroundings(program).map_err(|error| {
             Failure::new(format_args!("cannot go to the background: {error}")).into()
         });
         let done = done.and_then(|()| match self.task {
@@ -160,13 +160,15 @@ impl Keeper<'_> {
     }
 
     /// Lets go of terminal, signals, working directory and standard streams.
-    fn leave_surroundings(&self) -> io::Result<()> {
+    fn leave_surroundings(&self, program: &Program) -> io::Result<()> {
         os::ignore_signals();
         // Fails only for the leader of a process group, which a child is not.
         let _ = setsid();
         let _ = rustix::thread::set_name(NAME);
         rustix::process::chdir("/")?;
-        let null = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
+        let null = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty());
+        // Where `/dev` is empty, any file does: nobody reads or writes.
+        let null = null.or_else(|_| rustix::io::dup(&program.file))?;
         rustix::stdio::dup2_stdin(&null)?;
         rustix::stdio::dup2_stdout(&null)?;
         rustix::stdio::dup2_stderr(&null)?;

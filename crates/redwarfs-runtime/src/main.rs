@@ -17,6 +17,7 @@
 //! | The process becomes `AppRun`. It keeps a lock, by which the keeper knows that it lives. | `launch.rs` |
 
 mod arguments;
+mod codecs;
 mod elf;
 mod environment;
 mod error;
@@ -83,7 +84,8 @@ fn run(arguments: &[OsString]) -> Result<()> {
         _ => {}
     }
     let program = Program::find(called)?;
-    let mut settings = Settings::of_process()?;
+    let (mut settings, ignored) = Settings::of_process();
+    ignored.iter().for_each(|line| say(line));
     match request {
         Request::Run { way, arguments } => {
             match way {

@@ -46,6 +46,19 @@ fn mkdwarfs_makes_a_program() {
         &fs::read(app.path("Hello.AppImage")).unwrap()[8..11],
         b"AI\x02"
     );
+    // What the program in front does not read, is not written.
+    fs::write(app.path("AppDir/data"), "data ".repeat(10_000)).unwrap();
+    let mut command = Command::new(&mkdwarfs);
+    app.prepare(&mut command);
+    command.args(["-i", "AppDir", "-o", "Other.AppImage", "--header=runtime"]);
+    command.args(["--log-level=warn", "-C", "brotli"]);
+    let output = command.output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        said.contains("the runtime in front does not read BROTLI"),
+        "{said}"
+    );
+    assert!(!app.path("Other.AppImage").exists());
     // By hand.
     let mut command = Command::new("sh");
     app.prepare(&mut command);

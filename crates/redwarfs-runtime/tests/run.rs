@@ -415,11 +415,6 @@ fn what_is_in_the_way_is_said() {
         ],
     );
     failed(
-        app.command().env("DWARFS_CACHESIZE", "much"),
-        127,
-        &["DWARFS_CACHESIZE: much: not a size"],
-    );
-    failed(
         app.command().arg("--appimage-nonsense"),
         1,
         &["no such option: --appimage-nonsense"],
@@ -467,6 +462,57 @@ fn a_directory_that_somebody_else_has_made_is_not_used() {
     fs::set_permissions(shared, Permissions::from_mode(0o777)).unwrap();
     assert_eq!(must(app.command()).trim_end(), format!("{shared}.1/mnt"));
     fs::remove_dir(shared).unwrap();
+    app.wait_until_clean();
+}
+
+#[test]
+fn a_wrong_value_does_not_stop_the_program() {
+    if !can_mount("a_wrong_value_does_not_stop_the_program") {
+        return;
+    }
+    let app = App::new("echo runs");
+    let output = app
+        .command()
+        .env("DWARFS_CACHESIZE", "much")
+        .output()
+        .unwrap();
+    assert_eq!(stdout(&output), "runs\n");
+    let said = "dwarfs-runtime: ignoring DWARFS_CACHESIZE: much: not a size such as 512M\n";
+    assert_eq!(stderr(&output), said);
+    app.wait_until_clean();
+}
+
+#[test]
+fn a_relative_analysis_file_is_in_the_working_directory() {
+    if !can_mount("a_relative_analysis_file_is_in_the_working_directory") {
+        return;
+    }
+    let app = App::new("cat \"$APPDIR/usr/share/text\"");
+    let mut command = app.command();
+    command.env("DWARFS_ANALYSIS_FILE", "profile");
+    must(command);
+    app.wait_until_clean();
+    let profile = fs::read_to_string(app.path("profile")).unwrap();
+    assert!(
+        profile.lines().any(|line| line == "usr/share/text"),
+        "{profile}"
+    );
+}
+
+#[test]
+fn an_empty_dev_is_like_no_fuse() {
+    let test = "an_empty_dev_is_like_no_fuse";
+    if !can_mount(test) {
+        return;
+    }
+    let app = App::new("echo runs");
+    let script = "mount -t tmpfs none /dev; exec \"$@\"";
+    let output = app.in_namespace(script).output().unwrap();
+    assert_eq!(stdout(&output), "runs\n", "{output:?}");
+    assert!(
+        stderr(&output).contains("the program runs from a copy instead"),
+        "{output:?}"
+    );
     app.wait_until_clean();
 }
 

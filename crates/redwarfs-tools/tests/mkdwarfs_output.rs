@@ -259,6 +259,8 @@ fn headers_that_hide_the_image_are_refused() {
 #[test]
 fn the_runtime_makes_a_program() {
     let place = Place::new(&["AppRun"]);
+    let app_run = place.path("in/AppRun");
+    fs::set_permissions(&app_run, fs::Permissions::from_mode(0o755)).unwrap();
     let with = |program: &std::path::Path, args: &[&str]| {
         let mut command = Command::new(program);
         command
@@ -292,6 +294,27 @@ fn the_runtime_makes_a_program() {
     command.env("REDWARFS_RUNTIME", &named);
     assert_eq!(run(command).code, Some(0));
     assert_eq!(mode(), 0o750);
+    // Without a program, the file can still be mounted.
+    for (prepare, problem) in [
+        (Some(0o644), "not an executable file"),
+        (None, "no such file or directory"),
+    ] {
+        match prepare {
+            Some(mode) => {
+                fs::set_permissions(&app_run, fs::Permissions::from_mode(mode)).unwrap();
+            }
+            None => fs::remove_file(&app_run).unwrap(),
+        }
+        let mut command = with(support::MKDWARFS.as_ref(), &[]);
+        command.env("REDWARFS_RUNTIME", &named);
+        let done = run(command);
+        let said = format!(
+            "the runtime will have nothing to start: {}: {problem}\n",
+            app_run.display()
+        );
+        assert_eq!(done.code, Some(0));
+        assert!(done.stderr.ends_with(&said), "{}", done.stderr);
+    }
     // Nowhere, in the library directory, and beside the program.
     fs::create_dir(place.path("bin")).unwrap();
     let program = place.path("bin/mkdwarfs");
@@ -326,6 +349,78 @@ fn the_runtime_makes_a_program() {
     assert!(fs::read(place.path("new")).unwrap().starts_with(&marked));
     let meta = fs::metadata(place.path("new")).unwrap();
     assert_eq!(meta.mode() & 0o100, 0o100);
+    // A program that is kept in front stays one.
+    for (mode, want) in [(0o755, 0o111), (0o644, 0)] {
+        fs::set_permissions(place.path("new"), fs::Permissions::from_mode(mode)).unwrap();
+        let mut command = mkdwarfs();
+        command
+            .args(["-i", &place.text("new"), "-fo", &place.text("newer")])
+            .args(["--recompress=none", "--log-level=warn"]);
+        assert_eq!(run(command).code, Some(0));
+        let mode = fs::metadata(place.path("newer")).unwrap().mode();
+        assert_eq!(mode & 0o111, want & (mode & 0o444) >> 2);
+        fs::remove_file(place.path("newer")).unwrap();
+    }
+}
+
+#[test]
+fn the_runtime_in_front_reads_all_codecs() {
+    let place = Place::new(&["AppRun"]);
+    let app_run = place.path("in/AppRun");
+    fs::write(&app_run, "text ".repeat(10_000)).unwrap();
+    fs::set_permissions(&app_run, fs::Permissions::from_mode(0o755)).unwrap();
+    let build = |runtime: &str, codec: &str| {
+        Done::from(
+            mkdwarfs()
+                .args(["-i", &place.text("in"), "-fo", &place.text("out"), "-l1"])
+                .args(["--log-level=warn", "--header=runtime", "-C", codec])
+                .args(["--no-history"])
+                .env("REDWARFS_RUNTIME", runtime)
+                .output()
+                .unwrap(),
+        )
+    };
+    let reads = |codecs: &[&str]| -> Vec<u8> {
+        let texts = codecs
+            .iter()
+            .map(|codec| format!("redwarfs-runtime reads {codec}\0"));
+        let all = texts.collect::<String>();
+        [b"\x7fELF".as_slice(), &[0; 60], all.as_bytes()].concat()
+    };
+    let two = place.file("two", reads(&["zstd", "lz4"]));
+    for codec in ["null", "zstd", "lz4", "lz4hc"] {
+        let done = build(&two, codec);
+        assert_eq!((done.code, done.stderr.as_str()), (Some(0), ""), "{codec}");
+    }
+    let before = fs::read(place.path("out")).unwrap();
+    for codec in ["lzma", "brotli"] {
+        let done = build(&two, codec);
+        let said = format!(
+            "mkdwarfs: cannot write image: {}: the runtime in front does not read {}, which section 0 needs: \
+             choose another codec with --compression, or a runtime with this one\n",
+            place.text("out"),
+            codec.to_uppercase()
+        );
+        assert_eq!((done.code, done.stderr), (Some(1), said));
+        assert_eq!(fs::read(place.path("out")).unwrap(), before);
+    }
+    // One that does not say what it reads, and words that are no codec.
+    let other = place.file("other", reads(&["nothing"]));
+    assert_eq!(build(&other, "brotli").code, Some(0));
+    let all = ["zstd", "lz4", "lzma", "brotli", "ricepp", "flac"];
+    let all = place.file("all", reads(&all));
+    assert_eq!(build(&all, "brotli").code, Some(0));
+    // Rewriting looks at what it keeps in front.
+    let done = Done::from(
+        mkdwarfs()
+            .args(["-i", &place.text("out"), "-o", &place.text("new")])
+            .args(["--recompress", "--log-level=warn", "--header", &two])
+            .args(["-C", "brotli"])
+            .output()
+            .unwrap(),
+    );
+    assert_eq!(done.code, Some(1), "{}", done.stderr);
+    assert!(!place.path("new").exists());
 }
 
 fn left_out(place: &Place, args: &[&str]) -> Vec<String> {

@@ -17,15 +17,15 @@
 //!   Then every thread that waits for the block gets the error.
 //! * **Limit.** The limit counts decoded bytes, digests, and a fixed amount for each slot. A *turn* is
 //!   the work of one thread on a block. If a turn ends in the middle of the block, the decoder and the
-//!   payload stay in memory. The limit counts both until the block is decoded completely. A large payload
-//!   shrinks from turn to turn. A zstd decoder is
-//!   small, because it looks back into the buffer. Other decoders need about as much memory as the
+//!   payload stay in memory. The limit counts both until the block is decoded completely. The memory of a
+//!   large zstd payload is freed step by step. A zstd decoder
+//!   needs little memory: it finds earlier bytes in the buffer of the block, and keeps no copy of them. Other decoders need about as much memory as the
 //!   decoded block, and the limit counts them with that size.
 //! * **Eviction.** The least recently used block goes first (`evict.rs`). Blocks in use stay, whatever
 //!   their size: the blocks that a request holds, and the last few blocks that were not read to their end
 //!   ([`Table::in_use`](table::Table::in_use)). Without this rule, a sequential read of a block larger than
 //!   the cache would decode it from its start for every request. The memory may exceed
-//!   the limit in two cases. Blocks in use stay. And if one turn decodes a whole block, the limit does not
+//!   the limit in two cases. First, the blocks in use may be larger than the limit. Second, if one turn decodes a whole block, the limit does not
 //!   count its payload and decoder, because both are freed at the end of the turn.
 //! * **Background.** `ahead/` decides which bytes to decode before they are requested, and the threads
 //!   of the pool decode them (`background.rs`, `pool.rs`). `gate.rs` limits how many threads decode at

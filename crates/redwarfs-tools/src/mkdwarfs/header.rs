@@ -1,15 +1,18 @@
-//! The header before an image, and a check that a search finds the image after it.
+//! The header before an image, and checks that a search finds the image after it, and that a runtime there
+//! reads it.
 
 use std::env;
 use std::io;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 use redwarfs_format::section::{
-    CompressionId, Container, SectionHeader, SectionType, locate_image,
+    CompressionId, Container, ReadAt, SectionHeader, SectionType, locate_image,
 };
 use redwarfs_io::{FileSource, Source};
 
-use crate::common::{Result, ToolError};
+use crate::common::error::{cause_at, display_path};
+use crate::common::{Logger, Result, ToolError};
 
 /// The value of `--header` that stands for the program in front of self-mounting files.
 const RUNTIME: &str = "runtime";
@@ -18,9 +21,26 @@ const RUNTIME_FILE: &str = "dwarfs-runtime";
 /// Variable of the environment that names another file.
 const RUNTIME_VARIABLE: &str = "REDWARFS_RUNTIME";
 
+/// What the runtime starts, in the root of the image.
+const PROGRAM: &str = "AppRun";
+
 /// By which launchers recognise an AppImage of type 2, in bytes of the ELF header that nothing else uses.
 const APPIMAGE_MAGIC: [u8; 3] = *b"AI\x02";
 const APPIMAGE_MAGIC_AT: usize = 8;
+
+/// By which a runtime names each codec that it reads; the name follows, and a zero.
+const RUNTIME_READS: &[u8] = b"redwarfs-runtime reads ";
+/// Those names, and what they stand for in an image.
+const CODECS: [(&[u8], &[CompressionId]); 6] = [
+    (b"zstd", &[CompressionId::ZSTD]),
+    (b"lzma", &[CompressionId::LZMA]),
+    (b"lz4", &[CompressionId::LZ4, CompressionId::LZ4HC]),
+    (b"brotli", &[CompressionId::BROTLI]),
+    (b"ricepp", &[CompressionId::RICEPP]),
+    (b"flac", &[CompressionId::FLAC]),
+];
+/// Bytes of a header in which a runtime is looked for.
+const LARGEST_RUNTIME: u64 = 64 << 20;
 
 /// Whether the value of `--header` makes the output a program.
 pub(super) fn is_runtime(header: &Path) -> bool {
@@ -43,6 +63,21 @@ pub(super) fn read(header: &Path) -> Result<Vec<u8>> {
         return Ok(bytes);
     }
     read_file(header)
+}
+
+/// Says if an input lacks the program that the runtime starts. The build goes on: the user may want to mount
+/// the file only.
+pub(super) fn warn_without_program(root: &Path, logger: &Logger) {
+    let program = root.join(PROGRAM);
+    let problem = match std::fs::metadata(&program) {
+        Err(error) => cause_at(&program, &error),
+        Ok(file) if file.is_file() && file.permissions().mode() & 0o111 != 0 => return,
+        Ok(_) => "not an executable file".to_owned(),
+    };
+    logger.warn(format_args!(
+        "the runtime will have nothing to start: {}: {problem}",
+        display_path(&program)
+    ));
 }
 
 /// Finds the runtime: where the environment says, beside this program, or in `../lib/redwarfs`.
@@ -96,7 +131,49 @@ fn image_in(header: &[u8]) -> Option<u64> {
     locate_image(file.len() as u64, &read).ok()
 }
 
-/// Makes sure that a finished image is found where it starts, and reaches to the end of the file.
+/// What the runtime in a header reads, `None` if there is no runtime that says so.
+fn codecs_of_runtime(header: &[u8]) -> Option<Vec<CompressionId>> {
+    let mut found: Option<Vec<CompressionId>> = None;
+    let mut rest = header;
+    while let Some(at) = rest
+        .windows(RUNTIME_READS.len())
+        .position(|w| w == RUNTIME_READS)
+    {
+        rest = rest.get(at + RUNTIME_READS.len()..).unwrap_or_default();
+        let name = rest.split(|&byte| byte == 0).next();
+        if let Some((_, ids)) = CODECS.iter().find(|(known, _)| Some(*known) == name) {
+            found
+                .get_or_insert_with(|| vec![CompressionId::NONE])
+                .extend_from_slice(ids);
+        }
+    }
+    found
+}
+
+/// Makes sure that a runtime in front of an image can read all of it.
+fn check_codecs(container: &Container, read: &ReadAt<'_>) -> io::Result<()> {
+    let length = container.offset.min(LARGEST_RUNTIME);
+    let mut header = vec![0; usize::try_from(length).unwrap_or_default()];
+    read(0, &mut header)?;
+    let Some(codecs) = codecs_of_runtime(&header) else {
+        return Ok(());
+    };
+    for position in 0..container.sections.len() as u32 {
+        let section = container
+            .load_header(read, position)
+            .map_err(io::Error::other)?;
+        if let Some(used) = section.compression.filter(|used| !codecs.contains(used)) {
+            return Err(io::Error::other(format!(
+                "the runtime in front does not read {used}, which section {position} needs: choose \
+                 another codec with --compression, or a runtime with this one"
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// Makes sure that a finished image is found where it starts, and reaches to the end of the file. A runtime
+/// in front of it must read all of its codecs.
 ///
 /// # Errors
 /// What a reader would make of it.
@@ -112,6 +189,9 @@ pub(super) fn check_found(file: &FileSource, start: u64) -> io::Result<()> {
     let container = Container::open(&read, size, start, None).map_err(io::Error::other)?;
     if container.size != size - start {
         return Err(io::Error::other("the image ends before its file"));
+    }
+    if start > 0 {
+        check_codecs(&container, &read)?;
     }
     Ok(())
 }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -69,7 +70,12 @@ pub(super) fn run(args: &Args, matches: &ArgMatches, command_line: &[OsString]) 
         ));
     }
     check_categories(&named, &image)?;
-    let runs = args.header.as_deref().is_some_and(header::is_runtime);
+    // With a program in front, the image is one.
+    let runs = match &options.leading {
+        Leading::Replace(_) => args.header.as_deref().is_some_and(header::is_runtime),
+        Leading::Remove => false,
+        Leading::Keep => image.container().offset > 0 && is_executable(input),
+    };
     let target = Target::open(output, args.force, &logger)?.executable(runs);
     let start = match &options.leading {
         Leading::Replace(header) => header.len() as u64,
@@ -93,6 +99,11 @@ pub(super) fn run(args: &Args, matches: &ArgMatches, command_line: &[OsString]) 
     };
     last_words.show(&report, mode);
     Ok(EXIT_OK)
+}
+
+/// Whether somebody may execute a file.
+fn is_executable(path: &Path) -> bool {
+    std::fs::metadata(path).is_ok_and(|file| file.permissions().mode() & 0o111 != 0)
 }
 
 /// Refuses categories that neither this program nor the image knows.

@@ -58,6 +58,9 @@ pub(super) fn run(args: &Args, matches: &ArgMatches, command_line: &[OsString]) 
     let root = directory.source.path().to_owned();
 
     let runs = args.header.as_deref().is_some_and(header::is_runtime);
+    if runs && args.pseudo_file.is_empty() {
+        header::warn_without_program(&root, &logger);
+    }
     let target = Target::open(output, args.force, &logger)?.executable(runs);
     let directory = directory.map(|source| target.leave_out(source));
     let input = directory.layered(args)?;
