@@ -37,6 +37,11 @@ const FAILED: c_int = -25;
 
 type Archive = c_void;
 type Entry = c_void;
+/// `time_t` of the library. That of musl has 64 bits everywhere, but not in the declarations of `libc`.
+#[cfg(target_env = "musl")]
+type Time = i64;
+#[cfg(not(target_env = "musl"))]
+type Time = libc::time_t;
 type OpenFn = unsafe extern "C" fn(*mut Archive, *mut c_void) -> c_int;
 type WriteFn = unsafe extern "C" fn(*mut Archive, *mut c_void, *const c_void, usize) -> isize;
 
@@ -88,8 +93,8 @@ api! {
     archive_entry_set_uid: fn(*mut Entry, i64);
     archive_entry_set_gid: fn(*mut Entry, i64);
     archive_entry_set_size: fn(*mut Entry, i64);
-    archive_entry_set_mtime: fn(*mut Entry, libc::time_t, c_long);
-    archive_entry_set_atime: fn(*mut Entry, libc::time_t, c_long);
+    archive_entry_set_mtime: fn(*mut Entry, Time, c_long);
+    archive_entry_set_atime: fn(*mut Entry, Time, c_long);
     archive_entry_set_nlink: fn(*mut Entry, c_uint);
     archive_entry_set_ino64: fn(*mut Entry, i64);
     archive_entry_set_rdev: fn(*mut Entry, libc::dev_t);
@@ -453,9 +458,9 @@ impl Engine for Writer<'_> {
             (api.archive_entry_set_uid)(entry, d.uid.into());
             (api.archive_entry_set_gid)(entry, d.gid.into());
             (api.archive_entry_set_size)(entry, signed(d.size));
-            (api.archive_entry_set_mtime)(entry, d.mtime.0 as libc::time_t, d.mtime.1 as c_long);
+            (api.archive_entry_set_mtime)(entry, d.mtime.0 as Time, d.mtime.1 as c_long);
             if let Some((sec, nsec)) = d.atime {
-                (api.archive_entry_set_atime)(entry, sec as libc::time_t, nsec as c_long);
+                (api.archive_entry_set_atime)(entry, sec as Time, nsec as c_long);
             }
             (api.archive_entry_set_nlink)(entry, d.nlink);
             (api.archive_entry_set_ino64)(entry, signed(d.ino));

@@ -111,11 +111,15 @@ pub fn clock(now: SystemTime) -> String {
 }
 
 fn local(seconds: i64) -> Option<LocalTime> {
-    let time = libc::time_t::try_from(seconds).ok()?;
+    // Has the type of times without naming it, which is deprecated for musl.
+    let time = libc::timeval {
+        tv_sec: seconds.try_into().ok()?,
+        tv_usec: 0,
+    };
     // SAFETY: `tm` is a plain C structure for which all zeros is a valid value.
     let mut tm: libc::tm = unsafe { std::mem::zeroed() };
     // SAFETY: both pointers are valid for the call; localtime_r keeps neither.
-    let done = unsafe { libc::localtime_r(&raw const time, &raw mut tm) };
+    let done = unsafe { libc::localtime_r(&raw const time.tv_sec, &raw mut tm) };
     if done.is_null() {
         return None;
     }
