@@ -57,6 +57,8 @@ pub struct Plan {
     pub builds: u64,
     /// Threads that keep CPUs and files busy meanwhile.
     pub load: usize,
+    /// Whether images say which program has made them. Those of other processors say something else.
+    pub history: bool,
 }
 
 /// What came of an option set.
@@ -175,6 +177,9 @@ fn build(plan: &Plan, options: &str, workers: Workers) -> io::Result<(String, u6
     // The differences from build to build: times, and the numbers of threads.
     command.args(["--no-create-timestamp", "--no-history-timestamps"]);
     command.arg("--no-history-command-line");
+    if !plan.history {
+        command.arg("--no-history");
+    }
     command.env_remove("SOURCE_DATE_EPOCH");
     for option in options.split(' ').filter(|option| !option.is_empty()) {
         let mut option = option.to_owned();

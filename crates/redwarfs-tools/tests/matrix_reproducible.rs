@@ -1,6 +1,9 @@
 //! Builds with different numbers of threads on a busy machine give the same bytes;
 //! `redwarfs_testkit::reproduce` says which.
 //!
+//! `REDWARFS_OTHER_TOOLS` is a directory with tools for another processor (`scripts/test-foreign` sets it). They
+//! have to make the same images.
+//!
 //! `REDWARFS_REPRODUCE` sets the number of builds of each option set. A large tree is better done
 //! by the program `reproduce` of the crate `redwarfs-testkit` with programs that were built with
 //! `--release`.
@@ -8,18 +11,28 @@
 
 mod support;
 
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+
 use redwarfs_testkit::assorted::{Extent, assorted_tree};
 use redwarfs_testkit::reproduce::{OPTION_SETS, Plan, reproduce};
-use support::MKDWARFS;
+use redwarfs_testkit::{Fields, Manifest, skip};
+use support::{DWARFSEXTRACT, MKDWARFS};
 
-#[test]
-fn one_checksum_per_option_set() {
-    let dir = tempfile::tempdir().unwrap();
-    let (source, scratch) = (dir.path().join("source"), dir.path().join("scratch"));
+/// Directories with a tree in `dir`, and for files of a [`Plan`].
+fn source_and_scratch(dir: &Path) -> (PathBuf, PathBuf) {
+    let (source, scratch) = (dir.join("source"), dir.join("scratch"));
     for dir in [&source, &scratch] {
         std::fs::create_dir(dir).unwrap();
     }
     assorted_tree(&source, Extent::Full).unwrap();
+    (source, scratch)
+}
+
+#[test]
+fn one_checksum_per_option_set() {
+    let dir = tempfile::tempdir().unwrap();
+    let (source, scratch) = source_and_scratch(dir.path());
     let plan = Plan {
         mkdwarfs: MKDWARFS.into(),
         source,
@@ -27,6 +40,7 @@ fn one_checksum_per_option_set() {
         sets: OPTION_SETS.to_vec(),
         builds: std::env::var("REDWARFS_REPRODUCE").map_or(3, |text| text.parse().unwrap()),
         load: 2,
+        history: true,
     };
     let outcomes = reproduce(&plan, |outcome| println!("{outcome:?}")).unwrap();
     for outcome in &outcomes {
@@ -41,4 +55,61 @@ fn one_checksum_per_option_set() {
     all.sort();
     all.dedup();
     assert_eq!(all.len(), OPTION_SETS.len());
+}
+
+#[test]
+fn programs_of_another_processor_make_and_read_the_same_images() {
+    let test = "programs_of_another_processor_make_and_read_the_same_images";
+    let Some(others) = std::env::var_os("REDWARFS_OTHER_TOOLS").map(PathBuf::from) else {
+        return skip(test, "REDWARFS_OTHER_TOOLS is not set");
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let (source, scratch) = source_and_scratch(dir.path());
+    let plan = |mkdwarfs: PathBuf| Plan {
+        mkdwarfs,
+        source: source.clone(),
+        scratch: scratch.clone(),
+        sets: OPTION_SETS.to_vec(),
+        builds: 1,
+        load: 0,
+        history: false,
+    };
+    let here = reproduce(&plan(MKDWARFS.into()), |_| ()).unwrap();
+    let there = reproduce(&plan(others.join("mkdwarfs")), |_| ()).unwrap();
+    for (here, there) in here.iter().zip(&there) {
+        assert_eq!(here.size, there.size, "{}", here.options);
+        assert_eq!(
+            here.checksums[0].0, there.checksums[0].0,
+            "{}",
+            here.options
+        );
+    }
+
+    // Each reads the images of the other.
+    let other = |name| others.join(name).into_os_string();
+    let image = dir.path().join("image");
+    for (builder, number) in [(MKDWARFS.into(), 1), (other("mkdwarfs"), 2)] {
+        let options = "-f -l1 --categorize --with-devices --with-specials --log-level=error";
+        let mut args: Vec<&OsStr> = options.split(' ').map(OsStr::new).collect();
+        args.extend([
+            "-i".as_ref(),
+            source.as_os_str(),
+            "-o".as_ref(),
+            image.as_ref(),
+        ]);
+        support::must(builder, args);
+        let [one, two] = [DWARFSEXTRACT.into(), other("dwarfsextract")].map(|reader| {
+            let out = tempfile::tempdir_in(dir.path()).unwrap();
+            let args = [
+                "-i".as_ref(),
+                image.as_os_str(),
+                "-o".as_ref(),
+                out.path().as_ref(),
+            ];
+            support::must(reader, args);
+            Manifest::from_directory(out.path(), true).unwrap()
+        });
+        one.assert_same(&two, Fields::EXTRACTED, &format!("image {number}"));
+        assert!(one.0.len() > 100, "{} entries", one.0.len());
+    }
 }

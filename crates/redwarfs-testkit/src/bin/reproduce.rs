@@ -45,6 +45,7 @@ fn run(mut arguments: impl Iterator<Item = String>) -> Result<bool, String> {
         sets,
         builds,
         load: usize::try_from(load).unwrap_or(usize::MAX),
+        history: true,
     };
     let judged = judge(&plan);
     let _ = std::fs::remove_dir_all(&scratch);
