@@ -19,7 +19,7 @@
 //! | `SharedCache::ensure` waits for the bytes, or reads, verifies and decodes the block (`advance_inner`). | `redwarfs-reader/src/cache/decode.rs` |
 //! | The ticket (`reply_parts`) sends the reply over the transport of the request. | `ticket.rs`, then `device.rs` or `ring/queues/queue.rs` |
 //!
-//! The table is about READ. For every other request, the thread that receives it also answers it. Each operation with code of its own has a file in
+//! The table is about READ. For every other request, the thread that receives it also handles it. Each operation with code of its own has a file in
 //! `ops`. Operations that always have the same result are in `driver.rs`.
 //! [`mount`] is in `mount.rs`. It attaches the file system (`attach.rs`), negotiates the parameters of
 //! the connection with the kernel (`session.rs`, `ops/init.rs`), and starts the threads. They share one
@@ -52,8 +52,9 @@
 //! quarters of the time.
 //! A thread with `SCHED_IDLE` hardly runs while other threads want its CPU. So a watcher checks the
 //! progress of the reading thread every millisecond. The watcher restores the normal
-//! scheduling policy in four cases: a request waits and there is no progress for 4 checks; no request
-//! comes for 10 checks; several processes send requests; following saves less than a tenth of the time.
+//! scheduling policy for example in these cases: a request waits and there is no progress for 4 checks; no
+//! request comes for 10 checks; several processes send requests, or one reads much data; following saves
+//! less than a tenth of the time.
 //! The driver follows only if it may restore the normal policy: with `CAP_SYS_NICE`, or with a limit `RLIMIT_NICE` that
 //! allows its present priority.
 //!
@@ -88,7 +89,8 @@
 //!
 //! - A buffer of 128 KiB for each reading thread, which holds one request.
 //! - Up to 1 MiB for each reading thread (with io_uring, each CPU) and worker, for the parts of a reply that are copied: zeros of
-//!   holes, and small pieces. All other parts are sent from the cache. A reply keeps at most two blocks in the cache until it is sent.
+//!   holes, small pieces, bytes of uncompressed blocks, and bytes of further blocks if a reply needs more
+//!   than two (of a worker: more than one). All other parts are sent from the cache. A reply keeps at most two blocks in the cache until it is sent.
 //! - For pushing, 2 bits for each inode. Once files have been pushed, 4 bytes for each regular file.
 //! - With io_uring, for each CPU that the system may have: a thread, some pages, and 16 MiB of
 //!   address space. It has room for 16 replies. Only the parts that replies have filled take memory.
