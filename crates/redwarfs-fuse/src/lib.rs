@@ -48,8 +48,8 @@
 //!
 //! *Following.* While one program sends many small requests, the reading thread follows that program to its CPU
 //! ([`MountOptions::follow`]). The driver binds the thread to that CPU and gives it the policy
-//! `SCHED_IDLE`. Then the scheduler wakes the program on the same CPU, and `find` takes half to three
-//! quarters of the time.
+//! `SCHED_IDLE`. Then the scheduler wakes the program on the same CPU, and `find` needs half to three
+//! quarters of the time that it needs without following.
 //! A thread with `SCHED_IDLE` hardly runs while other threads want its CPU. So a watcher checks the
 //! progress of the reading thread every millisecond. The watcher restores the normal
 //! scheduling policy for example in these cases: a request waits and there is no progress for 4 checks; no
