@@ -1,6 +1,5 @@
 //! Extraction to a directory.
 
-use std::os::fd::AsFd;
 use std::path::Path;
 
 use redwarfs_format::metadata::FileType;
@@ -10,8 +9,8 @@ use redwarfs_reader::Image;
 use crate::error::Result;
 use crate::files::{DirCache, Files};
 use crate::losses::Losses;
+use crate::os::Target;
 use crate::subtrees::Subtrees;
-use crate::target::Target;
 use crate::tree::Tree;
 use crate::{ExtractOptions, ExtractSummary, Progress, pipeline};
 
@@ -86,6 +85,9 @@ pub fn extract_to_directory(
     summary.damaged = losses.names();
     Ok(summary)
 }
+
+/// Longest chain of symbolic links that is followed.
+const MAX_LINKS: u32 = 40;
 
 /// The counts of created entries, and the directories that a thread used last.
 #[derive(Debug, Default)]
@@ -200,8 +202,9 @@ impl Work<'_> {
         if kind == FileType::Symlink {
             let to = self.image.read_link(ino)?;
             let what = "cannot create symbolic link";
-            self.files
-                .at(dir, entry, last, what, |place| place.make_symlink(&to))?;
+            self.files.at(dir, entry, last, what, |place| {
+                place.make_symlink(&to, &|| self.leads_to_directory(dir, &to))
+            })?;
         } else {
             let what = match kind {
                 FileType::Fifo => "cannot create fifo",
@@ -214,10 +217,32 @@ impl Work<'_> {
         let parent = self.files.dir(dir, last)?;
         let name = self.tree.metadata().entry_name(entry)?;
         let shown = || self.tree.shown(dir, entry);
-        let set =
-            self.target
-                .set_attributes_at(parent.as_fd(), &name, &stat, &shown, self.progress);
+        let set = self
+            .target
+            .set_attributes_at(&parent, &name, &stat, &shown, self.progress);
         self.losses.settle_attributes(set)
+    }
+
+    /// Whether the target of a symbolic link in a directory is a directory of the image.
+    fn leads_to_directory(&self, dir: u32, to: &[u8]) -> bool {
+        let follow = || -> Result<bool> {
+            let mut path = self.tree.dir_path(dir)?;
+            let mut to = to.to_vec();
+            for _ in 0..MAX_LINKS {
+                join(&mut path, &to);
+                let Some(ino) = self.image.find_path(&path)? else {
+                    break;
+                };
+                match self.tree.metadata().file_type(ino)? {
+                    FileType::Directory => return Ok(true),
+                    FileType::Symlink => to = self.image.read_link(ino)?,
+                    _ => break,
+                }
+                join(&mut path, b"..");
+            }
+            Ok(false)
+        };
+        follow().unwrap_or(false)
     }
 
     /// Sets the attributes of directories, the innermost first: with its final mode, a parent may be
@@ -247,9 +272,9 @@ impl Work<'_> {
         let name = self.tree.metadata().entry_name(dir.entry)?;
         let stat = self.image.stat(dir.ino)?;
         let shown = || self.tree.shown(dir.parent, dir.entry);
-        let set =
-            self.target
-                .set_attributes_at(parent.as_fd(), &name, &stat, &shown, self.progress);
+        let set = self
+            .target
+            .set_attributes_at(&parent, &name, &stat, &shown, self.progress);
         self.losses.settle_attributes(set)
     }
 
@@ -284,5 +309,44 @@ impl Work<'_> {
             }
         }
         Ok(())
+    }
+}
+
+/// Follows a path from a directory, with `..` for the directory above. What is above the root is the root.
+fn join(path: &mut Vec<u8>, to: &[u8]) {
+    if to.starts_with(b"/") {
+        path.clear();
+    }
+    for name in to.split(|&b| b == b'/') {
+        match name {
+            b"" | b"." => {}
+            b".." => path.truncate(path.iter().rposition(|&b| b == b'/').unwrap_or(0)),
+            name => {
+                if !path.is_empty() {
+                    path.push(b'/');
+                }
+                path.extend_from_slice(name);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::join;
+
+    #[test]
+    fn paths_are_followed() {
+        for (from, to, path) in [
+            ("", "a", "a"),
+            ("a/b", "../c", "a/c"),
+            ("a", "../../..", ""),
+            ("a", "/x//y/.", "x/y"),
+            ("a/b", ".", "a/b"),
+        ] {
+            let mut found = from.as_bytes().to_vec();
+            join(&mut found, to.as_bytes());
+            assert_eq!(found, path.as_bytes(), "{from} {to}");
+        }
     }
 }

@@ -97,10 +97,23 @@ impl Error {
     }
 }
 
+/// Builds the error of a failed operation on the target.
+pub(crate) fn target(what: &'static str, path: String, cause: impl Into<io::Error>) -> Error {
+    Error::Target {
+        what,
+        path,
+        source: cause.into(),
+    }
+}
+
 /// The text of an error of the system for the middle of a line, without its number.
 pub(crate) fn cause(e: &std::io::Error) -> String {
     let text = e.to_string();
-    let text = text.split(" (os error ").next().unwrap_or(&text);
+    let text = match text.split_once(" (os error ") {
+        // Texts of Windows are sentences.
+        Some((text, _)) => text.trim_end_matches('.'),
+        None => &text,
+    };
     let mut chars = text.chars();
     match (chars.next(), chars.clone().next()) {
         (Some(first), Some(second)) if second.is_lowercase() => {

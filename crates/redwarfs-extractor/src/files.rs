@@ -3,7 +3,6 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -12,9 +11,9 @@ use redwarfs_format::metadata::Stat;
 
 use crate::Progress;
 use crate::create::{self, Place};
-use crate::error::{Error, Result, cause};
+use crate::error::{Error, Result, cause, target};
 use crate::losses::Losses;
-use crate::target::{self, Target};
+use crate::os::{self, Dir, OutFile, Target};
 use crate::tree::{Link, Tree};
 
 /// Independent parts of the table of open files, so that writers rarely wait for each other.
@@ -49,24 +48,14 @@ pub(crate) struct Files<'a> {
     copied: AtomicBool,
 }
 
-/// Whether an error means that the file system has no hard links, or allows no further one of this
-/// file.
-fn is_no_link(e: &io::Error) -> bool {
-    use rustix::io::Errno;
-    matches!(
-        Errno::from_io_error(e),
-        Some(Errno::PERM | Errno::MLINK | Errno::OPNOTSUPP | Errno::NOSYS | Errno::XDEV)
-    )
-}
-
 #[derive(Debug, Default)]
 struct Shard {
-    open: HashMap<u32, (Arc<OwnedFd>, u64)>,
+    open: HashMap<u32, (Arc<OutFile>, u64)>,
 }
 
 /// The directories that a thread used last, the latest first.
 #[derive(Debug, Default)]
-pub(crate) struct DirCache(Vec<(u32, Arc<OwnedFd>)>);
+pub(crate) struct DirCache(Vec<(u32, Arc<Dir>)>);
 
 /// Number of directories that all threads together keep open. Together with all open files, this is
 /// below the usual limit of 1024.
@@ -111,7 +100,7 @@ impl<'a> Files<'a> {
     }
 
     /// Opens the directory with number `dir` of the tree.
-    pub(crate) fn dir(&self, dir: u32, last: &mut DirCache) -> Result<Arc<OwnedFd>> {
+    pub(crate) fn dir(&self, dir: u32, last: &mut DirCache) -> Result<Arc<Dir>> {
         if let Some(at) = last.position(dir) {
             last.0[..=at].rotate_right(1);
         } else {
@@ -125,9 +114,9 @@ impl<'a> Files<'a> {
         }
     }
 
-    fn open_dir(&self, dir: u32, last: &DirCache) -> Result<OwnedFd> {
+    fn open_dir(&self, dir: u32, last: &DirCache) -> Result<Dir> {
         let failed = |e| match self.tree.dir_path(dir) {
-            Ok(path) => target::target("cannot open directory", crate::display_path(&path), e),
+            Ok(path) => target("cannot open directory", crate::display_path(&path), e),
             Err(e) => e,
         };
         if let Some(below) = self.tree.dirs.get(dir as usize)
@@ -136,10 +125,7 @@ impl<'a> Files<'a> {
             && let Some((_, parent)) = last.0.get(at)
         {
             let name = self.tree.metadata().entry_name(below.entry)?;
-            return self
-                .target
-                .open_dir_in(parent.as_fd(), &name)
-                .map_err(failed);
+            return self.target.open_dir_in(parent, &name).map_err(failed);
         }
         let path = self.tree.dir_path(dir)?;
         self.target.open_dir(&path).map_err(failed)
@@ -171,7 +157,7 @@ impl<'a> Files<'a> {
         let fd = self.dir(dir, last)?;
         let name = self.tree.metadata().entry_name(entry)?;
         let place = Place {
-            dir: fd.as_fd(),
+            dir: &fd,
             name: &name,
             taken: &|folded| {
                 let left_out = &self.collisions;
@@ -184,7 +170,7 @@ impl<'a> Files<'a> {
             Some(first) => Err(create::collision(&first?)),
             None => run(place),
         };
-        made.map_err(|e| target::target(what, self.tree.shown(dir, entry), e))
+        made.map_err(|e| target(what, self.tree.shown(dir, entry), e))
     }
 
     fn state(&self, file: u32) -> u32 {
@@ -238,7 +224,7 @@ impl<'a> Files<'a> {
         file: u32,
         stat: &Stat,
         last: &mut DirCache,
-    ) -> Result<Option<OwnedFd>> {
+    ) -> Result<Option<OutFile>> {
         let first = self.tree.file(file).map(|f| (f.dir, f.entry));
         let links = self.tree.links_of(file).iter();
         let names = first.into_iter().chain(links.map(|l| (l.dir, l.entry)));
@@ -250,7 +236,7 @@ impl<'a> Files<'a> {
             let made = self.at(dir, entry, last, "cannot create file", |place| {
                 let fd = place.create_file(stat.mode)?;
                 if stat.allocated != stat.size
-                    && let Err(e) = create::reserve_size(&fd, stat.size)
+                    && let Err(e) = os::reserve_size(&fd, stat.size)
                 {
                     // The error is reported, and the name is not needed otherwise.
                     let _ = place.unlink();
@@ -310,7 +296,7 @@ impl<'a> Files<'a> {
         file: u32,
         stat: &Stat,
         last: &mut DirCache,
-    ) -> Result<Option<Arc<OwnedFd>>> {
+    ) -> Result<Option<Arc<OutFile>>> {
         let mut shard = self.shard(file);
         let now = self.clock.fetch_add(1, Ordering::Relaxed);
         if let Some((fd, used)) = shard.open.get_mut(&file) {
@@ -345,13 +331,13 @@ impl<'a> Files<'a> {
     /// Sets the attributes of a file whose contents are complete.
     pub(crate) fn finish(
         &self,
-        fd: &OwnedFd,
+        fd: &OutFile,
         file: u32,
         stat: &Stat,
         progress: &dyn Progress,
     ) -> Result<()> {
         self.target
-            .set_attributes(fd.as_fd(), stat, &|| self.tree.shown_file(file), progress)
+            .set_attributes(fd, stat, &|| self.tree.shown_file(file), progress)
     }
 
     /// Forgets the open descriptor of a file.
@@ -396,7 +382,7 @@ impl<'a> Files<'a> {
         let from_fd = self.dir(from.0, from_dirs)?;
         let from_name = self.tree.metadata().entry_name(from.1)?;
         let from = Place {
-            dir: from_fd.as_fd(),
+            dir: &from_fd,
             name: &from_name,
             taken: &|_| false,
             caseless: self.caseless,
@@ -405,7 +391,7 @@ impl<'a> Files<'a> {
         let linked = self.at(to.dir, to.entry, to_dirs, what, |place| {
             match place.make_hard_link(&from) {
                 Ok(()) => Ok(None),
-                Err(e) if is_no_link(&e) => Ok(Some(e)),
+                Err(e) if os::is_no_link(&e) => Ok(Some(e)),
                 Err(e) => Err(e),
             }
         })?;
@@ -423,9 +409,7 @@ impl<'a> Files<'a> {
         let copy = self.at(to.dir, to.entry, to_dirs, what, |place| {
             place.make_copy(&from, stat.mode)
         })?;
-        let set = self
-            .target
-            .set_attributes(copy.as_fd(), &stat, &shown, progress);
+        let set = self.target.set_attributes(&copy, &stat, &shown, progress);
         self.losses.settle_attributes(set)?;
         Ok(true)
     }

@@ -52,11 +52,12 @@ mod error;
 mod files;
 mod libarchive;
 mod losses;
+mod os;
 mod pipeline;
 mod single;
 mod subtrees;
-mod target;
 mod tree;
+mod unset;
 
 pub use archive::{ArchiveSpec, TarFormat, extract_to_archive};
 pub use directory::extract_to_directory;

@@ -3,8 +3,6 @@
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use rustix::io::Errno;
-
 use crate::Progress;
 use crate::error::{Error, Result, cause};
 
@@ -71,27 +69,13 @@ impl<'a> Losses<'a> {
 /// descriptor, all other entries would fail, too.
 #[must_use]
 pub fn is_of_entry(e: &io::Error) -> bool {
-    !matches!(
-        Errno::from_io_error(e),
-        Some(
-            Errno::NOSPC
-                | Errno::DQUOT
-                | Errno::ROFS
-                | Errno::MFILE
-                | Errno::NFILE
-                | Errno::NOMEM
-                | Errno::NODEV
-                | Errno::NXIO
-                | Errno::SHUTDOWN
-                | Errno::NOTCONN
-                | Errno::CONNABORTED
-                | Errno::STALE
-        )
-    ) && e.kind() != io::ErrorKind::WriteZero
+    e.kind() != io::ErrorKind::WriteZero && !crate::os::is_of_target(e)
 }
 
-#[cfg(test)]
+#[cfg(all(test, unix))]
 mod tests {
+    use rustix::io::Errno;
+
     use super::*;
 
     fn failed(e: Errno) -> Result<()> {

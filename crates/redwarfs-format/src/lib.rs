@@ -38,9 +38,11 @@
 //! | [`fsst`] | string compression of the name and symlink tables |
 //! | [`frozen`] | the bit-packed encoding of the metadata |
 //! | [`metadata`] | the metadata: model, in-place view, packing, checks |
+//! | [`device`] | device numbers |
 #![forbid(unsafe_code)]
 
 pub mod block_header;
+pub mod device;
 pub mod error;
 pub mod frozen;
 pub mod fsst;

@@ -25,6 +25,8 @@
 mod atomic;
 mod fault;
 mod map;
+mod os;
+pub mod path;
 mod source;
 
 pub use atomic::{AtomicFile, Notice, Overwrite};

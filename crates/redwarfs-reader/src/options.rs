@@ -234,23 +234,17 @@ impl CpuSet {
     /// The CPUs on which the calling thread may run, as far as a set can hold them.
     ///
     /// # Errors
-    /// Those of `sched_getaffinity`.
+    /// The error of the system.
     pub fn of_current_thread() -> std::io::Result<Self> {
-        let set = rustix::thread::sched_getaffinity(None)?;
-        let most = Self::CAPACITY.min(rustix::thread::CpuSet::MAX_CPU);
-        Ok((0..most).filter(|&cpu| set.is_set(cpu)).collect())
+        crate::sys::affinity()
     }
 
     /// Lets the calling thread run only on these CPUs.
     ///
     /// # Errors
-    /// Those of `sched_setaffinity`, such as `EINVAL` if the system has none of them.
+    /// The error of the system, for example if it has none of them.
     pub fn pin_current_thread(&self) -> std::io::Result<()> {
-        let mut set = rustix::thread::CpuSet::new();
-        for cpu in self.iter() {
-            set.set(cpu);
-        }
-        Ok(rustix::thread::sched_setaffinity(None, &set)?)
+        crate::sys::set_affinity(self)
     }
 }
 
@@ -344,15 +338,11 @@ mod tests {
     #[test]
     fn a_thread_can_be_pinned() {
         std::thread::spawn(|| {
-            let first = rustix::thread::sched_getaffinity(None)
-                .map(|set| (0..CpuSet::CAPACITY).find(|&cpu| set.is_set(cpu)))
-                .unwrap()
-                .unwrap();
-            let one: CpuSet = [first].into_iter().collect();
+            let all = CpuSet::of_current_thread().unwrap();
+            let one: CpuSet = all.iter().take(1).collect();
+            assert!(!one.is_empty());
             one.pin_current_thread().unwrap();
-            let now = rustix::thread::sched_getaffinity(None).unwrap();
-            assert_eq!(now.count(), 1);
-            assert!(now.is_set(first));
+            assert_eq!(CpuSet::of_current_thread().unwrap(), one);
             assert!(CpuSet::default().pin_current_thread().is_err());
         })
         .join()

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use memmap2::{Advice, MmapMut};
+use memmap2::MmapMut;
 use redwarfs_codec::Decoder;
 use redwarfs_format::section::CompressionId;
 use redwarfs_format::{BlockNo, Error, Result};
@@ -40,7 +40,7 @@ impl BlockMemory {
             let map = MmapMut::map_anon(len.max(1))
                 .map_err(|_| Error::Limit(format!("no memory for {len} bytes of a block")))?;
             // A sixth less time for blocks of 16 MiB. Where there are none, small pages do.
-            let _ = map.advise(Advice::HugePage);
+            crate::sys::prefer_large_pages(&map);
             self.map = Some(map);
         }
         let map = self.map.as_deref_mut().unwrap_or_default();

@@ -2,21 +2,27 @@
 //! directory trees, and comparisons that name every difference.
 //!
 //! Helpers panic if the set-up of a test fails. They return differences between an image and its
-//! expected contents as text, so that a test can print all of them at once.
+//! expected contents as text, so that a test can print all of them at once. Modules that need Unix are
+//! missing on other systems.
 
+#[cfg(unix)]
 pub mod assorted;
-#[cfg(feature = "faulty")]
+#[cfg(all(unix, feature = "faulty"))]
 pub mod faulty;
 pub mod fuzz;
 pub mod golden;
+#[cfg(unix)]
 pub mod hostile;
 pub mod layout;
 pub mod manifest;
 pub mod media;
 pub mod mutate;
 pub mod pairwise;
+#[cfg(unix)]
 pub mod process;
+#[cfg(unix)]
 pub mod reproduce;
+#[cfg(unix)]
 pub mod soak;
 pub mod tree;
 

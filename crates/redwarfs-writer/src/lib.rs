@@ -65,6 +65,7 @@ mod hook;
 mod memory;
 mod options;
 pub mod ordered;
+mod os;
 mod progress;
 mod read;
 mod report;

@@ -191,8 +191,7 @@ pub(crate) struct Plan {
 /// Bytes of memory that this machine has.
 #[must_use]
 pub fn physical_memory() -> u64 {
-    let info = rustix::system::sysinfo();
-    (info.totalram as u64).saturating_mul(u64::from(info.mem_unit))
+    crate::os::physical_memory()
 }
 
 /// Bytes of small files that may be kept.

@@ -163,10 +163,7 @@ pub fn thread<'scope, T: Send + 'scope>(
 /// its old priority.
 pub fn lower_priority(by: i32) {
     if by != 0 {
-        let thread = Some(rustix::thread::gettid());
-        let before = rustix::process::getpriority_process(thread).unwrap_or(0);
-        let nice = before.saturating_add(by).min(19);
-        let _ = rustix::process::setpriority_process(thread, nice);
+        crate::os::lower_priority(by);
     }
 }
 

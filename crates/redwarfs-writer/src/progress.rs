@@ -200,10 +200,7 @@ pub(crate) fn get(counter: &AtomicU64) -> u64 {
 /// CPU time of the calling thread in nanoseconds.
 #[must_use]
 pub fn thread_cpu_ns() -> u64 {
-    let t = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
-    (t.tv_sec as u64)
-        .wrapping_mul(1_000_000_000)
-        .wrapping_add(t.tv_nsec as u64)
+    crate::os::thread_cpu_ns()
 }
 
 /// Adds the CPU time of the calling thread, from here until it is dropped there, to a counter of

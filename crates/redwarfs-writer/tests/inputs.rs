@@ -1,5 +1,6 @@
 //! Inputs that are awkward, damaged or change under the builder.
 
+#![cfg(unix)]
 #![allow(missing_docs, clippy::unwrap_used)]
 
 mod common;

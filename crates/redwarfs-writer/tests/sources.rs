@@ -1,5 +1,6 @@
 //! Sources that select, change and add entries, and inputs that lie or loop.
 
+#![cfg(unix)]
 #![allow(missing_docs, clippy::unwrap_used)]
 
 mod common;

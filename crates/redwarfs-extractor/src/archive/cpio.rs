@@ -153,8 +153,8 @@ impl Sink for Cpio<'_> {
                 Kind::Symlink => entry.symlink.len() as u64,
                 _ => entry.size,
             },
-            major: rustix::fs::major(entry.rdev).into(),
-            minor: rustix::fs::minor(entry.rdev).into(),
+            major: redwarfs_format::device::major(entry.rdev).into(),
+            minor: redwarfs_format::device::minor(entry.rdev).into(),
         };
         self.header(&header, &entry.path)?;
         if entry.kind == Kind::Symlink {

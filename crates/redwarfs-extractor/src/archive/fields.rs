@@ -109,7 +109,10 @@ impl Fields {
             return Err(format!("size {size} is too large, the greatest is {most}"));
         }
         if matches!(entry.kind, Kind::CharDevice | Kind::BlockDevice) {
-            let (major, minor) = (rustix::fs::major(entry.rdev), rustix::fs::minor(entry.rdev));
+            let (major, minor) = (
+                redwarfs_format::device::major(entry.rdev),
+                redwarfs_format::device::minor(entry.rdev),
+            );
             match self.device {
                 None => return Err("it has no field for device numbers".to_owned()),
                 Some(most) if major > most.0 || minor > most.1 => {
@@ -237,11 +240,11 @@ mod tests {
             (|e| e.symlink = b"\xff".to_vec(), "link target is not UTF-8"),
             (|e| e.symlink = vec![b'x'; 10], "link target of 10 bytes"),
             (
-                |e| (e.kind, e.rdev) = (Kind::CharDevice, rustix::fs::makedev(10, 1)),
+                |e| (e.kind, e.rdev) = (Kind::CharDevice, redwarfs_format::device::makedev(10, 1)),
                 "device number 10:1",
             ),
             (
-                |e| (e.kind, e.rdev) = (Kind::BlockDevice, rustix::fs::makedev(1, 10)),
+                |e| (e.kind, e.rdev) = (Kind::BlockDevice, redwarfs_format::device::makedev(1, 10)),
                 "device number 1:10",
             ),
         ];

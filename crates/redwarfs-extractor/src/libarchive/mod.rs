@@ -1,14 +1,14 @@
 //! libarchive, if the system has it.
 
-#[cfg(not(feature = "libarchive"))]
+#[cfg(not(all(unix, feature = "libarchive")))]
 mod absent;
 mod engine;
 mod plan;
 mod process;
-#[cfg(feature = "libarchive")]
+#[cfg(all(unix, feature = "libarchive"))]
 mod sys;
 
-#[cfg(not(feature = "libarchive"))]
+#[cfg(not(all(unix, feature = "libarchive")))]
 use absent as sys;
 
 pub(crate) use engine::{Answer, Description, Engine, Fatal};

@@ -6,7 +6,6 @@
 
 use std::ffi::OsString;
 use std::io::{self, BufReader, Read, Write};
-use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::PathBuf;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
@@ -246,8 +245,9 @@ impl<'a> Remote<'a> {
         plan: &Plan,
         out: &'a mut dyn Write,
     ) -> Result<Result<Self, Fatal>, &'a mut dyn Write> {
-        let started = Command::new(&process.program)
-            .arg0(&process.name)
+        let mut command = Command::new(&process.program);
+        crate::os::set_name(&mut command, &process.name);
+        let started = command
             .args(&process.arguments)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -294,7 +294,7 @@ impl<'a> Remote<'a> {
     /// Why there is no answer.
     fn ended(&mut self) -> Fatal {
         let status = self.child.wait();
-        let how = match status.map(|status| (status.signal(), status.code())) {
+        let how = match status.map(|status| (crate::os::signal(status), status.code())) {
             Ok((Some(signal), _)) => format!("crashed (signal {signal})"),
             Ok((_, Some(code))) => format!("ended early (exit code {code})"),
             _ => "ended early".to_owned(),
@@ -484,6 +484,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg(unix)]
     fn a_process_that_ends_is_an_error_with_a_name() {
         for (script, text) in [
             ("kill -SEGV $$", "libarchive crashed (signal 11)"),

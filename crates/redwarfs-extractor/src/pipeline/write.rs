@@ -1,7 +1,5 @@
 //! From decoded blocks to files.
 
-use std::io::{self, IoSlice};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 
@@ -10,10 +8,9 @@ use redwarfs_format::metadata::{Extent, Stat};
 
 use super::plan::Piece;
 use super::{Decoded, Run, WriteJob};
-use crate::create;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, target};
 use crate::files::DirCache;
-use crate::target;
+use crate::os::{self, OutFile};
 
 /// Largest number of pieces that one call writes.
 const MAX_GATHER: usize = 256;
@@ -150,10 +147,10 @@ impl Run<'_> {
         alone: bool,
         last: &mut DirCache,
     ) -> Result<()> {
-        let write = |fd: BorrowedFd<'_>| -> Result<()> {
+        let write = |fd: &OutFile| -> Result<()> {
             for (offset, slices) in runs {
-                let written = write_at(fd, *offset, slices)
-                    .map_err(|e| target::target("cannot write", self.tree.shown_file(file), e))?;
+                let written = os::write_at(fd, *offset, slices)
+                    .map_err(|e| target("cannot write", self.tree.shown_file(file), e))?;
                 self.bytes.fetch_add(written, Ordering::Relaxed);
                 self.progress.advance(written);
             }
@@ -163,13 +160,13 @@ impl Run<'_> {
             let Some(fd) = self.files.create(file, stat, last)? else {
                 return Ok(());
             };
-            write(fd.as_fd())?;
+            write(&fd)?;
             self.complete(&fd, file, stat)
         } else {
             let Some(fd) = self.files.open(file, stat, last)? else {
                 return Ok(());
             };
-            write(fd.as_fd())?;
+            write(&fd)?;
             if alone {
                 self.files.close(file);
                 self.complete(&fd, file, stat)?;
@@ -178,12 +175,12 @@ impl Run<'_> {
         }
     }
 
-    pub(super) fn complete(&self, fd: &OwnedFd, file: u32, stat: &Stat) -> Result<()> {
+    pub(super) fn complete(&self, fd: &OutFile, file: u32, stat: &Stat) -> Result<()> {
         self.progress
             .file(&|| self.tree.shown_file(file), stat.size);
         if stat.allocated != stat.size {
-            create::set_size(fd, stat.size)
-                .map_err(|e| target::target("cannot set size", self.tree.shown_file(file), e))?;
+            os::set_size(fd, stat.size)
+                .map_err(|e| target("cannot set size", self.tree.shown_file(file), e))?;
         }
         let set = self.files.finish(fd, file, stat, self.progress);
         self.losses.settle_attributes(set)?;
@@ -253,25 +250,4 @@ impl Run<'_> {
             }
         }
     }
-}
-
-/// Writes slices one after another at a position. Returns the number of bytes.
-fn write_at(fd: BorrowedFd<'_>, mut offset: u64, slices: &[&[u8]]) -> io::Result<u64> {
-    let start = offset;
-    let mut vectors: Vec<IoSlice<'_>> = slices.iter().map(|s| IoSlice::new(s)).collect();
-    let mut rest = &mut vectors[..];
-    // Drops empty slices, so that a write of 0 bytes means an error.
-    IoSlice::advance_slices(&mut rest, 0);
-    while !rest.is_empty() {
-        match rustix::io::pwritev(fd, rest, offset) {
-            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-            Ok(n) => {
-                offset += n as u64;
-                IoSlice::advance_slices(&mut rest, n);
-            }
-            Err(rustix::io::Errno::INTR) => {}
-            Err(e) => return Err(e.into()),
-        }
-    }
-    Ok(offset - start)
 }

@@ -9,11 +9,12 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use memmap2::{Advice, MmapMut, MmapRaw};
+use memmap2::{MmapMut, MmapRaw};
 use redwarfs_codec::Decoder;
 use redwarfs_format::{Error, Result};
 
 use crate::options::BlockAllocator;
+use crate::sys;
 
 /// Smallest buffer that gets a separate mapping with either allocator (128 KiB). The allocator of the
 /// process also maps such sizes, but cannot prepare several pages at once.
@@ -116,7 +117,7 @@ impl Buffer {
     fn memory(&self, len: usize) -> u64 {
         match self.memory {
             Memory::Heap(_) => len as u64,
-            Memory::Mapped(_) => len.next_multiple_of(rustix::param::page_size()) as u64,
+            Memory::Mapped(_) => len.next_multiple_of(sys::page_size()) as u64,
         }
     }
 }
@@ -163,10 +164,10 @@ impl Filler {
         }
         let piece = (self.buffer.len / 32).clamp(PREPARED.0, PREPARED.1);
         let end = needed.max(at.saturating_add(piece)).min(self.buffer.len);
-        let start = self.prepared.max(at) / rustix::param::page_size() * rustix::param::page_size();
+        let start = self.prepared.max(at) / sys::page_size() * sys::page_size();
         if let Memory::Mapped(map) = &self.buffer.memory {
             // Old kernels do not support this. Then each page is a page fault.
-            let _ = map.advise_range(Advice::PopulateWrite, start, end - start);
+            sys::populate(map, start, end - start);
         }
         self.prepared = end;
     }
@@ -237,7 +238,7 @@ mod tests {
             assert!(Buffer::new(allocator, usize::MAX / 2).is_err());
         }
         let (_, mut one) = Buffer::new(BlockAllocator::Mmap, 1).unwrap();
-        assert_eq!(one.publish(1), rustix::param::page_size() as u64);
+        assert_eq!(one.publish(1), sys::page_size() as u64);
     }
 
     #[test]

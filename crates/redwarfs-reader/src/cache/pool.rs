@@ -19,7 +19,7 @@ pub(super) struct Pool {
     affinity: Option<CpuSet>,
     /// CPUs and policy of the thread that made the pool.
     home: Option<CpuSet>,
-    policy: libc::c_int,
+    policy: crate::sys::Policy,
     queue: Mutex<Option<Sender<Job>>>,
 }
 

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::{Content, DirItem, FileType, Meta, Source, Timestamp, host, join};
+use super::{Content, DirItem, FileType, Meta, Source, Timestamp, join};
 
 /// A declaration for a path.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -31,7 +31,7 @@ pub enum Declared {
     Change,
     /// A directory. An existing directory keeps its contents.
     Directory,
-    /// A regular file with the content of a file of the host, or an empty one.
+    /// A regular file with the content of a file of the or an empty one.
     File(Option<PathBuf>),
     /// A symlink with this target.
     Symlink(Vec<u8>),
@@ -180,7 +180,7 @@ impl DeclaredSource {
             Declared::Directory | Declared::Change => {}
             Declared::File(None) => (meta.kind, meta.permissions) = (FileType::Regular, 0o644),
             Declared::File(Some(path)) => {
-                meta = host::meta_of_file(path)?;
+                meta = crate::os::meta_of_file(path)?;
                 meta.identity = (0, 0);
                 meta.nlink = 1;
             }
@@ -325,7 +325,7 @@ impl Source for DeclaredSource {
                 what: Declared::File(file),
                 ..
             }) => match file {
-                Some(file) => host::open_file(file),
+                Some(file) => crate::os::open_file(file),
                 None => Ok(Box::new(Nothing(self.time))),
             },
             _ => self.inner.open(path),

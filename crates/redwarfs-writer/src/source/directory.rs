@@ -2,27 +2,20 @@
 
 use std::cell::RefCell;
 use std::collections::{BTreeSet, HashSet};
-use std::ffi::OsStr;
 use std::fmt;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use rustix::fs::{self, Mode, OFlags, ResolveFlags};
-use rustix::io::Errno;
+use redwarfs_io::path::shown;
 
-use super::extended::{self, ExtendedAttributes};
-use super::host::{Found, find_at, host_file, identity, stat_of};
+use super::extended::ExtendedAttributes;
 use super::list::{InputList, ListReport};
 use super::timed::{Helpers, late};
 use super::{Content, DirItem, FileType, Meta, Source, join};
-
-/// Longest relative path given to the system in one call; longer ones are opened in steps.
-const PATH_STEP: usize = 3800;
+use crate::os::{self, Dir, DirRef, Found, PATH_STEP};
 
 /// Selects entries. It is called with the path relative to the root, and the type. `false` leaves out
 /// the entry and everything below it. It is never called for the root.
@@ -65,7 +58,7 @@ impl Tag {
 /// are raw bytes.
 pub struct DirectorySource {
     root: PathBuf,
-    fd: OwnedFd,
+    dir: Dir,
     filter: Option<EntryFilter>,
     skipped: BTreeSet<(u64, u64)>,
     /// Whether to ask the system not to change access times.
@@ -142,14 +135,10 @@ impl DirectorySource {
     /// The root cannot be opened, or is not a directory.
     pub fn new(root: impl Into<PathBuf>) -> io::Result<Self> {
         let root = root.into();
-        let fd = fs::open(
-            &root,
-            OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC,
-            Mode::empty(),
-        )?;
+        let dir = os::open_root(&root)?;
         Ok(Self {
             root,
-            fd,
+            dir,
             filter: None,
             skipped: BTreeSet::new(),
             quiet: AtomicBool::new(true),
@@ -180,12 +169,8 @@ impl DirectorySource {
     /// Leaves out a regular file, such as the image that is being written. An entry of another kind, or
     /// a file whose attributes cannot be read, has no effect.
     #[must_use]
-    pub fn skip_file(mut self, file: impl AsFd) -> Self {
-        if let Ok(stat) = stat_of(file.as_fd())
-            && FileType::from_mode(u32::from(stat.stx_mode)) == Some(FileType::Regular)
-        {
-            self.skipped.insert(identity(&stat));
-        }
+    pub fn skip_file(mut self, file: impl os::AsFile) -> Self {
+        self.skipped.extend(os::identity_of_file(&file));
         self
     }
 
@@ -273,8 +258,8 @@ impl DirectorySource {
     }
 
     /// Opens the directory that holds the last component, and returns the rest of the path.
-    fn resolve<'p>(&self, path: &'p [u8]) -> io::Result<(Option<OwnedFd>, &'p [u8])> {
-        let mut at: Option<OwnedFd> = None;
+    fn resolve<'p>(&self, path: &'p [u8]) -> io::Result<(Option<Dir>, &'p [u8])> {
+        let mut at: Option<Dir> = None;
         let mut rest = path;
         while rest.len() > PATH_STEP {
             let head = rest.get(..PATH_STEP).unwrap_or(rest);
@@ -282,34 +267,19 @@ impl DirectorySource {
                 break;
             };
             let (step, tail) = rest.split_at(cut);
-            at = Some(self.open_at(at.as_ref(), step, OFlags::RDONLY | OFlags::DIRECTORY)?);
+            at = Some(os::open_dir(self.below(at.as_ref()), step, self.follows())?);
             rest = tail.get(1..).unwrap_or_default();
         }
         Ok((at, rest))
     }
 
-    fn open_at(&self, at: Option<&OwnedFd>, path: &[u8], flags: OFlags) -> io::Result<OwnedFd> {
-        let dir = at.unwrap_or(&self.fd);
-        let path = OsStr::from_bytes(if path.is_empty() { b"." } else { path });
-        if self.symlinks == Symlinks::Follow {
-            return Ok(fs::openat(
-                dir,
-                path,
-                flags | OFlags::CLOEXEC,
-                Mode::empty(),
-            )?);
-        }
-        let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        if !flags.contains(OFlags::PATH) {
-            let flags = flags | OFlags::NOCTTY;
-            // If a parent directory has become a symlink, it must not lead out of the tree.
-            match fs::openat2(dir, path, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS) {
-                // Old kernels, and sandboxes without this syscall.
-                Err(Errno::NOSYS | Errno::PERM | Errno::INVAL) => {}
-                other => return Ok(other?),
-            }
-        }
-        Ok(fs::openat(dir, path, flags, Mode::empty())?)
+    /// The directory that was opened last, or the root.
+    fn below<'a>(&'a self, at: Option<&'a Dir>) -> DirRef<'a> {
+        os::dir_ref(at.unwrap_or(&self.dir))
+    }
+
+    fn follows(&self) -> bool {
+        self.symlinks == Symlinks::Follow
     }
 
     fn stat(&self, path: &[u8]) -> io::Result<Meta> {
@@ -319,11 +289,11 @@ impl DirectorySource {
     fn find(&self, path: &[u8]) -> io::Result<Found> {
         let (at, rest) = self.resolve(path)?;
         let rest = if rest.is_empty() { b"." } else { rest };
-        self.find_at(at.as_ref().unwrap_or(&self.fd).as_fd(), rest)
+        self.find_at(self.below(at.as_ref()), rest)
     }
 
-    fn find_at(&self, dir: rustix::fd::BorrowedFd<'_>, name: &[u8]) -> io::Result<Found> {
-        find_at(dir, name, self.symlinks == Symlinks::Follow)
+    fn find_at(&self, dir: DirRef<'_>, name: &[u8]) -> io::Result<Found> {
+        os::find_at(dir, name, self.follows())
     }
 
     fn keep(&self, path: &[u8], name: &[u8], found: &Found) -> bool {
@@ -373,7 +343,7 @@ impl DirectorySource {
             }
             Err(io::Error::from(io::ErrorKind::QuotaExceeded))
         };
-        let item = |dir: rustix::fd::BorrowedFd<'_>, name: &[u8]| match listing {
+        let item = |dir: DirRef<'_>, name: &[u8]| match listing {
             Some(listing) => self.item(dir, path, name, listing),
             None => self.kept(dir, path, name, self.find_at(dir, name)),
         };
@@ -383,33 +353,30 @@ impl DirectorySource {
                 return Ok(items);
             };
             let (at, rest) = self.resolve(path)?;
-            let dir = self.open_at(at.as_ref(), rest, OFlags::PATH | OFlags::DIRECTORY)?;
+            let dir = os::open_anchor(self.below(at.as_ref()), rest, self.follows())?;
             for name in names {
                 may_grow(&items)?;
-                items.push(item(dir.as_fd(), name));
+                items.push(item(os::dir_ref(&dir), name));
             }
             return Ok(items);
         }
         let (at, rest) = self.resolve(path)?;
-        let dir = self.open_at(at.as_ref(), rest, OFlags::RDONLY | OFlags::DIRECTORY)?;
+        let dir = os::open_dir(self.below(at.as_ref()), rest, self.follows())?;
         if let Some(only) = self.only
             && !path.is_empty()
-            && stat_of(dir.as_fd()).is_ok_and(|stat| only.excludes_directory(identity(&stat).0))
+            && os::device_of(&dir).is_ok_and(|device| only.excludes_directory(device))
         {
             self.lock_elsewhere().insert(path.to_vec());
             return Ok(items);
         }
-        let mut entries = fs::Dir::new(dir)?;
-        while let Some(entry) = entries.read() {
-            let entry = entry?;
-            let name = entry.file_name().to_bytes();
-            if name != b"." && name != b".." {
-                may_grow(&items)?;
-                items.push(item(entries.fd()?, name));
-            }
-        }
+        let mut listing = os::Listing::new(dir)?;
+        listing.each(|dir, name| {
+            may_grow(&items)?;
+            items.push(item(dir, name));
+            Ok(())
+        })?;
         if !path.is_empty()
-            && let Some(tag) = self.tag_of(entries.fd()?, &items)
+            && let Some(tag) = self.tag_of(listing.dir()?, &items)
         {
             for (item, kept) in &mut items {
                 *kept &= item.name == tag.name();
@@ -418,13 +385,7 @@ impl DirectorySource {
         Ok(items)
     }
 
-    fn item(
-        &self,
-        dir: rustix::fd::BorrowedFd<'_>,
-        path: &[u8],
-        name: &[u8],
-        listing: u64,
-    ) -> (DirItem, bool) {
+    fn item(&self, dir: DirRef<'_>, path: &[u8], name: &[u8], listing: u64) -> (DirItem, bool) {
         let mute = {
             let mut asking = self.asking();
             let whole = join(path, name);
@@ -446,7 +407,7 @@ impl DirectorySource {
     /// An entry, and whether it is part of the tree.
     fn kept(
         &self,
-        dir: rustix::fd::BorrowedFd<'_>,
+        dir: DirRef<'_>,
         path: &[u8],
         name: &[u8],
         found: io::Result<Found>,
@@ -454,47 +415,24 @@ impl DirectorySource {
         let kept = (found.as_ref()).map_or(true, |found| self.keep(path, name, found));
         let mut meta = found.map(|found| found.meta);
         if kept && let Ok(meta) = &mut meta {
-            meta.extended = self.extended_at(dir, path, name, meta.identity.0);
+            meta.extended = self.extended(meta.identity.0, || {
+                os::extended_at(&self.root, dir, path, name, self.follows())
+            });
         }
         let name = name.to_vec();
         (DirItem { name, meta }, kept)
     }
 
-    /// Extended attributes of an entry on `device`.
-    ///
-    /// They are only counted, so it does no harm if a directory has become a symlink.
-    fn extended_at(
+    /// Extended attributes of an entry on `device`; `list` asks for them.
+    fn extended(
         &self,
-        dir: rustix::fd::BorrowedFd<'_>,
-        path: &[u8],
-        name: &[u8],
         device: u64,
+        list: impl FnOnce() -> Option<ExtendedAttributes>,
     ) -> ExtendedAttributes {
-        let mut whole = self.root.as_os_str().as_bytes().to_vec();
-        if whole.len() + path.len() + name.len() < PATH_STEP {
-            // For a path of ordinary length, this takes half the time of opening in steps.
-            for part in [path, name] {
-                if !part.is_empty() {
-                    whole.push(b'/');
-                    whole.extend_from_slice(part);
-                }
-            }
-        } else {
-            whole = format!("/proc/self/fd/{}/", dir.as_raw_fd()).into_bytes();
-            whole.extend_from_slice(name);
-        }
-        let of = match self.symlinks {
-            Symlinks::Follow => extended::Of::Followed(&whole),
-            Symlinks::Keep | Symlinks::Drop => extended::Of::Itself(&whole),
-        };
-        self.extended(&of, device)
-    }
-
-    fn extended(&self, of: &extended::Of<'_>, device: u64) -> ExtendedAttributes {
         if self.without_extended.load(Ordering::Relaxed) == device {
             return ExtendedAttributes::default();
         }
-        extended::list(of).unwrap_or_else(|| {
+        list().unwrap_or_else(|| {
             self.without_extended.store(device, Ordering::Relaxed);
             ExtendedAttributes::default()
         })
@@ -504,7 +442,7 @@ impl DirectorySource {
         self.asking.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn tag_of(&self, dir: rustix::fd::BorrowedFd<'_>, items: &[(DirItem, bool)]) -> Option<&Tag> {
+    fn tag_of(&self, dir: DirRef<'_>, items: &[(DirItem, bool)]) -> Option<&Tag> {
         self.tags.iter().find(|tag| {
             let is_there = items.iter().any(|(item, _)| item.name == tag.name());
             is_there && (**tag != Tag::Cache || is_cache_tag(dir))
@@ -512,12 +450,9 @@ impl DirectorySource {
     }
 }
 
-fn is_cache_tag(dir: rustix::fd::BorrowedFd<'_>) -> bool {
-    let flags =
-        OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::NOCTTY | OFlags::CLOEXEC;
+fn is_cache_tag(dir: DirRef<'_>) -> bool {
     let begins = || -> io::Result<bool> {
-        let fd = fs::openat(dir, OsStr::from_bytes(CACHE_TAG), flags, Mode::empty())?;
-        let file = host_file(fd)?;
+        let file = os::open_in(dir, CACHE_TAG)?;
         let mut begin = [0; CACHE_SIGNATURE.len()];
         Ok(file.read_at(0, &mut begin)? == begin.len() && begin == *CACHE_SIGNATURE)
     };
@@ -534,8 +469,7 @@ fn only_kept(items: Vec<(DirItem, bool)>) -> Vec<DirItem> {
 impl Source for DirectorySource {
     fn root(&self) -> io::Result<Meta> {
         let mut meta = self.stat(b"")?;
-        let of = extended::Of::Open(self.fd.as_fd());
-        meta.extended = self.extended(&of, meta.identity.0);
+        meta.extended = self.extended(meta.identity.0, || os::extended_of(&self.dir));
         Ok(meta)
     }
 
@@ -557,24 +491,7 @@ impl Source for DirectorySource {
 
     fn open(&self, path: &[u8]) -> io::Result<Box<dyn Content>> {
         let (at, rest) = self.resolve(path)?;
-        // NONBLOCK: a FIFO that has taken the place of the file must not block the build.
-        let flags = OFlags::RDONLY | OFlags::NONBLOCK;
-        // Only the owner may use NOATIME. If it fails for one file, it fails for most.
-        let quiet = self.quiet.load(Ordering::Relaxed);
-        let wanted = if quiet {
-            flags | OFlags::NOATIME
-        } else {
-            flags
-        };
-        let fd = match self.open_at(at.as_ref(), rest, wanted) {
-            Err(error) if quiet && error.kind() == io::ErrorKind::PermissionDenied => {
-                let fd = self.open_at(at.as_ref(), rest, flags)?;
-                self.quiet.store(false, Ordering::Relaxed);
-                fd
-            }
-            other => other?,
-        };
-        host_file(fd)
+        os::open_content(self.below(at.as_ref()), rest, self.follows(), &self.quiet)
     }
 
     fn memory(&self) -> u64 {
@@ -606,15 +523,15 @@ impl Source for DirectorySource {
             return self.root.display().to_string();
         }
         // A name must not break the line of a message.
-        let whole = self.root.join(OsStr::from_bytes(path));
-        let mut shown = String::new();
+        let whole = self.root.join(shown(path));
+        let mut line = String::new();
         for c in whole.to_string_lossy().chars() {
             if c.is_control() {
-                shown.extend(c.escape_default());
+                line.extend(c.escape_default());
             } else {
-                shown.push(c);
+                line.push(c);
             }
         }
-        shown
+        line
     }
 }

@@ -1,8 +1,8 @@
 //! Input lists: the paths that make up a tree.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 
 use super::{FileType, Meta};
@@ -43,7 +43,7 @@ impl InputList {
             if components.is_empty() {
                 continue;
             }
-            let key = components.join(&b'/');
+            let key = joined(&components);
             if list.positions.contains_key(&key) {
                 report.duplicates.push(path);
                 continue;
@@ -66,7 +66,7 @@ impl InputList {
                 if !parent.is_empty() {
                     parent.push(b'/');
                 }
-                parent.extend_from_slice(name);
+                parent.extend_from_slice(&name);
             }
         }
         (list, report)
@@ -75,11 +75,11 @@ impl InputList {
     /// A symlink to a directory does not count as one: entries below it have another path.
     fn check_directories(
         &self,
-        names: &[&[u8]],
+        names: &[Cow<'_, [u8]>],
         stat: &impl Fn(&[u8]) -> io::Result<Meta>,
     ) -> io::Result<()> {
         for end in 1..=names.len() {
-            let path = names.get(..end).unwrap_or_default().join(&b'/');
+            let path = joined(names.get(..end).unwrap_or_default());
             if self.children.contains_key(&path) {
                 continue;
             }
@@ -123,8 +123,13 @@ pub fn plain_path(path: &[u8]) -> Vec<u8> {
     names.join(&b'/')
 }
 
+fn joined(names: &[Cow<'_, [u8]>]) -> Vec<u8> {
+    let names: Vec<&[u8]> = names.iter().map(|name| &**name).collect();
+    names.join(&b'/')
+}
+
 /// The components of a path below `root`, or `None` if it is elsewhere.
-fn below<'p>(root: &Path, path: &'p Path) -> Option<Vec<&'p [u8]>> {
+fn below<'p>(root: &Path, path: &'p Path) -> Option<Vec<Cow<'p, [u8]>>> {
     let inside = if path.is_absolute() {
         path.strip_prefix(root).ok()?
     } else {
@@ -133,7 +138,7 @@ fn below<'p>(root: &Path, path: &'p Path) -> Option<Vec<&'p [u8]>> {
     let mut components = Vec::new();
     for component in inside.components() {
         match component {
-            Component::Normal(name) => components.push(name.as_bytes()),
+            Component::Normal(name) => components.push(redwarfs_io::path::bytes(name)),
             Component::CurDir => {}
             _ => return None,
         }

@@ -9,7 +9,6 @@ pub use redwarfs_format::metadata::{FileType, Timestamp};
 pub(crate) mod declared;
 pub(crate) mod directory;
 pub(crate) mod extended;
-mod host;
 pub(crate) mod list;
 pub(crate) mod memory;
 pub(crate) mod timed;

@@ -150,7 +150,10 @@ impl Sink for Tar<'_> {
             mtime: entry.mtime,
             atime: entry.atime,
             link: link.clone(),
-            device: (rustix::fs::major(entry.rdev), rustix::fs::minor(entry.rdev)),
+            device: (
+                redwarfs_format::device::major(entry.rdev),
+                redwarfs_format::device::minor(entry.rdev),
+            ),
             sparse: None,
         };
         let mut map = Vec::new();

@@ -8,7 +8,7 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use redwarfs_format::metadata::Stat;
 use rustix::fs::{
@@ -18,7 +18,8 @@ use rustix::io::Errno;
 use rustix::process::{getegid, geteuid};
 
 use crate::Progress;
-use crate::error::{Error, Result, cause};
+use crate::error::{Result, cause, target};
+use crate::unset::Unset;
 
 /// Longest path for one syscall. The limit of the system is 4096, including the final NUL.
 const MAX_PATH: usize = 4000;
@@ -80,7 +81,7 @@ impl Target {
     /// Whether the target treats names that differ only in case as equal.
     pub(crate) fn is_caseless(&self) -> bool {
         self.open_root()
-            .is_ok_and(|fd| crate::create::is_caseless(fd.as_fd()))
+            .is_ok_and(|fd| super::place::is_caseless(&fd))
     }
 
     fn open_root(&self) -> io::Result<OwnedFd> {
@@ -94,7 +95,7 @@ impl Target {
         let fd = self
             .open_root()
             .map_err(|e| target("cannot open output directory", shown(), e))?;
-        self.set_attributes(fd.as_fd(), stat, &shown, progress)
+        self.set_attributes(&fd, stat, &shown, progress)
     }
 
     /// Opens the directory at a path below the target (empty: the target), for use as an anchor only.
@@ -139,8 +140,8 @@ impl Target {
     }
 
     /// Opens a directory in an open one, for use as an anchor only.
-    pub(crate) fn open_dir_in(&self, parent: BorrowedFd<'_>, name: &[u8]) -> io::Result<OwnedFd> {
-        self.open_piece(parent, name)
+    pub(crate) fn open_dir_in(&self, parent: &OwnedFd, name: &[u8]) -> io::Result<OwnedFd> {
+        self.open_piece(parent.as_fd(), name)
     }
 
     /// Whether an entry already has this owner, group and mode: checking takes less time than setting
@@ -161,7 +162,7 @@ impl Target {
     /// Sets owner, mode and times of an open file.
     pub(crate) fn set_attributes(
         &self,
-        fd: BorrowedFd<'_>,
+        fd: &OwnedFd,
         stat: &Stat,
         shown: &dyn Fn() -> String,
         progress: &dyn Progress,
@@ -185,7 +186,7 @@ impl Target {
     /// symbolic links, devices, FIFOs, sockets, directories. Never follows a link.
     pub(crate) fn set_attributes_at(
         &self,
-        dir: BorrowedFd<'_>,
+        dir: &OwnedFd,
         name: &[u8],
         stat: &Stat,
         shown: &dyn Fn() -> String,
@@ -249,8 +250,7 @@ impl Target {
         shown: &dyn Fn() -> String,
         progress: &dyn Progress,
     ) -> Result<()> {
-        self.modes
-            .settle("cannot set mode", result, shown, progress)
+        settle(&self.modes, "cannot set mode", result, shown, progress)
     }
 
     fn times_result(
@@ -259,8 +259,7 @@ impl Target {
         shown: &dyn Fn() -> String,
         progress: &dyn Progress,
     ) -> Result<()> {
-        self.times
-            .settle("cannot set times", result, shown, progress)
+        settle(&self.times, "cannot set times", result, shown, progress)
     }
 
     /// Reports how many entries lack an attribute, after a warning about the first one.
@@ -270,43 +269,28 @@ impl Target {
             ("mode", &self.modes),
             ("times", &self.times),
         ] {
-            let number = unset.0.load(Ordering::Relaxed);
-            if number > 1 {
-                progress.warn(&format!("cannot set {what}: {number} entries in all"));
-            }
+            unset.report(what, progress);
         }
     }
 }
 
-/// Number of entries without an attribute that they cannot have here.
-#[derive(Debug, Default)]
-struct Unset(AtomicU64);
-
-impl Unset {
-    /// Counts one more entry, and calls `say` for the first one.
-    fn note(&self, say: impl FnOnce()) {
-        if self.0.fetch_add(1, Ordering::Relaxed) == 0 {
-            say();
+/// Counts an attribute that cannot be set here, and passes on other errors.
+fn settle(
+    unset: &Unset,
+    what: &'static str,
+    result: rustix::io::Result<()>,
+    shown: &dyn Fn() -> String,
+    progress: &dyn Progress,
+) -> Result<()> {
+    match result {
+        Err(e) if is_unsupported(e) => {
+            unset.note(|| {
+                let (path, cause) = (shown(), cause(&e.into()));
+                progress.warn(&format!("{what}: {path}: {cause} (said once)"));
+            });
+            Ok(())
         }
-    }
-
-    fn settle(
-        &self,
-        what: &'static str,
-        result: rustix::io::Result<()>,
-        shown: &dyn Fn() -> String,
-        progress: &dyn Progress,
-    ) -> Result<()> {
-        match result {
-            Err(e) if is_unsupported(e) => {
-                self.note(|| {
-                    let (path, cause) = (shown(), cause(&e.into()));
-                    progress.warn(&format!("{what}: {path}: {cause} (said once)"));
-                });
-                Ok(())
-            }
-            other => other.map_err(|e| target(what, shown(), e)),
-        }
+        other => other.map_err(|e| target(what, shown(), e)),
     }
 }
 
@@ -317,15 +301,6 @@ fn is_unsupported(e: Errno) -> bool {
         e,
         Errno::PERM | Errno::INVAL | Errno::OPNOTSUPP | Errno::NOSYS | Errno::OVERFLOW
     )
-}
-
-/// Builds the error of a failed operation on the target.
-pub(crate) fn target(what: &'static str, path: String, cause: impl Into<io::Error>) -> Error {
-    Error::Target {
-        what,
-        path,
-        source: cause.into(),
-    }
 }
 
 /// Splits a path before [`MAX_PATH`] bytes, at a slash.
@@ -364,11 +339,7 @@ pub(crate) fn first_mode(mode: u32, needed: Mode) -> Mode {
 ///
 /// There is no such system call before Linux 6.6. An anchor descriptor pins the inode, and its entry in
 /// `/proc` names it even if the directory is renamed. Without `/proc`, the mode is set by name.
-pub(crate) fn chmod_no_follow(
-    dir: BorrowedFd<'_>,
-    name: &[u8],
-    mode: Mode,
-) -> rustix::io::Result<()> {
+pub(crate) fn chmod_no_follow(dir: &OwnedFd, name: &[u8], mode: Mode) -> rustix::io::Result<()> {
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let pinned = fs::openat(dir, name, flags, Mode::empty())?;
     if FileType::from_raw_mode(fs::fstat(&pinned)?.st_mode) == FileType::Symlink {
@@ -415,7 +386,7 @@ fn times(stat: &Stat) -> Timestamps {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::create::tests::place;
+    use crate::os::unix::place::tests::place;
 
     #[test]
     fn long_paths_are_split_at_slashes() {
@@ -476,15 +447,15 @@ mod tests {
                 place(&root, b"d").make_dir(stat.mode).unwrap();
                 if let Some(between) = between {
                     for name in [b"f", b"d"] {
-                        chmod_no_follow(root.as_fd(), name, Mode::from_raw_mode(between)).unwrap();
+                        chmod_no_follow(&root, name, Mode::from_raw_mode(between)).unwrap();
                     }
                 }
                 target
-                    .set_attributes_at(root.as_fd(), b"d", &stat, &shown, &crate::Silent)
+                    .set_attributes_at(&root, b"d", &stat, &shown, &crate::Silent)
                     .unwrap();
                 stat.mode = 0o100_000 | mode;
                 target
-                    .set_attributes(fd.as_fd(), &stat, &shown, &crate::Silent)
+                    .set_attributes(&fd, &stat, &shown, &crate::Silent)
                     .unwrap();
                 for (name, kind) in [(b"f", 0o100_000), (b"d", 0o040_000)] {
                     let found = fs::statat(&root, &name[..], AtFlags::empty()).unwrap();

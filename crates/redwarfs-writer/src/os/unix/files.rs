@@ -6,23 +6,19 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use rustix::fs::{self, AtFlags, Mode, OFlags, SeekFrom, StatxFlags};
+use rustix::fs::{self, AtFlags, Mode, OFlags, ResolveFlags, SeekFrom, StatxFlags};
 use rustix::io::Errno;
 
-use super::extended::ExtendedAttributes;
-use super::{Content, DataExtent, FileType, Meta, Stamp, Timestamp};
-
-/// Attributes of an entry, and the number of the mount that shows it.
-pub(super) struct Found {
-    pub(super) meta: Meta,
-    /// Absent if the kernel does not number mounts (before Linux 5.8).
-    pub(super) mount: Option<u64>,
-}
+use super::{Dir, DirRef};
+use crate::os::Found;
+use crate::source::extended::ExtendedAttributes;
+use crate::source::{Content, DataExtent, FileType, Meta, Stamp, Timestamp};
 
 /// Attributes of an open file. Attributes that are compared with those of entries come from the same
 /// syscall. In emulators and on 32-bit systems, other calls return less, for example no nanoseconds.
-pub(super) fn stat_of(file: BorrowedFd<'_>) -> io::Result<fs::Statx> {
+fn stat_of(file: BorrowedFd<'_>) -> io::Result<fs::Statx> {
     Ok(fs::statx(
         file,
         c"",
@@ -32,7 +28,7 @@ pub(super) fn stat_of(file: BorrowedFd<'_>) -> io::Result<fs::Statx> {
 }
 
 /// Device and inode number.
-pub(super) fn identity(stat: &fs::Statx) -> (u64, u64) {
+fn identity(stat: &fs::Statx) -> (u64, u64) {
     let device = fs::makedev(stat.stx_dev_major, stat.stx_dev_minor);
     (device, stat.stx_ino)
 }
@@ -45,7 +41,7 @@ fn time(time: fs::StatxTimestamp) -> Timestamp {
 }
 
 /// Attributes of one entry, including the target of a symlink.
-pub(super) fn find_at(dir: BorrowedFd<'_>, name: &[u8], follow: bool) -> io::Result<Found> {
+pub(crate) fn find_at(dir: DirRef<'_>, name: &[u8], follow: bool) -> io::Result<Found> {
     let name = OsStr::from_bytes(name);
     let links = if follow {
         AtFlags::empty()
@@ -92,8 +88,127 @@ pub(super) fn find_at(dir: BorrowedFd<'_>, name: &[u8], follow: bool) -> io::Res
     })
 }
 
+/// Device and inode number of an open regular file; none for another kind.
+pub(crate) fn identity_of_file(file: &impl AsFd) -> Option<(u64, u64)> {
+    let stat = stat_of(file.as_fd()).ok()?;
+    let is_file = FileType::from_mode(u32::from(stat.stx_mode)) == Some(FileType::Regular);
+    is_file.then(|| identity(&stat))
+}
+
+/// Device number of an open directory.
+pub(crate) fn device_of(dir: &Dir) -> io::Result<u64> {
+    Ok(identity(&stat_of(dir.as_fd())?).0)
+}
+
+/// Opens the root of a tree; a symlink to a directory is followed.
+pub(crate) fn open_root(path: &Path) -> io::Result<Dir> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    Ok(fs::open(path, flags, Mode::empty())?)
+}
+
+/// Opens a directory to list it.
+pub(crate) fn open_dir(at: DirRef<'_>, path: &[u8], follow: bool) -> io::Result<Dir> {
+    open_at(at, path, OFlags::RDONLY | OFlags::DIRECTORY, follow)
+}
+
+/// Opens a directory to look up names in it.
+pub(crate) fn open_anchor(at: DirRef<'_>, path: &[u8], follow: bool) -> io::Result<Dir> {
+    open_at(at, path, OFlags::PATH | OFlags::DIRECTORY, follow)
+}
+
+fn open_at(dir: DirRef<'_>, path: &[u8], flags: OFlags, follow: bool) -> io::Result<Dir> {
+    let path = OsStr::from_bytes(if path.is_empty() { b"." } else { path });
+    if follow {
+        return Ok(fs::openat(
+            dir,
+            path,
+            flags | OFlags::CLOEXEC,
+            Mode::empty(),
+        )?);
+    }
+    let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    if !flags.contains(OFlags::PATH) {
+        let flags = flags | OFlags::NOCTTY;
+        // If a parent directory has become a symlink, it must not lead out of the tree.
+        match fs::openat2(dir, path, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS) {
+            // Old kernels, and sandboxes without this syscall.
+            Err(Errno::NOSYS | Errno::PERM | Errno::INVAL) => {}
+            other => return Ok(other?),
+        }
+    }
+    Ok(fs::openat(dir, path, flags, Mode::empty())?)
+}
+
+/// Opens a regular file below a directory. `quiet`: whether to ask the system not to change access times.
+pub(crate) fn open_content(
+    at: DirRef<'_>,
+    path: &[u8],
+    follow: bool,
+    quiet: &AtomicBool,
+) -> io::Result<Box<dyn Content>> {
+    // NONBLOCK: a FIFO that has taken the place of the file must not block the build.
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK;
+    // Only the owner may use NOATIME. If it fails for one file, it fails for most.
+    let is_quiet = quiet.load(Ordering::Relaxed);
+    let wanted = if is_quiet {
+        flags | OFlags::NOATIME
+    } else {
+        flags
+    };
+    let fd = match open_at(at, path, wanted, follow) {
+        Err(error) if is_quiet && error.kind() == io::ErrorKind::PermissionDenied => {
+            let fd = open_at(at, path, flags, follow)?;
+            quiet.store(false, Ordering::Relaxed);
+            fd
+        }
+        other => other?,
+    };
+    host_file(fd)
+}
+
+/// Opens a regular file in a directory.
+pub(crate) fn open_in(dir: DirRef<'_>, name: &[u8]) -> io::Result<Box<dyn Content>> {
+    let flags =
+        OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::NOCTTY | OFlags::CLOEXEC;
+    host_file(fs::openat(
+        dir,
+        OsStr::from_bytes(name),
+        flags,
+        Mode::empty(),
+    )?)
+}
+
+/// The names in a directory, one after another.
+pub(crate) struct Listing(fs::Dir);
+
+impl Listing {
+    pub(crate) fn new(dir: Dir) -> io::Result<Self> {
+        Ok(Self(fs::Dir::new(dir)?))
+    }
+
+    /// Calls `each` with every name, except those of the directory itself and of its parent.
+    pub(crate) fn each(
+        &mut self,
+        mut each: impl FnMut(DirRef<'_>, &[u8]) -> io::Result<()>,
+    ) -> io::Result<()> {
+        while let Some(entry) = self.0.read() {
+            let entry = entry?;
+            let name = entry.file_name().to_bytes();
+            if name != b"." && name != b".." {
+                each(self.0.fd()?, name)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The directory.
+    pub(crate) fn dir(&self) -> io::Result<DirRef<'_>> {
+        Ok(self.0.fd()?)
+    }
+}
+
 /// Attributes of a regular file.
-pub(super) fn meta_of_file(path: &Path) -> io::Result<Meta> {
+pub(crate) fn meta_of_file(path: &Path) -> io::Result<Meta> {
     let meta = find_at(fs::CWD, path.as_os_str().as_bytes(), true)?.meta;
     if meta.kind != FileType::Regular {
         return Err(io::Error::other("not a regular file"));
@@ -102,13 +217,13 @@ pub(super) fn meta_of_file(path: &Path) -> io::Result<Meta> {
 }
 
 /// Opens a regular file by its path.
-pub(super) fn open_file(path: &Path) -> io::Result<Box<dyn Content>> {
+pub(crate) fn open_file(path: &Path) -> io::Result<Box<dyn Content>> {
     // NONBLOCK: as in `open` below.
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     host_file(fs::open(path, flags, Mode::empty())?)
 }
 
-pub(super) fn host_file(fd: OwnedFd) -> io::Result<Box<dyn Content>> {
+fn host_file(fd: OwnedFd) -> io::Result<Box<dyn Content>> {
     let stat = stat_of(fd.as_fd())?;
     if FileType::from_mode(u32::from(stat.stx_mode)) != Some(FileType::Regular) {
         return Err(io::Error::other("no longer a regular file"));

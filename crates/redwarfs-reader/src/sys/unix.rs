@@ -1,24 +1,35 @@
-//! Bindings to the operating system: locks memory, gives memory back, finds swapped pages, binds threads
-//! to CPUs.
+//! Memory and threads on Unix.
 #![allow(unsafe_code)]
 
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 
+use memmap2::{Advice, MmapMut, MmapRaw};
+
 use crate::options::CpuSet;
 
-/// Binds the calling thread, if wanted; a failure is logged, since the thread can run anyway.
-pub(crate) fn pin(affinity: Option<CpuSet>) {
-    if let Some(cpus) = affinity
-        && let Err(e) = cpus.pin_current_thread()
-    {
-        tracing::warn!("cannot bind a thread to processors {cpus:?}: {e}");
-    }
+/// A scheduling policy, as the system numbers them; -1 if it is not known.
+pub(crate) type Policy = libc::c_int;
+
+/// The CPUs on which the calling thread may run.
+pub(crate) fn affinity() -> io::Result<CpuSet> {
+    let set = rustix::thread::sched_getaffinity(None)?;
+    let most = CpuSet::CAPACITY.min(rustix::thread::CpuSet::MAX_CPU);
+    Ok((0..most).filter(|&cpu| set.is_set(cpu)).collect())
 }
 
-/// The scheduling policy of the calling thread, as the system numbers them; -1 if it is not known.
-pub(crate) fn policy() -> libc::c_int {
+/// Lets the calling thread run only on these CPUs.
+pub(crate) fn set_affinity(cpus: &CpuSet) -> io::Result<()> {
+    let mut set = rustix::thread::CpuSet::new();
+    for cpu in cpus.iter() {
+        set.set(cpu);
+    }
+    Ok(rustix::thread::sched_setaffinity(None, &set)?)
+}
+
+/// The scheduling policy of the calling thread.
+pub(crate) fn policy() -> Policy {
     #[cfg(target_os = "linux")]
     // SAFETY: takes a number, 0 for the calling thread, and returns one.
     let policy = unsafe { libc::syscall(libc::SYS_sched_getscheduler, 0) } as libc::c_int;
@@ -32,7 +43,7 @@ pub(crate) fn policy() -> libc::c_int {
 }
 
 /// Gives the calling thread the ordinary policy, if `policy` is that and it has inherited another.
-pub(crate) fn take_policy(policy: libc::c_int) {
+pub(crate) fn take_policy(policy: Policy) {
     #[cfg(target_os = "linux")]
     if policy == libc::SCHED_OTHER && self::policy() != policy {
         // The priority, the only member of `struct sched_param` of the kernel.
@@ -86,6 +97,21 @@ pub(crate) fn unlock_memory(bytes: &[u8]) {
         // SAFETY: as for locking; unlocking pages that are not locked is allowed.
         let _ = unsafe { rustix::mm::munlock(bytes.as_ptr().cast_mut().cast(), bytes.len()) };
     }
+}
+
+/// Size of a page in bytes.
+pub(crate) fn page_size() -> usize {
+    rustix::param::page_size()
+}
+
+/// Makes pages of a mapping present at once. Systems that cannot do that make each one when it is used.
+pub(crate) fn populate(map: &MmapRaw, start: usize, len: usize) {
+    let _ = map.advise_range(Advice::PopulateWrite, start, len);
+}
+
+/// Lets a mapping have large pages, where there are any.
+pub(crate) fn prefer_large_pages(map: &MmapMut) {
+    let _ = map.advise(Advice::HugePage);
 }
 
 /// Returns the whole pages in `bytes` to the system. They are not needed, but their owner will still

@@ -1,0 +1,70 @@
+//! Files and names on Unix.
+
+use std::borrow::Cow;
+use std::ffi::OsStr;
+use std::fs::{File, Metadata};
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileExt, FileTypeExt};
+
+pub(crate) fn bytes(text: &OsStr) -> Cow<'_, [u8]> {
+    text.as_bytes().into()
+}
+
+pub(crate) fn with_slashes(path: &OsStr) -> Cow<'_, [u8]> {
+    bytes(path)
+}
+
+pub(crate) fn os_str(bytes: &[u8]) -> Option<Cow<'_, OsStr>> {
+    Some(OsStr::from_bytes(bytes).into())
+}
+
+pub(crate) fn is_block_device(metadata: &Metadata) -> bool {
+    metadata.file_type().is_block_device()
+}
+
+pub(crate) fn read_exact_at(file: &File, offset: u64, buf: &mut [u8]) -> io::Result<()> {
+    file.read_exact_at(buf, offset)
+}
+
+/// Reads from the page cache, as [`crate::Source::try_read_exact_at`].
+#[cfg(target_os = "linux")]
+pub(crate) fn try_read_exact_at(file: &File, offset: u64, buf: &mut [u8]) -> bool {
+    use rustix::io::{Errno, ReadWriteFlags, preadv2};
+    let mut done = 0;
+    while let Some(rest) = buf.get_mut(done..)
+        && !rest.is_empty()
+    {
+        let at = offset.saturating_add(done as u64);
+        // A negative offset would mean the position of the descriptor.
+        if i64::try_from(at).is_err() {
+            return false;
+        }
+        let mut rest = [io::IoSliceMut::new(rest)];
+        match preadv2(file, &mut rest, at, ReadWriteFlags::NOWAIT) {
+            Ok(0) => return false,
+            Ok(n) => done += n,
+            Err(Errno::INTR) => {}
+            // The bytes are not cached, or the file system cannot tell.
+            Err(_) => return false,
+        }
+    }
+    true
+}
+
+#[cfg(not(target_os = "linux"))]
+pub(crate) fn try_read_exact_at(_file: &File, _offset: u64, _buf: &mut [u8]) -> bool {
+    false
+}
+
+/// As [`crate::Source::next_data`], for a file of `len` bytes.
+pub(crate) fn next_data(file: &File, offset: u64, len: u64) -> io::Result<u64> {
+    use rustix::io::Errno;
+    // This changes the position of the file, which no code here uses.
+    match rustix::fs::seek(file, rustix::fs::SeekFrom::Data(offset)) {
+        Ok(found) => Ok(found),
+        Err(Errno::NXIO) => Ok(len),
+        // A file system or a device without holes.
+        Err(_) => Ok(offset),
+    }
+}

@@ -1,0 +1,58 @@
+//! Files and names on Windows.
+
+use std::borrow::Cow;
+use std::ffi::OsStr;
+use std::fs::{File, Metadata};
+use std::io;
+use std::os::windows::fs::FileExt;
+
+pub(crate) fn bytes(text: &OsStr) -> Cow<'_, [u8]> {
+    redwarfs_windows::name::bytes(text)
+}
+
+pub(crate) fn with_slashes(path: &OsStr) -> Cow<'_, [u8]> {
+    let mut bytes = bytes(path).into_owned();
+    for byte in bytes.iter_mut().filter(|byte| **byte == b'\\') {
+        *byte = b'/';
+    }
+    bytes.into()
+}
+
+pub(crate) fn os_str(bytes: &[u8]) -> Option<Cow<'_, OsStr>> {
+    match std::str::from_utf8(bytes) {
+        Ok(text) => Some(OsStr::new(text).into()),
+        Err(_) => redwarfs_windows::name::os_string(bytes).map(Cow::Owned),
+    }
+}
+
+pub(crate) fn is_block_device(_metadata: &Metadata) -> bool {
+    false
+}
+
+pub(crate) fn read_exact_at(file: &File, offset: u64, buf: &mut [u8]) -> io::Result<()> {
+    let mut done = 0;
+    while let Some(rest) = buf.get_mut(done..)
+        && !rest.is_empty()
+    {
+        // Beyond this, the system takes offsets for special values.
+        let at = offset
+            .checked_add(done as u64)
+            .filter(|&at| i64::try_from(at).is_ok())
+            .ok_or(io::ErrorKind::UnexpectedEof)?;
+        match file.seek_read(rest, at) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(n) => done += n,
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(())
+}
+
+pub(crate) fn try_read_exact_at(_file: &File, _offset: u64, _buf: &mut [u8]) -> bool {
+    false
+}
+
+pub(crate) fn next_data(_file: &File, offset: u64, _len: u64) -> io::Result<u64> {
+    Ok(offset)
+}
