@@ -47,7 +47,7 @@ fn man(out: &Path) -> Result<()> {
 }
 
 fn completions(out: &Path) -> Result<()> {
-    for mut command in tools().map(|tool| tool.command) {
+    for mut command in tools().into_iter().map(|tool| tool.command) {
         let name = command.get_name().to_owned();
         if name == "redwarfs" {
             // Its first argument can be a tool, whose options follow.

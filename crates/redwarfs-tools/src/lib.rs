@@ -5,6 +5,10 @@
 //! arguments (program name first) and returns the exit code.
 
 pub mod common;
+#[cfg(unix)]
+pub mod dwarfs;
+#[cfg(not(unix))]
+#[path = "dwarfs/absent.rs"]
 pub mod dwarfs;
 pub mod dwarfsck;
 pub mod dwarfsextract;
@@ -18,9 +22,10 @@ pub use pages::pages;
 
 /// All programs, for generated documentation.
 #[must_use]
-pub fn tools() -> [common::tool::Tool; 5] {
-    [
+pub fn tools() -> Vec<common::tool::Tool> {
+    vec![
         mkdwarfs::tool(),
+        #[cfg(unix)]
         dwarfs::tool(),
         dwarfsck::tool(),
         dwarfsextract::tool(),

@@ -1,6 +1,7 @@
 //! Pages of the manual that are not about one program.
 
 use crate::common::man::{Block, Manual, Section, Span, Style};
+use crate::common::tool::Tool;
 
 /// The page about the image format, and the page about settings and speed.
 #[must_use]
@@ -29,7 +30,8 @@ pub fn pages() -> [Manual; 2] {
 /// The variables of all programs, from their manuals. A variable that only some programs use has a
 /// remark that names them.
 fn environment() -> Section {
-    let manuals = crate::tools().map(|tool| tool.manual());
+    let manuals = crate::tools();
+    let manuals: Vec<_> = manuals.iter().map(Tool::manual).collect();
     let mut variables: Vec<(&Block, Vec<&str>)> = Vec::new();
     for manual in &manuals {
         for block in manual.chapter("ENVIRONMENT") {

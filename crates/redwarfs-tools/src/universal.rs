@@ -89,7 +89,7 @@ impl Bundle {
         self.tools
             .iter()
             .map(|(tool, ..)| *tool)
-            .find(|tool| name == *tool)
+            .find(|tool| name == *tool || (cfg!(windows) && *name == *format!("{tool}.exe")))
     }
 
     fn names(&self) -> Vec<&'static str> {

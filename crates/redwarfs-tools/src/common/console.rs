@@ -2,20 +2,20 @@
 
 use std::fmt;
 use std::io::{self, IsTerminal, Write};
-use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::os::{self, AsTerminal};
 
 /// Columns assumed when the terminal does not tell.
 const DEFAULT_WIDTH: usize = 80;
 /// The same for rows.
 const DEFAULT_HEIGHT: usize = 24;
 
-/// Whether `out` is a terminal that understands escape sequences: a terminal, with `TERM` set,
-/// not empty and not `dumb`.
+/// Whether `out` is a terminal that understands escape sequences. On Unix: a terminal, with `TERM`
+/// set, not empty and not `dumb`.
 #[must_use]
-pub fn is_capable(out: &impl IsTerminal) -> bool {
-    let term = std::env::var_os("TERM").unwrap_or_default();
-    out.is_terminal() && !term.is_empty() && term != "dumb"
+pub fn is_capable<T: IsTerminal + AsTerminal>(out: &T) -> bool {
+    out.is_terminal() && os::understands_escapes(out)
 }
 
 /// Whether standard error is a terminal that understands escape sequences.
@@ -24,24 +24,18 @@ pub fn stderr_is_fancy() -> bool {
     is_capable(&io::stderr())
 }
 
-/// Whether the locale of the process uses UTF-8 (`LC_ALL`, `LC_CTYPE`, `LANG`, first one set).
+/// Whether text of the process is shown as UTF-8. On Unix, the locale says so (`LC_ALL`, `LC_CTYPE`,
+/// `LANG`, first one set).
 #[must_use]
 pub fn locale_is_utf8() -> bool {
-    ["LC_ALL", "LC_CTYPE", "LANG"]
-        .iter()
-        .filter_map(|name| std::env::var(name).ok())
-        .find(|value| !value.is_empty())
-        .is_some_and(|value| {
-            let value = value.to_ascii_lowercase();
-            value.contains("utf-8") || value.contains("utf8")
-        })
+    os::locale_is_utf8()
 }
 
 /// Columns of the terminal `out`, 80 if unknown.
 #[must_use]
-pub fn width_of(out: &impl AsFd) -> usize {
-    match rustix::termios::tcgetwinsize(out) {
-        Ok(size) if size.ws_col > 0 => usize::from(size.ws_col),
+pub fn width_of(out: &impl AsTerminal) -> usize {
+    match os::terminal_size(out) {
+        Some((columns, _)) if columns > 0 => columns,
         _ => DEFAULT_WIDTH,
     }
 }
@@ -54,9 +48,9 @@ pub fn stderr_width() -> usize {
 
 /// Rows of the terminal `out`, 24 if unknown.
 #[must_use]
-pub fn height_of(out: &impl AsFd) -> usize {
-    match rustix::termios::tcgetwinsize(out) {
-        Ok(size) if size.ws_row > 0 => usize::from(size.ws_row),
+pub fn height_of(out: &impl AsTerminal) -> usize {
+    match os::terminal_size(out) {
+        Some((_, rows)) if rows > 0 => rows,
         _ => DEFAULT_HEIGHT,
     }
 }
@@ -70,11 +64,7 @@ pub fn stderr_height() -> usize {
 /// Whether this process may draw on the terminal at standard error: not while the shell has it.
 #[must_use]
 pub fn stderr_is_ours() -> bool {
-    match rustix::termios::tcgetpgrp(io::stderr()) {
-        Ok(group) => group == rustix::process::getpgrp(),
-        // Not the controlling terminal of this process: no other process uses it.
-        Err(_) => true,
-    }
+    os::owns_terminal()
 }
 
 /// Writes one line to standard error with a single call, ignoring a closed one.

@@ -74,7 +74,7 @@ impl IoLayer {
     /// As [`FileSource::open`] and [`MapSource::open`].
     pub fn open(self, path: &Path) -> io::Result<Arc<dyn Source>> {
         if self.map {
-            super::bus::explain_bus_errors();
+            super::os::explain_bus_errors();
             Ok(Arc::new(MapSource::open(path, self.max_eager_map_size)?))
         } else {
             Ok(Arc::new(FileSource::open(path)?))

@@ -145,7 +145,8 @@ impl From<redwarfs_format::Error> for ToolError {
 pub fn io_cause(error: &std::io::Error) -> String {
     let text = error.to_string();
     let text = match text.find(" (os error ") {
-        Some(end) => &text[..end],
+        // Texts of Windows are sentences.
+        Some(end) => text[..end].trim_end_matches('.'),
         None => text.as_str(),
     };
     let text = one_line(text);
@@ -225,14 +226,19 @@ mod tests {
 
     #[test]
     fn io_errors_lose_their_number_and_capital() {
-        let cases = [
+        #[cfg(unix)]
+        for (code, want) in [
             (libc::ENOENT, "no such file or directory"),
             (libc::ENOSPC, "no space left on device"),
             (libc::EISDIR, "is a directory"),
-        ];
-        for (code, want) in cases {
+        ] {
             assert_eq!(io_cause(&std::io::Error::from_raw_os_error(code)), want);
         }
+        let text = io_cause(&std::io::Error::from_raw_os_error(2));
+        assert!(
+            text.starts_with(char::is_lowercase) && !text.ends_with('.'),
+            "{text}"
+        );
         assert_eq!(io_cause(&std::io::Error::other("FooBar")), "FooBar");
     }
 

@@ -12,7 +12,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use super::console::Console;
 use super::log_level::LogLevel;
 use super::number::format_duration;
-use super::syslog::Syslog;
+use super::os::Syslog;
 use super::time::{LocalTime, clock};
 
 /// Formats a message. Following lines of a multi-line message repeat the letter, with dots for

@@ -4,7 +4,6 @@
 //! `tracing` ([`log::install_tracing`]), and values that a process computes once, such as what [`mod@env`]
 //! has read from the environment.
 
-mod bus;
 pub mod cli;
 pub mod console;
 pub mod env;
@@ -16,12 +15,10 @@ pub mod log_level;
 pub mod man;
 pub mod number;
 pub mod open;
+pub(crate) mod os;
 pub mod output;
 pub mod progress;
-pub mod signal;
-pub mod stdio;
 pub mod suggest;
-pub mod syslog;
 pub mod time;
 pub mod tool;
 pub mod users;

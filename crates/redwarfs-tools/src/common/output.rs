@@ -6,7 +6,7 @@ use std::path::Path;
 use redwarfs_io::{AtomicFile, Notice, Overwrite};
 
 use super::error::display_path;
-use super::stdio::stdout_is_closed;
+use super::os::stdout_is_closed;
 use super::{Logger, Result, ToolError};
 
 /// Why nothing can be written to standard output.

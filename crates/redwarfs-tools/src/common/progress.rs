@@ -1,20 +1,20 @@
 //! Shows the progress of an operation: two lines that are redrawn in place, or lines that scroll.
 
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime};
 
 use clap::ValueEnum;
-use signal_hook::consts::{SIGTSTP, SIGWINCH};
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
 use super::console::{
     Console, locale_is_utf8, stderr_height, stderr_is_fancy, stderr_is_ours, stderr_width,
 };
 use super::error::one_line;
+use super::os::Requests;
 use super::time::clock;
 
 /// Time between two frames.
@@ -306,54 +306,6 @@ fn shorten(path: &str, width: usize) -> String {
     format!("...{}", &path[start..])
 }
 
-/// Requests of the terminal. They matter only while there is a frame. Without a frame, the process
-/// stops at once, as without this handler.
-#[derive(Debug)]
-struct Requests {
-    stop: Arc<AtomicBool>,
-    resized: Arc<AtomicBool>,
-    idle: Arc<AtomicBool>,
-}
-
-impl Requests {
-    fn new() -> io::Result<Self> {
-        let flag = || Arc::new(AtomicBool::new(false));
-        let (stop, resized, idle) = (flag(), flag(), flag());
-        signal_hook::flag::register_conditional_default(SIGTSTP, Arc::clone(&idle))?;
-        signal_hook::flag::register(SIGTSTP, Arc::clone(&stop))?;
-        signal_hook::flag::register(SIGWINCH, Arc::clone(&resized))?;
-        Ok(Self {
-            stop,
-            resized,
-            idle,
-        })
-    }
-
-    /// Stops the process if Ctrl-Z was pressed, with a clean terminal. Returns the time for which it
-    /// was stopped.
-    fn obey_stop(&self, console: &Console) -> Option<Duration> {
-        if !self.stop.swap(false, Ordering::Relaxed) {
-            return None;
-        }
-        let leader = rustix::process::getsid(None).ok();
-        if leader == Some(rustix::process::getpgrp()) {
-            // No shell could continue the process; the system ignores such a request, too.
-            return None;
-        }
-        let since = Instant::now();
-        console.pause();
-        let _ = signal_hook::low_level::emulate_default_handler(SIGTSTP);
-        console.resume();
-        Some(since.elapsed())
-    }
-}
-
-impl Drop for Requests {
-    fn drop(&mut self) {
-        self.idle.store(true, Ordering::Relaxed);
-    }
-}
-
 /// The thread that shows an [`Activity`] while it runs.
 #[derive(Debug)]
 pub struct Display {
@@ -443,7 +395,7 @@ fn redraw(
         if let Some(time) = stopped {
             activity.stopwatch().pause(time);
         }
-        let resized = requests.resized.swap(false, Ordering::Relaxed);
+        let resized = requests.take_resized();
         if stopped.is_none() && !resized && Instant::now() < due {
             continue;
         }

@@ -1,5 +1,4 @@
 //! Local wall-clock time for messages and listings.
-#![allow(unsafe_code)]
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -27,7 +26,7 @@ impl LocalTime {
     /// system cannot convert the value.
     #[must_use]
     pub fn from_unix(seconds: i64) -> Self {
-        local(seconds).unwrap_or_else(|| Self::utc_from_unix(seconds))
+        super::os::local_time(seconds).unwrap_or_else(|| Self::utc_from_unix(seconds))
     }
 
     /// Converts seconds since 1970-01-01T00:00:00Z to UTC (proleptic Gregorian calendar).
@@ -108,30 +107,6 @@ pub fn clock(now: SystemTime) -> String {
         t.second,
         since.subsec_micros()
     )
-}
-
-fn local(seconds: i64) -> Option<LocalTime> {
-    // Has the type of times without naming it, which is deprecated for musl.
-    let time = libc::timeval {
-        tv_sec: seconds.try_into().ok()?,
-        tv_usec: 0,
-    };
-    // SAFETY: `tm` is a plain C structure for which all zeros is a valid value.
-    let mut tm: libc::tm = unsafe { std::mem::zeroed() };
-    // SAFETY: both pointers are valid for the call; localtime_r keeps neither.
-    let done = unsafe { libc::localtime_r(&raw const time.tv_sec, &raw mut tm) };
-    if done.is_null() {
-        return None;
-    }
-    Some(LocalTime {
-        year: i64::from(tm.tm_year) + 1900,
-        month: u32::try_from(tm.tm_mon + 1).ok()?,
-        day: u32::try_from(tm.tm_mday).ok()?,
-        hour: u32::try_from(tm.tm_hour).ok()?,
-        minute: u32::try_from(tm.tm_min).ok()?,
-        second: u32::try_from(tm.tm_sec).ok()?,
-        offset: i32::try_from(tm.tm_gmtoff).ok()?,
-    })
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use super::exit::TOOL;
 use super::settings::LogTarget;
 use crate::common::error::{Result, ToolError};
 use crate::common::log::install_tracing;
-use crate::common::syslog::{SOCKET, Syslog};
+use crate::common::os::{SOCKET, Syslog};
 use crate::common::{Console, LogLevel, Logger};
 
 /// A logger that knows whether standard error is still in use.

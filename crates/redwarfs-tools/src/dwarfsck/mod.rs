@@ -19,7 +19,6 @@ mod verdict;
 
 use std::ffi::OsString;
 use std::io::{self, BufWriter, Write};
-use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -36,6 +35,7 @@ use crate::common::env::{self, IoLayer};
 use crate::common::error::{EXIT_FAILURE, EXIT_OK, io_cause};
 use crate::common::json::JsonWriter;
 use crate::common::open::{Spelling, open_image};
+use crate::common::os::is_block_device;
 use crate::common::output::{create_output, need_stdout};
 use crate::common::tool::Tool;
 use crate::common::{Logger, Result, ToolError};
@@ -271,7 +271,7 @@ fn examine(
 }
 
 fn is_device(input: &Path) -> bool {
-    std::fs::metadata(input).is_ok_and(|found| found.file_type().is_block_device())
+    std::fs::metadata(input).is_ok_and(|found| is_block_device(&found))
 }
 
 fn check_options(args: &Args, workers: usize) -> CheckOptions {

@@ -261,8 +261,8 @@ impl<'a> Shown<'a> {
         if self.is_device() {
             json.key("rdev")?;
             json.begin_object()?;
-            json.number_at("major", rustix::fs::major(stat.rdev))?;
-            json.number_at("minor", rustix::fs::minor(stat.rdev))?;
+            json.number_at("major", redwarfs_format::device::major(stat.rdev))?;
+            json.number_at("minor", redwarfs_format::device::minor(stat.rdev))?;
             json.end_object()?;
         }
         if matches!(self.ty, FileType::Regular | FileType::Symlink) {

@@ -1,21 +1,22 @@
 //! Where the entries go: a directory, an archive, or the standard output.
 
+use std::borrow::Cow;
 use std::fs::File;
 use std::io::{self, BufWriter, IsTerminal, Write};
-use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use redwarfs_extractor::{
     ArchiveSpec, Error, ExtractOptions, ExtractSummary, Progress, extract_file, extract_to_archive,
     extract_to_directory, is_of_entry,
 };
+use redwarfs_io::path::with_slashes;
 use redwarfs_io::{AtomicFile, Overwrite};
 use redwarfs_reader::Image;
 
 use super::args::Args;
 use crate::common::error::{display_path, io_cause};
+use crate::common::os::{raw_stdout, stdout_is_closed};
 use crate::common::output::{STDOUT_IS_CLOSED, create_output};
-use crate::common::stdio::stdout_is_closed;
 use crate::common::suggest::one_of;
 use crate::common::{Logger, Result, ToolError};
 
@@ -29,13 +30,13 @@ pub(super) enum Destination<'a> {
     Archive(&'a Path, ArchiveSpec),
     Pipe(ArchiveSpec),
     /// The contents of one file, to the standard output.
-    Contents(&'a [u8]),
+    Contents(Cow<'a, [u8]>),
 }
 
 impl<'a> Destination<'a> {
     pub(super) fn of(args: &'a Args) -> Result<Self> {
         if let Some(path) = &args.stdout {
-            return Ok(Self::Contents(path.as_bytes()));
+            return Ok(Self::Contents(with_slashes(path)));
         }
         let output = args.output.as_deref().filter(|p| *p != Path::new("-"));
         let Some(format) = &args.format else {
@@ -174,8 +175,8 @@ fn stdout() -> std::result::Result<BufWriter<File>, Error> {
     if stdout_is_closed() {
         return Err(Error::Output(io::Error::other(STDOUT_IS_CLOSED)));
     }
-    let stdout = rustix::io::dup(io::stdout()).map_err(|e| Error::Output(e.into()))?;
-    Ok(BufWriter::with_capacity(OUTPUT_BUFFER, File::from(stdout)))
+    let stdout = raw_stdout().map_err(Error::Output)?;
+    Ok(BufWriter::with_capacity(OUTPUT_BUFFER, stdout))
 }
 
 /// A text of the system in the middle of a line.

@@ -22,6 +22,7 @@ use crate::common::console::write_stderr;
 use crate::common::error::{EXIT_FAILURE, EXIT_OK, EXIT_PARTIAL};
 use crate::common::number::{counted, format_duration, format_size};
 use crate::common::open::{Spelling, open_image};
+use crate::common::os::own_program;
 use crate::common::output::create_output;
 use crate::common::progress::{Activity, Display, ProgressMode};
 use crate::common::tool::Tool;
@@ -116,9 +117,8 @@ fn run(args: &Args) -> Result<u8> {
     extract.skip_symlinks = args.skip_symlinks;
     extract.skip_hard_links = args.skip_hardlinks;
     extract.continue_on_error = args.continue_on_error;
-    extract.archive_process = Some(ArchiveProcess {
-        // Also if the file of this program has no name.
-        program: "/proc/self/exe".into(),
+    extract.archive_process = own_program().map(|program| ArchiveProcess {
+        program,
         name: TOOL.into(),
         arguments: vec![ARCHIVE_PROCESS.into()],
     });

@@ -1,10 +1,10 @@
 //! Which entries the user wants.
 
 use std::ffi::OsStr;
-use std::os::unix::ffi::OsStrExt;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use redwarfs_format::metadata::FileType;
+use redwarfs_io::path::bytes;
 
 use crate::common::error::{display_name, one_line};
 use crate::common::glob::Glob;
@@ -62,10 +62,10 @@ impl Patterns {
 
 impl Pattern {
     fn new(text: &OsStr) -> Result<Self> {
-        let bytes = text.as_bytes();
+        let bytes = bytes(text);
         let (ignore_case, pattern) = match bytes.strip_prefix(b"i:") {
             Some(rest) => (true, rest),
-            None => (false, bytes.strip_prefix(b":").unwrap_or(bytes)),
+            None => (false, bytes.strip_prefix(b":").unwrap_or(&bytes)),
         };
         let compile = |pattern: &[u8]| {
             Glob::new(pattern, ignore_case).map_err(|e| ToolError::new(one_line(&e.to_string())))

@@ -82,14 +82,6 @@ pub(crate) fn parse(text: &str, umask: u32) -> Result<ModeTransform, String> {
     Ok(ModeTransform::new(move |mode| chmod.apply(mode, umask)))
 }
 
-/// The umask of this process.
-pub(crate) fn umask() -> u32 {
-    // There is no way to ask without setting it. No other thread runs at this time.
-    let umask = rustix::process::umask(rustix::fs::Mode::empty());
-    rustix::process::umask(umask);
-    umask.bits()
-}
-
 impl Chmod {
     fn parse(text: &str) -> Result<Self, String> {
         let text = if text == "norm" { NORM } else { text };

@@ -10,7 +10,7 @@ use crate::common::number::{
     counted, format_grouped, format_rate, format_ratio, format_size, format_size_pair,
 };
 use crate::common::progress::{Activity, Status, Stopwatch, permille, time_left};
-use crate::common::{LogLevel, Logger};
+use crate::common::{LogLevel, Logger, os};
 
 /// Receives the events of a build.
 #[derive(Debug)]
@@ -95,7 +95,7 @@ impl Report {
     /// More about a build than there is room for in two lines.
     pub(crate) fn details(&self) -> Vec<String> {
         let c = &self.counters;
-        let memory = memory_in_use().map_or_else(String::new, |bytes| {
+        let memory = os::memory_in_use().map_or_else(String::new, |bytes| {
             format!(", {} of memory in use", format_size(bytes))
         });
         let blocks = format!(
@@ -294,13 +294,6 @@ fn rate(bytes: u64, time: Duration) -> String {
         0 => format_rate(0),
         us => format_rate(u64::try_from(u128::from(bytes) * 1_000_000 / us).unwrap_or(u64::MAX)),
     }
-}
-
-/// Resident memory of this process in bytes.
-fn memory_in_use() -> Option<u64> {
-    let text = std::fs::read_to_string("/proc/self/statm").ok()?;
-    let pages: u64 = text.split_ascii_whitespace().nth(1)?.parse().ok()?;
-    pages.checked_mul(rustix::param::page_size() as u64)
 }
 
 #[cfg(test)]

@@ -15,9 +15,9 @@
 //! called `in`, the pattern `in/a` matches what `/a` matches.
 
 use std::ffi::OsStr;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
+use redwarfs_io::path;
 use redwarfs_writer::FileType;
 
 use crate::common::error::{io_cause, one_line};
@@ -50,7 +50,7 @@ impl Rules {
     /// # Errors
     /// A line about the error of the rule or the file.
     pub(super) fn add(&mut self, text: &OsStr) -> Result<()> {
-        self.line(text.as_bytes(), &mut Vec::new())
+        self.line(&path::bytes(text), &mut Vec::new())
             .map_err(|fault| {
                 let (Fault::Rule(cause) | Fault::Located(cause)) = fault;
                 let rule = one_line(&text.to_string_lossy());
@@ -73,7 +73,7 @@ impl Rules {
                 if name.is_empty() {
                     return bad(format!("no file specified in merge rule: {}", shown()));
                 }
-                return self.file(Path::new(OsStr::from_bytes(name)), open);
+                return self.file(Path::new(&path::shown(name)), open);
             }
             b' ' => return bad(format!("no prefix in filter rule: {}", shown())),
             _ => return bad("rules must start with + or -".to_owned()),
@@ -139,7 +139,7 @@ impl Rules {
     /// The decision for an entry: `root` is the absolute path of the input directory, `path` the
     /// path below it.
     pub(super) fn include(&self, root: &Path, path: &[u8], kind: FileType) -> bool {
-        let mut whole = root.as_os_str().to_owned().into_vec();
+        let mut whole = path::with_slashes(root.as_os_str()).into_owned();
         if whole.last() != Some(&b'/') {
             whole.push(b'/');
         }

@@ -1,13 +1,12 @@
 //! The input of a build: the directory, with everything that selects, changes or adds entries.
 
-use std::ffi::{OsStr, OsString};
 use std::io::{self, Read, Write};
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use redwarfs_io::path;
 use redwarfs_reader::{Image, OpenOptions};
 use redwarfs_writer::{DeclaredSource, DirectorySource, FileType, Source, Tag, TimedSource};
 
@@ -16,6 +15,7 @@ use super::filter::{DebugMode, Rules};
 use super::pseudo;
 use super::script::Script;
 use crate::common::error::{EXIT_OK, cause_at, display_path, io_cause};
+use crate::common::os::{canonical, open_to_compare};
 use crate::common::output::need_stdout;
 use crate::common::{Logger, Result, ToolError};
 
@@ -40,7 +40,7 @@ impl Directory {
     /// Opens the input. `filter` leaves out entries that the rules exclude.
     pub(super) fn open(args: &Args, filter: Option<Rules>, logger: &Logger) -> Result<Self> {
         let given = args.input.as_deref().unwrap_or(Path::new("."));
-        let root = std::fs::canonicalize(given).map_err(|e| read_error(given, &e))?;
+        let root = canonical(given).map_err(|e| read_error(given, &e))?;
         let mut source = DirectorySource::new(&root)
             .map_err(|e| read_error(&root, &e))?
             .with_symlinks(args.symlinks);
@@ -51,7 +51,7 @@ impl Directory {
         }
         let caches = args.exclude_caches.then_some(Tag::Cache);
         let named = args.exclude_if_present.iter();
-        let tags = named.map(|name| Tag::Name(name.as_bytes().to_vec()));
+        let tags = named.map(|name| Tag::Name(path::bytes(name).into_owned()));
         source = source.without_tagged(tags.chain(caches).collect());
         let excluded = Arc::new(AtomicU64::new(0));
         if let Some(rules) = filter.filter(|rules| !rules.is_empty()) {
@@ -78,8 +78,7 @@ impl Directory {
         if output == Path::new("-") {
             return self.map(|source| source.skip_file(io::stdout()));
         }
-        let flags = rustix::fs::OFlags::PATH | rustix::fs::OFlags::CLOEXEC;
-        match rustix::fs::open(output, flags, rustix::fs::Mode::empty()) {
+        match open_to_compare(output) {
             Ok(file) => self.map(|source| source.skip_file(&file)),
             // There is none yet.
             Err(_) => self,
@@ -163,7 +162,7 @@ impl Input {
         for path in &unused {
             logger.error(format_args!(
                 "declared in a pseudo file, but not in the tree: {}",
-                display_path(Path::new(OsStr::from_bytes(path)))
+                display_path(Path::new(&path::shown(path)))
             ));
         }
         self.errors + unused.len() as u64
@@ -240,8 +239,8 @@ pub(super) fn debug_filter(args: &Args, mode: DebugMode, logger: &Logger) -> Res
                 included = script.keeps(&whole, &meta)?;
             }
             let is_directory = meta.kind == FileType::Directory;
-            let absolute = root.join(OsStr::from_bytes(&whole));
-            let line = mode.line(absolute.as_os_str().as_bytes(), is_directory, included);
+            let absolute = root.join(path::shown(&whole));
+            let line = mode.line(&path::bytes(absolute.as_os_str()), is_directory, included);
             if let Some(line) = line
                 && !show(line)?
             {
@@ -305,7 +304,7 @@ fn restrict(
     let mut paths = read_list(list, args.null)
         .map_err(|e| ToolError::new("cannot read input list").path(list).io(&e))?
         .into_iter()
-        .map(|path| PathBuf::from(OsString::from_vec(path)))
+        .map(|path| PathBuf::from(path::shown(&path).into_owned()))
         .collect::<Vec<_>>();
     // The way in which the user writes the root may lead through symlinks.
     if let Some(given) = args.input.as_deref()

@@ -15,9 +15,9 @@ use super::args::TOOL;
 use super::display::Report;
 use super::header;
 use crate::common::error::{cause_at, io_cause};
+use crate::common::os::{raw_stdout, stdout_is_closed};
 use crate::common::output::{STDOUT_IS_CLOSED, create_output};
 use crate::common::progress::{Display, ProgressMode};
-use crate::common::stdio::stdout_is_closed;
 use crate::common::{Logger, Result, ToolError};
 
 /// What fails when there is no image.
@@ -129,9 +129,8 @@ impl<'a> Target<'a> {
                     .hint("redirect standard output, or name a file with -o"));
             }
             // Not `io::stdout()`: that one looks for line ends in everything.
-            let stdout = rustix::io::dup(io::stdout())
-                .map_err(|e| write_error(path, &io::Error::from(e)))?;
-            Output::Stdout(BufWriter::with_capacity(WRITE_BUFFER, File::from(stdout)))
+            let stdout = raw_stdout().map_err(|e| write_error(path, &e))?;
+            Output::Stdout(BufWriter::with_capacity(WRITE_BUFFER, stdout))
         } else {
             let overwrite = if force { Overwrite::Yes } else { Overwrite::No };
             let file = create_output(path, overwrite, logger).map_err(|e| write_error(path, &e))?;

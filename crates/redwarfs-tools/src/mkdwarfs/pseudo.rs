@@ -17,10 +17,9 @@
 //! character an ordinary one, and `\` with three octal digits is a byte. Blank lines and lines that
 //! begin with `#` are skipped.
 
-use std::ffi::OsString;
-use std::os::unix::ffi::OsStringExt;
 use std::path::Path;
 
+use redwarfs_io::path;
 use redwarfs_writer::{Declaration, Declared, Timestamp};
 
 use crate::common::users::{parse_group, parse_user};
@@ -51,13 +50,10 @@ pub(super) fn read(path: &Path) -> Result<Pseudo> {
         })?;
         declarations.extend(declaration);
     }
-    use std::os::unix::fs::MetadataExt;
+    let (sec, nsec) = crate::common::os::modified(&meta);
     Ok(Pseudo {
         declarations,
-        time: Timestamp {
-            sec: meta.mtime(),
-            nsec: u32::try_from(meta.mtime_nsec()).unwrap_or(0),
-        },
+        time: Timestamp { sec, nsec },
     })
 }
 
@@ -78,12 +74,16 @@ fn parse(line: &[u8]) -> std::result::Result<Option<Declaration>, String> {
     let what = match kind.as_str() {
         "m" => Declared::Change,
         "d" => Declared::Directory,
-        "f" => Declared::File(words.next().map(|file| OsString::from_vec(file).into())),
+        "f" => Declared::File(
+            words
+                .next()
+                .map(|file| path::shown(&file).into_owned().into()),
+        ),
         "s" => Declared::Symlink(next("the target")?),
         "c" | "b" => {
             let major = number(&text(next("the major number")?)?)?;
             let minor = number(&text(next("the minor number")?)?)?;
-            let device = rustix::fs::makedev(major, minor);
+            let device = redwarfs_format::device::makedev(major, minor);
             match kind.as_str() {
                 "c" => Declared::CharDevice(device),
                 _ => Declared::BlockDevice(device),
@@ -224,12 +224,15 @@ mod tests {
     fn all_types() {
         let line = parsed("/dev/null c 666 root 4000000000 1 3");
         assert_eq!(line.path, b"dev/null");
-        assert_eq!(line.what, Declared::CharDevice(rustix::fs::makedev(1, 3)));
+        assert_eq!(
+            line.what,
+            Declared::CharDevice(redwarfs_format::device::makedev(1, 3))
+        );
         assert_eq!(
             (line.permissions, line.uid, line.gid),
             (Some(0o666), Some(0), Some(4_000_000_000))
         );
-        let disk = Declared::BlockDevice(rustix::fs::makedev(259, 1_000_000));
+        let disk = Declared::BlockDevice(redwarfs_format::device::makedev(259, 1_000_000));
         assert_eq!(what("b b 0 0 0 259 1000000"), disk);
         assert_eq!(what("p i 644 0 0"), Declared::Fifo);
         assert_eq!(what("p i 644 0 0 f"), Declared::Fifo);

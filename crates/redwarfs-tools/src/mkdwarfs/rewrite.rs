@@ -24,8 +24,9 @@ use super::run::{build_error, build_options};
 use super::summary::{LeftOut, Summary};
 use crate::common::error::{EXIT_OK, io_cause};
 use crate::common::open::{Spelling, open_image};
+use crate::common::os::stop_flag;
 use crate::common::suggest::one_of;
-use crate::common::{Result, ToolError, signal};
+use crate::common::{Result, ToolError};
 
 /// Rewrites the image. Returns the exit code.
 pub(super) fn run(args: &Args, matches: &ArgMatches, command_line: &[OsString]) -> Result<u8> {
@@ -42,8 +43,8 @@ pub(super) fn run(args: &Args, matches: &ArgMatches, command_line: &[OsString]) 
     let Some(output) = &args.output else {
         return Err(ToolError::new("missing option '--output'").hint(hint));
     };
-    let stop = signal::stop_flag()
-        .map_err(|e| ToolError::new("cannot handle signals").cause(io_cause(&e)))?;
+    let stop =
+        stop_flag().map_err(|e| ToolError::new("cannot handle signals").cause(io_cause(&e)))?;
     let build = build_options(args, command_line, &logger, None)?;
     let named = build.categories.iter();
     let named = named.filter(|(_, own)| own.compression.is_some());

@@ -25,7 +25,8 @@ use super::values::{LinkPolicy, TimeSpec, Verification, source_date_epoch};
 use super::{chmod, header, owners};
 use crate::common::error::{EXIT_OK, EXIT_PARTIAL, display_path, io_cause};
 use crate::common::number::format_size;
-use crate::common::{Logger, Result, ToolError, env, signal};
+use crate::common::os::{stop_flag, umask};
+use crate::common::{Logger, Result, ToolError, env};
 
 /// Builds the image. Returns the exit code.
 pub(super) fn run(args: &Args, matches: &ArgMatches, command_line: &[OsString]) -> Result<u8> {
@@ -42,8 +43,8 @@ pub(super) fn run(args: &Args, matches: &ArgMatches, command_line: &[OsString]) 
         return Err(ToolError::new("missing option '--output'").hint(hint));
     };
     let logger = args.logger();
-    let stop = signal::stop_flag()
-        .map_err(|e| ToolError::new("cannot handle signals").cause(io_cause(&e)))?;
+    let stop =
+        stop_flag().map_err(|e| ToolError::new("cannot handle signals").cause(io_cause(&e)))?;
 
     let script = args.script.as_deref();
     let script = script
@@ -212,7 +213,7 @@ pub(super) fn build_options(
         (o.map_owner, o.map_group) = (map.users, map.groups);
     }
     if let Some(mode) = &args.chmod {
-        let change = chmod::parse(mode, chmod::umask()).map_err(|cause| {
+        let change = chmod::parse(mode, umask()).map_err(|cause| {
             ToolError::new(format!("invalid argument for option '--chmod': {cause}"))
         })?;
         o.chmod = Some(change);

@@ -5,11 +5,11 @@ use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-use super::log_level::LogLevel;
-use super::time::LocalTime;
+use crate::common::log_level::LogLevel;
+use crate::common::time::LocalTime;
 
 /// Where the system's logger listens.
-pub const SOCKET: &str = "/dev/log";
+pub(crate) const SOCKET: &str = "/dev/log";
 /// `LOG_DAEMON`.
 const FACILITY: u8 = 3 << 3;
 /// Longer lines are cut; loggers accept at least this much.

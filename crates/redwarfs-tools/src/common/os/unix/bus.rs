@@ -13,7 +13,7 @@ const HINT: &[u8] = b"\
 *****************************************************************************\n";
 
 /// Lets a bus error print a hint on standard error before it ends the process.
-pub(super) fn explain_bus_errors() {
+pub(crate) fn explain_bus_errors() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         // SAFETY: the handler only calls `write`, and functions that restore and raise the signal. A

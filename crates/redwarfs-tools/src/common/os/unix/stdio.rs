@@ -27,6 +27,6 @@ static LOOK: extern "C" fn() = look;
 
 /// Whether the process was started without a standard output, as with `>&-` in a shell.
 #[must_use]
-pub fn stdout_is_closed() -> bool {
+pub(crate) fn stdout_is_closed() -> bool {
     CLOSED.load(Ordering::Relaxed)
 }

@@ -12,7 +12,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 ///
 /// # Errors
 /// If the handlers cannot be registered.
-pub fn stop_flag() -> io::Result<Arc<AtomicBool>> {
+pub(crate) fn stop_flag() -> io::Result<Arc<AtomicBool>> {
     let flag = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM, SIGHUP] {
         // Order matters: the shutdown handler must see the flag from before this signal.
