@@ -319,6 +319,13 @@ fn zstd_windows_larger_than_the_data_are_fine_and_cost_nothing() {
     frame.extend_from_slice(&((300u32 << 3) | 1).to_le_bytes()[..3]);
     let raw = text(300, 10);
     frame.extend_from_slice(&raw);
+    if cfg!(target_pointer_width = "32") {
+        // Too large for zstd on such a processor.
+        assert_corrupt(Id::ZSTD, &frame, "2 GiB window");
+        frame[5] = 0xa0;
+        assert_decodes(Id::ZSTD, &frame, &raw, "1 GiB window");
+        return;
+    }
     assert_decodes(Id::ZSTD, &frame, &raw, "2 GiB window");
     frame[5] = 0xa9;
     let whole = decompress(Id::ZSTD, &frame, LIMIT);
