@@ -3,7 +3,6 @@
 
 use std::env;
 use std::io;
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 use redwarfs_format::section::{
@@ -12,6 +11,7 @@ use redwarfs_format::section::{
 use redwarfs_io::{FileSource, Source};
 
 use crate::common::error::{cause_at, display_path};
+use crate::common::os::is_executable;
 use crate::common::{Logger, Result, ToolError};
 
 /// The value of `--header` that stands for the program in front of self-mounting files.
@@ -71,7 +71,7 @@ pub(super) fn warn_without_program(root: &Path, logger: &Logger) {
     let program = root.join(PROGRAM);
     let problem = match std::fs::metadata(&program) {
         Err(error) => cause_at(&program, &error),
-        Ok(file) if file.is_file() && file.permissions().mode() & 0o111 != 0 => return,
+        Ok(file) if file.is_file() && is_executable(&file) => return,
         Ok(_) => "not an executable file".to_owned(),
     };
     logger.warn(format_args!(

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -24,7 +23,7 @@ use super::run::{build_error, build_options};
 use super::summary::{LeftOut, Summary};
 use crate::common::error::{EXIT_OK, io_cause};
 use crate::common::open::{Spelling, open_image};
-use crate::common::os::stop_flag;
+use crate::common::os::{self, stop_flag};
 use crate::common::suggest::one_of;
 use crate::common::{Result, ToolError};
 
@@ -104,7 +103,7 @@ pub(super) fn run(args: &Args, matches: &ArgMatches, command_line: &[OsString]) 
 
 /// Whether somebody may execute a file.
 fn is_executable(path: &Path) -> bool {
-    std::fs::metadata(path).is_ok_and(|file| file.permissions().mode() & 0o111 != 0)
+    std::fs::metadata(path).is_ok_and(|file| os::is_executable(&file))
 }
 
 /// Refuses categories that neither this program nor the image knows.

@@ -116,6 +116,11 @@ pub(crate) fn is_block_device(_metadata: &Metadata) -> bool {
     false
 }
 
+/// Whether the attributes allow execution, which only the name of a file decides here.
+pub(crate) fn is_executable(_metadata: &Metadata) -> bool {
+    true
+}
+
 /// Time of the last change: seconds since 1970, and nanoseconds.
 pub(crate) fn modified(metadata: &Metadata) -> (i64, u32) {
     let after = |time: Duration| {

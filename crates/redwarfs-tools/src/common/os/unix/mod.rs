@@ -91,6 +91,11 @@ pub(crate) fn is_block_device(metadata: &Metadata) -> bool {
     metadata.file_type().is_block_device()
 }
 
+/// Whether any user may execute a file.
+pub(crate) fn is_executable(metadata: &Metadata) -> bool {
+    metadata.mode() & 0o111 != 0
+}
+
 /// Time of the last change: seconds since 1970, and nanoseconds.
 pub(crate) fn modified(metadata: &Metadata) -> (i64, u32) {
     let nanoseconds = u32::try_from(metadata.mtime_nsec()).unwrap_or(0);
