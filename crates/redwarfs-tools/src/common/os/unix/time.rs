@@ -4,10 +4,6 @@
 use crate::common::time::LocalTime;
 
 /// Seconds since 1970 in the time zone of the process; `None` if the system cannot convert them.
-#[allow(
-    clippy::useless_conversion,
-    reason = "on some systems, times have 32 bits"
-)]
 pub(crate) fn local_time(seconds: i64) -> Option<LocalTime> {
     // Has the type of times without naming it, which is deprecated for musl.
     #[allow(clippy::useless_conversion)] // Some processors with 32 bits have a smaller type.
