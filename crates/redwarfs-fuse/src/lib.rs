@@ -52,9 +52,9 @@
 //! quarters of the time that it needs without following.
 //! A thread with `SCHED_IDLE` hardly runs while other threads want its CPU. So a watcher checks the
 //! progress of the reading thread every millisecond. The watcher restores the normal
-//! scheduling policy for example in these cases: a request waits and there is no progress for 4 checks; no
-//! request comes for 10 checks; several processes send requests, or one reads much data; following saves
-//! less than a tenth of the time.
+//! scheduling policy after 4 checks in which a request waits without progress, and after 10 checks without
+//! a request. It also restores it if several processes send requests, if one reads much data, or if
+//! following saves less than a tenth of the time.
 //! The driver follows only if it may restore the normal policy: with `CAP_SYS_NICE`, or with a limit `RLIMIT_NICE` that
 //! allows its present priority.
 //!
@@ -88,9 +88,9 @@
 //! In addition to the opened image, a mount needs:
 //!
 //! - A buffer of 128 KiB for each reading thread, which holds one request.
-//! - Up to 1 MiB for each reading thread (with io_uring, each CPU) and worker, for the parts of a reply that are copied: zeros of
-//!   holes, small pieces, bytes of uncompressed blocks, and bytes of further blocks if a reply needs more
-//!   than two (of a worker: more than one). All other parts are sent from the cache. A reply keeps at most two blocks in the cache until it is sent.
+//! - Up to 1 MiB for each reading thread (with io_uring, each CPU) and worker, for the parts of a reply that are copied. These are zeros
+//!   of holes, small pieces, and bytes of uncompressed blocks. If a reply needs more than two blocks (of a
+//!   worker: more than one), bytes of the further blocks are copied, too. All other parts are sent from the cache. A reply keeps at most two blocks in the cache until it is sent.
 //! - For pushing, 2 bits for each inode. Once files have been pushed, 4 bytes for each regular file.
 //! - With io_uring, for each CPU that the system may have: a thread, some pages, and 16 MiB of
 //!   address space. It has room for 16 replies. Only the parts that replies have filled take memory.

@@ -57,7 +57,14 @@ impl Settings {
         let mut mount = MountOptions::default();
         cache.size = size("DWARFS_CACHESIZE").unwrap_or(cache.size);
         cache.readahead = size("DWARFS_READAHEAD").unwrap_or(cache.readahead);
-        let block_size = size("DWARFS_BLOCKSIZE").and_then(|bytes| u32::try_from(bytes).ok());
+        let what = "size such as 128K, below 4G";
+        let block_size = parsed(
+            lookup,
+            &mut ignored,
+            "DWARFS_BLOCKSIZE",
+            what,
+            parse_block_size,
+        );
         mount.block_size = block_size.unwrap_or(mount.block_size);
         let what = "number from 1 to 256";
         if let Some(workers) = parsed(lookup, &mut ignored, "DWARFS_WORKERS", what, parse_workers) {
@@ -127,6 +134,10 @@ fn parse_size(text: &str) -> Option<u64> {
         _ => return None,
     };
     digits.parse::<u64>().ok()?.checked_mul(factor)
+}
+
+fn parse_block_size(text: &str) -> Option<u32> {
+    u32::try_from(parse_size(text)?).ok()
 }
 
 fn parse_workers(text: &str) -> Option<usize> {
@@ -216,6 +227,7 @@ mod tests {
             ("DWARFS_CACHESIZE", "x"),
             ("DWARFS_CACHESIZE", "1X"),
             ("DWARFS_READAHEAD", "99999999999g"),
+            ("DWARFS_BLOCKSIZE", "4g"),
             ("DWARFS_WORKERS", "0"),
             ("REUSE_CHECK_DELAY", "5d"),
         ] {
