@@ -10,9 +10,9 @@ use std::fmt::Write as _;
 
 use redwarfs_format::frozen::TypeInfo;
 use redwarfs_format::metadata::{
-    Chunk, Compress, DirEntry, Directory, FileType, FsOptions, InodeData, InodeSizeCache, Metadata,
-    MetadataHistoryEntry, MetadataView, StringPacking, StringTable, build_string_table, freeze,
-    metadata_type,
+    Chunk, Compress, DirEntry, Directory, FileFlags, FileType, FsOptions, InodeData,
+    InodeSizeCache, Metadata, MetadataHistoryEntry, MetadataView, StringPacking, StringTable,
+    XattrPair, XattrTables, XattrValue, build_string_table, freeze, metadata_type,
 };
 use redwarfs_format::{BlockNo, EntryIndex, InodeNo, Result};
 
@@ -31,6 +31,12 @@ fn shown(metadata: &Metadata) -> Result<String> {
         writeln!(out, "{e} {} {ino} {stat:?}", name.escape_ascii()).unwrap();
     }
     for ino in (0..view.inode_count()).map(InodeNo) {
+        for xattr in view.xattrs(ino)? {
+            let (name, value) = (xattr.name()?, xattr.value()?);
+            writeln!(out, "{ino} {} {value:?}", name.escape_ascii()).unwrap();
+        }
+        let flags = view.file_flags(ino)?;
+        writeln!(out, "{ino} {:?} {flags:x}", view.birth_time(ino)?).unwrap();
         match view.file_type(ino)? {
             FileType::Directory => {
                 let places = (view.entries(ino)?, view.parent(ino)?, view.self_entry(ino)?);
@@ -183,6 +189,44 @@ fn table(strings: &[Vec<u8>], pack_index: bool) -> StringTable {
     )
 }
 
+/// The same with extended attributes, flags and birth times, in sparse form.
+fn extended() -> Metadata {
+    let mut m = plain();
+    for (inode, n) in m.inodes.iter_mut().zip(60..) {
+        (inode.btime_offset, inode.btime_subsec) = (n, n + 10);
+    }
+    options(&mut m).has_btime = true;
+    let pair = |name, value| XattrPair { name, value };
+    let value = |data: &[u8], first_chunk, chunk_count| XattrValue {
+        data: data.to_vec(),
+        first_chunk,
+        chunk_count,
+    };
+    let chunk = |offset, size| Chunk {
+        block: 1,
+        offset,
+        size,
+    };
+    m.xattrs = Some(XattrTables {
+        version: 1,
+        scope: 1 << 8 | 1,
+        inodes: vec![3, 4],
+        sets: vec![1, 2],
+        set_start: vec![0, 0, 2, 3],
+        pairs: vec![pair(0, 0), pair(1, 1), pair(1, 2)],
+        names: vec![b"user.a".to_vec(), b"user.b".to_vec()],
+        values: vec![value(b"one", 0, 0), value(b"two", 0, 0), value(b"", 1, 2)],
+        chunks: vec![chunk(0, 1), chunk(10, 2000), chunk(20, 7), chunk(30, 8)],
+    });
+    m.file_flags = Some(FileFlags {
+        version: 1,
+        inodes: vec![3, 5],
+        indices: vec![1, 2],
+        values: vec![0, 0x10, 0x20],
+    });
+    m
+}
+
 /// The same with compressed strings.
 fn compact() -> Metadata {
     let mut m = plain();
@@ -235,6 +279,14 @@ type Row = (&'static str, fn() -> Metadata, Change);
 
 fn options(m: &mut Metadata) -> &mut FsOptions {
     m.options.as_mut().unwrap()
+}
+
+fn xattrs(m: &mut Metadata) -> &mut XattrTables {
+    m.xattrs.as_mut().unwrap()
+}
+
+fn flags(m: &mut Metadata) -> &mut FileFlags {
+    m.file_flags.as_mut().unwrap()
 }
 
 fn entry(m: &mut Metadata, e: usize) -> &mut DirEntry {
@@ -401,6 +453,54 @@ const HONOURED: &[Row] = &[
     ("inode_size_cache.allocated_size_lookup", plain, |m| {
         cache(m).allocated_size_lookup.clear();
     }),
+    ("metadata.xattrs", extended, |m| m.xattrs = None),
+    ("metadata.file_flags", extended, |m| m.file_flags = None),
+    ("inode_data.btime_offset", extended, |m| {
+        m.inodes[4].btime_offset = 77;
+    }),
+    ("inode_data.btime_subsec", extended, |m| {
+        m.inodes[4].btime_subsec = 77;
+    }),
+    ("fs_options.has_btime", extended, |m| {
+        options(m).has_btime = false;
+    }),
+    ("xattr_tables.version", extended, |m| xattrs(m).version = 2),
+    ("xattr_tables.inodes", extended, |m| xattrs(m).inodes[1] = 6),
+    ("xattr_tables.sets", extended, |m| xattrs(m).sets[1] = 1),
+    ("xattr_tables.set_start", extended, |m| {
+        xattrs(m).set_start[2] = 1;
+    }),
+    ("xattr_tables.pairs", extended, |m| {
+        xattrs(m).pairs.swap(1, 2);
+    }),
+    ("xattr_tables.names", extended, |m| {
+        xattrs(m).names[1].push(b'c');
+    }),
+    ("xattr_tables.values", extended, |m| {
+        xattrs(m).values.swap(0, 1);
+    }),
+    ("xattr_tables.chunks", extended, |m| {
+        xattrs(m).chunks.swap(1, 3);
+    }),
+    ("xattr_pair.name", extended, |m| {
+        xattrs(m).pairs[2].name = 0;
+    }),
+    ("xattr_pair.value", extended, |m| {
+        xattrs(m).pairs[2].value = 0;
+    }),
+    ("xattr_value.data", extended, |m| {
+        xattrs(m).values[0].data.push(b's');
+    }),
+    ("xattr_value.first_chunk", extended, |m| {
+        xattrs(m).values[2].first_chunk = 2;
+    }),
+    ("xattr_value.chunk_count", extended, |m| {
+        xattrs(m).values[2].chunk_count = 1;
+    }),
+    ("file_flags.version", extended, |m| flags(m).version = 2),
+    ("file_flags.inodes", extended, |m| flags(m).inodes[1] = 6),
+    ("file_flags.indices", extended, |m| flags(m).indices[1] = 1),
+    ("file_flags.values", extended, |m| flags(m).values[2] = 0x40),
 ];
 
 /// Members that describe the image, and those that no release has ever written.
@@ -429,15 +529,7 @@ const INFORMATIVE: &[Row] = &[
     ("metadata.metadata_version_history", plain, |m| {
         m.metadata_version_history = None;
     }),
-    ("inode_data.btime_offset", plain, |m| {
-        m.inodes[4].btime_offset = 77;
-    }),
-    ("inode_data.btime_subsec", plain, |m| {
-        m.inodes[4].btime_subsec = 77;
-    }),
-    ("fs_options.has_btime", plain, |m| {
-        options(m).has_btime = true;
-    }),
+    ("xattr_tables.scope", extended, |m| xattrs(m).scope = 1 << 9),
     ("history_entry.major", plain, |m| earlier(m).major = 3),
     ("history_entry.minor", plain, |m| earlier(m).minor = 4),
     ("history_entry.dwarfs_version", plain, |m| {
@@ -504,6 +596,18 @@ fn members_that_inform_change_nothing() {
         assert_ne!(freeze(&m).unwrap().data, stored, "{name}: no change");
         assert_eq!(before, shown(&m).unwrap(), "{name}");
     }
+}
+
+/// The rebuild of other programs clears the flag and leaves the numbers.
+#[test]
+fn birth_times_without_the_flag_are_ignored() {
+    let mut m = extended();
+    options(&mut m).has_btime = false;
+    let without = shown(&m).unwrap();
+    for inode in &mut m.inodes {
+        (inode.btime_offset, inode.btime_subsec) = (0, 0);
+    }
+    assert_eq!(shown(&m).unwrap(), without);
 }
 
 #[test]

@@ -69,9 +69,10 @@ fn show(nanos: u64) -> String {
 }
 
 /// Writes the attributes of all inodes, given in the order of the new inode numbers, into
-/// `metadata`.
+/// `metadata`. `births` are the birth times of the same inodes, or empty.
 pub(crate) fn store(
     stats: &[Stat],
+    births: &[Timestamp],
     resolution: TimeResolution,
     rebuild: &Rebuild,
     metadata: &mut Metadata,
@@ -82,6 +83,7 @@ pub(crate) fn store(
     options.time_resolution_sec = (seconds > 1).then(|| resolution.seconds());
     options.subsecond_resolution_nsec_multiplier = multiplier;
     options.mtime_only = !rebuild.keep_all_times;
+    options.has_btime = !births.is_empty();
     let time = |time: Timestamp| match rebuild.set_time {
         Some(sec) => Timestamp { sec, nsec: 0 },
         None => time,
@@ -94,8 +96,10 @@ pub(crate) fn store(
         .flat_map(|stat| {
             let all = [stat.mtime, stat.atime, stat.ctime];
             let count = if rebuild.keep_all_times { 3 } else { 1 };
-            all.into_iter().take(count).map(|t| unit(time(t)))
+            all.into_iter().take(count)
         })
+        .chain(births.iter().copied())
+        .map(|t| unit(time(t)))
         .min()
         .unwrap_or(0);
     let offset = |t: Timestamp| unit(t).wrapping_sub(base) as u64;
@@ -129,6 +133,10 @@ pub(crate) fn store(
             data
         })
         .collect();
+    for (data, &birth) in metadata.inodes.iter_mut().zip(births) {
+        data.btime_offset = offset(time(birth));
+        data.btime_subsec = subsec(time(birth));
+    }
     metadata.modes = modes.values;
     metadata.uids = uids.values;
     metadata.gids = gids.values;

@@ -22,6 +22,7 @@
 
 mod attributes;
 mod error;
+mod extensions;
 mod memory;
 mod metadata;
 mod options;

@@ -13,6 +13,7 @@ use redwarfs_writer::{HoleTable, MIN_CACHED_CHUNKS};
 
 use crate::attributes;
 use crate::error::{Error, Result};
+use crate::extensions;
 use crate::options::Rebuild;
 use crate::recut::{Joiner, NewExtent, Recut};
 
@@ -182,8 +183,13 @@ pub(crate) fn build(
         ..FsOptions::default()
     };
     entries(view, &numbering, &name_of, &mut metadata)?;
+    let births = match rebuild.extensions {
+        true => extensions::births(view)?,
+        false => Vec::new(),
+    };
     attributes::store(
         &numbering.stats,
+        &births,
         resolution,
         rebuild,
         &mut metadata,
@@ -191,6 +197,10 @@ pub(crate) fn build(
     );
     files(view, &numbering, blocks, recut, &mut metadata)?;
     totals(&numbering, rebuild.hardlink_table, &mut metadata);
+    if rebuild.extensions {
+        metadata.xattrs = extensions::xattrs(view, old.xattrs, recut)?;
+        metadata.file_flags = extensions::file_flags(view, old.file_flags);
+    }
     metadata.shared_files_table = Some(numbering.shared);
     metadata.options = Some(options);
 

@@ -89,6 +89,8 @@ pub struct Rebuild {
     pub hardlink_table: bool,
     /// Keep the record of earlier versions of the metadata and add the present one.
     pub version_history: bool,
+    /// Keep extended attributes, birth times and file flags, which only this project reads and writes.
+    pub extensions: bool,
 }
 
 impl Default for Rebuild {
@@ -106,6 +108,7 @@ impl Default for Rebuild {
             create_timestamp: None,
             hardlink_table: true,
             version_history: true,
+            extensions: true,
         }
     }
 }

@@ -240,7 +240,9 @@ fn warn_of_unknown_members(image: &Image, progress: &dyn Progress) -> Result<()>
     let schema = image
         .container()
         .only_section_of_type(SectionType::METADATA_V2_SCHEMA)?;
-    let unknown = unknown_members(&image.decode_section(schema)?)?;
+    let mut unknown = unknown_members(&image.decode_section(schema)?)?;
+    let ignored = image.metadata().ignored_tables()?;
+    unknown.extend(ignored.into_iter().map(str::to_owned));
     if !unknown.is_empty() {
         progress.log(
             Level::Warn,

@@ -10,7 +10,7 @@ use super::types::{Extent, FileType};
 use super::view::{MetadataView, bad};
 use crate::error::Result;
 use crate::frozen::BitSource;
-use crate::ids::{EntryIndex, InodeNo};
+use crate::ids::{BlockNo, EntryIndex, InodeNo};
 
 /// Longest stored name in bytes.
 const LONGEST_NAME: usize = 512;
@@ -21,6 +21,14 @@ const UNKNOWN: u32 = u32::MAX;
 
 fn ensure(ok: bool, what: impl FnOnce() -> String) -> Result<()> {
     if ok { Ok(()) } else { Err(bad(what())) }
+}
+
+/// Uncompressed size of a block, or the largest possible one if it is not known.
+pub(super) fn block_end(block_size: u32, block: BlockNo, block_sizes: Option<&[u64]>) -> u64 {
+    let known = block_sizes.and_then(|sizes| sizes.get(block.index()).copied());
+    known.map_or(u64::from(block_size), |size| {
+        size.min(u64::from(block_size))
+    })
 }
 
 pub(super) fn check(view: &MetadataView, blocks: u32, block_sizes: Option<&[u64]>) -> Result<()> {
@@ -40,7 +48,8 @@ pub(super) fn check(view: &MetadataView, blocks: u32, block_sizes: Option<&[u64]
     check.shared_files()?;
     check.size_cache()?;
     check.categories(blocks)?;
-    check.tree()
+    check.tree()?;
+    super::xattr_check::check(view, blocks, block_sizes)
 }
 
 struct Check<'a> {
@@ -102,7 +111,8 @@ impl Check<'_> {
                 || format!("owner or group index of inode {i} out of range"),
             )?;
             if multiplier != 0 {
-                for subsec in &t.subsecs {
+                let btime = t.btime.as_ref().map(|(_, subsec)| subsec);
+                for subsec in t.subsecs.iter().chain(btime) {
                     let nsec = subsec.get(data, i)?.checked_mul(multiplier);
                     ensure(nsec.is_some_and(|n| n < 1_000_000_000), || {
                         format!("fraction of a time of inode {i} out of range")
@@ -248,10 +258,9 @@ impl Check<'_> {
                     ensure(size > 0 && offset != LARGE_HOLE, || {
                         format!("chunk {i} is empty")
                     })?;
-                    let limit = block_sizes
-                        .and_then(|sizes| sizes.get(block.index()).copied())
-                        .map_or(u64::from(t.block_size), |s| s.min(u64::from(t.block_size)));
-                    ensure(end <= limit, || format!("chunk {i} exceeds its block"))?;
+                    ensure(end <= block_end(t.block_size, block, block_sizes), || {
+                        format!("chunk {i} exceeds its block")
+                    })?;
                 }
             }
         }

@@ -195,6 +195,28 @@ impl MetadataView {
                     rows.push(table(name, item.member(member)?.list()?)?);
                 }
             }
+            TypeInfo::Struct(info) if info.name == "xattr_tables" => {
+                rows.extend(string_list("xattr_names", item.member(7)?.list()?)?);
+                for (member, name) in [
+                    (3, "xattr_inodes"),
+                    (4, "xattr_sets"),
+                    (5, "xattr_set_start"),
+                    (6, "xattr_pairs"),
+                    (8, "xattr_values"),
+                    (9, "xattr_chunks"),
+                ] {
+                    rows.push(table(name, item.member(member)?.list()?)?);
+                }
+            }
+            TypeInfo::Struct(info) if info.name == "file_flags" => {
+                for (member, name) in [
+                    (2, "file_flag_inodes"),
+                    (3, "file_flag_indices"),
+                    (4, "file_flag_values"),
+                ] {
+                    rows.push(table(name, item.member(member)?.list()?)?);
+                }
+            }
             _ => {}
         }
         Ok(())

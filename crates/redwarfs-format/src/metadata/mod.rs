@@ -16,6 +16,8 @@ mod table;
 mod types;
 mod unknown;
 mod view;
+mod xattr_check;
+mod xattrs;
 
 use crate::error::Result;
 use crate::frozen::{Widths, freeze_value};
@@ -24,13 +26,17 @@ pub use crate::frozen::{Frozen, Table};
 pub use extents::Extents;
 pub use inspect::{LayoutField, MemoryPart, MemoryRow, MemoryUsage, PartKind, metadata_type};
 pub use model::{
-    Chunk, DirEntry, Directory, FsOptions, InodeData, InodeSizeCache, Metadata,
-    MetadataHistoryEntry, StringTable,
+    Chunk, DirEntry, Directory, FileFlags, FsOptions, InodeData, InodeSizeCache, Metadata,
+    MetadataHistoryEntry, StringTable, XattrPair, XattrTables, XattrValue,
 };
 pub use pack::{Compress, Packing, StringPacking, build_string_table};
 pub use types::{Attributes, Counts, Extent, FileType, Stat, Timestamp, Totals, mode_string};
 pub use unknown::unknown_members;
 pub use view::MetadataView;
+pub use xattrs::{
+    MAX_XATTR_NAME, MAX_XATTR_VALUE, TABLE_VERSION, Xattr, XattrCounts, XattrData, XattrScope,
+    Xattrs, place_sets,
+};
 
 /// Encodes metadata with minimal widths, as the reference does (format chapter 03, section 6.3).
 ///

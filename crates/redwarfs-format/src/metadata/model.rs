@@ -6,7 +6,15 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::frozen::{frozen_struct, list_of};
 
-list_of!(Chunk, Directory, InodeData, DirEntry, MetadataHistoryEntry);
+list_of!(
+    Chunk,
+    Directory,
+    InodeData,
+    DirEntry,
+    MetadataHistoryEntry,
+    XattrPair,
+    XattrValue,
+);
 
 frozen_struct! {
     /// The whole metadata of an image, as an owned value.
@@ -81,6 +89,10 @@ frozen_struct! {
         35 large_hole_size: Option<Vec<u64>>,
         /// Like `total_fs_size`, without holes; unset if equal.
         36 total_allocated_fs_size: Option<u64>,
+        /// Extended attributes (format chapter 09); an extension of this project.
+        20000 xattrs: Option<XattrTables>,
+        /// Flags of files (format chapter 09); an extension of this project.
+        20001 file_flags: Option<FileFlags>,
     }
 }
 
@@ -126,7 +138,7 @@ frozen_struct! {
         7 mtime_offset: u64,
         /// Change time relative to `timestamp_base`.
         8 ctime_offset: u64,
-        /// Birth time; not in use.
+        /// Birth time relative to `timestamp_base`, if `has_btime`.
         9 btime_offset: u64,
         /// Fraction of the access time.
         10 atime_subsec: u64,
@@ -134,7 +146,7 @@ frozen_struct! {
         11 mtime_subsec: u64,
         /// Fraction of the change time.
         12 ctime_subsec: u64,
-        /// Fraction of the birth time; not in use.
+        /// Fraction of the birth time, if `has_btime`.
         13 btime_subsec: u64,
         /// Link count minus one, if `inodes_have_nlink`.
         14 nlink_minus_one: u32,
@@ -172,7 +184,7 @@ frozen_struct! {
         5 packed_shared_files_table: bool,
         /// Nanoseconds per unit of the fractions of times.
         6 subsecond_resolution_nsec_multiplier: Option<u32>,
-        /// Birth times are stored; not in use.
+        /// Birth times are stored.
         7 has_btime: bool,
         /// `nlink_minus_one` is valid.
         8 inodes_have_nlink: bool,
@@ -218,5 +230,66 @@ frozen_struct! {
         4 block_size: u32,
         /// Options.
         5 options: Option<FsOptions>,
+    }
+}
+
+frozen_struct! {
+    /// Extended attributes of inodes (format chapter 09).
+    pub struct XattrTables as "xattr_tables" {
+        /// 1. Readers ignore tables of another version.
+        1 version: u32,
+        /// Kinds of attributes that the writer recorded, and its system: an [`XattrScope`](super::XattrScope).
+        2 scope: u32,
+        /// Ascending inode numbers that have a set; empty in the dense form.
+        3 inodes: Vec<u32>,
+        /// Set of each of `inodes`, or of each inode in the dense form.
+        4 sets: Vec<u32>,
+        /// First element of `pairs` of each set, plus a sentinel. Set 0 is the empty set.
+        5 set_start: Vec<u32>,
+        /// Attributes of all sets, sorted by name inside a set.
+        6 pairs: Vec<XattrPair>,
+        /// Full names, sorted, each once.
+        7 names: Vec<Vec<u8>>,
+        /// Values, each once.
+        8 values: Vec<XattrValue>,
+        /// Pieces of the values that are stored in blocks, in the order of the values.
+        9 chunks: Vec<Chunk>,
+    }
+}
+
+frozen_struct! {
+    /// An attribute: a name with a value.
+    #[derive(Copy)]
+    pub struct XattrPair as "xattr_pair" {
+        /// Index in `names`.
+        1 name: u32,
+        /// Index in `values`.
+        2 value: u32,
+    }
+}
+
+frozen_struct! {
+    /// A value: bytes in the metadata, or in blocks.
+    pub struct XattrValue as "xattr_value" {
+        /// The bytes; empty if the value is stored in blocks.
+        1 data: Vec<u8>,
+        /// First element of `chunks`, if the value is stored in blocks.
+        2 first_chunk: u32,
+        /// Number of elements of `chunks`; 0 if the value is `data`.
+        3 chunk_count: u32,
+    }
+}
+
+frozen_struct! {
+    /// Flags of files, as `chattr` sets them (format chapter 09).
+    pub struct FileFlags as "file_flags" {
+        /// 1. Readers ignore tables of another version.
+        1 version: u32,
+        /// Ascending inode numbers that have flags; empty in the dense form.
+        2 inodes: Vec<u32>,
+        /// Index in `values` for each of `inodes`, or for each inode in the dense form.
+        3 indices: Vec<u32>,
+        /// Distinct combinations of flags; the first one is 0.
+        4 values: Vec<u32>,
     }
 }

@@ -7,6 +7,7 @@ use super::strings::Strings;
 use super::table::{Column, List, Numbers, Place};
 use super::types::FileType;
 use super::view::bad;
+use super::xattrs::{FlagColumns, XattrColumns};
 use crate::error::{Error, Result};
 use crate::frozen::{BitSource, Node, Schema, Shaper};
 
@@ -113,10 +114,14 @@ pub(super) struct Tables {
     pub(super) dwarfs_version: Option<Vec<u8>>,
     pub(super) create_timestamp: Option<u64>,
     pub(super) separator: Option<u32>,
+    /// Offset and fraction of birth times, if there are any.
+    pub(super) btime: Option<(Column, Column)>,
+    pub(super) xattrs: Option<Box<XattrColumns>>,
+    pub(super) file_flags: Option<FlagColumns>,
 }
 
 /// First number in `0..end` for which `before` is false, given that it is true up to there.
-fn partition(end: u32, mut before: impl FnMut(u32) -> Result<bool>) -> Result<u32> {
+pub(super) fn partition(end: u32, mut before: impl FnMut(u32) -> Result<bool>) -> Result<u32> {
     let (mut low, mut high) = (0, end);
     while low < high {
         let middle = low + (high - low) / 2;
@@ -262,7 +267,11 @@ impl Tables {
         clippy::too_many_lines,
         reason = "one table after another, in the order of their dependencies"
     )]
-    pub(super) fn open(schema: &[u8], data: BitSource<'_>) -> Result<(Node, Self)> {
+    pub(super) fn open(
+        schema: &[u8],
+        data: BitSource<'_>,
+        ignore_xattrs: bool,
+    ) -> Result<(Node, Self)> {
         let schema = Schema::parse(schema)?;
         let node = Shaper::new(&schema).root::<Metadata>()?;
         let root = Place::root(data, &node);
@@ -428,6 +437,19 @@ impl Tables {
             large_holes: optional_values(root.member(35)?)?,
             block_categories: optional_values(root.member(29)?)?,
             features,
+            btime: if options.has_btime {
+                Some((inodes.column(9)?, inodes.column(13)?))
+            } else {
+                None
+            },
+            xattrs: match root.member(20000)?.value()? {
+                Some(tables) if !ignore_xattrs => XattrColumns::resolve(tables, inode_count)?,
+                _ => None,
+            },
+            file_flags: match root.member(20001)?.value()? {
+                Some(table) if !ignore_xattrs => FlagColumns::resolve(table, inode_count)?,
+                _ => None,
+            },
             resolution: options.time_resolution_sec.unwrap_or(1),
             subsec_multiplier: options.subsecond_resolution_nsec_multiplier.unwrap_or(0),
             options,

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::ops::Range;
 
-use super::table::{Column, Numbers, Place};
+use super::table::{Column, List, Numbers, Place};
 use crate::error::{Error, Result};
 use crate::frozen::BitSource;
 use crate::fsst::SymbolTable;
@@ -96,6 +96,17 @@ impl Strings {
             distance: list.column(1)?,
             count: list.column(2)?,
             start: list.start(),
+            byte_stride: list.byte_stride(),
+        })
+    }
+
+    /// The string member `id` of the elements of a list.
+    pub(super) fn member(list: &List<'_>, id: i16) -> Result<Self> {
+        let (count, distance, start) = list.string_columns(id)?;
+        Ok(Self::Plain {
+            distance,
+            count,
+            start,
             byte_stride: list.byte_stride(),
         })
     }

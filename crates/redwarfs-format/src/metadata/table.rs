@@ -216,6 +216,19 @@ impl List<'_> {
         self.make(&kid.node, self.first.member(kid))
     }
 
+    /// Length and distance of the string member `id` of the elements, and the byte of the first element
+    /// that distances refer to.
+    pub(super) fn string_columns(&self, id: i16) -> Result<(Column, Column, u64)> {
+        let missing = || Error::corrupt("metadata type without that member");
+        let kid = self.item.and_then(|i| i.kid(id)).ok_or_else(missing)?;
+        let first = self.first.member(kid);
+        let part = |id| {
+            let part = kid.node.kid(id).ok_or_else(missing)?;
+            self.make(&part.node, first.member(part))
+        };
+        Ok((part(2)?, part(1)?, first.byte))
+    }
+
     fn make(&self, node: &Node, first: Pos) -> Result<Column> {
         let stride = self.item.map_or(0, |item| {
             if item.size > 0 {

@@ -50,8 +50,20 @@ impl MetadataView {
     /// `Unsupported` for unknown features, which the error names, and for newer encodings. `Corrupt` or
     /// `Limit` if a check fails. The errors of loading `data`.
     pub fn parse(schema: &[u8], data: impl Into<FrozenBytes>) -> Result<Self> {
-        let bytes = data.into();
-        let (root, t) = Tables::open(schema, bytes.bits())?;
+        Self::open(schema, data.into(), false)
+    }
+
+    /// As [`MetadataView::parse`], as if there were no extended attributes and no file flags: their
+    /// tables may be wrong.
+    ///
+    /// # Errors
+    /// Those of [`MetadataView::parse`].
+    pub fn parse_ignoring_xattrs(schema: &[u8], data: impl Into<FrozenBytes>) -> Result<Self> {
+        Self::open(schema, data.into(), true)
+    }
+
+    fn open(schema: &[u8], bytes: FrozenBytes, ignore_xattrs: bool) -> Result<Self> {
+        let (root, t) = Tables::open(schema, bytes.bits(), ignore_xattrs)?;
         Ok(Self {
             bytes,
             root,
@@ -247,6 +259,21 @@ impl MetadataView {
         } else {
             self.stat(ino)
         }
+    }
+
+    /// Birth time of an inode, if the image holds birth times.
+    ///
+    /// # Errors
+    /// `Corrupt` if there is no such inode.
+    pub fn birth_time(&self, ino: InodeNo) -> Result<Option<Timestamp>> {
+        let Some((offset, subsec)) = &self.t.btime else {
+            return Ok(None);
+        };
+        let (record, data) = (self.record(ino)?, self.data());
+        Ok(Some(self.time(
+            offset.get(data, record)?,
+            subsec.get(data, record)?,
+        )))
     }
 
     fn stat_record(&self, ino: InodeNo, record: u32) -> Result<Stat> {
