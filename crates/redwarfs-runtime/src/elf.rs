@@ -57,33 +57,48 @@ impl Elf {
 
     /// The contents of the section with a name.
     pub(crate) fn section(self, file: &File, name: &str) -> Option<Vec<u8>> {
-        let names = self.contents(file, self.names)?.1;
+        let names = self.entry(file, self.names)?.contents(file)?;
         (0..self.count).find_map(|index| {
-            let (start, bytes) = self.contents(file, index)?;
-            let found = names.get(usize::try_from(start).ok()?..)?;
-            (found.strip_prefix(name.as_bytes())?.first() == Some(&0)).then_some(bytes)
+            let entry = self.entry(file, index)?;
+            let found = names.get(usize::try_from(entry.name).ok()?..)?;
+            let same = found.strip_prefix(name.as_bytes())?.first() == Some(&0);
+            // A section without contents in the file is of no use to anybody.
+            same.then(|| entry.contents(file).unwrap_or_default())
         })
     }
 
-    /// Where the name of a section starts among the names, and its contents.
-    fn contents(self, file: &File, index: u64) -> Option<(u64, Vec<u8>)> {
+    fn entry(self, file: &File, index: u64) -> Option<SectionEntry> {
         let mut entry = [0; HEADER];
         let length = if self.wide { 64 } else { 40 };
         let at = self.table.checked_add(index.checked_mul(self.entry)?)?;
         file.read_exact_at(entry.get_mut(..length)?, at).ok()?;
-        let (offset, size) = match self.wide {
-            true => ((24, 8), (32, 8)),
-            false => ((16, 4), (20, 4)),
+        let fields = match self.wide {
+            true => [(0, 4), (24, 8), (32, 8)],
+            false => [(0, 4), (16, 4), (20, 4)],
         };
-        let field = |(at, len)| number(&entry, at, len, self.little);
-        let size = field(size)?.min(MOST);
-        let mut bytes = vec![0; usize::try_from(size).ok()?];
-        // A section without contents in the file is of no use to anybody.
-        let read = file.read_exact_at(&mut bytes, field(offset)?);
-        Some((
-            field((0, 4))?,
-            if read.is_ok() { bytes } else { Vec::new() },
-        ))
+        let [name, offset, size] = fields.map(|(at, len)| number(&entry, at, len, self.little));
+        Some(SectionEntry {
+            name: name?,
+            offset: offset?,
+            size: size?,
+        })
+    }
+}
+
+/// One entry of the table of sections.
+struct SectionEntry {
+    /// Where the name starts in the section with the names of all.
+    name: u64,
+    offset: u64,
+    size: u64,
+}
+
+impl SectionEntry {
+    /// At most [`MOST`] bytes. None if the file does not have them.
+    fn contents(&self, file: &File) -> Option<Vec<u8>> {
+        let mut bytes = vec![0; usize::try_from(self.size.min(MOST)).ok()?];
+        file.read_exact_at(&mut bytes, self.offset).ok()?;
+        Some(bytes)
     }
 }
 

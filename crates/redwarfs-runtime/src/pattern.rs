@@ -18,7 +18,12 @@ pub(crate) struct Patterns(Vec<CString>);
 impl Patterns {
     pub(crate) fn new(patterns: Vec<OsString>) -> Result<Self> {
         let patterns = patterns.into_iter().map(|pattern| {
-            CString::new(pattern.into_vec())
+            let mut pattern = pattern.into_vec();
+            // Shells complete a directory so. No path in the image ends in a slash.
+            while pattern.len() > 1 && pattern.ends_with(b"/") {
+                pattern.pop();
+            }
+            CString::new(pattern)
                 .map_err(|_| Failure::new("a pattern has a zero byte").code(EXIT_FAILURE))
         });
         patterns.collect::<Result<_>>().map(Self)
@@ -54,6 +59,8 @@ mod tests {
         for (pattern, path) in [
             ("usr", "usr"),
             ("usr", "usr/bin/x"),
+            ("usr/", "usr"),
+            ("usr/bin//", "usr/bin/x"),
             ("usr/*", "usr/bin/x"),
             ("*.desktop", "a.desktop"),
             ("[ab]?", "bx"),

@@ -1,4 +1,4 @@
-//! The commands of the manual (`docs/book/src`) and of the README do what the pages say.
+//! The commands of the manual (`docs/book/src`), of the README and of `docs/runtime.md` do what the pages say.
 //!
 //! A page is one shell session in an empty directory, with the tools in `PATH`:
 //!
@@ -414,6 +414,7 @@ fn pages() -> Vec<PathBuf> {
         .filter(|path| path.extension().is_some_and(|e| e == "md"))
         .collect();
     pages.push(root().join("README.md"));
+    pages.push(root().join("docs/runtime.md"));
     pages.sort();
     pages
 }

@@ -296,6 +296,53 @@ fn errors_of_category_options() {
 }
 
 #[test]
+fn a_hotness_list_of_another_tree_is_said() {
+    let dir = tempfile::tempdir().unwrap();
+    let (tree, image) = (dir.path().join("tree"), dir.path().join("image"));
+    fs::create_dir_all(tree.join("directory")).unwrap();
+    fs::write(tree.join("there"), "contents").unwrap();
+    let list = dir.path().join("list");
+    for (text, lines) in [
+        ("there\n", &[][..]),
+        (
+            "gone\nthere\n",
+            &["/gone': is on the hotness list, but is no file of the input"],
+        ),
+        (
+            "directory\ngone\nthere\nlost\n",
+            &[
+                "/directory': is on the hotness list, but is no file of the input, and so are 2 more paths",
+            ],
+        ),
+    ] {
+        fs::write(&list, text).unwrap();
+        let list = format!("--hotness-list={}", list.display());
+        let (tree, image) = (tree.to_str().unwrap(), image.to_str().unwrap());
+        let log = "--log-level=warn";
+        let args = [
+            "-i",
+            tree,
+            "-o",
+            image,
+            "-f",
+            "--categorize=hotness",
+            &list,
+            log,
+        ];
+        let out = must(MKDWARFS, args);
+        let said = String::from_utf8(out.stderr).unwrap();
+        let said: Vec<&str> = said
+            .lines()
+            .filter(|line| line.contains("hotness"))
+            .collect();
+        assert_eq!(said.len(), lines.len(), "{said:?}");
+        for (said, line) in said.iter().zip(lines) {
+            assert!(said.ends_with(line), "{said}");
+        }
+    }
+}
+
+#[test]
 fn contents_of_golden_images_packed_again() {
     for golden in golden_images() {
         if !["audio", "fits", "bin"]

@@ -8,7 +8,9 @@ use std::mem::MaybeUninit;
 
 use zstd_safe::{DCtx, InBuffer, OutBuffer, zstd_sys};
 
-use super::decoder_context::{WINDOW_LOG_MAX, decoder_error, new_context, stream_context};
+use super::decoder_context::{
+    WINDOW_LOG_MAX, WINDOW_TOO_LARGE, decoder_error, new_context, stream_context,
+};
 use super::in_place::{IN_PLACE_STATE, InPlaceDecoder};
 use crate::codec::Decode;
 use crate::{Error, Result};
@@ -208,6 +210,11 @@ fn check_window(payload: &[u8]) -> Result<()> {
         let code = zstd_sys::ZSTD_getFrameHeader(header.as_mut_ptr(), start, len);
         (code, header.assume_init().windowSize)
     };
+    if code == WINDOW_TOO_LARGE {
+        return Err(Error::Unsupported(
+            "a zstd window that this processor cannot address".into(),
+        ));
+    }
     if code != 0 {
         return Err(Error::corrupt("zstd frame header is damaged"));
     }

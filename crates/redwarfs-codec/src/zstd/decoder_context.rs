@@ -1,5 +1,6 @@
 //! Decoding contexts of the library, and its errors.
 
+use zstd_safe::zstd_sys::ZSTD_ErrorCode;
 use zstd_safe::{DCtx, DParameter};
 
 use crate::{Error, Result};
@@ -8,6 +9,10 @@ use crate::{Error, Result};
 /// up to it: the memory that a decoder takes is bounded by the content size, which
 /// is known and checked before.
 pub(super) const WINDOW_LOG_MAX: u32 = if usize::BITS == 32 { 30 } else { 31 };
+
+/// What functions of the library return for a frame whose window is larger than they can handle at all.
+pub(super) const WINDOW_TOO_LARGE: usize =
+    0usize.wrapping_sub(ZSTD_ErrorCode::ZSTD_error_frameParameter_windowTooLarge as usize);
 
 pub(super) fn decoder_error(code: usize) -> Error {
     Error::corrupt(format!("zstd: {}", zstd_safe::get_error_name(code)))

@@ -6,14 +6,14 @@
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use crate::category::{
-    Categorizer, Category, Complaint, Cut, Found, Fragment, Input, Probe, StreamKey, Tester, audio,
-    binary, fits,
+    Categorizer, Category, Complaint, Cut, Found, Fragment, HotPaths, Input, Probe, StreamKey,
+    Tester, audio, binary, fits,
 };
 use crate::contents::{Content, Contents, Fragments, Item};
 use crate::context::Context;
 use crate::error::Result;
 use crate::options::BuildOptions;
-use crate::progress::add;
+use crate::progress::{Level, add};
 use crate::settings::StreamSettings;
 use crate::tree::Tree;
 
@@ -49,6 +49,27 @@ fn whole(contents: &[Content]) -> Vec<Item> {
     (0u32..).zip(sizes).map(item).collect()
 }
 
+/// The files that a list names. Says once how many of its paths name none.
+fn hot_files(context: Context<'_>, tree: &Tree, list: &HotPaths) -> HashSet<u32> {
+    let (mut files, mut missing) = (HashSet::new(), Vec::new());
+    for path in list.iter() {
+        match tree.file_at(path) {
+            Some(file) => {
+                files.insert(file);
+            }
+            None => missing.push(path),
+        }
+    }
+    if let [first, more @ ..] = missing.as_slice() {
+        let mut what = String::from("is on the hotness list, but is no file of the input");
+        if !more.is_empty() {
+            what.push_str(&format!(", and so are {} more paths", more.len()));
+        }
+        context.log(Level::Warn, first, &what);
+    }
+    files
+}
+
 /// Asks the categorizers about every content. Returns the streams and their fragments.
 fn by_category(
     context: Context<'_>,
@@ -58,7 +79,7 @@ fn by_category(
     let mut hot = HashSet::new();
     for categorizer in &context.options.categorizers {
         if let Categorizer::Hotness(list) = categorizer {
-            hot = list.iter().filter_map(|path| tree.file_at(path)).collect();
+            hot = hot_files(context, tree, list);
         }
     }
     let (list, kept) = (&contents.list, &contents.kept);
