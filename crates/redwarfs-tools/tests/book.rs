@@ -28,7 +28,9 @@ use redwarfs_testkit::skip;
 use support::MKDWARFS;
 
 /// Languages of blocks that are not run: contents of files, and programs that other tests run.
-const OTHER_LANGUAGES: [&str; 6] = ["ini", "fstab", "lua", "json", "rust", "console"];
+const OTHER_LANGUAGES: [&str; 8] = [
+    "ini", "fstab", "lua", "json", "rust", "python", "c", "console",
+];
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")

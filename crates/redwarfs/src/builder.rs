@@ -1,4 +1,4 @@
-//! A directory becomes an image.
+//! A directory, or another source of entries, becomes an image.
 
 use std::fmt;
 use std::io::{self, BufWriter, Write};
@@ -11,13 +11,15 @@ use redwarfs_format::metadata::FileType;
 use redwarfs_io::{AtomicFile, Overwrite};
 use redwarfs_writer::{
     BuildOptions, BuildSummary, Counters, DirectorySource, Level, Phase, Progress, SilentProgress,
+    Source,
 };
 use rustix::fs::{Mode, OFlags};
 
 use crate::error::{Error, Result};
 use crate::messages::Messages;
+use crate::named::set_option;
 
-/// Packs a directory into an image.
+/// Packs a directory, or a [`Collection`](crate::Collection), into an image.
 ///
 /// ```
 /// # let work = tempfile::tempdir()?;
@@ -35,13 +37,19 @@ use crate::messages::Messages;
 /// ```
 #[derive(Clone)]
 pub struct Builder {
-    dir: PathBuf,
+    input: Input,
     options: BuildOptions,
     overwrite: bool,
     continue_on_error: bool,
     filter: Option<Arc<Filter>>,
     progress: Option<Arc<dyn Progress>>,
     stop: Arc<AtomicBool>,
+}
+
+#[derive(Debug, Clone)]
+enum Input {
+    Directory(PathBuf),
+    Source(Arc<dyn Source>),
 }
 
 type Filter = dyn Fn(&Path, FileType) -> bool + Send + Sync;
@@ -62,8 +70,17 @@ pub struct Built {
 impl Builder {
     /// A builder for the directory `dir` with the settings of level 7.
     pub fn new(dir: impl Into<PathBuf>) -> Self {
+        Self::of(Input::Directory(dir.into()))
+    }
+
+    /// A builder for the entries of a source, with the settings of level 7.
+    pub fn from_source(source: Arc<dyn Source>) -> Self {
+        Self::of(Input::Source(source))
+    }
+
+    fn of(input: Input) -> Self {
         Self {
-            dir: dir.into(),
+            input,
             options: BuildOptions::default(),
             overwrite: false,
             continue_on_error: false,
@@ -98,6 +115,26 @@ impl Builder {
         self
     }
 
+    /// Sets an option by the name that it has in `mkdwarfs`, and a text value. `-` and `_` in names are
+    /// equal. [`OPTION_NAMES`](crate::OPTION_NAMES) has all names.
+    ///
+    /// ```
+    /// let builder = redwarfs::Builder::new("/usr/share/doc")
+    ///     .level(5)
+    ///     .option("block-size-bits", "20")?
+    ///     .option("order", "similarity")?;
+    /// assert!(builder.clone().option("order", "random").is_err());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`BuildError::InvalidOption`](crate::BuildError::InvalidOption) if there is no such option, or
+    /// the value is invalid.
+    pub fn option(mut self, name: &str, value: &str) -> Result<Self> {
+        set_option(&mut self.options, name, value)?;
+        Ok(self)
+    }
+
     /// Lets [`write_to`](Self::write_to) replace a file. By default a file of that name is an error.
     #[must_use]
     pub fn overwrite(mut self, yes: bool) -> Self {
@@ -114,7 +151,8 @@ impl Builder {
     }
 
     /// Stores only entries that `wanted` accepts. It gets the path below the directory and the type. A
-    /// directory that it refuses is left out with everything below.
+    /// directory that it refuses is left out with everything below. It works only with a directory: a
+    /// build of another source fails.
     #[must_use]
     pub fn filter(
         mut self,
@@ -147,22 +185,28 @@ impl Builder {
     /// [`io::ErrorKind::AlreadyExists`] if there is a file of that name. The old file, if any, is
     /// unchanged.
     pub fn write_to(&self, path: impl AsRef<Path>) -> Result<Built> {
-        let source = self.source()?;
         let overwrite = match self.overwrite {
             true => Overwrite::Yes,
             false => Overwrite::No,
         };
+        let source = self.source()?;
         // The old file is no part of the new image either.
         let old = rustix::fs::open(path.as_ref(), OFlags::PATH | OFlags::CLOEXEC, Mode::empty());
         let file = AtomicFile::create(path, overwrite).map_err(Error::Output)?;
         let notice = file.notice();
-        let source = match old {
-            Ok(old) => source.skip_file(old),
-            Err(_) => source,
+        let source: Arc<dyn Source> = match source {
+            Opened::Directory(source) => {
+                let source = *source;
+                let source = match old {
+                    Ok(old) => source.skip_file(old),
+                    Err(_) => source,
+                };
+                Arc::new(source.skip_file(&file))
+            }
+            Opened::Source(source) => source,
         };
-        let source = source.skip_file(&file);
         let mut out = BufWriter::new(file);
-        let mut built = self.build(&source, &mut out)?;
+        let mut built = self.build(source.as_ref(), &mut out)?;
         let file = out.into_inner().map_err(|e| Error::Output(e.into()))?;
         let name = file.path().display().to_string();
         file.commit().map_err(Error::Output)?;
@@ -178,23 +222,34 @@ impl Builder {
     /// # Errors
     /// [`Error::Input`], [`Error::Incomplete`] or [`Error::Build`].
     pub fn write(&self, out: &mut dyn Write) -> Result<Built> {
-        self.build(&self.source()?, out)
+        match self.source()? {
+            Opened::Directory(source) => self.build(source.as_ref(), out),
+            Opened::Source(source) => self.build(source.as_ref(), out),
+        }
     }
 
-    fn source(&self) -> Result<DirectorySource> {
-        let source = DirectorySource::new(&self.dir).map_err(|source| Error::Input {
-            path: self.dir.clone(),
+    fn source(&self) -> Result<Opened> {
+        let dir = match (&self.input, &self.filter) {
+            (Input::Directory(dir), _) => dir,
+            (Input::Source(source), None) => return Ok(Opened::Source(Arc::clone(source))),
+            (Input::Source(_), Some(_)) => {
+                let text = "only the entries of a directory can be filtered";
+                return Err(redwarfs_writer::Error::InvalidOption(text.to_owned()).into());
+            }
+        };
+        let source = DirectorySource::new(dir).map_err(|source| Error::Input {
+            path: dir.clone(),
             source,
         })?;
-        Ok(match self.filter.clone() {
+        Ok(Opened::Directory(Box::new(match self.filter.clone() {
             Some(wanted) => source.with_filter(Box::new(move |path, kind| {
                 wanted(Path::new(std::ffi::OsStr::from_bytes(path)), kind)
             })),
             None => source,
-        })
+        })))
     }
 
-    fn build(&self, source: &DirectorySource, out: &mut dyn Write) -> Result<Built> {
+    fn build(&self, source: &dyn Source, out: &mut dyn Write) -> Result<Built> {
         let listener = Listener {
             to: match &self.progress {
                 Some(progress) => progress.as_ref(),
@@ -224,12 +279,18 @@ impl Builder {
 impl fmt::Debug for Builder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Builder")
-            .field("dir", &self.dir)
+            .field("input", &self.input)
             .field("options", &self.options)
             .field("overwrite", &self.overwrite)
             .field("continue_on_error", &self.continue_on_error)
             .finish_non_exhaustive()
     }
+}
+
+/// The input of one build.
+enum Opened {
+    Directory(Box<DirectorySource>),
+    Source(Arc<dyn Source>),
 }
 
 /// Keeps messages, and passes everything on.

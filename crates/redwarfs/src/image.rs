@@ -92,7 +92,7 @@ impl Image {
     /// [`Error::NotFound`], [`Error::WrongType`], [`Error::TooManyLinks`], or [`Error::Read`] if
     /// metadata on the way is damaged.
     pub fn file(&self, path: impl AsRef<Path>) -> Result<File> {
-        self.entry(path.as_ref(), LastLink::Follow)?.open()
+        self.entry(path)?.open()
     }
 
     /// Lists a directory of the image in the order of its names, without `.` and `..`.
@@ -100,7 +100,7 @@ impl Image {
     /// # Errors
     /// As [`Image::file`].
     pub fn read_dir(&self, path: impl AsRef<Path>) -> Result<ReadDir<'_>> {
-        let dir = self.entry(path.as_ref(), LastLink::Follow)?;
+        let dir = self.entry(path)?;
         dir.expect(FileType::Directory, DIRECTORY)?;
         let entries = self.0.read_dir(dir.inode());
         Ok(ReadDir {
@@ -126,7 +126,7 @@ impl Image {
     /// [`Error::NotFound`], [`Error::TooManyLinks`], or [`Error::Read`] if metadata on the way is
     /// damaged.
     pub fn metadata(&self, path: impl AsRef<Path>) -> Result<Stat> {
-        self.entry(path.as_ref(), LastLink::Follow)?.metadata()
+        self.entry(path)?.metadata()
     }
 
     /// Attributes of the entry at a path; of the link itself if it is a symbolic link.
@@ -134,7 +134,7 @@ impl Image {
     /// # Errors
     /// As [`Image::metadata`].
     pub fn symlink_metadata(&self, path: impl AsRef<Path>) -> Result<Stat> {
-        self.entry(path.as_ref(), LastLink::Keep)?.metadata()
+        self.symlink_entry(path)?.metadata()
     }
 
     /// The stored target of a symbolic link.
@@ -142,7 +142,7 @@ impl Image {
     /// # Errors
     /// As [`Image::file`].
     pub fn read_link(&self, path: impl AsRef<Path>) -> Result<PathBuf> {
-        self.entry(path.as_ref(), LastLink::Keep)?.read_link()
+        self.symlink_entry(path)?.read_link()
     }
 
     /// The reader below: inodes, blocks, cache, checks of all sections.
@@ -151,7 +151,35 @@ impl Image {
         &self.0
     }
 
-    fn entry(&self, path: &Path, last: LastLink) -> Result<DirEntry> {
+    /// The entry at a path, or the target if it is a symbolic link. The entry has the given path.
+    ///
+    /// ```
+    /// # let work = tempfile::tempdir()?;
+    /// # std::fs::write(work.path().join("note"), "x")?;
+    /// # let mut bytes = Vec::new();
+    /// # redwarfs::Builder::new(work.path()).level(1).write(&mut bytes)?;
+    /// # let source = std::sync::Arc::new(redwarfs::io::MemorySource::new(bytes));
+    /// # let image = redwarfs::Image::from_source(source, &Default::default())?;
+    /// let inode = image.entry("note")?.inode();
+    /// assert_eq!(image.reader().stat(inode)?.size, 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Image::metadata`].
+    pub fn entry(&self, path: impl AsRef<Path>) -> Result<DirEntry> {
+        self.find(path.as_ref(), LastLink::Follow)
+    }
+
+    /// The entry at a path; the link itself if it is a symbolic link.
+    ///
+    /// # Errors
+    /// As [`Image::metadata`].
+    pub fn symlink_entry(&self, path: impl AsRef<Path>) -> Result<DirEntry> {
+        self.find(path.as_ref(), LastLink::Keep)
+    }
+
+    fn find(&self, path: &Path, last: LastLink) -> Result<DirEntry> {
         let inode = resolve(&self.0, path, last)?;
         let path = path.strip_prefix("/").unwrap_or(path);
         Ok(DirEntry::new(self.0.clone(), inode, path.to_owned()))

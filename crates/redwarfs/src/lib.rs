@@ -1,7 +1,8 @@
 //! Read, build and extract DwarFS images: compressed, deduplicated, read-only file systems in one
 //! file.
 //!
-//! [`Builder`] packs a directory into an image, [`Image`] opens an image, and [`extract`] unpacks it:
+//! [`Builder`] packs a directory into an image, [`Image`] opens an image, and [`extract`] unpacks it.
+//! [`Collection`] holds entries for an image that come from a program and not from a directory.
 //!
 //! ```
 //! use std::io::{Read, Seek, SeekFrom};
@@ -64,12 +65,15 @@
 #![forbid(unsafe_code)]
 
 mod builder;
+mod collection;
 mod entry;
 mod error;
 mod extract;
 mod file;
 mod image;
+mod many;
 mod messages;
+mod named;
 mod resolve;
 
 pub use redwarfs_codec as codec;
@@ -80,11 +84,13 @@ pub use redwarfs_reader as reader;
 pub use redwarfs_writer as writer;
 
 pub use builder::{Builder, Built};
+pub use collection::{Attributes, Collection};
 pub use entry::{DirEntry, ReadDir, Walk};
-pub use error::{Error, Result};
+pub use error::{Error, ErrorKind, Result};
 pub use extract::{Extracted, extract, extract_with};
 pub use file::File;
 pub use image::Image;
+pub use named::OPTION_NAMES;
 
 pub use redwarfs_extractor::{Error as ExtractError, ExtractOptions, ExtractSummary};
 pub use redwarfs_format::Error as FormatError;
