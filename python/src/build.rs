@@ -1,0 +1,430 @@
+//! Builds images of directories, and of entries that Python gives one by one.
+
+use std::io::{self, Read, Write};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict};
+use redwarfs::writer::{Counters, Phase, Progress};
+use redwarfs::{Attributes, Builder, Built, Collection, FileType, Timestamp};
+
+use crate::error::{exception, internal, into_io, of_system};
+use crate::path::{EntryPath, text};
+
+/// Time between two calls of a progress function (100 ms). Signals are handled then, too.
+const PAUSE: Duration = Duration::from_millis(100);
+/// Bytes that are read from an object at a time.
+const PIECE: usize = 1 << 20;
+
+/// Names of all options, and the form of each value.
+#[pyfunction]
+#[pyo3(name = "_option_names")]
+pub(crate) fn option_names() -> Vec<(&'static str, &'static str)> {
+    redwarfs::OPTION_NAMES.to_vec()
+}
+
+/// Permissions, owner, group, and times of modification, access and change in nanoseconds.
+type Given = (u32, u32, u32, i128, i128, i128);
+
+/// The entries of an image that is to be built.
+#[pyclass(frozen, module = "redwarfs._redwarfs")]
+#[derive(Debug)]
+pub(crate) struct Entries {
+    /// None once the build has begun.
+    collection: Mutex<Option<Collection>>,
+}
+
+impl Entries {
+    /// Changes the collection while other threads of the interpreter run.
+    fn change<T: Send>(
+        &self,
+        py: Python<'_>,
+        operation: impl FnOnce(&mut Collection) -> io::Result<T> + Send,
+    ) -> PyResult<T> {
+        let done = py.detach(|| {
+            let mut collection = self
+                .collection
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner);
+            collection.as_mut().map(operation)
+        });
+        done.ok_or_else(finished)?.map_err(|e| of_system(&e))
+    }
+}
+
+fn finished() -> PyErr {
+    PyValueError::new_err("the writer is closed")
+}
+
+#[pymethods]
+impl Entries {
+    #[new]
+    fn new() -> Self {
+        Self {
+            collection: Mutex::new(Some(Collection::new())),
+        }
+    }
+
+    /// Adds a regular file with the bytes of an object, or those that `read(size)` of an object gives.
+    fn add_file(
+        &self,
+        py: Python<'_>,
+        path: EntryPath,
+        content: &Bound<'_, PyAny>,
+        given: Given,
+    ) -> PyResult<u64> {
+        let attributes = attributes(given)?;
+        if let Ok(bytes) = content.cast::<PyBytes>() {
+            let bytes = bytes.as_bytes();
+            return self.change(py, |collection| {
+                collection.file(path.as_path(), &mut &*bytes, attributes)
+            });
+        }
+        let mut reader = Reader {
+            object: content.clone().unbind(),
+            left: Vec::new(),
+            used: 0,
+            failed: None,
+        };
+        let done = self.change(py, |collection| {
+            collection.file(path.as_path(), &mut reader, attributes)
+        });
+        match reader.failed {
+            Some(error) => Err(error),
+            None => done,
+        }
+    }
+
+    /// Adds a regular file of the disk.
+    fn add_path(
+        &self,
+        py: Python<'_>,
+        path: EntryPath,
+        from: PathBuf,
+        given: Option<Given>,
+    ) -> PyResult<u64> {
+        let attributes = given.map(attributes).transpose()?;
+        self.change(py, |collection| {
+            collection.file_on_disk(path.as_path(), from, attributes)
+        })
+    }
+
+    /// Adds a directory, or changes its attributes.
+    fn add_directory(&self, py: Python<'_>, path: EntryPath, given: Given) -> PyResult<()> {
+        let attributes = attributes(given)?;
+        self.change(py, |collection| {
+            collection.directory(path.as_path(), attributes)
+        })
+    }
+
+    /// Adds a symbolic link.
+    fn add_symlink(
+        &self,
+        py: Python<'_>,
+        path: EntryPath,
+        target: EntryPath,
+        given: Given,
+    ) -> PyResult<()> {
+        let attributes = attributes(given)?;
+        self.change(py, |collection| {
+            collection.symlink(path.as_path(), target.as_path(), attributes)
+        })
+    }
+
+    /// Adds another name for a file.
+    fn add_hard_link(&self, py: Python<'_>, path: EntryPath, existing: EntryPath) -> PyResult<()> {
+        self.change(py, |collection| {
+            collection.hard_link(path.as_path(), existing.as_path())
+        })
+    }
+
+    /// Adds a device, FIFO or socket; `mode` has its type.
+    fn add_special(
+        &self,
+        py: Python<'_>,
+        path: EntryPath,
+        mode: u32,
+        rdev: u64,
+        given: Given,
+    ) -> PyResult<()> {
+        let attributes = attributes(given)?;
+        let kind = FileType::from_mode(mode)
+            .ok_or_else(|| PyValueError::new_err("the mode has no known type"))?;
+        self.change(py, |collection| {
+            collection.special(path.as_path(), kind, rdev, attributes)
+        })
+    }
+}
+
+fn attributes((permissions, uid, gid, mtime, atime, ctime): Given) -> PyResult<Attributes> {
+    let mut attributes = Attributes::new(permissions);
+    (attributes.uid, attributes.gid) = (uid, gid);
+    attributes.mtime = timestamp(mtime)?;
+    attributes.atime = timestamp(atime)?;
+    attributes.ctime = timestamp(ctime)?;
+    Ok(attributes)
+}
+
+fn timestamp(ns: i128) -> PyResult<Timestamp> {
+    const SECOND: i128 = 1_000_000_000;
+    let sec = i64::try_from(ns.div_euclid(SECOND));
+    let nsec = u32::try_from(ns.rem_euclid(SECOND));
+    match (sec, nsec) {
+        (Ok(sec), Ok(nsec)) => Ok(Timestamp { sec, nsec }),
+        _ => Err(PyValueError::new_err("a time out of range")),
+    }
+}
+
+/// Builds an image of a directory or of entries, into a path or an object with `write`. Returns
+/// numbers, and messages of two kinds.
+#[pyfunction]
+#[pyo3(name = "_build")]
+#[expect(clippy::too_many_arguments, reason = "arguments of Python")]
+pub(crate) fn build<'py>(
+    py: Python<'py>,
+    source: &Bound<'py, PyAny>,
+    target: &Bound<'py, PyAny>,
+    level: u8,
+    options: Vec<(String, String)>,
+    overwrite: bool,
+    continue_on_error: bool,
+    filter: Option<Py<PyAny>>,
+    progress: Option<Py<PyAny>>,
+) -> PyResult<Bound<'py, PyDict>> {
+    let mut builder = match source.cast::<Entries>() {
+        Ok(entries) => {
+            let mut collection = entries.get().collection.lock();
+            let collection = collection.as_mut().map_err(|_| finished())?.take();
+            Builder::from_source(Arc::new(collection.ok_or_else(finished)?))
+        }
+        Err(_) => Builder::new(source.extract::<PathBuf>()?),
+    };
+    builder = builder
+        .level(level)
+        .overwrite(overwrite)
+        .continue_on_error(continue_on_error);
+    for (name, value) in &options {
+        builder = builder.option(name, value).map_err(|e| exception(py, &e))?;
+    }
+    let failed: Failure = Arc::default();
+    let stop = Arc::new(AtomicBool::new(false));
+    if let Some(filter) = filter {
+        let (failed, stop) = (Arc::clone(&failed), Arc::clone(&stop));
+        builder = builder.filter(move |path, kind| wanted(&filter, path, kind, &failed, &stop));
+    }
+    let events = Arc::new(Events::default());
+    let builder = builder
+        .progress(Arc::clone(&events) as _)
+        .stop_flag(Arc::clone(&stop));
+    let target = match target.extract::<PathBuf>() {
+        Ok(path) => Target::Path(path),
+        Err(_) => Target::Object(target.clone().unbind()),
+    };
+    let (done, result) = mpsc::sync_channel(1);
+    let errors = Arc::clone(&failed);
+    let thread = thread::Builder::new().name("redwarfs-build".to_owned());
+    let thread = thread.spawn(move || {
+        let built = match target {
+            Target::Path(path) => builder.write_to(path),
+            Target::Object(object) => {
+                let mut writer = Writer {
+                    object,
+                    failed: &errors,
+                };
+                builder.write(&mut writer)
+            }
+        };
+        let _ = done.send(built);
+    });
+    let thread = thread.map_err(|e| of_system(&e))?;
+    let result = Mutex::new(result);
+    let built = loop {
+        let waited = py.detach(|| {
+            let result = result.lock().unwrap_or_else(PoisonError::into_inner);
+            result.recv_timeout(PAUSE)
+        });
+        match waited {
+            Ok(built) => break built,
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => return Err(internal("the build panicked")),
+        }
+        let told = py.check_signals().and_then(|()| match &progress {
+            Some(progress) => events.tell(py, progress),
+            None => Ok(()),
+        });
+        if let Err(error) = told {
+            keep(&failed, error);
+            stop.store(true, Ordering::Relaxed);
+        }
+    };
+    let _ = py.detach(|| thread.join());
+    if let Some(error) = failed.lock().unwrap_or_else(PoisonError::into_inner).take() {
+        return Err(error);
+    }
+    let built = built.map_err(|e| exception(py, &e))?;
+    if let Some(progress) = &progress {
+        events.tell(py, progress)?;
+    }
+    summary(py, built)
+}
+
+enum Target {
+    Path(PathBuf),
+    Object(Py<PyAny>),
+}
+
+/// The first exception of a function that a build called.
+type Failure = Arc<Mutex<Option<PyErr>>>;
+
+fn keep(failed: &Mutex<Option<PyErr>>, error: PyErr) {
+    let mut failed = failed.lock().unwrap_or_else(PoisonError::into_inner);
+    failed.get_or_insert(error);
+}
+
+fn summary(py: Python<'_>, built: Built) -> PyResult<Bound<'_, PyDict>> {
+    let result = PyDict::new(py);
+    for (name, number) in [
+        ("image_size", built.summary.image_size),
+        ("original_size", built.summary.original_size),
+        ("block_bytes", built.summary.block_bytes),
+        ("blocks", built.summary.blocks),
+        ("inodes", built.summary.inodes),
+        ("errors", built.summary.errors),
+    ] {
+        result.set_item(name, number)?;
+    }
+    result.set_item("warnings", built.warnings)?;
+    result.set_item("problems", built.problems)?;
+    Ok(result)
+}
+
+fn wanted(
+    filter: &Py<PyAny>,
+    path: &std::path::Path,
+    kind: FileType,
+    failed: &Mutex<Option<PyErr>>,
+    stop: &AtomicBool,
+) -> bool {
+    use std::os::unix::ffi::OsStrExt;
+    let asked = Python::try_attach(|py| -> PyResult<bool> {
+        let path = text(py, path.as_os_str().as_bytes())?;
+        filter.call1(py, (path, kind.mode_bits()))?.is_truthy(py)
+    });
+    match asked {
+        Some(Ok(wanted)) => wanted,
+        Some(Err(error)) => {
+            keep(failed, error);
+            stop.store(true, Ordering::Relaxed);
+            false
+        }
+        None => false,
+    }
+}
+
+/// What a build has reported so far.
+#[derive(Default)]
+struct Events {
+    counters: Counters,
+    phase: Mutex<Option<Phase>>,
+}
+
+impl Progress for Events {
+    fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    fn phase(&self, phase: Phase) {
+        *self.phase.lock().unwrap_or_else(PoisonError::into_inner) = Some(phase);
+    }
+}
+
+impl Events {
+    /// Calls a progress function with the name of the phase and the counters.
+    fn tell(&self, py: Python<'_>, progress: &Py<PyAny>) -> PyResult<()> {
+        let phase = *self.phase.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(phase) = phase else { return Ok(()) };
+        let counters = PyDict::new(py);
+        for (name, number) in self.counters.snapshot() {
+            counters.set_item(name, number)?;
+        }
+        let phase = format!("{phase:?}").to_lowercase();
+        progress.call1(py, (phase, counters))?;
+        Ok(())
+    }
+}
+
+/// Reads from an object of Python.
+struct Reader {
+    object: Py<PyAny>,
+    left: Vec<u8>,
+    used: usize,
+    failed: Option<PyErr>,
+}
+
+impl Read for Reader {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        if self.used == self.left.len() {
+            let next = Python::try_attach(|py| -> PyResult<Vec<u8>> {
+                let bytes = self.object.call_method1(py, "read", (PIECE,))?;
+                Ok(bytes.bind(py).cast::<PyBytes>()?.as_bytes().to_vec())
+            });
+            self.left = match next {
+                Some(Ok(bytes)) => bytes,
+                Some(Err(error)) => {
+                    self.failed = Some(error);
+                    return Err(io::Error::other("the object cannot be read"));
+                }
+                None => return Err(io::Error::other("the interpreter ends")),
+            };
+            self.used = 0;
+        }
+        let left = self.left.get(self.used..).unwrap_or_default();
+        let count = left.len().min(buf.len());
+        let (to, _) = buf.split_at_mut(count);
+        to.copy_from_slice(left.get(..count).unwrap_or_default());
+        self.used += count;
+        Ok(count)
+    }
+}
+
+/// Writes to an object of Python.
+struct Writer<'a> {
+    object: Py<PyAny>,
+    failed: &'a Mutex<Option<PyErr>>,
+}
+
+impl Write for Writer<'_> {
+    fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
+        let written = Python::try_attach(|py| -> PyResult<usize> {
+            let count = self
+                .object
+                .call_method1(py, "write", (PyBytes::new(py, buf),))?;
+            // Objects that write everything may return None.
+            match count.is_none(py) {
+                true => Ok(buf.len()),
+                false => Ok(count.extract::<usize>(py)?.min(buf.len())),
+            }
+        });
+        match written {
+            Some(Ok(count)) => Ok(count),
+            Some(Err(error)) => {
+                let copy = Python::try_attach(|py| error.clone_ref(py));
+                if let Some(copy) = copy {
+                    keep(self.failed, copy);
+                }
+                Err(into_io(error))
+            }
+            None => Err(io::Error::other("the interpreter ends")),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}

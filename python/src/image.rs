@@ -1,0 +1,454 @@
+//! The base class of `redwarfs.Image`: everything that needs the library.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::thread;
+
+use pyo3::exceptions::{PyOverflowError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict, PyList, PyString};
+use redwarfs::extractor::{Progress, Selection};
+use redwarfs::format::InodeNo;
+use redwarfs::reader::check::DeclaredImage;
+use redwarfs::reader::{CheckOptions, ImageOffset, VerifyMode};
+use redwarfs::{DirEntry, Error, ExtractOptions, FileType, FormatError, OpenOptions, Stat};
+
+use crate::error::exception;
+use crate::handle::Handle;
+use crate::path::{EntryPath, text};
+use crate::raw;
+use crate::source::origin;
+
+/// Largest number of threads that a call may ask for.
+const MOST_THREADS: usize = 256;
+
+/// Attributes as Python gets them: mode, inode, links, owner, group, size, device, 512-byte units, and
+/// three times in nanoseconds.
+type Attributes = (u32, u32, u32, u32, u32, u64, u64, u64, i128, i128, i128);
+
+/// A finding as Python gets it: kind, message, number of affected files, the first of their paths.
+type Found<'py> = (&'static str, String, u64, Vec<Bound<'py, PyString>>);
+
+/// The native part of an image.
+#[pyclass(subclass, frozen, module = "redwarfs._redwarfs")]
+#[derive(Debug)]
+pub(crate) struct Image {
+    handle: Handle,
+}
+
+impl Image {
+    /// Runs an operation on the image while other threads of the interpreter run.
+    fn with<T: Send>(
+        &self,
+        py: Python<'_>,
+        operation: impl FnOnce(&redwarfs::Image) -> redwarfs::Result<T> + Send,
+    ) -> PyResult<T> {
+        let done = py.detach(|| operation(self.handle.image()?));
+        done.map_err(|e| exception(py, &e))
+    }
+}
+
+#[pymethods]
+impl Image {
+    #[new]
+    #[pyo3(signature = (source, *, cache_size=512 << 20, readahead=true, verify=true, check=false, offset=None, image_size=None, lazy=false))]
+    #[expect(clippy::too_many_arguments, reason = "keywords of Python")]
+    fn new(
+        py: Python<'_>,
+        source: &Bound<'_, PyAny>,
+        cache_size: u64,
+        readahead: bool,
+        verify: bool,
+        check: bool,
+        offset: Option<u64>,
+        image_size: Option<u64>,
+        lazy: bool,
+    ) -> PyResult<Self> {
+        let mut options = OpenOptions::default();
+        options.cache.size = cache_size;
+        if !readahead {
+            options.cache.seq_detector = 0;
+            // A value above 1 never finishes a block in the background.
+            options.cache.partial_ratio = 2.0;
+        }
+        options.trust_blocks = !verify;
+        options.check = check;
+        options.offset = offset.map_or(ImageOffset::Auto, ImageOffset::At);
+        options.image_size = image_size;
+        let image = Self {
+            handle: Handle::new(origin(source)?, options),
+        };
+        if !lazy {
+            image.with(py, |_| Ok(()))?;
+        }
+        Ok(image)
+    }
+
+    /// Inode and mode of the entry at a path.
+    #[pyo3(signature = (path, follow=true))]
+    fn _lookup(&self, py: Python<'_>, path: EntryPath, follow: bool) -> PyResult<(u32, u32)> {
+        self.with(py, |image| {
+            let entry = find(image, &path, follow)?;
+            Ok((entry.inode().0, entry.file_type()?.mode_bits()))
+        })
+    }
+
+    /// Attributes of the entry at a path.
+    #[pyo3(signature = (path, follow=true))]
+    fn _stat(&self, py: Python<'_>, path: EntryPath, follow: bool) -> PyResult<Attributes> {
+        self.with(py, |image| {
+            find(image, &path, follow)?.metadata().map(attributes)
+        })
+    }
+
+    /// Attributes of an inode.
+    fn _stat_inode(&self, py: Python<'_>, inode: u32) -> PyResult<Attributes> {
+        self.with(py, |image| {
+            let stat = image.reader().stat(InodeNo(inode));
+            stat.map(attributes).map_err(unnamed)
+        })
+    }
+
+    /// The entries of a directory, in the order of their names: name, inode, type as bits of a mode.
+    fn _list<'py>(&self, py: Python<'py>, inode: u32) -> PyResult<Bound<'py, PyList>> {
+        let entries = self.with(py, |image| {
+            let reader = image.reader();
+            let mut entries = Vec::new();
+            for entry in reader.read_dir(InodeNo(inode)).map_err(unnamed)? {
+                let entry = entry.map_err(unnamed)?;
+                let kind = reader.metadata().file_type(entry.inode).map_err(unnamed)?;
+                entries.push((entry.name.into_owned(), entry.inode.0, kind.mode_bits()));
+            }
+            Ok(entries)
+        })?;
+        let list = PyList::empty(py);
+        for (name, inode, mode) in entries {
+            list.append((text(py, &name)?, inode, mode))?;
+        }
+        Ok(list)
+    }
+
+    /// The target of the symbolic link at a path.
+    fn _readlink<'py>(&self, py: Python<'py>, path: EntryPath) -> PyResult<Bound<'py, PyString>> {
+        use std::os::unix::ffi::OsStrExt;
+        let target = self.with(py, |image| image.read_link(path.as_path()))?;
+        text(py, target.as_os_str().as_bytes())
+    }
+
+    /// Inode and length of the regular file at a path.
+    fn _file(&self, py: Python<'_>, path: EntryPath) -> PyResult<(u32, u64)> {
+        self.with(py, |image| {
+            let entry = image.entry(path.as_path())?;
+            let len = entry.open()?.len();
+            Ok((entry.inode().0, len))
+        })
+    }
+
+    /// Up to `size` bytes of a file from `offset` on.
+    fn _read<'py>(
+        &self,
+        py: Python<'py>,
+        inode: u32,
+        offset: u64,
+        size: u64,
+    ) -> PyResult<Bound<'py, PyBytes>> {
+        let stat = self.with(py, |image| {
+            image.reader().stat(InodeNo(inode)).map_err(unnamed)
+        })?;
+        let len = length(stat.size.saturating_sub(offset).min(size))?;
+        self.bytes(py, InodeNo(inode), offset, len)
+    }
+
+    /// Reads into a writable buffer; returns the number of bytes.
+    fn _readinto(
+        &self,
+        py: Python<'_>,
+        inode: u32,
+        offset: u64,
+        buffer: &Bound<'_, PyAny>,
+    ) -> PyResult<usize> {
+        let read = raw::fill_buffer(py, buffer, |bytes| {
+            let image = self.handle.image()?;
+            let read = image.reader().read_at(InodeNo(inode), offset, bytes);
+            read.map_err(unnamed)
+        })?;
+        read.map_err(|e| exception(py, &e))
+    }
+
+    /// The bytes of a regular file, from `offset` on, `size` of them at most.
+    #[pyo3(signature = (path, offset=0, size=None))]
+    fn read<'py>(
+        &self,
+        py: Python<'py>,
+        path: EntryPath,
+        offset: u64,
+        size: Option<u64>,
+    ) -> PyResult<Bound<'py, PyBytes>> {
+        let (inode, len) = self._file(py, path)?;
+        let left = len.saturating_sub(offset);
+        let len = length(size.map_or(left, |size| size.min(left)))?;
+        self.bytes(py, InodeNo(inode), offset, len)
+    }
+
+    /// The bytes of many regular files, in the given order.
+    #[pyo3(signature = (paths, threads=None))]
+    fn _read_many<'py>(
+        &self,
+        py: Python<'py>,
+        paths: Vec<EntryPath>,
+        threads: Option<usize>,
+    ) -> PyResult<Vec<Bound<'py, PyBytes>>> {
+        let threads = match threads {
+            Some(0) => return Err(PyValueError::new_err("threads must be at least 1")),
+            Some(threads) => threads.min(MOST_THREADS),
+            None => thread::available_parallelism().map_or(1, usize::from),
+        };
+        let entries: Vec<(DirEntry, u64)> = self.with(py, |image| {
+            let found = paths.iter().map(|path| {
+                let entry = image.entry(path.as_path())?;
+                let len = entry.open()?.len();
+                Ok((entry, len))
+            });
+            found.collect()
+        })?;
+        let lengths: Vec<usize> = entries
+            .iter()
+            .map(|(_, len)| length(*len))
+            .collect::<PyResult<_>>()?;
+        let filled = raw::fill_many(py, &lengths, |buffers| {
+            let entries = entries.into_iter().map(|(entry, _)| entry);
+            self.handle
+                .image()?
+                .read_many(entries.zip(buffers), threads)
+        })?;
+        filled.map_err(|e| exception(py, &e))
+    }
+
+    /// Numbers about the image.
+    fn _info<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let (version, numbers) = self.with(py, |image| {
+            let reader = image.reader();
+            let (view, container) = (reader.metadata(), reader.container());
+            let (counts, totals) = (view.counts(), view.totals());
+            let numbers = [
+                ("offset", container.offset),
+                ("image_size", container.size),
+                ("block_size", u64::from(view.block_size())),
+                ("blocks", u64::from(container.block_count())),
+                ("inodes", u64::from(counts.inodes)),
+                ("files", u64::from(counts.files)),
+                ("original_size", totals.size),
+            ];
+            Ok((container.version.to_string(), numbers))
+        })?;
+        let info = PyDict::new(py);
+        info.set_item("version", version)?;
+        for (name, number) in numbers {
+            info.set_item(name, number)?;
+        }
+        Ok(info)
+    }
+
+    /// Checks all checksums, and with `deep` also SHA-512/256 and the decoding of all blocks. Returns
+    /// findings: kind, message, number of affected files, the first of their paths.
+    fn _verify<'py>(
+        &self,
+        py: Python<'py>,
+        deep: bool,
+        threads: usize,
+    ) -> PyResult<Vec<Found<'py>>> {
+        let mut options = CheckOptions::default();
+        options.threads = threads.clamp(1, MOST_THREADS);
+        if deep {
+            options.mode = VerifyMode::Integrity;
+            options.decode = true;
+        }
+        let findings = self.with(py, |image| {
+            let reader = image.reader();
+            let list = reader.list_sections().map_err(unnamed)?;
+            let declared = DeclaredImage::default();
+            let report = reader.check(list, declared, &options, &|_| {});
+            Ok(report.map_err(unnamed)?.findings)
+        })?;
+        let shown = findings.into_iter().map(|finding| {
+            let affected = finding.affected.clone().unwrap_or_default();
+            let paths = affected.first.iter().map(|path| text(py, path));
+            let paths = paths.collect::<PyResult<_>>()?;
+            Ok((
+                finding.kind.name(),
+                finding.to_string(),
+                affected.count,
+                paths,
+            ))
+        });
+        shown.collect()
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "arguments of Python")]
+    /// Extracts entries into a directory; returns the numbers of files, bytes and errors, and messages.
+    fn _extract<'py>(
+        &self,
+        py: Python<'py>,
+        target: PathBuf,
+        select: Option<Py<PyAny>>,
+        threads: Option<usize>,
+        continue_on_error: bool,
+        skip_devices: bool,
+        skip_specials: bool,
+    ) -> PyResult<Bound<'py, PyDict>> {
+        let mut options = ExtractOptions::default();
+        options.threads = threads.unwrap_or(options.threads).clamp(1, MOST_THREADS);
+        options.continue_on_error = continue_on_error;
+        options.skip_devices = skip_devices;
+        options.skip_specials = skip_specials;
+        let failed: Arc<std::sync::Mutex<Option<PyErr>>> = Arc::default();
+        if let Some(select) = select {
+            let failed = Arc::clone(&failed);
+            options.select = Some(Selection::new(move |path, kind| {
+                wanted(&select, path, kind, &failed)
+            }));
+        }
+        let messages = Messages::default();
+        let summary = self.with(py, |image| {
+            redwarfs::extract_with(image, &target, &options, &messages)
+        });
+        if let Some(error) = failed.lock().ok().and_then(|mut failed| failed.take()) {
+            return Err(error);
+        }
+        let summary = summary?;
+        let result = PyDict::new(py);
+        result.set_item("files", summary.files)?;
+        result.set_item("bytes", summary.bytes)?;
+        result.set_item("errors", summary.damaged)?;
+        result.set_item("warnings", messages.take(&messages.warnings))?;
+        result.set_item("damaged", messages.take(&messages.damaged))?;
+        Ok(result)
+    }
+}
+
+impl Image {
+    fn bytes<'py>(
+        &self,
+        py: Python<'py>,
+        inode: InodeNo,
+        offset: u64,
+        len: usize,
+    ) -> PyResult<Bound<'py, PyBytes>> {
+        let filled = raw::fill_many(py, &[len], |buffers| {
+            let reader = self.handle.image()?.reader();
+            for buffer in buffers {
+                let count = reader.read_at(inode, offset, buffer).map_err(unnamed)?;
+                if count < buffer.len() {
+                    let what = format!("the file ends after {count} bytes");
+                    return Err(unnamed(FormatError::corrupt(what)));
+                }
+            }
+            Ok(())
+        })?;
+        let mut filled = filled.map_err(|e| exception(py, &e))?;
+        let bytes = filled.pop();
+        bytes.ok_or_else(|| crate::error::internal("no object was made"))
+    }
+}
+
+fn find(image: &redwarfs::Image, path: &EntryPath, follow: bool) -> redwarfs::Result<DirEntry> {
+    match follow {
+        true => image.entry(path.as_path()),
+        false => image.symlink_entry(path.as_path()),
+    }
+}
+
+/// An error of an operation on an inode, whose path the caller knows.
+fn unnamed(source: FormatError) -> Error {
+    Error::Read {
+        path: PathBuf::new(),
+        source,
+    }
+}
+
+fn length(len: u64) -> PyResult<usize> {
+    isize::try_from(len)
+        .ok()
+        .and_then(|len| usize::try_from(len).ok())
+        .ok_or_else(|| PyOverflowError::new_err("the file is larger than the memory can be"))
+}
+
+fn attributes(stat: Stat) -> Attributes {
+    let ns =
+        |time: redwarfs::Timestamp| i128::from(time.sec) * 1_000_000_000 + i128::from(time.nsec);
+    (
+        stat.mode,
+        stat.ino.0,
+        stat.nlink,
+        stat.uid,
+        stat.gid,
+        stat.size,
+        stat.rdev,
+        stat.blocks(),
+        ns(stat.atime),
+        ns(stat.mtime),
+        ns(stat.ctime),
+    )
+}
+
+/// Asks a function of Python about an entry. After its first exception nothing is wanted.
+fn wanted(
+    select: &Py<PyAny>,
+    path: &[u8],
+    kind: FileType,
+    failed: &std::sync::Mutex<Option<PyErr>>,
+) -> bool {
+    let asked = Python::try_attach(|py| -> PyResult<bool> {
+        if failed.lock().is_ok_and(|failed| failed.is_some()) {
+            return Ok(false);
+        }
+        select
+            .call1(py, (text(py, path)?, kind.mode_bits()))?
+            .is_truthy(py)
+    });
+    match asked {
+        Some(Ok(wanted)) => wanted,
+        Some(Err(error)) => {
+            if let Ok(mut failed) = failed.lock() {
+                failed.get_or_insert(error);
+            }
+            false
+        }
+        None => false,
+    }
+}
+
+/// Largest number of messages of each kind that a result has.
+const MOST_MESSAGES: usize = 1000;
+
+#[derive(Default)]
+struct Messages {
+    warnings: std::sync::Mutex<Vec<String>>,
+    damaged: std::sync::Mutex<Vec<String>>,
+}
+
+impl Messages {
+    fn take(&self, list: &std::sync::Mutex<Vec<String>>) -> Vec<String> {
+        list.lock()
+            .map(|mut list| std::mem::take(&mut *list))
+            .unwrap_or_default()
+    }
+}
+
+impl Progress for Messages {
+    fn warn(&self, message: &str) {
+        push(&self.warnings, message.to_owned());
+    }
+
+    fn damaged(&self, path: &str, cause: &str) {
+        push(&self.damaged, format!("{path}: {cause}"));
+    }
+}
+
+fn push(list: &std::sync::Mutex<Vec<String>>, message: String) {
+    if let Ok(mut list) = list.lock()
+        && list.len() < MOST_MESSAGES
+    {
+        list.push(message);
+    }
+}
