@@ -2,7 +2,7 @@ use super::{SectionHeader, SectionType};
 
 /// Bits of an entry that hold the offset; the type is above them.
 const OFFSET_BITS: u32 = 48;
-const OFFSET_MASK: u64 = (1 << OFFSET_BITS) - 1;
+pub(super) const OFFSET_MASK: u64 = (1 << OFFSET_BITS) - 1;
 /// Schema, metadata and the index itself are in every image.
 const MIN_ENTRIES: usize = 3;
 pub(super) const ENTRY_LEN: usize = 8;
@@ -15,10 +15,19 @@ pub(super) const ENTRY_LEN: usize = 8;
 pub fn encode_section_index(entries: &[(SectionType, u64)]) -> Vec<u8> {
     entries
         .iter()
-        .flat_map(|&(ty, offset)| {
-            (u64::from(ty.0) << OFFSET_BITS | offset & OFFSET_MASK).to_le_bytes()
-        })
+        .flat_map(|&(ty, offset)| entry(ty, offset).to_le_bytes())
         .collect()
+}
+
+fn entry(ty: SectionType, offset: u64) -> u64 {
+    u64::from(ty.0) << OFFSET_BITS | offset & OFFSET_MASK
+}
+
+/// The last eight bytes of an image whose index has its header at an offset below 2^48. Stored
+/// little-endian.
+#[must_use]
+pub fn tail_pointer(index: u64) -> u64 {
+    entry(SectionType::SECTION_INDEX, index)
 }
 
 /// Type and offset of one entry.
@@ -45,8 +54,8 @@ impl IndexParser {
         if !rest.is_empty() {
             return Err(format!("length is not a multiple of {ENTRY_LEN}"));
         }
-        for &entry in entries {
-            let (ty, offset) = split(u64::from_le_bytes(entry));
+        for &bytes in entries {
+            let (ty, offset) = split(u64::from_le_bytes(bytes));
             match self.entries.last() {
                 None if offset != 0 => {
                     return Err(format!("first offset is {offset} instead of 0"));

@@ -1,18 +1,25 @@
 //! The container: section headers and hashes, the section index, opening an image and finding
-//! one inside a larger file (format chapter 01).
+//! one inside a larger file (format chapter 01); hidden sections and generations (chapter 10).
 //!
 //! Files are accessed through a [`ReadAt`] function, so this module works on anything that can
 //! be read by position.
 
 mod container;
+mod generations;
 mod header;
+mod hidden;
+mod image_range;
 mod index;
 mod leaves;
 mod locate;
 
 pub use container::{Container, IndexState, Section};
 pub use header::{CompressionId, SectionHasher, SectionHeader, SectionType, Version};
-pub use index::encode_section_index;
+pub use hidden::{
+    Binding, Footer, GenerationId, HiddenClass, HiddenPayload, MetadataId, Prelude,
+    encode_hidden_section,
+};
+pub use index::{encode_section_index, tail_pointer};
 pub use leaves::LeafDigests;
 pub use locate::{NextData, locate_image, locate_image_from, locate_image_number};
 
@@ -37,6 +44,8 @@ const V1_HEADER_LEN: usize = 8;
 
 #[cfg(test)]
 mod concatenated_tests;
+#[cfg(test)]
+mod generation_tests;
 #[cfg(test)]
 mod golden_tests;
 #[cfg(test)]

@@ -487,8 +487,9 @@ proptest! {
         leading in proptest::collection::vec(any::<u8>(), 0..100),
     ) {
         let sections: Vec<_> = payloads.iter()
-            .filter(|(ty, _)| *ty != SectionType::SECTION_INDEX.0)
-            .map(|(ty, payload)| (SectionType(*ty), &payload[..]))
+            .map(|(ty, payload)| (SectionType(*ty), payload))
+            .filter(|(ty, _)| ![SectionType::SECTION_INDEX, SectionType::METADATA_V2].contains(ty))
+            .map(|(ty, payload)| (ty, &payload[..]))
             .chain([(SectionType::METADATA_V2, &b"x"[..]), (SectionType::HISTORY, &b"y"[..])])
             .collect();
         let file = [leading.clone(), image(&sections, index)].concat();
