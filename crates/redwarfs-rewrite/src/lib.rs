@@ -23,6 +23,7 @@
 mod attributes;
 mod error;
 mod extensions;
+mod hidden;
 mod memory;
 mod metadata;
 mod options;

@@ -14,6 +14,7 @@ use redwarfs_writer::emit::{Emitter, MetadataCodecs, freeze_for, history_entry};
 use redwarfs_writer::{Error as WriteError, Level, Phase, Progress};
 
 use crate::error::{Error, Result};
+use crate::hidden;
 use crate::memory::{self, block_job, metadata_job};
 use crate::metadata;
 use crate::options::{Leading, Rebuild, RewriteOptions};
@@ -187,6 +188,13 @@ pub fn rewrite(
     if options.section_index {
         emitter.index()?;
     }
+    hidden::keep(
+        image,
+        rebuild.is_some(),
+        options.section_index,
+        &mut emitter,
+        progress,
+    )?;
     emitter.finish()?;
     if interrupted() {
         return Err(Error::interrupted());
@@ -278,8 +286,12 @@ fn check(image: &Image, options: &RewriteOptions, stop: &AtomicBool) -> Result<(
 
 /// Whether a finding keeps a section from being read. An unusable index, a wrong number or version in a
 /// header, and a duplicate section do not prevent a rewrite: the new image has new headers and a new
-/// index.
+/// index. Nor does a damaged trailer, which is dropped.
 fn is_fault(report: &CheckReport, finding: &Finding) -> bool {
+    let ty = finding.section.and_then(|section| section.ty);
+    if ty.is_some_and(SectionType::is_hidden) {
+        return false;
+    }
     let outcome = finding
         .section
         .and_then(|section| report.outcomes.get(section.position as usize));

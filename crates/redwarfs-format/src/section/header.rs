@@ -23,7 +23,7 @@ impl SectionType {
     /// Who wrote the image.
     pub const HISTORY: Self = Self(10);
 
-    /// The type's name if it is known.
+    /// The type's name, if it is one of those that every reader knows.
     #[must_use]
     pub fn name(self) -> Option<&'static str> {
         Some(match self {
@@ -39,7 +39,12 @@ impl SectionType {
 
 impl fmt::Display for SectionType {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        display_id(self.name(), self.0, f)
+        match self.hidden_class() {
+            Some(class) if self.hidden_name().is_none() => {
+                f.pad(&format!("EXT_{}({:#06x})", class.name(), self.0))
+            }
+            _ => display_id(self.name().or_else(|| self.hidden_name()), self.0, f),
+        }
     }
 }
 

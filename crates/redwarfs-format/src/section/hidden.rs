@@ -48,6 +48,22 @@ impl SectionType {
         })
     }
 
+    /// The name of a type of hidden sections, if it is known.
+    pub(super) fn hidden_name(self) -> Option<&'static str> {
+        Some(match self {
+            Self::NOTE => "NOTE",
+            Self::HINTS => "HINTS",
+            Self::SNAPSHOTS => "SNAPSHOTS",
+            Self::MATCH => "MATCH",
+            Self::DIGESTS => "DIGESTS",
+            Self::SIGNATURE => "SIGNATURE",
+            Self::RECOVERY => "RECOVERY",
+            Self::LINK => "LINK",
+            Self::PAD => "PAD",
+            _ => return None,
+        })
+    }
+
     /// Whether sections of this type are hidden.
     #[must_use]
     pub fn is_hidden(self) -> bool {

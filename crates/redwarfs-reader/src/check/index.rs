@@ -1,6 +1,6 @@
 //! Reads the section index of an image that may be damaged, and compares the headers with it.
 
-use redwarfs_format::section::{CompressionId, IndexState, SectionHasher, SectionType};
+use redwarfs_format::section::{CompressionId, Footer, IndexState, SectionHasher, SectionType};
 use redwarfs_format::{Error, Result};
 
 use super::scanner::{HEADER, INDEX_MINOR, Scanner};
@@ -129,10 +129,13 @@ impl Scanner<'_> {
         Ok(entries)
     }
 
-    /// Takes the sections from the index and compares the headers with it.
+    /// Takes the sections from the index and compares the headers with it. Then come its trailers.
     fn follow(&mut self, entries: &[(SectionType, u64)]) -> Result<()> {
+        let own = entries.last().map_or(0, |(_, at)| *at);
+        let length = self.header(own)?.map_or(0, |header| header.length);
+        let end = own.saturating_add(HEADER).saturating_add(length);
         let ends = entries.iter().skip(1).map(|(_, at)| *at);
-        for (&(ty, at), end) in entries.iter().zip(ends.chain([self.size])) {
+        for (&(ty, at), end) in entries.iter().zip(ends.chain([end])) {
             let room = end.saturating_sub(at).saturating_sub(HEADER);
             let header = self.header(at)?;
             let problem = match &header {
@@ -154,8 +157,46 @@ impl Scanner<'_> {
             let length = header.map_or(room, |h| h.length);
             let place = self.push(ty, at, length, header)?;
             if length < room {
-                self.gap(place.offset.saturating_add(length), room - length);
+                let from = place.offset.saturating_add(length);
+                match self.sections_between(from, end)? {
+                    Some(dead) => self.next_number = self.next_number.saturating_add(dead),
+                    None => self.gap(from, room - length),
+                }
             }
+        }
+        self.trailers(own, end)
+    }
+
+    /// The number of sections that fill a range, if sections fill it: those of older generations, which
+    /// the index does not list.
+    fn sections_between(&self, mut at: u64, end: u64) -> Result<Option<u32>> {
+        let mut sections = 0_u32;
+        while at < end {
+            let Some(header) = self.header(at)?.filter(|h| self.fits(at, h.length)) else {
+                return Ok(None);
+            };
+            at = at.saturating_add(HEADER).saturating_add(header.length);
+            sections = sections.saturating_add(1);
+        }
+        Ok((at == end).then_some(sections))
+    }
+
+    /// Takes the hidden sections from `at` on that belong to the index at `own`.
+    fn trailers(&mut self, own: u64, mut at: u64) -> Result<()> {
+        while let Some(header) = self.header(at)? {
+            let mut footer = [0; Footer::LEN];
+            let payload = at.saturating_add(HEADER);
+            let room = header.length.checked_sub(footer.len() as u64);
+            let (Some(room), true) = (room, header.ty.is_hidden() && self.fits(at, header.length))
+            else {
+                break;
+            };
+            self.read(payload.saturating_add(room), &mut footer)?;
+            if Footer::parse(&footer).index != Some(own) {
+                break;
+            }
+            self.push(header.ty, at, header.length, Some(header))?;
+            at = payload.saturating_add(header.length);
         }
         Ok(())
     }

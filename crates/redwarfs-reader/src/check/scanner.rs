@@ -109,7 +109,7 @@ pub(super) struct Scanner<'a> {
     findings: Vec<Finding>,
     blocks: u32,
     /// The expected values of the next section header.
-    next_number: u32,
+    pub(super) next_number: u32,
     trailing: u64,
 }
 
@@ -240,11 +240,12 @@ impl Scanner<'_> {
         Ok(())
     }
 
-    /// Nothing follows the index.
+    /// Nothing but trailers follows the index.
     fn is_complete(&self) -> bool {
+        let is_end = |ty: SectionType| ty == SectionType::SECTION_INDEX || ty.is_hidden();
         self.sections
             .last()
-            .is_some_and(|e| e.section.ty == SectionType::SECTION_INDEX && !e.lost)
+            .is_some_and(|e| is_end(e.section.ty) && !e.lost)
     }
 
     /// Whether this header starts another image.

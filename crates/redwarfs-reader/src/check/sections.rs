@@ -57,7 +57,7 @@ pub struct SectionList {
     pub version: Version,
     /// Offset of the image in its file.
     pub offset: u64,
-    /// The sections in file order.
+    /// The sections of the newest generation in file order, and its trailers.
     pub sections: Vec<ListedSection>,
     /// What became of the section index.
     pub index: IndexState,
@@ -98,7 +98,8 @@ impl SectionList {
         let mut seen = BTreeMap::new();
         for listed in &self.sections {
             let ty = listed.section.ty;
-            if ty == SectionType::BLOCK || ty == SectionType::HISTORY || listed.lost {
+            let many = ty == SectionType::BLOCK || ty == SectionType::HISTORY || ty.is_hidden();
+            if many || listed.lost {
                 continue;
             }
             let count = seen.entry(ty.0).or_insert(0_u32);

@@ -126,6 +126,16 @@ pub(super) fn look(
         ..Finding::new(FindingKind::Trailing, what)
     };
     let size = Declaration::ImageSize(container.size);
+    if container.unused_tail > 0 {
+        found.findings.push(trailing(
+            format!(
+                "unused tail of {following} bytes at offset {end}: an append that was not finished, \
+                 or other data"
+            ),
+            size,
+        ));
+        return Ok(found);
+    }
     match behind(image.source().as_ref(), end, end.saturating_add(following))? {
         Behind::Nothing | Behind::Zeros => {}
         Behind::Image(_) if matches!(declared.offset, ImageOffset::Nth(_)) => {

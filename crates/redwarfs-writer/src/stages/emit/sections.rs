@@ -6,7 +6,7 @@ use std::io::Write;
 use redwarfs_codec::{CodecSpec, Compressed, CompressionId, Table};
 use redwarfs_format::frozen::Frozen;
 use redwarfs_format::metadata::{Metadata, freeze, freeze_for_compression};
-use redwarfs_format::section::{SectionHeader, SectionType, encode_section_index};
+use redwarfs_format::section::{Footer, Prelude, SectionHeader, SectionType, encode_section_index};
 
 use crate::error::{Error, Result};
 use crate::progress::{Counters, add};
@@ -176,7 +176,7 @@ impl<'a> Emitter<'a> {
         self.sealed(&header, &payload)
     }
 
-    /// Writes the section index; must come last.
+    /// Writes the section index; only hidden sections may follow.
     ///
     /// # Errors
     /// As [`sealed`](Self::sealed).
@@ -192,6 +192,31 @@ impl<'a> Emitter<'a> {
             CompressionId::NONE,
             &payload,
         );
+        self.sealed(&header, &payload)
+    }
+
+    /// Writes a hidden section behind the index, which comes first.
+    ///
+    /// # Errors
+    /// As [`sealed`](Self::sealed), and [`Error::Limit`] without an index.
+    pub fn trailer(&mut self, ty: SectionType, prelude: &Prelude, body: &[u8]) -> Result<()> {
+        let at = |wanted| {
+            let mut sections = self.sections.iter();
+            sections.rfind(|(ty, _)| *ty == wanted).map(|(_, at)| *at)
+        };
+        let Some(index) = at(SectionType::SECTION_INDEX) else {
+            return Err(Error::Limit(
+                "a hidden section needs a section index".into(),
+            ));
+        };
+        let open = at(SectionType::METADATA_V2_SCHEMA).unwrap_or(index);
+        let footer = Footer {
+            open_offset: open,
+            open_length: self.offset - open,
+            index: Some(index),
+        };
+        let payload = [&prelude.encode()[..], body, &footer.encode()].concat();
+        let header = SectionHeader::seal(self.number(), ty, CompressionId::NONE, &payload);
         self.sealed(&header, &payload)
     }
 
