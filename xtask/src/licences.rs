@@ -23,6 +23,7 @@ const ALLOWED: &[&str] = &[
     "Unicode-3.0",
     "Unlicense",
     "Zlib",
+    "bzip2-1.0.6",
 ];
 
 fn expression(component: &Component) -> Result<Expression> {

@@ -29,7 +29,7 @@ mod os;
 pub mod path;
 mod source;
 
-pub use atomic::{AtomicFile, Notice, Overwrite};
+pub use atomic::{AtomicFile, Notice, Overwrite, temporary_file};
 pub use fault::{Fault, FaultSource};
 pub use map::MapSource;
 pub use source::{FileSource, MemorySource, Source};

@@ -371,7 +371,7 @@ fn help_and_version_succeed() {
         (&["-h"], "--compress-level", "--window-size"),
         (
             &["--help"],
-            "Usage: mkdwarfs -i DIR|IMAGE -o FILE|-",
+            "Usage: mkdwarfs -i DIR|ARCHIVE|IMAGE -o FILE|-",
             "--window-size",
         ),
         (&["-H"], "--window-size", "--extract-wrapped-binary"),
@@ -656,7 +656,11 @@ fn unusable_inputs_and_outputs() {
         (
             at("in/hello"),
             at("out"),
-            format!("cannot read input: {}: not a directory", at("in/hello")),
+            format!(
+                "cannot read input: {}: not a directory, and not an archive in a format that is \
+                 known without libarchive (tar, cpio)",
+                at("in/hello")
+            ),
         ),
         (
             at("none"),

@@ -93,7 +93,7 @@ pub use progress::{Counters, Level, Phase, Progress, SilentProgress, thread_cpu_
 pub use source::declared::{Declaration, DeclarationError, Declared, DeclaredSource};
 pub use source::directory::{DirectorySource, EntryFilter, Symlinks, Tag};
 pub use source::extended::ExtendedAttributes;
-pub use source::list::{ListReport, plain_path};
+pub use source::list::{InputList, ListReport, plain_path};
 pub use source::memory::{MemoryExtent, MemoryNode, MemoryTree};
 pub use source::timed::TimedSource;
 pub use source::{Content, DataExtent, DirItem, FileType, Meta, Source, Stamp, Timestamp};

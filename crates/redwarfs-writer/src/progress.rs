@@ -32,6 +32,8 @@ pub enum Phase {
     Checking,
     /// Copying and compressing the sections of an image.
     Rewriting,
+    /// Reading archives whose entries are the input.
+    Reading,
     /// Listing directories.
     Scanning,
     /// Hashing files of equal size and computing similarity digests.
@@ -89,6 +91,10 @@ macro_rules! counters {
 }
 
 counters! {
+    /// Bytes of input archives read, as they are compressed.
+    archive_bytes,
+    /// Bytes of those input archives whose size is known.
+    archive_size,
     /// Directories found, the root included.
     dirs,
     /// Symlinks found.
@@ -180,7 +186,8 @@ impl Counters {
         self.current.lock().map(|c| c.clone()).unwrap_or_default()
     }
 
-    pub(crate) fn set_current(&self, path: &[u8]) {
+    /// Says which entry is being worked on.
+    pub fn set_current(&self, path: &[u8]) {
         // Threads that do this at the same time need not wait for each other.
         if let Ok(mut current) = self.current.try_lock() {
             current.clear();

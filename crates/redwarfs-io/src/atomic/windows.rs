@@ -4,6 +4,7 @@ use std::ffi::OsStr;
 use std::fmt;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
+use std::os::windows::fs::OpenOptionsExt;
 use std::os::windows::io::{AsHandle, BorrowedHandle};
 use std::path::{Path, PathBuf};
 
@@ -206,9 +207,27 @@ fn behind_link(path: &Path) -> io::Result<PathBuf> {
 /// Longest name, in bytes, that gets into a hidden name.
 const MAX_NAME: usize = 200;
 
-fn create_hidden(target: &Path) -> io::Result<(File, PathBuf)> {
-    let name = target.file_name().ok_or(io::ErrorKind::IsADirectory)?;
+/// The system removes the file when it is closed.
+const FILE_FLAG_DELETE_ON_CLOSE: u32 = 0x0400_0000;
+
+/// A temporary file for reading and writing in `directory`. It disappears when it is closed, also if the
+/// process is killed.
+///
+/// # Errors
+/// No file can be created in the directory.
+pub fn temporary_file(directory: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
+    options.custom_flags(FILE_FLAG_DELETE_ON_CLOSE);
+    let (file, _) = create_hidden_with(&directory.join("redwarfs"), options)?;
+    Ok(file)
+}
+
+fn create_hidden(target: &Path) -> io::Result<(File, PathBuf)> {
+    create_hidden_with(target, OpenOptions::new())
+}
+
+fn create_hidden_with(target: &Path, mut options: OpenOptions) -> io::Result<(File, PathBuf)> {
+    let name = target.file_name().ok_or(io::ErrorKind::IsADirectory)?;
     options.read(true).write(true).create_new(true);
     // With prefix and suffix, a long name would be too long.
     let is_long = redwarfs_windows::name::bytes(name).len() > MAX_NAME;
@@ -261,7 +280,6 @@ fn in_use(e: io::Error) -> io::Error {
 
 #[cfg(test)]
 mod tests {
-    use std::os::windows::fs::OpenOptionsExt;
 
     use super::*;
 

@@ -1,7 +1,7 @@
 //! The command line.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::builder::TypedValueParser as _;
@@ -24,14 +24,17 @@ use crate::common::{LogLevel, Logger};
 /// Name of the tool in its messages.
 pub(super) const TOOL: &str = "mkdwarfs";
 
-/// Build a DwarFS image from a directory, or from another image.
+/// Build a DwarFS image from a directory, from archives, or from another image.
 #[derive(Debug, Clone, Parser)]
 #[command(name = "mkdwarfs", disable_help_flag = true)]
-#[command(override_usage = "mkdwarfs -i DIR|IMAGE -o FILE|- [OPTIONS...]")]
+#[command(override_usage = "mkdwarfs -i DIR|ARCHIVE|IMAGE -o FILE|- [OPTIONS...]")]
 pub(crate) struct Args {
-    /// Directory to build the image from, or image to rewrite
-    #[arg(short, long, value_name = "DIR|IMAGE", when_rewriting = Used)]
-    pub input: Option<PathBuf>,
+    /// Directory or archive to build the image from, or image to rewrite
+    ///
+    /// '-' reads an archive from standard input. Several archives make one tree: give the option several
+    /// times. NAME=ARCHIVE puts an archive into the directory NAME.
+    #[arg(short, long, value_name = "DIR|ARCHIVE|IMAGE", action = ArgAction::Append, when_rewriting = Used)]
+    pub input: Vec<PathBuf>,
 
     /// Read the paths to store from this file, one per line; '-' reads standard input
     ///
@@ -189,6 +192,23 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE", action = ArgAction::Append, help_heading = "File system options", when_rewriting = Refused)]
     pub pseudo_file: Vec<PathBuf>,
 
+    /// Format of input archives: auto, tar, cpio
+    ///
+    /// mkdwarfs recognises the compression of an archive in any case.
+    #[arg(long, value_name = "FORMAT", default_value = "auto", help_heading = "Archive options", value_parser = whole(values::input_format), when_rewriting = Refused)]
+    pub input_format: redwarfs_archive::Format,
+
+    /// Treatment of the whiteouts of container layers: keep, apply, overlay
+    ///
+    /// With apply, they remove what the archives before have. With overlay, they become what overlayfs
+    /// takes for whiteouts; this implies --with-devices.
+    #[arg(long, value_name = "POLICY", default_value = "keep", help_heading = "Archive options", value_parser = whole(values::whiteouts), when_rewriting = Refused)]
+    pub whiteouts: redwarfs_archive::Whiteouts,
+
+    /// Directory for the temporary file with contents of archives [default: TMPDIR, or that of the output]
+    #[arg(long, value_name = "DIR", help_heading = "Archive options", when_rewriting = Refused)]
+    pub spool: Option<PathBuf>,
+
     /// Store holes of sparse files as zeros
     #[arg(long, help_heading = "File system options", when_rewriting = Refused)]
     pub no_sparse_files: bool,
@@ -266,6 +286,11 @@ pub(crate) struct Args {
 }
 
 impl Args {
+    /// The input, or the first one.
+    pub(crate) fn first_input(&self) -> Option<&Path> {
+        self.input.first().map(PathBuf::as_path)
+    }
+
     /// The logger that the options ask for. It also gets the events of the libraries.
     pub(crate) fn logger(&self) -> Logger {
         self.log.logger_at_least(match self.verbose {

@@ -72,6 +72,9 @@ impl Report {
     fn permille(&self, phase: Option<Phase>) -> Option<u64> {
         let c = &self.counters;
         let now = match phase? {
+            Phase::Reading if get(&c.archive_size) > 0 => {
+                permille(get(&c.archive_bytes), get(&c.archive_size))
+            }
             Phase::Hashing => permille(scanned_bytes(c), get(&c.scan_bytes)),
             Phase::Segmenting | Phase::Compressing => {
                 let (stored, to_store) = stored_bytes(c);
@@ -135,6 +138,15 @@ impl Report {
         let c = &self.counters;
         match phase {
             None | Some(Phase::Checking) => Vec::new(),
+            Some(Phase::Reading) => {
+                let (done, all) = (get(&c.archive_bytes), get(&c.archive_size));
+                let size = match all >= done {
+                    true => format_size_pair(done, all),
+                    // Of standard input, nobody knows the size.
+                    false => format_size(done),
+                };
+                vec![size, rate(done, took)]
+            }
             Some(Phase::Scanning) => {
                 let entries = get(&c.dirs)
                     + get(&c.files_found)
@@ -199,7 +211,7 @@ impl Activity for Report {
         };
         let shows_path = matches!(
             phase,
-            Some(Phase::Scanning | Phase::Hashing | Phase::Segmenting)
+            Some(Phase::Reading | Phase::Scanning | Phase::Hashing | Phase::Segmenting)
         );
         let path = match shows_path {
             true => String::from_utf8_lossy(&c.current()).into_owned(),
@@ -210,6 +222,7 @@ impl Activity for Report {
                 None => "starting",
                 Some(Phase::Checking) => "checking",
                 Some(Phase::Rewriting) => "rewriting",
+                Some(Phase::Reading) => "reading",
                 Some(Phase::Scanning) => "listing",
                 Some(Phase::Hashing) => "comparing",
                 Some(Phase::Ordering) => "ordering",

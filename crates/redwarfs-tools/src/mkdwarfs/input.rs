@@ -1,16 +1,23 @@
-//! The input of a build: the directory, with everything that selects, changes or adds entries.
+//! The input of a build: a directory or archives, with everything that selects, changes or adds entries.
 
+use std::fmt;
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use redwarfs_archive::Whiteouts;
 use redwarfs_io::path;
 use redwarfs_reader::{Image, OpenOptions};
-use redwarfs_writer::{DeclaredSource, DirectorySource, FileType, Source, Tag, TimedSource};
+use redwarfs_writer::{
+    Declaration, DeclaredSource, DirItem, DirectorySource, FileType, ListReport, Source, Tag,
+    TimedSource, Timestamp,
+};
 
+use super::archives::{ArchiveTree, Archives};
 use super::args::Args;
+use super::display::Report;
 use super::filter::{DebugMode, Rules};
 use super::pseudo;
 use super::script::Script;
@@ -30,16 +37,159 @@ pub(super) struct Directory {
 /// The source of a build.
 pub(super) struct Input {
     pub(super) source: Arc<dyn Source>,
-    directory: Arc<DirectorySource>,
+    /// If the input is a directory.
+    directory: Option<Arc<DirectorySource>>,
     declared: Option<Arc<DeclaredSource>>,
     errors: u64,
     excluded: Arc<AtomicU64>,
 }
 
+/// The input without the entries of pseudo files.
+pub(super) enum Base {
+    Directory(Box<Directory>),
+    /// Archives, which are read when everything else is ready.
+    Archives(Archives),
+}
+
+/// The input in a form that can be listed.
+pub(super) enum Tree {
+    Directory(Box<Directory>),
+    Archives(Box<ArchiveTree>),
+}
+
+impl Base {
+    /// Looks at the input. A directory is opened. `filter` leaves out entries that the rules exclude.
+    pub(super) fn open(args: &Args, filter: Rules, logger: &Logger) -> Result<Self> {
+        Ok(match Archives::among(args)? {
+            Some(archives) => Self::Archives(archives.with_rules(filter)),
+            None => Self::Directory(Box::new(Directory::open(args, Some(filter), logger)?)),
+        })
+    }
+
+    /// Leaves the file `output` out of its own image, if it is below the input.
+    pub(super) fn without(self, output: &Path) -> Self {
+        match self {
+            Self::Directory(directory) => Self::Directory(Box::new(directory.without(output))),
+            archives => archives,
+        }
+    }
+
+    /// Changes the source, if it is a directory.
+    pub(super) fn map(self, change: impl FnOnce(DirectorySource) -> DirectorySource) -> Self {
+        match self {
+            Self::Directory(directory) => Self::Directory(Box::new(directory.map(change))),
+            archives => archives,
+        }
+    }
+
+    /// Reads archives.
+    pub(super) fn read(self, args: &Args, report: &Report, stop: &AtomicBool) -> Result<Tree> {
+        Ok(match self {
+            Self::Directory(directory) => Tree::Directory(directory),
+            Self::Archives(archives) => {
+                Tree::Archives(Box::new(archives.read(args, report, stop)?))
+            }
+        })
+    }
+}
+
+impl fmt::Display for Base {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Directory(directory) => f.write_str(&display_path(directory.source.path())),
+            Self::Archives(archives) => archives.fmt(f),
+        }
+    }
+}
+
+impl Tree {
+    /// Adds the layers on top.
+    pub(super) fn layered(self, args: &Args, layer: Option<Layer>) -> Result<Input> {
+        let (mut source, directory, errors, excluded): (Arc<dyn Source>, _, _, _) = match self {
+            Self::Directory(directory) => {
+                let Directory {
+                    source,
+                    errors,
+                    excluded,
+                } = *directory;
+                let directory = Arc::new(source);
+                let source = Arc::<DirectorySource>::clone(&directory);
+                (source, Some(directory), errors, excluded)
+            }
+            Self::Archives(tree) => (Arc::new(tree.source), None, tree.errors, tree.excluded),
+        };
+        if let Some(limit) = args.file_timeout {
+            source = Arc::new(TimedSource::new(source, limit));
+        }
+        let mut declared = None;
+        if let Some(Layer { declarations, time }) = layer {
+            let (devices, specials) = keeps(args);
+            let layer = DeclaredSource::new(source, declarations, time, devices, specials)
+                .map_err(|e| ToolError::new("bad pseudo file").cause(e))?;
+            let layer = Arc::new(layer);
+            declared = Some(Arc::clone(&layer));
+            source = layer;
+        }
+        Ok(Input {
+            source,
+            directory,
+            declared,
+            errors,
+            excluded,
+        })
+    }
+
+    fn source(&self) -> &dyn Source {
+        match self {
+            Self::Directory(directory) => &directory.source,
+            Self::Archives(tree) => &tree.source,
+        }
+    }
+
+    /// The entries of a directory, and of each whether it is part of the tree.
+    fn list(&self, path: &[u8]) -> io::Result<Vec<(DirItem, bool)>> {
+        match self {
+            Self::Directory(directory) => directory.source.list(path),
+            Self::Archives(tree) => tree.source.list(path),
+        }
+    }
+}
+
+/// The entries that pseudo files declare.
+pub(super) struct Layer {
+    declarations: Vec<Declaration>,
+    /// The latest time of the files.
+    time: Timestamp,
+}
+
+/// Reads the pseudo files, if there are any.
+pub(super) fn declarations(args: &Args) -> Result<Option<Layer>> {
+    let mut layer: Option<Layer> = None;
+    for file in &args.pseudo_file {
+        let mut pseudo = pseudo::read(file)?;
+        match &mut layer {
+            Some(layer) => {
+                layer.declarations.append(&mut pseudo.declarations);
+                let key = |time: Timestamp| (time.sec, time.nsec);
+                if key(layer.time) < key(pseudo.time) {
+                    layer.time = pseudo.time;
+                }
+            }
+            None => {
+                layer = Some(Layer {
+                    declarations: pseudo.declarations,
+                    time: pseudo.time,
+                });
+            }
+        }
+    }
+    Ok(layer)
+}
+
 impl Directory {
     /// Opens the input. `filter` leaves out entries that the rules exclude.
     pub(super) fn open(args: &Args, filter: Option<Rules>, logger: &Logger) -> Result<Self> {
-        let given = args.input.as_deref().unwrap_or(Path::new("."));
+        let given = args.first_input().unwrap_or(Path::new("."));
         let root = canonical(given).map_err(|e| read_error(given, &e))?;
         let mut source = DirectorySource::new(&root)
             .map_err(|e| read_error(&root, &e))?
@@ -49,10 +199,7 @@ impl Directory {
                 .one_file_system()
                 .map_err(|e| read_error(&root, &e))?;
         }
-        let caches = args.exclude_caches.then_some(Tag::Cache);
-        let named = args.exclude_if_present.iter();
-        let tags = named.map(|name| Tag::Name(path::bytes(name).into_owned()));
-        source = source.without_tagged(tags.chain(caches).collect());
+        source = source.without_tagged(tags(args));
         let excluded = Arc::new(AtomicU64::new(0));
         if let Some(rules) = filter.filter(|rules| !rules.is_empty()) {
             let excluded = Arc::clone(&excluded);
@@ -92,51 +239,14 @@ impl Directory {
             ..self
         }
     }
-
-    /// Adds the layers on top of the directory.
-    pub(super) fn layered(self, args: &Args) -> Result<Input> {
-        let directory = Arc::new(self.source);
-        let mut source: Arc<dyn Source> = Arc::<DirectorySource>::clone(&directory);
-        if let Some(limit) = args.file_timeout {
-            source = Arc::new(TimedSource::new(source, limit));
-        }
-        let mut declared = None;
-        let mut declarations = Vec::new();
-        let mut time = None;
-        for file in &args.pseudo_file {
-            let mut pseudo = pseudo::read(file)?;
-            declarations.append(&mut pseudo.declarations);
-            let latest = time.map_or(pseudo.time, |time: redwarfs_writer::Timestamp| {
-                if (time.sec, time.nsec) < (pseudo.time.sec, pseudo.time.nsec) {
-                    pseudo.time
-                } else {
-                    time
-                }
-            });
-            time = Some(latest);
-        }
-        if let Some(time) = time {
-            let (devices, specials) = keeps(args);
-            let layer = DeclaredSource::new(source, declarations, time, devices, specials)
-                .map_err(|e| ToolError::new("bad pseudo file").cause(e))?;
-            let layer = Arc::new(layer);
-            declared = Some(Arc::clone(&layer));
-            source = layer;
-        }
-        Ok(Input {
-            source,
-            directory,
-            declared,
-            errors: self.errors,
-            excluded: self.excluded,
-        })
-    }
 }
 
-/// Whether devices and specials of the input directory are stored.
+/// Whether devices and specials of the input are stored.
 pub(super) fn keeps(args: &Args) -> (bool, bool) {
     let listed = args.input_list.is_some();
-    (args.with_devices || listed, args.with_specials || listed)
+    let overlay = args.whiteouts == Whiteouts::Overlay;
+    let devices = args.with_devices || listed || overlay;
+    (devices, args.with_specials || listed)
 }
 
 impl Input {
@@ -147,9 +257,12 @@ impl Input {
 
     /// How much was left out because of `--one-file-system`; says what.
     pub(super) fn elsewhere(&self, logger: &Logger) -> u64 {
-        let elsewhere = self.directory.elsewhere();
+        let Some(directory) = &self.directory else {
+            return 0;
+        };
+        let elsewhere = directory.elsewhere();
         for path in &elsewhere {
-            let shown = self.directory.display_path(path);
+            let shown = directory.display_path(path);
             logger.verbose(format_args!("of another file system, left out: {shown}"));
         }
         elsewhere.len() as u64
@@ -169,6 +282,14 @@ impl Input {
     }
 }
 
+/// The marks of directories whose contents are left out.
+pub(super) fn tags(args: &Args) -> Vec<Tag> {
+    let caches = args.exclude_caches.then_some(Tag::Cache);
+    let named = args.exclude_if_present.iter();
+    let tags = named.map(|name| Tag::Name(path::bytes(name).into_owned()));
+    tags.chain(caches).collect()
+}
+
 /// Reads the rules of `-F`.
 pub(super) fn rules(args: &Args) -> Result<Rules> {
     let mut rules = Rules::default();
@@ -182,10 +303,14 @@ pub(super) fn rules(args: &Args) -> Result<Rules> {
 pub(super) fn debug_filter(args: &Args, mode: DebugMode, logger: &Logger) -> Result<u8> {
     need_stdout()?;
     let rules = rules(args)?;
-    let directory = Directory::open(args, None, logger)?.source;
-    let root = directory.path().to_owned();
     // Without handlers a signal ends the process, and the script with it.
     let stop = Arc::new(AtomicBool::new(false));
+    let report = Report::new(logger.clone(), false, false);
+    let tree = Base::open(args, Rules::default(), logger)?.read(args, &report, &stop)?;
+    let root = match &tree {
+        Tree::Directory(directory) => directory.source.path().to_owned(),
+        Tree::Archives(_) => PathBuf::from("/"),
+    };
     let script = args.script.as_deref();
     let script = script
         .map(|file| Script::load(file, &stop, logger))
@@ -198,7 +323,8 @@ pub(super) fn debug_filter(args: &Args, mode: DebugMode, logger: &Logger) -> Res
     };
     let mut out = io::BufWriter::new(io::stdout().lock());
     // Directories to list, each with the inodes of those above it: a tree may contain itself.
-    let identity = directory
+    let identity = tree
+        .source()
         .root()
         .map_err(|e| read_error(&root, &e))?
         .identity;
@@ -211,10 +337,10 @@ pub(super) fn debug_filter(args: &Args, mode: DebugMode, logger: &Logger) -> Res
         Err(e) => Err(ToolError::new("cannot write to standard output").io(&e)),
     };
     while let Some((path, above)) = todo.pop() {
-        let mut items = match directory.list(&path) {
+        let mut items = match tree.list(&path) {
             Ok(items) => items,
             Err(e) => {
-                let shown = directory.display_path(&path);
+                let shown = tree.source().display_path(&path);
                 logger.error(format_args!(
                     "cannot read directory '{shown}': {}",
                     io_cause(&e)
@@ -293,6 +419,16 @@ pub(super) fn read_list(path: &Path, null: bool) -> io::Result<Vec<Vec<u8>>> {
     Ok(entries.map(<[u8]>::to_vec).collect())
 }
 
+/// The paths of the input list `list`.
+pub(super) fn listed(list: &Path, args: &Args) -> Result<Vec<PathBuf>> {
+    let entries = read_list(list, args.null)
+        .map_err(|e| ToolError::new("cannot read input list").path(list).io(&e))?;
+    let paths = entries.into_iter();
+    Ok(paths
+        .map(|path| PathBuf::from(path::shown(&path).into_owned()))
+        .collect())
+}
+
 /// Restricts the source to the entries of the list `list`. Also returns the number of paths in the list
 /// that are not in the source.
 fn restrict(
@@ -301,13 +437,9 @@ fn restrict(
     args: &Args,
     logger: &Logger,
 ) -> Result<(DirectorySource, u64)> {
-    let mut paths = read_list(list, args.null)
-        .map_err(|e| ToolError::new("cannot read input list").path(list).io(&e))?
-        .into_iter()
-        .map(|path| PathBuf::from(path::shown(&path).into_owned()))
-        .collect::<Vec<_>>();
+    let mut paths = listed(list, args)?;
     // The way in which the user writes the root may lead through symlinks.
-    if let Some(given) = args.input.as_deref()
+    if let Some(given) = args.first_input()
         && given.is_absolute()
         && given != source.path()
     {
@@ -318,12 +450,17 @@ fn restrict(
         }
     }
     let root_path = source.path().to_owned();
-    let root = display_path(&root_path);
     let listed = match args.file_timeout {
         Some(limit) => source.with_list_in_time(paths, limit),
         None => Ok(source.with_list(paths)),
     };
     let (source, report) = listed.map_err(|e| read_error(&root_path, &e))?;
+    Ok((source, say_listed(&report, &root_path, logger)))
+}
+
+/// Says what is wrong with a list of entries below `root`. Returns how many of them are not in the source.
+pub(super) fn say_listed(report: &ListReport, root: &Path, logger: &Logger) -> u64 {
+    let root = display_path(root);
     for path in &report.duplicates {
         let path = display_path(path);
         logger.info(format_args!(
@@ -342,20 +479,21 @@ fn restrict(
             display_path(path)
         ));
     }
-    let errors = report.outside.len() + report.missing.len();
-    Ok((source, errors as u64))
+    (report.outside.len() + report.missing.len()) as u64
 }
 
 /// The input cannot be used at all.
 pub(super) fn read_error(path: &Path, error: &io::Error) -> ToolError {
     let mut cause = cause_at(path, error);
     // The user probably expects that an image is packed again.
-    if error.kind() == io::ErrorKind::NotADirectory
-        && path.is_file()
-        && Image::open(path, &OpenOptions::default()).is_ok()
-    {
+    if error.kind() == io::ErrorKind::NotADirectory && is_image(path) {
         cause +=
             ", but an image; --recompress, --rebuild-metadata and --change-block-size rewrite it";
     }
     ToolError::new("cannot read input").path(path).cause(cause)
+}
+
+/// Whether a file is an image.
+pub(super) fn is_image(path: &Path) -> bool {
+    path.is_file() && Image::open(path, &OpenOptions::default()).is_ok()
 }

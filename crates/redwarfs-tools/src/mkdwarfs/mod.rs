@@ -1,4 +1,4 @@
-//! `mkdwarfs`: builds an image from a directory or from another image.
+//! `mkdwarfs`: builds an image from a directory, from archives, or from another image.
 //!
 //! To follow an option:
 //!
@@ -8,12 +8,13 @@
 //! | what such a definition may say beyond clap | `definition.rs` |
 //! | text to value | `order.rs` for `--order`, else `values/`; sizes: `common/number.rs` |
 //! | value to options of the library | `run.rs` (`build_options`), `stream_args.rs` (`apply`), `rewrite.rs` |
-//! | what the input becomes before the build | `input.rs`, with `filter.rs`, `pseudo.rs`, `owners.rs`, `chmod.rs`, `script/` |
+//! | what the input becomes before the build | `input.rs`, with `archives.rs`, `filter.rs`, `pseudo.rs`, `owners.rs`, `chmod.rs`, `script/` |
 //! | where the image goes | `output.rs`, `header.rs` |
 //! | what the user sees | `display.rs`, `summary.rs` |
 //!
 //! Manuals, completions and the checks of a rewrite are made from the definitions.
 
+mod archives;
 mod args;
 mod chmod;
 mod definition;

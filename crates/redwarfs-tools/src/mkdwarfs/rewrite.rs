@@ -36,8 +36,11 @@ pub(super) fn run(args: &Args, matches: &ArgMatches, command_line: &[OsString]) 
         block_size: args.rewrite.change_block_size,
     };
     check_rewrite(args::command(), matches, changes, &logger)?;
-    let Some(input) = &args.input else {
-        return Err(ToolError::new("missing option '--input'").hint(hint));
+    let [input] = &args.input[..] else {
+        return Err(match args.input.is_empty() {
+            true => ToolError::new("missing option '--input'").hint(hint),
+            false => ToolError::new("one image can be rewritten at a time"),
+        });
     };
     let Some(output) = &args.output else {
         return Err(ToolError::new("missing option '--output'").hint(hint));
@@ -189,7 +192,7 @@ fn rewrite_options(args: &Args, matches: &ArgMatches, build: BuildOptions) -> Re
 }
 
 fn rewrite_error(error: RewriteError, args: &Args) -> ToolError {
-    let input = args.input.as_deref().unwrap_or(Path::new("-"));
+    let input = args.first_input().unwrap_or(Path::new("-"));
     let otherwise = ToolError::new("cannot rewrite image").path(input);
     match error {
         RewriteError::Write(

@@ -15,7 +15,7 @@ use redwarfs_writer::{
 use super::args::{self, Args};
 use super::definition::check_build;
 use super::display::Report;
-use super::input::{self, Directory, read_error};
+use super::input::{self, Base, read_error};
 use super::order::OrderSpec;
 use super::output::{self, Target, interrupted, write_error};
 use super::rewrite_args::RewriteArgs;
@@ -23,7 +23,7 @@ use super::script::{self, Script};
 use super::summary::{LeftOut, Summary};
 use super::values::{LinkPolicy, TimeSpec, Verification, source_date_epoch};
 use super::{chmod, header, owners};
-use crate::common::error::{EXIT_OK, EXIT_PARTIAL, display_path, io_cause};
+use crate::common::error::{EXIT_OK, EXIT_PARTIAL, io_cause};
 use crate::common::number::format_size;
 use crate::common::os::{stop_flag, umask};
 use crate::common::{Logger, Result, ToolError, env};
@@ -33,7 +33,7 @@ pub(super) fn run(args: &Args, matches: &ArgMatches, command_line: &[OsString]) 
     let hint = "try 'mkdwarfs --help'";
     let only = RewriteArgs::augment_args(Command::new(""));
     check_build(args::command(), matches, &only)?;
-    if args.input.is_none() && args.input_list.is_none() {
+    if args.input.is_empty() && args.input_list.is_none() {
         return Err(ToolError::new("missing option '--input' or '--input-list'").hint(hint));
     }
     if let Some(mode) = args.debug_filter {
@@ -55,24 +55,26 @@ pub(super) fn run(args: &Args, matches: &ArgMatches, command_line: &[OsString]) 
 
     // The input is looked at first: a wrong one must not touch the output.
     let rules = input::rules(args)?;
-    let directory = Directory::open(args, Some(rules), &logger)?.without(output);
-    let root = directory.source.path().to_owned();
-
+    let base = Base::open(args, rules, &logger)?.without(output);
     let runs = args.header.as_deref().is_some_and(header::is_runtime);
-    if runs && args.pseudo_file.is_empty() {
-        header::warn_without_program(&root, &logger);
+    if let Base::Directory(directory) = &base
+        && runs
+        && args.pseudo_file.is_empty()
+    {
+        header::warn_without_program(directory.source.path(), &logger);
     }
+    let layer = input::declarations(args)?;
     let target = Target::open(output, args.force, &logger)?.executable(runs);
-    let directory = directory.map(|source| target.leave_out(source));
-    let input = directory.layered(args)?;
+    let base = base.map(|source| target.leave_out(source));
     let report = Arc::new(Report::new(logger.clone(), false, args.verbose));
-    logger.verbose(format_args!("building from {}", display_path(&root)));
+    logger.verbose(format_args!("building from {base}"));
     let mode = args.progress.mode();
     let builder = Builder::new(options);
     let start = builder.options().header.as_ref().map_or(0, Vec::len) as u64;
-    let summary = output::produce(target, start, &report, mode, &stop, |out| {
+    let (input, summary) = output::produce(target, start, &report, mode, &stop, |out| {
+        let input = base.read(args, &report, &stop)?.layered(args, layer)?;
         let built = builder.build(&*input.source, out, &*report, &stop);
-        built.map_err(|e| build_error(e, args))
+        Ok((input, built.map_err(|e| build_error(e, args))?))
     })?;
     let errors = summary.errors + input.finish(&logger);
     if let Some(script) = &script {
@@ -289,7 +291,7 @@ fn now() -> u64 {
 
 pub(super) fn build_error(error: BuildError, args: &Args) -> ToolError {
     let output = args.output.as_deref().unwrap_or(Path::new("-"));
-    let input = args.input.as_deref().unwrap_or(Path::new("."));
+    let input = args.first_input().unwrap_or(Path::new("."));
     match error {
         BuildError::InvalidOption(text) => ToolError::new(text),
         BuildError::Source(e) => read_error(input, &e),
@@ -304,11 +306,15 @@ pub(super) fn build_error(error: BuildError, args: &Args) -> ToolError {
             let least = if whole { "" } else { "at least " };
             // In the units in which the option takes it.
             let needed = needed.div_ceil(1 << 20) << 20;
-            ToolError::new(format!("memory limit of {} is too low", format_size(limit)))
-                .hint(format!("{least}{} are needed", format_size(needed)))
+            limit_error(limit).hint(format!("{least}{} are needed", format_size(needed)))
         }
         other => ToolError::new("cannot build image").cause(other),
     }
+}
+
+/// The memory limit does not allow this input.
+pub(super) fn limit_error(limit: u64) -> ToolError {
+    ToolError::new(format!("memory limit of {} is too low", format_size(limit)))
 }
 
 /// Entries and metadata of the input that are not in the image, without an error. Attributes are worth

@@ -46,7 +46,9 @@ const CACHE_TAG: &[u8] = b"CACHEDIR.TAG";
 const CACHE_SIGNATURE: &[u8] = b"Signature: 8a477f597d28d172789f06886806bc55";
 
 impl Tag {
-    fn name(&self) -> &[u8] {
+    /// Name of the entry that is the mark.
+    #[must_use]
+    pub fn name(&self) -> &[u8] {
         match self {
             Tag::Name(name) => name,
             Tag::Cache => CACHE_TAG,

@@ -20,15 +20,17 @@ pub struct ListReport {
 
 /// The directories named by an input list, each with its listed children, and the position of
 /// every listed path.
+///
+/// Symlinks on the way to a path are not followed.
 #[derive(Debug, Default)]
-pub(super) struct InputList {
+pub struct InputList {
     children: BTreeMap<Vec<u8>, BTreeSet<Vec<u8>>>,
     positions: HashMap<Vec<u8>, u64>,
 }
 
 impl InputList {
     /// Examines `paths` with `stat`, which takes paths relative to `root`.
-    pub(super) fn new(
+    pub fn new(
         root: &Path,
         paths: impl IntoIterator<Item = PathBuf>,
         stat: impl Fn(&[u8]) -> io::Result<Meta>,
@@ -94,21 +96,21 @@ impl InputList {
         Ok(())
     }
 
-    /// Names in a directory.
-    pub(super) fn children(&self, path: &[u8]) -> Option<&BTreeSet<Vec<u8>>> {
+    /// Names in a directory; `None` if the list has none.
+    pub fn children(&self, path: &[u8]) -> Option<&BTreeSet<Vec<u8>>> {
         self.children.get(path)
     }
 
     /// Upper bound of the memory in bytes: each path is stored with its position, and again as names.
-    pub(super) fn memory(&self) -> u64 {
+    pub fn memory(&self) -> u64 {
         let paths: usize = self.positions.keys().map(Vec::len).sum();
         let names: usize = self.children.values().map(BTreeSet::len).sum();
         let directories: usize = self.children.keys().map(|path| path.len() + 100).sum();
         (2 * paths + 120 * self.positions.len() + 60 * names + directories) as u64
     }
 
-    /// Position of a path in the list.
-    pub(super) fn position(&self, path: &[u8]) -> Option<u64> {
+    /// Position of a path in the list, from 0.
+    pub fn position(&self, path: &[u8]) -> Option<u64> {
         self.positions.get(path).copied()
     }
 }

@@ -351,6 +351,26 @@ fn overwrite_with(target: &mut File, new: &mut File) -> io::Result<()> {
     target.sync_all()
 }
 
+/// A temporary file for reading and writing, without a name, in `directory`. It disappears when it is closed,
+/// also if the process is killed.
+///
+/// # Errors
+/// The directory cannot be opened, or no file can be created in it.
+pub fn temporary_file(directory: &Path) -> io::Result<File> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let dir = rustix::fs::openat(CWD, directory, flags, Mode::empty())?;
+    let mode = Mode::RUSR | Mode::WUSR;
+    if let Some(file) = open_unnamed(&dir, mode)? {
+        return Ok(file);
+    }
+    let (fd, name) = with_free_name(OsStr::new("redwarfs"), |name| {
+        let flags = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::CLOEXEC;
+        rustix::fs::openat(&dir, name, flags, mode)
+    })?;
+    rustix::fs::unlinkat(&dir, &name, AtFlags::empty())?;
+    Ok(File::from(fd))
+}
+
 /// An unnamed file in `dir`, or none if the file system or the kernel does not support that.
 fn open_unnamed(dir: &OwnedFd, mode: Mode) -> io::Result<Option<File>> {
     let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;

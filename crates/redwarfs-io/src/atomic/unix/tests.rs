@@ -357,3 +357,15 @@ fn what_is_no_regular_file_needs_no_permission() {
     let file = AtomicFile::create("/dev/null", Overwrite::No).unwrap();
     assert_eq!(file.notice(), Some(Notice::Stream("a device")));
 }
+
+#[test]
+fn temporary_files_have_no_name() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut file = super::temporary_file(dir.path()).unwrap();
+    file.write_all(b"words").unwrap();
+    assert!(names(dir.path()).is_empty());
+    let mut found = [0; 5];
+    crate::os::read_exact_at(&file, 0, &mut found).unwrap();
+    assert_eq!(&found, b"words");
+    assert!(super::temporary_file(&dir.path().join("none")).is_err());
+}

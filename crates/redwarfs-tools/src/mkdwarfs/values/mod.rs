@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::time::Duration;
 
+use redwarfs_archive::{Format, Whiteouts};
 use redwarfs_codec::{CodecSpec, ContentKind};
 use redwarfs_format::metadata::Packing;
 use redwarfs_writer::{FileHash, Symlinks, TimeResolution, TimeResolutionError};
@@ -135,6 +136,32 @@ pub(crate) fn hard_links(text: &str) -> Result<LinkPolicy, String> {
         "dissolve" => Ok(LinkPolicy::Dissolve),
         other => Err(format!(
             "invalid hard link policy '{other}' (keep, dissolve)"
+        )),
+    }
+}
+
+/// `--input-format`.
+pub(crate) fn input_format(text: &str) -> Result<Format, String> {
+    let formats = [
+        ("auto", Format::Auto),
+        ("tar", Format::Tar),
+        ("cpio", Format::Cpio),
+    ];
+    let found = formats.iter().find(|(name, _)| *name == text);
+    found.map(|(_, format)| *format).ok_or_else(|| {
+        let names = formats.map(|(name, _)| name).join(", ");
+        format!("invalid archive format '{text}' ({names})")
+    })
+}
+
+/// `--whiteouts`.
+pub(crate) fn whiteouts(text: &str) -> Result<Whiteouts, String> {
+    match text {
+        "keep" => Ok(Whiteouts::Keep),
+        "apply" => Ok(Whiteouts::Apply),
+        "overlay" => Ok(Whiteouts::Overlay),
+        other => Err(format!(
+            "invalid whiteout policy '{other}' (keep, apply, overlay)"
         )),
     }
 }

@@ -1,0 +1,379 @@
+//! From archives to a tree with contents.
+
+use std::cell::Cell;
+use std::fs::File;
+use std::io::{self, Read, Seek};
+use std::path::Path;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use redwarfs_writer::{Level, Phase, Progress};
+
+use crate::cpio::{Cpio, is_cpio};
+use crate::decompress::decompressed;
+use crate::error::{Error, Fault, Place, Result};
+use crate::member::{Kind, Member, Members, Part};
+use crate::source::ArchiveSource;
+use crate::store::{InPlace, SpoolWriter, StoreNumber, Stores};
+use crate::stream::{Failed, Plain, Raw, Stream};
+use crate::tar::{BLOCK, Tar, is_header};
+use crate::tree::{Data, Placed, Tree};
+use crate::{Archive, ArchiveOptions, Format, Whiteouts};
+
+/// Bytes that are copied at a time.
+const COPY: usize = 256 << 10;
+/// The memory limit is checked after this number of entries.
+const CHECK_EVERY: u64 = 1 << 12;
+
+/// Prefix of the name of a whiteout.
+const WHITEOUT: &[u8] = b".wh.";
+/// Rest of the name of the file that makes a directory opaque.
+const OPAQUE: &[u8] = b".wh..opq";
+
+/// Reads archives, one after the other, each once.
+struct Reader<'a> {
+    options: &'a ArchiveOptions,
+    progress: &'a dyn Progress,
+    stop: &'a AtomicBool,
+    tree: Tree,
+    spool: Option<SpoolWriter>,
+    archives: Vec<InPlace>,
+    buffer: Vec<u8>,
+}
+
+/// What is known while an archive is read.
+#[derive(Default)]
+struct State {
+    entries: u64,
+    entry: Option<String>,
+    absolute: u64,
+}
+
+pub(crate) fn read(
+    archives: &[Archive],
+    options: &ArchiveOptions,
+    progress: &dyn Progress,
+    stop: &AtomicBool,
+) -> Result<ArchiveSource> {
+    progress.phase(Phase::Reading);
+    let mut reader = Reader {
+        options,
+        progress,
+        stop,
+        tree: Tree::new(),
+        spool: None,
+        archives: Vec::new(),
+        buffer: vec![0; COPY],
+    };
+    for archive in archives {
+        reader.archive(archive)?;
+    }
+    let spool = reader.spool.map(SpoolWriter::finish).transpose();
+    let spool = spool.map_err(|source| Error::Spool {
+        directory: options.spool.clone(),
+        source,
+    })?;
+    if let Some(spool) = &spool {
+        let size = spool.size();
+        progress.log(
+            Level::Verbose,
+            &format!("contents wait in a temporary file of {size} bytes"),
+        );
+    }
+    let stores = Stores {
+        spool,
+        archives: reader.archives,
+    };
+    let label = match archives {
+        [only] if only.path != Path::new("-") => only.path.display().to_string(),
+        _ => String::new(),
+    };
+    Ok(ArchiveSource::new(reader.tree.finish(), stores, label))
+}
+
+/// Bytes of a path for messages.
+fn shown(path: &[u8]) -> String {
+    let mut line = String::new();
+    for c in String::from_utf8_lossy(path).chars() {
+        match c.is_control() {
+            true => line.extend(c.escape_default()),
+            false => line.push(c),
+        }
+    }
+    line
+}
+
+impl Reader<'_> {
+    fn archive(&mut self, archive: &Archive) -> Result<()> {
+        let failed = |source| Error::Read {
+            path: archive.path.clone(),
+            source,
+        };
+        let failure = Rc::<Cell<Failed>>::default();
+        let counters = self.progress.counters();
+        let raw = |inner: Box<dyn Read>| Raw {
+            inner,
+            count: &counters.archive_bytes,
+            stop: self.stop,
+            failed: Rc::clone(&failure),
+        };
+        let mut store = None;
+        let stream = if archive.path == Path::new("-") {
+            let raw = raw(Box::new(io::stdin()));
+            Stream::new(Box::new(raw), None, Rc::clone(&failure))
+        } else {
+            let mut file = File::open(&archive.path).map_err(failed)?;
+            let metadata = file.metadata().map_err(failed)?;
+            let mut plain = None;
+            if metadata.is_file() && file.stream_position().is_ok() {
+                counters
+                    .archive_size
+                    .fetch_add(metadata.len(), Ordering::Relaxed);
+                let shared = file.try_clone().map_err(failed)?;
+                let again = file.try_clone().map_err(failed)?;
+                store = Some(InPlace::new(again, &archive.path).map_err(failed)?);
+                plain = Some(Plain {
+                    file: shared,
+                    len: metadata.len(),
+                    count: &counters.archive_bytes,
+                });
+            }
+            Stream::new(Box::new(raw(Box::new(file))), plain, Rc::clone(&failure))
+        };
+        let mut state = State::default();
+        let place = |position, missing, state: &State| Place {
+            offset: position,
+            entry: state.entry.clone(),
+            missing,
+            entries: state.entries.saturating_sub(u64::from(missing > 0)),
+        };
+        let at = |fault: Fault, place| fault.at(&archive.path, place, self.options);
+        let mut members =
+            open(stream, self.options.format).map_err(|fault| at(fault, place(0, 0, &state)))?;
+        let base = archive.name.as_deref().unwrap_or_default();
+        self.tree
+            .begin(base)
+            .map_err(|what| at(Fault::unsupported(what), place(0, 0, &state)))?;
+        let number = self.archives.len() as StoreNumber + 1;
+        let mut used = false;
+        let options = self.options;
+        let done = self.members(&mut *members, number, &mut used, &mut state);
+        if let Err(fault) = done {
+            let place = place(members.position(), members.left(), &state);
+            return Err(fault.at(&archive.path, place, options));
+        }
+        if used {
+            self.archives.extend(store);
+        }
+        self.last_words(archive, &*members, done.unwrap_or_default(), &state);
+        Ok(())
+    }
+
+    /// What there is to say about an archive that was read to its end.
+    fn last_words(&mut self, archive: &Archive, members: &dyn Members, more: u64, state: &State) {
+        let name = archive.path.display();
+        let progress = self.progress;
+        if more > 0 {
+            progress.log(
+                Level::Warn,
+                &format!("{name}: {more} bytes after the end of the archive are ignored"),
+            );
+        }
+        if !members.is_marked() {
+            progress.log(
+                Level::Warn,
+                &format!("{name}: the end of the archive is not marked, it may be incomplete"),
+            );
+        }
+        if state.absolute > 0 {
+            let count = state.absolute;
+            progress.log(
+                Level::Info,
+                &format!("{name}: removed the '/' at the beginning of {count} names"),
+            );
+        }
+        for path in self.tree.end() {
+            self.problem(
+                &path,
+                "its other name, to which it is a hard link, is not in the archive",
+            );
+        }
+    }
+
+    /// An entry that is left out.
+    fn problem(&self, path: &[u8], what: &str) {
+        let errors = &self.progress.counters().errors;
+        errors.fetch_add(1, Ordering::Relaxed);
+        let path = shown(path);
+        self.progress
+            .log(Level::Error, &format!("leaving out '{path}': {what}"));
+    }
+
+    /// Reads all members. Returns how many bytes follow the archive.
+    fn members(
+        &mut self,
+        members: &mut dyn Members,
+        number: StoreNumber,
+        in_place: &mut bool,
+        state: &mut State,
+    ) -> Result<u64, Fault> {
+        while let Some(member) = members.next()? {
+            state.entries += 1;
+            state.entry = Some(shown(&member.path));
+            state.absolute += u64::from(member.path.starts_with(b"/"));
+            self.progress.counters().set_current(&member.path);
+            if self.stop.load(Ordering::Relaxed) {
+                return Err(Fault::Interrupted);
+            }
+            let limit = self.options.memory_limit.unwrap_or(u64::MAX);
+            if state.entries.is_multiple_of(CHECK_EVERY) && self.tree.memory() > limit {
+                return Err(Fault::Memory);
+            }
+            if let Some(remark) = &member.remark {
+                let path = shown(&member.path);
+                self.progress
+                    .log(Level::Warn, &format!("'{path}': {remark}"));
+            }
+            let placed = match self.whiteout(&member) {
+                Some(done) => done.map(|()| Placed::Done),
+                None => self.tree.add(&member),
+            };
+            match placed {
+                Ok(Placed::Done) => {}
+                Ok(Placed::Inode(inode)) => {
+                    self.contents(members, &member, inode, number, in_place)?;
+                }
+                Err(what) => self.problem(&member.path, what),
+            }
+        }
+        state.entry = None;
+        members.finish()
+    }
+
+    /// Handles a whiteout, if the member is one.
+    fn whiteout(&mut self, member: &Member) -> Option<Result<(), &'static str>> {
+        if self.options.whiteouts == Whiteouts::Keep {
+            return None;
+        }
+        let path = member.path.strip_suffix(b"/").unwrap_or(&member.path);
+        let start = path.iter().rposition(|&b| b == b'/').map_or(0, |at| at + 1);
+        let (above, name) = path.split_at_checked(start)?;
+        let rest = name.strip_prefix(WHITEOUT)?;
+        let removed = [above, rest].concat();
+        Some(match (rest, self.options.whiteouts) {
+            (b"", _) => Err("it is a whiteout without a name"),
+            (OPAQUE, Whiteouts::Overlay) => self
+                .tree
+                .set_attribute(above, (b"trusted.overlay.opaque".to_vec(), b"y".to_vec())),
+            (OPAQUE, _) => self.tree.make_opaque(above),
+            (rest, _) if rest.starts_with(WHITEOUT) => {
+                let path = shown(path);
+                self.progress.log(
+                    Level::Verbose,
+                    &format!("ignoring '{path}', which is for AUFS"),
+                );
+                Ok(())
+            }
+            (_, Whiteouts::Overlay) => {
+                let device = Member {
+                    path: removed,
+                    kind: Kind::CharDevice(0),
+                    mtime: member.mtime,
+                    ..Member::default()
+                };
+                self.tree.add(&device).map(drop)
+            }
+            _ => match self.tree.white_out(&removed) {
+                Ok(false) => {
+                    let path = shown(path);
+                    self.progress
+                        .log(Level::Verbose, &format!("nothing to remove for '{path}'"));
+                    Ok(())
+                }
+                done => done.map(drop),
+            },
+        })
+    }
+
+    /// Stores the contents of a member.
+    fn contents(
+        &mut self,
+        members: &mut dyn Members,
+        member: &Member,
+        inode: u32,
+        number: StoreNumber,
+        in_place: &mut bool,
+    ) -> Result<(), Fault> {
+        let (store, parts) = match members.in_place() {
+            Some(parts) => {
+                *in_place |= !parts.is_empty();
+                (number, parts)
+            }
+            None => (0, self.copy(members)?),
+        };
+        let end = parts.last().map_or(0, |part| part.offset + part.size);
+        let size = member.size.unwrap_or(end).max(end);
+        let data = match parts[..] {
+            [] if size == 0 => Data::Empty,
+            [part] if part.offset == 0 && part.size == size => Data::Whole { store, at: part.at },
+            _ => Data::Parts {
+                store,
+                parts: parts.into(),
+            },
+        };
+        self.tree.set_contents(inode, size, data);
+        Ok(())
+    }
+
+    /// Copies contents to the temporary file.
+    fn copy(&mut self, members: &mut dyn Members) -> Result<Vec<Part>, Fault> {
+        let mut parts: Vec<Part> = Vec::new();
+        while let Some((offset, size)) = members.data(&mut self.buffer)? {
+            let spool = match &mut self.spool {
+                Some(spool) => spool,
+                None => self
+                    .spool
+                    .insert(SpoolWriter::new(&self.options.spool).map_err(Fault::Spool)?),
+            };
+            let at = spool.position();
+            let bytes = self.buffer.get(..size).unwrap_or_default();
+            spool.write(bytes).map_err(Fault::Spool)?;
+            let size = size as u64;
+            match parts.last_mut() {
+                Some(last) if last.offset + last.size == offset => last.size += size,
+                Some(last) if last.offset + last.size > offset => {
+                    return Err(Fault::damaged("the data of a file overlaps"));
+                }
+                _ => parts.push(Part { offset, size, at }),
+            }
+        }
+        Ok(parts)
+    }
+}
+
+/// Finds out about the format of a stream.
+fn open(stream: Stream<'_>, format: Format) -> Result<Box<dyn Members + '_>, Fault> {
+    let mut stream = decompressed(stream)?;
+    let format = match format {
+        Format::Auto => detect(&mut stream)?,
+        format => format,
+    };
+    Ok(match format {
+        Format::Cpio => Box::new(Cpio::new(stream)),
+        _ => Box::new(Tar::new(stream)),
+    })
+}
+
+fn detect(stream: &mut Stream<'_>) -> Result<Format, Fault> {
+    let start = stream.peek(BLOCK)?;
+    if is_cpio(start) {
+        return Ok(Format::Cpio);
+    }
+    let block = start.first_chunk::<BLOCK>();
+    if block.is_some_and(|block| is_header(block) || block.iter().all(|&b| b == 0)) {
+        return Ok(Format::Tar);
+    }
+    Err(Fault::unsupported(
+        "not a directory, and not an archive in a format that is known without libarchive (tar, cpio)",
+    ))
+}

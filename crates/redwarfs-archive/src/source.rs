@@ -1,0 +1,369 @@
+//! The tree of archives as a source of a build.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use redwarfs_writer::{
+    Content, DataExtent, DirItem, EntryFilter, ExtendedAttributes, FileType, InputList, ListReport,
+    Meta, Source, Stamp, Symlinks, Tag,
+};
+
+use crate::store::Stores;
+use crate::tree::{Data, Entry, Finished, Inode};
+
+/// Most symlinks on the way to an entry.
+const MOST_LINKS: usize = 40;
+/// Signature of the Cache Directory Tagging Specification.
+const CACHE_SIGNATURE: &[u8] = b"Signature: 8a477f597d28d172789f06886806bc55";
+
+/// The entries of one or more archives.
+///
+/// Memory: about 250 bytes for each entry, and the lengths of its name, its target, and its extended
+/// attributes. Contents are in the archives, or in a temporary file that disappears with the source.
+pub struct ArchiveSource {
+    tree: Finished,
+    stores: Arc<Stores>,
+    label: String,
+    filter: Option<EntryFilter>,
+    symlinks: Symlinks,
+    tags: Vec<Tag>,
+    list: Option<InputList>,
+}
+
+impl fmt::Debug for ArchiveSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ArchiveSource")
+            .field("label", &self.label)
+            .finish_non_exhaustive()
+    }
+}
+
+fn missing() -> io::Error {
+    io::ErrorKind::NotFound.into()
+}
+
+impl ArchiveSource {
+    pub(crate) fn new(tree: Finished, stores: Stores, label: String) -> Self {
+        Self {
+            tree,
+            stores: Arc::new(stores),
+            label,
+            filter: None,
+            symlinks: Symlinks::Keep,
+            tags: Vec::new(),
+            list: None,
+        }
+    }
+
+    /// Leaves out entries for which `filter` returns false.
+    #[must_use]
+    pub fn with_filter(mut self, filter: EntryFilter) -> Self {
+        self.filter = Some(filter);
+        self
+    }
+
+    /// What becomes of symlinks. [`Symlinks::Follow`] finds targets in the archives only, and absolute
+    /// targets start at the root of the tree.
+    #[must_use]
+    pub fn with_symlinks(mut self, symlinks: Symlinks) -> Self {
+        self.symlinks = symlinks;
+        self
+    }
+
+    /// Leaves out the contents of directories below the root that have one of these tags, except the
+    /// tag itself.
+    #[must_use]
+    pub fn without_tagged(mut self, tags: Vec<Tag>) -> Self {
+        self.tags = tags;
+        self
+    }
+
+    /// Restricts the tree to these paths, relative to the root or with a leading `/`. Parents are added
+    /// as needed. Paths that do not exist are left out, and the report names them.
+    #[must_use]
+    pub fn with_list(mut self, paths: impl IntoIterator<Item = PathBuf>) -> (Self, ListReport) {
+        let (list, report) = InputList::new(Path::new("/"), paths, |path| {
+            let found = self.resolve(path).ok_or_else(missing)?;
+            Ok(self.meta(found.0))
+        });
+        self.list = Some(list);
+        (self, report)
+    }
+
+    /// The inode of a path and its children. Symlinks are followed if they are to be.
+    fn resolve(&self, path: &[u8]) -> Option<(u32, &[Entry])> {
+        if self.symlinks != Symlinks::Follow {
+            return self.tree.find(path);
+        }
+        let names = |path: &[u8]| {
+            let names = path.split(|&b| b == b'/');
+            let names = names.filter(|name| !name.is_empty() && *name != b".");
+            names.map(<[u8]>::to_vec).collect::<Vec<_>>()
+        };
+        let mut todo: VecDeque<Vec<u8>> = names(path).into();
+        let mut at: Vec<Vec<u8>> = Vec::new();
+        let mut links = 0;
+        while let Some(name) = todo.pop_front() {
+            if name == b".." {
+                at.pop();
+                continue;
+            }
+            at.push(name);
+            let (number, _) = self.tree.find(&at.join(&b'/'))?;
+            let inode = self.tree.inode(number)?;
+            if let Some(target) = &inode.target {
+                links += 1;
+                if links > MOST_LINKS {
+                    return None;
+                }
+                at.pop();
+                if target.starts_with(b"/") {
+                    at.clear();
+                }
+                for name in names(target).into_iter().rev() {
+                    todo.push_front(name);
+                }
+            }
+        }
+        self.tree.find(&at.join(&b'/'))
+    }
+
+    fn meta(&self, number: u32) -> Meta {
+        let Some(inode) = self.tree.inode(number) else {
+            // The numbers come from the tree itself.
+            unreachable!("an entry without an inode");
+        };
+        meta(number, inode)
+    }
+
+    fn item(&self, path: &[u8], entry: &Entry) -> (DirItem, bool) {
+        let name = self.tree.name(entry).to_vec();
+        let mut number = Some(entry.inode);
+        let is_link = |number| (self.tree.inode(number)).is_some_and(|i| i.target.is_some());
+        let link = is_link(entry.inode);
+        let whole = if path.is_empty() {
+            name.clone()
+        } else {
+            [path, b"/", &name].concat()
+        };
+        if link && self.symlinks == Symlinks::Follow {
+            number = self.resolve(&whole).map(|(number, _)| number);
+        }
+        let meta = number.map(|number| self.meta(number)).ok_or_else(missing);
+        let kept = (!link || self.symlinks != Symlinks::Drop)
+            && match (&self.filter, &meta) {
+                (Some(filter), Ok(meta)) => filter(&whole, meta.kind),
+                _ => true,
+            };
+        (DirItem { name, meta }, kept)
+    }
+
+    /// The entries of a directory, and of each whether it is part of the tree.
+    ///
+    /// # Errors
+    /// There is no such directory.
+    pub fn list(&self, path: &[u8]) -> io::Result<Vec<(DirItem, bool)>> {
+        let (_, children) = self.resolve(path).ok_or_else(missing)?;
+        if let Some(list) = &self.list {
+            let Some(names) = list.children(path) else {
+                return Ok(Vec::new());
+            };
+            let listed = children.iter();
+            let listed = listed.filter(|entry| names.contains(self.tree.name(entry)));
+            return Ok(listed.map(|entry| self.item(path, entry)).collect());
+        }
+        let mut items: Vec<_> = (children.iter())
+            .map(|entry| self.item(path, entry))
+            .collect();
+        if !path.is_empty()
+            && let Some(tag) = self.tags.iter().find(|tag| self.has_tag(children, tag))
+        {
+            for (item, kept) in &mut items {
+                *kept &= item.name == tag.name();
+            }
+        }
+        Ok(items)
+    }
+
+    fn has_tag(&self, children: &[Entry], tag: &Tag) -> bool {
+        let mut named = children.iter();
+        let Some(entry) = named.find(|entry| self.tree.name(entry) == tag.name()) else {
+            return false;
+        };
+        if *tag != Tag::Cache {
+            return true;
+        }
+        let begins = || -> io::Result<bool> {
+            let file = self.opened(entry.inode)?;
+            let mut begin = [0; CACHE_SIGNATURE.len()];
+            let mut done = 0;
+            while let Some(space) = begin.get_mut(done..).filter(|space| !space.is_empty()) {
+                match file.read_at(done as u64, space)? {
+                    0 => return Ok(false),
+                    n => done += n,
+                }
+            }
+            Ok(begin == *CACHE_SIGNATURE)
+        };
+        begins().unwrap_or(false)
+    }
+
+    fn opened(&self, number: u32) -> io::Result<Opened> {
+        let inode = self.tree.inode(number).ok_or_else(missing)?;
+        if inode.kind != FileType::Regular {
+            return Err(io::Error::other("not a regular file"));
+        }
+        Ok(Opened {
+            stamp: Stamp {
+                size: inode.size,
+                mtime: inode.mtime,
+            },
+            data: inode.data.clone(),
+            stores: Arc::clone(&self.stores),
+        })
+    }
+}
+
+fn meta(number: u32, inode: &Inode) -> Meta {
+    let allocated = match &inode.data {
+        Data::Parts { parts, .. } => parts.iter().map(|part| part.size).sum(),
+        _ => inode.size,
+    };
+    Meta {
+        kind: inode.kind,
+        permissions: inode.permissions,
+        uid: inode.uid,
+        gid: inode.gid,
+        rdev: inode.rdev,
+        size: inode.size,
+        allocated,
+        nlink: inode.names,
+        // File systems without inode numbers show zeros.
+        identity: (0, u64::from(number) + 1),
+        atime: inode.atime.unwrap_or(inode.mtime),
+        mtime: inode.mtime,
+        ctime: inode.ctime.unwrap_or(inode.mtime),
+        target: inode.target.as_deref().map(<[u8]>::to_vec),
+        extended: extended(&inode.xattrs),
+    }
+}
+
+fn extended(xattrs: &[(Vec<u8>, Vec<u8>)]) -> ExtendedAttributes {
+    let mut kinds = ExtendedAttributes::default();
+    for (name, _) in xattrs {
+        match &name[..] {
+            b"system.posix_acl_access" | b"system.posix_acl_default" => kinds.acl = true,
+            b"security.capability" => kinds.capability = true,
+            b"security.selinux" => {}
+            _ => kinds.other = true,
+        }
+    }
+    kinds
+}
+
+impl Source for ArchiveSource {
+    fn root(&self) -> io::Result<Meta> {
+        let (number, _) = self.tree.find(b"").ok_or_else(missing)?;
+        Ok(self.meta(number))
+    }
+
+    fn read_dir(&self, path: &[u8]) -> io::Result<Vec<DirItem>> {
+        let items = self.list(path)?.into_iter();
+        Ok(items
+            .filter_map(|(item, kept)| kept.then_some(item))
+            .collect())
+    }
+
+    fn memory(&self) -> u64 {
+        let list = self.list.as_ref().map_or(0, InputList::memory);
+        self.tree.memory() + self.stores.memory() + list
+    }
+
+    fn open(&self, path: &[u8]) -> io::Result<Box<dyn Content>> {
+        let (number, _) = self.resolve(path).ok_or_else(missing)?;
+        Ok(Box::new(self.opened(number)?))
+    }
+
+    fn list_position(&self, path: &[u8]) -> Option<u64> {
+        self.list.as_ref()?.position(path)
+    }
+
+    fn display_path(&self, path: &[u8]) -> String {
+        let mut line = format!("{}/", self.label);
+        for c in String::from_utf8_lossy(path).chars() {
+            match c.is_control() {
+                true => line.extend(c.escape_default()),
+                false => line.push(c),
+            }
+        }
+        line
+    }
+}
+
+/// The contents of a file.
+struct Opened {
+    stamp: Stamp,
+    data: Data,
+    stores: Arc<Stores>,
+}
+
+impl Content for Opened {
+    fn stamp(&self) -> io::Result<Stamp> {
+        match self.data {
+            Data::Empty => {}
+            Data::Whole { store, .. } | Data::Parts { store, .. } => self.stores.check(store)?,
+        }
+        Ok(self.stamp)
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<usize> {
+        let left = self.stamp.size.saturating_sub(offset);
+        let wanted = left.min(buf.len() as u64) as usize;
+        let buf = buf.get_mut(..wanted).unwrap_or_default();
+        if buf.is_empty() {
+            return Ok(0);
+        }
+        match &self.data {
+            Data::Empty => Ok(0),
+            Data::Whole { store, at } => self.stores.read_at(*store, at + offset, buf),
+            Data::Parts { store, parts } => {
+                let next = parts.partition_point(|part| part.offset + part.size <= offset);
+                let room = |to: u64| (to - offset).min(wanted as u64) as usize;
+                match parts.get(next) {
+                    Some(part) if part.offset <= offset => {
+                        let n = room(part.offset + part.size);
+                        let buf = buf.get_mut(..n).unwrap_or_default();
+                        self.stores
+                            .read_at(*store, part.at + offset - part.offset, buf)
+                    }
+                    after => {
+                        let n = after.map_or(wanted, |part| room(part.offset));
+                        buf.get_mut(..n).unwrap_or_default().fill(0);
+                        Ok(n)
+                    }
+                }
+            }
+        }
+    }
+
+    fn next_data(&self, offset: u64, end: u64) -> io::Result<Option<DataExtent>> {
+        let Data::Parts { parts, .. } = &self.data else {
+            return Ok((offset < end).then(|| DataExtent {
+                offset,
+                size: end - offset,
+            }));
+        };
+        let next = parts.partition_point(|part| part.offset + part.size <= offset);
+        let part = parts.get(next).filter(|part| part.offset < end);
+        Ok(part.map(|part| {
+            let from = part.offset.max(offset);
+            DataExtent {
+                offset: from,
+                size: (part.offset + part.size).min(end) - from,
+            }
+        }))
+    }
+}

@@ -1,0 +1,701 @@
+//! The tree that the entries of archives make, one after the other.
+//!
+//! Names are followed by the tree alone: an entry below a symlink, or below `..`, is refused, so that no
+//! archive reaches anything outside of itself.
+
+use std::collections::HashMap;
+
+use hashbrown::HashTable;
+use redwarfs_writer::{FileType, Timestamp};
+use twox_hash::XxHash3_64;
+
+use crate::member::{Attribute, Kind, Member, Part};
+use crate::store::StoreNumber;
+
+/// The contents of a regular file.
+#[derive(Debug, Clone, Default)]
+pub(crate) enum Data {
+    #[default]
+    Empty,
+    /// One piece, without holes.
+    Whole { store: StoreNumber, at: u64 },
+    Parts {
+        store: StoreNumber,
+        parts: std::sync::Arc<[Part]>,
+    },
+}
+
+/// What the names of a file share.
+#[derive(Debug, Clone)]
+pub(crate) struct Inode {
+    pub(crate) kind: FileType,
+    pub(crate) permissions: u32,
+    pub(crate) uid: u32,
+    pub(crate) gid: u32,
+    pub(crate) rdev: u64,
+    pub(crate) size: u64,
+    pub(crate) mtime: Timestamp,
+    pub(crate) atime: Option<Timestamp>,
+    pub(crate) ctime: Option<Timestamp>,
+    pub(crate) target: Option<Box<[u8]>>,
+    pub(crate) data: Data,
+    pub(crate) xattrs: Vec<Attribute>,
+    /// No entry describes it: a directory on the way to others.
+    pub(crate) implied: bool,
+    /// Names in the finished tree.
+    pub(crate) names: u64,
+}
+
+impl Inode {
+    fn directory() -> Self {
+        Self {
+            kind: FileType::Directory,
+            permissions: 0o755,
+            uid: 0,
+            gid: 0,
+            rdev: 0,
+            size: 0,
+            mtime: Timestamp::default(),
+            atime: None,
+            ctime: None,
+            target: None,
+            data: Data::Empty,
+            xattrs: Vec::new(),
+            implied: true,
+            names: 0,
+        }
+    }
+
+    fn of(member: &Member) -> Self {
+        let (kind, rdev, target) = match &member.kind {
+            Kind::Regular | Kind::HardLink(_) => (FileType::Regular, 0, None),
+            Kind::Directory => (FileType::Directory, 0, None),
+            Kind::Symlink(target) => (FileType::Symlink, 0, Some(target.as_slice().into())),
+            Kind::CharDevice(rdev) => (FileType::CharDevice, *rdev, None),
+            Kind::BlockDevice(rdev) => (FileType::BlockDevice, *rdev, None),
+            Kind::Fifo => (FileType::Fifo, 0, None),
+            Kind::Socket => (FileType::Socket, 0, None),
+        };
+        Self {
+            kind,
+            // As symlinks have on Linux.
+            permissions: match kind {
+                FileType::Symlink => 0o777,
+                _ => member.permissions,
+            },
+            uid: member.uid,
+            gid: member.gid,
+            rdev,
+            mtime: member.mtime,
+            atime: member.atime,
+            ctime: member.ctime,
+            target,
+            xattrs: member.xattrs.clone(),
+            implied: false,
+            ..Self::directory()
+        }
+    }
+}
+
+/// An entry: a name in a directory.
+#[derive(Debug, Clone, Copy)]
+struct Node {
+    parent: u32,
+    /// In the arena of names.
+    name: (usize, u32),
+    inode: u32,
+    /// The last layer that has an entry for it or below it.
+    layer: u32,
+    /// Whiteouts of this layer remove it and everything below it that older layers have.
+    whited: u32,
+    /// The layer whose opaque mark removes what older layers have in this directory.
+    opaque: u32,
+    /// Another entry has not taken its place.
+    current: bool,
+}
+
+/// Bit of `Node::inode` for a hard link whose other name is not known yet.
+const PENDING: u32 = 1 << 31;
+/// Most entries, and most inodes.
+const MOST: u32 = PENDING - 1;
+
+/// A hard link to an entry that had not come.
+#[derive(Debug)]
+struct Pending {
+    node: u32,
+    target: Vec<u8>,
+    /// For messages.
+    path: Vec<u8>,
+    /// Contents that came with the link, as some programs write them.
+    own: Option<u32>,
+}
+
+/// What became of an entry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Placed {
+    /// The inode that gets the contents of the entry.
+    Inode(u32),
+    /// The entry has no contents, or they are not needed.
+    Done,
+}
+
+/// The tree.
+pub(crate) struct Tree {
+    nodes: Vec<Node>,
+    names: Vec<u8>,
+    table: HashTable<u32>,
+    pub(crate) inodes: Vec<Inode>,
+    pending: Vec<Pending>,
+    /// Inodes of the archive that is being read, by the numbers in it.
+    numbers: HashMap<(u64, u64), u32>,
+    /// The number of the archive that is being read, from 1.
+    layer: u32,
+    /// Directory under which its entries go.
+    base: Vec<u8>,
+    newest: Option<Timestamp>,
+    variable: u64,
+}
+
+/// Why an entry is not in the tree.
+pub(crate) type Refusal = &'static str;
+
+/// The components of a path: without `/` at the beginning and end, and without `.`.
+///
+/// # Errors
+/// The path is empty, or contains `..` or NUL.
+pub(crate) fn components(path: &[u8]) -> Result<Vec<&[u8]>, Refusal> {
+    if path.is_empty() {
+        return Err("its name is empty");
+    }
+    if path.contains(&0) {
+        return Err("its name contains NUL");
+    }
+    let parts = path.split(|&b| b == b'/');
+    let parts = parts.filter(|part| !part.is_empty() && *part != b".");
+    let parts: Vec<&[u8]> = parts.collect();
+    match parts.contains(&&b".."[..]) {
+        true => Err("its name contains '..'"),
+        false => Ok(parts),
+    }
+}
+
+impl Tree {
+    pub(crate) fn new() -> Self {
+        Self {
+            nodes: vec![Node {
+                parent: 0,
+                name: (0, 0),
+                inode: 0,
+                layer: 0,
+                whited: 0,
+                opaque: 0,
+                current: true,
+            }],
+            names: Vec::new(),
+            table: HashTable::new(),
+            inodes: vec![Inode::directory()],
+            pending: Vec::new(),
+            numbers: HashMap::new(),
+            layer: 0,
+            base: Vec::new(),
+            newest: None,
+            variable: 0,
+        }
+    }
+
+    /// Bytes of memory.
+    pub(crate) fn memory(&self) -> u64 {
+        let nodes = self.nodes.capacity() * size_of::<Node>() + self.table.capacity() * 8;
+        let inodes = self.inodes.capacity() * size_of::<Inode>();
+        let numbers = self.numbers.capacity() * 40;
+        let pending = self.pending.capacity() * size_of::<Pending>();
+        let all = nodes + inodes + numbers + pending + self.names.capacity();
+        all as u64 + self.variable
+    }
+
+    /// The next archive; its entries go under the directory `base`.
+    pub(crate) fn begin(&mut self, base: &[u8]) -> Result<(), Refusal> {
+        self.layer += 1;
+        self.base = base.to_vec();
+        let base = base.to_vec();
+        self.directory(&components_or_none(&base)?)?;
+        Ok(())
+    }
+
+    fn name(&self, node: u32) -> &[u8] {
+        let (start, length) = self.nodes[node as usize].name;
+        (self.names.get(start..start + length as usize)).unwrap_or_default()
+    }
+
+    fn hash(parent: u32, name: &[u8]) -> u64 {
+        XxHash3_64::oneshot_with_seed(parent.into(), name)
+    }
+
+    fn child(&self, parent: u32, name: &[u8]) -> Option<u32> {
+        let found = self.table.find(Self::hash(parent, name), |&node| {
+            self.nodes[node as usize].parent == parent && self.name(node) == name
+        });
+        found.copied()
+    }
+
+    /// The node of a path that is visible in the layer which is being read.
+    fn find(&self, parts: &[&[u8]]) -> Option<u32> {
+        let mut at = 0;
+        let mut cut = self.nodes[0].opaque;
+        for name in parts {
+            at = self.child(at, name)?;
+            let node = self.nodes[at as usize];
+            if node.layer < cut.max(node.whited) {
+                return None;
+            }
+            cut = cut.max(node.whited).max(node.opaque);
+        }
+        Some(at)
+    }
+
+    fn kind(&self, node: u32) -> Option<FileType> {
+        let inode = self.nodes[node as usize].inode;
+        // A hard link that waits for its other name is no directory.
+        (inode & PENDING == 0).then(|| self.inodes[inode as usize].kind)
+    }
+
+    fn add_inode(&mut self, inode: Inode) -> Result<u32, Refusal> {
+        let number = self.inodes.len() as u32;
+        if number >= MOST {
+            return Err("there are too many entries");
+        }
+        let xattrs = inode.xattrs.iter().map(|(k, v)| k.len() + v.len() + 48);
+        let target = inode.target.as_ref().map_or(0, |target| target.len());
+        self.variable += (xattrs.sum::<usize>() + target) as u64;
+        self.inodes.push(inode);
+        Ok(number)
+    }
+
+    /// Adds an entry, or puts another one in its place.
+    fn put(&mut self, parent: u32, name: &[u8], inode: u32) -> Result<u32, Refusal> {
+        let number = self.nodes.len() as u32;
+        if number >= MOST {
+            return Err("there are too many entries");
+        }
+        let node = Node {
+            parent,
+            name: (self.names.len(), name.len() as u32),
+            inode,
+            layer: self.layer,
+            whited: 0,
+            opaque: 0,
+            current: true,
+        };
+        if let Some(old) = self.child(parent, name) {
+            let same = self.nodes[old as usize].name;
+            self.nodes[old as usize].current = false;
+            self.nodes.push(Node { name: same, ..node });
+            let (nodes, names) = (&self.nodes, &self.names);
+            let found = self.table.find_mut(Self::hash(parent, name), |&node| {
+                let node = nodes[node as usize];
+                let (start, length) = node.name;
+                node.parent == parent && names.get(start..start + length as usize) == Some(name)
+            });
+            if let Some(found) = found {
+                *found = number;
+            }
+            return Ok(number);
+        }
+        self.names.extend_from_slice(name);
+        self.nodes.push(node);
+        let (nodes, names) = (&self.nodes, &self.names);
+        self.table
+            .insert_unique(Self::hash(parent, name), number, |&node| {
+                let node = nodes[node as usize];
+                let (start, length) = node.name;
+                let name = names.get(start..start + length as usize);
+                Self::hash(node.parent, name.unwrap_or_default())
+            });
+        Ok(number)
+    }
+
+    /// The directory with this path. Directories that do not exist are added.
+    fn directory(&mut self, parts: &[&[u8]]) -> Result<u32, Refusal> {
+        let mut at = 0;
+        let mut cut = self.nodes[0].opaque;
+        self.nodes[0].layer = self.layer;
+        for name in parts {
+            let found = self.child(at, name).filter(|&node| {
+                let node = self.nodes[node as usize];
+                node.layer >= cut.max(node.whited)
+            });
+            at = match found {
+                Some(node) => match self.kind(node) {
+                    Some(FileType::Directory) => node,
+                    Some(FileType::Symlink) => {
+                        return Err(
+                            "a directory above it is a symbolic link, which is not followed",
+                        );
+                    }
+                    _ => return Err("an entry above it is not a directory"),
+                },
+                None => {
+                    let inode = self.add_inode(Inode::directory())?;
+                    self.put(at, name, inode)?
+                }
+            };
+            let node = self.nodes[at as usize];
+            cut = cut.max(node.whited).max(node.opaque);
+        }
+        // What is above a new entry of this layer is part of the layer, whatever whiteouts come.
+        let mut up = at;
+        while up != 0 && self.nodes[up as usize].layer < self.layer {
+            self.nodes[up as usize].layer = self.layer;
+            up = self.nodes[up as usize].parent;
+        }
+        Ok(at)
+    }
+
+    fn based<'p>(&self, base: &'p [u8], path: &'p [u8]) -> Result<Vec<&'p [u8]>, Refusal> {
+        let mut parts = components_or_none(base)?;
+        parts.extend(components(path)?);
+        Ok(parts)
+    }
+
+    /// Adds an entry.
+    ///
+    /// # Errors
+    /// Why it is left out.
+    pub(crate) fn add(&mut self, member: &Member) -> Result<Placed, Refusal> {
+        if let Some(refused) = member.refused {
+            return Err(refused);
+        }
+        let base = self.base.clone();
+        let parts = self.based(&base, &member.path)?;
+        if self
+            .newest
+            .is_none_or(|newest| (newest.sec, newest.nsec) < (member.mtime.sec, member.mtime.nsec))
+        {
+            self.newest = Some(member.mtime);
+        }
+        let Some((name, above)) = parts.split_last().filter(|_| parts.len() > base_len(&base))
+        else {
+            // The root, or the directory that stands for it.
+            if member.kind != Kind::Directory {
+                return Err("it would take the place of the root directory");
+            }
+            let at = self.directory(&parts)?;
+            let inode = self.add_inode(Inode::of(member))?;
+            self.nodes[at as usize].inode = inode;
+            return Ok(Placed::Done);
+        };
+        let parent = self.directory(above)?;
+        if let Kind::HardLink(target) = &member.kind {
+            return self.link(&base, parent, name, &parts, target, member);
+        }
+        if let Some(&inode) = member.inode.and_then(|number| self.numbers.get(&number)) {
+            self.put(parent, name, inode)?;
+            // One of the names comes with the data, or each does.
+            return Ok(match member.size {
+                Some(0) => Placed::Done,
+                _ => Placed::Inode(inode),
+            });
+        }
+        let inode = self.add_inode(Inode::of(member))?;
+        let visible = self.find(&parts);
+        match visible.filter(|&old| self.kind(old) == Some(FileType::Directory)) {
+            Some(old) if member.kind == Kind::Directory => {
+                let node = &mut self.nodes[old as usize];
+                (node.inode, node.layer) = (inode, self.layer);
+            }
+            _ => {
+                self.put(parent, name, inode)?;
+            }
+        }
+        if let Some(number) = member.inode {
+            self.numbers.insert(number, inode);
+        }
+        Ok(match member.kind {
+            Kind::Regular => Placed::Inode(inode),
+            _ => Placed::Done,
+        })
+    }
+
+    /// Adds a hard link.
+    fn link(
+        &mut self,
+        base: &[u8],
+        parent: u32,
+        name: &[u8],
+        parts: &[&[u8]],
+        target: &[u8],
+        member: &Member,
+    ) -> Result<Placed, Refusal> {
+        let others = self
+            .based(base, target)
+            .map_err(|_| "the other name of this hard link is invalid")?;
+        if others == parts {
+            // What is there stays.
+            return match self.find(parts) {
+                Some(_) => Ok(Placed::Done),
+                None => Err("it is a hard link to itself"),
+            };
+        }
+        if let Some(other) = self.find(&others) {
+            let inode = self.nodes[other as usize].inode;
+            if inode & PENDING == 0 {
+                if self.inodes[inode as usize].kind == FileType::Directory {
+                    return Err("it is a hard link to a directory");
+                }
+                self.put(parent, name, inode)?;
+                return Ok(Placed::Done);
+            }
+        }
+        let number = self.pending.len() as u32;
+        if number >= MOST {
+            return Err("there are too many entries");
+        }
+        let has_data = member.size.is_some_and(|size| size > 0);
+        let own = has_data
+            .then(|| self.add_inode(Inode::of(member)))
+            .transpose()?;
+        let node = self.put(parent, name, number | PENDING)?;
+        self.variable += (target.len() + member.path.len()) as u64;
+        self.pending.push(Pending {
+            node,
+            target: others.join(&b'/'),
+            path: member.path.clone(),
+            own,
+        });
+        Ok(own.map_or(Placed::Done, Placed::Inode))
+    }
+
+    /// Removes an entry of older layers. Returns whether there is one.
+    pub(crate) fn white_out(&mut self, path: &[u8]) -> Result<bool, Refusal> {
+        let base = self.base.clone();
+        let parts = self.based(&base, path)?;
+        let Some(node) = self.find(&parts).filter(|&node| node != 0) else {
+            return Ok(false);
+        };
+        self.nodes[node as usize].whited = self.layer;
+        Ok(true)
+    }
+
+    /// Removes the entries that older layers have in a directory.
+    pub(crate) fn make_opaque(&mut self, path: &[u8]) -> Result<(), Refusal> {
+        let base = self.base.clone();
+        let mut parts = components_or_none(&base)?;
+        parts.extend(components_or_none(path)?);
+        let node = self.directory(&parts)?;
+        self.nodes[node as usize].opaque = self.layer;
+        Ok(())
+    }
+
+    /// Gives a regular file its contents.
+    pub(crate) fn set_contents(&mut self, inode: u32, size: u64, data: Data) {
+        if let Data::Parts { parts, .. } = &data {
+            self.variable += size_of_val(&**parts) as u64;
+        }
+        if let Some(inode) = self.inodes.get_mut(inode as usize) {
+            (inode.size, inode.data) = (size, data);
+        }
+    }
+
+    /// Gives a directory an extended attribute.
+    pub(crate) fn set_attribute(
+        &mut self,
+        path: &[u8],
+        attribute: Attribute,
+    ) -> Result<(), Refusal> {
+        let base = self.base.clone();
+        let mut parts = components_or_none(&base)?;
+        parts.extend(components_or_none(path)?);
+        let node = self.directory(&parts)?;
+        let inode = self.nodes[node as usize].inode;
+        if let Some(inode) = self.inodes.get_mut(inode as usize) {
+            inode.xattrs.push(attribute);
+        }
+        Ok(())
+    }
+
+    /// The archive has ended. Returns the hard links whose other name does not exist.
+    pub(crate) fn end(&mut self) -> Vec<Vec<u8>> {
+        self.numbers = HashMap::new();
+        let pending = std::mem::take(&mut self.pending);
+        let mut missing = Vec::new();
+        let mut resolved: Vec<Option<Option<u32>>> = vec![None; pending.len()];
+        // The chain to which a link belongs, from 1.
+        let mut chains = vec![0; pending.len()];
+        for first in 0..pending.len() {
+            let mut chain = Vec::new();
+            let mut at = first;
+            let inode = loop {
+                match resolved.get(at).copied().flatten() {
+                    Some(known) => break known,
+                    // Links that lead to each other.
+                    None if chains.get(at) == Some(&(first + 1)) => break None,
+                    None => {}
+                }
+                let (Some(link), Some(mark)) = (pending.get(at), chains.get_mut(at)) else {
+                    break None;
+                };
+                *mark = first + 1;
+                chain.push(at);
+                let parts: Vec<&[u8]> = link.target.split(|&b| b == b'/').collect();
+                let found = self
+                    .find(&parts)
+                    .map(|node| self.nodes[node as usize].inode);
+                match found {
+                    Some(inode) if inode & PENDING != 0 => at = (inode & !PENDING) as usize,
+                    Some(inode) if self.inodes[inode as usize].kind != FileType::Directory => {
+                        break Some(inode);
+                    }
+                    _ => break None,
+                }
+            };
+            // All links of the chain are names of the same file.
+            let mut inode = inode;
+            for link in chain.into_iter().rev() {
+                inode = inode.or_else(|| pending.get(link)?.own);
+                if let Some(slot) = resolved.get_mut(link) {
+                    *slot = Some(inode);
+                }
+            }
+        }
+        for (number, link) in pending.into_iter().enumerate() {
+            let node = &mut self.nodes[link.node as usize];
+            if !node.current {
+                continue;
+            }
+            match resolved.get(number).copied().flatten().flatten() {
+                Some(inode) => node.inode = inode,
+                None => {
+                    node.current = false;
+                    missing.push(link.path);
+                }
+            }
+        }
+        missing
+    }
+
+    /// Ends the tree.
+    pub(crate) fn finish(mut self) -> Finished {
+        let count = self.nodes.len();
+        // Parents have smaller numbers than their children.
+        let mut cuts = vec![0; count];
+        let mut live = vec![false; count];
+        let mut gone = vec![false; count];
+        for at in 0..count {
+            let node = self.nodes[at];
+            let up = node.parent as usize;
+            gone[at] = !node.current || gone[up];
+            let cut = cuts[up].max(node.whited);
+            live[at] = !gone[at] && node.layer >= cut;
+            cuts[at] = cut.max(node.opaque);
+        }
+        for at in (1..count).rev() {
+            let up = self.nodes[at].parent as usize;
+            live[up] = live[up] || live[at];
+        }
+        live[0] = true;
+        // Sorted by parent and name.
+        let mut order: Vec<u32> = (1..count as u32).filter(|&at| live[at as usize]).collect();
+        order.sort_unstable_by(|&a, &b| {
+            let key = |at: u32| (self.nodes[at as usize].parent, self.name(at));
+            key(a).cmp(&key(b))
+        });
+        let newest = self.newest.unwrap_or_default();
+        for inode in &mut self.inodes {
+            if inode.implied {
+                inode.mtime = newest;
+            }
+        }
+        let mut ranges = HashMap::new();
+        for (at, &node) in order.iter().enumerate() {
+            let parent = self.nodes[node as usize].parent;
+            let range = ranges.entry(parent).or_insert((at as u32, at as u32));
+            range.1 = at as u32 + 1;
+            self.inodes[self.nodes[node as usize].inode as usize].names += 1;
+        }
+        let entries = order.iter().map(|&at| {
+            let node = self.nodes[at as usize];
+            Entry {
+                name: node.name,
+                inode: node.inode,
+                node: at,
+            }
+        });
+        Finished {
+            root: self.nodes[0].inode,
+            entries: entries.collect(),
+            ranges,
+            names: self.names,
+            inodes: self.inodes,
+            variable: self.variable,
+        }
+    }
+}
+
+fn components_or_none(path: &[u8]) -> Result<Vec<&[u8]>, Refusal> {
+    match path.is_empty() {
+        true => Ok(Vec::new()),
+        false => components(path),
+    }
+}
+
+fn base_len(base: &[u8]) -> usize {
+    components_or_none(base).map_or(0, |parts| parts.len())
+}
+
+/// An entry of the finished tree.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Entry {
+    name: (usize, u32),
+    pub(crate) inode: u32,
+    node: u32,
+}
+
+/// A finished tree.
+#[derive(Debug)]
+pub(crate) struct Finished {
+    root: u32,
+    entries: Vec<Entry>,
+    /// The children of a directory, by its number.
+    ranges: HashMap<u32, (u32, u32)>,
+    names: Vec<u8>,
+    pub(crate) inodes: Vec<Inode>,
+    variable: u64,
+}
+
+impl Finished {
+    /// Bytes of memory.
+    pub(crate) fn memory(&self) -> u64 {
+        let entries = self.entries.capacity() * size_of::<Entry>() + self.ranges.capacity() * 16;
+        let inodes = self.inodes.capacity() * size_of::<Inode>();
+        (entries + inodes + self.names.capacity()) as u64 + self.variable
+    }
+
+    pub(crate) fn name(&self, entry: &Entry) -> &[u8] {
+        let (start, length) = entry.name;
+        (self.names.get(start..start + length as usize)).unwrap_or_default()
+    }
+
+    fn children_of(&self, node: u32) -> &[Entry] {
+        let (start, end) = self.ranges.get(&node).copied().unwrap_or_default();
+        (self.entries.get(start as usize..end as usize)).unwrap_or_default()
+    }
+
+    /// The inode of a path, and its children in the order of their names.
+    pub(crate) fn find(&self, path: &[u8]) -> Option<(u32, &[Entry])> {
+        let (mut inode, mut children) = (self.root, self.children_of(0));
+        if path.is_empty() {
+            return Some((inode, children));
+        }
+        for name in path.split(|&b| b == b'/') {
+            let at = children.binary_search_by(|entry| self.name(entry).cmp(name));
+            let entry = children.get(at.ok()?)?;
+            inode = entry.inode;
+            children = self.children_of(entry.node);
+        }
+        Some((inode, children))
+    }
+
+    pub(crate) fn inode(&self, number: u32) -> Option<&Inode> {
+        self.inodes.get(number as usize)
+    }
+}

@@ -1,0 +1,517 @@
+//! Archives as input of `mkdwarfs`: the image is that of the unpacked directory.
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+mod builder;
+mod support;
+
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use builder::{Done, Place, mkdwarfs};
+use redwarfs_testkit::skip;
+
+/// What makes images comparable: nothing that differs from run to run.
+const SAME: [&str; 6] = [
+    "--no-history",
+    "--no-create-timestamp",
+    "--with-specials",
+    "--with-devices",
+    "-l3",
+    "--log-level=warn",
+];
+
+/// A directory with everything that all formats keep. Times are whole seconds.
+fn place() -> Place {
+    let place = Place::new(&[
+        "docs/a.txt",
+        "docs/sub/b.txt",
+        "docs/sub/copy",
+        "empty/",
+        "z.bin",
+    ]);
+    let at = |name: &str| place.path("in").join(name);
+    fs::write(at("docs/sub/copy"), "docs/a.txt").unwrap();
+    let noise: Vec<u8> = (0..700_000u32)
+        .map(|i| (i.wrapping_mul(i) >> 7) as u8)
+        .collect();
+    fs::write(at("z.bin"), noise).unwrap();
+    fs::write(at("nothing"), "").unwrap();
+    fs::write(at("n\u{e4}me with space"), "x").unwrap();
+    fs::hard_link(at("docs/a.txt"), at("link.txt")).unwrap();
+    symlink("docs/a.txt", at("sym")).unwrap();
+    fs::set_permissions(at("docs/sub"), fs::Permissions::from_mode(0o1700)).unwrap();
+    fs::set_permissions(at("z.bin"), fs::Permissions::from_mode(0o4711)).unwrap();
+    assert!(shell(&place, "mkfifo in/fifo"));
+    assert!(shell(&place, "find in -exec touch -h -d @1700000000 {} +"));
+    assert!(shell(
+        &place,
+        "touch -d @1234567890 in/docs/a.txt in/docs/sub"
+    ));
+    place
+}
+
+/// Runs a command in the place.
+fn shell(place: &Place, command: &str) -> bool {
+    let mut shell = Command::new("sh");
+    shell.arg("-c").arg(command).current_dir(place.path("."));
+    let done = shell.stdout(Stdio::null()).output().unwrap();
+    if !done.status.success() {
+        println!("{command}: {}", String::from_utf8_lossy(&done.stderr));
+    }
+    done.status.success()
+}
+
+fn has(program: &str) -> bool {
+    let mut command = Command::new("sh");
+    command.arg("-c").arg(format!("command -v {program}"));
+    command.stdout(Stdio::null()).status().unwrap().success()
+}
+
+/// The image of these inputs, with messages that are none.
+fn image<S: AsRef<OsStr>>(place: &Place, args: &[S]) -> Vec<u8> {
+    let done = run(place, args);
+    assert_eq!((done.code, done.stderr.as_str()), (Some(0), ""));
+    fs::read(place.path("out")).unwrap()
+}
+
+fn run<S: AsRef<OsStr>>(place: &Place, args: &[S]) -> Done {
+    let mut command = mkdwarfs();
+    command.current_dir(place.path("."));
+    command.args(["-fo", "out"]).args(SAME).args(args);
+    command.output().unwrap().into()
+}
+
+/// The same, with a file as standard input.
+fn piped(place: &Place, file: &str, args: &[&str]) -> Done {
+    let mut cat = Command::new("cat");
+    let mut cat = cat
+        .arg(place.path(file))
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut command = mkdwarfs();
+    command.current_dir(place.path("."));
+    command.args(["-fo", "out"]).args(SAME).args(args);
+    let done = command.stdin(cat.stdout.take().unwrap()).output().unwrap();
+    cat.wait().unwrap();
+    done.into()
+}
+
+#[test]
+fn an_archive_makes_the_image_of_its_directory() {
+    let place = place();
+    let want = image(&place, &["-i", "in"]);
+    let formats = [
+        ("gnu", "tar --format=gnu -C in -cf $A ."),
+        ("pax", "tar --format=pax -C in -cf $A ."),
+        ("ustar", "tar --format=ustar -C in -cf $A ."),
+        (
+            "v7",
+            "tar --format=v7 -C in -cf $A --exclude=./fifo --exclude=. . 2>&1; exit 1",
+        ),
+        ("bsdpax", "bsdtar --format=pax -C in -cf $A ."),
+        ("bsdgnu", "bsdtar --format=gnutar -C in -cf $A ."),
+        ("newc", "bsdtar --format=newc -C in -cf $A ."),
+        ("odc", "bsdtar --format=odc -C in -cf $A ."),
+        ("cpio", "cd in && find . | cpio -o -H newc >../$A"),
+        ("crc", "cd in && find . | cpio -o -H crc >../$A"),
+    ];
+    let mut done = 0;
+    for (name, command) in formats {
+        let program = command.split("&& find . | ").last().unwrap();
+        let program = program.split(' ').next().unwrap();
+        if name == "v7" || !has(program) {
+            continue;
+        }
+        assert!(shell(&place, &command.replace("$A", name)), "{name}");
+        assert!(image(&place, &["-i", name]) == want, "{name} differs");
+        let piped = piped(&place, name, &["-i", "-"]);
+        assert_eq!((piped.code, piped.stderr.as_str()), (Some(0), ""), "{name}");
+        assert!(
+            fs::read(place.path("out")).unwrap() == want,
+            "piped {name} differs"
+        );
+        done += 1;
+    }
+    assert!(done >= 3);
+    if !has("cpio") {
+        skip("archives of cpio", "there is no cpio");
+    }
+}
+
+#[test]
+fn python_writes_the_same_tree() {
+    let place = place();
+    if !has("python3") {
+        skip("archives of Python", "there is no python3");
+        return;
+    }
+    let want = image(&place, &["-i", "in"]);
+    for format in ["USTAR", "GNU", "PAX"] {
+        let script = format!(
+            "python3 -c \"import tarfile; t = tarfile.open('py.tar', 'w', format=tarfile.{format}_FORMAT); t.add('in', '.'); t.close()\""
+        );
+        assert!(shell(&place, &script));
+        assert!(image(&place, &["-i", "py.tar"]) == want, "{format} differs");
+    }
+}
+
+#[test]
+fn compressed_archives_are_read_through_the_spool() {
+    let place = place();
+    let want = image(&place, &["-i", "in"]);
+    assert!(shell(&place, "tar --format=gnu -C in -cf a.tar ."));
+    fs::create_dir(place.path("spool")).unwrap();
+    let mut done = 0;
+    for (program, command) in [
+        ("gzip", "gzip -c a.tar"),
+        ("bzip2", "bzip2 -c a.tar"),
+        ("xz", "xz -c a.tar"),
+        ("xz", "xz -c --format=lzma a.tar"),
+        ("zstd", "zstd -qc a.tar"),
+        ("lz4", "lz4 -qc a.tar"),
+        ("lz4", "lz4 -qlc a.tar"),
+        (
+            "gzip",
+            "(head -c 300000 a.tar | gzip -c; tail -c +300001 a.tar | gzip -c)",
+        ),
+        (
+            "zstd",
+            "(head -c 300000 a.tar | zstd -qc; tail -c +300001 a.tar | zstd -qc)",
+        ),
+        (
+            "lz4",
+            "(head -c 300000 a.tar | lz4 -qc; tail -c +300001 a.tar | lz4 -qc)",
+        ),
+        (
+            "xz",
+            "(head -c 300000 a.tar | xz -c; tail -c +300001 a.tar | xz -c)",
+        ),
+        (
+            "bzip2",
+            "(head -c 300000 a.tar | bzip2 -c; tail -c +300001 a.tar | bzip2 -c)",
+        ),
+        ("gzip", "gzip -c a.tar | gzip -c"),
+    ] {
+        if !has(program) {
+            skip(program, "it is not there");
+            continue;
+        }
+        assert!(
+            shell(&place, &format!("{command} >compressed")),
+            "{command}"
+        );
+        let found = image(&place, &["-i", "compressed", "--spool", "spool"]);
+        assert!(found == want, "{command} differs");
+        assert_eq!(fs::read_dir(place.path("spool")).unwrap().count(), 0);
+        // An archive that is cut gives no image, and says so.
+        assert!(shell(
+            &place,
+            "head -c $(($(wc -c <compressed) / 2)) compressed >cut"
+        ));
+        let cut = run(&place, &["-i", "cut"]);
+        let says = "mkdwarfs: cannot read input: cut: the archive is ";
+        assert!(cut.stderr.starts_with(says), "{command}: {}", cut.stderr);
+        assert_eq!((cut.code, cut.stderr.lines().count()), (Some(1), 1));
+        done += 1;
+    }
+    assert!(done > 0);
+    let no = run(&place, &["-i", "compressed", "--spool", "none"]);
+    assert_eq!(
+        no.stderr,
+        "mkdwarfs: cannot write the temporary file: none: no such file or directory (--spool names \
+         another directory)\n"
+    );
+}
+
+#[test]
+fn options_work_as_with_a_directory() {
+    let place = place();
+    assert!(shell(&place, "tar --format=gnu -C in -cf a.tar ."));
+    assert!(shell(&place, "gzip -kf a.tar"));
+    let pseudo = "declared d 711 3 4\nlink s 777 0 0 docs\n";
+    place.file("pseudo", pseudo);
+    assert!(shell(&place, "touch -d @1700000000 pseudo"));
+    place.file("list", "docs/sub/b.txt\nsym\nempty\n");
+    place.file(
+        "script.lua",
+        "function filter(entry) return entry.name ~= 'z.bin' end\n\
+         function category(file) return 'mine' end\n\
+         function order(file) return file.path end\n",
+    );
+    for args in [
+        &["-F", "- *.txt", "- /empty/"][..],
+        &["-F", "- docs/**"],
+        &["--chmod=ug=rwX,o=", "--set-owner=7", "--set-group=8"],
+        &["--symlinks=drop"],
+        &["--symlinks=follow"],
+        &["--hard-links=dissolve"],
+        &["--pseudo-file", "pseudo"],
+        &["--input-list", "list", "--order=none"],
+        &["--script", "script.lua"],
+        &["--categorize"],
+        &["--order=path"],
+        &["--order=nilsimsa"],
+        &["--exclude-if-present=b.txt"],
+        &["--remove-empty-dirs", "-F", "- nothing"],
+        &["--keep-all-times", "--set-time=1000"],
+        &["-N1"],
+        &["--file-hash=none"],
+    ] {
+        let want = image(&place, &[&["-i", "in"], args].concat());
+        for archive in ["a.tar", "a.tar.gz"] {
+            let found = image(&place, &[&["-i", archive], args].concat());
+            assert!(found == want, "{archive} {args:?} differs");
+        }
+    }
+    // The rules see the tree as a root.
+    let shown = |input: &str| {
+        let done = run(&place, &["-i", input, "--debug-filter", "-F", "- *.txt"]);
+        let text = String::from_utf8(done.stdout).unwrap();
+        let root = format!(
+            "{}/in",
+            fs::canonicalize(place.path(".")).unwrap().display()
+        );
+        text.replace(&root, "")
+    };
+    assert_eq!(shown("a.tar"), shown("in"));
+    for (args, message) in [
+        (
+            &["-i", "a.tar", "--one-file-system"][..],
+            "option '--one-file-system' cannot be used with an archive as input",
+        ),
+        (
+            &["-i", "a.tar", "--file-timeout=1s"],
+            "option '--file-timeout' cannot be used with an archive as input",
+        ),
+        (
+            &["-i", "in", "--input-format=tar"],
+            "option '--input-format' needs an archive as input",
+        ),
+        (
+            &["-i", "a.tar", "-i", "in"],
+            "cannot read input: in: a directory; only archives can have names or be several",
+        ),
+        (
+            &["-i", "x=in"],
+            "cannot read input: in: a directory; only archives can have names or be several",
+        ),
+        (
+            &["-i", "../x=a.tar"],
+            "invalid name of an input archive: ../x",
+        ),
+        (
+            &["-i", "-", "-i", "y=-"],
+            "standard input can be read once only",
+        ),
+        (
+            &["-i", "-", "--input-list=-"],
+            "standard input can be read once only",
+        ),
+        (
+            &["-i", "pseudo"],
+            "cannot read input: pseudo: not a directory, and not an archive in a format that is \
+             known without libarchive (tar, cpio)",
+        ),
+        (
+            &["-i", "a.tar", "--input-format=cpio"],
+            "cannot read input: a.tar: the archive is damaged at byte 0, 0 entries before it are \
+             complete: a header does not begin as one",
+        ),
+    ] {
+        let done = run(&place, args);
+        assert_eq!(done.stderr, format!("mkdwarfs: {message}\n"), "{args:?}");
+        assert_eq!(done.code, Some(1));
+    }
+}
+
+#[test]
+fn sparse_files_of_tar_keep_their_holes() {
+    let place = place();
+    let at = place.path("in/holes");
+    let file = File::create(&at).unwrap();
+    file.set_len(3 << 20).unwrap();
+    for offset in [1 << 20, 2 << 20] {
+        std::os::unix::fs::FileExt::write_all_at(&file, &[b'x'; 8192], offset).unwrap();
+    }
+    assert!(shell(&place, "touch -d @1700000000 in/holes in"));
+    let want = image(&place, &["-i", "in"]);
+    for format in [
+        "--format=gnu",
+        "--format=pax --sparse-version=0.0",
+        "--format=pax --sparse-version=0.1",
+        "--format=pax --sparse-version=1.0",
+    ] {
+        assert!(shell(
+            &place,
+            &format!("tar {format} -S -C in -cf a.tar . && gzip -kf a.tar")
+        ));
+        assert!(image(&place, &["-i", "a.tar"]) == want, "{format} differs");
+        assert!(
+            image(&place, &["-i", "a.tar.gz"]) == want,
+            "{format} differs"
+        );
+    }
+}
+
+#[test]
+fn problems_with_entries_are_counted() {
+    let place = place();
+    let script = "python3 -c \"
+import tarfile, io
+t = tarfile.open('bad.tar', 'w')
+def add(name, type=tarfile.REGTYPE, link='', data=b'x'):
+    i = tarfile.TarInfo(name)
+    i.type, i.linkname = type, link
+    i.size = len(data) if type == tarfile.REGTYPE else 0
+    t.addfile(i, io.BytesIO(data))
+add('../up')
+add('good')
+add('link', tarfile.SYMTYPE, '/tmp')
+add('link/x')
+add('hard', tarfile.LNKTYPE, 'none')
+t.close()\"";
+    if !has("python3") {
+        skip("archives of Python", "there is no python3");
+        return;
+    }
+    assert!(shell(&place, script));
+    let done = run(&place, &["-i", "bad.tar"]);
+    assert_eq!(done.code, Some(2));
+    let want = [
+        "leaving out '../up': its name contains '..'",
+        "leaving out 'link/x': a directory above it is a symbolic link, which is not followed",
+        "leaving out 'hard': its other name, to which it is a hard link, is not in the archive",
+    ];
+    for line in want {
+        assert!(done.stderr.contains(line), "{line}: {}", done.stderr);
+    }
+    assert_eq!(place.built().paths(), ["good", "link"]);
+}
+
+#[test]
+fn several_archives_make_one_tree() {
+    let place = place();
+    assert!(shell(
+        &place,
+        "mkdir -p one/d two/d all/x/y && echo 1 >one/d/same && echo 1 >one/first"
+    ));
+    assert!(shell(
+        &place,
+        "echo 22 >two/d/same && echo 2 >two/second && chmod 700 two/d"
+    ));
+    assert!(shell(
+        &place,
+        "find one two -exec touch -h -d @1700000000 {} +"
+    ));
+    assert!(shell(
+        &place,
+        "tar -C one -cf one.tar . && tar -C two -czf two.tar.gz ."
+    ));
+    // On top of each other: the later one counts.
+    assert!(shell(
+        &place,
+        "mkdir merged && tar -xf one.tar -C merged && tar -xf two.tar.gz -C merged"
+    ));
+    let want = image(&place, &["-i", "merged"]);
+    assert!(image(&place, &["-i", "one.tar", "-i", "two.tar.gz"]) == want);
+    // Each under a name.
+    assert!(shell(&place, "cp -a one all/x/y/one && cp -a two all/two"));
+    assert!(shell(&place, "touch -d @1700000000 all all/x all/x/y"));
+    let want = image(&place, &["-i", "all"]);
+    assert!(image(&place, &["-i", "x/y/one=one.tar", "-i", "two=two.tar.gz"]) == want);
+    // A file with such a name counts as a file.
+    fs::copy(place.path("one.tar"), place.path("a=b")).unwrap();
+    let want = image(&place, &["-i", "one"]);
+    assert!(image(&place, &["-i", "a=b"]) == want);
+}
+
+#[test]
+fn layers_with_whiteouts() {
+    let place = Place::new(&[]);
+    // What the layers show together, as an overlay of directories would: files that layers remove,
+    // directories that they empty, and entries that take the place of others.
+    let lower = "mkdir -p l1/keep l1/opaque/deep l1/gone/deep l1/swap && cd l1 && \
+                 for f in keep/a opaque/b opaque/deep/c gone/d gone/deep/e swap/f top plain; do echo $f >$f; done";
+    let upper = "mkdir -p l2/keep l2/opaque l2/gone l2/.wh..wh.plnk && cd l2 && \
+                 echo new >opaque/new && touch opaque/.wh..wh..opq .wh.top keep/.wh.a .wh.swap .wh.none && \
+                 echo again >gone/again && touch .wh.gone && echo x >.wh..wh.aufs && echo s >swap";
+    let top = "mkdir -p l3/keep && cd l3 && echo back >top && echo a >keep/a && touch opaque.wh.x";
+    let want = "mkdir -p want/keep want/opaque want/gone && cd want && \
+                echo plain >plain && echo new >opaque/new && echo again >gone/again && echo s >swap && \
+                echo back >top && echo a >keep/a && touch opaque.wh.x";
+    for command in [lower, upper, top, want] {
+        assert!(shell(&place, command), "{command}");
+    }
+    assert!(shell(
+        &place,
+        "find l1 l2 l3 want -exec touch -h -d @1700000000 {} +"
+    ));
+    assert!(shell(
+        &place,
+        "for l in l1 l2 l3; do tar -C $l -cf $l.tar .; done"
+    ));
+    let want = image(&place, &["-i", "want"]);
+    let layers = ["-i", "l1.tar", "-i", "l2.tar", "-i", "l3.tar"];
+    let apply = [&layers[..], &["--whiteouts=apply"]].concat();
+    assert!(image(&place, &apply) == want);
+    // In any order within a layer.
+    let reverse = "cd l2 && find . -mindepth 1 | sort -r | tar --no-recursion -T - -cf ../l2.tar";
+    assert!(shell(&place, reverse));
+    assert!(image(&place, &apply) == want);
+    // By default they are files like others.
+    let kept = image(&place, &["-i", "l2.tar"]);
+    assert!(image(&place, &["-i", "l2"]) == kept);
+    // What overlayfs takes for whiteouts.
+    let done = run(&place, &["-i", "l2.tar", "--whiteouts=overlay"]);
+    assert_eq!(done.code, Some(0), "{}", done.stderr);
+    let built = place.built();
+    let whiteout = built.stat("top");
+    assert_eq!((whiteout.mode & 0o170_000, whiteout.rdev), (0o020_000, 0));
+    assert_eq!(built.stat("keep/a").mode & 0o170_000, 0o020_000);
+    assert!(!built.paths().iter().any(|path| path.contains(".wh.")));
+}
+
+#[test]
+fn a_killed_build_leaves_nothing() {
+    let place = place();
+    fs::create_dir(place.path("spool")).unwrap();
+    let mut command = mkdwarfs();
+    command.current_dir(place.path("."));
+    command.args([
+        "-o",
+        "new",
+        "-i",
+        "-",
+        "--spool",
+        "spool",
+        "--input-format=tar",
+    ]);
+    command
+        .args(SAME)
+        .stdin(Stdio::piped())
+        .stderr(Stdio::null());
+    let mut child = command.spawn().unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    // The beginning of a file that never ends.
+    let mut header = vec![0u8; 512];
+    header[..4].copy_from_slice(b"file");
+    header[100..108].copy_from_slice(b"0000644\0");
+    header[124..136].copy_from_slice(b"00010000000\0");
+    header[156] = b'0';
+    header[148..156].copy_from_slice(b"        ");
+    let sum: u32 = header.iter().map(|&b| u32::from(b)).sum();
+    header[148..156].copy_from_slice(format!("{sum:06o}\0 ").as_bytes());
+    std::io::Write::write_all(&mut stdin, &header).unwrap();
+    std::io::Write::write_all(&mut stdin, &vec![1; 300_000]).unwrap();
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    let names = |dir: &Path| fs::read_dir(dir).unwrap().count();
+    assert_eq!(names(&place.path("spool")), 0);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert_eq!(names(&place.path("spool")), 0);
+    assert!(!place.path("new").exists());
+}
