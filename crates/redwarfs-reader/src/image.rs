@@ -194,7 +194,10 @@ impl Image {
             Some(bytes) => FrozenBytes::from(bytes),
             None => load(&metadata, METADATA_LIMIT)?.into(),
         };
-        let view = MetadataView::parse(&schema, bytes)?;
+        let view = match options.ignore_xattrs {
+            false => MetadataView::parse(&schema, bytes)?,
+            true => MetadataView::parse_ignoring_xattrs(&schema, bytes)?,
+        };
         if check {
             view.check(container.block_count(), None)?;
         }

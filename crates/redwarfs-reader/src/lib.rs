@@ -58,6 +58,7 @@ mod sys;
 mod tree;
 mod users;
 mod whole;
+mod xattrs;
 
 pub use cache::{ActiveSetSize, CacheStats};
 pub use check::{CheckOptions, CheckReport, VerifyMode};

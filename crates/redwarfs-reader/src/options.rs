@@ -97,6 +97,9 @@ pub struct OpenOptions {
     /// Use blocks without verifying their checksums. Damage then shows as wrong contents, or as an
     /// error of the decompression at best. Everything else is still verified.
     pub trust_blocks: bool,
+    /// Open the image as if it had no extended attributes and no file flags. Their tables may then be
+    /// wrong.
+    pub ignore_xattrs: bool,
 }
 
 /// Options of the block cache.

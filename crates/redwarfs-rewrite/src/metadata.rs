@@ -198,7 +198,20 @@ pub(crate) fn build(
     files(view, &numbering, blocks, recut, &mut metadata)?;
     totals(&numbering, rebuild.hardlink_table, &mut metadata);
     if rebuild.extensions {
-        metadata.xattrs = extensions::xattrs(view, old.xattrs, recut)?;
+        let modes = |ino: u32| {
+            let inode = metadata.inodes.get(ino as usize)?;
+            metadata.modes.get(inode.mode_index as usize).copied()
+        };
+        let old_xattrs = old
+            .xattrs
+            .filter(|_| view.has_xattrs() && !view.is_legacy());
+        let xattrs = old_xattrs
+            .map(|tables| extensions::changed(tables, rebuild, counts.inodes, &modes))
+            .transpose()?
+            .flatten();
+        metadata.xattrs = xattrs
+            .map(|tables| extensions::moved(tables, recut))
+            .transpose()?;
         metadata.file_flags = extensions::file_flags(view, old.file_flags);
     }
     metadata.shared_files_table = Some(numbering.shared);

@@ -2,7 +2,7 @@
 
 use redwarfs_codec::{CodecSpec, ContentKind};
 use redwarfs_format::metadata::Packing;
-use redwarfs_writer::{BuildOptions, HistoryOptions, ModeTransform, TimeResolution};
+use redwarfs_writer::{BuildOptions, HistoryOptions, ModeTransform, TimeResolution, XattrFilter};
 
 use crate::error::{Error, Result};
 
@@ -89,6 +89,8 @@ pub struct Rebuild {
     pub hardlink_table: bool,
     /// Keep the record of earlier versions of the metadata and add the present one.
     pub version_history: bool,
+    /// Which extended attributes are kept, if `extensions` are.
+    pub xattrs: XattrFilter,
     /// Keep extended attributes, birth times and file flags, which only this project reads and writes.
     pub extensions: bool,
 }
@@ -108,6 +110,7 @@ impl Default for Rebuild {
             create_timestamp: None,
             hardlink_table: true,
             version_history: true,
+            xattrs: XattrFilter::all(),
             extensions: true,
         }
     }

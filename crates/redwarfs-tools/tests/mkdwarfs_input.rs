@@ -620,7 +620,7 @@ fn pseudo_files_declare_what_needs_root_elsewhere() {
     assert_eq!(
         done.stderr,
         format!(
-            "mkdwarfs: bad pseudo file: {bad}: line 2: unknown type 'q' (one of m d f s c b i)\n"
+            "mkdwarfs: bad pseudo file: {bad}: line 2: unknown type 'q' (one of m d f s c b i x)\n"
         )
     );
 }

@@ -4,6 +4,7 @@ use std::io::Write;
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
+use crate::category::{Category, StreamKey};
 use crate::contents::Fragments;
 use crate::context::Context;
 use crate::error::Result;
@@ -11,6 +12,7 @@ use crate::memory::{self, Load, StreamLoad, Watch};
 use crate::options::BuildOptions;
 use crate::progress::{Phase, Progress, add, get};
 use crate::report::Report;
+use crate::settings::StreamSettings;
 use crate::source::Source;
 use crate::stages::segment::SegmentJob;
 use crate::stages::{categorize, compress, digest, emit, hash, order, tree};
@@ -94,12 +96,25 @@ impl Builder {
         progress.phase(Phase::Hashing);
         let mut contents = hash::group(context, &tree)?;
         let mut fragments = categorize::cut(context, &tree, &mut contents)?;
+        if tree.extended.long_bytes() > 0 {
+            let key = StreamKey::plain(Category::of_xattrs());
+            fragments.streams.push(StreamSettings::new(options, key));
+        }
         let digests = digest::digest(context, &tree, &mut contents, &mut fragments)?;
         let load = Load {
             contents: contents.list.len() as u64,
             ..tree.load()
         };
-        let loads = StreamLoad::of_all(&fragments, options.hollow);
+        let mut loads = StreamLoad::of_all(&fragments, options.hollow);
+        if let Some(settings) = fragments.streams.last()
+            && tree.extended.long_bytes() > 0
+        {
+            loads.push(StreamLoad {
+                settings,
+                items: tree.extended.long_values().count() as u64,
+                bytes: tree.extended.long_bytes(),
+            });
+        }
         memory::check(options, load, &loads)?;
         add(&counters.fragments_found, fragments.items.len() as u64);
         report.compared();

@@ -52,6 +52,7 @@
 //! timing changes a byte. The time of creation is one of the options. A build does not need all
 //! contents in memory at once. [`BuildOptions::memory_limit`] bounds its memory.
 
+mod acl;
 mod builder;
 mod category;
 mod check;
@@ -74,7 +75,9 @@ mod settings;
 mod source;
 mod stages;
 mod tree;
+mod xattrs;
 
+pub use acl::chmod_access_list;
 pub use builder::{BuildSummary, Builder};
 pub use category::{
     BadCategoryName, Categorizer, Category, CategoryName, HotPaths, HotPathsError, Incompressible,
@@ -92,7 +95,7 @@ pub use options::{
 pub use progress::{Counters, Level, Phase, Progress, SilentProgress, thread_cpu_ns};
 pub use source::declared::{Declaration, DeclarationError, Declared, DeclaredSource};
 pub use source::directory::{DirectorySource, EntryFilter, Symlinks, Tag};
-pub use source::extended::ExtendedAttributes;
+pub use source::extended::{ExtendedAttributes, Xattr, XattrFilter, can_be_stored};
 pub use source::list::{InputList, ListReport, plain_path};
 pub use source::memory::{MemoryExtent, MemoryNode, MemoryTree};
 pub use source::timed::TimedSource;

@@ -11,6 +11,7 @@ use redwarfs_format::metadata::Packing;
 use crate::category::{Categorizer, Category};
 use crate::hash::FileHash;
 use crate::hook::EntryHook;
+use crate::source::extended::{Xattr, XattrFilter};
 
 /// Sequence in which file contents enter the blocks.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -399,6 +400,16 @@ pub struct BuildOptions {
     pub latest_time: Option<i64>,
     /// Change of permissions.
     pub chmod: Option<ModeTransform>,
+    /// Which extended attributes are stored.
+    pub xattrs: XattrFilter,
+    /// Extended attributes of everything, in addition to those of the source and in their place. Those
+    /// in `user` go to regular files and directories only, as on Linux.
+    pub set_xattrs: Vec<Xattr>,
+    /// Store birth times. An entry whose birth time the source does not know gets its modification
+    /// time.
+    pub keep_birth_times: bool,
+    /// Store the flags that `chattr` sets.
+    pub file_flags: bool,
     /// Creation time in the metadata, Unix seconds.
     pub create_timestamp: Option<u64>,
     /// Content of the history; `None` writes no history section.
@@ -541,6 +552,10 @@ impl BuildOptions {
             set_time: None,
             latest_time: None,
             chmod: None,
+            xattrs: XattrFilter::all(),
+            set_xattrs: Vec::new(),
+            keep_birth_times: false,
+            file_flags: false,
             create_timestamp: None,
             history: Some(HistoryOptions::default()),
             section_index: true,

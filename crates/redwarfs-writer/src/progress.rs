@@ -158,12 +158,14 @@ counters! {
     compressed_size,
     /// Bytes written to the output so far, everything included.
     bytes_written,
-    /// Inodes with extended attributes, which are not stored.
+    /// Inodes with extended attributes in the image.
     extended_attributes,
     /// Those of them with access control lists.
     access_lists,
     /// Those of them with file capabilities.
     file_capabilities,
+    /// Extended attributes that the options do not select.
+    extended_left_out,
     /// Devices that are not stored.
     devices_left_out,
     /// FIFOs and sockets that are not stored.

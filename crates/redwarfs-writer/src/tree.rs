@@ -22,6 +22,7 @@ use crate::hook::Marks;
 use crate::memory::Load;
 use crate::options::{BuildOptions, IdTransform};
 use crate::source::{FileType, Meta, Timestamp};
+use crate::xattrs;
 
 /// Distinct byte strings, numbered in order of first use.
 #[derive(Default)]
@@ -50,6 +51,11 @@ impl Interner {
         self.ends.len()
     }
 
+    /// Bytes of all strings, and of their places.
+    pub(crate) fn bytes(&self) -> u64 {
+        (self.bytes.len() + size_of::<u32>() * self.ends.len()) as u64
+    }
+
     pub(crate) fn intern(&mut self, string: &[u8]) -> Result<u32> {
         let hash = XxHash3_64::oneshot(string);
         let (bytes, ends) = (&self.bytes, &self.ends);
@@ -62,9 +68,9 @@ impl Interner {
             return Ok(id);
         }
         let id = u32::try_from(self.ends.len())
-            .map_err(|_| Error::Limit("too many different names".into()))?;
+            .map_err(|_| Error::Limit("too many different names or attributes".into()))?;
         let end = u32::try_from(self.bytes.len() + string.len())
-            .map_err(|_| Error::Limit("too many bytes of different names".into()))?;
+            .map_err(|_| Error::Limit("too many bytes of different names or attributes".into()))?;
         self.table
             .insert_unique(hash, id, |&id| XxHash3_64::oneshot(piece(id)));
         self.bytes.extend_from_slice(string);
@@ -132,6 +138,8 @@ pub(crate) struct Tree {
     pub(crate) rdevs: Vec<u64>,
     pub(crate) names: Interner,
     pub(crate) targets: Interner,
+    /// Extended attributes, birth times and flags.
+    pub(crate) extended: xattrs::Attributes,
     /// Bytes that source and hook hold.
     pub(crate) beside: u64,
     /// Sizes of all files together.
@@ -145,7 +153,7 @@ impl Tree {
             entries: self.inodes.len() as u64,
             directories: self.dirs.len() as u64,
             strings: (self.names.bytes.len() + self.targets.bytes.len()) as u64,
-            beside: self.beside + self.marks.memory(),
+            beside: self.beside + self.marks.memory() + self.extended.memory(),
             listed: self.file_bytes,
             ..Load::default()
         }
@@ -396,5 +404,6 @@ pub(crate) fn without_empty_directories(old: Tree) -> Tree {
     tree.distinct = old.distinct;
     tree.rdevs = old.rdevs;
     tree.targets = old.targets;
+    tree.extended = old.extended;
     tree
 }

@@ -219,6 +219,7 @@ fn declaration(path: &str, what: Declared) -> Declaration {
         permissions: None,
         uid: None,
         gid: None,
+        xattrs: Vec::new(),
     }
 }
 

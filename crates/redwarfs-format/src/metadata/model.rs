@@ -259,7 +259,7 @@ frozen_struct! {
 
 frozen_struct! {
     /// An attribute: a name with a value.
-    #[derive(Copy)]
+    #[derive(Copy, Hash)]
     pub struct XattrPair as "xattr_pair" {
         /// Index in `names`.
         1 name: u32,

@@ -16,6 +16,7 @@ use super::filter::{self, DebugMode};
 use super::rewrite_args::RewriteArgs;
 use super::stream_args::{self, StreamArgs};
 use super::values::{self, HashChoice, LinkPolicy, MemoryLimit, TimeSpec, Verification};
+use super::xattr_args::XattrArgs;
 use crate::common::cli::{LogArgs, prepare, whole};
 use crate::common::progress::ProgressArgs;
 use crate::common::users::{parse_group, parse_user};
@@ -280,6 +281,9 @@ pub(crate) struct Args {
     /// are not packed.
     #[arg(short = 'P', long, value_name = "LIST", default_value = "auto", help_heading = "Metadata options", value_parser = whole(values::packing), when_rewriting = NeedsRebuild)]
     pub pack_metadata: Packing,
+
+    #[command(flatten)]
+    pub xattrs: XattrArgs,
 
     #[command(flatten)]
     pub rewrite: RewriteArgs,

@@ -194,6 +194,7 @@ impl Directory {
         let mut source = DirectorySource::new(&root)
             .map_err(|e| read_error(&root, &e))?
             .with_symlinks(args.symlinks);
+        source = args.xattrs.read(source);
         if args.one_file_system {
             source = source
                 .one_file_system()

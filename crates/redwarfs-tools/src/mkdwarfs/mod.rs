@@ -4,7 +4,7 @@
 //!
 //! | step | file |
 //! |---|---|
-//! | definition: names, value, help, meaning for a rewrite | `args.rs`; `stream_args.rs` for options with a value for each category (`-B`, `-W`, `-w`, `--bloom-filter-size`, `-C`, `--order`); `rewrite_args.rs` |
+//! | definition: names, value, help, meaning for a rewrite | `args.rs`; `stream_args.rs` for options with a value for each category (`-B`, `-W`, `-w`, `--bloom-filter-size`, `-C`, `--order`); `xattr_args.rs` for extended attributes; `rewrite_args.rs` |
 //! | what such a definition may say beyond clap | `definition.rs` |
 //! | text to value | `order.rs` for `--order`, else `values/`; sizes: `common/number.rs` |
 //! | value to options of the library | `run.rs` (`build_options`), `stream_args.rs` (`apply`), `rewrite.rs` |
@@ -33,6 +33,7 @@ mod script;
 mod stream_args;
 mod summary;
 mod values;
+mod xattr_args;
 
 use std::ffi::OsString;
 

@@ -9,6 +9,7 @@
 //! PATH s MODE OWNER GROUP TARGET             symlink
 //! PATH c|b MODE OWNER GROUP MAJOR MINOR      character or block device
 //! PATH i MODE OWNER GROUP [f|s]              FIFO (without or with f) or socket (s)
+//! PATH x NAME=VALUE                          extended attribute, beside another line for the entry
 //! ```
 //!
 //! `PATH` is below the input directory, with or without a leading `/`. `/` is that directory. `MODE` is
@@ -22,6 +23,7 @@ use std::path::Path;
 use redwarfs_io::path;
 use redwarfs_writer::{Declaration, Declared, Timestamp};
 
+use super::xattr_args;
 use crate::common::users::{parse_group, parse_user};
 use crate::common::{Result, ToolError};
 
@@ -69,6 +71,20 @@ fn parse(line: &[u8]) -> std::result::Result<Option<Declaration>, String> {
     let path = relative(path)?;
     let mut next = |what: &str| words.next().ok_or_else(|| format!("{what} is missing"));
     let kind = text(next("the type")?)?;
+    if kind == "x" {
+        let set = xattr_args::xattr(&text(next("NAME=VALUE")?)?)?;
+        return match next("nothing") {
+            Err(_) => Ok(Some(Declaration {
+                path,
+                what: Declared::Change,
+                permissions: None,
+                uid: None,
+                gid: None,
+                xattrs: vec![set],
+            })),
+            Ok(more) => Err(too_many(&more)),
+        };
+    }
     let mode = text(next("the mode")?)?;
     let (owner, group) = (text(next("the owner")?)?, text(next("the group")?)?);
     let what = match kind.as_str() {
@@ -94,13 +110,10 @@ fn parse(line: &[u8]) -> std::result::Result<Option<Declaration>, String> {
             Some(b"s") => Declared::Socket,
             Some(_) => return Err("expected f (FIFO) or s (socket) after the group".to_owned()),
         },
-        other => return Err(format!("unknown type '{other}' (one of m d f s c b i)")),
+        other => return Err(format!("unknown type '{other}' (one of m d f s c b i x)")),
     };
     if let Some(more) = words.next() {
-        return Err(format!(
-            "too many words: '{}'",
-            String::from_utf8_lossy(&more)
-        ));
+        return Err(too_many(&more));
     }
     if path.is_empty() && !matches!(what, Declared::Change | Declared::Directory) {
         return Err("the root is a directory".to_owned());
@@ -129,7 +142,12 @@ fn parse(line: &[u8]) -> std::result::Result<Option<Declaration>, String> {
         permissions,
         uid: id(&owner, parse_user)?,
         gid: id(&group, parse_group)?,
+        xattrs: Vec::new(),
     }))
+}
+
+fn too_many(word: &[u8]) -> String {
+    format!("too many words: '{}'", String::from_utf8_lossy(word))
 }
 
 /// A path without empty components and `.`.
@@ -244,6 +262,10 @@ mod tests {
             what("a s 777 0 0 ../b"),
             Declared::Symlink(b"../b".to_vec())
         );
+        let set = parsed(r#"a x "user.b=c d""#);
+        assert_eq!((&set.what, set.permissions), (&Declared::Change, None));
+        assert_eq!(set.xattrs[0].name, b"user.b");
+        assert_eq!(set.xattrs[0].value, b"c d");
         let root = parsed("/ m 755 - -");
         assert_eq!((root.path, root.what), (Vec::new(), Declared::Change));
         assert_eq!((root.uid, root.gid), (None, None));
@@ -264,7 +286,10 @@ mod tests {
         for (line, want) in [
             ("a", "the type is missing"),
             ("a d 755 0", "the group is missing"),
-            ("a x 755 0 0", "unknown type 'x' (one of m d f s c b i)"),
+            ("a q 755 0 0", "unknown type 'q' (one of m d f s c b i x)"),
+            ("a x", "NAME=VALUE is missing"),
+            ("a x user.a", "'user.a' has no '='"),
+            ("a x user.a=1 2", "too many words: '2'"),
             (
                 "a d 888 0 0",
                 "invalid mode '888' (octal, at most 7777, or -)",

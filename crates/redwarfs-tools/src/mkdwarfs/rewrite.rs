@@ -151,6 +151,7 @@ fn rewrite_options(args: &Args, matches: &ArgMatches, build: BuildOptions) -> Re
     rebuild.create_timestamp = build.create_timestamp;
     rebuild.hardlink_table = build.hardlink_table;
     rebuild.version_history = !args.rewrite.no_metadata_version_history;
+    args.xattrs.apply_to_rewrite(&mut rebuild);
     o.rebuild = args.rewrite.rebuilds().then_some(rebuild);
     o.block_size_bits = args
         .rewrite

@@ -86,7 +86,16 @@ pub(super) fn run(args: &Args, matches: &ArgMatches, command_line: &[OsString]) 
             }
         }
     }
-    let mut left_out = left_out(report.counters(), &logger);
+    let mut left_out = left_out(report.counters());
+    let ids_change =
+        args.set_owner.is_some() || args.set_group.is_some() || args.owner_map.is_some();
+    let lists = report.counters().access_lists.load(Ordering::Relaxed);
+    if ids_change && lists > 0 {
+        logger.warn(format_args!(
+            "owners and groups are changed, but not those in the access control lists of {lists} \
+             entries"
+        ));
+    }
     let elsewhere = input.elsewhere(&logger);
     left_out.add(
         elsewhere,
@@ -245,6 +254,7 @@ pub(super) fn build_options(
         o.header = Some(header::read(path)?);
     }
     o.packing = args.pack_metadata;
+    args.xattrs.apply(&mut o);
     Ok(o)
 }
 
@@ -317,9 +327,8 @@ pub(super) fn limit_error(limit: u64) -> ToolError {
     ToolError::new(format!("memory limit of {} is too low", format_size(limit)))
 }
 
-/// Entries and metadata of the input that are not in the image, without an error. Attributes are worth
-/// a warning.
-fn left_out(counters: &Counters, logger: &Logger) -> LeftOut {
+/// Entries and metadata of the input that are not in the image, without an error.
+fn left_out(counters: &Counters) -> LeftOut {
     let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
     let mut left_out = LeftOut::default();
     left_out.add(
@@ -334,20 +343,11 @@ fn left_out(counters: &Counters, logger: &Logger) -> LeftOut {
         "FIFOs and sockets",
         "see --with-specials",
     );
-    let extended = count(&counters.extended_attributes);
     left_out.add(
-        extended,
-        "set of extended attributes",
-        "sets of extended attributes",
-        "",
+        count(&counters.extended_left_out),
+        "extended attribute",
+        "extended attributes",
+        "see --xattrs",
     );
-    if extended > 0 {
-        logger.warn(format_args!(
-            "extended attributes are not stored: {extended} entries have them, {} of these access \
-             control lists and {} file capabilities",
-            count(&counters.access_lists),
-            count(&counters.file_capabilities),
-        ));
-    }
     left_out
 }

@@ -144,7 +144,24 @@ fn content(c: &Counters, rewritten: bool) -> String {
             parts.push(counted(get(counter), one, many));
         }
     }
-    format!("{} in {blocks}", parts.join(", "))
+    let mut content = format!("{} in {blocks}", parts.join(", "));
+    if get(&c.extended_attributes) > 0 {
+        content.push_str(&format!(
+            "; extended attributes of {}",
+            counted(get(&c.extended_attributes), "entry", "entries")
+        ));
+        let kinds = [
+            (&c.access_lists, "access control lists"),
+            (&c.file_capabilities, "capabilities"),
+        ];
+        for (counter, what) in kinds {
+            if get(counter) > 0 {
+                let number = format_grouped(get(counter));
+                content.push_str(&format!(", {number} with {what}"));
+            }
+        }
+    }
+    content
 }
 
 /// The most memory that this process had.
@@ -173,6 +190,8 @@ mod tests {
             (&c.dirs, 1),
             (&c.symlinks, 2),
             (&c.blocks_written, 1),
+            (&c.extended_attributes, 1200),
+            (&c.access_lists, 2),
         ] {
             counter.store(value, Ordering::Relaxed);
         }
@@ -199,7 +218,8 @@ mod tests {
         );
         assert_eq!(
             lines[2],
-            "content:  1,500 files (3 equal to others), 1 directory, 2 symbolic links in 1 block"
+            "content:  1,500 files (3 equal to others), 1 directory, 2 symbolic links in 1 block; extended \
+             attributes of 1,200 entries, 2 with access control lists"
         );
         assert!(lines[3].starts_with("time:     "), "{}", lines[3]);
         assert_eq!(

@@ -117,6 +117,11 @@ impl Category {
         })
     }
 
+    /// The category of long values of extended attributes.
+    pub(crate) fn of_xattrs() -> Self {
+        CategoryName::new("xattr").map_or(Self::Default, Self::Named)
+    }
+
     /// The name that images and options use.
     #[must_use]
     pub fn name(&self) -> &str {

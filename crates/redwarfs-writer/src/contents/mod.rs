@@ -12,7 +12,7 @@ use crate::hash::Digest;
 use crate::settings::StreamSettings;
 
 pub(crate) use self::kept::{Keeper, Kept, KeptPlace, SharedKept};
-pub(crate) use self::stored::{Chunk, ChunkRange, HOLE, Stored};
+pub(crate) use self::stored::{Chunk, ChunkRange, HOLE, Stored, StoredValues};
 
 /// A distinct content and the files that have it. 72 bytes each, and 64 more if hashed by a
 /// function with a digest above 16 bytes.

@@ -48,6 +48,24 @@ pub(crate) struct Stored {
     /// The others: one range for each of their parts.
     pub(crate) split: HashMap<u32, Vec<ChunkRange>>,
     pub(crate) categories: StoredCategories,
+    pub(crate) values: StoredValues,
+}
+
+/// Where the long values of extended attributes are.
+#[derive(Debug, Default)]
+pub(crate) struct StoredValues {
+    pub(crate) chunks: Vec<Chunk>,
+    /// By the number of the value.
+    pub(crate) ranges: HashMap<u32, ChunkRange>,
+}
+
+impl StoredValues {
+    /// The chunks of a value, in order.
+    pub(crate) fn chunks_of(&self, value: u32) -> impl Iterator<Item = &Chunk> {
+        let (first, count) = self.ranges.get(&value).copied().unwrap_or((0, 0));
+        let (first, count) = (first as usize, count as usize);
+        self.chunks.get(first..first + count).into_iter().flatten()
+    }
 }
 
 impl Stored {

@@ -199,7 +199,11 @@ pub(crate) fn find_at(dir: DirRef<'_>, name: &[u8], follow: bool) -> io::Result<
         target: target.map(|target| stored_target(target.as_os_str())),
         extended: ExtendedAttributes::default(),
     };
-    Ok(Found { meta, mount: None })
+    Ok(Found {
+        meta,
+        mount: None,
+        birth: None,
+    })
 }
 
 /// The mode that an entry gets, which has none: all may read, the owner may write unless the file is
@@ -252,20 +256,9 @@ pub(crate) fn meta_of_file(path: &Path) -> io::Result<Meta> {
     Ok(meta)
 }
 
-/// Images hold no access control lists and no alternate streams; here they are not counted either.
-pub(crate) fn extended_of(_dir: &Dir) -> Option<ExtendedAttributes> {
-    None
-}
-
-/// As [`extended_of`].
-pub(crate) fn extended_at(
-    _root: &Path,
-    _dir: DirRef<'_>,
-    _path: &[u8],
-    _name: &[u8],
-    _follow: bool,
-) -> Option<ExtendedAttributes> {
-    None
+/// Access control lists and alternate streams are not stored.
+pub(crate) fn read_extended(_place: &Place<'_>, _meta: &mut Meta, _wanted: Wanted<'_>) -> bool {
+    false
 }
 
 struct HostFile {

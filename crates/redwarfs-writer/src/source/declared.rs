@@ -1,12 +1,13 @@
 //! Entries that the caller declares, besides those of another source.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
 use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use super::extended::{ExtendedAttributes, Xattr};
 use super::{Content, DirItem, FileType, Meta, Source, Timestamp, join};
 
 /// A declaration for a path.
@@ -22,6 +23,9 @@ pub struct Declaration {
     pub uid: Option<u32>,
     /// Group; `None` keeps it.
     pub gid: Option<u32>,
+    /// Extended attributes, in addition to those of an existing entry and in their place. Declarations that
+    /// change nothing else may stand beside another one for the same path.
+    pub xattrs: Vec<Xattr>,
 }
 
 /// The entry that a declaration makes.
@@ -87,6 +91,7 @@ impl DeclaredSource {
         devices: bool,
         specials: bool,
     ) -> Result<Self, DeclarationError> {
+        let declarations = joined(declarations);
         let mut by_path: BTreeMap<&[u8], usize> = BTreeMap::new();
         for (number, declaration) in declarations.iter().enumerate() {
             if by_path.insert(&declaration.path, number).is_some() {
@@ -174,7 +179,7 @@ impl DeclaredSource {
             mtime: self.time,
             ctime: self.time,
             target: None,
-            extended: super::extended::ExtendedAttributes::default(),
+            extended: ExtendedAttributes::default(),
         };
         match what {
             Declared::Directory | Declared::Change => {}
@@ -280,11 +285,44 @@ pub enum DeclarationError {
     NotADirectory(Vec<u8>),
 }
 
+/// Joins declarations of extended attributes alone with the declaration for the same path that comes
+/// before or after them.
+fn joined(declarations: Vec<Declaration>) -> Vec<Declaration> {
+    let mut joined: Vec<Declaration> = Vec::with_capacity(declarations.len());
+    let mut places: HashMap<Vec<u8>, usize> = HashMap::new();
+    for mut next in declarations {
+        let before = places.get(&next.path).copied();
+        match before.and_then(|at| joined.get_mut(at)) {
+            Some(before) if next.has_xattrs_only() => before.xattrs.append(&mut next.xattrs),
+            Some(before) if before.has_xattrs_only() => {
+                let mut xattrs = std::mem::take(&mut before.xattrs);
+                xattrs.append(&mut next.xattrs);
+                next.xattrs = xattrs;
+                *before = next;
+            }
+            _ => {
+                places.insert(next.path.clone(), joined.len());
+                joined.push(next);
+            }
+        }
+    }
+    joined
+}
+
 impl Declaration {
+    fn has_xattrs_only(&self) -> bool {
+        self.what == Declared::Change
+            && (self.permissions, self.uid, self.gid) == (None, None, None)
+            && !self.xattrs.is_empty()
+    }
+
     fn apply(&self, meta: &mut Meta) {
         meta.permissions = self.permissions.unwrap_or(meta.permissions);
         meta.uid = self.uid.unwrap_or(meta.uid);
         meta.gid = self.gid.unwrap_or(meta.gid);
+        for xattr in &self.xattrs {
+            meta.extended.set(xattr.name.clone(), xattr.value.clone());
+        }
     }
 }
 

@@ -1,6 +1,6 @@
 //! A directory of the host as a source.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::{BTreeSet, HashSet};
 use std::fmt;
 use std::io;
@@ -11,11 +11,11 @@ use std::time::Duration;
 
 use redwarfs_io::path::shown;
 
-use super::extended::ExtendedAttributes;
+use super::extended::XattrFilter;
 use super::list::{InputList, ListReport};
 use super::timed::{Helpers, late};
 use super::{Content, DirItem, FileType, Meta, Source, join};
-use crate::os::{self, Dir, DirRef, Found, PATH_STEP};
+use crate::os::{self, Dir, DirRef, Found, PATH_STEP, Place, Wanted};
 
 /// Selects entries. It is called with the path relative to the root, and the type. `false` leaves out
 /// the entry and everything below it. It is never called for the root.
@@ -72,6 +72,11 @@ pub struct DirectorySource {
     /// Paths on other file systems: directories that were not entered, and entries.
     elsewhere: Mutex<BTreeSet<Vec<u8>>>,
     tags: Vec<Tag>,
+    /// The extended attributes that are read.
+    xattrs: XattrFilter,
+    /// Whether to read flags, and birth times.
+    flags: bool,
+    births: bool,
     /// The last device that has no extended attributes; at first a number that no device has.
     without_extended: AtomicU64,
     /// Entries that were listed so far.
@@ -149,6 +154,9 @@ impl DirectorySource {
             only: None,
             elsewhere: Mutex::default(),
             tags: Vec::new(),
+            xattrs: XattrFilter::all(),
+            flags: false,
+            births: false,
             without_extended: AtomicU64::new(u64::MAX),
             listed: AtomicU64::new(0),
             most: AtomicU64::new(u64::MAX),
@@ -173,6 +181,27 @@ impl DirectorySource {
     #[must_use]
     pub fn skip_file(mut self, file: impl os::AsFile) -> Self {
         self.skipped.extend(os::identity_of_file(&file));
+        self
+    }
+
+    /// Reads only these extended attributes. Without this call, it reads all that an image can have.
+    #[must_use]
+    pub fn with_xattrs(mut self, filter: XattrFilter) -> Self {
+        self.xattrs = filter;
+        self
+    }
+
+    /// Reads the flags of files and directories, too, which opens each of them.
+    #[must_use]
+    pub fn with_file_flags(mut self) -> Self {
+        self.flags = true;
+        self
+    }
+
+    /// Passes on birth times, too.
+    #[must_use]
+    pub fn with_birth_times(mut self) -> Self {
+        self.births = true;
         self
     }
 
@@ -339,8 +368,13 @@ impl DirectorySource {
         listing: Option<u64>,
         more: &dyn Fn(usize) -> bool,
     ) -> io::Result<Vec<(DirItem, bool)>> {
-        let may_grow = |items: &[_]| {
-            if more(items.len()) {
+        let weight = Cell::new(0);
+        let add = |items: &mut Vec<(DirItem, bool)>, item: (DirItem, bool)| {
+            weight.set(weight.get() + item.0.weight());
+            items.push(item);
+        };
+        let may_grow = || {
+            if more(weight.get()) {
                 return Ok(());
             }
             Err(io::Error::from(io::ErrorKind::QuotaExceeded))
@@ -357,8 +391,8 @@ impl DirectorySource {
             let (at, rest) = self.resolve(path)?;
             let dir = os::open_anchor(self.below(at.as_ref()), rest, self.follows())?;
             for name in names {
-                may_grow(&items)?;
-                items.push(item(os::dir_ref(&dir), name));
+                may_grow()?;
+                add(&mut items, item(os::dir_ref(&dir), name));
             }
             return Ok(items);
         }
@@ -373,8 +407,8 @@ impl DirectorySource {
         }
         let mut listing = os::Listing::new(dir)?;
         listing.each(|dir, name| {
-            may_grow(&items)?;
-            items.push(item(dir, name));
+            may_grow()?;
+            add(&mut items, item(dir, name));
             Ok(())
         })?;
         if !path.is_empty()
@@ -415,29 +449,38 @@ impl DirectorySource {
         found: io::Result<Found>,
     ) -> (DirItem, bool) {
         let kept = (found.as_ref()).map_or(true, |found| self.keep(path, name, found));
-        let mut meta = found.map(|found| found.meta);
-        if kept && let Ok(meta) = &mut meta {
-            meta.extended = self.extended(meta.identity.0, || {
-                os::extended_at(&self.root, dir, path, name, self.follows())
-            });
-        }
+        let meta = match found {
+            Ok(found) if kept => Ok(self.extended(dir, path, name, found)),
+            other => other.map(|found| found.meta),
+        };
         let name = name.to_vec();
         (DirItem { name, meta }, kept)
     }
 
-    /// Extended attributes of an entry on `device`; `list` asks for them.
-    fn extended(
-        &self,
-        device: u64,
-        list: impl FnOnce() -> Option<ExtendedAttributes>,
-    ) -> ExtendedAttributes {
-        if self.without_extended.load(Ordering::Relaxed) == device {
-            return ExtendedAttributes::default();
+    /// Attributes of an entry with the extended ones.
+    fn extended(&self, dir: DirRef<'_>, path: &[u8], name: &[u8], found: Found) -> Meta {
+        let mut meta = found.meta;
+        if let Some(birth) = found.birth.filter(|_| self.births) {
+            meta.extended.set_birth(birth);
         }
-        list().unwrap_or_else(|| {
+        let device = meta.identity.0;
+        let none = XattrFilter::none();
+        let without = self.without_extended.load(Ordering::Relaxed) == device;
+        let place = Place {
+            root: &self.root,
+            path,
+            dir,
+            name,
+            follow: self.follows(),
+        };
+        let wanted = Wanted {
+            xattrs: if without { &none } else { &self.xattrs },
+            flags: self.flags,
+        };
+        if !os::read_extended(&place, &mut meta, wanted) {
             self.without_extended.store(device, Ordering::Relaxed);
-            ExtendedAttributes::default()
-        })
+        }
+        meta
     }
 
     fn asking(&self) -> MutexGuard<'_, Asking> {
@@ -470,9 +513,8 @@ fn only_kept(items: Vec<(DirItem, bool)>) -> Vec<DirItem> {
 
 impl Source for DirectorySource {
     fn root(&self) -> io::Result<Meta> {
-        let mut meta = self.stat(b"")?;
-        meta.extended = self.extended(meta.identity.0, || os::extended_of(&self.dir));
-        Ok(meta)
+        let found = self.find(b"")?;
+        Ok(self.extended(os::dir_ref(&self.dir), b"", b".", found))
     }
 
     fn read_dir(&self, path: &[u8]) -> io::Result<Vec<DirItem>> {

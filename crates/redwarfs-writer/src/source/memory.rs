@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 
+use super::extended::ExtendedAttributes;
 use super::{Content, DataExtent, DirItem, FileType, Meta, Source, Stamp, Timestamp};
 
 /// One entry of a [`MemoryTree`].
@@ -61,7 +62,7 @@ impl MemoryNode {
                 mtime: Timestamp::default(),
                 ctime: Timestamp::default(),
                 target: None,
-                extended: super::extended::ExtendedAttributes::default(),
+                extended: ExtendedAttributes::default(),
             },
             pieces: Arc::new(Vec::new()),
             fail_at: None,

@@ -42,7 +42,7 @@ pub struct Meta {
     pub ctime: Timestamp,
     /// Target of a symlink.
     pub target: Option<Vec<u8>>,
-    /// Metadata that is not stored.
+    /// Extended attributes, birth time and flags.
     pub extended: ExtendedAttributes,
 }
 
@@ -54,6 +54,17 @@ pub struct DirItem {
     /// Attributes, or the error of reading them. In the second case the entry is left out and counted.
     pub meta: io::Result<Meta>,
 }
+
+impl DirItem {
+    /// Its memory in entries of ordinary size: extended attributes count.
+    pub(crate) fn weight(&self) -> usize {
+        let extended = self.meta.as_ref().map_or(0, |meta| meta.extended.memory());
+        1 + extended / USUAL_ITEM
+    }
+}
+
+/// Memory of an entry of ordinary size in bytes, less than `memory::LISTED`.
+const USUAL_ITEM: usize = 256;
 
 /// Attributes that show that a file has changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,131 +1,219 @@
-//! Extended attributes of entries.
+//! Extended attributes and flags of entries.
 
 use std::ffi::OsStr;
-use std::os::fd::{AsFd, AsRawFd};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::PathBuf;
 
-use rustix::fs;
+use rustix::fs::{self, AtFlags, Mode, OFlags, StatxFlags};
 use rustix::io::Errno;
 
-use super::{Dir, DirRef};
-use crate::os::PATH_STEP;
-use crate::source::extended::ExtendedAttributes;
+use crate::os::{PATH_STEP, Place, Wanted};
+use crate::source::FileType;
+use crate::source::Meta;
+use crate::source::extended::{ExtendedAttributes, XattrFilter};
+use crate::xattrs::STORED_FLAGS;
 
-/// Attributes that the system gives to every file. Their loss does not count.
-const GIVEN: [&[u8]; 5] = [
-    b"security.selinux",
-    b"security.SMACK64",
-    b"system.nfs4_acl",
-    b"system.cifs_acl",
-    b"system.ntfs_security",
-];
-
-/// Enough for nearly all lists of names.
+/// Enough for nearly all lists of names, and nearly all values.
 const USUAL: usize = 1024;
-/// The longest list that the kernel returns.
+/// The longest list and the longest value that the kernel returns.
 const LONGEST: usize = 1 << 16;
+/// A list or a value that grows while it is read is read this often.
+const ATTEMPTS: u32 = 8;
 
-/// From a list of names that end in NUL.
-fn of_names(names: &[u8]) -> ExtendedAttributes {
-    let mut found = ExtendedAttributes::default();
+/// An opened entry, for attributes only.
+enum Opened {
+    /// The path of the descriptor in `/proc`, which is the entry itself and no symlink.
+    Descriptor(
+        PathBuf,
+        #[expect(dead_code, reason = "keeps the path valid")] OwnedFd,
+    ),
+    /// A path, without a `/proc`.
+    Path(PathBuf, bool),
+}
+
+impl Opened {
+    fn list(&self, names: &mut [u8]) -> Result<usize, Errno> {
+        match self {
+            Self::Descriptor(path, _) | Self::Path(path, true) => fs::listxattr(path, names),
+            Self::Path(path, false) => fs::llistxattr(path, names),
+        }
+    }
+
+    fn get(&self, name: &[u8], value: &mut [u8]) -> Result<usize, Errno> {
+        let name = OsStr::from_bytes(name);
+        match self {
+            Self::Descriptor(path, _) | Self::Path(path, true) => fs::getxattr(path, name, value),
+            Self::Path(path, false) => fs::lgetxattr(path, name, value),
+        }
+    }
+}
+
+/// Calls `read` with buffers until the result fits.
+fn whole(mut read: impl FnMut(&mut [u8]) -> Result<usize, Errno>) -> Result<Vec<u8>, Errno> {
+    let mut usual = [0; USUAL];
+    match read(&mut usual) {
+        Ok(length) => return Ok(usual.get(..length).unwrap_or_default().to_vec()),
+        Err(Errno::RANGE) => {}
+        Err(error) => return Err(error),
+    }
+    let mut long = vec![0; LONGEST];
+    for _ in 0..ATTEMPTS {
+        match read(&mut long) {
+            Ok(length) => {
+                long.truncate(length);
+                long.shrink_to_fit();
+                return Ok(long);
+            }
+            Err(Errno::RANGE) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Err(Errno::RANGE)
+}
+
+fn plain_path(place: &Place<'_>) -> Option<PathBuf> {
+    let mut whole = place.root.as_os_str().as_bytes().to_vec();
+    if whole.len() + place.path.len() + place.name.len() >= PATH_STEP {
+        return None;
+    }
+    for part in [place.path, place.name] {
+        if !part.is_empty() {
+            whole.push(b'/');
+            whole.extend_from_slice(part);
+        }
+    }
+    Some(PathBuf::from(OsStr::from_bytes(&whole)))
+}
+
+/// Whether an entry has any attributes; `None` if its file system has none. A path of ordinary length
+/// takes half the time of a descriptor, and tells this for nearly all entries. The attributes themselves
+/// are never read by this path, which may lead elsewhere if a directory is replaced meanwhile.
+fn may_have(place: &Place<'_>) -> Option<bool> {
+    let Some(path) = plain_path(place) else {
+        return Some(true);
+    };
+    let length = match place.follow {
+        true => fs::listxattr_query(&path),
+        false => fs::llistxattr_query(&path),
+    };
+    match length {
+        Ok(length) => Some(length > 0),
+        Err(Errno::OPNOTSUPP) => None,
+        Err(_) => Some(true),
+    }
+}
+
+/// Opens the entry that `meta` describes.
+fn open(place: &Place<'_>, meta: &Meta) -> io::Result<Opened> {
+    let links = match place.follow {
+        true => OFlags::empty(),
+        false => OFlags::NOFOLLOW,
+    };
+    let flags = OFlags::PATH | OFlags::CLOEXEC | links;
+    let name = OsStr::from_bytes(place.name);
+    let fd = fs::openat(place.dir, name, flags, Mode::empty())?;
+    let stat = fs::statx(&fd, c"", AtFlags::EMPTY_PATH, StatxFlags::BASIC_STATS)?;
+    let device = fs::makedev(stat.stx_dev_major, stat.stx_dev_minor);
+    if (device, stat.stx_ino) != meta.identity {
+        return Err(io::Error::from(io::ErrorKind::StaleNetworkFileHandle));
+    }
+    let path = PathBuf::from(format!("/proc/self/fd/{}", fd.as_raw_fd()));
+    if let Err(Errno::NOENT | Errno::NOTDIR) = fs::listxattr_query(&path)
+        && let Some(path) = plain_path(place)
+    {
+        return Ok(Opened::Path(path, place.follow));
+    }
+    Ok(Opened::Descriptor(path, fd))
+}
+
+/// Reads what is wanted of an entry into `meta`. False if its file system has no extended attributes.
+///
+/// Attributes that vanish meanwhile are left out. Those that cannot be read are named in `meta`.
+pub(crate) fn read_extended(place: &Place<'_>, meta: &mut Meta, wanted: Wanted<'_>) -> bool {
+    let filter = wanted.xattrs;
+    if wanted.flags && matches!(meta.kind, FileType::Regular | FileType::Directory) {
+        let flags = flags_of(place, meta);
+        meta.extended.set_flags(flags);
+    }
+    if filter.is_none() {
+        return true;
+    }
+    match may_have(place) {
+        None => return false,
+        Some(false) => return true,
+        Some(true) => {}
+    }
+    let Ok(opened) = open(place, meta) else {
+        meta.extended.add_unreadable("");
+        return true;
+    };
+    let mut extended = std::mem::take(&mut meta.extended);
+    let there = read(&opened, filter, &mut extended);
+    meta.extended = extended;
+    there
+}
+
+fn read(opened: &Opened, filter: &XattrFilter, extended: &mut ExtendedAttributes) -> bool {
+    let names = match whole(|names| opened.list(names)) {
+        Ok(names) => names,
+        Err(Errno::OPNOTSUPP) => return false,
+        Err(_) => {
+            extended.add_unreadable("");
+            return true;
+        }
+    };
     for name in names.split(|&b| b == 0) {
-        if name.is_empty() || GIVEN.contains(&name) {
+        if name.is_empty() {
             continue;
         }
-        match name {
-            b"system.posix_acl_access" | b"system.posix_acl_default" => found.acl = true,
-            b"security.capability" => found.capability = true,
-            _ => found.other = true,
+        if !filter.keeps(name) {
+            extended.leave_out(name);
+            continue;
+        }
+        match whole(|value| opened.get(name, value)) {
+            Ok(value) => extended.set(name, value),
+            Err(Errno::NODATA) => {}
+            Err(_) => extended.add_unreadable(name),
         }
     }
-    found
+    true
 }
 
-/// The entry whose attributes are listed.
-enum Of<'a> {
-    /// An open file or directory.
-    Open(DirRef<'a>),
-    /// The entry at a path.
-    Followed(&'a [u8]),
-    /// The entry at a path, without following a symlink.
-    Itself(&'a [u8]),
-}
-
-/// The attributes, or none if the file system has none, or they cannot be read.
-fn list(of: &Of<'_>) -> Option<ExtendedAttributes> {
-    let ask = |names: &mut [u8]| match of {
-        Of::Open(fd) => fs::flistxattr(fd, names),
-        Of::Followed(path) => fs::listxattr(as_path(path), names),
-        Of::Itself(path) => fs::llistxattr(as_path(path), names),
+/// Flags of a file or directory; those that `statx` tells if it cannot be opened.
+fn flags_of(place: &Place<'_>, meta: &Meta) -> u32 {
+    let name = OsStr::from_bytes(place.name);
+    let links = match place.follow {
+        true => OFlags::empty(),
+        false => OFlags::NOFOLLOW,
     };
-    let mut usual = [0; USUAL];
-    let mut many = Vec::new();
-    let names = match ask(&mut usual) {
-        Ok(length) => usual.get(..length),
-        Err(Errno::RANGE) => {
-            many.resize(LONGEST, 0);
-            match ask(&mut many) {
-                Ok(length) => many.get(..length),
-                Err(_) => None,
-            }
-        }
-        Err(Errno::OPNOTSUPP) => return None,
-        Err(_) => None,
-    };
-    Some(names.map_or(ExtendedAttributes::default(), of_names))
-}
-
-fn as_path(path: &[u8]) -> &Path {
-    Path::new(OsStr::from_bytes(path))
-}
-
-/// The attributes of an open directory; none if its file system has none.
-pub(crate) fn extended_of(dir: &Dir) -> Option<ExtendedAttributes> {
-    list(&Of::Open(dir.as_fd()))
-}
-
-/// The attributes of an entry, of its target with `follow`; none if its file system has none.
-///
-/// They are only counted, so it does no harm if a directory has become a symlink.
-pub(crate) fn extended_at(
-    root: &Path,
-    dir: DirRef<'_>,
-    path: &[u8],
-    name: &[u8],
-    follow: bool,
-) -> Option<ExtendedAttributes> {
-    let mut whole = root.as_os_str().as_bytes().to_vec();
-    if whole.len() + path.len() + name.len() < PATH_STEP {
-        // For a path of ordinary length, this takes half the time of opening in steps.
-        for part in [path, name] {
-            if !part.is_empty() {
-                whole.push(b'/');
-                whole.extend_from_slice(part);
-            }
-        }
-    } else {
-        whole = format!("/proc/self/fd/{}/", dir.as_raw_fd()).into_bytes();
-        whole.extend_from_slice(name);
+    let open = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC | links;
+    let quiet = fs::openat(place.dir, name, open | OFlags::NOATIME, Mode::empty());
+    let fd = quiet.or_else(|_| fs::openat(place.dir, name, open, Mode::empty()));
+    if let Ok(fd) = fd
+        && let Ok(stat) = fs::statx(
+            fd.as_fd(),
+            c"",
+            AtFlags::EMPTY_PATH,
+            StatxFlags::BASIC_STATS,
+        )
+        && (
+            fs::makedev(stat.stx_dev_major, stat.stx_dev_minor),
+            stat.stx_ino,
+        ) == meta.identity
+        && let Ok(flags) = fs::ioctl_getflags(&fd)
+    {
+        return flags.bits() & STORED_FLAGS;
     }
-    list(&match follow {
-        true => Of::Followed(&whole),
-        false => Of::Itself(&whole),
-    })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn names_are_sorted_into_kinds() {
-        let of = |names: &str| of_names(names.as_bytes());
-        assert!(!of("").any());
-        assert!(!of("security.selinux\0system.nfs4_acl\0").any());
-        let acl = of("system.posix_acl_default\0security.selinux\0");
-        assert!(acl.any() && acl.acl && !acl.capability && !acl.other);
-        let both = of("user.a\0security.capability\0");
-        assert!(both.any() && !both.acl && both.capability && both.other);
+    let links = match place.follow {
+        true => AtFlags::empty(),
+        false => AtFlags::SYMLINK_NOFOLLOW,
+    };
+    let links = links | AtFlags::NO_AUTOMOUNT;
+    match fs::statx(place.dir, name, links, StatxFlags::BASIC_STATS) {
+        // The numbers of these four are the same.
+        Ok(stat) => (stat.stx_attributes.bits() as u32) & (0x4 | 0x10 | 0x20 | 0x40),
+        Err(_) => 0,
     }
 }

@@ -52,7 +52,7 @@ pub(crate) fn find_at(dir: DirRef<'_>, name: &[u8], follow: bool) -> io::Result<
         dir,
         name,
         links | AtFlags::NO_AUTOMOUNT,
-        StatxFlags::BASIC_STATS | StatxFlags::MNT_ID,
+        StatxFlags::BASIC_STATS | StatxFlags::MNT_ID | StatxFlags::BTIME,
     )?;
     let mode = u32::from(stat.stx_mode);
     let kind = FileType::from_mode(mode).ok_or_else(|| {
@@ -85,6 +85,7 @@ pub(crate) fn find_at(dir: DirRef<'_>, name: &[u8], follow: bool) -> io::Result<
     Ok(Found {
         meta,
         mount: numbered.then_some(stat.stx_mnt_id),
+        birth: (stat.stx_mask & StatxFlags::BTIME.bits() != 0).then(|| time(stat.stx_btime)),
     })
 }
 

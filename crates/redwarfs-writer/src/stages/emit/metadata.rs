@@ -47,7 +47,7 @@ pub(crate) fn build(
     options: &BuildOptions,
     mut tree: Tree,
     contents: Vec<Content>,
-    stored: Stored,
+    mut stored: Stored,
     blocks: u32,
 ) -> Result<Metadata> {
     let mut numbering = Numbering::new(&tree, &contents, &stored);
@@ -65,6 +65,7 @@ pub(crate) fn build(
         ..FsOptions::default()
     };
     files(&tree, &contents, &stored, &numbering, blocks, &mut metadata)?;
+    let values = std::mem::take(&mut stored.values);
     drop((contents, stored));
     (numbering.contents, numbering.files) = (Vec::new(), Vec::new());
     symlinks(&tree, &numbering, &mut metadata);
@@ -77,6 +78,8 @@ pub(crate) fn build(
     );
     inodes(options, &tree, &numbering, &mut metadata, &mut fs_options);
     metadata.options = Some(fs_options);
+    let extended = std::mem::take(&mut tree.extended);
+    extended.store(&numbering.all, &values, options, &mut metadata)?;
     let Numbering { of, walk, dirs, .. } = numbering;
     tree.drop_inodes();
     entries(options, tree, &walk, &dirs, &of, &mut metadata);
@@ -304,11 +307,15 @@ fn inodes(
     // Units are counted with the sign, so that times before 1970 come out right for every
     // resolution: readers multiply modulo 2^64.
     let unit = |t: Timestamp| t.sec.div_euclid(seconds);
-    let kinds: &[&[Timestamp]] = if options.keep_all_times {
-        &[&tree.mtimes, &tree.atimes, &tree.ctimes]
-    } else {
-        &[&tree.mtimes]
-    };
+    let births = tree.extended.births();
+    fs_options.has_btime = options.keep_birth_times;
+    let mut kinds: Vec<&[Timestamp]> = vec![&tree.mtimes];
+    if options.keep_all_times {
+        kinds.extend([&tree.atimes[..], &tree.ctimes[..]]);
+    }
+    if options.keep_birth_times {
+        kinds.push(births);
+    }
     let base = numbering
         .all
         .iter()
@@ -338,6 +345,11 @@ fn inodes(
                 data.atime_subsec = subsec(atime);
                 data.ctime_offset = offset(ctime);
                 data.ctime_subsec = subsec(ctime);
+            }
+            if options.keep_birth_times {
+                let birth = time(births, inode);
+                data.btime_offset = offset(birth);
+                data.btime_subsec = subsec(birth);
             }
             if options.hardlink_table && tree.kind(inode) == FileType::Regular {
                 let file = tree.files[tree.details[inode as usize] as usize];

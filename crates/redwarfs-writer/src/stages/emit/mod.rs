@@ -44,7 +44,9 @@ pub(crate) fn finish(
     add(&counters.chunks, stored.chunks.len() as u64);
     let stored_categories = std::mem::take(&mut stored.categories);
     let blocks = stored_categories.block_count();
-    let categories = !options.categorizers.is_empty() || tree.marks.has_categories();
+    let categories = !options.categorizers.is_empty()
+        || tree.marks.has_categories()
+        || tree.extended.long_bytes() > 0;
     let mut metadata = metadata::build(options, tree, contents, stored, blocks)?;
     if categories && options.category_names {
         let keys: Vec<StreamKey> = streams.iter().map(|stream| stream.key).collect();

@@ -13,7 +13,7 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::contents::{
-    Chunk, ChunkRange, Content, Contents, Files, HOLE, Item, SharedKept, Stored,
+    Chunk, ChunkRange, Content, Contents, Files, HOLE, Item, SharedKept, Stored, StoredValues,
 };
 use crate::context::Context;
 use crate::error::{Error, Result};
@@ -156,7 +156,8 @@ impl SegmentJob<'_> {
             again.extend(stream.again.iter().copied());
             append(&mut stored, list, stream)?;
         }
-        if !again.is_empty() {
+        let repeated = !again.is_empty();
+        if repeated {
             // In one piece each, after everything else.
             for &content in &again {
                 stored.split.remove(&content);
@@ -171,9 +172,55 @@ impl SegmentJob<'_> {
             let done = store.end()?;
             append(&mut stored, list, done)?;
         }
+        self.values(
+            list,
+            &kept,
+            before + u32::from(repeated),
+            queue,
+            &mut stored,
+        )?;
         self.context.counters().set_current(b"");
         self.context.progress.phase(Phase::Compressing);
         Ok(stored)
+    }
+
+    /// Stores the long values of extended attributes in the last stream, after `before` others.
+    fn values(
+        self,
+        list: &[Content],
+        kept: &SharedKept,
+        before: u32,
+        queue: &BlockQueue<'_>,
+        stored: &mut Stored,
+    ) -> Result<()> {
+        let attributes = &self.tree.extended;
+        if attributes.long_bytes() == 0 {
+            return Ok(());
+        }
+        let stream = (self.streams.len() as u32).saturating_sub(1);
+        if let Some(size) = stored.categories.sizes.last_mut() {
+            *size = attributes.long_bytes();
+        }
+        let mut store = self.stream(list, kept, stream, before, queue);
+        for (number, value) in attributes.long_values() {
+            store.segmenter.data(value)?;
+            store.segmenter.end_extent()?;
+            let chunks = store.take_chunks()?;
+            store.stored.whole.push((number, chunks));
+        }
+        let mut done = store.end()?;
+        let first = stored.blocks();
+        let end = first.checked_add(done.blocks).filter(|&end| end < HOLE);
+        let end = end.ok_or_else(Error::too_many_blocks)?;
+        stored.categories.blocks.push((stream, end));
+        for chunk in &mut done.chunks {
+            chunk.block += first;
+        }
+        stored.values = StoredValues {
+            chunks: done.chunks,
+            ranges: done.whole.into_iter().collect(),
+        };
+        Ok(())
     }
 
     /// Stores streams, several at a time; results in their order.

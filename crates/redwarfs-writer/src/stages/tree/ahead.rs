@@ -63,7 +63,9 @@ impl Listings {
 }
 
 fn length(listing: &Listing) -> usize {
-    listing.as_ref().map_or(0, Vec::len)
+    listing
+        .as_ref()
+        .map_or(0, |items| items.iter().map(DirItem::weight).sum())
 }
 
 impl<'a> Ahead<'a> {

@@ -12,7 +12,7 @@ use crate::context::Context;
 use crate::error::{Error, Result};
 use crate::hook::{Decision, HookEntry};
 use crate::ordered::thread;
-use crate::progress::{Counters, add};
+use crate::progress::add;
 use crate::source::{DirItem, FileType, Meta, join};
 use crate::tree::{Dir, File, Tree, without_empty_directories};
 
@@ -63,7 +63,7 @@ impl Lister<'_> {
         let inode = tree.add_inode(&root, options)?;
         tree.add_entry(0, 0, inode)?;
         add(&context.counters().dirs, 1);
-        count_extended(context.counters(), &root);
+        self.extended(&mut tree, inode, &root, &|| Vec::new())?;
 
         // Directories to list, and the parents of the one being listed.
         let mut pending = vec![Listed {
@@ -111,6 +111,7 @@ impl Lister<'_> {
         }
         tree.names.seal();
         tree.targets.seal();
+        tree.extended.seal();
         if options.remove_empty_dirs {
             tree = without_empty_directories(tree);
         }
@@ -253,7 +254,7 @@ impl Lister<'_> {
             }
             let inode = tree.add_inode(&meta, options)?;
             let entry = tree.add_entry(parent, name, inode)?;
-            count_extended(counters, &meta);
+            self.extended(tree, inode, &meta, &full)?;
             match meta.kind {
                 FileType::Directory => {
                     add(&counters.dirs, 1);
@@ -307,19 +308,36 @@ impl Lister<'_> {
         }
         Ok(below)
     }
-}
 
-/// Counts the metadata of an inode that is not stored.
-fn count_extended(counters: &Counters, meta: &Meta) {
-    let extended = meta.extended;
-    for (counter, there) in [
-        (&counters.extended_attributes, extended.any()),
-        (&counters.access_lists, extended.acl),
-        (&counters.file_capabilities, extended.capability),
-    ] {
-        if there {
-            add(counter, 1);
+    /// Adds extended attributes, birth time and flags of an inode.
+    fn extended(
+        &self,
+        tree: &mut Tree,
+        inode: u32,
+        meta: &Meta,
+        path: &dyn Fn() -> Vec<u8>,
+    ) -> Result<()> {
+        let (context, counters) = (self.context, self.context.counters());
+        let mode = tree.attributes(inode).mode;
+        let added = tree.extended.add(
+            inode,
+            &meta.extended,
+            mode,
+            meta.mtime,
+            context.options,
+            &mut |what| context.problem(&path(), what),
+        )?;
+        for (counter, more) in [
+            (&counters.extended_attributes, u64::from(added.any)),
+            (&counters.access_lists, u64::from(added.acl)),
+            (&counters.file_capabilities, u64::from(added.capability)),
+            (&counters.extended_left_out, added.left_out),
+        ] {
+            if more > 0 {
+                add(counter, more);
+            }
         }
+        Ok(())
     }
 }
 
