@@ -252,16 +252,11 @@ fn meta(number: u32, inode: &Inode) -> Meta {
 }
 
 fn extended(xattrs: &[(Vec<u8>, Vec<u8>)]) -> ExtendedAttributes {
-    let mut kinds = ExtendedAttributes::default();
-    for (name, _) in xattrs {
-        match &name[..] {
-            b"system.posix_acl_access" | b"system.posix_acl_default" => kinds.acl = true,
-            b"security.capability" => kinds.capability = true,
-            b"security.selinux" => {}
-            _ => kinds.other = true,
-        }
+    let mut extended = ExtendedAttributes::default();
+    for (name, value) in xattrs {
+        extended.set(name.clone(), value.clone());
     }
-    kinds
+    extended
 }
 
 impl Source for ArchiveSource {

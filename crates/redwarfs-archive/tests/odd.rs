@@ -681,8 +681,16 @@ fn attributes_come_from_both_forms_of_records() {
     ]));
     let source = outcome.source.unwrap();
     let items = source.read_dir(b"").unwrap();
-    let extended = items[0].meta.as_ref().unwrap().extended;
-    assert!(extended.acl && extended.capability && extended.other);
+    let extended = &items[0].meta.as_ref().unwrap().extended;
+    let xattrs = extended.xattrs().iter();
+    let mut xattrs: Vec<_> = xattrs.map(|x| (&x.name[..], &x.value[..])).collect();
+    xattrs.sort_unstable();
+    let want = [
+        (&b"security.capability"[..], &[1, 2][..]),
+        (b"system.posix_acl_access", b"x"),
+        (b"user.a", b"\0\xff\n="),
+    ];
+    assert_eq!(xattrs, want);
 }
 
 #[test]
