@@ -9,6 +9,7 @@
 //! let mut options = ExtractOptions::default();
 //! options.skip_devices = true;
 //! options.skip_specials = true;
+//! # options.skip_symlinks = cfg!(windows);
 //!
 //! # let dir = tempfile::tempdir()?;
 //! # let target = dir.path();

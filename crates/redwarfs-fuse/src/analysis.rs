@@ -1,17 +1,17 @@
 //! The analysis file: which files were opened, in the order of their first opening.
 
 use std::fs::File;
-use std::io::{self, Write};
-use std::path::Path;
+use std::io::Write;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use redwarfs_format::ids::{EntryIndex, InodeNo};
 use redwarfs_format::metadata::MetadataView;
 use redwarfs_format::{Error, Result};
-use tracing::{debug, error};
+use tracing::debug;
 
 use crate::bits::Bits;
-use crate::error::io_text;
+use crate::error::{self, io_text};
+use crate::options::MountOptions;
 
 /// Largest number of parent directories of a file. More do not fit into a path of the system.
 const DEEPEST: usize = 4096;
@@ -35,19 +35,29 @@ pub(crate) struct Analysis {
 const NOWHERE: (InodeNo, EntryIndex) = (InodeNo(u32::MAX), EntryIndex(u32::MAX));
 
 impl Analysis {
-    /// Creates or empties the file.
+    /// Creates or empties the file of [`MountOptions::analysis_file`]; none without this option.
     ///
     /// # Errors
-    /// The file cannot be created.
-    pub(crate) fn create(path: &Path) -> io::Result<File> {
-        File::create(path)
+    /// The file cannot be created, or the metadata is corrupt.
+    pub(crate) fn wanted(
+        meta: &MetadataView,
+        options: &MountOptions,
+    ) -> error::Result<Option<Self>> {
+        let Some(path) = &options.analysis_file else {
+            return Ok(None);
+        };
+        let file = File::create(path).map_err(|source| error::Error::AnalysisFile {
+            path: path.clone(),
+            source,
+        })?;
+        Ok(Some(Self::new(file, meta)?))
     }
 
     /// Finds a path for each file: the first one in the order of directories.
     ///
     /// # Errors
     /// The metadata is corrupt.
-    pub(crate) fn new(file: File, meta: &MetadataView) -> Result<Self> {
+    fn new(file: File, meta: &MetadataView) -> Result<Self> {
         let counts = meta.counts();
         if counts.files > MOST_FILES {
             return Err(Error::Limit(format!(
@@ -106,7 +116,7 @@ impl Analysis {
         if let Err(error) = (&self.file).write_all(&line)
             && !self.failed.swap(true, Ordering::Relaxed)
         {
-            error!("cannot write analysis file: {}", io_text(&error));
+            tracing::error!("cannot write analysis file: {}", io_text(&error));
         }
     }
 }

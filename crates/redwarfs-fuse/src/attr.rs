@@ -3,50 +3,15 @@
 use redwarfs_format::ids::InodeNo;
 use redwarfs_format::metadata::Stat;
 
-use crate::options::MountOptions;
+use crate::policy::{Policy, node_id};
 use crate::proto::Attr;
-
-/// Node id of an inode: the root of a FUSE mount is always 1.
-pub(crate) fn node_id(inode: InodeNo) -> u64 {
-    u64::from(inode.0) + 1
-}
 
 /// The inode of a node id, if images can have it.
 pub(crate) fn inode_no(node: u64) -> Option<InodeNo> {
     u32::try_from(node.checked_sub(1)?).ok().map(InodeNo)
 }
 
-/// The changes of a mount to the attributes of the image.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Policy {
-    uid: Option<u32>,
-    gid: Option<u32>,
-    mode_mask: u32,
-    block_size: u32,
-}
-
 impl Policy {
-    pub(crate) fn new(options: &MountOptions) -> Self {
-        Self {
-            uid: options.uid,
-            gid: options.gid,
-            mode_mask: if options.hide_write_bits { !0o222 } else { !0 },
-            block_size: options.block_size,
-        }
-    }
-
-    pub(crate) fn uid(&self, stat: &Stat) -> u32 {
-        self.uid.unwrap_or(stat.uid)
-    }
-
-    pub(crate) fn gid(&self, stat: &Stat) -> u32 {
-        self.gid.unwrap_or(stat.gid)
-    }
-
-    pub(crate) fn mode(&self, stat: &Stat) -> u32 {
-        stat.mode & self.mode_mask
-    }
-
     /// The attributes for the kernel.
     pub(crate) fn attr(&self, stat: &Stat) -> Attr {
         Attr {
@@ -84,8 +49,6 @@ mod tests {
 
     #[test]
     fn node_ids() {
-        assert_eq!(node_id(InodeNo(0)), 1);
-        assert_eq!(node_id(InodeNo(u32::MAX)), 1 << 32);
         assert_eq!(inode_no(1), Some(InodeNo(0)));
         assert_eq!(inode_no(0), None);
         assert_eq!(inode_no(u64::MAX), None);

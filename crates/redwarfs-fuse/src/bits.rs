@@ -30,12 +30,14 @@ impl Bits {
     }
 
     /// Removes an inode.
+    #[cfg(any(unix, test))]
     pub(crate) fn remove(&self, inode: InodeNo) {
         if let Some((word, bit)) = self.place(inode) {
             word.fetch_and(!bit, Ordering::Relaxed);
         }
     }
 
+    #[cfg(any(unix, test))]
     pub(crate) fn contains(&self, inode: InodeNo) -> bool {
         self.place(inode)
             .is_some_and(|(word, bit)| word.load(Ordering::Relaxed) & bit != 0)

@@ -76,6 +76,8 @@ pub fn io_text(error: &io::Error) -> String {
     let mut text = error.to_string();
     if let Some(start) = text.rfind(" (os error ") {
         text.truncate(start);
+        // Sentences of Windows.
+        text.truncate(text.trim_end_matches('.').len());
         let mut chars = text.chars();
         // "I/O error" stays.
         if let (Some(first), Some(second)) = (chars.next(), chars.clone().next())
@@ -94,7 +96,11 @@ mod tests {
     #[test]
     fn texts_name_step_and_cause() {
         let missing = || io::Error::from_raw_os_error(2);
-        assert_eq!(io_text(&missing()), "no such file or directory");
+        let cause = io_text(&missing());
+        match cfg!(unix) {
+            true => assert_eq!(cause, "no such file or directory"),
+            false => assert!(cause.starts_with(char::is_lowercase) && !cause.ends_with('.')),
+        }
         assert_eq!(io_text(&io::Error::other("plain")), "plain");
         assert_eq!(
             Error::MountPoint {
@@ -102,11 +108,11 @@ mod tests {
                 source: missing()
             }
             .to_string(),
-            "cannot access mount point: /x: no such file or directory (create the directory first)"
+            format!("cannot access mount point: /x: {cause} (create the directory first)")
         );
         assert_eq!(
             Error::Device(missing()).to_string(),
-            "cannot open FUSE device: /dev/fuse: no such file or directory (try 'modprobe fuse')"
+            format!("cannot open FUSE device: /dev/fuse: {cause} (try 'modprobe fuse')")
         );
     }
 }

@@ -6,10 +6,9 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use redwarfs_format::ids::InodeNo;
-use rustix::io::Errno;
 use tracing::{error, warn};
 
-use crate::attr::node_id;
+use crate::policy::node_id;
 
 /// Time after a log message in which the same cause is not logged again.
 const QUIET: Duration = Duration::from_secs(60);
@@ -28,16 +27,11 @@ struct Cause {
 pub(crate) struct Failures(Mutex<HashMap<String, Cause>>);
 
 impl Failures {
-    /// Notes a failure. Returns the error for the reply.
+    /// Notes a failure.
     ///
     /// A damaged block fails for every file and every attempt to read it. Its error names the
     /// section, so the text of the error tells causes apart.
-    pub(crate) fn report(
-        &self,
-        what: &str,
-        inode: InodeNo,
-        cause: &redwarfs_format::Error,
-    ) -> Errno {
+    pub(crate) fn report(&self, what: &str, inode: InodeNo, cause: &redwarfs_format::Error) {
         let text = cause.to_string();
         if let Some(before) = self.note(&text, Instant::now()) {
             let node = node_id(inode);
@@ -49,7 +43,6 @@ impl Failures {
                 );
             }
         }
-        Errno::IO
     }
 
     /// Logs a warning that fails no request, as rarely as failures.

@@ -5,22 +5,31 @@
 //! counts as idle a quarter later. Open files and running programs cause no requests either, but they
 //! prevent unmounting.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::mount_state::MountState;
-use crate::settings::validity;
+/// How long names and attributes are valid in a mount that is unmounted after `limit`, in seconds.
+pub(crate) fn validity(limit: Duration) -> u64 {
+    (limit.as_secs() / 4).max(1)
+}
+
+/// A mount that counts how often it is used.
+pub(crate) trait Uses: fmt::Debug + Send + Sync {
+    /// Number of requests so far from processes that use the files.
+    fn uses(&self) -> u64;
+}
 
 /// Detects when a mount has been idle for the time limit.
 #[derive(Debug)]
 pub struct IdleWatch {
-    mount: Arc<MountState>,
+    mount: Arc<dyn Uses>,
     time: IdleTime,
 }
 
 impl IdleWatch {
-    pub(crate) fn new(mount: Arc<MountState>, limit: Duration) -> Self {
-        let uses = mount.counters.uses();
+    pub(crate) fn new(mount: Arc<dyn Uses>, limit: Duration) -> Self {
+        let uses = mount.uses();
         Self {
             mount,
             time: IdleTime {
@@ -39,8 +48,7 @@ impl IdleWatch {
 
     /// Whether the mount was idle for the whole limit. After true, the time starts again.
     pub fn is_over(&mut self) -> bool {
-        self.time
-            .is_over(self.mount.counters.uses(), Instant::now())
+        self.time.is_over(self.mount.uses(), Instant::now())
     }
 }
 

@@ -1,4 +1,8 @@
-//! The FUSE driver: mounts an opened DwarFS image on a directory (Linux).
+//! The driver: mounts an opened DwarFS image on a directory, through FUSE (Linux) or WinFsp (Windows).
+//!
+//! All of this is about Linux; the module `winfsp` describes the driver for Windows. What both need has no
+//! system in it: options, the attributes that a mount shows (`policy.rs`), lookups that ignore case,
+//! the record of opened files, the log of failures, and statistics.
 //!
 //! A mount is always read-only. An image does not change while it is mounted, so the kernel may keep
 //! everything that it learns: names, missing names, attributes, directory contents, symbolic links
@@ -97,40 +101,65 @@
 //! - The amounts that [`MountOptions::case_insensitive`] and [`MountOptions::analysis_file`] state.
 
 mod analysis;
+#[cfg(unix)]
 mod attach;
+#[cfg(unix)]
 mod attr;
 mod bits;
-#[cfg_attr(not(feature = "case-insensitive"), path = "case_absent.rs")]
 mod case;
+#[cfg(unix)]
 mod device;
+#[cfg(unix)]
 mod driver;
 mod error;
 mod failures;
+#[cfg(unix)]
 mod follow;
+#[cfg(unix)]
 pub mod guard;
 mod idle;
+#[cfg(unix)]
 mod mount;
+#[cfg(unix)]
 mod mount_state;
+#[cfg(unix)]
 mod mount_table;
+#[cfg(unix)]
 mod ops;
 mod options;
+#[cfg(unix)]
 mod patience;
+#[cfg(unix)]
 mod pending_reads;
+mod policy;
+#[cfg(unix)]
 mod pool;
+#[cfg(unix)]
 mod proto;
+#[cfg(unix)]
 mod push;
+#[cfg(unix)]
 mod ring;
+#[cfg(unix)]
 mod session;
+#[cfg(unix)]
 mod settings;
 mod statistics;
 #[cfg(feature = "case-insensitive")]
 mod text;
+#[cfg(unix)]
 mod ticket;
+#[cfg(all(any(windows, test), target_pointer_width = "64"))]
+pub mod winfsp;
+#[cfg(unix)]
 mod xattr;
 
+#[cfg(unix)]
 pub use attach::Unmounted;
 pub use error::{Error, Result, io_text};
 pub use idle::IdleWatch;
+#[cfg(unix)]
 pub use mount::{HAS_URING, Mounted, Observer, Unmounter, mount, mount_guarded, serve_device};
+#[cfg(unix)]
 pub use mount_table::take_off_dead;
 pub use options::{Access, KernelFlags, MountOptions};

@@ -13,7 +13,7 @@ use crate::device::Device;
 use crate::driver::Driver;
 use crate::error::{Error, Result};
 use crate::guard;
-use crate::idle::IdleWatch;
+use crate::idle::{IdleWatch, Uses};
 use crate::mount_state::MountState;
 use crate::options::MountOptions;
 use crate::ring;
@@ -146,7 +146,8 @@ impl Mounted {
     #[must_use]
     pub fn idle_watch(&self) -> Option<IdleWatch> {
         let state = Arc::clone(&self.observer.0);
-        self.idle.map(|limit| IdleWatch::new(state, limit))
+        self.idle
+            .map(|limit| IdleWatch::new(state as Arc<dyn Uses>, limit))
     }
 
     /// Device number of the mounted file system (`st_dev` of its files), for

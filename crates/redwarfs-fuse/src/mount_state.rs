@@ -9,10 +9,12 @@ use rustix::io::Errno;
 use crate::analysis::Analysis;
 use crate::attr::inode_no;
 use crate::case::CaseIndex;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::failures::Failures;
+use crate::idle::Uses;
 use crate::options::MountOptions;
 use crate::pending_reads::PendingReads;
+use crate::policy::stat_of_name;
 use crate::proto::Attr;
 use crate::settings::Settings;
 use crate::statistics::Counters;
@@ -41,24 +43,11 @@ impl MountState {
     /// # Errors
     /// The analysis file cannot be created, or the metadata is damaged.
     pub(crate) fn new(image: Image, options: &MountOptions) -> Result<Self> {
-        let analysis = match &options.analysis_file {
-            None => None,
-            Some(path) => {
-                let file = Analysis::create(path).map_err(|source| Error::AnalysisFile {
-                    path: path.clone(),
-                    source,
-                })?;
-                Some(Analysis::new(file, image.metadata())?)
-            }
-        };
-        let case = options
-            .case_insensitive
-            .then(|| CaseIndex::new(image.metadata()));
         Ok(Self {
             settings: Settings::new(&image, options),
             describer: Describer::new(&image),
-            case: case.transpose()?,
-            analysis,
+            case: CaseIndex::wanted(image.metadata(), options)?,
+            analysis: Analysis::wanted(image.metadata(), options)?,
             failures: Failures::default(),
             pending_reads: PendingReads::default(),
             counters: Counters::default(),
@@ -70,7 +59,8 @@ impl MountState {
 
     /// Notes that the image cannot be read here. Returns the error for the reply.
     pub(crate) fn fail(&self, what: &str, inode: InodeNo, cause: &redwarfs_format::Error) -> Errno {
-        self.failures.report(what, inode, cause)
+        self.failures.report(what, inode, cause);
+        Errno::IO
     }
 
     /// The inode of a node id.
@@ -92,28 +82,26 @@ impl MountState {
 
     /// The attributes of an inode, as the mount shows them.
     pub(crate) fn attr(&self, inode: InodeNo) -> Result<Attr, Errno> {
-        match self.image.metadata().stat(inode) {
-            Ok(stat) => Ok(self.settings.policy.attr(&stat)),
-            Err(cause) => Err(self.fail("stat", inode, &cause)),
-        }
+        self.attr_of_name(inode, None)
     }
 
-    /// The attributes of an inode under one of its names. In images of format 2.2 and older, names that
-    /// share an inode can have different attributes. The kernel keeps the attributes of the last
-    /// looked-up name.
+    /// The attributes of an inode under one of its names, see [`stat_of_name`]. The kernel keeps the
+    /// attributes of the last looked-up name.
     pub(crate) fn attr_of_name(
         &self,
         inode: InodeNo,
         name: Option<EntryIndex>,
     ) -> Result<Attr, Errno> {
-        let meta = self.image.metadata();
-        match name.filter(|_| meta.is_legacy()) {
-            None => self.attr(inode),
-            Some(entry) => match meta.entry_stat(entry) {
-                Ok(stat) => Ok(self.settings.policy.attr(&stat)),
-                Err(cause) => Err(self.fail("stat", inode, &cause)),
-            },
+        match stat_of_name(self.image.metadata(), inode, name) {
+            Ok(stat) => Ok(self.settings.policy.attr(&stat)),
+            Err(cause) => Err(self.fail("stat", inode, &cause)),
         }
+    }
+}
+
+impl Uses for MountState {
+    fn uses(&self) -> u64 {
+        self.counters.uses()
     }
 }
 

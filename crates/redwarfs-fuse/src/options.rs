@@ -42,14 +42,16 @@ impl Default for KernelFlags {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MountOptions {
-    /// Source shown in the mount table, normally the path of the image. Any bytes.
+    /// Source shown in the mount table, normally the path of the image. Any bytes. On Windows: the label
+    /// of the volume, of which the first 32 units of UTF-16 count.
     pub source: OsString,
-    /// The `X` of the file system type `fuse.X` in the mount table.
+    /// The `X` of the file system type `fuse.X` in the mount table. On Windows: the type of the volume, at
+    /// most 15 units.
     pub subtype: String,
     /// Who may use the mount.
     pub access: Access,
-    /// Let the kernel enforce the permission bits of the image; none: as
-    /// [`MountOptions::checks_permissions`] says.
+    /// Let the system enforce the permission bits of the image; none: not on Windows, and elsewhere as
+    /// `checks_permissions` says.
     pub default_permissions: Option<bool>,
     /// Let `fusermount3` unmount when this process ends in any way.
     pub auto_unmount: bool,
@@ -140,6 +142,7 @@ impl MountOptions {
     /// and if root outside of user namespaces mounts. Root may override the check. A private mount
     /// needs no check: its user can read the image itself.
     #[must_use]
+    #[cfg(unix)]
     pub fn checks_permissions(&self) -> bool {
         self.default_permissions
             .unwrap_or_else(|| self.access == Access::Everyone || is_root_of_the_system())
@@ -147,6 +150,7 @@ impl MountOptions {
 
     /// Whether the kernel must let other users in. It knows no "owner and root": then it lets everybody
     /// in, and the driver refuses the others. If root is the owner, that is not needed.
+    #[cfg(unix)]
     pub(crate) fn lets_others_in(&self) -> bool {
         match self.access {
             Access::Owner => false,
@@ -158,17 +162,19 @@ impl MountOptions {
 
 /// Whether this process is root outside of user namespaces. The root of a user namespace may not
 /// override permissions of files whose owner is not mapped there.
+#[cfg(unix)]
 fn is_root_of_the_system() -> bool {
     rustix::process::geteuid().is_root()
         && std::fs::read_to_string("/proc/self/uid_map").is_ok_and(|map| has_all_users(&map))
 }
 
 /// Whether a map of user ids, as the system writes it, has every user: `0 0 4294967295`.
+#[cfg(unix)]
 fn has_all_users(map: &str) -> bool {
     map.split_whitespace().eq(["0", "0", "4294967295"])
 }
 
-#[cfg(test)]
+#[cfg(all(test, unix))]
 mod tests {
     use super::*;
 

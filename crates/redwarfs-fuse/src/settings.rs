@@ -1,21 +1,15 @@
 //! The options of a mount, resolved for its image.
 
-use std::time::Duration;
-
 use redwarfs_reader::Image;
 use rustix::process::geteuid;
 
-use crate::attr::Policy;
+use crate::idle::validity;
 use crate::options::{Access, MountOptions};
+use crate::policy::Policy;
 use crate::proto::Validity;
 
 /// How long the kernel may keep names and attributes: an image does not change.
 const FOREVER: Validity = 365 * 24 * 60 * 60;
-
-/// How long names and attributes are valid in a mount that is unmounted after `limit`.
-pub(crate) fn validity(limit: Duration) -> Validity {
-    (limit.as_secs() / 4).max(1)
-}
 
 /// The options of a mount, resolved for its image.
 #[derive(Debug)]

@@ -10,7 +10,7 @@ use redwarfs_format::metadata::{Extent, FileType, mode_string};
 use redwarfs_format::{Error, Result};
 use redwarfs_reader::Image;
 
-use crate::attr::Policy;
+use crate::policy::Policy;
 
 const PID: &[u8] = b"user.dwarfs.driver.pid";
 const PERFMON: &[u8] = b"user.dwarfs.driver.perfmon";

@@ -11,8 +11,7 @@ use redwarfs_format::{BlockNo, Error, InodeNo};
 use redwarfs_io::{Fault, FaultSource, MemorySource};
 use redwarfs_reader::perfmon::Component;
 use redwarfs_reader::{
-    CheckOptions, CpuSet, Image, ImageOffset, OpenOptions, PerfMonitor, Preload, PreloadSummary,
-    VerifyMode,
+    CheckOptions, Image, ImageOffset, OpenOptions, PerfMonitor, Preload, PreloadSummary, VerifyMode,
 };
 use redwarfs_testkit::golden::{golden, golden_images};
 
@@ -402,8 +401,12 @@ fn faults_concern_only_the_reads_that_meet_them() {
     });
 }
 
+// Only Linux shows the threads of a process as files.
+#[cfg(target_os = "linux")]
 #[test]
 fn threads_of_the_cache_are_bound_to_processors() {
+    use redwarfs_reader::CpuSet;
+
     let first: CpuSet = (0..CpuSet::CAPACITY)
         .find(|&cpu| {
             let set: CpuSet = [cpu].into_iter().collect();

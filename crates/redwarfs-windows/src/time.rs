@@ -1,11 +1,6 @@
 //! Times of files, and local time.
 #![allow(unsafe_code)]
 
-use std::ptr;
-
-use windows_sys::Win32::Foundation::{FILETIME, SYSTEMTIME};
-use windows_sys::Win32::System::Time::{FileTimeToSystemTime, SystemTimeToTzSpecificLocalTime};
-
 /// A time in units of 100 nanoseconds since 1601.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Time(i64);
@@ -22,6 +17,19 @@ impl Time {
         Self(ticks)
     }
 
+    /// From seconds since 1970, and nanoseconds. Times that Windows cannot hold become the nearest one.
+    #[must_use]
+    pub fn from_unix(seconds: i64, nanoseconds: u32) -> Self {
+        let whole = seconds.saturating_add(EPOCH).saturating_mul(TICKS);
+        Self(whole.saturating_add(i64::from(nanoseconds / 100)))
+    }
+
+    /// The number of units.
+    #[must_use]
+    pub fn ticks(self) -> i64 {
+        self.0
+    }
+
     /// Seconds since 1970, and nanoseconds.
     #[must_use]
     pub fn to_unix(self) -> (i64, u32) {
@@ -33,8 +41,14 @@ impl Time {
 
 /// Year, month, day, hour, minute and second in the time zone of the user, for seconds since 1970;
 /// `None` if Windows cannot convert them.
+#[cfg(windows)]
 #[must_use]
 pub fn local(seconds: i64) -> Option<[u16; 6]> {
+    use std::ptr;
+
+    use windows_sys::Win32::Foundation::{FILETIME, SYSTEMTIME};
+    use windows_sys::Win32::System::Time::{FileTimeToSystemTime, SystemTimeToTzSpecificLocalTime};
+
     let ticks = seconds.checked_add(EPOCH)?.checked_mul(TICKS)?;
     let ticks = u64::try_from(ticks).ok()?;
     let time = FILETIME {
@@ -71,6 +85,23 @@ mod tests {
         assert_eq!(Time::from_ticks(0).to_unix(), (-EPOCH, 0));
     }
 
+    #[test]
+    fn units_are_kept() {
+        for time in [
+            (0, 0),
+            (5, 999_999_900),
+            (-5, 100),
+            (-EPOCH, 0),
+            (1 << 33, 700),
+        ] {
+            assert_eq!(Time::from_unix(time.0, time.1).to_unix(), time);
+        }
+        assert_eq!(Time::from_unix(0, 99).ticks(), EPOCH * TICKS);
+        assert_eq!(Time::from_unix(i64::MAX, 0).ticks(), i64::MAX);
+        assert_eq!(Time::from_unix(i64::MIN, 0).ticks(), i64::MIN);
+    }
+
+    #[cfg(windows)]
     #[test]
     fn local_time_is_within_a_day() {
         let [year, month, day, hour, ..] = local(1_000_000_000).unwrap();

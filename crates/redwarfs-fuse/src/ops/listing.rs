@@ -3,8 +3,8 @@
 use redwarfs_format::ids::{EntryIndex, InodeNo};
 use rustix::io::Errno;
 
-use crate::attr::node_id;
 use crate::mount_state::MountState;
+use crate::policy::node_id;
 use crate::proto::{Body, MAX_REQUEST};
 
 /// Positions of a directory: 0 is `.`, 1 is `..`, the entries follow.

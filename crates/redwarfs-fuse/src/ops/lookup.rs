@@ -3,6 +3,7 @@
 use redwarfs_format::ids::{EntryIndex, InodeNo};
 use rustix::io::Errno;
 
+use crate::case;
 use crate::mount_state::MountState;
 use crate::ops::answer::{Answer, Outcome, log_op, timed};
 use crate::proto::{Attr, Body, Header};
@@ -57,13 +58,7 @@ fn find(
         _ => {}
     }
     let dir = state.directory(node, "look up a name in")?;
-    let found = meta
-        .find(dir, name)
-        .and_then(|found| match (found, &state.case) {
-            (None, Some(case)) => case.find(meta, dir, name),
-            _ => Ok(found),
-        });
-    found
+    case::find(meta, state.case.as_ref(), dir, name)
         .and_then(|entry| {
             entry
                 .map(|entry| Ok((meta.entry_inode(entry)?, Some(entry))))

@@ -96,7 +96,7 @@ impl Job for ReadJob {
                 self.reply(state, Ok(&read));
             }
             Err(error) => {
-                let errno = state.failures.report("read", self.inode, &error);
+                let errno = state.fail("read", self.inode, &error);
                 self.reply(state, Err(errno));
             }
         }

@@ -1,9 +1,9 @@
 //! READDIR: names and types of the entries of a directory.
 
-use crate::attr::node_id;
 use crate::mount_state::MountState;
 use crate::ops::answer::{Answer, Outcome, log_op, timed};
 use crate::ops::listing;
+use crate::policy::node_id;
 use crate::proto::{Body, Header, dirent_size, put_dirent};
 
 pub(crate) fn answer(

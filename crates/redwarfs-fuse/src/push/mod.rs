@@ -29,10 +29,10 @@ use redwarfs_reader::Image;
 use rustix::io::Errno;
 use tracing::debug;
 
-use crate::attr::node_id;
 use crate::bits::Bits;
 use crate::device::Device;
 use crate::mount_state::MountState;
+use crate::policy::node_id;
 use order::{DataOrder, Position};
 
 /// Largest file that is pushed or triggers (128 KiB): the kernel reads larger ones ahead itself.

@@ -1,10 +1,11 @@
-//! Statistics of the driver, as numbers and as text.
+//! Statistics of the requests of the kernel, as numbers and as text.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use redwarfs_reader::CacheStats;
 
 use crate::proto::op;
+use crate::statistics::of_cache;
 
 /// Operations that are counted one by one, with their names.
 const NAMES: [(u32, &str); 16] = [
@@ -88,33 +89,7 @@ impl Counters {
 
 /// One line per number, those of the block cache first.
 pub(crate) fn text(cache: &CacheStats, counters: &Counters) -> String {
-    let percent = |share: f64, digits: usize| format!("{:.*}%", digits, share * 100.0);
-    let active = &cache.active_set_size;
-    let mut lines = vec![
-        format!("blocks created: {}", cache.blocks_created),
-        format!("blocks evicted: {}", cache.blocks_evicted),
-        format!("blocks tidied: {}", cache.blocks_tidied),
-        format!("request sets merged: {}", cache.request_sets_merged),
-        format!("total requests: {}", cache.requests),
-        format!("sequential prefetches: {}", cache.sequential_prefetches),
-        format!("active hits (fast): {}", cache.active_hits_fast),
-        format!("active hits (slow): {}", cache.active_hits_slow),
-        format!("cache hits (fast): {}", cache.cache_hits_fast),
-        format!("cache hits (slow): {}", cache.cache_hits_slow),
-        format!("total bytes decompressed: {}", cache.bytes_decoded),
-        format!(
-            "average block decompression: {}",
-            percent(cache.average_decoded(), 1)
-        ),
-        format!("fast hit rate: {}", percent(cache.fast_hit_rate(), 3)),
-        format!("slow hit rate: {}", percent(cache.slow_hit_rate(), 3)),
-        format!("miss rate: {}", percent(cache.miss_rate(), 3)),
-        format!("expired active requests: {}", cache.expired_active_requests),
-        format!(
-            "active set size p50: {}, p75: {}, p90: {}, p95: {}, p99: {}",
-            active.p50, active.p75, active.p90, active.p95, active.p99
-        ),
-    ];
+    let mut lines = of_cache(cache);
     let get = |count: &AtomicU64| count.load(Ordering::Relaxed);
     for (opcode, name) in NAMES {
         let count = counters.requests.get(opcode as usize).map_or(0, get);

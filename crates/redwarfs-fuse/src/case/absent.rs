@@ -11,13 +11,13 @@ pub(crate) enum CaseIndex {}
 impl CaseIndex {
     /// # Errors
     /// Always.
-    pub(crate) fn new(_meta: &MetadataView) -> Result<Self> {
+    pub(super) fn new(_meta: &MetadataView) -> Result<Self> {
         Err(Error::Unsupported(
             "case-insensitive lookups are not in this build".into(),
         ))
     }
 
-    pub(crate) fn find(
+    pub(super) fn find(
         &self,
         _meta: &MetadataView,
         _dir: InodeNo,

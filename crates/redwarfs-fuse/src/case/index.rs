@@ -1,4 +1,4 @@
-//! Lookups that ignore case.
+//! The index for lookups that ignore case.
 //!
 //! Two names are the same if their full Unicode case foldings are equal; names that are not UTF-8 are
 //! only equal to themselves. The ordinary search for the folded name finds names that equal their
@@ -15,7 +15,7 @@ use redwarfs_format::metadata::MetadataView;
 use tracing::{info, warn};
 use unicase::UniCase;
 
-use crate::attr::node_id;
+use crate::policy::node_id;
 use crate::text;
 
 /// Number of collisions that are logged individually.
@@ -53,7 +53,7 @@ impl CaseIndex {
     ///
     /// # Errors
     /// The metadata is corrupt.
-    pub(crate) fn new(meta: &MetadataView) -> Result<Self> {
+    pub(super) fn new(meta: &MetadataView) -> Result<Self> {
         let began = Instant::now();
         let mut index = Self {
             table: Vec::new(),
@@ -107,7 +107,7 @@ impl CaseIndex {
     ///
     /// # Errors
     /// The metadata is corrupt.
-    pub(crate) fn find(
+    pub(super) fn find(
         &self,
         meta: &MetadataView,
         dir: InodeNo,
