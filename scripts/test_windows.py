@@ -1,6 +1,6 @@
 """Runs the programs for Windows under Wine, beside the same programs of this system.
 
-    test_windows.py DIR_OF_LINUX_PROGRAMS DIR_OF_WINDOWS_PROGRAMS
+    test_windows.py DIR_OF_LINUX_PROGRAMS DIR_OF_WINDOWS_PROGRAMS DIR_OF_THE_FAKE_OF_WINFSP
 
 scripts/test-windows builds both and calls this.
 """
@@ -18,8 +18,9 @@ import tarfile
 import tempfile
 import time
 import zipfile
+import zlib
 
-LINUX, WINDOWS = (pathlib.Path(arg).resolve() for arg in sys.argv[1:3])
+LINUX, WINDOWS, WINFSP = (pathlib.Path(arg).resolve() for arg in sys.argv[1:4])
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 IMAGES = sorted((ROOT / "tests/fixtures").glob("*/*.dwarfs"))
 WORK = pathlib.Path(tempfile.mkdtemp(prefix="redwarfs-windows-"))
@@ -28,11 +29,11 @@ ENV = dict(os.environ, SOURCE_DATE_EPOCH="1600000000")
 passed, failed, skipped = [], [], []
 
 
-def run(tool, *args, wine=True, cwd=WORK, timeout=600, **more):
+def run(tool, *args, wine=True, cwd=WORK, timeout=600, **env):
     """The completed process of a tool; wine is False for the one of this system."""
     program = ["wine", f"{WINDOWS / tool}.exe"] if wine else [str(LINUX / tool)]
     return subprocess.run(
-        [*program, *map(str, args)], cwd=cwd, env=ENV, timeout=timeout, capture_output=True, stdin=subprocess.DEVNULL, **more
+        [*program, *map(str, args)], cwd=cwd, env=ENV | env, timeout=timeout, capture_output=True, stdin=subprocess.DEVNULL
     )
 
 
@@ -388,10 +389,147 @@ def unicode():
     assert [p.name for p in out.iterdir()] == ["ä€😀.txt"]
 
 
-@check("dwarfs says that it cannot mount")
-def mount():
-    done = expect(run("dwarfs", "unicode.dwarfs", "X:"), 1)
-    assert "mounting is not supported on this system" in text(done), text(done)
+# Mounting, with a fake of WinFsp: scripts/winfsp_fake.c.
+
+KEY = r"HKLM\SOFTWARE\WOW6432Node\WinFsp"
+
+
+def registry(*args):
+    subprocess.run(["wine", "reg", *args], env=ENV, capture_output=True, timeout=120, stdin=subprocess.DEVNULL)
+
+
+@check("dwarfs says that WinFsp is not installed")
+def no_winfsp():
+    registry("delete", KEY, "/f")
+    done = expect(run("dwarfs", "unicode.dwarfs", "X:"), 3)
+    assert text(done).strip().endswith("dwarfs: WinFsp is not installed (get it from https://winfsp.dev)"), text(done)
+    registry("add", KEY, "/v", "InstallDir", "/d", "C:\\no such directory\\", "/f")
+    done = expect(run("dwarfs", "unicode.dwarfs", "X:"), 3)
+    assert "WinFsp is not installed" in text(done), text(done)
+    registry("add", KEY, "/v", "InstallDir", "/d", "Z:" + str(WINFSP).replace("/", "\\") + "\\", "/f")
+
+
+def mounted(image, *options):
+    """What the fake got from a mount, which ends when it has read everything."""
+    done = expect(run("dwarfs", image, *options, REDWARFS_FAKE_LIST="list", REDWARFS_FAKE_STOP="1"), 7)
+    assert "WinFsp has ended the mount" in text(done), text(done)
+    lines = (WORK / "list").read_text(errors="replace").splitlines()
+    assert not [line for line in lines if line.startswith("ERROR")], lines
+    assert lines[-5:] == ["write\tc00000a2", "end", "removed", "stopped", "deleted"], lines[-5:]
+    return [line.split("\t") for line in lines]
+
+
+def shown(name):
+    """A name as Windows shows it."""
+    private = lambda c: chr(0xF000 | ord(c))
+    out = "".join(private(c) if c in '<>:"\\|?*' or c < " " else c for c in name)
+    out = "".join(chr(0xF000 | ord(c) & 0xFF) if "\udc80" <= c <= "\udcff" else c for c in out)
+    return out[:-1] + private(out[-1]) if out[-1:] in (".", " ") and out not in (".", "..") else out
+
+
+def windows_path(path):
+    return "\\".join(map(shown, path.split("/")))
+
+
+def in_archive(image):
+    """What a mount of an image should show, from its archive."""
+    stream = run("dwarfsextract", image, "-f", "pax", wine=False).stdout
+    found = {}
+    with tarfile.open(fileobj=io.BytesIO(stream), encoding="utf-8", errors="surrogateescape") as archive:
+        for member in archive:
+            # What shares its data with an earlier name has the attributes, too.
+            file = archive.getmember(member.linkname) if member.islnk() else member
+            name = member.name.strip("/").removeprefix("./")
+            if name in ("", "."):
+                continue
+            path = "\\" + windows_path(name)
+            if file.isdir():
+                found[path] = ("dir",)
+            elif file.isreg():
+                contents = archive.extractfile(file).read()
+                found[path] = ("file", "80" if file.mode & 0o200 else "1", f"{zlib.crc32(contents):08x}", int(file.mtime // 1))
+            elif file.issym():
+                target = "\\".join(shown(part) for part in file.linkname.split("/") if part)
+                found[path] = ("link", "a000000c", "\\" + target if file.linkname[0] == "/" else target)
+            else:
+                found[path] = ("link", "80000014", "")
+    return found
+
+
+def in_mount(lines):
+    found = {}
+    for kind, *rest in lines:
+        if kind == "dir" and rest != ["\\"]:
+            found[rest[0]] = ("dir",)
+        elif kind == "file":
+            attributes, checksum, ticks, path = rest
+            found[path] = ("file", attributes, checksum, int(ticks) // 10**7 - 11_644_473_600)
+        elif kind == "link":
+            _, tag, target, path = rest
+            found[path] = ("link", tag, target)
+    return found
+
+
+@check("golden images: a mount shows the files of the archives")
+def golden_mounts():
+    entries = 0
+    for image in SMALL:
+        want, found = in_archive(image), in_mount(mounted(image, "X:"))
+        assert found == want, f"{image.name}: {[(k, want.get(k), found.get(k)) for k in want | found if want.get(k) != found.get(k)][:5]}"
+        entries += len(want)
+    return f"{len(SMALL)} images, {entries} entries"
+
+
+@check("the volume of a mount has the parameters that the options ask for")
+def mount_parameters():
+    lines = dict((line[0], line[1:]) for line in mounted("unicode.dwarfs", "*", "-o", "case_insensitive,subtype=NTFS"))
+    assert lines["point"] == ["X:"], lines
+    assert lines["params"] == ["504", "4096", "255", "ffffffff"], lines
+    assert lines["flags"] == ["01111111"], lines
+    assert lines["type"] == ["NTFS"] and lines["volume"] == ["4096", "unicode"], lines
+    lines = dict((line[0], line[1:]) for line in mounted("unicode.dwarfs", "new dir", "-o", "fsname=My label,no_cache_files"))
+    assert lines["point"][0].endswith("\\new dir") and lines["point"][0][1:3] == ":\\", lines
+    assert lines["flags"] == ["11111111"] and lines["params"][3] == "3e8", lines
+    assert lines["volume"] == ["4096", "My label"], lines
+    shutil.copy(WORK / "unicode.dwarfs", WORK / "auto.dwarfs")
+    lines = dict((line[0], line[1:]) for line in mounted("auto.dwarfs", "--auto-mountpoint"))
+    assert lines["point"][0].endswith("\\auto"), lines
+
+
+@check("mount points that cannot be used are refused")
+def mount_points():
+    fresh("there")
+    for point, code, reason in [
+        ("there", 4, "it exists, and WinFsp makes the directory itself"),
+        ("none/below", 4, "the directory above it does not exist"),
+        ("Z:", 4, "it is in use already"),
+    ]:
+        done = expect(run("dwarfs", "unicode.dwarfs", point, REDWARFS_FAKE_LIST="list"), code)
+        assert reason in text(done), text(done)
+    done = expect(run("dwarfs", "unicode.dwarfs", "X:", "-o", "syslog", REDWARFS_FAKE_LIST="list"), 1)
+    assert "there is no system log on Windows" in text(done), text(done)
+    done = expect(run("dwarfs", "none.dwarfs", "X:", REDWARFS_FAKE_LIST="list"), 1)
+    assert "none.dwarfs" in text(done), text(done)
+
+
+@check("a mount ends with Ctrl-C, and after some time without use")
+def mount_ends():
+    env = ENV | {"REDWARFS_FAKE_LIST": "list"}
+    (WORK / "list").unlink(missing_ok=True)
+    args = ["wine", f"{WINDOWS / 'dwarfs'}.exe", "unicode.dwarfs", "X:", "-o", "guard"]
+    started = subprocess.Popen(args, cwd=WORK, env=env, stderr=subprocess.PIPE, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL)
+    until = time.monotonic() + 60
+    while not ((WORK / "list").exists() and "end\n" in (WORK / "list").read_text(errors="replace")):
+        assert time.monotonic() < until and started.poll() is None, "it did not mount"
+        time.sleep(0.05)
+    started.send_signal(signal.SIGINT)
+    err = started.communicate(timeout=60)[1].decode(errors="replace")
+    assert started.returncode == 0, (started.returncode, err)
+    for line in ("mounted on X:", "guard has no effect on Windows", "file system unmounted"):
+        assert line in err, (line, err)
+    assert (WORK / "list").read_text(errors="replace").endswith("end\nremoved\nstopped\ndeleted\n")
+    done = expect(run("dwarfs", "unicode.dwarfs", "X:", "-o", "timeout=1", REDWARFS_FAKE_LIST="list"))
+    assert "nobody has used the file system" in text(done), text(done)
 
 
 @check("scripts in Lua run")

@@ -5,10 +5,6 @@
 //! arguments (program name first) and returns the exit code.
 
 pub mod common;
-#[cfg(unix)]
-pub mod dwarfs;
-#[cfg(not(unix))]
-#[path = "dwarfs/absent.rs"]
 pub mod dwarfs;
 pub mod dwarfsck;
 pub mod dwarfsextract;
@@ -25,7 +21,6 @@ pub use pages::pages;
 pub fn tools() -> Vec<common::tool::Tool> {
     vec![
         mkdwarfs::tool(),
-        #[cfg(unix)]
         dwarfs::tool(),
         dwarfsck::tool(),
         dwarfsextract::tool(),

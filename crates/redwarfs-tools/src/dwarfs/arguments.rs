@@ -1,13 +1,13 @@
 //! The command line, which follows the conventions of FUSE programs and of mount(8).
 
 use std::ffi::{OsStr, OsString};
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 
 use super::entry::MountOption;
 use super::exit::{EXIT_NO_IMAGE, EXIT_SETUP};
 use super::table::OPTIONS;
 use crate::common::error::{Result, ToolError, display_name};
+use crate::common::os::{argument, argument_bytes, is_escaped};
 use crate::common::suggest::similar;
 
 /// The request of the user.
@@ -61,9 +61,10 @@ pub(super) fn parse(args: impl IntoIterator<Item = OsString>, helper: bool) -> R
     let mut only_positional = false;
     let mut args = args.into_iter();
     while let Some(arg) = args.next() {
-        let bytes = arg.as_bytes();
+        let bytes = argument_bytes(&arg);
+        let bytes = bytes.as_ref();
         if only_positional || bytes.len() < 2 || bytes.first() != Some(&b'-') {
-            positional.push(arg);
+            positional.push(arg.clone());
             continue;
         }
         match bytes {
@@ -76,7 +77,7 @@ pub(super) fn parse(args: impl IntoIterator<Item = OsString>, helper: bool) -> R
                 let value = args
                     .next()
                     .ok_or_else(|| ToolError::new("option '--log-file' needs a value"))?;
-                found.options.push(log_file(value.as_bytes()));
+                found.options.push(log_file(&argument_bytes(&value)));
             }
             _ if bytes.starts_with(b"--log-file=") => {
                 let value = bytes.get(b"--log-file=".len()..).unwrap_or_default();
@@ -105,10 +106,10 @@ pub(super) fn parse(args: impl IntoIterator<Item = OsString>, helper: bool) -> R
                                     ))
                                 })?
                             } else {
-                                OsString::from_vec(rest.to_vec())
+                                argument(rest.to_vec())
                             };
                             if *flag == b'o' {
-                                split(value.as_bytes(), &mut found.options);
+                                split(&argument_bytes(&value), &mut found.options);
                             }
                             break;
                         }
@@ -173,30 +174,31 @@ fn unknown(arg: &OsStr) -> ToolError {
 const USAGE: &str = "dwarfs IMAGE MOUNTPOINT";
 
 fn log_file(path: &[u8]) -> OsString {
-    OsString::from_vec([b"log_file=", path].concat())
+    argument([b"log_file=", path].concat())
 }
 
 /// `/etc/fstab` may put the file system type before the path: `dwarfs#/path`.
 fn image_path(arg: OsString) -> PathBuf {
-    match arg.as_bytes().strip_prefix(b"dwarfs#") {
-        Some(path) => PathBuf::from(OsStr::from_bytes(path)),
+    let path = argument_bytes(&arg);
+    match path.strip_prefix(b"dwarfs#") {
+        Some(path) => PathBuf::from(argument(path.to_vec())),
         None => PathBuf::from(arg),
     }
 }
 
-/// Splits an option list at its commas; a backslash takes the next byte literally.
+/// Splits an option list at its commas; a backslash can take the next byte literally.
 fn split(list: &[u8], out: &mut Vec<OsString>) {
     let mut current = Vec::new();
-    let mut bytes = list.iter();
+    let mut bytes = list.iter().copied().peekable();
     let mut flush = |current: &mut Vec<u8>| {
         if !current.is_empty() {
-            out.push(OsString::from_vec(std::mem::take(current)));
+            out.push(argument(std::mem::take(current)));
         }
     };
-    while let Some(&byte) = bytes.next() {
+    while let Some(byte) = bytes.next() {
         match byte {
             b',' => flush(&mut current),
-            b'\\' => current.push(bytes.next().copied().unwrap_or(b'\\')),
+            b'\\' => current.push(bytes.next_if(|&next| is_escaped(next)).unwrap_or(b'\\')),
             _ => current.push(byte),
         }
     }
@@ -226,14 +228,14 @@ mod tests {
             "-o",
             "x=1,y",
             "mnt",
-            "-oz,a\\,b\\\\",
+            "-oz,a\\,b",
             "-fo",
             "q",
         ]);
         assert_eq!(found.image, PathBuf::from("a.dwarfs"));
         assert_eq!(found.mountpoint, Some(PathBuf::from("mnt")));
         assert!(found.foreground && !found.debug);
-        assert_eq!(found.options, ["x=1", "y", "z", "a,b\\", "q"]);
+        assert_eq!(found.options, ["x=1", "y", "z", "a,b", "q"]);
         let found = mount(&["-sdf", "-ox,,y,", "--", "dwarfs#-a", "-m"]);
         assert_eq!(found.image, PathBuf::from("-a"));
         assert_eq!(found.mountpoint, Some(PathBuf::from("-m")));
@@ -243,6 +245,23 @@ mod tests {
         assert_eq!(found.mountpoint, None);
         let found = mount(&["a", "b", "--log-file", "x,y", "--log-file=z", "-o", "q"]);
         assert_eq!(found.options, ["log_file=x,y", "log_file=z", "q"]);
+    }
+
+    #[test]
+    fn backslashes_in_lists() {
+        let [alone, before, path] = match cfg!(windows) {
+            true => [r"a\\", r"a\b", r"p=C:\x\y"],
+            false => [r"a\", "ab", "p=C:xy"],
+        };
+        for (list, want) in [
+            (r"a\\", vec![alone]),
+            (r"a\b", vec![before]),
+            (r"p=C:\x\y", vec![path]),
+            (r"a\", vec![r"a\"]),
+            (r"a\,b,c", vec!["a,b", "c"]),
+        ] {
+            assert_eq!(mount(&["a", "b", "-o", list]).options, want, "{list}");
+        }
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! One entry of the table of `-o` options: names, value, and the texts made from them.
 
 use super::settings::{Settings, Value};
+use super::table::NOT_ON_WINDOWS;
 use crate::common::error::Result;
 
 /// The section of an option in the help text and the manual.
@@ -96,6 +97,11 @@ impl MountOption {
     pub(super) fn names(&self) -> Vec<String> {
         let (name, opposite) = self.pair();
         [name.to_owned()].into_iter().chain(opposite).collect()
+    }
+
+    /// Whether it does anything on Windows, or nothing anywhere.
+    pub(super) fn acts_on_windows(&self) -> bool {
+        !NOT_ON_WINDOWS.contains(&self.form)
     }
 
     pub(super) fn takes_value(&self) -> bool {

@@ -11,10 +11,12 @@ pub(super) const EXIT_SETUP: u8 = 3;
 /// The mount was refused.
 pub(super) const EXIT_MOUNT: u8 = 4;
 /// The driver could not go to the background.
+#[cfg(unix)]
 pub(super) const EXIT_BACKGROUND: u8 = 5;
 /// Signal handlers could not be installed.
 pub(super) const EXIT_SIGNALS: u8 = 6;
 /// The connection to the kernel failed while mounted.
 pub(super) const EXIT_LOOP: u8 = 7;
 /// A signal came before the image was mounted.
+#[cfg(unix)]
 pub(super) const EXIT_INTERRUPTED: u8 = 8;

@@ -1,14 +1,13 @@
 //! Where the messages of a driver go, also when it is in the background.
 
 use std::ops::Deref;
-use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::exit::TOOL;
 use super::settings::LogTarget;
 use crate::common::error::{Result, ToolError};
 use crate::common::log::install_tracing;
-use crate::common::os::{SOCKET, Syslog};
+use crate::common::os::open_syslog;
 use crate::common::{Console, LogLevel, Logger};
 
 /// A logger that knows whether standard error is still in use.
@@ -29,6 +28,7 @@ impl Deref for DriverLog {
 
 impl DriverLog {
     /// From here on, standard error is closed.
+    #[cfg(unix)]
     pub(super) fn leave_stderr(&self) {
         self.on_stderr.store(false, Ordering::Relaxed);
     }
@@ -48,14 +48,7 @@ pub(super) fn start(target: &LogTarget, level: LogLevel) -> Result<DriverLog> {
         LogTarget::Stderr => Logger::new(Console::stderr(), level, context),
         LogTarget::File(path) => Logger::file(path, level, context)
             .map_err(|error| ToolError::new("cannot open log file").path(path).io(&error))?,
-        LogTarget::Syslog => {
-            let syslog = Syslog::connect(Path::new(SOCKET), TOOL).map_err(|error| {
-                ToolError::new("cannot reach the system log")
-                    .path(SOCKET)
-                    .io(&error)
-            })?;
-            Logger::syslog(syslog, level, context)
-        }
+        LogTarget::Syslog => Logger::syslog(open_syslog(TOOL)?, level, context),
     };
     install_tracing(&logger);
     // A panic costs one request at most; its message must not be lost in the background.

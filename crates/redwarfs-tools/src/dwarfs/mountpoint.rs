@@ -5,6 +5,7 @@ use std::io;
 use std::os::fd::{OwnedFd, RawFd};
 use std::path::{Path, PathBuf};
 
+use super::beside::beside;
 use super::descriptors::Inherited;
 use super::exit::EXIT_MOUNT;
 use crate::common::error::{Result, ToolError};
@@ -48,16 +49,7 @@ impl MountPoint {
 
     /// The image's path without its extension: an absent or empty directory.
     pub(super) fn automatic(image: &Path) -> Result<Self> {
-        // The path must stay good after a change of the working directory. Symbolic links are not
-        // resolved: the mount appears next to the given path.
-        let image = std::path::absolute(image)
-            .map_err(|error| ToolError::new("cannot open image").path(image).io(&error))?;
-        if image.extension().is_none() {
-            return Err(ToolError::new(
-                "cannot select mountpoint directory for file with no extension",
-            ));
-        }
-        let path = image.with_extension("");
+        let path = beside(image)?;
         match fs::create_dir(&path) {
             Ok(()) => Ok(Self::Made(MadeDirectory(path))),
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {

@@ -4,11 +4,12 @@ use std::io::{self, Read};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-use redwarfs_fuse::{IdleWatch, Mounted, Observer, Unmounted};
+use redwarfs_fuse::{IdleWatch, Mounted, Unmounted};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 
 use super::exit::{EXIT_LOOP, EXIT_SETUP};
+use super::report_times;
 use crate::common::error::{Result, ToolError};
 use crate::common::{LogLevel, Logger};
 
@@ -47,25 +48,6 @@ pub(super) enum End {
     Detached,
     /// The caller that made the mount still has it, without a server.
     Left,
-}
-
-/// The statistics of a mount.
-fn statistics(observer: &Observer) -> impl Iterator<Item = String> {
-    let lines: Vec<String> = observer.statistics().lines().map(str::to_owned).collect();
-    lines.into_iter()
-}
-
-/// The measured times. They are shown at every level, because an option requested them.
-fn summary(observer: &Observer, logger: &Logger) {
-    if let Some(summary) = observer.perfmon_summary() {
-        logger.always(LogLevel::Info, summary.trim_end());
-    }
-}
-
-/// Logs what a mount did in its life.
-pub(super) fn at_exit(observer: &Observer, logger: &Logger) {
-    statistics(observer).for_each(|line| logger.verbose(line));
-    summary(observer, logger);
 }
 
 /// Waits for the end of the mount, or for a signal, which ends it.
@@ -108,8 +90,10 @@ pub(super) fn serve(mounted: Mounted, signals: &Signals, logger: &Logger) -> Res
             }
             Event::Report => {
                 drain(&signals.report);
-                statistics(&observer).for_each(|line| logger.always(LogLevel::Info, line));
-                summary(&observer, logger);
+                let statistics = observer.statistics();
+                let lines = statistics.lines();
+                lines.for_each(|line| logger.always(LogLevel::Info, line));
+                report_times(observer.perfmon_summary(), logger);
             }
             event => break event == Event::Ended,
         }

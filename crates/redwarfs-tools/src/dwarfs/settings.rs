@@ -106,6 +106,7 @@ impl Settings {
             self.warnings
                 .push(String::from("perfmon_trace has no effect without perfmon"));
         }
+        #[cfg(unix)]
         if self.mount.uring && !redwarfs_fuse::HAS_URING {
             self.warnings.push(String::from(
                 "uring has no effect: there is no io_uring for this processor here",

@@ -36,6 +36,26 @@ fn components(text: &str) -> (Vec<Component>, Vec<String>) {
     (found, unknown)
 }
 
+/// Forms of the options that do nothing on Windows: they are about the kernel, the scheduler and the mount
+/// table of Linux.
+pub(super) const NOT_ON_WINDOWS: [&str; 15] = [
+    "blocksize=SIZE",
+    "(no_)list_xattrs",
+    "max_threads=N",
+    "(no_)cache_sparse",
+    "(no_)push",
+    "(no_)follow",
+    "(no_)uring",
+    "(no_)guard",
+    "auto_unmount",
+    "nonempty",
+    "remount",
+    "(no)suid",
+    "(no)dev",
+    "(no)exec",
+    "max_read=N",
+];
+
 /// All options, in the order of the help text.
 pub(super) const OPTIONS: [MountOption; 63] = [
     entry(
@@ -623,3 +643,16 @@ pub(super) const OPTIONS: [MountOption; 63] = [
     ),
     entry(Group::Ignored, "loop", "", FSTAB, "", Effect::Flag(|_| {})),
 ];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_name_options() {
+        for form in NOT_ON_WINDOWS {
+            let count = OPTIONS.iter().filter(|entry| entry.form == form).count();
+            assert_eq!(count, 1, "{form}");
+        }
+    }
+}

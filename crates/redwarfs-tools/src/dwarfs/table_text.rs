@@ -60,6 +60,9 @@ pub(super) fn manual() -> Vec<Section> {
             help.extend(chars.next().map(|first| first.to_ascii_uppercase()));
             help.push_str(chars.as_str());
             let mut text = format!("{help}. {}", entry.more);
+            if !entry.acts_on_windows() {
+                text.push_str(" Not on Windows.");
+            }
             if !entry.default.is_empty() {
                 text.push_str(&format!(" Default: {}.", entry.default));
             }

@@ -1,12 +1,14 @@
 //! Terminals, Ctrl-C and files on Windows.
 
+use std::borrow::Cow;
+use std::ffi::{OsStr, OsString};
 use std::fs::{File, Metadata};
 use std::io;
 use std::os::windows::io::{AsHandle, AsRawHandle};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, UNIX_EPOCH};
 
-use redwarfs_windows::{console, file};
+use redwarfs_windows::{console, file, name};
 
 pub(crate) use std::os::windows::io::AsHandle as AsTerminal;
 
@@ -16,8 +18,26 @@ pub(crate) use redwarfs_windows::console::{
 pub(crate) use redwarfs_windows::process::memory_in_use;
 
 use crate::common::console::Console;
+use crate::common::error::{Result, ToolError};
 use crate::common::log_level::LogLevel;
 use crate::common::time::{LocalTime, unix_from_utc};
+
+/// The bytes of an argument.
+pub(crate) fn argument_bytes(argument: &OsStr) -> Cow<'_, [u8]> {
+    name::bytes(argument)
+}
+
+/// The argument with these bytes, which are those of another one, or a part of it.
+pub(crate) fn argument(bytes: Vec<u8>) -> OsString {
+    let text = name::os_string(&bytes);
+    text.unwrap_or_else(|| String::from_utf8_lossy(&bytes).into_owned().into())
+}
+
+/// Whether a backslash in a list of options takes the following byte literally. Other backslashes
+/// separate the components of paths.
+pub(crate) fn is_escaped(next: u8) -> bool {
+    next == b','
+}
 
 /// The log of the system, which programs on Unix have.
 #[derive(Debug)]
@@ -28,6 +48,12 @@ impl Syslog {
     pub fn send(&self, _level: LogLevel, _text: &str) {
         match *self {}
     }
+}
+
+/// Says that there is no such log.
+pub(crate) fn open_syslog(_program: &str) -> Result<Syslog> {
+    Err(ToolError::new("there is no system log on Windows")
+        .hint("-o log_file=FILE writes to a file"))
 }
 
 /// Requests of the terminal.

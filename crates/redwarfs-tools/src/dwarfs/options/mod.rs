@@ -1,12 +1,12 @@
 //! The list after `-o`: each option is looked up in the table.
 
-use std::ffi::{OsStr, OsString};
-use std::os::unix::ffi::OsStrExt;
+use std::ffi::OsString;
 
 use super::exit::EXIT_SETUP;
 use super::settings::{Settings, Value};
 use super::table::OPTIONS;
 use crate::common::error::{Result, ToolError, display_name};
+use crate::common::os::{argument, argument_bytes};
 use crate::common::suggest::similar;
 
 /// The warning for a request to write.
@@ -51,20 +51,25 @@ fn is_note(name: &str) -> bool {
 pub(super) fn interpret(options: &[OsString]) -> Result<Settings> {
     let mut settings = Settings::default();
     for option in options {
-        let bytes = option.as_bytes();
+        let bytes = argument_bytes(option);
         let (name, value) = match bytes.iter().position(|&byte| byte == b'=') {
             Some(at) => (
                 bytes.get(..at).unwrap_or_default(),
-                bytes.get(at + 1..).map(OsStr::from_bytes),
+                bytes.get(at + 1..).map(|value| argument(value.to_vec())),
             ),
-            None => (bytes, None),
+            None => (bytes.as_ref(), None),
         };
-        let known = match (std::str::from_utf8(name), value) {
+        let known = match (std::str::from_utf8(name), &value) {
             (Ok(name), Some(value)) => set_to(Value { name, value }, &mut settings)?,
             (Ok(name), None) => set(name, &mut settings),
             (Err(_), _) => false,
         };
         if known {
+            if cfg!(windows) && has_no_effect_on_windows(name) {
+                let name = String::from_utf8_lossy(name);
+                let text = format!("{name} has no effect on Windows");
+                settings.warnings.push(text);
+            }
             continue;
         }
         let shown = display_name(option);
@@ -76,6 +81,12 @@ pub(super) fn interpret(options: &[OsString]) -> Result<Settings> {
         return Err(error.code(EXIT_SETUP));
     }
     settings.finish()
+}
+
+/// Whether an option does nothing on Windows but something elsewhere.
+fn has_no_effect_on_windows(name: &[u8]) -> bool {
+    let mut idle = OPTIONS.iter().filter(|entry| !entry.acts_on_windows());
+    idle.any(|entry| entry.names().iter().any(|own| own.as_bytes() == name))
 }
 
 /// Obeys an option without a value. Whether there is one of this name.

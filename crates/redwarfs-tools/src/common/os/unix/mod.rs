@@ -7,9 +7,12 @@ mod stdio;
 mod syslog;
 mod time;
 
+use std::borrow::Cow;
+use std::ffi::{OsStr, OsString};
 use std::fs::{File, Metadata};
 use std::io;
 use std::os::fd::AsFd;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
@@ -19,8 +22,35 @@ pub(crate) use bus::explain_bus_errors;
 pub(crate) use requests::Requests;
 pub(crate) use signal::stop_flag;
 pub(crate) use stdio::stdout_is_closed;
-pub(crate) use syslog::{SOCKET, Syslog};
+pub(crate) use syslog::Syslog;
 pub(crate) use time::local_time;
+
+use crate::common::error::{Result, ToolError};
+use syslog::SOCKET;
+
+/// The bytes of an argument.
+pub(crate) fn argument_bytes(argument: &OsStr) -> Cow<'_, [u8]> {
+    argument.as_bytes().into()
+}
+
+/// The argument with these bytes.
+pub(crate) fn argument(bytes: Vec<u8>) -> OsString {
+    OsString::from_vec(bytes)
+}
+
+/// Whether a backslash in a list of options takes the following byte literally.
+pub(crate) fn is_escaped(_next: u8) -> bool {
+    true
+}
+
+/// Connects to the log of the system.
+pub(crate) fn open_syslog(program: &str) -> Result<Syslog> {
+    Syslog::connect(Path::new(SOCKET), program).map_err(|error| {
+        ToolError::new("cannot reach the system log")
+            .path(SOCKET)
+            .io(&error)
+    })
+}
 
 /// Whether the type of a terminal, which the environment has, understands escape sequences.
 pub(crate) fn understands_escapes(_terminal: &impl AsTerminal) -> bool {

@@ -1,0 +1,254 @@
+//! `dwarfs` on Unix: mounts through FUSE, in the background or in the foreground.
+
+use std::io;
+use std::time::Instant;
+
+use redwarfs_fuse::guard::Guard;
+use redwarfs_fuse::{Access, Error as FuseError, mount_guarded, serve_device};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+
+use super::arguments::Arguments;
+use super::background::{self, Fork, Outcome, Report};
+use super::descriptors::Inherited;
+use super::exit::{EXIT_BACKGROUND, EXIT_INTERRUPTED, EXIT_MOUNT, EXIT_SETUP, EXIT_SIGNALS, TOOL};
+use super::mountpoint::MountPoint;
+use super::serve::{End, Signals, serve};
+use super::settings::Settings;
+use super::{Measurements, load_behind, logging, open, options, remount, report_life};
+use crate::common::LogLevel;
+use crate::common::error::{EXIT_FAILURE, EXIT_OK, Result, ToolError, display_path};
+use crate::common::version::VERSION;
+
+/// The text without arguments. It fits a small terminal.
+pub(super) const USAGE: &str = "\
+Usage: dwarfs IMAGE MOUNTPOINT [OPTIONS...]
+       dwarfs IMAGE --auto-mountpoint [OPTIONS...]
+
+Mounts a DwarFS image, read-only. 'fusermount3 -u MOUNTPOINT' unmounts it.
+
+  -o OPT[,OPT...]      options of the mount; the most used ones are:
+                         offset=auto     search for the image in its file
+                         cachesize=SIZE  memory for decompressed data (512m)
+                         workers=N       decompression threads (2)
+                         allow_other     let all users use the mount
+  -f                   stay in the foreground
+  -d                   stay in the foreground, and log every request
+  --auto-mountpoint    mount on the path of the image without its extension
+  --log-file FILE      append messages to a file
+
+Examples:
+  dwarfs data.dwarfs mnt
+  dwarfs program.AppImage mnt -o offset=auto,cachesize=1g
+
+'dwarfs -h' shows all options, 'dwarfs --man' the manual.
+";
+
+/// The end of the help text.
+pub(super) const ENDING: &str = "\
+Examples:
+  dwarfs data.dwarfs mnt
+  dwarfs data.dwarfs --auto-mountpoint -o cachesize=1g,workers=4
+  dwarfs program.AppImage mnt -o offset=auto
+  dwarfs data.dwarfs mnt -f -o debuglevel=verbose
+
+Write a comma in a value as '\\,'. The driver accepts options for /etc/fstab
+and for other drivers, and obsolete options, without effect; see --man.
+The mount is always read-only. Unmount with 'fusermount3 -u MOUNTPOINT',
+'umount MOUNTPOINT', or by SIGINT or SIGTERM.";
+
+/// Mounts as requested. Returns the exit code.
+pub(super) fn start(arguments: &Arguments) -> Result<u8> {
+    let mut inherited = Inherited::take_over();
+    if remount::is_wanted(&arguments.options) {
+        return change(arguments);
+    }
+    let settings = options::interpret(&arguments.options)?;
+    if arguments.fake || arguments.foreground || arguments.debug || settings.debug {
+        return run(arguments, settings, None, &mut inherited);
+    }
+    let cannot = |error: &io::Error| {
+        ToolError::new("cannot go to the background")
+            .io(error)
+            .code(EXIT_BACKGROUND)
+    };
+    match background::fork().map_err(|error| cannot(&error))? {
+        Fork::Parent(outcome) => match outcome.wait() {
+            Outcome::Code(code) => Ok(code),
+            Outcome::Signal(SIGINT | SIGTERM | SIGHUP) => {
+                Err(ToolError::new("interrupted").code(EXIT_INTERRUPTED))
+            }
+            Outcome::Signal(_) | Outcome::Unknown => {
+                Err(ToolError::new("the driver died while mounting").code(EXIT_BACKGROUND))
+            }
+        },
+        Fork::Child(report) => {
+            let mut report = Some(report);
+            let code = match run(arguments, settings, Some(&mut report), &mut inherited) {
+                Ok(code) => code,
+                Err(error) => error.report(TOOL),
+            };
+            if let Some(report) = report {
+                report.failed(code);
+            }
+            Ok(code)
+        }
+    }
+}
+
+/// Changes a mount that is there.
+fn change(arguments: &Arguments) -> Result<u8> {
+    // A mistake in the other options is one here, too.
+    let settings = options::interpret(&arguments.options)?;
+    let level = settings.level.unwrap_or(LogLevel::Warn);
+    let logger = logging::start(&settings.log, level)?;
+    let Some(mountpoint) = &arguments.mountpoint else {
+        return Err(ToolError::new("no mountpoint specified"));
+    };
+    if arguments.fake {
+        return Ok(EXIT_OK);
+    }
+    let complete = arguments.helper;
+    if remount::remount(mountpoint, &arguments.options, complete)? {
+        logger.warn(options::READ_ONLY);
+    }
+    Ok(EXIT_OK)
+}
+
+/// Mounts and serves until the end. With `report`, goes to the background once mounted.
+fn run(
+    arguments: &Arguments,
+    settings: Settings,
+    report: Option<&mut Option<Report>>,
+    inherited: &mut Inherited,
+) -> Result<u8> {
+    let level = super::level(arguments, &settings, report.is_none());
+    let logger = logging::start(&settings.log, level)?;
+    let outcome = mount_and_serve(arguments, settings, report, inherited, &logger);
+    if let Err(error) = &outcome {
+        // Standard error has the message already, or is closed.
+        logger.record(error);
+    }
+    outcome
+}
+
+fn mount_and_serve(
+    arguments: &Arguments,
+    settings: Settings,
+    report: Option<&mut Option<Report>>,
+    inherited: &mut Inherited,
+    logger: &logging::DriverLog,
+) -> Result<u8> {
+    let began = Instant::now();
+    logger.info(format_args!("{TOOL} (RedwarFS {VERSION})"));
+    for warning in &settings.warnings {
+        logger.warn(warning);
+    }
+    if settings.writable && !arguments.helper {
+        // mount(8) says `rw` to its helpers unasked.
+        logger.warn(options::READ_ONLY);
+    }
+    let given = arguments.mountpoint.as_deref();
+    let given = given.map(|path| MountPoint::given(path, inherited));
+    let given = given.transpose()?;
+    // Before anything starts a thread. There is nothing to take off where the caller mounted.
+    let mut guard = None;
+    if settings.mount.guard && !arguments.fake && !matches!(given, Some(MountPoint::Device(..))) {
+        guard = Guard::spawn()
+            .map_err(|error| logger.warn(format_args!("no guard against being killed: {error}")))
+            .ok();
+    }
+    let measurements = Measurements::new(&settings)?;
+    let image = open(&arguments.image, &settings, &measurements, logger)?;
+    if arguments.fake {
+        return Ok(EXIT_OK);
+    }
+
+    let signals = Signals::new().map_err(|error| {
+        ToolError::new("cannot install signal handlers")
+            .io(&error)
+            .code(EXIT_SIGNALS)
+    })?;
+    let target = match given {
+        Some(target) => target,
+        None => MountPoint::automatic(&arguments.image)?,
+    };
+    if !settings.over_others && target.hides_something() {
+        logger.warn(format_args!(
+            "the mount hides what is in the directory: {} (-o nonempty silences this)",
+            display_path(target.path())
+        ));
+    }
+    let mut mount_options = settings.mount;
+    if mount_options.access == Access::OwnerAndRoot && rustix::process::geteuid().is_root() {
+        // The same, and the kernel itself keeps others out.
+        mount_options.access = Access::Owner;
+    }
+    if !settings.named {
+        // The image was opened a moment ago: its path resolves unless it was just removed.
+        mount_options.source = arguments
+            .image
+            .canonicalize()
+            .unwrap_or_else(|_| arguments.image.clone())
+            .into_os_string();
+    }
+    let (mounted, _made) = match target {
+        MountPoint::Device(device, name) => {
+            if mount_options.idle.is_some() {
+                logger.warn("timeout has no effect: the caller has to unmount what it mounted");
+            }
+            (
+                serve_device(image.clone(), device, &name, &mount_options),
+                None,
+            )
+        }
+        target => (
+            mount_guarded(image.clone(), target.path(), &mount_options, guard.as_mut()),
+            Some(target),
+        ),
+    };
+    let mounted = mounted.map_err(|error| {
+        let code = match error {
+            FuseError::Device(_) | FuseError::Session(_) => EXIT_SETUP,
+            FuseError::AnalysisFile { .. } | FuseError::Image(_) => EXIT_FAILURE,
+            _ => EXIT_MOUNT,
+        };
+        ToolError::new(error.to_string()).code(code)
+    })?;
+    if let Some(guard) = &mut guard
+        && let Err(error) = guard.watch(mounted.mountpoint(), mounted.device())
+    {
+        logger.warn(format_args!("no guard against being killed: {error}"));
+    }
+    load_behind(&image, settings.preload, logger);
+    drop(image);
+    logger.timed(LogLevel::Info, "file system initialized", began.elapsed());
+    if let Some(report) = report
+        && let Some(report) = report.take()
+    {
+        logger.leave_stderr();
+        // Before the caller continues: it may need a lock at once.
+        inherited.close();
+        if let Err(error) = report.ready() {
+            // Unmounting is all that is left to do; the first failure is the one to tell.
+            let _ = mounted.unmounter().unmount();
+            return Err(ToolError::new("cannot go to the background")
+                .io(&error)
+                .code(EXIT_BACKGROUND));
+        }
+    }
+    let observer = mounted.observer();
+    let end = serve(mounted, &signals, logger);
+    let status = end.as_ref().map_or_else(ToolError::exit_code, |_| EXIT_OK);
+    logger.verbose(format_args!("FUSE loop exited with status: {status}"));
+    report_life(&observer.statistics(), observer.perfmon_summary(), logger);
+    measurements.write_trace(logger);
+    match end? {
+        End::Unmounted => logger.info("file system unmounted"),
+        End::Detached => logger.warn("the file system is in use: detached"),
+        End::Left => logger.warn("the caller has to unmount what it mounted"),
+    }
+    if let Some(guard) = guard {
+        guard.dismiss();
+    }
+    Ok(EXIT_OK)
+}
