@@ -49,6 +49,7 @@ pub mod fsst;
 pub mod history;
 pub mod ids;
 pub mod metadata;
+pub mod recovery;
 pub mod section;
 pub mod thrift;
 

@@ -24,6 +24,7 @@
 
 mod atomic;
 mod fault;
+mod in_place;
 mod map;
 mod os;
 pub mod path;
@@ -31,5 +32,6 @@ mod source;
 
 pub use atomic::{AtomicFile, Notice, Overwrite, temporary_file};
 pub use fault::{Fault, FaultSource};
+pub use in_place::{Append, LockedFile};
 pub use map::MapSource;
 pub use source::{FileSource, MemorySource, Source};

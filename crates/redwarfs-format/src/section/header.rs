@@ -207,6 +207,36 @@ impl SectionHeader {
         header
     }
 
+    /// Makes the header of a new section whose payload of `length` bytes is too long for the memory. `payload` is
+    /// called twice, and each time hands all of its bytes to the function that it gets: the second
+    /// hash covers the first one.
+    ///
+    /// # Errors
+    /// Those of `payload`.
+    pub fn seal_in_pieces<E>(
+        number: u32,
+        ty: SectionType,
+        length: u64,
+        mut payload: impl FnMut(&mut dyn FnMut(&[u8])) -> std::result::Result<(), E>,
+    ) -> std::result::Result<Self, E> {
+        let mut header = Self {
+            version: Version::WRITTEN,
+            sha: [0; 32],
+            xxh: 0,
+            number,
+            ty,
+            compression: CompressionId::NONE,
+            length,
+        };
+        let mut xxh = xxh_start(&header);
+        payload(&mut |part| xxh.write(part))?;
+        header.xxh = xxh.finish();
+        let mut sha = sha_start(&header);
+        payload(&mut |part| sha.update(part))?;
+        header.sha = sha.finalize().into();
+        Ok(header)
+    }
+
     /// True if the XXH3-64 hash matches this header with `payload`.
     #[must_use]
     pub fn xxh_matches(&self, payload: &[u8]) -> bool {

@@ -113,6 +113,15 @@ fn header_vectors_of_the_description() {
         let parsed = SectionHeader::parse(bytes.as_slice().try_into().unwrap()).unwrap();
         assert_eq!(parsed, sealed);
         assert!(parsed.xxh_matches(payload) && parsed.sha_matches(payload));
+        let pieces = |take: &mut dyn FnMut(&[u8])| {
+            payload.chunks(3).for_each(take);
+            Ok::<_, ()>(())
+        };
+        let length = payload.len() as u64;
+        assert_eq!(
+            SectionHeader::seal_in_pieces(number, ty, length, pieces),
+            Ok(sealed)
+        );
         assert!(!parsed.xxh_matches(b"x") && !parsed.sha_matches(b"x"));
         for make in [SectionHasher::xxh, SectionHasher::sha, SectionHasher::both] {
             let mut hasher = make(&parsed);

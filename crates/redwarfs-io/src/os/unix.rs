@@ -27,6 +27,23 @@ pub(crate) fn read_exact_at(file: &File, offset: u64, buf: &mut [u8]) -> io::Res
     file.read_exact_at(buf, offset)
 }
 
+pub(crate) fn write_all_at(file: &File, offset: u64, bytes: &[u8]) -> io::Result<()> {
+    file.write_all_at(bytes, offset)
+}
+
+/// Takes the lock of writers, without waiting. False if another open file has it.
+pub(crate) fn lock_exclusive(file: &File) -> io::Result<bool> {
+    use rustix::fs::{FlockOperation, flock};
+    use rustix::io::Errno;
+    match flock(file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(true),
+        Err(Errno::WOULDBLOCK) => Ok(false),
+        // A file system without locks.
+        Err(Errno::NOLCK | Errno::NOSYS | Errno::OPNOTSUPP) => Ok(true),
+        Err(e) => Err(e.into()),
+    }
+}
+
 /// Reads from the page cache, as [`crate::Source::try_read_exact_at`].
 #[cfg(target_os = "linux")]
 pub(crate) fn try_read_exact_at(file: &File, offset: u64, buf: &mut [u8]) -> bool {

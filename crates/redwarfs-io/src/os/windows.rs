@@ -49,6 +49,30 @@ pub(crate) fn read_exact_at(file: &File, offset: u64, buf: &mut [u8]) -> io::Res
     Ok(())
 }
 
+pub(crate) fn write_all_at(file: &File, offset: u64, bytes: &[u8]) -> io::Result<()> {
+    let mut done = 0;
+    while let Some(rest) = bytes.get(done..)
+        && !rest.is_empty()
+    {
+        let at = offset
+            .checked_add(done as u64)
+            .filter(|&at| i64::try_from(at).is_ok())
+            .ok_or(io::ErrorKind::FileTooLarge)?;
+        match file.seek_write(rest, at) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(n) => done += n,
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(())
+}
+
+/// Nothing to take: of two programs that write, the second one finds the file changed.
+pub(crate) fn lock_exclusive(_file: &File) -> io::Result<bool> {
+    Ok(true)
+}
+
 pub(crate) fn try_read_exact_at(_file: &File, _offset: u64, _buf: &mut [u8]) -> bool {
     false
 }

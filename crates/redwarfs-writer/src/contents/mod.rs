@@ -48,6 +48,7 @@ pub(crate) struct Item {
 }
 
 // What `memory` counts for a content goes by these sizes.
+#[cfg(target_pointer_width = "64")]
 const _: () = assert!(size_of::<Content>() == 72 && size_of::<Item>() == 24);
 
 /// Numbers of files; nearly always there is only one.

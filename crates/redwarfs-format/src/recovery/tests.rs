@@ -1,0 +1,158 @@
+use super::*;
+
+const MIB: u64 = 1 << 20;
+
+/// The table of the specification: length, percentage, shard size, groups, largest group, parity.
+#[test]
+fn geometry_by_size() {
+    for (length, percent, shard, groups, data, parity) in [
+        (1_000_000, 5.0, 1 << 10, 1, 977, 49),
+        (50_000_000, 5.0, 4 << 10, 1, 12_208, 611),
+        (1_000_000_000, 5.0, 16 << 10, 15, 4_070, 204),
+        (10_000_000_000, 5.0, 64 << 10, 150, 1_018, 51),
+        (100_000_000_000, 5.0, 64 << 10, 1_491, 1_024, 52),
+        (100_000_000_000, 1.0, 64 << 10, 1_491, 1_024, 11),
+    ] {
+        let geometry = Geometry::new(0, length, percent, None).unwrap();
+        assert_eq!(geometry.shard_size(), shard, "{length}");
+        assert_eq!(geometry.groups(), groups, "{length}");
+        assert_eq!(geometry.data_of(ShardGroup(0)), data, "{length}");
+        assert_eq!(geometry.parity(), parity, "{length}");
+        let all: u64 = (0..groups)
+            .map(|g| u64::from(geometry.data_of(ShardGroup(g))))
+            .sum();
+        assert_eq!(all, geometry.data_shards());
+        for shard in [
+            0,
+            1,
+            geometry.data_shards() - 1,
+            geometry.data_shards(),
+            geometry.all_shards() - 1,
+        ] {
+            let (group, position) = geometry.place_of(shard);
+            let found = match position.checked_sub(geometry.data_of(group)) {
+                None => geometry.data_shard(group, position),
+                Some(row) => geometry.parity_shard(group, row),
+            };
+            assert_eq!(found, shard);
+        }
+        let (at, there) = geometry.data_range(geometry.data_shards() - 1);
+        assert_eq!(at + there as u64, length);
+    }
+}
+
+#[test]
+fn impossible_geometries() {
+    let new = |length, percent, shard| Geometry::new(0, length, percent, shard);
+    assert!(new(0, 5.0, None).is_err());
+    assert!(new(1 << 49, 5.0, None).is_err());
+    assert!(new(MIB, 5.0, Some(1000)).is_err());
+    assert!(new(MIB, 5.0, Some(512)).is_err());
+    assert!(new(MIB, 5.0, Some(2 << 20)).is_err());
+    assert!(new(64 * MIB, 5.0, Some(1 << 10)).is_err());
+    assert!(new(64 * MIB, 1e300, None).is_err());
+    assert!(new(64 * MIB, f64::NAN, None).unwrap().parity() == 1);
+    assert!(new(1, 0.001, None).unwrap().parity() == 1);
+    assert!(new(100 * MIB, 100.0, None).is_ok());
+    let parts =
+        |shards, groups, parity| Geometry::from_parts(1024, shards, groups, parity, 0, 10_000);
+    assert!(parts(10, 1, 1).is_ok());
+    for (shards, groups, parity) in [
+        (9, 1, 1),
+        (11, 1, 1),
+        (10, 2, 1),
+        (10, 0, 1),
+        (10, 1, 0),
+        (10, 1, u32::MAX),
+    ] {
+        assert!(
+            parts(shards, groups, parity).is_err(),
+            "{shards} {groups} {parity}"
+        );
+    }
+}
+
+#[test]
+fn pages_round_trip() {
+    let geometry = Geometry::new(-77, 3 * MIB, 5.0, None).unwrap();
+    let (mut header, end) = HeaderPage::lay_out(geometry, 5000, 32).unwrap();
+    header.section = 4936;
+    header.image_size = end + 24;
+    header.leading = 77;
+    header.hashes_id = [7; 16];
+    let copies = header.copies();
+    assert_eq!(copies[0], 5032);
+    assert_eq!(copies[3] + PAGE as u64, end);
+    for copy in 0..HeaderPage::COPIES {
+        let page = header.encode(copy);
+        assert_eq!(
+            HeaderPage::parse(&page).unwrap(),
+            (header, copies[copy as usize])
+        );
+        let kind = page_kind(&page);
+        assert_eq!(kind, Some((PageKind::Header, copies[copy as usize] as i64)));
+        for at in 0..PAGE {
+            let mut damaged = page;
+            damaged[at] ^= 1;
+            assert!(HeaderPage::parse(&damaged).is_err(), "{at}");
+        }
+    }
+    // The parity goes round the page in its middle.
+    let rows = u64::from(geometry.first_rows());
+    let first = geometry.data_shards();
+    assert_eq!(header.parity_at(first), header.parity);
+    assert_eq!(header.parity_at(first + rows - 1) + 1024, copies[2]);
+    assert_eq!(header.parity_at(first + rows), copies[2] + PAGE as u64);
+
+    let hashes: Vec<u64> = (0..geometry.all_shards()).map(|n| n * n).collect();
+    let mut found = vec![None; hashes.len()];
+    for page in 0..header.hash_pages as u32 {
+        let bytes = HashPage::encode(&hashes, page, header.hashes_b);
+        assert!(!HashPage::read(&bytes, page, header.hashes_a, &mut found));
+        assert!(!HashPage::read(
+            &bytes,
+            page + 1,
+            header.hashes_b,
+            &mut found
+        ));
+        assert!(HashPage::read(&bytes, page, header.hashes_b, &mut found));
+        assert!(HeaderPage::parse(&bytes).is_err());
+    }
+    let found: Vec<u64> = found.into_iter().map(Option::unwrap).collect();
+    assert_eq!(found, hashes);
+    assert_ne!(
+        HashPage::identity(&hashes),
+        HashPage::identity(&hashes[1..])
+    );
+}
+
+/// A page with the right checksum whose numbers nobody can have meant.
+#[test]
+fn sealed_nonsense_is_refused() {
+    let geometry = Geometry::new(0, MIB, 5.0, None).unwrap();
+    let (header, _) = HeaderPage::lay_out(geometry, 4096, 32).unwrap();
+    let page = header.encode(0);
+    let position = header.copies()[0].cast_signed();
+    for at in [32, 36, 40, 48, 52, 64, 72, 80, 88, 96, 104] {
+        for value in [0_u64, 1, 0x1_0000, 1 << 47, u64::MAX] {
+            let mut edited = page;
+            let width = if [32, 36, 48, 52].contains(&at) { 4 } else { 8 };
+            edited[at..at + width].copy_from_slice(&value.to_le_bytes()[..width]);
+            if edited == page {
+                continue;
+            }
+            pages::seal(&mut edited, 0, 0, position);
+            let parsed = HeaderPage::parse(&edited);
+            // The position of the section is only a bound here.
+            let fits = at == 72 && value <= 4096;
+            assert_eq!(parsed.is_ok(), fits, "{at} {value}: {parsed:?}");
+        }
+    }
+    let mut moved = page;
+    pages::seal(&mut moved, 0, 1, position);
+    assert!(HeaderPage::parse(&moved).is_err());
+    pages::seal(&mut moved, 0, 0, position - 1);
+    assert!(HeaderPage::parse(&moved).is_err());
+    pages::seal(&mut moved, 0, 0, -1);
+    assert!(HeaderPage::parse(&moved).is_err());
+}

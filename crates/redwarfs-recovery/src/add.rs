@@ -1,0 +1,325 @@
+//! Adding recovery data to an image, and removing it.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+use redwarfs_format::recovery::{Geometry, HashPage, HeaderPage, PAGE, ShardGroup, shard_hash};
+use redwarfs_format::section::{
+    Binding, Container, Footer, GenerationId, IndexState, Prelude, Section, SectionHeader,
+    SectionType, tail_pointer,
+};
+use redwarfs_io::{Append, LockedFile, Source};
+
+use crate::code::Encoder;
+use crate::error::{Error, Result};
+use crate::range::Range;
+use crate::{PIECE, TAG};
+
+/// How an image is protected.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct Protection {
+    /// Parity, in per cent of the protected data; above 0.
+    pub percent: f64,
+    /// Bytes of a shard: a power of two from 1 KiB to 1 MiB. None: by the size of the image.
+    pub shard_size: Option<u32>,
+    /// Whether what is in front of the image, such as a program, is protected, too.
+    pub leading: bool,
+    /// Threads, and groups in memory at a time.
+    pub threads: usize,
+}
+
+impl Protection {
+    /// With so much parity, in per cent of the data.
+    #[must_use]
+    pub fn percent(percent: f64) -> Self {
+        Self {
+            percent,
+            shard_size: None,
+            leading: false,
+            threads: 1,
+        }
+    }
+}
+
+/// What was added.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Added {
+    /// How the data was cut.
+    pub geometry: Geometry,
+    /// Bytes by which the file has grown.
+    pub bytes: u64,
+}
+
+/// The sections of the image at an offset of a file.
+pub(crate) fn container(source: &dyn Source, offset: u64) -> Result<Container> {
+    let read = |at, out: &mut [u8]| source.read_exact_at(at, out);
+    Ok(Container::open(&read, source.len()?, offset, None)?)
+}
+
+/// The index of a container that has a valid one.
+fn index_of(container: &Container) -> Result<&Section> {
+    match (&container.index, container.sections.last()) {
+        (IndexState::Valid, Some(section)) => Ok(section),
+        _ => Err(Error::Unfit("the image has no valid section index")),
+    }
+}
+
+/// Adds a RECOVERY section behind the image at `offset` of a file, and behind its other trailers. At every moment,
+/// the file is a valid image. `done` gets the number of bytes after each piece that was protected.
+///
+/// # Errors
+/// * [`Error::Geometry`] if the options do not fit the size of the image.
+/// * [`Error::Present`] if the image has recovery data.
+/// * [`Error::Unfit`] if it has no valid index, or other data follows it.
+/// * [`Error::Format`] if there is no image, [`Error::Io`] if reading or writing fails, [`Error::Interrupted`]
+///   if `stop` is set. The file is unchanged then.
+pub fn add(
+    file: LockedFile,
+    offset: u64,
+    protection: &Protection,
+    done: &dyn Fn(u64),
+    stop: &AtomicBool,
+) -> Result<Added> {
+    let image = container(&file, offset)?;
+    let index = index_of(&image)?.clone();
+    let is_recovery = |section: &Section| section.ty == SectionType::RECOVERY;
+    if image.trailers.iter().any(is_recovery) {
+        return Err(Error::Present);
+    }
+    let end = offset.saturating_add(image.size);
+    if file.len()? != end.saturating_add(image.unused_tail) {
+        return Err(Error::Unfit("other data follows the image"));
+    }
+    let leading = if protection.leading { offset } else { 0 };
+    let start = -i64::try_from(leading).map_err(|_| Error::Unfit("it begins too far behind"))?;
+    let geometry = Geometry::new(
+        start,
+        image.size.saturating_add(leading),
+        protection.percent,
+        protection.shard_size,
+    )?;
+    let payload = image.size + SectionHeader::LEN as u64;
+    let (mut header, pages_end) = HeaderPage::lay_out(geometry, payload, Prelude::LEN as u64)?;
+    header.section = image.size;
+    header.index = index.header_offset;
+    header.image_size = pages_end + Footer::LEN as u64;
+    header.leading = offset;
+    let generation = generation(&file, offset, &index)?;
+
+    let pointer = tail_pointer(index.header_offset).to_le_bytes();
+    let mut append = Append::begin(file, end, pointer)?;
+    append.reserve(offset + header.image_size)?;
+    let range = Range {
+        source: append.source(),
+        geometry,
+        start: offset.cast_signed() + start,
+    };
+    let hashes = encode(&range, protection.threads, done, stop, &|shard, bytes| {
+        Ok(append.write_all_at(offset + header.parity_at(shard), bytes)?)
+    })?;
+    header.hashes_id = HashPage::identity(&hashes);
+    for copy in [header.hashes_a, header.hashes_b] {
+        for page in 0..header.hash_pages as u32 {
+            let at = offset + copy + u64::from(page) * PAGE as u64;
+            append.write_all_at(at, &HashPage::encode(&hashes, page, copy))?;
+        }
+    }
+    for (copy, at) in (0..).zip(header.copies()) {
+        append.write_all_at(offset + at, &header.encode(copy))?;
+    }
+    let frame = Frame::of(
+        &header,
+        generation,
+        &image,
+        index.payload_offset + index.length,
+    );
+    append.write_all_at(offset + payload, &frame.prelude)?;
+    append.write_all_at(offset + pages_end, &frame.footer)?;
+    let sealed = frame.seal(append.source(), offset, &header)?;
+    append.write_all_at(offset + header.section, &sealed.encode())?;
+    append.commit(offset + header.image_size)?;
+    Ok(Added {
+        geometry,
+        bytes: header.image_size - image.size,
+    })
+}
+
+/// Removes the recovery data of the image at `offset` of a file, which ends the file. Returns the number of
+/// bytes that were removed.
+///
+/// # Errors
+/// [`Error::NotFound`] if there is none, [`Error::Unfit`] if it is not what the file ends with.
+pub fn remove(file: &LockedFile, offset: u64) -> Result<u64> {
+    let image = container(file, offset)?;
+    index_of(&image)?;
+    let is_recovery = |section: &&Section| section.ty == SectionType::RECOVERY;
+    let first = image
+        .trailers
+        .iter()
+        .find(is_recovery)
+        .ok_or(Error::NotFound)?;
+    let later = image
+        .trailers
+        .iter()
+        .filter(|s| s.position > first.position);
+    let end = offset.saturating_add(image.size);
+    if later
+        .into_iter()
+        .any(|section| section.ty != SectionType::RECOVERY)
+        || file.len()? != end.saturating_add(image.unused_tail)
+    {
+        return Err(Error::Unfit("other data follows the recovery data"));
+    }
+    let len = file.len()?;
+    let keep = offset + first.header_offset;
+    file.set_len(keep)?;
+    file.sync()?;
+    Ok(len - keep)
+}
+
+/// The identity of the generation with an index.
+pub(crate) fn generation(
+    source: &dyn Source,
+    offset: u64,
+    index: &Section,
+) -> Result<GenerationId> {
+    let limit = || Error::Format(redwarfs_format::Error::Limit("a very large index".into()));
+    let mut payload = Vec::new();
+    let length = usize::try_from(index.length).map_err(|_| limit())?;
+    payload.try_reserve_exact(length).map_err(|_| limit())?;
+    payload.resize(length, 0);
+    source.read_exact_at(offset.saturating_add(index.payload_offset), &mut payload)?;
+    Ok(GenerationId::of(&payload))
+}
+
+/// What is around the pages of the section.
+pub(crate) struct Frame {
+    number: u32,
+    pub(crate) prelude: [u8; Prelude::LEN],
+    pub(crate) footer: [u8; Footer::LEN],
+}
+
+impl Frame {
+    /// Of the section that `header` describes, in an image whose index ends at `index_end`.
+    pub(crate) fn of(
+        header: &HeaderPage,
+        generation: GenerationId,
+        image: &Container,
+        index_end: u64,
+    ) -> Self {
+        let prelude = Prelude {
+            tag: TAG,
+            major: 1,
+            minor: 0,
+            flags: 0,
+            binding: Binding::Generation(generation),
+        };
+        let schema = image
+            .section_of_type(SectionType::METADATA_V2_SCHEMA)
+            .last();
+        let open = schema.map_or(header.index, |schema| schema.header_offset);
+        // The trailers in front of this one are small.
+        let before = image
+            .trailers
+            .iter()
+            .filter(|s| s.header_offset < header.section);
+        let end = before
+            .map(|s| s.payload_offset + s.length)
+            .max()
+            .unwrap_or(index_end);
+        let footer = Footer {
+            open_offset: open,
+            open_length: end.saturating_sub(open),
+            index: Some(header.index),
+        };
+        let all = image.sections.iter().chain(&image.trailers);
+        let last = all.filter(|s| s.header_offset < header.section).last();
+        Self {
+            number: last.map_or(0, |section| section.number.saturating_add(1)),
+            prelude: prelude.encode(),
+            footer: footer.encode(),
+        }
+    }
+
+    /// The header of the section, whose payload is in the file.
+    pub(crate) fn seal(
+        &self,
+        source: &dyn Source,
+        offset: u64,
+        header: &HeaderPage,
+    ) -> Result<SectionHeader> {
+        let start = header.section + SectionHeader::LEN as u64;
+        let length = header.image_size.saturating_sub(start);
+        let mut buffer = vec![0; PIECE];
+        SectionHeader::seal_in_pieces(self.number, SectionType::RECOVERY, length, |take| {
+            let mut at = 0;
+            while at < length {
+                let n = usize::try_from(length - at).map_or(PIECE, |left| left.min(PIECE));
+                let part = buffer.get_mut(..n).unwrap_or_default();
+                source.read_exact_at(offset + start + at, part)?;
+                take(part);
+                at += n as u64;
+            }
+            Ok(())
+        })
+    }
+}
+
+/// Makes the parity of all groups, and hands each shard to `write`. Returns the checksums of all shards.
+fn encode(
+    range: &Range<'_>,
+    threads: usize,
+    done: &dyn Fn(u64),
+    stop: &AtomicBool,
+    write: &dyn Fn(u64, &[u8]) -> Result<()>,
+) -> Result<Vec<u64>> {
+    let geometry = range.geometry;
+    let (size, threads) = (geometry.shard_size(), threads.clamp(1, 256) as u32);
+    let mut hashes = vec![0; geometry.all_shards() as usize];
+    let mut run = vec![0; size * threads as usize];
+    let mut first = 0;
+    while first < geometry.groups() {
+        let groups = threads.min(geometry.groups() - first);
+        let batch = || (first..first + groups).map(ShardGroup);
+        let mut encoders = batch()
+            .map(|group| Encoder::new(geometry.data_of(group), geometry.parity(), size))
+            .collect::<Result<Vec<_>>>()?;
+        for row in 0..geometry.data_of(ShardGroup(first)) {
+            if stop.load(Ordering::Relaxed) {
+                return Err(Error::Interrupted);
+            }
+            let shard = geometry.data_shard(ShardGroup(first), row);
+            let count = (geometry.data_shards() - shard).min(u64::from(groups)) as usize;
+            let bytes = &mut run[..count * size];
+            range.read(shard, bytes)?;
+            let sums = hashes.iter_mut().skip(shard as usize);
+            for ((bytes, encoder), sum) in bytes.chunks(size).zip(&mut encoders).zip(sums) {
+                *sum = shard_hash(bytes);
+                encoder.add(bytes)?;
+            }
+            done(bytes.len() as u64);
+        }
+        let parity = thread::scope(|scope| {
+            let work = encoders
+                .into_iter()
+                .map(|encoder| scope.spawn(|| encoder.finish()));
+            let work: Vec<_> = work.collect();
+            let joined = work.into_iter().map(thread::ScopedJoinHandle::join);
+            joined
+                .map(|made| made.unwrap_or(Err(Error::Interrupted)))
+                .collect::<Vec<_>>()
+        });
+        for (group, shards) in batch().zip(parity) {
+            for (row, bytes) in (0..).zip(shards?) {
+                let shard = geometry.parity_shard(group, row);
+                if let Some(sum) = hashes.get_mut(shard as usize) {
+                    *sum = shard_hash(&bytes);
+                }
+                write(shard, &bytes)?;
+            }
+        }
+        first += groups;
+    }
+    Ok(hashes)
+}

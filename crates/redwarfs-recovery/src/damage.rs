@@ -1,0 +1,121 @@
+//! What is damaged, and whether it can be repaired.
+
+use std::collections::BTreeMap;
+
+use redwarfs_format::recovery::{Geometry, ShardGroup};
+
+/// The damage of a protected file.
+#[derive(Debug, Clone)]
+pub struct Damage {
+    pub(crate) geometry: Geometry,
+    /// Numbers of data and parity shards that are not as they were, in ascending order.
+    pub(crate) shards: Vec<u64>,
+    /// Checksums of all shards, as far as they are known.
+    pub(crate) hashes: Vec<Option<u64>>,
+    /// Damaged pages of checksums and headers, and parts of the frame of the section.
+    pub(crate) pages: u64,
+}
+
+/// The damage of one group.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GroupDamage {
+    /// The group.
+    pub group: ShardGroup,
+    /// Positions of damaged data shards.
+    pub data: Vec<u32>,
+    /// Rows of damaged parity shards.
+    pub parity: Vec<u32>,
+    repairable: bool,
+}
+
+impl GroupDamage {
+    /// Whether the parity can restore it.
+    #[must_use]
+    pub fn is_repairable(&self) -> bool {
+        self.repairable
+    }
+}
+
+impl Damage {
+    /// Whether everything is as it was.
+    #[must_use]
+    pub fn is_none(&self) -> bool {
+        self.shards.is_empty() && self.pages == 0
+    }
+
+    /// Number of damaged shards of data.
+    #[must_use]
+    pub fn data_shards(&self) -> u64 {
+        let data = self.geometry.data_shards();
+        self.shards.partition_point(|shard| *shard < data) as u64
+    }
+
+    /// Number of damaged shards of parity.
+    #[must_use]
+    pub fn parity_shards(&self) -> u64 {
+        self.shards.len() as u64 - self.data_shards()
+    }
+
+    /// Number of damaged pages of the recovery data.
+    #[must_use]
+    pub fn pages(&self) -> u64 {
+        self.pages
+    }
+
+    /// The groups with damaged shards, in ascending order.
+    #[must_use]
+    pub fn groups(&self) -> Vec<GroupDamage> {
+        let mut groups: BTreeMap<ShardGroup, GroupDamage> = BTreeMap::new();
+        for &shard in &self.shards {
+            let (group, position) = self.geometry.place_of(shard);
+            let damage = groups.entry(group).or_insert_with(|| GroupDamage {
+                group,
+                data: Vec::new(),
+                parity: Vec::new(),
+                repairable: false,
+            });
+            match position.checked_sub(self.geometry.data_of(group)) {
+                None => damage.data.push(position),
+                Some(row) => damage.parity.push(row),
+            }
+        }
+        let parity = self.geometry.parity() as usize;
+        let mut groups: Vec<_> = groups.into_values().collect();
+        for group in &mut groups {
+            group.repairable = group.data.len() + group.parity.len() <= parity;
+        }
+        groups
+    }
+
+    /// Number of groups with more damage than the parity can restore.
+    #[must_use]
+    pub fn lost_groups(&self) -> u32 {
+        let groups = self.groups();
+        groups.iter().filter(|group| !group.repairable).count() as u32
+    }
+
+    /// Ranges of the protected bytes, relative to the image, that are damaged and cannot be restored.
+    #[must_use]
+    pub fn lost_ranges(&self) -> Vec<(i64, u64)> {
+        let lost = self.groups().into_iter().filter(|group| !group.repairable);
+        let mut shards: Vec<u64> = lost
+            .flat_map(|damage| {
+                let shard = move |at| self.geometry.data_shard(damage.group, at);
+                damage.data.into_iter().map(shard)
+            })
+            .collect();
+        shards.sort_unstable();
+        let mut ranges: Vec<(i64, u64)> = Vec::new();
+        for shard in shards {
+            let (at, there) = self.geometry.data_range(shard);
+            let at = self.geometry.start().saturating_add_unsigned(at);
+            match ranges.last_mut() {
+                Some((start, length)) if start.saturating_add_unsigned(*length) == at => {
+                    *length += there as u64;
+                }
+                _ => ranges.push((at, there as u64)),
+            }
+        }
+        ranges
+    }
+}

@@ -1,0 +1,44 @@
+//! Errors.
+
+use redwarfs_format::recovery::GeometryError;
+
+/// The result of the functions of this crate.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// What keeps recovery data from being made or used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// Parity cannot be made so.
+    #[error(transparent)]
+    Geometry(#[from] GeometryError),
+    /// There is no recovery data, or none that is intact enough to be found.
+    #[error("no recovery data found")]
+    NotFound,
+    /// The image has recovery data already.
+    #[error("the image has recovery data already")]
+    Present,
+    /// The image has no section index, or data behind it that is not its own.
+    #[error("recovery data cannot be added: {0}")]
+    Unfit(&'static str),
+    /// More is damaged than the parity can restore.
+    #[error("{groups} of {of} groups have more damage than the parity can restore")]
+    TooMuch {
+        /// Groups with too much damage.
+        groups: u32,
+        /// All groups.
+        of: u32,
+    },
+    /// Bytes that were restored do not have the checksums that they had: the checksums themselves are wrong.
+    #[error("what was restored in group {0} does not match its checksums")]
+    Mismatch(u32),
+    /// The image or its recovery data contradicts itself.
+    #[error(transparent)]
+    Format(#[from] redwarfs_format::Error),
+    /// Reading or writing failed.
+    #[error("I/O error: {0}")]
+    Io(#[from] std::io::Error),
+    /// The caller asked to stop.
+    #[error("interrupted")]
+    Interrupted,
+}

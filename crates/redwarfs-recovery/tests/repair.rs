@@ -1,0 +1,377 @@
+//! Images with recovery data that are damaged in many ways, and repaired to the same bytes.
+#![allow(clippy::unwrap_used)] // a test fails by panicking
+
+use std::fs;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
+
+use redwarfs_format::section::{
+    CompressionId, Container, IndexState, SectionHeader, SectionType, encode_section_index,
+};
+use redwarfs_io::{LockedFile, MemorySource};
+use redwarfs_recovery::{Damage, Error, GeometryError, Protection, Repaired, add, locate, remove};
+use redwarfs_testkit::mutate::Rng;
+
+/// An image whose blocks have random bytes, behind `leading`.
+fn image(leading: &[u8], blocks: &[usize], rng: &mut Rng) -> Vec<u8> {
+    let mut file = leading.to_vec();
+    let mut entries = Vec::new();
+    let mut sections: Vec<_> = Vec::new();
+    for len in blocks {
+        sections.push((SectionType::BLOCK, bytes(*len, rng)));
+    }
+    sections.push((SectionType::METADATA_V2_SCHEMA, b"schema".to_vec()));
+    sections.push((SectionType::METADATA_V2, bytes(3000, rng)));
+    for (number, (ty, payload)) in (0..).zip(sections) {
+        entries.push((ty, (file.len() - leading.len()) as u64));
+        file.extend(SectionHeader::seal(number, ty, CompressionId::NONE, &payload).encode());
+        file.extend(payload);
+    }
+    let ty = SectionType::SECTION_INDEX;
+    entries.push((ty, (file.len() - leading.len()) as u64));
+    let payload = encode_section_index(&entries);
+    let number = entries.len() as u32 - 1;
+    file.extend(SectionHeader::seal(number, ty, CompressionId::NONE, &payload).encode());
+    file.extend(payload);
+    file
+}
+
+fn bytes(len: usize, rng: &mut Rng) -> Vec<u8> {
+    let mut out = Vec::with_capacity(len + 8);
+    while out.len() < len {
+        out.extend(rng.bits().to_le_bytes());
+    }
+    out.truncate(len);
+    out
+}
+
+/// A file with an image in a directory of its own.
+struct Case {
+    _dir: tempfile::TempDir,
+    path: PathBuf,
+    offset: u64,
+    plain: Vec<u8>,
+    whole: Vec<u8>,
+}
+
+impl Case {
+    fn new(leading: &[u8], blocks: &[usize], percent: f64, with_leading: bool) -> Self {
+        let plain = image(leading, blocks, &mut Rng::new(7));
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("image");
+        fs::write(&path, &plain).unwrap();
+        let offset = leading.len() as u64;
+        let mut protection = Protection::percent(percent);
+        protection.threads = 2;
+        protection.leading = with_leading;
+        let file = LockedFile::open(&path).unwrap();
+        let added = add(file, offset, &protection, &|_| {}, &go()).unwrap();
+        let whole = fs::read(&path).unwrap();
+        assert_eq!(added.bytes, (whole.len() - plain.len()) as u64);
+        assert!(whole.starts_with(&plain), "old bytes have changed");
+        Self {
+            _dir: dir,
+            path,
+            offset,
+            plain,
+            whole,
+        }
+    }
+
+    fn check(&self) -> Damage {
+        check(&self.path).unwrap()
+    }
+
+    /// Repairs the file after `damage`, which has to bring the old bytes back.
+    fn heals(&self, what: &str, damage: impl FnOnce(&mut Vec<u8>)) -> Repaired {
+        let mut file = self.whole.clone();
+        damage(&mut file);
+        assert!(file != self.whole, "{what}: nothing is damaged");
+        fs::write(&self.path, &file).unwrap();
+        let found = self.check();
+        assert!(!found.is_none(), "{what}: nothing is found");
+        let repaired = repair(&self.path).unwrap_or_else(|e| panic!("{what}: {e}"));
+        assert!(
+            fs::read(&self.path).unwrap() == self.whole,
+            "{what}: other bytes"
+        );
+        assert!(self.check().is_none(), "{what}");
+        repaired
+    }
+}
+
+fn go() -> AtomicBool {
+    AtomicBool::new(false)
+}
+
+fn check(path: &Path) -> Result<Damage, Error> {
+    let file = LockedFile::open(path).unwrap();
+    locate(&file)?.check(&file, &|_| {}, &go())
+}
+
+fn repair(path: &Path) -> Result<Repaired, Error> {
+    let file = LockedFile::open(path).unwrap();
+    let data = locate(&file)?;
+    let damage = data.check(&file, &|_| {}, &go())?;
+    data.repair(&file, &damage, &go())
+}
+
+fn flip(file: &mut [u8], range: Range<usize>, times: usize, rng: &mut Rng) {
+    for _ in 0..times {
+        let at = range.start + rng.below(range.len());
+        file[at] ^= 1_u8 << rng.below(8);
+    }
+}
+
+fn container(file: &[u8], offset: u64) -> Container {
+    let source = MemorySource::new(file.to_vec());
+    let read = |at, out: &mut [u8]| redwarfs_io::Source::read_exact_at(&source, at, out);
+    Container::open(&read, file.len() as u64, offset, None).unwrap()
+}
+
+#[test]
+fn added_and_removed() {
+    for (leading, protect) in [
+        (&b""[..], false),
+        (&b"#!program"[..], false),
+        (b"#!program", true),
+    ] {
+        let case = Case::new(leading, &[300_000, 0, 77], 5.0, protect);
+        let found = container(&case.whole, case.offset);
+        assert_eq!(found.index, IndexState::Valid);
+        assert_eq!(found.trailers.len(), 1);
+        assert_eq!(found.trailers[0].ty, SectionType::RECOVERY);
+        let section = &found.trailers[0];
+        let start = (case.offset + section.payload_offset) as usize;
+        let payload = &case.whole[start..start + section.length as usize];
+        let header = section.header.unwrap();
+        assert!(header.xxh_matches(payload) && header.sha_matches(payload));
+        assert_eq!(header.number as usize, found.sections.len());
+        assert!(case.check().is_none());
+        // Once more is refused, and changes nothing.
+        let file = LockedFile::open(&case.path).unwrap();
+        let again = add(file, case.offset, &Protection::percent(1.0), &|_| {}, &go());
+        assert!(matches!(again, Err(Error::Present)), "{again:?}");
+        assert!(fs::read(&case.path).unwrap() == case.whole);
+        let file = LockedFile::open(&case.path).unwrap();
+        let removed = remove(&file, case.offset).unwrap();
+        assert_eq!(removed as usize, case.whole.len() - case.plain.len());
+        assert!(fs::read(&case.path).unwrap() == case.plain);
+        assert!(matches!(remove(&file, case.offset), Err(Error::NotFound)));
+        assert!(matches!(locate(&file), Err(Error::NotFound)));
+    }
+}
+
+/// The same data, whatever the number of threads.
+#[test]
+fn threads_do_not_matter() {
+    let mut files = Vec::new();
+    for threads in [1, 3, 300] {
+        let plain = image(b"", &[70 << 20], &mut Rng::new(3));
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("image");
+        fs::write(&path, plain).unwrap();
+        let mut protection = Protection::percent(1.0);
+        protection.threads = threads;
+        let file = LockedFile::open(&path).unwrap();
+        let added = add(file, 0, &protection, &|_| {}, &go()).unwrap();
+        assert_eq!(added.geometry.groups(), 2);
+        files.push(fs::read(&path).unwrap());
+    }
+    assert!(files[0] == files[1] && files[0] == files[2]);
+}
+
+/// The list of damages that the format chapter promises to repair.
+#[test]
+fn damages_of_the_description() {
+    let case = Case::new(b"", &[9 << 20, 7 << 20], 5.0, false);
+    let (plain, whole) = (case.plain.len(), case.whole.len());
+    let mut rng = Rng::new(1);
+    case.heals("first 64 KiB", |f| f[..64 << 10].fill(0));
+    case.heals("schema, metadata and index", |f| {
+        f[plain - (64 << 10)..plain].fill(0)
+    });
+    case.heals("section header, prelude, first page and image start", |f| {
+        f[plain..plain + 64 + 32 + 4096].fill(0);
+        f[..1000].fill(0xff);
+    });
+    case.heals("prelude", |f| f[plain + 64..plain + 96].fill(0));
+    case.heals("header of the section", |f| f[plain + 40] ^= 1);
+    case.heals("checksums, first copy", |f| {
+        let pages = 64 + 32 + 4096;
+        f[plain + pages..plain + pages + 9 * 4096].fill(0x55);
+    });
+    case.heals("footer", |f| f[whole - 24..].fill(0));
+    case.heals("last page", |f| f[whole - 24 - 4096..].fill(1));
+    case.heals("burst", |f| f[5_000_000..5_600_000].fill(0xaa));
+    case.heals("flips", |f| flip(f, 0..whole, 100, &mut rng));
+    case.heals("a third of the parity is cut off", |f| {
+        f.truncate(whole - (whole - plain) / 3)
+    });
+    case.heals("everything at once", |f| {
+        f[..32 << 10].fill(0);
+        flip(f, plain + 15 * 4096..plain + 200_000, 10, &mut rng);
+        f.truncate(whole - 50_000);
+    });
+}
+
+#[test]
+fn too_much_is_said_and_nothing_is_written() {
+    let case = Case::new(b"", &[9 << 20, 7 << 20], 5.0, false);
+    let mut file = case.whole.clone();
+    flip(&mut file, 0..case.plain.len(), 400, &mut Rng::new(5));
+    fs::write(&case.path, &file).unwrap();
+    let found = case.check();
+    assert_eq!(found.lost_groups(), 1);
+    let lost: u64 = found.lost_ranges().iter().map(|(_, length)| length).sum();
+    assert_eq!(lost, found.data_shards() * 4096);
+    let error = repair(&case.path).unwrap_err();
+    assert!(
+        matches!(error, Error::TooMuch { groups: 1, of: 1 }),
+        "{error}"
+    );
+    assert!(fs::read(&case.path).unwrap() == file);
+}
+
+/// Bytes in front of the image come, go and change; the image is found all the same.
+#[test]
+fn the_start_moves() {
+    let case = Case::new(b"#!old program\n", &[400_000], 5.0, false);
+    for leading in [&b""[..], b"x", b"another program, and a longer one"] {
+        let image = &case.whole[case.offset as usize..];
+        let mut file = [leading, image].concat();
+        let good = file.clone();
+        file[leading.len() + 5000..leading.len() + 9000].fill(0);
+        fs::write(&case.path, &file).unwrap();
+        let data = locate(&LockedFile::open(&case.path).unwrap()).unwrap();
+        assert_eq!(data.image_offset(), leading.len() as i64);
+        repair(&case.path).unwrap();
+        assert!(fs::read(&case.path).unwrap() == good);
+    }
+    // Cut off at the start: said, and nothing written.
+    fs::write(&case.path, &case.whole[5000..]).unwrap();
+    assert!(case.check().data_shards() > 0);
+    let error = repair(&case.path).unwrap_err();
+    assert!(error.to_string().contains("lost its start"), "{error}");
+    // Protected, it is repaired with the image.
+    let case = Case::new(b"#!old program\n", &[400_000], 5.0, true);
+    case.heals("program", |f| f[..10].fill(0));
+}
+
+/// Whatever the damage: repaired exactly if no group has more bad shards than parity, and otherwise nothing
+/// is written.
+#[test]
+fn random_damage() {
+    let mut rng = Rng::new(99);
+    let (mut healed, mut lost) = (0, 0);
+    for round in 0..150 {
+        let blocks = [1 + rng.below(400_000), rng.below(3000)];
+        let percent = [0.5, 2.0, 10.0, 60.0][rng.below(4)];
+        let case = Case::new(b"", &blocks, percent, false);
+        let mut file = case.whole.clone();
+        for _ in 0..=rng.below(2) {
+            let len = file.len();
+            match rng.below(4) {
+                0 => flip(&mut file, 0..len, 1 + rng.below(20), &mut rng),
+                1 => {
+                    let at = rng.below(len);
+                    let end = (at + rng.below(30_000)).min(file.len());
+                    file[at..end].fill(0);
+                }
+                2 => file.truncate(len - 1 - rng.below(len / 4)),
+                _ => {
+                    let at = rng.below(len / 512) * 512;
+                    let end = (at + 512).min(file.len());
+                    file[at..end].fill(0xee);
+                }
+            }
+        }
+        if file == case.whole {
+            continue;
+        }
+        fs::write(&case.path, &file).unwrap();
+        let found = match check(&case.path) {
+            Ok(found) => found,
+            Err(Error::NotFound | Error::Format(_)) => {
+                lost += 1;
+                continue;
+            }
+            Err(error) => panic!("{round}: {error}"),
+        };
+        let may = found.lost_groups() == 0;
+        match repair(&case.path) {
+            Ok(_) => {
+                assert!(may, "{round}");
+                assert!(
+                    fs::read(&case.path).unwrap() == case.whole,
+                    "{round}: other bytes"
+                );
+                healed += 1;
+            }
+            Err(error) => {
+                assert!(!may, "{round}: {error}");
+                assert!(fs::read(&case.path).unwrap() == file, "{round}: written");
+                lost += 1;
+            }
+        }
+    }
+    assert!(healed > 40 && lost > 10, "{healed} healed, {lost} lost");
+}
+
+/// Recovery data with any bytes gives an error or a report, never a panic or a file that gets worse.
+#[test]
+fn hostile_data_does_no_harm() {
+    let case = Case::new(b"", &[20_000], 20.0, false);
+    let mut rng = Rng::new(4);
+    for _ in 0..300 {
+        let mut file = case.whole.clone();
+        let start = case.plain.len();
+        flip(
+            &mut file,
+            start..case.whole.len(),
+            1 + rng.below(200),
+            &mut rng,
+        );
+        fs::write(&case.path, &file).unwrap();
+        if repair(&case.path).is_ok() {
+            assert!(fs::read(&case.path).unwrap() == case.whole);
+        }
+    }
+}
+
+#[test]
+fn what_cannot_be_protected() {
+    let case = Case::new(b"", &[20_000], 20.0, false);
+    let refused = |bytes: &[u8], percent: f64| {
+        fs::write(&case.path, bytes).unwrap();
+        let file = LockedFile::open(&case.path).unwrap();
+        let error = add(file, 0, &Protection::percent(percent), &|_| {}, &go()).unwrap_err();
+        assert!(fs::read(&case.path).unwrap() == bytes);
+        error
+    };
+    let error = refused(&[&case.plain[..], b"behind"].concat(), 5.0);
+    assert!(matches!(error, Error::Unfit(_)), "{error}");
+    let index = container(&case.plain, 0)
+        .sections
+        .last()
+        .unwrap()
+        .header_offset as usize;
+    let error = refused(&case.plain[..index], 5.0);
+    assert!(
+        error.to_string().contains("no valid section index"),
+        "{error}"
+    );
+    assert!(matches!(refused(b"something else", 5.0), Error::Format(_)));
+    let error = refused(&case.plain, 1e9);
+    assert!(
+        matches!(error, Error::Geometry(GeometryError::Shards { .. })),
+        "{error}"
+    );
+    // A request to stop leaves the old file.
+    let file = LockedFile::open(&case.path).unwrap();
+    let stop = AtomicBool::new(true);
+    let stopped = add(file, 0, &Protection::percent(5.0), &|_| {}, &stop);
+    assert!(matches!(stopped, Err(Error::Interrupted)));
+    assert!(fs::read(&case.path).unwrap() == case.plain);
+}
