@@ -34,6 +34,8 @@ pub struct Info {
     pub links: u32,
     /// Serial number of the volume, and number of the file on it.
     pub identity: (u64, u64),
+    /// Creation.
+    pub created: Time,
     /// Last access.
     pub accessed: Time,
     /// Last change of the contents.
@@ -100,6 +102,7 @@ pub fn info(file: &impl AsHandle) -> io::Result<Info> {
             found.dwVolumeSerialNumber.into(),
             long(found.nFileIndexHigh, found.nFileIndexLow),
         ),
+        created: time(found.ftCreationTime),
         accessed: time(found.ftLastAccessTime),
         written,
         changed,

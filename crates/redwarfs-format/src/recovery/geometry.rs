@@ -64,8 +64,8 @@ impl Geometry {
     ) -> Result<Self, GeometryError> {
         let shard_size = shard_size.unwrap_or(match length {
             ..=0x40_0000 => 1 << 10,
-            ..=0x800_0000 => 4 << 10,
-            ..=0x8000_0000 => 16 << 10,
+            0x40_0001..=0x800_0000 => 4 << 10,
+            0x800_0001..=0x8000_0000 => 16 << 10,
             _ => 64 << 10,
         });
         check_sizes(length, shard_size)?;

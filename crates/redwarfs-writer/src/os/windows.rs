@@ -17,7 +17,7 @@ use redwarfs_windows::name;
 pub(crate) use redwarfs_windows::process::{lower_priority, physical_memory, thread_cpu_ns};
 pub(crate) use std::os::windows::io::AsHandle as AsFile;
 
-use super::Found;
+use super::{Found, Place, Wanted};
 use crate::source::extended::ExtendedAttributes;
 use crate::source::{Content, FileType, Meta, Stamp, Timestamp};
 
@@ -202,7 +202,7 @@ pub(crate) fn find_at(dir: DirRef<'_>, name: &[u8], follow: bool) -> io::Result<
     Ok(Found {
         meta,
         mount: None,
-        birth: None,
+        birth: Some(time(info.created)),
     })
 }
 
