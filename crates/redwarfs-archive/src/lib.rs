@@ -1,4 +1,4 @@
-//! Archives as input of a build: [`read`] makes an [`ArchiveSource`] of tar and cpio archives, which
+//! Archives as input of a build: [`read`] makes an [`ArchiveSource`] of archives, which
 //! `redwarfs_writer::Builder` takes like a directory.
 //!
 //! An archive is read once, from front to back, so it may be a pipe. Contents that cannot be read again
@@ -9,7 +9,8 @@
 //! |---|---|
 //! | `stream` | bytes of an archive, with a look ahead; skips in regular files |
 //! | `decompress` | gzip, bzip2, xz, LZMA, lzip, zstd, LZ4 |
-//! | `tar`, `cpio` | from bytes to members: attributes and data |
+//! | `tar`, `cpio`, `ar`, `rpm` | from bytes to members: attributes and data |
+//! | `library` | the same by libarchive, in another process, for other formats |
 //! | `tree` | from members to a tree: names, duplicates, hard links, layers |
 //! | `store` | the temporary file, and archives whose data stays in them |
 //! | `read` | all this in a row |
@@ -38,23 +39,31 @@
 //! A problem with one entry is logged as an error and counted in `Counters::errors`, and the build
 //! continues. An archive that is truncated or damaged is an [`Error`], and there is no image.
 
+mod acl;
+mod ar;
 mod cpio;
 mod decompress;
 mod error;
+mod finished;
+mod library;
 mod member;
 mod read;
+mod rpm;
 mod source;
 mod store;
 mod stream;
 mod tar;
 mod tree;
 
+use std::ffi::OsString;
+use std::io::Read;
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 
 use redwarfs_writer::Progress;
 
 pub use error::{Error, Place, Result};
+pub use library::serve;
 pub use source::ArchiveSource;
 
 /// An archive to read.
@@ -77,6 +86,81 @@ pub enum Format {
     Tar,
     /// cpio: newc, odc, binary.
     Cpio,
+    /// ar: the members. A Debian package has three of them.
+    Ar,
+    /// A Debian package: the files that it installs.
+    Deb,
+    /// An RPM package: the files that it installs.
+    Rpm,
+    /// A format that libarchive reads.
+    Library(LibraryFormat),
+}
+
+/// A format that only libarchive reads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum LibraryFormat {
+    /// zip.
+    Zip,
+    /// 7-Zip.
+    SevenZip,
+    /// ISO 9660, with Rock Ridge or Joliet.
+    Iso,
+    /// A list of files of this machine, with their attributes. The paths start at the working directory,
+    /// and `contents=` can name any file, so this format is never guessed.
+    Mtree,
+    /// xar.
+    Xar,
+    /// Cabinet.
+    Cab,
+    /// LHA.
+    Lha,
+    /// RAR.
+    Rar,
+    /// WARC.
+    Warc,
+}
+
+impl LibraryFormat {
+    /// All formats.
+    pub const ALL: [Self; 9] = [
+        Self::Zip,
+        Self::SevenZip,
+        Self::Iso,
+        Self::Mtree,
+        Self::Xar,
+        Self::Cab,
+        Self::Lha,
+        Self::Rar,
+        Self::Warc,
+    ];
+
+    /// The usual name.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Zip => "zip",
+            Self::SevenZip => "7z",
+            Self::Iso => "iso",
+            Self::Mtree => "mtree",
+            Self::Xar => "xar",
+            Self::Cab => "cab",
+            Self::Lha => "lha",
+            Self::Rar => "rar",
+            Self::Warc => "warc",
+        }
+    }
+}
+
+/// How to start a process that calls [`serve`]. A crash of libarchive then ends this process only.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LibraryProcess {
+    /// The program.
+    pub program: PathBuf,
+    /// Its name for itself.
+    pub name: OsString,
+    /// Its arguments. Names of formats follow them.
+    pub arguments: Vec<OsString>,
 }
 
 /// What becomes of whiteouts: entries whose names begin with `.wh.`, by which a layer of a container
@@ -104,6 +188,8 @@ pub struct ArchiveOptions {
     pub spool: PathBuf,
     /// Most memory for entries, in bytes.
     pub memory_limit: Option<u64>,
+    /// A process for libarchive; without one, the library runs in a thread of this process.
+    pub library: Option<LibraryProcess>,
 }
 
 impl Default for ArchiveOptions {
@@ -113,6 +199,7 @@ impl Default for ArchiveOptions {
             whiteouts: Whiteouts::Keep,
             spool: std::env::temp_dir(),
             memory_limit: None,
+            library: None,
         }
     }
 }
@@ -132,5 +219,24 @@ pub fn read(
     progress: &dyn Progress,
     stop: &AtomicBool,
 ) -> Result<ArchiveSource> {
-    read::read(archives, options, progress, stop)
+    read::read(archives, None, options, progress, stop)
+}
+
+/// Reads one archive from a stream. `name` is its name in messages and errors.
+///
+/// # Errors
+/// As [`read`].
+pub fn read_stream(
+    stream: impl Read,
+    name: impl Into<PathBuf>,
+    options: &ArchiveOptions,
+    progress: &dyn Progress,
+    stop: &AtomicBool,
+) -> Result<ArchiveSource> {
+    let archive = Archive {
+        path: name.into(),
+        name: None,
+    };
+    let given = Some(Box::new(stream) as Box<dyn Read + '_>);
+    read::read(&[archive], given, options, progress, stop)
 }

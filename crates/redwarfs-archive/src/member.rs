@@ -1,11 +1,8 @@
 //! What a format says about an entry, before the rules for names apply.
 
-use redwarfs_writer::{DataExtent, Timestamp};
+use redwarfs_writer::{DataExtent, ExtendedAttributes, Timestamp};
 
 use crate::error::Fault;
-
-/// An extended attribute: name and value.
-pub(crate) type Attribute = (Vec<u8>, Vec<u8>);
 
 /// Type of a member.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -41,7 +38,8 @@ pub(crate) struct Member {
     pub(crate) map: Option<Vec<DataExtent>>,
     /// Inode of a format that repeats the attributes for each name of a file.
     pub(crate) inode: Option<(u64, u64)>,
-    pub(crate) xattrs: Vec<Attribute>,
+    /// Extended attributes, birth time and flags.
+    pub(crate) extended: ExtendedAttributes,
     /// Why the entry cannot be stored.
     pub(crate) refused: Option<&'static str>,
     /// What is odd about an entry that is stored.

@@ -2,28 +2,33 @@
 
 use std::cell::Cell;
 use std::fs::File;
-use std::io::{self, Read, Seek};
+use std::io::{self, Read, Seek, Write};
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use redwarfs_writer::{Level, Phase, Progress};
 
+use crate::ar::{self, Ar};
 use crate::cpio::{Cpio, is_cpio};
 use crate::decompress::decompressed;
 use crate::error::{Error, Fault, Place, Result};
+use crate::library::Library;
 use crate::member::{Kind, Member, Members, Part};
 use crate::source::ArchiveSource;
 use crate::store::{InPlace, SpoolWriter, StoreNumber, Stores};
 use crate::stream::{Failed, Plain, Raw, Stream};
 use crate::tar::{BLOCK, Tar, is_header};
 use crate::tree::{Data, Placed, Tree};
-use crate::{Archive, ArchiveOptions, Format, Whiteouts};
+use crate::{Archive, ArchiveOptions, Format, Whiteouts, rpm};
 
 /// Bytes that are copied at a time.
 const COPY: usize = 256 << 10;
 /// The memory limit is checked after this number of entries.
 const CHECK_EVERY: u64 = 1 << 12;
+
+/// An archive that begins with this many zeros is no tar archive: ISO images have them in front.
+const EMPTY: usize = 32 << 10;
 
 /// Prefix of the name of a whiteout.
 const WHITEOUT: &[u8] = b".wh.";
@@ -49,8 +54,12 @@ struct State {
     absolute: u64,
 }
 
+/// Bytes that come from elsewhere than a file.
+type Given<'a> = Option<Box<dyn Read + 'a>>;
+
 pub(crate) fn read(
     archives: &[Archive],
+    given: Given<'_>,
     options: &ArchiveOptions,
     progress: &dyn Progress,
     stop: &AtomicBool,
@@ -65,8 +74,9 @@ pub(crate) fn read(
         archives: Vec::new(),
         buffer: vec![0; COPY],
     };
+    let mut given = given;
     for archive in archives {
-        reader.archive(archive)?;
+        reader.archive(archive, given.take())?;
     }
     let spool = reader.spool.map(SpoolWriter::finish).transpose();
     let spool = spool.map_err(|source| Error::Spool {
@@ -104,21 +114,24 @@ fn shown(path: &[u8]) -> String {
 }
 
 impl Reader<'_> {
-    fn archive(&mut self, archive: &Archive) -> Result<()> {
+    fn archive(&mut self, archive: &Archive, given: Given<'_>) -> Result<()> {
         let failed = |source| Error::Read {
             path: archive.path.clone(),
             source,
         };
         let failure = Rc::<Cell<Failed>>::default();
         let counters = self.progress.counters();
-        let raw = |inner: Box<dyn Read>| Raw {
+        let raw = |inner| Raw {
             inner,
             count: &counters.archive_bytes,
             stop: self.stop,
             failed: Rc::clone(&failure),
         };
         let mut store = None;
-        let stream = if archive.path == Path::new("-") {
+        let mut regular = None;
+        let stream = if let Some(given) = given {
+            Stream::new(Box::new(raw(given)), None, Rc::clone(&failure))
+        } else if archive.path == Path::new("-") {
             let raw = raw(Box::new(io::stdin()));
             Stream::new(Box::new(raw), None, Rc::clone(&failure))
         } else {
@@ -129,6 +142,7 @@ impl Reader<'_> {
                 counters
                     .archive_size
                     .fetch_add(metadata.len(), Ordering::Relaxed);
+                regular = Some(archive.path.as_path());
                 let shared = file.try_clone().map_err(failed)?;
                 let again = file.try_clone().map_err(failed)?;
                 store = Some(InPlace::new(again, &archive.path).map_err(failed)?);
@@ -149,7 +163,7 @@ impl Reader<'_> {
         };
         let at = |fault: Fault, place| fault.at(&archive.path, place, self.options);
         let mut members =
-            open(stream, self.options.format).map_err(|fault| at(fault, place(0, 0, &state)))?;
+            open(stream, regular, self.options).map_err(|fault| at(fault, place(0, 0, &state)))?;
         let base = archive.name.as_deref().unwrap_or_default();
         self.tree
             .begin(base)
@@ -262,9 +276,10 @@ impl Reader<'_> {
         let removed = [above, rest].concat();
         Some(match (rest, self.options.whiteouts) {
             (b"", _) => Err("it is a whiteout without a name"),
-            (OPAQUE, Whiteouts::Overlay) => self
-                .tree
-                .set_attribute(above, (b"trusted.overlay.opaque".to_vec(), b"y".to_vec())),
+            (OPAQUE, Whiteouts::Overlay) => {
+                self.tree
+                    .set_attribute(above, b"trusted.overlay.opaque", b"y")
+            }
             (OPAQUE, _) => self.tree.make_opaque(above),
             (rest, _) if rest.starts_with(WHITEOUT) => {
                 let path = shown(path);
@@ -351,29 +366,93 @@ impl Reader<'_> {
     }
 }
 
-/// Finds out about the format of a stream.
-fn open(stream: Stream<'_>, format: Format) -> Result<Box<dyn Members + '_>, Fault> {
+/// Finds out about the format of a stream. `path` is the file that it comes from, if this is a regular
+/// one.
+fn open<'a>(
+    stream: Stream<'a>,
+    path: Option<&Path>,
+    options: &ArchiveOptions,
+) -> Result<Box<dyn Members + 'a>, Fault> {
+    let format = options.format;
+    if let Format::Library(_) = format {
+        return library(stream, path, options);
+    }
     let mut stream = decompressed(stream)?;
-    let format = match format {
+    let found = match format {
         Format::Auto => detect(&mut stream)?,
-        format => format,
+        format => Some(format),
+    };
+    let Some(format) = found else {
+        return library(stream, path, options);
     };
     Ok(match format {
         Format::Cpio => Box::new(Cpio::new(stream)),
-        _ => Box::new(Tar::new(stream)),
+        Format::Ar => Box::new(Ar::new(stream)),
+        Format::Deb => {
+            let data = decompressed(Ar::new(stream).data_of_package()?)?;
+            Box::new(Tar::new(data))
+        }
+        Format::Rpm => {
+            rpm::skip_headers(&mut stream)?;
+            Box::new(Cpio::new(decompressed(stream)?))
+        }
+        Format::Tar | Format::Auto | Format::Library(_) => Box::new(Tar::new(stream)),
     })
 }
 
-fn detect(stream: &mut Stream<'_>) -> Result<Format, Fault> {
+/// Has libarchive read an archive. Some of its formats need a file that can be read at any offset.
+fn library<'a>(
+    mut stream: Stream<'a>,
+    path: Option<&Path>,
+    options: &ArchiveOptions,
+) -> Result<Box<dyn Members + 'a>, Fault> {
+    let file = match path {
+        Some(path) => File::open(path).map_err(Fault::Read)?,
+        None => {
+            let file = redwarfs_io::temporary_file(&options.spool);
+            let mut file = file.map_err(Fault::Spool)?;
+            let mut buffer = vec![0; COPY];
+            loop {
+                match stream.read(&mut buffer)? {
+                    0 => break,
+                    n => {
+                        let bytes = buffer.get(..n).unwrap_or_default();
+                        file.write_all(bytes).map_err(Fault::Spool)?;
+                    }
+                }
+            }
+            file.rewind().map_err(Fault::Spool)?;
+            file
+        }
+    };
+    let process = options.library.as_ref();
+    Ok(Box::new(Library::open(file, options.format, process)?))
+}
+
+/// The format of a stream, if it is one that this crate reads itself.
+fn detect(stream: &mut Stream<'_>) -> Result<Option<Format>, Fault> {
     let start = stream.peek(BLOCK)?;
     if is_cpio(start) {
-        return Ok(Format::Cpio);
+        return Ok(Some(Format::Cpio));
+    }
+    if start.starts_with(rpm::MAGIC) {
+        return Ok(Some(Format::Rpm));
+    }
+    if let Some(rest) = start.strip_prefix(ar::MAGIC) {
+        // Of a package, the first member is the version of the format.
+        return Ok(Some(match rest.starts_with(b"debian-binary") {
+            true => Format::Deb,
+            false => Format::Ar,
+        }));
     }
     let block = start.first_chunk::<BLOCK>();
-    if block.is_some_and(|block| is_header(block) || block.iter().all(|&b| b == 0)) {
-        return Ok(Format::Tar);
-    }
-    Err(Fault::unsupported(
-        "not a directory, and not an archive in a format that is known without libarchive (tar, cpio)",
-    ))
+    // An ISO image begins with zeros, too, but an empty tar archive has nothing else.
+    let is_tar = match block {
+        Some(block) if block.iter().all(|&b| b == 0) => {
+            let more = stream.peek(EMPTY)?;
+            more.iter().all(|&b| b == 0) && more.len() < EMPTY
+        }
+        block => block.is_some_and(is_header),
+    };
+    Ok(is_tar.then_some(Format::Tar))
 }

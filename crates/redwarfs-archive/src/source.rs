@@ -7,12 +7,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use redwarfs_writer::{
-    Content, DataExtent, DirItem, EntryFilter, ExtendedAttributes, FileType, InputList, ListReport,
-    Meta, Source, Stamp, Symlinks, Tag,
+    Content, DataExtent, DirItem, EntryFilter, FileType, InputList, ListReport, Meta, Source,
+    Stamp, Symlinks, Tag,
 };
 
+use crate::finished::{Entry, Finished};
 use crate::store::Stores;
-use crate::tree::{Data, Entry, Finished, Inode};
+use crate::tree::{Data, Inode};
 
 /// Most symlinks on the way to an entry.
 const MOST_LINKS: usize = 40;
@@ -247,16 +248,8 @@ fn meta(number: u32, inode: &Inode) -> Meta {
         mtime: inode.mtime,
         ctime: inode.ctime.unwrap_or(inode.mtime),
         target: inode.target.as_deref().map(<[u8]>::to_vec),
-        extended: extended(&inode.xattrs),
+        extended: inode.extended.clone(),
     }
-}
-
-fn extended(xattrs: &[(Vec<u8>, Vec<u8>)]) -> ExtendedAttributes {
-    let mut extended = ExtendedAttributes::default();
-    for (name, value) in xattrs {
-        extended.set(name.clone(), value.clone());
-    }
-    extended
 }
 
 impl Source for ArchiveSource {

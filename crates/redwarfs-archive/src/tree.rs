@@ -6,10 +6,11 @@
 use std::collections::HashMap;
 
 use hashbrown::HashTable;
-use redwarfs_writer::{FileType, Timestamp};
+use redwarfs_writer::{ExtendedAttributes, FileType, Timestamp};
 use twox_hash::XxHash3_64;
 
-use crate::member::{Attribute, Kind, Member, Part};
+use crate::finished::{Entry, Finished};
+use crate::member::{Kind, Member, Part};
 use crate::store::StoreNumber;
 
 /// The contents of a regular file.
@@ -39,7 +40,7 @@ pub(crate) struct Inode {
     pub(crate) ctime: Option<Timestamp>,
     pub(crate) target: Option<Box<[u8]>>,
     pub(crate) data: Data,
-    pub(crate) xattrs: Vec<Attribute>,
+    pub(crate) extended: ExtendedAttributes,
     /// No entry describes it: a directory on the way to others.
     pub(crate) implied: bool,
     /// Names in the finished tree.
@@ -60,7 +61,7 @@ impl Inode {
             ctime: None,
             target: None,
             data: Data::Empty,
-            xattrs: Vec::new(),
+            extended: ExtendedAttributes::default(),
             implied: true,
             names: 0,
         }
@@ -90,7 +91,7 @@ impl Inode {
             atime: member.atime,
             ctime: member.ctime,
             target,
-            xattrs: member.xattrs.clone(),
+            extended: member.extended.clone(),
             implied: false,
             ..Self::directory()
         }
@@ -153,6 +154,8 @@ pub(crate) struct Tree {
     /// Directory under which its entries go.
     base: Vec<u8>,
     newest: Option<Timestamp>,
+    /// Extended attributes for the inodes that nodes have in the end.
+    attributes: Vec<(u32, Vec<u8>, Vec<u8>)>,
     variable: u64,
 }
 
@@ -199,6 +202,7 @@ impl Tree {
             layer: 0,
             base: Vec::new(),
             newest: None,
+            attributes: Vec::new(),
             variable: 0,
         }
     }
@@ -264,9 +268,8 @@ impl Tree {
         if number >= MOST {
             return Err("there are too many entries");
         }
-        let xattrs = inode.xattrs.iter().map(|(k, v)| k.len() + v.len() + 48);
         let target = inode.target.as_ref().map_or(0, |target| target.len());
-        self.variable += (xattrs.sum::<usize>() + target) as u64;
+        self.variable += (inode.extended.memory() + target) as u64;
         self.inodes.push(inode);
         Ok(number)
     }
@@ -500,16 +503,15 @@ impl Tree {
     pub(crate) fn set_attribute(
         &mut self,
         path: &[u8],
-        attribute: Attribute,
+        name: &[u8],
+        value: &[u8],
     ) -> Result<(), Refusal> {
         let base = self.base.clone();
         let mut parts = components_or_none(&base)?;
         parts.extend(components_or_none(path)?);
         let node = self.directory(&parts)?;
-        let inode = self.nodes[node as usize].inode;
-        if let Some(inode) = self.inodes.get_mut(inode as usize) {
-            inode.xattrs.push(attribute);
-        }
+        // An entry for the directory may follow, and take the place of its inode.
+        self.attributes.push((node, name.to_vec(), value.to_vec()));
         Ok(())
     }
 
@@ -593,6 +595,14 @@ impl Tree {
             live[up] = live[up] || live[at];
         }
         live[0] = true;
+        for (node, name, value) in std::mem::take(&mut self.attributes) {
+            let inode = self.nodes[node as usize].inode as usize;
+            if live[node as usize]
+                && let Some(inode) = self.inodes.get_mut(inode)
+            {
+                inode.extended.set(name, value);
+            }
+        }
         // Sorted by parent and name.
         let mut order: Vec<u32> = (1..count as u32).filter(|&at| live[at as usize]).collect();
         order.sort_unstable_by(|&a, &b| {
@@ -640,62 +650,4 @@ fn components_or_none(path: &[u8]) -> Result<Vec<&[u8]>, Refusal> {
 
 fn base_len(base: &[u8]) -> usize {
     components_or_none(base).map_or(0, |parts| parts.len())
-}
-
-/// An entry of the finished tree.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Entry {
-    name: (usize, u32),
-    pub(crate) inode: u32,
-    node: u32,
-}
-
-/// A finished tree.
-#[derive(Debug)]
-pub(crate) struct Finished {
-    root: u32,
-    entries: Vec<Entry>,
-    /// The children of a directory, by its number.
-    ranges: HashMap<u32, (u32, u32)>,
-    names: Vec<u8>,
-    pub(crate) inodes: Vec<Inode>,
-    variable: u64,
-}
-
-impl Finished {
-    /// Bytes of memory.
-    pub(crate) fn memory(&self) -> u64 {
-        let entries = self.entries.capacity() * size_of::<Entry>() + self.ranges.capacity() * 16;
-        let inodes = self.inodes.capacity() * size_of::<Inode>();
-        (entries + inodes + self.names.capacity()) as u64 + self.variable
-    }
-
-    pub(crate) fn name(&self, entry: &Entry) -> &[u8] {
-        let (start, length) = entry.name;
-        (self.names.get(start..start + length as usize)).unwrap_or_default()
-    }
-
-    fn children_of(&self, node: u32) -> &[Entry] {
-        let (start, end) = self.ranges.get(&node).copied().unwrap_or_default();
-        (self.entries.get(start as usize..end as usize)).unwrap_or_default()
-    }
-
-    /// The inode of a path, and its children in the order of their names.
-    pub(crate) fn find(&self, path: &[u8]) -> Option<(u32, &[Entry])> {
-        let (mut inode, mut children) = (self.root, self.children_of(0));
-        if path.is_empty() {
-            return Some((inode, children));
-        }
-        for name in path.split(|&b| b == b'/') {
-            let at = children.binary_search_by(|entry| self.name(entry).cmp(name));
-            let entry = children.get(at.ok()?)?;
-            inode = entry.inode;
-            children = self.children_of(entry.node);
-        }
-        Some((inode, children))
-    }
-
-    pub(crate) fn inode(&self, number: u32) -> Option<&Inode> {
-        self.inodes.get(number as usize)
-    }
 }

@@ -694,6 +694,39 @@ fn attributes_come_from_both_forms_of_records() {
 }
 
 #[test]
+fn records_of_lists_labels_times_and_flags() {
+    let records: &[(&str, &[u8])] = &[
+        (
+            "SCHILY.acl.access",
+            b"user::rw-,user:bob:r--:7,group::r--,mask::r--,other::---",
+        ),
+        ("SCHILY.acl.default", b"user:nobody_knows:r--"),
+        ("RHT.security.selinux", b"a:b:c"),
+        ("LIBARCHIVE.creationtime", b"-1.5"),
+        ("SCHILY.fflags", b"nodump,schg,other"),
+    ];
+    let source = one(&tar(&[pax(b'x', records), file("x", b"")]))
+        .source
+        .unwrap();
+    let items = source.read_dir(b"").unwrap();
+    let extended = &items[0].meta.as_ref().unwrap().extended;
+    let value = |name: &[u8]| {
+        let mut xattrs = extended.xattrs().iter();
+        xattrs
+            .find(|xattr| xattr.name == name)
+            .map(|xattr| xattr.value.clone())
+    };
+    assert_eq!(value(b"security.selinux").unwrap(), b"a:b:c\0");
+    assert_eq!(value(b"system.posix_acl_access").unwrap().len(), 4 + 5 * 8);
+    assert_eq!(extended.unreadable(), [b"system.posix_acl_default"]);
+    let birth = extended.birth().unwrap();
+    assert_eq!(
+        (birth.sec, birth.nsec, extended.flags()),
+        (-2, 500_000_000, 0x50)
+    );
+}
+
+#[test]
 fn archives_without_any_entry_for_the_root() {
     let source = one(&tar(&[file("a", b"")])).source.unwrap();
     let root = source.root().unwrap();

@@ -10,8 +10,10 @@ mod support;
 
 use std::path::Path;
 
+use redwarfs_testkit::fuzz::{self, mutators};
 use redwarfs_testkit::hostile::{Plan, Tools, bases, hunt, silence};
-use redwarfs_testkit::{fuzz, skip};
+use redwarfs_testkit::mutate::Rng;
+use redwarfs_testkit::skip;
 use support::{DWARFS, DWARFSCK, DWARFSEXTRACT, MKDWARFS};
 
 fn variable(name: &str, default: u64) -> u64 {
@@ -63,20 +65,58 @@ fn damaged_images_do_no_harm() {
 
 /// The other targets are run by the tests of the testkit, which need no extractor.
 #[test]
-fn the_fuzz_target_for_archives_accepts_its_corpus() {
-    let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/tar");
-    let mut inputs = 0;
-    for entry in std::fs::read_dir(corpus).unwrap() {
-        let input = std::fs::read(entry.unwrap().path()).unwrap();
-        for end in (0..input.len())
-            .step_by(input.len() / 20 + 1)
-            .chain([input.len()])
-        {
-            fuzz::tar(&input[..end]);
+fn the_fuzz_targets_for_archives_accept_their_corpora() {
+    type Target = fn(&[u8]);
+    let targets: [(&str, Target); 2] = [("tar", fuzz::tar), ("archive_input", fuzz::archive_input)];
+    for (name, target) in targets {
+        let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus");
+        let mut inputs = 0;
+        for entry in std::fs::read_dir(corpus.join(name)).unwrap() {
+            let input = std::fs::read(entry.unwrap().path()).unwrap();
+            let ends = (0..input.len()).step_by(input.len() / 20 + 1);
+            for end in ends.chain([input.len()]) {
+                target(&input[..end]);
+            }
+            inputs += 1;
         }
-        inputs += 1;
+        assert!(inputs > 0, "{name}");
     }
-    assert!(inputs > 0);
+}
+
+/// Thousands of archives that differ a little from intact ones.
+#[test]
+fn changed_archives_are_read_or_refused() {
+    let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/archive_input");
+    let mut files: Vec<_> = std::fs::read_dir(corpus)
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .collect();
+    files.sort();
+    let mut rng = Rng::new(1);
+    for file in files {
+        let intact = std::fs::read(&file).unwrap();
+        for _ in 0..300 {
+            let mut changed = intact.clone();
+            for _ in 0..=rng.below(4) {
+                let at = rng.below(changed.len());
+                match rng.below(3) {
+                    0 => changed[at] ^= 1 << rng.below(8),
+                    1 => changed[at] = b"0/\0\xff9.-"[rng.below(7)],
+                    _ => {
+                        let from = rng.below(changed.len());
+                        let size = 1 + rng.below(32);
+                        let size = size.min(changed.len() - at.max(from));
+                        changed.copy_within(from..from + size, at);
+                    }
+                }
+            }
+            if rng.one_in(4) {
+                changed.truncate(rng.below(changed.len()) + 1);
+            }
+            mutators::repair_tar(&mut changed[1..]);
+            fuzz::archive_input(&changed);
+        }
+    }
 }
 
 /// A mounted image larger than the cache, read by several processes at once, for a moment. The

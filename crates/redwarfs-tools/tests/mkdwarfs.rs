@@ -658,7 +658,7 @@ fn unusable_inputs_and_outputs() {
             at("out"),
             format!(
                 "cannot read input: {}: not a directory, and not an archive in a format that is \
-                 known without libarchive (tar, cpio)",
+                 known",
                 at("in/hello")
             ),
         ),

@@ -313,8 +313,7 @@ fn options_work_as_with_a_directory() {
         ),
         (
             &["-i", "pseudo"],
-            "cannot read input: pseudo: not a directory, and not an archive in a format that is \
-             known without libarchive (tar, cpio)",
+            "cannot read input: pseudo: not a directory, and not an archive in a format that is known",
         ),
         (
             &["-i", "a.tar", "--input-format=cpio"],
@@ -473,6 +472,195 @@ fn layers_with_whiteouts() {
     assert_eq!((whiteout.mode & 0o170_000, whiteout.rdev), (0o020_000, 0));
     assert_eq!(built.stat("keep/a").mode & 0o170_000, 0o020_000);
     assert!(!built.paths().iter().any(|path| path.contains(".wh.")));
+    let inode = built.0.find_path(b"opaque").unwrap().unwrap();
+    let value = built.0.xattr(inode, b"trusted.overlay.opaque").unwrap();
+    assert_eq!(value.as_deref(), Some(&b"y"[..]));
+}
+
+/// Whether the program finds libarchive.
+fn libarchive() -> bool {
+    let done = mkdwarfs().arg("--version").output().unwrap();
+    let text = String::from_utf8_lossy(&done.stdout).into_owned();
+    let there = has("bsdtar") && !text.contains("without") && cfg!(feature = "libarchive");
+    if !there {
+        skip("archives of libarchive", "no bsdtar, or no libarchive");
+    }
+    there
+}
+
+#[test]
+fn formats_of_libarchive_make_the_image_of_what_they_unpack_to() {
+    if !libarchive() {
+        return;
+    }
+    let place = place();
+    fs::remove_file(place.path("in/fifo")).unwrap();
+    for (name, command) in [
+        ("zip", "bsdtar --format=zip -C in -cf $A ."),
+        ("7z", "bsdtar --format=7zip -C in -cf $A ."),
+        ("iso", "bsdtar --format=iso9660 -C in -cf $A ."),
+        ("xar", "bsdtar --format=xar -C in -cf $A ."),
+        ("iso", "bsdtar --format=iso9660 -C in -cf - . | gzip >$A"),
+        ("zip", "cd in && zip -qyr ../$A ."),
+        ("zip", "cd in && python3 -m zipfile -c ../$A ."),
+    ] {
+        if command.contains("&& zip") && !has("zip") {
+            continue;
+        }
+        let archive = format!("a.{name}");
+        assert!(shell(&place, &format!("rm -rf {archive} un && mkdir un")));
+        assert!(shell(&place, &command.replace("$A", &archive)), "{command}");
+        assert!(shell(
+            &place,
+            &format!("bsdtar -xpf {archive} -C un && chmod 755 un")
+        ));
+        // Of the root, not all formats have an entry.
+        let same = ["--set-time=1700000000", "--chmod=D755"];
+        let want = image(&place, &[&["-i", "un"], &same[..]].concat());
+        assert!(
+            image(&place, &[&["-i", &archive], &same[..]].concat()) == want,
+            "{command}"
+        );
+        let format = format!("--input-format={name}");
+        let named = image(&place, &[&["-i", &archive, &format], &same[..]].concat());
+        assert!(named == want, "{command}");
+        let piped = piped(&place, &archive, &[&["-i", "-"], &same[..]].concat());
+        assert_eq!(
+            (piped.code, piped.stderr.as_str()),
+            (Some(0), ""),
+            "{command}"
+        );
+        assert!(
+            fs::read(place.path("out")).unwrap() == want,
+            "piped {command}"
+        );
+        if command.contains("gzip") {
+            continue;
+        }
+        // A cut archive is an error, or it says what it lost; it never crashes the program.
+        assert!(shell(
+            &place,
+            &format!("head -c $(($(wc -c <{archive}) / 2)) {archive} >cut")
+        ));
+        let cut = run(&place, &["-i", "cut", &format]);
+        assert_ne!(cut.code, Some(0), "{command}");
+        assert_eq!(cut.stderr.lines().count(), 1, "{}", cut.stderr);
+    }
+    // A list of files of this machine is never guessed.
+    let list =
+        "#mtree\ndocs type=dir mode=0711\ndocs/a.txt type=file contents=in/docs/a.txt mode=0600\n";
+    place.file("list.mtree", list);
+    let guessed = run(&place, &["-i", "list.mtree"]);
+    assert!(
+        guessed
+            .stderr
+            .ends_with("not an archive in a format that is known\n")
+    );
+    let listed = run(&place, &["-i", "list.mtree", "--input-format=mtree"]);
+    assert_eq!(listed.code, Some(0), "{}", listed.stderr);
+    assert_eq!(place.built().read("docs/a.txt"), b"docs/a.txt");
+    assert_eq!(place.built().permissions("docs"), 0o711);
+    // Without the library, the message says so.
+    let mut command = mkdwarfs();
+    command
+        .current_dir(place.path("."))
+        .args(["-fo", "out", "-i", "a.zip"]);
+    command.args(SAME).env("REDWARFS_LIBARCHIVE", "none.so");
+    let done = Done::from(command.output().unwrap());
+    assert_eq!(done.code, Some(1));
+    assert!(
+        done.stderr
+            .contains("libarchive (tar, cpio, ar, deb, rpm), which cannot be loaded")
+    );
+}
+
+#[test]
+fn attributes_come_with_pax_archives() {
+    let place = place();
+    let set = "setfattr -n user.a -v b in/docs/a.txt && setfattr -n user.dir -v 0x00ff in/docs && \
+               setfacl -m u:12345:rw,g:54321:r in/z.bin && setfacl -d -m u:12345:rwx in/empty && \
+               setfattr -n trusted.t -v t in/sym -h && \
+               find in -exec touch -h -d @1700000000 {} +";
+    if !has("setfacl") || !has("bsdtar") || !shell(&place, set) {
+        skip("attributes of archives", "no attributes, or no bsdtar");
+        return;
+    }
+    let want = image(&place, &["-i", "in"]);
+    assert!(want != image(&place, &["-i", "in", "--xattrs=none"]));
+    for command in [
+        "tar --format=pax --xattrs --xattrs-include='*' --acls -C in -cf a.tar .",
+        "bsdtar --format=pax --xattrs --acls -C in -cf a.tar .",
+    ] {
+        assert!(shell(&place, command));
+        assert!(image(&place, &["-i", "a.tar"]) == want, "{command}");
+        let user = image(&place, &["-i", "a.tar", "--xattrs=user"]);
+        assert!(
+            user == image(&place, &["-i", "in", "--xattrs=user"]),
+            "{command}"
+        );
+    }
+}
+
+#[test]
+fn packages_are_what_they_install() {
+    let place = Place::new(&["usr/share/doc/x", "usr/bin/prog"]);
+    assert!(shell(&place, "find in -exec touch -d @1700000000 {} +"));
+    let want = image(&place, &["-i", "in"]);
+    let control = "mkdir p && cp -a in/usr p && mkdir p/DEBIAN && \
+                   printf 'Package: x\\nVersion: 1\\nArchitecture: all\\nMaintainer: x\\nDescription: x\\n' >p/DEBIAN/control && \
+                   touch -d @1700000000 p";
+    let mut packages = 0;
+    if has("dpkg-deb") {
+        assert!(shell(&place, control));
+        for compression in ["gzip", "xz", "zstd", "none"] {
+            let build = format!("dpkg-deb -Z{compression} -b p x.deb");
+            if !shell(&place, &build) {
+                continue;
+            }
+            assert!(image(&place, &["-i", "x.deb"]) == want, "{compression}");
+            packages += 1;
+        }
+        // As an archive, it has three members.
+        image(&place, &["-i", "x.deb", "--input-format=ar"]);
+        let members = place.built().paths();
+        assert_eq!((members.len(), members[2].as_str()), (3, "debian-binary"));
+    }
+    if has("ar") {
+        let long = "a_name_that_is_longer_than_the_header";
+        assert!(shell(
+            &place,
+            &format!("cp in/usr/bin/prog {long} && ar rcU x.a {long} in/usr/bin/prog")
+        ));
+        image(&place, &["-i", "x.a"]);
+        assert_eq!(place.built().paths(), [long, "prog"]);
+        assert_eq!(place.built().read("prog"), b"usr/bin/prog");
+        packages += 1;
+    }
+    if has("bsdtar") {
+        // A package of RPM is a cpio archive behind two headers.
+        assert!(shell(
+            &place,
+            "bsdtar --format=newc -C in -cf - . | gzip >payload"
+        ));
+        let header = |end: &[u8]| {
+            [
+                b"\x8e\xad\xe8\x01\0\0\0\0\0\0\0\x01\0\0\0\x04" as &[u8],
+                &[0; 16],
+                b"data",
+                end,
+            ]
+            .concat()
+        };
+        let lead = [b"\xed\xab\xee\xdb" as &[u8], &[0; 92]].concat();
+        let payload = fs::read(place.path("payload")).unwrap();
+        let rpm = [lead, header(&[0; 4]), header(b""), payload].concat();
+        place.file("x.rpm", rpm);
+        assert!(image(&place, &["-i", "x.rpm"]) == want);
+        packages += 1;
+    }
+    if packages == 0 {
+        skip("packages", "no dpkg-deb, ar and bsdtar");
+    }
 }
 
 #[test]

@@ -7,11 +7,14 @@ mod header;
 mod pax;
 mod sparse;
 
+use redwarfs_writer::ExtendedAttributes;
+
 pub(crate) use self::header::{BLOCK, is_header};
 use self::header::{Flavour, Header};
 use self::pax::Records;
+use crate::acl;
 use crate::error::Fault;
-use crate::member::{Attribute, Kind, Member, Members, Part};
+use crate::member::{Kind, Member, Members, Part};
 use crate::stream::Stream;
 
 /// Largest extended header or long name, in bytes.
@@ -126,9 +129,16 @@ impl<'a> Tar<'a> {
             },
             atime: records.time("atime")?.or(atime),
             ctime: records.time("ctime")?.or(ctime),
-            xattrs: xattrs(&records)?,
+            extended: extended(&records)?,
             ..Member::default()
         };
+        // The group has the permissions of the mask, as the system shows it. Some programs write those of
+        // the owning group instead.
+        let mut xattrs = member.extended.xattrs().iter();
+        let list = xattrs.find(|xattr| xattr.name == b"system.posix_acl_access");
+        if let Some(bits) = list.and_then(|list| acl::permissions(&list.value)) {
+            member.permissions = member.permissions & 0o7000 | bits;
+        }
         for (to, value) in [
             (&mut member.uid, (records.number("uid")?, header.uid())),
             (&mut member.gid, (records.number("gid")?, header.gid())),
@@ -264,20 +274,51 @@ fn owner(value: i128) -> Option<u32> {
     u32::try_from(value).or(negative).ok()
 }
 
-/// The extended attributes among the records.
-fn xattrs(records: &Records) -> Result<Vec<Attribute>, Fault> {
-    let mut all = std::collections::BTreeMap::new();
-    // libarchive writes both forms. The first has bytes, the second has names that are encoded, and
-    // values in base 64.
+/// The extended attributes, birth time and flags among the records.
+fn extended(records: &Records) -> Result<ExtendedAttributes, Fault> {
+    let mut all = ExtendedAttributes::default();
+    // libarchive writes both forms. The first has names that are encoded, and values in base 64; the
+    // second has bytes.
     for (key, value) in records.under("LIBARCHIVE.xattr.") {
         let value = sparse::base64(value)
             .ok_or_else(|| Fault::damaged("an extended attribute is not in base 64"))?;
-        all.insert(sparse::percent(key), value);
+        all.set(sparse::percent(key), value);
     }
     for (key, value) in records.under("SCHILY.xattr.") {
-        all.insert(key.to_vec(), value.to_vec());
+        all.set(key, value);
     }
-    Ok(all.into_iter().collect())
+    if let Some(label) = records.get("RHT.security.selinux") {
+        // The system keeps the NUL at its end.
+        all.set(&b"security.selinux"[..], [label, b"\0"].concat());
+    }
+    for (key, name) in [
+        ("SCHILY.acl.access", &b"system.posix_acl_access"[..]),
+        ("SCHILY.acl.default", b"system.posix_acl_default"),
+    ] {
+        match records.get(key).map(acl::binary) {
+            Some(Some(list)) => all.set(name, list),
+            Some(None) => all.add_unreadable(name),
+            None => {}
+        }
+    }
+    if let Some(birth) = records.time("LIBARCHIVE.creationtime")? {
+        all.set_birth(birth);
+    }
+    let flags = records.get("SCHILY.fflags").unwrap_or_default();
+    let flags = flags.split(|&b| b == b',').map(flag);
+    all.set_flags(flags.fold(0, |all, flag| all | flag));
+    Ok(all)
+}
+
+/// A flag of a file, as Linux has it, by the names that other systems give to it.
+fn flag(name: &[u8]) -> u32 {
+    match name {
+        b"schg" | b"schange" | b"simmutable" | b"immutable" => 0x10,
+        b"sappnd" | b"sappend" | b"append" => 0x20,
+        b"nodump" => 0x40,
+        b"noatime" => 0x80,
+        _ => 0,
+    }
 }
 
 impl Members for Tar<'_> {

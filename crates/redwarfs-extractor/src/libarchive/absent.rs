@@ -3,18 +3,10 @@
 use std::io::Write;
 use std::marker::PhantomData;
 
+use redwarfs_libarchive::ABSENT as CAUSE;
+pub(crate) use redwarfs_libarchive::version;
+
 use super::engine::{Answer, Description, Engine, Fatal};
-
-/// The second half of a sentence about libarchive.
-const CAUSE: &str = "which this program was built without";
-
-/// Name and version of the library.
-///
-/// # Errors
-/// Always.
-pub(crate) fn version() -> Result<String, String> {
-    Err(CAUSE.to_owned())
-}
 
 /// A handle of the library, of which there is none.
 pub(crate) struct Setup(());

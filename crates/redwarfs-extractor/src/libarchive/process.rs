@@ -1,13 +1,14 @@
 //! libarchive in a separate process, so that its crash is an error of one archive.
 //!
 //! The parent sends one request at a time, and reads until the answer. Output of the library comes
-//! before the answer. A message is a byte with its kind, the length of the rest in four bytes, and the
-//! rest.
+//! before the answer. The messages are those of [`redwarfs_libarchive::message`].
 
 use std::ffi::OsString;
 use std::io::{self, BufReader, Read, Write};
 use std::path::PathBuf;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+
+use redwarfs_libarchive::message::{Body, LONGEST, Values, receive, send};
 
 use super::engine::{Answer, Description, Engine, Fatal};
 use super::plan::Plan;
@@ -36,99 +37,8 @@ const WARNING: u8 = b'W';
 const REFUSED: u8 = b'R';
 const FATAL: u8 = b'F';
 
-/// No message is longer (bytes).
-const LONGEST: u32 = 64 << 20;
-
-fn send(out: &mut dyn Write, kind: u8, body: &[u8]) -> io::Result<()> {
-    let length = u32::try_from(body.len())
-        .ok()
-        .filter(|&length| length <= LONGEST)
-        .ok_or(io::ErrorKind::InvalidInput)?;
-    let mut head = [kind, 0, 0, 0, 0];
-    head[1..].copy_from_slice(&length.to_le_bytes());
-    out.write_all(&head)?;
-    out.write_all(body)
-}
-
-/// Reads a message into `body`, and returns its kind; `None` at the end.
-fn receive(input: &mut dyn Read, body: &mut Vec<u8>) -> io::Result<Option<u8>> {
-    let mut head = [0; 5];
-    match input.read(&mut head[..1])? {
-        0 => return Ok(None),
-        _ => input.read_exact(&mut head[1..])?,
-    }
-    let [kind, length @ ..] = head;
-    let length = u32::from_le_bytes(length);
-    if length > LONGEST {
-        return Err(io::ErrorKind::InvalidData.into());
-    }
-    body.resize(length as usize, 0);
-    input.read_exact(body)?;
-    Ok(Some(kind))
-}
-
-/// Appends values to a message.
-struct Body(Vec<u8>);
-
-impl Body {
-    fn number(&mut self, n: u64) {
-        self.0.extend_from_slice(&n.to_le_bytes());
-    }
-
-    fn bytes(&mut self, bytes: &[u8]) {
-        self.number(bytes.len() as u64);
-        self.0.extend_from_slice(bytes);
-    }
-
-    fn optional(&mut self, bytes: Option<&[u8]>) {
-        self.number(bytes.is_some().into());
-        self.bytes(bytes.unwrap_or_default());
-    }
-
-    fn time(&mut self, (sec, nsec): (i64, u32)) {
-        self.number(sec.cast_unsigned());
-        self.number(nsec.into());
-    }
-}
-
-/// Takes values from a message.
-struct Values<'a>(&'a [u8]);
-
-impl<'a> Values<'a> {
-    fn number(&mut self) -> Option<u64> {
-        let (value, rest) = self.0.split_first_chunk()?;
-        self.0 = rest;
-        Some(u64::from_le_bytes(*value))
-    }
-
-    fn small(&mut self) -> Option<u32> {
-        self.number()?.try_into().ok()
-    }
-
-    fn bytes(&mut self) -> Option<&'a [u8]> {
-        let length = usize::try_from(self.number()?).ok()?;
-        let (value, rest) = self.0.split_at_checked(length)?;
-        self.0 = rest;
-        Some(value)
-    }
-
-    fn optional(&mut self) -> Option<Option<&'a [u8]>> {
-        let there = self.number()? == 1;
-        self.bytes().map(|bytes| there.then_some(bytes))
-    }
-
-    fn time(&mut self) -> Option<(i64, u32)> {
-        Some((self.number()?.cast_signed(), self.small()?))
-    }
-
-    fn text(&mut self) -> Option<String> {
-        self.bytes()
-            .map(|b| String::from_utf8_lossy(b).into_owned())
-    }
-}
-
 fn encode_plan(plan: &Plan) -> Vec<u8> {
-    let mut body = Body(Vec::new());
+    let mut body = Body::default();
     let (kind, name) = match plan {
         Plan::Format { name, .. } => (0, name.as_bytes()),
         Plan::FileName { name, .. } => (1, &name[..]),
@@ -140,16 +50,16 @@ fn encode_plan(plan: &Plan) -> Vec<u8> {
     for filter in plan.filters() {
         body.bytes(filter.as_bytes());
     }
-    body.0
+    body.into_bytes()
 }
 
 fn decode_plan(body: &[u8]) -> Option<Plan> {
-    let mut values = Values(body);
+    let mut values = Values::new(body);
     let kind = values.number()?;
     let name = values.bytes()?;
     let options = values.text()?;
     let mut filters = Vec::new();
-    while !values.0.is_empty() {
+    while !values.is_empty() {
         filters.push(values.text()?);
     }
     Some(match kind {
@@ -168,7 +78,7 @@ fn decode_plan(body: &[u8]) -> Option<Plan> {
 }
 
 fn encode(d: &Description<'_>) -> Vec<u8> {
-    let mut body = Body(Vec::new());
+    let mut body = Body::default();
     body.bytes(d.path);
     for n in [d.mode, d.uid, d.gid, d.nlink] {
         body.number(n.into());
@@ -186,12 +96,12 @@ fn encode(d: &Description<'_>) -> Vec<u8> {
         body.number(start);
         body.number(length);
     }
-    body.0
+    body.into_bytes()
 }
 
 /// Calls `with` with the entry that a message describes.
 fn decode<T>(body: &[u8], with: impl FnOnce(&Description<'_>) -> T) -> Option<T> {
-    let mut v = Values(body);
+    let mut v = Values::new(body);
     let path = v.bytes()?;
     let (mode, uid, gid, nlink) = (v.small()?, v.small()?, v.small()?, v.small()?);
     let (size, ino, rdev) = (v.number()?, v.number()?, v.number()?);
@@ -201,7 +111,7 @@ fn decode<T>(body: &[u8], with: impl FnOnce(&Description<'_>) -> T) -> Option<T>
     let (symlink, hard_link) = (v.optional()?, v.optional()?);
     let has_ranges = v.number()? == 1;
     let mut ranges = Vec::new();
-    while !v.0.is_empty() {
+    while !v.is_empty() {
         ranges.push((v.number()?, v.number()?));
     }
     Some(with(&Description {

@@ -1,32 +1,19 @@
 //! The functions of libarchive that are used here, found when the program runs.
 //!
-//! This is the only module of the crate with `unsafe`: it loads the library, and turns its handles into
-//! types that follow the library's rules by construction. It relies on the declarations of `archive.h`
-//! and `archive_entry.h`, which are stable from libarchive 3.0 (2011) on. The name of the library has
-//! an ABI number, and only names with a known number are tried.
+//! This is the only module of the crate with `unsafe`: it turns handles of the library into types that
+//! follow the library's rules by construction.
 #![allow(unsafe_code)]
 
-use std::ffi::{CStr, CString, c_char, c_int, c_long, c_uint, c_void};
+use std::ffi::{CString, c_char, c_int, c_long, c_uint, c_void};
 use std::io::{self, Write};
 use std::marker::PhantomData;
-use std::ptr::{self, NonNull};
+use std::ptr::NonNull;
 use std::sync::OnceLock;
 
-use libloading::Library;
+pub(crate) use redwarfs_libarchive::version;
+use redwarfs_libarchive::{Time, Utf8Locale, library, text};
 
 use super::engine::{Answer, Description, Engine, Fatal};
-
-/// Names under which systems keep the library, the ABI number included.
-const NAMES: &[&str] = if cfg!(target_os = "macos") {
-    &["libarchive.13.dylib", "libarchive.dylib"]
-} else if cfg!(target_os = "freebsd") {
-    &["libarchive.so.7", "libarchive.so"]
-} else {
-    &["libarchive.so.13", "libarchive.so"]
-};
-
-/// Oldest version that has everything.
-const OLDEST: c_int = 3_002_000;
 
 /// Size of the blocks in which the library hands over its output, in bytes.
 const BLOCK: c_int = 64 << 10;
@@ -37,36 +24,12 @@ const FAILED: c_int = -25;
 
 type Archive = c_void;
 type Entry = c_void;
-/// `time_t` of the library. That of musl has 64 bits everywhere, but not in the declarations of `libc`.
-#[cfg(target_env = "musl")]
-type Time = i64;
-#[cfg(not(target_env = "musl"))]
-type Time = libc::time_t;
 type OpenFn = unsafe extern "C" fn(*mut Archive, *mut c_void) -> c_int;
 type WriteFn = unsafe extern "C" fn(*mut Archive, *mut c_void, *const c_void, usize) -> isize;
 
-macro_rules! api {
-    ($($name:ident: fn($($arg:ty),*) $(-> $ret:ty)?;)*) => {
-        /// Pointers to the functions. The library stays loaded as long as the process runs.
-        struct Api { $($name: unsafe extern "C" fn($($arg),*) $(-> $ret)?,)* }
-
-        impl Api {
-            fn resolve(library: &Library) -> Result<Self, String> {
-                Ok(Self {
-                    $($name: {
-                        // SAFETY: the type is the declared type of the function, see above.
-                        let symbol = unsafe { library.get(concat!(stringify!($name), "\0").as_bytes()) };
-                        *symbol.map_err(|e| e.to_string())?
-                    },)*
-                })
-            }
-        }
-    };
-}
-
-api! {
-    archive_version_number: fn() -> c_int;
-    archive_version_string: fn() -> *const c_char;
+redwarfs_libarchive::functions! {
+    /// Pointers to the functions. The library stays loaded as long as the process runs.
+    Api {
     archive_write_new: fn() -> *mut Archive;
     archive_write_free: fn(*mut Archive) -> c_int;
     archive_write_fail: fn(*mut Archive) -> c_int;
@@ -101,124 +64,14 @@ api! {
     archive_entry_set_symlink: fn(*mut Entry, *const c_char);
     archive_entry_set_hardlink: fn(*mut Entry, *const c_char);
     archive_entry_sparse_add_entry: fn(*mut Entry, i64, i64);
-}
-
-impl std::fmt::Debug for Api {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Api")
     }
-}
-
-/// Environment variable with the path of the library, for systems that keep it elsewhere.
-const PATH_VARIABLE: &str = "REDWARFS_LIBARCHIVE";
-
-fn load() -> Result<Api, String> {
-    let given = std::env::var_os(PATH_VARIABLE).filter(|path| !path.is_empty());
-    let names: Vec<std::ffi::OsString> = match given {
-        Some(path) => vec![path],
-        None => NAMES.iter().map(Into::into).collect(),
-    };
-    let mut first = None;
-    for name in &names {
-        // SAFETY: loading runs the initialisers of the library. Those of libarchive have no preconditions.
-        // If the user names another library, the user is responsible for it.
-        match unsafe { Library::new(name) } {
-            Ok(library) => {
-                let api = Api::resolve(&library)?;
-                // The functions must stay where they are.
-                std::mem::forget(library);
-                // SAFETY: takes nothing and returns a constant.
-                let version = unsafe { (api.archive_version_number)() };
-                if version < OLDEST {
-                    return Err(format!("{}: too old", api.version()));
-                }
-                return Ok(api);
-            }
-            Err(e) => {
-                first.get_or_insert(e.to_string());
-            }
-        }
-    }
-    Err(first.unwrap_or_default())
 }
 
 fn api() -> Result<&'static Api, String> {
     static API: OnceLock<Result<Api, String>> = OnceLock::new();
-    API.get_or_init(load).as_ref().map_err(Clone::clone)
-}
-
-/// Name and version of the library.
-///
-/// # Errors
-/// What is wrong with it: the second half of a sentence about libarchive.
-pub(crate) fn version() -> Result<String, String> {
-    api().map(Api::version).map_err(|cause| {
-        if cfg!(target_feature = "crt-static") {
-            return "which a static program cannot load".to_owned();
-        }
-        format!("which cannot be loaded ({cause}; {PATH_VARIABLE} may name it)")
-    })
-}
-
-impl Api {
-    fn version(&self) -> String {
-        // SAFETY: takes nothing and returns a constant string.
-        text(unsafe { (self.archive_version_string)() })
-    }
-}
-
-/// Copies a string of the library.
-fn text(from: *const c_char) -> String {
-    if from.is_null() {
-        return String::new();
-    }
-    // SAFETY: all strings that the library returns are terminated, and stay until the next call.
-    unsafe { CStr::from_ptr(from) }
-        .to_string_lossy()
-        .trim_end()
-        .to_owned()
-}
-
-/// While this exists, the thread uses a UTF-8 locale, so that the library takes names as UTF-8. It
-/// converts them for formats with another encoding.
-struct Utf8Locale {
-    previous: libc::locale_t,
-    own: libc::locale_t,
-    /// A locale belongs to its thread.
-    _here: PhantomData<*const ()>,
-}
-
-impl Utf8Locale {
-    fn enter() -> Option<Self> {
-        [c"C.UTF-8", c"en_US.UTF-8", c"UTF-8"]
-            .into_iter()
-            .find_map(|name| {
-                // SAFETY: the name is a terminated string, and there is no base to take over.
-                let own =
-                    unsafe { libc::newlocale(libc::LC_CTYPE_MASK, name.as_ptr(), ptr::null_mut()) };
-                if own.is_null() {
-                    return None;
-                }
-                // SAFETY: a valid locale object; it is freed only when it is no longer in use.
-                let previous = unsafe { libc::uselocale(own) };
-                Some(Self {
-                    previous,
-                    own,
-                    _here: PhantomData,
-                })
-            })
-    }
-}
-
-impl Drop for Utf8Locale {
-    fn drop(&mut self) {
-        // SAFETY: `previous` came from `uselocale` on this thread (the type cannot leave it), and
-        // `own` from `newlocale`; after the first call nothing uses `own`.
-        unsafe {
-            libc::uselocale(self.previous);
-            libc::freelocale(self.own);
-        }
-    }
+    API.get_or_init(|| library().and_then(Api::resolve))
+        .as_ref()
+        .map_err(Clone::clone)
 }
 
 /// Where the library writes to, and how that went.
@@ -389,7 +242,7 @@ fn c_string(bytes: &[u8]) -> Result<CString, String> {
 
 fn last_error(api: &Api, archive: NonNull<Archive>) -> String {
     // SAFETY: a valid handle; the result is a string that lives until the next call.
-    text(unsafe { (api.archive_error_string)(archive.as_ptr()) })
+    unsafe { text((api.archive_error_string)(archive.as_ptr())) }
 }
 
 /// A handle of the library that writes.

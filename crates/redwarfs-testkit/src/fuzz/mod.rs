@@ -14,9 +14,13 @@ use redwarfs_format::section::{CompressionId, Container, locate_image};
 
 use crate::mutate::Rng;
 
+#[cfg(feature = "archive")]
+mod archive;
 mod image;
 pub mod mutators;
 
+#[cfg(feature = "archive")]
+pub use archive::archive_input;
 pub use image::{image, use_image};
 
 /// Bytes that a symbol table is trained on.

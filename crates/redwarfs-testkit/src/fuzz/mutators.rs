@@ -36,6 +36,33 @@ pub fn image(data: &mut [u8], size: usize, max_size: usize, seed: u32, blind: Bl
     }
 }
 
+/// For an archive behind a byte of options. Most changed headers of tar get their checksum.
+pub fn archive(
+    data: &mut [u8],
+    size: usize,
+    max_size: usize,
+    seed: u32,
+    blind: Blind<'_>,
+) -> usize {
+    let size = blind(data, size, max_size);
+    if !seed.is_multiple_of(8) {
+        repair_tar(data.get_mut(1..size).unwrap_or_default());
+    }
+    size
+}
+
+/// Gives the blocks of a tar archive that look like headers their checksums.
+pub fn repair_tar(archive: &mut [u8]) {
+    for block in archive.chunks_exact_mut(512) {
+        if !block[257..].starts_with(b"ustar") {
+            continue;
+        }
+        block[148..156].fill(b' ');
+        let sum: u32 = block.iter().map(|&b| u32::from(b)).sum();
+        block[148..156].copy_from_slice(format!("{sum:06o}\0 ").as_bytes());
+    }
+}
+
 /// For the container alone: headers, the index, and bytes around the image.
 pub fn container(
     data: &mut [u8],

@@ -7,18 +7,21 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use redwarfs_archive::{Archive, ArchiveOptions, ArchiveSource, Error};
+use redwarfs_archive::{Archive, ArchiveOptions, ArchiveSource, Error, LibraryProcess};
 use redwarfs_io::path;
 
-use super::args::Args;
+use super::args::{Args, TOOL};
 use super::display::Report;
 use super::filter::Rules;
 use super::input::{is_image, listed, read_error, say_listed, tags};
 use super::output::interrupted;
 use super::run::limit_error;
 use crate::common::error::{cause_at, display_path, io_cause};
-use crate::common::os::canonical;
+use crate::common::os::{canonical, own_program};
 use crate::common::{Result, ToolError};
+
+/// First argument of the process that reads an archive with libarchive.
+pub(super) const ARCHIVE_PROCESS: &str = "--read-archive-for-parent";
 
 /// The archives that `-i` names.
 pub(super) struct Archives {
@@ -119,6 +122,11 @@ impl Archives {
             whiteouts: args.whiteouts,
             spool: spool(args),
             memory_limit: args.memory_limit.0,
+            library: own_program().map(|program| LibraryProcess {
+                program,
+                name: TOOL.into(),
+                arguments: vec![ARCHIVE_PROCESS.into()],
+            }),
         };
         Ok(Some(Self {
             archives,

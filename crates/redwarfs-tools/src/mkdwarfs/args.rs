@@ -193,9 +193,11 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE", action = ArgAction::Append, help_heading = "File system options", when_rewriting = Refused)]
     pub pseudo_file: Vec<PathBuf>,
 
-    /// Format of input archives: auto, tar, cpio
+    /// Format of input archives: auto, tar, cpio, ar, deb, rpm, zip, 7z, iso, ...
     ///
-    /// mkdwarfs recognises the compression of an archive in any case.
+    /// mkdwarfs recognises the compression of an archive in any case. It reads tar, cpio, ar, deb and rpm
+    /// itself, and with libarchive zip, 7z, iso, xar, cab, lha, rar, warc and mtree. It never guesses
+    /// mtree, because such a list names files outside of itself.
     #[arg(long, value_name = "FORMAT", default_value = "auto", help_heading = "Archive options", value_parser = whole(values::input_format), when_rewriting = Refused)]
     pub input_format: redwarfs_archive::Format,
 

@@ -42,6 +42,7 @@ use clap::FromArgMatches;
 use args::TOOL;
 
 use crate::common::cli;
+use crate::common::error::{EXIT_FAILURE, EXIT_OK};
 use crate::common::tool::Tool;
 
 /// The command line and the manual.
@@ -54,6 +55,17 @@ pub fn tool() -> Tool {
 /// image or help, 1 without an image, 2 for an image that lacks something of its input.
 #[must_use]
 pub fn main(args: Vec<OsString>) -> u8 {
+    if args
+        .get(1)
+        .is_some_and(|arg| arg == archives::ARCHIVE_PROCESS)
+    {
+        // It fails when the process that waits for it is gone.
+        let formats = args.get(2..).unwrap_or_default();
+        return match redwarfs_archive::serve(formats, std::io::stdout().lock()) {
+            Ok(()) => EXIT_OK,
+            Err(_) => EXIT_FAILURE,
+        };
+    }
     let tool = tool();
     let spread = args::spread_lists(&args);
     let advice = |stray: &str| Some(args::place_of_stray(stray, &spread));

@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::time::Duration;
 
-use redwarfs_archive::{Format, Whiteouts};
+use redwarfs_archive::{Format, LibraryFormat, Whiteouts};
 use redwarfs_codec::{CodecSpec, ContentKind};
 use redwarfs_format::metadata::Packing;
 use redwarfs_writer::{FileHash, Symlinks, TimeResolution, TimeResolutionError};
@@ -142,15 +142,20 @@ pub(crate) fn hard_links(text: &str) -> Result<LinkPolicy, String> {
 
 /// `--input-format`.
 pub(crate) fn input_format(text: &str) -> Result<Format, String> {
-    let formats = [
+    let own = [
         ("auto", Format::Auto),
         ("tar", Format::Tar),
         ("cpio", Format::Cpio),
+        ("ar", Format::Ar),
+        ("deb", Format::Deb),
+        ("rpm", Format::Rpm),
     ];
-    let found = formats.iter().find(|(name, _)| *name == text);
+    let library = LibraryFormat::ALL.map(|format| (format.name(), Format::Library(format)));
+    let mut formats = own.iter().chain(&library);
+    let found = formats.clone().find(|(name, _)| *name == text);
     found.map(|(_, format)| *format).ok_or_else(|| {
-        let names = formats.map(|(name, _)| name).join(", ");
-        format!("invalid archive format '{text}' ({names})")
+        let names: Vec<&str> = formats.by_ref().map(|(name, _)| *name).collect();
+        format!("invalid archive format '{text}' ({})", names.join(", "))
     })
 }
 
