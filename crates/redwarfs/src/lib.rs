@@ -90,7 +90,7 @@ pub use error::{Error, ErrorKind, Result};
 pub use extract::{Extracted, extract, extract_with};
 pub use file::File;
 pub use image::Image;
-pub use named::OPTION_NAMES;
+pub use named::{OPTION_NAMES, set_option};
 
 pub use redwarfs_extractor::{Error as ExtractError, ExtractOptions, ExtractSummary};
 pub use redwarfs_format::Error as FormatError;

@@ -159,8 +159,11 @@ const SETTERS: [(&str, &str, Setter); 34] = [
     }),
 ];
 
-/// Sets an option by its name.
-pub(crate) fn set_option(options: &mut BuildOptions, name: &str, value: &str) -> Result<()> {
+/// Sets an option by its name, as [`Builder::option`](crate::Builder::option) does.
+///
+/// # Errors
+/// As there.
+pub fn set_option(options: &mut BuildOptions, name: &str, value: &str) -> Result<()> {
     let plain = name.replace('_', "-");
     let found = SETTERS.iter().find(|(known, ..)| *known == plain);
     let done = match found {
