@@ -28,8 +28,8 @@ use redwarfs_testkit::skip;
 use support::MKDWARFS;
 
 /// Languages of blocks that are not run: contents of files, and programs that other tests run.
-const OTHER_LANGUAGES: [&str; 8] = [
-    "ini", "fstab", "lua", "json", "rust", "python", "c", "console",
+const OTHER_LANGUAGES: [&str; 9] = [
+    "ini", "fstab", "lua", "json", "rust", "python", "c", "go", "console",
 ];
 
 fn root() -> PathBuf {

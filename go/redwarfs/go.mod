@@ -1,0 +1,3 @@
+module redwarfs
+
+go 1.24
