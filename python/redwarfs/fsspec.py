@@ -144,6 +144,9 @@ class RedwarfsFileSystem(AbstractArchiveFileSystem):  # type: ignore[misc]
     def exists(self, path: str, **kwargs: Any) -> bool:
         return self.image.exists(self._strip_protocol(path))
 
+    def lexists(self, path: str, **kwargs: Any) -> bool:
+        return self.image.exists(self._strip_protocol(path), follow_symlinks=False)
+
     def isfile(self, path: str) -> bool:
         return self.image.is_file(self._strip_protocol(path))
 

@@ -224,6 +224,18 @@ impl Image {
         filled.map_err(|e| exception(py, &e))
     }
 
+    /// The number of the first block of each file; -1 for files without data.
+    fn _first_blocks(&self, py: Python<'_>, paths: Vec<EntryPath>) -> PyResult<Vec<i64>> {
+        self.with(py, |image| {
+            let blocks = paths.iter().map(|path| {
+                let entry = image.entry(path.as_path())?;
+                let block = image.first_block(&entry)?;
+                Ok(block.map_or(-1, |block| i64::from(block.0)))
+            });
+            blocks.collect()
+        })
+    }
+
     /// Numbers about the image.
     fn _info<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let (version, numbers) = self.with(py, |image| {

@@ -157,3 +157,15 @@ def test_pandas_and_pyarrow(tmp_path):
     assert data.count_rows() == 30_000
     table = data.to_table(columns=["n"], filter=pyarrow.dataset.field("n") < 5)
     assert table.num_rows == 15
+
+
+def test_zarr(tmp_path):
+    zarr = pytest.importorskip("zarr")
+    numpy = pytest.importorskip("numpy")
+    wanted = numpy.arange(10_000).reshape(100, 100)
+    group = zarr.open_group(tmp_path / "tree/store.zarr", mode="w")
+    group.create_array("x", shape=wanted.shape, chunks=(10, 10), dtype="i4")[:] = wanted
+    path = tmp_path / "store.dwarfs"
+    redwarfs.build(tmp_path / "tree", path, level=1)
+    group = zarr.open_group(f"redwarfs://store.zarr::file://{path}", mode="r")
+    assert (group["x"][:] == wanted).all() and (group["x"][5:7, 3] == wanted[5:7, 3]).all()

@@ -19,6 +19,9 @@ const ENOUGH_BYTES: usize = 4 << 20;
 /// last.
 const FIRST_PIECES: usize = 16;
 
+/// A block that no image has.
+const NOWHERE: BlockNo = BlockNo(u32::MAX);
+
 /// A file and the memory for its first bytes.
 type Job<'a> = (DirEntry, &'a mut [u8]);
 
@@ -78,6 +81,16 @@ impl Image {
         failed.map_or(Ok(()), Err)
     }
 
+    /// The block that holds the first data of a file; `None` for an empty file, and one that begins with
+    /// many holes. Files of one block are cheap to read one after the other.
+    ///
+    /// # Errors
+    /// [`Error::Read`] if its metadata is damaged, or it is no regular file.
+    pub fn first_block(&self, entry: &DirEntry) -> Result<Option<BlockNo>> {
+        let (block, _) = self.place(entry)?;
+        Ok(Some(block).filter(|&block| block != NOWHERE))
+    }
+
     /// Where the data of a file begins: block and offset. Files without data come last.
     fn place(&self, entry: &DirEntry) -> Result<(BlockNo, u32)> {
         let failed = || Error::read(entry.path());
@@ -88,7 +101,7 @@ impl Image {
                 return Ok((block, offset));
             }
         }
-        Ok((BlockNo(u32::MAX), 0))
+        Ok((NOWHERE, 0))
     }
 }
 

@@ -1,6 +1,7 @@
 //! The test vectors that all languages share: `tests/vectors`.
 #![allow(clippy::unwrap_used)]
 
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::fs;
@@ -162,6 +163,31 @@ fn many_files_are_read_as_single_ones() {
             assert!(bytes == *buffer, "{name}: {entry:?}");
         }
     }
+}
+
+#[test]
+fn files_have_their_first_block() {
+    let (_, path) = images("ok")
+        .into_iter()
+        .find(|(name, _)| name == "many-fragmented")
+        .unwrap();
+    let image = Image::open(path).unwrap();
+    let mut blocks = BTreeSet::new();
+    for entry in image.walk().map(Result::unwrap) {
+        if entry.file_type().unwrap() != FileType::Regular {
+            continue;
+        }
+        let block = image.first_block(&entry).unwrap();
+        let empty = entry.metadata().unwrap().size == 0;
+        assert_eq!(block.is_none(), empty, "{entry:?}");
+        blocks.extend(block);
+    }
+    assert!(blocks.len() > 10, "{}", blocks.len());
+    assert!(
+        blocks
+            .iter()
+            .all(|block| block.0 < image.reader().container().block_count())
+    );
 }
 
 #[test]
