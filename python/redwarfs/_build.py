@@ -49,7 +49,7 @@ class BuildResult:
     errors: int
     """Entries that were not stored unchanged, with `continue_on_error`."""
     warnings: Sequence[str]
-    """What images cannot hold, such as extended attributes; at most 1,000 messages."""
+    """Data of the input that the image does not hold; at most 1,000 messages."""
     problems: Sequence[str]
     """One message for each entry that was not stored unchanged; at most 1,000."""
 

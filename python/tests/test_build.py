@@ -196,7 +196,9 @@ def test_input_that_cannot_be_read_is_listed_if_asked(tree):
     result = redwarfs.build(
         tree, target, select=select, continue_on_error=True, num_workers=1
     )
-    assert result.errors == len(result.problems) == 1 and "deep/er/file" in result.problems[0]
+    # One for the content, and on some systems one for the extended attributes.
+    assert result.errors == len(result.problems) in (1, 2)
+    assert all("deep/er/file" in problem for problem in result.problems)
     assert "text.bak" in redwarfs.open(target)
 
 

@@ -236,13 +236,11 @@ fn unreadable_input_ends_the_build_unless_asked_otherwise() {
 
     fs::write(dir.join("a/b/file"), "0123456789").unwrap();
     let built = builder.continue_on_error(true).write_to(&path).unwrap();
-    assert_eq!(built.summary.errors, 1);
-    assert_eq!(built.problems.len(), 1);
-    assert!(
-        built.problems[0].contains("a/b/file"),
-        "{:?}",
-        built.problems
-    );
+    // One for the content, and on some systems one for the extended attributes.
+    assert!(matches!(built.summary.errors, 1 | 2), "{built:?}");
+    assert_eq!(built.summary.errors, built.problems.len() as u64);
+    let named = |problem: &String| problem.contains("a/b/file");
+    assert!(built.problems.iter().all(named), "{:?}", built.problems);
     assert_eq!(Image::open(&path).unwrap().metadata("top").unwrap().size, 3);
 }
 
