@@ -12,13 +12,14 @@ use crate::losses::Losses;
 use crate::os::Target;
 use crate::subtrees::Subtrees;
 use crate::tree::Tree;
+use crate::xattrs::Stored;
 use crate::{ExtractOptions, ExtractSummary, Progress, pipeline};
 
 /// Extracts everything below the root of `image` into the existing directory `to`.
 ///
 /// Existing directories are reused, and other existing entries are unlinked first. Names, modes,
-/// owners, modification and access times, devices, FIFOs, sockets, symbolic and hard links, and holes
-/// are restored. If `to` is empty, it gets the attributes of the root. Otherwise it keeps its own,
+/// owners, modification and access times, extended attributes, devices, FIFOs, sockets, symbolic and hard
+/// links, and holes are restored. If `to` is empty, it gets the attributes of the root. Otherwise it keeps its own,
 /// because other users may use it. Attributes that an ordinary user may not set are reported once
 /// through [`Progress::warn`]. Set-id bits are set only on files that have the owner of the image.
 ///
@@ -40,7 +41,7 @@ pub fn extract_to_directory(
 ) -> Result<ExtractSummary> {
     let tree = Tree::scan(image.metadata(), options)?;
     progress.found(tree.matched());
-    let target = Target::open(to)?;
+    let target = Target::open(to, Stored::new(image, options))?;
     let empty = target.is_empty();
     let threads = options.writer_threads();
     let losses = Losses::new(options.continue_on_error, progress);
@@ -81,7 +82,7 @@ pub fn extract_to_directory(
         let set = target.set_root_attributes(&image.stat(image.root())?, progress);
         losses.settle_attributes(set)?;
     }
-    target.report(progress);
+    summary.unset = target.report(progress);
     summary.damaged = losses.names();
     Ok(summary)
 }

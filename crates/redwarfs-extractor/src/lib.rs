@@ -59,6 +59,7 @@ mod single;
 mod subtrees;
 mod tree;
 mod unset;
+mod xattrs;
 
 pub use archive::{ArchiveSpec, TarFormat, extract_to_archive};
 pub use directory::extract_to_directory;
@@ -66,6 +67,7 @@ pub use error::{Error, Result, display_path};
 pub use libarchive::{ArchiveProcess, serve as serve_archive_process};
 pub use losses::is_of_entry;
 pub use single::extract_file;
+pub use xattrs::XattrSelection;
 
 use std::fmt;
 use std::num::NonZeroUsize;
@@ -135,6 +137,8 @@ pub struct ExtractOptions {
     pub continue_on_error: bool,
     /// The selection; `None` is everything.
     pub select: Option<Selection>,
+    /// The extended attributes to restore; by default all of the image.
+    pub xattrs: XattrSelection,
     /// The command for the separate process of libarchive, which calls [`serve_archive_process`]. A
     /// crash of the library is then an error. Without a separate process, it also ends this process.
     pub archive_process: Option<ArchiveProcess>,
@@ -154,6 +158,7 @@ impl Default for ExtractOptions {
             skip_hard_links: false,
             continue_on_error: false,
             select: None,
+            xattrs: XattrSelection::all(),
             archive_process: None,
         }
     }
@@ -209,6 +214,10 @@ pub struct ExtractSummary {
     /// Names that were left out because they cannot be read, or because the target or the archive cannot
     /// hold them.
     pub damaged: u64,
+    /// Entries that lack their owner, mode, times or extended attributes, because the user may not set them or
+    /// the target cannot hold them; an entry counts for each. For archives, entries whose extended
+    /// attributes the format cannot hold.
+    pub unset: u64,
     /// Names, other than of directories, that were selected (all of them without a selection).
     pub matched: u64,
     /// Blocks decoded by an extraction to a directory. Each needed block counts once.

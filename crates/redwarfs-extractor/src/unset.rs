@@ -16,9 +16,14 @@ impl Unset {
         }
     }
 
+    /// Number of these entries.
+    pub(crate) fn number(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+
     /// Reports how many entries lack the attribute, after a warning about the first one.
     pub(crate) fn report(&self, what: &str, progress: &dyn Progress) {
-        let number = self.0.load(Ordering::Relaxed);
+        let number = self.number();
         if number > 1 {
             progress.warn(&format!("cannot set {what}: {number} entries in all"));
         }

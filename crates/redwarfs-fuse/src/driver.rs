@@ -124,6 +124,7 @@ impl Driver {
             op::FORGET => ops::forget::one(pusher, header.node),
             op::BATCH_FORGET => ops::forget::many(pusher, body),
             op::GETATTR => ops::getattr::answer(state, header, out),
+            op::STATX => ops::statx::answer(state, header, out),
             op::READLINK => ops::readlink::answer(state, header, out),
             op::OPEN => ops::open::answer(state, agreed, header, body, out),
             op::READ => ops::read::answer(state, pusher, &self.pool, ticket, header, body, out),

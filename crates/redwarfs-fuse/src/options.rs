@@ -87,6 +87,9 @@ pub struct MountOptions {
     /// List the extended attributes that describe driver and inodes. Off by default, because programs
     /// that copy files also copy listed attributes. Each attribute can be read by name.
     pub list_xattrs: bool,
+    /// Answer requests for extended attributes: those of the image, and those that describe driver and
+    /// inodes. On by default. Without it, the kernel asks for one attribute and for no other.
+    pub xattrs: bool,
     /// If small files are read in the order of their data, push the next ones into the page cache
     /// before they are requested, as far as their blocks are decoded. On by default.
     pub push: bool,
@@ -126,6 +129,7 @@ impl Default for MountOptions {
             case_insensitive: false,
             analysis_file: None,
             list_xattrs: false,
+            xattrs: true,
             push: true,
             follow: true,
             guard: true,

@@ -7,7 +7,7 @@ use redwarfs_format::metadata::Timestamp;
 
 /// Version of the protocol that the driver uses: the first with all flags used here.
 pub(crate) const MAJOR: u32 = 7;
-pub(crate) const MINOR: u32 = 38;
+pub(crate) const MINOR: u32 = 39;
 /// Oldest version of the kernel that is supported (Linux 3.9, READDIRPLUS).
 pub(crate) const OLDEST_MINOR: u32 = 21;
 
@@ -56,6 +56,7 @@ pub(crate) mod op {
     pub(crate) const LSEEK: u32 = 46;
     pub(crate) const COPY_FILE_RANGE: u32 = 47;
     pub(crate) const TMPFILE: u32 = 51;
+    pub(crate) const STATX: u32 = 52;
 }
 
 /// Flags of INIT.
@@ -65,6 +66,7 @@ pub(crate) mod init {
     pub(crate) const DO_READDIRPLUS: u32 = 1 << 13;
     pub(crate) const NO_OPEN_SUPPORT: u32 = 1 << 17;
     pub(crate) const PARALLEL_DIROPS: u32 = 1 << 18;
+    pub(crate) const POSIX_ACL: u32 = 1 << 20;
     pub(crate) const MAX_PAGES: u32 = 1 << 22;
     pub(crate) const CACHE_SYMLINKS: u32 = 1 << 23;
     pub(crate) const NO_OPENDIR_SUPPORT: u32 = 1 << 24;
@@ -320,6 +322,41 @@ impl Attr {
         self.put(out);
     }
 
+    /// Reply to STATX.
+    pub(crate) fn put_statx(&self, birth: Timestamp, valid: Validity, out: &mut Vec<u8>) {
+        /// `STATX_BASIC_STATS` and `STATX_BTIME`.
+        const MASK: u32 = 0x7ff | 0x800;
+        let time = |time: Timestamp, out: &mut Vec<u8>| {
+            out.put64(time.sec.cast_unsigned());
+            out.put32(time.nsec.min(999_999_999));
+            out.put32(0);
+        };
+        out.put64(valid);
+        // Nanoseconds of it, flags, spare.
+        out.extend_from_slice(&[0; 4 + 4 + 16]);
+        out.put32(MASK);
+        out.put32(self.block_size);
+        // Attributes.
+        out.put64(0);
+        for value in [self.nlink, self.uid, self.gid] {
+            out.put32(value);
+        }
+        // The upper half is spare; a mode has 16 bits.
+        out.put16(self.mode as u16);
+        out.put16(0);
+        for value in [self.node, self.size, self.blocks, 0] {
+            out.put64(value);
+        }
+        for of in [self.atime, birth, self.ctime, self.mtime] {
+            time(of, out);
+        }
+        let (major, minor) = major_minor(self.rdev);
+        for value in [major, minor, 0, 0] {
+            out.put32(value);
+        }
+        out.extend_from_slice(&[0; 14 * 8]);
+    }
+
     /// Reply to LOOKUP.
     pub(crate) fn put_entry(&self, names: Validity, attributes: Validity, out: &mut Vec<u8>) {
         out.put64(self.node);
@@ -330,6 +367,14 @@ impl Attr {
         out.put64(0);
         self.put(out);
     }
+}
+
+/// Major and minor number of a device in the 32-bit form of the protocol.
+fn major_minor(rdev: u32) -> (u32, u32) {
+    (
+        (rdev >> 8) & 0xfff,
+        (rdev & 0xff) | ((rdev >> 12) & 0xf_ff00),
+    )
 }
 
 /// Size of an entry of READDIR, or of READDIRPLUS with `plus`.
@@ -375,6 +420,9 @@ mod tests {
         };
         assert_eq!(size(&|out| init.put(22, out)), 24);
         assert_eq!(size(&|out| init.put(23, out)), 64);
+        let attr = Attr::default();
+        let birth = Timestamp::default();
+        assert_eq!(size(&|out| attr.put_statx(birth, 1, out)), 32 + 256);
         for name in [&b"a"[..], b"12345678", b"123456789"] {
             assert_eq!(
                 size(&|out| put_dirent(1, 2, 0o100_000, name, out)),

@@ -11,6 +11,12 @@ use crate::proto::Validity;
 /// How long the kernel may keep names and attributes: an image does not change.
 const FOREVER: Validity = 365 * 24 * 60 * 60;
 
+/// Whether the image has access control lists. Damaged tables are no reason to fail here: requests for
+/// attributes fail.
+fn has_lists(image: &Image) -> bool {
+    image.metadata().has_acls().unwrap_or(false)
+}
+
 /// The options of a mount, resolved for its image.
 #[derive(Debug)]
 pub(crate) struct Settings {
@@ -25,8 +31,14 @@ pub(crate) struct Settings {
     pub(crate) attributes: Validity,
     /// Whether the driver must see every opening of a directory.
     pub(crate) ask_opendir: bool,
-    /// LISTXATTR tells the names of extended attributes.
+    /// LISTXATTR tells the names of the extended attributes of the driver.
     pub(crate) list_xattrs: bool,
+    /// Requests for extended attributes are answered.
+    pub(crate) xattrs: bool,
+    /// The image has extended attributes.
+    pub(crate) stored_xattrs: bool,
+    /// The kernel is to enforce the access control lists of the image.
+    pub(crate) lists: bool,
 }
 
 impl Settings {
@@ -34,6 +46,11 @@ impl Settings {
         let only_for = (options.access == Access::OwnerAndRoot && options.lets_others_in())
             .then(|| geteuid().as_raw());
         let valid = options.idle.map_or(FOREVER, validity);
+        let has_lists = options.xattrs && has_lists(image);
+        let lists = has_lists && options.checks_permissions();
+        if has_lists && !lists {
+            tracing::info!("the access control lists of the image are shown, but not enforced");
+        }
         let sparse = image.metadata().hole_block().is_some();
         Self {
             policy: Policy::new(options),
@@ -44,6 +61,9 @@ impl Settings {
             attributes: valid,
             ask_opendir: only_for.is_some() || options.idle.is_some(),
             list_xattrs: options.list_xattrs,
+            xattrs: options.xattrs,
+            stored_xattrs: options.xattrs && image.metadata().has_xattrs(),
+            lists,
         }
     }
 }

@@ -21,7 +21,9 @@ const MAX_CHUNKS: usize = 8;
 /// Said in addition to the length of a text that grows.
 const GROWTH: usize = 4096;
 /// Largest value that the system passes on.
-const LARGEST: usize = 1 << 16;
+pub(crate) const LARGEST: usize = 1 << 16;
+/// What the names of the driver begin with.
+pub(crate) const OWN: &[u8] = b"user.dwarfs.";
 
 /// The names of the attributes that an inode of this type has, each ended by a zero byte. The system
 /// refuses `user.` attributes of anything but files and directories, so others have none.

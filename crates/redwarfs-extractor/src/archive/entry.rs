@@ -4,6 +4,7 @@ use std::io;
 
 use super::fields::Fields;
 use crate::error::Error;
+use crate::xattrs::Xattr;
 
 /// The type of an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -72,6 +73,9 @@ pub(crate) struct Entry {
     pub(crate) nlink: u32,
     /// The parts that are not holes, if there are holes.
     pub(crate) ranges: Option<Vec<(u64, u64)>>,
+    /// Birth time, if the image has one.
+    pub(crate) birth: Option<(i64, u32)>,
+    pub(crate) xattrs: Vec<Xattr>,
 }
 
 #[cfg(test)]
@@ -93,6 +97,8 @@ impl Entry {
             ino: 7,
             nlink: 1,
             ranges: None,
+            birth: None,
+            xattrs: Vec::new(),
         }
     }
 }

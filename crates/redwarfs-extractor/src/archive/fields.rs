@@ -61,6 +61,8 @@ pub(crate) struct Fields {
     pub(crate) text_target: bool,
     /// Whether an entry has a name but no path.
     pub(crate) flat: bool,
+    /// Whether there are extended attributes.
+    pub(crate) xattrs: bool,
 }
 
 impl Fields {
@@ -75,6 +77,7 @@ impl Fields {
         text: false,
         text_target: false,
         flat: false,
+        xattrs: false,
     };
 
     /// Whether all fields can hold the values of `entry`; times may lose their fraction.
@@ -209,6 +212,7 @@ mod tests {
             text: true,
             text_target: true,
             flat: true,
+            xattrs: false,
         };
         let fitting = Entry {
             path: b"name".to_vec(),

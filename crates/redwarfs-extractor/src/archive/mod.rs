@@ -17,6 +17,7 @@ use redwarfs_reader::Image;
 
 use crate::error::{Error, Result};
 use crate::tree::{File, Link, Tree};
+use crate::xattrs::Stored;
 use crate::{ExtractOptions, ExtractSummary, Progress};
 use entry::{Entry, Holes, Kind, Links, Refusal, Sink};
 use fields::Fields;
@@ -78,6 +79,8 @@ pub fn extract_to_archive(
             holes: sink.holes(),
             fields: sink.fields(),
             rounded: None,
+            bare: None,
+            stored: Stored::new(image, options),
             sink,
         };
         archive.entries()?;
@@ -88,6 +91,7 @@ pub fn extract_to_archive(
         let closed = archive.sink.close();
         archive.settle(closed, "end of archive")?;
         archive.report_rounded();
+        archive.report_bare();
         archive.summary.matched = tree.matched();
         Ok(archive.summary)
     })
@@ -108,6 +112,10 @@ struct Archive<'a> {
     fields: Fields,
     /// The first entry whose times lost their fraction, and how many there are.
     rounded: Option<(String, u64)>,
+    /// The first entry that lost its extended attributes, and how many there are.
+    bare: Option<(String, u64)>,
+    /// The extended attributes of the image, if there are any.
+    stored: Option<Stored>,
 }
 
 /// The block of an extent, and its end in the block; `None` without data.
@@ -152,7 +160,7 @@ impl Archive<'_> {
                 }
                 let path = self.tree.path(number, e)?;
                 let stat = self.image.stat(ino)?;
-                let mut entry = self.entry(path, &stat, kind);
+                let mut entry = self.entry(path, &stat, kind)?;
                 match kind {
                     Kind::Symlink => entry.symlink = self.image.read_link(ino)?,
                     Kind::CharDevice | Kind::BlockDevice => entry.rdev = stat.rdev,
@@ -199,7 +207,7 @@ impl Archive<'_> {
         } else {
             self.tree.dir_path(number)?
         };
-        let entry = self.entry(path, &self.image.stat(dir.ino)?, Kind::Directory);
+        let entry = self.entry(path, &self.image.stat(dir.ino)?, Kind::Directory)?;
         self.whole(&entry)?;
         Ok(())
     }
@@ -263,7 +271,7 @@ impl Archive<'_> {
         let links = self.tree.links_of(number).to_vec();
         let path = self.tree.path(file.dir, file.entry)?;
         let stat = self.tree.stat(&file)?;
-        let mut entry = self.entry(path, &stat, Kind::Regular);
+        let mut entry = self.entry(path, &stat, Kind::Regular)?;
         entry.ino = self.tree.number(&file);
         entry.nlink = u32::try_from(links.len())
             .unwrap_or(u32::MAX)
@@ -511,10 +519,11 @@ impl Archive<'_> {
         }
     }
 
-    fn entry(&self, path: Vec<u8>, stat: &Stat, kind: Kind) -> Entry {
+    fn entry(&self, path: Vec<u8>, stat: &Stat, kind: Kind) -> Result<Entry> {
         let time = |t: Timestamp| (t.sec, t.nsec.min(999_999_999));
-        let mtime_only = self.image.metadata().options().mtime_only;
-        Entry {
+        let metadata = self.image.metadata();
+        let mtime_only = metadata.options().mtime_only;
+        Ok(Entry {
             path,
             kind,
             mode: stat.mode & 0o7777,
@@ -529,7 +538,12 @@ impl Archive<'_> {
             ino: u64::from(stat.ino.0) + 1,
             nlink: 1,
             ranges: None,
-        }
+            birth: metadata.birth_time(stat.ino)?.map(time),
+            xattrs: match &self.stored {
+                Some(stored) => stored.of(stat.ino)?,
+                None => Vec::new(),
+            },
+        })
     }
 
     /// An entry without contents; false if the format cannot hold it and that is no error.
@@ -554,6 +568,10 @@ impl Archive<'_> {
             let first = || (crate::display_path(&entry.path), 0);
             self.rounded.get_or_insert_with(first).1 += 1;
         }
+        if !entry.xattrs.is_empty() && !self.fields.xattrs {
+            let first = || (crate::display_path(&entry.path), 0);
+            self.bare.get_or_insert_with(first).1 += 1;
+        }
         Ok(true)
     }
 
@@ -564,6 +582,18 @@ impl Archive<'_> {
             self.progress.warn(&format!(
                 "{format} holds times less finely than the image: the times of {number} entries are \
                  rounded down, {first} is the first"
+            ));
+        }
+    }
+
+    /// Reports how many entries lost their extended attributes.
+    fn report_bare(&mut self) {
+        if let Some((first, number)) = &self.bare {
+            let format = self.sink.name();
+            self.summary.unset = *number;
+            self.progress.warn(&format!(
+                "{format} holds no extended attributes: those of {number} entries are left out, {first} is \
+                 the first"
             ));
         }
     }

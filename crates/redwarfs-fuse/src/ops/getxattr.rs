@@ -1,11 +1,14 @@
-//! GETXATTR: an extended attribute that describes the driver or an inode.
+//! GETXATTR: an extended attribute of the image, or one that describes the driver or an inode.
 
+use redwarfs_format::ids::InodeNo;
+use redwarfs_reader::Image;
 use rustix::io::Errno;
 
 use crate::mount_state::MountState;
 use crate::ops::answer::{Outcome, log_op, timed};
 use crate::ops::xattr_value::put_value;
 use crate::proto::{Body, Header};
+use crate::xattr;
 
 pub(crate) fn answer(
     state: &MountState,
@@ -23,8 +26,18 @@ pub(crate) fn answer(
         header.node,
         String::from_utf8_lossy(name)
     );
+    if !state.settings.xattrs {
+        // The kernel asks for no further ones.
+        return Err(Errno::NOSYS);
+    }
     let inode = state.inode(header.node)?;
     let image = &state.image;
+    if state.settings.stored_xattrs && !name.starts_with(xattr::OWN) {
+        return match stored(image, inode, name, size, out) {
+            Ok(outcome) => outcome,
+            Err(cause) => Err(state.fail("read an extended attribute of", inode, &cause)),
+        };
+    }
     match state
         .describer
         .value(image, &state.settings.policy, inode, name)
@@ -33,4 +46,27 @@ pub(crate) fn answer(
         Ok(None) => Err(Errno::NODATA),
         Err(cause) => Err(state.fail("describe", inode, &cause)),
     }
+}
+
+/// An attribute of the image. A value in blocks is decoded in this thread: such values are longer than
+/// the limits of most file systems, and the cache keeps their blocks.
+fn stored(
+    image: &Image,
+    inode: InodeNo,
+    name: &[u8],
+    room: u32,
+    out: &mut Vec<u8>,
+) -> redwarfs_reader::Result<Outcome> {
+    let Some(found) = image.xattrs(inode)?.find(name)? else {
+        return Ok(Err(Errno::NODATA));
+    };
+    let size = usize::try_from(found.value()?.size()).unwrap_or(usize::MAX);
+    if size > xattr::LARGEST {
+        return Ok(Err(Errno::TOOBIG));
+    }
+    if room == 0 {
+        return Ok(put_value(0, b"", size, out));
+    }
+    let value = image.xattr_value(&found)?;
+    Ok(put_value(room, &value, value.len(), out))
 }

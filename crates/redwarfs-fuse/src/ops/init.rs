@@ -43,6 +43,10 @@ pub(crate) fn answer(
     if !state.settings.ask_opendir {
         wanted |= init::NO_OPENDIR_SUPPORT;
     }
+    if state.settings.lists {
+        // The kernel then checks all permissions itself, which it does in any case here.
+        wanted |= init::POSIX_ACL;
+    }
     let sees_openings = state.settings.only_for.is_some() || state.analysis.is_some();
     if state.settings.keep_cache && state.settings.cache_sparse && !sees_openings {
         wanted |= init::NO_OPEN_SUPPORT;

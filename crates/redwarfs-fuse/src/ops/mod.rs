@@ -22,4 +22,5 @@ pub(crate) mod readdir;
 pub(crate) mod readdirplus;
 pub(crate) mod readlink;
 pub(crate) mod statfs;
+pub(crate) mod statx;
 mod xattr_value;

@@ -23,6 +23,7 @@ pub mod time;
 pub mod tool;
 pub mod users;
 pub mod version;
+pub(crate) mod xattr_list;
 
 pub use console::Console;
 pub use error::{Result, ToolError};

@@ -57,7 +57,7 @@ pub(super) const NOT_ON_WINDOWS: [&str; 15] = [
 ];
 
 /// All options, in the order of the help text.
-pub(super) const OPTIONS: [MountOption; 63] = [
+pub(super) const OPTIONS: [MountOption; 64] = [
     entry(
         Group::Image,
         "offset=N|auto|auto:N",
@@ -137,6 +137,17 @@ pub(super) const OPTIONS: [MountOption; 63] = [
         "list the attributes of the driver",
         "The extended attributes that describe the driver and the files can always be read by name. If they are listed, `cp -a`, `rsync -X`, `tar --xattrs` and overlay file systems copy them.",
         Effect::Switch(|s, on| s.mount.list_xattrs = on),
+    ),
+    entry(
+        Group::Files,
+        "noxattr",
+        "",
+        "show no extended attributes",
+        "Neither those of the image nor those of the driver. Access control lists of the image do not count. The image may have damaged tables of extended attributes.",
+        Effect::Flag(|s| {
+            s.mount.xattrs = false;
+            s.open.ignore_xattrs = true;
+        }),
     ),
     entry(
         Group::Cache,

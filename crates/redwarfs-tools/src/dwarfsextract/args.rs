@@ -7,11 +7,13 @@ use std::path::{Path, PathBuf};
 use clap::{CommandFactory, Parser};
 use redwarfs_reader::ImageOffset;
 use redwarfs_reader::perfmon::Component;
+use redwarfs_writer::XattrFilter;
 
 use crate::common::cli::{LogArgs, prepare, whole};
 use crate::common::number::parse_size;
 use crate::common::open::image_offset;
 use crate::common::progress::ProgressArgs;
+use crate::common::xattr_list::xattr_list;
 
 /// Extract a DwarFS image to a directory or convert it to an archive.
 #[derive(Debug, Clone, Parser)]
@@ -90,6 +92,14 @@ pub(crate) struct Args {
     /// Leave out entries that cannot be read or written, report them, and exit with 2
     #[arg(long)]
     pub continue_on_error: bool,
+
+    /// Extended attributes to restore: all, user, none, or a list of patterns; a leading '!' excludes
+    #[arg(long, value_name = "LIST", default_value = "all", value_parser = whole(xattr_list))]
+    pub xattrs: XattrFilter,
+
+    /// Exit with 2 if an owner, mode, time or extended attribute could not be set
+    #[arg(long)]
+    pub strict: bool,
 
     /// Do not verify the checksums of blocks; damage then goes unnoticed
     #[arg(long)]

@@ -11,7 +11,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use redwarfs_extractor::{
-    ArchiveProcess, ExtractOptions, ExtractSummary, Selection, serve_archive_process,
+    ArchiveProcess, ExtractOptions, ExtractSummary, Selection, XattrSelection,
+    serve_archive_process,
 };
 use redwarfs_io::Overwrite;
 use redwarfs_reader::OpenOptions;
@@ -117,6 +118,10 @@ fn run(args: &Args) -> Result<u8> {
     extract.skip_symlinks = args.skip_symlinks;
     extract.skip_hard_links = args.skip_hardlinks;
     extract.continue_on_error = args.continue_on_error;
+    if !args.xattrs.is_all() {
+        let filter = args.xattrs.clone();
+        extract.xattrs = XattrSelection::new(move |name| filter.keeps(name));
+    }
     extract.archive_process = own_program().map(|program| ArchiveProcess {
         program,
         name: TOOL.into(),
@@ -177,6 +182,13 @@ fn run(args: &Args) -> Result<u8> {
         logger.error(format_args!(
             "extraction finished with {} error(s)",
             summary.damaged
+        ));
+        return Ok(EXIT_PARTIAL);
+    }
+    if args.strict && summary.unset > 0 {
+        logger.error(format_args!(
+            "{} could not be set (--strict)",
+            counted(summary.unset, "attribute", "attributes")
         ));
         return Ok(EXIT_PARTIAL);
     }

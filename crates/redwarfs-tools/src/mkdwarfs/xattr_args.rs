@@ -7,7 +7,7 @@ use redwarfs_writer::{BuildOptions, DirectorySource, Xattr, XattrFilter, can_be_
 use super::definition::Definition as _;
 use super::definition::WhenRewriting::{NeedsRebuild, Refused};
 use crate::common::cli::whole;
-use crate::common::glob::Glob;
+use crate::common::xattr_list::xattr_list;
 
 /// What only this program reads and writes, and other readers of images ignore.
 #[derive(Debug, Clone, Args)]
@@ -18,7 +18,7 @@ pub(crate) struct XattrArgs {
     /// leading '!' does: --xattrs='user.*,security.*,!*.ima'. With patterns of the second kind only, all
     /// others are stored. Access control lists are 'system.posix_acl_access' and
     /// 'system.posix_acl_default', capabilities 'security.capability'.
-    #[arg(long, value_name = "LIST", default_value = "all", help_heading = "Metadata options", value_parser = whole(filter), when_rewriting = NeedsRebuild)]
+    #[arg(long, value_name = "LIST", default_value = "all", help_heading = "Metadata options", value_parser = whole(xattr_list), when_rewriting = NeedsRebuild)]
     pub xattrs: XattrFilter,
 
     /// Give each entry this extended attribute; names in 'user' go to files and directories only
@@ -75,34 +75,6 @@ impl XattrArgs {
         rebuild.extensions = !self.canonical;
         rebuild.xattrs = self.chosen();
     }
-}
-
-/// The value of `--xattrs`.
-fn filter(text: &str) -> Result<XattrFilter, String> {
-    match text {
-        "none" => return Ok(XattrFilter::none()),
-        "all" => return Ok(XattrFilter::all()),
-        _ => {}
-    }
-    let (mut included, mut excluded) = (Vec::new(), Vec::new());
-    for pattern in text.split(',') {
-        let (list, pattern) = match pattern.strip_prefix('!') {
-            Some(pattern) => (&mut excluded, pattern),
-            None => (&mut included, pattern),
-        };
-        let pattern = match pattern {
-            "" => return Err(format!("empty pattern in '{text}'")),
-            "none" => return Err("'none' stands alone".to_owned()),
-            "all" => "**",
-            "user" => "user.**",
-            pattern => pattern,
-        };
-        list.push(Glob::new(pattern.as_bytes(), false).map_err(|e| e.to_string())?);
-    }
-    Ok(XattrFilter::new(move |name| {
-        let any = |list: &[Glob]| list.iter().any(|glob| glob.matches(name));
-        (included.is_empty() || any(&included)) && !any(&excluded)
-    }))
 }
 
 /// A name and a value, in the notations of setfattr(1).
@@ -177,32 +149,6 @@ fn from_base64(text: &str) -> Option<Vec<u8>> {
 mod tests {
     use super::*;
     use crate::common::json::base64;
-
-    #[test]
-    fn names_are_selected() {
-        let keeps = |list: &str, name: &str| filter(list).unwrap().keeps(name.as_bytes());
-        for (list, name, kept) in [
-            ("all", "security.selinux", true),
-            ("none", "user.a", false),
-            ("user", "user.a/b", true),
-            ("user", "trusted.a", false),
-            ("user,security.capability", "security.capability", true),
-            ("!security.selinux", "security.selinux", false),
-            ("!security.selinux", "user.a", true),
-            ("all,!user", "user.a", false),
-            ("all,!user", "trusted.a", true),
-            ("*.[ab]*,!*.ab", "user.ac", true),
-            ("*.[ab]*,!*.ab", "user.ab", false),
-            ("system.posix_acl_*", "system.posix_acl_default", true),
-            ("all", "user.dwarfs.driver.pid", false),
-            ("user.dwarfs.*", "user.dwarfs.driver.pid", false),
-        ] {
-            assert_eq!(keeps(list, name), kept, "{list} {name}");
-        }
-        for bad in ["", "user,", "user,none", "[", "!"] {
-            assert!(filter(bad).is_err(), "{bad}");
-        }
-    }
 
     #[test]
     fn values_are_read_as_setfattr_does() {

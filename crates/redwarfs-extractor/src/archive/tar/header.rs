@@ -6,6 +6,7 @@
 use std::ops::Range;
 
 use super::TarFormat;
+use crate::xattrs::{self, Xattr};
 
 /// Size of a record of the archive.
 pub(crate) const BLOCK: usize = 512;
@@ -30,6 +31,10 @@ pub(crate) struct Entry {
     pub(crate) device: (u32, u32),
     /// For files with holes. Then `size` counts the data, and in pax the map.
     pub(crate) sparse: Option<Sparse>,
+    /// Only in pax.
+    pub(crate) birth: Option<(i64, u32)>,
+    /// Only in pax.
+    pub(crate) xattrs: Vec<Xattr>,
 }
 
 /// Where the data of a file with holes belongs.
@@ -194,6 +199,13 @@ fn pax(entry: &Entry) -> Vec<u8> {
     if let Some(atime) = entry.atime {
         record(&mut records, "atime", time(atime).as_bytes());
     }
+    if let Some(birth) = entry.birth {
+        let birth = time(birth);
+        record(&mut records, "LIBARCHIVE.creationtime", birth.as_bytes());
+    }
+    for xattr in &entry.xattrs {
+        xattr_record(&mut records, xattr);
+    }
     for (at, key, value) in [
         (field::MAJOR, "SCHILY.devmajor", entry.device.0),
         (field::MINOR, "SCHILY.devminor", entry.device.1),
@@ -348,15 +360,63 @@ fn sparse_name(path: &[u8]) -> Vec<u8> {
     [parent, b"GNUSparseFile.0/", base].concat()
 }
 
+/// Appends an extended attribute; access lists as text, as GNU tar and libarchive do. A name with an equal
+/// sign, which ends a key, has no form: it is in the form of libarchive, which encodes it.
+fn xattr_record(out: &mut Vec<u8>, xattr: &Xattr) {
+    let list = match xattr.name.as_slice() {
+        xattrs::ACCESS => Some("SCHILY.acl.access"),
+        xattrs::DEFAULT => Some("SCHILY.acl.default"),
+        _ => None,
+    };
+    if let Some((key, text)) = list.zip(xattrs::list_as_text(&xattr.value)) {
+        return record(out, key, text.as_bytes());
+    }
+    if xattr.name.contains(&b'=') {
+        let mut key = b"LIBARCHIVE.xattr.".to_vec();
+        for &byte in &xattr.name {
+            match byte {
+                b'=' | b'%' => key.extend_from_slice(format!("%{byte:02X}").as_bytes()),
+                byte => key.push(byte),
+            }
+        }
+        return record(out, key, base64(&xattr.value).as_bytes());
+    }
+    record(
+        out,
+        [b"SCHILY.xattr.", xattr.name.as_slice()].concat(),
+        &xattr.value,
+    );
+}
+
+/// Base64 without padding, as in libarchive.
+fn base64(bytes: &[u8]) -> String {
+    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
+    for group in bytes.chunks(3) {
+        let byte = |at: usize| u32::from(group.get(at).copied().unwrap_or(0));
+        let bits = byte(0) << 16 | byte(1) << 8 | byte(2);
+        for digit in 0..=group.len() {
+            let index = bits >> (18 - 6 * digit) & 63;
+            text.push(char::from(
+                DIGITS.get(index as usize).copied().unwrap_or(b'A'),
+            ));
+        }
+    }
+    text
+}
+
 /// Appends `LENGTH KEY=VALUE\n`, where the length counts itself.
-fn record(out: &mut Vec<u8>, key: &str, value: &[u8]) {
+fn record(out: &mut Vec<u8>, key: impl AsRef<[u8]>, value: &[u8]) {
+    let key = key.as_ref();
     // Space, equal sign and newline.
     let rest = key.len() + value.len() + 3;
     let mut length = rest;
     while length != rest + length.to_string().len() {
         length = rest + length.to_string().len();
     }
-    out.extend_from_slice(format!("{length} {key}=").as_bytes());
+    out.extend_from_slice(format!("{length} ").as_bytes());
+    out.extend_from_slice(key);
+    out.push(b'=');
     out.extend_from_slice(value);
     out.push(b'\n');
 }

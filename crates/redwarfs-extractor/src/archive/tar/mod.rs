@@ -112,7 +112,10 @@ impl Sink for Tar<'_> {
                 atime: false,
                 ..Fields::ALL
             },
-            TarFormat::Pax => Fields::ALL,
+            TarFormat::Pax => Fields {
+                xattrs: true,
+                ..Fields::ALL
+            },
         }
     }
 
@@ -155,6 +158,11 @@ impl Sink for Tar<'_> {
                 redwarfs_format::device::minor(entry.rdev),
             ),
             sparse: None,
+            birth: entry.birth,
+            xattrs: match &entry.hard_link {
+                Some(_) => Vec::new(),
+                None => entry.xattrs.clone(),
+            },
         };
         let mut map = Vec::new();
         if let Some(ranges) = &entry.ranges

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use redwarfs_format::metadata::Stat;
 use rustix::fs::{
-    self, AtFlags, FileType, Gid, Mode, OFlags, ResolveFlags, Timespec, Timestamps, Uid,
+    self, AtFlags, FileType, Gid, Mode, OFlags, ResolveFlags, Timespec, Timestamps, Uid, XattrFlags,
 };
 use rustix::io::Errno;
 use rustix::process::{getegid, geteuid};
@@ -20,6 +20,7 @@ use rustix::process::{getegid, geteuid};
 use crate::Progress;
 use crate::error::{Result, cause, target};
 use crate::unset::Unset;
+use crate::xattrs::Stored;
 
 /// Longest path for one syscall. The limit of the system is 4096, including the final NUL.
 const MAX_PATH: usize = 4000;
@@ -29,6 +30,9 @@ const PERMISSIONS: u32 = 0o1777;
 const SET_ID: u32 = 0o6000;
 /// Set-id and sticky bits, and the write bits for other users than the owner.
 const NOT_AT_ONCE: u32 = 0o7022;
+
+/// Sets an extended attribute, by name and value, of some entry.
+type SetXattr<'a> = dyn Fn(&[u8], &[u8]) -> rustix::io::Result<()> + 'a;
 
 /// The directory that receives a tree.
 #[derive(Debug)]
@@ -42,12 +46,15 @@ pub(crate) struct Target {
     owners: Unset,
     modes: Unset,
     times: Unset,
+    /// The extended attributes of the image, if there are any.
+    stored: Option<Stored>,
+    xattrs: Unset,
 }
 
 impl Target {
     /// Opens an existing directory. The path itself may contain symbolic links, because the user gives
     /// it.
-    pub(crate) fn open(path: &Path) -> Result<Self> {
+    pub(crate) fn open(path: &Path, stored: Option<Stored>) -> Result<Self> {
         let root = fs::open(
             path,
             OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC,
@@ -67,6 +74,8 @@ impl Target {
             owners: Unset::default(),
             modes: Unset::default(),
             times: Unset::default(),
+            stored,
+            xattrs: Unset::default(),
         })
     }
 
@@ -167,7 +176,9 @@ impl Target {
         shown: &dyn Fn() -> String,
         progress: &dyn Progress,
     ) -> Result<()> {
+        let set = |name: &[u8], value: &[u8]| fs::fsetxattr(fd, name, value, XattrFlags::empty());
         if self.has_owner_and_mode(stat, || fs::fstat(fd)) {
+            self.set_xattrs(stat, &set, shown, progress)?;
             return self.times_result(fs::futimens(fd, &times(stat)), shown, progress);
         }
         let owned = self.owner_result(
@@ -179,6 +190,7 @@ impl Target {
         )?;
         let mode = permissions(stat, owned);
         self.mode_result(fs::fchmod(fd, mode), shown, progress)?;
+        self.set_xattrs(stat, &set, shown, progress)?;
         self.times_result(fs::futimens(fd, &times(stat)), shown, progress)
     }
 
@@ -193,7 +205,9 @@ impl Target {
         progress: &dyn Progress,
     ) -> Result<()> {
         let no_follow = AtFlags::SYMLINK_NOFOLLOW;
+        let set = |xattr: &[u8], value: &[u8]| setxattr_no_follow(dir, name, xattr, value);
         if self.has_owner_and_mode(stat, || fs::statat(dir, name, no_follow)) {
+            self.set_xattrs(stat, &set, shown, progress)?;
             let set = fs::utimensat(dir, name, &times(stat), no_follow);
             return self.times_result(set, shown, progress);
         }
@@ -211,11 +225,46 @@ impl Target {
                 progress,
             )?;
         }
+        self.set_xattrs(stat, &set, shown, progress)?;
         self.times_result(
             fs::utimensat(dir, name, &times(stat), no_follow),
             shown,
             progress,
         )
+    }
+
+    /// Sets the extended attributes of an entry, after its owner and mode, because changes of these remove
+    /// capabilities. An entry with some that cannot be set counts once.
+    fn set_xattrs(
+        &self,
+        stat: &Stat,
+        set: &SetXattr<'_>,
+        shown: &dyn Fn() -> String,
+        progress: &dyn Progress,
+    ) -> Result<()> {
+        let Some(stored) = &self.stored else {
+            return Ok(());
+        };
+        let mut unset = None;
+        for xattr in stored.of(stat.ino)? {
+            match set(&xattr.name, &xattr.value) {
+                Ok(()) => {}
+                Err(e) if is_unsupported(e) || is_too_much(e) => {
+                    unset.get_or_insert((xattr.name, e));
+                }
+                Err(e) => return Err(target("cannot set extended attributes", shown(), e)),
+            }
+        }
+        if let Some((name, e)) = unset {
+            self.xattrs.note(|| {
+                let (path, cause) = (shown(), cause(&e.into()));
+                let name = name.escape_ascii();
+                progress.warn(&format!(
+                    "cannot set extended attribute: {path}: {name}: {cause} (said once)"
+                ));
+            });
+        }
+        Ok(())
     }
 
     /// Whether owner and group are as in the image after the attempt to set both.
@@ -262,15 +311,19 @@ impl Target {
         settle(&self.times, "cannot set times", result, shown, progress)
     }
 
-    /// Reports how many entries lack an attribute, after a warning about the first one.
-    pub(crate) fn report(&self, progress: &dyn Progress) {
+    /// Reports how many entries lack an attribute, after a warning about the first one. Returns the sum.
+    pub(crate) fn report(&self, progress: &dyn Progress) -> u64 {
+        let mut sum = 0;
         for (what, unset) in [
             ("owner", &self.owners),
             ("mode", &self.modes),
             ("times", &self.times),
+            ("extended attributes", &self.xattrs),
         ] {
             unset.report(what, progress);
+            sum += unset.number();
         }
+        sum
     }
 }
 
@@ -300,6 +353,14 @@ fn is_unsupported(e: Errno) -> bool {
     matches!(
         e,
         Errno::PERM | Errno::INVAL | Errno::OPNOTSUPP | Errno::NOSYS | Errno::OVERFLOW
+    )
+}
+
+/// Whether a file system has no room for an extended attribute. A full disk shows in the contents of files.
+fn is_too_much(e: Errno) -> bool {
+    matches!(
+        e,
+        Errno::NOSPC | Errno::TOOBIG | Errno::RANGE | Errno::ACCESS
     )
 }
 
@@ -347,6 +408,24 @@ pub(crate) fn chmod_no_follow(dir: &OwnedFd, name: &[u8], mode: Mode) -> rustix:
     }
     match fs::chmod(format!("/proc/self/fd/{}", pinned.as_raw_fd()), mode) {
         Err(Errno::NOENT) => fs::chmodat(dir, name, mode, AtFlags::empty()),
+        other => other,
+    }
+}
+
+/// Sets an extended attribute of a name that is not followed if it is a symbolic link. There is no such
+/// system call relative to a directory before Linux 6.13, so it works as [`chmod_no_follow`].
+fn setxattr_no_follow(
+    dir: &OwnedFd,
+    name: &[u8],
+    xattr: &[u8],
+    value: &[u8],
+) -> rustix::io::Result<()> {
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let pinned = fs::openat(dir, name, flags, Mode::empty())?;
+    let path = format!("/proc/self/fd/{}", pinned.as_raw_fd());
+    match fs::setxattr(path, xattr, value, XattrFlags::empty()) {
+        // There is no `/proc`.
+        Err(Errno::NOENT) => Err(Errno::OPNOTSUPP),
         other => other,
     }
 }
@@ -421,7 +500,7 @@ mod tests {
     #[test]
     fn attributes_are_set_whatever_the_first_mode_was() {
         let dir = tempfile::tempdir().unwrap();
-        let target = Target::open(dir.path()).unwrap();
+        let target = Target::open(dir.path(), None).unwrap();
         let root = target.open_dir(b"").unwrap();
         let time = |sec| redwarfs_format::metadata::Timestamp { sec, nsec: 5 };
         let mut stat = Stat {
@@ -473,7 +552,7 @@ mod tests {
         std::os::unix::fs::symlink(outside.path(), inside.path().join("link")).unwrap();
         std::fs::create_dir_all(inside.path().join("a/b")).unwrap();
         for whole in [true, false] {
-            let target = Target::open(inside.path()).unwrap();
+            let target = Target::open(inside.path(), None).unwrap();
             target.whole_paths.store(whole, Ordering::Relaxed);
             assert!(target.open_dir(b"link").is_err());
             assert!(target.open_dir(b"a/b").is_ok());
@@ -493,7 +572,7 @@ mod tests {
         std::os::unix::fs::symlink(outside.path(), inside.path().join("d")).unwrap();
         std::fs::create_dir(inside.path().join("old")).unwrap();
         std::fs::write(inside.path().join("old/kept"), "k").unwrap();
-        let target = Target::open(inside.path()).unwrap();
+        let target = Target::open(inside.path(), None).unwrap();
         let root = target.open_dir(b"").unwrap();
         let fd = place(&root, b"f").create_file(0o644).unwrap();
         rustix::io::write(&fd, b"new").unwrap();

@@ -219,7 +219,7 @@ mod tests {
     }
 
     fn open(path: &Path) -> (Target, Dir) {
-        let target = Target::open(path).unwrap();
+        let target = Target::open(path, None).unwrap();
         let root = target.open_dir(b"").unwrap();
         (target, root)
     }

@@ -16,6 +16,7 @@ use super::{
 use crate::Progress;
 use crate::error::{Result, cause, target};
 use crate::unset::Unset;
+use crate::xattrs::Stored;
 
 /// The modes that `mkdwarfs` stores on Windows. They say no more than the read-only attribute and the name.
 const KNOWN_MODES: [u32; 4] = [0o644, 0o755, 0o444, 0o555];
@@ -26,12 +27,15 @@ pub(crate) struct Target {
     root: Dir,
     owners: Unset,
     times: Unset,
+    /// The extended attributes of the image, which have no place here.
+    stored: Option<Stored>,
+    xattrs: Unset,
 }
 
 impl Target {
     /// Opens an existing directory. The path itself may contain symbolic links, because the user gives
     /// it.
-    pub(crate) fn open(path: &Path) -> Result<Self> {
+    pub(crate) fn open(path: &Path, stored: Option<Stored>) -> Result<Self> {
         let opened = std::fs::canonicalize(path).and_then(hold);
         let root = opened.map_err(|e| {
             target(
@@ -44,6 +48,8 @@ impl Target {
             root,
             owners: Unset::default(),
             times: Unset::default(),
+            stored,
+            xattrs: Unset::default(),
         })
     }
 
@@ -135,6 +141,15 @@ impl Target {
 
     /// Counts an entry with an owner or a mode that Windows cannot hold.
     fn note_mode(&self, stat: &Stat, shown: &dyn Fn() -> String, progress: &dyn Progress) {
+        let stored = self.stored.as_ref().map(|stored| stored.of(stat.ino));
+        if stored.is_some_and(|of| of.is_ok_and(|xattrs| !xattrs.is_empty())) {
+            self.xattrs.note(|| {
+                let path = shown();
+                progress.warn(&format!(
+                    "cannot set extended attributes: {path}: Windows has none (said once)"
+                ));
+            });
+        }
         let is_link = FileType::from_mode(stat.mode) == Some(FileType::Symlink);
         let known = is_link || KNOWN_MODES.contains(&(stat.mode & 0o7777));
         if (stat.uid, stat.gid) == (0, 0) && known {
@@ -168,9 +183,12 @@ impl Target {
     }
 
     /// Reports how many entries lack an attribute, after a warning about the first one.
-    pub(crate) fn report(&self, progress: &dyn Progress) {
+    /// Returns the sum.
+    pub(crate) fn report(&self, progress: &dyn Progress) -> u64 {
         self.owners.report("owner and mode", progress);
         self.times.report("times", progress);
+        self.xattrs.report("extended attributes", progress);
+        self.owners.number() + self.times.number() + self.xattrs.number()
     }
 }
 

@@ -1,0 +1,378 @@
+//! Extended attributes from end to end: a directory with capabilities, access lists and labels, through
+//! images, mounts, extraction and archives, as `getfattr`, `getfacl` and the kernel see it.
+#![cfg(target_os = "linux")]
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+#[path = "driver/mod.rs"]
+mod driver;
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use driver::{Mount, can_mount, temp};
+use redwarfs_testkit::skip;
+
+const MKDWARFS: &str = env!("CARGO_BIN_EXE_mkdwarfs");
+const DWARFSEXTRACT: &str = env!("CARGO_BIN_EXE_dwarfsextract");
+
+fn program(name: &str) -> bool {
+    Command::new(name).arg("--version").output().is_ok()
+}
+
+/// Runs a shell with positional arguments; `None` if it fails.
+fn shell(script: &str, arguments: &[&Path]) -> Option<String> {
+    let output = Command::new("sh")
+        .args(["-euc", script, "sh"])
+        .args(arguments)
+        .output()
+        .unwrap();
+    if !output.status.success() {
+        eprintln!("{}", String::from_utf8_lossy(&output.stderr));
+        return None;
+    }
+    Some(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+fn success(output: &Output) {
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+}
+
+/// A tree with all kinds of attributes, if this machine has the programs and rights for it.
+fn tree(test: &str) -> Option<(tempfile::TempDir, PathBuf)> {
+    let here = ["getfattr", "setfattr", "getfacl", "setfacl"];
+    if !here.iter().all(|name| program(name)) {
+        skip(test, "there is no getfattr or getfacl");
+        return None;
+    }
+    if !can_mount(test) {
+        return None;
+    }
+    let dir = temp();
+    let root = dir.path().join("in");
+    fs::create_dir_all(root.join("lists/deep")).unwrap();
+    fs::create_dir(root.join("bin")).unwrap();
+    fs::write(root.join("bin/tool"), "#!/bin/true\n").unwrap();
+    fs::set_permissions(root.join("bin/tool"), fs::Permissions::from_mode(0o755)).unwrap();
+    for i in 0..300 {
+        fs::write(root.join(format!("lists/{i:03}")), format!("{i}")).unwrap();
+    }
+    fs::write(root.join("linked"), "two names").unwrap();
+    fs::hard_link(root.join("linked"), root.join("other-name")).unwrap();
+    symlink("linked", root.join("link")).unwrap();
+    fs::write(root.join("plain"), "plain").unwrap();
+    fs::write(dir.path().join("long"), vec![b'l'; 3000]).unwrap();
+    let script = r#"
+        cd "$1"
+        i=0
+        for file in lists/*; do
+            i=$((i + 1))
+            if [ -d "$file" ]; then
+                setfacl -d -m u:1001:rwx,g:50:r-x "$file"; setfacl -m u:1002:--x "$file"
+            else
+                setfacl -m "u:$((1000 + i % 7)):r--,g:$((i % 5 + 10)):rw-" "$file"
+            fi
+        done
+        setcap cap_net_raw,cap_net_bind_service=ep bin/tool
+        setfattr -n user.note -v "two names" linked
+        setfattr -n user.long -v "$(cat "$2")" linked
+        setfattr -h -n trusted.link -v "of the link" link
+        setfattr -n user.empty lists
+        setfattr -n user.binary -v 0x000aff3d25 lists/deep
+        setfattr -n trusted.overlay.opaque -v y lists/deep
+        find . -exec setfattr -h -n security.label -v "system_u:object_r:a_t:s0" {} +
+    "#;
+    if shell(script, &[&root, &dir.path().join("long")]).is_none() {
+        skip(test, "the file system or the user cannot set attributes");
+        return None;
+    }
+    Some((dir, root))
+}
+
+/// Everything that the programs show of a tree.
+fn shown(root: &Path) -> String {
+    let script = r#"
+        cd "$1"
+        find . | sort | xargs getfattr -h -d -m - -e hex
+        find . ! -type l | sort | xargs getfacl -n -p
+        find . -type f | sort | xargs getcap
+    "#;
+    shell(script, &[root]).unwrap()
+}
+
+/// Compares two of these texts, and shows the first difference only.
+fn same(found: &str, want: &str, what: &str) {
+    let lines = |text: &str| {
+        text.lines()
+            .map(|l| l.get(..200).unwrap_or(l).to_owned())
+            .collect()
+    };
+    let (found_lines, want_lines): (Vec<String>, Vec<String>) = (lines(found), lines(want));
+    for (at, line) in want_lines.iter().enumerate() {
+        assert_eq!(found_lines.get(at), Some(line), "{what}, line {at}");
+    }
+    assert!(found == want, "{what}: lengths differ");
+}
+
+fn build(input: &Path, image: &Path, options: &[&str]) {
+    let output = Command::new(MKDWARFS)
+        .arg("-i")
+        .arg(input)
+        .arg("-o")
+        .arg(image)
+        .args(["-l1", "--log-level=warn", "--no-progress"])
+        .args(options)
+        .output()
+        .unwrap();
+    success(&output);
+    assert_eq!(String::from_utf8_lossy(&output.stderr), "");
+}
+
+fn extract(image: &Path, to: &Path, options: &[&str]) -> Output {
+    Command::new(DWARFSEXTRACT)
+        .arg(image)
+        .arg("-o")
+        .arg(to)
+        .args(options)
+        .output()
+        .unwrap()
+}
+
+#[test]
+fn a_mount_shows_what_the_directory_has() {
+    let Some((dir, root)) = tree("a_mount_shows_what_the_directory_has") else {
+        return;
+    };
+    let image = dir.path().join("image");
+    build(&root, &image, &["--keep-btime"]);
+    let want = shown(&root);
+    assert!(
+        want.contains("user:1003") && want.contains("cap_net_raw"),
+        "{want}"
+    );
+    for options in ["", "uring", "list_xattrs,cachesize=0"] {
+        let mount = Mount::background(&image, options);
+        if options.starts_with("list") {
+            let names = shell("getfattr -m - \"$1/plain\"", &[mount.point()]).unwrap();
+            assert!(names.contains("security.label") && names.contains("user.dwarfs.inodeinfo"));
+            continue;
+        }
+        same(&shown(mount.point()), &want, options);
+        // The driver still describes itself.
+        let pid = shell(
+            "getfattr -n user.dwarfs.driver.pid --only-values \"$1\"",
+            &[mount.point()],
+        );
+        assert!(pid.unwrap().parse::<u32>().is_ok());
+        let birth = fs::metadata(mount.point().join("plain")).unwrap().created();
+        let original = fs::metadata(root.join("plain")).unwrap().created();
+        if let Ok(original) = original {
+            let whole = |time: std::time::SystemTime| {
+                time.duration_since(std::time::UNIX_EPOCH)
+                    .unwrap()
+                    .as_secs()
+            };
+            assert_eq!(whole(birth.unwrap()), whole(original));
+        }
+    }
+    // An overlay on top keeps them.
+    let mount = Mount::background(&image, "");
+    let script = r#"
+        mkdir "$2/upper" "$2/work" "$2/merged"
+        mount -t overlay overlay -o "lowerdir=$1,upperdir=$2/upper,workdir=$2/work" "$2/merged" || exit 3
+        getfattr -h -d -m - -e hex "$2/merged/linked" "$2/merged/plain" | grep -v '^#'
+        umount "$2/merged"
+    "#;
+    let direct = "cd \"$1\"; getfattr -h -d -m - -e hex linked plain | grep -v '^#'";
+    match shell(script, &[mount.point(), dir.path()]) {
+        Some(text) => assert_eq!(text, shell(direct, &[&root]).unwrap()),
+        None => skip("overlay", "overlays on FUSE are not possible here"),
+    }
+    drop(mount);
+    let mount = Mount::background(&image, "noxattr");
+    let names = shell(
+        "getfattr -h -m - -R \"$1\" 2>/dev/null || true",
+        &[mount.point()],
+    );
+    assert_eq!(names.unwrap(), "");
+}
+
+/// Access lists and capabilities do what they say for an ordinary user.
+#[test]
+fn access_lists_and_capabilities_count_in_a_mount() {
+    let test = "access_lists_and_capabilities_count_in_a_mount";
+    let Some((dir, root)) = tree(test) else {
+        return;
+    };
+    if !program("setpriv") {
+        skip(test, "there is no setpriv");
+        return;
+    }
+    let script = r#"
+        cd "$1"
+        cp "$(command -v cat)" bin/reader
+        echo secret >secret; chmod 600 secret; setfacl -m u:12345:r secret
+        echo closed >closed; chmod 600 closed; setfacl -m u:12345:r,m::--- closed
+        setcap cap_dac_read_search=ep bin/reader
+    "#;
+    if shell(script, &[&root]).is_none() {
+        skip(test, "attributes cannot be set here");
+        return;
+    }
+    let image = dir.path().join("image");
+    build(&root, &image, &[]);
+    let script = r#"
+        user() { setpriv --reuid 12345 --regid 12345 --clear-groups "$@"; }
+        chmod 755 "$1" 2>/dev/null || true
+        user cat "$1/secret"
+        if user cat "$1/closed" 2>/dev/null; then exit 9; fi
+        # Who is not in the list.
+        if setpriv --reuid 54321 --regid 54321 --clear-groups cat "$1/secret" 2>/dev/null; then exit 8; fi
+        user "$1/bin/reader" "$1/closed" 2>/dev/null || echo no capability
+    "#;
+    let mount = Mount::background(&image, "allow_other,suid");
+    let text = shell(script, &[mount.point()]).unwrap();
+    assert_eq!(text, "secret\nclosed\n");
+    drop(mount);
+    let mount = Mount::background(&image, "allow_other");
+    let text = shell(script, &[mount.point()]).unwrap();
+    assert_eq!(text, "secret\nno capability\n");
+}
+
+#[test]
+fn extraction_restores_them() {
+    let Some((dir, root)) = tree("extraction_restores_them") else {
+        return;
+    };
+    let image = dir.path().join("image");
+    build(&root, &image, &[]);
+    let want = shown(&root);
+    let out = |name: &str| {
+        let path = dir.path().join(name);
+        fs::create_dir(&path).unwrap();
+        path
+    };
+    let whole = out("whole");
+    success(&extract(&image, &whole, &["--strict"]));
+    same(&shown(&whole), &want, "the tree");
+    // Again over what is there.
+    success(&extract(&image, &whole, &["--strict"]));
+    same(&shown(&whole), &want, "the tree");
+
+    let none = out("none");
+    success(&extract(&image, &none, &["--xattrs=none"]));
+    let names = shell("getfattr -h -m - -R \"$1\" 2>/dev/null || true", &[&none]);
+    assert_eq!(names.unwrap(), "");
+    let user = out("user");
+    success(&extract(&image, &user, &["--xattrs=user"]));
+    let names = shell(
+        "cd \"$1\"; getfattr -h -m - -R . | grep -v '^#' | sort -u",
+        &[&user],
+    );
+    let names = names.unwrap();
+    let names: Vec<&str> = names.split_whitespace().collect();
+    assert_eq!(
+        names,
+        ["user.binary", "user.empty", "user.long", "user.note"]
+    );
+
+    // Rewritten images, and images of the result, are the same.
+    for (name, options) in [
+        ("rebuilt", &["--rebuild-metadata"][..]),
+        ("recompressed", &["--recompress", "-C", "zstd:level=3"]),
+        ("recut", &["--change-block-size", "-S", "11"]),
+    ] {
+        let new = dir.path().join(name);
+        build(&image, &new, options);
+        let mount = Mount::background(&new, "");
+        same(&shown(mount.point()), &want, name);
+    }
+
+    // Without privilege: what is possible, and one line about the rest.
+    if !program("setpriv") {
+        return;
+    }
+    let open = out("open");
+    fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    fs::set_permissions(&open, fs::Permissions::from_mode(0o777)).unwrap();
+    for (strict, code) in [("--log-level=warn", 0), ("--strict", 2)] {
+        let output = Command::new("setpriv")
+            .args(["--reuid", "12345", "--regid", "12345", "--clear-groups"])
+            .arg(DWARFSEXTRACT)
+            .arg(&image)
+            .arg("-o")
+            .arg(&open)
+            .arg(strict)
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{said}");
+        let about: Vec<&str> = said.lines().filter(|l| l.contains("extended")).collect();
+        assert_eq!(about.len(), 2, "{said}");
+        assert!(about[0].contains("(said once)"), "{said}");
+        assert!(
+            about[1].contains("cannot set extended attributes: "),
+            "{said}"
+        );
+    }
+    let note = shell(
+        "getfattr -n user.note --only-values \"$1/linked\"",
+        &[&open],
+    );
+    assert_eq!(note.unwrap(), "two names");
+}
+
+#[test]
+fn archives_hold_them() {
+    let Some((dir, root)) = tree("archives_hold_them") else {
+        return;
+    };
+    let image = dir.path().join("image");
+    build(
+        &root,
+        &image,
+        &["--keep-btime", "--keep-all-times", "--time-resolution=ns"],
+    );
+    let want = shown(&root);
+    let archive = dir.path().join("archive.tar");
+    let output = extract(&image, &archive, &["-f", "pax", "--strict"]);
+    success(&output);
+    // GNU tar, which needs all of this to be said.
+    let script = r#"
+        mkdir "$2"
+        tar --xattrs --xattrs-include='*' --acls -p --numeric-owner -C "$2" -xf "$1"
+    "#;
+    let unpacked = dir.path().join("unpacked");
+    match shell(script, &[&archive, &unpacked]) {
+        Some(_) => same(&shown(&unpacked), &want, "GNU tar"),
+        None => skip("GNU tar", "it has no access control lists here"),
+    }
+    // Back into an image, and as an image of the directory.
+    let again = dir.path().join("again");
+    let all = ["--keep-btime", "--keep-all-times", "--time-resolution=ns"];
+    build(&archive, &again, &all);
+    let mount = Mount::background(&again, "");
+    same(&shown(mount.point()), &want, "the tree");
+    let birth = |at: &Path| fs::metadata(at.join("plain")).unwrap().created().ok();
+    assert_eq!(birth(mount.point()), birth(&root));
+
+    // Other formats say what they leave out.
+    let output = extract(&image, &dir.path().join("archive.cpio"), &["-f", "newc"]);
+    success(&output);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        said.contains("newc holds no extended attributes: those of 308"),
+        "{said}"
+    );
+    let output = extract(
+        &image,
+        &dir.path().join("strict.cpio"),
+        &["-f", "newc", "--strict"],
+    );
+    assert_eq!(output.status.code(), Some(2));
+}
