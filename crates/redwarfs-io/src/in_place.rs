@@ -56,6 +56,14 @@ impl LockedFile {
         })
     }
 
+    /// A file that is open for reading and writing, and that nobody else knows yet.
+    pub(crate) fn of(file: File, path: &Path) -> Self {
+        Self {
+            file,
+            path: path.to_owned(),
+        }
+    }
+
     /// The path that it was opened by.
     #[must_use]
     pub fn path(&self) -> &Path {

@@ -233,8 +233,8 @@ impl Frame {
             open_length: end.saturating_sub(open),
             index: Some(header.index),
         };
-        let all = image.sections.iter().chain(&image.trailers);
-        let last = all.filter(|s| s.header_offset < header.section).last();
+        let mut all = image.sections.iter().chain(&image.trailers).rev();
+        let last = all.find(|s| s.header_offset < header.section);
         Self {
             number: last.map_or(0, |section| section.number.saturating_add(1)),
             prelude: prelude.encode(),

@@ -21,6 +21,9 @@ pub enum Error {
     /// The image has no section index, or data behind it that is not its own.
     #[error("recovery data cannot be added: {0}")]
     Unfit(&'static str),
+    /// Bytes at the start of the file are gone, so that what follows is not where it was.
+    #[error("the file has lost its start")]
+    LostStart,
     /// More is damaged than the parity can restore.
     #[error("{groups} of {of} groups have more damage than the parity can restore")]
     TooMuch {

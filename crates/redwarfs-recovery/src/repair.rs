@@ -16,7 +16,6 @@ use crate::range::Range;
 
 /// Bytes of the pointer at the end of an image.
 const POINTER: u64 = 8;
-const LOST_START: Error = Error::Unfit("the file has lost its start");
 
 /// What a repair has written.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -36,7 +35,7 @@ impl RecoveryData {
     /// # Errors
     /// * [`Error::TooMuch`] if a group has more damage than the parity can restore. Nothing is written.
     /// * [`Error::Mismatch`] if what was restored does not have its checksum. Nothing of that group is written.
-    /// * [`Error::Unfit`] if the file has lost its start, so that it has to be copied first.
+    /// * [`Error::LostStart`] if the file has lost its start, so that it has to be copied first.
     /// * [`Error::Io`] and [`Error::Interrupted`]; what was written is right.
     pub fn repair(
         &self,
@@ -51,7 +50,7 @@ impl RecoveryData {
             return Err(Error::TooMuch { groups: lost, of });
         }
         if self.range(file).start < 0 || self.image < 0 {
-            return Err(LOST_START);
+            return Err(Error::LostStart);
         }
         let mut repaired = Repaired::default();
         let mut hashes = damage.hashes.clone();
@@ -62,7 +61,7 @@ impl RecoveryData {
             self.repair_group(file, group, &mut hashes, &mut repaired)?;
         }
         let whole: Option<Vec<u64>> = hashes.into_iter().collect();
-        let whole = whole.ok_or(Error::Unfit("a checksum is lost"))?;
+        let whole = whole.ok_or_else(|| redwarfs_format::Error::corrupt("a checksum is lost"))?;
         if HashPage::identity(&whole) != self.header.hashes_id {
             return Err(
                 redwarfs_format::Error::corrupt("the checksums of the recovery data").into(),
@@ -91,7 +90,7 @@ impl RecoveryData {
         for (position, bytes) in &restored {
             let shard = geometry.data_shard(group, *position);
             let (_, there) = geometry.data_range(shard);
-            let at = range.position(shard).ok_or(LOST_START)?;
+            let at = range.position(shard).ok_or(Error::LostStart)?;
             file.write_all_at(at, bytes.get(..there).unwrap_or(bytes))?;
             set_hash(hashes, shard, bytes);
             repaired.data += 1;
@@ -113,7 +112,7 @@ impl RecoveryData {
             let shard = geometry.parity_shard(group, row);
             check_hash(hashes, shard, &bytes).ok_or(Error::Mismatch(group.0))?;
             let at = self.position(self.header.parity_at(shard));
-            let at = at.ok_or(LOST_START)?;
+            let at = at.ok_or(Error::LostStart)?;
             file.write_all_at(at, &bytes)?;
             set_hash(hashes, shard, &bytes);
             repaired.parity += 1;
@@ -202,7 +201,7 @@ impl RecoveryData {
     /// is that of the payload as it is.
     fn frame(&self, source: &dyn Source) -> Result<[(u64, Vec<u8>); 3]> {
         let header = &self.header;
-        let offset = self.position(0).ok_or(LOST_START)?;
+        let offset = self.position(0).ok_or(Error::LostStart)?;
         let image = container(source, offset)?;
         let index = image
             .sections
@@ -243,7 +242,7 @@ impl RecoveryData {
 
     /// Writes what is not there already.
     fn put(&self, file: &LockedFile, at: u64, bytes: &[u8], repaired: &mut Repaired) -> Result<()> {
-        let at = self.position(at).ok_or(LOST_START)?;
+        let at = self.position(at).ok_or(Error::LostStart)?;
         let mut found = vec![0; bytes.len()];
         if file.read_exact_at(at, &mut found).is_err() || found != bytes {
             file.write_all_at(at, bytes)?;

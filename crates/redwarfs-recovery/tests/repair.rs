@@ -190,7 +190,7 @@ fn damages_of_the_description() {
     let mut rng = Rng::new(1);
     case.heals("first 64 KiB", |f| f[..64 << 10].fill(0));
     case.heals("schema, metadata and index", |f| {
-        f[plain - (64 << 10)..plain].fill(0)
+        f[plain - (64 << 10)..plain].fill(0);
     });
     case.heals("section header, prelude, first page and image start", |f| {
         f[plain..plain + 64 + 32 + 4096].fill(0);
@@ -207,7 +207,7 @@ fn damages_of_the_description() {
     case.heals("burst", |f| f[5_000_000..5_600_000].fill(0xaa));
     case.heals("flips", |f| flip(f, 0..whole, 100, &mut rng));
     case.heals("a third of the parity is cut off", |f| {
-        f.truncate(whole - (whole - plain) / 3)
+        f.truncate(whole - (whole - plain) / 3);
     });
     case.heals("everything at once", |f| {
         f[..32 << 10].fill(0);

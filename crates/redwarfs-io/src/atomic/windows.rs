@@ -9,6 +9,7 @@ use std::os::windows::io::{AsHandle, BorrowedHandle};
 use std::path::{Path, PathBuf};
 
 use super::{NAME_ATTEMPTS, Notice, Overwrite, hidden_name, with_path};
+use crate::in_place::LockedFile;
 use crate::source::FileSource;
 
 /// A file without its final name, which [`AtomicFile::commit`] gives to it.
@@ -102,6 +103,21 @@ impl AtomicFile {
         match &self.state {
             // Opened once more: a clone would have the position of the writer, which reading changes.
             State::Hidden { temp, .. } => FileSource::of(File::open(temp)?, &self.path).map(Some),
+            State::Stream | State::Done => Ok(None),
+        }
+    }
+
+    /// The data written so far, to be changed in place before the file gets its name; none if it was written
+    /// directly. What is written to this output later goes where it would have gone without the changes.
+    ///
+    /// # Errors
+    /// The error of the system.
+    pub fn unfinished(&self) -> io::Result<Option<LockedFile>> {
+        match &self.state {
+            State::Hidden { temp, .. } => {
+                let file = OpenOptions::new().read(true).write(true).open(temp)?;
+                Ok(Some(LockedFile::of(file, &self.path)))
+            }
             State::Stream | State::Done => Ok(None),
         }
     }

@@ -9,7 +9,7 @@ use super::checksum::Algorithm;
 use super::detail::Detail;
 use super::output::Form;
 use crate::common::cli::{LogArgs, prepare, whole};
-use crate::common::number::parse_size;
+use crate::common::number::{parse_percent, parse_size};
 use crate::common::open::image_offset;
 use crate::common::progress::ProgressArgs;
 
@@ -98,6 +98,23 @@ pub(crate) struct Args {
     /// Write the metadata as JSON to a file instead of showing information; '-' is standard output
     #[arg(long, value_name = "FILE")]
     pub export_metadata: Option<PathBuf>,
+
+    /// Add recovery data behind the image, of so many per cent of its size, from which damage can be
+    /// repaired. The image is checked first
+    #[arg(long, value_name = "PERCENT", value_parser = parse_percent)]
+    pub add_recovery: Option<f64>,
+
+    /// Compare the file with its recovery data, and say whether damage can be repaired
+    #[arg(long)]
+    pub check_recovery: bool,
+
+    /// Repair the file with its recovery data, in place; or write a repaired copy to FILE
+    #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true)]
+    pub repair: Option<Option<PathBuf>>,
+
+    /// Remove the recovery data behind the image
+    #[arg(long)]
+    pub remove_recovery: bool,
 
     #[command(flatten)]
     pub progress: ProgressArgs,

@@ -11,9 +11,10 @@ use crate::common::number::{format_duration, format_rate, format_size, format_si
 use crate::common::progress::{Activity, Display, ProgressMode, Status, Stopwatch};
 use crate::common::progress::{permille, time_left};
 
-/// Counts the bytes of sections that are verified.
+/// Counts the bytes that were worked on.
 #[derive(Debug)]
 struct Meter {
+    activity: &'static str,
     total: u64,
     done: AtomicU64,
     stopwatch: Stopwatch,
@@ -30,7 +31,7 @@ impl Activity for Meter {
     fn status(&self) -> Status {
         let done = self.done.load(Ordering::Relaxed);
         Status {
-            activity: "checking",
+            activity: self.activity,
             permille: Some(permille(done, self.total)),
             left: time_left(done, self.total, self.stopwatch.elapsed()),
             facts: vec![format_size_pair(done, self.total), self.rate()],
@@ -51,8 +52,23 @@ pub(super) fn with_meter<T>(
     check: impl FnOnce(SectionList, &(dyn Fn(u64) + Sync)) -> T,
 ) -> T {
     let sections = list.sections.len();
+    let total = list.payload_bytes();
+    let (result, took) = with_bytes(args, "checking", total, logger, |done| check(list, done));
+    logger.verbose(format_args!("verified {sections} sections, {took}"));
+    result
+}
+
+/// Runs `work` on `total` bytes, and shows how far it is. Also returns bytes, duration and rate as a text.
+pub(super) fn with_bytes<T>(
+    args: &Args,
+    activity: &'static str,
+    total: u64,
+    logger: &Logger,
+    work: impl FnOnce(&(dyn Fn(u64) + Sync)) -> T,
+) -> (T, String) {
     let meter = Arc::new(Meter {
-        total: list.payload_bytes(),
+        activity,
+        total,
         done: AtomicU64::new(0),
         stopwatch: Stopwatch::default(),
     });
@@ -60,17 +76,17 @@ pub(super) fn with_meter<T>(
         true => ProgressMode::None,
         false => args.progress.mode(),
     };
-    // Without it the check is the same.
+    // Without it the work is the same.
     let display = Display::start(&meter, logger.console(), mode).ok();
-    let result = check(list, &|bytes| {
+    let result = work(&|bytes| {
         meter.done.fetch_add(bytes, Ordering::Relaxed);
     });
     drop(display);
-    logger.verbose(format_args!(
-        "verified {sections} sections, {} in {}, {}",
+    let took = format!(
+        "{} in {}, {}",
         format_size(meter.total),
         format_duration(meter.stopwatch.elapsed()),
         meter.rate()
-    ));
-    result
+    );
+    (result, took)
 }

@@ -12,6 +12,7 @@ mod message;
 mod meter;
 mod output;
 mod overview;
+mod recovery;
 mod report;
 mod text;
 mod tree;
@@ -78,6 +79,9 @@ fn run(args: &Args) -> Result<u8> {
         need_stdout()?;
     }
     let workers = args.num_workers.unwrap_or_else(env::concurrency);
+    if let Some(task) = recovery::Task::of(args)? {
+        return recovery::run(args, task, input, workers, &logger);
+    }
     let options = open_options(args, workers);
     let source = match IoLayer::from_env().open(input) {
         Ok(source) => source,

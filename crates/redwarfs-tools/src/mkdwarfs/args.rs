@@ -18,6 +18,7 @@ use super::stream_args::{self, StreamArgs};
 use super::values::{self, HashChoice, LinkPolicy, MemoryLimit, TimeSpec, Verification};
 use super::xattr_args::XattrArgs;
 use crate::common::cli::{LogArgs, prepare, whole};
+use crate::common::number::parse_percent;
 use crate::common::progress::ProgressArgs;
 use crate::common::users::{parse_group, parse_user};
 use crate::common::{LogLevel, Logger};
@@ -227,6 +228,13 @@ pub(crate) struct Args {
     /// Omit the section index
     #[arg(long, help_heading = "File system options", when_rewriting = Used)]
     pub no_section_index: bool,
+
+    /// Add recovery data behind the image, of so many per cent of its size
+    ///
+    /// With it, dwarfsck --repair restores damaged parts of the file. It also protects the header.
+    #[arg(long, value_name = "PERCENT", help_heading = "File system options", when_rewriting = Used,
+          value_parser = parse_percent)]
+    pub recovery: Option<f64>,
 
     /// Omit the history
     #[arg(long, help_heading = "File system options", when_rewriting = Used)]

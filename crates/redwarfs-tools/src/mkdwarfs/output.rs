@@ -8,12 +8,14 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use redwarfs_io::{AtomicFile, Overwrite};
+use redwarfs_io::{AtomicFile, LockedFile, Overwrite};
+use redwarfs_recovery::Protection;
 use redwarfs_writer::DirectorySource;
 
-use super::args::TOOL;
+use super::args::{Args, TOOL};
 use super::display::Report;
 use super::header;
+use crate::common::env;
 use crate::common::error::{cause_at, io_cause};
 use crate::common::os::{raw_stdout, stdout_is_closed};
 use crate::common::output::{STDOUT_IS_CLOSED, create_output};
@@ -109,7 +111,14 @@ pub(super) struct Target<'a> {
     path: &'a Path,
     /// Whoever may read the file may execute it.
     executable: bool,
+    recovery: Option<Recovery<'a>>,
     out: Output,
+}
+
+/// The recovery data that the image gets.
+struct Recovery<'a> {
+    protection: Protection,
+    stop: &'a AtomicBool,
 }
 
 enum Output {
@@ -139,7 +148,32 @@ impl<'a> Target<'a> {
         Ok(Self {
             path,
             executable: false,
+            recovery: None,
             out,
+        })
+    }
+
+    /// With the recovery data that the options ask for.
+    pub(super) fn protected(self, args: &Args, stop: &'a AtomicBool) -> Result<Self> {
+        let Some(percent) = args.recovery else {
+            return Ok(self);
+        };
+        let unfit = |why| Err(ToolError::new(format!("--recovery needs {why}")));
+        if args.no_section_index {
+            return unfit("a section index");
+        }
+        match &self.out {
+            Output::File(file) if file.get_ref().written().is_ok_and(|file| file.is_some()) => {}
+            _ => return unfit("an output that is a regular file"),
+        }
+        let mut protection = Protection::percent(percent);
+        protection.leading = true;
+        protection.threads = args
+            .num_workers
+            .map_or_else(env::concurrency, |n| n as usize);
+        Ok(Self {
+            recovery: Some(Recovery { protection, stop }),
+            ..self
         })
     }
 
@@ -171,6 +205,9 @@ impl<'a> Target<'a> {
             if let Some(written) = file.written()? {
                 header::check_found(&written, start)?;
             }
+            if let (Some(recovery), Some(image)) = (&self.recovery, file.unfinished()?) {
+                recovery.add(image, start)?;
+            }
             if self.executable {
                 file.allow_execution()?;
             }
@@ -184,6 +221,16 @@ impl<'a> Target<'a> {
             Output::Stdout(mut out) => out.flush(),
         };
         done.map_err(|e| write_error(self.path, &e))
+    }
+}
+
+impl Recovery<'_> {
+    fn add(&self, image: LockedFile, start: u64) -> io::Result<()> {
+        match redwarfs_recovery::add(image, start, &self.protection, &|_| {}, self.stop) {
+            Ok(_) => Ok(()),
+            Err(redwarfs_recovery::Error::Io(e)) => Err(e),
+            Err(e) => Err(io::Error::other(format!("recovery data: {e}"))),
+        }
     }
 }
 

@@ -79,7 +79,9 @@ pub(super) fn run(args: &Args, matches: &ArgMatches, command_line: &[OsString]) 
         Leading::Remove => false,
         Leading::Keep => image.container().offset > 0 && is_executable(input),
     };
-    let target = Target::open(output, args.force, &logger)?.executable(runs);
+    let target = Target::open(output, args.force, &logger)?
+        .executable(runs)
+        .protected(args, &stop)?;
     let start = match &options.leading {
         Leading::Replace(header) => header.len() as u64,
         Leading::Remove => 0,

@@ -64,7 +64,9 @@ pub(super) fn run(args: &Args, matches: &ArgMatches, command_line: &[OsString]) 
         header::warn_without_program(directory.source.path(), &logger);
     }
     let layer = input::declarations(args)?;
-    let target = Target::open(output, args.force, &logger)?.executable(runs);
+    let target = Target::open(output, args.force, &logger)?
+        .executable(runs)
+        .protected(args, &stop)?;
     let base = base.map(|source| target.leave_out(source));
     let report = Arc::new(Report::new(logger.clone(), false, args.verbose));
     logger.verbose(format_args!("building from {base}"));

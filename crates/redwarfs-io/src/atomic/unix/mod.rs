@@ -16,6 +16,7 @@ use rustix::io::Errno;
 
 use self::target::{Old, Place};
 use super::{NAME_ATTEMPTS, Notice, Overwrite, hidden_name, with_path};
+use crate::in_place::LockedFile;
 use crate::source::FileSource;
 
 /// Permissions of a new file; the system subtracts the umask.
@@ -140,6 +141,19 @@ impl AtomicFile {
             return Ok(None);
         }
         FileSource::of(self.file.try_clone()?, &self.path).map(Some)
+    }
+
+    /// The data written so far, to be changed in place before the file gets its name; none if it was written
+    /// directly. What is written to this output later goes where it would have gone without the changes.
+    ///
+    /// # Errors
+    /// The error of the system.
+    pub fn unfinished(&self) -> io::Result<Option<LockedFile>> {
+        if matches!(self.state, State::Stream) {
+            return Ok(None);
+        }
+        let file = self.file.try_clone()?;
+        Ok(Some(LockedFile::of(file, &self.path)))
     }
 
     /// Lets every user who may read the file execute it. Does nothing to what is written as it goes.

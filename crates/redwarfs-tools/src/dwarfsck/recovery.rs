@@ -1,0 +1,434 @@
+//! Recovery data: `--add-recovery`, `--check-recovery`, `--repair` and `--remove-recovery`.
+
+use std::io::Write;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use redwarfs_io::{AtomicFile, FileSource, LockedFile, Overwrite, Source};
+use redwarfs_reader::Image;
+use redwarfs_reader::check::{DeclaredImage, VerifyMode};
+use redwarfs_recovery::{Damage, Error, Geometry, Protection, RecoveryData, Repaired};
+
+use super::args::Args;
+use super::meter::with_bytes;
+use super::output::{Output, output_error};
+use super::{TOOL, check_options, open_error, open_options};
+use crate::common::error::{EXIT_FAILURE, EXIT_OK, io_cause};
+use crate::common::json::JsonWriter;
+use crate::common::number::{counted, format_size};
+use crate::common::os::stop_flag;
+use crate::common::output::create_output;
+use crate::common::{Logger, Result, ToolError};
+
+/// What is asked for.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Task<'a> {
+    /// Protect the image with so many per cent.
+    Add(f64),
+    Check,
+    /// In place, or to a copy.
+    Repair(Option<&'a Path>),
+    Remove,
+}
+
+impl<'a> Task<'a> {
+    /// The task of a command line, which must not have two.
+    pub(super) fn of(args: &'a Args) -> Result<Option<Self>> {
+        let repair = args
+            .repair
+            .as_ref()
+            .map(|file| Self::Repair(file.as_deref()));
+        let tasks = [
+            args.add_recovery.map(Self::Add),
+            args.check_recovery.then_some(Self::Check),
+            repair,
+            args.remove_recovery.then_some(Self::Remove),
+        ];
+        let mut tasks = tasks.into_iter().flatten();
+        let task = tasks.next();
+        let others = args.list
+            || args.print_header
+            || args.checksum.is_some()
+            || args.export_metadata.is_some();
+        if task.is_some() && (others || tasks.next().is_some()) {
+            return Err(ToolError::new(
+                "--add-recovery, --check-recovery, --repair, --remove-recovery, --list, --print-header, \
+                 --checksum and --export-metadata are mutually exclusive",
+            ));
+        }
+        if task.is_some() && args.image_size.is_some() {
+            return Err(
+                ToolError::new("--image-size does not go with recovery data")
+                    .hint("it has to be the last thing in the file"),
+            );
+        }
+        Ok(task)
+    }
+}
+
+pub(super) fn run(
+    args: &Args,
+    task: Task<'_>,
+    input: &Path,
+    workers: usize,
+    logger: &Logger,
+) -> Result<u8> {
+    let stop = stop_flag().map_err(|e| ToolError::new("cannot handle signals").io(&e))?;
+    match task {
+        Task::Add(percent) => add(args, input, percent, workers, logger, &stop),
+        Task::Check => check(args, input, logger, &stop),
+        Task::Repair(None) => repair(args, input, logger, &stop),
+        Task::Repair(Some(copy)) => repair_copy(args, input, copy, logger, &stop),
+        Task::Remove => remove(args, input),
+    }
+}
+
+fn lock(input: &Path) -> Result<LockedFile> {
+    LockedFile::open(input).map_err(|e| ToolError::new("cannot open").cause(io_cause(&e)))
+}
+
+fn failed(what: &str, path: &Path, error: Error) -> ToolError {
+    let failure = ToolError::new(what).path(path);
+    match &error {
+        Error::Io(e) => failure.io(e),
+        Error::Present => failure.cause(error).hint("--remove-recovery removes it"),
+        Error::NotFound => failure
+            .cause(error)
+            .hint("--add-recovery makes it, while the image is intact"),
+        Error::LostStart => failure
+            .cause(error)
+            .hint("--repair=FILE makes a repaired copy"),
+        _ => failure.cause(error),
+    }
+}
+
+/// Where the image is in the file.
+fn image_offset(args: &Args, input: &Path) -> Result<(Image, u64)> {
+    let options = open_options(args, 1);
+    let source: Arc<dyn Source> = match FileSource::open(input) {
+        Ok(source) => Arc::new(source),
+        Err(_) => return Err(open_error(input, &options)),
+    };
+    let image = Image::from_source(source, &options).map_err(|_| open_error(input, &options))?;
+    let offset = image.container().offset;
+    Ok((image, offset))
+}
+
+fn add(
+    args: &Args,
+    input: &Path,
+    percent: f64,
+    workers: usize,
+    logger: &Logger,
+    stop: &AtomicBool,
+) -> Result<u8> {
+    let (image, offset) = image_offset(args, input)?;
+    if !args.no_check {
+        refuse_damage(args, input, &image, workers, logger)?;
+    }
+    drop(image);
+    let file = lock(input)?;
+    let mut protection = Protection::percent(percent);
+    protection.threads = workers;
+    protection.leading = true;
+    let total = file.len().unwrap_or(0);
+    let (added, took) = with_bytes(args, "protecting", total, logger, |done| {
+        redwarfs_recovery::add(file, offset, &protection, done, stop)
+    });
+    let added = added.map_err(|e| failed("cannot add recovery data", input, e))?;
+    logger.verbose(format_args!("made parity of {took}"));
+    say(
+        args,
+        &format!(
+            "added:    {} of recovery data, {}",
+            format_size(added.bytes),
+            described(&added.geometry)
+        ),
+    )?;
+    Ok(EXIT_OK)
+}
+
+/// Parity of a damaged image would protect the damage.
+fn refuse_damage(
+    args: &Args,
+    input: &Path,
+    image: &Image,
+    workers: usize,
+    logger: &Logger,
+) -> Result<()> {
+    let failed = |e| ToolError::new("cannot check").path(input).cause(e);
+    let list = image.list_sections().map_err(failed)?;
+    let mut options = check_options(args, workers);
+    options.mode = VerifyMode::Fast;
+    let total = list.payload_bytes();
+    let (report, _) = with_bytes(args, "checking", total, logger, |done| {
+        image.check(list, DeclaredImage::default(), &options, done)
+    });
+    let report = report.map_err(failed)?;
+    match report.findings.first() {
+        None => Ok(()),
+        Some(first) => Err(ToolError::new("is damaged, and was left as it is")
+            .path(input)
+            .cause(first)
+            .hint("--no-check adds recovery data for the image as it is")),
+    }
+}
+
+fn check(args: &Args, input: &Path, logger: &Logger, stop: &AtomicBool) -> Result<u8> {
+    let what = "cannot check with recovery data";
+    let file = FileSource::open(input).map_err(|e| ToolError::new(what).cause(io_cause(&e)))?;
+    let (data, damage) = examine(args, &file, what, input, logger, stop)?;
+    report(args, &data, &damage)?;
+    Ok(if damage.is_none() {
+        EXIT_OK
+    } else {
+        EXIT_FAILURE
+    })
+}
+
+fn examine(
+    args: &Args,
+    file: &dyn Source,
+    what: &str,
+    input: &Path,
+    logger: &Logger,
+    stop: &AtomicBool,
+) -> Result<(RecoveryData, Damage)> {
+    let fail = |e| failed(what, input, e);
+    let data = redwarfs_recovery::locate(file).map_err(fail)?;
+    let geometry = data.geometry();
+    let total = geometry.length() + geometry.parity_shards() * geometry.shard_size() as u64;
+    let (damage, took) = with_bytes(args, "comparing", total, logger, |done| {
+        data.check(file, done, stop)
+    });
+    logger.verbose(format_args!("compared {took}"));
+    Ok((data, damage.map_err(fail)?))
+}
+
+fn repair(args: &Args, input: &Path, logger: &Logger, stop: &AtomicBool) -> Result<u8> {
+    let what = "cannot repair";
+    let file = lock(input)?;
+    let (data, damage) = examine(args, &file, what, input, logger, stop)?;
+    if damage.is_none() {
+        say(args, "repaired: nothing, the file is intact")?;
+        return Ok(EXIT_OK);
+    }
+    let done = mend(&data, &file, &damage, input, stop, logger)?;
+    say(args, &format!("repaired: {}", written(done)))?;
+    Ok(EXIT_OK)
+}
+
+fn mend(
+    data: &RecoveryData,
+    file: &LockedFile,
+    damage: &Damage,
+    input: &Path,
+    stop: &AtomicBool,
+    logger: &Logger,
+) -> Result<Repaired> {
+    data.repair(file, damage, stop).map_err(|error| {
+        for (start, length) in damage.lost_ranges() {
+            logger.error(format_args!(
+                "lost: {} at offset {start} of the image",
+                counted(length, "byte", "bytes")
+            ));
+        }
+        failed("cannot repair", input, error)
+    })
+}
+
+fn repair_copy(
+    args: &Args,
+    input: &Path,
+    copy: &Path,
+    logger: &Logger,
+    stop: &AtomicBool,
+) -> Result<u8> {
+    let what = "cannot repair";
+    let io = |path: &Path, e: &std::io::Error| ToolError::new(what).path(path).io(e);
+    let source = FileSource::open(input).map_err(|e| ToolError::new(what).cause(io_cause(&e)))?;
+    let data = redwarfs_recovery::locate(&source).map_err(|e| failed(what, input, e))?;
+    let mut out = create_output(copy, Overwrite::No, logger)
+        .map_err(|e| ToolError::new(what).cause(io_cause(&e)))?;
+    // Bytes that the file has lost at its start come back as zeros, for the repair.
+    let start = data
+        .image_offset()
+        .saturating_add(data.geometry().start().min(0));
+    let lost = start.min(0).unsigned_abs();
+    copy_into(&source, lost, data.image_size(), &mut out).map_err(|e| io(copy, &e))?;
+    let Some(file) = out.unfinished().map_err(|e| io(copy, &e))? else {
+        return Err(ToolError::new(what).path(copy).cause("is no regular file"));
+    };
+    let (data, damage) = examine(args, &file, what, input, logger, stop)?;
+    let done = match damage.is_none() {
+        true => Repaired::default(),
+        false => mend(&data, &file, &damage, input, stop, logger)?,
+    };
+    drop(file);
+    out.commit()
+        .map_err(|e| ToolError::new(what).cause(io_cause(&e)))?;
+    say(
+        args,
+        &format!("repaired: {}, in {}", written(done), copy.display()),
+    )?;
+    Ok(EXIT_OK)
+}
+
+/// Copies a file behind `lost` zeros, but no more than `size` bytes of them. What cannot be read becomes zeros.
+fn copy_into(
+    source: &dyn Source,
+    lost: u64,
+    size: u64,
+    out: &mut AtomicFile,
+) -> std::io::Result<()> {
+    const PIECE: usize = 1 << 20;
+    const SMALL: usize = 4096;
+    let mut buffer = vec![0; PIECE];
+    let mut zeros = lost.min(size);
+    while zeros > 0 {
+        let n = usize::try_from(zeros).map_or(PIECE, |left| left.min(PIECE));
+        out.write_all(buffer.get(..n).unwrap_or_default())?;
+        zeros -= n as u64;
+    }
+    let len = source.len()?;
+    let mut at = 0;
+    while at < len {
+        let n = usize::try_from(len - at).map_or(PIECE, |left| left.min(PIECE));
+        let part = buffer.get_mut(..n).unwrap_or_default();
+        if source.read_exact_at(at, part).is_err() {
+            for (number, small) in (0_u64..).zip(part.chunks_mut(SMALL)) {
+                if source
+                    .read_exact_at(at + number * SMALL as u64, small)
+                    .is_err()
+                {
+                    small.fill(0);
+                }
+            }
+        }
+        out.write_all(part)?;
+        at += n as u64;
+    }
+    Ok(())
+}
+
+fn remove(args: &Args, input: &Path) -> Result<u8> {
+    let (_, offset) = image_offset(args, input)?;
+    let file = lock(input)?;
+    let bytes = redwarfs_recovery::remove(&file, offset)
+        .map_err(|e| failed("cannot remove recovery data", input, e))?;
+    say(
+        args,
+        &format!("removed:  {} of recovery data", format_size(bytes)),
+    )?;
+    Ok(EXIT_OK)
+}
+
+fn say(args: &Args, line: &str) -> Result<()> {
+    if args.quiet {
+        return Ok(());
+    }
+    let mut out = Output::new();
+    out.line(line)?;
+    out.finish()
+}
+
+/// Groups, shards, and the largest damage in one piece that can be repaired.
+fn described(geometry: &Geometry) -> String {
+    let group = redwarfs_recovery::ShardGroup(0);
+    let burst = geometry
+        .parity_shards()
+        .saturating_mul(geometry.shard_size() as u64);
+    format!(
+        "{} of {}+{} shards of {}; it repairs up to {} in one piece",
+        counted(u64::from(geometry.groups()), "group", "groups"),
+        geometry.data_of(group),
+        geometry.parity(),
+        format_size(geometry.shard_size() as u64),
+        format_size(burst)
+    )
+}
+
+fn written(repaired: Repaired) -> String {
+    format!(
+        "{} of data and {} of parity, {}",
+        counted(repaired.data, "shard", "shards"),
+        counted(repaired.parity, "shard", "shards"),
+        counted(repaired.pages, "page", "pages")
+    )
+}
+
+fn report(args: &Args, data: &RecoveryData, damage: &Damage) -> Result<()> {
+    let geometry = data.geometry();
+    let mut out = Output::new();
+    if args.json {
+        let mut json = JsonWriter::compact(&mut out);
+        write_json(&mut json, data, damage).map_err(|e| output_error(&e))?;
+        return out.finish();
+    }
+    if args.quiet {
+        return Ok(());
+    }
+    out.line(&format!(
+        "recovery: {} protected, {}",
+        format_size(geometry.length()),
+        described(&geometry)
+    ))?;
+    let verdict = match (damage.is_none(), damage.lost_groups()) {
+        (true, _) => "OK: the file is as it was".to_owned(),
+        (false, 0) => format!(
+            "damaged: {} of data, {} of parity, {}; {TOOL} --repair restores them",
+            counted(damage.data_shards(), "shard", "shards"),
+            counted(damage.parity_shards(), "shard", "shards"),
+            counted(damage.pages(), "page", "pages")
+        ),
+        (false, lost) => format!(
+            "damaged: {} of data, {} of parity; {} more damage than can be repaired",
+            counted(damage.data_shards(), "shard", "shards"),
+            counted(damage.parity_shards(), "shard", "shards"),
+            counted(u64::from(lost), "group has", "groups have")
+        ),
+    };
+    for (start, length) in damage.lost_ranges() {
+        let length = counted(length, "byte", "bytes");
+        out.line(&format!(
+            "lost:     {length} at offset {start} of the image"
+        ))?;
+    }
+    out.line(&verdict)?;
+    out.finish()
+}
+
+fn write_json(
+    json: &mut JsonWriter<&mut Output>,
+    data: &RecoveryData,
+    damage: &Damage,
+) -> std::io::Result<()> {
+    let geometry = data.geometry();
+    json.begin_object()?;
+    json.key("recovery")?;
+    json.begin_object()?;
+    json.boolean_at("intact", damage.is_none())?;
+    json.boolean_at("repairable", damage.lost_groups() == 0)?;
+    json.number_at("start", geometry.start())?;
+    json.number_at("length", geometry.length())?;
+    json.number_at("shard_size", geometry.shard_size() as u64)?;
+    json.number_at("groups", geometry.groups())?;
+    json.number_at("data_shards", geometry.data_shards())?;
+    json.number_at("parity_shards", geometry.parity_shards())?;
+    json.number_at("damaged_data_shards", damage.data_shards())?;
+    json.number_at("damaged_parity_shards", damage.parity_shards())?;
+    json.number_at("damaged_pages", damage.pages())?;
+    json.key("lost")?;
+    json.begin_array()?;
+    for (start, length) in damage.lost_ranges() {
+        json.begin_object()?;
+        json.number_at("offset", start)?;
+        json.number_at("bytes", length)?;
+        json.end_object()?;
+    }
+    json.end_array()?;
+    json.end_object()?;
+    json.end_object()?;
+    json.finish()
+}

@@ -1,0 +1,279 @@
+//! Recovery data: made by `mkdwarfs` and `dwarfsck`, checked, used and removed.
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Output;
+
+use support::{DWARFSCK, DWARFSEXTRACT, MKDWARFS, must, run};
+
+/// Bytes that do not compress.
+fn noise(len: usize, mut state: u64) -> Vec<u8> {
+    let mut out = Vec::with_capacity(len + 8);
+    while out.len() < len {
+        state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
+        out.extend((state ^ state >> 29).to_le_bytes());
+    }
+    out.truncate(len);
+    out
+}
+
+struct Place {
+    dir: tempfile::TempDir,
+    image: PathBuf,
+}
+
+impl Place {
+    /// A directory with an image, made with some options.
+    fn new(options: &[&str]) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let tree = dir.path().join("tree");
+        fs::create_dir(&tree).unwrap();
+        for number in 0..4_u64 {
+            fs::write(
+                tree.join(format!("file{number}")),
+                noise(400_000, number + 1),
+            )
+            .unwrap();
+        }
+        let image = dir.path().join("image");
+        let mut args = vec!["-i", tree.to_str().unwrap(), "-o", image.to_str().unwrap()];
+        args.extend(options);
+        args.push("--log-level=warn");
+        must(MKDWARFS, args);
+        Self { dir, image }
+    }
+
+    fn bytes(&self) -> Vec<u8> {
+        fs::read(&self.image).unwrap()
+    }
+
+    fn check(&self, options: &[&str]) -> Output {
+        let mut args = vec![self.image.to_str().unwrap()];
+        args.extend(options);
+        run(DWARFSCK, &args)
+    }
+
+    /// What a successful call prints.
+    fn good(&self, options: &[&str]) -> String {
+        let out = self.check(options);
+        let text = String::from_utf8(out.stdout).unwrap();
+        let errors = String::from_utf8(out.stderr).unwrap();
+        assert_eq!(out.status.code(), Some(0), "{options:?}: {text}{errors}");
+        text
+    }
+
+    /// Both outputs of a call that ends with 1.
+    fn bad(&self, options: &[&str]) -> String {
+        let out = self.check(options);
+        let text = [out.stdout, out.stderr].concat();
+        let text = String::from_utf8(text).unwrap();
+        assert_eq!(out.status.code(), Some(1), "{options:?}: {text}");
+        text
+    }
+
+    fn damage(&self, change: impl FnOnce(&mut Vec<u8>)) {
+        let mut bytes = self.bytes();
+        change(&mut bytes);
+        fs::write(&self.image, bytes).unwrap();
+    }
+}
+
+fn extracts(image: &Path, tree: &Path) {
+    let out = tempfile::tempdir().unwrap();
+    must(
+        DWARFSEXTRACT,
+        [
+            "-i",
+            image.to_str().unwrap(),
+            "-o",
+            out.path().to_str().unwrap(),
+        ],
+    );
+    for number in 0..4 {
+        let name = format!("file{number}");
+        assert!(fs::read(out.path().join(&name)).unwrap() == fs::read(tree.join(name)).unwrap());
+    }
+}
+
+#[test]
+fn damage_is_found_and_repaired() {
+    let place = Place::new(&[]);
+    let plain = place.bytes();
+    let text = place.good(&["--add-recovery=10%"]);
+    assert!(
+        text.starts_with("added:    ") && text.contains("1 group of "),
+        "{text}"
+    );
+    let whole = place.bytes();
+    assert!(whole.starts_with(&plain) && whole.len() < plain.len() * 6 / 5);
+    assert!(
+        place
+            .good(&["--check-recovery"])
+            .ends_with("OK: the file is as it was\n")
+    );
+    assert!(place.good(&["--check-integrity"]).contains("OK"));
+    extracts(&place.image, &place.dir.path().join("tree"));
+    assert_eq!(
+        place.good(&["--repair"]),
+        "repaired: nothing, the file is intact\n"
+    );
+
+    // Neither the start nor the end of the image is there any more.
+    let end = plain.len();
+    place.damage(|bytes| {
+        bytes[..5000].fill(0);
+        bytes[end - 5000..end].fill(0xff);
+        bytes[700_000..750_000].fill(1);
+    });
+    let text = place.bad(&["--check-recovery"]);
+    assert!(
+        text.contains("damaged: ") && text.contains("dwarfsck --repair restores them"),
+        "{text}"
+    );
+    let json = place.bad(&["--check-recovery", "-j"]);
+    let json: serde_json::Value = serde_json::from_str(json.trim()).unwrap();
+    assert_eq!(json["recovery"]["intact"], false);
+    assert_eq!(json["recovery"]["repairable"], true);
+    let damaged = place.bytes();
+    // A copy is repaired, and the file stays as it is.
+    let copy = place.dir.path().join("copy");
+    let option = format!("--repair={}", copy.display());
+    let text = place.good(&[&option]);
+    assert!(
+        text.starts_with("repaired: ") && text.contains(" shards of data"),
+        "{text}"
+    );
+    assert!(fs::read(&copy).unwrap() == whole && place.bytes() == damaged);
+    assert!(place.bad(&[&option]).contains("exists"));
+    place.good(&["--repair"]);
+    assert!(place.bytes() == whole);
+
+    place.good(&["--remove-recovery"]);
+    assert!(place.bytes() == plain);
+}
+
+#[test]
+fn a_build_and_a_rewrite_protect_their_image() {
+    let place = Place::new(&["--recovery=5", "-l1", "--header=/bin/sh"]);
+    let whole = place.bytes();
+    assert!(place.good(&["--check-recovery"]).contains("OK: "));
+    // The header is protected, too.
+    place.damage(|bytes| bytes[..9000].fill(7));
+    place.good(&["--repair"]);
+    assert!(place.bytes() == whole);
+    // Cut off in front: only a copy can be repaired.
+    place.damage(|bytes| drop(bytes.drain(..3000)));
+    assert!(
+        place
+            .bad(&["--repair"])
+            .contains("--repair=FILE makes a repaired copy")
+    );
+    let copy = place.dir.path().join("copy");
+    place.good(&[&format!("--repair={}", copy.display())]);
+    assert!(fs::read(&copy).unwrap() == whole);
+    fs::write(&place.image, &whole).unwrap();
+    // A rewrite says what it drops, and makes its own.
+    let rewritten = place.dir.path().join("rewritten");
+    let paths = [
+        "-i",
+        copy.to_str().unwrap(),
+        "-o",
+        rewritten.to_str().unwrap(),
+    ];
+    let args = |more: &[&'static str]| -> Vec<String> {
+        let all = paths.iter().copied().chain(["--recompress=none", "-f"]);
+        all.chain(more.iter().copied()).map(str::to_owned).collect()
+    };
+    let out = must(MKDWARFS, args(&[]));
+    let said = String::from_utf8(out.stderr).unwrap();
+    assert!(
+        said.contains("drops 1 hidden section(s) of the old image: RECOVERY"),
+        "{said}"
+    );
+    must(MKDWARFS, args(&["--recovery=1%"]));
+    let moved = Place {
+        image: rewritten,
+        ..place
+    };
+    assert!(moved.good(&["--check-recovery"]).contains("OK: "));
+}
+
+#[test]
+fn what_cannot_be_done_is_said() {
+    let place = Place::new(&[]);
+    let plain = place.bytes();
+    for task in ["--check-recovery", "--repair"] {
+        assert!(
+            place.bad(&[task]).contains("no recovery data found"),
+            "{task}"
+        );
+    }
+    assert!(
+        place
+            .bad(&["--remove-recovery"])
+            .contains("no recovery data found")
+    );
+    for (options, message) in [
+        (&["--add-recovery=0"][..], "must be a number of per cent"),
+        (&["--add-recovery=x%"], "must be a number of per cent"),
+        (&["--add-recovery=5", "--repair"], "mutually exclusive"),
+        (&["--check-recovery", "-l"], "mutually exclusive"),
+        (
+            &["--check-recovery", "--image-size=99"],
+            "--image-size does not go with",
+        ),
+    ] {
+        assert!(place.bad(options).contains(message), "{options:?}");
+    }
+    assert!(place.bytes() == plain);
+    // Parity of a damaged image would protect the damage.
+    place.damage(|bytes| bytes[900_000] ^= 1);
+    let damaged = place.bytes();
+    let text = place.bad(&["--add-recovery=5"]);
+    assert!(text.contains("is damaged, and was left as it is"), "{text}");
+    assert!(place.bytes() == damaged);
+    place.good(&["--add-recovery=1", "--no-check"]);
+    assert!(
+        place
+            .bad(&["--add-recovery=1", "--no-check"])
+            .contains("--remove-recovery removes it")
+    );
+    // More than the parity can restore: nothing is written.
+    place.damage(|bytes| {
+        for at in (0..1_500_000).step_by(2000) {
+            bytes[at] ^= 0x10;
+        }
+    });
+    let damaged = place.bytes();
+    let text = place.bad(&["--check-recovery"]);
+    assert!(
+        text.contains("1 group has more damage than can be repaired"),
+        "{text}"
+    );
+    let text = place.bad(&["--repair"]);
+    assert!(
+        text.contains("lost: ") && text.contains("1 of 1 groups"),
+        "{text}"
+    );
+    assert!(place.bytes() == damaged);
+    // Where there is no file to change.
+    let tree = place.dir.path().join("tree");
+    let tree = tree.to_str().unwrap();
+    for (options, message) in [
+        (
+            ["-o", "-", "--recovery=5"],
+            "an output that is a regular file",
+        ),
+        (["-o", "x", "--recovery=y"], "must be a number of per cent"),
+    ] {
+        let mut args = vec!["-i", tree];
+        args.extend(options);
+        let out = run(MKDWARFS, &args);
+        let text = String::from_utf8(out.stderr).unwrap();
+        assert_eq!(out.status.code(), Some(1), "{text}");
+        assert!(text.contains(message), "{text}");
+    }
+}
