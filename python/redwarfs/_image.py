@@ -276,6 +276,22 @@ class Image(_redwarfs.Image, Mapping[str, bytes]):
         """The target of a symbolic link."""
         return self._readlink(path)
 
+    def listxattr(self, path: StrPath = "", *, follow_symlinks: bool = True) -> list[str]:
+        """The names of the extended attributes of an entry, as `os.listxattr`."""
+        return self._listxattr(path, follow_symlinks)
+
+    def getxattr(
+        self, path: StrPath, attribute: str | bytes, *, follow_symlinks: bool = True
+    ) -> bytes:
+        """The value of an extended attribute of an entry, as `os.getxattr`.
+
+        Raises `OSError` with `errno.ENODATA` if the entry has no such attribute.
+        """
+        value = self._getxattr(path, attribute, follow_symlinks)
+        if value is None:
+            raise OSError(errno.ENODATA, os.strerror(errno.ENODATA), os.fsdecode(path))
+        return value
+
     def scandir(self, path: StrPath = "") -> ScandirIterator:
         """The entries of a directory in the order of their names, as `os.scandir`."""
         return ScandirIterator(iter(self._entries(path)))

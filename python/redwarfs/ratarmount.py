@@ -71,8 +71,12 @@ class RedwarfsMountSource(MountSource):  # type: ignore[misc]
         }
 
     def list_xattr(self, fileInfo: FileInfo) -> builtins.list[str]:
-        """No extended attributes."""
-        return []
+        """The names of the extended attributes of an entry."""
+        return self.image.listxattr(fileInfo.userdata[-1], follow_symlinks=False)
+
+    def get_xattr(self, fileInfo: FileInfo, key: str) -> bytes | None:
+        """The value of an extended attribute; `None` if there is none."""
+        return self.image._getxattr(fileInfo.userdata[-1], key, False)
 
     def __exit__(self, *_: object) -> None:
         pass

@@ -1,5 +1,6 @@
 //! The base class of `redwarfs.Image`: everything that needs the library.
 
+use std::borrow::Cow;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread;
@@ -133,6 +134,49 @@ impl Image {
         use std::os::unix::ffi::OsStrExt;
         let target = self.with(py, |image| image.read_link(path.as_path()))?;
         text(py, target.as_os_str().as_bytes())
+    }
+
+    /// The names of the extended attributes of the entry at a path.
+    #[pyo3(signature = (path, follow=true))]
+    fn _listxattr<'py>(
+        &self,
+        py: Python<'py>,
+        path: EntryPath,
+        follow: bool,
+    ) -> PyResult<Vec<Bound<'py, PyString>>> {
+        let names = self.with(py, |image| {
+            let entry = find(image, &path, follow)?;
+            let failed = |source| Error::Read {
+                path: path.as_path().to_owned(),
+                source,
+            };
+            let xattrs = image.reader().xattrs(entry.inode()).map_err(failed)?;
+            let names = xattrs.map(|xattr| xattr.name().map(Cow::into_owned).map_err(failed));
+            names.collect::<redwarfs::Result<Vec<Vec<u8>>>>()
+        })?;
+        names.iter().map(|name| text(py, name)).collect()
+    }
+
+    /// The value of an extended attribute of the entry at a path; `None` if it has no such one.
+    #[pyo3(signature = (path, name, follow=true))]
+    fn _getxattr<'py>(
+        &self,
+        py: Python<'py>,
+        path: EntryPath,
+        name: EntryPath,
+        follow: bool,
+    ) -> PyResult<Option<Bound<'py, PyBytes>>> {
+        let value = self.with(py, |image| {
+            let entry = find(image, &path, follow)?;
+            let name = name.as_path().as_os_str().as_encoded_bytes();
+            let value = image.reader().xattr(entry.inode(), name);
+            let value = value.map_err(|source| Error::Read {
+                path: path.as_path().to_owned(),
+                source,
+            });
+            Ok(value?.map(Cow::into_owned))
+        })?;
+        Ok(value.map(|value| PyBytes::new(py, &value)))
     }
 
     /// Inode and length of the regular file at a path.

@@ -79,6 +79,31 @@ def test_attributes(image):
     assert not image.exists("round") and not image.is_dir("round/more")
 
 
+def test_extended_attributes(tmp_path):
+    tree = tmp_path / "tree"
+    tree.mkdir()
+    for name in ("marked", "plain"):
+        (tree / name).write_text(name)
+    try:
+        os.setxattr(tree / "marked", "user.one", b"1")
+        os.setxattr(tree / "marked", "user.two", bytes(range(256)))
+    except OSError:
+        pytest.skip("the file system has no extended attributes")
+    (tree / "link").symlink_to("marked")
+    redwarfs.build(tree, tmp_path / "image")
+    image = redwarfs.open(tmp_path / "image")
+    assert image.listxattr("marked") == ["user.one", "user.two"] == image.listxattr("link")
+    assert image.getxattr("marked", "user.two") == bytes(range(256))
+    assert image.getxattr("link", b"user.one") == b"1"
+    assert image.listxattr("plain") == [] == image.listxattr("link", follow_symlinks=False)
+    for path, name in [("plain", "user.one"), ("marked", "user.none")]:
+        with pytest.raises(OSError) as caught:
+            image.getxattr(path, name)
+        assert caught.value.errno == errno.ENODATA and caught.value.filename == path
+    with pytest.raises(FileNotFoundError):
+        image.listxattr("missing")
+
+
 def test_directories_are_listed_as_by_os(image):
     assert image.listdir("a") == ["again", "b", "numbers", "text.txt"]
     assert image.listdir() == sorted(image.listdir())

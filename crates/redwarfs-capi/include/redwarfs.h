@@ -483,6 +483,31 @@ redwarfs_code redwarfs_readlink(const redwarfs_image *image,
                                 redwarfs_error **error);
 
 /**
+ * The names of the extended attributes of an inode, each with NUL at its end, one after the other.
+ * `length` gets the number of bytes of all names, also if the buffer is too small
+ * (`REDWARFS_ERROR_RANGE`).
+ */
+redwarfs_code redwarfs_listxattr(const redwarfs_image *image,
+                                 uint32_t inode,
+                                 char *buffer,
+                                 size_t size,
+                                 size_t *length,
+                                 redwarfs_error **error);
+
+/**
+ * The value of an extended attribute of an inode. `length` gets its number of bytes, also if the buffer
+ * is too small (`REDWARFS_ERROR_RANGE`). An attribute that is not there gives
+ * `REDWARFS_ERROR_NOT_FOUND`.
+ */
+redwarfs_code redwarfs_getxattr(const redwarfs_image *image,
+                                uint32_t inode,
+                                const char *name,
+                                void *buffer,
+                                size_t size,
+                                size_t *length,
+                                redwarfs_error **error);
+
+/**
  * Checks the checksums of an image. `findings` gets the number of damages; 0 means that none was
  * found. `found` is called for each damage with a message, and may be null. Flags: `REDWARFS_DEEP`.
  */

@@ -344,6 +344,59 @@ pub unsafe extern "C" fn redwarfs_readlink(
     })
 }
 
+/// The names of the extended attributes of an inode, each with NUL at its end, one after the other.
+/// `length` gets the number of bytes of all names, also if the buffer is too small
+/// (`REDWARFS_ERROR_RANGE`).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn redwarfs_listxattr(
+    image: Option<&Image>,
+    inode: u32,
+    buffer: *mut c_char,
+    size: usize,
+    length: Option<&mut MaybeUninit<usize>>,
+    error: Option<&mut *mut Error>,
+) -> Code {
+    run(error, || {
+        let mut names = Vec::new();
+        for xattr in opened(image)?.reader().xattrs(InodeNo(inode))? {
+            names.extend_from_slice(&xattr.name()?);
+            names.push(0);
+        }
+        put(length, names.len(), "length is null")?;
+        // SAFETY: promised by the caller.
+        let buffer = unsafe { border::buffer(buffer.cast(), size, "buffer is null") }?;
+        fill(buffer, &names)
+    })
+}
+
+/// The value of an extended attribute of an inode. `length` gets its number of bytes, also if the buffer
+/// is too small (`REDWARFS_ERROR_RANGE`). An attribute that is not there gives
+/// `REDWARFS_ERROR_NOT_FOUND`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn redwarfs_getxattr(
+    image: Option<&Image>,
+    inode: u32,
+    name: *const c_char,
+    buffer: *mut c_void,
+    size: usize,
+    length: Option<&mut MaybeUninit<usize>>,
+    error: Option<&mut *mut Error>,
+) -> Code {
+    run(error, || {
+        let image = opened(image)?;
+        // SAFETY: promised by the caller.
+        let name = unsafe { border::path(name, "name is null") }?;
+        let found = image
+            .reader()
+            .xattr(InodeNo(inode), name.as_os_str().as_encoded_bytes())?;
+        let value = found.ok_or_else(|| redwarfs::Error::NotFound(name.to_owned()))?;
+        put(length, value.len(), "length is null")?;
+        // SAFETY: promised by the caller.
+        let buffer = unsafe { border::buffer(buffer, size, "buffer is null") }?;
+        fill(buffer, &value)
+    })
+}
+
 /// Checks the checksums of an image. `findings` gets the number of damages; 0 means that none was
 /// found. `found` is called for each damage with a message, and may be null. Flags: `REDWARFS_DEEP`.
 #[unsafe(no_mangle)]
@@ -374,6 +427,15 @@ pub unsafe extern "C" fn redwarfs_verify(
         }
         put(findings, report.findings.len() as u64, "findings is null")
     })
+}
+
+/// Puts bytes at the start of a buffer.
+fn fill(buffer: &mut [u8], bytes: &[u8]) -> Result<(), Failure> {
+    let start = buffer.get_mut(..bytes.len());
+    start
+        .ok_or_else(|| Failure::range(bytes.len()))?
+        .copy_from_slice(bytes);
+    Ok(())
 }
 
 /// The image of a handle.

@@ -38,10 +38,10 @@ pub use error::{
 };
 pub use image::{
     Attributes, Image, Info, OpenOptions, REDWARFS_CHECK, REDWARFS_DEEP, REDWARFS_NO_FOLLOW,
-    REDWARFS_NO_READAHEAD, REDWARFS_NO_VERIFY, REDWARFS_OFFSET, redwarfs_close, redwarfs_info,
-    redwarfs_lookup, redwarfs_lookup_at, redwarfs_open, redwarfs_open_fd, redwarfs_open_io,
-    redwarfs_open_memory, redwarfs_read, redwarfs_readlink, redwarfs_stat, redwarfs_verify,
-    redwarfs_version,
+    REDWARFS_NO_READAHEAD, REDWARFS_NO_VERIFY, REDWARFS_OFFSET, redwarfs_close, redwarfs_getxattr,
+    redwarfs_info, redwarfs_listxattr, redwarfs_lookup, redwarfs_lookup_at, redwarfs_open,
+    redwarfs_open_fd, redwarfs_open_io, redwarfs_open_memory, redwarfs_read, redwarfs_readlink,
+    redwarfs_stat, redwarfs_verify, redwarfs_version,
 };
 pub use source::Io;
 #[cfg(feature = "write")]

@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <sys/stat.h>
+#include <sys/xattr.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -166,6 +167,45 @@ static void check_entries(void)
     redwarfs_close(image);
 }
 
+/* Extended attributes, where the file system has them. */
+static void check_attributes(void)
+{
+    redwarfs_builder *builder;
+    redwarfs_image *image;
+    memory m = {0};
+    char buffer[100];
+    uint32_t inode;
+    size_t length;
+    CHECK(mkdir("marked", 0755) == 0);
+    write_file("marked/file", "content");
+    write_file("marked/plain", "content");
+    if (setxattr("marked/file", "user.one", "1", 1, 0) || setxattr("marked/file", "user.two", "a\0b", 3, 0)) {
+        fprintf(stderr, "SKIPPED: extended attributes in C: the file system has none\n");
+        return;
+    }
+    OK(redwarfs_builder_new("marked", 1, &builder, &error));
+    OK(redwarfs_builder_write_stream(builder, append, &m, 0, NULL, NULL, NULL, &error));
+    redwarfs_builder_free(builder);
+    OK(redwarfs_open_memory(m.data, m.length, NULL, &image, &error));
+    free(m.data);
+    OK(redwarfs_lookup(image, "file", 0, &inode, &error));
+    OK(redwarfs_listxattr(image, inode, buffer, sizeof buffer, &length, &error));
+    CHECK(length == 18 && memcmp(buffer, "user.one\0user.two", 18) == 0);
+    FAILS(redwarfs_listxattr(image, inode, buffer, 17, &length, &error), REDWARFS_ERROR_RANGE, "18 bytes");
+    CHECK(length == 18);
+    OK(redwarfs_getxattr(image, inode, "user.two", buffer, 3, &length, &error));
+    CHECK(length == 3 && memcmp(buffer, "a\0b", 3) == 0);
+    FAILS(redwarfs_getxattr(image, inode, "user.two", NULL, 0, &length, &error), REDWARFS_ERROR_RANGE, "3 bytes");
+    CHECK(length == 3);
+    FAILS(redwarfs_getxattr(image, inode, "user.no", buffer, 3, &length, &error), REDWARFS_ERROR_NOT_FOUND, "user.no");
+    FAILS(redwarfs_getxattr(image, inode, NULL, buffer, 3, &length, &error), REDWARFS_ERROR_ARGUMENT, "name");
+    OK(redwarfs_lookup(image, "plain", 0, &inode, &error));
+    OK(redwarfs_listxattr(image, inode, NULL, 0, &length, &error));
+    CHECK(length == 0);
+    FAILS(redwarfs_listxattr(image, 4000000, NULL, 0, &length, &error), REDWARFS_ERROR_CORRUPT, "inode");
+    redwarfs_close(image);
+}
+
 static void check_directory(void)
 {
     redwarfs_builder *builder;
@@ -229,5 +269,6 @@ int main(int argc, char **argv)
     CHECK(argc == 2 && chdir(argv[1]) == 0);
     check_entries();
     check_directory();
+    check_attributes();
     return 0;
 }
