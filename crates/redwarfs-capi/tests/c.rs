@@ -124,6 +124,22 @@ fn images_are_built() {
     }
 }
 
+/// Images of the oldest and of the newest format, to be damaged.
+fn victims() -> [PathBuf; 2] {
+    ["0.2.0", "0.9.10"]
+        .map(|version| repository().join(format!("tests/fixtures/compat/compat-v{version}.dwarfs")))
+}
+
+#[test]
+fn damaged_images_give_errors() {
+    if !can_compile("the C library with damaged images") {
+        return;
+    }
+    let dir = installed();
+    let hostile = compiled(dir.path(), "hostile", &[]);
+    succeeds(Command::new(hostile).arg("10000").args(victims()));
+}
+
 /// Images that are small and have different codecs.
 const FEW: [&str; 5] = [
     "compat-v0.2.0",
@@ -157,6 +173,8 @@ fn valgrind_finds_nothing() {
     succeeds(valgrind().arg(reader).arg(vectors()).args(FEW));
     let writer = compiled(dir.path(), "writer", &[]);
     succeeds(valgrind().arg(writer).arg(work.path()));
+    let hostile = compiled(dir.path(), "hostile", &[]);
+    succeeds(valgrind().arg(hostile).arg("60").args(victims()));
 }
 
 #[test]
@@ -180,6 +198,8 @@ fn sanitizers_find_nothing() {
     succeeds(Command::new(reader).arg(vectors()).args(FEW));
     let writer = compiled(dir.path(), "writer", &more);
     succeeds(Command::new(writer).arg(work.path()));
+    let hostile = compiled(dir.path(), "hostile", &more);
+    succeeds(Command::new(hostile).arg("1000").args(victims()));
 }
 
 #[test]
