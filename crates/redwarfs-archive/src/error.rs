@@ -84,7 +84,7 @@ impl std::fmt::Display for Place {
             Some(entry) => write!(f, ", after '{entry}'")?,
             None => {}
         }
-        write!(f, ", {} entries before it are complete", self.entries)
+        write!(f, ", complete entries before it: {}", self.entries)
     }
 }
 

@@ -210,6 +210,7 @@ impl<'a> Stream<'a> {
         n -= buffered;
         if let Some(plain) = self.plain.as_mut().filter(|_| n > BUFFER as u64) {
             if plain.len.saturating_sub(self.position) < n {
+                self.position = self.position.max(plain.len);
                 return Err(Fault::Truncated);
             }
             let to = SeekFrom::Start(self.position + n);

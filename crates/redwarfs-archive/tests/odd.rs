@@ -531,24 +531,25 @@ fn what_is_truncated_is_named() {
     for (end, want) in [
         (
             700,
-            "truncated at byte 700, after 'first', 1 entries before it are complete",
+            "truncated at byte 700, after 'first', complete entries before it: 1",
         ),
         (
             1100,
-            "truncated at byte 1024, after 'first', 1 entries before it are complete",
+            "truncated at byte 1024, after 'first', complete entries before it: 1",
         ),
         (
             2000,
-            "truncated at byte 2000, 1536 bytes of 'second' are missing, 1 entries before it are complete",
+            "truncated at byte 2000, 1536 bytes of 'second' are missing, complete entries before it: 1",
         ),
     ] {
-        let found = error(&whole[..end]);
-        // In a regular file, contents are not read but skipped.
-        assert!(
-            found.starts_with("truncated at byte "),
-            "{end}: {found}, not {want}"
-        );
+        assert_eq!(error(&whole[..end]), want);
     }
+    // Contents that are not read but skipped.
+    let large = tar(&[file("first", b"1"), file("second", &[7; 400_000])]);
+    assert_eq!(
+        error(&large[..300_000]),
+        "truncated at byte 300000, 101536 bytes of 'second' are missing, complete entries before it: 1"
+    );
     let mut gzip = Vec::new();
     std::io::Write::write_all(
         &mut flate2::write::GzEncoder::new(&mut gzip, flate2::Compression::fast()),
@@ -592,7 +593,7 @@ fn damage_is_an_error_with_its_place() {
     bytes[1024 + 3] ^= 1;
     assert_eq!(
         error(&bytes),
-        "damaged at byte 1536, after 'first', 1 entries before it are complete: the checksum of a \
+        "damaged at byte 1536, after 'first', complete entries before it: 1: the checksum of a \
          header is wrong"
     );
     for header in [

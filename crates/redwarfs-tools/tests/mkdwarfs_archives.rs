@@ -317,8 +317,8 @@ fn options_work_as_with_a_directory() {
         ),
         (
             &["-i", "a.tar", "--input-format=cpio"],
-            "cannot read input: a.tar: the archive is damaged at byte 0, 0 entries before it are \
-             complete: a header does not begin as one",
+            "cannot read input: a.tar: the archive is damaged at byte 0, complete entries before \
+             it: 0: a header does not begin as one",
         ),
     ] {
         let done = run(&place, args);
@@ -572,6 +572,50 @@ fn formats_of_libarchive_make_the_image_of_what_they_unpack_to() {
         done.stderr
             .contains("libarchive (tar, cpio, ar, deb, rpm), which cannot be loaded")
     );
+}
+
+#[test]
+fn applied_layers_are_what_overlayfs_shows() {
+    let place = Place::new(&[]);
+    // A container engine makes a layer of the upper directory of an overlay in this way.
+    let prepare = "set -e; mkdir l1 upper work merged l2 && mkdir -p l1/a/b l1/c/d l1/e l1/keep && \
+        for f in a/1 a/b/2 c/3 c/d/4 e/5 keep/6 top; do echo $f >l1/$f; done; \
+        ln -s keep l1/link; find l1 -exec touch -h -d @1700000000 {} +; \
+        mount -t tmpfs none work; mkdir work/u work/w; \
+        mount -t overlay -o lowerdir=l1,upperdir=work/u,workdir=work/w none merged";
+    if !rustix::process::geteuid().is_root() || !has("getfattr") || !shell(&place, prepare) {
+        skip(
+            "layers as overlayfs shows them",
+            "not root, or no overlayfs",
+        );
+        shell(&place, "umount merged; umount work");
+        return;
+    }
+    let change = "set -e; cd merged; rm -r a top; mkdir a; echo new >a/new; rm c/3; rm -r c/d; \
+        echo file >c/d; rm -r e; ln -s keep e; rm link; mkdir link; echo x >link/x; echo more >>keep/6; \
+        chmod 700 keep; cd ..; find merged -exec touch -h -d @1700000000 {} +; \
+        cp -a merged want; cp -a work/u/. l2; \
+        cd work/u; find . -type c | while read -r f; do \
+          rm ../../l2/$f; echo >\"../../l2/$(dirname $f)/.wh.$(basename $f)\"; done; \
+        find . -type d | while read -r d; do \
+          if getfattr -n trusted.overlay.opaque $d >/dev/null 2>&1; then \
+            echo >../../l2/$d/.wh..wh..opq; fi; done; \
+        cd ../../l2; find . -exec setfattr -h -x trusted.overlay.opaque {} \\; 2>/dev/null || true; \
+        find . -exec touch -h -d @1700000000 {} +";
+    let changed = shell(&place, change);
+    assert!(shell(&place, "umount merged; umount work"));
+    assert!(changed);
+    assert!(shell(
+        &place,
+        "for l in l1 l2; do tar --format=pax -C $l -cf $l.tar .; done"
+    ));
+    let same = ["--xattrs=none"];
+    let want = image(&place, &[&["-i", "want"], &same[..]].concat());
+    let layers = ["-i", "l1.tar", "-i", "l2.tar", "--whiteouts=apply"];
+    let found = image(&place, &[&layers[..], &same[..]].concat());
+    let paths = place.built().paths();
+    assert!(found == want, "{paths:?}");
+    assert!(paths.contains(&"a/new".to_owned()) && !paths.contains(&"a/1".to_owned()));
 }
 
 #[test]

@@ -326,8 +326,11 @@ impl Members for Tar<'_> {
         if self.ended {
             return Ok(None);
         }
-        self.input.skip(self.left)?;
-        self.left = 0;
+        let start = self.input.position();
+        let skipped = self.input.skip(self.left);
+        // What is left then is missing.
+        self.left = self.left.saturating_sub(self.input.position() - start);
+        skipped?;
         // The padding of the last member may be missing.
         if self.padding > 0 && !self.input.peek(1)?.is_empty() {
             self.input.skip(self.padding)?;
