@@ -3,7 +3,7 @@
 
 use std::ffi::OsString;
 use std::fs::File;
-use std::io::{self, BufReader, BufWriter, Read, Write};
+use std::io::{self, BufReader, Read, Write};
 use std::process::{Child, Command, Stdio};
 
 use redwarfs_format::device::makedev;
@@ -188,6 +188,8 @@ fn serve_names(_file: File, _names: &[&str], mut out: impl Write) -> io::Result<
 
 #[cfg(all(unix, feature = "libarchive"))]
 fn serve_names(file: File, names: &[&str], out: impl Write) -> io::Result<()> {
+    use std::io::BufWriter;
+
     use redwarfs_libarchive::message::{LONGEST, send};
     use redwarfs_libarchive::read::Reader;
 
@@ -322,8 +324,13 @@ fn decode(body: &[u8]) -> Option<Member> {
 
 impl Members for Library {
     fn next(&mut self) -> Result<Option<Member>, Fault> {
+        let unexpected = || Fault::damaged("libarchive sent something else than expected");
         while self.inside {
-            self.inside = self.receive()? == DATA;
+            self.inside = match self.receive()? {
+                DATA => true,
+                END => false,
+                _ => return Err(unexpected()),
+            };
         }
         self.taken = usize::MAX;
         match self.receive()? {
@@ -332,7 +339,8 @@ impl Members for Library {
                 let bad = || Fault::damaged("libarchive sent no entry");
                 decode(&self.body).ok_or_else(bad).map(Some)
             }
-            _ => Ok(None),
+            DONE => Ok(None),
+            _ => Err(unexpected()),
         }
     }
 
@@ -362,9 +370,14 @@ impl Members for Library {
                     }
                     self.taken = 8;
                 }
-                _ => {
+                END => {
                     self.inside = false;
                     self.taken = usize::MAX;
+                }
+                _ => {
+                    return Err(Fault::damaged(
+                        "libarchive sent something else than expected",
+                    ));
                 }
             }
         }
