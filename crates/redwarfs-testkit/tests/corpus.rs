@@ -17,6 +17,7 @@ fn fuzz_targets_accept_their_corpus() {
         ("history", fuzz::history),
         ("codecs", fuzz::codecs),
         ("image", fuzz::image),
+        ("xattrs", fuzz::xattrs),
         #[cfg(feature = "extract")]
         ("tar", fuzz::tar),
     ];

@@ -98,9 +98,9 @@ fn tree(test: &str) -> Option<(tempfile::TempDir, PathBuf)> {
 fn shown(root: &Path) -> String {
     let script = r#"
         cd "$1"
-        find . | sort | xargs getfattr -h -d -m - -e hex
-        find . ! -type l | sort | xargs getfacl -n -p
-        find . -type f | sort | xargs getcap
+        find . -print0 | sort -z | xargs -0 getfattr -h -d -m - -e hex
+        find . ! -type l -print0 | sort -z | xargs -0 getfacl -n -p
+        find . -type f -print0 | sort -z | xargs -0 getcap
     "#;
     shell(script, &[root]).unwrap()
 }
@@ -375,4 +375,65 @@ fn archives_hold_them() {
         &["-f", "newc", "--strict"],
     );
     assert_eq!(output.status.code(), Some(2));
+}
+
+/// What `dwarfsck --xattrs` prints is what `setfattr --restore` reads.
+#[test]
+fn the_dump_restores_them() {
+    let Some((dir, root)) = tree("the_dump_restores_them") else {
+        return;
+    };
+    fs::write(root.join("od\\d\nname"), "x").unwrap();
+    let script = "setfattr -n user.odd -v 'a\"b\\c' \"$1\"/od*";
+    assert!(shell(script, &[&root]).is_some());
+    let image = dir.path().join("image");
+    build(&root, &image, &["--keep-btime"]);
+    let dwarfsck = env!("CARGO_BIN_EXE_dwarfsck");
+    let run = |option: &str| {
+        let output = Command::new(dwarfsck)
+            .arg(&image)
+            .arg(option)
+            .output()
+            .unwrap();
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        (output.status.code(), text)
+    };
+    let (code, text) = run("--xattrs");
+    assert_eq!(code, Some(0));
+    fs::write(dir.path().join("dump"), &text).unwrap();
+    // Onto the same tree without any attributes.
+    let bare = dir.path().join("bare");
+    fs::create_dir(&bare).unwrap();
+    success(&extract(&image, &bare, &["--xattrs=none"]));
+    let script = "cd \"$1\"; setfattr -h --restore=\"$2\"";
+    assert!(shell(script, &[&bare, &dir.path().join("dump")]).is_some());
+    same(&shown(&bare), &shown(&root), "restored");
+
+    assert_eq!(run("--is-canonical").0, Some(1));
+    let (_, text) = run("--detail=metadata_summary");
+    assert!(
+        text.contains("extensions:\n  xattrs: 309 inodes, "),
+        "{text}"
+    );
+    assert!(text.contains("  birth times: yes\n"), "{text}");
+    let (_, text) = run("-j");
+    assert!(
+        text.contains("\"extensions\":{\"birth_times\":true"),
+        "{text}"
+    );
+    let output = Command::new(dwarfsck)
+        .arg(&image)
+        .args(["-l", "-j"])
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let line = text
+        .lines()
+        .find(|line| line.contains("\"path\":\"linked\""))
+        .unwrap();
+    assert!(
+        line.contains("{\"name\":\"user.long\",\"size\":3000}"),
+        "{line}"
+    );
+    assert!(line.contains("\"btime\":{"), "{line}");
 }

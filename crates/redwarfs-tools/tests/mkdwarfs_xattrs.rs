@@ -192,9 +192,22 @@ fn canonical_images_have_nothing_of_ours() {
     let image = place.image(&["--canonical"]);
     let thawed = image.0.metadata().thaw().unwrap();
     assert!(thawed.xattrs.is_none() && thawed.file_flags.is_none());
+    let is_canonical = |place: &Place| {
+        let output = std::process::Command::new(env!("CARGO_BIN_EXE_dwarfsck"))
+            .arg(place.path("out"))
+            .args(["-q", "--is-canonical"])
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        (output.status.code(), said)
+    };
+    assert_eq!(is_canonical(&place), (Some(0), String::new()));
     assert_eq!(place.run(&["--canonical", "--keep-btime"]).code, Some(1));
     // A rebuild can drop them, too, and keeps them otherwise.
     place.image(&["--keep-btime", "--file-flags"]);
+    let (code, said) = is_canonical(&place);
+    assert_eq!(code, Some(1));
+    assert!(said.contains("it has extended attributes") && said.contains("it has birth times"));
     for (args, kept) in [
         (&["--rebuild-metadata"][..], true),
         (&["--recompress"], true),

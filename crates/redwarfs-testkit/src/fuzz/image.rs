@@ -10,7 +10,7 @@ use redwarfs_reader::check::{CheckOptions, DeclaredImage};
 use redwarfs_reader::{BlockMemory, Image, ImageOffset, OpenOptions};
 
 /// Entries and inodes that are looked at, so that an image that claims millions takes no longer.
-const MAX_ITEMS: usize = 300;
+pub(super) const MAX_ITEMS: usize = 300;
 /// Bytes that are read of one file, and of all files.
 const MAX_FILE: usize = 32 << 10;
 const MAX_TOTAL: usize = 512 << 10;
@@ -53,6 +53,7 @@ pub fn use_image(data: &[u8]) -> [bool; 2] {
 pub(super) fn visit_metadata(view: &MetadataView, checked: bool) {
     let expect = |ok: bool, what: &str| assert!(ok || !checked, "{what} fails after the check");
     let _ = view.thaw();
+    super::xattrs::visit(view, checked);
     let _ = (view.counts(), view.totals(), view.category_names());
     for inode in (0..view.inode_count()).take(MAX_ITEMS).map(InodeNo) {
         let stat = view.stat(inode);

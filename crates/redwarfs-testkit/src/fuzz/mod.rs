@@ -18,10 +18,12 @@ use crate::mutate::Rng;
 mod archive;
 mod image;
 pub mod mutators;
+mod xattrs;
 
 #[cfg(feature = "archive")]
 pub use archive::archive_input;
 pub use image::{image, use_image};
+pub use xattrs::xattrs;
 
 /// Bytes that a symbol table is trained on.
 const TRAINED: usize = 1024;

@@ -69,6 +69,14 @@ pub(crate) struct Args {
     #[arg(long, value_name = "ALGORITHM", value_parser = whole(str::parse::<Algorithm>))]
     pub checksum: Option<Algorithm>,
 
+    /// Print the extended attributes of all entries, in the format of getfattr(1)
+    #[arg(long, conflicts_with_all = ["list", "checksum", "json", "null", "print_header"])]
+    pub xattrs: bool,
+
+    /// Exit with 1 if the image has anything that the original implementation does not know, and say what
+    #[arg(long)]
+    pub is_canonical: bool,
+
     /// Number of threads [default: number of CPUs]
     #[arg(short, long, value_name = "N", value_parser = workers)]
     pub num_workers: Option<usize>,

@@ -17,6 +17,7 @@ mod report;
 mod text;
 mod tree;
 mod verdict;
+mod xattrs;
 
 use std::ffi::OsString;
 use std::io::{self, BufWriter, Write};
@@ -75,7 +76,13 @@ fn run(args: &Args) -> Result<u8> {
     let logger = args.log.logger();
     let input = check(args)?;
     let to_stdout = args.export_metadata.as_deref() == Some(Path::new("-"));
-    if to_stdout || args.print_header || args.list || args.json || args.checksum.is_some() {
+    if to_stdout
+        || args.print_header
+        || args.list
+        || args.xattrs
+        || args.json
+        || args.checksum.is_some()
+    {
         need_stdout()?;
     }
     let workers = args.num_workers.unwrap_or_else(env::concurrency);
@@ -100,7 +107,7 @@ fn run(args: &Args) -> Result<u8> {
         return print_header(&image, input);
     }
 
-    let showing = !args.list && args.checksum.is_none();
+    let showing = !args.list && !args.xattrs && args.checksum.is_none();
     let wants_sections = showing && !args.quiet && args.detail.has(Feature::SectionDetails);
     let mut failures = Failures::new(&logger);
     let mut errors = 0;
@@ -118,7 +125,9 @@ fn run(args: &Args) -> Result<u8> {
     }
     let mut out = Output::new();
     let form = args.form();
-    if args.list {
+    if args.xattrs {
+        xattrs::dump(&image, &mut failures, &mut out)?;
+    } else if args.list {
         list::print(&image, args.verbose, form, &mut failures, &mut out)?;
     } else if let Some(algorithm) = args.checksum {
         errors += checksum::print(&image, algorithm, workers, form, &logger)?;
@@ -143,8 +152,27 @@ fn run(args: &Args) -> Result<u8> {
         }
     }
     out.finish()?;
+    if args.is_canonical {
+        errors += not_canonical(&image, &mut failures, &logger);
+    }
     errors += failures.count();
     Ok(if errors == 0 { EXIT_OK } else { EXIT_FAILURE })
+}
+
+/// Names what the original implementation does not know. Returns the number of these things.
+fn not_canonical(image: &Image, failures: &mut Failures<'_>, logger: &Logger) -> u64 {
+    match xattrs::extensions(image) {
+        Ok(names) => {
+            for name in &names {
+                logger.error(format_args!("the image is not canonical: it has {name}"));
+            }
+            names.len() as u64
+        }
+        Err(e) => {
+            failures.add("cannot look for extensions", None, &e);
+            0
+        }
+    }
 }
 
 /// How the image is opened.

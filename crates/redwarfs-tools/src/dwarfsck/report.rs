@@ -14,6 +14,7 @@ use super::message::message;
 use super::output::Failures;
 use super::overview::{self, QUANTILES, Scatter, Summary, category_name, flag_names, quantile};
 use super::text::unix_time;
+use super::xattrs;
 use super::{export, frozen, tree};
 use crate::common::json::JsonWriter;
 
@@ -56,6 +57,9 @@ pub(super) fn write<W: Write>(
     }
     json.end_array()?;
     if let Some(image) = image {
+        if summary.is_some() {
+            xattrs::json(image, json)?;
+        }
         json.key("features")?;
         json.begin_array()?;
         for feature in image.metadata().features() {

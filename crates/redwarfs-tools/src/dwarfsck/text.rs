@@ -13,6 +13,7 @@ use super::output::{Failures, Output};
 use super::overview::{
     self, QUANTILES, Scatter, Sum, Summary, category_name, flag_names, quantile,
 };
+use super::xattrs;
 use super::{dump, frozen, tree};
 use crate::common::Result;
 use crate::common::error::one_line;
@@ -301,6 +302,7 @@ fn summary(
         "time resolution: {}",
         resolution(metadata.options())
     ))?;
+    out.lines(&xattrs::text(image)?)?;
     if !summary.categories.is_empty() {
         out.line("categories:")?;
         for (name, sum) in &summary.categories {

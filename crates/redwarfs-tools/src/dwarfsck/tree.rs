@@ -194,12 +194,19 @@ pub(super) fn json<W: Write>(
     Ok(())
 }
 
+/// Extended attributes of an entry that are shown. Linux allows no more than a list of 64 KiB names.
+const MOST_XATTRS: usize = 1 << 15;
+
 /// What JSON says of an entry, whether in the tree or in a list.
 pub(super) struct Shown<'a> {
     stat: Stat,
     ty: FileType,
     name: Cow<'a, [u8]>,
     target: Option<Cow<'a, [u8]>>,
+    birth: Option<Timestamp>,
+    flags: u32,
+    /// Names of extended attributes, and sizes of their values.
+    xattrs: Vec<(Cow<'a, [u8]>, u64)>,
 }
 
 impl<'a> Shown<'a> {
@@ -214,6 +221,13 @@ impl<'a> Shown<'a> {
                 FileType::Symlink => Some(view.symlink(item.inode)?),
                 _ => None,
             },
+            birth: view.birth_time(item.inode)?,
+            flags: view.file_flags(item.inode)?,
+            xattrs: view
+                .xattrs(item.inode)?
+                .take(MOST_XATTRS)
+                .map(|xattr| Ok((xattr.name()?, xattr.value()?.size())))
+                .collect::<Result<_>>()?,
         })
     }
 
@@ -235,10 +249,16 @@ impl<'a> Shown<'a> {
             json.number_at("allocated_size", stat.allocated)?;
         }
         time("atime", stat.atime, json)?;
+        if let Some(birth) = self.birth {
+            time("btime", birth, json)?;
+        }
         chunks(json)?;
         time("ctime", stat.ctime, json)?;
         if self.is_device() {
             json.number_at("device_id", stat.rdev)?;
+        }
+        if self.flags != 0 {
+            json.number_at("flags", self.flags)?;
         }
         json.number_at("gid", stat.gid)?;
         json.number_at("inode", stat.ino.0)?;
@@ -273,6 +293,17 @@ impl<'a> Shown<'a> {
         }
         json.string_at("type", type_name(self.ty))?;
         json.number_at("uid", stat.uid)?;
+        if !self.xattrs.is_empty() {
+            json.key("xattrs")?;
+            json.begin_array()?;
+            for (name, size) in &self.xattrs {
+                json.begin_object()?;
+                json.name("name", name)?;
+                json.number_at("size", *size)?;
+                json.end_object()?;
+            }
+            json.end_array()?;
+        }
         json.end_object()?;
         Ok(())
     }
