@@ -29,6 +29,7 @@ pub(crate) struct Found {
 
 /// Where an entry is whose extended attributes are read.
 #[derive(Clone, Copy)]
+#[cfg_attr(not(unix), allow(dead_code))]
 pub(crate) struct Place<'a> {
     /// The root of the tree, and the path of the directory below it.
     pub(crate) root: &'a Path,
@@ -43,6 +44,7 @@ pub(crate) struct Place<'a> {
 
 /// Which of them are read.
 #[derive(Clone, Copy)]
+#[cfg_attr(not(unix), allow(dead_code))]
 pub(crate) struct Wanted<'a> {
     pub(crate) xattrs: &'a XattrFilter,
     pub(crate) flags: bool,
