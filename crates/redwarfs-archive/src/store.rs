@@ -266,7 +266,8 @@ mod tests {
             all.extend(bytes);
         }
         let names = std::fs::read_dir(directory.path()).unwrap();
-        assert_eq!(names.count(), 0, "the file has a name");
+        // On Windows, it has a name, and goes when it is closed.
+        assert_eq!(names.count(), usize::from(cfg!(windows)));
         let spool = writer.finish().unwrap();
         assert!(spool.size() < all.len() as u64);
         let stores = Stores {

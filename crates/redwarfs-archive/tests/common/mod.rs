@@ -174,7 +174,7 @@ pub(crate) fn read(
     let messages = log.lines.into_inner().unwrap();
     let messages = messages
         .into_iter()
-        .map(|line| line.replace(&format!("{}/", place.path().display()), ""));
+        .map(|line| line.replace(&place.path().join("").display().to_string(), ""));
     Outcome {
         source,
         messages: messages.collect(),

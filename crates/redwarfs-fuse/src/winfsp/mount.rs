@@ -19,8 +19,8 @@ use crate::winfsp::volume::Volume;
 /// Mounts `image` and starts to answer requests. `point` is a drive (`X:`), a directory that does not
 /// exist, or `*` for the last free drive.
 ///
-/// Of the options, those count that say so, and those that have the same meaning on all systems. The
-/// label of the volume is [`MountOptions::source`].
+/// These options have no effect: `auto_unmount`, `flags`, `max_read`, `block_size`, `cache_sparse`,
+/// `list_xattrs`, `push`, `follow`, `guard`, `workers`, `readers` and `uring`.
 ///
 /// # Errors
 /// [`Error`] names the step that failed. Nothing stays mounted.
