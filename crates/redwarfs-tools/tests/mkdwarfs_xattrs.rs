@@ -123,6 +123,11 @@ fn the_summary_counts_them() {
     assert!(lines[2].ends_with(counted), "{}", lines[2]);
     let image = place.built();
     assert_eq!(of(&image, "dir")[default], acl);
+    let done = place.run(&["--set-owner=7"]);
+    assert_eq!(done.code, Some(0));
+    let warned =
+        "owners and groups are changed, but not those in the access control lists of 1 entry";
+    assert!(done.stderr.contains(warned), "{}", done.stderr);
     assert_eq!(of(&image, "plain")["security.capability"], capability);
 }
 

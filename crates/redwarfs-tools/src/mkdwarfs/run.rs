@@ -24,7 +24,7 @@ use super::summary::{LeftOut, Summary};
 use super::values::{LinkPolicy, TimeSpec, Verification, source_date_epoch};
 use super::{chmod, header, owners};
 use crate::common::error::{EXIT_OK, EXIT_PARTIAL, io_cause};
-use crate::common::number::format_size;
+use crate::common::number::{counted, format_size};
 use crate::common::os::{stop_flag, umask};
 use crate::common::{Logger, Result, ToolError, env};
 
@@ -94,8 +94,8 @@ pub(super) fn run(args: &Args, matches: &ArgMatches, command_line: &[OsString]) 
     let lists = report.counters().access_lists.load(Ordering::Relaxed);
     if ids_change && lists > 0 {
         logger.warn(format_args!(
-            "owners and groups are changed, but not those in the access control lists of {lists} \
-             entries"
+            "owners and groups are changed, but not those in the access control lists of {}",
+            counted(lists, "entry", "entries")
         ));
     }
     let elsewhere = input.elsewhere(&logger);
