@@ -112,6 +112,9 @@ class Writer:
     further ones go to an unnamed file in the directory for temporary files. Without attributes, an
     entry belongs to root and has the time 0, so that equal contents give equal images.
 
+    Several threads can add entries; they wait for each other. An object or an iterable that gives
+    contents cannot use the writer meanwhile: its methods raise `ValueError`.
+
     >>> import io, redwarfs
     >>> target = io.BytesIO()
     >>> with redwarfs.Writer(target, level=4) as writer:
@@ -220,10 +223,13 @@ class Writer:
         self._open().add_special(path, _stat.S_IFMT(mode), device, given)
 
     def close(self) -> BuildResult:
-        """Builds the image. Further calls return the same result."""
+        """Builds the image. Further calls return the same result.
+
+        While a thread adds an entry, this raises `ValueError`, and the writer can still be used.
+        """
         if self.result is not None:
             return self.result
-        entries = self._open()
+        entries = self._open().take()
         self._entries = None
         target, level, overwrite, progress, options = self._arguments
         self.result = _build(entries, target, level, overwrite, False, None, progress, options)

@@ -4,8 +4,8 @@ use std::io::{self, Read, Write};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::thread;
+use std::sync::{Arc, Mutex, PoisonError, TryLockError};
+use std::thread::{self, ThreadId};
 use std::time::Duration;
 
 use pyo3::exceptions::PyValueError;
@@ -33,28 +33,64 @@ pub(crate) fn option_names() -> Vec<(&'static str, &'static str)> {
 type Given = (u32, u32, u32, i128, i128, i128);
 
 /// The entries of an image that is to be built.
+///
+/// Code of Python runs while the collection is locked: it gives contents. So nobody waits for the lock
+/// in the thread that has it, or while it keeps other threads of the interpreter from running.
 #[pyclass(frozen, module = "redwarfs._redwarfs")]
 #[derive(Debug)]
 pub(crate) struct Entries {
     /// None once the build has begun.
     collection: Mutex<Option<Collection>>,
+    /// The thread that has the lock of the collection. This one is never locked for long.
+    user: Mutex<Option<ThreadId>>,
+}
+
+/// Forgets the thread that has the lock.
+struct Using<'a>(&'a Mutex<Option<ThreadId>>);
+
+impl Drop for Using<'_> {
+    fn drop(&mut self) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
 }
 
 impl Entries {
+    fn of(collection: Collection) -> Self {
+        Self {
+            collection: Mutex::new(Some(collection)),
+            user: Mutex::new(None),
+        }
+    }
+
     /// Changes the collection while other threads of the interpreter run.
     fn change<T: Send>(
         &self,
         py: Python<'_>,
         operation: impl FnOnce(&mut Collection) -> io::Result<T> + Send,
     ) -> PyResult<T> {
+        let thread = Some(thread::current().id());
+        if *self.user.lock().unwrap_or_else(PoisonError::into_inner) == thread {
+            return Err(in_use());
+        }
         let done = py.detach(|| {
             let mut collection = self
                 .collection
                 .lock()
                 .unwrap_or_else(PoisonError::into_inner);
+            *self.user.lock().unwrap_or_else(PoisonError::into_inner) = thread;
+            let _using = Using(&self.user);
             collection.as_mut().map(operation)
         });
         done.ok_or_else(finished)?.map_err(|e| of_system(&e))
+    }
+
+    /// Takes the collection out, unless a thread changes it.
+    fn taken(&self) -> PyResult<Collection> {
+        match self.collection.try_lock() {
+            Ok(mut collection) => collection.take().ok_or_else(finished),
+            Err(TryLockError::WouldBlock) => Err(in_use()),
+            Err(TryLockError::Poisoned(_)) => Err(finished()),
+        }
     }
 }
 
@@ -62,13 +98,20 @@ fn finished() -> PyErr {
     PyValueError::new_err("the writer is closed")
 }
 
+fn in_use() -> PyErr {
+    PyValueError::new_err("the writer is in use")
+}
+
 #[pymethods]
 impl Entries {
     #[new]
     fn new() -> Self {
-        Self {
-            collection: Mutex::new(Some(Collection::new())),
-        }
+        Self::of(Collection::new())
+    }
+
+    /// Moves all entries into a new object. Fails if a thread is adding one.
+    fn take(&self) -> PyResult<Self> {
+        Ok(Self::of(self.taken()?))
     }
 
     /// Adds a regular file with the bytes of an object, or those that `read(size)` of an object gives.
@@ -198,11 +241,7 @@ pub(crate) fn build<'py>(
     progress: Option<Py<PyAny>>,
 ) -> PyResult<Bound<'py, PyDict>> {
     let mut builder = match source.cast::<Entries>() {
-        Ok(entries) => {
-            let mut collection = entries.get().collection.lock();
-            let collection = collection.as_mut().map_err(|_| finished())?.take();
-            Builder::from_source(Arc::new(collection.ok_or_else(finished)?))
-        }
+        Ok(entries) => Builder::from_source(Arc::new(entries.get().taken()?)),
         Err(_) => Builder::new(source.extract::<PathBuf>()?),
     };
     builder = builder

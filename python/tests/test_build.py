@@ -316,3 +316,57 @@ def test_several_threads_add_entries(tmp_path):
     writer.close()
     image = redwarfs.open(target)
     assert len(image) == 800 and image["7/99"] == b"7 997 99"
+
+
+def test_contents_cannot_use_their_writer():
+    target = io.BytesIO()
+    writer = redwarfs.Writer(target, level=1)
+
+    def pieces():
+        for operation in [
+            lambda: writer.add("b", b""),
+            lambda: writer.add("b", iter([b""])),
+            lambda: writer.mkdir("b"),
+            lambda: writer.symlink("b", "c"),
+            writer.close,
+        ]:
+            with pytest.raises(ValueError, match="the writer is in use"):
+                operation()
+        yield b"content"
+
+    writer.add("a", pieces())
+    writer.add("b", b"after")
+    writer.close()
+    image = redwarfs.open(target)
+    assert sorted(image) == ["a", "b"] and image["a"] == b"content" and image["b"] == b"after"
+
+
+def test_a_writer_is_not_closed_while_a_thread_adds():
+    target = io.BytesIO()
+    writer = redwarfs.Writer(target, level=1)
+    begun, goes_on = threading.Event(), threading.Event()
+    errors = []
+
+    def pieces():
+        begun.set()
+        assert goes_on.wait(60)
+        yield b"content"
+
+    def close():
+        try:
+            writer.close()
+        except ValueError as error:
+            errors.append(str(error))
+
+    # Daemons, so that a thread that hangs does not keep the interpreter from ending.
+    adds = threading.Thread(target=lambda: writer.add("a", pieces()), daemon=True)
+    closes = threading.Thread(target=close, daemon=True)
+    adds.start()
+    assert begun.wait(60)
+    closes.start()
+    closes.join(60)
+    assert errors == ["the writer is in use"]
+    goes_on.set()
+    adds.join(60)
+    writer.close()
+    assert redwarfs.open(target)["a"] == b"content"

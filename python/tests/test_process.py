@@ -125,12 +125,13 @@ def test_an_image_in_a_file_object_survives_a_fork(image_path):
 
 def test_opening_starts_no_thread(image_path):
     def threads():
-        return len(os.listdir("/proc/self/task"))
+        return set(os.listdir("/proc/self/task"))
 
     before = threads()
     image = redwarfs.open(image_path)
     image.stat("a/numbers"), list(image), image["a/b/file"]
-    assert threads() == before
+    # Threads of other tests may end meanwhile.
+    assert threads() <= before
 
 
 def length(image):
