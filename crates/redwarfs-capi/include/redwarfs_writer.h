@@ -20,7 +20,7 @@
 #define REDWARFS_CONTINUE_ON_ERROR 2
 
 /**
- * The parts of an image that is to be built.
+ * An image that is to be built.
  */
 typedef struct redwarfs_builder redwarfs_builder;
 
@@ -106,7 +106,8 @@ extern "C" {
 /**
  * A builder. It builds an image of the directory `directory`, or of entries that the caller adds if
  * that is null. `level` is from 0 (no compression) and 1 (fast) to 9 (small). The builder must be freed
- * with `redwarfs_builder_free`. One thread at a time may use it.
+ * with `redwarfs_builder_free`. One thread at a time may use it. A callback cannot use the builder
+ * that calls it (`REDWARFS_ERROR_ARGUMENT`), and must not free it.
  */
 redwarfs_code redwarfs_builder_new(const char *directory,
                                    uint32_t level,
@@ -228,7 +229,8 @@ redwarfs_code redwarfs_builder_write_stream(redwarfs_builder *builder,
 
 /**
  * A message of the last build, counted from 0: about what images cannot hold, and about entries that
- * were not stored unchanged. Null if there is none. It is valid until the builder is used again.
+ * were not stored unchanged. Null if there is none, or in a callback. It is valid until the builder is
+ * used again.
  */
 const char *redwarfs_builder_message(const redwarfs_builder *builder,
                                      size_t number);

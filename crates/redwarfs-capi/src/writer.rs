@@ -8,9 +8,9 @@ use std::io::{self, BufReader, Read, Write};
 use std::mem::MaybeUninit;
 use std::path::{Path, PathBuf};
 use std::ptr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 use std::thread;
 use std::time::Duration;
 
@@ -27,9 +27,15 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// Bytes that a stream is asked for at least (64 KiB).
 const PIECE: usize = 64 << 10;
 
-/// The parts of an image that is to be built.
+/// An image that is to be built.
 #[derive(Debug)]
 pub struct Builder {
+    /// Locked in functions with the builder, so that a callback finds it in use.
+    parts: Mutex<Parts>,
+}
+
+#[derive(Debug)]
+struct Parts {
     input: Input,
     options: BuildOptions,
     messages: Vec<CString>,
@@ -101,7 +107,8 @@ pub type ProgressFn = Option<
 
 /// A builder. It builds an image of the directory `directory`, or of entries that the caller adds if
 /// that is null. `level` is from 0 (no compression) and 1 (fast) to 9 (small). The builder must be freed
-/// with `redwarfs_builder_free`. One thread at a time may use it.
+/// with `redwarfs_builder_free`. One thread at a time may use it. A callback cannot use the builder
+/// that calls it (`REDWARFS_ERROR_ARGUMENT`), and must not free it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn redwarfs_builder_new(
     directory: *const c_char,
@@ -120,11 +127,12 @@ pub unsafe extern "C" fn redwarfs_builder_new(
             // SAFETY: promised by the caller.
             false => Input::Directory(unsafe { border::path(directory, "") }?.to_owned()),
         };
-        let new = Builder {
+        let parts = Mutex::new(Parts {
             input,
             options: BuildOptions::level(level),
             messages: Vec::new(),
-        };
+        });
+        let new = Builder { parts };
         place.write(Box::into_raw(Box::new(new)));
         Ok(())
     })
@@ -140,13 +148,14 @@ pub extern "C" fn redwarfs_builder_free(builder: Option<Box<Builder>>) {
 /// `mkdwarfs` describes the options and their values; switches take `true` or `false`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn redwarfs_builder_set(
-    builder: Option<&mut Builder>,
+    builder: *mut Builder,
     name: *const c_char,
     value: *const c_char,
     error: Option<&mut *mut Error>,
 ) -> Code {
     run(error, || {
-        let builder = builder.ok_or_else(|| argument("builder is null"))?;
+        // SAFETY: promised by the caller.
+        let mut builder = unsafe { parts(builder) }?;
         // SAFETY: promised by the caller.
         let name = unsafe { border::text(name, "name is null") }?;
         // SAFETY: promised by the caller.
@@ -163,7 +172,7 @@ pub unsafe extern "C" fn redwarfs_builder_set(
 /// time 0. Directories above it are added as needed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn redwarfs_builder_add_file(
-    builder: Option<&mut Builder>,
+    builder: *mut Builder,
     path: *const c_char,
     data: *const c_void,
     length: usize,
@@ -175,7 +184,9 @@ pub unsafe extern "C" fn redwarfs_builder_add_file(
         let (path, given) = unsafe { described(path, attributes, 0o644) }?;
         // SAFETY: promised by the caller.
         let mut data = unsafe { border::bytes(data, length, "data is null") }?;
-        entries(builder)?.file(path, &mut data, given)?;
+        // SAFETY: promised by the caller.
+        let mut builder = unsafe { parts(builder) }?;
+        entries(&mut builder)?.file(path, &mut data, given)?;
         Ok(())
     })
 }
@@ -185,7 +196,7 @@ pub unsafe extern "C" fn redwarfs_builder_add_file(
 /// called before this function returns.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn redwarfs_builder_add_stream(
-    builder: Option<&mut Builder>,
+    builder: *mut Builder,
     path: *const c_char,
     read: Option<
         unsafe extern "C" fn(context: *mut c_void, buffer: *mut c_void, length: usize) -> i64,
@@ -200,7 +211,9 @@ pub unsafe extern "C" fn redwarfs_builder_add_stream(
         let read = read.ok_or_else(|| argument("read is null"))?;
         // So that the function never gets a small buffer.
         let mut stream = BufReader::with_capacity(PIECE, Stream { read, context });
-        entries(builder)?.file(path, &mut stream, given)?;
+        // SAFETY: promised by the caller.
+        let mut builder = unsafe { parts(builder) }?;
+        entries(&mut builder)?.file(path, &mut stream, given)?;
         Ok(())
     })
 }
@@ -209,7 +222,7 @@ pub unsafe extern "C" fn redwarfs_builder_add_stream(
 /// `attributes` is null, it gets the attributes of that file.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn redwarfs_builder_add_disk_file(
-    builder: Option<&mut Builder>,
+    builder: *mut Builder,
     path: *const c_char,
     from: *const c_char,
     attributes: *const EntryAttributes,
@@ -221,7 +234,9 @@ pub unsafe extern "C" fn redwarfs_builder_add_disk_file(
         // SAFETY: promised by the caller.
         let from = unsafe { border::path(from, "from is null") }?;
         let given = (!attributes.is_null()).then_some(given);
-        entries(builder)?.file_on_disk(path, from, given)?;
+        // SAFETY: promised by the caller.
+        let mut builder = unsafe { parts(builder) }?;
+        entries(&mut builder)?.file_on_disk(path, from, given)?;
         Ok(())
     })
 }
@@ -230,7 +245,7 @@ pub unsafe extern "C" fn redwarfs_builder_add_disk_file(
 /// null, it gets permissions 0755.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn redwarfs_builder_add_directory(
-    builder: Option<&mut Builder>,
+    builder: *mut Builder,
     path: *const c_char,
     attributes: *const EntryAttributes,
     error: Option<&mut *mut Error>,
@@ -238,14 +253,16 @@ pub unsafe extern "C" fn redwarfs_builder_add_directory(
     run(error, || {
         // SAFETY: promised by the caller.
         let (path, given) = unsafe { described(path, attributes, 0o755) }?;
-        Ok(entries(builder)?.directory(path, given)?)
+        // SAFETY: promised by the caller.
+        let mut builder = unsafe { parts(builder) }?;
+        Ok(entries(&mut builder)?.directory(path, given)?)
     })
 }
 
 /// Adds a symbolic link.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn redwarfs_builder_add_symlink(
-    builder: Option<&mut Builder>,
+    builder: *mut Builder,
     path: *const c_char,
     target: *const c_char,
     attributes: *const EntryAttributes,
@@ -256,14 +273,16 @@ pub unsafe extern "C" fn redwarfs_builder_add_symlink(
         let (path, given) = unsafe { described(path, attributes, 0o777) }?;
         // SAFETY: promised by the caller.
         let target = unsafe { border::path(target, "target is null") }?;
-        Ok(entries(builder)?.symlink(path, target, given)?)
+        // SAFETY: promised by the caller.
+        let mut builder = unsafe { parts(builder) }?;
+        Ok(entries(&mut builder)?.symlink(path, target, given)?)
     })
 }
 
 /// Adds another name for a regular file that was added before.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn redwarfs_builder_add_hard_link(
-    builder: Option<&mut Builder>,
+    builder: *mut Builder,
     path: *const c_char,
     existing: *const c_char,
     error: Option<&mut *mut Error>,
@@ -273,7 +292,9 @@ pub unsafe extern "C" fn redwarfs_builder_add_hard_link(
         let path = unsafe { border::path(path, "path is null") }?;
         // SAFETY: promised by the caller.
         let existing = unsafe { border::path(existing, "existing is null") }?;
-        Ok(entries(builder)?.hard_link(path, existing)?)
+        // SAFETY: promised by the caller.
+        let mut builder = unsafe { parts(builder) }?;
+        Ok(entries(&mut builder)?.hard_link(path, existing)?)
     })
 }
 
@@ -281,7 +302,7 @@ pub unsafe extern "C" fn redwarfs_builder_add_hard_link(
 /// device. It is stored only with the options `with-devices` and `with-specials`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn redwarfs_builder_add_special(
-    builder: Option<&mut Builder>,
+    builder: *mut Builder,
     path: *const c_char,
     type_: u32,
     rdev: u64,
@@ -292,7 +313,9 @@ pub unsafe extern "C" fn redwarfs_builder_add_special(
         // SAFETY: promised by the caller.
         let (path, given) = unsafe { described(path, attributes, 0o644) }?;
         let kind = FileType::from_mode(type_).ok_or_else(|| argument("an unknown type"))?;
-        Ok(entries(builder)?.special(path, kind, rdev, given)?)
+        // SAFETY: promised by the caller.
+        let mut builder = unsafe { parts(builder) }?;
+        Ok(entries(&mut builder)?.special(path, kind, rdev, given)?)
     })
 }
 
@@ -301,7 +324,7 @@ pub unsafe extern "C" fn redwarfs_builder_add_special(
 /// that were added can be built once, a directory any number of times.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn redwarfs_builder_write(
-    builder: Option<&mut Builder>,
+    builder: *mut Builder,
     path: *const c_char,
     flags: u32,
     progress: ProgressFn,
@@ -310,11 +333,18 @@ pub unsafe extern "C" fn redwarfs_builder_write(
     error: Option<&mut *mut Error>,
 ) -> Code {
     run(error, || {
-        let builder = builder.ok_or_else(|| argument("builder is null"))?;
+        // SAFETY: promised by the caller.
+        let mut builder = unsafe { parts(builder) }?;
         // SAFETY: promised by the caller.
         let path = unsafe { border::path(path, "path is null") }?.to_owned();
         let to = Target::Path(path);
-        build(builder, to, flags, Listener { progress, context }, summary)
+        build(
+            &mut builder,
+            to,
+            flags,
+            Listener { progress, context },
+            summary,
+        )
     })
 }
 
@@ -323,7 +353,7 @@ pub unsafe extern "C" fn redwarfs_builder_write(
 /// Flags: `REDWARFS_CONTINUE_ON_ERROR`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn redwarfs_builder_write_stream(
-    builder: Option<&mut Builder>,
+    builder: *mut Builder,
     write: Option<
         unsafe extern "C" fn(context: *mut c_void, data: *const c_void, length: usize) -> c_int,
     >,
@@ -335,27 +365,38 @@ pub unsafe extern "C" fn redwarfs_builder_write_stream(
     error: Option<&mut *mut Error>,
 ) -> Code {
     run(error, || {
-        let builder = builder.ok_or_else(|| argument("builder is null"))?;
+        // SAFETY: promised by the caller.
+        let mut builder = unsafe { parts(builder) }?;
         let write = write.ok_or_else(|| argument("write is null"))?;
         let flags = known(flags, REDWARFS_CONTINUE_ON_ERROR)?;
         let to = Target::Stream(Sink {
             write,
             context: Context(write_context),
         });
-        build(builder, to, flags, Listener { progress, context }, summary)
+        build(
+            &mut builder,
+            to,
+            flags,
+            Listener { progress, context },
+            summary,
+        )
     })
 }
 
 /// A message of the last build, counted from 0: about what images cannot hold, and about entries that
-/// were not stored unchanged. Null if there is none. It is valid until the builder is used again.
+/// were not stored unchanged. Null if there is none, or in a callback. It is valid until the builder is
+/// used again.
 #[unsafe(no_mangle)]
-pub extern "C" fn redwarfs_builder_message(
-    builder: Option<&Builder>,
+pub unsafe extern "C" fn redwarfs_builder_message(
+    builder: *const Builder,
     number: usize,
 ) -> *const c_char {
-    builder
-        .and_then(|builder| builder.messages.get(number))
-        .map_or(ptr::null(), |message| message.as_ptr())
+    // SAFETY: promised by the caller.
+    let Ok(builder) = (unsafe { parts(builder) }) else {
+        return ptr::null();
+    };
+    let message = builder.messages.get(number);
+    message.map_or(ptr::null(), |message| message.as_ptr())
 }
 
 /// The path and the attributes of a new entry.
@@ -387,8 +428,22 @@ unsafe fn described<'a>(
     Ok((path, result))
 }
 
-fn entries(builder: Option<&mut Builder>) -> Result<&mut Collection, Failure> {
-    match &mut builder.ok_or_else(|| argument("builder is null"))?.input {
+/// The parts of a builder of the caller, unless a function with the builder runs.
+///
+/// # Safety
+/// `builder` is null, or nobody frees the builder while the result lives.
+unsafe fn parts<'a>(builder: *const Builder) -> Result<MutexGuard<'a, Parts>, Failure> {
+    // SAFETY: promised by the caller. There are only shared references to a builder.
+    let builder = unsafe { builder.as_ref() }.ok_or_else(|| argument("builder is null"))?;
+    match builder.parts.try_lock() {
+        Ok(parts) => Ok(parts),
+        Err(TryLockError::WouldBlock) => Err(argument("the builder is in use")),
+        Err(TryLockError::Poisoned(error)) => Ok(error.into_inner()),
+    }
+}
+
+fn entries(builder: &mut Parts) -> Result<&mut Collection, Failure> {
+    match &mut builder.input {
         Input::Entries(collection) => Ok(collection),
         Input::Directory(_) => Err(argument("the builder has a directory")),
         Input::Used => Err(argument("the builder was used")),
@@ -452,7 +507,7 @@ struct Listener {
 #[derive(Debug, Default)]
 struct Events {
     counters: Counters,
-    phase: std::sync::Mutex<Option<Phase>>,
+    phase: Mutex<Option<Phase>>,
 }
 
 impl Progress for Events {
@@ -492,7 +547,7 @@ impl Listener {
 }
 
 fn build(
-    from: &mut Builder,
+    from: &mut Parts,
     to: Target,
     flags: u32,
     listener: Listener,
@@ -557,7 +612,7 @@ fn build(
     Ok(())
 }
 
-fn report(builder: &mut Builder, built: &Built) {
+fn report(builder: &mut Parts, built: &Built) {
     let messages = built.problems.iter().chain(&built.warnings);
     builder.messages = messages
         .map(|message| CString::new(message.as_str()).unwrap_or_default())

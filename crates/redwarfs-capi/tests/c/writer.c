@@ -67,6 +67,47 @@ static int refuses(void *context, const char *phase, uint64_t found, uint64_t pa
     return 1;
 }
 
+/* Callbacks that try to use the builder which calls them. */
+static void check_in_use(redwarfs_builder *builder)
+{
+    const redwarfs_code argument = REDWARFS_ERROR_ARGUMENT;
+    FAILS(redwarfs_builder_set(builder, "order", "path", &error), argument, "in use");
+    FAILS(redwarfs_builder_add_file(builder, "x", "", 0, NULL, &error), argument, "in use");
+    FAILS(redwarfs_builder_write(builder, "x", 0, NULL, NULL, NULL, &error), argument, "in use");
+    CHECK(redwarfs_builder_message(builder, 0) == NULL);
+}
+
+static int64_t uses_read(void *context, void *buffer, size_t length)
+{
+    (void)buffer, (void)length;
+    check_in_use(context);
+    return 0;
+}
+
+static int uses_write(void *context, const void *data, size_t length)
+{
+    (void)data, (void)length;
+    check_in_use(context);
+    return 0;
+}
+
+static int uses_progress(void *context, const char *phase, uint64_t found, uint64_t packed, uint64_t written)
+{
+    (void)phase, (void)found, (void)packed, (void)written;
+    check_in_use(context);
+    return 0;
+}
+
+static void check_callbacks(void)
+{
+    redwarfs_builder *builder;
+    OK(redwarfs_builder_new(NULL, 1, &builder, &error));
+    OK(redwarfs_builder_add_stream(builder, "x", uses_read, builder, NULL, &error));
+    OK(redwarfs_builder_set(builder, "order", "path", &error));
+    OK(redwarfs_builder_write_stream(builder, uses_write, builder, 0, uses_progress, builder, NULL, &error));
+    redwarfs_builder_free(builder);
+}
+
 static void content(const redwarfs_image *image, const char *path, const char *wanted)
 {
     static char buffer[10000];
@@ -270,5 +311,6 @@ int main(int argc, char **argv)
     check_entries();
     check_directory();
     check_attributes();
+    check_callbacks();
     return 0;
 }
