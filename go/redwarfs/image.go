@@ -5,14 +5,25 @@ package redwarfs
 #include <redwarfs.h>
 #include <stdlib.h>
 
-int redwarfs_go_read_at(void *context, uint64_t offset, void *buffer, size_t length);
-void redwarfs_go_release(void *context);
+// The context is the number of a handle. It is a pointer in C only: Go must not see a pointer to nowhere.
+int redwarfs_go_read_at(uintptr_t context, uint64_t offset, void *buffer, size_t length);
+void redwarfs_go_release(uintptr_t context);
+
+static int redwarfs_go_io_read_at(void *context, uint64_t offset, void *buffer, size_t length)
+{
+    return redwarfs_go_read_at((uintptr_t)context, offset, buffer, length);
+}
+
+static void redwarfs_go_io_release(void *context)
+{
+    redwarfs_go_release((uintptr_t)context);
+}
 
 static redwarfs_code redwarfs_go_open_io(uintptr_t context, uint64_t length,
                                          const redwarfs_open_options *options,
                                          redwarfs_image **image, redwarfs_error **error)
 {
-    redwarfs_io io = {sizeof io, (void *)context, length, redwarfs_go_read_at, redwarfs_go_release};
+    redwarfs_io io = {sizeof io, (void *)context, length, redwarfs_go_io_read_at, redwarfs_go_io_release};
     return redwarfs_open_io(&io, options, image, error);
 }
 */
@@ -24,6 +35,7 @@ import (
 	"path"
 	"runtime"
 	"runtime/cgo"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -58,6 +70,10 @@ func Open(name string) (*Image, error) {
 
 // OpenWith opens the image in a file with options.
 func OpenWith(name string, options Options) (*Image, error) {
+	// A text of C ends there.
+	if strings.ContainsRune(name, 0) {
+		return nil, &fs.PathError{Op: "open", Path: name, Err: syscall.EINVAL}
+	}
 	cName := C.CString(name)
 	defer C.free(unsafe.Pointer(cName))
 	cOptions := options.c()
@@ -141,6 +157,10 @@ func (image *Image) with(call func(*C.redwarfs_image, **C.redwarfs_error) C.redw
 func (image *Image) lookup(op, name string, flags C.uint32_t) (*info, error) {
 	if !fs.ValidPath(name) {
 		return nil, &fs.PathError{Op: op, Path: name, Err: fs.ErrInvalid}
+	}
+	// A text of C ends there, and no entry has such a name.
+	if strings.ContainsRune(name, 0) {
+		return nil, &fs.PathError{Op: op, Path: name, Err: fs.ErrNotExist}
 	}
 	cName := C.CString(name)
 	defer C.free(unsafe.Pointer(cName))
@@ -314,8 +334,8 @@ func (image *Image) Verify(deep bool) (int, error) {
 }
 
 //export redwarfs_go_read_at
-func redwarfs_go_read_at(context unsafe.Pointer, offset C.uint64_t, buffer unsafe.Pointer, length C.size_t) C.int {
-	reader := cgo.Handle(uintptr(context)).Value().(io.ReaderAt)
+func redwarfs_go_read_at(context C.uintptr_t, offset C.uint64_t, buffer unsafe.Pointer, length C.size_t) C.int {
+	reader := cgo.Handle(context).Value().(io.ReaderAt)
 	count, err := reader.ReadAt(unsafe.Slice((*byte)(buffer), int(length)), int64(offset))
 	if count == int(length) {
 		return 0
@@ -327,8 +347,8 @@ func redwarfs_go_read_at(context unsafe.Pointer, offset C.uint64_t, buffer unsaf
 }
 
 //export redwarfs_go_release
-func redwarfs_go_release(context unsafe.Pointer) {
-	cgo.Handle(uintptr(context)).Delete()
+func redwarfs_go_release(context C.uintptr_t) {
+	cgo.Handle(context).Delete()
 }
 
 // info is an fs.FileInfo.

@@ -209,12 +209,16 @@ func TestFailures(t *testing.T) {
 	if _, err := redwarfs.Open("missing"); !errors.Is(err, fs.ErrNotExist) {
 		t.Error(err)
 	}
+	path := filepath.Join(vectors, "../fixtures/compat/compat-v0.9.10.dwarfs\x00more")
+	if _, err := redwarfs.Open(path); !errors.Is(err, syscall.EINVAL) {
+		t.Error(err)
+	}
 	image := compat(t)
 	for _, check := range []struct {
 		path string
 		want error
 	}{
-		{"missing", fs.ErrNotExist}, {"format.sh/more", fs.ErrNotExist},
+		{"missing", fs.ErrNotExist}, {"format.sh/more", fs.ErrNotExist}, {"format.sh\x00more", fs.ErrNotExist},
 		{"/format.sh", fs.ErrInvalid}, {"dev/", fs.ErrInvalid}, {"../x", fs.ErrInvalid},
 	} {
 		if _, err := image.Open(check.path); !errors.Is(err, check.want) {
