@@ -99,11 +99,8 @@ pub fn add(
         protection.percent,
         protection.shard_size,
     )?;
-    let payload = image.size + SectionHeader::LEN as u64;
-    let (mut header, pages_end) = HeaderPage::lay_out(geometry, payload, Prelude::LEN as u64)?;
-    header.section = image.size;
+    let mut header = HeaderPage::lay_out(geometry)?;
     header.index = index.header_offset;
-    header.image_size = pages_end + Footer::LEN as u64;
     header.leading = offset;
     let generation = generation(&file, offset, &index)?;
 
@@ -134,9 +131,11 @@ pub fn add(
         &image,
         index.payload_offset + index.length,
     );
+    let payload = header.section + SectionHeader::LEN as u64;
     append.write_all_at(offset + payload, &frame.prelude)?;
-    append.write_all_at(offset + pages_end, &frame.footer)?;
-    let sealed = frame.seal(append.source(), offset, &header)?;
+    let footer = header.image_size - Footer::LEN as u64;
+    append.write_all_at(offset + footer, &frame.footer)?;
+    let sealed = frame.seal(append.source(), offset, &header, stop)?;
     append.write_all_at(offset + header.section, &sealed.encode())?;
     append.commit(offset + header.image_size)?;
     Ok(Added {
@@ -248,6 +247,7 @@ impl Frame {
         source: &dyn Source,
         offset: u64,
         header: &HeaderPage,
+        stop: &AtomicBool,
     ) -> Result<SectionHeader> {
         let start = header.section + SectionHeader::LEN as u64;
         let length = header.image_size.saturating_sub(start);
@@ -255,6 +255,9 @@ impl Frame {
         SectionHeader::seal_in_pieces(self.number, SectionType::RECOVERY, length, |take| {
             let mut at = 0;
             while at < length {
+                if stop.load(Ordering::Relaxed) {
+                    return Err(Error::Interrupted);
+                }
                 let n = usize::try_from(length - at).map_or(PIECE, |left| left.min(PIECE));
                 let part = buffer.get_mut(..n).unwrap_or_default();
                 source.read_exact_at(offset + start + at, part)?;

@@ -30,8 +30,8 @@ impl RecoveryData {
             let found = self.page(source, at);
             pages += u64::from(found.as_deref() != Some(&header.encode(copy)));
         }
-        pages += self.damaged_frame(source);
-        let mut shards = Vec::new();
+        pages += self.damaged_frame(source, stop);
+        let (mut shards, mut foreign) = (Vec::new(), Vec::new());
         let size = geometry.shard_size();
         let range = self.range(source);
         let many = (PIECE / size).max(1);
@@ -46,7 +46,9 @@ impl RecoveryData {
             let whole = range.read(first, bytes).is_ok();
             for (shard, bytes) in (first..).zip(bytes.chunks_mut(size)) {
                 let there = whole || range.read(shard, bytes).is_ok();
-                if !there || !matches(&hashes, shard, bytes) {
+                if self.is_foreign(shard) {
+                    foreign.push(shard);
+                } else if !there || !matches(&hashes, shard, bytes) {
                     shards.push(shard);
                 }
             }
@@ -68,6 +70,7 @@ impl RecoveryData {
         Ok(Damage {
             geometry,
             shards,
+            foreign,
             hashes,
             pages,
         })

@@ -10,6 +10,8 @@ pub struct Damage {
     pub(crate) geometry: Geometry,
     /// Numbers of data and parity shards that are not as they were, in ascending order.
     pub(crate) shards: Vec<u64>,
+    /// Data shards that begin in front of the image, where something else is now: not damaged, but of no use.
+    pub(crate) foreign: Vec<u64>,
     /// Checksums of all shards, as far as they are known.
     pub(crate) hashes: Vec<Option<u64>>,
     /// Damaged pages of checksums and headers, and parts of the frame of the section.
@@ -62,11 +64,11 @@ impl Damage {
         self.pages
     }
 
-    /// The groups with damaged shards, in ascending order.
+    /// The groups with shards that have to be restored, in ascending order.
     #[must_use]
     pub fn groups(&self) -> Vec<GroupDamage> {
         let mut groups: BTreeMap<ShardGroup, GroupDamage> = BTreeMap::new();
-        for &shard in &self.shards {
+        for &shard in self.shards.iter().chain(&self.foreign) {
             let (group, position) = self.geometry.place_of(shard);
             let damage = groups.entry(group).or_insert_with(|| GroupDamage {
                 group,
@@ -82,6 +84,7 @@ impl Damage {
         let parity = self.geometry.parity() as usize;
         let mut groups: Vec<_> = groups.into_values().collect();
         for group in &mut groups {
+            group.data.sort_unstable();
             group.repairable = group.data.len() + group.parity.len() <= parity;
         }
         groups
@@ -98,11 +101,13 @@ impl Damage {
     #[must_use]
     pub fn lost_ranges(&self) -> Vec<(i64, u64)> {
         let lost = self.groups().into_iter().filter(|group| !group.repairable);
+        let is_damaged = |shard: &u64| self.shards.binary_search(shard).is_ok();
         let mut shards: Vec<u64> = lost
             .flat_map(|damage| {
                 let shard = move |at| self.geometry.data_shard(damage.group, at);
                 damage.data.into_iter().map(shard)
             })
+            .filter(is_damaged)
             .collect();
         shards.sort_unstable();
         let mut ranges: Vec<(i64, u64)> = Vec::new();

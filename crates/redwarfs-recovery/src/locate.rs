@@ -1,6 +1,9 @@
 //! Finding recovery data in a file of which anything may be damaged.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use redwarfs_format::recovery::{HeaderPage, PAGE};
+use redwarfs_format::section::tail_pointer;
 use redwarfs_io::Source;
 
 use crate::PIECE;
@@ -58,13 +61,16 @@ impl RecoveryData {
 /// Time: if the end of the file is intact, a few reads; otherwise the file is searched from its end.
 ///
 /// # Errors
-/// [`Error::NotFound`] if there is none; [`Error::Format`] if what is there needs a later version, or is
-/// larger than the file can justify; [`Error::Io`] if reading fails.
-pub fn locate(source: &dyn Source) -> Result<RecoveryData> {
+/// [`Error::NotFound`] if there is none that the file ends with; [`Error::Format`] if what is there needs a later
+/// version; [`Error::Interrupted`] if `stop` is set.
+pub fn locate(source: &dyn Source, stop: &AtomicBool) -> Result<RecoveryData> {
     let len = source.len()?;
     let mut unknown = None;
     let mut end = len;
     while end > 0 {
+        if stop.load(Ordering::Relaxed) {
+            return Err(Error::Interrupted);
+        }
         let start = end.saturating_sub(PIECE as u64);
         // A page that begins in this part ends at most so far behind it.
         let there = (len - start).min((PIECE + PAGE) as u64);
@@ -82,7 +88,9 @@ pub fn locate(source: &dyn Source) -> Result<RecoveryData> {
                         header,
                         image: at - position.cast_signed(),
                     };
-                    return found.fits(len);
+                    if found.ends(source, len)? {
+                        return Ok(found);
+                    }
                 }
                 Err(error @ redwarfs_format::Error::Unsupported(_)) => unknown = Some(error),
                 Err(_) => {}
@@ -94,14 +102,33 @@ pub fn locate(source: &dyn Source) -> Result<RecoveryData> {
 }
 
 impl RecoveryData {
-    /// Refuses what the file cannot hold: one copy of the checksums has to be there.
-    fn fits(self, len: u64) -> Result<Self> {
-        let pages = self.header.hash_pages.saturating_mul(PAGE as u64);
-        if pages > len {
-            let what = format!("checksums of {pages} bytes in a file of {len} bytes");
-            return Err(redwarfs_format::Error::Limit(what).into());
+    /// Whether the file ends with this data, or inside of it, or with an append that was not finished. Data of an
+    /// image inside this one does not, nor does what claims more than the file can hold.
+    fn ends(&self, source: &dyn Source, len: u64) -> Result<bool> {
+        // One copy of the checksums has to be there.
+        if self.header.hash_pages.saturating_mul(PAGE as u64) > len {
+            return Ok(false);
         }
-        Ok(self)
+        let end = self.position(self.header.image_size).unwrap_or(0);
+        if end >= len {
+            return Ok(true);
+        }
+        let mut last = [0; 8];
+        source.read_exact_at(len.saturating_sub(last.len() as u64), &mut last)?;
+        Ok(u64::from_le_bytes(last) == tail_pointer(self.header.index))
+    }
+
+    /// Whether what is in front of the image is as long as when the data was made. Otherwise it is something
+    /// else, which is neither compared nor changed.
+    pub(crate) fn keeps_front(&self) -> bool {
+        u64::try_from(self.image) == Ok(self.header.leading)
+    }
+
+    /// Whether a data shard begins in front of the image, where something else is now.
+    pub(crate) fn is_foreign(&self, shard: u64) -> bool {
+        let geometry = self.header.geometry;
+        let (at, _) = geometry.data_range(shard);
+        !self.keeps_front() && geometry.start().saturating_add_unsigned(at) < 0
     }
 }
 

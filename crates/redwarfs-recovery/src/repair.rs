@@ -34,7 +34,7 @@ impl RecoveryData {
     ///
     /// # Errors
     /// * [`Error::TooMuch`] if a group has more damage than the parity can restore. Nothing is written.
-    /// * [`Error::Mismatch`] if what was restored does not have its checksum. Nothing of that group is written.
+    /// * [`Error::Mismatch`] if what was restored does not have its checksum. It is not written.
     /// * [`Error::LostStart`] if the file has lost its start, so that it has to be copied first.
     /// * [`Error::Io`] and [`Error::Interrupted`]; what was written is right.
     pub fn repair(
@@ -49,28 +49,39 @@ impl RecoveryData {
             let of = damage.geometry.groups();
             return Err(Error::TooMuch { groups: lost, of });
         }
-        if self.range(file).start < 0 || self.image < 0 {
+        if self.image < 0 || (self.keeps_front() && self.range(file).start < 0) {
             return Err(Error::LostStart);
         }
         let mut repaired = Repaired::default();
         let mut hashes = damage.hashes.clone();
+        self.check_identity(&hashes)?;
         for group in &groups {
+            // Only what is in front of the image is another one.
+            if damage.is_none() {
+                break;
+            }
             if stop.load(Ordering::Relaxed) {
                 return Err(Error::Interrupted);
             }
             self.repair_group(file, group, &mut hashes, &mut repaired)?;
         }
-        let whole: Option<Vec<u64>> = hashes.into_iter().collect();
+        let whole = self.check_identity(&hashes)?;
         let whole = whole.ok_or_else(|| redwarfs_format::Error::corrupt("a checksum is lost"))?;
-        if HashPage::identity(&whole) != self.header.hashes_id {
-            return Err(
-                redwarfs_format::Error::corrupt("the checksums of the recovery data").into(),
-            );
-        }
         self.repair_pages(file, &whole, &mut repaired)?;
-        self.repair_frame(file, &mut repaired)?;
+        self.repair_frame(file, &mut repaired, stop)?;
         file.sync()?;
         Ok(repaired)
+    }
+
+    /// All checksums, if all are known; then they have to be those that were made.
+    fn check_identity(&self, hashes: &[Option<u64>]) -> Result<Option<Vec<u64>>> {
+        let whole: Option<Vec<u64>> = hashes.iter().copied().collect();
+        match whole {
+            Some(whole) if HashPage::identity(&whole) != self.header.hashes_id => {
+                Err(redwarfs_format::Error::corrupt("the checksums of the recovery data").into())
+            }
+            other => Ok(other),
+        }
     }
 
     fn repair_group(
@@ -89,10 +100,19 @@ impl RecoveryData {
         };
         for (position, bytes) in &restored {
             let shard = geometry.data_shard(group, *position);
-            let (_, there) = geometry.data_range(shard);
-            let at = range.position(shard).ok_or(Error::LostStart)?;
-            file.write_all_at(at, bytes.get(..there).unwrap_or(bytes))?;
             set_hash(hashes, shard, bytes);
+            let (at, there) = geometry.data_range(shard);
+            let mut bytes = bytes.get(..there).unwrap_or(bytes);
+            let mut at = geometry.start().saturating_add_unsigned(at);
+            if self.is_foreign(shard) {
+                // What is in front of the image stays.
+                let front = usize::try_from(at.unsigned_abs())
+                    .unwrap_or(there)
+                    .min(there);
+                (at, bytes) = (0, bytes.get(front..).unwrap_or_default());
+            }
+            let at = self.image.saturating_add(at).try_into();
+            file.write_all_at(at.map_err(|_| Error::LostStart)?, bytes)?;
             repaired.data += 1;
         }
         if damage.parity.is_empty() {
@@ -102,8 +122,13 @@ impl RecoveryData {
         let mut encoder = Encoder::new(data, geometry.parity(), size)?;
         let mut shard = vec![0; size];
         for position in 0..data {
-            range.read(geometry.data_shard(group, position), &mut shard)?;
-            encoder.add(&shard)?;
+            match restored.iter().find(|(at, _)| *at == position) {
+                Some((_, bytes)) => encoder.add(bytes)?,
+                None => {
+                    range.read(geometry.data_shard(group, position), &mut shard)?;
+                    encoder.add(&shard)?;
+                }
+            }
         }
         for (row, bytes) in (0..).zip(encoder.finish()?) {
             if damage.parity.binary_search(&row).is_err() {
@@ -183,14 +208,19 @@ impl RecoveryData {
     }
 
     /// The header, the prelude and the footer of the section.
-    fn repair_frame(&self, file: &LockedFile, repaired: &mut Repaired) -> Result<()> {
+    fn repair_frame(
+        &self,
+        file: &LockedFile,
+        repaired: &mut Repaired,
+        stop: &AtomicBool,
+    ) -> Result<()> {
         // Then the end of the file leads to the index.
         let at = self.header.image_size.saturating_sub(POINTER);
         let pointer = tail_pointer(self.header.index).to_le_bytes();
         self.put(file, at, &pointer, repaired)?;
         // The hash in the header is of the payload, with the prelude and the footer in it.
         for _ in 0..2 {
-            for (at, part) in self.frame(file)? {
+            for (at, part) in self.frame(file, stop)? {
                 self.put(file, at, &part, repaired)?;
             }
         }
@@ -199,7 +229,7 @@ impl RecoveryData {
 
     /// The parts of the section around the pages, with their offsets in the image. The header comes last, and
     /// is that of the payload as it is.
-    fn frame(&self, source: &dyn Source) -> Result<[(u64, Vec<u8>); 3]> {
+    fn frame(&self, source: &dyn Source, stop: &AtomicBool) -> Result<[(u64, Vec<u8>); 3]> {
         let header = &self.header;
         let offset = self.position(0).ok_or(Error::LostStart)?;
         let image = container(source, offset)?;
@@ -215,7 +245,7 @@ impl RecoveryData {
             &image,
             index.payload_offset + index.length,
         );
-        let sealed = frame.seal(source, offset, header)?;
+        let sealed = frame.seal(source, offset, header, stop)?;
         let footer = header.image_size.saturating_sub(Footer::LEN as u64);
         Ok([
             (
@@ -228,8 +258,8 @@ impl RecoveryData {
     }
 
     /// How many of the parts around the pages are damaged; one if that cannot be said, because the image is.
-    pub(crate) fn damaged_frame(&self, source: &dyn Source) -> u64 {
-        let Ok(parts) = self.frame(source) else {
+    pub(crate) fn damaged_frame(&self, source: &dyn Source, stop: &AtomicBool) -> u64 {
+        let Ok(parts) = self.frame(source, stop) else {
             return 1;
         };
         let is_there = |(at, part): &(u64, Vec<u8>)| {

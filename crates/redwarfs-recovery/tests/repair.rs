@@ -107,12 +107,12 @@ fn go() -> AtomicBool {
 
 fn check(path: &Path) -> Result<Damage, Error> {
     let file = LockedFile::open(path).unwrap();
-    locate(&file)?.check(&file, &|_| {}, &go())
+    locate(&file, &go())?.check(&file, &|_| {}, &go())
 }
 
 fn repair(path: &Path) -> Result<Repaired, Error> {
     let file = LockedFile::open(path).unwrap();
-    let data = locate(&file)?;
+    let data = locate(&file, &go())?;
     let damage = data.check(&file, &|_| {}, &go())?;
     data.repair(&file, &damage, &go())
 }
@@ -159,7 +159,7 @@ fn added_and_removed() {
         assert_eq!(removed as usize, case.whole.len() - case.plain.len());
         assert!(fs::read(&case.path).unwrap() == case.plain);
         assert!(matches!(remove(&file, case.offset), Err(Error::NotFound)));
-        assert!(matches!(locate(&file), Err(Error::NotFound)));
+        assert!(matches!(locate(&file, &go()), Err(Error::NotFound)));
     }
 }
 
@@ -244,18 +244,33 @@ fn the_start_moves() {
         let good = file.clone();
         file[leading.len() + 5000..leading.len() + 9000].fill(0);
         fs::write(&case.path, &file).unwrap();
-        let data = locate(&LockedFile::open(&case.path).unwrap()).unwrap();
+        let data = locate(&LockedFile::open(&case.path).unwrap(), &go()).unwrap();
         assert_eq!(data.image_offset(), leading.len() as i64);
         repair(&case.path).unwrap();
         assert!(fs::read(&case.path).unwrap() == good);
     }
+    // The same with a protected start: what is there now stays, unless it has the same length.
+    let case = Case::new(b"#!old program\n", &[400_000], 5.0, true);
+    let image = &case.whole[case.offset as usize..];
+    for leading in [&b""[..], b"x", &[b'y'; 9000]] {
+        let good = [leading, image].concat();
+        fs::write(&case.path, &good).unwrap();
+        assert!(case.check().is_none(), "{}", leading.len());
+        let mut file = good.clone();
+        file[leading.len()..leading.len() + 9000].fill(0);
+        let end = file.len() - 10;
+        file[end..].fill(0);
+        fs::write(&case.path, &file).unwrap();
+        repair(&case.path).unwrap();
+        assert!(fs::read(&case.path).unwrap() == good, "{}", leading.len());
+    }
     // Cut off at the start: said, and nothing written.
     fs::write(&case.path, &case.whole[5000..]).unwrap();
-    assert!(case.check().data_shards() > 0);
+    let damage = case.check();
+    assert!(damage.data_shards() > 0);
     let error = repair(&case.path).unwrap_err();
     assert!(error.to_string().contains("lost its start"), "{error}");
-    // Protected, it is repaired with the image.
-    let case = Case::new(b"#!old program\n", &[400_000], 5.0, true);
+    // With the same length, it is repaired with the image.
     case.heals("program", |f| f[..10].fill(0));
 }
 
@@ -319,6 +334,75 @@ fn random_damage() {
     assert!(healed > 40 && lost > 10, "{healed} healed, {lost} lost");
 }
 
+/// Header pages that somebody has made up, with a right checksum: the file never gets worse.
+#[test]
+fn forged_pages_do_no_harm() {
+    let case = Case::new(b"#!program", &[20_000], 20.0, true);
+    let start = case.plain.len() + 64 + 32;
+    let mut rng = Rng::new(11);
+    for _ in 0..400 {
+        let mut file = case.whole.clone();
+        file[50] ^= 1;
+        let copies: Vec<usize> = (start..file.len() - 4096)
+            .filter(|&at| file[at..].starts_with(b"DwRSrec1") && file[at + 8] == 0)
+            .collect();
+        assert_eq!(copies.len(), 4);
+        let field = 32 + 4 * rng.below(32);
+        let value = [0, 1, 1 << 31, 1 << 42, u64::MAX, rng.bits()][rng.below(6)];
+        for at in copies {
+            let page = &mut file[at..at + 4096];
+            page[field..field + 8].copy_from_slice(&value.to_le_bytes());
+            page[24..32].fill(0);
+            let sum = redwarfs_format::recovery::shard_hash(page);
+            page[24..32].copy_from_slice(&sum.to_le_bytes());
+        }
+        fs::write(&case.path, &file).unwrap();
+        let outcome = repair(&case.path);
+        let now = fs::read(&case.path).unwrap();
+        assert!(
+            now.len() <= file.len(),
+            "{field} {value:#x}: the file has grown"
+        );
+        let image = case.offset as usize..case.plain.len();
+        let good = now[image.clone()] == case.whole[image.clone()];
+        assert!(good || now == file, "{field} {value:#x}: {outcome:?}");
+    }
+}
+
+/// The recovery data of an image that lies in a block of another one is not that of the other one.
+#[test]
+fn an_image_inside_is_another_one() {
+    let inner = Case::new(b"", &[50_000], 20.0, false);
+    let mut file = Vec::new();
+    let mut entries = Vec::new();
+    let mut damaged = inner.whole.clone();
+    damaged[40_000] ^= 1;
+    for (number, (ty, payload)) in [
+        (SectionType::BLOCK, damaged),
+        (SectionType::METADATA_V2_SCHEMA, b"schema".to_vec()),
+        (SectionType::METADATA_V2, b"metadata".to_vec()),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        entries.push((ty, file.len() as u64));
+        let header = SectionHeader::seal(number as u32, ty, CompressionId::NONE, &payload);
+        file.extend(header.encode());
+        file.extend(payload);
+    }
+    entries.push((SectionType::SECTION_INDEX, file.len() as u64));
+    let payload = encode_section_index(&entries);
+    let ty = SectionType::SECTION_INDEX;
+    file.extend(SectionHeader::seal(3, ty, CompressionId::NONE, &payload).encode());
+    file.extend(payload);
+    fs::write(&inner.path, &file).unwrap();
+    assert!(matches!(repair(&inner.path), Err(Error::NotFound)));
+    assert!(fs::read(&inner.path).unwrap() == file);
+    let outer = LockedFile::open(&inner.path).unwrap();
+    add(outer, 0, &Protection::percent(5.0), &|_| {}, &go()).unwrap();
+    assert!(check(&inner.path).unwrap().is_none());
+}
+
 /// Recovery data with any bytes gives an error or a report, never a panic or a file that gets worse.
 #[test]
 fn hostile_data_does_no_harm() {
@@ -334,9 +418,15 @@ fn hostile_data_does_no_harm() {
             &mut rng,
         );
         fs::write(&case.path, &file).unwrap();
-        if repair(&case.path).is_ok() {
-            assert!(fs::read(&case.path).unwrap() == case.whole);
-        }
+        let outcome = repair(&case.path);
+        let now = fs::read(&case.path).unwrap();
+        assert!(
+            now == if outcome.is_ok() {
+                case.whole.clone()
+            } else {
+                file
+            }
+        );
     }
 }
 

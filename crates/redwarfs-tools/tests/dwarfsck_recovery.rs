@@ -155,21 +155,46 @@ fn damage_is_found_and_repaired() {
     assert!(place.bytes() == plain);
 }
 
+/// What a killed `--add-recovery` leaves: a longer file, whose end still leads to the image.
+#[test]
+fn an_interrupted_addition_is_begun_again() {
+    let place = Place::new(&[]);
+    let plain = place.bytes();
+    let pointer = plain[plain.len() - 8..].to_vec();
+    place.damage(|bytes| {
+        bytes.extend(noise(5000, 1));
+        bytes.resize(200_000 + bytes.len(), 0);
+        bytes.extend(pointer);
+    });
+    assert!(place.bad(&[]).contains("unused tail of "));
+    place.good(&["--add-recovery=5"]);
+    assert!(place.good(&["--check-recovery"]).contains("OK: "));
+    place.good(&["--remove-recovery"]);
+    assert!(place.bytes() == plain);
+}
+
 #[test]
 fn a_build_and_a_rewrite_protect_their_image() {
-    let place = Place::new(&["--recovery=5", "-l1", "--header=/bin/sh"]);
+    let place = Place::new(&["--recovery=15", "-l1", "--header=/bin/sh"]);
     let whole = place.bytes();
     assert!(place.good(&["--check-recovery"]).contains("OK: "));
     // The header is protected, too.
     place.damage(|bytes| bytes[..9000].fill(7));
     place.good(&["--repair"]);
     assert!(place.bytes() == whole);
-    // Cut off in front: only a copy can be repaired.
+    // A header of another length is another one, and stays.
     place.damage(|bytes| drop(bytes.drain(..3000)));
+    assert_eq!(
+        place.good(&["--repair"]),
+        "repaired: nothing, the file is intact\n"
+    );
+    // Cut off further behind: only a copy can be repaired. It gets its header back, too.
+    let header = fs::metadata("/bin/sh").unwrap().len() as usize;
+    fs::write(&place.image, &whole[header + 1000..]).unwrap();
+    let text = place.bad(&["--repair"]);
     assert!(
-        place
-            .bad(&["--repair"])
-            .contains("--repair=FILE makes a repaired copy")
+        text.contains("--repair=FILE makes a repaired copy"),
+        "{text}"
     );
     let copy = place.dir.path().join("copy");
     place.good(&[&format!("--repair={}", copy.display())]);

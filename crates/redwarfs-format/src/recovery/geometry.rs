@@ -173,6 +173,12 @@ impl Geometry {
         self.length
     }
 
+    /// End of the protected range, relative to the image. None if it is beyond all offsets.
+    #[must_use]
+    pub fn end(&self) -> Option<i64> {
+        self.start.checked_add_unsigned(self.length)
+    }
+
     /// Number of parity shards of all groups.
     #[must_use]
     pub fn parity_shards(&self) -> u64 {

@@ -4,6 +4,7 @@ use twox_hash::{XxHash3_64, XxHash3_128};
 
 use super::geometry::Geometry;
 use crate::error::{Error, Result};
+use crate::section::{Footer, Prelude, SectionHeader};
 
 /// Bytes of a page.
 pub const PAGE: usize = 4096;
@@ -15,6 +16,9 @@ const HEAD: usize = 32;
 const HASHES: usize = (PAGE - HEAD) / 8;
 /// The code: Reed-Solomon over GF(2^16), as chapter 11 describes it.
 const CODE: u32 = 1;
+
+/// Bytes of a section before its first page: the header and the prelude.
+const FRAME: u64 = (SectionHeader::LEN + Prelude::LEN) as u64;
 
 /// What a page holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -86,12 +90,12 @@ pub(super) fn seal(page: &mut [u8; PAGE], kind: u32, number: u32, position: i64)
 
 /// The content of the four header pages, which are the same but for number and position.
 ///
-/// All positions are relative to the image, or to the sidecar.
+/// All positions are relative to the image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HeaderPage {
     /// How the range is cut.
     pub geometry: Geometry,
-    /// Header of the section; 0 in a sidecar.
+    /// Header of the section, and end of the protected range.
     pub section: u64,
     /// The first of the two copies of all hash pages.
     pub hashes_a: u64,
@@ -105,7 +109,7 @@ pub struct HeaderPage {
     pub index: u64,
     /// The header of the previous RECOVERY section that is still valid, 0 if there is none.
     pub previous: u64,
-    /// Size of the image with this section; without it for a sidecar.
+    /// Size of the image with this section.
     pub image_size: u64,
     /// XXH3-128 of all checksums in their order.
     pub hashes_id: [u8; 16],
@@ -117,44 +121,44 @@ impl HeaderPage {
     /// Copies of the header page.
     pub const COPIES: u32 = 4;
 
-    /// The layout of recovery data whose prelude begins at `prelude`: behind it come a header page, the checksums,
-    /// a header page, half of the parity, a header page, the other half, the checksums once more, and a
-    /// header page. Fields that do not follow from the geometry are 0.
-    ///
-    /// Also returns where the last header page ends.
+    /// The layout of a section right behind the protected range: header and prelude of the section, a header page,
+    /// the checksums, a header page, half of the parity, a header page, the other half, the checksums once more,
+    /// a header page, and the footer. What does not follow from the geometry is 0.
     ///
     /// # Errors
-    /// [`Error::Limit`] if the end is beyond the offsets of the format.
-    pub fn lay_out(geometry: Geometry, prelude: u64, prelude_len: u64) -> Result<(Self, u64)> {
+    /// [`Error::Limit`] if the end is beyond the offsets of the format, [`Error::Corrupt`] if the range ends in
+    /// front of the image.
+    pub fn lay_out(geometry: Geometry) -> Result<Self> {
+        let section = geometry.end().and_then(|end| u64::try_from(end).ok());
+        let section = section.ok_or_else(|| Error::corrupt("a range in front of the image"))?;
         let too_large = || Error::Limit("the recovery data would be too large".into());
         // With this bound, none of the sums overflows.
-        if prelude >> 48 != 0 || prelude_len > PAGE as u64 {
+        if section >> 48 != 0 {
             return Err(too_large());
         }
         let page = PAGE as u64;
         let hash_pages = hash_pages(geometry.all_shards());
-        let hashes_a = prelude + prelude_len + page;
+        let hashes_a = section + FRAME + page;
         let parity = hashes_a + hash_pages * page + page;
         let shards = geometry.parity_shards() * geometry.shard_size() as u64;
         let hashes_b = parity + shards + page;
-        let end = hashes_b + hash_pages * page + page;
-        if end >> 48 != 0 {
+        let image_size = hashes_b + hash_pages * page + page + Footer::LEN as u64;
+        if image_size >> 48 != 0 {
             return Err(too_large());
         }
-        let header = Self {
+        Ok(Self {
             geometry,
-            section: 0,
+            section,
             hashes_a,
             hashes_b,
             parity,
             hash_pages,
             index: 0,
             previous: 0,
-            image_size: 0,
+            image_size,
             hashes_id: [0; 16],
             leading: 0,
-        };
-        Ok((header, end))
+        })
     }
 
     /// Where the copies of this page are.
@@ -254,17 +258,21 @@ impl HeaderPage {
             leading: large(152),
         };
         let contradiction = || Error::corrupt("positions in recovery data do not fit together");
-        // Everything follows from where the first copy is.
-        let first = header.hashes_a.checked_sub(PAGE as u64);
-        let first = first.ok_or_else(contradiction)?;
-        let (laid_out, _) = Self::lay_out(geometry, first, 0)?;
-        let same = |of: fn(&Self) -> u64| of(&header) == of(&laid_out);
+        // Nearly everything follows from the geometry.
+        let laid_out = Self {
+            index: header.index,
+            previous: header.previous,
+            hashes_id: header.hashes_id,
+            leading: header.leading,
+            ..Self::lay_out(geometry)?
+        };
         let position = u64::try_from(position).map_err(|_| contradiction())?;
-        if !same(|h| h.hashes_b)
-            || !same(|h| h.parity)
-            || !same(|h| h.hash_pages)
-            || laid_out.copies().get(copy as usize) != Some(&position)
-            || header.section > first
+        let in_front = geometry.start().unsigned_abs();
+        if header != laid_out
+            || header.copies().get(copy as usize) != Some(&position)
+            || header.index >= header.section
+            || geometry.start() > 0
+            || ![0, header.leading].contains(&in_front)
         {
             return Err(contradiction());
         }

@@ -75,14 +75,13 @@ fn impossible_geometries() {
 #[test]
 fn pages_round_trip() {
     let geometry = Geometry::new(-77, 3 * MIB, 5.0, None).unwrap();
-    let (mut header, end) = HeaderPage::lay_out(geometry, 5000, 32).unwrap();
-    header.section = 4936;
-    header.image_size = end + 24;
+    let mut header = HeaderPage::lay_out(geometry).unwrap();
+    assert_eq!(header.section, 3 * MIB - 77);
     header.leading = 77;
     header.hashes_id = [7; 16];
     let copies = header.copies();
-    assert_eq!(copies[0], 5032);
-    assert_eq!(copies[3] + PAGE as u64, end);
+    assert_eq!(copies[0], header.section + 96);
+    assert_eq!(copies[3] + PAGE as u64 + 24, header.image_size);
     for copy in 0..HeaderPage::COPIES {
         let page = header.encode(copy);
         assert_eq!(
@@ -130,11 +129,14 @@ fn pages_round_trip() {
 #[test]
 fn sealed_nonsense_is_refused() {
     let geometry = Geometry::new(0, MIB, 5.0, None).unwrap();
-    let (header, _) = HeaderPage::lay_out(geometry, 4096, 32).unwrap();
+    let mut header = HeaderPage::lay_out(geometry).unwrap();
+    header.index = header.section - 100;
     let page = header.encode(0);
     let position = header.copies()[0].cast_signed();
-    for at in [32, 36, 40, 48, 52, 64, 72, 80, 88, 96, 104] {
-        for value in [0_u64, 1, 0x1_0000, 1 << 47, u64::MAX] {
+    for at in [
+        32, 36, 40, 48, 52, 56, 64, 72, 80, 88, 96, 104, 112, 128, 152,
+    ] {
+        for value in [0_u64, 1, 0x1_0000, 1 << 42, 1 << 47, 1 << 63, u64::MAX] {
             let mut edited = page;
             let width = if [32, 36, 48, 52].contains(&at) { 4 } else { 8 };
             edited[at..at + width].copy_from_slice(&value.to_le_bytes()[..width]);
@@ -143,8 +145,8 @@ fn sealed_nonsense_is_refused() {
             }
             pages::seal(&mut edited, 0, 0, position);
             let parsed = HeaderPage::parse(&edited);
-            // The position of the section is only a bound here.
-            let fits = at == 72 && value <= 4096;
+            // The index is somewhere in front; bytes in front of the image need not be protected.
+            let fits = at == 112 && value < header.section || at == 152;
             assert_eq!(parsed.is_ok(), fits, "{at} {value}: {parsed:?}");
         }
     }

@@ -1,5 +1,7 @@
 //! Which sections are the newest generation of an image, and which ones behind it are its trailers.
 
+use std::collections::BTreeMap;
+
 use super::container::{Container, IndexState, Section};
 use super::hidden::Footer;
 use super::image_range::{ImageRange, IndexError, PART, Walked, next_position};
@@ -7,6 +9,21 @@ use super::{FIRST_INDEX_MINOR, SectionHasher, SectionType};
 use crate::error::{Error, Result};
 
 const NOT_LISTED: &str = "section index does not list the sections of the image";
+
+/// How many sections there are up to one of them.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Counts {
+    /// Those that are not hidden.
+    plain: usize,
+    metadata: usize,
+}
+
+impl Counts {
+    pub(super) fn add(&mut self, ty: SectionType) {
+        self.plain += usize::from(!ty.is_hidden());
+        self.metadata += usize::from(ty == SectionType::METADATA_V2);
+    }
+}
 
 impl ImageRange<'_> {
     /// The generation of the index that the end of the image points to. `sections` end with that index.
@@ -33,13 +50,23 @@ impl ImageRange<'_> {
         if !find_end && let Some(error) = walked.error {
             return Err(error);
         }
-        let several = count(&walked.sections, SectionType::METADATA_V2) > 1;
+        let mut counts = Counts::default();
+        let mut indexes = Vec::new();
+        for section in &walked.sections {
+            counts.add(section.ty);
+            if section.ty == SectionType::SECTION_INDEX {
+                indexes.push((section, counts));
+            }
+        }
+        let several = counts.metadata > 1;
         let mut reason = None;
-        for index in indexes(&walked.sections).rev() {
-            match self.generation(index, &walked.sections)? {
+        // Many indexes may list the same metadata.
+        let mut checked = BTreeMap::new();
+        for (index, counts) in indexes.into_iter().rev() {
+            match self.generation(index, counts, &walked.sections)? {
                 Ok(sections)
                     if sections.len() == walked.sections.len()
-                        || self.metadata_matches(&sections)? =>
+                        || self.metadata_matches(&sections, &mut checked)? =>
                 {
                     return self.newest(&walked, sections);
                 }
@@ -105,11 +132,12 @@ impl ImageRange<'_> {
         }
     }
 
-    /// The sections that an index lists, out of all that were found in front of it and behind it. The inner
-    /// error says why it cannot be used.
+    /// The sections that an index lists, out of all that were found in front of it and behind it. `counts`
+    /// are those up to the index. The inner error says why it cannot be used.
     pub(super) fn generation(
         &self,
         index: &Section,
+        counts: Counts,
         all: &[Section],
     ) -> Result<Result<Vec<Section>, String>> {
         if self.version.minor < FIRST_INDEX_MINOR {
@@ -135,17 +163,8 @@ impl ImageRange<'_> {
             }
         }
         // Before the index of the only generation, nothing but hidden sections may be left out.
-        let inside = || {
-            all.iter()
-                .filter(|s| s.header_offset <= index.header_offset)
-        };
-        let there = inside().filter(|s| !s.ty.is_hidden()).count();
-        let several = inside()
-            .filter(|s| s.ty == SectionType::METADATA_V2)
-            .count()
-            > 1;
         let listed = sections.iter().filter(|s| !s.ty.is_hidden()).count();
-        if !several && listed != there {
+        if counts.metadata <= 1 && listed != counts.plain {
             return Ok(Err(NOT_LISTED.into()));
         }
         Ok(Ok(sections))
@@ -202,7 +221,12 @@ impl ImageRange<'_> {
     }
 
     /// Whether the checksums of schema and metadata are right, of which there is one each.
-    fn metadata_matches(&self, sections: &[Section]) -> Result<bool> {
+    /// `checked` has what is known of sections by their offsets.
+    fn metadata_matches(
+        &self,
+        sections: &[Section],
+        checked: &mut BTreeMap<u64, bool>,
+    ) -> Result<bool> {
         let mut found = [0; 2];
         for section in sections {
             let kind = match section.ty {
@@ -211,7 +235,15 @@ impl ImageRange<'_> {
                 _ => continue,
             };
             found[kind] += 1;
-            if !self.checksum_matches(section)? {
+            let matches = match checked.get(&section.header_offset) {
+                Some(matches) => *matches,
+                None => {
+                    let matches = self.checksum_matches(section)?;
+                    checked.insert(section.header_offset, matches);
+                    matches
+                }
+            };
+            if !matches {
                 return Ok(false);
             }
         }
@@ -239,13 +271,14 @@ impl ImageRange<'_> {
     /// The last schema with metadata right behind it, both with the right checksums, the blocks in front
     /// of them and the history behind them.
     fn last_pair(&self, all: &[Section]) -> Result<Option<Vec<Section>>> {
+        let mut checked = BTreeMap::new();
         for at in (1..all.len()).rev() {
             let (Some(schema), Some(metadata)) = (all.get(at - 1), all.get(at)) else {
                 continue;
             };
             let pair = (schema.ty, metadata.ty);
             if pair != (SectionType::METADATA_V2_SCHEMA, SectionType::METADATA_V2)
-                || !self.metadata_matches(&[schema.clone(), metadata.clone()])?
+                || !self.metadata_matches(&[schema.clone(), metadata.clone()], &mut checked)?
             {
                 continue;
             }
@@ -260,15 +293,6 @@ impl ImageRange<'_> {
         }
         Ok(None)
     }
-}
-
-fn indexes(sections: &[Section]) -> impl DoubleEndedIterator<Item = &Section> {
-    let index = SectionType::SECTION_INDEX;
-    sections.iter().filter(move |section| section.ty == index)
-}
-
-fn count(sections: &[Section], ty: SectionType) -> usize {
-    sections.iter().filter(|section| section.ty == ty).count()
 }
 
 /// Where a section ends; it is inside the image.

@@ -1,6 +1,7 @@
 //! The sections of an image, by their headers or by the section index.
 
 use super::container::Section;
+use super::generations::Counts;
 use super::header::V1Header;
 use super::index::{self, IndexParser};
 use super::{
@@ -103,11 +104,12 @@ impl<'r> ImageRange<'r> {
             error: None,
         };
         let mut has_metadata = false;
+        let mut counts = Counts::default();
         while walked.end < self.size {
             let at = walked.end;
             let position = next_position(&walked.sections)?;
             if find_end && has_metadata {
-                let goes_on = if self.is_complete(&walked.sections)? {
+                let goes_on = if self.is_complete(&walked.sections, counts)? {
                     self.next_section_fits(at)?
                 } else {
                     self.goes_on(at)?
@@ -119,6 +121,7 @@ impl<'r> ImageRange<'r> {
             match self.header_at(position, at) {
                 Ok(section) => {
                     has_metadata |= section.ty == SectionType::METADATA_V2;
+                    counts.add(section.ty);
                     walked.end = section.payload_offset + section.length;
                     walked.sections.push(section);
                 }
@@ -133,10 +136,10 @@ impl<'r> ImageRange<'r> {
     }
 
     /// Whether an image may end after the sections: with the index of a generation, or a hidden section.
-    fn is_complete(&self, sections: &[Section]) -> Result<bool> {
+    fn is_complete(&self, sections: &[Section], counts: Counts) -> Result<bool> {
         Ok(match sections.last() {
             Some(last) if last.ty == SectionType::SECTION_INDEX => {
-                self.generation(last, sections)?.is_ok()
+                self.generation(last, counts, sections)?.is_ok()
             }
             Some(last) => last.ty.is_hidden(),
             None => false,

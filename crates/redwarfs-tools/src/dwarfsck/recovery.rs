@@ -3,11 +3,11 @@
 use std::io::Write;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use redwarfs_io::{AtomicFile, FileSource, LockedFile, Overwrite, Source};
 use redwarfs_reader::Image;
-use redwarfs_reader::check::{DeclaredImage, VerifyMode};
+use redwarfs_reader::check::{DeclaredImage, Finding, FindingKind, VerifyMode};
 use redwarfs_recovery::{Damage, Error, Geometry, Protection, RecoveryData, Repaired};
 
 use super::args::Args;
@@ -17,7 +17,7 @@ use super::{TOOL, check_options, open_error, open_options};
 use crate::common::error::{EXIT_FAILURE, EXIT_OK, io_cause};
 use crate::common::json::JsonWriter;
 use crate::common::number::{counted, format_size};
-use crate::common::os::stop_flag;
+use crate::common::os::{is_executable, stop_flag};
 use crate::common::output::create_output;
 use crate::common::{Logger, Result, ToolError};
 
@@ -166,7 +166,10 @@ fn refuse_damage(
         image.check(list, DeclaredImage::default(), &options, done)
     });
     let report = report.map_err(failed)?;
-    match report.findings.first() {
+    // The rest of an append that was not finished is cut off.
+    let unused = image.container().unused_tail > 0;
+    let is_rest = |finding: &&Finding| unused && finding.kind == FindingKind::Trailing;
+    match report.findings.iter().find(|finding| !is_rest(finding)) {
         None => Ok(()),
         Some(first) => Err(ToolError::new("is damaged, and was left as it is")
             .path(input)
@@ -196,7 +199,7 @@ fn examine(
     stop: &AtomicBool,
 ) -> Result<(RecoveryData, Damage)> {
     let fail = |e| failed(what, input, e);
-    let data = redwarfs_recovery::locate(file).map_err(fail)?;
+    let data = redwarfs_recovery::locate(file, stop).map_err(fail)?;
     let geometry = data.geometry();
     let total = geometry.length() + geometry.parity_shards() * geometry.shard_size() as u64;
     let (damage, took) = with_bytes(args, "comparing", total, logger, |done| {
@@ -248,7 +251,7 @@ fn repair_copy(
     let what = "cannot repair";
     let io = |path: &Path, e: &std::io::Error| ToolError::new(what).path(path).io(e);
     let source = FileSource::open(input).map_err(|e| ToolError::new(what).cause(io_cause(&e)))?;
-    let data = redwarfs_recovery::locate(&source).map_err(|e| failed(what, input, e))?;
+    let data = redwarfs_recovery::locate(&source, stop).map_err(|e| failed(what, input, e))?;
     let mut out = create_output(copy, Overwrite::No, logger)
         .map_err(|e| ToolError::new(what).cause(io_cause(&e)))?;
     // Bytes that the file has lost at its start come back as zeros, for the repair.
@@ -256,7 +259,10 @@ fn repair_copy(
         .image_offset()
         .saturating_add(data.geometry().start().min(0));
     let lost = start.min(0).unsigned_abs();
-    copy_into(&source, lost, data.image_size(), &mut out).map_err(|e| io(copy, &e))?;
+    copy_into(&source, lost, &mut out, stop).map_err(|e| match e.kind() {
+        _ if stop.load(Ordering::Relaxed) => failed(what, input, Error::Interrupted),
+        _ => io(copy, &e),
+    })?;
     let Some(file) = out.unfinished().map_err(|e| io(copy, &e))? else {
         return Err(ToolError::new(what).path(copy).cause("is no regular file"));
     };
@@ -266,6 +272,9 @@ fn repair_copy(
         false => mend(&data, &file, &damage, input, stop, logger)?,
     };
     drop(file);
+    if std::fs::metadata(input).is_ok_and(|found| is_executable(&found)) {
+        out.allow_execution().map_err(|e| io(copy, &e))?;
+    }
     out.commit()
         .map_err(|e| ToolError::new(what).cause(io_cause(&e)))?;
     say(
@@ -275,18 +284,24 @@ fn repair_copy(
     Ok(EXIT_OK)
 }
 
-/// Copies a file behind `lost` zeros, but no more than `size` bytes of them. What cannot be read becomes zeros.
+/// Copies a file behind `lost` zeros. What cannot be read becomes zeros.
 fn copy_into(
     source: &dyn Source,
     lost: u64,
-    size: u64,
     out: &mut AtomicFile,
+    stop: &AtomicBool,
 ) -> std::io::Result<()> {
     const PIECE: usize = 1 << 20;
     const SMALL: usize = 4096;
     let mut buffer = vec![0; PIECE];
-    let mut zeros = lost.min(size);
+    // As many as were in front of the image, so no more than the file had.
+    let mut zeros = lost;
+    let interrupted = || match stop.load(Ordering::Relaxed) {
+        true => Err(std::io::Error::from(std::io::ErrorKind::Other)),
+        false => Ok(()),
+    };
     while zeros > 0 {
+        interrupted()?;
         let n = usize::try_from(zeros).map_or(PIECE, |left| left.min(PIECE));
         out.write_all(buffer.get(..n).unwrap_or_default())?;
         zeros -= n as u64;
@@ -294,6 +309,7 @@ fn copy_into(
     let len = source.len()?;
     let mut at = 0;
     while at < len {
+        interrupted()?;
         let n = usize::try_from(len - at).map_or(PIECE, |left| left.min(PIECE));
         let part = buffer.get_mut(..n).unwrap_or_default();
         if source.read_exact_at(at, part).is_err() {

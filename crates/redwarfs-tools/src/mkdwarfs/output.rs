@@ -220,7 +220,10 @@ impl<'a> Target<'a> {
                 .and_then(finish),
             Output::Stdout(mut out) => out.flush(),
         };
-        done.map_err(|e| write_error(self.path, &e))
+        done.map_err(|e| match e.kind() {
+            io::ErrorKind::Interrupted => interrupted(),
+            _ => write_error(self.path, &e),
+        })
     }
 }
 
@@ -229,6 +232,7 @@ impl Recovery<'_> {
         match redwarfs_recovery::add(image, start, &self.protection, &|_| {}, self.stop) {
             Ok(_) => Ok(()),
             Err(redwarfs_recovery::Error::Io(e)) => Err(e),
+            Err(redwarfs_recovery::Error::Interrupted) => Err(io::ErrorKind::Interrupted.into()),
             Err(e) => Err(io::Error::other(format!("recovery data: {e}"))),
         }
     }
