@@ -12,6 +12,8 @@
  * Threads. All functions with a `const redwarfs_image *` can be called in several threads at once with
  * the same image. A listing or a builder is used by one thread at a time. There is no global state.
  *
+ * Callbacks. They must not close or free the object that calls them.
+ *
  * Forks. A child cannot use the images of its parent: it opens its own. It must not close those of its
  * parent.
  *
@@ -20,7 +22,8 @@
  *
  * Versions. Later versions of the library keep functions, the meaning of codes and flags, and the layout
  * of structs, or have another soname. They may add codes and flags, and members at the end of structs
- * with a member `size`, or in place of `reserved`.
+ * with a member `size`, or in place of `reserved`. A caller may have a struct with a member `size` of an
+ * earlier version, or of a later one with zeros in what the library does not know.
  */
 
 #ifndef REDWARFS_H

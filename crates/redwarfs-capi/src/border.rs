@@ -6,6 +6,7 @@ use std::mem::MaybeUninit;
 use std::os::unix::ffi::OsStrExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
+use std::ptr;
 
 use crate::error::{Code, Error, Failure, argument};
 
@@ -101,12 +102,26 @@ pub(crate) unsafe fn buffer<'a>(
     Ok(unsafe { std::slice::from_raw_parts_mut(start.cast::<u8>(), len) })
 }
 
-/// A struct that begins with its size, as a caller of this or of a later version has it.
+/// A struct of the interface that begins with its size, and may get more members at its end.
+///
+/// # Safety
+/// It is `repr(C)`, its first member is a `usize`, it ends without padding, and it has a valid value for
+/// all bytes that a caller may pass, and for zeros.
+pub(crate) unsafe trait Growing: Copy {
+    /// Its size in the first version.
+    const FIRST: usize;
+}
+
+/// The most that a caller's struct can have (4 KiB). A larger number is no size.
+const LARGEST: usize = 4096;
+
+/// A struct that begins with its size, as a caller of any version has it. Members that the caller does
+/// not know are zero, and those that are unknown here must be.
 ///
 /// # Safety
 /// `start` is null, or points to a size of type `usize` and to as many bytes as it says, itself
-/// included. `T` begins with the size, and has a valid value for all bytes.
-pub(crate) unsafe fn sized<T: Copy>(
+/// included. None of them is uninitialized.
+pub(crate) unsafe fn sized<T: Growing>(
     start: *const T,
     what: &'static str,
 ) -> Result<Option<T>, Failure> {
@@ -115,11 +130,22 @@ pub(crate) unsafe fn sized<T: Copy>(
     }
     // SAFETY: not null; a struct of the caller begins with its size.
     let size = unsafe { start.cast::<usize>().read() };
-    if size < size_of::<T>() {
+    if !(T::FIRST..=LARGEST).contains(&size) {
         return Err(argument(what));
     }
-    // SAFETY: the caller has at least this many bytes, of a type that any bytes are valid for.
-    Ok(Some(unsafe { start.read() }))
+    // SAFETY: the caller has this many bytes, and they have values.
+    let bytes = unsafe { std::slice::from_raw_parts(start.cast::<u8>(), size) };
+    let (known, unknown) = bytes.split_at(size.min(size_of::<T>()));
+    if unknown.iter().any(|&byte| byte != 0) {
+        return Err(argument("a member of a struct is unknown and not 0"));
+    }
+    let mut value = MaybeUninit::<T>::zeroed();
+    // SAFETY: these are at most as many bytes as the value has, and it is new. The type is valid for
+    // bytes of the caller, and for zeros.
+    Ok(Some(unsafe {
+        ptr::copy_nonoverlapping(known.as_ptr(), value.as_mut_ptr().cast(), known.len());
+        value.assume_init()
+    }))
 }
 
 /// Stores a result where the caller wants it.
@@ -147,5 +173,52 @@ impl Context {
     /// The pointer. A method, so that closures capture the whole context.
     pub(crate) fn pointer(self) -> *mut c_void {
         self.0
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    /// A struct that once had a member less, and later has one more.
+    #[derive(Debug, Clone, Copy)]
+    #[repr(C)]
+    struct Now {
+        size: usize,
+        old: u64,
+        new: u64,
+    }
+
+    // SAFETY: it begins with the size, and has integers only.
+    unsafe impl Growing for Now {
+        const FIRST: usize = 16;
+    }
+
+    fn read(size: usize, words: [usize; 4]) -> Option<Now> {
+        let mut words = words;
+        words[0] = size;
+        // SAFETY: wrong sizes are refused before more is read, and the others lie within the words.
+        unsafe { sized(words.as_ptr().cast::<Now>(), "size") }
+            .map(Option::unwrap)
+            .ok()
+    }
+
+    #[test]
+    #[cfg(target_pointer_width = "64")]
+    fn structs_of_other_versions_are_read() {
+        let older = read(16, [0, 7, 8, 9]).unwrap();
+        assert_eq!((older.size, older.old, older.new), (16, 7, 0));
+        let same = read(24, [0, 7, 8, 9]).unwrap();
+        assert_eq!((same.old, same.new), (7, 8));
+        let later = read(32, [0, 7, 8, 0]).unwrap();
+        assert_eq!((later.old, later.new), (7, 8));
+        assert!(read(32, [0, 7, 8, 9]).is_none());
+        for size in [0, 8, 15, 4097, usize::MAX] {
+            assert!(read(size, [0; 4]).is_none(), "{size}");
+        }
+        // SAFETY: null is allowed.
+        let none = unsafe { sized(ptr::null::<Now>(), "size") };
+        assert!(none.unwrap().is_none());
     }
 }

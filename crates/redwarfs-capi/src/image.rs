@@ -4,7 +4,7 @@
 #![allow(clippy::missing_safety_doc)]
 
 use std::ffi::{CString, c_char, c_int, c_void};
-use std::mem::MaybeUninit;
+use std::mem::{MaybeUninit, offset_of};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use redwarfs::reader::check::DeclaredImage;
 use redwarfs::reader::{CheckOptions, ImageOffset, VerifyMode};
 use redwarfs::{DirEntry, Stat};
 
-use crate::border::{self, Context, guarded, put, run};
+use crate::border::{self, Context, Growing, guarded, put, run};
 use crate::error::{Code, Error, Failure, argument};
 use crate::source::{self, Io};
 
@@ -47,6 +47,11 @@ pub struct OpenOptions {
     pub offset: u64,
     /// Bytes of the image if it ends before the end of its file; 0 if not.
     pub image_size: u64,
+}
+
+// SAFETY: it begins with the size, and has integers only.
+unsafe impl Growing for OpenOptions {
+    const FIRST: usize = offset_of!(Self, image_size) + size_of::<u64>();
 }
 
 /// Attributes of an entry.
@@ -136,7 +141,7 @@ pub unsafe extern "C" fn redwarfs_open(
     run(error, || {
         // SAFETY: promised by the caller.
         let path = unsafe { border::path(path, "path is null") }?;
-        // SAFETY: promised by the caller. All members are integers.
+        // SAFETY: promised by the caller.
         let options = unsafe { border::sized(options, "options->size is too small") }?;
         let opened = redwarfs::Image::open_with(path, &reader_options(options)?)?;
         give(image, opened)
@@ -153,7 +158,7 @@ pub unsafe extern "C" fn redwarfs_open_fd(
     error: Option<&mut *mut Error>,
 ) -> Code {
     run(error, || {
-        // SAFETY: promised by the caller. All members are integers.
+        // SAFETY: promised by the caller.
         let options = unsafe { border::sized(options, "options->size is too small") }?;
         let options = reader_options(options)?;
         let file = source::duplicate(descriptor)?;
@@ -173,7 +178,7 @@ pub unsafe extern "C" fn redwarfs_open_memory(
     error: Option<&mut *mut Error>,
 ) -> Code {
     run(error, || {
-        // SAFETY: promised by the caller. All members are integers.
+        // SAFETY: promised by the caller.
         let options = unsafe { border::sized(options, "options->size is too small") }?;
         let options = reader_options(options)?;
         // SAFETY: promised by the caller.
@@ -193,13 +198,13 @@ pub unsafe extern "C" fn redwarfs_open_io(
     error: Option<&mut *mut Error>,
 ) -> Code {
     run(error, || {
-        // SAFETY: promised by the caller. All members are integers.
+        // SAFETY: promised by the caller.
         let options = unsafe { border::sized(options, "options->size is too small") }?;
         let options = reader_options(options)?;
         if image.is_none() {
             return Err(argument("image is null"));
         }
-        // SAFETY: promised by the caller. Null is valid for all pointers.
+        // SAFETY: promised by the caller.
         let io = unsafe { border::sized(io, "io->size is too small") }?;
         let io = io.ok_or_else(|| argument("io is null"))?;
         give_source(image, source::callbacks(&io)?, &options)

@@ -4,12 +4,13 @@
 use std::ffi::{c_int, c_void};
 use std::fs::File;
 use std::io;
+use std::mem::offset_of;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use redwarfs::io::Source;
 
-use crate::border::Context;
+use crate::border::{Context, Growing};
 use crate::error::{Failure, argument};
 
 /// Functions that read an image from a medium of the caller.
@@ -34,6 +35,11 @@ pub struct Io {
     >,
     /// Is called once, when nothing reads the medium any longer. May be null.
     pub release: Option<unsafe extern "C" fn(context: *mut c_void)>,
+}
+
+// SAFETY: it begins with the size, and has integers and pointers only, which may be null.
+unsafe impl Growing for Io {
+    const FIRST: usize = offset_of!(Self, release) + size_of::<usize>();
 }
 
 type ReadAt = unsafe extern "C" fn(*mut c_void, u64, *mut c_void, usize) -> c_int;

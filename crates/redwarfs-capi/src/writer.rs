@@ -5,7 +5,7 @@
 
 use std::ffi::{CString, c_char, c_int, c_void};
 use std::io::{self, BufReader, Read, Write};
-use std::mem::MaybeUninit;
+use std::mem::{MaybeUninit, offset_of};
 use std::path::{Path, PathBuf};
 use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,7 +17,7 @@ use std::time::Duration;
 use redwarfs::writer::{Counters, Phase, Progress};
 use redwarfs::{Attributes, BuildOptions, Built, Collection, FileType, Timestamp};
 
-use crate::border::{self, Context, guarded, run};
+use crate::border::{self, Context, Growing, guarded, run};
 use crate::error::{Code, Error, Failure, argument};
 use crate::image::known;
 
@@ -65,6 +65,11 @@ pub struct EntryAttributes {
     pub mtime_nsec: u32,
     /// Time of modification, seconds since 1970.
     pub mtime: i64,
+}
+
+// SAFETY: it begins with the size, and has integers only.
+unsafe impl Growing for EntryAttributes {
+    const FIRST: usize = offset_of!(Self, mtime) + size_of::<i64>();
 }
 
 /// The result of a build.
@@ -410,7 +415,7 @@ unsafe fn described<'a>(
 ) -> Result<(&'a Path, Attributes), Failure> {
     // SAFETY: promised by the caller.
     let path = unsafe { border::path(path, "path is null") }?;
-    // SAFETY: promised by the caller. All members are integers.
+    // SAFETY: promised by the caller.
     let given = unsafe { border::sized(attributes, "attributes->size is too small") }?;
     let mut result = Attributes::new(permissions);
     if let Some(given) = given {

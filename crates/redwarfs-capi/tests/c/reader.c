@@ -320,6 +320,14 @@ static void check_interface(void)
     options.flags = 0;
     options.size = 8;
     FAILS(redwarfs_open(path, &options, &other, &error), argument, "size");
+    struct {
+        redwarfs_open_options known;
+        uint64_t more;
+    } later = {{sizeof later, 0, 0, 0, 0, 0}, 0};
+    OK(redwarfs_open(path, &later.known, &other, &error));
+    redwarfs_close(other);
+    later.more = 1;
+    FAILS(redwarfs_open(path, &later.known, &other, &error), argument, "unknown");
     io.size = 0;
     FAILS(redwarfs_open_io(&io, NULL, &other, &error), argument, "size");
     io.size = sizeof io;
