@@ -3,6 +3,7 @@
 //! [`MetadataView`] answers questions straight from the bit-packed bytes and is what a reader
 //! uses. [`Metadata`] is the same as an owned value, for building and rewriting.
 
+mod categories;
 mod check;
 mod extents;
 mod inspect;
