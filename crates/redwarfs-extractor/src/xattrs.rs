@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use redwarfs_format::InodeNo;
+use redwarfs_format::{Error as FormatError, InodeNo};
 use redwarfs_reader::Image;
 
 use crate::ExtractOptions;
@@ -48,7 +48,47 @@ impl fmt::Debug for XattrSelection {
 pub(crate) const ACCESS: &[u8] = b"system.posix_acl_access";
 /// The list that new entries of a directory get.
 pub(crate) const DEFAULT: &[u8] = b"system.posix_acl_default";
-const CAPABILITY: &[u8] = b"security.capability";
+/// The capabilities of a program.
+pub(crate) const CAPABILITY: &[u8] = b"security.capability";
+
+/// Longest names of an inode together, in bytes, with one more for each: the limit of Linux.
+const MAX_NAMES: u64 = 64 << 10;
+/// Longest names and values of an inode together, in bytes.
+const MAX_TOGETHER: u64 = 64 << 20;
+
+/// Bounds what the attributes of an inode take, whatever an image says.
+#[derive(Debug, Default)]
+struct Bounds {
+    last: Option<Vec<u8>>,
+    names: u64,
+    values: u64,
+}
+
+impl Bounds {
+    fn add_name(&mut self, name: &[u8]) -> Result<()> {
+        if self.last.as_deref().is_some_and(|last| last >= name) {
+            return Err(FormatError::corrupt("names of extended attributes are not sorted").into());
+        }
+        self.last = Some(name.to_vec());
+        self.names += name.len() as u64 + 1;
+        self.check()
+    }
+
+    fn add_value(&mut self, size: u64) -> Result<()> {
+        self.values = self.values.saturating_add(size);
+        self.check()
+    }
+
+    fn check(&self) -> Result<()> {
+        if self.names > MAX_NAMES || self.names.saturating_add(self.values) > MAX_TOGETHER {
+            return Err(FormatError::Limit(
+                "extended attributes of an inode are too long together".into(),
+            )
+            .into());
+        }
+        Ok(())
+    }
+}
 
 /// The selected attributes of an image.
 #[derive(Debug, Clone)]
@@ -75,12 +115,18 @@ impl Stored {
 
     /// The attributes of an inode in the order in which they are set: access lists, all others, and at last
     /// capabilities, which other changes would remove.
+    ///
+    /// # Errors
+    /// `Corrupt` if the names do not ascend, and `Limit` if names and values are too long together.
     pub(crate) fn of(&self, ino: InodeNo) -> Result<Vec<Xattr>> {
         let mut xattrs = Vec::new();
+        let mut bounds = Bounds::default();
         for xattr in self.image.xattrs(ino)? {
             let name = xattr.name()?;
+            bounds.add_name(&name)?;
             // No system call takes such names; the full check refuses them.
             if self.selection.wants(&name) && !name.is_empty() && !name.contains(&0) {
+                bounds.add_value(xattr.value()?.size())?;
                 xattrs.push(Xattr {
                     value: self.image.xattr_value(&xattr)?.into_owned(),
                     name: name.into_owned(),
@@ -128,6 +174,29 @@ pub(crate) fn list_as_text(value: &[u8]) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn sets_are_bounded() {
+        let mut bounds = Bounds::default();
+        bounds.add_name(b"").unwrap();
+        bounds.add_name(b"user.a").unwrap();
+        bounds.add_value(16 << 20).unwrap();
+        bounds.add_name(b"user.b").unwrap();
+        for wrong in [&b"user.b"[..], b"user.a", b""] {
+            let error = bounds.add_name(wrong).unwrap_err().to_string();
+            assert!(error.contains("not sorted"), "{error}");
+        }
+        bounds.add_value(47 << 20).unwrap();
+        let error = bounds.add_value(1 << 20).unwrap_err().to_string();
+        assert!(error.contains("too long together"), "{error}");
+
+        let mut bounds = Bounds::default();
+        let names = (0u32..).map(|i| format!("user.{i:0250}"));
+        let added = names
+            .take(1000)
+            .position(|name| bounds.add_name(name.as_bytes()).is_err());
+        assert_eq!(added, Some(256));
+    }
 
     #[test]
     fn lists_have_a_text() {

@@ -295,7 +295,7 @@ fn extraction_restores_them() {
 
     // Without privilege: what is possible, and one line about the rest.
     if !program("setpriv") {
-        return;
+        return skip("extraction without privilege", "there is no setpriv");
     }
     let open = out("open");
     fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
@@ -325,6 +325,104 @@ fn extraction_restores_them() {
         &[&open],
     );
     assert_eq!(note.unwrap(), "two names");
+}
+
+/// An ordinary user gets the attributes in `user` of what he may not write in the end.
+#[test]
+fn read_only_entries_keep_theirs() {
+    let test = "read_only_entries_keep_theirs";
+    if !program("setpriv") || !program("setfattr") {
+        return skip(test, "there is no setpriv or setfattr");
+    }
+    let dir = temp();
+    let root = dir.path().join("in");
+    fs::create_dir_all(root.join("directory")).unwrap();
+    fs::write(root.join("directory/file"), "read only").unwrap();
+    fs::write(root.join("program"), "#!/bin/true\n").unwrap();
+    let script = r#"
+        cd "$1"
+        setfattr -n user.note -v kept directory directory/file program
+        setfattr -n user.second -v "kept, too" directory/file
+        chmod 444 directory/file; chmod 555 directory; chmod 4511 program
+        chown -R 12345:12345 .
+        chmod 4511 program
+    "#;
+    if shell(script, &[&root]).is_none() {
+        return skip(test, "the file system or the user cannot set attributes");
+    }
+    let image = dir.path().join("image");
+    build(&root, &image, &[]);
+    let other = dir.path().join("other");
+    build(&root, &other, &["--set-owner=1", "--set-group=1"]);
+    fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    // With the modes that entries get at once, and with those that they get later.
+    for (name, image, program) in [("own", &image, 0o4511), ("foreign", &other, 0o511)] {
+        let out = dir.path().join(name);
+        fs::create_dir(&out).unwrap();
+        std::os::unix::fs::chown(&out, Some(12345), Some(12345)).unwrap();
+        let output = Command::new("setpriv")
+            .args(["--reuid", "12345", "--regid", "12345", "--clear-groups"])
+            .arg(DWARFSEXTRACT)
+            .arg(image)
+            .arg("-o")
+            .arg(&out)
+            .output()
+            .unwrap();
+        success(&output);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(!said.contains("extended"), "{name}: {said}");
+        let script = r#"
+            cd "$1"
+            getfattr -d directory directory/file program
+        "#;
+        let found = shell(script, &[&out]).unwrap();
+        assert_eq!(found, shell(script, &[&root]).unwrap(), "{name}");
+        for (entry, mode) in [
+            ("directory", 0o555),
+            ("directory/file", 0o444),
+            ("program", program),
+        ] {
+            let found = fs::metadata(out.join(entry)).unwrap().permissions().mode();
+            assert_eq!(found & 0o7777, mode, "{name}: {entry}");
+        }
+    }
+}
+
+/// Capabilities are for the owner of the image, as set-id bits are.
+#[test]
+fn capabilities_need_the_owner() {
+    let test = "capabilities_need_the_owner";
+    if !["setpriv", "setfattr", "getfattr"]
+        .iter()
+        .all(|name| program(name))
+    {
+        return skip(test, "there is no setpriv or setfattr");
+    }
+    let dir = temp();
+    let root = dir.path().join("in");
+    fs::create_dir(&root).unwrap();
+    fs::write(root.join("program"), "#!/bin/true\n").unwrap();
+    let script = "chown 7:7 \"$1\"; setcap cap_net_raw=ep \"$1\"";
+    if shell(script, &[&root.join("program")]).is_none() {
+        return skip(test, "the file system or the user cannot set capabilities");
+    }
+    let image = dir.path().join("image");
+    build(&root, &image, &[]);
+    let out = dir.path().join("out");
+    fs::create_dir(&out).unwrap();
+    // Root who may not give files away, but may set capabilities.
+    let output = Command::new("setpriv")
+        .args(["--bounding-set=-chown", DWARFSEXTRACT])
+        .arg(&image)
+        .arg("-o")
+        .arg(&out)
+        .output()
+        .unwrap();
+    success(&output);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("program: security.capability: "), "{said}");
+    let script = "getfattr -m - \"$1/program\"";
+    assert_eq!(shell(script, &[&out]).unwrap(), "");
 }
 
 #[test]

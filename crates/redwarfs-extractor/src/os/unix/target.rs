@@ -20,7 +20,7 @@ use rustix::process::{getegid, geteuid};
 use crate::Progress;
 use crate::error::{Result, cause, target};
 use crate::unset::Unset;
-use crate::xattrs::Stored;
+use crate::xattrs::{CAPABILITY, Stored, Xattr};
 
 /// Longest path for one syscall. The limit of the system is 4096, including the final NUL.
 const MAX_PATH: usize = 4000;
@@ -31,8 +31,65 @@ const SET_ID: u32 = 0o6000;
 /// Set-id and sticky bits, and the write bits for other users than the owner.
 const NOT_AT_ONCE: u32 = 0o7022;
 
-/// Sets an extended attribute, by name and value, of some entry.
-type SetXattr<'a> = dyn Fn(&[u8], &[u8]) -> rustix::io::Result<()> + 'a;
+/// Write permission of the owner.
+const OWNER_WRITES: u32 = 0o200;
+
+/// An entry that gets extended attributes.
+#[derive(Clone, Copy)]
+enum Entry<'a> {
+    Open(&'a OwnedFd),
+    /// A name in a directory. If it is a symbolic link, it is not followed.
+    Name(&'a OwnedFd, &'a [u8]),
+}
+
+impl Entry<'_> {
+    /// Sets an extended attribute. Attributes in `user` need write permission, which the owner of a
+    /// read-only entry gives himself meanwhile.
+    fn set_xattr(self, xattr: &Xattr) -> rustix::io::Result<()> {
+        match self.set_as_is(xattr) {
+            Err(refused @ (Errno::ACCESS | Errno::PERM)) if xattr.name.starts_with(b"user.") => {
+                let Some(mode) = self.read_only_mode() else {
+                    return Err(refused);
+                };
+                if self.chmod(mode | OWNER_WRITES).is_err() {
+                    return Err(refused);
+                }
+                let set = self.set_as_is(xattr);
+                self.chmod(mode)?;
+                set
+            }
+            other => other,
+        }
+    }
+
+    fn set_as_is(self, xattr: &Xattr) -> rustix::io::Result<()> {
+        let (name, value) = (xattr.name.as_slice(), xattr.value.as_slice());
+        match self {
+            Self::Open(fd) => fs::fsetxattr(fd, name, value, XattrFlags::empty()),
+            Self::Name(dir, entry) => setxattr_no_follow(dir, entry, name, value),
+        }
+    }
+
+    /// The permission bits of a file or directory that its owner may not write.
+    fn read_only_mode(self) -> Option<u32> {
+        let found = match self {
+            Self::Open(fd) => fs::fstat(fd),
+            Self::Name(dir, name) => fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW),
+        };
+        let mode = found.ok()?.st_mode;
+        let kind = FileType::from_raw_mode(mode);
+        let has_users = matches!(kind, FileType::RegularFile | FileType::Directory);
+        (has_users && mode & OWNER_WRITES == 0).then_some(mode & (PERMISSIONS | SET_ID))
+    }
+
+    fn chmod(self, mode: u32) -> rustix::io::Result<()> {
+        let mode = Mode::from_raw_mode(mode);
+        match self {
+            Self::Open(fd) => fs::fchmod(fd, mode),
+            Self::Name(dir, name) => chmod_no_follow(dir, name, mode),
+        }
+    }
+}
 
 /// The directory that receives a tree.
 #[derive(Debug)]
@@ -176,9 +233,9 @@ impl Target {
         shown: &dyn Fn() -> String,
         progress: &dyn Progress,
     ) -> Result<()> {
-        let set = |name: &[u8], value: &[u8]| fs::fsetxattr(fd, name, value, XattrFlags::empty());
+        let entry = Entry::Open(fd);
         if self.has_owner_and_mode(stat, || fs::fstat(fd)) {
-            self.set_xattrs(stat, &set, shown, progress)?;
+            self.set_xattrs(stat, entry, true, shown, progress)?;
             return self.times_result(fs::futimens(fd, &times(stat)), shown, progress);
         }
         let owned = self.owner_result(
@@ -190,7 +247,7 @@ impl Target {
         )?;
         let mode = permissions(stat, owned);
         self.mode_result(fs::fchmod(fd, mode), shown, progress)?;
-        self.set_xattrs(stat, &set, shown, progress)?;
+        self.set_xattrs(stat, entry, owned, shown, progress)?;
         self.times_result(fs::futimens(fd, &times(stat)), shown, progress)
     }
 
@@ -205,9 +262,9 @@ impl Target {
         progress: &dyn Progress,
     ) -> Result<()> {
         let no_follow = AtFlags::SYMLINK_NOFOLLOW;
-        let set = |xattr: &[u8], value: &[u8]| setxattr_no_follow(dir, name, xattr, value);
+        let entry = Entry::Name(dir, name);
         if self.has_owner_and_mode(stat, || fs::statat(dir, name, no_follow)) {
-            self.set_xattrs(stat, &set, shown, progress)?;
+            self.set_xattrs(stat, entry, true, shown, progress)?;
             let set = fs::utimensat(dir, name, &times(stat), no_follow);
             return self.times_result(set, shown, progress);
         }
@@ -225,7 +282,7 @@ impl Target {
                 progress,
             )?;
         }
-        self.set_xattrs(stat, &set, shown, progress)?;
+        self.set_xattrs(stat, entry, owned, shown, progress)?;
         self.times_result(
             fs::utimensat(dir, name, &times(stat), no_follow),
             shown,
@@ -234,11 +291,13 @@ impl Target {
     }
 
     /// Sets the extended attributes of an entry, after its owner and mode, because changes of these remove
-    /// capabilities. An entry with some that cannot be set counts once.
+    /// capabilities. An entry with some that cannot be set counts once. Like set-id bits, capabilities are
+    /// not given to an entry that could not get the owner of the image.
     fn set_xattrs(
         &self,
         stat: &Stat,
-        set: &SetXattr<'_>,
+        entry: Entry<'_>,
+        owned: bool,
         shown: &dyn Fn() -> String,
         progress: &dyn Progress,
     ) -> Result<()> {
@@ -247,7 +306,12 @@ impl Target {
         };
         let mut unset = None;
         for xattr in stored.of(stat.ino)? {
-            match set(&xattr.name, &xattr.value) {
+            let set = if xattr.name == CAPABILITY && !owned {
+                Err(Errno::PERM)
+            } else {
+                entry.set_xattr(&xattr)
+            };
+            match set {
                 Ok(()) => {}
                 Err(e) if is_unsupported(e) || is_too_much(e) => {
                     unset.get_or_insert((xattr.name, e));
