@@ -4,7 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 /// Why an archive cannot be read. There is no image then. What concerns a single entry is a
-/// [`Problem`](crate::Problem) instead.
+/// [problem](crate#problems) instead.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
