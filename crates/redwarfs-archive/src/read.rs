@@ -328,6 +328,13 @@ impl Reader<'_> {
         };
         let end = parts.last().map_or(0, |part| part.offset + part.size);
         let size = member.size.unwrap_or(end).max(end);
+        // Only sparse files and hard links may have less.
+        if end < size && member.map.is_none() && member.kind == Kind::Regular {
+            let missing = size - end;
+            return Err(Fault::damaged(format!(
+                "its contents are {missing} bytes shorter than its size"
+            )));
+        }
         let data = match parts[..] {
             [] if size == 0 => Data::Empty,
             [part] if part.offset == 0 && part.size == size => Data::Whole { store, at: part.at },

@@ -402,7 +402,7 @@ impl Reader {
     /// The next bytes of the entry, with their offset in the file. Bytes between two pieces are a hole.
     ///
     /// # Errors
-    /// The text of the library.
+    /// The text of the library, also where it only warns: about a checksum or a size that is wrong.
     pub fn data(&mut self) -> Result<Option<(u64, &[u8])>, String> {
         let (mut bytes, mut size, mut offset) = (ptr::null(), 0usize, 0i64);
         let mut tries = 0;
@@ -418,8 +418,9 @@ impl Reader {
             };
             tries += 1;
             match code {
-                OK | WARN => break,
+                OK => break,
                 EOF => return Ok(None),
+                // Wrong checksums and sizes are warnings, too.
                 RETRY if tries < MOST_RETRIES => {}
                 _ => return Err(self.error()),
             }

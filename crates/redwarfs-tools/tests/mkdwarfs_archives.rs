@@ -402,6 +402,52 @@ fn formats_of_libarchive_make_the_image_of_what_they_unpack_to() {
 }
 
 #[test]
+fn libarchive_finds_damaged_contents() {
+    if !libarchive() {
+        return;
+    }
+    let place = place();
+    let text = b"contents that are stored as they are, and have a checksum";
+    place.file("file", text);
+    for (name, command) in [
+        (
+            "zip",
+            "bsdtar --format=zip --options=zip:compression=store -cf $A file",
+        ),
+        (
+            "7z",
+            "bsdtar --format=7zip --options=7zip:compression=store -cf $A file",
+        ),
+    ] {
+        let archive = format!("a.{name}");
+        assert!(shell(&place, &command.replace("$A", &archive)), "{command}");
+        let mut bytes = fs::read(place.path(&archive)).unwrap();
+        let at = bytes.windows(text.len()).position(|part| part == text);
+        bytes[at.unwrap() + 9] ^= 1;
+        fs::write(place.path(&archive), bytes).unwrap();
+        let _ = fs::remove_file(place.path("out"));
+        let done = run(&place, &["-i", &archive]);
+        assert_eq!(done.code, Some(1), "{command}: {}", done.stderr);
+        assert_eq!(done.stderr.lines().count(), 1, "{}", done.stderr);
+        assert!(done.stderr.contains("bad CRC"), "{}", done.stderr);
+        assert!(done.stderr.contains("'file'"), "{}", done.stderr);
+        assert!(!place.path("out").exists(), "{command}");
+    }
+    // A list that has the size of a file which does not exist.
+    let list = "#mtree\nabsent type=file size=1000\n";
+    place.file("list.mtree", list);
+    let done = run(&place, &["-i", "list.mtree", "--input-format=mtree"]);
+    assert_eq!(done.code, Some(1), "{}", done.stderr);
+    assert_eq!(done.stderr.lines().count(), 1, "{}", done.stderr);
+    assert!(
+        done.stderr.contains("1000 bytes shorter"),
+        "{}",
+        done.stderr
+    );
+    assert!(!place.path("out").exists());
+}
+
+#[test]
 fn a_killed_build_leaves_nothing() {
     let place = place();
     fs::create_dir(place.path("spool")).unwrap();
