@@ -126,7 +126,7 @@ impl Stored {
             bounds.add_name(&name)?;
             // No system call takes such names; the full check refuses them.
             if self.selection.wants(&name) && !name.is_empty() && !name.contains(&0) {
-                bounds.add_value(xattr.value()?.size())?;
+                bounds.add_value(xattr.size()?)?;
                 xattrs.push(Xattr {
                     value: self.image.xattr_value(&xattr)?.into_owned(),
                     name: name.into_owned(),

@@ -125,6 +125,7 @@ fn compare(view: &MetadataView, model: &Model) {
             assert_eq!(*xattr.name().unwrap(), **name);
             let stored = xattr.value().unwrap();
             assert_eq!(stored.size(), value.len() as u64);
+            assert_eq!(xattr.size().unwrap(), value.len() as u64);
             match stored {
                 XattrData::Inline(bytes) => assert_eq!(*bytes, **value),
                 XattrData::Blocks(extents) => {
@@ -331,6 +332,32 @@ fn values_are_bounded() {
         match value {
             Ok(value) => assert!(fits && value.size() == MAX_XATTR_VALUE),
             Err(error) => assert!(!fits && matches!(error, Error::Limit(_)), "{error}"),
+        }
+        let size = view.xattrs(InodeNo(1)).unwrap().next().unwrap().size();
+        assert_eq!(size.ok(), fits.then_some(MAX_XATTR_VALUE));
+    }
+    // Many small pieces, and empty ones.
+    for (count, size, error) in [
+        (1 << 16, 1, ""),
+        (1 << 16 | 1, 1, "more than 65536 chunks"),
+        (3, 0, "chunk 0 is empty"),
+    ] {
+        t.chunks = vec![Chunk { size, ..chunk }; count as usize];
+        t.values[0].chunk_count = count;
+        m.xattrs = Some(t.clone());
+        let view = open(freeze(&m).unwrap());
+        assert_eq!(view.check(1, None).is_ok(), error.is_empty());
+        let xattr = view.xattrs(InodeNo(1)).unwrap().next().unwrap();
+        match (xattr.size(), xattr.value()) {
+            (Ok(size), Ok(value)) => assert_eq!((size, value.size()), (1 << 16, 1 << 16)),
+            (Err(size), Err(value)) => {
+                assert!(
+                    !error.is_empty() && size.to_string().contains(error),
+                    "{size}"
+                );
+                assert_eq!(size.to_string(), value.to_string());
+            }
+            other => panic!("{other:?}"),
         }
     }
 }

@@ -11,10 +11,16 @@ use crate::proto::Validity;
 /// How long the kernel may keep names and attributes: an image does not change.
 const FOREVER: Validity = 365 * 24 * 60 * 60;
 
-/// Whether the image has access control lists. Damaged tables are no reason to fail here: requests for
-/// attributes fail.
+/// Whether the image has, or may have, access control lists. Damaged tables are no reason to fail here:
+/// requests for attributes fail. Tables that the caller ignores may have some.
 fn has_lists(image: &Image) -> bool {
-    image.metadata().has_acls().unwrap_or(false)
+    let metadata = image.metadata();
+    let ignored = || {
+        metadata
+            .ignored_tables()
+            .map(|names| names.contains(&"xattrs"))
+    };
+    metadata.has_acls().unwrap_or(true) || ignored().unwrap_or(true)
 }
 
 /// The options of a mount, resolved for its image.
@@ -46,9 +52,11 @@ impl Settings {
         let only_for = (options.access == Access::OwnerAndRoot && options.lets_others_in())
             .then(|| geteuid().as_raw());
         let valid = options.idle.map_or(FOREVER, validity);
-        let has_lists = options.xattrs && has_lists(image);
-        let lists = has_lists && options.checks_permissions();
-        if has_lists && !lists {
+        let has_lists = has_lists(image);
+        let lists = has_lists && options.xattrs && options.checks_permissions();
+        if has_lists && !options.xattrs {
+            tracing::info!("the access control lists of the image, if any, do not count");
+        } else if has_lists && !lists {
             tracing::info!("the access control lists of the image are shown, but not enforced");
         }
         let sparse = image.metadata().hole_block().is_some();

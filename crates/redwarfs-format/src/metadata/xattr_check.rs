@@ -4,8 +4,8 @@ use super::check::block_end;
 use super::types::Extent;
 use super::view::MetadataView;
 use super::xattrs::{
-    FlagColumns, MAX_INLINE, MAX_XATTR_NAME, MAX_XATTR_VALUE, Numbering, XattrColumns, in_xattrs,
-    wrong, wrong_flags,
+    FlagColumns, MAX_CHUNKS, MAX_INLINE, MAX_XATTR_NAME, MAX_XATTR_VALUE, Numbering, XattrColumns,
+    in_xattrs, wrong, wrong_flags,
 };
 use crate::error::{Error, Result};
 use crate::frozen::BitSource;
@@ -134,6 +134,9 @@ impl XattrColumns {
                 wrong(format!("chunks of value {value} are not consecutive"))
             })?;
             next = chunks.end;
+            ensure(chunks.end - chunks.start <= MAX_CHUNKS, || {
+                wrong(format!("value {value} has too many chunks"))
+            })?;
             let mut size = 0u64;
             for i in chunks {
                 size += u64::from(self.chunk_size.get32(data, i)?);

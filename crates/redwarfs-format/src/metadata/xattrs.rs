@@ -20,6 +20,8 @@ pub const TABLE_VERSION: u32 = 1;
 pub const MAX_XATTR_NAME: usize = 255;
 /// Longest value that a reader returns, in bytes (16 MiB): 256 times the limit of Linux.
 pub const MAX_XATTR_VALUE: u64 = 16 << 20;
+/// Most pieces of a value that lies in blocks. Writers cut a value only at the ends of blocks.
+pub(super) const MAX_CHUNKS: u32 = 1 << 16;
 /// Longest value that lies in the metadata, in bytes (64 KiB).
 pub(super) const MAX_INLINE: usize = 64 << 10;
 
@@ -237,16 +239,48 @@ impl XattrColumns {
         if chunks.is_empty() {
             return self.data.stored(data, value).map(XattrData::Inline);
         }
-        let mut left = MAX_XATTR_VALUE;
         let mut extents = Vec::new();
+        self.long_size(data, chunks, |extent| extents.push(extent))?;
+        Ok(XattrData::Blocks(extents))
+    }
+
+    fn size(&self, data: BitSource<'_>, pair: u32) -> Result<u64> {
+        let value = self.pair_value.get32(data, pair)?;
+        if value >= self.data.len() {
+            return Err(wrong("value out of range"));
+        }
+        let chunks = self.chunks(data, value)?;
+        if chunks.is_empty() {
+            return Ok(self.data.stored(data, value)?.len() as u64);
+        }
+        self.long_size(data, chunks, |_| {})
+    }
+
+    /// Size of a value that has these pieces.
+    fn long_size(
+        &self,
+        data: BitSource<'_>,
+        chunks: Range<u32>,
+        mut piece: impl FnMut(Extent),
+    ) -> Result<u64> {
+        if chunks.end - chunks.start > MAX_CHUNKS {
+            return Err(Error::Limit(format!(
+                "an extended attribute of more than {MAX_CHUNKS} chunks"
+            )));
+        }
+        let mut size = 0;
         for i in chunks {
             let extent = self.chunk(data, i)?;
-            left = left
-                .checked_sub(extent.size().max(1))
-                .ok_or_else(too_long)?;
-            extents.push(extent);
+            if extent.size() == 0 {
+                return Err(wrong(format!("chunk {i} is empty")));
+            }
+            size += extent.size();
+            if size > MAX_XATTR_VALUE {
+                return Err(too_long());
+            }
+            piece(extent);
         }
-        Ok(XattrData::Blocks(extents))
+        Ok(size)
     }
 }
 
@@ -325,9 +359,17 @@ impl<'a> Xattr<'a> {
     ///
     /// # Errors
     /// `Corrupt` if the tables are inconsistent, `Limit` if the value is longer than
-    /// [`MAX_XATTR_VALUE`].
+    /// [`MAX_XATTR_VALUE`] or in too many pieces.
     pub fn value(&self) -> Result<XattrData<'a>> {
         self.columns.value(self.data, self.pair)
+    }
+
+    /// Bytes of the value. This takes no memory for the places of its pieces.
+    ///
+    /// # Errors
+    /// Those of [`value`](Self::value).
+    pub fn size(&self) -> Result<u64> {
+        self.columns.size(self.data, self.pair)
     }
 }
 

@@ -60,7 +60,7 @@ fn stored(
     let Some(found) = image.xattrs(inode)?.find(name)? else {
         return Ok(Err(Errno::NODATA));
     };
-    let size = usize::try_from(found.value()?.size()).unwrap_or(usize::MAX);
+    let size = usize::try_from(found.size()?).unwrap_or(usize::MAX);
     if size > xattr::LARGEST {
         return Ok(Err(Errno::TOOBIG));
     }

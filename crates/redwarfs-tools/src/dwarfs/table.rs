@@ -143,7 +143,7 @@ pub(super) const OPTIONS: [MountOption; 64] = [
         "noxattr",
         "",
         "show no extended attributes",
-        "Neither those of the image nor those of the driver. Access control lists of the image do not count. The image may have damaged tables of extended attributes.",
+        "Neither those of the image nor those of the driver. Access control lists of the image do not count. The group bits of a file with such a list are the mask of the list, so the group of the file may get more permissions than with the list. The image may have damaged tables of extended attributes.",
         Effect::Flag(|s| {
             s.mount.xattrs = false;
             s.open.ignore_xattrs = true;

@@ -226,7 +226,7 @@ impl<'a> Shown<'a> {
             xattrs: view
                 .xattrs(item.inode)?
                 .take(MOST_XATTRS)
-                .map(|xattr| Ok((xattr.name()?, xattr.value()?.size())))
+                .map(|xattr| Ok((xattr.name()?, xattr.size()?)))
                 .collect::<Result<_>>()?,
         })
     }
