@@ -76,7 +76,15 @@ fn programs_of_another_processor_make_and_read_the_same_images() {
     };
     let here = reproduce(&plan(MKDWARFS.into()), |_| ()).unwrap();
     let there = reproduce(&plan(others.join("mkdwarfs")), |_| ()).unwrap();
+    // LZ4 finds other matches on processors of 32 bits.
+    let has_lz4 = |options: &str| {
+        let mut words = options.split([' ', '=']);
+        words.any(|word| ["-l1", "lz4"].contains(&word))
+    };
     for (here, there) in here.iter().zip(&there) {
+        if cfg!(target_pointer_width = "32") && has_lz4(here.options) {
+            continue;
+        }
         assert_eq!(here.size, there.size, "{}", here.options);
         assert_eq!(
             here.checksums[0].0, there.checksums[0].0,

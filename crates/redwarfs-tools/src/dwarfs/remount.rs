@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::path::Path;
 
-use rustix::fs::{FsWord, StatVfsMountFlags, statfs, statvfs};
+use rustix::fs::{StatVfsMountFlags, statfs, statvfs};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, mount_remount};
 
@@ -13,8 +13,8 @@ use crate::common::error::{Result, ToolError};
 /// The option that asks for it.
 pub(super) const OPTION: &str = "remount";
 
-/// What statfs(2) says of file systems of this kind.
-const FUSE_MAGIC: FsWord = 0x6573_5546;
+/// What statfs(2) says of file systems of this kind, in a number of another type on each processor.
+const FUSE_MAGIC: i128 = 0x6573_5546;
 
 /// Flags of a mount: the option that sets it, the option that clears it, its bit in the call, and its
 /// bit in the state. Those for times change nothing here, because nothing is written.
@@ -56,7 +56,7 @@ pub(super) fn remount(mountpoint: &Path, options: &[OsString], complete: bool) -
     };
     let target = mountpoint.canonicalize().map_err(cannot)?;
     let found = statfs(&target).map_err(|error| cannot(error.into()))?;
-    if found.f_type != FUSE_MAGIC {
+    if i128::from(found.f_type) != FUSE_MAGIC {
         return Err(nothing());
     }
     let now = statvfs(&target).map_err(|error| cannot(error.into()))?;
