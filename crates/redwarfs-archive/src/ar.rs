@@ -188,7 +188,10 @@ impl Members for Ar<'_> {
             if let Some(name) = header.name.strip_suffix(b"/") {
                 header.name = name.to_vec();
             }
-            if header.name.starts_with(b"__.SYMDEF") {
+            // Those of BSD and macOS.
+            if let b"__.SYMDEF" | b"__.SYMDEF SORTED" | b"__.SYMDEF_64" | b"__.SYMDEF_64 SORTED" =
+                &header.name[..]
+            {
                 continue;
             }
             self.size = self.left;

@@ -170,8 +170,11 @@ impl<'a> Cpio<'a> {
 
     fn fields(&mut self) -> Result<(Form, Fields, u64), Fault> {
         let Some(form) = form_of(self.input.peek(6)?) else {
-            return Err(match self.input.peek(6)?.len() {
-                6 => Fault::damaged("a header does not begin as one"),
+            return Err(match self.input.peek(6)? {
+                b"07070X" => Fault::unsupported(
+                    "unsupported: RPM packages with stripped entries (version 6, or files of 4 GiB)",
+                ),
+                [_, _, _, _, _, _] => Fault::damaged("a header does not begin as one"),
                 _ => Fault::Truncated,
             });
         };

@@ -24,6 +24,9 @@
 //! |---|---|
 //! | `/` at the beginning of a name | removed |
 //! | `..` in a name, an empty name | the entry is left out, as a [problem](#problems) |
+//! | a path of more than 64 KiB, or more than 255 bytes between two `/` | left out, as a problem |
+//! | a symlink without a target | left out, as a problem |
+//! | extended attributes whose names have more than 64 KiB together | those that fit; the rest is a problem |
 //! | a name for the second time | the last entry counts; a directory keeps its contents if a directory follows |
 //! | an entry below a symlink, or below a file | left out, as a problem |
 //! | a hard link to a later entry | resolved at the end of the archive |

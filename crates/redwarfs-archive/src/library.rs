@@ -11,7 +11,7 @@ use redwarfs_libarchive::message::{Values, receive};
 use redwarfs_writer::{ExtendedAttributes, Timestamp};
 
 use crate::error::Fault;
-use crate::member::{Kind, Member, Members, Part};
+use crate::member::{AttributeNames, Kind, Member, Members, Part};
 use crate::{Format, LibraryProcess};
 
 /// Kinds of messages: an entry, data with its offset, the end of the entry's data, the end of the
@@ -250,7 +250,7 @@ fn encode(entry: &redwarfs_libarchive::read::Found) -> Vec<u8> {
     body.optional(entry.warning.as_deref().map(str::as_bytes));
     for (name, value) in &entry.xattrs {
         body.bytes(name);
-        body.bytes(value);
+        body.optional(value.as_deref());
     }
     body.into_bytes()
 }
@@ -279,8 +279,9 @@ fn decode(body: &[u8]) -> Option<Member> {
     let remark = values.optional()?;
     let remark = remark.map(|text| String::from_utf8_lossy(text).into_owned());
     let mut extended = ExtendedAttributes::default();
+    let mut names = AttributeNames::default();
     while !values.is_empty() {
-        extended.set(values.bytes()?, values.bytes()?);
+        names.set(&mut extended, values.bytes()?, values.optional()?);
     }
     let narrow = |value| u32::try_from(value).unwrap_or(u32::MAX);
     let device = makedev(narrow(major), narrow(minor));

@@ -46,6 +46,31 @@ pub(crate) struct Member {
     pub(crate) remark: Option<String>,
 }
 
+/// Most bytes of the names of all attributes of a member, each with an end: as many as Linux lists.
+const MOST_NAMES: usize = 64 << 10;
+
+/// Sets extended attributes while their names are not too many.
+#[derive(Debug, Default)]
+pub(crate) struct AttributeNames(usize);
+
+impl AttributeNames {
+    /// Sets an attribute, or counts it as one that cannot be read: it has no value, or too many come
+    /// before it. Of the latter the first is named, and the list stands for the others.
+    pub(crate) fn set(&mut self, all: &mut ExtendedAttributes, name: &[u8], value: Option<&[u8]>) {
+        let had = self.0;
+        self.0 = had.saturating_add(name.len() + 1);
+        match value {
+            _ if had > MOST_NAMES => {}
+            _ if self.0 > MOST_NAMES => {
+                all.add_unreadable(name.get(..255.min(name.len())).unwrap_or_default());
+                all.add_unreadable(Vec::new());
+            }
+            Some(value) => all.set(name, value),
+            None => all.add_unreadable(name),
+        }
+    }
+}
+
 /// The members of an archive, one after the other.
 pub(crate) trait Members {
     /// The next member. Data of the previous one that was not taken is skipped.

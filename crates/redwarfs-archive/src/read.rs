@@ -24,8 +24,9 @@ use crate::{Archive, ArchiveOptions, Format, Whiteouts, rpm};
 
 /// Bytes that are copied at a time.
 const COPY: usize = 256 << 10;
-/// The memory limit is checked after this number of entries.
-const CHECK_EVERY: u64 = 1 << 12;
+
+/// Bytes of a path that messages show.
+const MOST_SHOWN: usize = 4096;
 
 /// An archive that begins with this many zeros is no tar archive: ISO images have them in front.
 const EMPTY: usize = 32 << 10;
@@ -104,11 +105,15 @@ pub(crate) fn read(
 /// Bytes of a path for messages.
 fn shown(path: &[u8]) -> String {
     let mut line = String::new();
-    for c in String::from_utf8_lossy(path).chars() {
+    let start = path.get(..MOST_SHOWN.min(path.len())).unwrap_or_default();
+    for c in String::from_utf8_lossy(start).chars() {
         match c.is_control() {
             true => line.extend(c.escape_default()),
             false => line.push(c),
         }
+    }
+    if start.len() < path.len() {
+        line.push_str("...");
     }
     line
 }
@@ -239,10 +244,6 @@ impl Reader<'_> {
             if self.stop.load(Ordering::Relaxed) {
                 return Err(Fault::Interrupted);
             }
-            let limit = self.options.memory_limit.unwrap_or(u64::MAX);
-            if state.entries.is_multiple_of(CHECK_EVERY) && self.tree.memory() > limit {
-                return Err(Fault::Memory);
-            }
             if let Some(remark) = &member.remark {
                 let path = shown(&member.path);
                 self.progress
@@ -258,6 +259,11 @@ impl Reader<'_> {
                     self.contents(members, &member, inode, number, in_place)?;
                 }
                 Err(what) => self.problem(&member.path, what),
+            }
+            // One entry may have megabytes of attributes.
+            let limit = self.options.memory_limit.unwrap_or(u64::MAX);
+            if self.tree.memory() > limit {
+                return Err(Fault::Memory);
             }
         }
         state.entry = None;

@@ -159,16 +159,24 @@ pub(crate) struct Tree {
     variable: u64,
 }
 
+/// Longest path in bytes, as in an image.
+const LONGEST_PATH: usize = 64 << 10;
+/// Longest name of an entry in its directory, in bytes.
+const LONGEST_NAME: usize = 255;
+
 /// Why an entry is not in the tree.
 pub(crate) type Refusal = &'static str;
 
 /// The components of a path: without `/` at the beginning and end, and without `.`.
 ///
 /// # Errors
-/// The path is empty, or contains `..` or NUL.
+/// The path is empty or too long, or contains `..` or NUL.
 pub(crate) fn components(path: &[u8]) -> Result<Vec<&[u8]>, Refusal> {
     if path.is_empty() {
         return Err("its name is empty");
+    }
+    if path.len() > LONGEST_PATH {
+        return Err("its name is longer than 64 KiB");
     }
     if path.contains(&0) {
         return Err("its name contains NUL");
@@ -176,6 +184,9 @@ pub(crate) fn components(path: &[u8]) -> Result<Vec<&[u8]>, Refusal> {
     let parts = path.split(|&b| b == b'/');
     let parts = parts.filter(|part| !part.is_empty() && *part != b".");
     let parts: Vec<&[u8]> = parts.collect();
+    if parts.iter().any(|part| part.len() > LONGEST_NAME) {
+        return Err("a part of its name is longer than 255 bytes");
+    }
     match parts.contains(&&b".."[..]) {
         true => Err("its name contains '..'"),
         false => Ok(parts),
@@ -357,7 +368,10 @@ impl Tree {
     fn based<'p>(&self, base: &'p [u8], path: &'p [u8]) -> Result<Vec<&'p [u8]>, Refusal> {
         let mut parts = components_or_none(base)?;
         parts.extend(components(path)?);
-        Ok(parts)
+        match base.len() + path.len() < LONGEST_PATH {
+            true => Ok(parts),
+            false => Err("its name is longer than 64 KiB"),
+        }
     }
 
     /// Adds an entry.
@@ -367,6 +381,9 @@ impl Tree {
     pub(crate) fn add(&mut self, member: &Member) -> Result<Placed, Refusal> {
         if let Some(refused) = member.refused {
             return Err(refused);
+        }
+        if matches!(&member.kind, Kind::Symlink(target) if target.is_empty()) {
+            return Err("it is a symbolic link without a target");
         }
         let base = self.base.clone();
         let parts = self.based(&base, &member.path)?;

@@ -104,8 +104,8 @@ pub struct Found {
     pub symlink: Option<Vec<u8>>,
     /// The entry of which this is another name.
     pub hard_link: Option<Vec<u8>>,
-    /// Extended attributes: name and value.
-    pub xattrs: Vec<(Vec<u8>, Vec<u8>)>,
+    /// Extended attributes: name and value; `None` for a value that is too long.
+    pub xattrs: Vec<(Vec<u8>, Option<Vec<u8>>)>,
     /// What the library says about an entry that it has read.
     pub warning: Option<String>,
 }
@@ -370,7 +370,7 @@ impl Reader {
 
     /// # Safety
     /// `entry` is a valid entry.
-    unsafe fn attributes(&self, entry: *mut Entry) -> Vec<(Vec<u8>, Vec<u8>)> {
+    unsafe fn attributes(&self, entry: *mut Entry) -> Vec<(Vec<u8>, Option<Vec<u8>>)> {
         let mut out = Vec::new();
         // SAFETY: a valid entry.
         unsafe { (self.api.archive_entry_xattr_reset)(entry) };
@@ -388,14 +388,18 @@ impl Reader {
             if code != OK || name.is_null() {
                 return out;
             }
-            if value.is_null() || size > MOST_ATTRIBUTE {
-                continue;
-            }
-            // SAFETY: a terminated string, and that many readable bytes, both part of the entry.
-            out.push(unsafe {
-                let value = std::slice::from_raw_parts(value.cast::<u8>(), size);
-                (CStr::from_ptr(name).to_bytes().to_vec(), value.to_vec())
-            });
+            let value = match size {
+                0 => Some(Vec::new()),
+                1..=MOST_ATTRIBUTE if !value.is_null() => {
+                    // SAFETY: that many readable bytes, part of the entry.
+                    let value = unsafe { std::slice::from_raw_parts(value.cast::<u8>(), size) };
+                    Some(value.to_vec())
+                }
+                _ => None,
+            };
+            // SAFETY: a terminated string, part of the entry.
+            let name = unsafe { CStr::from_ptr(name) };
+            out.push((name.to_bytes().to_vec(), value));
         }
     }
 

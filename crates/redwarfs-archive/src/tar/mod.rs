@@ -7,6 +7,8 @@ mod header;
 mod pax;
 mod sparse;
 
+use std::rc::Rc;
+
 use redwarfs_writer::ExtendedAttributes;
 
 pub(crate) use self::header::{BLOCK, is_header};
@@ -14,7 +16,7 @@ use self::header::{Flavour, Header};
 use self::pax::Records;
 use crate::acl;
 use crate::error::Fault;
-use crate::member::{Kind, Member, Members, Part};
+use crate::member::{AttributeNames, Kind, Member, Members, Part};
 use crate::stream::Stream;
 
 /// Largest extended header or long name, in bytes.
@@ -23,7 +25,7 @@ const MOST_EXTENDED: u64 = 16 << 20;
 /// The members of a tar archive.
 pub(crate) struct Tar<'a> {
     input: Stream<'a>,
-    global: Records,
+    global: Rc<Records>,
     /// Of the data of the current member: where it is in the file, how much, and the part to read next.
     parts: Vec<(u64, u64)>,
     next_part: usize,
@@ -53,7 +55,7 @@ impl<'a> Tar<'a> {
     pub(crate) fn new(input: Stream<'a>) -> Self {
         Self {
             input,
-            global: Records::default(),
+            global: Rc::default(),
             parts: Vec::new(),
             next_part: 0,
             done: 0,
@@ -104,10 +106,7 @@ impl<'a> Tar<'a> {
     fn member(&mut self, block: &[u8; BLOCK], extras: Extras) -> Result<Option<Member>, Fault> {
         let header = Header::new(block)?;
         let has_records = extras.records.is_some();
-        let records = match &extras.records {
-            Some(own) => self.global.overlaid(own),
-            None => self.global.clone(),
-        };
+        let records = extras.records.unwrap_or_default().over(&self.global);
         let path = match records.get("GNU.sparse.name").or(records.get("path")) {
             Some(path) => path.to_vec(),
             None => extras.long_path.unwrap_or_else(|| header.path()),
@@ -277,15 +276,16 @@ fn owner(value: i128) -> Option<u32> {
 /// The extended attributes, birth time and flags among the records.
 fn extended(records: &Records) -> Result<ExtendedAttributes, Fault> {
     let mut all = ExtendedAttributes::default();
+    let mut names = AttributeNames::default();
     // libarchive writes both forms. The first has names that are encoded, and values in base 64; the
     // second has bytes.
     for (key, value) in records.under("LIBARCHIVE.xattr.") {
         let value = sparse::base64(value)
             .ok_or_else(|| Fault::damaged("an extended attribute is not in base 64"))?;
-        all.set(sparse::percent(key), value);
+        names.set(&mut all, &sparse::percent(key), Some(&value));
     }
     for (key, value) in records.under("SCHILY.xattr.") {
-        all.set(key, value);
+        names.set(&mut all, key, Some(value));
     }
     if let Some(label) = records.get("RHT.security.selinux") {
         // The system keeps the NUL at its end.
@@ -348,14 +348,20 @@ impl Members for Tar<'_> {
                     let bytes = self.extended(&header)?;
                     let mut records = Records::default();
                     records.add(&bytes)?;
-                    self.global = self.global.overlaid(&records);
+                    Rc::make_mut(&mut self.global).update(records);
                     if self.global.len() as u64 > MOST_EXTENDED {
                         return Err(Fault::damaged("the global headers are too large"));
                     }
                 }
                 b'x' | b'X' => {
                     let bytes = self.extended(&header)?;
-                    extras.records.get_or_insert_default().add(&bytes)?;
+                    let records = extras.records.get_or_insert_default();
+                    records.add(&bytes)?;
+                    if records.len() as u64 > MOST_EXTENDED {
+                        return Err(Fault::damaged(
+                            "the extended headers of an entry are too large",
+                        ));
+                    }
                 }
                 b'L' => extras.long_path = Some(self.long_name(&header)?),
                 b'K' => extras.long_link = Some(self.long_name(&header)?),

@@ -1,6 +1,7 @@
 //! Extended headers of tar: records of keys and values.
 
 use std::collections::BTreeMap;
+use std::rc::Rc;
 
 use redwarfs_writer::Timestamp;
 
@@ -15,6 +16,10 @@ pub(super) struct Records {
     pairs: Vec<(u64, u64)>,
     /// The offset that waits for its size.
     offset: Option<u64>,
+    /// Bytes of keys, values and pairs.
+    size: usize,
+    /// What holds where these records say nothing.
+    global: Option<Rc<Records>>,
 }
 
 fn bad() -> Fault {
@@ -50,36 +55,46 @@ impl Records {
             b"GNU.sparse.numbytes" => {
                 let offset = self.offset.take().ok_or_else(bad_map)?;
                 self.pairs.push((offset, number()?));
+                self.size += size_of::<(u64, u64)>();
             }
-            _ => {
-                self.values.insert(key.to_vec(), value.to_vec());
-            }
+            _ => self.insert(key.to_vec(), value.to_vec()),
         }
         Ok(())
     }
 
-    /// These records, where `other` says nothing else.
-    pub(super) fn overlaid(&self, other: &Self) -> Self {
-        let mut all = self.clone();
-        let more = other.values.iter();
-        all.values.extend(more.map(|(k, v)| (k.clone(), v.clone())));
-        all.pairs.clone_from(&other.pairs);
-        all
+    fn insert(&mut self, key: Vec<u8>, value: Vec<u8>) {
+        let length = key.len();
+        self.size += length + value.len();
+        if let Some(old) = self.values.insert(key, value) {
+            self.size -= length + old.len();
+        }
+    }
+
+    /// Takes over what `other` says.
+    pub(super) fn update(&mut self, other: Self) {
+        for (key, value) in other.values {
+            self.insert(key, value);
+        }
+    }
+
+    /// These records, and `global` where they say nothing.
+    pub(super) fn over(self, global: &Rc<Self>) -> Self {
+        Self {
+            global: Some(Rc::clone(global)),
+            ..self
+        }
     }
 
     /// Bytes that the records take.
     pub(super) fn len(&self) -> usize {
-        let sizes = self
-            .values
-            .iter()
-            .map(|(key, value)| key.len() + value.len());
-        sizes.sum()
+        self.size
     }
 
     /// A value. An empty one stands for the value of the header.
     pub(super) fn get(&self, key: &str) -> Option<&[u8]> {
-        let value = self.values.get(key.as_bytes()).map(Vec::as_slice);
-        value.filter(|value| !value.is_empty())
+        let value = self.values.get(key.as_bytes());
+        let value = value.or_else(|| self.global.as_ref()?.values.get(key.as_bytes()));
+        value.map(Vec::as_slice).filter(|value| !value.is_empty())
     }
 
     /// The values of all keys that begin with `prefix`, with the rest of the key.
@@ -88,8 +103,14 @@ impl Records {
         prefix: &'a str,
     ) -> impl Iterator<Item = (&'a [u8], &'a [u8])> {
         let prefix = prefix.as_bytes();
-        let from = self.values.range(prefix.to_vec()..);
-        from.map_while(move |(key, value)| Some((key.strip_prefix(prefix)?, value.as_slice())))
+        let of = move |records: &'a Self| {
+            let from = records.values.range(prefix.to_vec()..);
+            from.take_while(move |(key, _)| key.starts_with(prefix))
+        };
+        let global = self.global.as_deref().into_iter().flat_map(of);
+        let global = global.filter(|(key, _)| !self.values.contains_key(*key));
+        let all = of(self).chain(global);
+        all.filter_map(move |(key, value)| Some((key.strip_prefix(prefix)?, value.as_slice())))
     }
 
     pub(super) fn number(&self, key: &str) -> Result<Option<i128>, Fault> {

@@ -1,0 +1,174 @@
+//! Archives that ask for too much, and entries that no tree can have.
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+mod common;
+
+use common::{dir, entry, file, lines, pax, read, tar};
+use redwarfs_archive::{Error, Format};
+use redwarfs_writer::Source;
+
+fn error(bytes: &[u8], format: Format) -> String {
+    let outcome = read(&[("", bytes)], |options| options.format = format);
+    outcome.source.expect_err("an error").to_string()
+}
+
+#[test]
+fn records_of_one_entry_have_a_limit() {
+    let value = vec![b'v'; 9 << 20];
+    let large = |key| pax(b'x', &[(key, &value)]);
+    let one = tar(&[large("a"), file("x", b"")]);
+    assert_eq!(lines(&read(&[("", &one)], |_| ()).source.unwrap()).len(), 1);
+    let found = error(&tar(&[large("a"), large("b"), file("x", b"")]), Format::Tar);
+    assert!(
+        found.ends_with("the extended headers of an entry are too large"),
+        "{found}"
+    );
+    // A record that takes the place of another one.
+    let same = tar(&[large("a"), large("a"), file("x", b"")]);
+    assert!(read(&[("", &same)], |_| ()).source.is_ok());
+}
+
+#[test]
+fn one_entry_may_need_too_much_memory() {
+    let value = vec![b'v'; 4 << 20];
+    for kind in [b'x', b'g'] {
+        let bytes = tar(&[
+            pax(kind, &[("SCHILY.xattr.user.a", &value)]),
+            file("x", b""),
+        ]);
+        let outcome = read(&[("", &bytes)], |options| {
+            options.memory_limit = Some(1 << 20);
+        });
+        assert!(matches!(outcome.source, Err(Error::Memory { .. })));
+        assert!(read(&[("", &bytes)], |_| ()).source.is_ok());
+    }
+}
+
+#[test]
+fn global_records_hold_for_all_entries() {
+    let filler = vec![b'v'; 8 << 20];
+    let mut entries = vec![pax(
+        b'g',
+        &[
+            ("comment", &filler),
+            ("SCHILY.xattr.user.a", b"global"),
+            ("SCHILY.xattr.user.b", b"global"),
+        ],
+    )];
+    // Copies for each entry would have 40 GB together.
+    for number in 0..5000 {
+        entries.push(pax(b'x', &[("SCHILY.xattr.user.b", b"own")]));
+        entries.push(file(&format!("{number}"), b""));
+    }
+    let source = read(&[("", &tar(&entries))], |_| ()).source.unwrap();
+    let items = source.read_dir(b"").unwrap();
+    assert_eq!(items.len(), 5000);
+    for item in items {
+        let extended = item.meta.unwrap().extended;
+        let mut xattrs: Vec<_> = extended.xattrs().to_vec();
+        xattrs.sort_unstable_by(|a, b| a.name.cmp(&b.name));
+        let values: Vec<_> = xattrs.iter().map(|xattr| &xattr.value[..]).collect();
+        assert_eq!(values, [&b"global"[..], b"own"]);
+    }
+}
+
+#[test]
+fn names_of_attributes_have_a_limit() {
+    let keys: Vec<String> = (0..30_000)
+        .map(|number| format!("SCHILY.xattr.user.{number:05}"))
+        .collect();
+    let records: Vec<(&str, &[u8])> = keys.iter().map(|key| (&key[..], &b"1"[..])).collect();
+    let bytes = tar(&[pax(b'x', &records), file("x", b"")]);
+    let source = read(&[("", &bytes)], |_| ()).source.unwrap();
+    let items = source.read_dir(b"").unwrap();
+    let extended = &items[0].meta.as_ref().unwrap().extended;
+    // Each has 10 bytes and an end.
+    let fit = (64 << 10) / 11;
+    assert_eq!(extended.xattrs().len(), fit);
+    let first = format!("user.{fit:05}").into_bytes();
+    assert_eq!(extended.unreadable(), [first, Vec::new()]);
+}
+
+#[test]
+fn paths_have_a_longest_length() {
+    let deep = "a/".repeat((8 << 20) - 64);
+    let fits = [&"b".repeat(255)[..], "/", &"c/".repeat(1000), "file"].concat();
+    let outcome = read(
+        &[(
+            "",
+            &tar(&[
+                pax(b'x', &[("path", deep.as_bytes())]),
+                file("short", b""),
+                pax(b'x', &[("path", &[b'p'; 256])]),
+                file("short", b""),
+                pax(b'x', &[("path", fits.as_bytes())]),
+                file("short", b"1"),
+                pax(b'x', &[("linkpath", deep.as_bytes())]),
+                entry("link", b'1', b"short", b""),
+                dir("last"),
+            ]),
+        )],
+        |_| (),
+    );
+    assert_eq!((outcome.errors, outcome.messages.len()), (3, 3));
+    let ends = [
+        "a/...': its name is longer than 64 KiB",
+        "ppp': a part of its name is longer than 255 bytes",
+        "'link': the other name of this hard link is invalid",
+    ];
+    for (message, end) in outcome.messages.iter().zip(ends) {
+        assert!(message.ends_with(end), "{message}");
+        assert!(message.len() < 5000);
+    }
+    let lines = lines(&outcome.source.unwrap());
+    assert_eq!(lines.len(), 1003);
+    assert!(lines.iter().any(|line| line.starts_with(&fits)));
+    assert!(lines.iter().any(|line| line.starts_with("last ")));
+}
+
+#[test]
+fn symlinks_need_a_target() {
+    let bytes = tar(&[entry("link", b'2', b"", b""), file("x", b"")]);
+    let outcome = read(&[("", &bytes)], |_| ());
+    assert_eq!(outcome.errors, 1);
+    assert_eq!(
+        outcome.messages,
+        ["Error: leaving out 'link': it is a symbolic link without a target"]
+    );
+    assert_eq!(lines(&outcome.source.unwrap()).len(), 1);
+}
+
+#[test]
+fn stripped_entries_of_packages_are_named() {
+    let found = error(b"07070X00000000\0\0", Format::Cpio);
+    assert!(
+        found.ends_with(
+            ": unsupported: RPM packages with stripped entries (version 6, or files of 4 GiB)"
+        ),
+        "{found}"
+    );
+    assert!(error(b"07070Y00000000\0\0", Format::Cpio).contains("damaged"));
+}
+
+#[test]
+fn only_tables_of_symbols_are_no_members() {
+    let mut bytes = b"!<arch>\n".to_vec();
+    for name in [
+        "/",
+        "/SYM64/",
+        "__.SYMDEF",
+        "__.SYMDEF SORTED",
+        "__.SYMDEF_64",
+        "__.SYMDEF.txt",
+        "__.SYMDEFS/",
+        "x/",
+    ] {
+        let header = format!("{name:<16}{:<12}{:<6}{:<6}{:<8}{:<10}`\n", 0, 0, 0, 644, 2);
+        bytes.extend_from_slice(header.as_bytes());
+        bytes.extend_from_slice(b"ab");
+    }
+    let lines = lines(&read(&[("", &bytes)], |_| ()).source.unwrap());
+    let names = lines.iter().filter_map(|line| line.split(' ').next());
+    let names: Vec<_> = names.collect();
+    assert_eq!(names, ["__.SYMDEF.txt", "__.SYMDEFS", "x"]);
+}
