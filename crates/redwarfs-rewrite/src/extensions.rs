@@ -2,13 +2,15 @@
 //!
 //! Inodes of images of the current version keep their numbers, and older images have none of these.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 
 use redwarfs_format::metadata::{
     Chunk, FileFlags, MetadataView, Timestamp, XattrPair, XattrTables, XattrValue, place_sets,
 };
 use redwarfs_format::{BlockNo, Error as FormatError, InodeNo};
-use redwarfs_writer::chmod_access_list;
+use redwarfs_reader::Image;
+use redwarfs_writer::{access_list_is_mode, chmod_access_list};
 
 use crate::error::{Error, Result};
 use crate::options::Rebuild;
@@ -24,73 +26,143 @@ pub(crate) fn births(view: &MetadataView) -> Result<Vec<Timestamp>> {
     Ok(births.unwrap_or_default())
 }
 
+const ACCESS: &[u8] = b"system.posix_acl_access";
+/// Longest access list, in bytes: the limit of values in the metadata.
+const LONGEST_LIST: u64 = 64 << 10;
+/// Longest access lists that leave the blocks, in bytes together.
+const LONGEST_LISTS: u64 = 64 << 20;
+
 /// Extended attributes with the changes of `rebuild`: only those that its filter selects, and access
 /// lists that follow `chmod`. `mode_of` are the new modes. Nothing if no attribute is left.
+///
+/// A changed list lies in the metadata, also if the old one lies in blocks of `image`.
 pub(crate) fn changed(
     mut tables: XattrTables,
     rebuild: &Rebuild,
-    inode_count: u32,
+    image: &Image,
     mode_of: &dyn Fn(u32) -> Option<u32>,
 ) -> Result<Option<XattrTables>> {
-    let access = |name: &Vec<u8>| name == b"system.posix_acl_access";
-    let access = tables.names.iter().position(access);
+    let inode_count = image.metadata().inode_count();
+    let access = tables.names.iter().position(|name| name == ACCESS);
     let access = access.filter(|_| rebuild.chmod.is_some());
     if rebuild.xattrs.is_all() && access.is_none() {
         return Ok(Some(tables));
     }
     let names = tables.names.iter();
     let kept: Vec<bool> = names.map(|name| rebuild.xattrs.keeps(name)).collect();
-    let mut inline: HashMap<Vec<u8>, u32> = HashMap::new();
+    let mut lists = Lists {
+        image,
+        known: HashMap::new(),
+        read: 0,
+    };
     let mut known: HashMap<Vec<XattrPair>, u32> = HashMap::new();
     let mut sets: Vec<Vec<XattrPair>> = vec![Vec::new()];
+    // New sets by the old ones, and by the permissions if these count.
+    let mut done: HashMap<(u32, Option<u32>), u32> = HashMap::new();
     let mut of: Vec<(u32, u32)> = Vec::new();
     for (ino, set) in numbers(&tables) {
-        let mut pairs = pairs_of(&tables, set);
-        pairs.retain(|pair| kept.get(pair.name as usize) == Some(&true));
-        for pair in &mut pairs {
-            if Some(pair.name as usize) != access {
-                continue;
-            }
-            let (Some(value), Some(mode)) = (tables.values.get(pair.value as usize), mode_of(ino))
-            else {
-                continue;
-            };
-            let list = chmod_access_list(&value.data, mode);
-            if value.chunk_count > 0 || list == value.data {
-                continue;
-            }
-            pair.value = match inline.get(&list) {
-                Some(&number) => number,
-                None => {
-                    let next = number(tables.values.len())?;
-                    inline.insert(list.clone(), next);
-                    tables.values.push(XattrValue {
-                        data: list,
-                        ..XattrValue::default()
-                    });
-                    next
-                }
-            };
-        }
-        if pairs.is_empty() {
-            continue;
-        }
-        let new = match known.get(&pairs) {
+        let permissions = access.and_then(|_| mode_of(ino)).unwrap_or(0) & 0o777;
+        let same = done.get(&(set, None));
+        let new = match same.or_else(|| done.get(&(set, Some(permissions)))) {
             Some(&new) => new,
             None => {
-                let new = number(sets.len())?;
-                known.insert(pairs.clone(), new);
-                sets.push(pairs);
+                let mut pairs = pairs_of(&tables, set);
+                pairs.retain(|pair| kept.get(pair.name as usize) == Some(&true));
+                let is_list = |pair: &XattrPair| Some(pair.name as usize) == access;
+                let list = pairs.iter().position(is_list);
+                if let Some(at) = list {
+                    let value = pairs.get(at).map_or(0, |pair| pair.value);
+                    match lists.changed(&mut tables, InodeNo(ino), value, permissions)? {
+                        Some(value) => {
+                            if let Some(pair) = pairs.get_mut(at) {
+                                pair.value = value;
+                            }
+                        }
+                        None => drop(pairs.remove(at)),
+                    }
+                }
+                let new = match known.get(&pairs) {
+                    _ if pairs.is_empty() => 0,
+                    Some(&new) => new,
+                    None => {
+                        let new = number(sets.len())?;
+                        known.insert(pairs.clone(), new);
+                        sets.push(pairs);
+                        new
+                    }
+                };
+                done.insert((set, list.map(|_| permissions)), new);
                 new
             }
         };
-        of.push((ino, new));
+        if new != 0 {
+            of.push((ino, new));
+        }
     }
     drop(known);
     if of.is_empty() {
         return Ok(None);
     }
     compact(&tables, &sets, &of, inode_count).map(Some)
+}
+
+/// Access lists after `chmod`.
+struct Lists<'a> {
+    image: &'a Image,
+    /// Numbers of the new values.
+    known: HashMap<Vec<u8>, u32>,
+    /// Bytes of lists that were read from blocks.
+    read: u64,
+}
+
+impl Lists<'_> {
+    /// The number of the value that the list of an inode becomes; nothing if it says no more than the
+    /// permissions.
+    fn changed(
+        &mut self,
+        tables: &mut XattrTables,
+        ino: InodeNo,
+        value: u32,
+        permissions: u32,
+    ) -> Result<Option<u32>> {
+        let old = tables.values.get(value as usize);
+        let old = match old {
+            Some(old) if old.chunk_count == 0 => Cow::Borrowed(old.data.as_slice()),
+            _ => Cow::Owned(self.in_blocks(ino)?),
+        };
+        let list = chmod_access_list(&old, permissions);
+        if access_list_is_mode(&list, permissions) {
+            return Ok(None);
+        }
+        if list == *old {
+            return Ok(Some(value));
+        }
+        if let Some(&known) = self.known.get(&list) {
+            return Ok(Some(known));
+        }
+        let next = number(tables.values.len())?;
+        self.known.insert(list.clone(), next);
+        tables.values.push(XattrValue {
+            data: list,
+            ..XattrValue::default()
+        });
+        Ok(Some(next))
+    }
+
+    fn in_blocks(&mut self, ino: InodeNo) -> Result<Vec<u8>> {
+        let Some(found) = self.image.xattrs(ino)?.find(ACCESS)? else {
+            return Ok(Vec::new());
+        };
+        let size = found.size()?;
+        self.read += size;
+        if size > LONGEST_LIST || self.read > LONGEST_LISTS {
+            return Err(Error::limit(format!(
+                "access control lists are too long to follow a change of modes: {size} bytes, {} together",
+                self.read
+            )));
+        }
+        Ok(self.image.xattr_value(&found)?.into_owned())
+    }
 }
 
 /// Each inode that has attributes, with its set.

@@ -8,6 +8,7 @@ use redwarfs_format::metadata::{
 };
 use redwarfs_format::section::Version;
 use redwarfs_format::{EntryIndex, Error as FormatError, InodeNo};
+use redwarfs_reader::Image;
 use redwarfs_writer::emit::program_version;
 use redwarfs_writer::{HoleTable, MIN_CACHED_CHUNKS};
 
@@ -137,17 +138,18 @@ struct Names {
     entries: Vec<u32>,
 }
 
-/// The metadata of `view` in the current version, unpacked, with the changes of `rebuild`. `version` is
+/// The metadata of `image` in the current version, unpacked, with the changes of `rebuild`. `version` is
 /// the version of the old image, and `blocks` the number of blocks of the new one. `recut` gives the
 /// new places of data if `block_size` differs from the old one.
 pub(crate) fn build(
-    view: &MetadataView,
+    image: &Image,
     version: Version,
     rebuild: &Rebuild,
     block_size: u32,
     blocks: u32,
     recut: Option<&Recut>,
 ) -> Result<Metadata> {
+    let view = image.metadata();
     let old_options = *view.options();
     let resolution = attributes::resolution(&old_options, rebuild)?;
     let mut old = view.thaw()?;
@@ -206,7 +208,7 @@ pub(crate) fn build(
             .xattrs
             .filter(|_| view.has_xattrs() && !view.is_legacy());
         let xattrs = old_xattrs
-            .map(|tables| extensions::changed(tables, rebuild, counts.inodes, &modes))
+            .map(|tables| extensions::changed(tables, rebuild, image, &modes))
             .transpose()?
             .flatten();
         metadata.xattrs = xattrs

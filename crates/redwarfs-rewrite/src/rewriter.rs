@@ -159,7 +159,7 @@ pub fn rewrite(
         };
         let version = image.container().version;
         let mut metadata =
-            metadata::build(view, version, rebuild, block_size, blocks, recut.as_ref())?;
+            metadata::build(image, version, rebuild, block_size, blocks, recut.as_ref())?;
         let compressed = options.metadata_compression != CodecSpec::none();
         metadata.pack(&rebuild.packing.for_metadata(compressed));
         add(&counters.chunks, metadata.chunks.len() as u64);

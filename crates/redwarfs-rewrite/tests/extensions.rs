@@ -186,6 +186,90 @@ fn attributes_are_selected_and_nothing_else_stays() {
     }
 }
 
+/// A list of so many named users that it lies in a block.
+fn long_access(owner: u16, mask: u16, others: u16, users: u32) -> Vec<u8> {
+    let mut value = access(owner, mask, others);
+    let group = value.split_off(4 + 2 * 8);
+    for id in 0..users {
+        value.extend([2, 0, 4, 0]);
+        value.extend((2000 + id).to_le_bytes());
+    }
+    [value, group].concat()
+}
+
+#[test]
+fn access_lists_in_blocks_and_minimal_ones_follow_chmod() {
+    let minimal = |owner: u16, group: u16, others: u16| {
+        let mut value = 2u32.to_le_bytes().to_vec();
+        for (tag, permissions) in [(1u16, owner), (4, group), (32, others)] {
+            value.extend(tag.to_le_bytes());
+            value.extend(permissions.to_le_bytes());
+            value.extend((!0u32).to_le_bytes());
+        }
+        value
+    };
+    let mut tree = MemoryTree::new();
+    for i in 0..400u32 {
+        let mut node = MemoryNode::file(format!("{i}"));
+        node.meta.permissions = 0o644 | (i % 2) << 6;
+        let list = match i % 4 {
+            0 | 1 => long_access(6, 4, 4, 300),
+            // Not the mode, so the writer keeps it.
+            2 => minimal(6, 0, 4),
+            _ => access(6, 4, 4),
+        };
+        node.meta.extended.set(ACCESS, list);
+        tree.insert(format!("{i:03}"), node);
+    }
+    let mut bytes = Vec::new();
+    let progress = SilentProgress::default();
+    let mut options = BuildOptions::level(1);
+    options.block_size_bits = 12;
+    Builder::new(options)
+        .build(&tree, &mut bytes, &progress, &AtomicBool::new(false))
+        .unwrap();
+    let before = open(&bytes);
+    let chunks = |image: &Image| {
+        image
+            .metadata()
+            .thaw()
+            .unwrap()
+            .xattrs
+            .unwrap()
+            .chunks
+            .len()
+    };
+    assert!(chunks(&before) > 0);
+    for bits in [None, Some(10)] {
+        let mut options = rebuild(|rebuild| {
+            rebuild.chmod = Some(ModeTransform::new(|mode| match mode & 0o170_000 {
+                0o040_000 => mode,
+                _ => mode & !0o077 | 0o020,
+            }));
+        });
+        options.block_size_bits = bits;
+        options.blocks |= bits.is_some();
+        let image = rewritten(&before, &options).unwrap().image;
+        image
+            .metadata()
+            .check(image.container().block_count(), None)
+            .unwrap();
+        for i in 0..400u32 {
+            let path = format!("{i:03}");
+            let ino = image.find_path(path.as_bytes()).unwrap().unwrap();
+            let found = image.xattr(ino, ACCESS.as_bytes()).unwrap();
+            let owner = 6 | (i % 2) as u16;
+            let want = match i % 4 {
+                0 | 1 => Some(long_access(owner, 2, 0, 300)),
+                2 => None,
+                _ => Some(access(owner, 2, 0)),
+            };
+            assert!(found.as_deref() == want.as_deref(), "{path}");
+        }
+        assert_eq!(chunks(&image), 0);
+    }
+}
+
 #[test]
 fn access_lists_follow_chmod() {
     let before = sample();

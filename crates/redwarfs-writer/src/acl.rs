@@ -35,9 +35,10 @@ fn entries(value: &[u8]) -> Option<Vec<Entry>> {
     Some(entries.collect())
 }
 
-/// Whether an access list says no more than the permissions: it has only the entries of owner, group
-/// and others, and they are the same.
-pub(crate) fn is_mode(value: &[u8], permissions: u32) -> bool {
+/// Whether a POSIX access list, in the form of the kernel for extended attributes, says no more than the
+/// permissions: it has only the entries of owner, group and others, and they are the same.
+#[must_use]
+pub fn is_mode(value: &[u8], permissions: u32) -> bool {
     let Some(entries) = entries(value) else {
         return false;
     };

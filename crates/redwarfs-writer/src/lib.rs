@@ -77,7 +77,7 @@ mod stages;
 mod tree;
 mod xattrs;
 
-pub use acl::chmod_access_list;
+pub use acl::{chmod_access_list, is_mode as access_list_is_mode};
 pub use builder::{BuildSummary, Builder};
 pub use category::{
     BadCategoryName, Categorizer, Category, CategoryName, HotPaths, HotPathsError, Incompressible,

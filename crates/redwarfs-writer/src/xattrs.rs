@@ -404,12 +404,12 @@ fn chosen<'a>(
         }
         chosen.push((name, value));
     }
-    for set in options
-        .set_xattrs
-        .iter()
-        .filter(|set| applies(&set.name, kind))
-    {
-        chosen.push((&set.name, Cow::Borrowed(&set.value)));
+    // Of those with one name, the last one counts.
+    for (i, set) in options.set_xattrs.iter().enumerate() {
+        let mut later = options.set_xattrs.iter().skip(i + 1);
+        if applies(&set.name, kind) && !later.any(|other| other.name == set.name) {
+            chosen.push((&set.name, Cow::Borrowed(&set.value)));
+        }
     }
     chosen
 }

@@ -156,6 +156,7 @@ proptest! {
         }
         if everywhere {
             options.set_xattrs = vec![
+                Xattr { name: b"user.a".to_vec(), value: b"replaced".to_vec() },
                 Xattr { name: b"user.a".to_vec(), value: b"of all".to_vec() },
                 Xattr { name: b"security.b".to_vec(), value: long(3000) },
             ];
@@ -184,6 +185,8 @@ proptest! {
                 }
             }
             any |= !expected.is_empty();
+            // Each name is there once.
+            prop_assert_eq!(view.xattrs(ino).unwrap().len(), expected.len());
             prop_assert_eq!(stored(&image, ino), expected);
             let birth = node.meta.extended.birth().unwrap_or(node.meta.mtime);
             let nsec = if nanoseconds { birth.nsec } else { 0 };

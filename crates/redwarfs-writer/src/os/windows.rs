@@ -257,9 +257,7 @@ pub(crate) fn meta_of_file(path: &Path) -> io::Result<Meta> {
 }
 
 /// Access control lists and alternate streams are not stored.
-pub(crate) fn read_extended(_place: &Place<'_>, _meta: &mut Meta, _wanted: Wanted<'_>) -> bool {
-    false
-}
+pub(crate) fn read_extended(_place: &Place<'_>, _meta: &mut Meta, _wanted: Wanted<'_>) {}
 
 struct HostFile {
     file: File,

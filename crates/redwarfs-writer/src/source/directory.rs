@@ -77,8 +77,6 @@ pub struct DirectorySource {
     /// Whether to read flags, and birth times.
     flags: bool,
     births: bool,
-    /// The last device that has no extended attributes; at first a number that no device has.
-    without_extended: AtomicU64,
     /// Entries that were listed so far.
     listed: AtomicU64,
     /// Entries that a listing may have.
@@ -157,7 +155,6 @@ impl DirectorySource {
             xattrs: XattrFilter::all(),
             flags: false,
             births: false,
-            without_extended: AtomicU64::new(u64::MAX),
             listed: AtomicU64::new(0),
             most: AtomicU64::new(u64::MAX),
             asking: Mutex::default(),
@@ -463,9 +460,6 @@ impl DirectorySource {
         if let Some(birth) = found.birth.filter(|_| self.births) {
             meta.extended.set_birth(birth);
         }
-        let device = meta.identity.0;
-        let none = XattrFilter::none();
-        let without = self.without_extended.load(Ordering::Relaxed) == device;
         let place = Place {
             root: &self.root,
             path,
@@ -474,12 +468,10 @@ impl DirectorySource {
             follow: self.follows(),
         };
         let wanted = Wanted {
-            xattrs: if without { &none } else { &self.xattrs },
+            xattrs: &self.xattrs,
             flags: self.flags,
         };
-        if !os::read_extended(&place, &mut meta, wanted) {
-            self.without_extended.store(device, Ordering::Relaxed);
-        }
+        os::read_extended(&place, &mut meta, wanted);
         meta
     }
 

@@ -87,21 +87,21 @@ fn plain_path(place: &Place<'_>) -> Option<PathBuf> {
     Some(PathBuf::from(OsStr::from_bytes(&whole)))
 }
 
-/// Whether an entry has any attributes; `None` if its file system has none. A path of ordinary length
+/// Whether an entry may have any attributes. An entry without support for them has none, which says
+/// nothing about other entries of its file system. A path of ordinary length
 /// takes half the time of a descriptor, and tells this for nearly all entries. The attributes themselves
 /// are never read by this path, which may lead elsewhere if a directory is replaced meanwhile.
-fn may_have(place: &Place<'_>) -> Option<bool> {
+fn may_have(place: &Place<'_>) -> bool {
     let Some(path) = plain_path(place) else {
-        return Some(true);
+        return true;
     };
     let length = match place.follow {
         true => fs::listxattr_query(&path),
         false => fs::llistxattr_query(&path),
     };
     match length {
-        Ok(length) => Some(length > 0),
-        Err(Errno::OPNOTSUPP) => None,
-        Err(_) => Some(true),
+        Ok(length) => length > 0,
+        Err(error) => error != Errno::OPNOTSUPP,
     }
 }
 
@@ -128,40 +128,34 @@ fn open(place: &Place<'_>, meta: &Meta) -> io::Result<Opened> {
     Ok(Opened::Descriptor(path, fd))
 }
 
-/// Reads what is wanted of an entry into `meta`. False if its file system has no extended attributes.
+/// Reads what is wanted of an entry into `meta`.
 ///
 /// Attributes that vanish meanwhile are left out. Those that cannot be read are named in `meta`.
-pub(crate) fn read_extended(place: &Place<'_>, meta: &mut Meta, wanted: Wanted<'_>) -> bool {
+pub(crate) fn read_extended(place: &Place<'_>, meta: &mut Meta, wanted: Wanted<'_>) {
     let filter = wanted.xattrs;
     if wanted.flags && matches!(meta.kind, FileType::Regular | FileType::Directory) {
         let flags = flags_of(place, meta);
         meta.extended.set_flags(flags);
     }
-    if filter.is_none() {
-        return true;
-    }
-    match may_have(place) {
-        None => return false,
-        Some(false) => return true,
-        Some(true) => {}
+    if filter.is_none() || !may_have(place) {
+        return;
     }
     let Ok(opened) = open(place, meta) else {
         meta.extended.add_unreadable("");
-        return true;
+        return;
     };
     let mut extended = std::mem::take(&mut meta.extended);
-    let there = read(&opened, filter, &mut extended);
+    read(&opened, filter, &mut extended);
     meta.extended = extended;
-    there
 }
 
-fn read(opened: &Opened, filter: &XattrFilter, extended: &mut ExtendedAttributes) -> bool {
+fn read(opened: &Opened, filter: &XattrFilter, extended: &mut ExtendedAttributes) {
     let names = match whole(|names| opened.list(names)) {
         Ok(names) => names,
-        Err(Errno::OPNOTSUPP) => return false,
+        Err(Errno::OPNOTSUPP) => return,
         Err(_) => {
             extended.add_unreadable("");
-            return true;
+            return;
         }
     };
     for name in names.split(|&b| b == 0) {
@@ -178,7 +172,6 @@ fn read(opened: &Opened, filter: &XattrFilter, extended: &mut ExtendedAttributes
             Err(_) => extended.add_unreadable(name),
         }
     }
-    true
 }
 
 /// Flags of a file or directory; those that `statx` tells if it cannot be opened.
