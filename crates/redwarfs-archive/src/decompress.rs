@@ -1,6 +1,10 @@
 //! Compressed streams, recognised by their first bytes.
 
+use std::cell::Cell;
 use std::io::{self, Read};
+use std::rc::Rc;
+
+use flate2::bufread::GzDecoder;
 
 use crate::error::Fault;
 use crate::stream::Stream;
@@ -70,14 +74,45 @@ pub(crate) fn decompressed(mut stream: Stream<'_>) -> Result<Stream<'_>, Fault> 
 
 fn undo(filter: Filter, stream: Stream<'_>) -> Result<Stream<'_>, Fault> {
     let failed = stream.failed();
+    let trailing = Rc::<Cell<u64>>::default();
     let decoder: Box<dyn Read + '_> = match filter {
-        Filter::Gzip => Box::new(flate2::read::MultiGzDecoder::new(stream)),
+        Filter::Gzip => Box::new(Gzip {
+            decoder: Some(GzDecoder::new(stream)),
+            trailing: Rc::clone(&trailing),
+        }),
         Filter::Bzip2 => Box::new(bzip2::read::MultiBzDecoder::new(stream)),
         Filter::Lz4 => Box::new(Lz4::new(stream)),
         Filter::Zstd => zstd(stream)?,
         Filter::Xz | Filter::Lzma | Filter::Lzip => lzma(filter, stream)?,
     };
-    Ok(Stream::new(decoder, None, failed))
+    Ok(Stream::new(decoder, None, failed).counting(trailing))
+}
+
+/// Members of gzip, one after the other. Tapes and some programs fill up what follows the last one.
+struct Gzip<'a> {
+    /// `None` after the last member.
+    decoder: Option<GzDecoder<Stream<'a>>>,
+    trailing: Rc<Cell<u64>>,
+}
+
+impl Read for Gzip<'_> {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        while let Some(decoder) = &mut self.decoder {
+            let got = decoder.read(buf)?;
+            if got > 0 || buf.is_empty() {
+                return Ok(got);
+            }
+            let Some(mut stream) = self.decoder.take().map(GzDecoder::into_inner) else {
+                break;
+            };
+            if stream.peek(2)?.starts_with(b"\x1f\x8b") {
+                self.decoder = Some(GzDecoder::new(stream));
+                continue;
+            }
+            self.trailing.set(stream.drain()?);
+        }
+        Ok(0)
+    }
 }
 
 /// LZ4 frames, one after the other.

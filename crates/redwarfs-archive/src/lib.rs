@@ -176,7 +176,8 @@ pub enum Whiteouts {
     /// They remove what the archives before have.
     Apply,
     /// They become what overlayfs takes for whiteouts: devices with the number 0, and the attribute
-    /// `trusted.overlay.opaque` of directories.
+    /// `trusted.overlay.opaque` of directories. An entry of the same layer counts more than its whiteout; a
+    /// directory becomes opaque then.
     Overlay,
 }
 

@@ -282,10 +282,7 @@ impl Reader<'_> {
         let removed = [above, rest].concat();
         Some(match (rest, self.options.whiteouts) {
             (b"", _) => Err("it is a whiteout without a name"),
-            (OPAQUE, Whiteouts::Overlay) => {
-                self.tree
-                    .set_attribute(above, b"trusted.overlay.opaque", b"y")
-            }
+            (OPAQUE, Whiteouts::Overlay) => self.tree.make_opaque_there(above),
             (OPAQUE, _) => self.tree.make_opaque(above),
             (rest, _) if rest.starts_with(WHITEOUT) => {
                 let path = shown(path);
@@ -302,7 +299,7 @@ impl Reader<'_> {
                     mtime: member.mtime,
                     ..Member::default()
                 };
-                self.tree.add(&device).map(drop)
+                self.tree.add_whiteout(&device)
             }
             _ => match self.tree.white_out(&removed) {
                 Ok(false) => {

@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 use std::fs::File;
-use std::io::{self, Read, Seek, SeekFrom};
+use std::io::{self, BufRead, Read, Seek, SeekFrom};
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -68,6 +68,8 @@ pub(crate) struct Stream<'a> {
     start: usize,
     position: u64,
     ended: bool,
+    /// Bytes behind compressed data, which its decoder does not read.
+    trailing: Rc<Cell<u64>>,
 }
 
 impl<'a> Stream<'a> {
@@ -84,7 +86,14 @@ impl<'a> Stream<'a> {
             start: 0,
             position: 0,
             ended: false,
+            trailing: Rc::default(),
         }
+    }
+
+    /// Where the decoder that is inside counts the bytes behind its data.
+    pub(crate) fn counting(mut self, trailing: Rc<Cell<u64>>) -> Self {
+        self.trailing = trailing;
+        self
     }
 
     /// What kept the raw archive from delivering bytes, shared with the streams around this one.
@@ -232,7 +241,7 @@ impl<'a> Stream<'a> {
     }
 
     /// Reads to the end, so that checksums of decoders are compared. Returns the position after the last
-    /// byte that is not zero, minus the position before, or 0.
+    /// byte that is not zero, minus the position before, or 0; and adds what follows compressed data.
     pub(crate) fn drain(&mut self) -> Result<u64, Fault> {
         let start = self.position;
         let mut end = start;
@@ -240,7 +249,7 @@ impl<'a> Stream<'a> {
             self.fill(1)?;
             let rest = self.buffered();
             if rest.is_empty() {
-                return Ok(end - start);
+                return Ok(end - start + self.trailing.get());
             }
             if let Some(last) = rest.iter().rposition(|&b| b != 0) {
                 end = self.position + last as u64 + 1;
@@ -251,13 +260,30 @@ impl<'a> Stream<'a> {
     }
 }
 
-impl Read for Stream<'_> {
-    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
-        Stream::read(self, buf).map_err(|fault| match fault {
+impl From<Fault> for io::Error {
+    fn from(fault: Fault) -> Self {
+        match fault {
             Fault::Read(e) => e,
             Fault::Truncated => io::ErrorKind::UnexpectedEof.into(),
-            Fault::Damaged(what) => io::Error::new(io::ErrorKind::InvalidData, what),
-            _ => io::Error::other("interrupted"),
-        })
+            Fault::Damaged(what) => Self::new(io::ErrorKind::InvalidData, what),
+            _ => Self::other("interrupted"),
+        }
+    }
+}
+
+impl Read for Stream<'_> {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        Ok(Stream::read(self, buf)?)
+    }
+}
+
+impl BufRead for Stream<'_> {
+    fn fill_buf(&mut self) -> io::Result<&[u8]> {
+        self.fill(1)?;
+        Ok(self.buffered())
+    }
+
+    fn consume(&mut self, n: usize) {
+        Stream::consume(self, n.min(self.buffered().len()));
     }
 }

@@ -3,7 +3,9 @@
 //! Names are followed by the tree alone: an entry below a symlink, or below `..`, is refused, so that no
 //! archive reaches anything outside of itself.
 
-use std::collections::HashMap;
+mod whiteouts;
+
+use std::collections::{HashMap, HashSet};
 
 use hashbrown::HashTable;
 use redwarfs_writer::{ExtendedAttributes, FileType, Timestamp};
@@ -156,6 +158,8 @@ pub(crate) struct Tree {
     newest: Option<Timestamp>,
     /// Extended attributes for the inodes that nodes have in the end.
     attributes: Vec<(u32, Vec<u8>, Vec<u8>)>,
+    /// Devices that stand for whiteouts.
+    devices: HashSet<u32>,
     variable: u64,
 }
 
@@ -214,6 +218,7 @@ impl Tree {
             base: Vec::new(),
             newest: None,
             attributes: Vec::new(),
+            devices: HashSet::new(),
             variable: 0,
         }
     }
@@ -224,7 +229,8 @@ impl Tree {
         let inodes = self.inodes.capacity() * size_of::<Inode>();
         let numbers = self.numbers.capacity() * 40;
         let pending = self.pending.capacity() * size_of::<Pending>();
-        let all = nodes + inodes + numbers + pending + self.names.capacity();
+        let devices = self.devices.capacity() * 8;
+        let all = nodes + inodes + numbers + pending + devices + self.names.capacity();
         all as u64 + self.variable
     }
 
@@ -346,6 +352,12 @@ impl Tree {
                             "a directory above it is a symbolic link, which is not followed",
                         );
                     }
+                    _ if self.devices.contains(&node) => {
+                        let inode = self.add_inode(Inode::directory())?;
+                        let node = self.put(at, name, inode)?;
+                        self.set_opaque(node);
+                        node
+                    }
                     _ => return Err("an entry above it is not a directory"),
                 },
                 None => {
@@ -424,7 +436,11 @@ impl Tree {
                 (node.inode, node.layer) = (inode, self.layer);
             }
             _ => {
-                self.put(parent, name, inode)?;
+                let node = self.put(parent, name, inode)?;
+                let whiteout = visible.is_some_and(|old| self.devices.contains(&old));
+                if whiteout && member.kind == Kind::Directory {
+                    self.set_opaque(node);
+                }
             }
         }
         if let Some(number) = member.inode {
@@ -485,27 +501,6 @@ impl Tree {
         Ok(own.map_or(Placed::Done, Placed::Inode))
     }
 
-    /// Removes an entry of older layers. Returns whether there is one.
-    pub(crate) fn white_out(&mut self, path: &[u8]) -> Result<bool, Refusal> {
-        let base = self.base.clone();
-        let parts = self.based(&base, path)?;
-        let Some(node) = self.find(&parts).filter(|&node| node != 0) else {
-            return Ok(false);
-        };
-        self.nodes[node as usize].whited = self.layer;
-        Ok(true)
-    }
-
-    /// Removes the entries that older layers have in a directory.
-    pub(crate) fn make_opaque(&mut self, path: &[u8]) -> Result<(), Refusal> {
-        let base = self.base.clone();
-        let mut parts = components_or_none(&base)?;
-        parts.extend(components_or_none(path)?);
-        let node = self.directory(&parts)?;
-        self.nodes[node as usize].opaque = self.layer;
-        Ok(())
-    }
-
     /// Gives a regular file its contents.
     pub(crate) fn set_contents(&mut self, inode: u32, size: u64, data: Data) {
         if let Data::Parts { parts, .. } = &data {
@@ -514,22 +509,6 @@ impl Tree {
         if let Some(inode) = self.inodes.get_mut(inode as usize) {
             (inode.size, inode.data) = (size, data);
         }
-    }
-
-    /// Gives a directory an extended attribute.
-    pub(crate) fn set_attribute(
-        &mut self,
-        path: &[u8],
-        name: &[u8],
-        value: &[u8],
-    ) -> Result<(), Refusal> {
-        let base = self.base.clone();
-        let mut parts = components_or_none(&base)?;
-        parts.extend(components_or_none(path)?);
-        let node = self.directory(&parts)?;
-        // An entry for the directory may follow, and take the place of its inode.
-        self.attributes.push((node, name.to_vec(), value.to_vec()));
-        Ok(())
     }
 
     /// The archive has ended. Returns the hard links whose other name does not exist.

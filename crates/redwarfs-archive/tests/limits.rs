@@ -3,6 +3,8 @@
 
 mod common;
 
+use std::io::Write as _;
+
 use common::{dir, entry, file, lines, pax, read, tar};
 use redwarfs_archive::{Error, Format};
 use redwarfs_writer::Source;
@@ -124,6 +126,40 @@ fn paths_have_a_longest_length() {
     assert_eq!(lines.len(), 1003);
     assert!(lines.iter().any(|line| line.starts_with(&fits)));
     assert!(lines.iter().any(|line| line.starts_with("last ")));
+}
+
+#[test]
+fn what_follows_gzip_is_padding_or_counted() {
+    let gzip = |bytes: &[u8]| {
+        let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        encoder.write_all(bytes).unwrap();
+        encoder.finish().unwrap()
+    };
+    let whole = tar(&[file("x", b"1"), file("y", b"2")]);
+    let (first, second) = whole.split_at(700);
+    let members = [gzip(first), gzip(second)].concat();
+    for (more, messages) in [
+        (vec![], vec![]),
+        (vec![0; 1], vec![]),
+        (vec![0; 10240], vec![]),
+        (
+            b"\0\0more\0".to_vec(),
+            vec!["Warn: 0.archive: 6 bytes after the end of the archive are ignored"],
+        ),
+    ] {
+        let outcome = read(&[("", &[&members[..], &more].concat())], |_| ());
+        assert_eq!(outcome.messages, messages);
+        assert_eq!(lines(&outcome.source.unwrap()).len(), 2);
+    }
+    // A member that is cut or damaged is no padding.
+    let cut = &members[..members.len() - 3];
+    assert!(error(cut, Format::Auto).contains("truncated"));
+    let broken = [&members[..], b"\x1f\x8b\x09"].concat();
+    assert!(read(&[("", &broken)], |_| ()).source.is_err());
+    let mut sum = members.clone();
+    let at = sum.len() - 6;
+    sum[at] ^= 1;
+    assert!(error(&sum, Format::Auto).contains("damaged"));
 }
 
 #[test]
