@@ -76,13 +76,14 @@ fn programs_of_another_processor_make_and_read_the_same_images() {
     };
     let here = reproduce(&plan(MKDWARFS.into()), |_| ()).unwrap();
     let there = reproduce(&plan(others.join("mkdwarfs")), |_| ()).unwrap();
-    // LZ4 finds other matches on processors of 32 bits.
+    // LZ4 finds other matches on processors of 32 bits, and on big-endian ones.
+    let same_lz4 = cfg!(all(target_pointer_width = "64", target_endian = "little"));
     let has_lz4 = |options: &str| {
         let mut words = options.split([' ', '=']);
         words.any(|word| ["-l1", "lz4"].contains(&word))
     };
     for (here, there) in here.iter().zip(&there) {
-        if cfg!(target_pointer_width = "32") && has_lz4(here.options) {
+        if !same_lz4 && has_lz4(here.options) {
             continue;
         }
         assert_eq!(here.size, there.size, "{}", here.options);
