@@ -7,7 +7,7 @@ use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
@@ -227,9 +227,13 @@ impl Keeper<'_> {
         let unmounter = mounted.unmounter();
         let kept = self.kept.clone();
         let lock = self.lock.try_clone();
+        let ends = Arc::new(Mutex::new(()));
+        let also_ends = Arc::clone(&ends);
         // Ends the process if somebody else unmounts.
         let watcher = thread::Builder::new().spawn(move || {
             let _ = mounted.wait();
+            // Waits for ever if the other thread is the one that unmounts.
+            let _ends = also_ends.lock();
             if let Ok(Some(ending)) = lock.and_then(|lock| kept.end_without_keeping(&lock)) {
                 let _ = fs::remove_dir(mount_point(&kept.directory));
                 ending.remove();
@@ -240,22 +244,23 @@ impl Keeper<'_> {
             let _ = unmounter.unmount();
             return Ok(());
         }
-        self.unmount_after_last_user(&unmounter)
+        self.unmount_after_last_user(&unmounter, &ends)
     }
 
-    /// Ends the process when the mount is gone.
-    fn unmount_after_last_user(&self, unmounter: &Unmounter) -> ! {
+    /// Ends the process when the mount is gone. `ends` is locked meanwhile, so that the thread that watches the mount
+    /// does not end it before everything is removed.
+    fn unmount_after_last_user(&self, unmounter: &Unmounter, ends: &Mutex<()>) -> ! {
         let mut retry = FIRST_RETRY;
         loop {
             self.wait_for_last_user();
             if let Ok(Some(ending)) = self.kept.end() {
+                let ends = ends.lock();
                 if matches!(unmounter.unmount_unused(), Ok(true)) {
                     let _ = fs::remove_dir(mount_point(&self.kept.directory));
                     ending.remove();
-                    // With the lock, so that the thread that watches the mount does not do it again.
                     os::leave(0);
                 }
-                drop(ending);
+                drop((ends, ending));
                 // A process that has closed our descriptor uses it.
                 thread::sleep(retry);
                 retry = (retry * 2).min(LAST_RETRY);

@@ -638,7 +638,7 @@ pub(crate) fn space(parameters: &[Parameter]) -> Space {
 }
 
 /// Options that are no parameters, and why.
-pub(crate) const LEFT_OUT: [(&str, &str); 21] = [
+pub(crate) const LEFT_OUT: [(&str, &str); 30] = [
     ("input", "every combination has it"),
     ("output", "every combination has it"),
     ("force", "says what becomes of an old output"),
@@ -660,4 +660,31 @@ pub(crate) const LEFT_OUT: [(&str, &str); 21] = [
     ("no-check", "takes an image: rewrite.rs"),
     ("remove-header", "takes an image: rewrite.rs"),
     ("extract-wrapped-binary", "is refused"),
+    ("input-format", "takes an archive: mkdwarfs_archives.rs"),
+    ("spool", "takes an archive: mkdwarfs_archives.rs"),
+    ("whiteouts", "takes an archive: mkdwarfs_layers.rs"),
+    (
+        "xattrs",
+        "what readers of tables do not see: mkdwarfs_xattrs.rs",
+    ),
+    (
+        "set-xattr",
+        "what readers of tables do not see: mkdwarfs_xattrs.rs",
+    ),
+    (
+        "keep-btime",
+        "what readers of tables do not see: mkdwarfs_xattrs.rs",
+    ),
+    (
+        "file-flags",
+        "what readers of tables do not see: mkdwarfs_xattrs.rs",
+    ),
+    (
+        "canonical",
+        "what readers of tables do not see: mkdwarfs_xattrs.rs",
+    ),
+    (
+        "recovery",
+        "adds what is behind the image: dwarfsck_recovery.rs",
+    ),
 ];
