@@ -121,9 +121,9 @@ impl HeaderPage {
     /// Copies of the header page.
     pub const COPIES: u32 = 4;
 
-    /// The layout of a section right behind the protected range: header and prelude of the section, a header page,
-    /// the checksums, a header page, half of the parity, a header page, the other half, the checksums once more,
-    /// a header page, and the footer. What does not follow from the geometry is 0.
+    /// The layout of a section right behind the protected range. Between the prelude and the footer it has a header
+    /// page, the checksums, a header page, half of the parity, and a header page. Then come the other half,
+    /// the checksums once more, and the last header page. What does not follow from the geometry is 0.
     ///
     /// # Errors
     /// [`Error::Limit`] if the end is beyond the offsets of the format, [`Error::Corrupt`] if the range ends in
