@@ -253,14 +253,14 @@ impl Keeper<'_> {
         let mut retry = FIRST_RETRY;
         loop {
             self.wait_for_last_user();
+            let ends = ends.lock();
             if let Ok(Some(ending)) = self.kept.end() {
-                let ends = ends.lock();
                 if matches!(unmounter.unmount_unused(), Ok(true)) {
                     let _ = fs::remove_dir(mount_point(&self.kept.directory));
                     ending.remove();
                     os::leave(0);
                 }
-                drop((ends, ending));
+                drop((ending, ends));
                 // A process that has closed our descriptor uses it.
                 thread::sleep(retry);
                 retry = (retry * 2).min(LAST_RETRY);

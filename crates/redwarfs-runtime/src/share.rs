@@ -292,13 +292,16 @@ impl Kept {
     /// other keeper has come.
     pub(crate) fn end_without_keeping(&self, keeper: &File) -> io::Result<Option<Ending>> {
         lock(keeper, FlockOperation::Unlock)?;
-        self.wait_until_unused()?;
-        let Some(ending) = self.end()? else {
-            return Ok(None);
-        };
-        let keeper = open_made(&self.directory, KEEPER)?;
-        let alone = try_lock(&keeper, FlockOperation::NonBlockingLockExclusive)?;
-        Ok(alone.then_some(ending))
+        loop {
+            self.wait_until_unused()?;
+            let ending = self.end()?;
+            let keeper = open_made(&self.directory, KEEPER)?;
+            let alone = try_lock(&keeper, FlockOperation::NonBlockingLockExclusive)?;
+            if ending.is_some() || !alone {
+                return Ok(ending.filter(|_| alone));
+            }
+            // A user has come, or another thread that waited for the last one has the lock for a moment.
+        }
     }
 }
 
@@ -403,6 +406,28 @@ mod tests {
         assert!(kept.end_without_keeping(&first).unwrap().is_none());
         drop(second);
         assert!(kept.end_without_keeping(&first).unwrap().is_some());
+    }
+
+    #[test]
+    fn another_thread_that_waits_does_not_stop_the_end() {
+        let dir = tempfile::tempdir().unwrap();
+        for round in 0..50 {
+            let directory = dir.path().join(round.to_string());
+            let kept = Kept {
+                directory: directory.clone(),
+            };
+            let share = Share::open(&directory).unwrap();
+            let keeper = share.claim_keeper().unwrap().unwrap();
+            let user = share.join().unwrap();
+            std::thread::scope(|scope| {
+                // Until the directory is gone.
+                scope.spawn(|| while kept.wait_until_unused().is_ok() {});
+                drop(user);
+                let ending = kept.end_without_keeping(&keeper).unwrap();
+                ending.expect("nobody uses it").remove();
+            });
+            assert!(!directory.exists());
+        }
     }
 
     #[test]
