@@ -4,7 +4,9 @@ use std::cell::Cell;
 use std::io::{self, Read};
 use std::rc::Rc;
 
+use bzip2::bufread::BzDecoder;
 use flate2::bufread::GzDecoder;
+use lz4_flex::frame::FrameDecoder;
 
 use crate::error::Fault;
 use crate::stream::Stream;
@@ -31,8 +33,8 @@ pub(crate) fn filter_of(start: &[u8]) -> Option<Filter> {
         (b"\xfd7zXZ\0", Filter::Xz),
         (b"LZIP\x01", Filter::Lzip),
         (b"\x28\xb5\x2f\xfd", Filter::Zstd),
-        (b"\x04\x22\x4d\x18", Filter::Lz4),
-        (b"\x02\x21\x4c\x18", Filter::Lz4),
+        (&LZ4, Filter::Lz4),
+        (&LZ4_LEGACY, Filter::Lz4),
     ];
     if let Some((_, filter)) = magics.iter().find(|(magic, _)| start.starts_with(magic)) {
         return Some(*filter);
@@ -75,38 +77,130 @@ pub(crate) fn decompressed(mut stream: Stream<'_>) -> Result<Stream<'_>, Fault> 
 fn undo(filter: Filter, stream: Stream<'_>) -> Result<Stream<'_>, Fault> {
     let failed = stream.failed();
     let trailing = Rc::<Cell<u64>>::default();
+    let gzip = |start: &[u8]| start.starts_with(b"\x1f\x8b");
+    let bzip2 = |start: &[u8]| start.starts_with(b"BZ");
     let decoder: Box<dyn Read + '_> = match filter {
-        Filter::Gzip => Box::new(Gzip {
-            decoder: Some(GzDecoder::new(stream)),
-            trailing: Rc::clone(&trailing),
-        }),
-        Filter::Bzip2 => Box::new(bzip2::read::MultiBzDecoder::new(stream)),
-        Filter::Lz4 => Box::new(Lz4::new(stream)),
-        Filter::Zstd => zstd(stream)?,
+        Filter::Gzip => Parts::<GzDecoder<_>>::of(stream, gzip, &trailing)?,
+        Filter::Bzip2 => Parts::<BzDecoder<_>>::of(stream, bzip2, &trailing)?,
+        Filter::Lz4 => Parts::<FrameDecoder<_>>::of(stream, is_lz4, &trailing)?,
+        Filter::Zstd => zstd(stream, &trailing)?,
         Filter::Xz | Filter::Lzma | Filter::Lzip => lzma(filter, stream)?,
     };
     Ok(Stream::new(decoder, None, failed).counting(trailing))
 }
 
-/// Members of gzip, one after the other. Tapes and some programs fill up what follows the last one.
-struct Gzip<'a> {
-    /// `None` after the last member.
-    decoder: Option<GzDecoder<Stream<'a>>>,
+/// A decoder of one part of a compressed stream: a member, a stream or a frame.
+trait Decoder<'a>: Read + Sized {
+    fn new(stream: Stream<'a>) -> Result<Self, Fault>;
+
+    /// The stream with what follows the part.
+    fn rest(self) -> Result<Stream<'a>, Fault>;
+
+    /// Skips what is between two parts.
+    fn skip_unused(_stream: &mut Stream<'a>) -> Result<(), Fault> {
+        Ok(())
+    }
+}
+
+impl<'a> Decoder<'a> for GzDecoder<Stream<'a>> {
+    fn new(stream: Stream<'a>) -> Result<Self, Fault> {
+        Ok(Self::new(stream))
+    }
+
+    fn rest(self) -> Result<Stream<'a>, Fault> {
+        Ok(self.into_inner())
+    }
+}
+
+impl<'a> Decoder<'a> for BzDecoder<Stream<'a>> {
+    fn new(stream: Stream<'a>) -> Result<Self, Fault> {
+        Ok(Self::new(stream))
+    }
+
+    fn rest(self) -> Result<Stream<'a>, Fault> {
+        Ok(self.into_inner())
+    }
+}
+
+/// Bytes of a frame of LZ4, whose decoder does not tell whether the frame ends or the bytes do.
+struct Lz4Frame<'a> {
+    stream: Stream<'a>,
+    /// Whether the frame has no end mark.
+    unmarked: bool,
+    ended: bool,
+}
+
+impl Read for Lz4Frame<'_> {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        let got = Read::read(&mut self.stream, buf)?;
+        self.ended |= got == 0 && !buf.is_empty();
+        Ok(got)
+    }
+}
+
+impl<'a> Decoder<'a> for FrameDecoder<Lz4Frame<'a>> {
+    fn new(mut stream: Stream<'a>) -> Result<Self, Fault> {
+        let unmarked = stream.peek(4)? == LZ4_LEGACY;
+        Ok(Self::new(Lz4Frame {
+            stream,
+            unmarked,
+            ended: false,
+        }))
+    }
+
+    fn rest(self) -> Result<Stream<'a>, Fault> {
+        let frame = self.into_inner();
+        match frame.ended && !frame.unmarked {
+            true => Err(Fault::Truncated),
+            false => Ok(frame.stream),
+        }
+    }
+
+    fn skip_unused(stream: &mut Stream<'a>) -> Result<(), Fault> {
+        while let &[0x50..=0x5f, 0x2a, 0x4d, 0x18, a, b, c, d] = stream.peek(8)? {
+            stream.skip(8 + u64::from(u32::from_le_bytes([a, b, c, d])))?;
+        }
+        Ok(())
+    }
+}
+
+/// Parts of a compressed stream, one after the other. Tapes and some programs fill up what follows the
+/// last one.
+struct Parts<D> {
+    /// `None` after the last part.
+    decoder: Option<D>,
+    /// Whether bytes begin another part.
+    is_next: fn(&[u8]) -> bool,
     trailing: Rc<Cell<u64>>,
 }
 
-impl Read for Gzip<'_> {
+impl<'a, D: Decoder<'a> + 'a> Parts<D> {
+    fn of(
+        stream: Stream<'a>,
+        is_next: fn(&[u8]) -> bool,
+        trailing: &Rc<Cell<u64>>,
+    ) -> Result<Box<dyn Read + 'a>, Fault> {
+        Ok(Box::new(Self {
+            decoder: Some(D::new(stream)?),
+            is_next,
+            trailing: Rc::clone(trailing),
+        }))
+    }
+}
+
+impl<'a, D: Decoder<'a>> Read for Parts<D> {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
         while let Some(decoder) = &mut self.decoder {
             let got = decoder.read(buf)?;
             if got > 0 || buf.is_empty() {
                 return Ok(got);
             }
-            let Some(mut stream) = self.decoder.take().map(GzDecoder::into_inner) else {
+            let Some(mut stream) = self.decoder.take().map(D::rest).transpose()? else {
                 break;
             };
-            if stream.peek(2)?.starts_with(b"\x1f\x8b") {
-                self.decoder = Some(GzDecoder::new(stream));
+            D::skip_unused(&mut stream)?;
+            if (self.is_next)(stream.peek(4)?) {
+                self.decoder = Some(D::new(stream)?);
                 continue;
             }
             self.trailing.set(stream.drain()?);
@@ -115,45 +209,33 @@ impl Read for Gzip<'_> {
     }
 }
 
-/// LZ4 frames, one after the other.
-struct Lz4<'a> {
-    decoder: lz4_flex::frame::FrameDecoder<Stream<'a>>,
+/// Magic of a frame of LZ4.
+const LZ4: [u8; 4] = [0x04, 0x22, 0x4d, 0x18];
+/// Magic of the old format of LZ4.
+const LZ4_LEGACY: [u8; 4] = [0x02, 0x21, 0x4c, 0x18];
+
+/// Whether bytes are the magic of a frame of LZ4, or the beginning of one.
+fn is_lz4(start: &[u8]) -> bool {
+    !start.is_empty() && (LZ4.starts_with(start) || LZ4_LEGACY.starts_with(start))
 }
 
-impl<'a> Lz4<'a> {
-    fn new(stream: Stream<'a>) -> Self {
-        Self {
-            decoder: lz4_flex::frame::FrameDecoder::new(stream),
-        }
-    }
-}
-
-impl Read for Lz4<'_> {
-    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
-        loop {
-            match self.decoder.read(buf) {
-                // The end of a frame; another one may follow.
-                Ok(0) if !buf.is_empty() => {
-                    let more = self.decoder.get_mut().peek(1);
-                    match more.map(<[u8]>::is_empty) {
-                        Ok(true) => return Ok(0),
-                        Ok(false) => {}
-                        Err(_) => return Err(io::ErrorKind::UnexpectedEof.into()),
-                    }
-                }
-                other => return other,
-            }
-        }
+/// Whether bytes are the magic of a frame that decoders of zstd skip, or the beginning of one.
+#[cfg(feature = "zstd")]
+fn is_skippable(start: &[u8]) -> bool {
+    match start {
+        [0x50..=0x5f, rest @ ..] => [0x2a, 0x4d, 0x18].starts_with(rest),
+        _ => false,
     }
 }
 
 #[cfg(feature = "zstd")]
-fn zstd(stream: Stream<'_>) -> Result<Box<dyn Read + '_>, Fault> {
-    Ok(Box::new(zstandard::Decoder::new(stream)?))
+fn zstd<'a>(stream: Stream<'a>, trailing: &Rc<Cell<u64>>) -> Result<Box<dyn Read + 'a>, Fault> {
+    let decoder = zstandard::Decoder::new(stream, Rc::clone(trailing))?;
+    Ok(Box::new(decoder))
 }
 
 #[cfg(not(feature = "zstd"))]
-fn zstd(_stream: Stream<'_>) -> Result<Box<dyn Read + '_>, Fault> {
+fn zstd<'a>(_stream: Stream<'a>, _trailing: &Rc<Cell<u64>>) -> Result<Box<dyn Read + 'a>, Fault> {
     Err(Fault::unsupported(
         "compressed with zstd, which this program was built without",
     ))
@@ -161,10 +243,13 @@ fn zstd(_stream: Stream<'_>) -> Result<Box<dyn Read + '_>, Fault> {
 
 #[cfg(feature = "zstd")]
 mod zstandard {
+    use std::cell::Cell;
     use std::io::{self, Read};
+    use std::rc::Rc;
 
     use zstd_safe::{DCtx, DParameter, InBuffer, OutBuffer};
 
+    use super::is_skippable;
     use crate::error::Fault;
     use crate::stream::Stream;
 
@@ -175,16 +260,14 @@ mod zstandard {
     pub(super) struct Decoder<'a> {
         context: DCtx<'static>,
         stream: Stream<'a>,
-        input: Vec<u8>,
-        taken: usize,
-        filled: usize,
         /// Whether the decoder is between two frames.
         complete: bool,
         ended: bool,
+        trailing: Rc<Cell<u64>>,
     }
 
     impl<'a> Decoder<'a> {
-        pub(super) fn new(stream: Stream<'a>) -> Result<Self, Fault> {
+        pub(super) fn new(stream: Stream<'a>, trailing: Rc<Cell<u64>>) -> Result<Self, Fault> {
             let memory = || Fault::unsupported("there is no memory for the zstd decoder");
             let mut context = DCtx::try_create().ok_or_else(memory)?;
             context
@@ -193,27 +276,30 @@ mod zstandard {
             Ok(Self {
                 context,
                 stream,
-                input: vec![0; DCtx::in_size()],
-                taken: 0,
-                filled: 0,
                 complete: true,
                 ended: false,
+                trailing,
             })
         }
     }
 
+    /// Whether bytes are the magic of a frame, or the beginning of one.
+    fn is_frame(start: &[u8]) -> bool {
+        let magic = [0x28, 0xb5, 0x2f, 0xfd];
+        is_skippable(start) || (!start.is_empty() && magic.starts_with(start))
+    }
+
     impl Read for Decoder<'_> {
         fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
-            loop {
-                if self.taken == self.filled && !self.ended {
-                    self.taken = 0;
-                    self.filled = Read::read(&mut self.stream, &mut self.input)?;
-                    self.ended = self.filled == 0;
+            while !self.ended {
+                if self.complete && !is_frame(self.stream.peek(4)?) {
+                    self.trailing.set(self.stream.drain()?);
+                    self.ended = true;
+                    break;
                 }
-                if self.ended && self.complete {
-                    return Ok(0);
-                }
-                let bytes = self.input.get(self.taken..self.filled).unwrap_or_default();
+                self.stream.peek(1)?;
+                let bytes = self.stream.buffered();
+                let at_end = bytes.is_empty();
                 let mut input = InBuffer::around(bytes);
                 let mut output = OutBuffer::around(&mut *buf);
                 let hint = self
@@ -227,17 +313,17 @@ mod zstandard {
                         };
                         io::Error::new(io::ErrorKind::InvalidData, name)
                     })?;
-                let written = output.pos();
-                let read = input.pos();
-                self.taken += read;
+                let (written, read) = (output.pos(), input.pos());
+                self.stream.consume(read);
                 self.complete = hint == 0;
                 if written > 0 || buf.is_empty() {
                     return Ok(written);
                 }
-                if self.ended && read == 0 && !self.complete {
+                if at_end && !self.complete {
                     return Err(io::ErrorKind::UnexpectedEof.into());
                 }
             }
+            Ok(0)
         }
     }
 }

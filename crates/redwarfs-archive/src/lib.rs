@@ -10,6 +10,7 @@
 //! | `stream` | bytes of an archive, with a look ahead; skips in regular files |
 //! | `decompress` | gzip, bzip2, xz, LZMA, lzip, zstd, LZ4 |
 //! | `tar`, `cpio`, `ar`, `rpm` | from bytes to members: attributes and data |
+//! | `image` | container images: which layers they have |
 //! | `library` | the same by libarchive, in another process, for other formats |
 //! | `tree` | from members to a tree: names, duplicates, hard links, layers |
 //! | `store` | the temporary file, and archives whose data stays in them |
@@ -48,6 +49,7 @@ mod cpio;
 mod decompress;
 mod error;
 mod finished;
+mod image;
 mod library;
 mod member;
 mod read;
@@ -95,6 +97,9 @@ pub enum Format {
     Deb,
     /// An RPM package: the files that it installs.
     Rpm,
+    /// A container image with its layers, as `docker save` and `podman save` write it, or an OCI layout in a
+    /// tar archive: the files of the layers. This is never guessed. Use it with [`Whiteouts::Apply`].
+    Oci,
     /// A format that libarchive reads.
     Library(LibraryFormat),
 }

@@ -2,10 +2,10 @@
 
 use std::cell::Cell;
 use std::fs::File;
-use std::io::{self, Read, Seek, Write};
+use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::Path;
 use std::rc::Rc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use redwarfs_writer::{Level, Phase, Progress};
 
@@ -13,6 +13,7 @@ use crate::ar::{self, Ar};
 use crate::cpio::{Cpio, is_cpio};
 use crate::decompress::decompressed;
 use crate::error::{Error, Fault, Place, Result};
+use crate::image::ImageArchive;
 use crate::library::Library;
 use crate::member::{Kind, Member, Members, Part};
 use crate::source::ArchiveSource;
@@ -53,6 +54,27 @@ struct State {
     entries: u64,
     entry: Option<String>,
     absolute: u64,
+    /// What a container image has at its root, and its layers.
+    manifest: bool,
+    layers: bool,
+}
+
+impl State {
+    fn place(&self, offset: u64, missing: u64) -> Place {
+        Place {
+            offset,
+            entry: self.entry.clone(),
+            missing,
+            entries: self.entries.saturating_sub(u64::from(missing > 0)),
+        }
+    }
+
+    /// Notes what makes a container image.
+    fn note(&mut self, path: &[u8]) {
+        let path = path.strip_prefix(b"./").unwrap_or(path);
+        self.manifest |= matches!(path, b"manifest.json" | b"oci-layout");
+        self.layers |= path.starts_with(b"blobs/sha256/") || path.ends_with(b"/layer.tar");
+    }
 }
 
 /// Bytes that come from elsewhere than a file.
@@ -118,67 +140,118 @@ fn shown(path: &[u8]) -> String {
     line
 }
 
-impl Reader<'_> {
+/// An archive that was opened.
+struct Input<'a> {
+    stream: Stream<'a>,
+    /// If contents can stay in it.
+    store: Option<InPlace>,
+    is_regular: bool,
+}
+
+impl<'a> Reader<'a> {
+    fn raw<'b>(
+        &self,
+        inner: Box<dyn Read + 'b>,
+        count: &'b AtomicU64,
+        failed: &Rc<Cell<Failed>>,
+    ) -> Raw<'b>
+    where
+        'a: 'b,
+    {
+        Raw {
+            inner,
+            count,
+            stop: self.stop,
+            failed: Rc::clone(failed),
+        }
+    }
+
+    /// Opens an archive. What is read of it counts in `count`.
+    fn input<'b>(
+        &self,
+        archive: &Archive,
+        given: Given<'b>,
+        count: &'b AtomicU64,
+    ) -> io::Result<Input<'b>>
+    where
+        'a: 'b,
+    {
+        let failed = Rc::<Cell<Failed>>::default();
+        let stream = |inner: Box<dyn Read + 'b>, plain: Option<Plain<'b>>| {
+            let raw = self.raw(inner, count, &failed);
+            Stream::new(Box::new(raw), plain, Rc::clone(&failed))
+        };
+        if let Some(given) = given {
+            return Ok(Input {
+                stream: stream(given, None),
+                store: None,
+                is_regular: false,
+            });
+        }
+        if archive.path == Path::new("-") {
+            return Ok(Input {
+                stream: stream(Box::new(io::stdin()), None),
+                store: None,
+                is_regular: false,
+            });
+        }
+        let mut file = File::open(&archive.path)?;
+        let metadata = file.metadata()?;
+        if !metadata.is_file() || file.stream_position().is_err() {
+            return Ok(Input {
+                stream: stream(Box::new(file), None),
+                store: None,
+                is_regular: false,
+            });
+        }
+        let mut shared = file.try_clone()?;
+        let plain = Plain {
+            seek: Box::new(move |to| shared.seek(SeekFrom::Start(to)).map(drop)),
+            len: metadata.len(),
+            count,
+        };
+        let store = InPlace::new(file.try_clone()?, &archive.path)?;
+        Ok(Input {
+            stream: stream(Box::new(file), Some(plain)),
+            store: Some(store),
+            is_regular: true,
+        })
+    }
+
     fn archive(&mut self, archive: &Archive, given: Given<'_>) -> Result<()> {
         let failed = |source| Error::Read {
             path: archive.path.clone(),
             source,
         };
-        let failure = Rc::<Cell<Failed>>::default();
+        if self.options.format == Format::Oci {
+            return self.image(archive, given);
+        }
         let counters = self.progress.counters();
-        let raw = |inner| Raw {
-            inner,
-            count: &counters.archive_bytes,
-            stop: self.stop,
-            failed: Rc::clone(&failure),
-        };
-        let mut store = None;
-        let mut regular = None;
-        let stream = if let Some(given) = given {
-            Stream::new(Box::new(raw(given)), None, Rc::clone(&failure))
-        } else if archive.path == Path::new("-") {
-            let raw = raw(Box::new(io::stdin()));
-            Stream::new(Box::new(raw), None, Rc::clone(&failure))
-        } else {
-            let mut file = File::open(&archive.path).map_err(failed)?;
-            let metadata = file.metadata().map_err(failed)?;
-            let mut plain = None;
-            if metadata.is_file() && file.stream_position().is_ok() {
-                counters
-                    .archive_size
-                    .fetch_add(metadata.len(), Ordering::Relaxed);
-                regular = Some(archive.path.as_path());
-                let shared = file.try_clone().map_err(failed)?;
-                let again = file.try_clone().map_err(failed)?;
-                store = Some(InPlace::new(again, &archive.path).map_err(failed)?);
-                plain = Some(Plain {
-                    file: shared,
-                    len: metadata.len(),
-                    count: &counters.archive_bytes,
-                });
-            }
-            Stream::new(Box::new(raw(Box::new(file))), plain, Rc::clone(&failure))
-        };
+        let input = self.input(archive, given, &counters.archive_bytes);
+        let Input {
+            stream,
+            store,
+            is_regular,
+        } = input.map_err(failed)?;
+        if let Some(store) = &store {
+            let size = &counters.archive_size;
+            size.fetch_add(store.len(), Ordering::Relaxed);
+        }
+        let regular = is_regular.then_some(archive.path.as_path());
         let mut state = State::default();
-        let place = |position, missing, state: &State| Place {
-            offset: position,
-            entry: state.entry.clone(),
-            missing,
-            entries: state.entries.saturating_sub(u64::from(missing > 0)),
-        };
         let at = |fault: Fault, place| fault.at(&archive.path, place, self.options);
         let mut members =
-            open(stream, regular, self.options).map_err(|fault| at(fault, place(0, 0, &state)))?;
+            open(stream, regular, self.options).map_err(|fault| at(fault, state.place(0, 0)))?;
         let base = archive.name.as_deref().unwrap_or_default();
         self.tree
             .begin(base)
-            .map_err(|what| at(Fault::unsupported(what), place(0, 0, &state)))?;
+            .map_err(|what| at(Fault::unsupported(what), state.place(0, 0)))?;
         let number = self.archives.len() as StoreNumber + 1;
         let mut used = false;
         let options = self.options;
         let done = self.members(&mut *members, number, &mut used, &mut state);
         if let Err(fault) = done {
-            let place = place(members.position(), members.left(), &state);
+            let place = state.place(members.position(), members.left());
             return Err(fault.at(&archive.path, place, options));
         }
         if used {
@@ -186,6 +259,92 @@ impl Reader<'_> {
         }
         self.last_words(archive, &*members, done.unwrap_or_default(), &state);
         Ok(())
+    }
+
+    /// Reads a container image: the layers in it, the lowest first.
+    fn image(&mut self, archive: &Archive, given: Given<'_>) -> Result<()> {
+        let options = self.options;
+        let nowhere = || Place {
+            offset: 0,
+            entry: None,
+            missing: 0,
+            entries: 0,
+        };
+        let at = |fault: Fault| fault.at(&archive.path, nowhere(), options);
+        let images = self.open_image(archive, given).map_err(at)?;
+        let layers = images.layers().map_err(at)?;
+        let counters = self.progress.counters();
+        let size = layers.iter().map(|layer| layer.blob.1).sum();
+        counters.archive_size.fetch_add(size, Ordering::Relaxed);
+        let number = self.archives.len() as StoreNumber + 1;
+        let mut used = false;
+        for layer in &layers {
+            images.verify(layer).map_err(at)?;
+            let (start, size) = layer.blob;
+            let section = images.store().section(start, size);
+            let section = section.map_err(Fault::Read).map_err(at)?;
+            let next = Rc::clone(&section.next);
+            let plain = Plain {
+                seek: Box::new(move |to| {
+                    next.set(to);
+                    Ok(())
+                }),
+                len: start.saturating_add(size),
+                count: &counters.archive_bytes,
+            };
+            let failed = Rc::default();
+            let raw = self.raw(Box::new(section), &counters.archive_bytes, &failed);
+            let stream = Stream::new(Box::new(raw), Some(plain), failed).starting_at(start);
+            let mut stream = decompressed(stream).map_err(at)?;
+            if detect(&mut stream).map_err(at)? != Some(Format::Tar) {
+                let what = format!("the layer '{}' is no tar archive", layer.path);
+                return Err(at(Fault::unsupported(what)));
+            }
+            let mut members = Tar::new(stream);
+            let base = archive.name.as_deref().unwrap_or_default();
+            let begun = self.tree.begin(base).map_err(Fault::unsupported);
+            begun.map_err(at)?;
+            let mut state = State::default();
+            let done = self.members(&mut members, number, &mut used, &mut state);
+            let more = done.map_err(|fault| {
+                let place = state.place(members.position(), members.left());
+                fault.at(&archive.path, place, options)
+            })?;
+            self.last_words(archive, &members, more, &state);
+        }
+        let count = layers.len();
+        let name = archive.path.display();
+        self.progress.log(
+            Level::Verbose,
+            &format!("{name}: a container image with {count} layers"),
+        );
+        if used {
+            self.archives.push(images.into_store());
+        }
+        Ok(())
+    }
+
+    /// Lists an archive with a container image. If it is compressed or comes from a pipe, it is copied to a
+    /// temporary file first.
+    fn open_image(&self, archive: &Archive, given: Given<'_>) -> Result<ImageArchive, Fault> {
+        // Listing reads only the headers.
+        let count = AtomicU64::new(0);
+        let input = self.input(archive, given, &count).map_err(Fault::Read)?;
+        let mut stream = decompressed(input.stream)?;
+        if let Some(store) = input.store.filter(|_| stream.is_plain()) {
+            return ImageArchive::new(&mut Tar::new(stream), store);
+        }
+        let file = copied(&mut stream, self.options)?;
+        let mut shared = file.try_clone().map_err(Fault::Spool)?;
+        let store = InPlace::new(file.try_clone().map_err(Fault::Spool)?, &archive.path);
+        let store = store.map_err(Fault::Spool)?;
+        let plain = Plain {
+            seek: Box::new(move |to| shared.seek(SeekFrom::Start(to)).map(drop)),
+            len: store.len(),
+            count: &count,
+        };
+        let stream = Stream::new(Box::new(file), Some(plain), Rc::default());
+        ImageArchive::new(&mut Tar::new(stream), store)
     }
 
     /// What there is to say about an archive that was read to its end.
@@ -209,6 +368,14 @@ impl Reader<'_> {
             progress.log(
                 Level::Info,
                 &format!("{name}: removed the '/' at the beginning of {count} names"),
+            );
+        }
+        if state.manifest && state.layers && self.options.format != Format::Oci {
+            progress.log(
+                Level::Warn,
+                &format!(
+                    "{name}: a container image; --input-format=oci takes the files of its layers instead"
+                ),
             );
         }
         for path in self.tree.end() {
@@ -240,6 +407,7 @@ impl Reader<'_> {
             state.entries += 1;
             state.entry = Some(shown(&member.path));
             state.absolute += u64::from(member.path.starts_with(b"/"));
+            state.note(&member.path);
             self.progress.counters().set_current(&member.path);
             if self.stop.load(Ordering::Relaxed) {
                 return Err(Fault::Interrupted);
@@ -406,8 +574,26 @@ fn open<'a>(
             rpm::skip_headers(&mut stream)?;
             Box::new(Cpio::new(decompressed(stream)?))
         }
-        Format::Tar | Format::Auto | Format::Library(_) => Box::new(Tar::new(stream)),
+        Format::Tar | Format::Auto | Format::Oci | Format::Library(_) => Box::new(Tar::new(stream)),
     })
+}
+
+/// A copy of a stream in a temporary file, which can be read at any offset.
+fn copied(stream: &mut Stream<'_>, options: &ArchiveOptions) -> Result<File, Fault> {
+    let file = redwarfs_io::temporary_file(&options.spool);
+    let mut file = file.map_err(Fault::Spool)?;
+    let mut buffer = vec![0; COPY];
+    loop {
+        match stream.read(&mut buffer)? {
+            0 => break,
+            n => {
+                let bytes = buffer.get(..n).unwrap_or_default();
+                file.write_all(bytes).map_err(Fault::Spool)?;
+            }
+        }
+    }
+    file.rewind().map_err(Fault::Spool)?;
+    Ok(file)
 }
 
 /// Has libarchive read an archive. Some of its formats need a file that can be read at any offset.
@@ -418,22 +604,7 @@ fn library<'a>(
 ) -> Result<Box<dyn Members + 'a>, Fault> {
     let file = match path {
         Some(path) => File::open(path).map_err(Fault::Read)?,
-        None => {
-            let file = redwarfs_io::temporary_file(&options.spool);
-            let mut file = file.map_err(Fault::Spool)?;
-            let mut buffer = vec![0; COPY];
-            loop {
-                match stream.read(&mut buffer)? {
-                    0 => break,
-                    n => {
-                        let bytes = buffer.get(..n).unwrap_or_default();
-                        file.write_all(bytes).map_err(Fault::Spool)?;
-                    }
-                }
-            }
-            file.rewind().map_err(Fault::Spool)?;
-            file
-        }
+        None => copied(&mut stream, options)?,
     };
     let process = options.library.as_ref();
     Ok(Box::new(Library::open(file, options.format, process)?))

@@ -1,9 +1,11 @@
 //! Where contents wait until the build reads them: in the archive itself, or in a temporary file.
 
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{self, Write};
 use std::path::Path;
+use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
 
@@ -194,6 +196,41 @@ impl InPlace {
             source: FileSource::of(file.try_clone()?, path)?,
             file,
         })
+    }
+}
+
+impl InPlace {
+    /// Its size in bytes.
+    pub(crate) fn len(&self) -> u64 {
+        self.state.0
+    }
+
+    /// A part of the archive.
+    pub(crate) fn section(&self, at: u64, size: u64) -> io::Result<Section> {
+        Ok(Section {
+            file: FileSource::of(self.file.try_clone()?, self.source.path())?,
+            next: Rc::new(Cell::new(at)),
+            end: at.saturating_add(size),
+        })
+    }
+}
+
+/// A part of an archive, read from front to back.
+pub(crate) struct Section {
+    file: FileSource,
+    /// Offset of the next byte in the archive.
+    pub(crate) next: Rc<Cell<u64>>,
+    end: u64,
+}
+
+impl io::Read for Section {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        let at = self.next.get();
+        let n = self.end.saturating_sub(at).min(buf.len() as u64) as usize;
+        let buf = buf.get_mut(..n).unwrap_or_default();
+        self.file.read_exact_at(at, buf)?;
+        self.next.set(at + n as u64);
+        Ok(n)
     }
 }
 

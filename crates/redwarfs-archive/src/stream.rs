@@ -1,8 +1,7 @@
 //! The bytes of an archive: read once, from front to back.
 
 use std::cell::Cell;
-use std::fs::File;
-use std::io::{self, BufRead, Read, Seek, SeekFrom};
+use std::io::{self, BufRead, Read};
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -53,7 +52,9 @@ impl Read for Raw<'_> {
 
 /// A file that can be read at any offset, so that data in it need not be copied.
 pub(crate) struct Plain<'a> {
-    pub(crate) file: File,
+    /// Makes the next read begin at this offset.
+    pub(crate) seek: Box<dyn FnMut(u64) -> io::Result<()> + 'a>,
+    /// Offset of the end.
     pub(crate) len: u64,
     pub(crate) count: &'a AtomicU64,
 }
@@ -90,6 +91,12 @@ impl<'a> Stream<'a> {
         }
     }
 
+    /// The same, whose first byte is at this offset.
+    pub(crate) fn starting_at(mut self, position: u64) -> Self {
+        self.position = position;
+        self
+    }
+
     /// Where the decoder that is inside counts the bytes behind its data.
     pub(crate) fn counting(mut self, trailing: Rc<Cell<u64>>) -> Self {
         self.trailing = trailing;
@@ -111,7 +118,8 @@ impl<'a> Stream<'a> {
         self.position
     }
 
-    fn buffered(&self) -> &[u8] {
+    /// The bytes that are there without reading.
+    pub(crate) fn buffered(&self) -> &[u8] {
         self.buffer.get(self.start..).unwrap_or_default()
     }
 
@@ -155,7 +163,8 @@ impl<'a> Stream<'a> {
         Ok(all.get(..wanted.min(all.len())).unwrap_or_default())
     }
 
-    fn consume(&mut self, n: usize) {
+    /// Takes bytes of [`buffered`](Self::buffered).
+    pub(crate) fn consume(&mut self, n: usize) {
         self.start += n;
         self.position += n as u64;
     }
@@ -222,8 +231,7 @@ impl<'a> Stream<'a> {
                 self.position = self.position.max(plain.len);
                 return Err(Fault::Truncated);
             }
-            let to = SeekFrom::Start(self.position + n);
-            plain.file.seek(to).map_err(Fault::Read)?;
+            (plain.seek)(self.position + n).map_err(Fault::Read)?;
             plain.count.fetch_add(n, Ordering::Relaxed);
             self.position += n;
             return Ok(());

@@ -163,6 +163,58 @@ fn what_follows_gzip_is_padding_or_counted() {
 }
 
 #[test]
+fn what_follows_other_compressed_data_is_padding_or_counted() {
+    let bzip2 = |bytes: &[u8]| {
+        let mut encoder = bzip2::write::BzEncoder::new(Vec::new(), bzip2::Compression::fast());
+        encoder.write_all(bytes).unwrap();
+        encoder.finish().unwrap()
+    };
+    let lz4 = |bytes: &[u8]| {
+        let mut encoder = lz4_flex::frame::FrameEncoder::new(Vec::new());
+        encoder.write_all(bytes).unwrap();
+        encoder.finish().unwrap()
+    };
+    let zstd = |bytes: &[u8]| {
+        let mut frame = vec![0; zstd_safe::compress_bound(bytes.len())];
+        let size = zstd_safe::compress(&mut frame[..], bytes, 1).unwrap();
+        frame.truncate(size);
+        frame
+    };
+    let skipped = b"\x51\x2a\x4d\x18\x03\0\0\0abc";
+    let whole = tar(&[file("x", b"1"), file("y", b"2")]);
+    let (first, second) = whole.split_at(700);
+    for (name, members) in [
+        ("bzip2", [bzip2(first), bzip2(second)].concat()),
+        (
+            "lz4",
+            [&lz4(first), &skipped[..], &lz4(second), skipped].concat(),
+        ),
+        (
+            "zstd",
+            [&zstd(first), &skipped[..], &zstd(second), skipped].concat(),
+        ),
+    ] {
+        for (more, ignored) in [
+            (vec![], None),
+            (vec![0; 1], None),
+            (vec![0; 3], None),
+            (vec![0; 10240], None),
+            (b"\0\0more\0".to_vec(), Some(6)),
+            (b"more".to_vec(), Some(4)),
+        ] {
+            let outcome = read(&[("", &[&members[..], &more].concat())], |_| ());
+            let said = ignored.map(|n| {
+                format!("Warn: 0.archive: {n} bytes after the end of the archive are ignored")
+            });
+            assert_eq!(outcome.messages, Vec::from_iter(said), "{name} {more:?}");
+            assert_eq!(lines(&outcome.source.unwrap()).len(), 2);
+        }
+        let cut = &members[..members.len() - skipped.len() - 3];
+        assert!(read(&[("", cut)], |_| ()).source.is_err(), "{name}");
+    }
+}
+
+#[test]
 fn symlinks_need_a_target() {
     let bytes = tar(&[entry("link", b'2', b"", b""), file("x", b"")]);
     let outcome = read(&[("", &bytes)], |_| ());

@@ -8,8 +8,9 @@ use redwarfs_reader::Image;
 
 use crate::error::Result;
 use crate::files::{DirCache, Files};
+use crate::flags::Flags;
 use crate::losses::Losses;
-use crate::os::Target;
+use crate::os::{self, Target};
 use crate::subtrees::Subtrees;
 use crate::tree::Tree;
 use crate::xattrs::Stored;
@@ -18,8 +19,8 @@ use crate::{ExtractOptions, ExtractSummary, Progress, pipeline};
 /// Extracts everything below the root of `image` into the existing directory `to`.
 ///
 /// Existing directories are reused, and other existing entries are unlinked first. Names, modes,
-/// owners, modification and access times, extended attributes, devices, FIFOs, sockets, symbolic and hard
-/// links, and holes are restored. If `to` is empty, it gets the attributes of the root. Otherwise it keeps its own,
+/// owners, modification and access times, extended attributes, file flags, devices, FIFOs, sockets, symbolic
+/// and hard links, and holes are restored. If `to` is empty, it gets the attributes of the root. Otherwise it keeps its own,
 /// because other users may use it. Attributes that an ordinary user may not set are reported once
 /// through [`Progress::warn`]. Set-id bits are set only on files that have the owner of the image.
 ///
@@ -41,11 +42,12 @@ pub fn extract_to_directory(
 ) -> Result<ExtractSummary> {
     let tree = Tree::scan(image.metadata(), options)?;
     progress.found(tree.matched());
-    let target = Target::open(to, Stored::new(image, options))?;
+    let target = Target::open(to, Stored::new(image, options))?.with_births(image);
     let empty = target.is_empty();
     let threads = options.writer_threads();
     let losses = Losses::new(options.continue_on_error, progress);
-    let files = Files::new(&tree, &target, &losses, threads)?;
+    let flags = Flags::new(image, options);
+    let files = Files::new(&tree, &target, &losses, &flags, threads)?;
     let subtrees = Subtrees::new(&tree.dirs, threads);
     let work = Work {
         image,
@@ -53,6 +55,7 @@ pub fn extract_to_directory(
         target: &target,
         files: &files,
         losses: &losses,
+        flags: &flags,
         options,
         progress,
     };
@@ -76,13 +79,24 @@ pub fn extract_to_directory(
     summary.blocks = outcome.blocks;
     summary.block_bytes = outcome.block_bytes;
     summary.peak_block_bytes = outcome.peak;
-    work.link(&mut summary)?;
+    let copies = work.link(&mut summary)?;
     work.finish_directories(&subtrees)?;
     if empty {
         let set = target.set_root_attributes(&image.stat(image.root())?, progress);
         losses.settle_attributes(set)?;
     }
+    work.set_flags(&copies, empty)?;
     summary.unset = target.report(progress);
+    if let Some(reason) = os::NO_BIRTH_TIMES
+        && image.metadata().options().has_btime
+    {
+        let entries = summary.directories + summary.files + summary.symlinks + summary.specials;
+        let entries = entries + u64::from(empty);
+        summary.unset += entries;
+        progress.warn(&format!(
+            "cannot set birth times: {reason}: {entries} entries"
+        ));
+    }
     summary.damaged = losses.names();
     Ok(summary)
 }
@@ -107,6 +121,7 @@ struct Work<'a> {
     target: &'a Target,
     files: &'a Files<'a>,
     losses: &'a Losses<'a>,
+    flags: &'a Flags,
     options: &'a ExtractOptions,
     progress: &'a dyn Progress,
 }
@@ -279,8 +294,56 @@ impl Work<'_> {
         self.losses.settle_attributes(set)
     }
 
-    /// Gives files their further names.
-    fn link(&self, summary: &mut ExtractSummary) -> Result<()> {
+    /// Sets file flags, when there is nothing else to do: an immutable file takes no further name, and an
+    /// immutable directory no further entry. `copies` are further names that are files of their own.
+    fn set_flags(&self, copies: &[(InodeNo, (u32, EntryIndex))], root: bool) -> Result<()> {
+        if !self.flags.is_any() {
+            return Ok(());
+        }
+        let mut last = DirCache::default();
+        let files = (0_u32..).zip(&self.tree.files);
+        let files = files.filter(|&(number, _)| self.files.is_created(number));
+        let files = files.filter_map(|(number, file)| Some((file.ino, self.files.place(number)?)));
+        for (ino, (dir, entry)) in files.chain(copies.iter().copied()) {
+            self.set_flags_of(ino, dir, entry, false, &mut last)?;
+        }
+        for (number, dir) in (0_u32..).zip(&self.tree.dirs).skip(1) {
+            if !self.files.is_lost_dir(number) {
+                self.set_flags_of(dir.ino, dir.parent, dir.entry, true, &mut last)?;
+            }
+        }
+        let flags = self.flags.of(InodeNo::ROOT)?;
+        if root && flags != 0 {
+            let set = self.target.set_root_flags(flags, self.progress);
+            self.losses.settle_attributes(set)?;
+        }
+        Ok(())
+    }
+
+    fn set_flags_of(
+        &self,
+        ino: InodeNo,
+        dir: u32,
+        entry: EntryIndex,
+        is_dir: bool,
+        last: &mut DirCache,
+    ) -> Result<()> {
+        let flags = self.flags.of(ino)?;
+        if flags == 0 {
+            return Ok(());
+        }
+        let parent = self.files.dir(dir, last)?;
+        let name = self.tree.metadata().entry_name(entry)?;
+        let shown = || self.tree.shown(dir, entry);
+        let set = self
+            .target
+            .set_flags_at(&parent, &name, is_dir, flags, &shown, self.progress);
+        self.losses.settle_attributes(set)
+    }
+
+    /// Gives files their further names. Returns those that are copies, with the inode.
+    fn link(&self, summary: &mut ExtractSummary) -> Result<Vec<(InodeNo, (u32, EntryIndex))>> {
+        let mut copies = Vec::new();
         let mut dirs = (DirCache::default(), DirCache::default());
         // Sorted by file.
         for links in self.tree.links.chunk_by(|a, b| a.file == b.file) {
@@ -304,12 +367,13 @@ impl Work<'_> {
                 if copied {
                     from = (link.dir, link.entry);
                     summary.copies += 1;
+                    copies.extend(self.flags.is_any().then_some((file.ino, from)));
                 } else {
                     summary.hard_links += 1;
                 }
             }
         }
-        Ok(())
+        Ok(copies)
     }
 }
 

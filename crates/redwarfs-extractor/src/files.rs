@@ -12,6 +12,7 @@ use redwarfs_format::metadata::Stat;
 use crate::Progress;
 use crate::create::{self, Place};
 use crate::error::{Error, Result, cause, target};
+use crate::flags::Flags;
 use crate::losses::Losses;
 use crate::os::{self, Dir, OutFile, Target};
 use crate::tree::{Link, Tree};
@@ -31,6 +32,7 @@ pub(crate) struct Files<'a> {
     tree: &'a Tree<'a>,
     target: &'a Target,
     losses: &'a Losses<'a>,
+    flags: &'a Flags,
     shards: Vec<Mutex<Shard>>,
     /// For each file, [`NOT_YET`], [`LOST`], or the number of the name under which it was created: 0
     /// for the first name, and from 1 on the additional ones.
@@ -75,6 +77,7 @@ impl<'a> Files<'a> {
         tree: &'a Tree<'a>,
         target: &'a Target,
         losses: &'a Losses<'a>,
+        flags: &'a Flags,
         threads: usize,
     ) -> Result<Self> {
         let names = tree.files.iter().map(|_| AtomicU32::new(NOT_YET));
@@ -90,6 +93,7 @@ impl<'a> Files<'a> {
             collisions,
             target,
             losses,
+            flags,
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
             names: names.collect(),
             lost_dirs: tree.dirs.iter().map(|_| AtomicBool::new(false)).collect(),
@@ -233,8 +237,10 @@ impl<'a> Files<'a> {
                 self.losses.count(1);
                 continue;
             }
+            let flags = self.flags.of(stat.ino)?;
             let made = self.at(dir, entry, last, "cannot create file", |place| {
                 let fd = place.create_file(stat.mode)?;
+                os::set_first_flags(&fd, flags);
                 if stat.allocated != stat.size
                     && let Err(e) = os::reserve_size(&fd, stat.size)
                 {

@@ -51,6 +51,7 @@ mod create;
 mod directory;
 mod error;
 mod files;
+mod flags;
 mod libarchive;
 mod losses;
 mod os;
@@ -139,6 +140,8 @@ pub struct ExtractOptions {
     pub select: Option<Selection>,
     /// The extended attributes to restore; by default all of the image.
     pub xattrs: XattrSelection,
+    /// Restore file flags, such as immutable. They are set when everything else is done. By default true.
+    pub file_flags: bool,
     /// The command for the separate process of libarchive, which calls [`serve_archive_process`]. A
     /// crash of the library is then an error. Without a separate process, it also ends this process.
     pub archive_process: Option<ArchiveProcess>,
@@ -159,6 +162,7 @@ impl Default for ExtractOptions {
             continue_on_error: false,
             select: None,
             xattrs: XattrSelection::all(),
+            file_flags: true,
             archive_process: None,
         }
     }
@@ -214,9 +218,9 @@ pub struct ExtractSummary {
     /// Names that were left out because they cannot be read, or because the target or the archive cannot
     /// hold them.
     pub damaged: u64,
-    /// Entries that lack their owner, mode, times or extended attributes, because the user may not set them or
-    /// the target cannot hold them; an entry counts for each. For archives, entries whose extended
-    /// attributes the format cannot hold.
+    /// Entries that lack their owner, mode, times, birth times, extended attributes or file flags, because the
+    /// user may not set them or the target cannot hold them; an entry counts for each. For archives, entries
+    /// whose extended attributes or file flags the format cannot hold.
     pub unset: u64,
     /// Names, other than of directories, that were selected (all of them without a selection).
     pub matched: u64,

@@ -1,13 +1,14 @@
 //! Extended attributes of extracted entries.
 
 use std::fmt;
+use std::io;
 use std::sync::Arc;
 
 use redwarfs_format::{Error as FormatError, InodeNo};
 use redwarfs_reader::Image;
 
 use crate::ExtractOptions;
-use crate::error::Result;
+use crate::error::{Error, Result, target};
 
 type Judge = dyn Fn(&[u8]) -> bool + Send + Sync;
 
@@ -114,12 +115,18 @@ impl Stored {
     }
 
     /// The attributes of an inode in the order in which they are set: access lists, all others, and at last
-    /// capabilities, which other changes would remove.
+    /// capabilities, which other changes would remove. `shown` is the path of the entry. Also returns an error
+    /// for the first value that cannot be read.
     ///
     /// # Errors
     /// `Corrupt` if the names do not ascend, and `Limit` if names and values are too long together.
-    pub(crate) fn of(&self, ino: InodeNo) -> Result<Vec<Xattr>> {
+    pub(crate) fn of(
+        &self,
+        ino: InodeNo,
+        shown: &dyn Fn() -> String,
+    ) -> Result<(Vec<Xattr>, Option<Error>)> {
         let mut xattrs = Vec::new();
+        let mut lost = None;
         let mut bounds = Bounds::default();
         for xattr in self.image.xattrs(ino)? {
             let name = xattr.name()?;
@@ -127,10 +134,18 @@ impl Stored {
             // No system call takes such names; the full check refuses them.
             if self.selection.wants(&name) && !name.is_empty() && !name.contains(&0) {
                 bounds.add_value(xattr.size()?)?;
-                xattrs.push(Xattr {
-                    value: self.image.xattr_value(&xattr)?.into_owned(),
-                    name: name.into_owned(),
-                });
+                match self.image.xattr_value(&xattr) {
+                    Ok(value) => xattrs.push(Xattr {
+                        value: value.into_owned(),
+                        name: name.into_owned(),
+                    }),
+                    Err(e) => {
+                        lost.get_or_insert_with(|| {
+                            let path = format!("{}: {}", shown(), name.escape_ascii());
+                            target("cannot read extended attribute", path, io::Error::other(e))
+                        });
+                    }
+                }
             }
         }
         xattrs.sort_by_key(|xattr| match xattr.name.as_slice() {
@@ -138,7 +153,7 @@ impl Stored {
             CAPABILITY => 2,
             _ => 1,
         });
-        Ok(xattrs)
+        Ok((xattrs, lost))
     }
 }
 

@@ -316,7 +316,10 @@ fn extract(image: &Image, directory: &Path, tree: &Path) -> Result<()> {
         _ => {}
     }
     fs::create_dir(&part).map_err(cannot)?;
-    if let Err(error) = extract_to_directory(image, &part, &ExtractOptions::default(), &Silent) {
+    let mut options = ExtractOptions::default();
+    // Immutable entries could be neither renamed nor removed.
+    options.file_flags = false;
+    if let Err(error) = extract_to_directory(image, &part, &options, &Silent) {
         let _ = remove_tree(&part);
         return Err(Failure::new(format_args!(
             "cannot extract: {}: {error}",

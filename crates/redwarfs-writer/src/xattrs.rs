@@ -12,8 +12,8 @@
 use std::borrow::Cow;
 
 use redwarfs_format::metadata::{
-    Chunk as StoredChunk, FileFlags, Metadata, TABLE_VERSION, XattrPair, XattrScope, XattrTables,
-    XattrValue, place_sets,
+    Chunk as StoredChunk, FileFlags, Metadata, STORED_FLAGS, TABLE_VERSION, XattrPair, XattrScope,
+    XattrTables, XattrValue, place_sets,
 };
 
 use crate::acl;
@@ -30,11 +30,6 @@ const INLINE: usize = 1024;
 const MAX_NAME: usize = 255;
 /// Longest value, in bytes. The limit of Linux.
 const MAX_VALUE: usize = 64 << 10;
-
-/// Flags that are stored: all that a user can set and that mean something elsewhere. The table in
-/// format/09 lists them.
-pub(crate) const STORED_FLAGS: u32 =
-    0x4 | 0x8 | 0x10 | 0x20 | 0x40 | 0x80 | 0x1_0000 | 0x2_0000 | 0x80_0000 | 0x2000_0000;
 
 const ACCESS: &[u8] = b"system.posix_acl_access";
 const DEFAULT: &[u8] = b"system.posix_acl_default";

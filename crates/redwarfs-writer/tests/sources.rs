@@ -837,6 +837,29 @@ fn files_that_change_while_they_are_read() {
     }
 }
 
+/// A file that vanishes before its extended attributes are read counts once, and leaves nothing.
+#[cfg(unix)]
+#[test]
+fn a_file_that_vanishes_counts_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().to_owned();
+    for name in ["gone", "stays"] {
+        fs::write(path.join(name), name).unwrap();
+    }
+    // The filter runs between both.
+    let filter = move |name: &[u8], _| {
+        if name == b"gone" {
+            fs::remove_file(path.join("gone")).unwrap();
+        }
+        true
+    };
+    let source = DirectorySource::new(dir.path()).unwrap();
+    let (image, errors) = image_of(&source.with_filter(Box::new(filter)));
+    assert_eq!(errors, 1);
+    assert_eq!(image.find_path(b"gone").unwrap(), None);
+    assert_eq!(content_of(&image, "stays"), b"stays");
+}
+
 /// The same for files that are read to find out whether they are equal.
 #[test]
 fn equal_files_that_change_while_they_are_read() {

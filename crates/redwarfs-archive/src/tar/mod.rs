@@ -317,6 +317,12 @@ fn flag(name: &[u8]) -> u32 {
         b"sappnd" | b"sappend" | b"append" => 0x20,
         b"nodump" => 0x40,
         b"noatime" => 0x80,
+        b"compress" => 0x4,
+        b"sync" => 0x8,
+        b"dirsync" => 0x1_0000,
+        b"topdir" => 0x2_0000,
+        b"nocow" => 0x80_0000,
+        b"projinherit" => 0x2000_0000,
         _ => 0,
     }
 }

@@ -75,6 +75,8 @@ pub(crate) struct Entry {
     pub(crate) ranges: Option<Vec<(u64, u64)>>,
     /// Birth time, if the image has one.
     pub(crate) birth: Option<(i64, u32)>,
+    /// File flags.
+    pub(crate) flags: u32,
     pub(crate) xattrs: Vec<Xattr>,
 }
 
@@ -98,6 +100,7 @@ impl Entry {
             nlink: 1,
             ranges: None,
             birth: None,
+            flags: 0,
             xattrs: Vec::new(),
         }
     }

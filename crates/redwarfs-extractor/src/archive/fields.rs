@@ -61,7 +61,7 @@ pub(crate) struct Fields {
     pub(crate) text_target: bool,
     /// Whether an entry has a name but no path.
     pub(crate) flat: bool,
-    /// Whether there are extended attributes.
+    /// Whether there are extended attributes and file flags.
     pub(crate) xattrs: bool,
 }
 

@@ -16,6 +16,7 @@ use redwarfs_format::{BlockNo, EntryIndex, InodeNo};
 use redwarfs_reader::Image;
 
 use crate::error::{Error, Result};
+use crate::flags::Flags;
 use crate::tree::{File, Link, Tree};
 use crate::xattrs::Stored;
 use crate::{ExtractOptions, ExtractSummary, Progress};
@@ -80,7 +81,9 @@ pub fn extract_to_archive(
             fields: sink.fields(),
             rounded: None,
             bare: None,
+            unflagged: None,
             stored: Stored::new(image, options),
+            flags: Flags::new(image, options),
             sink,
         };
         archive.entries()?;
@@ -114,6 +117,9 @@ struct Archive<'a> {
     rounded: Option<(String, u64)>,
     /// The first entry that lost its extended attributes, and how many there are.
     bare: Option<(String, u64)>,
+    /// The same for file flags.
+    unflagged: Option<(String, u64)>,
+    flags: Flags,
     /// The extended attributes of the image, if there are any.
     stored: Option<Stored>,
 }
@@ -519,7 +525,22 @@ impl Archive<'_> {
         }
     }
 
-    fn entry(&self, path: Vec<u8>, stat: &Stat, kind: Kind) -> Result<Entry> {
+    fn entry(&mut self, path: Vec<u8>, stat: &Stat, kind: Kind) -> Result<Entry> {
+        let xattrs = match &self.stored {
+            Some(stored) => {
+                let (xattrs, lost) = stored.of(stat.ino, &|| crate::display_path(&path))?;
+                match lost {
+                    Some(e) if self.options.continue_on_error => {
+                        self.progress.incomplete(&e.to_string());
+                        self.summary.damaged += 1;
+                    }
+                    Some(e) => return Err(e),
+                    None => {}
+                }
+                xattrs
+            }
+            None => Vec::new(),
+        };
         let time = |t: Timestamp| (t.sec, t.nsec.min(999_999_999));
         let metadata = self.image.metadata();
         let mtime_only = metadata.options().mtime_only;
@@ -539,10 +560,8 @@ impl Archive<'_> {
             nlink: 1,
             ranges: None,
             birth: metadata.birth_time(stat.ino)?.map(time),
-            xattrs: match &self.stored {
-                Some(stored) => stored.of(stat.ino)?,
-                None => Vec::new(),
-            },
+            flags: self.flags.of(stat.ino)?,
+            xattrs,
         })
     }
 
@@ -572,6 +591,10 @@ impl Archive<'_> {
             let first = || (crate::display_path(&entry.path), 0);
             self.bare.get_or_insert_with(first).1 += 1;
         }
+        if entry.flags != 0 && !self.fields.xattrs {
+            let first = || (crate::display_path(&entry.path), 0);
+            self.unflagged.get_or_insert_with(first).1 += 1;
+        }
         Ok(true)
     }
 
@@ -586,15 +609,19 @@ impl Archive<'_> {
         }
     }
 
-    /// Reports how many entries lost their extended attributes.
+    /// Reports how many entries lost their extended attributes and file flags.
     fn report_bare(&mut self) {
-        if let Some((first, number)) = &self.bare {
-            let format = self.sink.name();
-            self.summary.unset = *number;
-            self.progress.warn(&format!(
-                "{format} holds no extended attributes: those of {number} entries are left out, {first} is \
-                 the first"
-            ));
+        let format = self.sink.name();
+        for (what, lost) in [
+            ("extended attributes", &self.bare),
+            ("file flags", &self.unflagged),
+        ] {
+            if let Some((first, number)) = lost {
+                self.summary.unset += *number;
+                self.progress.warn(&format!(
+                    "{format} holds no {what}: those of {number} entries are left out, {first} is the first"
+                ));
+            }
         }
     }
 

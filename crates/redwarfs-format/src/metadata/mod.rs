@@ -35,8 +35,8 @@ pub use types::{Attributes, Counts, Extent, FileType, Stat, Timestamp, Totals, m
 pub use unknown::unknown_members;
 pub use view::MetadataView;
 pub use xattrs::{
-    MAX_XATTR_NAME, MAX_XATTR_VALUE, TABLE_VERSION, Xattr, XattrCounts, XattrData, XattrScope,
-    Xattrs, place_sets,
+    MAX_XATTR_NAME, MAX_XATTR_VALUE, STORED_FLAGS, TABLE_VERSION, Xattr, XattrCounts, XattrData,
+    XattrScope, Xattrs, place_sets,
 };
 
 /// Encodes metadata with minimal widths, as the reference does (format chapter 03, section 6.3).

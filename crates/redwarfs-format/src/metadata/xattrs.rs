@@ -16,6 +16,10 @@ use crate::ids::{BlockNo, InodeNo};
 
 /// The version of both tables. Readers ignore tables of another one.
 pub const TABLE_VERSION: u32 = 1;
+/// Flags that an image holds: all that a user can set and that mean something elsewhere. The table in
+/// format/09 lists them.
+pub const STORED_FLAGS: u32 =
+    0x4 | 0x8 | 0x10 | 0x20 | 0x40 | 0x80 | 0x1_0000 | 0x2_0000 | 0x80_0000 | 0x2000_0000;
 /// Longest name of an attribute in bytes.
 pub const MAX_XATTR_NAME: usize = 255;
 /// Longest value that a reader returns, in bytes (16 MiB): 256 times the limit of Linux.
@@ -532,6 +536,61 @@ impl MetadataView {
             block_bytes,
             scope: columns.scope,
         }))
+    }
+
+    /// Calls `found` for each inode that has an attribute whose value lies in one of the blocks for which
+    /// `wanted` is true, in ascending order of their numbers.
+    ///
+    /// # Errors
+    /// `Corrupt` if the tables are inconsistent.
+    pub fn xattrs_in_blocks(
+        &self,
+        wanted: impl Fn(BlockNo) -> bool,
+        mut found: impl FnMut(InodeNo),
+    ) -> Result<()> {
+        let (Some(columns), data) = (&self.t.xattrs, self.data()) else {
+            return Ok(());
+        };
+        // Numbers of wanted elements before each one, because hostile ranges may overlap.
+        let mut chunks = vec![0u32];
+        let mut count = 0;
+        for chunk in 0..columns.chunk_size.len() {
+            let block = BlockNo(columns.chunk_block.get32(data, chunk)?);
+            count += u32::from(wanted(block));
+            chunks.push(count);
+        }
+        if count == 0 {
+            return Ok(());
+        }
+        let has = |before: &[u32], Range { start, end }: Range<u32>| {
+            before.get(start as usize) != before.get(end as usize)
+        };
+        let mut values = Vec::new();
+        for value in 0..columns.data.len() {
+            values.push(has(&chunks, columns.chunks(data, value)?));
+        }
+        let mut pairs = vec![0];
+        let mut count = 0;
+        for pair in 0..columns.pair_value.len() {
+            let value = columns.pair_value.get32(data, pair)? as usize;
+            count += u32::from(values.get(value) == Some(&true));
+            pairs.push(count);
+        }
+        let mut sets = Vec::new();
+        for set in 0..columns.sets() {
+            sets.push(has(&pairs, columns.pairs(data, set)?));
+        }
+        let (inodes, numbers) = (&columns.of.inodes, &columns.of.numbers);
+        for at in 0..numbers.len() {
+            let set = numbers.get32(data, at)?;
+            if sets.get(set as usize) == Some(&true) {
+                found(InodeNo(match columns.of.is_sparse() {
+                    true => inodes.get32(data, at)?,
+                    false => at,
+                }));
+            }
+        }
+        Ok(())
     }
 
     /// Names of the members of this chapter that are set, but not used: tables of another version, and

@@ -1,9 +1,9 @@
-//! Finds the files that damaged blocks affect.
+//! Finds the files that damaged blocks affect: their contents, or their extended attributes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use redwarfs_format::metadata::Extent;
-use redwarfs_format::{BlockNo, InodeNo, Result};
+use redwarfs_format::metadata::{Extent, FileType, XattrData};
+use redwarfs_format::{BlockNo, Error, InodeNo, Result};
 
 use super::finding::{AffectedPaths, Finding};
 use crate::image::Image;
@@ -13,10 +13,13 @@ const FIRST: usize = 3;
 /// Largest number of damaged blocks whose findings name paths; for other blocks, paths are counted.
 const NAMED_BLOCKS: usize = 1000;
 
+/// Most attributes and pieces of them that are looked at: hostile tables may use each piece often.
+const PIECES: u64 = 1 << 28;
+
 /// Takes an affected path and the damaged blocks that hold data of it.
 type Visitor<'a> = dyn FnMut(&[u8], &BTreeSet<BlockNo>) -> Result<()> + 'a;
 
-/// The files with data in damaged blocks.
+/// The files with data or extended attributes in damaged blocks. Directories and other entries count, too.
 #[derive(Debug, Default)]
 pub struct AffectedFiles {
     blocks: BTreeSet<BlockNo>,
@@ -35,11 +38,16 @@ impl AffectedFiles {
         if !blocks.is_empty() {
             let users = image.block_users()?;
             inodes = vec![0_u64; image.metadata().inode_count() as usize / 64 + 1];
-            for inode in blocks.iter().flat_map(|block| users.inodes(*block)) {
+            let mut add = |inode: InodeNo| {
                 if let Some(word) = inodes.get_mut(inode.0 as usize / 64) {
                     *word |= 1 << (inode.0 % 64);
                 }
+            };
+            for inode in blocks.iter().flat_map(|block| users.inodes(*block)) {
+                add(inode);
             }
+            let damaged = |block| blocks.contains(&block);
+            image.metadata().xattrs_in_blocks(damaged, add)?;
         }
         Ok(Self { blocks, inodes })
     }
@@ -60,13 +68,33 @@ impl AffectedFiles {
         if self.blocks.is_empty() {
             return Ok(());
         }
+        let mut budget = PIECES;
         image.for_each_path_of(|inode| self.has(inode), &mut |inode, path| {
             let mut blocks = BTreeSet::new();
-            for extent in image.metadata().extents(inode)? {
-                if let Extent::Data { block, .. } = extent?
-                    && self.blocks.contains(&block)
+            let mut add = |extent: &Extent| {
+                if let Extent::Data { block, .. } = extent
+                    && self.blocks.contains(block)
                 {
-                    blocks.insert(block);
+                    blocks.insert(*block);
+                }
+            };
+            let metadata = image.metadata();
+            if metadata.file_type(inode)? == FileType::Regular {
+                for extent in metadata.extents(inode)? {
+                    add(&extent?);
+                }
+            }
+            for xattr in metadata.xattrs(inode)? {
+                let value = xattr.value()?;
+                let pieces = match &value {
+                    XattrData::Blocks(extents) => extents.len() as u64,
+                    XattrData::Inline(_) => 0,
+                };
+                budget = budget.checked_sub(1 + pieces).ok_or_else(|| {
+                    Error::Limit("too many extended attributes in damaged blocks".into())
+                })?;
+                if let XattrData::Blocks(extents) = value {
+                    extents.iter().for_each(&mut add);
                 }
             }
             visit(&path, &blocks)

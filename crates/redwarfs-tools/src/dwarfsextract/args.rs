@@ -97,7 +97,11 @@ pub(crate) struct Args {
     #[arg(long, value_name = "LIST", default_value = "all", value_parser = whole(xattr_list))]
     pub xattrs: XattrFilter,
 
-    /// Exit with 2 if an owner, mode, time or extended attribute could not be set
+    /// Leave out file flags, such as immutable, which mkdwarfs --file-flags has stored
+    #[arg(long)]
+    pub skip_file_flags: bool,
+
+    /// Exit with 2 if an owner, mode, time, extended attribute or file flag could not be set
     #[arg(long)]
     pub strict: bool,
 

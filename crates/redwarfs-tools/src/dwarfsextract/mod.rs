@@ -118,6 +118,7 @@ fn run(args: &Args) -> Result<u8> {
     extract.skip_symlinks = args.skip_symlinks;
     extract.skip_hard_links = args.skip_hardlinks;
     extract.continue_on_error = args.continue_on_error;
+    extract.file_flags = !args.skip_file_flags;
     if !args.xattrs.is_all() {
         let filter = args.xattrs.clone();
         extract.xattrs = XattrSelection::new(move |name| filter.keeps(name));

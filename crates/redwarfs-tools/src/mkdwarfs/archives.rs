@@ -119,7 +119,7 @@ impl Archives {
         }
         let options = ArchiveOptions {
             format: args.input_format,
-            whiteouts: args.whiteouts,
+            whiteouts: args.whiteouts(),
             spool: spool(args),
             memory_limit: args.memory_limit.0,
             library: own_program().map(|program| LibraryProcess {

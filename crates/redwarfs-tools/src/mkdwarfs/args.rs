@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use clap::builder::TypedValueParser as _;
 use clap::{Arg, ArgAction, CommandFactory, Parser};
+use redwarfs_archive::{Format, Whiteouts};
 use redwarfs_codec::CodecSpec;
 use redwarfs_format::metadata::Packing;
 use redwarfs_writer::TimeResolution;
@@ -194,20 +195,21 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE", action = ArgAction::Append, help_heading = "File system options", when_rewriting = Refused)]
     pub pseudo_file: Vec<PathBuf>,
 
-    /// Format of input archives: auto, tar, cpio, ar, deb, rpm, zip, 7z, iso, ...
+    /// Format of input archives: auto, tar, cpio, ar, deb, rpm, oci, zip, 7z, iso, ...
     ///
     /// mkdwarfs recognises the compression of an archive in any case. It reads tar, cpio, ar, deb and rpm
     /// itself, and with libarchive zip, 7z, iso, xar, cab, lha, rar, warc and mtree. It never guesses
-    /// mtree, because such a list names files outside of itself.
+    /// mtree, because such a list names files outside of itself. 'oci' takes the files of the layers of a
+    /// container image, which 'docker save' and 'podman save' write.
     #[arg(long, value_name = "FORMAT", default_value = "auto", help_heading = "Archive options", value_parser = whole(values::input_format), when_rewriting = Refused)]
-    pub input_format: redwarfs_archive::Format,
+    pub input_format: Format,
 
-    /// Treatment of the whiteouts of container layers: keep, apply, overlay
+    /// Treatment of the whiteouts of container layers: keep, apply, overlay [default: keep, for oci apply]
     ///
     /// With apply, they remove what the archives before have. With overlay, they become what overlayfs
     /// takes for whiteouts; this implies --with-devices.
-    #[arg(long, value_name = "POLICY", default_value = "keep", help_heading = "Archive options", value_parser = whole(values::whiteouts), when_rewriting = Refused)]
-    pub whiteouts: redwarfs_archive::Whiteouts,
+    #[arg(long, value_name = "POLICY", help_heading = "Archive options", value_parser = whole(values::whiteouts), when_rewriting = Refused)]
+    whiteouts: Option<Whiteouts>,
 
     /// Directory for the temporary file with contents of archives [default: TMPDIR, or that of the output]
     #[arg(long, value_name = "DIR", help_heading = "Archive options", when_rewriting = Refused)]
@@ -300,6 +302,14 @@ pub(crate) struct Args {
 }
 
 impl Args {
+    /// Treatment of whiteouts.
+    pub(crate) fn whiteouts(&self) -> Whiteouts {
+        self.whiteouts.unwrap_or(match self.input_format {
+            Format::Oci => Whiteouts::Apply,
+            _ => Whiteouts::Keep,
+        })
+    }
+
     /// The input, or the first one.
     pub(crate) fn first_input(&self) -> Option<&Path> {
         self.input.first().map(PathBuf::as_path)

@@ -245,7 +245,7 @@ impl Directory {
 /// Whether devices and specials of the input are stored.
 pub(super) fn keeps(args: &Args) -> (bool, bool) {
     let listed = args.input_list.is_some();
-    let overlay = args.whiteouts == Whiteouts::Overlay;
+    let overlay = args.whiteouts() == Whiteouts::Overlay;
     let devices = args.with_devices || listed || overlay;
     (devices, args.with_specials || listed)
 }

@@ -257,7 +257,13 @@ pub(crate) fn meta_of_file(path: &Path) -> io::Result<Meta> {
 }
 
 /// Access control lists and alternate streams are not stored.
-pub(crate) fn read_extended(_place: &Place<'_>, _meta: &mut Meta, _wanted: Wanted<'_>) {}
+pub(crate) fn read_extended(
+    _place: &Place<'_>,
+    _meta: &mut Meta,
+    _wanted: Wanted<'_>,
+) -> io::Result<()> {
+    Ok(())
+}
 
 struct HostFile {
     file: File,

@@ -447,15 +447,22 @@ impl DirectorySource {
     ) -> (DirItem, bool) {
         let kept = (found.as_ref()).map_or(true, |found| self.keep(path, name, found));
         let meta = match found {
-            Ok(found) if kept => Ok(self.extended(dir, path, name, found)),
+            Ok(found) if kept => self.extended(dir, path, name, found),
             other => other.map(|found| found.meta),
         };
         let name = name.to_vec();
         (DirItem { name, meta }, kept)
     }
 
-    /// Attributes of an entry with the extended ones.
-    fn extended(&self, dir: DirRef<'_>, path: &[u8], name: &[u8], found: Found) -> Meta {
+    /// Attributes of an entry with the extended ones. If it has vanished meanwhile, this is an error, as
+    /// if it had vanished before.
+    fn extended(
+        &self,
+        dir: DirRef<'_>,
+        path: &[u8],
+        name: &[u8],
+        found: Found,
+    ) -> io::Result<Meta> {
         let mut meta = found.meta;
         if let Some(birth) = found.birth.filter(|_| self.births) {
             meta.extended.set_birth(birth);
@@ -471,8 +478,8 @@ impl DirectorySource {
             xattrs: &self.xattrs,
             flags: self.flags,
         };
-        os::read_extended(&place, &mut meta, wanted);
-        meta
+        os::read_extended(&place, &mut meta, wanted)?;
+        Ok(meta)
     }
 
     fn asking(&self) -> MutexGuard<'_, Asking> {
@@ -506,7 +513,7 @@ fn only_kept(items: Vec<(DirItem, bool)>) -> Vec<DirItem> {
 impl Source for DirectorySource {
     fn root(&self) -> io::Result<Meta> {
         let found = self.find(b"")?;
-        Ok(self.extended(os::dir_ref(&self.dir), b"", b".", found))
+        self.extended(os::dir_ref(&self.dir), b"", b".", found)
     }
 
     fn read_dir(&self, path: &[u8]) -> io::Result<Vec<DirItem>> {

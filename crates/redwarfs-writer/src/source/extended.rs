@@ -1,5 +1,6 @@
 //! Extended attributes, birth times and flags of entries.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 
@@ -23,6 +24,8 @@ const LISTS: [&[u8]; 2] = [b"system.posix_acl_access", b"system.posix_acl_defaul
 
 /// Memory of an attribute beyond its bytes.
 const XATTR: usize = 64;
+/// So many attributes are searched one by one.
+const FEW: usize = 16;
 
 /// An extended attribute.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -40,6 +43,8 @@ pub struct ExtendedAttributes(Option<Box<Inner>>);
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct Inner {
     xattrs: Vec<Xattr>,
+    /// Their places by name, if there are more than [`FEW`].
+    places: HashMap<Vec<u8>, usize>,
     birth: Option<Timestamp>,
     flags: u32,
     unreadable: Vec<Vec<u8>>,
@@ -60,11 +65,26 @@ impl ExtendedAttributes {
     /// Adds an extended attribute, or replaces the value of that name.
     pub fn set(&mut self, name: impl Into<Vec<u8>>, value: impl Into<Vec<u8>>) {
         let (name, value) = (name.into(), value.into());
-        let xattrs = &mut self.inner().xattrs;
-        match xattrs.iter_mut().find(|xattr| xattr.name == name) {
-            Some(xattr) => xattr.value = value,
-            None => xattrs.push(Xattr { name, value }),
+        let Inner { xattrs, places, .. } = self.inner();
+        let place = match xattrs.len() {
+            0..=FEW => xattrs.iter().position(|xattr| xattr.name == name),
+            _ => places.get(&name).copied(),
+        };
+        if let Some(xattr) = place.and_then(|place| xattrs.get_mut(place)) {
+            xattr.value = value;
+            return;
         }
+        match xattrs.len() {
+            0..FEW => {}
+            FEW => {
+                let names = xattrs.iter().map(|xattr| xattr.name.clone());
+                *places = names.chain([name.clone()]).zip(0..).collect();
+            }
+            place => {
+                places.insert(name.clone(), place);
+            }
+        }
+        xattrs.push(Xattr { name, value });
     }
 
     /// Birth time, if it is known.
@@ -121,8 +141,10 @@ impl ExtendedAttributes {
         self.0.as_ref().map_or(0, |inner| {
             let bytes = |xattr: &Xattr| XATTR + xattr.name.len() + xattr.value.len();
             let lost = |name: &Vec<u8>| XATTR + name.len();
+            let place = |name: &Vec<u8>| XATTR + name.len();
             size_of::<Inner>()
                 + inner.xattrs.iter().map(bytes).sum::<usize>()
+                + inner.places.keys().map(place).sum::<usize>()
                 + inner.unreadable.iter().map(lost).sum::<usize>()
         })
     }
@@ -252,5 +274,27 @@ mod tests {
         let values = extended.xattrs().iter().map(|xattr| &xattr.value[..]);
         assert_eq!(values.collect::<Vec<_>>(), [&b"333"[..], b"2"]);
         assert!(extended.memory() > 16);
+    }
+
+    #[test]
+    fn many_names_are_found_again() {
+        let name = |i: u32| format!("user.{}", i * 7919 % 20_011);
+        for many in [FEW as u32 - 1, FEW as u32, FEW as u32 + 1, 20_000] {
+            let mut extended = ExtendedAttributes::default();
+            for round in ["old", "new"] {
+                for i in 0..many {
+                    extended.set(name(i), round);
+                }
+            }
+            let found = extended.xattrs().iter().zip(0..);
+            let right = |(xattr, i): (&Xattr, u32)| {
+                xattr.name == name(i).as_bytes() && xattr.value == b"new"
+            };
+            assert_eq!(
+                found.map(right).filter(|&right| right).count(),
+                many as usize
+            );
+            assert_eq!(extended.xattrs().len(), many as usize);
+        }
     }
 }

@@ -6,6 +6,7 @@
 use std::ops::Range;
 
 use super::TarFormat;
+use crate::flags;
 use crate::xattrs::{self, Xattr};
 
 /// Size of a record of the archive.
@@ -33,6 +34,8 @@ pub(crate) struct Entry {
     pub(crate) sparse: Option<Sparse>,
     /// Only in pax.
     pub(crate) birth: Option<(i64, u32)>,
+    /// File flags.
+    pub(crate) flags: u32,
     /// Only in pax.
     pub(crate) xattrs: Vec<Xattr>,
 }
@@ -202,6 +205,13 @@ fn pax(entry: &Entry) -> Vec<u8> {
     if let Some(birth) = entry.birth {
         let birth = time(birth);
         record(&mut records, "LIBARCHIVE.creationtime", birth.as_bytes());
+    }
+    if entry.flags != 0 {
+        record(
+            &mut records,
+            "SCHILY.fflags",
+            flags::as_text(entry.flags).as_bytes(),
+        );
     }
     for xattr in &entry.xattrs {
         xattr_record(&mut records, xattr);

@@ -159,6 +159,10 @@ impl Sink for Tar<'_> {
             ),
             sparse: None,
             birth: entry.birth,
+            flags: match &entry.hard_link {
+                Some(_) => 0,
+                None => entry.flags,
+            },
             xattrs: match &entry.hard_link {
                 Some(_) => Vec::new(),
                 None => entry.xattrs.clone(),

@@ -1,5 +1,6 @@
 //! The target on Unix.
 
+mod flags;
 mod place;
 mod target;
 
@@ -11,8 +12,12 @@ use std::process::{Command, ExitStatus};
 
 use rustix::io::Errno;
 
+pub(crate) use flags::set_first_flags;
 pub(crate) use place::{reserve_size, set_size};
 pub(crate) use target::Target;
+
+/// Why birth times cannot be set.
+pub(crate) const NO_BIRTH_TIMES: Option<&str> = Some("the system has no call for this");
 
 /// An open directory of the target.
 pub(crate) type Dir = OwnedFd;

@@ -11,6 +11,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use redwarfs_format::metadata::Stat;
+use redwarfs_reader::Image;
 use rustix::fs::{
     self, AtFlags, FileType, Gid, Mode, OFlags, ResolveFlags, Timespec, Timestamps, Uid, XattrFlags,
 };
@@ -18,7 +19,7 @@ use rustix::io::Errno;
 use rustix::process::{getegid, geteuid};
 
 use crate::Progress;
-use crate::error::{Result, cause, target};
+use crate::error::{Error, Result, cause, target};
 use crate::unset::Unset;
 use crate::xattrs::{CAPABILITY, Stored, Xattr};
 
@@ -106,6 +107,7 @@ pub(crate) struct Target {
     /// The extended attributes of the image, if there are any.
     stored: Option<Stored>,
     xattrs: Unset,
+    pub(super) flags: Unset,
 }
 
 impl Target {
@@ -133,7 +135,13 @@ impl Target {
             times: Unset::default(),
             stored,
             xattrs: Unset::default(),
+            flags: Unset::default(),
         })
+    }
+
+    /// The same: birth times cannot be set.
+    pub(crate) fn with_births(self, _image: &Image) -> Self {
+        self
     }
 
     /// Whether the target has no entries; false if it cannot be listed.
@@ -150,7 +158,7 @@ impl Target {
             .is_ok_and(|fd| super::place::is_caseless(&fd))
     }
 
-    fn open_root(&self) -> io::Result<OwnedFd> {
+    pub(super) fn open_root(&self) -> io::Result<OwnedFd> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         Ok(fs::openat(&self.root, c".", flags, Mode::empty())?)
     }
@@ -235,8 +243,9 @@ impl Target {
     ) -> Result<()> {
         let entry = Entry::Open(fd);
         if self.has_owner_and_mode(stat, || fs::fstat(fd)) {
-            self.set_xattrs(stat, entry, true, shown, progress)?;
-            return self.times_result(fs::futimens(fd, &times(stat)), shown, progress);
+            let lost = self.set_xattrs(stat, entry, true, shown, progress)?;
+            self.times_result(fs::futimens(fd, &times(stat)), shown, progress)?;
+            return lost.map_or(Ok(()), Err);
         }
         let owned = self.owner_result(
             fs::fchown(fd, owner(stat), group(stat)),
@@ -247,8 +256,9 @@ impl Target {
         )?;
         let mode = permissions(stat, owned);
         self.mode_result(fs::fchmod(fd, mode), shown, progress)?;
-        self.set_xattrs(stat, entry, owned, shown, progress)?;
-        self.times_result(fs::futimens(fd, &times(stat)), shown, progress)
+        let lost = self.set_xattrs(stat, entry, owned, shown, progress)?;
+        self.times_result(fs::futimens(fd, &times(stat)), shown, progress)?;
+        lost.map_or(Ok(()), Err)
     }
 
     /// Sets the possible attributes of entries without a file descriptor for [`Self::set_attributes`]:
@@ -264,9 +274,10 @@ impl Target {
         let no_follow = AtFlags::SYMLINK_NOFOLLOW;
         let entry = Entry::Name(dir, name);
         if self.has_owner_and_mode(stat, || fs::statat(dir, name, no_follow)) {
-            self.set_xattrs(stat, entry, true, shown, progress)?;
+            let lost = self.set_xattrs(stat, entry, true, shown, progress)?;
             let set = fs::utimensat(dir, name, &times(stat), no_follow);
-            return self.times_result(set, shown, progress);
+            self.times_result(set, shown, progress)?;
+            return lost.map_or(Ok(()), Err);
         }
         let owned = self.owner_result(
             fs::chownat(dir, name, owner(stat), group(stat), no_follow),
@@ -282,17 +293,19 @@ impl Target {
                 progress,
             )?;
         }
-        self.set_xattrs(stat, entry, owned, shown, progress)?;
+        let lost = self.set_xattrs(stat, entry, owned, shown, progress)?;
         self.times_result(
             fs::utimensat(dir, name, &times(stat), no_follow),
             shown,
             progress,
-        )
+        )?;
+        lost.map_or(Ok(()), Err)
     }
 
     /// Sets the extended attributes of an entry, after its owner and mode, because changes of these remove
     /// capabilities. An entry with some that cannot be set counts once. Like set-id bits, capabilities are
-    /// not given to an entry that could not get the owner of the image.
+    /// not given to an entry that could not get the owner of the image. Returns the error of a value that
+    /// cannot be read.
     fn set_xattrs(
         &self,
         stat: &Stat,
@@ -300,12 +313,13 @@ impl Target {
         owned: bool,
         shown: &dyn Fn() -> String,
         progress: &dyn Progress,
-    ) -> Result<()> {
+    ) -> Result<Option<Error>> {
         let Some(stored) = &self.stored else {
-            return Ok(());
+            return Ok(None);
         };
         let mut unset = None;
-        for xattr in stored.of(stat.ino)? {
+        let (xattrs, lost) = stored.of(stat.ino, shown)?;
+        for xattr in xattrs {
             let set = if xattr.name == CAPABILITY && !owned {
                 Err(Errno::PERM)
             } else {
@@ -328,7 +342,7 @@ impl Target {
                 ));
             });
         }
-        Ok(())
+        Ok(lost)
     }
 
     /// Whether owner and group are as in the image after the attempt to set both.
@@ -383,6 +397,7 @@ impl Target {
             ("mode", &self.modes),
             ("times", &self.times),
             ("extended attributes", &self.xattrs),
+            ("file flags", &self.flags),
         ] {
             unset.report(what, progress);
             sum += unset.number();

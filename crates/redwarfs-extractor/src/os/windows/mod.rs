@@ -19,6 +19,12 @@ use redwarfs_windows::file;
 
 pub(crate) use target::Target;
 
+/// Why birth times cannot be set.
+pub(crate) const NO_BIRTH_TIMES: Option<&str> = None;
+
+/// Windows has no such flags.
+pub(crate) fn set_first_flags(_file: &OutFile, _flags: u32) {}
+
 /// An open directory of the target.
 #[derive(Debug)]
 pub(crate) struct Dir {

@@ -2,10 +2,12 @@
 
 use std::fs::{File, FileTimes};
 use std::io;
+use std::os::windows::fs::FileTimesExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use redwarfs_format::metadata::{FileType, Stat};
+use redwarfs_format::metadata::{FileType, Stat, Timestamp};
+use redwarfs_reader::Image;
 use redwarfs_windows::file::{self, Access};
 
 use super::place::entry_name;
@@ -15,6 +17,7 @@ use super::{
 };
 use crate::Progress;
 use crate::error::{Result, cause, target};
+use crate::flags::as_text;
 use crate::unset::Unset;
 use crate::xattrs::Stored;
 
@@ -30,6 +33,9 @@ pub(crate) struct Target {
     /// The extended attributes of the image, which have no place here.
     stored: Option<Stored>,
     xattrs: Unset,
+    flags: Unset,
+    /// The image, if it has birth times.
+    births: Option<Image>,
 }
 
 impl Target {
@@ -50,7 +56,46 @@ impl Target {
             times: Unset::default(),
             stored,
             xattrs: Unset::default(),
+            flags: Unset::default(),
+            births: None,
         })
+    }
+
+    /// Also sets the birth times of this image.
+    pub(crate) fn with_births(self, image: &Image) -> Self {
+        let births = image.metadata().options().has_btime.then(|| image.clone());
+        Self { births, ..self }
+    }
+
+    /// Counts a file or directory whose flags Windows does not have.
+    pub(crate) fn set_flags_at(
+        &self,
+        _dir: &Dir,
+        _name: &[u8],
+        _is_dir: bool,
+        flags: u32,
+        shown: &dyn Fn() -> String,
+        progress: &dyn Progress,
+    ) -> Result<()> {
+        self.flags.note(|| {
+            let (path, flags) = (shown(), as_text(flags));
+            progress.warn(&format!(
+                "cannot set file flags '{flags}': {path}: Windows has none (said once)"
+            ));
+        });
+        Ok(())
+    }
+
+    /// The same for the target itself.
+    pub(crate) fn set_root_flags(&self, flags: u32, progress: &dyn Progress) -> Result<()> {
+        let root = self.root.path.clone();
+        let dir = hold(root).map_err(|e| target("cannot open output directory", ".".into(), e))?;
+        self.set_flags_at(&dir, b".", true, flags, &|| ".".to_owned(), progress)
+    }
+
+    fn birth(&self, stat: &Stat) -> Option<Timestamp> {
+        let metadata = self.births.as_ref()?.metadata();
+        metadata.birth_time(stat.ino).ok().flatten()
     }
 
     /// Whether the target has no entries; false if it cannot be listed.
@@ -100,7 +145,7 @@ impl Target {
         progress: &dyn Progress,
     ) -> Result<()> {
         self.note_mode(stat, shown, progress);
-        self.times_result(set_times(file, stat), shown, progress)?;
+        self.times_result(set_times(file, stat, self.birth(stat)), shown, progress)?;
         if stat.mode & 0o200 == 0 {
             let set = file.metadata().and_then(|metadata| {
                 let mut permissions = metadata.permissions();
@@ -135,14 +180,16 @@ impl Target {
         progress: &dyn Progress,
     ) -> Result<()> {
         self.note_mode(stat, shown, progress);
-        let set = file::open(path, Access::Change).and_then(|file| set_times(&file, stat));
+        let birth = self.birth(stat);
+        let set = file::open(path, Access::Change).and_then(|file| set_times(&file, stat, birth));
         self.times_result(set, shown, progress)
     }
 
     /// Counts an entry with an owner or a mode that Windows cannot hold.
     fn note_mode(&self, stat: &Stat, shown: &dyn Fn() -> String, progress: &dyn Progress) {
-        let stored = self.stored.as_ref().map(|stored| stored.of(stat.ino));
-        if stored.is_some_and(|of| of.is_ok_and(|xattrs| !xattrs.is_empty())) {
+        let stored = self.stored.as_ref();
+        let stored = stored.map(|stored| stored.of(stat.ino, shown));
+        if stored.is_some_and(|of| of.is_ok_and(|(xattrs, _)| !xattrs.is_empty())) {
             self.xattrs.note(|| {
                 let path = shown();
                 progress.warn(&format!(
@@ -188,7 +235,9 @@ impl Target {
         self.owners.report("owner and mode", progress);
         self.times.report("times", progress);
         self.xattrs.report("extended attributes", progress);
-        self.owners.number() + self.times.number() + self.xattrs.number()
+        self.flags.report("file flags", progress);
+        let unset = [&self.owners, &self.times, &self.xattrs, &self.flags];
+        unset.into_iter().map(Unset::number).sum()
     }
 }
 
@@ -216,7 +265,7 @@ fn is_unsupported(e: &io::Error) -> bool {
         )
 }
 
-fn set_times(file: &File, stat: &Stat) -> io::Result<()> {
+fn set_times(file: &File, stat: &Stat, birth: Option<Timestamp>) -> io::Result<()> {
     let time = |sec: i64, nsec: u32| -> Option<SystemTime> {
         let second = match u64::try_from(sec) {
             Ok(after) => UNIX_EPOCH.checked_add(Duration::from_secs(after))?,
@@ -231,9 +280,11 @@ fn set_times(file: &File, stat: &Stat) -> io::Result<()> {
             "there is no such time on Windows",
         ));
     };
-    file.set_times(
-        FileTimes::new()
-            .set_accessed(accessed)
-            .set_modified(modified),
-    )
+    let mut times = FileTimes::new()
+        .set_accessed(accessed)
+        .set_modified(modified);
+    if let Some(birth) = birth.and_then(|birth| time(birth.sec, birth.nsec)) {
+        times = times.set_created(birth);
+    }
+    file.set_times(times)
 }

@@ -149,6 +149,7 @@ pub(crate) fn input_format(text: &str) -> Result<Format, String> {
         ("ar", Format::Ar),
         ("deb", Format::Deb),
         ("rpm", Format::Rpm),
+        ("oci", Format::Oci),
     ];
     let library = LibraryFormat::ALL.map(|format| (format.name(), Format::Library(format)));
     let mut formats = own.iter().chain(&library);

@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
+use redwarfs_format::metadata::STORED_FLAGS;
 use rustix::fs::{self, AtFlags, Mode, OFlags, StatxFlags};
 use rustix::io::Errno;
 
@@ -13,7 +14,6 @@ use crate::os::{PATH_STEP, Place, Wanted};
 use crate::source::FileType;
 use crate::source::Meta;
 use crate::source::extended::{ExtendedAttributes, XattrFilter};
-use crate::xattrs::STORED_FLAGS;
 
 /// Enough for nearly all lists of names, and nearly all values.
 const USUAL: usize = 1024;
@@ -131,22 +131,34 @@ fn open(place: &Place<'_>, meta: &Meta) -> io::Result<Opened> {
 /// Reads what is wanted of an entry into `meta`.
 ///
 /// Attributes that vanish meanwhile are left out. Those that cannot be read are named in `meta`.
-pub(crate) fn read_extended(place: &Place<'_>, meta: &mut Meta, wanted: Wanted<'_>) {
+///
+/// # Errors
+/// The entry has vanished meanwhile.
+pub(crate) fn read_extended(
+    place: &Place<'_>,
+    meta: &mut Meta,
+    wanted: Wanted<'_>,
+) -> io::Result<()> {
     let filter = wanted.xattrs;
     if wanted.flags && matches!(meta.kind, FileType::Regular | FileType::Directory) {
         let flags = flags_of(place, meta);
         meta.extended.set_flags(flags);
     }
     if filter.is_none() || !may_have(place) {
-        return;
+        return Ok(());
     }
-    let Ok(opened) = open(place, meta) else {
-        meta.extended.add_unreadable("");
-        return;
+    let opened = match open(place, meta) {
+        Ok(opened) => opened,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(error),
+        Err(_) => {
+            meta.extended.add_unreadable("");
+            return Ok(());
+        }
     };
     let mut extended = std::mem::take(&mut meta.extended);
     read(&opened, filter, &mut extended);
     meta.extended = extended;
+    Ok(())
 }
 
 fn read(opened: &Opened, filter: &XattrFilter, extended: &mut ExtendedAttributes) {
