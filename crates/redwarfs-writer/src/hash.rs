@@ -136,7 +136,7 @@ impl Md5Sha1 {
 impl Hasher {
     /// Adds `count` zero bytes.
     pub(crate) fn update_zeros(&mut self, mut count: u64) {
-        static ZEROS: [u8; 65536] = [0; 65536];
+        static ZEROS: [u8; 4096] = [0; 4096];
         while count > 0 {
             let n = count.min(ZEROS.len() as u64) as usize;
             self.update(&ZEROS[..n]);
