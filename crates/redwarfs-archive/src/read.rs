@@ -7,7 +7,7 @@ use std::path::Path;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use redwarfs_writer::{Level, Phase, Progress};
+use redwarfs_writer::{LayerName, Level, Phase, Progress};
 
 use crate::ar::{self, Ar};
 use crate::cpio::{Cpio, is_cpio};
@@ -31,11 +31,6 @@ const MOST_SHOWN: usize = 4096;
 
 /// An archive that begins with this many zeros is no tar archive: ISO images have them in front.
 const EMPTY: usize = 32 << 10;
-
-/// Prefix of the name of a whiteout.
-const WHITEOUT: &[u8] = b".wh.";
-/// Rest of the name of the file that makes a directory opaque.
-const OPAQUE: &[u8] = b".wh..opq";
 
 /// Reads archives, one after the other, each once.
 struct Reader<'a> {
@@ -446,13 +441,17 @@ impl<'a> Reader<'a> {
         let path = member.path.strip_suffix(b"/").unwrap_or(&member.path);
         let start = path.iter().rposition(|&b| b == b'/').map_or(0, |at| at + 1);
         let (above, name) = path.split_at_checked(start)?;
-        let rest = name.strip_prefix(WHITEOUT)?;
-        let removed = [above, rest].concat();
-        Some(match (rest, self.options.whiteouts) {
-            (b"", _) => Err("it is a whiteout without a name"),
-            (OPAQUE, Whiteouts::Overlay) => self.tree.make_opaque_there(above),
-            (OPAQUE, _) => self.tree.make_opaque(above),
-            (rest, _) if rest.starts_with(WHITEOUT) => {
+        let meaning = LayerName::of(name);
+        let removed = match meaning {
+            LayerName::Entry => return None,
+            LayerName::Whiteout(rest) => [above, rest].concat(),
+            LayerName::Opaque | LayerName::Internal => Vec::new(),
+        };
+        Some(match (meaning, self.options.whiteouts) {
+            (LayerName::Whiteout(b""), _) => Err("it is a whiteout without a name"),
+            (LayerName::Opaque, Whiteouts::Overlay) => self.tree.make_opaque_there(above),
+            (LayerName::Opaque, _) => self.tree.make_opaque(above),
+            (LayerName::Internal, _) => {
                 let path = shown(path);
                 self.progress.log(
                     Level::Verbose,

@@ -14,6 +14,9 @@ pub enum Error {
         /// The first fault.
         first: String,
     },
+    /// A change does not fit the tree of a merge.
+    #[error(transparent)]
+    Merge(#[from] crate::merge::Error),
     /// Errors that also end a build: invalid options, limits, an output that cannot be written, a
     /// request to stop. [`WriteError::Format`] is also about reading the source.
     #[error(transparent)]

@@ -7,6 +7,7 @@
 //! | cut | `recut` | joins the data of old blocks and cuts it into blocks of the new size |
 //! | compress | `pool` | decodes and compresses in several threads, and writes in order |
 //! | metadata | `metadata`, `attributes` | converts the metadata, if the options ask for it |
+//! | several images | `merge` | joins images, and changes their trees |
 //!
 //! [`rewrite`] calls these steps one after the other. The result depends on the source image and the
 //! options alone: neither the number of threads nor their timing changes a byte.
@@ -25,6 +26,7 @@ mod error;
 mod extensions;
 mod hidden;
 mod memory;
+pub mod merge;
 mod metadata;
 mod options;
 mod plan;

@@ -93,8 +93,8 @@ fn opened(image: &Image, options: &RewriteOptions) -> u64 {
         Leading::Replace(bytes) => bytes.len() as u64,
         Leading::Keep | Leading::Remove => 0,
     };
-    PROGRAM
-        .saturating_add(WORKER.saturating_mul(options.workers as u64))
+    WORKER
+        .saturating_mul(options.workers as u64)
         .saturating_add(view.bytes().len() as u64)
         .saturating_add(expanded)
         .saturating_add(sections.saturating_mul(SECTION))
@@ -147,10 +147,51 @@ pub(crate) fn plan(
         }
         None => (0, 0),
     };
-    let mut fixed = opened(image, options).saturating_add(filled);
+    let mut fixed = PROGRAM
+        .saturating_add(opened(image, options))
+        .saturating_add(filled);
     if rebuild {
         fixed = fixed.saturating_add(rebuilding(image.metadata(), options));
     }
+    allow(fixed, job, unit, options, progress)
+}
+
+/// As [`plan`], for a merge of images with these `plans`. Its tree takes `tree` bytes.
+pub(crate) fn plan_merge(
+    images: &[&Image],
+    options: &RewriteOptions,
+    plans: &[Plan],
+    tree: u64,
+    block_size: u32,
+    progress: &dyn Progress,
+) -> Result<Allowance> {
+    let mut fixed = PROGRAM.saturating_add(tree);
+    let (mut job, mut unit) = (0, 0);
+    for (image, plan) in images.iter().zip(plans) {
+        fixed = fixed
+            .saturating_add(opened(image, options))
+            .saturating_add(rebuilding(image.metadata(), options));
+        job = job.max(largest_job(image, options, plan, true));
+        // A block whose data moves, and a new one.
+        let memory = plan.most_memory(block_size as usize);
+        unit = unit.max(block_job(
+            u64::from(block_size),
+            u64::from(block_size),
+            memory,
+        ));
+    }
+    allow(fixed, job.max(unit), 0, options, progress)
+}
+
+/// The resources that are left beside `fixed` bytes. A job takes up to `job` bytes, and `unit` bytes more
+/// are for data that it needs.
+fn allow(
+    fixed: u64,
+    job: u64,
+    unit: u64,
+    options: &RewriteOptions,
+    progress: &dyn Progress,
+) -> Result<Allowance> {
     let each = job.saturating_add(unit);
     let wanted = options.workers;
     let left = match options.memory_limit {

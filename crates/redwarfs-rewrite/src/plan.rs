@@ -143,12 +143,21 @@ impl Plan {
         {
             return Ok(None);
         }
+        self.codec_anew(kind, block).map(Some)
+    }
+
+    /// The codec for data that is to be compressed in any case.
+    ///
+    /// # Errors
+    /// As [`codec_of`](Self::codec_of).
+    pub(crate) fn codec_anew(&self, kind: &BlockKind, block: BlockNo) -> Result<usize> {
+        let category = kind.category.map(CategoryId::index);
         let index = category
             .and_then(|c| self.by_category.get(c).copied())
             .unwrap_or(0);
         let codec = self.codec(index);
         if codec.spec.accepts(&kind.content) {
-            Ok(Some(index))
+            Ok(index)
         } else if codec.required {
             Err(Error::invalid(format!(
                 "compression '{}' cannot be used for block {block}: the image does not tell what \
@@ -156,7 +165,7 @@ impl Plan {
                 codec.spec
             )))
         } else {
-            Ok(Some(0))
+            Ok(0)
         }
     }
 

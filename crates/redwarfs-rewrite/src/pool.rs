@@ -55,10 +55,12 @@ enum Job {
     Section {
         number: u32,
         cost: u64,
+        image: Image,
         work: Box<Work>,
     },
     /// Decode a block for the submitter.
     Decode {
+        image: Image,
         block: BlockNo,
         reply: Sender<Result<Vec<u8>>>,
     },
@@ -168,12 +170,19 @@ impl Budget {
 /// The submitter of jobs.
 pub(crate) struct Queue<'a> {
     next: u32,
+    /// The image of the sections.
+    image: Image,
     jobs: Sender<Job>,
     budget: &'a Budget,
     give_up: &'a (dyn Fn() -> bool + Sync),
 }
 
 impl Queue<'_> {
+    /// Names the image that all later work is about.
+    pub(crate) fn of(&mut self, image: &Image) {
+        self.image = image.clone();
+    }
+
     /// Submits the work for the next section. `cost` is an upper bound of the bytes that it
     /// takes, from reading to writing.
     ///
@@ -192,6 +201,7 @@ impl Queue<'_> {
             .send(Job::Section {
                 number,
                 cost,
+                image: self.image.clone(),
                 work: Box::new(work),
             })
             .map_err(|_| Error::interrupted())
@@ -204,7 +214,11 @@ impl Queue<'_> {
     pub(crate) fn decode(&self, block: BlockNo) -> Result<Pending> {
         let (reply, data) = bounded(1);
         self.jobs
-            .send(Job::Decode { block, reply })
+            .send(Job::Decode {
+                image: self.image.clone(),
+                block,
+                reply,
+            })
             .map_err(|_| Error::interrupted())?;
         Ok(Pending(data))
     }
@@ -212,6 +226,7 @@ impl Queue<'_> {
 
 /// The data that all jobs share.
 pub(crate) struct Task<'a> {
+    /// The image that work is about unless [`Queue::of`] names another one.
     pub(crate) image: &'a Image,
     pub(crate) options: &'a RewriteOptions,
     pub(crate) plan: &'a Plan,
@@ -248,6 +263,7 @@ pub(crate) fn run<T: Send>(
         let (workshop, give_up) = (&workshop, &give_up);
         let queue = Queue {
             next: emitter.number(),
+            image: workshop.task.image.clone(),
             jobs: job_in,
             budget: &workshop.budget,
             give_up,
@@ -306,19 +322,30 @@ impl Workshop<'_> {
     fn turn(&self, job: Job) -> Turn<Result<Ready>> {
         let start = thread_cpu_ns();
         let turn = match job {
-            Job::Section { number, cost, work } => {
-                let result = self.perform(number, *work).map(|(mut ready, kept)| {
-                    // From here on, only the payload takes memory, until it is written.
-                    let left = (ready.payload.len() as u64).min(cost);
-                    self.budget
-                        .give(cost.saturating_sub(left).saturating_sub(kept));
-                    ready.cost = left;
-                    ready
-                });
+            Job::Section {
+                number,
+                cost,
+                image,
+                work,
+            } => {
+                let result = self
+                    .perform(&image, number, *work)
+                    .map(|(mut ready, kept)| {
+                        // From here on, only the payload takes memory, until it is written.
+                        let left = (ready.payload.len() as u64).min(cost);
+                        self.budget
+                            .give(cost.saturating_sub(left).saturating_sub(kept));
+                        ready.cost = left;
+                        ready
+                    });
                 Turn::Done(number, result)
             }
-            Job::Decode { block, reply } => {
-                let data = self.task.image.decode_block(block);
+            Job::Decode {
+                image,
+                block,
+                reply,
+            } => {
+                let data = image.decode_block(block);
                 match reply.send(data.map_err(Error::from)) {
                     Ok(()) => Turn::Aside,
                     // The work was cancelled, so no thread waits.
@@ -347,16 +374,16 @@ impl Workshop<'_> {
     }
 
     /// Does a job. Returns the section, and the part of the cost that an idle compressor keeps.
-    fn perform(&self, number: u32, work: Work) -> Result<(Ready, u64)> {
+    fn perform(&self, image: &Image, number: u32, work: Work) -> Result<(Ready, u64)> {
         match work {
-            Work::Copy(section) => Ok((self.copy(number, &section)?, 0)),
+            Work::Copy(section) => Ok((copy(image, number, &section)?, 0)),
             Work::Recompress {
                 block,
                 codec,
                 content,
             } => {
-                let (section, payload) = self.task.image.stored_block(block)?;
-                let decoded = self.task.image.decode_stored_block(&section, &payload)?;
+                let (section, payload) = image.stored_block(block)?;
+                let decoded = image.decode_stored_block(&section, &payload)?;
                 let raw = decoded.unwrap_or(payload);
                 self.compress(number, codec, &content, raw)
             }
@@ -366,7 +393,7 @@ impl Workshop<'_> {
                 content,
             } => self.compress(number, codec, &content, raw),
             Work::Recode(section, spec) => {
-                let raw = self.task.image.decode_section(&section)?;
+                let raw = image.decode_section(&section)?;
                 let compressed = spec.compressor().compress(&raw)?;
                 let size = raw.len() as u64;
                 let payload = compressed.data.unwrap_or(raw);
@@ -403,22 +430,22 @@ impl Workshop<'_> {
         self.budget.keep(codec, kept, compressor);
         Ok((ready(header, payload, size), kept))
     }
+}
 
-    /// A stored section. If its number does not change, neither do its checksums.
-    fn copy(&self, number: u32, section: &Section) -> Result<Ready> {
-        let section = self.task.image.section_with_header(section)?;
-        let payload = self.task.image.stored_payload(&section)?;
-        let compression = section.compression.unwrap_or(CompressionId::NONE);
-        let header = match section.header {
-            Some(header) if header.number == number => SectionHeader {
-                version: Version::WRITTEN,
-                ..header
-            },
-            _ => SectionHeader::seal(number, section.ty, compression, &payload),
-        };
-        let raw = raw_size(compression, &payload).unwrap_or(payload.len() as u64);
-        Ok(ready(header, payload, raw))
-    }
+/// A stored section. If its number does not change, neither do its checksums.
+fn copy(image: &Image, number: u32, section: &Section) -> Result<Ready> {
+    let section = image.section_with_header(section)?;
+    let payload = image.stored_payload(&section)?;
+    let compression = section.compression.unwrap_or(CompressionId::NONE);
+    let header = match section.header {
+        Some(header) if header.number == number => SectionHeader {
+            version: Version::WRITTEN,
+            ..header
+        },
+        _ => SectionHeader::seal(number, section.ty, compression, &payload),
+    };
+    let raw = raw_size(compression, &payload).unwrap_or(payload.len() as u64);
+    Ok(ready(header, payload, raw))
 }
 
 fn ready(header: SectionHeader, payload: Vec<u8>, raw: u64) -> Ready {

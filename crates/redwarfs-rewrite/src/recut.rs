@@ -53,7 +53,7 @@ pub(crate) struct BlockRange {
 }
 
 /// Size of a unit that must not be split.
-fn granularity(content: &Content) -> usize {
+pub(crate) fn granularity(content: &Content) -> usize {
     match content {
         Content::Bytes => 1,
         Content::Pcm(format) => format.frame_bytes(),
@@ -200,7 +200,7 @@ pub(crate) fn cut(
 }
 
 /// The largest number of bytes up to `block_size` that is a multiple of `unit`.
-fn whole_units(block_size: usize, unit: usize) -> usize {
+pub(crate) fn whole_units(block_size: usize, unit: usize) -> usize {
     match block_size - block_size % unit.max(1) {
         0 => block_size,
         size => size,

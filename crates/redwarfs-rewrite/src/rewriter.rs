@@ -112,22 +112,7 @@ pub fn rewrite(
     let old_blocks = u64::from(image.container().block_count());
     add(&counters.fragments_found, old_blocks);
     let mut emitter = Emitter::new(out, counters);
-    match &options.leading {
-        Leading::Keep => {
-            image
-                .copy_header(&mut InFront(&mut emitter))
-                .map_err(|e| match e {
-                    // The error of the writer includes that of the emitter.
-                    redwarfs_format::Error::Io(e) => e.downcast().map_or_else(
-                        |e| Error::from(redwarfs_format::Error::Io(e)),
-                        |Refused(e)| Error::from(WriteError::Output(e)),
-                    ),
-                    other => other.into(),
-                })?;
-        }
-        Leading::Remove => {}
-        Leading::Replace(bytes) => emitter.leading(bytes)?,
-    }
+    leading(image, &options.leading, &mut emitter)?;
 
     let block_size = options
         .block_size_bits
@@ -220,6 +205,27 @@ pub fn rewrite(
 }
 
 /// Writes the bytes before the image.
+pub(crate) fn leading(image: &Image, leading: &Leading, emitter: &mut Emitter<'_>) -> Result<()> {
+    match leading {
+        Leading::Keep => {
+            image
+                .copy_header(&mut InFront(emitter))
+                .map_err(|e| match e {
+                    // The error of the writer includes that of the emitter.
+                    redwarfs_format::Error::Io(e) => e.downcast().map_or_else(
+                        |e| Error::from(redwarfs_format::Error::Io(e)),
+                        |Refused(e)| Error::from(WriteError::Output(e)),
+                    ),
+                    other => other.into(),
+                })?;
+        }
+        Leading::Remove => {}
+        Leading::Replace(bytes) => emitter.leading(bytes)?,
+    }
+    Ok(())
+}
+
+/// Writes the bytes before the image.
 struct InFront<'a, 'b>(&'a mut Emitter<'b>);
 
 /// The output failed.
@@ -244,7 +250,7 @@ impl Write for InFront<'_, '_> {
 /// Names the members of the metadata that are dropped because this version does not know them. Members
 /// that are needed to read an image correctly are features, and images with unknown features are
 /// refused.
-fn warn_of_unknown_members(image: &Image, progress: &dyn Progress) -> Result<()> {
+pub(crate) fn warn_of_unknown_members(image: &Image, progress: &dyn Progress) -> Result<()> {
     let schema = image
         .container()
         .only_section_of_type(SectionType::METADATA_V2_SCHEMA)?;
@@ -265,7 +271,7 @@ fn warn_of_unknown_members(image: &Image, progress: &dyn Progress) -> Result<()>
 }
 
 /// Verifies the checksums of all sections.
-fn check(image: &Image, options: &RewriteOptions, stop: &AtomicBool) -> Result<()> {
+pub(crate) fn check(image: &Image, options: &RewriteOptions, stop: &AtomicBool) -> Result<()> {
     let report = image.check_sections(&{
         let mut check = CheckOptions::default();
         check.threads = options.workers;

@@ -730,7 +730,8 @@ fn unusable_inputs_and_outputs() {
         .output()
         .unwrap();
     let advice = "not a directory, but an image; --recompress, --rebuild-metadata and \
-                  --change-block-size rewrite it";
+                  --change-block-size rewrite it, --filter, --remove, --rename and --add change its \
+                  tree";
     assert_eq!(
         stderr(&done),
         format!("mkdwarfs: cannot read input: {}: {advice}\n", at("old"))

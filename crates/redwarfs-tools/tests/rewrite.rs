@@ -618,8 +618,8 @@ fn options_that_do_not_belong_together() {
             "--recompress-categories needs recompression of blocks",
         ),
         (
-            &["--recompress", "-F", "- *"],
-            "option '--filter' cannot be used when an image is rewritten",
+            &["--recompress", "--remove-empty-dirs"],
+            "option '--remove-empty-dirs' cannot be used when an image is rewritten",
         ),
         (
             &["--recompress", "--hollow"],

@@ -28,6 +28,7 @@
 //! | `ordered` | the worker pool whose results come in the order of the jobs |
 //! | `memory` | how much memory a build needs, and how many threads and blocks a limit allows |
 //! | `category` | the categorizers: how files of each kind are cut |
+//! | `assemble` | metadata for data that is in blocks already: the stages `tree` and `emit` alone |
 //! | `fingerprint` | the similarity digests |
 //! | `segmenter` | the search for data that is already in a block |
 //! | `source` | directories, lists, declared entries, trees in memory |
@@ -53,6 +54,7 @@
 //! contents in memory at once. [`BuildOptions::memory_limit`] bounds its memory.
 
 mod acl;
+mod assemble;
 mod builder;
 mod category;
 mod check;
@@ -63,6 +65,7 @@ mod fingerprint;
 mod hash;
 mod holes;
 mod hook;
+mod layers;
 mod memory;
 mod options;
 pub mod ordered;
@@ -78,6 +81,7 @@ mod tree;
 mod xattrs;
 
 pub use acl::{chmod_access_list, is_mode as access_list_is_mode};
+pub use assemble::{Assembled, BlockCategories, Placed, assemble};
 pub use builder::{BuildSummary, Builder};
 pub use category::{
     BadCategoryName, Categorizer, Category, CategoryName, HotPaths, HotPathsError, Incompressible,
@@ -87,6 +91,7 @@ pub use error::{Error, Result};
 pub use hash::{FileHash, UnknownFileHash};
 pub use holes::{HoleTable, MIN_CACHED_CHUNKS};
 pub use hook::{Decision, EntryHook, HookEntry, OrderKey};
+pub use layers::{LayerName, OPAQUE_ATTRIBUTE};
 pub use memory::physical_memory;
 pub use options::{
     BuildOptions, CategoryOptions, FamilyOptions, HistoryOptions, IdTransform, ModeTransform,

@@ -282,7 +282,8 @@ impl Attributes {
         chunks: &mut Vec<StoredChunk>,
     ) -> Result<XattrValue> {
         let bytes = self.values.get(id);
-        if bytes.len() <= INLINE {
+        // A long value that was in the metadata before stays there.
+        if bytes.len() <= INLINE || !stored.ranges.contains_key(&id) {
             return Ok(XattrValue {
                 data: bytes.to_vec(),
                 ..XattrValue::default()

@@ -2,10 +2,7 @@
 
 use super::{Refusal, Tree, components_or_none};
 use crate::member::Member;
-use redwarfs_writer::FileType;
-
-/// What overlayfs looks at.
-const OPAQUE_ATTRIBUTE: &[u8] = b"trusted.overlay.opaque";
+use redwarfs_writer::{FileType, OPAQUE_ATTRIBUTE};
 
 impl Tree {
     /// Removes an entry of older layers. Returns whether there is one.

@@ -39,7 +39,7 @@ pub(super) struct ArchiveTree {
 }
 
 /// What a value of `-i` names.
-fn named(value: &Path) -> Result<Archive> {
+pub(super) fn named(value: &Path) -> Result<Archive> {
     let whole = |path: &Path| Archive {
         path: path.to_owned(),
         name: None,
@@ -190,7 +190,7 @@ impl fmt::Display for Archives {
 
 /// Directory of the temporary file: where the user wants it, or else beside the output, which needs room
 /// in any case.
-fn spool(args: &Args) -> PathBuf {
+pub(super) fn spool(args: &Args) -> PathBuf {
     let wanted = args.spool.clone();
     let temporary = || std::env::var_os("TMPDIR").filter(|dir| !dir.is_empty());
     let beside = || {

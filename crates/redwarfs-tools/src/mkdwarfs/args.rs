@@ -11,9 +11,12 @@ use redwarfs_codec::CodecSpec;
 use redwarfs_format::metadata::Packing;
 use redwarfs_writer::TimeResolution;
 
-use super::definition::WhenRewriting::{NeedsBlockSize, NeedsRebuild, NoEffect, Refused, Used};
+use super::definition::WhenRewriting::{
+    NeedsBlockSize, NeedsRebuild, NeedsSource, NeedsTree, NoEffect, Refused, Used,
+};
 use super::definition::{self, Definition as _, List};
 use super::filter::{self, DebugMode};
+use super::merge_args::MergeArgs;
 use super::rewrite_args::RewriteArgs;
 use super::stream_args::{self, StreamArgs};
 use super::values::{self, HashChoice, LinkPolicy, MemoryLimit, TimeSpec, Verification};
@@ -30,7 +33,9 @@ pub(super) const TOOL: &str = "mkdwarfs";
 /// Build a DwarFS image from a directory, from archives, or from another image.
 #[derive(Debug, Clone, Parser)]
 #[command(name = "mkdwarfs", disable_help_flag = true)]
-#[command(override_usage = "mkdwarfs -i DIR|ARCHIVE|IMAGE -o FILE|- [OPTIONS...]")]
+#[command(
+    override_usage = "mkdwarfs -i DIR|ARCHIVE|IMAGE -o FILE|- [OPTIONS...]\n       mkdwarfs --merge -o FILE IMAGE..."
+)]
 pub(crate) struct Args {
     /// Directory or archive to build the image from, or image to rewrite
     ///
@@ -124,14 +129,14 @@ pub(crate) struct Args {
     pub verify_dedup: Verification,
 
     /// Give up a file if the build waits for it longer than this, plus a second per MiB that arrives
-    #[arg(long, value_name = "DURATION", help_heading = "Advanced options", value_parser = values::timeout, allow_hyphen_values = true, when_rewriting = Refused)]
+    #[arg(long, value_name = "DURATION", help_heading = "Advanced options", value_parser = values::timeout, allow_hyphen_values = true, when_rewriting = NeedsSource)]
     pub file_timeout: Option<Duration>,
 
     #[command(flatten)]
     pub progress: ProgressArgs,
 
     /// Include or exclude entries: '+ PATTERN', '- PATTERN', or '. FILE' to read rules
-    #[arg(short = 'F', long, value_name = "RULE", action = ArgAction::Append, help_heading = "Filter options", allow_hyphen_values = true, when_rewriting = Refused, list = true)]
+    #[arg(short = 'F', long, value_name = "RULE", action = ArgAction::Append, help_heading = "Filter options", allow_hyphen_values = true, when_rewriting = NeedsTree, list = true)]
     pub filter: Vec<OsString>,
 
     /// Show the decisions of the filter rules, and build nothing
@@ -148,19 +153,19 @@ pub(crate) struct Args {
     pub script: Option<PathBuf>,
 
     /// Leave out directories that are empty after filtering
-    #[arg(long, help_heading = "Filter options", when_rewriting = Refused)]
+    #[arg(long, help_heading = "Filter options", when_rewriting = NeedsTree)]
     pub remove_empty_dirs: bool,
 
     /// Stay on the file system of the input directory
-    #[arg(long, help_heading = "Filter options", when_rewriting = Refused)]
+    #[arg(long, help_heading = "Filter options", when_rewriting = NeedsSource)]
     pub one_file_system: bool,
 
     /// Leave out the contents of directories with a CACHEDIR.TAG, except the tag
-    #[arg(long, help_heading = "Filter options", when_rewriting = Refused)]
+    #[arg(long, help_heading = "Filter options", when_rewriting = NeedsSource)]
     pub exclude_caches: bool,
 
     /// Leave out the contents of directories with an entry of this name, except that entry
-    #[arg(long, value_name = "NAME", action = ArgAction::Append, help_heading = "Filter options", value_parser = clap::builder::OsStringValueParser::new().try_map(values::plain_name), when_rewriting = Refused)]
+    #[arg(long, value_name = "NAME", action = ArgAction::Append, help_heading = "Filter options", value_parser = clap::builder::OsStringValueParser::new().try_map(values::plain_name), when_rewriting = NeedsSource)]
     pub exclude_if_present: Vec<OsString>,
 
     /// Compression of the metadata schema [default: by level]
@@ -176,19 +181,19 @@ pub(crate) struct Args {
     pub history_compression: Option<CodecSpec>,
 
     /// Store character and block devices
-    #[arg(long, help_heading = "File system options", when_rewriting = Refused)]
+    #[arg(long, help_heading = "File system options", when_rewriting = NeedsSource)]
     pub with_devices: bool,
 
     /// Store FIFOs and sockets
-    #[arg(long, help_heading = "File system options", when_rewriting = Refused)]
+    #[arg(long, help_heading = "File system options", when_rewriting = NeedsSource)]
     pub with_specials: bool,
 
     /// Treatment of symbolic links: keep, follow, drop
-    #[arg(long, value_name = "POLICY", default_value = "keep", help_heading = "File system options", value_parser = whole(values::symlinks), when_rewriting = Refused)]
+    #[arg(long, value_name = "POLICY", default_value = "keep", help_heading = "File system options", value_parser = whole(values::symlinks), when_rewriting = NeedsSource)]
     pub symlinks: redwarfs_writer::Symlinks,
 
     /// Treatment of hard links: keep, dissolve
-    #[arg(long, value_name = "POLICY", default_value = "keep", help_heading = "File system options", value_parser = whole(values::hard_links), when_rewriting = Refused)]
+    #[arg(long, value_name = "POLICY", default_value = "keep", help_heading = "File system options", value_parser = whole(values::hard_links), when_rewriting = NeedsTree)]
     pub hard_links: LinkPolicy,
 
     /// File that declares entries: devices, directories, owners, modes (see --man)
@@ -201,22 +206,22 @@ pub(crate) struct Args {
     /// itself, and with libarchive zip, 7z, iso, xar, cab, lha, rar, warc and mtree. It never guesses
     /// mtree, because such a list names files outside of itself. 'oci' takes the files of the layers of a
     /// container image, which 'docker save' and 'podman save' write.
-    #[arg(long, value_name = "FORMAT", default_value = "auto", help_heading = "Archive options", value_parser = whole(values::input_format), when_rewriting = Refused)]
+    #[arg(long, value_name = "FORMAT", default_value = "auto", help_heading = "Archive options", value_parser = whole(values::input_format), when_rewriting = NeedsSource)]
     pub input_format: Format,
 
     /// Treatment of the whiteouts of container layers: keep, apply, overlay [default: keep, for oci apply]
     ///
-    /// With apply, they remove what the archives before have. With overlay, they become what overlayfs
-    /// takes for whiteouts; this implies --with-devices.
-    #[arg(long, value_name = "POLICY", help_heading = "Archive options", value_parser = whole(values::whiteouts), when_rewriting = Refused)]
+    /// With apply, they remove what the archives before have, or the images before with --merge=overlay.
+    /// With overlay, they become what overlayfs takes for whiteouts; this implies --with-devices.
+    #[arg(long, value_name = "POLICY", help_heading = "Archive options", value_parser = whole(values::whiteouts), when_rewriting = NeedsTree)]
     whiteouts: Option<Whiteouts>,
 
     /// Directory for the temporary file with contents of archives [default: TMPDIR, or that of the output]
-    #[arg(long, value_name = "DIR", help_heading = "Archive options", when_rewriting = Refused)]
+    #[arg(long, value_name = "DIR", help_heading = "Archive options", when_rewriting = NeedsSource)]
     pub spool: Option<PathBuf>,
 
     /// Store holes of sparse files as zeros
-    #[arg(long, help_heading = "File system options", when_rewriting = Refused)]
+    #[arg(long, help_heading = "File system options", when_rewriting = NeedsSource)]
     pub no_sparse_files: bool,
 
     /// Store no data: every file reads as zeros
@@ -259,7 +264,7 @@ pub(crate) struct Args {
     pub set_group: Option<u32>,
 
     /// Map owners and groups by the lines of this file (see --man)
-    #[arg(long, value_name = "FILE", help_heading = "Metadata options", when_rewriting = Refused)]
+    #[arg(long, value_name = "FILE", help_heading = "Metadata options", when_rewriting = NeedsTree)]
     pub owner_map: Option<PathBuf>,
 
     /// Change permissions as chmod(1) does, or 'norm' for readable by all and writable by none
@@ -299,6 +304,9 @@ pub(crate) struct Args {
 
     #[command(flatten)]
     pub rewrite: RewriteArgs,
+
+    #[command(flatten)]
+    pub merge: MergeArgs,
 }
 
 impl Args {
@@ -313,6 +321,13 @@ impl Args {
     /// The input, or the first one.
     pub(crate) fn first_input(&self) -> Option<&Path> {
         self.input.first().map(PathBuf::as_path)
+    }
+
+    /// An argument that belongs to no option.
+    pub(crate) fn stray(&self) -> Option<String> {
+        let first = self.merge.images.first();
+        let first = first.filter(|_| self.merge.merge.is_none())?;
+        Some(first.to_string_lossy().into_owned())
     }
 
     /// The logger that the options ask for. It also gets the events of the libraries.
@@ -575,7 +590,7 @@ mod tests {
         let help = ["help", "long-help", "version", "man"];
         let shared: Vec<&str> = shared.chain(help).collect();
         for arg in command.get_arguments().filter(|arg| !arg.is_hide_set()) {
-            let name = arg.get_long().unwrap();
+            let name = arg.get_long().unwrap_or_default();
             let meaning = definition::meaning(&command, arg);
             assert_eq!(
                 meaning.is_none(),

@@ -16,19 +16,33 @@ pub(super) enum WhenRewriting {
     Used,
     /// It changes metadata. A rewrite that does not rebuild metadata refuses it.
     NeedsRebuild,
-    /// It tunes a build and says nothing about the content of the image. A rewrite warns, also with
-    /// `--change-block-size`: it does not search data again.
+    /// It tunes a build and says nothing about the content of the image. A rewrite warns unless it packs
+    /// new entries, also with `--change-block-size`: it does not search data again.
     NoEffect,
     /// As `NoEffect`, unless the rewrite changes the block size.
     NeedsBlockSize,
+    /// It selects or changes entries. A rewrite that does not change the tree refuses it.
+    NeedsTree,
+    /// It is about reading directories and archives. A rewrite refuses it unless it adds some.
+    NeedsSource,
     /// A rewrite cannot have its effect.
     Refused,
 }
 
-use WhenRewriting::{NeedsBlockSize, NeedsRebuild, NoEffect, Refused, Used};
+use WhenRewriting::{
+    NeedsBlockSize, NeedsRebuild, NeedsSource, NeedsTree, NoEffect, Refused, Used,
+};
 
 impl WhenRewriting {
-    const ALL: [Self; 5] = [Used, NeedsRebuild, NoEffect, NeedsBlockSize, Refused];
+    const ALL: [Self; 7] = [
+        Used,
+        NeedsRebuild,
+        NoEffect,
+        NeedsBlockSize,
+        NeedsTree,
+        NeedsSource,
+        Refused,
+    ];
 
     /// The group of the command line that has these options.
     fn group(self) -> &'static str {
@@ -37,6 +51,8 @@ impl WhenRewriting {
             NeedsRebuild => "rewriting: needs a rebuild",
             NoEffect => "rewriting: no effect",
             NeedsBlockSize => "rewriting: needs a new block size",
+            NeedsTree => "rewriting: needs a change of the tree",
+            NeedsSource => "rewriting: needs a source",
             Refused => "rewriting: refused",
         }
     }
@@ -126,6 +142,10 @@ pub(super) struct Changes {
     pub(super) rebuilds: bool,
     /// It changes the size of blocks.
     pub(super) block_size: bool,
+    /// It changes the tree.
+    pub(super) tree: bool,
+    /// It packs new entries.
+    pub(super) adds: bool,
 }
 
 /// Refuses options that a rewrite cannot obey, and warns of those without effect.
@@ -140,10 +160,13 @@ pub(super) fn check_rewrite(
             Used => continue,
             NeedsRebuild if changes.rebuilds => continue,
             NeedsRebuild => return Err(needs_error(&name, meaning)),
-            NeedsBlockSize if changes.block_size => continue,
+            NeedsBlockSize if changes.block_size || changes.adds => continue,
             NeedsBlockSize => " without '--change-block-size'",
+            NoEffect if changes.adds => continue,
             NoEffect => "",
-            Refused => {
+            NeedsTree if changes.tree => continue,
+            NeedsSource if changes.adds => continue,
+            NeedsTree | NeedsSource | Refused => {
                 return Err(ToolError::new(format!(
                     "option '--{name}' cannot be used when an image is rewritten"
                 )));

@@ -488,8 +488,8 @@ pub(super) fn read_error(path: &Path, error: &io::Error) -> ToolError {
     let mut cause = cause_at(path, error);
     // The user probably expects that an image is packed again.
     if error.kind() == io::ErrorKind::NotADirectory && is_image(path) {
-        cause +=
-            ", but an image; --recompress, --rebuild-metadata and --change-block-size rewrite it";
+        cause += ", but an image; --recompress, --rebuild-metadata and --change-block-size rewrite it, \
+                  --filter, --remove, --rename and --add change its tree";
     }
     ToolError::new("cannot read input").path(path).cause(cause)
 }

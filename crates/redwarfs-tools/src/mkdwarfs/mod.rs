@@ -4,10 +4,10 @@
 //!
 //! | step | file |
 //! |---|---|
-//! | definition: names, value, help, meaning for a rewrite | `args.rs`; `stream_args.rs` for options with a value for each category (`-B`, `-W`, `-w`, `--bloom-filter-size`, `-C`, `--order`); `xattr_args.rs` for extended attributes; `rewrite_args.rs` |
+//! | definition: names, value, help, meaning for a rewrite | `args.rs`; `stream_args.rs` for options with a value for each category (`-B`, `-W`, `-w`, `--bloom-filter-size`, `-C`, `--order`); `xattr_args.rs` for extended attributes; `rewrite_args.rs`; `merge_args.rs` |
 //! | what such a definition may say beyond clap | `definition.rs` |
 //! | text to value | `order.rs` for `--order`, else `values/`; sizes: `common/number.rs` |
-//! | value to options of the library | `run.rs` (`build_options`), `stream_args.rs` (`apply`), `rewrite.rs` |
+//! | value to options of the library | `run.rs` (`build_options`), `stream_args.rs` (`apply`), `rewrite.rs`, `merge.rs` |
 //! | what the input becomes before the build | `input.rs`, with `archives.rs`, `filter.rs`, `pseudo.rs`, `owners.rs`, `chmod.rs`, `script/` |
 //! | where the image goes | `output.rs`, `header.rs` |
 //! | what the user sees | `display.rs`, `summary.rs` |
@@ -22,6 +22,8 @@ mod display;
 mod filter;
 mod header;
 mod input;
+mod merge;
+mod merge_args;
 mod order;
 mod output;
 mod owners;
@@ -83,7 +85,15 @@ pub fn main(args: Vec<OsString>) -> u8 {
         Ok(parsed) => parsed,
         Err(error) => return cli::describe(&tool.command, &error).report(TOOL),
     };
-    let done = if parsed.rewrite.is_wanted() {
+    if let Some(stray) = parsed.stray() {
+        let advice = args::place_of_stray(&stray, &spread);
+        return crate::common::ToolError::new(format!("unrecognized argument '{stray}'"))
+            .hint(advice)
+            .report(TOOL);
+    }
+    let done = if merge::is_wanted(&parsed) {
+        merge::run(&parsed, &matches, &args)
+    } else if parsed.rewrite.is_wanted() {
         rewrite::run(&parsed, &matches, &args)
     } else {
         run::run(&parsed, &matches, &args)

@@ -34,6 +34,8 @@ pub(super) fn run(args: &Args, matches: &ArgMatches, command_line: &[OsString]) 
     let changes = Changes {
         rebuilds: args.rewrite.rebuilds(),
         block_size: args.rewrite.change_block_size,
+        tree: false,
+        adds: false,
     };
     check_rewrite(args::command(), matches, changes, &logger)?;
     let [input] = &args.input[..] else {
@@ -107,7 +109,7 @@ pub(super) fn run(args: &Args, matches: &ArgMatches, command_line: &[OsString]) 
 }
 
 /// Whether somebody may execute a file.
-fn is_executable(path: &Path) -> bool {
+pub(super) fn is_executable(path: &Path) -> bool {
     std::fs::metadata(path).is_ok_and(|file| os::is_executable(&file))
 }
 
@@ -133,7 +135,11 @@ fn check_categories(named: &[Category], image: &Image) -> Result<()> {
 }
 
 /// The options of a rewrite, from those of a build with the same arguments.
-fn rewrite_options(args: &Args, matches: &ArgMatches, build: BuildOptions) -> RewriteOptions {
+pub(super) fn rewrite_options(
+    args: &Args,
+    matches: &ArgMatches,
+    build: BuildOptions,
+) -> RewriteOptions {
     let given = |id: &str| matches.value_source(id) == Some(ValueSource::CommandLine);
     let mut o = RewriteOptions::level(args.compress_level);
     let mode = args.rewrite.recompress.unwrap_or(Recompress::None);
@@ -194,7 +200,7 @@ fn rewrite_options(args: &Args, matches: &ArgMatches, build: BuildOptions) -> Re
     o
 }
 
-fn rewrite_error(error: RewriteError, args: &Args) -> ToolError {
+pub(super) fn rewrite_error(error: RewriteError, args: &Args) -> ToolError {
     let input = args.first_input().unwrap_or(Path::new("-"));
     let otherwise = ToolError::new("cannot rewrite image").path(input);
     match error {

@@ -330,7 +330,7 @@ pub(super) fn limit_error(limit: u64) -> ToolError {
 }
 
 /// Entries and metadata of the input that are not in the image, without an error.
-fn left_out(counters: &Counters) -> LeftOut {
+pub(super) fn left_out(counters: &Counters) -> LeftOut {
     let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
     let mut left_out = LeftOut::default();
     left_out.add(

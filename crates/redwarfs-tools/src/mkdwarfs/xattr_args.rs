@@ -5,7 +5,7 @@ use redwarfs_rewrite::Rebuild;
 use redwarfs_writer::{BuildOptions, DirectorySource, Xattr, XattrFilter, can_be_stored};
 
 use super::definition::Definition as _;
-use super::definition::WhenRewriting::{NeedsRebuild, Refused};
+use super::definition::WhenRewriting::{NeedsRebuild, NeedsSource, NeedsTree};
 use crate::common::cli::whole;
 use crate::common::xattr_list::xattr_list;
 
@@ -24,15 +24,15 @@ pub(crate) struct XattrArgs {
     /// Give each entry this extended attribute; names in 'user' go to files and directories only
     ///
     /// A value that begins with 0x is hexadecimal, and one that begins with 0s is in base64.
-    #[arg(long, value_name = "NAME=VALUE", action = ArgAction::Append, help_heading = "Metadata options", value_parser = whole(xattr), when_rewriting = Refused)]
+    #[arg(long, value_name = "NAME=VALUE", action = ArgAction::Append, help_heading = "Metadata options", value_parser = whole(xattr), when_rewriting = NeedsTree)]
     pub set_xattr: Vec<Xattr>,
 
     /// Store birth times too
-    #[arg(long, help_heading = "Metadata options", when_rewriting = Refused)]
+    #[arg(long, help_heading = "Metadata options", when_rewriting = NeedsSource)]
     pub keep_btime: bool,
 
     /// Store file flags, such as immutable, append only or no dump (see lsattr(1))
-    #[arg(long, help_heading = "Metadata options", when_rewriting = Refused)]
+    #[arg(long, help_heading = "Metadata options", when_rewriting = NeedsSource)]
     pub file_flags: bool,
 
     /// Write nothing that the original implementation does not know

@@ -7,11 +7,12 @@ mod metadata;
 mod sections;
 
 use redwarfs_format::history::History;
+use redwarfs_format::metadata::Metadata;
 use redwarfs_format::section::SectionType;
 
 pub use self::history::{history_entry, program_version};
 pub use self::sections::{Emitter, MetadataCodecs, WORTHWHILE, freeze_for};
-use crate::category::{StreamKey, describe};
+use crate::category::{self, StreamKey};
 use crate::contents::{Content, Stored};
 use crate::context::Context;
 use crate::error::Result;
@@ -40,19 +41,47 @@ pub(crate) fn finish(
     load: Load,
 ) -> Result<Emitted> {
     let options = context.options;
-    let counters = context.counters();
-    add(&counters.chunks, stored.chunks.len() as u64);
     let stored_categories = std::mem::take(&mut stored.categories);
     let blocks = stored_categories.block_count();
     let categories = !options.categorizers.is_empty()
         || tree.marks.has_categories()
         || tree.extended.long_bytes() > 0;
+    let categories = |metadata: &mut Metadata| {
+        if categories && options.category_names {
+            let keys: Vec<StreamKey> = streams.iter().map(|stream| stream.key).collect();
+            let parameters = options.category_metadata;
+            category::describe(&keys, &stored_categories, parameters, metadata);
+        }
+    };
+    let history = options.history.as_ref().map(|history| History {
+        entries: vec![history_entry(history)],
+    });
+    describe(
+        context, emitter, tree, contents, stored, blocks, categories, history, load,
+    )
+}
+
+/// As [`finish`], with `categories` to describe the `blocks` blocks in the metadata, and any history.
+#[expect(
+    clippy::too_many_arguments,
+    reason = "the parts of an image come from different stages"
+)]
+pub(crate) fn describe(
+    context: Context<'_>,
+    emitter: &mut Emitter<'_>,
+    tree: Tree,
+    contents: Vec<Content>,
+    stored: Stored,
+    blocks: u32,
+    categories: impl FnOnce(&mut Metadata),
+    history: Option<History>,
+    load: Load,
+) -> Result<Emitted> {
+    let options = context.options;
+    let counters = context.counters();
+    add(&counters.chunks, stored.chunks.len() as u64);
     let mut metadata = metadata::build(options, tree, contents, stored, blocks)?;
-    if categories && options.category_names {
-        let keys: Vec<StreamKey> = streams.iter().map(|stream| stream.key).collect();
-        let parameters = options.category_metadata;
-        describe(&keys, &stored_categories, parameters, &mut metadata);
-    }
+    categories(&mut metadata);
     let inodes = metadata.inodes.len() as u64;
     let chunks = metadata.chunks.len() as u64;
     add(&counters.inodes, inodes);
@@ -69,10 +98,7 @@ pub(crate) fn finish(
             .filter(|codec| memory::has_room(options, codec, load, metadata_size as usize)),
     };
     emitter.metadata(frozen, &codecs)?;
-    if let Some(history) = &options.history {
-        let history = History {
-            entries: vec![history_entry(history)],
-        };
+    if let Some(history) = history {
         let codec = &options.history_compression;
         emitter.section(SectionType::HISTORY, codec, history.encode())?;
     }

@@ -1,0 +1,284 @@
+//! The contents that a merge keeps: which are equal, and which parts of blocks they need.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use redwarfs_format::Error as FormatError;
+use redwarfs_format::metadata::{FileType, XattrData};
+use sha2::{Digest as _, Sha256};
+
+use super::blocks::{BlockTable, Piece};
+use super::options::Part;
+use super::tree::{Origin, Tree};
+use crate::error::{Error, Result};
+
+/// Not a content.
+const NONE: u32 = u32::MAX;
+/// Decoded blocks that are kept while contents are compared, in bytes.
+const KEPT: usize = 256 << 20;
+
+/// The distinct contents of the new image.
+#[derive(Debug, Default)]
+pub(crate) struct Contents {
+    /// Content by part and by number in that part.
+    of: Vec<Vec<u32>>,
+    /// Pieces of each distinct content.
+    pub(crate) pieces: Vec<Box<[Piece]>>,
+    /// Values of extended attributes that lie in blocks.
+    pub(crate) values: Vec<(Vec<u8>, Box<[Piece]>)>,
+}
+
+/// What a content is, besides its data.
+type Shape = (u64, Vec<(u64, u64)>);
+
+impl Contents {
+    /// The contents of all files of `tree`. Contents with the same pieces become one.
+    pub(crate) fn used(parts: &[Part<'_>], tree: &Tree, blocks: &BlockTable) -> Result<Self> {
+        let mut this = Self {
+            of: parts
+                .iter()
+                .map(|part| vec![NONE; part.image.metadata().counts().contents as usize])
+                .collect(),
+            ..Self::default()
+        };
+        let mut known: HashMap<Box<[Piece]>, u32> = HashMap::new();
+        let mut values: BTreeMap<Vec<u8>, Box<[Piece]>> = BTreeMap::new();
+        tree.each(&mut |node| {
+            let Origin::Part(number, entry) = tree.origin(node) else {
+                return Ok(());
+            };
+            let Some(part) = parts.get(number as usize) else {
+                return Ok(());
+            };
+            let view = part.image.metadata();
+            let inode = view.entry_inode(entry)?;
+            if view.has_xattrs() && !view.is_legacy() {
+                for xattr in part.image.xattrs(inode)? {
+                    if let XattrData::Blocks(extents) = xattr.value()? {
+                        let pieces = blocks.pieces(number, extents.into_iter().map(Ok))?;
+                        let value = part.image.xattr_value(&xattr)?.into_owned();
+                        values.entry(value).or_insert(pieces);
+                    }
+                }
+            }
+            if tree.kind(node) != FileType::Regular {
+                return Ok(());
+            }
+            let content = view.content_id(inode)?;
+            let slot = this.of.get_mut(number as usize);
+            let slot = slot.and_then(|of| of.get_mut(content as usize));
+            let slot = slot.ok_or_else(|| FormatError::corrupt("content out of range"))?;
+            if *slot == NONE {
+                let pieces = blocks.pieces(number, view.content_extents(content)?)?;
+                let next = this.pieces.len() as u32;
+                *slot = *known.entry(pieces.clone()).or_insert(next);
+                if *slot == next {
+                    this.pieces.push(pieces);
+                }
+            }
+            Ok(())
+        })?;
+        this.values = values.into_iter().collect();
+        Ok(this)
+    }
+
+    /// The number of a content of a part.
+    pub(crate) fn number(&self, part: u32, content: u32) -> Option<u32> {
+        let number = self.of.get(part as usize)?.get(content as usize).copied();
+        number.filter(|&number| number != NONE)
+    }
+
+    /// Finds equal data in different pieces, and keeps it once. It decodes contents of several parts that
+    /// have the same size: with `all` all of them, otherwise those by which a whole block can become unused.
+    pub(crate) fn compare(
+        &mut self,
+        parts: &[Part<'_>],
+        blocks: &BlockTable,
+        all: bool,
+        stop: &AtomicBool,
+    ) -> Result<()> {
+        let mut groups: BTreeMap<Shape, Vec<u32>> = BTreeMap::new();
+        for (number, pieces) in (0u32..).zip(&self.pieces) {
+            let shape = shape(pieces);
+            if shape.0 > 0 {
+                groups.entry(shape).or_default().push(number);
+            }
+        }
+        // Within an image, equal files have equal pieces already.
+        let part_of = |content: u32| {
+            let pieces = self.pieces.get(content as usize);
+            let first = pieces.and_then(|pieces| pieces.iter().find(|piece| !piece.is_hole()));
+            first.map_or(0, |piece| blocks.part_of(piece.block))
+        };
+        let mut groups: Vec<Vec<u32>> = groups.into_values().collect();
+        groups.retain(|group| {
+            let first = group.first().map(|&content| part_of(content));
+            group.iter().any(|&content| Some(part_of(content)) != first)
+        });
+        if !all {
+            self.keep_promising(&mut groups, blocks);
+        }
+        let mut wanted: Vec<(u32, u32)> = Vec::new();
+        for (group, contents) in (0u32..).zip(&groups) {
+            wanted.extend(contents.iter().map(|&content| (content, group)));
+        }
+        let place = |content: u32| {
+            let pieces = self.pieces.get(content as usize);
+            let first = pieces.and_then(|pieces| pieces.iter().find(|piece| !piece.is_hole()));
+            first.map(|piece| (piece.block, piece.offset))
+        };
+        wanted.sort_by_cached_key(|&(content, _)| (place(content), content));
+        let mut decoded = Decoded::default();
+        let mut known: HashMap<(u32, [u8; 32]), u32> = HashMap::new();
+        // The content that takes the place of a content.
+        let mut instead: HashMap<u32, u32> = HashMap::new();
+        for (content, group) in wanted {
+            if stop.load(Ordering::Relaxed) {
+                return Err(Error::interrupted());
+            }
+            let mut hash = Sha256::new();
+            for piece in self.pieces.get(content as usize).into_iter().flatten() {
+                if !piece.is_hole() {
+                    decoded.with(parts, blocks, *piece, &mut |bytes| hash.update(bytes))?;
+                }
+            }
+            // Blocks of earlier parts have smaller numbers, so the first one is the one to keep.
+            let first = *known
+                .entry((group, hash.finalize().into()))
+                .or_insert(content);
+            if first != content {
+                instead.insert(content, first);
+            }
+        }
+        if !instead.is_empty() {
+            self.replace(&instead);
+        }
+        Ok(())
+    }
+
+    /// Leaves the groups that have a content by which a block can become unused: all its other contents
+    /// have candidates in earlier parts, too.
+    fn keep_promising(&self, groups: &mut Vec<Vec<u32>>, blocks: &BlockTable) {
+        let first_part = |content: u32| {
+            let pieces = self.pieces.get(content as usize).into_iter().flatten();
+            let parts = pieces.filter(|piece| !piece.is_hole());
+            parts.map(|piece| blocks.part_of(piece.block)).min()
+        };
+        let mut droppable = vec![false; self.pieces.len()];
+        for group in groups.iter() {
+            let earliest = group
+                .iter()
+                .filter_map(|&content| first_part(content))
+                .min();
+            for &content in group {
+                if let Some(slot) = droppable.get_mut(content as usize) {
+                    *slot = first_part(content) > earliest;
+                }
+            }
+        }
+        let mut hopeful = vec![true; blocks.len()];
+        let mut keep = |pieces: &[Piece]| {
+            for piece in pieces.iter().filter(|piece| !piece.is_hole()) {
+                if let Some(hopeful) = hopeful.get_mut(piece.block as usize) {
+                    *hopeful = false;
+                }
+            }
+        };
+        for (pieces, droppable) in self.pieces.iter().zip(&droppable) {
+            if !droppable {
+                keep(pieces);
+            }
+        }
+        for (_, pieces) in &self.values {
+            keep(pieces);
+        }
+        let promises = |content: &u32| {
+            let pieces = self.pieces.get(*content as usize).into_iter().flatten();
+            let mut data = pieces.filter(|piece| !piece.is_hole());
+            data.any(|piece| hopeful.get(piece.block as usize) == Some(&true))
+        };
+        groups.retain(|group| group.iter().any(promises));
+    }
+
+    /// Drops contents that others replace, and numbers the rest again.
+    fn replace(&mut self, instead: &HashMap<u32, u32>) {
+        let mut numbers = vec![NONE; self.pieces.len()];
+        let old = std::mem::take(&mut self.pieces);
+        for ((number, slot), pieces) in (0u32..).zip(&mut numbers).zip(old) {
+            if !instead.contains_key(&number) {
+                *slot = self.pieces.len() as u32;
+                self.pieces.push(pieces);
+            }
+        }
+        for number in self
+            .of
+            .iter_mut()
+            .flatten()
+            .filter(|number| **number != NONE)
+        {
+            let kept = instead.get(number).unwrap_or(number);
+            *number = numbers.get(*kept as usize).copied().unwrap_or(NONE);
+        }
+    }
+}
+
+/// Size of the data, and the holes in it: position and size.
+fn shape(pieces: &[Piece]) -> Shape {
+    let (mut data, mut at, mut holes) = (0u64, 0u64, Vec::new());
+    for piece in pieces {
+        if piece.is_hole() {
+            holes.push((at, piece.len()));
+        } else {
+            data = data.saturating_add(piece.len());
+        }
+        at = at.saturating_add(piece.len());
+    }
+    (data, holes)
+}
+
+/// The blocks that were decoded last.
+#[derive(Default)]
+struct Decoded {
+    blocks: VecDeque<(u32, Vec<u8>)>,
+}
+
+impl Decoded {
+    fn with(
+        &mut self,
+        parts: &[Part<'_>],
+        blocks: &BlockTable,
+        piece: Piece,
+        take: &mut dyn FnMut(&[u8]),
+    ) -> Result<()> {
+        let at = self
+            .blocks
+            .iter()
+            .position(|(block, _)| *block == piece.block);
+        let block = match at.and_then(|at| self.blocks.remove(at)) {
+            Some(block) => block,
+            None => {
+                let (image, number) = blocks.home(parts, piece.block)?;
+                // Room comes first.
+                let size = image.metadata().block_size() as usize;
+                let held = |all: &VecDeque<(u32, Vec<u8>)>| -> usize {
+                    all.iter().map(|(_, data)| data.len()).sum()
+                };
+                while !self.blocks.is_empty() && held(&self.blocks) + size > KEPT {
+                    self.blocks.pop_front();
+                }
+                (piece.block, image.decode_block(number)?)
+            }
+        };
+        take(slice(&block.1, piece)?);
+        self.blocks.push_back(block);
+        Ok(())
+    }
+}
+
+/// The bytes of a piece in its block.
+pub(crate) fn slice(block: &[u8], piece: Piece) -> Result<&[u8]> {
+    let start = piece.offset as usize;
+    let range = start..start.saturating_add(piece.size as usize);
+    let outside = || FormatError::corrupt("a piece of a file reaches beyond its block");
+    Ok(block.get(range).ok_or_else(outside)?)
+}

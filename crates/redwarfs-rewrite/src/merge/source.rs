@@ -1,0 +1,224 @@
+//! The tree of a merge as a source of the writer.
+
+use std::fmt;
+use std::io;
+
+use redwarfs_format::metadata::{Attributes, FileType, Timestamp};
+use redwarfs_format::{EntryIndex, Error as FormatError, InodeNo};
+use redwarfs_reader::Image;
+use redwarfs_writer::{
+    Content, DirItem, ExtendedAttributes, Meta, OPAQUE_ATTRIBUTE, Source, can_be_stored,
+};
+use std::collections::HashMap;
+
+use super::options::{Part, Whiteouts};
+use super::tree::{Origin, ROOT, Tree};
+use crate::error::Result;
+
+/// Attributes by which overlayfs knows what a layer hides.
+const MARKS: [&[u8]; 4] = [
+    OPAQUE_ATTRIBUTE,
+    b"user.overlay.opaque",
+    b"trusted.overlay.whiteout",
+    b"user.overlay.whiteout",
+];
+
+/// Hard links in images of format 2.2 and older: the first entry of the same file, by entry. Empty for
+/// other images.
+struct OldLinks(Vec<u32>);
+
+impl OldLinks {
+    fn new(image: &Image) -> Result<Self> {
+        let view = image.metadata();
+        if !view.is_legacy() {
+            return Ok(Self(Vec::new()));
+        }
+        let mut known: HashMap<(u32, Attributes), u32> = HashMap::new();
+        let first = (0..view.entry_count()).map(|entry| {
+            let stat = view.entry_stat(EntryIndex(entry))?;
+            Ok(*known
+                .entry((stat.ino.0, stat.attributes()))
+                .or_insert(entry))
+        });
+        Ok(Self(first.collect::<Result<_, FormatError>>()?))
+    }
+}
+
+/// The tree, and the images that hold its entries.
+pub(crate) struct MergedSource<'a> {
+    parts: &'a [Part<'a>],
+    tree: &'a Tree,
+    links: Vec<OldLinks>,
+    /// What overlayfs looks at is left out.
+    unmarked: bool,
+    /// Attributes of directories that no part has.
+    directory: Meta,
+}
+
+impl fmt::Debug for MergedSource<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MergedSource").finish_non_exhaustive()
+    }
+}
+
+impl<'a> MergedSource<'a> {
+    pub(crate) fn new(parts: &'a [Part<'a>], tree: &'a Tree, whiteouts: Whiteouts) -> Result<Self> {
+        let links = parts.iter().map(|part| OldLinks::new(part.image));
+        let mut this = Self {
+            parts,
+            tree,
+            links: links.collect::<Result<_>>()?,
+            unmarked: whiteouts == Whiteouts::Apply,
+            directory: blank(FileType::Directory, 0o755),
+        };
+        // Like the root of the first part, as new as the newest one.
+        let mut roots = (0u32..).zip(parts).map(|(number, part)| {
+            this.meta_of(number, part.image, part.image.metadata().root_entry())
+        });
+        if let Some(first) = roots.next() {
+            let mut directory = first?;
+            for root in roots {
+                let root = root?;
+                directory.mtime = directory.mtime.max(root.mtime);
+                directory.atime = directory.atime.max(root.atime);
+                directory.ctime = directory.ctime.max(root.ctime);
+            }
+            directory.extended = ExtendedAttributes::default();
+            directory.identity = (0, 0);
+            this.directory = directory;
+        }
+        Ok(this)
+    }
+
+    /// The part and the content of a regular file.
+    pub(crate) fn content(&self, path: &[u8]) -> Option<(u32, u32)> {
+        let Origin::Part(number, entry) = self.tree.origin(self.tree.find(path)?) else {
+            return None;
+        };
+        let view = self.parts.get(number as usize)?.image.metadata();
+        let inode = view.entry_inode(entry).ok()?;
+        Some((number, view.content_id(inode).ok()?))
+    }
+
+    fn meta(&self, node: u32) -> Result<Meta> {
+        let mut meta = match self.tree.origin(node) {
+            Origin::Directory => self.directory.clone(),
+            Origin::Whiteout => Meta {
+                mtime: self.directory.mtime,
+                atime: self.directory.atime,
+                ctime: self.directory.ctime,
+                ..blank(FileType::CharDevice, 0)
+            },
+            Origin::Part(number, entry) => {
+                let part = self.parts.get(number as usize);
+                let part = part.ok_or_else(|| FormatError::corrupt("no such part"))?;
+                self.meta_of(number, part.image, entry)?
+            }
+        };
+        if self.tree.is_opaque(node) {
+            meta.extended.set(OPAQUE_ATTRIBUTE, *b"y");
+        }
+        Ok(meta)
+    }
+
+    fn meta_of(&self, number: u32, image: &Image, entry: EntryIndex) -> Result<Meta> {
+        let view = image.metadata();
+        let stat = view.entry_stat(entry)?;
+        let inode = stat.ino;
+        let kind = stat.file_type();
+        let kind = kind.ok_or_else(|| FormatError::corrupt("an inode of an unknown type"))?;
+        let old = self.links.get(number as usize).map(|links| &links.0);
+        let (link, nlink) = match old.and_then(|links| links.get(entry.0 as usize)) {
+            Some(&first) => (first, 2),
+            None => (inode.0, u64::from(stat.nlink)),
+        };
+        Ok(Meta {
+            kind,
+            permissions: stat.mode & 0o7777,
+            uid: stat.uid,
+            gid: stat.gid,
+            rdev: stat.rdev,
+            size: stat.size,
+            allocated: stat.allocated,
+            nlink,
+            identity: (u64::from(number) + 1, u64::from(link) + 1),
+            atime: stat.atime,
+            mtime: stat.mtime,
+            ctime: stat.ctime,
+            target: match kind {
+                FileType::Symlink => Some(image.read_link(inode)?),
+                _ => None,
+            },
+            extended: match view.is_legacy() {
+                true => ExtendedAttributes::default(),
+                false => self.extended(image, inode)?,
+            },
+        })
+    }
+
+    fn extended(&self, image: &Image, inode: InodeNo) -> Result<ExtendedAttributes> {
+        let view = image.metadata();
+        let mut extended = ExtendedAttributes::default();
+        if view.options().has_btime
+            && let Some(birth) = view.birth_time(inode)?
+        {
+            extended.set_birth(birth);
+        }
+        if view.has_file_flags() {
+            extended.set_flags(view.file_flags(inode)?);
+        }
+        if view.has_xattrs() {
+            for xattr in image.xattrs(inode)? {
+                let name = xattr.name()?;
+                let marks = self.unmarked && MARKS.contains(&&*name);
+                if can_be_stored(&name) && !marks {
+                    extended.set(name.into_owned(), image.xattr_value(&xattr)?.into_owned());
+                }
+            }
+        }
+        Ok(extended)
+    }
+}
+
+/// An entry without attributes.
+fn blank(kind: FileType, permissions: u32) -> Meta {
+    Meta {
+        kind,
+        permissions,
+        uid: 0,
+        gid: 0,
+        rdev: 0,
+        size: 0,
+        allocated: 0,
+        nlink: 1,
+        identity: (0, 0),
+        atime: Timestamp::default(),
+        mtime: Timestamp::default(),
+        ctime: Timestamp::default(),
+        target: None,
+        extended: ExtendedAttributes::default(),
+    }
+}
+
+impl Source for MergedSource<'_> {
+    fn root(&self) -> io::Result<Meta> {
+        self.meta(ROOT).map_err(io::Error::other)
+    }
+
+    fn read_dir(&self, path: &[u8]) -> io::Result<Vec<DirItem>> {
+        let node = self.tree.find(path).ok_or(io::ErrorKind::NotFound)?;
+        let items = self.tree.children(node).map(|(name, child)| DirItem {
+            name: name.to_vec(),
+            meta: self.meta(child).map_err(io::Error::other),
+        });
+        Ok(items.collect())
+    }
+
+    fn memory(&self) -> u64 {
+        self.tree.memory()
+    }
+
+    fn open(&self, _path: &[u8]) -> io::Result<Box<dyn Content>> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+}
