@@ -638,7 +638,7 @@ pub(crate) fn space(parameters: &[Parameter]) -> Space {
 }
 
 /// Options that are no parameters, and why.
-pub(crate) const LEFT_OUT: [(&str, &str); 30] = [
+pub(crate) const LEFT_OUT: [(&str, &str); 35] = [
     ("input", "every combination has it"),
     ("output", "every combination has it"),
     ("force", "says what becomes of an old output"),
@@ -659,6 +659,11 @@ pub(crate) const LEFT_OUT: [(&str, &str); 30] = [
     ("no-metadata-version-history", "takes an image: rewrite.rs"),
     ("no-check", "takes an image: rewrite.rs"),
     ("remove-header", "takes an image: rewrite.rs"),
+    ("merge", "takes images: merge.rs"),
+    ("remove", "takes an image: merge.rs"),
+    ("rename", "takes an image: merge.rs"),
+    ("add", "takes an image: merge.rs"),
+    ("repack", "takes an image: merge.rs"),
     ("extract-wrapped-binary", "is refused"),
     ("input-format", "takes an archive: mkdwarfs_archives.rs"),
     ("spool", "takes an archive: mkdwarfs_archives.rs"),
