@@ -1,5 +1,7 @@
 //! Access control lists in words, as in extended headers of tar, and the form of the Linux kernel.
 
+use crate::Accounts;
+
 /// Version of the form of the kernel.
 const VERSION: u32 = 2;
 /// What entries without a user or group have as its number.
@@ -13,8 +15,8 @@ const MASK: u16 = 0x10;
 const OTHERS: u16 = 0x20;
 
 /// The list in the form of the kernel: `user:name:rwx:1000`, with commas or lines between entries. `None`
-/// if it is no list, or has users or groups without numbers: names mean nothing on another machine.
-pub(crate) fn binary(text: &[u8]) -> Option<Vec<u8>> {
+/// if it is no list, or has a name without a number that `accounts` does not know.
+pub(crate) fn binary(text: &[u8], accounts: &Accounts) -> Option<Vec<u8>> {
     let text = std::str::from_utf8(text).ok()?;
     let lines = text.split(['\n', ',']).map(|line| {
         let line = line.split('#').next().unwrap_or_default();
@@ -40,7 +42,15 @@ pub(crate) fn binary(text: &[u8]) -> Option<Vec<u8>> {
         };
         let (tag, id) = match name {
             "" => (own, NO_ID),
-            name => (other?, number.unwrap_or(name).parse().ok()?),
+            name => {
+                let tag = other?;
+                let id = match number.unwrap_or(name).parse() {
+                    Ok(id) => id,
+                    Err(_) if tag == USER => accounts.user(name)?,
+                    Err(_) => accounts.group(name)?,
+                };
+                (tag, id)
+            }
         };
         let mut bits = 0u16;
         for letter in permissions.chars() {
@@ -87,6 +97,7 @@ pub(crate) fn permissions(list: &[u8]) -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Account;
 
     #[test]
     fn lists_in_words_become_those_of_the_kernel() {
@@ -104,7 +115,8 @@ mod tests {
             "user::rwx\nother::r--\nuser:1000:rw-\ngroup::r-x\nmask::rwx\n",
             "u::rwx, u:1000:rw- #effective:rw-\ng::r-x\nmask:rwx\nother:r--",
         ] {
-            assert_eq!(binary(text.as_bytes()), Some(want.clone()), "{text}");
+            let none = Accounts::default();
+            assert_eq!(binary(text.as_bytes(), &none), Some(want.clone()), "{text}");
             assert_eq!(permissions(&want), Some(0o774));
         }
         for text in [
@@ -115,8 +127,32 @@ mod tests {
             "other:me:r--:4",
             "\u{e4}",
         ] {
-            assert_eq!(binary(text.as_bytes()), None, "{text}");
+            assert_eq!(
+                binary(text.as_bytes(), &Accounts::default()),
+                None,
+                "{text}"
+            );
         }
-        assert_eq!(binary(b""), Some(vec![2, 0, 0, 0]));
+        assert_eq!(binary(b"", &Accounts::default()), Some(vec![2, 0, 0, 0]));
+    }
+
+    #[test]
+    fn names_are_looked_up() {
+        let accounts = Accounts::new(|account, name| match (account, name) {
+            (Account::User, "bob") => Some(1000),
+            (Account::Group, "bob") => Some(7),
+            _ => None,
+        });
+        let ids = |text: &str| {
+            let list = binary(text.as_bytes(), &accounts)?;
+            let entries = list.get(4..)?.chunks_exact(8);
+            Some(entries.map(|entry| entry[4]).collect::<Vec<_>>())
+        };
+        for _ in 0..2 {
+            assert_eq!(ids("user:bob:r--"), Some(vec![0xe8]));
+            assert_eq!(ids("group:bob:r--"), Some(vec![7]));
+            assert_eq!(ids("group:bob:r--:9"), Some(vec![9]));
+            assert_eq!(ids("group:eve:r--"), None);
+        }
     }
 }

@@ -34,6 +34,7 @@
 //! | a hard link to an entry that does not exist | left out, as a problem |
 //! | no entry for a directory above an entry | mode 0755, owner and group 0, the latest time in the archives |
 //! | owner and group | by number; names are ignored |
+//! | users and groups in access control lists | by number; names without a number by [`Accounts`] |
 //! | access and change time | if the archive has none, the modification time |
 //! | names in any encoding | kept as bytes |
 //! | more after the end mark | ignored, with a warning that says how many bytes |
@@ -43,6 +44,7 @@
 //! A problem with one entry is logged as an error and counted in `Counters::errors`, and the build
 //! continues. An archive that is truncated or damaged is an [`Error`], and there is no image.
 
+mod accounts;
 mod acl;
 mod ar;
 mod cpio;
@@ -67,6 +69,7 @@ use std::sync::atomic::AtomicBool;
 
 use redwarfs_writer::Progress;
 
+pub use accounts::{Account, Accounts};
 pub use error::{Error, Place, Result};
 pub use library::serve;
 pub use source::ArchiveSource;
@@ -197,6 +200,8 @@ pub struct ArchiveOptions {
     pub spool: PathBuf,
     /// Most memory for entries, in bytes.
     pub memory_limit: Option<u64>,
+    /// Numbers of users and groups that access control lists have only by name.
+    pub accounts: Accounts,
     /// A process for libarchive; without one, the library runs in a thread of this process.
     pub library: Option<LibraryProcess>,
 }
@@ -208,6 +213,7 @@ impl Default for ArchiveOptions {
             whiteouts: Whiteouts::Keep,
             spool: std::env::temp_dir(),
             memory_limit: None,
+            accounts: Accounts::default(),
             library: None,
         }
     }

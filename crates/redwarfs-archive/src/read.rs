@@ -295,7 +295,7 @@ impl<'a> Reader<'a> {
                 let what = format!("the layer '{}' is no tar archive", layer.path);
                 return Err(at(Fault::unsupported(what)));
             }
-            let mut members = Tar::new(stream);
+            let mut members = Tar::new(stream, &options.accounts);
             let base = archive.name.as_deref().unwrap_or_default();
             let begun = self.tree.begin(base).map_err(Fault::unsupported);
             begun.map_err(at)?;
@@ -327,7 +327,7 @@ impl<'a> Reader<'a> {
         let input = self.input(archive, given, &count).map_err(Fault::Read)?;
         let mut stream = decompressed(input.stream)?;
         if let Some(store) = input.store.filter(|_| stream.is_plain()) {
-            return ImageArchive::new(&mut Tar::new(stream), store);
+            return ImageArchive::new(&mut Tar::new(stream, &self.options.accounts), store);
         }
         let file = copied(&mut stream, self.options)?;
         let mut shared = file.try_clone().map_err(Fault::Spool)?;
@@ -339,7 +339,7 @@ impl<'a> Reader<'a> {
             count: &count,
         };
         let stream = Stream::new(Box::new(file), Some(plain), Rc::default());
-        ImageArchive::new(&mut Tar::new(stream), store)
+        ImageArchive::new(&mut Tar::new(stream, &self.options.accounts), store)
     }
 
     /// What there is to say about an archive that was read to its end.
@@ -567,13 +567,15 @@ fn open<'a>(
         Format::Ar => Box::new(Ar::new(stream)),
         Format::Deb => {
             let data = decompressed(Ar::new(stream).data_of_package()?)?;
-            Box::new(Tar::new(data))
+            Box::new(Tar::new(data, &options.accounts))
         }
         Format::Rpm => {
             rpm::skip_headers(&mut stream)?;
             Box::new(Cpio::new(decompressed(stream)?))
         }
-        Format::Tar | Format::Auto | Format::Oci | Format::Library(_) => Box::new(Tar::new(stream)),
+        Format::Tar | Format::Auto | Format::Oci | Format::Library(_) => {
+            Box::new(Tar::new(stream, &options.accounts))
+        }
     })
 }
 

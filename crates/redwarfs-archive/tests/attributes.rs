@@ -69,3 +69,31 @@ fn records_of_lists_labels_times_and_flags() {
         (-2, 500_000_000, 0x50)
     );
 }
+
+/// GNU tar writes no numbers for users and groups that its machine knows.
+#[test]
+fn names_in_lists_are_looked_up() {
+    use redwarfs_archive::{Account, Accounts};
+
+    let list: &[u8] = b"user::rw-,user:bob:r--,group::r--,group:staff:r--,mask::r--,other::---";
+    let bytes = tar(&[pax(b'x', &[("SCHILY.acl.access", list)]), file("x", b"")]);
+    for known in [true, false] {
+        let outcome = read(&[("", &bytes)], |options| {
+            options.accounts = Accounts::new(move |account, name| match (account, name) {
+                (Account::User, "bob") => Some(1000),
+                (Account::Group, "staff") => known.then_some(50),
+                _ => None,
+            });
+        });
+        let source = outcome.source.unwrap();
+        let items = source.read_dir(b"").unwrap();
+        let extended = &items[0].meta.as_ref().unwrap().extended;
+        assert_eq!(extended.xattrs().len(), usize::from(known));
+        assert_eq!(extended.unreadable().len(), usize::from(!known));
+        if known {
+            let value = &extended.xattrs()[0].value;
+            let ids = value[4..].chunks(8).map(|entry| entry[4]);
+            assert_eq!(ids.collect::<Vec<_>>(), [255, 0xe8, 255, 50, 255, 255]);
+        }
+    }
+}

@@ -14,6 +14,7 @@ use redwarfs_writer::ExtendedAttributes;
 pub(crate) use self::header::{BLOCK, is_header};
 use self::header::{Flavour, Header};
 use self::pax::Records;
+use crate::Accounts;
 use crate::acl;
 use crate::error::Fault;
 use crate::member::{AttributeNames, Kind, Member, Members, Part};
@@ -25,6 +26,7 @@ const MOST_EXTENDED: u64 = 16 << 20;
 /// The members of a tar archive.
 pub(crate) struct Tar<'a> {
     input: Stream<'a>,
+    accounts: Accounts,
     global: Rc<Records>,
     /// Of the data of the current member: where it is in the file, how much, and the part to read next.
     parts: Vec<(u64, u64)>,
@@ -52,9 +54,10 @@ fn padding(size: u64) -> u64 {
 }
 
 impl<'a> Tar<'a> {
-    pub(crate) fn new(input: Stream<'a>) -> Self {
+    pub(crate) fn new(input: Stream<'a>, accounts: &Accounts) -> Self {
         Self {
             input,
+            accounts: accounts.clone(),
             global: Rc::default(),
             parts: Vec::new(),
             next_part: 0,
@@ -128,7 +131,7 @@ impl<'a> Tar<'a> {
             },
             atime: records.time("atime")?.or(atime),
             ctime: records.time("ctime")?.or(ctime),
-            extended: extended(&records)?,
+            extended: extended(&records, &self.accounts)?,
             ..Member::default()
         };
         // The group has the permissions of the mask, as the system shows it. Some programs write those of
@@ -274,7 +277,7 @@ fn owner(value: i128) -> Option<u32> {
 }
 
 /// The extended attributes, birth time and flags among the records.
-fn extended(records: &Records) -> Result<ExtendedAttributes, Fault> {
+fn extended(records: &Records, accounts: &Accounts) -> Result<ExtendedAttributes, Fault> {
     let mut all = ExtendedAttributes::default();
     let mut names = AttributeNames::default();
     // libarchive writes both forms. The first has names that are encoded, and values in base 64; the
@@ -295,7 +298,7 @@ fn extended(records: &Records) -> Result<ExtendedAttributes, Fault> {
         ("SCHILY.acl.access", &b"system.posix_acl_access"[..]),
         ("SCHILY.acl.default", b"system.posix_acl_default"),
     ] {
-        match records.get(key).map(acl::binary) {
+        match records.get(key).map(|list| acl::binary(list, accounts)) {
             Some(Some(list)) => all.set(name, list),
             Some(None) => all.add_unreadable(name),
             None => {}

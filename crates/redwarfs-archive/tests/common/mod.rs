@@ -11,7 +11,7 @@ use std::sync::Mutex;
 use std::sync::atomic::AtomicBool;
 
 use redwarfs_archive::{Archive, ArchiveOptions, ArchiveSource, Error};
-use redwarfs_writer::{Counters, Level, Progress, Source};
+use redwarfs_writer::{Counters, FileType, Level, Progress, Source};
 
 /// Size of a block of tar in bytes.
 pub(crate) const BLOCK: usize = 512;
@@ -180,6 +180,55 @@ pub(crate) fn read(
         messages: messages.collect(),
         errors,
     }
+}
+
+/// Reads an archive in a file.
+pub(crate) fn read_file(path: &std::path::Path) -> Outcome {
+    let log = Log::default();
+    let archive = Archive {
+        path: path.to_owned(),
+        name: None,
+    };
+    let options = ArchiveOptions::default();
+    let source = redwarfs_archive::read(&[archive], &options, &log, &AtomicBool::new(false));
+    let errors = (log.counters.errors).load(std::sync::atomic::Ordering::Relaxed);
+    let messages = log.lines.into_inner().unwrap();
+    let name = format!("{}: ", path.display());
+    let messages = messages.iter().map(|line| line.replace(&name, ""));
+    Outcome {
+        source,
+        messages: messages.collect(),
+        errors,
+    }
+}
+
+/// Path, letter of the type as `ls` has it, and size of each entry.
+pub(crate) fn entries(source: &dyn Source) -> Vec<(Vec<u8>, char, u64)> {
+    let mut out = Vec::new();
+    let mut todo = vec![Vec::new()];
+    while let Some(path) = todo.pop() {
+        for item in source.read_dir(&path).unwrap() {
+            let whole = match path.is_empty() {
+                true => item.name,
+                false => [&path[..], b"/", &item.name].concat(),
+            };
+            let meta = item.meta.unwrap();
+            let letter = match meta.kind {
+                FileType::Regular => '-',
+                FileType::Directory => 'd',
+                FileType::Symlink => 'l',
+                FileType::CharDevice => 'c',
+                FileType::BlockDevice => 'b',
+                FileType::Fifo => 'p',
+                FileType::Socket => 's',
+            };
+            if letter == 'd' {
+                todo.push(whole.clone());
+            }
+            out.push((whole, letter, meta.size));
+        }
+    }
+    out
 }
 
 /// A line for each entry: path, type and permissions, owner, size, time, target or contents.

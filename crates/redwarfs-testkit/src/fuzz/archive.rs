@@ -24,7 +24,10 @@ pub fn archive_input(data: &[u8]) {
     ];
     let whiteouts = [Whiteouts::Keep, Whiteouts::Apply, Whiteouts::Overlay];
     let options = ArchiveOptions {
-        format: formats[usize::from(first) % formats.len()],
+        format: match first {
+            63 => Format::Oci,
+            first => formats[usize::from(first) % formats.len()],
+        },
         whiteouts: whiteouts[usize::from(first / 8) % whiteouts.len()],
         memory_limit: Some(64 << 20),
         ..ArchiveOptions::default()

@@ -7,7 +7,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use redwarfs_archive::{Archive, ArchiveOptions, ArchiveSource, Error, LibraryProcess};
+use redwarfs_archive::{
+    Account, Accounts, Archive, ArchiveOptions, ArchiveSource, Error, LibraryProcess,
+};
 use redwarfs_io::path;
 
 use super::args::{Args, TOOL};
@@ -18,6 +20,7 @@ use super::output::interrupted;
 use super::run::limit_error;
 use crate::common::error::{cause_at, display_path, io_cause};
 use crate::common::os::{canonical, own_program};
+use crate::common::users::{parse_group, parse_user};
 use crate::common::{Result, ToolError};
 
 /// First argument of the process that reads an archive with libarchive.
@@ -122,6 +125,13 @@ impl Archives {
             whiteouts: args.whiteouts(),
             spool: spool(args),
             memory_limit: args.memory_limit.0,
+            accounts: Accounts::new(|account, name| {
+                let found = match account {
+                    Account::User => parse_user(name),
+                    Account::Group => parse_group(name),
+                };
+                found.ok()
+            }),
             library: own_program().map(|program| LibraryProcess {
                 program,
                 name: TOOL.into(),
