@@ -41,6 +41,9 @@ pub enum Error {
         /// The place, as far as it is known.
         at: Location,
     },
+    /// The image is not what the caller trusts: it has no digests or no signature, or another one.
+    #[error("not verified: {0}")]
+    Unverified(String),
     /// The image asks for more than a configured or built-in limit allows.
     #[error("limit exceeded: {0}")]
     Limit(String),

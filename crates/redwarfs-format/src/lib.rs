@@ -39,10 +39,12 @@
 //! | [`frozen`] | the bit-packed encoding of the metadata |
 //! | [`metadata`] | the metadata: model, in-place view, packing, checks |
 //! | [`device`] | device numbers |
+//! | [`digests`] | digests of all sections, and signatures of them |
 #![forbid(unsafe_code)]
 
 pub mod block_header;
 pub mod device;
+pub mod digests;
 pub mod error;
 pub mod frozen;
 pub mod fsst;

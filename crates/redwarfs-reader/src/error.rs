@@ -15,6 +15,7 @@ pub(crate) fn replicate(error: &Error) -> Error {
             at: *at,
         },
         Error::Limit(s) => Error::Limit(s.clone()),
+        Error::Unverified(s) => Error::Unverified(s.clone()),
         Error::Io(e) => Error::Io(io::Error::new(e.kind(), e.to_string())),
         other => Error::Io(io::Error::other(other.to_string())),
     }
@@ -28,6 +29,7 @@ pub(crate) fn in_section(error: Error, section: &Section) -> Error {
     match error {
         Error::Unsupported(s) => Error::Unsupported(format!("{s} ({place})")),
         Error::Limit(s) => Error::Limit(format!("{s} ({place})")),
+        Error::Unverified(s) => Error::Unverified(format!("{s} ({place})")),
         Error::Io(e) => Error::Io(io::Error::new(e.kind(), format!("{e} ({place})"))),
         other => other.at(section.position, offset),
     }

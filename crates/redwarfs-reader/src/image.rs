@@ -22,6 +22,7 @@ use crate::options::{ImageOffset, OpenOptions};
 use crate::payload::{PIECE, Payloads, checksum_error};
 use crate::perfmon::{Component, PerfMonitor, Timer};
 use crate::tree::{ReadDir, Walk};
+use crate::verify::{TrustedDigests, Verified};
 
 /// Largest schema, stored or raw (16 MiB). Real ones are below 4 KiB; a larger one would need millions
 /// of structs.
@@ -127,16 +128,17 @@ impl Image {
     /// sections, verifies all checksums except those of blocks, and loads and checks schema and
     /// metadata.
     ///
-    /// A wrong checksum of a section that is neither schema nor metadata is only logged.
+    /// A wrong checksum of a section that is neither schema nor metadata is only logged. With
+    /// [`OpenOptions::verification`], the sections must have their digests, and a wrong one is an error.
     ///
     /// # Errors
     /// * [`Error::NotAnImage`]: nothing found, or not at the given offset.
     /// * [`Error::Unsupported`]: version, feature, or compression of the metadata.
     /// * [`Error::Corrupt`]: sections, checksums, or metadata are wrong.
     /// * [`Error::Limit`]: schema or metadata are implausibly large.
+    /// * [`Error::Unverified`]: there are no digests or no trusted signature, although they are asked for.
     /// * [`Error::Io`]: reading failed.
     pub fn from_source(source: Arc<dyn Source>, options: &OpenOptions) -> Result<Self> {
-        let began = Instant::now();
         let size = source.len()?;
         let read = |at, buf: &mut [u8]| source.read_exact_at(at, buf);
         let locate = |number| locate_image_number(number, size, &read, &|at| source.next_data(at));
@@ -146,8 +148,25 @@ impl Image {
             ImageOffset::At(offset) => offset,
         };
         let container = Container::open(&read, size, offset, options.image_size)?;
+        Self::from_container(source, container, options)
+    }
+
+    /// Opens an image whose sections are known. The place in `options` does not count.
+    ///
+    /// # Errors
+    /// As [`Image::from_source`], except those of finding the image.
+    pub fn from_container(
+        source: Arc<dyn Source>,
+        container: Container,
+        options: &OpenOptions,
+    ) -> Result<Self> {
+        let began = Instant::now();
+        let size = source.len()?;
+        let offset = container.offset;
         let container = Arc::new(container);
-        let payloads = Payloads::new(Arc::clone(&source), Arc::clone(&container), 0);
+        let digests = TrustedDigests::of(source.as_ref(), &container, &options.verification)?;
+        let payloads = Payloads::new(Arc::clone(&source), Arc::clone(&container), 0)
+            .verifying(digests.clone());
 
         for (number, section) in container.sections.iter().enumerate() {
             tracing::trace!(
@@ -163,6 +182,9 @@ impl Image {
             }
             let section = payloads.with_header(section)?;
             if !payloads.checksum_is_right(&section)? {
+                if digests.is_some() {
+                    return Err(payloads.mismatch(&section));
+                }
                 tracing::warn!("{}", checksum_error(&section));
             }
         }
@@ -213,7 +235,9 @@ impl Image {
             took = ?began.elapsed(),
             "opened the image"
         );
-        let payloads = Payloads::new(source, container, block_size).trusting(options.trust_blocks);
+        let payloads = Payloads::new(source, container, block_size)
+            .trusting(options.trust_blocks)
+            .verifying(digests);
         Ok(Self(Arc::new(OpenImage {
             cache: BlockCache::new(payloads.clone(), &options.cache, &options.perfmon),
             ahead: AheadOfReads::new(&options.cache, payloads.block_size()),
@@ -234,6 +258,11 @@ impl Image {
     /// The sections.
     pub fn container(&self) -> &Container {
         self.0.payloads.container()
+    }
+
+    /// What the image has proved, if that was asked for.
+    pub fn verified(&self) -> Option<&Verified> {
+        self.0.payloads.digests().map(|digests| &digests.verified)
     }
 
     /// The source of the image.

@@ -4,7 +4,8 @@
 //! Everything starts from [`Image`]. It is `Send + Sync`, all operations take `&self`, and no thread
 //! holds a lock while it decompresses. At opening, the reader checks section headers and the layout of the
 //! metadata. It checks values of the metadata when it uses them. If the image has checksums, it verifies a payload
-//! before its first use. [`OpenOptions::trust_blocks`] switches this off for blocks. An error names the section if the reader knows it.
+//! before its first use. [`OpenOptions::trust_blocks`] switches this off for blocks.
+//! With [`OpenOptions::verification`], signed digests take the place of checksums (`verify.rs`). An error names the section if the reader knows it.
 //!
 //! # The path of a read
 //!
@@ -57,6 +58,7 @@ mod spans;
 mod sys;
 mod tree;
 mod users;
+mod verify;
 mod whole;
 mod xattrs;
 
@@ -74,4 +76,8 @@ pub use read::PlannedReads;
 pub use redwarfs_format::{Error, Result};
 pub use tree::{DirEntry, ReadDir, Walk, WalkEntry};
 pub use users::BlockUsers;
+pub use verify::{
+    StoredDigests, StoredSignature, Verification, Verified, VerifySignature, stored_digests,
+    stored_signatures,
+};
 pub use whole::BlockMemory;

@@ -5,6 +5,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use crate::perfmon::PerfMonitor;
+use crate::verify::Verification;
 
 /// Where the image starts in its file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -100,6 +101,10 @@ pub struct OpenOptions {
     /// Open the image as if it had no extended attributes and no file flags. Their tables may then be
     /// wrong.
     pub ignore_xattrs: bool,
+    /// What the image must prove: that its checksums are right (the default), that it has the digests that
+    /// it states, or that a trusted key has signed these. The last two verify all blocks, whatever
+    /// `trust_blocks` says.
+    pub verification: Verification,
 }
 
 /// Options of the block cache.

@@ -9,11 +9,12 @@ use std::thread::available_parallelism;
 
 use redwarfs_codec::Decoder;
 use redwarfs_format::frozen::LazyBytes;
-use redwarfs_format::section::{CompressionId, Container, LeafDigests, Section, SectionHasher};
+use redwarfs_format::section::{CompressionId, Container, LeafDigests, Section};
 use redwarfs_format::{BlockNo, Error, Result};
 use redwarfs_io::Source;
 
 use crate::error::in_section;
+use crate::verify::{KnownLeaves, PayloadCheck, TrustedDigests};
 
 /// Piece in which payloads are read for hashing, and metadata is decoded
 /// (1 MiB).
@@ -45,6 +46,8 @@ pub(crate) struct Payloads {
     block_size: u64,
     /// Whether payloads are used without comparing checksums.
     trusting: bool,
+    /// What payloads are compared with instead of their checksums.
+    digests: Option<Arc<TrustedDigests>>,
     /// The seed for digests of leaves. It differs from process to process.
     seed: u64,
 }
@@ -57,6 +60,7 @@ impl Payloads {
             container,
             block_size,
             trusting: false,
+            digests: None,
             seed: RandomState::new().hash_one(()),
         }
     }
@@ -64,6 +68,43 @@ impl Payloads {
     /// With `trusting`, payloads are used without verifying their checksums.
     pub(crate) fn trusting(self, trusting: bool) -> Self {
         Self { trusting, ..self }
+    }
+
+    /// With `digests`, every payload must have its digest.
+    pub(crate) fn verifying(self, digests: Option<Arc<TrustedDigests>>) -> Self {
+        Self { digests, ..self }
+    }
+
+    /// The digests that payloads must have.
+    pub(crate) fn digests(&self) -> Option<&Arc<TrustedDigests>> {
+        self.digests.as_ref()
+    }
+
+    /// What a payload is compared with, even if checksums are trusted for blocks. None if there is nothing.
+    fn full_check(&self, section: &Section) -> Result<Option<PayloadCheck>> {
+        match &self.digests {
+            Some(digests) => PayloadCheck::digest(digests, section).map(Some),
+            None => Ok(section.header.as_ref().map(PayloadCheck::checksum)),
+        }
+    }
+
+    /// As `full_check`, but none either if checksums are not to be compared.
+    fn check(&self, section: &Section) -> Result<Option<PayloadCheck>> {
+        match self.trusting && self.digests.is_none() {
+            true => Ok(None),
+            false => self.full_check(section),
+        }
+    }
+
+    /// The error of a payload that is not what it must be.
+    pub(crate) fn mismatch(&self, section: &Section) -> Error {
+        match &self.digests {
+            Some(_) => {
+                let e = Error::corrupt(format!("{} does not have its digest", section.ty));
+                in_section(e, section)
+            }
+            None => checksum_error(section),
+        }
     }
 
     pub(crate) fn source(&self) -> &Arc<dyn Source> {
@@ -129,28 +170,32 @@ impl Payloads {
             .ok_or_else(|| in_section(Error::corrupt("a header that was not read"), section))
     }
 
-    /// Reads a payload into memory and verifies its XXH3.
+    /// Reads a payload into memory and verifies its XXH3 or its digest.
     pub(crate) fn read_vec(&self, section: &Section) -> Result<Vec<u8>> {
         self.read_reusing(section, Vec::new())
     }
 
-    /// Verifies the XXH3 of a payload that is used in its place in the file, and computes the digests
-    /// of its leaves. Later reads compare these digests, so they return only verified bytes. `None` if
+    /// Verifies the XXH3 or the digest of a payload that is used in its place in the file, and computes the
+    /// digests of its leaves. If the image has trusted digests of its leaves, nothing is read. Later reads compare these digests, so they return only verified bytes. `None` if
     /// there is no hash, or if it is not compared; then nothing is read.
-    pub(crate) fn verify_in_leaves(&self, section: &Section) -> Result<Option<LeafDigests>> {
-        let Some(header) = section.header.as_ref().filter(|_| !self.trusting) else {
+    pub(crate) fn verify_in_leaves(&self, section: &Section) -> Result<Option<KnownLeaves>> {
+        if let Some(digests) = &self.digests
+            && let Some(leaves) = KnownLeaves::trusted(digests, section)?
+        {
+            return Ok(Some(leaves));
+        }
+        let Some(mut hasher) = self.check(section)? else {
             return Ok(None);
         };
-        let mut hasher = SectionHasher::xxh(header);
         let mut leaves = LeafDigests::new(self.seed, section.length);
         self.stream_by(section, HASHED_AT_ONCE, |bytes| {
             hasher.update(bytes);
             leaves.update(bytes);
         })?;
         if hasher.matches() {
-            Ok(Some(leaves))
+            Ok(Some(KnownLeaves::Made(leaves)))
         } else {
-            Err(checksum_error(section))
+            Err(self.mismatch(section))
         }
     }
 
@@ -160,16 +205,18 @@ impl Payloads {
     pub(crate) fn read_leaves(
         &self,
         section: &Section,
-        leaves: Option<&LeafDigests>,
+        leaves: Option<&KnownLeaves>,
         range: Range<u64>,
         wait: bool,
         out: &mut Vec<u8>,
     ) -> Result<Option<usize>> {
-        const LEAF: u64 = LeafDigests::LEAF as u64;
         let (start, end) = match leaves {
-            Some(_) => (
-                range.start / LEAF * LEAF,
-                range.end.next_multiple_of(LEAF).min(section.length),
+            Some(leaves) => (
+                range.start / leaves.size() * leaves.size(),
+                range
+                    .end
+                    .next_multiple_of(leaves.size())
+                    .min(section.length),
             ),
             None => (range.start, range.end),
         };
@@ -194,7 +241,7 @@ impl Payloads {
     fn fill_from_leaves(
         &self,
         section: &Section,
-        leaves: Option<&LeafDigests>,
+        leaves: Option<&KnownLeaves>,
         mut at: u64,
         wait: bool,
         buf: &mut [u8],
@@ -209,9 +256,15 @@ impl Payloads {
             } else if !self.source.try_read_exact_at(place, piece) {
                 return Ok(false);
             }
-            let first = usize::try_from(at / LeafDigests::LEAF as u64).unwrap_or(usize::MAX);
-            if leaves.is_some_and(|leaves| !leaves.matches(first, piece)) {
-                return Err(changed(section));
+            let differs = |leaves: &KnownLeaves| {
+                let first = usize::try_from(at / leaves.size()).unwrap_or(usize::MAX);
+                !leaves.matches(first, piece)
+            };
+            if leaves.is_some_and(differs) {
+                return Err(match leaves {
+                    Some(KnownLeaves::Trusted { .. }) => self.mismatch(section),
+                    _ => changed(section),
+                });
             }
             at = at.saturating_add(piece.len() as u64);
         }
@@ -254,11 +307,10 @@ impl Payloads {
         Ok(payload)
     }
 
-    /// Reads a payload, and verifies its XXH3 unless there is none, or it is not to be compared.
+    /// Reads a payload, and verifies its digest, or its XXH3 unless there is none, or it is not to be compared.
     /// `payload` must have the length of the payload.
     pub(crate) fn read_into(&self, section: &Section, payload: &mut [u8]) -> Result<()> {
-        let header = section.header.as_ref().filter(|_| !self.trusting);
-        let mut hasher = header.map(SectionHasher::xxh);
+        let mut hasher = self.check(section)?;
         let mut at = self.container.file_offset(section);
         for piece in payload.chunks_mut(HASHED_AT_ONCE) {
             self.source
@@ -270,7 +322,7 @@ impl Payloads {
             at = at.saturating_add(piece.len() as u64);
         }
         if hasher.is_some_and(|hasher| !hasher.matches()) {
-            return Err(checksum_error(section));
+            return Err(self.mismatch(section));
         }
         Ok(())
     }
@@ -293,12 +345,12 @@ impl Payloads {
         .map_err(|e| in_section(e.into(), section))
     }
 
-    /// Whether the XXH3 of a section is correct, without keeping the payload. True without hashes.
+    /// Whether the XXH3 of a section, or its digest, is correct, without keeping the payload. True without
+    /// hashes.
     pub(crate) fn checksum_is_right(&self, section: &Section) -> Result<bool> {
-        let Some(header) = &section.header else {
+        let Some(mut hasher) = self.full_check(section)? else {
             return Ok(true);
         };
-        let mut hasher = SectionHasher::xxh(header);
         self.stream(section, |bytes| hasher.update(bytes))?;
         Ok(hasher.matches())
     }

@@ -18,6 +18,8 @@ fn fuzz_targets_accept_their_corpus() {
         ("codecs", fuzz::codecs),
         ("image", fuzz::image),
         ("xattrs", fuzz::xattrs),
+        ("digests", fuzz::digests),
+        ("recovery", fuzz::recovery),
         #[cfg(feature = "extract")]
         ("tar", fuzz::tar),
     ];

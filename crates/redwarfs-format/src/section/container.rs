@@ -97,6 +97,27 @@ impl Container {
         image.settle(walked, state, image_size.is_none())
     }
 
+    /// The sections of an image that were found in another way. Their offsets are from the start of the file, which
+    /// has `size` bytes; there is no index.
+    #[must_use]
+    pub fn of_sections(version: Version, size: u64, sections: Vec<Section>) -> Self {
+        let blocks = sections
+            .iter()
+            .filter(|section| section.ty == SectionType::BLOCK)
+            .map(|section| section.position)
+            .collect();
+        Self {
+            version,
+            offset: 0,
+            size,
+            sections,
+            trailers: Vec::new(),
+            unused_tail: 0,
+            index: IndexState::Absent,
+            blocks,
+        }
+    }
+
     /// Like [`Container::open`], but reads every header and compares the index with them.
     #[cfg(test)]
     pub(crate) fn open_scanning(

@@ -250,7 +250,7 @@ impl SectionHeader {
     }
 
     /// The part that both hashes cover: number, type, compression, length.
-    fn hashed_part(&self) -> [u8; Self::LEN - NUMBER_AT] {
+    pub(crate) fn hashed_part(&self) -> [u8; Self::LEN - NUMBER_AT] {
         let mut bytes = [0; Self::LEN - NUMBER_AT];
         bytes[..TYPE_AT - NUMBER_AT].copy_from_slice(&self.number.to_le_bytes());
         bytes[TYPE_AT - NUMBER_AT..COMPRESSION_AT - NUMBER_AT]

@@ -38,6 +38,16 @@ pub(super) fn split(entry: u64) -> (SectionType, u64) {
     )
 }
 
+/// Type and header offset of all sections in the payload of an index whose place is not known. None if it
+/// cannot be an index: the last entry must be that of an index.
+#[must_use]
+pub fn parse_section_index(payload: &[u8]) -> Option<Vec<(SectionType, u64)>> {
+    let mut parser = IndexParser::default();
+    parser.add(payload).ok()?;
+    let (_, own) = *parser.entries.last()?;
+    parser.finish(own).ok()
+}
+
 /// Decodes and checks the payload of an index, which may arrive in pieces.
 ///
 /// Offsets must start at 0 and leave room for a header between any two. So an image cannot

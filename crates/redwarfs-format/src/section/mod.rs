@@ -19,7 +19,7 @@ pub use hidden::{
     Binding, Footer, GenerationId, HiddenClass, HiddenPayload, MetadataId, Prelude,
     encode_hidden_section,
 };
-pub use index::{encode_section_index, tail_pointer};
+pub use index::{encode_section_index, parse_section_index, tail_pointer};
 pub use leaves::LeafDigests;
 pub use locate::{NextData, locate_image, locate_image_from, locate_image_number};
 

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use redwarfs_codec::Decoder;
-use redwarfs_format::section::{LeafDigests, Section};
+use redwarfs_format::section::Section;
 use redwarfs_format::{BlockNo, Error, Result};
 
 use super::memory::{Buffer, Filler};
@@ -12,6 +12,7 @@ use super::scratch::LARGEST;
 use crate::error::replicate;
 use crate::options::BlockAllocator;
 use crate::sys;
+use crate::verify::KnownLeaves;
 
 /// Bytes decoded and published at a time (64 KiB). A waiting thread is woken at most this many bytes
 /// late.
@@ -67,7 +68,7 @@ enum BlockBytes {
 pub(super) struct Plain {
     pub(super) section: Section,
     /// The expected checksum; `None` if it is missing, or not compared.
-    pub(super) leaves: Option<LeafDigests>,
+    pub(super) leaves: Option<KnownLeaves>,
 }
 
 /// The progress of a block. A thread that finds `New` or `Partial` and needs more takes the work and
@@ -432,7 +433,7 @@ impl Turn {
 
     /// Declares that the bytes of the block stay in the image file.
     pub(super) fn is_plain(&self, plain: Plain) {
-        let memory = plain.leaves.as_ref().map_or(0, LeafDigests::memory);
+        let memory = plain.leaves.as_ref().map_or(0, KnownLeaves::memory);
         self.slot.charge(memory);
         self.shape_is(BlockBytes::Plain(plain));
     }

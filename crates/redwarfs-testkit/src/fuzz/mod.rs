@@ -18,11 +18,13 @@ use crate::mutate::Rng;
 mod archive;
 mod image;
 pub mod mutators;
+mod trailers;
 mod xattrs;
 
 #[cfg(feature = "archive")]
 pub use archive::archive_input;
 pub use image::{image, use_image};
+pub use trailers::{digests, recovery};
 pub use xattrs::xattrs;
 
 /// Bytes that a symbol table is trained on.

@@ -22,6 +22,7 @@ pub mod suggest;
 pub mod time;
 pub mod tool;
 pub mod users;
+pub mod verify;
 pub mod version;
 pub(crate) mod xattr_list;
 

@@ -41,6 +41,7 @@ use crate::common::man::{print_long, show};
 use crate::common::number::format_size;
 use crate::common::open::{Spelling, open_image};
 use crate::common::tool::Tool;
+use crate::common::verify::log_verified;
 use crate::common::version::VERSION;
 use crate::common::{LogLevel, Logger};
 pub(crate) use arguments::is_mount_helper;
@@ -262,6 +263,7 @@ fn open(
     let mut options = settings.open.clone();
     options.perfmon = measurements.perfmon.clone();
     let image = open_image(path, &options, spelling)?;
+    log_verified(&image, logger);
     if settings.open.image_size.is_none() && image.trailing_bytes() > 0 {
         logger.info(format_args!(
             "{} bytes follow the image in its file",

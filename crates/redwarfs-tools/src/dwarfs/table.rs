@@ -11,6 +11,7 @@ use super::settings::{Lock, LogTarget, Strategy};
 use crate::common::error::ToolError;
 use crate::common::open::image_offset;
 use crate::common::users::{parse_group, parse_user};
+use crate::common::verify::verification;
 
 /// The description of options of `/etc/fstab` that the driver accepts without effect.
 const FSTAB: &str = "no effect, for /etc/fstab";
@@ -57,7 +58,7 @@ pub(super) const NOT_ON_WINDOWS: [&str; 15] = [
 ];
 
 /// All options, in the order of the help text.
-pub(super) const OPTIONS: [MountOption; 64] = [
+pub(super) const OPTIONS: [MountOption; 65] = [
     entry(
         Group::Image,
         "offset=N|auto|auto:N",
@@ -77,6 +78,17 @@ pub(super) const OPTIONS: [MountOption; 64] = [
         "By default the driver finds the end of the image itself, even if other data follows it.",
         Effect::Value(|s, v| {
             s.open.image_size = Some(v.number()?);
+            Ok(())
+        }),
+    ),
+    entry(
+        Group::Image,
+        "verify=signed:KEY|digests|checksums",
+        "checksums",
+        "what the image must prove",
+        "With `signed:KEY`, the driver mounts only an image that is signed with the key: a public key of minisign or SSH, or a file with one. No byte that is not signed is interpreted. The driver says who has signed and when; if it is an older image than expected, somebody may have exchanged it. `digests` compares the image with its own digests, which anybody can make.",
+        Effect::Value(|s, v| {
+            s.open.verification = v.parsed(verification)?;
             Ok(())
         }),
     ),

@@ -4,18 +4,24 @@ use std::path::PathBuf;
 
 use clap::{ArgAction, CommandFactory, Parser};
 use redwarfs_reader::ImageOffset;
+use redwarfs_signature::DigestAlgorithm;
 
 use super::checksum::Algorithm;
 use super::detail::Detail;
 use super::output::Form;
+use super::signing::algorithm;
 use crate::common::cli::{LogArgs, prepare, whole};
 use crate::common::number::{parse_percent, parse_size};
 use crate::common::open::image_offset;
 use crate::common::progress::ProgressArgs;
 
+/// The group of the options of which there can be one.
+const SIGNING: &str = "task";
+
 /// Check a DwarFS image and show its properties and contents.
 #[derive(Debug, Clone, Parser)]
 #[command(name = "dwarfsck")]
+#[command(group = clap::ArgGroup::new(SIGNING).conflicts_with_all(["list", "checksum", "print_header", "export_metadata", "add_recovery", "check_recovery", "repair", "remove_recovery"]))]
 #[command(override_usage = "dwarfsck [-i] IMAGE [OPTIONS...]")]
 pub(crate) struct Args {
     /// Image to check
@@ -124,6 +130,48 @@ pub(crate) struct Args {
     #[arg(long)]
     pub remove_recovery: bool,
 
+    /// Search the whole file, of which anything may be damaged or missing, and say what dwarfsextract --salvage can save
+    #[arg(long, group = SIGNING)]
+    pub salvage_report: bool,
+
+    /// Add digests of all sections behind the image: blake3 (the default) or sha512-256. Images are read with
+    /// verify=digests then, and can be signed. The image is checked first
+    #[arg(long, value_name = "ALGORITHM", num_args = 0..=1, require_equals = true, default_missing_value = "blake3",
+          group = SIGNING, value_parser = whole(algorithm))]
+    pub add_digests: Option<DigestAlgorithm>,
+
+    /// Compare all sections with the digests of the image
+    #[arg(long, group = SIGNING)]
+    pub check_digests: bool,
+
+    /// Write what is signed to a file, for other programs; '-' is standard output
+    #[arg(long, value_name = "FILE", group = SIGNING)]
+    pub export_digests: Option<PathBuf>,
+
+    /// Sign the image with a secret key of minisign or a private key of SSH; adds digests if there are none. The
+    /// image is checked first
+    #[arg(long, value_name = "KEYFILE", group = SIGNING)]
+    pub sign: Option<PathBuf>,
+
+    /// Add a signature of what --export-digests has written: a file of minisign, or of ssh-keygen with the
+    /// namespace 'dwarfs'
+    #[arg(long, value_name = "FILE", group = SIGNING)]
+    pub add_signature: Option<PathBuf>,
+
+    /// Verify that the image is signed with this public key of minisign or SSH, or one of a file of allowed signers,
+    /// and that all sections are as they were signed
+    #[arg(long, value_name = "KEY", group = SIGNING)]
+    pub verify_signature: Option<String>,
+
+    /// With --sign: the file whose first line is the password of the key; '-' is standard input. Without it,
+    /// the terminal asks for it
+    #[arg(long, value_name = "FILE", requires = "sign")]
+    pub password_file: Option<PathBuf>,
+
+    /// With --sign and a key of minisign: a comment that is signed, too [default: time and name of the file]
+    #[arg(long, value_name = "TEXT", requires = "sign", value_parser = whole(comment))]
+    pub trusted_comment: Option<String>,
+
     #[command(flatten)]
     pub progress: ProgressArgs,
 
@@ -145,6 +193,13 @@ impl Args {
         } else {
             Form::Lines
         }
+    }
+}
+
+fn comment(text: &str) -> Result<String, String> {
+    match text.chars().any(|c| c == '\n' || c == '\r') {
+        true => Err("must be one line".to_owned()),
+        false => Ok(text.to_owned()),
     }
 }
 

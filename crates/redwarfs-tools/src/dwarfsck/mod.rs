@@ -14,6 +14,8 @@ mod output;
 mod overview;
 mod recovery;
 mod report;
+mod salvage;
+mod signing;
 mod text;
 mod tree;
 mod verdict;
@@ -89,6 +91,12 @@ fn run(args: &Args) -> Result<u8> {
     if let Some(task) = recovery::Task::of(args)? {
         return recovery::run(args, task, input, workers, &logger);
     }
+    if args.salvage_report {
+        return salvage::run(args, input, &logger);
+    }
+    if let Some(task) = signing::Task::of(args) {
+        return signing::run(args, task, input, workers, &logger);
+    }
     let options = open_options(args, workers);
     let source = match IoLayer::from_env().open(input) {
         Ok(source) => source,
@@ -98,7 +106,7 @@ fn run(args: &Args) -> Result<u8> {
         Ok(image) => image,
         Err(failed) => {
             if !args.print_header && !args.no_check {
-                salvage(args, &source, &failed, workers, &logger)?;
+                list_damage(args, &source, &failed, workers, &logger)?;
             }
             return Err(open_error(input, &options));
         }
@@ -320,7 +328,7 @@ fn check_options(args: &Args, workers: usize) -> CheckOptions {
 }
 
 /// Says which sections of an image are damaged that cannot be opened.
-fn salvage(
+fn list_damage(
     args: &Args,
     source: &Arc<dyn Source>,
     failed: &Error,

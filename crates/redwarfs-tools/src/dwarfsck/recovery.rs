@@ -50,7 +50,8 @@ impl<'a> Task<'a> {
         let others = args.list
             || args.print_header
             || args.checksum.is_some()
-            || args.export_metadata.is_some();
+            || args.export_metadata.is_some()
+            || super::signing::Task::of(args).is_some();
         if task.is_some() && (others || tasks.next().is_some()) {
             return Err(ToolError::new(
                 "--add-recovery, --check-recovery, --repair, --remove-recovery, --list, --print-header, \
@@ -84,7 +85,7 @@ pub(super) fn run(
     }
 }
 
-fn lock(input: &Path) -> Result<LockedFile> {
+pub(super) fn lock(input: &Path) -> Result<LockedFile> {
     LockedFile::open(input).map_err(|e| ToolError::new("cannot open").cause(io_cause(&e)))
 }
 
@@ -104,7 +105,7 @@ fn failed(what: &str, path: &Path, error: Error) -> ToolError {
 }
 
 /// Where the image is in the file.
-fn image_offset(args: &Args, input: &Path) -> Result<(Image, u64)> {
+pub(super) fn image_offset(args: &Args, input: &Path) -> Result<(Image, u64)> {
     let options = open_options(args, 1);
     let source: Arc<dyn Source> = match FileSource::open(input) {
         Ok(source) => Arc::new(source),
@@ -150,7 +151,7 @@ fn add(
 }
 
 /// Parity of a damaged image would protect the damage.
-fn refuse_damage(
+pub(super) fn refuse_damage(
     args: &Args,
     input: &Path,
     image: &Image,
@@ -174,7 +175,7 @@ fn refuse_damage(
         Some(first) => Err(ToolError::new("is damaged, and was left as it is")
             .path(input)
             .cause(first)
-            .hint("--no-check adds recovery data for the image as it is")),
+            .hint("--no-check takes the image as it is")),
     }
 }
 
@@ -340,7 +341,7 @@ fn remove(args: &Args, input: &Path) -> Result<u8> {
     Ok(EXIT_OK)
 }
 
-fn say(args: &Args, line: &str) -> Result<()> {
+pub(super) fn say(args: &Args, line: &str) -> Result<()> {
     if args.quiet {
         return Ok(());
     }

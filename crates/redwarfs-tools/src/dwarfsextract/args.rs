@@ -5,14 +5,16 @@ use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
 use clap::{CommandFactory, Parser};
-use redwarfs_reader::ImageOffset;
 use redwarfs_reader::perfmon::Component;
+use redwarfs_reader::{ImageOffset, Verification};
 use redwarfs_writer::XattrFilter;
 
+use super::salvage::directory;
 use crate::common::cli::{LogArgs, prepare, whole};
 use crate::common::number::parse_size;
 use crate::common::open::image_offset;
 use crate::common::progress::ProgressArgs;
+use crate::common::verify::verification;
 use crate::common::xattr_list::xattr_list;
 
 /// Extract a DwarFS image to a directory or convert it to an archive.
@@ -105,9 +107,21 @@ pub(crate) struct Args {
     #[arg(long)]
     pub strict: bool,
 
+    /// What the image must prove: signed:KEY, digests or checksums. KEY is a public key of minisign or SSH, or a file
+    /// with one
+    #[arg(long, value_name = "HOW", default_value = "checksums", value_parser = whole(verification),
+          conflicts_with = "disable_integrity_check")]
+    pub verify: Verification,
+
     /// Do not verify the checksums of blocks; damage then goes unnoticed
     #[arg(long)]
     pub disable_integrity_check: bool,
+
+    /// For images of which anything may be damaged or missing: search the whole file, extract all files that are whole,
+    /// and write the rest to DIR, a new directory: parts of files with maps of what is missing, or raw blocks if
+    /// there is no metadata, and a report
+    #[arg(long, value_name = "DIR", value_parser = whole(directory), conflicts_with_all = ["stdout", "verify", "image_offset", "disable_integrity_check"])]
+    pub salvage: Option<PathBuf>,
 
     /// Show the percentage on standard output
     #[arg(long)]

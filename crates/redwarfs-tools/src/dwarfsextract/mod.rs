@@ -4,6 +4,7 @@ mod args;
 mod destination;
 mod listener;
 mod patterns;
+mod salvage;
 
 use std::ffi::OsString;
 use std::io::{self, BufWriter, IsTerminal};
@@ -23,15 +24,18 @@ use crate::common::console::write_stderr;
 use crate::common::error::{EXIT_FAILURE, EXIT_OK, EXIT_PARTIAL};
 use crate::common::number::{counted, format_duration, format_size};
 use crate::common::open::{Spelling, open_image};
-use crate::common::os::own_program;
+use crate::common::os::{own_program, stop_flag};
 use crate::common::output::create_output;
 use crate::common::progress::{Activity, Display, ProgressMode};
 use crate::common::tool::Tool;
+use crate::common::verify::log_verified;
 use crate::common::{LogLevel, Logger, Result, ToolError, env};
 use args::Args;
 use destination::{Destination, abort};
 use listener::Listener;
 use patterns::Patterns;
+use salvage::Salvaging;
+pub(crate) use salvage::{write_file, write_found};
 
 const TOOL: &str = "dwarfsextract";
 
@@ -105,7 +109,27 @@ fn run(args: &Args) -> Result<u8> {
         auto: "--image-offset=auto",
         size: None,
     };
-    let image = open_image(input, &options, spelling)?;
+    options.verification = args.verify.clone();
+    let salvaging = match &args.salvage {
+        None => None,
+        Some(parts) => {
+            let stop = stop_flag().map_err(|e| ToolError::new("cannot handle signals").io(&e))?;
+            let salvaging = Salvaging::begin(input, parts, &options, stop, &logger)?;
+            if salvaging.found.image().is_none() {
+                salvaging.finish(&logger)?;
+                return Ok(EXIT_PARTIAL);
+            }
+            Some(salvaging)
+        }
+    };
+    let salvaged = salvaging
+        .as_ref()
+        .and_then(|salvaging| salvaging.found.image());
+    let image = match salvaged {
+        Some(image) => image.clone(),
+        None => open_image(input, &options, spelling)?,
+    };
+    log_verified(&image, &logger);
 
     let mut extract = ExtractOptions::default();
     extract.threads = args.workers();
@@ -117,7 +141,7 @@ fn run(args: &Args) -> Result<u8> {
     extract.skip_specials = args.skip_specials;
     extract.skip_symlinks = args.skip_symlinks;
     extract.skip_hard_links = args.skip_hardlinks;
-    extract.continue_on_error = args.continue_on_error;
+    extract.continue_on_error = args.continue_on_error || salvaging.is_some();
     extract.file_flags = !args.skip_file_flags;
     if !args.xattrs.is_all() {
         let filter = args.xattrs.clone();
@@ -166,6 +190,10 @@ fn run(args: &Args) -> Result<u8> {
         format_args!("extracted {files}, {bytes} in {took}, {rate}"),
     );
     report(&summary, &logger);
+    let lost = match salvaging {
+        Some(salvaging) => salvaging.finish(&logger)?,
+        None => false,
+    };
     if matches!(destination, Destination::Directory(_)) {
         logger.verbose(format_args!(
             "decoded {} blocks, at most {} of them in memory at a time",
@@ -184,6 +212,9 @@ fn run(args: &Args) -> Result<u8> {
             "extraction finished with {} error(s)",
             summary.damaged
         ));
+        return Ok(EXIT_PARTIAL);
+    }
+    if lost {
         return Ok(EXIT_PARTIAL);
     }
     if args.strict && summary.unset > 0 {

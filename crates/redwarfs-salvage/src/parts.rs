@@ -1,0 +1,256 @@
+//! Files that are partly there.
+
+use std::fs::{self, File};
+use std::io::{Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+
+use redwarfs_format::metadata::{Extent, FileType};
+use redwarfs_format::{BlockNo, InodeNo};
+use redwarfs_reader::Image;
+
+use crate::error::Result;
+use crate::salvage::Salvage;
+
+/// Bytes that are read at a time (1 MiB).
+const PIECE: u64 = 1 << 20;
+
+/// A range of a file that is lost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Missing {
+    /// Where it begins.
+    pub offset: u64,
+    /// Its length, at least 1.
+    pub length: u64,
+}
+
+/// A file of which something is lost.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DamagedFile {
+    /// Its path without a leading slash.
+    pub path: Vec<u8>,
+    /// Its inode.
+    pub inode: InodeNo,
+    /// Its size.
+    pub size: u64,
+    /// What is lost, ascending. The ranges do not touch.
+    pub missing: Vec<Missing>,
+}
+
+impl DamagedFile {
+    /// Bytes that are lost.
+    #[must_use]
+    pub fn lost(&self) -> u64 {
+        self.missing.iter().map(|range| range.length).sum()
+    }
+}
+
+/// What was written.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct PartsWritten {
+    /// Files that are partly there.
+    pub files: u64,
+    /// Bytes of them that are there.
+    pub bytes: u64,
+    /// Bytes of them that are lost.
+    pub lost: u64,
+    /// Files that are lost completely, and were not written.
+    pub gone: u64,
+    /// Files whose name cannot be a name here, and were not written.
+    pub unnamed: u64,
+}
+
+impl Salvage {
+    /// Names every file of the tree that needs a lost block, in tree order.
+    ///
+    /// # Errors
+    /// [`Error::Format`] if the tree cannot be walked, and those of `visit`. Without a tree, nothing is visited.
+    pub fn for_each_damaged(&self, visit: &mut dyn FnMut(DamagedFile) -> Result<()>) -> Result<()> {
+        let (Some(image), Some(lost)) = (self.image(), self.lost_blocks()) else {
+            return Ok(());
+        };
+        // A block behind the last one that is known is lost, too.
+        let known = image.container().block_count();
+        let is_lost = |block: BlockNo| block.0 >= known || lost.contains(&block);
+        for entry in image.walk() {
+            let entry = entry?;
+            let inode = entry.inode;
+            if image.metadata().file_type(inode)? != FileType::Regular {
+                continue;
+            }
+            let mut missing: Vec<Missing> = Vec::new();
+            let mut offset = 0;
+            for extent in image.metadata().extents(inode)? {
+                let (length, lost) = match extent? {
+                    Extent::Data { block, size, .. } => (u64::from(size), is_lost(block)),
+                    Extent::Hole { size } => (size, false),
+                };
+                match missing.last_mut() {
+                    Some(last) if lost && last.offset + last.length == offset => {
+                        last.length += length;
+                    }
+                    _ if lost && length > 0 => missing.push(Missing { offset, length }),
+                    _ => {}
+                }
+                offset += length;
+            }
+            if missing.is_empty() {
+                continue;
+            }
+            visit(DamagedFile {
+                path: entry.path.clone(),
+                inode,
+                size: offset,
+                missing,
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Writes the files that are partly there below `dir`, a new directory: `NAME` with holes for what is missing, and
+    /// `NAME.missing` with a line `OFFSET LENGTH` for each missing range. `visit` gets each damaged file, also those
+    /// that are lost completely.
+    ///
+    /// # Errors
+    /// [`Error::Io`] if something cannot be written, otherwise as [`Salvage::for_each_damaged`].
+    pub fn write_parts(
+        &self,
+        dir: &Path,
+        visit: &mut dyn FnMut(&DamagedFile) -> Result<()>,
+    ) -> Result<PartsWritten> {
+        let mut written = PartsWritten::default();
+        let Some(image) = self.image() else {
+            return Ok(written);
+        };
+        fs::create_dir(dir)?;
+        self.for_each_damaged(&mut |mut file| {
+            let outcome = match file.lost() >= file.size {
+                true => None,
+                false => match below(dir, &file.path) {
+                    Some(path) => write_part(image, &path, &mut file)?,
+                    None => {
+                        written.unnamed += 1;
+                        return visit(&file);
+                    }
+                },
+            };
+            match outcome {
+                Some(bytes) => {
+                    written.files += 1;
+                    written.bytes += bytes;
+                    written.lost += file.lost();
+                }
+                None => written.gone += 1,
+            }
+            visit(&file)
+        })?;
+        Ok(written)
+    }
+}
+
+/// The place of a path below a directory that has nothing but what this process makes. None if a part of the path is
+/// no name.
+fn below(dir: &Path, path: &[u8]) -> Option<PathBuf> {
+    let mut out = dir.to_owned();
+    for name in path.split(|byte| *byte == b'/') {
+        let text = std::str::from_utf8(name);
+        let odd = name.is_empty() || name == b"." || name == b".." || name.contains(&0);
+        if odd {
+            return None;
+        }
+        match text {
+            Ok(text) if !cfg!(windows) || !text.contains(['\\', ':']) => out.push(text),
+            Ok(_) => return None,
+            Err(_) => out.push(raw_name(name)?),
+        }
+    }
+    Some(out)
+}
+
+#[cfg(unix)]
+fn raw_name(name: &[u8]) -> Option<&std::ffi::OsStr> {
+    Some(std::os::unix::ffi::OsStrExt::from_bytes(name))
+}
+
+#[cfg(not(unix))]
+fn raw_name(_: &[u8]) -> Option<&std::ffi::OsStr> {
+    None
+}
+
+/// Writes what is there of a file. A range whose block cannot be decoded is missing, too. Returns the number of
+/// bytes, or none if nothing is there.
+fn write_part(image: &Image, path: &Path, file: &mut DamagedFile) -> Result<Option<u64>> {
+    if let Some(parent) = path.parent() {
+        fs::create_dir_all(parent)?;
+    }
+    // A map of another file may have this name.
+    let path = &free_name(path);
+    let mut out = File::create_new(path)?;
+    out.set_len(file.size)?;
+    let (mut at, mut bytes) = (0, 0);
+    let mut missing: Vec<Missing> = Vec::new();
+    let ranges = file.missing.iter().copied();
+    let end = Missing {
+        offset: file.size,
+        length: 0,
+    };
+    for lost in ranges.chain([end]) {
+        while at < lost.offset {
+            let length = PIECE.min(lost.offset - at);
+            let mut buffer = vec![0; usize::try_from(length).unwrap_or(0)];
+            match image.read_at(file.inode, at, &mut buffer) {
+                Ok(n) if n as u64 == length => {
+                    out.seek(SeekFrom::Start(at))?;
+                    out.write_all(&buffer)?;
+                    bytes += length;
+                }
+                // Its checksum is right, but it cannot be decoded here.
+                Ok(_) | Err(_) => join(&mut missing, at, length),
+            }
+            at += length;
+        }
+        if lost.length > 0 {
+            join(&mut missing, lost.offset, lost.length);
+        }
+        at = lost.offset + lost.length;
+    }
+    file.missing = missing;
+    drop(out);
+    if bytes == 0 {
+        fs::remove_file(path)?;
+        return Ok(None);
+    }
+    let mut name = path.as_os_str().to_owned();
+    name.push(".missing");
+    let mut map = File::create_new(free_name(Path::new(&name)))?;
+    for range in &file.missing {
+        writeln!(map, "{} {}", range.offset, range.length)?;
+    }
+    map.flush()?;
+    Ok(Some(bytes))
+}
+
+fn join(missing: &mut Vec<Missing>, offset: u64, length: u64) {
+    match missing.last_mut() {
+        Some(last) if last.offset + last.length == offset => last.length += length,
+        _ => missing.push(Missing { offset, length }),
+    }
+}
+
+/// A name that no file has: a file of the image may end in `.missing`.
+fn free_name(path: &Path) -> PathBuf {
+    let mut free = path.to_owned();
+    let mut number = 1;
+    while free.symlink_metadata().is_ok() {
+        number += 1;
+        let mut name = path.as_os_str().to_owned();
+        name.push(format!("-{number}"));
+        free = PathBuf::from(name);
+    }
+    free
+}
+
+impl From<Missing> for (u64, u64) {
+    fn from(range: Missing) -> Self {
+        (range.offset, range.length)
+    }
+}

@@ -1,0 +1,62 @@
+//! Images that must be what somebody signed: `verify=` of the tools that read them.
+
+use std::sync::Arc;
+
+use redwarfs_reader::{Image, Verification};
+use redwarfs_signature::{Error, PublicKeys};
+
+use super::Logger;
+use super::error::io_cause;
+use super::time::LocalTime;
+
+/// Understands `signed:KEY`, `digests` and `checksums`.
+///
+/// # Errors
+/// Text for the user.
+pub fn verification(text: &str) -> Result<Verification, String> {
+    match (text, text.strip_prefix("signed:")) {
+        ("checksums", _) => Ok(Verification::Checksums),
+        ("digests", _) => Ok(Verification::Digests),
+        (_, Some(key)) => Ok(Verification::Signed(Arc::new(public_keys(key)?))),
+        _ => Err(format!(
+            "no such verification: {text} (one of signed:KEY, digests, checksums)"
+        )),
+    }
+}
+
+/// The keys that a user names.
+///
+/// # Errors
+/// Text for the user.
+pub fn public_keys(argument: &str) -> Result<PublicKeys, String> {
+    PublicKeys::from_argument(argument).map_err(|error| {
+        let cause = match &error {
+            Error::Io(e) => io_cause(e),
+            other => other.to_string(),
+        };
+        format!("cannot use the public key: {argument}: {cause}")
+    })
+}
+
+/// Says what an image has proved, and of when that is.
+pub fn log_verified(image: &Image, logger: &Logger) {
+    let Some(verified) = image.verified() else {
+        return;
+    };
+    let time = utc(verified.time);
+    match &verified.signer {
+        Some(signer) => logger.info(format_args!("signed by {signer}, digests of {time}")),
+        None => logger.info(format_args!(
+            "the image has digests of {time}, nobody vouches for them"
+        )),
+    }
+}
+
+/// A time as `YYYY-MM-DD HH:MM:SS UTC`.
+#[must_use]
+pub fn utc(seconds: i64) -> String {
+    // Nobody needs years beyond these, which no image can have.
+    const DECENT: i64 = 100_000_000_000;
+    let seconds = seconds.clamp(-DECENT, DECENT);
+    format!("{} UTC", LocalTime::utc_from_unix(seconds).date_time())
+}

@@ -1,0 +1,533 @@
+//! Digests and signatures: `--add-digests`, `--export-digests`, `--sign`, `--add-signature`, `--check-digests` and
+//! `--verify-signature`.
+
+use std::fs;
+use std::io::{self, BufRead, Read, Write};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use redwarfs_format::section::Container;
+use redwarfs_io::{FileSource, LockedFile, Overwrite, Source};
+use redwarfs_reader::{StoredDigests, VerifySignature, stored_digests, stored_signatures};
+use redwarfs_signature::{
+    DigestAlgorithm, DigestOptions, Digests, Error, LockedKey, SecretKey, WholeImage, add_digests,
+    add_signature, make_digests, signature_kind, verify_all,
+};
+
+use super::args::Args;
+use super::meter::with_bytes;
+use super::output::{Output, output_error};
+use super::recovery::{image_offset, lock, refuse_damage, say};
+use crate::common::error::{EXIT_FAILURE, EXIT_OK, io_cause};
+use crate::common::json::JsonWriter;
+use crate::common::number::{counted, format_size};
+use crate::common::os::stop_flag;
+use crate::common::output::create_output;
+use crate::common::verify::{public_keys, utc};
+use crate::common::{Logger, Result, ToolError};
+
+/// Longest signature that is read from a file (1 MiB).
+const LONGEST: u64 = 1 << 20;
+
+/// What is asked for.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Task<'a> {
+    AddDigests(DigestAlgorithm),
+    Export(&'a Path),
+    /// With the key in this file.
+    Sign(&'a Path),
+    /// With the signature in this file.
+    AddSignature(&'a Path),
+    /// Against the digests, and the signature if there must be one by this key.
+    Verify(Option<&'a str>),
+}
+
+impl<'a> Task<'a> {
+    /// The task of a command line, which has only one.
+    pub(super) fn of(args: &'a Args) -> Option<Self> {
+        let tasks = [
+            args.add_digests.map(Self::AddDigests),
+            args.export_digests.as_deref().map(Self::Export),
+            args.sign.as_deref().map(Self::Sign),
+            args.add_signature.as_deref().map(Self::AddSignature),
+            args.check_digests.then_some(Self::Verify(None)),
+            args.verify_signature
+                .as_deref()
+                .map(|key| Self::Verify(Some(key))),
+        ];
+        tasks.into_iter().flatten().next()
+    }
+}
+
+/// Understands the name of an algorithm of digests.
+pub(super) fn algorithm(text: &str) -> Result<DigestAlgorithm, String> {
+    match text {
+        "blake3" => Ok(DigestAlgorithm::Blake3),
+        "sha512-256" => Ok(DigestAlgorithm::Sha512_256),
+        _ => Err(format!(
+            "no such algorithm: {text} (one of blake3, sha512-256)"
+        )),
+    }
+}
+
+/// What all tasks need.
+struct Work<'a> {
+    args: &'a Args,
+    input: &'a Path,
+    workers: usize,
+    logger: &'a Logger,
+    stop: Arc<AtomicBool>,
+}
+
+pub(super) fn run(
+    args: &Args,
+    task: Task<'_>,
+    input: &Path,
+    workers: usize,
+    logger: &Logger,
+) -> Result<u8> {
+    let stop = stop_flag().map_err(|e| ToolError::new("cannot handle signals").io(&e))?;
+    let work = Work {
+        args,
+        input,
+        workers,
+        logger,
+        stop,
+    };
+    match task {
+        Task::AddDigests(algorithm) => work.add_digests(algorithm).map(|_| EXIT_OK),
+        Task::Export(path) => work.export(path),
+        Task::Sign(key) => work.sign(key),
+        Task::AddSignature(path) => work.add_signature(path),
+        Task::Verify(key) => work.verify(key),
+    }
+}
+
+/// The time to state: now, or that of a reproducible build.
+fn time() -> Result<i64> {
+    let now = || {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH);
+        since.map_or(0, |since| since.as_secs().cast_signed())
+    };
+    let Some(text) = std::env::var_os("SOURCE_DATE_EPOCH") else {
+        return Ok(now());
+    };
+    let parsed = text.to_str().and_then(|text| text.parse().ok());
+    parsed.ok_or_else(|| {
+        ToolError::new("invalid SOURCE_DATE_EPOCH")
+            .path(Path::new(&text))
+            .cause("is no number of seconds")
+    })
+}
+
+impl Work<'_> {
+    fn failed(&self, what: &str, error: Error) -> ToolError {
+        let failure = ToolError::new(what).path(self.input);
+        match error {
+            Error::Io(e) => failure.io(&e),
+            Error::Recovery => failure
+                .cause(Error::Recovery)
+                .hint("--remove-recovery removes it, and --add-recovery adds it again afterwards"),
+            Error::NoDigests => failure
+                .cause(Error::NoDigests)
+                .hint("--add-digests or --sign makes them"),
+            other => failure.cause(other),
+        }
+    }
+
+    fn container(&self, source: &dyn Source, offset: u64) -> Result<Container> {
+        let read = |at, out: &mut [u8]| source.read_exact_at(at, out);
+        let len = source
+            .len()
+            .map_err(|e| self.failed("cannot read", e.into()))?;
+        Container::open(&read, len, offset, self.args.image_size)
+            .map_err(|e| self.failed("cannot open image", e.into()))
+    }
+
+    fn stored(&self, source: &dyn Source, container: &Container) -> Result<Option<StoredDigests>> {
+        stored_digests(source, container)
+            .map_err(|e| self.failed("cannot read the digests", e.into()))
+    }
+
+    fn make(
+        &self,
+        source: &dyn Source,
+        container: &Container,
+        options: DigestOptions,
+    ) -> Result<Digests> {
+        let (made, took) = with_bytes(self.args, "hashing", container.size, self.logger, |done| {
+            make_digests(source, container, options, done, &self.stop)
+        });
+        self.logger.verbose(format_args!("made digests, {took}"));
+        made.map_err(|e| self.failed("cannot make digests", e))
+    }
+
+    /// Adds digests of an image that is not damaged. Returns where it is in its file.
+    fn add_digests(&self, algorithm: DigestAlgorithm) -> Result<u64> {
+        let offset = self.checked()?;
+        self.add_new_digests(offset, algorithm)?;
+        Ok(offset)
+    }
+
+    /// Where the image is, which must not be damaged.
+    fn checked(&self) -> Result<u64> {
+        let (image, offset) = image_offset(self.args, self.input)?;
+        if !self.args.no_check {
+            refuse_damage(self.args, self.input, &image, self.workers, self.logger)?;
+        }
+        Ok(offset)
+    }
+
+    fn add_new_digests(&self, offset: u64, algorithm: DigestAlgorithm) -> Result<()> {
+        let what = "cannot add digests";
+        let file = lock(self.input)?;
+        let container = self.container(&file, offset)?;
+        let options = DigestOptions {
+            algorithm,
+            time: time()?,
+        };
+        let digests = self.make(&file, &container, options)?;
+        let added = add_digests(file, offset, &digests).map_err(|e| self.failed(what, e))?;
+        say(
+            self.args,
+            &format!(
+                "added:    {}, {} of {}",
+                described(&digests),
+                format_size(added.bytes),
+                utc(digests.time)
+            ),
+        )
+    }
+
+    fn export(&self, path: &Path) -> Result<u8> {
+        let (image, _) = image_offset(self.args, self.input)?;
+        let stored = self
+            .stored(image.source().as_ref(), image.container())?
+            .ok_or_else(|| self.failed("cannot export digests", Error::NoDigests))?;
+        let failed = |e: &io::Error| ToolError::new("cannot write").path(path).io(e);
+        if path == Path::new("-") {
+            let mut out = io::stdout().lock();
+            out.write_all(&stored.message)
+                .and_then(|()| out.flush())
+                .map_err(|e| failed(&e))?;
+            return Ok(EXIT_OK);
+        }
+        let mut file = create_output(path, Overwrite::Yes, self.logger)
+            .map_err(|e| ToolError::new("cannot write").cause(io_cause(&e)))?;
+        file.write_all(&stored.message).map_err(|e| failed(&e))?;
+        file.commit().map_err(|e| failed(&e))?;
+        Ok(EXIT_OK)
+    }
+
+    fn sign(&self, path: &Path) -> Result<u8> {
+        let what = "cannot sign";
+        let offset = self.checked()?;
+        let key = self.unlocked(path)?;
+        let file = self.open_locked(offset)?;
+        let container = self.container(&file, offset)?;
+        // What was stored before may be of anybody: only what is read now is signed.
+        let usable = match self.stored(&file, &container)? {
+            None => false,
+            Some(stored) => {
+                let options = DigestOptions {
+                    algorithm: stored.digests.algorithm,
+                    time: stored.digests.time,
+                };
+                let same = self.make(&file, &container, options)? == stored.digests;
+                if !same {
+                    self.logger
+                        .warn("the digests of the image are not those of its contents: new ones are added");
+                }
+                same
+            }
+        };
+        drop(file);
+        if !usable {
+            self.add_new_digests(offset, self.args.add_digests.unwrap_or_default())?;
+        }
+        let file = self.open_locked(offset)?;
+        let container = self.container(&file, offset)?;
+        let stored = self
+            .stored(&file, &container)?
+            .ok_or_else(|| self.failed(what, Error::NoDigests))?;
+        let comment = match &self.args.trusted_comment {
+            Some(comment) => comment.clone(),
+            None => self.comment(&stored.digests),
+        };
+        let (signature, name) = key
+            .sign(&stored.message, &comment)
+            .map_err(|e| self.failed(what, e))?;
+        add_signature(file, offset, &stored, key.kind(), signature.as_bytes())
+            .map_err(|e| self.failed(what, e))?;
+        say(
+            self.args,
+            &format!(
+                "signed:   by {name}, digests of {}",
+                utc(stored.digests.time)
+            ),
+        )?;
+        Ok(EXIT_OK)
+    }
+
+    /// The file, if something can be added to it.
+    fn open_locked(&self, offset: u64) -> Result<LockedFile> {
+        let file = lock(self.input)?;
+        let container = self.container(&file, offset)?;
+        let recovery = redwarfs_format::section::SectionType::RECOVERY;
+        if container
+            .trailers
+            .iter()
+            .any(|section| section.ty == recovery)
+        {
+            return Err(self.failed("cannot sign", Error::Recovery));
+        }
+        Ok(file)
+    }
+
+    /// What minisign puts into a trusted comment, too.
+    fn comment(&self, digests: &Digests) -> String {
+        let name = self.input.file_name().unwrap_or_default().to_string_lossy();
+        let name: String = name.chars().filter(|c| !c.is_control()).collect();
+        format!("timestamp:{}\tfile:{name}", digests.time)
+    }
+
+    /// The secret key in a file, whose password may be asked for.
+    fn unlocked(&self, path: &Path) -> Result<SecretKey> {
+        let what = "cannot use the secret key";
+        let failed = |error: Error| match &error {
+            Error::Io(e) => ToolError::new(what).path(path).io(e),
+            other => ToolError::new(what).path(path).cause(other),
+        };
+        match LockedKey::read(path).map_err(failed)? {
+            LockedKey::Open(key) => Ok(key),
+            LockedKey::Locked(key) => {
+                let password = self.password(path)?;
+                key.unlock(&password).map_err(failed)
+            }
+        }
+    }
+
+    /// The password for a key: the first line of a file or of standard input, or what is typed.
+    fn password(&self, key: &Path) -> Result<zeroize::Zeroizing<String>> {
+        let what = "cannot read the password";
+        let failed = |path: &Path, e: &io::Error| ToolError::new(what).path(path).io(e);
+        let mut line = zeroize::Zeroizing::new(String::new());
+        match self.args.password_file.as_deref() {
+            Some(path) if path == Path::new("-") => {
+                let read = io::stdin().lock().take(LONGEST).read_line(&mut line);
+                read.map_err(|e| failed(path, &e))?;
+            }
+            Some(path) => {
+                let file = fs::File::open(path).map_err(|e| failed(path, &e))?;
+                let read = io::BufReader::new(file.take(LONGEST)).read_line(&mut line);
+                read.map_err(|e| failed(path, &e))?;
+            }
+            None => {
+                let prompt = format!("Password for {}: ", key.display());
+                let typed = rpassword::prompt_password(prompt).map_err(|e| {
+                    ToolError::new(what)
+                        .io(&e)
+                        .hint("--password-file=FILE has it, '-' is standard input")
+                })?;
+                *line = typed;
+            }
+        }
+        let end = line.trim_end_matches(['\r', '\n']).len();
+        line.truncate(end);
+        Ok(line)
+    }
+
+    fn add_signature(&self, path: &Path) -> Result<u8> {
+        let what = "cannot add the signature";
+        let mut text = Vec::new();
+        fs::File::open(path)
+            .and_then(|file| file.take(LONGEST).read_to_end(&mut text))
+            .map_err(|e| ToolError::new(what).path(path).io(&e))?;
+        let kind = signature_kind(&text).map_err(|e| ToolError::new(what).path(path).cause(e))?;
+        let (image, offset) = image_offset(self.args, self.input)?;
+        let stored = self
+            .stored(image.source().as_ref(), image.container())?
+            .ok_or_else(|| self.failed(what, Error::NoDigests))?;
+        drop(image);
+        let file = lock(self.input)?;
+        add_signature(file, offset, &stored, kind, &text).map_err(|e| self.failed(what, e))?;
+        say(
+            self.args,
+            &format!(
+                "added:    a signature by {}; --verify-signature=KEY verifies it",
+                kind.name()
+            ),
+        )?;
+        Ok(EXIT_OK)
+    }
+
+    fn verify(&self, key: Option<&str>) -> Result<u8> {
+        let what = match key {
+            Some(_) => "cannot verify the signature",
+            None => "cannot check the digests",
+        };
+        let keys = key.map(public_keys).transpose().map_err(ToolError::new)?;
+        let source =
+            FileSource::open(self.input).map_err(|e| ToolError::new(what).cause(io_cause(&e)))?;
+        // The tree is not looked at.
+        let offset = self.located(Arc::new(source))?;
+        let (source, offset) = offset;
+        let container = self.container(source.as_ref(), offset)?;
+        let stored = self
+            .stored(source.as_ref(), &container)?
+            .ok_or_else(|| match key {
+                Some(_) => ToolError::new(what)
+                    .path(self.input)
+                    .cause("the image is not signed"),
+                None => self.failed(what, Error::NoDigests),
+            })?;
+        let signer = match &keys {
+            None => None,
+            Some(keys) => Some(self.signer(source.as_ref(), &container, &stored, keys)?),
+        };
+        let total = container.size;
+        let (whole, took) = with_bytes(self.args, "comparing", total, self.logger, |done| {
+            verify_all(source.as_ref(), &container, &stored, done, &self.stop)
+        });
+        self.logger.verbose(format_args!("compared {took}"));
+        let whole = whole.map_err(|e| self.failed(what, e))?;
+        for found in &whole.mismatches {
+            self.logger.error(format_args!(
+                "section {} at offset {}: {}",
+                found.section.position, found.section.payload_offset, found.why
+            ));
+        }
+        self.report(&stored.digests, signer.as_deref(), &whole)?;
+        Ok(match whole.mismatches.is_empty() {
+            true => EXIT_OK,
+            false => EXIT_FAILURE,
+        })
+    }
+
+    /// The image in a file, without its metadata being read.
+    fn located(&self, source: Arc<dyn Source>) -> Result<(Arc<dyn Source>, u64)> {
+        use redwarfs_format::section::locate_image_number;
+        use redwarfs_reader::ImageOffset;
+        let failed = |e: redwarfs_format::Error| self.failed("cannot open image", e.into());
+        let len = source.len().map_err(|e| failed(e.into()))?;
+        let read = |at, out: &mut [u8]| source.read_exact_at(at, out);
+        let locate = |number| locate_image_number(number, len, &read, &|at| source.next_data(at));
+        let offset = match self.args.image_offset {
+            ImageOffset::Auto => locate(1).map_err(failed)?,
+            ImageOffset::Nth(number) => locate(number).map_err(failed)?,
+            ImageOffset::At(offset) => offset,
+        };
+        Ok((source, offset))
+    }
+
+    fn signer(
+        &self,
+        source: &dyn Source,
+        container: &Container,
+        stored: &StoredDigests,
+        keys: &dyn VerifySignature,
+    ) -> Result<String> {
+        let what = "cannot verify the signature";
+        let signatures = stored_signatures(source, container, stored.header_offset)
+            .map_err(|e| self.failed(what, e.into()))?;
+        let mut reasons = Vec::new();
+        for signature in &signatures {
+            match keys.verify(&stored.message, signature.kind, &signature.text) {
+                Ok(name) => return Ok(name),
+                Err(reason) => reasons.push(reason),
+            }
+        }
+        let reason = match reasons.is_empty() {
+            true => "the image is not signed".to_owned(),
+            false => format!("no signature counts: {}", reasons.join("; ")),
+        };
+        Err(ToolError::new(what).path(self.input).cause(reason))
+    }
+
+    fn report(&self, digests: &Digests, signer: Option<&str>, whole: &WholeImage) -> Result<()> {
+        let mut out = Output::new();
+        if self.args.json {
+            let mut json = JsonWriter::compact(&mut out);
+            write_json(&mut json, digests, signer, whole).map_err(|e| output_error(&e))?;
+            return out.finish();
+        }
+        if self.args.quiet {
+            return Ok(());
+        }
+        if let Some(signer) = signer {
+            out.line(&format!("signed:   by {signer}"))?;
+        }
+        out.line(&format!(
+            "digests:  {} of {}",
+            described(digests),
+            utc(digests.time)
+        ))?;
+        let sections = counted(whole.sections as u64, "section", "sections");
+        let differing = whole.mismatches.len() as u64;
+        out.line(&match (differing, signer) {
+            (0, Some(_)) => format!("OK: {sections}, all as they were signed"),
+            (0, None) => format!("OK: {sections}, all with their digests"),
+            (n, _) => format!(
+                "changed: {} of {sections} not as stated",
+                counted(n, "section", "sections")
+            ),
+        })?;
+        out.finish()
+    }
+}
+
+fn described(digests: &Digests) -> String {
+    let leaves = digests
+        .leaves
+        .as_ref()
+        .map_or(0, |leaves| leaves.groups.len());
+    let leaves = match leaves {
+        0 => String::new(),
+        n => format!(
+            " and of the leaves of {}",
+            counted(n as u64, "block", "blocks")
+        ),
+    };
+    format!(
+        "{} digests of {}{leaves}",
+        digests.algorithm.name(),
+        counted(digests.entries.len() as u64, "section", "sections")
+    )
+}
+
+fn write_json(
+    json: &mut JsonWriter<&mut Output>,
+    digests: &Digests,
+    signer: Option<&str>,
+    whole: &WholeImage,
+) -> io::Result<()> {
+    json.begin_object()?;
+    json.key("digests")?;
+    json.begin_object()?;
+    json.key("algorithm")?;
+    json.string(digests.algorithm.name())?;
+    json.boolean_at("intact", whole.mismatches.is_empty())?;
+    json.key("mismatches")?;
+    json.begin_array()?;
+    for found in &whole.mismatches {
+        json.begin_object()?;
+        json.number_at("offset", found.section.payload_offset)?;
+        json.number_at("section", found.section.position)?;
+        json.key("type")?;
+        json.string(&found.section.ty.to_string())?;
+        json.end_object()?;
+    }
+    json.end_array()?;
+    json.number_at("sections", whole.sections as u64)?;
+    json.number_at("time", digests.time)?;
+    json.end_object()?;
+    if let Some(signer) = signer {
+        json.key("signer")?;
+        json.string(signer)?;
+    }
+    json.end_object()?;
+    json.finish()?;
+    Ok(())
+}
