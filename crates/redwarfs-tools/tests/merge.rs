@@ -347,7 +347,11 @@ fn the_reference_reads_joined_images() {
         .map(|path| path.file_name().unwrap().to_str().unwrap())
         .collect();
     args.extend(&shards);
-    for more in [&[][..], &["--repack=100", "-F", "- f*1"]] {
+    // The reference extracts sockets as files.
+    for more in [
+        &["-F", "- sock"][..],
+        &["--repack=100", "-F", "- f*1", "- sock"],
+    ] {
         let mut args = args.clone();
         args.extend(more);
         let image = place.make(&args);

@@ -5,6 +5,7 @@ use std::sync::atomic::AtomicBool;
 
 use redwarfs_format::history::History;
 use redwarfs_format::metadata::{Extent, Metadata, MetadataHistoryEntry, XattrScope};
+use sha2::{Digest as _, Sha256};
 
 use crate::contents::{Chunk, ChunkRange, Content, Files, Stored, StoredValues};
 use crate::context::Context;
@@ -29,13 +30,25 @@ pub struct BlockCategories {
     pub description_of: BTreeMap<u32, u32>,
 }
 
+/// The value of an extended attribute in the place of its bytes: a SHA-256 digest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ValueDigest([u8; 32]);
+
+impl ValueDigest {
+    /// That of a value.
+    #[must_use]
+    pub fn of(value: &[u8]) -> Self {
+        Self(Sha256::digest(value).into())
+    }
+}
+
 /// Where data lies in the blocks of an image. Takes 12 bytes for each extent and 8 for each content.
 #[derive(Debug, Default)]
 pub struct Placed {
     chunks: Vec<Chunk>,
     contents: Vec<ChunkRange>,
     value_chunks: Vec<Chunk>,
-    values: HashMap<Vec<u8>, ChunkRange>,
+    values: HashMap<ValueDigest, ChunkRange>,
     blocks: u32,
     /// Categories of the blocks, if they are recorded.
     pub categories: Option<BlockCategories>,
@@ -73,7 +86,7 @@ impl Placed {
     /// As [`content`](Self::content).
     pub fn value(
         &mut self,
-        value: Vec<u8>,
+        value: ValueDigest,
         extents: impl IntoIterator<Item = Extent>,
     ) -> Result<()> {
         if !self.values.contains_key(&value) {
@@ -194,7 +207,9 @@ pub fn assemble(
     }
     drop((known, ranges));
     let long = tree.extended.long_values();
-    let places = long.filter_map(|(id, value)| Some((id, *values.get(value)?)));
+    let places = long
+        .filter(|_| !values.is_empty())
+        .filter_map(|(id, value)| Some((id, *values.get(&ValueDigest::of(value))?)));
     stored.values = StoredValues {
         ranges: places.collect(),
         chunks: value_chunks,

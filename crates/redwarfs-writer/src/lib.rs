@@ -81,7 +81,7 @@ mod tree;
 mod xattrs;
 
 pub use acl::{chmod_access_list, is_mode as access_list_is_mode};
-pub use assemble::{Assembled, BlockCategories, Placed, assemble};
+pub use assemble::{Assembled, BlockCategories, Placed, ValueDigest, assemble};
 pub use builder::{BuildSummary, Builder};
 pub use category::{
     BadCategoryName, Categorizer, Category, CategoryName, HotPaths, HotPathsError, Incompressible,

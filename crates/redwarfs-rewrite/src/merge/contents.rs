@@ -1,10 +1,11 @@
 //! The contents that a merge keeps: which are equal, and which parts of blocks they need.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use redwarfs_format::Error as FormatError;
 use redwarfs_format::metadata::{FileType, XattrData};
+use redwarfs_writer::ValueDigest;
 use sha2::{Digest as _, Sha256};
 
 use super::blocks::{BlockTable, Piece};
@@ -14,8 +15,10 @@ use crate::error::{Error, Result};
 
 /// Not a content.
 const NONE: u32 = u32::MAX;
-/// Decoded blocks that are kept while contents are compared, in bytes.
-const KEPT: usize = 256 << 20;
+/// Longest value of an extended attribute in bytes: the limit of Linux.
+const LONGEST_VALUE: u64 = 64 << 10;
+/// Most decoded blocks that are kept while contents are compared, in bytes.
+const KEPT: u64 = 256 << 20;
 
 /// The distinct contents of the new image.
 #[derive(Debug, Default)]
@@ -25,7 +28,7 @@ pub(crate) struct Contents {
     /// Pieces of each distinct content.
     pub(crate) pieces: Vec<Box<[Piece]>>,
     /// Values of extended attributes that lie in blocks.
-    pub(crate) values: Vec<(Vec<u8>, Box<[Piece]>)>,
+    pub(crate) values: Vec<(ValueDigest, Box<[Piece]>)>,
 }
 
 /// What a content is, besides its data.
@@ -42,7 +45,8 @@ impl Contents {
             ..Self::default()
         };
         let mut known: HashMap<Box<[Piece]>, u32> = HashMap::new();
-        let mut values: BTreeMap<Vec<u8>, Box<[Piece]>> = BTreeMap::new();
+        let mut values: BTreeMap<ValueDigest, Box<[Piece]>> = BTreeMap::new();
+        let mut read: HashSet<Box<[Piece]>> = HashSet::new();
         tree.each(&mut |node| {
             let Origin::Part(number, entry) = tree.origin(node) else {
                 return Ok(());
@@ -54,10 +58,15 @@ impl Contents {
             let inode = view.entry_inode(entry)?;
             if view.has_xattrs() && !view.is_legacy() {
                 for xattr in part.image.xattrs(inode)? {
-                    if let XattrData::Blocks(extents) = xattr.value()? {
+                    // A longer one is refused when the metadata is made.
+                    if let XattrData::Blocks(extents) = xattr.value()?
+                        && xattr.size()? <= LONGEST_VALUE
+                    {
                         let pieces = blocks.pieces(number, extents.into_iter().map(Ok))?;
-                        let value = part.image.xattr_value(&xattr)?.into_owned();
-                        values.entry(value).or_insert(pieces);
+                        if read.insert(pieces.clone()) {
+                            let value = ValueDigest::of(&part.image.xattr_value(&xattr)?);
+                            values.entry(value).or_insert(pieces);
+                        }
                     }
                 }
             }
@@ -95,6 +104,7 @@ impl Contents {
         parts: &[Part<'_>],
         blocks: &BlockTable,
         all: bool,
+        memory: u64,
         stop: &AtomicBool,
     ) -> Result<()> {
         let mut groups: BTreeMap<Shape, Vec<u32>> = BTreeMap::new();
@@ -128,7 +138,10 @@ impl Contents {
             first.map(|piece| (piece.block, piece.offset))
         };
         wanted.sort_by_cached_key(|&(content, _)| (place(content), content));
-        let mut decoded = Decoded::default();
+        let mut decoded = Decoded {
+            blocks: VecDeque::new(),
+            most: memory.min(KEPT),
+        };
         let mut known: HashMap<(u32, [u8; 32]), u32> = HashMap::new();
         // The content that takes the place of a content.
         let mut instead: HashMap<u32, u32> = HashMap::new();
@@ -237,9 +250,10 @@ fn shape(pieces: &[Piece]) -> Shape {
 }
 
 /// The blocks that were decoded last.
-#[derive(Default)]
 struct Decoded {
     blocks: VecDeque<(u32, Vec<u8>)>,
+    /// Most bytes, unless there is only one block.
+    most: u64,
 }
 
 impl Decoded {
@@ -258,12 +272,12 @@ impl Decoded {
             Some(block) => block,
             None => {
                 let (image, number) = blocks.home(parts, piece.block)?;
-                // Room comes first.
-                let size = image.metadata().block_size() as usize;
-                let held = |all: &VecDeque<(u32, Vec<u8>)>| -> usize {
-                    all.iter().map(|(_, data)| data.len()).sum()
+                // Room comes first: for the stored block, too.
+                let size = 2 * u64::from(image.metadata().block_size());
+                let held = |all: &VecDeque<(u32, Vec<u8>)>| -> u64 {
+                    all.iter().map(|(_, data)| data.len() as u64).sum()
                 };
-                while !self.blocks.is_empty() && held(&self.blocks) + size > KEPT {
+                while !self.blocks.is_empty() && held(&self.blocks) + size > self.most {
                     self.blocks.pop_front();
                 }
                 (piece.block, image.decode_block(number)?)

@@ -28,6 +28,8 @@ pub(crate) fn add(
     let view = image.metadata();
     let place = tree.directory(part.at)?;
     tree.set_origin(place, Origin::Part(number, view.root_entry()));
+    // An entry has one place in a tree.
+    let mut budget = view.entry_count();
     let mut visited = vec![false; view.counts().directories as usize];
     let mut todo = vec![(image.root(), place, part.at.to_vec())];
     while let Some((inode, directory, path)) = todo.pop() {
@@ -38,6 +40,10 @@ pub(crate) fn add(
                 return Err(FormatError::corrupt(what).into());
             }
         }
+        let count = image.read_dir(inode)?.entry_count();
+        budget = budget
+            .checked_sub(count)
+            .ok_or_else(|| FormatError::corrupt("directories have more entries than there are"))?;
         let entries = entries(image, view, inode)?;
         let layer = Layer {
             image,

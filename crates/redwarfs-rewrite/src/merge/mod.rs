@@ -123,16 +123,17 @@ pub fn merge(
     let plans: Vec<Plan> = plans.collect::<Result<_>>()?;
     let blocks = BlockTable::new(&all, &plans, stop)?;
     let mut contents = Contents::used(&all, &tree, &blocks)?;
-    progress.phase(Phase::Hashing);
-    contents.compare(&all, &blocks, options.repack > 0, stop)?;
     let build = build_options(&all, options)?;
     let block_size = build.block_size();
+    let images: Vec<_> = all.iter().map(|part| part.image).collect();
+    let allowance = memory::plan_merge(&images, own, &plans, tree.memory(), block_size, progress)?;
+    progress.phase(Phase::Hashing);
+    let everything = options.repack > 0;
+    contents.compare(&all, &blocks, everything, allowance.jobs, stop)?;
     let layout = Layout::new(&all, &blocks, &contents, block_size, options.repack)?;
     let history = history(&all, own)?;
 
     progress.phase(Phase::Rewriting);
-    let images: Vec<_> = all.iter().map(|part| part.image).collect();
-    let allowance = memory::plan_merge(&images, own, &plans, tree.memory(), block_size, progress)?;
     add(&counters.fragments_found, blocks.len() as u64);
     let mut emitter = Emitter::new(out, counters);
     if let Some(first) = images.first() {

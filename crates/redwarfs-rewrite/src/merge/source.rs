@@ -1,7 +1,9 @@
 //! The tree of a merge as a source of the writer.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::io;
+use std::sync::{Mutex, PoisonError};
 
 use redwarfs_format::metadata::{Attributes, FileType, Timestamp};
 use redwarfs_format::{EntryIndex, Error as FormatError, InodeNo};
@@ -9,10 +11,9 @@ use redwarfs_reader::Image;
 use redwarfs_writer::{
     Content, DirItem, ExtendedAttributes, Meta, OPAQUE_ATTRIBUTE, Source, can_be_stored,
 };
-use std::collections::HashMap;
 
 use super::options::{Part, Whiteouts};
-use super::tree::{Origin, ROOT, Tree};
+use super::tree::{Origin, ROOT, Tree, Way};
 use crate::error::Result;
 
 /// Attributes by which overlayfs knows what a layer hides.
@@ -48,6 +49,7 @@ impl OldLinks {
 pub(crate) struct MergedSource<'a> {
     parts: &'a [Part<'a>],
     tree: &'a Tree,
+    way: Mutex<Way>,
     links: Vec<OldLinks>,
     /// What overlayfs looks at is left out.
     unmarked: bool,
@@ -67,6 +69,7 @@ impl<'a> MergedSource<'a> {
         let mut this = Self {
             parts,
             tree,
+            way: Mutex::default(),
             links: links.collect::<Result<_>>()?,
             unmarked: whiteouts == Whiteouts::Apply,
             directory: blank(FileType::Directory, 0o755),
@@ -92,12 +95,17 @@ impl<'a> MergedSource<'a> {
 
     /// The part and the content of a regular file.
     pub(crate) fn content(&self, path: &[u8]) -> Option<(u32, u32)> {
-        let Origin::Part(number, entry) = self.tree.origin(self.tree.find(path)?) else {
+        let Origin::Part(number, entry) = self.tree.origin(self.find(path)?) else {
             return None;
         };
         let view = self.parts.get(number as usize)?.image.metadata();
         let inode = view.entry_inode(entry).ok()?;
         Some((number, view.content_id(inode).ok()?))
+    }
+
+    fn find(&self, path: &[u8]) -> Option<u32> {
+        let mut way = self.way.lock().unwrap_or_else(PoisonError::into_inner);
+        way.find(self.tree, path)
     }
 
     fn meta(&self, node: u32) -> Result<Meta> {
@@ -206,7 +214,7 @@ impl Source for MergedSource<'_> {
     }
 
     fn read_dir(&self, path: &[u8]) -> io::Result<Vec<DirItem>> {
-        let node = self.tree.find(path).ok_or(io::ErrorKind::NotFound)?;
+        let node = self.find(path).ok_or(io::ErrorKind::NotFound)?;
         let items = self.tree.children(node).map(|(name, child)| DirItem {
             name: name.to_vec(),
             meta: self.meta(child).map_err(io::Error::other),

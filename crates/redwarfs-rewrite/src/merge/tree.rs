@@ -123,16 +123,6 @@ impl Tree {
         self.node(node)?.children.get(name).copied()
     }
 
-    /// The entry with a path.
-    pub(crate) fn find(&self, path: &[u8]) -> Option<u32> {
-        let names = path.split(|&b| b == b'/').filter(|name| !name.is_empty());
-        let mut at = ROOT;
-        for name in names {
-            at = self.child(at, name)?;
-        }
-        Some(at)
-    }
-
     /// Puts an entry into a directory, in place of the one with this name. A directory takes over the
     /// entries of a directory.
     pub(crate) fn put(
@@ -272,6 +262,42 @@ impl Tree {
     }
 }
 
+/// The way to the entry that was found last. Paths that begin alike are found from there.
+#[derive(Debug, Default)]
+pub(crate) struct Way {
+    path: Vec<u8>,
+    /// Of each directory on the way, and of the entry: the end of its path, and its number.
+    nodes: Vec<(usize, u32)>,
+}
+
+impl Way {
+    /// The entry with a path of `tree`, without a leading slash.
+    pub(crate) fn find(&mut self, tree: &Tree, path: &[u8]) -> Option<u32> {
+        let same = self.path.iter().zip(path).take_while(|(a, b)| a == b);
+        let same = same.count();
+        let ends_at = |end: usize| end == path.len() || path.get(end) == Some(&b'/');
+        while self
+            .nodes
+            .last()
+            .is_some_and(|&(end, _)| end > same || !ends_at(end))
+        {
+            self.nodes.pop();
+        }
+        self.path.truncate(same);
+        self.path.extend_from_slice(path.get(same..)?);
+        let (mut end, mut at) = self.nodes.last().copied().unwrap_or((0, ROOT));
+        for name in path.get(end..)?.split(|&b| b == b'/') {
+            if name.is_empty() {
+                continue;
+            }
+            at = tree.child(at, name)?;
+            end += name.len() + usize::from(end > 0);
+            self.nodes.push((end, at));
+        }
+        Some(at)
+    }
+}
+
 /// A path with another name at its end.
 pub(crate) fn join(path: &[u8], name: &[u8]) -> Result<Vec<u8>> {
     if path.len() + name.len() >= LONGEST_PATH {
@@ -339,6 +365,23 @@ mod tests {
             assert_eq!(error.to_string(), why, "{old} {new}");
         }
         assert_eq!(paths(&tree), ["/x", "/x/y", "/x/y/c", "/x/y/d"]);
+    }
+
+    #[test]
+    fn the_way_leads_to_every_entry() {
+        let tree = tree(&["a/b/c", "a/bb/c", "a/b/d", "ab", "e"]);
+        let way = &mut Way::default();
+        let plain = |path: &str| {
+            let mut names = path.split('/').filter(|name| !name.is_empty());
+            names.try_fold(ROOT, |at, name| tree.child(at, name.as_bytes()))
+        };
+        let paths = [
+            "", "a", "a/b", "a/b/c", "a/b/d", "a/b/x", "a/bb", "a/bb/c", "a/b/c", "ab", "ab/c",
+            "a/b", "abc", "a", "", "e", "e/f", "a/b/c",
+        ];
+        for path in paths {
+            assert_eq!(way.find(&tree, path.as_bytes()), plain(path), "{path}");
+        }
     }
 
     #[test]
