@@ -99,6 +99,8 @@ const INSTALLED: &str = "\
 /usr/local/bin/dwarfsextract
 /usr/local/bin/mkdwarfs
 /usr/local/bin/redwarfs
+/usr/local/lib/systemd/system/dwarfs-scrub@.service
+/usr/local/lib/systemd/system/dwarfs-scrub@.timer
 /usr/local/lib/systemd/system/dwarfs@.service
 /usr/local/libexec/redwarfs/open-image
 /usr/local/share/applications/redwarfs-open.desktop
@@ -287,6 +289,7 @@ fn desktop_file_and_unit_are_valid() {
     let test = "desktop_file_and_unit_are_valid";
     let dir = temp();
     executable(&dir.path().join("bin/dwarfs"), "#!/bin/sh\n");
+    executable(&dir.path().join("bin/dwarfsck"), "#!/bin/sh\n");
     let fill = |name: &str| {
         let text = fs::read_to_string(root().join(format!("packaging/share/{name}.in"))).unwrap();
         let base = dir.path().display().to_string();
@@ -306,7 +309,9 @@ fn desktop_file_and_unit_are_valid() {
         check(
             Command::new("systemd-analyze")
                 .args(["verify", "--man=no"])
-                .arg(fill("dwarfs@.service")),
+                .arg(fill("dwarfs@.service"))
+                .arg(fill("dwarfs-scrub@.service"))
+                .arg(fill("dwarfs-scrub@.timer")),
         );
     }
 }

@@ -1,6 +1,7 @@
 //! The command line of `dwarfsck`.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{ArgAction, CommandFactory, Parser};
 use redwarfs_reader::ImageOffset;
@@ -11,7 +12,7 @@ use super::detail::Detail;
 use super::output::Form;
 use super::signing::algorithm;
 use crate::common::cli::{LogArgs, prepare, whole};
-use crate::common::number::{parse_percent, parse_size};
+use crate::common::number::{parse_duration, parse_percent, parse_size};
 use crate::common::open::image_offset;
 use crate::common::progress::ProgressArgs;
 
@@ -171,6 +172,19 @@ pub(crate) struct Args {
     /// With --sign and a key of minisign: a comment that is signed, too [default: time and name of the file]
     #[arg(long, value_name = "TEXT", requires = "sign", value_parser = whole(comment))]
     pub trusted_comment: Option<String>,
+
+    /// Verify sections one after the other, and remember in the file STATE which is next: a later run goes on from there.
+    /// All runs of a pass together verify everything
+    #[arg(long, value_name = "STATE", group = SIGNING)]
+    pub scrub: Option<PathBuf>,
+
+    /// With --scrub: read at most so many bytes in a second
+    #[arg(long, value_name = "SIZE", requires = "scrub", value_parser = parse_size)]
+    pub scrub_rate: Option<u64>,
+
+    /// With --scrub: begin no section after this time, such as 30m
+    #[arg(long, value_name = "DURATION", requires = "scrub", value_parser = parse_duration)]
+    pub scrub_time: Option<Duration>,
 
     #[command(flatten)]
     pub progress: ProgressArgs,

@@ -15,6 +15,7 @@ mod overview;
 mod recovery;
 mod report;
 mod salvage;
+mod scrub;
 mod signing;
 mod text;
 mod tree;
@@ -90,6 +91,9 @@ fn run(args: &Args) -> Result<u8> {
     let workers = args.num_workers.unwrap_or_else(env::concurrency);
     if let Some(task) = recovery::Task::of(args)? {
         return recovery::run(args, task, input, workers, &logger);
+    }
+    if let Some(state) = &args.scrub {
+        return scrub::run(args, state, input, &logger);
     }
     if args.salvage_report {
         return salvage::run(args, input, &logger);

@@ -1,0 +1,282 @@
+//! `--scrub`: verifies an image piece by piece, on a budget, over many runs.
+
+use std::io::Write;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use redwarfs_format::section::{GenerationId, Section, SectionHasher};
+use redwarfs_io::{FileSource, Overwrite, Source};
+use redwarfs_reader::Image;
+use serde_json::{Value, json};
+
+use super::args::Args;
+use super::output::Output;
+use super::{open_error, open_options};
+use crate::common::error::{EXIT_FAILURE, EXIT_OK, io_cause};
+use crate::common::number::{counted, format_percent, format_size};
+use crate::common::os::stop_flag;
+use crate::common::output::create_output;
+use crate::common::verify::utc;
+use crate::common::{Logger, Result, ToolError};
+
+/// Bytes that are read at a time.
+const PIECE: u64 = 1 << 20;
+/// Longest state that is read (1 MiB).
+const LONGEST: u64 = 1 << 20;
+/// Most damaged sections that a state names.
+const MOST: usize = 1000;
+const WHAT: &str = "cannot use the state";
+
+/// What is known from earlier runs of the pass.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+struct State {
+    /// Identity and size of the image.
+    image: String,
+    /// The next section.
+    next: usize,
+    /// When the pass began, in seconds since 1970.
+    began: i64,
+    /// Numbers of the sections that are damaged.
+    damaged: Vec<u64>,
+    /// When the last complete pass ended; 0 if there was none.
+    finished: i64,
+}
+
+impl State {
+    fn parse(text: &str) -> Option<Self> {
+        let value: Value = serde_json::from_str(text).ok()?;
+        let damaged = value.get("damaged")?.as_array()?;
+        Some(Self {
+            image: value.get("image")?.as_str()?.to_owned(),
+            next: usize::try_from(value.get("next")?.as_u64()?).ok()?,
+            began: value.get("began")?.as_i64()?,
+            damaged: damaged.iter().map(Value::as_u64).collect::<Option<_>>()?,
+            finished: value.get("finished")?.as_i64()?,
+        })
+    }
+
+    fn text(&self) -> String {
+        let value = json!({
+            "image": self.image,
+            "next": self.next,
+            "began": self.began,
+            "damaged": self.damaged,
+            "finished": self.finished,
+        });
+        format!("{value}\n")
+    }
+
+    /// The state in a file, or a new one if there is no file.
+    fn read(path: &Path) -> Result<Self> {
+        use std::io::Read;
+        let failed = |e: &std::io::Error| ToolError::new(WHAT).path(path).io(e);
+        let file = match std::fs::File::open(path) {
+            Ok(file) => file,
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(Self::default()),
+            Err(e) => return Err(failed(&e)),
+        };
+        let mut text = String::new();
+        file.take(LONGEST)
+            .read_to_string(&mut text)
+            .map_err(|e| failed(&e))?;
+        Self::parse(&text).ok_or_else(|| {
+            ToolError::new(WHAT)
+                .path(path)
+                .cause("it is no state of a scrub")
+                .hint("remove it to begin anew")
+        })
+    }
+
+    fn write(&self, path: &Path, logger: &Logger) -> Result<()> {
+        let failed = |e: &std::io::Error| ToolError::new(WHAT).path(path).io(e);
+        let mut file = create_output(path, Overwrite::Yes, logger)
+            .map_err(|e| ToolError::new(WHAT).cause(io_cause(&e)))?;
+        file.write_all(self.text().as_bytes())
+            .map_err(|e| failed(&e))?;
+        file.commit().map_err(|e| failed(&e))
+    }
+}
+
+/// How much may be done in a run.
+struct Budget<'a> {
+    /// Bytes in a second.
+    rate: Option<u64>,
+    end: Option<Instant>,
+    began: Instant,
+    read: u64,
+    stop: &'a AtomicBool,
+}
+
+impl Budget<'_> {
+    fn is_spent(&self) -> bool {
+        self.stop.load(Ordering::Relaxed) || self.end.is_some_and(|end| Instant::now() >= end)
+    }
+
+    /// Waits until so many more bytes may be read.
+    fn take(&mut self, bytes: u64) {
+        self.read = self.read.saturating_add(bytes);
+        let Some(rate) = self.rate.filter(|rate| *rate > 0) else {
+            return;
+        };
+        let due = Duration::from_secs_f64(self.read as f64 / rate as f64);
+        // A signal need not wait for long.
+        while let Some(left) = due.checked_sub(self.began.elapsed())
+            && !self.stop.load(Ordering::Relaxed)
+        {
+            thread::sleep(left.min(Duration::from_millis(200)));
+        }
+    }
+}
+
+fn now() -> i64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.map_or(0, |since| since.as_secs().cast_signed())
+}
+
+pub(super) fn run(args: &Args, path: &Path, input: &Path, logger: &Logger) -> Result<u8> {
+    let stop = stop_flag().map_err(|e| ToolError::new("cannot handle signals").io(&e))?;
+    let options = open_options(args, 1);
+    let source =
+        FileSource::open(input).map_err(|e| ToolError::new("cannot scrub").cause(io_cause(&e)))?;
+    // Opening verifies schema and metadata, in each run.
+    let image = Image::open(input, &options).map_err(|_| open_error(input, &options))?;
+    let container = image.container();
+    if !container.has_hashes() {
+        return Err(ToolError::new("cannot scrub")
+            .path(input)
+            .cause("the image has no checksums"));
+    }
+    let sections: Vec<&Section> = container
+        .sections
+        .iter()
+        .chain(&container.trailers)
+        .collect();
+    let identity =
+        identity(&source, &image).map_err(|e| ToolError::new("cannot scrub").path(input).io(&e))?;
+    let mut state = State::read(path)?;
+    let same = state.image == identity;
+    if !same || state.next >= sections.len() {
+        let finished = if same { state.finished } else { 0 };
+        state = State {
+            image: identity,
+            began: now(),
+            finished,
+            ..State::default()
+        };
+    }
+    let began = Instant::now();
+    let mut budget = Budget {
+        rate: args.scrub_rate,
+        end: args.scrub_time.and_then(|time| began.checked_add(time)),
+        began,
+        read: 0,
+        stop: &stop,
+    };
+    let mut found = Vec::new();
+    while let Some(section) = sections.get(state.next)
+        && !budget.is_spent()
+    {
+        match verify(&source, &image, section, &mut budget) {
+            Ok(true) => {}
+            Ok(false) if stop.load(Ordering::Relaxed) => break,
+            Ok(false) => found.push((*section, "checksum error".to_owned())),
+            Err(error) => found.push((*section, error)),
+        }
+        state.next += 1;
+    }
+    for (section, why) in &found {
+        logger.error(format_args!(
+            "section {} at offset {} ({}): {why}",
+            section.position, section.payload_offset, section.ty
+        ));
+        let number = u64::from(section.position);
+        if state.damaged.len() < MOST && !state.damaged.contains(&number) {
+            state.damaged.push(number);
+        }
+    }
+    let complete = state.next >= sections.len();
+    if complete {
+        state.finished = now();
+    }
+    state.write(path, logger)?;
+    say(args, &state, &sections, complete, budget.read)?;
+    Ok(match state.damaged.is_empty() {
+        true => EXIT_OK,
+        false => EXIT_FAILURE,
+    })
+}
+
+/// What tells an image from another one: its index, and what follows it.
+fn identity(source: &dyn Source, image: &Image) -> std::io::Result<String> {
+    let container = image.container();
+    let mut known = Vec::new();
+    for section in container.sections.iter().chain(&container.trailers) {
+        known.extend(section.ty.0.to_le_bytes());
+        known.extend(section.header_offset.to_le_bytes());
+    }
+    known.extend(source.len()?.to_le_bytes());
+    let id = GenerationId::of(&known);
+    Ok(id.0.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+/// Whether the checksum of a section is right. False also if the run was stopped.
+fn verify(
+    source: &dyn Source,
+    image: &Image,
+    section: &Section,
+    budget: &mut Budget<'_>,
+) -> Result<bool, String> {
+    let section = image
+        .section_with_header(section)
+        .map_err(|e| e.to_string())?;
+    let Some(header) = &section.header else {
+        return Ok(true);
+    };
+    let mut hasher = SectionHasher::both(header);
+    let mut buffer = vec![0; usize::try_from(PIECE.min(section.length)).unwrap_or(0)];
+    let (mut at, mut left) = (image.container().file_offset(&section), section.length);
+    while left > 0 {
+        if budget.stop.load(Ordering::Relaxed) {
+            return Ok(false);
+        }
+        let length = PIECE.min(left);
+        let part = buffer
+            .get_mut(..usize::try_from(length).unwrap_or(0))
+            .unwrap_or_default();
+        source.read_exact_at(at, part).map_err(|e| e.to_string())?;
+        hasher.update(part);
+        budget.take(length);
+        at += length;
+        left -= length;
+    }
+    Ok(hasher.matches())
+}
+
+fn say(args: &Args, state: &State, sections: &[&Section], complete: bool, read: u64) -> Result<()> {
+    if args.quiet {
+        return Ok(());
+    }
+    let bytes = |sections: &[&Section]| -> u64 { sections.iter().map(|s| s.length).sum() };
+    let done = sections.get(..state.next).unwrap_or_default();
+    let damaged = match state.damaged.len() as u64 {
+        0 => "OK".to_owned(),
+        n => format!("damaged: {}", counted(n, "section", "sections")),
+    };
+    let mut out = Output::new();
+    out.line(&match complete {
+        true => format!(
+            "{damaged}; {} verified since {}",
+            counted(sections.len() as u64, "section", "sections"),
+            utc(state.began)
+        ),
+        false => format!(
+            "{damaged} so far; {} of the pass since {}, {} in this run",
+            format_percent(bytes(done), bytes(sections)),
+            utc(state.began),
+            format_size(read)
+        ),
+    })?;
+    out.finish()
+}
