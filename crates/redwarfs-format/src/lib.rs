@@ -40,11 +40,13 @@
 //! | [`metadata`] | the metadata: model, in-place view, packing, checks |
 //! | [`device`] | device numbers |
 //! | [`digests`] | digests of all sections, and signatures of them |
+//! | [`elf`] | the program in front of an image |
 #![forbid(unsafe_code)]
 
 pub mod block_header;
 pub mod device;
 pub mod digests;
+pub mod elf;
 pub mod error;
 pub mod frozen;
 pub mod fsst;

@@ -263,8 +263,18 @@ fn mount_directly(target: &Path, options: &MountOptions) -> Result<Option<OwnedF
     ) {
         Ok(()) => Ok(Some(device.into())),
         Err(Errno::PERM) => Ok(None),
-        Err(error) => Err(refused(error.into())),
+        Err(error) => Err(wrong_device().unwrap_or_else(|| refused(error.into()))),
     }
+}
+
+/// The reason for a refusal if something else is in the place of the device, such as `/dev/null`.
+fn wrong_device() -> Option<Error> {
+    /// Numbers of the device.
+    const FUSE: (u32, u32) = (10, 229);
+    let found = rustix::fs::stat(crate::device::PATH).ok()?;
+    let number = found.st_rdev;
+    ((rustix::fs::major(number), rustix::fs::minor(number)) != FUSE)
+        .then(|| Error::Device(io::Error::other("something else is in its place")))
 }
 
 /// Escapes commas and backslashes for an option list. The helper program removes the escapes, so the
@@ -336,13 +346,13 @@ fn mount_by_helper(target: &Path, options: &MountOptions) -> Result<Helped> {
             }
             let _ = child.wait();
             let text = text.trim().replace('\n', "; ");
-            Err(if text.is_empty() {
-                Error::Mount {
+            Err(match wrong_device() {
+                Some(wrong) => wrong,
+                None if text.is_empty() => Error::Mount {
                     path: target.to_owned(),
                     source: error,
-                }
-            } else {
-                Error::Helper(text)
+                },
+                None => Error::Helper(text),
             })
         }
     }

@@ -3,7 +3,10 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-use redwarfs_format::recovery::{Geometry, HashPage, HeaderPage, PAGE, ShardGroup, shard_hash};
+use redwarfs_format::elf::appimage;
+use redwarfs_format::recovery::{
+    Blank, Geometry, HashPage, HeaderPage, PAGE, ShardGroup, shard_hash,
+};
 use redwarfs_format::section::{
     Binding, Container, Footer, GenerationId, IndexState, Prelude, Section, SectionHeader,
     SectionType, tail_pointer,
@@ -23,7 +26,8 @@ pub struct Protection {
     pub percent: f64,
     /// Bytes of a shard: a power of two from 1 KiB to 1 MiB. None: by the size of the image.
     pub shard_size: Option<u32>,
-    /// Whether what is in front of the image, such as a program, is protected, too.
+    /// Whether what is in front of the image, such as a program, is protected, too. Sections of the program into
+    /// which tools for AppImages write ([`redwarfs_format::elf::appimage`]) are not: they count as zeros.
     pub leading: bool,
     /// Threads, and groups in memory at a time.
     pub threads: usize,
@@ -47,6 +51,9 @@ impl Protection {
 pub struct Added {
     /// How the data was cut.
     pub geometry: Geometry,
+    /// Bytes of sections of the program in front that are not protected, because tools for AppImages write into
+    /// them later.
+    pub left_out: u64,
     /// Bytes by which the file has grown.
     pub bytes: u64,
 }
@@ -63,6 +70,20 @@ fn index_of(container: &Container) -> Result<&Section> {
         (IndexState::Valid, Some(section)) => Ok(section),
         _ => Err(Error::Unfit("the image has no valid section index")),
     }
+}
+
+/// Sections of the program in front of an image at `offset` into which tools write when the file is complete.
+fn blanks(file: &dyn Source, offset: u64) -> [Blank; HeaderPage::BLANKS] {
+    let read = |at, out: &mut [u8]| file.read_exact_at(at, out);
+    let mut blanks = [Blank::default(); HeaderPage::BLANKS];
+    let sections = appimage::sections(&read, offset, &appimage::ALL);
+    for (slot, section) in blanks.iter_mut().zip(sections) {
+        *slot = Blank {
+            start: section.offset.cast_signed() - offset.cast_signed(),
+            length: section.size,
+        };
+    }
+    blanks
 }
 
 /// Adds a RECOVERY section behind the image at `offset` of a file, and behind its other trailers. At every moment,
@@ -102,6 +123,9 @@ pub fn add(
     let mut header = HeaderPage::lay_out(geometry)?;
     header.index = index.header_offset;
     header.leading = offset;
+    if protection.leading {
+        header.blanks = blanks(&file, offset);
+    }
     let generation = generation(&file, offset, &index)?;
 
     let pointer = tail_pointer(index.header_offset).to_le_bytes();
@@ -111,6 +135,7 @@ pub fn add(
         source: append.source(),
         geometry,
         start: offset.cast_signed() + start,
+        blanks: header.blanks,
     };
     let hashes = encode(&range, protection.threads, done, stop, &|shard, bytes| {
         Ok(append.write_all_at(offset + header.parity_at(shard), bytes)?)
@@ -140,6 +165,7 @@ pub fn add(
     append.commit(offset + header.image_size)?;
     Ok(Added {
         geometry,
+        left_out: header.blanks.iter().map(|blank| blank.length).sum(),
         bytes: header.image_size - image.size,
     })
 }

@@ -51,6 +51,7 @@ impl RecoveryData {
             source,
             geometry,
             start: self.image.saturating_add(geometry.start()),
+            blanks: self.header.blanks,
         }
     }
 }

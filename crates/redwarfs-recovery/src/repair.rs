@@ -101,8 +101,11 @@ impl RecoveryData {
         for (position, bytes) in &restored {
             let shard = geometry.data_shard(group, *position);
             set_hash(hashes, shard, bytes);
+            let mut whole = bytes.clone();
+            // What tools have put in front of the image stays, if it can be read.
+            let _ = range.keep_blanks(shard, &mut whole);
             let (at, there) = geometry.data_range(shard);
-            let mut bytes = bytes.get(..there).unwrap_or(bytes);
+            let mut bytes = whole.get(..there).unwrap_or(&whole);
             let mut at = geometry.start().saturating_add_unsigned(at);
             if self.is_foreign(shard) {
                 // What is in front of the image stays.

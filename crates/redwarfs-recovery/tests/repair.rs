@@ -465,3 +465,59 @@ fn what_cannot_be_protected() {
     assert!(matches!(stopped, Err(Error::Interrupted)));
     assert!(fs::read(&case.path).unwrap() == case.plain);
 }
+
+#[test]
+fn sections_for_tools_are_left_out() {
+    let (first, second) = (10_000..11_024, 12_000..20_192);
+    let sections = [
+        (".upd_info", first.start as u64, first.len() as u64),
+        (".sig_key", second.start as u64, second.len() as u64),
+        (".text", 64, 9_000),
+    ];
+    let mut rng = Rng::new(3);
+    let mut contents = bytes(30_000, &mut rng);
+    for range in [&first, &second] {
+        contents[range.start - 64..range.end - 64].fill(0);
+    }
+    let program = redwarfs_testkit::program::elf_with(&sections, &contents);
+    let mut case = Case::new(&program, &[300_000], 20.0, true);
+    // Somebody writes into them.
+    for range in [&first, &second] {
+        case.whole[range.clone()].copy_from_slice(&bytes(range.len(), &mut rng));
+        fs::write(&case.path, &case.whole).unwrap();
+        assert!(case.check().is_none());
+    }
+    // What is around them is protected, and they stay as they are.
+    for at in [
+        first.start - 1,
+        first.end,
+        second.start - 1,
+        second.end,
+        0,
+        18,
+        program.len() - 1,
+    ] {
+        case.heals("a byte beside a section", |file| file[at] ^= 1);
+    }
+    for seed in 0..20 {
+        let mut rng = Rng::new(seed);
+        case.heals("many bytes", |file| {
+            let start = rng.below(program.len() - 8_000);
+            for at in
+                (start..start + 8_000).filter(|at| !first.contains(at) && !second.contains(at))
+            {
+                file[at] = file[at].wrapping_add(1);
+            }
+        });
+    }
+    // Without the program, or with another one, the image is repaired all the same.
+    let image = &case.whole[program.len()..];
+    for other in [&b""[..], b"#!another program"] {
+        let mut file = [other, image].concat();
+        let right = file.clone();
+        file[other.len() + 1000..other.len() + 5000].fill(0);
+        fs::write(&case.path, &file).unwrap();
+        repair(&case.path).unwrap();
+        assert!(fs::read(&case.path).unwrap() == right);
+    }
+}

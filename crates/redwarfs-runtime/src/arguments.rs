@@ -3,9 +3,10 @@
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 
+use redwarfs_format::elf::appimage::{SIGNATURE, UPDATE_INFORMATION};
+
 use crate::error::{EXIT_FAILURE, Failure, Result};
 use crate::portable::Portable;
-use crate::sections::{SIGNATURE, UPDATE_INFORMATION};
 
 /// Beginnings of the names of our options. Everything else belongs to the program.
 const PREFIXES: [&[u8]; 2] = [b"--appimage-", b"--runtime-"];
@@ -35,6 +36,8 @@ pub(crate) enum Request {
     },
     /// Mount, print the mount point and wait.
     Mount,
+    /// Compare the image with its checksums.
+    Check,
     /// Print where the image starts.
     Offset,
     /// Create a directory that the program gets in place of one of the user's.
@@ -68,6 +71,7 @@ pub(crate) fn parse(arguments: &[OsString]) -> Result<Request> {
         b"extract-and-run" => run(Way::Extract, rest),
         b"unshare" => run(Way::OwnNamespace, rest),
         b"mount" => Request::Mount,
+        b"check" => Request::Check,
         b"offset" => Request::Offset,
         b"updateinfo" | b"updateinformation" => Request::Section(UPDATE_INFORMATION),
         b"signature" => Request::Section(SIGNATURE),
@@ -130,6 +134,7 @@ mod tests {
         for prefix in ["--appimage-", "--runtime-"] {
             for (name, request) in [
                 ("mount", Request::Mount),
+                ("check", Request::Check),
                 ("offset", Request::Offset),
                 ("help", Request::Help),
                 ("version", Request::Version),

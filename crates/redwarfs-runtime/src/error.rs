@@ -13,6 +13,9 @@ pub(crate) const EXIT_FAILURE: u8 = 1;
 /// Exit code of an extraction whose patterns match nothing.
 pub(crate) const EXIT_NO_MATCH: u8 = 3;
 
+/// What to do if a temporary directory cannot be used.
+pub(crate) const ELSEWHERE: &str = ": set TMPDIR to a directory where there is room";
+
 /// Result with [`Failure`].
 pub(crate) type Result<T, E = Failure> = std::result::Result<T, E>;
 
@@ -39,6 +42,12 @@ impl Failure {
             path.display(),
             io_text(error)
         ))
+    }
+
+    /// With what the user can do.
+    pub(crate) fn hint(mut self, hint: &str) -> Self {
+        self.text.push_str(&one_line(hint));
+        self
     }
 
     pub(crate) fn code(mut self, code: u8) -> Self {

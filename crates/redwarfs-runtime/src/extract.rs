@@ -1,6 +1,6 @@
 //! `--appimage-extract`.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io;
 use std::path::Path;
@@ -29,6 +29,8 @@ impl Progress for Warnings {
 pub(crate) fn run(program: &Program, settings: &Settings, patterns: Vec<OsString>) -> Result<()> {
     let image = open_image(program, program.image_offset()?, settings)
         .map_err(|failure| failure.code(EXIT_FAILURE))?;
+    let named: Vec<_> = patterns.iter().map(|p| p.to_string_lossy()).collect();
+    let named = named.join(", ");
     let patterns = Patterns::new(patterns)?;
     let mut options = ExtractOptions::default();
     options.threads = settings.cache.workers.max(options.threads);
@@ -48,10 +50,10 @@ pub(crate) fn run(program: &Program, settings: &Settings, patterns: Vec<OsString
     })?;
     if any && summary.matched + summary.directories == 0 {
         return Err(Failure::new(format_args!(
-            "nothing in the image matches the pattern: {}",
+            "nothing in the image matches {named}: {}",
             program.path.display()
         ))
         .code(EXIT_NO_MATCH));
     }
-    Ok(())
+    crate::print(OsStr::new(&format!("extracted to {TARGET}")))
 }

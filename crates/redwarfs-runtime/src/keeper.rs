@@ -20,8 +20,8 @@ use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{WaitOptions, setsid, waitpid};
 
 use crate::environment::Settings;
-use crate::error::{Failure, Result};
-use crate::program::Program;
+use crate::error::{self, Failure, Result};
+use crate::program::{Program, hint};
 use crate::share::{KeeperRecord, Kept, Share};
 use crate::tree::remove_tree;
 use crate::{namespace, os};
@@ -128,8 +128,9 @@ pub(crate) fn open_image(program: &Program, offset: u64, settings: &Settings) ->
     };
     open().map_err(|error| {
         Failure::new(format_args!(
-            "cannot open the image: {}: {error}",
-            program.path.display()
+            "cannot open the image: {}: {error}{}",
+            program.path.display(),
+            hint(&error)
         ))
     })
 }
@@ -322,8 +323,9 @@ fn extract(image: &Image, directory: &Path, tree: &Path) -> Result<()> {
     if let Err(error) = extract_to_directory(image, &part, &options, &Silent) {
         let _ = remove_tree(&part);
         return Err(Failure::new(format_args!(
-            "cannot extract: {}: {error}",
-            directory.display()
+            "cannot extract: {}: {error}{}",
+            directory.display(),
+            error::ELSEWHERE
         )));
     }
     fs::rename(&part, tree).map_err(cannot)

@@ -9,7 +9,7 @@
 //! | step | file |
 //! |---|---|
 //! | The arguments say what to do, the environment how. | `arguments.rs`, `environment.rs` |
-//! | The program finds its own file, and the image in it. | `program.rs`, `elf.rs` |
+//! | The program finds its own file, and the image in it. | `program.rs` |
 //! | It looks for a mount of this image that another process has made. | `place.rs`, `share.rs` |
 //! | If there is none, it starts a keeper, which mounts and goes on as the driver. | `keeper.rs` |
 //! | If there is no helper program for mounting, the keeper mounts in namespaces of its own. | `namespace.rs` |
@@ -17,8 +17,8 @@
 //! | The process becomes `AppRun`. It keeps a lock, by which the keeper knows that it lives. | `launch.rs` |
 
 mod arguments;
+mod check;
 mod codecs;
-mod elf;
 mod environment;
 mod error;
 mod extract;
@@ -105,6 +105,7 @@ fn run(arguments: &[OsString]) -> Result<()> {
             Share::wait_for_keeper(&contents.shared)
                 .map_err(|error| Failure::io("cannot watch the mount", &contents.directory, &error))
         }
+        Request::Check => check::run(&program, &settings),
         Request::Offset => print(OsStr::new(&program.image_offset()?.to_string())),
         Request::Portable(portable) => print(portable.create(&program.path)?.as_os_str()),
         Request::Section(name) => print(&program.section(name)?),

@@ -1,6 +1,7 @@
 //! Provides the contents of the image as a directory: joins what another process has made, or makes it.
 
 use std::env;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use crate::environment::{Extraction, Settings};
@@ -46,7 +47,10 @@ pub(crate) fn provide(program: &Program, settings: &Settings) -> Result<Contents
 pub(crate) fn provide_mount(program: &Program, settings: &Settings) -> Result<Contents> {
     match Finder::new(program, settings)?.mount() {
         Ok(contents) => Ok(contents),
-        Err(Obstacle::Fatal(failure) | Obstacle::NoFuse(failure)) => Err(failure),
+        Err(Obstacle::Fatal(failure)) => Err(failure),
+        Err(Obstacle::NoFuse(failure)) => {
+            Err(failure.hint(": --appimage-extract works without FUSE"))
+        }
     }
 }
 
@@ -54,8 +58,6 @@ struct Finder<'a> {
     program: &'a Program,
     settings: &'a Settings,
     offset: u64,
-    /// Name, and number of the image.
-    suffix: String,
 }
 
 impl<'a> Finder<'a> {
@@ -65,13 +67,28 @@ impl<'a> Finder<'a> {
             program,
             settings,
             offset,
-            suffix: format!("{}-{:016x}", program.short_name(), program.identity(offset)),
         })
+    }
+
+    /// Name, and number of the image for a purpose.
+    fn suffix(&self, purpose: &[u8]) -> String {
+        let number = self.program.identity(self.offset, purpose);
+        format!("{}-{number:016x}", self.program.short_name())
+    }
+
+    /// The list of opened files that a mount writes.
+    fn record(&self) -> Option<&Path> {
+        self.settings.mount.analysis_file.as_deref()
     }
 
     fn mount(&self) -> Result<Contents, Obstacle> {
         let base = base_of_mounts(self.settings);
-        let first = base.join(format!(".mount_{}", self.suffix));
+        // A mount of somebody who wants no list, or another one, writes none.
+        let record = self.record().map(|path| path.as_os_str().as_bytes());
+        let first = base.join(format!(
+            ".mount_{}",
+            self.suffix(record.unwrap_or_default())
+        ));
         if self.settings.own_namespace {
             return self.find(&first, Task::MountInNamespace, None);
         }
@@ -99,7 +116,13 @@ impl<'a> Finder<'a> {
             .base
             .as_deref()
             .unwrap_or(Path::new(TEMPORARY));
-        let first = base.join(format!(".extracted_{}", self.suffix));
+        if let Some(record) = self.record() {
+            crate::say(&format!(
+                "nothing is written to DWARFS_ANALYSIS_FILE: {}: the program runs from a copy",
+                record.display()
+            ));
+        }
+        let first = base.join(format!(".extracted_{}", self.suffix(b"")));
         match self.find(&first, Task::Extract, note) {
             Ok(contents) => Ok(contents),
             Err(Obstacle::Fatal(failure) | Obstacle::NoFuse(failure)) => Err(failure),
@@ -166,7 +189,10 @@ impl<'a> Finder<'a> {
                 let state = share.keeper();
                 let visible = match task {
                     Task::Extract => contents.is_dir(),
-                    Task::Mount | Task::MountInNamespace => see(state, &contents),
+                    Task::Mount | Task::MountInNamespace => {
+                        // If the list was removed, the mount writes to a file without a name.
+                        self.record().is_none_or(Path::exists) && see(state, &contents)
+                    }
                 };
                 if !visible {
                     return Ok(None);

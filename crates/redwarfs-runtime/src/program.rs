@@ -7,14 +7,28 @@ use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
+use redwarfs_format::elf::Elf;
 use redwarfs_format::section::{MAGIC, locate_image_from};
 use twox_hash::XxHash3_64;
 
-use crate::elf::Elf;
 use crate::error::{EXIT_FAILURE, Failure, Result};
+
+/// Largest part of a section that is read. The ones that are asked for have 1 KiB.
+const MOST: u64 = 64 << 10;
 
 /// The file of the running program, also if it has no name.
 const OWN_FILE: &str = "/proc/self/exe";
+
+/// What helps if a part of the file is missing or wrong.
+pub(crate) const CUT_OFF: &str = ": get the file again, it is damaged or not complete";
+
+/// What the user can do about an image that cannot be used.
+pub(crate) fn hint(error: &redwarfs_format::Error) -> &'static str {
+    match error {
+        redwarfs_format::Error::Corrupt { .. } => CUT_OFF,
+        _ => "",
+    }
+}
 
 /// A file with an image.
 #[derive(Debug)]
@@ -66,45 +80,60 @@ impl Program {
     /// Where the image starts: at the end of the ELF file, or at the first place behind it where there is one.
     pub(crate) fn image_offset(&self) -> Result<u64> {
         let size = self.metadata.len();
-        let end = Elf::of(&self.file).and_then(Elf::end);
-        let start = end.filter(|&end| end <= size).unwrap_or_default();
         let read = |at: u64, buf: &mut [u8]| self.file.read_exact_at(buf, at);
+        let end = Elf::read(&read).and_then(Elf::end);
+        let start = end.filter(|&end| end <= size).unwrap_or_default();
         let mut magic = [0; MAGIC.len()];
         if start > 0 && read(start, &mut magic).is_ok() && magic == MAGIC {
             // Nearly always; the search takes as long as the rest of the start of a small image.
             return Ok(start);
         }
         locate_image_from(start, size, &read).map_err(|error| match error {
+            redwarfs_format::Error::NotAnImage(_) if end > Some(size) => {
+                Failure::new(format_args!(
+                    "the file ends within the program in front: {}{CUT_OFF}",
+                    self.path.display()
+                ))
+            }
             redwarfs_format::Error::NotAnImage(_) => Failure::new(format_args!(
-                "there is no image behind the program: {}: append one (mkdwarfs --header=runtime does)",
+                "there is no image behind the program: {}: append one (mkdwarfs --header=runtime does); \
+                 --appimage-help and --appimage-version need none",
                 self.path.display()
             )),
             redwarfs_format::Error::Io(error) => {
                 Failure::io("cannot read the image", &self.path, &error)
             }
             other => Failure::new(format_args!(
-                "cannot find the image: {}: {other}",
-                self.path.display()
+                "cannot find the image: {}: {other}{}",
+                self.path.display(),
+                hint(&other)
             )),
         })
     }
 
     /// The text in a section of the program.
     pub(crate) fn section(&self, name: &str) -> Result<OsString> {
-        let found = Elf::of(&self.file).and_then(|elf| elf.section(&self.file, name));
-        let mut bytes = found.ok_or_else(|| {
+        let read = |at: u64, buf: &mut [u8]| self.file.read_exact_at(buf, at);
+        let found = Elf::read(&read).and_then(|elf| elf.section(&read, name));
+        let found = found.ok_or_else(|| {
             let path = self.path.display();
             Failure::new(format_args!("no section {name}: {path}")).code(EXIT_FAILURE)
         })?;
+        let mut bytes = vec![0; usize::try_from(found.size.min(MOST)).unwrap_or_default()];
+        // What has no contents in the file is of no use to anybody.
+        if read(found.offset, &mut bytes).is_err() {
+            bytes.clear();
+        }
         let end = bytes.iter().position(|&byte| byte == 0);
         bytes.truncate(end.unwrap_or(bytes.len()));
         Ok(OsString::from_vec(bytes))
     }
 
-    /// A number that differs between files, and between states of one file.
-    pub(crate) fn identity(&self, offset: u64) -> u64 {
+    /// A number that differs between files, and between states of one file. What has another `purpose` has
+    /// another one.
+    pub(crate) fn identity(&self, offset: u64, purpose: &[u8]) -> u64 {
         let meta = &self.metadata;
-        let mut bytes = Vec::new();
+        let mut bytes = purpose.to_vec();
         for number in [meta.dev(), meta.ino(), meta.size(), offset] {
             bytes.extend_from_slice(&number.to_le_bytes());
         }
@@ -195,9 +224,10 @@ mod tests {
             }
         };
         let first = program("a");
-        assert_eq!(first.identity(0), first.identity(0));
-        assert_ne!(first.identity(0), first.identity(1));
-        assert_ne!(first.identity(0), program("ab").identity(0));
+        assert_eq!(first.identity(0, b""), first.identity(0, b""));
+        assert_ne!(first.identity(0, b""), first.identity(1, b""));
+        assert_ne!(first.identity(0, b""), first.identity(0, b"/list"));
+        assert_ne!(first.identity(0, b""), program("ab").identity(0, b""));
     }
 
     #[test]

@@ -23,7 +23,7 @@ use rustix::fs::{FlockOperation, OFlags, flock};
 use rustix::io::{Errno, FdFlags, fcntl_dupfd_cloexec, fcntl_setfd};
 use rustix::process::geteuid;
 
-use crate::error::{Failure, Result};
+use crate::error::{ELSEWHERE, Failure, Result};
 
 const SETUP: &str = "setup";
 const USERS: &str = "users";
@@ -132,7 +132,9 @@ pub(crate) fn is_private(directory: &Path) -> bool {
 impl Share {
     /// Makes the directory, or waits until nobody else sets it up.
     pub(crate) fn open(directory: &Path) -> Result<Self> {
-        let cannot = |error: io::Error| Failure::io("cannot create directory", directory, &error);
+        let cannot = |error: io::Error| {
+            Failure::io("cannot create directory", directory, &error).hint(ELSEWHERE)
+        };
         for _ in 0..ATTEMPTS {
             make_private(directory).map_err(cannot)?;
             let setup = match open(directory, SETUP) {

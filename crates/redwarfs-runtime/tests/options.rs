@@ -21,7 +21,7 @@ fn everything_is_extracted() {
     let app = App::with(&FILES);
     let mut command = app.command();
     command.arg("--appimage-extract");
-    assert_eq!(must(command), "");
+    assert_eq!(must(command), "extracted to squashfs-root\n");
     for (name, text) in FILES {
         let path = app.path("squashfs-root").join(name);
         assert_eq!(fs::read_to_string(path).unwrap(), text);
@@ -61,9 +61,11 @@ fn patterns_choose_what_is_extracted() {
     let (code, found, said) = names(&["bin/*"]);
     assert_eq!((code, found.len()), (Some(3), 0));
     assert!(
-        said.contains("nothing in the image matches the pattern"),
+        said.contains("nothing in the image matches bin/*: "),
         "{said}"
     );
+    let (_, _, said) = names(&["nosuch", "neither"]);
+    assert!(said.contains(" matches nosuch, neither: "), "{said}");
 }
 
 #[test]
@@ -144,6 +146,38 @@ fn a_mount_is_there_until_a_signal() {
     );
     assert!(third.child.wait().unwrap().success());
     app.wait_until_clean();
+}
+
+#[test]
+fn the_image_is_compared_with_its_checksums() {
+    let mut random = redwarfs_testkit::mutate::Rng::new(7);
+    let data: String = (0..50_000)
+        .map(|_| char::from(b'a' + random.below(26) as u8))
+        .collect();
+    let app = App::with(&[("AppRun", "#!/bin/sh\n"), ("data", &data)]);
+    let check = || {
+        let output = app.command().arg("--appimage-check").output().unwrap();
+        (output.status.code(), stdout(&output) + &stderr(&output))
+    };
+    assert_eq!(check(), (Some(0), "the image is intact\n".to_owned()));
+    // Bytes of a block, of the index, and of what is in between.
+    let length = app.image.len();
+    for at in [200, length / 3, length / 2, length - 20] {
+        let mut image = app.image.clone();
+        image[at] ^= 1;
+        app.write(&app.file, &[&image]);
+        let (code, said) = check();
+        assert_eq!(code, Some(1), "{at} {said}");
+        assert!(said.contains("/my app.AppImage: "), "{at} {said}");
+        assert_eq!(said.lines().count(), 1, "{at} {said}");
+    }
+    // What is missing.
+    for length in [length / 2, length - 1] {
+        app.write(&app.file, &[&app.image[..length]]);
+        let (code, said) = check();
+        assert_eq!(code, Some(1), "{length} {said}");
+        assert!(said.ends_with("damaged or not complete\n"), "{said}");
+    }
 }
 
 #[test]

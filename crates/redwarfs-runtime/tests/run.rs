@@ -339,8 +339,9 @@ fn without_fuse_the_program_runs_from_a_copy() {
     assert!(stdout(&output).starts_with("<a><b>text\n"), "{output:?}");
     let said = stderr(&output);
     assert!(
-        said.starts_with("dwarfs-runtime: cannot mount: ")
-            && said.ends_with(": the program runs from a copy instead\n")
+        said.starts_with(
+            "dwarfs-runtime: cannot open FUSE device: /dev/fuse: something else is in its place: "
+        ) && said.ends_with(": the program runs from a copy instead\n")
             && said.lines().count() == 1,
         "{said}"
     );
@@ -402,7 +403,23 @@ fn what_is_in_the_way_is_said() {
         &[
             "cannot create directory: ",
             "/tmp/.mount_",
-            "ead-only file system",
+            "ead-only file system: set TMPDIR to ",
+        ],
+    );
+    // A copy that has no room, and one that may not be executed.
+    let script = "mount -t tmpfs -o nr_inodes=7 none \"$TMPDIR\"; exec \"$@\"";
+    failed(
+        app.in_namespace(script).arg("--appimage-extract-and-run"),
+        127,
+        &["cannot extract: ", "o space left", ": set TMPDIR to "],
+    );
+    let script = "mount -t tmpfs -o noexec none \"$TMPDIR\"; exec \"$@\"";
+    failed(
+        app.in_namespace(script).arg("--appimage-extract-and-run"),
+        127,
+        &[
+            "cannot run: ",
+            "/AppRun: permission denied: nothing may be executed there: set TMPDIR to ",
         ],
     );
     failed(
@@ -422,7 +439,10 @@ fn what_is_in_the_way_is_said() {
     failed(
         app.in_namespace(WITHOUT_FUSE).arg("--appimage-mount"),
         127,
-        &["cannot mount: "],
+        &[
+            "cannot open FUSE device: ",
+            ": --appimage-extract works without FUSE",
+        ],
     );
     // The runtime alone, a damaged image, an image without a program.
     let alone = app.path("alone");
@@ -432,13 +452,30 @@ fn what_is_in_the_way_is_said() {
     failed(
         &mut command,
         127,
-        &["there is no image behind the program: ", "/alone"],
+        &[
+            "there is no image behind the program: ",
+            "/alone",
+            "--appimage-version",
+        ],
     );
     let mut image = app.image.clone();
     let middle = image.len() / 2;
     image.truncate(middle);
     app.write(&alone, &[&image]);
-    failed(&mut command, 127, &["image: ", "/alone"]);
+    failed(
+        &mut command,
+        127,
+        &["image: ", "/alone", "damaged or not complete"],
+    );
+    // What ends within the program cannot start, but another runtime can look at it.
+    let part = app.path("part");
+    let bytes = fs::read(&app.file).unwrap();
+    fs::write(&part, &bytes[..bytes.len() / 2]).unwrap();
+    failed(
+        app.command().env("TARGET_APPIMAGE", &part),
+        127,
+        &["the file ends within the program in front: ", "/part"],
+    );
     let other = App::with(&[("bin/x", "x")]);
     failed(
         &mut other.command(),
@@ -497,6 +534,123 @@ fn a_relative_analysis_file_is_in_the_working_directory() {
         profile.lines().any(|line| line == "usr/share/text"),
         "{profile}"
     );
+}
+
+#[test]
+fn a_list_is_recorded_whoever_else_has_the_file_mounted() {
+    if !can_mount("a_list_is_recorded_whoever_else_has_the_file_mounted") {
+        return;
+    }
+    let app = App::new("echo \"$APPDIR\"; exec sleep 60");
+    let recording = |name: &str| {
+        let mut command = app.command();
+        command.env("DWARFS_ANALYSIS_FILE", name);
+        Running::start(command)
+    };
+    let mut plain = Running::start(app.command());
+    let shared = plain.line();
+    let mut first = recording("list");
+    let first_point = first.line();
+    assert_ne!(first_point, shared);
+    let has = |name: &str| {
+        let list = fs::read_to_string(app.path(name)).unwrap();
+        list.lines().any(|line| line == "AppRun")
+    };
+    assert!(has("list"));
+    // Another list needs another mount; what runs without one takes no part in either.
+    let mut other = recording("other");
+    let other_point = other.line();
+    assert!(has("other") && other_point != first_point);
+    assert_eq!(Running::start(app.command()).line(), shared);
+    // What the program starts adds to its list.
+    assert_eq!(recording("list").line(), first_point);
+    // A list that was removed is written anew, though its mount is still there.
+    fs::remove_file(app.path("list")).unwrap();
+    let mut again = recording("list");
+    assert_ne!(again.line(), first_point);
+    assert!(has("list"));
+    drop((plain, first, other, again));
+    app.wait_until_clean();
+    // A run right after another one.
+    for _ in 0..5 {
+        let app = App::new("exit 0");
+        must(app.command());
+        let mut command = app.command();
+        command.env("DWARFS_ANALYSIS_FILE", "list");
+        must(command);
+        let list = fs::read_to_string(app.path("list")).unwrap();
+        assert_eq!(list, "AppRun\n");
+        app.wait_until_clean();
+    }
+}
+
+#[test]
+fn a_copy_says_that_it_records_nothing() {
+    if !can_mount("a_copy_says_that_it_records_nothing") {
+        return;
+    }
+    let app = App::new("echo runs");
+    for (mut command, lines) in [
+        (app.in_namespace(WITHOUT_FUSE), 2),
+        (
+            {
+                let mut command = app.command();
+                command.arg("--appimage-extract-and-run");
+                command
+            },
+            1,
+        ),
+    ] {
+        let output = command
+            .env("DWARFS_ANALYSIS_FILE", "list")
+            .output()
+            .unwrap();
+        let said = stderr(&output);
+        assert_eq!(stdout(&output), "runs\n");
+        assert_eq!(said.lines().count(), lines, "{said}");
+        assert!(
+            said.contains("nothing is written to DWARFS_ANALYSIS_FILE: /"),
+            "{said}"
+        );
+        app.wait_until_clean();
+    }
+}
+
+#[test]
+fn a_program_that_cannot_run_is_explained() {
+    if !can_mount("a_program_that_cannot_run_is_explained") {
+        return;
+    }
+    let said = |files: &[(&str, &str)], change: &dyn Fn(&std::path::Path)| {
+        let app = App::changed(files, change);
+        let output = app.command().output().unwrap();
+        assert_eq!(output.status.code(), Some(127), "{output:?}");
+        app.wait_until_clean();
+        stderr(&output)
+    };
+    let nothing: &dyn Fn(&std::path::Path) = &|_| {};
+    for (files, change, expected) in [
+        (
+            &[("AppRun", "#!/bin/sh\n")],
+            &(|tree: &std::path::Path| {
+                fs::set_permissions(tree.join("AppRun"), Permissions::from_mode(0o644)).unwrap();
+            }) as &dyn Fn(&std::path::Path),
+            "permission denied: it is not executable in the image",
+        ),
+        (
+            &[("AppRun", "#! /none/sh -e\n")],
+            nothing,
+            "its interpreter is missing on this system: /none/sh\n",
+        ),
+        (
+            &[("x", "")],
+            &|tree: &std::path::Path| symlink("usr/none", tree.join("AppRun")).unwrap(),
+            "no such file or directory: it is a link to usr/none\n",
+        ),
+    ] {
+        let said = said(files, change);
+        assert!(said.contains(expected), "{expected}: {said}");
+    }
 }
 
 #[test]

@@ -20,6 +20,7 @@ pub mod mutate;
 pub mod pairwise;
 #[cfg(unix)]
 pub mod process;
+pub mod program;
 #[cfg(unix)]
 pub mod reproduce;
 #[cfg(unix)]

@@ -9,7 +9,7 @@ mod geometry;
 mod pages;
 
 pub use geometry::{Geometry, GeometryError, ShardGroup};
-pub use pages::{HashPage, HeaderPage, PAGE, PageKind, hash_pages, page_kind, shard_hash};
+pub use pages::{Blank, HashPage, HeaderPage, PAGE, PageKind, hash_pages, page_kind, shard_hash};
 
 #[cfg(test)]
 mod tests;

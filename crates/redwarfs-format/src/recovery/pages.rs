@@ -14,6 +14,8 @@ const MAGIC: &[u8; 8] = b"DwRSrec1";
 const HEAD: usize = 32;
 /// Checksums in a page.
 const HASHES: usize = (PAGE - HEAD) / 8;
+/// Where the ranges that count as zeros are in a header page.
+const FIRST_BLANK: usize = 160;
 /// The code: Reed-Solomon over GF(2^16), as chapter 11 describes it.
 const CODE: u32 = 1;
 
@@ -88,6 +90,23 @@ pub(super) fn seal(page: &mut [u8; PAGE], kind: u32, number: u32, position: i64)
     page[24..32].copy_from_slice(&sum.to_le_bytes());
 }
 
+/// A range in front of the image that counts as zeros, because tools write into it later.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Blank {
+    /// Its start, relative to the image: below 0.
+    pub start: i64,
+    /// Its length in bytes; 0 if there is no such range.
+    pub length: u64,
+}
+
+impl Blank {
+    /// Its end, relative to the image; none if that is behind the start of the image.
+    fn end(self) -> Option<i64> {
+        let end = self.start.checked_add_unsigned(self.length);
+        end.filter(|&end| end <= 0)
+    }
+}
+
 /// The content of the four header pages, which are the same but for number and position.
 ///
 /// All positions are relative to the image.
@@ -115,11 +134,16 @@ pub struct HeaderPage {
     pub hashes_id: [u8; 16],
     /// Length of what was in front of the image when the data was made.
     pub leading: u64,
+    /// Ranges that count as zeros, in ascending order; those that are not used are behind the others.
+    pub blanks: [Blank; Self::BLANKS],
 }
 
 impl HeaderPage {
     /// Copies of the header page.
     pub const COPIES: u32 = 4;
+
+    /// Most ranges that count as zeros.
+    pub const BLANKS: usize = 4;
 
     /// The layout of a section right behind the protected range. Between the prelude and the footer it has a header
     /// page, the checksums, a header page, half of the parity, and a header page. Then come the other half,
@@ -158,6 +182,7 @@ impl HeaderPage {
             image_size,
             hashes_id: [0; 16],
             leading: 0,
+            blanks: [Blank::default(); Self::BLANKS],
         })
     }
 
@@ -215,6 +240,11 @@ impl HeaderPage {
             page[at..at + 8].copy_from_slice(&value.to_le_bytes());
         }
         page[136..152].copy_from_slice(&self.hashes_id);
+        let blanks = page[FIRST_BLANK..].as_chunks_mut::<16>().0.iter_mut();
+        for (slot, blank) in blanks.zip(self.blanks) {
+            slot[..8].copy_from_slice(&blank.start.to_le_bytes());
+            slot[8..].copy_from_slice(&blank.length.to_le_bytes());
+        }
         let copies = self.copies();
         let position = copies.get(copy as usize).copied().unwrap_or(0);
         seal(&mut page, 0, copy, position.cast_signed());
@@ -256,6 +286,13 @@ impl HeaderPage {
             image_size: large(128),
             hashes_id: number(page, 136),
             leading: large(152),
+            blanks: std::array::from_fn(|number| {
+                let at = FIRST_BLANK + 16 * number;
+                Blank {
+                    start: large(at).cast_signed(),
+                    length: large(at + 8),
+                }
+            }),
         };
         let contradiction = || Error::corrupt("positions in recovery data do not fit together");
         // Nearly everything follows from the geometry.
@@ -264,6 +301,7 @@ impl HeaderPage {
             previous: header.previous,
             hashes_id: header.hashes_id,
             leading: header.leading,
+            blanks: header.blanks,
             ..Self::lay_out(geometry)?
         };
         let position = u64::try_from(position).map_err(|_| contradiction())?;
@@ -273,10 +311,25 @@ impl HeaderPage {
             || header.index >= header.section
             || geometry.start() > 0
             || ![0, header.leading].contains(&in_front)
+            || !header.blanks_fit()
         {
             return Err(contradiction());
         }
         Ok((header, position))
+    }
+
+    /// Whether the ranges that count as zeros are in order, and in the protected range in front of the image.
+    fn blanks_fit(&self) -> bool {
+        let mut free = Some(self.geometry.start());
+        self.blanks.iter().all(|&blank| {
+            if blank.length == 0 {
+                free = None;
+                return blank == Blank::default();
+            }
+            let fits = free.is_some_and(|free| blank.start >= free);
+            free = blank.end();
+            fits && free.is_some()
+        })
     }
 }
 

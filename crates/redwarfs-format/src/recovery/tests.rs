@@ -79,6 +79,9 @@ fn pages_round_trip() {
     assert_eq!(header.section, 3 * MIB - 77);
     header.leading = 77;
     header.hashes_id = [7; 16];
+    for (slot, (start, length)) in header.blanks.iter_mut().zip([(-77, 7), (-70, 1), (-9, 9)]) {
+        *slot = Blank { start, length };
+    }
     let copies = header.copies();
     assert_eq!(copies[0], header.section + 96);
     assert_eq!(copies[3] + PAGE as u64 + 24, header.image_size);
@@ -149,6 +152,31 @@ fn sealed_nonsense_is_refused() {
             let fits = at == 112 && value < header.section || at == 152;
             assert_eq!(parsed.is_ok(), fits, "{at} {value}: {parsed:?}");
         }
+    }
+    // Ranges that count as zeros have to lie in front of the image, in order.
+    let geometry = Geometry::new(-100, MIB, 5.0, None).unwrap();
+    let mut header = HeaderPage::lay_out(geometry).unwrap();
+    header.leading = 100;
+    for (ranges, fits) in [
+        (&[][..], true),
+        (&[(-100, 100)], true),
+        (&[(-100, 50), (-50, 50)], true),
+        (&[(-101, 1)], false),
+        (&[(-100, 101)], false),
+        (&[(-100, u64::MAX)], false),
+        (&[(0, 1)], false),
+        (&[(i64::MIN, 1)], false),
+        (&[(-50, 0)], false),
+        (&[(-50, 50), (-100, 50)], false),
+        (&[(-100, 50), (-51, 1)], false),
+        (&[(0, 0), (-100, 50)], false),
+    ] {
+        header.blanks = Default::default();
+        for (slot, (start, length)) in header.blanks.iter_mut().zip(ranges) {
+            (slot.start, slot.length) = (*start, *length);
+        }
+        let parsed = HeaderPage::parse(&header.encode(0));
+        assert_eq!(parsed.is_ok(), fits, "{ranges:?}: {parsed:?}");
     }
     let mut moved = page;
     pages::seal(&mut moved, 0, 1, position);

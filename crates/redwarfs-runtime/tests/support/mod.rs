@@ -35,6 +35,11 @@ impl App {
 
     /// A file with these files in its image. All may be executed.
     pub(crate) fn with(files: &[(&str, &str)]) -> Self {
+        Self::changed(files, &|_| {})
+    }
+
+    /// The same, after `change` has done something to the tree.
+    pub(crate) fn changed(files: &[(&str, &str)], change: &dyn Fn(&Path)) -> Self {
         let dir = TempDir::with_prefix("redwarfs-runtime-").expect("a temporary directory");
         fs::set_permissions(dir.path(), Permissions::from_mode(0o755)).expect("chmod");
         let tree = dir.path().join("tree");
@@ -44,6 +49,7 @@ impl App {
             fs::write(&path, text).expect("write");
             fs::set_permissions(&path, Permissions::from_mode(0o755)).expect("chmod");
         }
+        change(&tree);
         let mut image = Vec::new();
         let built = redwarfs::Builder::new(&tree).level(1).write(&mut image);
         built.expect("an image");

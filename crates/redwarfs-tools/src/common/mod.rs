@@ -17,6 +17,7 @@ pub mod number;
 pub mod open;
 pub(crate) mod os;
 pub mod output;
+pub mod program;
 pub mod progress;
 pub mod suggest;
 pub mod time;

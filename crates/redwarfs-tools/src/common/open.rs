@@ -7,6 +7,7 @@ use redwarfs_reader::{Image, ImageOffset, OpenOptions};
 
 use super::env::{self, IoLayer};
 use super::error::{Result, ToolError, cause_at};
+use super::program::{squashfs_advice, squashfs_in};
 
 /// How a tool spells the options that an error may advise.
 #[derive(Debug, Clone, Copy)]
@@ -47,7 +48,13 @@ pub fn open_image(path: &Path, options: &OpenOptions, spelling: Spelling) -> Res
         Ok(image) => return Ok(image),
         Err(failed) => failed,
     };
-    let (cause, advice) = explain(path, &options, failed, spelling);
+    let (cause, mut advice) = explain(path, &options, failed, spelling);
+    if matches!(cause, Error::NotAnImage(_))
+        && let Some(at) = squashfs_in(path)
+    {
+        let (what, how) = squashfs_advice(at);
+        advice = Some(format!("{what}: {how}"));
+    }
     let error = ToolError::new("cannot open image")
         .path(path)
         .cause(match &cause {

@@ -14,11 +14,12 @@ use super::args::Args;
 use super::meter::with_bytes;
 use super::output::{Output, output_error};
 use super::{TOOL, check_options, open_error, open_options};
-use crate::common::error::{EXIT_FAILURE, EXIT_OK, io_cause};
+use crate::common::error::{EXIT_FAILURE, EXIT_OK, display_path, io_cause};
 use crate::common::json::JsonWriter;
 use crate::common::number::{counted, format_size};
 use crate::common::os::{is_executable, stop_flag};
 use crate::common::output::create_output;
+use crate::common::program::signature;
 use crate::common::{Logger, Result, ToolError};
 
 /// What is asked for.
@@ -81,7 +82,7 @@ pub(super) fn run(
         Task::Check => check(args, input, logger, &stop),
         Task::Repair(None) => repair(args, input, logger, &stop),
         Task::Repair(Some(copy)) => repair_copy(args, input, copy, logger, &stop),
-        Task::Remove => remove(args, input),
+        Task::Remove => remove(args, input, logger),
     }
 }
 
@@ -130,6 +131,7 @@ fn add(
     }
     drop(image);
     let file = lock(input)?;
+    warn_of_signature(&file, offset, input, logger);
     let mut protection = Protection::percent(percent);
     protection.threads = workers;
     protection.leading = true;
@@ -147,7 +149,25 @@ fn add(
             described(&added.geometry)
         ),
     )?;
+    if added.left_out > 0 {
+        let bytes = counted(added.left_out, "byte", "bytes");
+        say(
+            args,
+            &format!("left out: {bytes} of sections for update information and signature"),
+        )?;
+    }
     Ok(EXIT_OK)
+}
+
+/// A signature in the program in front covers the whole file.
+fn warn_of_signature(file: &LockedFile, offset: u64, input: &Path, logger: &Logger) {
+    let read = |at: u64, out: &mut [u8]| file.read_exact_at(at, out);
+    if !signature(&read, offset).is_empty() {
+        logger.warn(format_args!(
+            "{}: the signature in it covers the file as it was: sign it again",
+            display_path(input)
+        ));
+    }
 }
 
 /// Parity of a damaged image would protect the damage.
@@ -329,9 +349,10 @@ fn copy_into(
     Ok(())
 }
 
-fn remove(args: &Args, input: &Path) -> Result<u8> {
+fn remove(args: &Args, input: &Path, logger: &Logger) -> Result<u8> {
     let (_, offset) = image_offset(args, input)?;
     let file = lock(input)?;
+    warn_of_signature(&file, offset, input, logger);
     let bytes = redwarfs_recovery::remove(&file, offset)
         .map_err(|e| failed("cannot remove recovery data", input, e))?;
     say(

@@ -20,6 +20,7 @@ use super::output::interrupted;
 use super::run::limit_error;
 use crate::common::error::{cause_at, display_path, io_cause};
 use crate::common::os::{canonical, own_program};
+use crate::common::program::{squashfs_advice, squashfs_in};
 use crate::common::users::{parse_group, parse_user};
 use crate::common::{Result, ToolError};
 
@@ -100,6 +101,13 @@ impl Archives {
                     Ok(_) => error.cause("a directory; only archives can have names or be several"),
                     Err(e) => error.cause(cause_at(&archive.path, &e)),
                 });
+            }
+            if let Some(at) = squashfs_in(&archive.path) {
+                let (what, how) = squashfs_advice(at);
+                return Err(ToolError::new("cannot read input")
+                    .path(&archive.path)
+                    .cause(what)
+                    .hint(how));
             }
             if is_image(&archive.path) {
                 let path = canonical(&archive.path).unwrap_or_else(|_| archive.path.clone());

@@ -2,6 +2,7 @@
 //! reads it.
 
 use std::env;
+use std::fmt::Display;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -9,9 +10,11 @@ use redwarfs_format::section::{
     CompressionId, Container, ReadAt, SectionHeader, SectionType, locate_image,
 };
 use redwarfs_io::{FileSource, Source};
+use redwarfs_reader::Image;
 
 use crate::common::error::{cause_at, display_path};
 use crate::common::os::is_executable;
+use crate::common::program::{Program, clear_signature, reader, signature};
 use crate::common::{Logger, Result, ToolError};
 
 /// The value of `--header` that stands for the program in front of self-mounting files.
@@ -47,11 +50,91 @@ pub(super) fn is_runtime(header: &Path) -> bool {
     header.as_os_str() == RUNTIME
 }
 
-/// Reads what `--header` names: a file, or the runtime.
+/// The header of an image, for the user.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Header {
+    /// Its length in bytes.
+    pub(super) length: u64,
+    /// What it is.
+    pub(super) what: String,
+    /// Whether it is something that a system can start.
+    pub(super) runs: bool,
+}
+
+impl Header {
+    /// What `--header` names, whose bytes were read.
+    pub(super) fn new(header: &Path, bytes: &[u8]) -> Self {
+        let path = match is_runtime(header) {
+            true => runtime().unwrap_or_default(),
+            false => header.to_owned(),
+        };
+        let program = Program::of(bytes);
+        let kind = match program {
+            Some(Program::Elf(Some(machine))) => machine,
+            Some(Program::Elf(None)) => "for a processor that is not known here",
+            Some(Program::Script) => "a script",
+            None => "no program",
+        };
+        Self {
+            length: bytes.len() as u64,
+            what: format!("{} ({kind})", display_path(&path)),
+            runs: program.is_some(),
+        }
+    }
+
+    /// What is in front of an image that is rewritten.
+    pub(super) fn kept(length: u64) -> Self {
+        Self {
+            length,
+            what: "as it was".to_owned(),
+            runs: false,
+        }
+    }
+
+    /// Says if a system cannot start the file.
+    pub(super) fn warn_if_no_program(&self, header: &Path, logger: &Logger) {
+        if self.runs {
+            return;
+        }
+        let what = match self.length {
+            0 => "it is empty",
+            _ => "it is neither an ELF file nor a script that begins with #!",
+        };
+        logger.warn(format_args!(
+            "the output will not run: {}: {what}",
+            display_path(header)
+        ));
+    }
+}
+
+/// Takes a signature of the old file out of the program in front of an image: it does not fit a new image. None if
+/// there is none.
+///
+/// # Errors
+/// If the program cannot be read.
+pub(super) fn without_signature(image: &Image) -> redwarfs_format::Result<Option<Vec<u8>>> {
+    let source = image.source();
+    let read = |at: u64, out: &mut [u8]| source.read_exact_at(at, out);
+    if signature(&read, image.container().offset).is_empty() {
+        return Ok(None);
+    }
+    let mut bytes = image.header_bytes()?;
+    clear_signature(&mut bytes);
+    Ok(Some(bytes))
+}
+
+/// Says that the output has no signature.
+pub(super) fn warn_of_signature(place: impl Display, logger: &Logger) {
+    logger.warn(format_args!(
+        "the signature in {place} is left out, it does not fit the new file: sign it again"
+    ));
+}
+
+/// Reads what `--header` names: a file, or the runtime. A signature in it is left out.
 ///
 /// # Errors
 /// If it cannot be read, or holds something that a search for the image would find first.
-pub(super) fn read(header: &Path) -> Result<Vec<u8>> {
+pub(super) fn read(header: &Path, logger: &Logger) -> Result<Vec<u8>> {
     if is_runtime(header) {
         let mut bytes = read_file(&runtime()?)?;
         let place = APPIMAGE_MAGIC_AT..APPIMAGE_MAGIC_AT + APPIMAGE_MAGIC.len();
@@ -62,7 +145,11 @@ pub(super) fn read(header: &Path) -> Result<Vec<u8>> {
         }
         return Ok(bytes);
     }
-    read_file(header)
+    let mut bytes = read_file(header)?;
+    if clear_signature(&mut bytes) {
+        warn_of_signature(display_path(header), logger);
+    }
+    Ok(bytes)
 }
 
 /// Says if an input lacks the program that the runtime starts. The build goes on: the user may want to mount
@@ -74,10 +161,24 @@ pub(super) fn warn_without_program(root: &Path, logger: &Logger) {
         Ok(file) if file.is_file() && is_executable(&file) => return,
         Ok(_) => "not an executable file".to_owned(),
     };
+    let instead = app_dir_below(root).map_or_else(String::new, |below| {
+        format!(" (did you mean -i {}?)", display_path(&below))
+    });
     logger.warn(format_args!(
-        "the runtime will have nothing to start: {}: {problem}",
+        "the runtime will have nothing to start: {}: {problem}{instead}",
         display_path(&program)
     ));
+}
+
+/// The only directory in a directory, if it has the program.
+fn app_dir_below(root: &Path) -> Option<PathBuf> {
+    let entries = std::fs::read_dir(root).ok()?;
+    let mut with_program = entries
+        .flatten()
+        .map(|entry| entry.path())
+        .filter(|below| below.join(PROGRAM).symlink_metadata().is_ok());
+    let first = with_program.next();
+    first.filter(|_| with_program.next().is_none())
 }
 
 /// Finds the runtime: where the environment says, beside this program, or in `../lib/redwarfs`.
@@ -122,13 +223,7 @@ fn image_in(header: &[u8]) -> Option<u64> {
     file.extend_from_slice(&first);
     // A search wants a section header to be followed by something.
     file.push(0);
-    let read = |at: u64, buf: &mut [u8]| {
-        let rest = usize::try_from(at).ok().and_then(|at| file.get(at..));
-        let bytes = rest.and_then(|rest| rest.get(..buf.len()));
-        buf.copy_from_slice(bytes.ok_or(io::ErrorKind::UnexpectedEof)?);
-        Ok(())
-    };
-    locate_image(file.len() as u64, &read).ok()
+    locate_image(file.len() as u64, &reader(&file)).ok()
 }
 
 /// What the runtime in a header reads, `None` if there is no runtime that says so.

@@ -16,7 +16,7 @@ use redwarfs_writer::{BuildOptions, Category, Error as WriteError};
 use super::args::{self, Args};
 use super::definition::{Changes, check_rewrite};
 use super::display::Report;
-use super::header;
+use super::header::{self, Header};
 use super::output::{self, Target};
 use super::rewrite_args::Recompress;
 use super::run::{build_error, build_options};
@@ -53,7 +53,7 @@ pub(super) fn run(args: &Args, matches: &ArgMatches, command_line: &[OsString]) 
     let named = build.categories.iter();
     let named = named.filter(|(_, own)| own.compression.is_some());
     let named: Vec<Category> = named.map(|(category, _)| *category).collect();
-    let options = rewrite_options(args, matches, build);
+    let mut options = rewrite_options(args, matches, build);
     options.check().map_err(|e| rewrite_error(e, args))?;
 
     let mut open = OpenOptions::default();
@@ -76,11 +76,25 @@ pub(super) fn run(args: &Args, matches: &ArgMatches, command_line: &[OsString]) 
     }
     check_categories(&named, &image)?;
     // With a program in front, the image is one.
-    let runs = match &options.leading {
-        Leading::Replace(_) => args.header.as_deref().is_some_and(header::is_runtime),
-        Leading::Remove => false,
-        Leading::Keep => image.container().offset > 0 && is_executable(input),
+    let front = match (&options.leading, &args.header) {
+        (Leading::Replace(bytes), Some(path)) => {
+            let front = Header::new(path, bytes);
+            front.warn_if_no_program(path, &logger);
+            Some(front)
+        }
+        (Leading::Remove, _) => None,
+        _ => Some(image.container().offset)
+            .filter(|&length| length > 0)
+            .map(Header::kept),
     };
+    let old = image.container().offset > 0 && is_executable(input);
+    let runs = front.as_ref().is_some_and(|front| front.runs || old);
+    if matches!(options.leading, Leading::Keep)
+        && let Some(bytes) = header::without_signature(&image)?
+    {
+        header::warn_of_signature("front of the image", &logger);
+        options.leading = Leading::Replace(bytes);
+    }
     let target = Target::open(output, args.force, &logger)?
         .executable(runs)
         .protected(args, &stop)?;
@@ -100,6 +114,7 @@ pub(super) fn run(args: &Args, matches: &ArgMatches, command_line: &[OsString]) 
         image_size: summary.image_size,
         input_size: image.container().size,
         allocated_size: image.container().size,
+        front,
         errors: 0,
         left_out: LeftOut::default(),
         verbose: args.verbose,

@@ -15,6 +15,7 @@ use redwarfs_writer::{
 use super::args::{self, Args};
 use super::definition::check_build;
 use super::display::Report;
+use super::header::{self, Header};
 use super::input::{self, Base, read_error};
 use super::order::OrderSpec;
 use super::output::{self, Target, interrupted, write_error};
@@ -22,7 +23,7 @@ use super::rewrite_args::RewriteArgs;
 use super::script::{self, Script};
 use super::summary::{LeftOut, Summary};
 use super::values::{LinkPolicy, TimeSpec, Verification, source_date_epoch};
-use super::{chmod, header, owners};
+use super::{chmod, owners};
 use crate::common::error::{EXIT_OK, EXIT_PARTIAL, io_cause};
 use crate::common::number::{counted, format_size};
 use crate::common::os::{stop_flag, umask};
@@ -52,20 +53,27 @@ pub(super) fn run(args: &Args, matches: &ArgMatches, command_line: &[OsString]) 
         .transpose()?;
     let options = build_options(args, command_line, &logger, script.as_ref())?;
     options.check().map_err(|e| build_error(e, args))?;
+    args.streams.warn_without_effect(&logger);
 
     // The input is looked at first: a wrong one must not touch the output.
     let rules = input::rules(args)?;
     let base = Base::open(args, rules, &logger)?.without(output);
-    let runs = args.header.as_deref().is_some_and(header::is_runtime);
+    let runtime = args.header.as_deref().is_some_and(header::is_runtime);
+    let front = args.header.as_deref().zip(options.header.as_deref());
+    let front = front.map(|(path, bytes)| {
+        let front = Header::new(path, bytes);
+        front.warn_if_no_program(path, &logger);
+        front
+    });
     if let Base::Directory(directory) = &base
-        && runs
+        && runtime
         && args.pseudo_file.is_empty()
     {
         header::warn_without_program(directory.source.path(), &logger);
     }
     let layer = input::declarations(args)?;
     let target = Target::open(output, args.force, &logger)?
-        .executable(runs)
+        .executable(front.as_ref().is_some_and(|front| front.runs))
         .protected(args, &stop)?;
     let base = base.map(|source| target.leave_out(source));
     let report = Arc::new(Report::new(logger.clone(), false, args.verbose));
@@ -121,6 +129,7 @@ pub(super) fn run(args: &Args, matches: &ArgMatches, command_line: &[OsString]) 
         image_size: summary.image_size,
         input_size: summary.original_size,
         allocated_size: summary.allocated_size,
+        front,
         errors,
         left_out,
         verbose: args.verbose,
@@ -253,7 +262,7 @@ pub(super) fn build_options(
     o.section_index = !args.no_section_index;
     o.hardlink_table = !args.no_hardlink_table;
     if let Some(path) = &args.header {
-        o.header = Some(header::read(path)?);
+        o.header = Some(header::read(path, logger)?);
     }
     o.packing = args.pack_metadata;
     args.xattrs.apply(&mut o);

@@ -17,6 +17,7 @@ use super::definition::WhenRewriting::{NeedsRebuild, NoEffect, Refused, Used};
 use super::order::{self, OrderSpec};
 use super::values::{self, NEEDS_CATEGORIES};
 use crate::common::cli::whole;
+use crate::common::error::display_path;
 use crate::common::number::parse_size;
 use crate::common::suggest::one_of;
 use crate::common::{Logger, Result, ToolError};
@@ -305,6 +306,19 @@ impl StreamArgs {
             })
         });
         named.collect()
+    }
+
+    /// Says which options have no effect without others.
+    pub(super) fn warn_without_effect(&self, logger: &Logger) {
+        let mut names = self.categorize.iter().flat_map(|list| list.split(','));
+        if let Some(file) = &self.hotness_list
+            && !names.any(|name| name == "hotness")
+        {
+            logger.warn(format_args!(
+                "the hotness list has no effect without --categorize=hotness: {}",
+                display_path(file)
+            ));
+        }
     }
 
     fn hot_paths(&self, logger: &Logger) -> Result<HotPaths> {

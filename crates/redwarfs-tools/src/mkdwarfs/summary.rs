@@ -1,4 +1,4 @@
-//! The five-line summary at the end of a build.
+//! The summary at the end of a build.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,6 +7,7 @@ use std::time::Duration;
 use redwarfs_writer::{Counters, Progress};
 
 use super::display::Report;
+use super::header::Header;
 use crate::common::LogLevel;
 use crate::common::error::display_path;
 use crate::common::number::{
@@ -49,12 +50,14 @@ pub(super) struct Summary<'a> {
     pub(super) output: &'a Path,
     /// `created` or `rewritten`.
     pub(super) verb: &'static str,
-    /// Of the whole image.
+    /// Of the whole image, with what is in front of it.
     pub(super) image_size: u64,
     /// Size of the input.
     pub(super) input_size: u64,
     /// The same without holes, which take no place on the disk.
     pub(super) allocated_size: u64,
+    /// What is in front of the image.
+    pub(super) front: Option<Header>,
     pub(super) errors: u64,
     pub(super) left_out: LeftOut,
     pub(super) verbose: bool,
@@ -90,6 +93,10 @@ impl Summary<'_> {
 
     fn lines(&self, report: &Report) -> Vec<String> {
         let c = report.counters();
+        let front = self.front.as_ref();
+        let image_size = self
+            .image_size
+            .saturating_sub(front.map_or(0, |front| front.length));
         let took = report.stopwatch().elapsed();
         let speed = Duration::max(took, Duration::from_micros(1)).as_secs_f64();
         let speed = format_rate((self.input_size as f64 / speed) as u64);
@@ -97,25 +104,30 @@ impl Summary<'_> {
             (allocated, all) if allocated == all => String::new(),
             (allocated, _) => format!(
                 " ({} of {} without holes)",
-                format_ratio(self.image_size, allocated),
+                format_ratio(image_size, allocated),
                 format_size(allocated)
             ),
         };
         let memory = peak_memory().map_or_else(String::new, |bytes| {
             format!(", {} of memory", format_size(bytes))
         });
-        vec![
+        let mut lines = vec![
             format!("image:    {}", self.outcome()),
             format!(
                 "size:     {}, {} of {}{allocated}",
-                format_size(self.image_size),
-                format_ratio(self.image_size, self.input_size),
+                format_size(image_size),
+                format_ratio(image_size, self.input_size),
                 format_size(self.input_size),
             ),
             format!("content:  {}", content(c, self.verb == "rewritten")),
             format!("time:     {}, {speed}{memory}", format_duration(took)),
             format!("left out: {}", self.left_out.line()),
-        ]
+        ];
+        if let Some(front) = front {
+            let length = format_size(front.length);
+            lines.insert(2, format!("in front: {length}, {}", front.what));
+        }
+        lines
     }
 }
 
@@ -205,6 +217,7 @@ mod tests {
             image_size: 1 << 20,
             input_size: 4 << 20,
             allocated_size: 2 << 20,
+            front: None,
             errors: 2,
             left_out,
             verbose: false,
@@ -226,5 +239,18 @@ mod tests {
             lines[4],
             "left out: 1 device (--with-devices stores them), 2,000 entries"
         );
+        // The size is that of the image alone.
+        let summary = Summary {
+            image_size: (1 << 20) + 2048,
+            front: Some(Header {
+                length: 2048,
+                what: "dwarfs-runtime (x86_64)".to_owned(),
+                runs: true,
+            }),
+            ..summary
+        };
+        let with_front = summary.lines(&report);
+        assert_eq!((&with_front[1], with_front.len()), (&lines[1], 6));
+        assert_eq!(with_front[2], "in front: 2 KiB, dwarfs-runtime (x86_64)");
     }
 }

@@ -63,7 +63,11 @@ fn hot_files(context: Context<'_>, tree: &Tree, list: &HotPaths) -> HashSet<u32>
     if let [first, more @ ..] = missing.as_slice() {
         let mut what = String::from("is on the hotness list, but is no file of the input");
         if !more.is_empty() {
-            what.push_str(&format!(", and so are {} more paths", more.len()));
+            let (is, noun) = match more.len() {
+                1 => ("is", "path"),
+                _ => ("are", "paths"),
+            };
+            what.push_str(&format!(", and so {is} {} more {noun}", more.len()));
         }
         context.log(Level::Warn, first, &what);
     }
