@@ -11,7 +11,9 @@ use redwarfs_format::section::{
 };
 use redwarfs_io::{FileSource, Source};
 use redwarfs_reader::Image;
+use redwarfs_rewrite::Leading;
 
+use super::args::Args;
 use crate::common::error::{cause_at, display_path};
 use crate::common::os::is_executable;
 use crate::common::program::{Program, clear_signature, reader, signature};
@@ -83,7 +85,7 @@ impl Header {
     }
 
     /// What is in front of an image that is rewritten.
-    pub(super) fn kept(length: u64) -> Self {
+    fn kept(length: u64) -> Self {
         Self {
             length,
             what: "as it was".to_owned(),
@@ -107,12 +109,58 @@ impl Header {
     }
 }
 
+/// What will be in front of an image that is made from another one.
+#[derive(Debug, Default)]
+pub(super) struct Front {
+    pub(super) header: Option<Header>,
+    /// Its length in bytes.
+    pub(super) length: u64,
+    /// Whether whoever may read the output may execute it: what is in front is a program, or was one.
+    pub(super) runs: bool,
+}
+
+impl Front {
+    /// Follows from what the user wants to be in front, and from what is in front of the `old` image in the file
+    /// `path`. A signature that would be kept is left out.
+    pub(super) fn settle(
+        leading: &mut Leading,
+        args: &Args,
+        old: &Image,
+        path: &Path,
+        logger: &Logger,
+    ) -> Result<Self> {
+        let length = old.container().offset;
+        let ran = length > 0 && std::fs::metadata(path).is_ok_and(|file| is_executable(&file));
+        let header = match (&*leading, &args.header) {
+            (Leading::Replace(bytes), Some(header)) => {
+                let front = Header::new(header, bytes);
+                front.warn_if_no_program(header, logger);
+                Some(front)
+            }
+            (Leading::Remove, _) => None,
+            _ if length == 0 => None,
+            _ => {
+                if let Some(bytes) = without_signature(old)? {
+                    warn_of_signature("front of the image", logger);
+                    *leading = Leading::Replace(bytes);
+                }
+                Some(Header::kept(length))
+            }
+        };
+        Ok(Self {
+            length: header.as_ref().map_or(0, |header| header.length),
+            runs: header.as_ref().is_some_and(|header| header.runs || ran),
+            header,
+        })
+    }
+}
+
 /// Takes a signature of the old file out of the program in front of an image: it does not fit a new image. None if
 /// there is none.
 ///
 /// # Errors
 /// If the program cannot be read.
-pub(super) fn without_signature(image: &Image) -> redwarfs_format::Result<Option<Vec<u8>>> {
+fn without_signature(image: &Image) -> redwarfs_format::Result<Option<Vec<u8>>> {
     let source = image.source();
     let read = |at: u64, out: &mut [u8]| source.read_exact_at(at, out);
     if signature(&read, image.container().offset).is_empty() {
@@ -124,7 +172,7 @@ pub(super) fn without_signature(image: &Image) -> redwarfs_format::Result<Option
 }
 
 /// Says that the output has no signature.
-pub(super) fn warn_of_signature(place: impl Display, logger: &Logger) {
+fn warn_of_signature(place: impl Display, logger: &Logger) {
     logger.warn(format_args!(
         "the signature in {place} is left out, it does not fit the new file: sign it again"
     ));

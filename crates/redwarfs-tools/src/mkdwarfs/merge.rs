@@ -12,7 +12,6 @@ use clap::parser::ValueSource;
 use redwarfs_archive::Whiteouts as ArchiveWhiteouts;
 use redwarfs_io::{FileSource, path, temporary_file};
 use redwarfs_reader::{Image, OpenOptions};
-use redwarfs_rewrite::Leading;
 use redwarfs_rewrite::merge::{MergeOptions, Part, Selection, Whiteouts, merge};
 use redwarfs_writer::{BuildOptions, Builder, Progress as _};
 
@@ -21,11 +20,11 @@ use super::args::{self, Args};
 use super::definition::{Changes, check_rewrite};
 use super::display::Report;
 use super::filter::Rules;
-use super::header;
+use super::header::Front;
 use super::input::{Base, is_image, rules};
 use super::merge_args::{Mode, Pair};
 use super::output::{self, Target};
-use super::rewrite::{is_executable, rewrite_error, rewrite_options};
+use super::rewrite::{rewrite_error, rewrite_options};
 use super::run::{build_error, build_options, left_out};
 use super::summary::Summary;
 use crate::common::error::{EXIT_OK, EXIT_PARTIAL, io_cause};
@@ -94,30 +93,22 @@ pub(super) fn run(args: &Args, matches: &ArgMatches, command_line: &[OsString]) 
     let inputs: Vec<Input> = inputs.collect::<Result<_>>()?;
     same_names(&inputs)?;
     let excluded = Arc::new(AtomicU64::new(0));
-    let options = with_rules(options, rules(args)?, &excluded);
+    let mut options = with_rules(options, rules(args)?, &excluded);
     let first = inputs.first().map(|input| &input.image);
-    let (start, runs) = match &options.rewrite.leading {
-        Leading::Replace(header) => (
-            header.len() as u64,
-            args.header.as_deref().is_some_and(header::is_runtime),
-        ),
-        Leading::Remove => (0, false),
-        Leading::Keep => {
-            let start = first.map_or(0, |image| image.container().offset);
-            (
-                start,
-                start > 0 && given.first().is_some_and(|path| is_executable(path)),
-            )
+    let front = match first.zip(given.first()) {
+        Some((image, path)) => {
+            Front::settle(&mut options.rewrite.leading, args, image, path, &logger)?
         }
+        None => Front::default(),
     };
     let target = Target::open(output, args.force, &logger)?
-        .executable(runs)
+        .executable(front.runs)
         .protected(args, &stop)?;
     let report = Arc::new(Report::new(logger, true, args.verbose));
     let mode = args.progress.mode();
     let parts: Vec<Part<'_>> = inputs.iter().map(Input::part).collect();
     let mut input_size: u64 = sizes(&inputs);
-    let summary = output::produce(target, start, &report, mode, &stop, |out| {
+    let summary = output::produce(target, front.length, &report, mode, &stop, |out| {
         let mut added = Vec::new();
         let mut errors = 0;
         for pair in &args.merge.add {
@@ -149,6 +140,7 @@ pub(super) fn run(args: &Args, matches: &ArgMatches, command_line: &[OsString]) 
         image_size: summary.rewritten.image_size,
         input_size,
         allocated_size: input_size,
+        front: front.header,
         errors: summary.errors,
         left_out,
         verbose: args.verbose,

@@ -16,14 +16,14 @@ use redwarfs_writer::{BuildOptions, Category, Error as WriteError};
 use super::args::{self, Args};
 use super::definition::{Changes, check_rewrite};
 use super::display::Report;
-use super::header::{self, Header};
+use super::header::Front;
 use super::output::{self, Target};
 use super::rewrite_args::Recompress;
 use super::run::{build_error, build_options};
 use super::summary::{LeftOut, Summary};
 use crate::common::error::{EXIT_OK, io_cause};
 use crate::common::open::{Spelling, open_image};
-use crate::common::os::{self, stop_flag};
+use crate::common::os::stop_flag;
 use crate::common::suggest::one_of;
 use crate::common::{Result, ToolError};
 
@@ -75,37 +75,13 @@ pub(super) fn run(args: &Args, matches: &ArgMatches, command_line: &[OsString]) 
         ));
     }
     check_categories(&named, &image)?;
-    // With a program in front, the image is one.
-    let front = match (&options.leading, &args.header) {
-        (Leading::Replace(bytes), Some(path)) => {
-            let front = Header::new(path, bytes);
-            front.warn_if_no_program(path, &logger);
-            Some(front)
-        }
-        (Leading::Remove, _) => None,
-        _ => Some(image.container().offset)
-            .filter(|&length| length > 0)
-            .map(Header::kept),
-    };
-    let old = image.container().offset > 0 && is_executable(input);
-    let runs = front.as_ref().is_some_and(|front| front.runs || old);
-    if matches!(options.leading, Leading::Keep)
-        && let Some(bytes) = header::without_signature(&image)?
-    {
-        header::warn_of_signature("front of the image", &logger);
-        options.leading = Leading::Replace(bytes);
-    }
+    let front = Front::settle(&mut options.leading, args, &image, input, &logger)?;
     let target = Target::open(output, args.force, &logger)?
-        .executable(runs)
+        .executable(front.runs)
         .protected(args, &stop)?;
-    let start = match &options.leading {
-        Leading::Replace(header) => header.len() as u64,
-        Leading::Remove => 0,
-        Leading::Keep => image.container().offset,
-    };
     let report = Arc::new(Report::new(logger, true, args.verbose));
     let mode = args.progress.mode();
-    let summary = output::produce(target, start, &report, mode, &stop, |out| {
+    let summary = output::produce(target, front.length, &report, mode, &stop, |out| {
         rewrite(&image, &options, out, &*report, &stop).map_err(|e| rewrite_error(e, args))
     })?;
     let last_words = Summary {
@@ -114,18 +90,13 @@ pub(super) fn run(args: &Args, matches: &ArgMatches, command_line: &[OsString]) 
         image_size: summary.image_size,
         input_size: image.container().size,
         allocated_size: image.container().size,
-        front,
+        front: front.header,
         errors: 0,
         left_out: LeftOut::default(),
         verbose: args.verbose,
     };
     last_words.show(&report, mode);
     Ok(EXIT_OK)
-}
-
-/// Whether somebody may execute a file.
-pub(super) fn is_executable(path: &Path) -> bool {
-    std::fs::metadata(path).is_ok_and(|file| os::is_executable(&file))
 }
 
 /// Refuses categories that neither this program nor the image knows.
