@@ -288,7 +288,7 @@ fn squashfs_images_are_named() {
         let at = front.len();
         let said = format!("unsquashfs -o {at} extracts it");
         let mut extract = std::process::Command::new(DWARFSEXTRACT);
-        extract.args(["-i", "old", "-o", "out"]);
+        extract.args(["-i", "old", "-o", "in"]);
         let extracted = Done::from(extract.current_dir(place.path("")).output().unwrap());
         for done in [
             run(&place, &["-i", "old", "-o", "out"]),
