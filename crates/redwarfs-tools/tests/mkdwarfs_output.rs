@@ -251,7 +251,13 @@ fn headers_that_hide_the_image_are_refused() {
     let half = &image[..40];
     for header in [half, b"DWARFS\x02\x05", &[half, half, b"text"].concat()] {
         let done = build_with(header);
-        assert_eq!((done.code, done.stderr.as_str()), (Some(0), ""));
+        let why = "it is neither an ELF file nor a script that begins with #!\n";
+        assert_eq!(done.code, Some(0), "{}", done.stderr);
+        assert!(
+            done.stderr.ends_with(why) && done.stderr.lines().count() == 1,
+            "{}",
+            done.stderr
+        );
         assert_eq!(place.built().0.header_bytes().unwrap(), header);
     }
 }
