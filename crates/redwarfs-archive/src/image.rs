@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 use std::io::Read;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde_json::Value;
 use sha2::Digest as _;
@@ -41,7 +42,7 @@ pub(crate) struct Layer {
     pub(crate) path: String,
     pub(crate) blob: Blob,
     /// `sha256:` or `sha512:` and hexadecimal digits, if the archive says it.
-    digest: Option<String>,
+    pub(crate) digest: Option<String>,
     /// Whether the digest is that of the layer without compression.
     of_contents: bool,
 }
@@ -195,11 +196,11 @@ impl ImageArchive {
     }
 
     /// The layers of the only image, the lowest first.
-    pub(crate) fn layers(&self) -> Result<Vec<Layer>, Fault> {
+    pub(crate) fn layers(&self, stop: &AtomicBool) -> Result<Vec<Layer>, Fault> {
         let layers = if let Some(blob) = self.find("manifest.json") {
             self.layers_of_docker(&self.json("manifest.json", blob)?)?
         } else if let Some(blob) = self.find("index.json") {
-            self.layers_of_oci(self.json("index.json", blob)?)?
+            self.layers_of_oci(self.json("index.json", blob)?, stop)?
         } else {
             return Err(Fault::unsupported(
                 "no container image: there is neither manifest.json nor index.json in it",
@@ -239,7 +240,7 @@ impl ImageArchive {
         Ok(layers)
     }
 
-    fn layers_of_oci(&self, index: Value) -> Result<Vec<Layer>, Fault> {
+    fn layers_of_oci(&self, index: Value, stop: &AtomicBool) -> Result<Vec<Layer>, Fault> {
         let mut value = index;
         for _ in 0..MOST_STEPS {
             if value.get("manifests").is_none() {
@@ -254,7 +255,7 @@ impl ImageArchive {
                 name.map_or_else(|| platform(descriptor), str::to_owned)
             })?;
             let next = self.described(chosen)?;
-            self.verify(&next)?;
+            self.verify(&next, stop)?;
             value = self.json(&next.path, next.blob)?;
         }
         Err(broken("its indices lead to no manifest"))
@@ -279,10 +280,11 @@ impl ImageArchive {
         })
     }
 
-    /// Compares the digest of a layer, unless it is that of contents that are compressed.
-    pub(crate) fn verify(&self, layer: &Layer) -> Result<(), Fault> {
+    /// Compares the digest of a layer. Returns whether there is one that can be compared: it is of a known
+    /// kind, and not that of contents that are compressed.
+    pub(crate) fn verify(&self, layer: &Layer, stop: &AtomicBool) -> Result<bool, Fault> {
         let Some(digest) = &layer.digest else {
-            return Ok(());
+            return Ok(false);
         };
         let (at, size) = layer.blob;
         let mut section = self.store.section(at, size).map_err(Fault::Read)?;
@@ -294,16 +296,19 @@ impl ImageArchive {
             Some(("sha256", _)) => false,
             Some(("sha512", _)) => true,
             // A digest of the future.
-            _ => return Ok(()),
+            _ => return Ok(false),
         };
         loop {
+            if stop.load(Ordering::Relaxed) {
+                return Err(Fault::Interrupted);
+            }
             let got = section.read(&mut piece).map_err(Fault::Read)?;
             let bytes = piece.get(..got).unwrap_or_default();
             if std::mem::take(&mut first)
                 && layer.of_contents
                 && crate::decompress::filter_of(bytes).is_some()
             {
-                return Ok(());
+                return Ok(false);
             }
             match bytes {
                 [] => break,
@@ -317,7 +322,7 @@ impl ImageArchive {
             false => format!("sha256:{}", hex(&short.finalize())),
         };
         match found.eq_ignore_ascii_case(digest) {
-            true => Ok(()),
+            true => Ok(true),
             false => Err(Fault::damaged(format!(
                 "the layer '{}' has another digest than the manifest says",
                 layer.path

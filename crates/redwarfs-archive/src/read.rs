@@ -1,6 +1,7 @@
 //! From archives to a tree with contents.
 
 use std::cell::Cell;
+use std::collections::HashSet;
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::Path;
@@ -267,14 +268,25 @@ impl<'a> Reader<'a> {
         };
         let at = |fault: Fault| fault.at(&archive.path, nowhere(), options);
         let images = self.open_image(archive, given).map_err(at)?;
-        let layers = images.layers().map_err(at)?;
+        let layers = images.layers(self.stop).map_err(at)?;
         let counters = self.progress.counters();
         let size = layers.iter().map(|layer| layer.blob.1).sum();
         counters.archive_size.fetch_add(size, Ordering::Relaxed);
         let number = self.archives.len() as StoreNumber + 1;
         let mut used = false;
+        // An image can have a layer several times.
+        let mut verified = HashSet::new();
         for layer in &layers {
-            images.verify(layer).map_err(at)?;
+            if verified.insert((layer.blob, layer.digest.clone()))
+                && !images.verify(layer, self.stop).map_err(at)?
+            {
+                let message = format!(
+                    "{}: the layer '{}' has no digest to compare",
+                    archive.path.display(),
+                    layer.path
+                );
+                self.progress.log(Level::Verbose, &message);
+            }
             let (start, size) = layer.blob;
             let section = images.store().section(start, size);
             let section = section.map_err(Fault::Read).map_err(at)?;
@@ -303,6 +315,12 @@ impl<'a> Reader<'a> {
             let done = self.members(&mut members, number, &mut used, &mut state);
             let more = done.map_err(|fault| {
                 let place = state.place(members.position(), members.left());
+                let fault = match fault {
+                    Fault::Damaged(what) => {
+                        Fault::damaged(format!("the layer '{}': {what}", layer.path))
+                    }
+                    other => other,
+                };
                 fault.at(&archive.path, place, options)
             })?;
             self.last_words(archive, &members, more, &state);

@@ -14,6 +14,14 @@ pub enum Error {
         /// The first fault.
         first: String,
     },
+    /// An error about one of several images.
+    #[error("{error}")]
+    Part {
+        /// Number of the image: the parts of the merge come first, then what is added.
+        number: usize,
+        /// The error.
+        error: Box<Error>,
+    },
     /// A change does not fit the tree of a merge.
     #[error(transparent)]
     Merge(#[from] crate::merge::Error),
@@ -30,6 +38,19 @@ impl Error {
 
     pub(crate) fn limit(what: impl Into<String>) -> Self {
         WriteError::Limit(what.into()).into()
+    }
+
+    /// The error as one about the image with this number, if it is about an image.
+    pub(crate) fn of_part(self, number: usize) -> Self {
+        match self {
+            Self::CorruptInput { .. }
+            | Self::Merge(_)
+            | Self::Write(WriteError::Format(_) | WriteError::Limit(_)) => Self::Part {
+                number,
+                error: Box::new(self),
+            },
+            other => other,
+        }
     }
 
     pub(crate) const fn interrupted() -> Self {

@@ -156,16 +156,36 @@ pub(crate) fn plan(
     allow(fixed, job, unit, options, progress)
 }
 
-/// As [`plan`], for a merge of images with these `plans`. Its tree takes `tree` bytes.
+/// What a merge needs besides its images.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct MergeMemory {
+    /// Bytes of the tree.
+    pub(crate) tree: u64,
+    /// Bytes of the block caches of all images.
+    pub(crate) caches: u64,
+    /// Bytes of a new block.
+    pub(crate) block_size: u32,
+    /// Whether data moves to new blocks.
+    pub(crate) moves: bool,
+}
+
+/// As [`plan`], for a merge of images with these `plans`.
 pub(crate) fn plan_merge(
     images: &[&Image],
     options: &RewriteOptions,
     plans: &[Plan],
-    tree: u64,
-    block_size: u32,
+    more: MergeMemory,
     progress: &dyn Progress,
 ) -> Result<Allowance> {
-    let mut fixed = PROGRAM.saturating_add(tree);
+    let block_size = more.block_size;
+    let mut fixed = PROGRAM
+        .saturating_add(more.tree)
+        .saturating_add(more.caches);
+    if more.moves {
+        // An old block that is being decoded, and the part of a new one.
+        let size = u64::from(block_size);
+        fixed = fixed.saturating_add(block_job(size, size, size));
+    }
     let (mut job, mut unit) = (0, 0);
     for (image, plan) in images.iter().zip(plans) {
         fixed = fixed

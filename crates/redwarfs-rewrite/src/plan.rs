@@ -53,6 +53,27 @@ pub(crate) struct Plan {
     recompress: bool,
 }
 
+/// Refuses to recompress categories that none of these images has.
+pub(crate) fn check_categories(images: &[&Image], options: &RewriteOptions) -> Result<()> {
+    let Some(filter) = &options.categories else {
+        return Ok(());
+    };
+    let mut known: HashSet<Vec<u8>> = HashSet::new();
+    for image in images {
+        known.extend(image.metadata().category_names()?.unwrap_or_default());
+    }
+    match filter
+        .names
+        .iter()
+        .find(|name| !known.contains(name.as_bytes()))
+    {
+        Some(name) => Err(Error::invalid(format!(
+            "no category '{name}' in input filesystem"
+        ))),
+        None => Ok(()),
+    }
+}
+
 impl Plan {
     pub(crate) fn new(image: &Image, options: &RewriteOptions) -> Result<Self> {
         let names = image.metadata().category_names()?.unwrap_or_default();
@@ -77,14 +98,6 @@ impl Plan {
         let selected = match &options.categories {
             None => None,
             Some(filter) => {
-                let known: HashSet<&[u8]> = names.iter().map(Vec::as_slice).collect();
-                for name in &filter.names {
-                    if !known.contains(name.as_bytes()) {
-                        return Err(Error::invalid(format!(
-                            "no category '{name}' in input filesystem"
-                        )));
-                    }
-                }
                 let listed = |name: &Vec<u8>| filter.names.iter().any(|n| n.as_bytes() == name);
                 Some(names.iter().map(|n| listed(n) != filter.exclude).collect())
             }

@@ -56,6 +56,7 @@ enum Job {
         number: u32,
         cost: u64,
         image: Image,
+        part: Option<usize>,
         work: Box<Work>,
     },
     /// Decode a block for the submitter.
@@ -172,15 +173,18 @@ pub(crate) struct Queue<'a> {
     next: u32,
     /// The image of the sections.
     image: Image,
+    /// Its number among several.
+    part: Option<usize>,
     jobs: Sender<Job>,
     budget: &'a Budget,
     give_up: &'a (dyn Fn() -> bool + Sync),
 }
 
 impl Queue<'_> {
-    /// Names the image that all later work is about.
-    pub(crate) fn of(&mut self, image: &Image) {
+    /// Names the image that all later work is about, and its number among several.
+    pub(crate) fn of(&mut self, part: usize, image: &Image) {
         self.image = image.clone();
+        self.part = Some(part);
     }
 
     /// Submits the work for the next section. `cost` is an upper bound of the bytes that it
@@ -202,6 +206,7 @@ impl Queue<'_> {
                 number,
                 cost,
                 image: self.image.clone(),
+                part: self.part,
                 work: Box::new(work),
             })
             .map_err(|_| Error::interrupted())
@@ -264,6 +269,7 @@ pub(crate) fn run<T: Send>(
         let queue = Queue {
             next: emitter.number(),
             image: workshop.task.image.clone(),
+            part: None,
             jobs: job_in,
             budget: &workshop.budget,
             give_up,
@@ -326,6 +332,7 @@ impl Workshop<'_> {
                 number,
                 cost,
                 image,
+                part,
                 work,
             } => {
                 let result = self
@@ -338,6 +345,10 @@ impl Workshop<'_> {
                         ready.cost = left;
                         ready
                     });
+                let result = result.map_err(|error| match part {
+                    Some(part) => error.of_part(part),
+                    None => error,
+                });
                 Turn::Done(number, result)
             }
             Job::Decode {

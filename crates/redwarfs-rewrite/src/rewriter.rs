@@ -18,7 +18,7 @@ use crate::hidden;
 use crate::memory::{self, block_job, metadata_job};
 use crate::metadata;
 use crate::options::{Leading, Rebuild, RewriteOptions};
-use crate::plan::Plan;
+use crate::plan::{Plan, check_categories};
 use crate::pool::{self, Queue, Task, Work, add};
 use crate::recut::{self, Recut};
 
@@ -84,6 +84,7 @@ pub fn rewrite(
         crate::attributes::resolution(view.options(), rebuild)?;
         warn_of_unknown_members(image, progress)?;
     }
+    check_categories(&[image], options)?;
     let plan = Plan::new(image, options)?;
     let allowance = memory::plan(image, options, &plan, rebuild.is_some(), progress)?;
     let history = match &options.history {

@@ -2,7 +2,7 @@
 //!
 //! Blocks of all parts have one numbering, part after part. A block takes 4 bytes, and its kind once.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use redwarfs_codec::{CompressionId, raw_size};
@@ -82,20 +82,26 @@ impl BlockTable {
             same: Vec::new(),
         };
         let mut known: HashMap<Kind, u32> = HashMap::new();
+        let mut named: HashSet<Vec<u8>> = HashSet::new();
         // Blocks by kind, compression and length.
         let mut alike: HashMap<(u32, CompressionId, u64), Vec<u32>> = HashMap::new();
-        for (part, plan) in parts.iter().zip(plans) {
+        for (at, (part, plan)) in parts.iter().zip(plans).enumerate() {
             this.starts.push(this.number()?);
             let view = part.image.metadata();
             let names = view.category_names()?;
             for name in names.iter().flatten() {
-                if !this.names.contains(name) {
+                if named.insert(name.clone()) {
                     this.names.push(name.clone());
                 }
             }
             for (number, section) in (0u32..).zip(part.image.container().blocks()) {
-                let section = part.image.section_with_header(section)?;
-                let mut kind = plan.kind(part.image, BlockNo(number), &section)?;
+                if stop.load(Ordering::Relaxed) {
+                    return Err(Error::interrupted());
+                }
+                let of = |error: FormatError| Error::from(error).of_part(at);
+                let section = part.image.section_with_header(section).map_err(of)?;
+                let kind = plan.kind(part.image, BlockNo(number), &section);
+                let mut kind = kind.map_err(|error| error.of_part(at))?;
                 let category = match (kind.category.take(), &names) {
                     (Some(category), Some(names)) => {
                         let outside = || FormatError::corrupt("category out of range");
@@ -127,7 +133,9 @@ impl BlockTable {
                     return Err(Error::interrupted());
                 }
                 let (image, number) = this.home(parts, block)?;
-                let (section, payload) = image.stored_block(number)?;
+                let stored = image.stored_block(number).map_err(Error::from);
+                let part = this.part_of(block) as usize;
+                let (section, payload) = stored.map_err(|error| error.of_part(part))?;
                 let id = section.compression.unwrap_or(CompressionId::NONE);
                 // The number of the section is part of its checksum.
                 let sealed = SectionHeader::seal(0, SectionType::BLOCK, id, &payload);
@@ -318,6 +326,7 @@ impl Layout {
         contents: &Contents,
         block_size: u32,
         repack: u8,
+        stop: &AtomicBool,
     ) -> Result<Self> {
         let mut this = Self {
             places: vec![Place::Nowhere; blocks.len()],
@@ -330,7 +339,12 @@ impl Layout {
             if ranges.is_empty() {
                 continue;
             }
-            let moves = repack > 0 && mostly_dead(parts, blocks, block, &mut ranges, repack)?;
+            if stop.load(Ordering::Relaxed) {
+                return Err(Error::interrupted());
+            }
+            let of = |error: Error| error.of_part(blocks.part_of(block) as usize);
+            let moves =
+                repack > 0 && mostly_dead(parts, blocks, block, &mut ranges, repack).map_err(of)?;
             let place = if moves {
                 let kind = blocks.kind_of.get(block as usize).copied().unwrap_or(0);
                 let next = this.streams.len() as u32;

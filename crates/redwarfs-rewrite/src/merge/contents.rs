@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use redwarfs_format::Error as FormatError;
 use redwarfs_format::metadata::{FileType, XattrData};
+use redwarfs_format::{EntryIndex, Error as FormatError};
 use redwarfs_writer::ValueDigest;
 use sha2::{Digest as _, Sha256};
 
@@ -16,7 +16,7 @@ use crate::error::{Error, Result};
 /// Not a content.
 const NONE: u32 = u32::MAX;
 /// Longest value of an extended attribute in bytes: the limit of Linux.
-const LONGEST_VALUE: u64 = 64 << 10;
+pub(crate) const LONGEST_VALUE: u64 = 64 << 10;
 /// Most decoded blocks that are kept while contents are compared, in bytes.
 const KEPT: u64 = 256 << 20;
 
@@ -36,7 +36,12 @@ type Shape = (u64, Vec<(u64, u64)>);
 
 impl Contents {
     /// The contents of all files of `tree`. Contents with the same pieces become one.
-    pub(crate) fn used(parts: &[Part<'_>], tree: &Tree, blocks: &BlockTable) -> Result<Self> {
+    pub(crate) fn used(
+        parts: &[Part<'_>],
+        tree: &Tree,
+        blocks: &BlockTable,
+        stop: &AtomicBool,
+    ) -> Result<Self> {
         let mut this = Self {
             of: parts
                 .iter()
@@ -47,10 +52,7 @@ impl Contents {
         let mut known: HashMap<Box<[Piece]>, u32> = HashMap::new();
         let mut values: BTreeMap<ValueDigest, Box<[Piece]>> = BTreeMap::new();
         let mut read: HashSet<Box<[Piece]>> = HashSet::new();
-        tree.each(&mut |node| {
-            let Origin::Part(number, entry) = tree.origin(node) else {
-                return Ok(());
-            };
+        let mut add = |node: u32, number: u32, entry: EntryIndex| -> Result<()> {
             let Some(part) = parts.get(number as usize) else {
                 return Ok(());
             };
@@ -58,6 +60,9 @@ impl Contents {
             let inode = view.entry_inode(entry)?;
             if view.has_xattrs() && !view.is_legacy() {
                 for xattr in part.image.xattrs(inode)? {
+                    if stop.load(Ordering::Relaxed) {
+                        return Err(Error::interrupted());
+                    }
                     // A longer one is refused when the metadata is made.
                     if let XattrData::Blocks(extents) = xattr.value()?
                         && xattr.size()? <= LONGEST_VALUE
@@ -86,6 +91,13 @@ impl Contents {
                 }
             }
             Ok(())
+        };
+        tree.each(&mut |node| match tree.origin(node) {
+            _ if stop.load(Ordering::Relaxed) => Err(Error::interrupted()),
+            Origin::Part(number, entry) => {
+                add(node, number, entry).map_err(|error| error.of_part(number as usize))
+            }
+            Origin::Directory | Origin::Whiteout => Ok(()),
         })?;
         this.values = values.into_iter().collect();
         Ok(this)
@@ -146,13 +158,16 @@ impl Contents {
         // The content that takes the place of a content.
         let mut instead: HashMap<u32, u32> = HashMap::new();
         for (content, group) in wanted {
-            if stop.load(Ordering::Relaxed) {
-                return Err(Error::interrupted());
-            }
             let mut hash = Sha256::new();
             for piece in self.pieces.get(content as usize).into_iter().flatten() {
+                if stop.load(Ordering::Relaxed) {
+                    return Err(Error::interrupted());
+                }
                 if !piece.is_hole() {
-                    decoded.with(parts, blocks, *piece, &mut |bytes| hash.update(bytes))?;
+                    let part = blocks.part_of(piece.block) as usize;
+                    decoded
+                        .with(parts, blocks, *piece, &mut |bytes| hash.update(bytes))
+                        .map_err(|error| error.of_part(part))?;
                 }
             }
             // Blocks of earlier parts have smaller numbers, so the first one is the one to keep.

@@ -1,12 +1,14 @@
 //! Adding the tree of an image to that of a merge.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use redwarfs_format::metadata::{FileType, MetadataView, Xattr};
 use redwarfs_format::{EntryIndex, Error as FormatError, InodeNo};
 use redwarfs_reader::Image;
 use redwarfs_writer::LayerName;
 
 use super::options::{Part, Whiteouts};
-use super::tree::{Origin, Tree, join};
+use super::tree::{self, Origin, Space, Tree, join};
 use crate::error::{Error, Result};
 
 /// An entry of a directory of an image.
@@ -17,13 +19,25 @@ struct Entry {
     kind: FileType,
 }
 
+/// How the tree of a part is added.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct How {
+    /// What whiteouts of the part mean.
+    pub(crate) whiteouts: Whiteouts,
+    /// The result is a layer for overlayfs: a directory over another entry hides what layers below it
+    /// have there, as that entry did.
+    pub(crate) layer: bool,
+}
+
 /// Adds the tree of part `number`. Its entries take the place of older ones with the same path.
 pub(crate) fn add(
     tree: &mut Tree,
     number: u32,
     part: Part<'_>,
-    whiteouts: Whiteouts,
+    how: How,
+    stop: &AtomicBool,
 ) -> Result<()> {
+    let whiteouts = how.whiteouts;
     let image = part.image;
     let view = image.metadata();
     let place = tree.directory(part.at)?;
@@ -33,10 +47,14 @@ pub(crate) fn add(
     let mut visited = vec![false; view.counts().directories as usize];
     let mut todo = vec![(image.root(), place, part.at.to_vec())];
     while let Some((inode, directory, path)) = todo.pop() {
+        if stop.load(Ordering::Relaxed) {
+            return Err(Error::interrupted());
+        }
         match visited.get_mut(inode.index()) {
             Some(visited) if !*visited => *visited = true,
             _ => {
-                let what = format!("directory {inode} is in several places");
+                let path = String::from_utf8_lossy(&path);
+                let what = format!("directory {inode} is in several places, one is '/{path}'");
                 return Err(FormatError::corrupt(what).into());
             }
         }
@@ -48,17 +66,35 @@ pub(crate) fn add(
         let layer = Layer {
             image,
             whiteouts,
-            marked: whiteouts != Whiteouts::Keep && overlay(image, inode, OPAQUE)? == Some(b'x'),
+            marked: whiteouts != Whiteouts::Keep
+                && overlay(image, inode, OPAQUE)?.is_some_and(|(value, _)| value == b'x'),
         };
         if layer.whiteouts != Whiteouts::Keep {
-            layer.remove(tree, directory, inode, &entries)?;
+            layer.remove(tree, directory, inode, &path, &entries)?;
         }
         for entry in &entries {
             if layer.is_mark(entry)? {
                 continue;
             }
+            if whiteouts == Whiteouts::Overlay
+                && entry.kind == FileType::Regular
+                && layer.is_overlay_whiteout(entry)?
+            {
+                // Its own form counts only while its directory has a mark, which another layer can take.
+                let kind = FileType::CharDevice;
+                tree.put(directory, &entry.name, Origin::Whiteout, kind)?;
+                continue;
+            }
+            let covers = how.layer
+                && entry.kind == FileType::Directory
+                && tree
+                    .child(directory, &entry.name)
+                    .is_some_and(|old| tree.kind(old) != FileType::Directory);
             let origin = Origin::Part(number, entry.index);
             let child = tree.put(directory, &entry.name, origin, entry.kind)?;
+            if covers {
+                tree.set_opaque(child, Space::Trusted);
+            }
             if entry.kind == FileType::Directory {
                 todo.push((entry.inode, child, join(&path, &entry.name)?));
             }
@@ -89,20 +125,20 @@ fn entries(image: &Image, view: &MetadataView, directory: InodeNo) -> Result<Vec
 const OPAQUE: &[u8] = b"overlay.opaque";
 const WHITEOUT: &[u8] = b"overlay.whiteout";
 
-/// The first byte of an attribute of overlayfs, in any of its two namespaces; zero if it is empty.
-fn overlay(image: &Image, inode: InodeNo, name: &[u8]) -> Result<Option<u8>> {
+/// The first byte of an attribute of overlayfs, zero if it is empty, and the namespace where it is.
+fn overlay(image: &Image, inode: InodeNo, name: &[u8]) -> Result<Option<(u8, Space)>> {
     let view = image.metadata();
     if view.is_legacy() || !view.has_xattrs() {
         return Ok(None);
     }
     let attributes = image.xattrs(inode)?;
-    for space in [&b"trusted."[..], b"user."] {
-        let found: Option<Xattr<'_>> = attributes.find(&[space, name].concat())?;
+    for (prefix, space) in [(&b"trusted."[..], Space::Trusted), (b"user.", Space::User)] {
+        let found: Option<Xattr<'_>> = attributes.find(&[prefix, name].concat())?;
         if let Some(found) = found
             && found.size()? <= 1
         {
             let value = image.xattr_value(&found)?;
-            return Ok(Some(value.first().copied().unwrap_or(0)));
+            return Ok(Some((value.first().copied().unwrap_or(0), space)));
         }
     }
     Ok(None)
@@ -142,16 +178,33 @@ impl Layer<'_> {
     }
 
     /// Removes the older entries that the layer hides.
-    fn remove(&self, tree: &mut Tree, directory: u32, inode: InodeNo, own: &[Entry]) -> Result<()> {
-        let marked = |entry: &Entry| LayerName::of(&entry.name) == LayerName::Opaque;
-        if own.iter().any(marked) || overlay(self.image, inode, OPAQUE)? == Some(b'y') {
+    fn remove(
+        &self,
+        tree: &mut Tree,
+        directory: u32,
+        inode: InodeNo,
+        path: &[u8],
+        own: &[Entry],
+    ) -> Result<()> {
+        let named = |entry: &Entry| LayerName::of(&entry.name) == LayerName::Opaque;
+        let marked = overlay(self.image, inode, OPAQUE)?.filter(|&(value, _)| value == b'y');
+        if let Some((_, space)) = marked
+            && self.whiteouts == Whiteouts::Overlay
+        {
+            // A later layer can bring other attributes of the directory.
+            tree.set_opaque(directory, space);
+        }
+        if marked.is_some() || own.iter().any(named) {
             tree.empty(directory);
             return Ok(());
         }
         for entry in own {
             match LayerName::of(&entry.name) {
                 LayerName::Whiteout(b"") => {
-                    return Err(Error::invalid("a whiteout has no name"));
+                    return Err(tree::refuse(
+                        &join(path, &entry.name)?,
+                        "a whiteout has no name",
+                    ));
                 }
                 LayerName::Whiteout(name) => {
                     tree.take(directory, name);
@@ -170,10 +223,10 @@ impl Layer<'_> {
     fn mark(&self, tree: &mut Tree, directory: u32, own: &[Entry]) -> Result<()> {
         for entry in own {
             match LayerName::of(&entry.name) {
-                LayerName::Opaque => tree.set_opaque(directory),
+                LayerName::Opaque => tree.set_opaque(directory, Space::Trusted),
                 LayerName::Whiteout(name) => match tree.child(directory, name) {
                     Some(child) if tree.kind(child) == FileType::Directory => {
-                        tree.set_opaque(child);
+                        tree.set_opaque(child, Space::Trusted);
                     }
                     Some(_) => {}
                     None => {

@@ -9,8 +9,8 @@
 //! | write | `mod` | copies blocks as they are, compresses data that moves |
 //! | metadata | `source` | gives the tree to the writer, which makes the metadata |
 //!
-//! The memory follows from the metadata of the parts, not from their data: about 200 bytes for each
-//! entry, and 24 for each chunk.
+//! The memory follows from the metadata of the parts: about 200 bytes for each entry, and 24 for each
+//! chunk. Beside it there are a few decoded blocks, within the memory limit.
 
 mod blocks;
 mod contents;
@@ -28,19 +28,22 @@ use redwarfs_format::history::History;
 use redwarfs_format::metadata::{MetadataHistoryEntry, MetadataView, XattrScope};
 use redwarfs_format::section::{Section, SectionType};
 use redwarfs_writer::emit::{Emitter, history_entry};
-use redwarfs_writer::{BuildOptions, Level, Phase, Placed, Progress, TimeResolution, assemble};
+use redwarfs_writer::{
+    BuildOptions, Level, Phase, Placed, Progress, TimeResolution, assemble, plain_path,
+};
 
 use self::blocks::{BlockTable, Layout};
 use self::contents::{Contents, slice};
+use self::layers::How;
 pub use self::options::{MergeOptions, Part, Selection, Whiteouts};
 use self::source::MergedSource;
 use self::tree::Tree;
 use crate::attributes;
 use crate::error::{Error as RewriteError, Result};
 use crate::hidden;
-use crate::memory::{self, block_job};
+use crate::memory::{self, MergeMemory, block_job};
 use crate::options::{Rebuild, RewriteOptions};
-use crate::plan::Plan;
+use crate::plan::{Plan, check_categories};
 use crate::pool::{self, Queue, Task, Work, add};
 use crate::rewriter::{self, RewriteSummary};
 
@@ -59,6 +62,14 @@ pub enum Error {
     /// Two images have the same place.
     #[error("two images have the name '{0}'")]
     Name(String),
+    /// The place of an image is inside that of another one.
+    #[error("the name '{inner}' is inside of '{outer}', the name of another image")]
+    Nested {
+        /// The place inside.
+        inner: String,
+        /// The place around it.
+        outer: String,
+    },
 }
 
 /// The result of a merge.
@@ -83,11 +94,13 @@ pub struct MergeSummary {
 /// puts the trees of `added` over it. Writes the new image to `out`, from front to back and without
 /// seeking.
 ///
-/// Blocks are copied as they are. Equal blocks and equal files are stored once. Blocks that nothing uses
-/// are left out. Hidden sections of the first parts are kept if they do not depend on content.
+/// Blocks are copied as they are. Equal blocks are stored once. Equal files are stored once where a whole
+/// block can be left out by that, and with `repack` everywhere. Blocks that nothing uses are left out.
+/// Hidden sections of the first parts are kept if they do not depend on content.
 ///
 /// # Errors
-/// As [`rewrite`](crate::rewrite), and [`Error`] if a change does not fit the tree.
+/// As [`rewrite`](crate::rewrite), and [`Error`] if a change does not fit the tree. Errors about one of the
+/// images are [`Part`](RewriteError::Part).
 pub fn merge(
     parts: &[Part<'_>],
     added: &[Part<'_>],
@@ -107,30 +120,44 @@ pub fn merge(
     if own.check {
         progress.phase(Phase::Checking);
     }
-    for part in &all {
-        if own.check {
-            rewriter::check(part.image, own, stop)?;
-        }
-        // All indices are used without further checks.
-        let blocks = part.image.container().block_count();
-        part.image.metadata().check(blocks, None)?;
-        rewriter::warn_of_unknown_members(part.image, progress)?;
+    for (number, part) in all.iter().enumerate() {
+        let examine = || {
+            if own.check {
+                rewriter::check(part.image, own, stop)?;
+            }
+            // All indices are used without further checks.
+            let blocks = part.image.container().block_count();
+            part.image.metadata().check(blocks, None)?;
+            rewriter::warn_of_unknown_members(part.image, progress)
+        };
+        examine().map_err(|error: RewriteError| error.of_part(number))?;
     }
 
     progress.phase(Phase::Scanning);
-    let tree = joined(parts, added, options)?;
-    let plans = all.iter().map(|part| Plan::new(part.image, own));
+    let tree = joined(parts, added, options, stop)?;
+    let images: Vec<_> = all.iter().map(|part| part.image).collect();
+    check_categories(&images, own)?;
+    let plans = images.iter().map(|image| Plan::new(image, own));
     let plans: Vec<Plan> = plans.collect::<Result<_>>()?;
     let blocks = BlockTable::new(&all, &plans, stop)?;
-    let mut contents = Contents::used(&all, &tree, &blocks)?;
+    let mut contents = Contents::used(&all, &tree, &blocks, stop)?;
     let build = build_options(&all, options)?;
     let block_size = build.block_size();
-    let images: Vec<_> = all.iter().map(|part| part.image).collect();
-    let allowance = memory::plan_merge(&images, own, &plans, tree.memory(), block_size, progress)?;
+    let memory = MergeMemory {
+        tree: tree.memory(),
+        // They hold blocks with values of extended attributes.
+        caches: match images.iter().any(|image| image.metadata().has_xattrs()) {
+            true => options.caches,
+            false => 0,
+        },
+        block_size,
+        moves: options.repack > 0,
+    };
+    let allowance = memory::plan_merge(&images, own, &plans, memory, progress)?;
     progress.phase(Phase::Hashing);
     let everything = options.repack > 0;
     contents.compare(&all, &blocks, everything, allowance.jobs, stop)?;
-    let layout = Layout::new(&all, &blocks, &contents, block_size, options.repack)?;
+    let layout = Layout::new(&all, &blocks, &contents, block_size, options.repack, stop)?;
     let history = history(&all, own)?;
 
     progress.phase(Phase::Rewriting);
@@ -183,7 +210,7 @@ pub fn merge(
         .map(|stream| stream.blocks.len())
         .sum();
     drop(layout);
-    let source = MergedSource::new(&all, &tree, options.whiteouts)?;
+    let source = MergedSource::new(&all, parts.len(), &tree, options.whiteouts)?;
     let content_of = |path: &[u8]| {
         let (part, content) = source.content(path)?;
         contents.number(part, content)
@@ -198,8 +225,16 @@ pub fn merge(
         progress,
         stop,
     )?;
-    for part in parts {
-        hidden::keep(part.image, true, own.section_index, &mut emitter, progress)?;
+    let unstorable = source.unstorable();
+    if unstorable > 0 {
+        let message = format!(
+            "{unstorable} extended attribute(s) with names that no image can have are left out"
+        );
+        progress.log(Level::Warn, &message);
+    }
+    for (number, part) in parts.iter().enumerate() {
+        hidden::keep(part.image, true, own.section_index, &mut emitter, progress)
+            .map_err(|error| error.of_part(number))?;
     }
     emitter.finish()?;
     if stop.load(Ordering::Relaxed) {
@@ -224,15 +259,22 @@ pub fn merge(
 }
 
 /// The tree after all changes.
-fn joined(parts: &[Part<'_>], added: &[Part<'_>], options: &MergeOptions) -> Result<Tree> {
+fn joined(
+    parts: &[Part<'_>],
+    added: &[Part<'_>],
+    options: &MergeOptions,
+    stop: &AtomicBool,
+) -> Result<Tree> {
+    check_places(parts)?;
     let mut tree = Tree::new();
-    let mut places: HashSet<&[u8]> = HashSet::new();
+    let layer = options.whiteouts == Whiteouts::Overlay;
+    let add = |tree: &mut Tree, number: u32, part: &Part<'_>, whiteouts| {
+        let how = How { whiteouts, layer };
+        let done = layers::add(tree, number, *part, how, stop);
+        done.map_err(|error| error.of_part(number as usize))
+    };
     for (number, part) in (0u32..).zip(parts) {
-        if !part.at.is_empty() && !places.insert(part.at) {
-            let name = String::from_utf8_lossy(part.at).into_owned();
-            return Err(Error::Name(name).into());
-        }
-        layers::add(&mut tree, number, *part, options.whiteouts)?;
+        add(&mut tree, number, part, options.whiteouts)?;
     }
     if let Some(filter) = &options.filter {
         tree.retain(&|path, kind| filter.keeps(path, kind))?;
@@ -245,9 +287,38 @@ fn joined(parts: &[Part<'_>], added: &[Part<'_>], options: &MergeOptions) -> Res
     }
     let first = u32::try_from(parts.len()).unwrap_or(u32::MAX);
     for (number, part) in (first..).zip(added) {
-        layers::add(&mut tree, number, *part, Whiteouts::Keep)?;
+        add(&mut tree, number, part, Whiteouts::Keep)?;
     }
     Ok(tree)
+}
+
+/// Refuses directories that are the place of two parts, or inside of such a place.
+fn check_places(parts: &[Part<'_>]) -> Result<()> {
+    let places = parts.iter().map(|part| plain_path(part.at));
+    let places: Vec<Vec<u8>> = places.filter(|place| !place.is_empty()).collect();
+    let mut known: HashSet<&[u8]> = HashSet::new();
+    let shown = |path: &[u8]| String::from_utf8_lossy(path).into_owned();
+    for place in &places {
+        if !known.insert(place) {
+            return Err(Error::Name(shown(place)).into());
+        }
+    }
+    for place in &places {
+        let ends = place.iter().enumerate().filter(|&(_, &byte)| byte == b'/');
+        let mut above = ends.filter_map(|(end, _)| place.get(..end));
+        if let Some(outer) = above.find(|above| known.contains(above)) {
+            let (inner, outer) = (shown(place), shown(outer));
+            return Err(Error::Nested { inner, outer }.into());
+        }
+    }
+    Ok(())
+}
+
+fn gcd(a: u64, b: u64) -> u64 {
+    match b {
+        0 => a,
+        b => gcd(b, a % b),
+    }
 }
 
 /// Options of the metadata that keep what the parts have.
@@ -270,18 +341,18 @@ fn build_options(parts: &[Part<'_>], options: &MergeOptions) -> Result<BuildOpti
     build.history_compression = options.rewrite.history_compression.clone();
     build.keep_all_times = build.keep_all_times && views().any(|view| !view.options().mtime_only);
     build.keep_birth_times = build.keep_birth_times && views().any(|view| view.options().has_btime);
-    let mut rebuild = Rebuild::default();
-    let mut finest: Option<(TimeResolution, &MetadataView)> = None;
-    for view in views() {
-        let own = attributes::resolution(view.options(), &rebuild)?;
-        if finest.is_none_or(|(finest, _)| own.nanos() < finest.nanos()) {
-            finest = Some((own, view));
-        }
+    let rebuild = Rebuild {
+        time_resolution: options.coarsen.then_some(build.time_resolution),
+        ..Rebuild::default()
+    };
+    // No time changes in a resolution that divides those of all parts.
+    let mut nanos = 0;
+    for (number, view) in views().enumerate() {
+        let own = attributes::resolution(view.options(), &rebuild);
+        nanos = gcd(own.map_err(|error| error.of_part(number))?.nanos(), nanos);
     }
-    if let Some((_, view)) = finest {
-        rebuild.time_resolution = options.coarsen.then_some(build.time_resolution);
-        build.time_resolution = attributes::resolution(view.options(), &rebuild)?;
-    }
+    build.time_resolution = TimeResolution::from_nanos(nanos)
+        .map_err(|_| RewriteError::invalid("no resolution of times fits all images"))?;
     Ok(build)
 }
 
@@ -291,16 +362,21 @@ fn history(parts: &[Part<'_>], options: &RewriteOptions) -> Result<Option<Histor
         return Ok(None);
     };
     let mut joined = History::default();
-    for part in parts {
-        let history = part.image.history()?;
-        // A reader can skip damaged parts. A merge would lose them for good.
-        let container = part.image.container();
-        for section in container.section_of_type(SectionType::HISTORY) {
-            let section = part.image.section_with_header(section)?;
-            part.image.stored_payload(&section)?;
-        }
+    let mut known: HashSet<String> = HashSet::new();
+    for (number, part) in parts.iter().enumerate() {
+        let read = || -> Result<History> {
+            let history = part.image.history()?;
+            // A reader can skip damaged parts. A merge would lose them for good.
+            let container = part.image.container();
+            for section in container.section_of_type(SectionType::HISTORY) {
+                let section = part.image.section_with_header(section)?;
+                part.image.stored_payload(&section)?;
+            }
+            Ok(history)
+        };
+        let history = read().map_err(|error| error.of_part(number))?;
         for entry in history.entries {
-            if !joined.entries.contains(&entry) {
+            if known.insert(format!("{entry:?}")) {
                 joined.entries.push(entry);
             }
         }
@@ -312,6 +388,7 @@ fn history(parts: &[Part<'_>], options: &RewriteOptions) -> Result<Option<Histor
 /// The versions of the metadata of all parts, each once.
 fn versions(parts: &[Part<'_>]) -> Result<Vec<MetadataHistoryEntry>> {
     let mut versions: Vec<MetadataHistoryEntry> = Vec::new();
+    let mut known: HashSet<String> = HashSet::new();
     for part in parts {
         let old = part.image.metadata().thaw()?;
         let version = part.image.container().version;
@@ -324,7 +401,7 @@ fn versions(parts: &[Part<'_>]) -> Result<Vec<MetadataHistoryEntry>> {
         };
         let earlier = old.metadata_version_history.unwrap_or_default();
         for version in earlier.into_iter().chain([present]) {
-            if !versions.contains(&version) {
+            if known.insert(format!("{version:?}")) {
                 versions.push(version);
             }
         }
@@ -364,10 +441,12 @@ impl Sections<'_> {
 
     fn copy(&self, block: u32, queue: &mut Queue<'_>) -> Result<()> {
         let (image, number) = self.blocks.home(self.parts, block)?;
-        queue.of(image);
+        let part = self.blocks.part_of(block) as usize;
+        queue.of(part, image);
         let section = image.container().block(number);
         let missing = || redwarfs_format::Error::corrupt("a block that does not exist");
-        let section = image.section_with_header(section.ok_or_else(missing)?)?;
+        let section = image.section_with_header(section.ok_or_else(missing)?);
+        let section = section.map_err(|error| RewriteError::from(error).of_part(part))?;
         let plan = self.plan(block)?;
         let kind = self.blocks.kind_in_part(self.parts, block)?;
         match plan.codec_of(&kind, number)? {
@@ -410,8 +489,10 @@ impl Sections<'_> {
         };
         for moved in &stream.blocks {
             let (image, number) = self.blocks.home(self.parts, moved.block)?;
-            queue.of(image);
-            let data = queue.decode(number)?.wait()?;
+            let part = self.blocks.part_of(moved.block) as usize;
+            queue.of(part, image);
+            let data = queue.decode(number)?.wait();
+            let data = data.map_err(|error| error.of_part(part))?;
             for &(start, end) in &moved.ranges {
                 let piece = blocks::Piece {
                     block: moved.block,
@@ -443,8 +524,8 @@ impl Sections<'_> {
     fn unknown(&self, queue: &mut Queue<'_>) -> Result<()> {
         let mut known: HashSet<u16> = HashSet::new();
         let mut dropped = 0u32;
-        for part in self.parts {
-            queue.of(part.image);
+        for (number, part) in self.parts.iter().enumerate() {
+            queue.of(number, part.image);
             let sections = part.image.container().sections.iter();
             let unknown: Vec<&Section> = sections.filter(|s| s.ty.name().is_none()).collect();
             for section in &unknown {

@@ -86,8 +86,11 @@ pub struct MergeOptions {
     /// The metadata. Block size, resolution of times, and what kinds of entries and times are stored follow
     /// from the parts. `keep_all_times` only counts if the parts have these times.
     pub metadata: BuildOptions,
-    /// Coarsen the times to the resolution of `metadata`. Otherwise the finest resolution of a part counts.
+    /// Coarsen the times to the resolution of `metadata`. Otherwise the coarsest resolution counts in which
+    /// no time of any part changes.
     pub coarsen: bool,
+    /// Bytes that the block caches of all parts keep together. They count for the memory limit.
+    pub caches: u64,
     /// Keep the records of earlier versions of the metadata, and add the present ones.
     pub version_history: bool,
 }
@@ -110,6 +113,7 @@ impl MergeOptions {
             rewrite: RewriteOptions::level(level),
             metadata: BuildOptions::level(level),
             coarsen: false,
+            caches: 0,
             version_history: true,
         }
     }

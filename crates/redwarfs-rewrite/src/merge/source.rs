@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use redwarfs_format::metadata::{Attributes, FileType, Timestamp};
@@ -12,14 +13,17 @@ use redwarfs_writer::{
     Content, DirItem, ExtendedAttributes, Meta, OPAQUE_ATTRIBUTE, Source, can_be_stored,
 };
 
+use super::contents::LONGEST_VALUE;
 use super::options::{Part, Whiteouts};
-use super::tree::{Origin, ROOT, Tree, Way};
+use super::tree::{Origin, ROOT, Space, Tree, Way};
 use crate::error::Result;
 
+/// The same for mounts of overlayfs that use the namespace of users.
+const USER_OPAQUE_ATTRIBUTE: &[u8] = b"user.overlay.opaque";
 /// Attributes by which overlayfs knows what a layer hides.
 const MARKS: [&[u8]; 4] = [
     OPAQUE_ATTRIBUTE,
-    b"user.overlay.opaque",
+    USER_OPAQUE_ATTRIBUTE,
     b"trusted.overlay.whiteout",
     b"user.overlay.whiteout",
 ];
@@ -51,8 +55,10 @@ pub(crate) struct MergedSource<'a> {
     tree: &'a Tree,
     way: Mutex<Way>,
     links: Vec<OldLinks>,
-    /// What overlayfs looks at is left out.
-    unmarked: bool,
+    /// From this part on, what overlayfs looks at stays. Before, it is left out.
+    marked: u32,
+    /// Attributes that no image can have.
+    unstorable: AtomicU64,
     /// Attributes of directories that no part has.
     directory: Meta,
 }
@@ -64,19 +70,31 @@ impl fmt::Debug for MergedSource<'_> {
 }
 
 impl<'a> MergedSource<'a> {
-    pub(crate) fn new(parts: &'a [Part<'a>], tree: &'a Tree, whiteouts: Whiteouts) -> Result<Self> {
+    /// The first `layers` parts are those that `whiteouts` is about.
+    pub(crate) fn new(
+        parts: &'a [Part<'a>],
+        layers: usize,
+        tree: &'a Tree,
+        whiteouts: Whiteouts,
+    ) -> Result<Self> {
         let links = parts.iter().map(|part| OldLinks::new(part.image));
         let mut this = Self {
             parts,
             tree,
             way: Mutex::default(),
             links: links.collect::<Result<_>>()?,
-            unmarked: whiteouts == Whiteouts::Apply,
+            marked: match whiteouts {
+                Whiteouts::Apply => u32::try_from(layers).unwrap_or(u32::MAX),
+                Whiteouts::Keep | Whiteouts::Overlay => 0,
+            },
+            unstorable: AtomicU64::new(0),
             directory: blank(FileType::Directory, 0o755),
         };
         // Like the root of the first part, as new as the newest one.
         let mut roots = (0u32..).zip(parts).map(|(number, part)| {
-            this.meta_of(number, part.image, part.image.metadata().root_entry())
+            let root = part.image.metadata().root_entry();
+            let meta = this.meta_of(number, part.image, root);
+            meta.map_err(|error| error.of_part(number as usize))
         });
         if let Some(first) = roots.next() {
             let mut directory = first?;
@@ -90,6 +108,8 @@ impl<'a> MergedSource<'a> {
             directory.identity = (0, 0);
             this.directory = directory;
         }
+        // The tree has the roots, too.
+        this.unstorable = AtomicU64::new(0);
         Ok(this)
     }
 
@@ -101,6 +121,11 @@ impl<'a> MergedSource<'a> {
         let view = self.parts.get(number as usize)?.image.metadata();
         let inode = view.entry_inode(entry).ok()?;
         Some((number, view.content_id(inode).ok()?))
+    }
+
+    /// Number of the attributes that were left out because no image can have them.
+    pub(crate) fn unstorable(&self) -> u64 {
+        self.unstorable.load(Ordering::Relaxed)
     }
 
     fn find(&self, path: &[u8]) -> Option<u32> {
@@ -123,8 +148,13 @@ impl<'a> MergedSource<'a> {
                 self.meta_of(number, part.image, entry)?
             }
         };
-        if self.tree.is_opaque(node) {
-            meta.extended.set(OPAQUE_ATTRIBUTE, *b"y");
+        for (space, name) in [
+            (Space::Trusted, OPAQUE_ATTRIBUTE),
+            (Space::User, USER_OPAQUE_ATTRIBUTE),
+        ] {
+            if self.tree.is_opaque(node, space) {
+                meta.extended.set(name, *b"y");
+            }
         }
         Ok(meta)
     }
@@ -159,12 +189,12 @@ impl<'a> MergedSource<'a> {
             },
             extended: match view.is_legacy() {
                 true => ExtendedAttributes::default(),
-                false => self.extended(image, inode)?,
+                false => self.extended(number, image, inode)?,
             },
         })
     }
 
-    fn extended(&self, image: &Image, inode: InodeNo) -> Result<ExtendedAttributes> {
+    fn extended(&self, part: u32, image: &Image, inode: InodeNo) -> Result<ExtendedAttributes> {
         let view = image.metadata();
         let mut extended = ExtendedAttributes::default();
         if view.options().has_btime
@@ -178,10 +208,19 @@ impl<'a> MergedSource<'a> {
         if view.has_xattrs() {
             for xattr in image.xattrs(inode)? {
                 let name = xattr.name()?;
-                let marks = self.unmarked && MARKS.contains(&&*name);
-                if can_be_stored(&name) && !marks {
-                    extended.set(name.into_owned(), image.xattr_value(&xattr)?.into_owned());
+                if part < self.marked && MARKS.contains(&&*name) {
+                    continue;
                 }
+                if !can_be_stored(&name) {
+                    self.unstorable.fetch_add(1, Ordering::Relaxed);
+                    continue;
+                }
+                // The writer refuses one that is too long, and needs no more than that to know.
+                let value = match xattr.size()? {
+                    0..=LONGEST_VALUE => image.xattr_value(&xattr)?.into_owned(),
+                    _ => vec![0; LONGEST_VALUE as usize + 1],
+                };
+                extended.set(name.into_owned(), value);
             }
         }
         Ok(extended)

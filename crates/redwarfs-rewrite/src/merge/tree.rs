@@ -35,19 +35,26 @@ struct Node {
     children: BTreeMap<Box<[u8]>, u32>,
 }
 
+/// The namespace of an attribute of overlayfs, which depends on how it is mounted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Space {
+    Trusted,
+    User,
+}
+
 /// The tree.
 #[derive(Debug)]
 pub(crate) struct Tree {
     nodes: Vec<Node>,
     /// Directories that get the attribute by which overlayfs knows opaque ones.
-    opaque: BTreeSet<u32>,
+    opaque: BTreeSet<(u32, Space)>,
 }
 
 fn shown(path: &[u8]) -> String {
     format!("/{}", String::from_utf8_lossy(&plain_path(path)))
 }
 
-fn refuse(path: &[u8], why: &'static str) -> Error {
+pub(crate) fn refuse(path: &[u8], why: &'static str) -> Error {
     MergeError::Path {
         path: shown(path),
         why,
@@ -105,12 +112,12 @@ impl Tree {
         }
     }
 
-    pub(crate) fn is_opaque(&self, node: u32) -> bool {
-        self.opaque.contains(&node)
+    pub(crate) fn is_opaque(&self, node: u32, space: Space) -> bool {
+        self.opaque.contains(&(node, space))
     }
 
-    pub(crate) fn set_opaque(&mut self, node: u32) {
-        self.opaque.insert(node);
+    pub(crate) fn set_opaque(&mut self, node: u32, space: Space) {
+        self.opaque.insert((node, space));
     }
 
     /// The entries of a directory, by name.
