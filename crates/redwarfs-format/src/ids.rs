@@ -41,6 +41,8 @@ ids! {
     ChunkIndex
     /// Index of a category name.
     CategoryId
+    /// Number of a generation in its file, from 1.
+    GenerationNo
 }
 
 impl InodeNo {

@@ -58,4 +58,4 @@ pub mod section;
 pub mod thrift;
 
 pub use error::{Error, Location, Result};
-pub use ids::{BlockNo, CategoryId, ChunkIndex, EntryIndex, InodeNo};
+pub use ids::{BlockNo, CategoryId, ChunkIndex, EntryIndex, GenerationNo, InodeNo};

@@ -5,6 +5,7 @@ use std::fmt;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use crate::os;
 use crate::source::Source;
@@ -69,29 +70,54 @@ impl LockedFile {
     pub fn path(&self) -> &Path {
         &self.path
     }
+}
 
+/// A file that is changed in place: a [`LockedFile`], or one of a test that fails when it is told to.
+pub trait Medium: Source {
     /// Writes all bytes at an offset. The file grows if they go beyond its end.
     ///
     /// # Errors
     /// The error of the medium.
-    pub fn write_all_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
-        os::write_all_at(&self.file, offset, bytes)
-    }
+    fn write_all_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()>;
 
     /// Makes the file longer, with zeros, or shorter.
     ///
     /// # Errors
     /// The error of the medium.
-    pub fn set_len(&self, len: u64) -> io::Result<()> {
-        self.file.set_len(len)
-    }
+    fn set_len(&self, len: u64) -> io::Result<()>;
 
     /// Waits until everything that was written is on the medium.
     ///
     /// # Errors
     /// The error of the medium.
-    pub fn sync(&self) -> io::Result<()> {
+    fn sync(&self) -> io::Result<()>;
+}
+
+impl Medium for LockedFile {
+    fn write_all_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        os::write_all_at(&self.file, offset, bytes)
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.file.set_len(len)
+    }
+
+    fn sync(&self) -> io::Result<()> {
         self.file.sync_all()
+    }
+}
+
+impl<M: Medium + ?Sized> Medium for Arc<M> {
+    fn write_all_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        (**self).write_all_at(offset, bytes)
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        (**self).set_len(len)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        (**self).sync()
     }
 }
 
@@ -117,7 +143,7 @@ impl Source for LockedFile {
 /// longer, and its end still leads to the old contents.
 #[derive(Debug)]
 pub struct Append {
-    file: LockedFile,
+    file: Box<dyn Medium>,
     start: u64,
     pointer: [u8; 8],
     reserved: u64,
@@ -134,7 +160,7 @@ impl Append {
     /// # Errors
     /// [`io::ErrorKind::InvalidData`] if `pointer` is not in front of `start` or not at the end of the file:
     /// somebody has changed it. Otherwise the error of the medium.
-    pub fn begin(file: LockedFile, start: u64, pointer: [u8; 8]) -> io::Result<Self> {
+    pub fn begin(file: impl Medium + 'static, start: u64, pointer: [u8; 8]) -> io::Result<Self> {
         let changed = || io::Error::new(io::ErrorKind::InvalidData, "the file has changed");
         let len = file.len()?;
         for end in [start, len] {
@@ -153,7 +179,7 @@ impl Append {
             file.sync()?;
         }
         Ok(Self {
-            file,
+            file: Box::new(file),
             start,
             pointer,
             reserved: start,
@@ -196,8 +222,8 @@ impl Append {
 
     /// The file with all bytes that were written.
     #[must_use]
-    pub fn source(&self) -> &LockedFile {
-        &self.file
+    pub fn source(&self) -> &dyn Source {
+        &*self.file
     }
 
     /// Ends the file behind the new bytes, at `end`, when they are on the medium.
@@ -221,6 +247,54 @@ impl Drop for Append {
             // If this fails, the end of the file still leads to the old contents.
             let _ = self.file.set_len(self.start);
         }
+    }
+}
+
+/// Bytes that are reserved at a time (64 MiB).
+const STEP: u64 = 64 << 20;
+
+/// Appends a stream of bytes.
+#[derive(Debug)]
+pub struct AppendWriter {
+    append: Append,
+    at: u64,
+}
+
+impl AppendWriter {
+    /// Writes behind the old contents of a file.
+    #[must_use]
+    pub fn new(append: Append) -> Self {
+        Self {
+            at: append.start,
+            append,
+        }
+    }
+
+    /// Makes what was written count.
+    ///
+    /// # Errors
+    /// Those of [`Append::commit`].
+    pub fn commit(self) -> io::Result<()> {
+        self.append.commit(self.at)
+    }
+}
+
+impl io::Write for AppendWriter {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let end = self
+            .at
+            .checked_add(bytes.len() as u64)
+            .ok_or(io::ErrorKind::FileTooLarge)?;
+        if end > self.append.reserved.saturating_sub(8) {
+            self.append.reserve(end.saturating_add(STEP))?;
+        }
+        self.append.write_all_at(self.at, bytes)?;
+        self.at = end;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
     }
 }
 
@@ -271,6 +345,23 @@ mod tests {
             let file = LockedFile::open(&path).unwrap();
             assert!(Append::begin(file, start, *b"pointer1").is_err(), "{start}");
         }
+    }
+
+    #[test]
+    fn a_stream_is_appended() {
+        use io::Write as _;
+        let (_dir, path) = file(b"contents, pointer1");
+        let append = Append::begin(LockedFile::open(&path).unwrap(), 18, *b"pointer1").unwrap();
+        let mut writer = AppendWriter::new(append);
+        writer.write_all(b"news").unwrap();
+        let length = std::fs::metadata(&path).unwrap().len();
+        assert!(length > STEP && length.is_multiple_of(64));
+        writer.write_all(b"pointer2").unwrap();
+        writer.commit().unwrap();
+        assert_eq!(
+            std::fs::read(&path).unwrap(),
+            b"contents, pointer1newspointer2"
+        );
     }
 
     #[test]

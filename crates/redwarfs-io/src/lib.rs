@@ -25,6 +25,7 @@
 mod atomic;
 mod fault;
 mod in_place;
+mod joined;
 mod map;
 mod os;
 pub mod path;
@@ -32,6 +33,7 @@ mod source;
 
 pub use atomic::{AtomicFile, Notice, Overwrite, temporary_file};
 pub use fault::{Fault, FaultSource};
-pub use in_place::{Append, LockedFile};
+pub use in_place::{Append, AppendWriter, LockedFile, Medium};
+pub use joined::JoinedSource;
 pub use map::MapSource;
 pub use source::{FileSource, MemorySource, Source};

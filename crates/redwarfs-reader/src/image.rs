@@ -21,6 +21,7 @@ use crate::error::{in_section, wrong_type};
 use crate::options::{ImageOffset, OpenOptions};
 use crate::payload::{PIECE, Payloads, checksum_error};
 use crate::perfmon::{Component, PerfMonitor, Timer};
+use crate::snapshots;
 use crate::tree::{ReadDir, Walk};
 use crate::verify::{TrustedDigests, Verified};
 
@@ -138,6 +139,8 @@ impl Image {
     /// * [`Error::Limit`]: schema or metadata are implausibly large.
     /// * [`Error::Unverified`]: there are no digests or no trusted signature, although they are asked for.
     /// * [`Error::Io`]: reading failed.
+    ///
+    /// [`Error::Unsupported`] is also the error of a snapshot that does not exist.
     pub fn from_source(source: Arc<dyn Source>, options: &OpenOptions) -> Result<Self> {
         let size = source.len()?;
         let read = |at, buf: &mut [u8]| source.read_exact_at(at, buf);
@@ -147,7 +150,10 @@ impl Image {
             ImageOffset::Nth(number) => locate(number)?,
             ImageOffset::At(offset) => offset,
         };
-        let container = Container::open(&read, size, offset, options.image_size)?;
+        let mut container = Container::open(&read, size, offset, options.image_size)?;
+        if let Some(choice) = &options.snapshot {
+            container = snapshots::open(&source, container, choice)?;
+        }
         Self::from_container(source, container, options)
     }
 

@@ -54,6 +54,7 @@ mod pinned;
 mod preload;
 mod read;
 mod sections;
+mod snapshots;
 mod spans;
 mod sys;
 mod tree;
@@ -74,6 +75,7 @@ pub use pinned::{MAX_PARTS, PinnedRead};
 pub use preload::{PreloadHandle, PreloadSummary};
 pub use read::PlannedReads;
 pub use redwarfs_format::{Error, Result};
+pub use snapshots::SnapshotChoice;
 pub use tree::{DirEntry, ReadDir, Walk, WalkEntry};
 pub use users::BlockUsers;
 pub use verify::{

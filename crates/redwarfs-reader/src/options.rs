@@ -5,6 +5,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use crate::perfmon::PerfMonitor;
+use crate::snapshots::SnapshotChoice;
 use crate::verify::Verification;
 
 /// Where the image starts in its file.
@@ -84,6 +85,8 @@ pub struct OpenOptions {
     pub offset: ImageOffset,
     /// Size of the image in bytes if it ends before the end of the file.
     pub image_size: Option<u64>,
+    /// Open this generation of the file instead of the newest one.
+    pub snapshot: Option<SnapshotChoice>,
     /// Check the consistency of all metadata (format chapter 04, section 12). Images whose sections
     /// have 8-byte headers have no checksums. They are always checked.
     pub check: bool,

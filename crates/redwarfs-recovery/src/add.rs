@@ -11,7 +11,7 @@ use redwarfs_format::section::{
     Binding, Container, Footer, GenerationId, IndexState, Prelude, Section, SectionHeader,
     SectionType, tail_pointer,
 };
-use redwarfs_io::{Append, LockedFile, Source};
+use redwarfs_io::{Append, LockedFile, Medium, Source};
 
 use crate::code::Encoder;
 use crate::error::{Error, Result};

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use redwarfs_format::recovery::{HashPage, PAGE, shard_hash};
 use redwarfs_format::section::{Footer, SectionHeader, tail_pointer};
-use redwarfs_io::{LockedFile, Source};
+use redwarfs_io::{LockedFile, Medium, Source};
 
 use crate::add::{Frame, container, generation};
 use crate::check::matches;

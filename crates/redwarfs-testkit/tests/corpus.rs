@@ -20,6 +20,7 @@ fn fuzz_targets_accept_their_corpus() {
         ("xattrs", fuzz::xattrs),
         ("digests", fuzz::digests),
         ("recovery", fuzz::recovery),
+        ("snapshots", fuzz::snapshots),
         #[cfg(feature = "extract")]
         ("tar", fuzz::tar),
     ];

@@ -7,7 +7,7 @@ use redwarfs_format::history::History;
 use redwarfs_format::metadata::{Extent, Metadata, MetadataHistoryEntry, XattrScope};
 use sha2::{Digest as _, Sha256};
 
-use crate::contents::{Chunk, ChunkRange, Content, Files, Stored, StoredValues};
+use crate::contents::{Chunk, ChunkRange, Content, Files, Origin, Stored, StoredValues};
 use crate::context::Context;
 use crate::error::{Error, Result};
 use crate::memory::Watch;
@@ -159,6 +159,7 @@ pub fn assemble(
     let context = Context {
         options,
         source,
+        base: None,
         progress,
         stop,
         watch: &Watch::new(options),
@@ -199,7 +200,7 @@ pub fn assemble(
                     prefix: 0,
                     digest: None,
                     files: Files::One(file),
-                    failed: false,
+                    origin: Origin::Files,
                     parts: None,
                 });
             }

@@ -4,10 +4,11 @@ use std::io::Write;
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
+use crate::base::BaseImage;
 use crate::category::{Category, StreamKey};
 use crate::contents::Fragments;
 use crate::context::Context;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::memory::{self, Load, StreamLoad, Watch};
 use crate::options::BuildOptions;
 use crate::progress::{Phase, Progress, add, get};
@@ -76,12 +77,48 @@ impl Builder {
         progress: &dyn Progress,
         stop: &AtomicBool,
     ) -> Result<BuildSummary> {
+        self.run(None, source, out, progress, stop)
+    }
+
+    /// Builds a new generation of an image, and writes to `out` what follows the image. Contents that the
+    /// image has are not stored again. As [`build`](Self::build) otherwise.
+    ///
+    /// # Errors
+    /// As [`build`](Self::build), for options that need an image of their own, and for damage of the
+    /// metadata of the old image.
+    pub fn append(
+        &self,
+        base: &dyn BaseImage,
+        source: &dyn Source,
+        out: &mut dyn Write,
+        progress: &dyn Progress,
+        stop: &AtomicBool,
+    ) -> Result<BuildSummary> {
+        let unfit = |what| Err(Error::InvalidOption(format!("an append {what}")));
+        if self.options.header.is_some() {
+            return unfit("has no header of its own");
+        }
+        if !self.options.section_index {
+            return unfit("needs a section index");
+        }
+        self.run(Some(base), source, out, progress, stop)
+    }
+
+    fn run(
+        &self,
+        base: Option<&dyn BaseImage>,
+        source: &dyn Source,
+        out: &mut dyn Write,
+        progress: &dyn Progress,
+        stop: &AtomicBool,
+    ) -> Result<BuildSummary> {
         self.options.check()?;
         let started = Instant::now();
         let options = &self.options;
         let context = Context {
             options,
             source,
+            base,
             progress,
             stop,
             watch: &Watch::new(options),
@@ -125,7 +162,10 @@ impl Builder {
         report.ordered(&loads);
 
         progress.phase(Phase::Segmenting);
-        let mut emitter = emit::Emitter::new(out, counters);
+        let mut emitter = match base {
+            Some(base) => emit::Emitter::behind(base, out, counters)?,
+            None => emit::Emitter::new(out, counters),
+        };
         if let Some(header) = &options.header {
             emitter.leading(header)?;
         }

@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use crate::base::BaseImage;
 use crate::error::{Error, Result};
 use crate::memory::Watch;
 use crate::options::{BuildOptions, ThreadGroup};
@@ -14,6 +15,8 @@ use crate::source::Source;
 pub(crate) struct Context<'a> {
     pub(crate) options: &'a BuildOptions,
     pub(crate) source: &'a dyn Source,
+    /// The image that the build continues.
+    pub(crate) base: Option<&'a dyn BaseImage>,
     pub(crate) progress: &'a dyn Progress,
     pub(crate) stop: &'a AtomicBool,
     /// Compares the memory for the input found so far with the memory limit.

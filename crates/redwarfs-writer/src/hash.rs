@@ -147,7 +147,7 @@ impl Hasher {
 
 /// A digest of up to 64 bytes, compared as a byte string. Those of one hash function are all
 /// short or all long.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub(crate) enum Digest {
     Short([u8; 16]),
     Long(Box<[u8; 64]>),

@@ -24,6 +24,7 @@
 //! | module | what it holds |
 //! |---|---|
 //! | `contents`, `tree` | the data that the stages hand on |
+//! | `base` | the image that a build continues, if it does |
 //! | `settings` | what the options say about one stream: order, segmenter |
 //! | `ordered` | the worker pool whose results come in the order of the jobs |
 //! | `memory` | how much memory a build needs, and how many threads and blocks a limit allows |
@@ -55,6 +56,7 @@
 
 mod acl;
 mod assemble;
+mod base;
 mod builder;
 mod category;
 mod check;
@@ -82,6 +84,7 @@ mod xattrs;
 
 pub use acl::{chmod_access_list, is_mode as access_list_is_mode};
 pub use assemble::{Assembled, BlockCategories, Placed, ValueDigest, assemble};
+pub use base::{BaseBlock, BaseContent, BaseImage, NewGeneration};
 pub use builder::{BuildSummary, Builder};
 pub use category::{
     BadCategoryName, Categorizer, Category, CategoryName, HotPaths, HotPathsError, Incompressible,

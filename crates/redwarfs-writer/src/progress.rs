@@ -132,6 +132,10 @@ counters! {
     saved_by_deduplication,
     /// Files that are duplicates of another one.
     duplicate_files,
+    /// Files whose content the image that the build continues has.
+    files_in_base,
+    /// Bytes of these files.
+    bytes_in_base,
     /// Bytes replaced by references to earlier data.
     saved_by_segmentation,
     /// Bytes not stored because they are holes.

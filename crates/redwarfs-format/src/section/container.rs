@@ -118,6 +118,38 @@ impl Container {
         }
     }
 
+    /// Lists the sections of an older generation of the image at `offset`: the first `end` bytes of the
+    /// image, which its index ends. Its trailers are behind them.
+    ///
+    /// # Errors
+    /// As [`Container::open`], and [`Error::Corrupt`] if no usable index ends there.
+    pub fn open_generation(
+        read: &ReadAt<'_>,
+        file_size: u64,
+        offset: u64,
+        end: u64,
+    ) -> Result<Self> {
+        let older = ImageRange::new(read, file_size, offset, Some(end))?;
+        let sections = match older.find_index()? {
+            FoundIndex::Usable(sections) if older.size == end => sections,
+            _ => {
+                return Err(Error::corrupt(format!(
+                    "no generation of the image ends at offset {end}"
+                )));
+            }
+        };
+        let file = ImageRange::new(read, file_size, offset, None)?;
+        let mut container = file.with_trailers(sections)?;
+        // Later generations follow.
+        container.unused_tail = 0;
+        match container.sections.last() {
+            Some(index) if index.payload_offset + index.length == end => Ok(container),
+            _ => Err(Error::corrupt(format!(
+                "the generation that ends at offset {end} has another end"
+            ))),
+        }
+    }
+
     /// Like [`Container::open`], but reads every header and compares the index with them.
     #[cfg(test)]
     pub(crate) fn open_scanning(

@@ -1,5 +1,5 @@
 //! The container: section headers and hashes, the section index, opening an image and finding
-//! one inside a larger file (format chapter 01); hidden sections and generations (chapter 10).
+//! one inside a larger file (format chapter 01); hidden sections and generations (chapter 10), snapshots (chapter 12).
 //!
 //! Files are accessed through a [`ReadAt`] function, so this module works on anything that can
 //! be read by position.
@@ -12,6 +12,7 @@ mod image_range;
 mod index;
 mod leaves;
 mod locate;
+mod snapshots;
 
 pub use container::{Container, IndexState, Section};
 pub use header::{CompressionId, SectionHasher, SectionHeader, SectionType, Version};
@@ -22,6 +23,10 @@ pub use hidden::{
 pub use index::{encode_section_index, parse_section_index, tail_pointer};
 pub use leaves::LeafDigests;
 pub use locate::{NextData, locate_image, locate_image_from, locate_image_number};
+pub use snapshots::{
+    Link, MAX_SNAPSHOT_NAME, MAX_SNAPSHOTS, Snapshot, SnapshotTable, snapshot_name_error,
+    snapshot_time_name,
+};
 
 /// Fills the buffer with the bytes at an absolute file offset, or fails. A file that ends too
 /// early is an error of kind `UnexpectedEof`.

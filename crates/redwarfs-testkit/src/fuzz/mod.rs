@@ -18,12 +18,14 @@ use crate::mutate::Rng;
 mod archive;
 mod image;
 pub mod mutators;
+mod snapshots;
 mod trailers;
 mod xattrs;
 
 #[cfg(feature = "archive")]
 pub use archive::archive_input;
 pub use image::{image, use_image};
+pub use snapshots::snapshots;
 pub use trailers::{digests, recovery};
 pub use xattrs::xattrs;
 

@@ -68,11 +68,34 @@ impl IoLayer {
         layer
     }
 
-    /// Opens an image file in this way.
+    /// Opens an image file in this way. If there is no such file, `BASE+DELTA...` is an image with its
+    /// delta files.
     ///
     /// # Errors
-    /// As [`FileSource::open`] and [`MapSource::open`].
+    /// As [`FileSource::open`] and [`MapSource::open`]; `InvalidData` if a delta file continues another
+    /// image.
     pub fn open(self, path: &Path) -> io::Result<Arc<dyn Source>> {
+        let missing = match self.open_one(path) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => e,
+            opened => return opened,
+        };
+        let Some(text) = path.to_str().filter(|text| text.contains('+')) else {
+            return Err(missing);
+        };
+        let parts = text.split('+').map(|part| self.open_one(Path::new(part)));
+        let mut parts = parts.collect::<io::Result<Vec<_>>>()?;
+        let deltas = parts.split_off(1);
+        let Some(base) = parts.pop() else {
+            return Err(missing);
+        };
+        match redwarfs_append::join(base, deltas) {
+            Ok(joined) => Ok(Arc::new(joined)),
+            Err(redwarfs_append::Error::Io(e)) => Err(e),
+            Err(e) => Err(io::Error::new(io::ErrorKind::InvalidData, e.to_string())),
+        }
+    }
+
+    fn open_one(self, path: &Path) -> io::Result<Arc<dyn Source>> {
         if self.map {
             super::os::explain_bus_errors();
             Ok(Arc::new(MapSource::open(path, self.max_eager_map_size)?))

@@ -3,11 +3,12 @@
 use std::path::Path;
 
 use redwarfs_format::Error;
-use redwarfs_reader::{Image, ImageOffset, OpenOptions};
+use redwarfs_reader::{Image, ImageOffset, OpenOptions, SnapshotChoice};
 
 use super::env::{self, IoLayer};
 use super::error::{Result, ToolError, cause_at};
 use super::program::{squashfs_advice, squashfs_in};
+use super::time::parse_date_time;
 
 /// How a tool spells the options that an error may advise.
 #[derive(Debug, Clone, Copy)]
@@ -30,6 +31,17 @@ pub fn image_offset(text: &str) -> Result<ImageOffset, String> {
             _ => " (a number of bytes, auto, or auto:N)",
         };
         format!("{error}{known}")
+    })
+}
+
+/// Understands the name, number or time of a snapshot.
+///
+/// # Errors
+/// None; every text may be a name.
+pub fn snapshot_choice(text: &str) -> std::result::Result<SnapshotChoice, String> {
+    Ok(SnapshotChoice {
+        text: text.to_owned(),
+        time: parse_date_time(text),
     })
 }
 

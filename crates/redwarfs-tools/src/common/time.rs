@@ -95,6 +95,93 @@ pub fn unix_from_utc(
     Some(days * 86_400 + i64::from(hour) * 3_600 + i64::from(minute) * 60 + i64::from(second))
 }
 
+/// Seconds since 1970 of a date with an optional time, in UTC unless a zone follows: `YYYY-MM-DD[ HH:MM[:SS][Z|+HH:MM]]`,
+/// or the compact form of ISO 8601.
+#[must_use]
+pub fn parse_date_time(text: &str) -> Option<i64> {
+    let compact = !text.split(['T', ' ']).next()?.contains('-');
+    let (date, time) = match text.split_once(['T', ' ']) {
+        // The compact form has `T` as its only separator.
+        Some(_) if compact && text.contains(' ') => return None,
+        Some((date, "")) if text.ends_with('T') => (date, ""),
+        Some((_, "")) => return None,
+        Some((date, time)) => (date, time),
+        None if compact => return None,
+        None => (text, ""),
+    };
+    let (year, month, day) = if compact {
+        (
+            field(date.get(..4)?, 4)?,
+            field(date.get(4..6)?, 2)?,
+            field(date.get(6..)?, 2)?,
+        )
+    } else {
+        let mut parts = date.split('-');
+        let ymd = (
+            field(parts.next()?, 4)?,
+            field(parts.next()?, 2)?,
+            field(parts.next()?, 2)?,
+        );
+        if parts.next().is_some() {
+            return None;
+        }
+        ymd
+    };
+    let (mut hour, mut minute, mut second, mut offset) = (0, 0, 0, 0);
+    if !time.is_empty() {
+        let (time, zone) = match time.find(['Z', '+', '-']) {
+            Some(at) => time.split_at(at),
+            None => (time, "Z"),
+        };
+        offset = zone_offset(zone)?;
+        let (time, fraction) = match time.split_once('.') {
+            Some((time, fraction)) => (time, Some(fraction)),
+            None => (time, None),
+        };
+        let parts: Vec<&str> = if compact {
+            [time.get(..2), time.get(2..4), time.get(4..)]
+                .into_iter()
+                .flatten()
+                .filter(|part| !part.is_empty())
+                .collect()
+        } else {
+            time.split(':').collect()
+        };
+        match parts[..] {
+            [h, m] if fraction.is_none() => (hour, minute) = (field(h, 2)?, field(m, 2)?),
+            [h, m, s] => (hour, minute, second) = (field(h, 2)?, field(m, 2)?, field(s, 2)?),
+            _ => return None,
+        }
+        if fraction.is_some_and(|f| f.is_empty() || !f.bytes().all(|b| b.is_ascii_digit())) {
+            return None;
+        }
+    }
+    let time = unix_from_utc(i64::from(year), month, day, hour, minute, second)?;
+    time.checked_sub(offset)
+}
+
+/// Seconds that a zone is ahead of UTC: `Z`, or a sign and hours with minutes or without.
+fn zone_offset(zone: &str) -> Option<i64> {
+    if zone == "Z" {
+        return Some(0);
+    }
+    let (sign, rest) = match zone.strip_prefix('+') {
+        Some(rest) => (1, rest),
+        None => (-1, zone.strip_prefix('-')?),
+    };
+    let (hours, minutes) = match rest.split_once(':') {
+        Some(parts) => parts,
+        None if rest.len() == 2 => (rest, "00"),
+        None => (rest.get(..2)?, rest.get(2..)?),
+    };
+    let (hours, minutes) = (field(hours, 2)?, field(minutes, 2)?);
+    (hours < 24 && minutes < 60).then(|| sign * i64::from(hours * 3600 + minutes * 60))
+}
+
+fn field(text: &str, digits: usize) -> Option<u32> {
+    (text.len() == digits && text.bytes().all(|b| b.is_ascii_digit())).then(|| text.parse().ok())?
+}
+
 /// `HH:MM:SS.uuuuuu` of `now` in local time.
 #[must_use]
 pub fn clock(now: SystemTime) -> String {

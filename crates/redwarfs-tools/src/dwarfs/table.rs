@@ -9,7 +9,7 @@ use redwarfs_reader::perfmon::Component;
 use super::entry::{Effect, Group, MountOption, entry};
 use super::settings::{Lock, LogTarget, Strategy};
 use crate::common::error::ToolError;
-use crate::common::open::image_offset;
+use crate::common::open::{image_offset, snapshot_choice};
 use crate::common::users::{parse_group, parse_user};
 use crate::common::verify::verification;
 
@@ -58,7 +58,7 @@ pub(super) const NOT_ON_WINDOWS: [&str; 15] = [
 ];
 
 /// All options, in the order of the help text.
-pub(super) const OPTIONS: [MountOption; 65] = [
+pub(super) const OPTIONS: [MountOption; 66] = [
     entry(
         Group::Image,
         "offset=N|auto|auto:N",
@@ -89,6 +89,17 @@ pub(super) const OPTIONS: [MountOption; 65] = [
         "With `signed:KEY`, the driver mounts only an image that is signed with the key: a public key of minisign or SSH, or a file with one. No byte that is not signed is interpreted. The driver says who has signed and when; if it is an older image than expected, somebody may have exchanged it. `digests` compares the image with its own digests, which anybody can make.",
         Effect::Value(|s, v| {
             s.open.verification = v.parsed(verification)?;
+            Ok(())
+        }),
+    ),
+    entry(
+        Group::Image,
+        "snapshot=NAME|NUMBER|TIME",
+        "",
+        "snapshot of the image to mount",
+        "By default the newest one. For a *TIME*, such as `2026-05-03` or `2026-05-03T21:30`, in UTC, the newest snapshot that is not later. `dwarfsck --snapshots` lists them. A mount keeps showing its snapshot while `mkdwarfs --append` adds others to the file.",
+        Effect::Value(|s, v| {
+            s.open.snapshot = Some(v.parsed(snapshot_choice)?);
             Ok(())
         }),
     ),

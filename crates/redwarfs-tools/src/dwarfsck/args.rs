@@ -11,6 +11,7 @@ use super::checksum::Algorithm;
 use super::detail::Detail;
 use super::output::Form;
 use super::signing::algorithm;
+use super::snapshot_args::SnapshotArgs;
 use crate::common::cli::{LogArgs, prepare, whole};
 use crate::common::number::{parse_duration, parse_percent, parse_size};
 use crate::common::open::image_offset;
@@ -185,6 +186,9 @@ pub(crate) struct Args {
     /// With --scrub: begin no section after this time, such as 30m
     #[arg(long, value_name = "DURATION", requires = "scrub", value_parser = parse_duration)]
     pub scrub_time: Option<Duration>,
+
+    #[command(flatten)]
+    pub snapshots: SnapshotArgs,
 
     #[command(flatten)]
     pub progress: ProgressArgs,

@@ -17,6 +17,8 @@ mod report;
 mod salvage;
 mod scrub;
 mod signing;
+mod snapshot_args;
+mod snapshots;
 mod text;
 mod tree;
 mod verdict;
@@ -100,6 +102,9 @@ fn run(args: &Args) -> Result<u8> {
     }
     if let Some(task) = signing::Task::of(args) {
         return signing::run(args, task, input, workers, &logger);
+    }
+    if let Some(task) = snapshots::Task::of(args)? {
+        return snapshots::run(args, &task, input, workers, &logger);
     }
     let options = open_options(args, workers);
     let source = match IoLayer::from_env().open(input) {
@@ -192,6 +197,7 @@ fn open_options(args: &Args, workers: usize) -> OpenOptions {
     let mut open = OpenOptions::default();
     open.offset = args.image_offset;
     open.image_size = args.image_size;
+    open.snapshot.clone_from(&args.snapshots.snapshot);
     open.cache.size = args.cache_size;
     open.cache.workers = workers;
     open.cache.affinity = env::affinity("blkcache");
@@ -284,9 +290,13 @@ fn examine(
     let list = image.list_sections().map_err(failed)?;
     let options = check_options(args, workers);
     let report = if !args.no_check {
+        // Later ones may follow it.
+        let older = args.snapshots.snapshot.is_some();
         let declared = DeclaredImage {
             offset: args.image_offset,
-            size: args.image_size,
+            size: args
+                .image_size
+                .or_else(|| older.then_some(image.container().size)),
             device: is_device(input),
         };
         with_meter(args, list, logger, |list, done| {

@@ -6,13 +6,13 @@ use std::path::{Path, PathBuf};
 
 use clap::{CommandFactory, Parser};
 use redwarfs_reader::perfmon::Component;
-use redwarfs_reader::{ImageOffset, Verification};
+use redwarfs_reader::{ImageOffset, SnapshotChoice, Verification};
 use redwarfs_writer::XattrFilter;
 
 use super::salvage::directory;
 use crate::common::cli::{LogArgs, prepare, whole};
 use crate::common::number::parse_size;
-use crate::common::open::image_offset;
+use crate::common::open::{image_offset, snapshot_choice};
 use crate::common::progress::ProgressArgs;
 use crate::common::verify::verification;
 use crate::common::xattr_list::xattr_list;
@@ -67,6 +67,10 @@ pub(crate) struct Args {
     #[arg(short = 'O', long, value_name = "N", default_value = "auto", allow_hyphen_values = true,
           value_parser = whole(image_offset))]
     pub image_offset: ImageOffset,
+
+    /// Extract this snapshot instead of the newest one: its name or number, or a time
+    #[arg(long, value_name = "NAME|NUMBER|TIME", value_parser = whole(snapshot_choice))]
+    pub snapshot: Option<SnapshotChoice>,
 
     /// Write an archive: pax, ustar, gnutar, cpio, newc, zip, 7zip, iso9660, mtree and others, or
     /// 'auto' to choose by the name of the output file

@@ -98,6 +98,7 @@ fn run(args: &Args) -> Result<u8> {
     let perfmon = PerfMonitor::new(components, args.perfmon_trace.is_some());
     let mut options = OpenOptions::default();
     options.offset = args.image_offset;
+    options.snapshot.clone_from(&args.snapshot);
 
     // The extractor checks what it uses, and the names above all.
     options.check = false;

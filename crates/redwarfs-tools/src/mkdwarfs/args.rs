@@ -11,6 +11,7 @@ use redwarfs_codec::CodecSpec;
 use redwarfs_format::metadata::Packing;
 use redwarfs_writer::TimeResolution;
 
+use super::append_args::AppendArgs;
 use super::definition::WhenRewriting::{
     NeedsBlockSize, NeedsRebuild, NeedsSource, NeedsTree, NoEffect, Refused, Used,
 };
@@ -303,6 +304,9 @@ pub(crate) struct Args {
     pub xattrs: XattrArgs,
 
     #[command(flatten)]
+    pub append: AppendArgs,
+
+    #[command(flatten)]
     pub rewrite: RewriteArgs,
 
     #[command(flatten)]
@@ -328,6 +332,13 @@ impl Args {
         let first = self.merge.images.first();
         let first = first.filter(|_| self.merge.merge.is_none())?;
         Some(first.to_string_lossy().into_owned())
+    }
+
+    /// The file that is written.
+    pub(crate) fn written(&self) -> Option<&Path> {
+        let append = &self.append;
+        let written = append.delta_out.as_ref().or(self.output.as_ref());
+        written.or(append.append.as_ref()).map(PathBuf::as_path)
     }
 
     /// The logger that the options ask for. It also gets the events of the libraries.

@@ -4,16 +4,18 @@
 //!
 //! | step | file |
 //! |---|---|
-//! | definition: names, value, help, meaning for a rewrite | `args.rs`; `stream_args.rs` for options with a value for each category (`-B`, `-W`, `-w`, `--bloom-filter-size`, `-C`, `--order`); `xattr_args.rs` for extended attributes; `rewrite_args.rs`; `merge_args.rs` |
+//! | definition: names, value, help, meaning for a rewrite | `args.rs`; `stream_args.rs` for options with a value for each category (`-B`, `-W`, `-w`, `--bloom-filter-size`, `-C`, `--order`); `xattr_args.rs` for extended attributes; `append_args.rs`; `rewrite_args.rs`; `merge_args.rs` |
 //! | what such a definition may say beyond clap | `definition.rs` |
 //! | text to value | `order.rs` for `--order`, else `values/`; sizes: `common/number.rs` |
 //! | value to options of the library | `run.rs` (`build_options`), `stream_args.rs` (`apply`), `rewrite.rs`, `merge.rs` |
 //! | what the input becomes before the build | `input.rs`, with `archives.rs`, `filter.rs`, `pseudo.rs`, `owners.rs`, `chmod.rs`, `script/` |
-//! | where the image goes | `output.rs`, `header.rs` |
+//! | where the image goes | `output.rs`, `header.rs`, `append.rs` |
 //! | what the user sees | `display.rs`, `summary.rs` |
 //!
 //! Manuals, completions and the checks of a rewrite are made from the definitions.
 
+mod append;
+mod append_args;
 mod archives;
 mod args;
 mod chmod;

@@ -8,7 +8,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use redwarfs_io::{AtomicFile, LockedFile, Overwrite};
+use redwarfs_io::{AppendWriter, AtomicFile, LockedFile, Overwrite};
 use redwarfs_recovery::Protection;
 use redwarfs_writer::DirectorySource;
 
@@ -111,6 +111,8 @@ pub(super) struct Target<'a> {
     path: &'a Path,
     /// Whoever may read the file may execute it.
     executable: bool,
+    /// Whether an image must be found in the file.
+    image: bool,
     recovery: Option<Recovery<'a>>,
     out: Output,
 }
@@ -123,6 +125,7 @@ struct Recovery<'a> {
 
 enum Output {
     File(Box<BufWriter<AtomicFile>>),
+    Append(Box<BufWriter<AppendWriter>>),
     Stdout(BufWriter<File>),
 }
 
@@ -148,9 +151,30 @@ impl<'a> Target<'a> {
         Ok(Self {
             path,
             executable: false,
+            image: true,
             recovery: None,
             out,
         })
+    }
+
+    /// Writes behind the image in its file.
+    pub(super) fn append(path: &'a Path, writer: AppendWriter) -> Self {
+        let out = BufWriter::with_capacity(WRITE_BUFFER, writer);
+        Self {
+            path,
+            executable: false,
+            image: false,
+            recovery: None,
+            out: Output::Append(Box::new(out)),
+        }
+    }
+
+    /// The file is not an image by itself.
+    pub(super) fn without_image(self) -> Self {
+        Self {
+            image: false,
+            ..self
+        }
     }
 
     /// With the recovery data that the options ask for.
@@ -195,6 +219,7 @@ impl<'a> Target<'a> {
     fn give_up(self) {
         match self.out {
             Output::File(out) => drop(out.into_parts()),
+            Output::Append(out) => drop(out.into_parts()),
             Output::Stdout(out) => drop(out.into_parts()),
         }
     }
@@ -202,7 +227,9 @@ impl<'a> Target<'a> {
     /// Completes the output, if the image is found in it at `start`.
     fn commit(self, start: u64) -> Result<()> {
         let finish = |file: AtomicFile| {
-            if let Some(written) = file.written()? {
+            if self.image
+                && let Some(written) = file.written()?
+            {
                 header::check_found(&written, start)?;
             }
             if let (Some(recovery), Some(image)) = (&self.recovery, file.unfinished()?) {
@@ -218,6 +245,10 @@ impl<'a> Target<'a> {
                 .into_inner()
                 .map_err(io::IntoInnerError::into_error)
                 .and_then(finish),
+            Output::Append(out) => out
+                .into_inner()
+                .map_err(io::IntoInnerError::into_error)
+                .and_then(AppendWriter::commit),
             Output::Stdout(mut out) => out.flush(),
         };
         done.map_err(|e| match e.kind() {
@@ -264,6 +295,7 @@ impl Write for Target<'_> {
     fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
         match &mut self.out {
             Output::File(out) => out.write(buf),
+            Output::Append(out) => out.write(buf),
             Output::Stdout(out) => out.write(buf),
         }
     }
@@ -271,6 +303,7 @@ impl Write for Target<'_> {
     fn flush(&mut self) -> io::Result<()> {
         match &mut self.out {
             Output::File(out) => out.flush(),
+            Output::Append(out) => out.flush(),
             Output::Stdout(out) => out.flush(),
         }
     }

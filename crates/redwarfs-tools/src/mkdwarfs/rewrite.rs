@@ -87,6 +87,7 @@ pub(super) fn run(args: &Args, matches: &ArgMatches, command_line: &[OsString]) 
     let last_words = Summary {
         output,
         verb: "rewritten",
+        snapshot: None,
         image_size: summary.image_size,
         input_size: image.container().size,
         allocated_size: image.container().size,

@@ -12,6 +12,7 @@ use redwarfs_writer::{
     Progress, ThreadGroup, ThreadStart,
 };
 
+use super::append::{self, Continued};
 use super::args::{self, Args};
 use super::definition::check_build;
 use super::display::Report;
@@ -40,9 +41,10 @@ pub(super) fn run(args: &Args, matches: &ArgMatches, command_line: &[OsString]) 
     if let Some(mode) = args.debug_filter {
         return input::debug_filter(args, mode, &args.logger());
     }
-    let Some(output) = &args.output else {
+    if args.output.is_none() && args.append.append.is_none() {
         return Err(ToolError::new("missing option '--output'").hint(hint));
-    };
+    }
+    append::check(args)?;
     let logger = args.logger();
     let stop =
         stop_flag().map_err(|e| ToolError::new("cannot handle signals").cause(io_cause(&e)))?;
@@ -57,7 +59,15 @@ pub(super) fn run(args: &Args, matches: &ArgMatches, command_line: &[OsString]) 
 
     // The input is looked at first: a wrong one must not touch the output.
     let rules = input::rules(args)?;
-    let base = Base::open(args, rules, &logger)?.without(output);
+    let old = Continued::open(args, epoch()?.unwrap_or_else(now))?;
+    let output = match (&old, &args.output) {
+        (Some(old), _) => old.output(),
+        (None, output) => output.as_deref().unwrap_or(Path::new("-")),
+    };
+    let mut base = Base::open(args, rules, &logger)?.without(output);
+    if let Some(old) = &old {
+        base = base.without(old.path());
+    }
     let runtime = args.header.as_deref().is_some_and(header::is_runtime);
     let front = args.header.as_deref().zip(options.header.as_deref());
     let front = front.map(|(path, bytes)| {
@@ -72,7 +82,11 @@ pub(super) fn run(args: &Args, matches: &ArgMatches, command_line: &[OsString]) 
         header::warn_without_program(directory.source.path(), &logger);
     }
     let layer = input::declarations(args)?;
-    let target = Target::open(output, args.force, &logger)?
+    let target = match &old {
+        Some(old) => old.target(args, &logger)?,
+        None => Target::open(output, args.force, &logger)?,
+    };
+    let target = target
         .executable(front.as_ref().is_some_and(|front| front.runs))
         .protected(args, &stop)?;
     let base = base.map(|source| target.leave_out(source));
@@ -80,10 +94,19 @@ pub(super) fn run(args: &Args, matches: &ArgMatches, command_line: &[OsString]) 
     logger.verbose(format_args!("building from {base}"));
     let mode = args.progress.mode();
     let builder = Builder::new(options);
-    let start = builder.options().header.as_ref().map_or(0, Vec::len) as u64;
+    let start = match &old {
+        Some(old) => old.base().image().container().offset,
+        None => builder.options().header.as_ref().map_or(0, Vec::len) as u64,
+    };
     let (input, summary) = output::produce(target, start, &report, mode, &stop, |out| {
         let input = base.read(args, &report, &stop)?.layered(args, layer)?;
-        let built = builder.build(&*input.source, out, &*report, &stop);
+        let built = match &old {
+            Some(old) => {
+                old.copy(out).map_err(|e| write_error(output, &e))?;
+                builder.append(old.base(), &*input.source, out, &*report, &stop)
+            }
+            None => builder.build(&*input.source, out, &*report, &stop),
+        };
         Ok((input, built.map_err(|e| build_error(e, args))?))
     })?;
     let errors = summary.errors + input.finish(&logger);
@@ -125,7 +148,11 @@ pub(super) fn run(args: &Args, matches: &ArgMatches, command_line: &[OsString]) 
     }
     let last_words = Summary {
         output,
-        verb: "created",
+        verb: match &old {
+            Some(_) => "appended",
+            None => "created",
+        },
+        snapshot: old.as_ref().map(|old| old.line(summary.image_size)),
         image_size: summary.image_size,
         input_size: summary.original_size,
         allocated_size: summary.allocated_size,
@@ -311,7 +338,7 @@ fn now() -> u64 {
 }
 
 pub(super) fn build_error(error: BuildError, args: &Args) -> ToolError {
-    let output = args.output.as_deref().unwrap_or(Path::new("-"));
+    let output = args.written().unwrap_or(Path::new("-"));
     let input = args.first_input().unwrap_or(Path::new("."));
     match error {
         BuildError::InvalidOption(text) => ToolError::new(text),

@@ -48,8 +48,10 @@ impl LeftOut {
 #[derive(Debug)]
 pub(super) struct Summary<'a> {
     pub(super) output: &'a Path,
-    /// `created` or `rewritten`.
+    /// `created`, `appended` or `rewritten`.
     pub(super) verb: &'static str,
+    /// A line about the new snapshot.
+    pub(super) snapshot: Option<String>,
     /// Of the whole image, with what is in front of it.
     pub(super) image_size: u64,
     /// Size of the input.
@@ -126,6 +128,11 @@ impl Summary<'_> {
         if let Some(front) = front {
             let length = format_size(front.length);
             lines.insert(2, format!("in front: {length}, {}", front.what));
+        }
+        if let Some(snapshot) = &self.snapshot {
+            let known = c.files_in_base.load(Ordering::Relaxed);
+            let known = counted(known, "file was", "files were");
+            lines.insert(1, format!("{snapshot}, {known} there before"));
         }
         lines
     }
@@ -214,6 +221,7 @@ mod tests {
         let summary = Summary {
             output: Path::new("out/a.dwarfs"),
             verb: "created",
+            snapshot: None,
             image_size: 1 << 20,
             input_size: 4 << 20,
             allocated_size: 2 << 20,

@@ -688,6 +688,10 @@ pub(crate) const LEFT_OUT: [(&str, &str); 35] = [
         "canonical",
         "what readers of tables do not see: mkdwarfs_xattrs.rs",
     ),
+    ("append", "takes an image: snapshots.rs"),
+    ("snapshot-name", "takes an image: snapshots.rs"),
+    ("checksum", "takes an image: snapshots.rs"),
+    ("delta-out", "takes an image: snapshots.rs"),
     (
         "recovery",
         "adds what is behind the image: dwarfsck_recovery.rs",

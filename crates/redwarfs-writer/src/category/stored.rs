@@ -6,12 +6,15 @@ use std::collections::BTreeMap;
 use redwarfs_format::metadata::Metadata;
 
 use super::names::{Category, StreamKey};
+use crate::base::BaseBlock;
 
 /// The stream of each block.
 #[derive(Debug, Default)]
 pub(crate) struct StoredCategories {
     /// Total size of the fragments of each stream, in bytes.
     pub(crate) sizes: Vec<u64>,
+    /// The blocks of the image that the build continues, which come first.
+    pub(crate) base: Vec<BaseBlock>,
     /// Streams in the order of their blocks, each with the number of the block after its last one.
     pub(crate) blocks: Vec<(u32, u32)>,
 }
@@ -19,7 +22,14 @@ pub(crate) struct StoredCategories {
 impl StoredCategories {
     /// Number of all blocks.
     pub(crate) fn block_count(&self) -> u32 {
-        self.blocks.last().map_or(0, |&(_, end)| end)
+        let before = self.base.len() as u32;
+        self.blocks.last().map_or(before, |&(_, end)| end)
+    }
+
+    /// Whether blocks that were there before have categories.
+    pub(crate) fn has_base_categories(&self) -> bool {
+        let mut base = self.base.iter();
+        base.any(|block| !block.category.is_empty())
     }
 }
 
@@ -43,9 +53,33 @@ pub(crate) fn describe(
     }
     let mut names: Vec<(Category, u64)> = sizes.into_iter().collect();
     names.sort_by_key(|&(_, size)| Reverse(size));
+    let mut table: Vec<Vec<u8>> = names
+        .iter()
+        .map(|(category, _)| category.name().as_bytes().to_vec())
+        .collect();
     let mut of_blocks = Vec::new();
     let mut texts: Vec<Vec<u8>> = Vec::new();
     let mut parameters = BTreeMap::new();
+    for block in &stored.base {
+        let name = match block.category.as_slice() {
+            b"" => Category::Default.name().as_bytes(),
+            name => name,
+        };
+        let known = table.iter().position(|known| known == name);
+        let number = known.unwrap_or_else(|| {
+            table.push(name.to_vec());
+            table.len() - 1
+        });
+        if let Some(text) = &block.parameters {
+            let known = texts.iter().position(|known| known == text);
+            let index = known.unwrap_or_else(|| {
+                texts.push(text.clone());
+                texts.len() - 1
+            });
+            parameters.insert(of_blocks.len() as u32, index as u32);
+        }
+        of_blocks.push(number as u32);
+    }
     for &(stream, end) in &stored.blocks {
         let name = names.iter().position(|(c, _)| *c == category(stream));
         let text = streams.get(stream as usize).and_then(StreamKey::json);
@@ -58,12 +92,7 @@ pub(crate) fn describe(
         texts.push(text.into_bytes());
         parameters.extend((first..end).map(|block| (block, index)));
     }
-    metadata.category_names = Some(
-        names
-            .iter()
-            .map(|(category, _)| category.name().as_bytes().to_vec())
-            .collect(),
-    );
+    metadata.category_names = Some(table);
     metadata.block_categories = Some(of_blocks);
     if with_parameters {
         metadata.category_metadata_json = Some(texts);
@@ -96,6 +125,7 @@ mod tests {
         ];
         let stored = StoredCategories {
             sizes: vec![10, 5000, 90, 0],
+            base: Vec::new(),
             blocks: vec![(0, 1), (1, 4), (2, 5)],
         };
         let mut metadata = Metadata::default();
@@ -111,6 +141,29 @@ mod tests {
             .into_iter()
             .collect();
         assert_eq!(parameters, [(1, 0), (2, 0), (3, 0)]);
+        let block = |category: &[u8], parameters: Option<&[u8]>| BaseBlock {
+            category: category.to_vec(),
+            parameters: parameters.map(<[u8]>::to_vec),
+        };
+        let base = vec![block(b"", None), block(b"other", Some(b"{}"))];
+        let mut continued = Metadata::default();
+        let blocks = stored.blocks.iter().map(|&(s, end)| (s, end + 2)).collect();
+        let stored = StoredCategories {
+            base,
+            blocks,
+            ..stored
+        };
+        assert_eq!(stored.block_count(), 7);
+        describe(&streams, &stored, true, &mut continued);
+        let names = continued.category_names.unwrap();
+        let names: Vec<_> = names.iter().map(|n| n.escape_ascii().to_string()).collect();
+        assert_eq!(names, ["fits/image", "fits/metadata", "<default>", "other"]);
+        assert_eq!(continued.block_categories.unwrap(), [2, 3, 2, 0, 0, 0, 1]);
+        let parameters = continued.block_category_metadata.unwrap();
+        assert_eq!(
+            parameters.into_iter().collect::<Vec<_>>(),
+            [(1, 0), (3, 1), (4, 1), (5, 1)]
+        );
         let mut without = Metadata::default();
         describe(&streams, &stored, false, &mut without);
         assert!(without.category_names.is_some() && without.category_metadata_json.is_none());

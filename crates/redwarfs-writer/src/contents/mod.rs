@@ -8,11 +8,12 @@ mod stored;
 
 use std::ops::Range;
 
+use crate::base::BaseContent;
 use crate::hash::Digest;
 use crate::settings::StreamSettings;
 
 pub(crate) use self::kept::{Keeper, Kept, KeptPlace, SharedKept};
-pub(crate) use self::stored::{Chunk, ChunkRange, HOLE, Stored, StoredValues};
+pub(crate) use self::stored::{Chunk, ChunkRange, HOLE, MOST_BLOCKS, Stored, StoredValues};
 
 /// A distinct content and the files that have it. 72 bytes each, and 64 more if hashed by a
 /// function with a digest above 16 bytes.
@@ -25,14 +26,31 @@ pub(crate) struct Content {
     pub(crate) digest: Option<Digest>,
     /// Files with this content in order of discovery, never empty.
     pub(crate) files: Files,
-    /// Reading has failed and was reported: stored empty.
-    pub(crate) failed: bool,
+    pub(crate) origin: Origin,
     /// What it consists of: stream and size. `None` if it is all in one stream.
     #[expect(
         clippy::box_collection,
         reason = "it is rare, and makes the usual case smaller"
     )]
     pub(crate) parts: Option<Box<Vec<(u32, u64)>>>,
+}
+
+/// Where the data of a content comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Origin {
+    /// From its files.
+    Files,
+    /// From nowhere: reading has failed and was reported. It is stored empty.
+    Failed,
+    /// It is in the image that the build continues.
+    Base(BaseContent),
+}
+
+impl Origin {
+    /// Whether the data goes into new blocks.
+    pub(crate) fn is_new(self) -> bool {
+        self == Self::Files
+    }
 }
 
 /// Everything of a content that goes to one stream: the unit of ordering. 24 bytes.

@@ -7,6 +7,11 @@ use crate::category::StoredCategories;
 /// Block number of hole chunks until the real one is known.
 pub(crate) const HOLE: u32 = u32::MAX;
 
+/// Marks the numbers of blocks of the image that the build continues, until streams are joined.
+const BASE: u32 = 1 << 31;
+/// Numbers of blocks are below this.
+pub(crate) const MOST_BLOCKS: u32 = BASE;
+
 /// A part of a content: `size` bytes at `offset` of `block`. With `block` = [`HOLE`] it is a
 /// hole whose length has its low half in `offset` and its high half in `size`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,6 +27,25 @@ impl Chunk {
             block: HOLE,
             offset: size as u32,
             size: (size >> 32) as u32,
+        }
+    }
+
+    /// Data of the image that the build continues.
+    pub(crate) fn base(block: u32, offset: u32, size: u32) -> Self {
+        Self {
+            block: block | BASE,
+            offset,
+            size,
+        }
+    }
+
+    /// Counts the block from the start of the image instead of the stream, of which `before` is the first
+    /// block.
+    pub(crate) fn settle(&mut self, before: u32) {
+        match self.block {
+            HOLE => {}
+            block if block & BASE != 0 => self.block = block & !BASE,
+            _ => self.block += before,
         }
     }
 

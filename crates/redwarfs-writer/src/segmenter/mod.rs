@@ -255,6 +255,16 @@ impl<S: BlockSink> Segmenter<S> {
         }
     }
 
+    /// Appends data of the image that the build continues. Call only between extents.
+    pub(crate) fn base(&mut self, block: u32, offset: u32, size: u32) {
+        self.chunks.push(Chunk::base(block, offset, size));
+        self.represented += u64::from(size);
+        self.open = false;
+        if let Some(far) = &mut self.distant {
+            far.hole(u64::from(size));
+        }
+    }
+
     /// Appends the next bytes of the current data extent.
     pub(crate) fn data(&mut self, data: &[u8]) -> Result<()> {
         let Some(mut far) = self.distant.take() else {

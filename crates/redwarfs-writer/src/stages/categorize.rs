@@ -9,7 +9,7 @@ use crate::category::{
     Categorizer, Category, Complaint, Cut, Found, Fragment, HotPaths, Input, Probe, StreamKey,
     Tester, audio, binary, fits,
 };
-use crate::contents::{Content, Contents, Fragments, Item};
+use crate::contents::{Content, Contents, Fragments, Item, Origin};
 use crate::context::Context;
 use crate::error::Result;
 use crate::options::BuildOptions;
@@ -37,16 +37,21 @@ pub(crate) fn cut<'o>(
     })
 }
 
-/// Every content as one item of the stream of everything that is in no category.
+/// Every new content as one item of the stream of everything that is in no category.
 fn whole(contents: &[Content]) -> Vec<Item> {
-    let item = |(content, size)| Item {
-        content,
+    let item = |(number, content): (u32, &Content)| Item {
+        content: number,
         stream: 0,
-        size,
+        size: content.size,
         similarity: None,
     };
-    let sizes = contents.iter().map(|content| content.size);
-    (0u32..).zip(sizes).map(item).collect()
+    let new = (0u32..).zip(contents).filter(|(_, c)| is_stored(c));
+    new.map(item).collect()
+}
+
+/// Whether a content takes part in what follows: its data is not in the image that the build continues.
+fn is_stored(content: &Content) -> bool {
+    !matches!(content.origin, Origin::Base(_))
 }
 
 /// The files that a list names. Says once how many of its paths name none.
@@ -92,7 +97,7 @@ fn by_category(
     let judge = |judge: &mut Judge<'_>, job: u32| {
         let content = &list[job as usize];
         let file = content.first_file();
-        if content.size == 0 || content.failed {
+        if content.size == 0 || !content.origin.is_new() {
             return Ok(Verdict::default());
         }
         if let Some(category) = tree.marks.category(&content.files) {
@@ -136,8 +141,9 @@ fn by_category(
     drop(jobs);
     let streams: Vec<StreamKey> = streams.into_iter().collect();
     let number = |key: &StreamKey| streams.binary_search(key).unwrap_or(0) as u32;
-    let mut items = Vec::with_capacity(contents.list.len());
-    for (at, (content, fragments)) in (0u32..).zip(contents.list.iter_mut().zip(found)) {
+    let mut items = Vec::new();
+    let contents = (0u32..).zip(contents.list.iter_mut().zip(found));
+    for (at, (content, fragments)) in contents.filter(|(_, (content, _))| is_stored(content)) {
         let mut sums: BTreeMap<u32, u64> = BTreeMap::new();
         for fragment in &fragments {
             *sums.entry(number(&fragment.key)).or_default() += fragment.size;

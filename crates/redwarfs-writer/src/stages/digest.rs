@@ -47,7 +47,7 @@ pub(crate) fn digest(
     let jobs: Vec<u32> = (0u32..)
         .zip(&fragments.items)
         .filter(|(_, item)| wanted(item) && item.size <= limit && !has_key(item))
-        .filter(|(_, item)| !list[item.content as usize].failed)
+        .filter(|(_, item)| list[item.content as usize].origin.is_new())
         .map(|(i, _)| i)
         .collect();
     let items = &fragments.items;

@@ -137,10 +137,15 @@ pub(super) struct Exchange {
 
 impl Exchange {
     /// An exchange for a number of blocks in flight and of `spare` buffers. Of these blocks, `reserved`
-    /// are for the first stream. Both numbers of blocks are at least 1.
-    pub(super) fn new(blocks: usize, reserved: usize, spare: usize) -> Self {
+    /// are for the first stream. Both numbers of blocks are at least 1. The first block gets section number
+    /// `first`.
+    pub(super) fn new(first: u32, blocks: usize, reserved: usize, spare: usize) -> Self {
+        let state = Traffic {
+            base: u64::from(first),
+            ..Traffic::default()
+        };
         Self {
-            state: Mutex::default(),
+            state: Mutex::new(state),
             room: Condvar::new(),
             work: Condvar::new(),
             ready: Condvar::new(),
@@ -357,7 +362,7 @@ mod tests {
     /// Runs `streams` of so many blocks through an exchange, with a segmenter for each. Returns
     /// number, stream and place in the stream of what is written.
     fn run(streams: &[u32], blocks: usize, reserved: usize, workers: usize) -> Vec<(u32, u8, u8)> {
-        let exchange = &Exchange::new(blocks, reserved, 2);
+        let exchange = &Exchange::new(0, blocks, reserved, 2);
         let seal = |number, payload: &Payload| {
             let id = CompressionId::NONE;
             SectionHeader::seal(number, SectionType::BLOCK, id, payload.bytes())
@@ -434,7 +439,7 @@ mod tests {
 
     #[test]
     fn errors_reach_the_writer_and_end_the_rest() {
-        let exchange = Exchange::new(1, 1, 0);
+        let exchange = Exchange::new(0, 1, 1, 0);
         exchange.hand_over((0, 0), 0, Arc::default()).unwrap();
         std::thread::scope(|scope| {
             let waiting = scope.spawn(|| exchange.hand_over((0, 1), 0, Arc::default()));

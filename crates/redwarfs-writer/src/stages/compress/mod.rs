@@ -94,7 +94,7 @@ pub(crate) fn blocks<T: Send>(
     let (options, counters) = (context.options, context.counters());
     // A few blocks for each worker keep all of them busy with the first stream.
     let reserved = (2 * plan.workers).min(plan.blocks / 2);
-    let exchange = Exchange::new(plan.blocks, reserved, plan.segmenters + 1);
+    let exchange = Exchange::new(emitter.number(), plan.blocks, reserved, plan.segmenters + 1);
     let exchange = &exchange;
     std::thread::scope(|scope| {
         let _alarm = Alarm(exchange);

@@ -39,7 +39,7 @@ impl Table {
     }
 }
 
-/// Builds the metadata. `blocks` is the number of BLOCK sections.
+/// Builds the metadata, for the number of BLOCK sections and the block size.
 ///
 /// Input that was converted is freed at once: with a million files, the input and the output of this
 /// function together would exceed the memory limit.
@@ -48,11 +48,11 @@ pub(crate) fn build(
     mut tree: Tree,
     contents: Vec<Content>,
     mut stored: Stored,
-    blocks: u32,
+    (blocks, block_size): (u32, u32),
 ) -> Result<Metadata> {
     let mut numbering = Numbering::new(&tree, &contents, &stored);
     let mut metadata = Metadata {
-        block_size: options.block_size(),
+        block_size,
         preferred_path_separator: Some(u32::from(b'/')),
         dwarfs_version: Some(program_version()),
         create_timestamp: options.create_timestamp,

@@ -8,10 +8,11 @@ mod sections;
 
 use redwarfs_format::history::History;
 use redwarfs_format::metadata::Metadata;
-use redwarfs_format::section::SectionType;
+use redwarfs_format::section::{MetadataId, SectionType};
 
 pub use self::history::{history_entry, program_version};
 pub use self::sections::{Emitter, MetadataCodecs, WORTHWHILE, freeze_for};
+use crate::base::{BaseImage, NewGeneration};
 use crate::category::{self, StreamKey};
 use crate::contents::{Content, Stored};
 use crate::context::Context;
@@ -46,6 +47,7 @@ pub(crate) fn finish(
     let categories = !options.categorizers.is_empty()
         || tree.marks.has_categories()
         || tree.extended.long_bytes() > 0;
+    let categories = categories || stored_categories.has_base_categories();
     let categories = |metadata: &mut Metadata| {
         if categories && options.category_names {
             let keys: Vec<StreamKey> = streams.iter().map(|stream| stream.key).collect();
@@ -53,8 +55,10 @@ pub(crate) fn finish(
             category::describe(&keys, &stored_categories, parameters, metadata);
         }
     };
-    let history = options.history.as_ref().map(|history| History {
-        entries: vec![history_entry(history)],
+    let history = options.history.as_ref().map(|history| {
+        let mut entries = context.base.map_or_else(Vec::new, BaseImage::history);
+        entries.push(history_entry(history));
+        History { entries }
     });
     describe(
         context, emitter, tree, contents, stored, blocks, categories, history, load,
@@ -80,13 +84,18 @@ pub(crate) fn describe(
     let options = context.options;
     let counters = context.counters();
     add(&counters.chunks, stored.chunks.len() as u64);
-    let mut metadata = metadata::build(options, tree, contents, stored, blocks)?;
+    let base = context.base;
+    let of_base = base.map_or(0, BaseImage::block_size);
+    let block_size = options.block_size().max(of_base);
+    let mut metadata = metadata::build(options, tree, contents, stored, (blocks, block_size))?;
     categories(&mut metadata);
     let inodes = metadata.inodes.len() as u64;
     let chunks = metadata.chunks.len() as u64;
     add(&counters.inodes, inodes);
+    let size = metadata.total_fs_size;
     let frozen = freeze_for(&metadata, &options.metadata_compression)?;
     drop(metadata);
+    let tree = base.map(|_| MetadataId::of(&frozen.schema, &frozen.data));
     context.check_stop()?;
     let metadata_size = frozen.data.len() as u64;
     let codecs = MetadataCodecs {
@@ -104,6 +113,18 @@ pub(crate) fn describe(
     }
     if options.section_index {
         emitter.index()?;
+    }
+    if let (Some(base), Some(tree), Some((index, generation))) = (base, tree, emitter.generation())
+    {
+        let new = NewGeneration {
+            index,
+            end: emitter.offset(),
+            generation,
+            tree,
+            size,
+            inodes: u32::try_from(inodes).unwrap_or(u32::MAX),
+        };
+        base.trailers(&new, emitter)?;
     }
     emitter.finish()?;
     context.check_stop()?;

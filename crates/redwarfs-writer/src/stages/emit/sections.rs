@@ -6,8 +6,11 @@ use std::io::Write;
 use redwarfs_codec::{CodecSpec, Compressed, CompressionId, Table};
 use redwarfs_format::frozen::Frozen;
 use redwarfs_format::metadata::{Metadata, freeze, freeze_for_compression};
-use redwarfs_format::section::{Footer, Prelude, SectionHeader, SectionType, encode_section_index};
+use redwarfs_format::section::{
+    Footer, GenerationId, Prelude, SectionHeader, SectionType, encode_section_index,
+};
 
+use crate::base::BaseImage;
 use crate::error::{Error, Result};
 use crate::progress::{Counters, add};
 
@@ -47,6 +50,10 @@ pub struct Emitter<'a> {
     /// Relative to the image, which begins after the header.
     offset: u64,
     written: u64,
+    /// Number of the next section.
+    number: u32,
+    /// The identity of the index, when it is written.
+    generation: Option<GenerationId>,
 }
 
 impl fmt::Debug for Emitter<'_> {
@@ -68,7 +75,34 @@ impl<'a> Emitter<'a> {
             sections: Vec::new(),
             offset: 0,
             written: 0,
+            number: 0,
+            generation: None,
         }
+    }
+
+    /// Continues an image behind its end. Its index will list the old blocks, too.
+    ///
+    /// # Errors
+    /// [`Error::Output`] if writing fails.
+    pub fn behind(
+        base: &dyn BaseImage,
+        out: &'a mut dyn Write,
+        counters: &'a Counters,
+    ) -> Result<Self> {
+        let mut emitter = Self {
+            out,
+            counters,
+            sections: base.sections(),
+            offset: base.end(),
+            written: base.end(),
+            number: base.next_number(),
+            generation: None,
+        };
+        let (start, count) = base.start(emitter.number);
+        emitter.write(&start)?;
+        emitter.offset += start.len() as u64;
+        emitter.number = emitter.number.saturating_add(count);
+        Ok(emitter)
     }
 
     fn write(&mut self, bytes: &[u8]) -> Result<()> {
@@ -89,8 +123,7 @@ impl<'a> Emitter<'a> {
     /// Number of the next section.
     #[must_use]
     pub fn number(&self) -> u32 {
-        // Block numbers are 32-bit and few sections follow them; checked in `sealed`.
-        self.sections.len() as u32
+        self.number
     }
 
     /// Bytes written so far, including the bytes before the image.
@@ -105,7 +138,7 @@ impl<'a> Emitter<'a> {
     /// # Errors
     /// [`Error::Output`] if writing fails, [`Error::Limit`] if the image gets too large.
     pub fn sealed(&mut self, header: &SectionHeader, payload: &[u8]) -> Result<()> {
-        if self.offset >> 48 != 0 || self.sections.len() > u32::MAX as usize {
+        if self.offset >> 48 != 0 || self.number == u32::MAX {
             return Err(Error::Limit("the image would be too large".into()));
         }
         tracing::trace!(
@@ -117,6 +150,7 @@ impl<'a> Emitter<'a> {
             header.ty
         );
         self.sections.push((header.ty, self.offset));
+        self.number += 1;
         self.write(&header.encode())?;
         self.write(payload)?;
         self.offset += SectionHeader::LEN as u64 + payload.len() as u64;
@@ -186,6 +220,7 @@ impl<'a> Emitter<'a> {
         let payload = encode_section_index(&entries);
         entries.pop();
         self.sections = entries;
+        self.generation = Some(GenerationId::of(&payload));
         let header = SectionHeader::seal(
             self.number(),
             SectionType::SECTION_INDEX,
@@ -193,6 +228,20 @@ impl<'a> Emitter<'a> {
             &payload,
         );
         self.sealed(&header, &payload)
+    }
+
+    /// Offset and identity of the index, when it is written.
+    #[must_use]
+    pub fn generation(&self) -> Option<(u64, GenerationId)> {
+        let mut sections = self.sections.iter();
+        let (_, at) = sections.rfind(|(ty, _)| *ty == SectionType::SECTION_INDEX)?;
+        Some((*at, self.generation?))
+    }
+
+    /// Where the next section begins, from the start of the image.
+    #[must_use]
+    pub fn offset(&self) -> u64 {
+        self.offset
     }
 
     /// Writes a hidden section behind the index, which comes first.

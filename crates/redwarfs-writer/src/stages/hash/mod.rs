@@ -5,6 +5,7 @@
 //! [`BuildOptions::verify_duplicates`](crate::BuildOptions::verify_duplicates) is set, files with equal
 //! hashes are compared before they are stored once ([`verify`]).
 
+mod base;
 mod verify;
 
 use std::collections::{BTreeMap, HashMap};
@@ -13,7 +14,9 @@ use std::io;
 use hashbrown::HashTable;
 use twox_hash::XxHash3_64;
 
-use crate::contents::{Content, Contents, Files, Keeper, Kept, KeptPlace};
+use self::base::InBase;
+use crate::base::BaseContent;
+use crate::contents::{Content, Contents, Files, Keeper, Kept, KeptPlace, Origin};
 use crate::context::Context;
 use crate::error::{Error, Result};
 use crate::fingerprint::Fingerprint;
@@ -26,12 +29,16 @@ use crate::tree::Tree;
 /// Files from this size on are told apart by their first bytes before they are hashed.
 const PREFIX_FILE: u64 = 1 << 20;
 const PREFIX: usize = 4096;
+/// Source of zeros.
+static ZEROS: [u8; 65536] = [0; 65536];
 /// The memory limit is checked again after this number of contents.
 const CHECK_EVERY: usize = 1 << 14;
 
 /// What hashing a file came to.
 enum Hashed {
     Digest(Digest, Option<KeptPlace>),
+    /// The image that the build continues has it.
+    Base(BaseContent),
     /// It differs from its listing, so it cannot be compared.
     Changed,
     Failed(io::Error),
@@ -93,14 +100,16 @@ impl Hasher<'_> {
         let counters = self.context.counters();
         let count = self.tree.files.len();
         let mut prefixes: HashMap<u32, u64> = HashMap::new();
+        let mut base = InBase::look_up(self);
         let mut jobs = Vec::new();
         let hash = self
             .context
             .options
             .file_hash
             .filter(|_| !self.context.options.hollow);
-        if hash.is_some() {
-            jobs = self.candidates(&mut prefixes)?;
+        if let Some(hash) = hash {
+            jobs = self.candidates(&base, &mut prefixes)?;
+            base.hash(self, hash, &jobs, &prefixes)?;
             let sizes = jobs.iter().map(|&file| self.size(file));
             add(&counters.scan_bytes, sizes.sum());
         }
@@ -116,13 +125,16 @@ impl Hasher<'_> {
             known: HashTable::new(),
             kept,
             suspects: BTreeMap::new(),
+            base: &base,
+            in_base: HashMap::new(),
         };
         if let Some(hash) = hash {
             self.context.scan(
                 &jobs,
                 Vec::new,
                 |buffer, file| {
-                    let result = self.hash(hash, file, buffer, &keeper);
+                    let hashed = self.hash(hash, file, buffer, &keeper);
+                    let result = self.find_in_base(&base, file, hashed, buffer);
                     add(&counters.files_scanned, 1);
                     result
                 },
@@ -147,8 +159,10 @@ impl Hasher<'_> {
     }
 
     /// Files that may be equal to another one: same size and, if large, same first bytes.
-    fn candidates(&self, prefixes: &mut HashMap<u32, u64>) -> Result<Vec<u32>> {
-        let mut files: Vec<u32> = (0..self.tree.files.len() as u32).collect();
+    /// Or that may be equal to a content of the image that the build continues.
+    fn candidates(&self, base: &InBase<'_>, prefixes: &mut HashMap<u32, u64>) -> Result<Vec<u32>> {
+        let files = 0..self.tree.files.len() as u32;
+        let mut files: Vec<u32> = files.filter(|&f| base.unchanged(f).is_none()).collect();
         files.sort_by_key(|&file| self.size(file));
         let mut jobs = Vec::new();
         let mut large = Vec::new();
@@ -160,7 +174,8 @@ impl Hasher<'_> {
             };
             // The prefix of a single large file is not needed. It is a part of the sort key of inodes
             // only if sizes are equal.
-            if class.len() > 1 {
+            let size = class.first().map_or(0, |&file| self.size(file));
+            if class.len() > 1 || !base.of_size(size).is_empty() {
                 to.extend_from_slice(class);
             }
         }
@@ -177,11 +192,11 @@ impl Hasher<'_> {
         self.context.check_stop()?;
         let key = |file: u32| (self.size(file), prefixes.get(&file).copied().unwrap_or(0));
         large.sort_by_key(|&file| key(file));
-        for class in large
-            .chunk_by(|&a, &b| key(a) == key(b))
-            .filter(|class| class.len() > 1)
-        {
-            jobs.extend_from_slice(class);
+        for class in large.chunk_by(|&a, &b| key(a) == key(b)) {
+            let (size, prefix) = class.first().map_or((0, 0), |&file| key(file));
+            if class.len() > 1 || base.has_prefix(size, prefix) {
+                jobs.extend_from_slice(class);
+            }
         }
         // In order of discovery, which is near the order on disk.
         jobs.sort_unstable();
@@ -208,6 +223,52 @@ impl Hasher<'_> {
             }
         }
         XxHash3_64::oneshot(buffer.get(..filled).unwrap_or_default())
+    }
+
+    /// Looks for a content of the image that the build continues with the hash of a file.
+    fn find_in_base(
+        &self,
+        base: &InBase<'_>,
+        file: u32,
+        hashed: Hashed,
+        buffer: &mut Vec<u8>,
+    ) -> Hashed {
+        let Hashed::Digest(digest, _) = &hashed else {
+            return hashed;
+        };
+        let Some(content) = base.with_digest(self.size(file), digest) else {
+            return hashed;
+        };
+        if !self.context.options.verify_duplicates {
+            return Hashed::Base(content);
+        }
+        let (mut at, mut same, mut old) = (0, true, Vec::new());
+        let outcome = read_file(self.context, self.tree, file, buffer, |part| {
+            match part {
+                FilePart::Data(data) => {
+                    same = same && base.same(content, at, data, &mut old);
+                    at += data.len() as u64;
+                }
+                // A reader finds zeros there, in both.
+                FilePart::Hole(mut size) => {
+                    while same && size > 0 {
+                        let n = size.min(ZEROS.len() as u64) as usize;
+                        same = base.same(content, at, &ZEROS[..n], &mut old);
+                        at += n as u64;
+                        size -= n as u64;
+                    }
+                }
+                FilePart::EndOfExtent => {}
+            }
+            Ok(())
+        });
+        match outcome {
+            Ok(outcome) if outcome.changed => Hashed::Changed,
+            Ok(_) if same => Hashed::Base(content),
+            Ok(_) => hashed,
+            Err(ReadError::Input(error)) => Hashed::Failed(error),
+            Err(ReadError::Fatal(error)) => Hashed::Fatal(error),
+        }
     }
 
     fn hash(&self, hash: FileHash, file: u32, buffer: &mut Vec<u8>, keeper: &Keeper) -> Hashed {
@@ -259,6 +320,9 @@ struct Groups<'a> {
     kept: Kept,
     /// For each content, the files that must still be compared with its first file.
     suspects: BTreeMap<u32, Vec<u32>>,
+    base: &'a InBase<'a>,
+    /// Contents that the image which the build continues has.
+    in_base: HashMap<BaseContent, u32>,
 }
 
 impl Groups<'_> {
@@ -268,15 +332,33 @@ impl Groups<'_> {
             prefix: self.prefixes.get(&file).copied().unwrap_or(0),
             digest: None,
             files: Files::One(file),
-            failed: false,
+            origin: Origin::Files,
             parts: None,
         }
+    }
+
+    /// Adds a file whose content the image that the build continues has.
+    fn is_in_base(&mut self, file: u32, base: BaseContent) -> Result<()> {
+        let mut content = self.content(file);
+        let counters = self.hasher.context.counters();
+        add(&counters.files_in_base, 1);
+        add(&counters.bytes_in_base, content.size);
+        if let Some(&at) = self.in_base.get(&base) {
+            self.contents[at as usize].files.push(file);
+            return Ok(());
+        }
+        self.in_base.insert(base, self.contents.len() as u32);
+        content.origin = Origin::Base(base);
+        self.push(content)
     }
 
     /// All files before `end` that were not examined are equal to no other.
     fn until(&mut self, end: u32) -> Result<()> {
         for file in self.next..end {
-            self.push(self.content(file))?;
+            match self.base.unchanged(file) {
+                Some(content) => self.is_in_base(file, content)?,
+                None => self.push(self.content(file))?,
+            }
         }
         self.next = self.next.max(end);
         Ok(())
@@ -314,8 +396,9 @@ impl Groups<'_> {
                 let path = hasher.tree.file_path(file);
                 let what = format!("cannot read file, storing it empty: {error}");
                 hasher.context.problem(&path, &what);
-                content.failed = true;
+                content.origin = Origin::Failed;
             }
+            Hashed::Base(base) => return self.is_in_base(file, base),
             Hashed::Fatal(error) => return Err(error),
             // The segmenter notices and reports it, too.
             Hashed::Changed => {}

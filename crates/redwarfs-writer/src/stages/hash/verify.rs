@@ -9,7 +9,7 @@ use std::io;
 use std::sync::atomic::Ordering;
 
 use super::Hasher;
-use crate::contents::{Content, Contents, Files};
+use crate::contents::{Content, Contents, Files, Origin};
 use crate::error::Result;
 use crate::progress::Level;
 use crate::source;
@@ -82,7 +82,7 @@ impl Hasher<'_> {
                 [only] => Files::One(only),
                 _ => Files::Many(Box::new(group)),
             },
-            failed: false,
+            origin: Origin::Files,
             parts: None,
         };
         contents.list.push(fresh);

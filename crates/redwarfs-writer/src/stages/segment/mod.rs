@@ -9,11 +9,18 @@
 //! from then on. If blocks are large, each content of a stream needs 4 more bytes while the stream is
 //! being segmented.
 
+mod against;
+
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use redwarfs_format::metadata::Extent;
+
+use self::against::Against;
+use crate::base::BaseImage;
 use crate::contents::{
-    Chunk, ChunkRange, Content, Contents, Files, HOLE, Item, SharedKept, Stored, StoredValues,
+    Chunk, ChunkRange, Content, Contents, Files, Item, MOST_BLOCKS, Origin, SharedKept, Stored,
+    StoredValues,
 };
 use crate::context::Context;
 use crate::error::{Error, Result};
@@ -60,11 +67,13 @@ struct Changed {
 /// Appends the result of a stream to the stored data.
 fn append(stored: &mut Stored, list: &mut Vec<Content>, mut of: StoredStream) -> Result<()> {
     let before = stored.blocks();
-    let end = before.checked_add(of.blocks).filter(|&end| end < HOLE);
+    let end = before
+        .checked_add(of.blocks)
+        .filter(|&end| end < MOST_BLOCKS);
     let end = end.ok_or_else(Error::too_many_blocks)?;
     stored.categories.blocks.push((of.stream, end));
-    for chunk in of.chunks.iter_mut().filter(|chunk| chunk.block != HOLE) {
-        chunk.block += before;
+    for chunk in &mut of.chunks {
+        chunk.settle(before);
     }
     chunk_number(stored.chunks.len().saturating_add(of.chunks.len()))?;
     let at = stored.chunks.len() as u32;
@@ -96,7 +105,7 @@ fn append(stored: &mut Stored, list: &mut Vec<Content>, mut of: StoredStream) ->
                 prefix: 0,
                 digest: None,
                 files: Files::One(of_file.file),
-                failed: false,
+                origin: Origin::Files,
                 parts: None,
             });
             stored.ranges.push(moved(of_file.chunks));
@@ -134,6 +143,7 @@ impl SegmentJob<'_> {
     ) -> Result<Stored> {
         let mut stored = Stored::default();
         stored.categories.sizes = vec![0; self.streams.len()];
+        stored.categories.base = self.context.base.map_or_else(Vec::new, BaseImage::blocks);
         let mut kept = std::mem::take(&mut contents.kept).share();
         let list = &mut contents.list;
         let streams: Vec<(&[Item], &Vec<u32>)> = items
@@ -150,6 +160,7 @@ impl SegmentJob<'_> {
         drop(streams);
         drop(items);
         stored.ranges = vec![(0, 0); list.len()];
+        self.base(list, &mut stored)?;
         let before = done.len() as u32;
         let mut again = BTreeSet::new();
         for stream in done {
@@ -184,6 +195,36 @@ impl SegmentJob<'_> {
         Ok(stored)
     }
 
+    /// Refers to the contents that are in the image which the build continues.
+    fn base(self, list: &[Content], stored: &mut Stored) -> Result<()> {
+        let Some(image) = self.context.base else {
+            return Ok(());
+        };
+        for (content, range) in list.iter().zip(&mut stored.ranges) {
+            let Origin::Base(base) = content.origin else {
+                continue;
+            };
+            let first = chunk_number(stored.chunks.len())?;
+            for extent in image.extents(base)? {
+                match extent {
+                    Extent::Hole { size: 0 } | Extent::Data { size: 0, .. } => {}
+                    Extent::Hole { size } => stored.chunks.push(Chunk::hole(size)),
+                    Extent::Data {
+                        block,
+                        offset,
+                        size,
+                    } => stored.chunks.push(Chunk {
+                        block: block.0,
+                        offset,
+                        size,
+                    }),
+                }
+            }
+            *range = (first, chunk_number(stored.chunks.len())? - first);
+        }
+        Ok(())
+    }
+
     /// Stores the long values of extended attributes in the last stream, after `before` others.
     fn values(
         self,
@@ -210,7 +251,9 @@ impl SegmentJob<'_> {
         }
         let mut done = store.end()?;
         let first = stored.blocks();
-        let end = first.checked_add(done.blocks).filter(|&end| end < HOLE);
+        let end = first
+            .checked_add(done.blocks)
+            .filter(|&end| end < MOST_BLOCKS);
         let end = end.ok_or_else(Error::too_many_blocks)?;
         stored.categories.blocks.push((stream, end));
         for chunk in &mut done.chunks {
@@ -337,7 +380,7 @@ struct StreamStore<'a> {
     stored: StoredStream,
 }
 
-impl StreamStore<'_> {
+impl<'a> StreamStore<'a> {
     /// How much of what begins with each item is to be in one block; nothing if it does not matter.
     fn together<'i>(&self, items: impl Iterator<Item = &'i Item>, count: usize) -> Vec<u32> {
         let block_size = self.job.context.options.block_size() as usize;
@@ -441,7 +484,7 @@ impl StreamStore<'_> {
         let counters = job.context.counters();
         let list = self.list;
         let content = &list[number];
-        if content.failed || content.size == 0 {
+        if !content.origin.is_new() || content.size == 0 {
             return Ok(());
         }
         if job.context.options.hollow {
@@ -449,12 +492,20 @@ impl StreamStore<'_> {
             self.keep(number)?;
             return Ok(());
         }
+        let mut against = self.old_version(content);
         let files = &content.files;
         let shared = files.len() > 1;
         for (at, &file) in files.iter().enumerate() {
             let saved = self.segmenter.saved();
             if let Some(bytes) = self.kept.get(file) {
-                self.segmenter.data(&bytes)?;
+                match &mut against {
+                    Some(against) => {
+                        against.data(&mut self.segmenter, &bytes)?;
+                        against.flush(&mut self.segmenter)?;
+                        add(&counters.saved_by_segmentation, against.found);
+                    }
+                    None => self.segmenter.data(&bytes)?,
+                }
                 self.kept.release(file);
                 self.segmenter.end_extent()?;
                 self.keep(number)?;
@@ -472,6 +523,7 @@ impl StreamStore<'_> {
                 .filter(|_| shared)
                 .map(FileHash::hasher);
             let segmenter = &mut self.segmenter;
+            let old = &mut against;
             let read = read_file(
                 job.context,
                 job.tree,
@@ -482,19 +534,36 @@ impl StreamStore<'_> {
                         if let Some(hasher) = &mut hasher {
                             hasher.update(data);
                         }
-                        segmenter.data(data)
+                        match old {
+                            Some(old) => old.data(segmenter, data),
+                            None => segmenter.data(data),
+                        }
                     }
-                    FilePart::EndOfExtent => segmenter.end_extent(),
+                    FilePart::EndOfExtent => {
+                        if let Some(old) = old {
+                            old.flush(segmenter)?;
+                        }
+                        segmenter.end_extent()
+                    }
                     FilePart::Hole(size) => {
                         if let Some(hasher) = &mut hasher {
                             hasher.update_zeros(size);
                         }
                         add(&counters.hole_bytes, size);
-                        segmenter.hole(size);
-                        Ok(())
+                        match old {
+                            Some(old) => old.hole(segmenter, size),
+                            None => {
+                                segmenter.hole(size);
+                                Ok(())
+                            }
+                        }
                     }
                 },
             );
+            // Another file with this content is stored without the old version.
+            if let Some(old) = against.take() {
+                add(&counters.saved_by_segmentation, old.found);
+            }
             add(
                 &counters.saved_by_segmentation,
                 self.segmenter.saved() - saved,
@@ -543,6 +612,13 @@ impl StreamStore<'_> {
         // Every file is unreadable, or has become a separate content. Unreadable ones stay here and are
         // empty.
         Ok(())
+    }
+
+    /// The old version of a content in the image that the build continues.
+    fn old_version(&self, content: &Content) -> Option<Against<'a>> {
+        let image = self.job.context.base.filter(|_| self.granularity == 1)?;
+        let path = self.job.tree.file_path(content.first_file());
+        Against::new(image, image.at(&path)?)
     }
 
     fn keep(&mut self, content: usize) -> Result<()> {

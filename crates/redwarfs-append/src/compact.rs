@@ -1,0 +1,341 @@
+//! A copy of an image without deleted generations, and without data that only they have.
+//!
+//! Kept generations keep their schema, metadata and history byte by byte. For that, their blocks keep
+//! their numbers: a block that no kept generation uses becomes an empty one, of 64 bytes.
+
+use std::collections::BTreeSet;
+use std::io::Write;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use redwarfs_format::InodeNo;
+use redwarfs_format::metadata::{Extent, FileType, XattrData};
+use redwarfs_format::section::{
+    CompressionId, Footer, GenerationId, HiddenPayload, Prelude, Section, SectionHeader,
+    SectionType, Snapshot, SnapshotTable, encode_hidden_section, encode_section_index,
+};
+use redwarfs_io::Source;
+use redwarfs_reader::{Image, ImageOffset, OpenOptions, SnapshotChoice};
+
+use crate::base::lasting;
+use crate::error::{Error, Result};
+
+/// Bytes that are copied at once.
+const PIECE: usize = 1 << 20;
+
+/// What a compaction comes to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Compacted {
+    /// Bytes of the old file.
+    pub old_size: u64,
+    /// Bytes of the new one.
+    pub new_size: u64,
+    /// Generations that are kept.
+    pub snapshots: u32,
+    /// Blocks of all kept generations.
+    pub blocks: u32,
+    /// Those with data that one of them uses.
+    pub live_blocks: u32,
+}
+
+/// A generation that is kept.
+#[derive(Debug)]
+struct Kept {
+    snapshot: Snapshot,
+    sections: Vec<Section>,
+}
+
+/// A copy that is planned.
+#[derive(Debug)]
+pub struct Compaction {
+    source: Arc<dyn Source>,
+    offset: u64,
+    size: u64,
+    kept: Vec<Kept>,
+    /// Offsets of the headers of blocks that are used.
+    live: BTreeSet<u64>,
+    lasting: Vec<(SectionType, Vec<u8>)>,
+}
+
+impl Compaction {
+    /// Plans a copy of the image in a file, whose newest generation is open.
+    ///
+    /// # Errors
+    /// [`Error::Format`] if the metadata of a generation cannot be read, [`Error::Unfit`] if its
+    /// data is gone, or the image has no table of snapshots.
+    pub fn of(image: &Image) -> Result<Self> {
+        let table = image.snapshots()?;
+        let container = image.container();
+        if image.generation()?.is_none() {
+            return Err(Error::Unfit("the image has no section index"));
+        }
+        let mut plan = Self {
+            source: Arc::clone(image.source()),
+            offset: container.offset,
+            size: container.size,
+            kept: Vec::new(),
+            live: BTreeSet::new(),
+            lasting: lasting(image)?,
+        };
+        for snapshot in table.present() {
+            if snapshot.end.is_none() {
+                continue;
+            }
+            let mut options = OpenOptions::default();
+            options.offset = ImageOffset::At(container.offset);
+            options.snapshot = Some(SnapshotChoice {
+                text: snapshot.number.to_string(),
+                time: None,
+            });
+            let older = Image::from_source(Arc::clone(image.source()), &options)?;
+            plan.note_used(&older)?;
+            let mut sections = older.container().sections.clone();
+            for section in &mut sections {
+                *section = older.section_with_header(section)?;
+            }
+            plan.kept.push(Kept {
+                snapshot: snapshot.clone(),
+                sections,
+            });
+        }
+        Ok(plan)
+    }
+
+    /// Notes the blocks that a generation uses.
+    fn note_used(&mut self, image: &Image) -> Result<()> {
+        let (view, container) = (image.metadata(), image.container());
+        let mut used = vec![false; container.block_count() as usize];
+        let mut note = |extent: Extent| {
+            if let Extent::Data { block, .. } = extent
+                && let Some(used) = used.get_mut(block.index())
+            {
+                *used = true;
+            }
+        };
+        let mut seen = BTreeSet::new();
+        for number in 0..view.inode_count() {
+            let inode = InodeNo(number);
+            for xattr in image.xattrs(inode)? {
+                if let XattrData::Blocks(extents) = xattr.value()? {
+                    extents.into_iter().for_each(&mut note);
+                }
+            }
+            if view.file_type(inode)? == FileType::Regular && seen.insert(view.content_id(inode)?) {
+                for extent in view.extents(inode)? {
+                    note(extent?);
+                }
+            }
+        }
+        let blocks = container.blocks().zip(used);
+        let live = blocks.filter(|(_, used)| *used);
+        self.live.extend(live.map(|(block, _)| block.header_offset));
+        Ok(())
+    }
+
+    /// What it would come to.
+    #[must_use]
+    pub fn result(&self) -> Compacted {
+        let mut counter = Counter::default();
+        // Nothing is read for this.
+        let blocks = self.lay_out(&mut counter);
+        Compacted {
+            old_size: self.size,
+            new_size: counter.at,
+            snapshots: self.kept.len() as u32,
+            blocks,
+            live_blocks: self.live.len() as u32,
+        }
+    }
+
+    /// Counts the bytes of the copy.
+    fn lay_out(&self, counter: &mut Counter) -> u32 {
+        let mut blocks: BTreeSet<u64> = BTreeSet::new();
+        let mut table = SnapshotTable::default();
+        for kept in &self.kept {
+            for section in &kept.sections {
+                let at = section.header_offset;
+                let own = section.ty != SectionType::BLOCK || blocks.insert(at);
+                let stub = section.ty == SectionType::BLOCK && !self.live.contains(&at);
+                if own {
+                    let payload = if stub { 0 } else { section.length };
+                    counter.at += SectionHeader::LEN as u64 + payload;
+                }
+            }
+            table.snapshots.push(kept.snapshot.clone());
+            let hidden = (SectionHeader::LEN + Prelude::LEN + Footer::LEN) as u64;
+            counter.at += hidden + table.encode().len() as u64;
+        }
+        for (_, payload) in &self.lasting {
+            counter.at += (SectionHeader::LEN + payload.len()) as u64;
+        }
+        blocks.len() as u32
+    }
+
+    /// Writes the copy, front to back. What is in front of the image is copied, too.
+    ///
+    /// # Errors
+    /// [`Error::Io`] if reading or writing fails, [`Error::Format`] for a section with a wrong checksum,
+    /// [`Error::Write`] if `stop` is set.
+    pub fn write(&self, out: &mut dyn Write, stop: &AtomicBool) -> Result<Compacted> {
+        let mut copy = Copy {
+            plan: self,
+            out,
+            stop,
+            at: 0,
+            number: 0,
+            buffer: Vec::new(),
+        };
+        copy.bytes(0, self.offset)?;
+        copy.at = 0;
+        // Old and new places of blocks, in the order of both.
+        let mut places: std::collections::BTreeMap<u64, u64> = std::collections::BTreeMap::new();
+        let mut table = SnapshotTable::default();
+        for (number, kept) in self.kept.iter().enumerate() {
+            let mut entries: Vec<(SectionType, u64)> = Vec::new();
+            let mut schema = None;
+            for section in &kept.sections {
+                if section.ty == SectionType::SECTION_INDEX {
+                    continue;
+                }
+                let known = places.get(&section.header_offset).copied();
+                let at = match known.filter(|_| section.ty == SectionType::BLOCK) {
+                    Some(at) => at,
+                    None => copy.section(section)?,
+                };
+                if section.ty == SectionType::BLOCK {
+                    places.insert(section.header_offset, at);
+                }
+                if section.ty == SectionType::METADATA_V2_SCHEMA {
+                    schema = Some(at);
+                }
+                entries.push((section.ty, at));
+            }
+            let index = copy.at;
+            entries.push((SectionType::SECTION_INDEX, index));
+            let payload = encode_section_index(&entries);
+            let generation = GenerationId::of(&payload);
+            copy.payload(SectionType::SECTION_INDEX, CompressionId::NONE, &payload)?;
+            let end = copy.at;
+            table.snapshots.push(Snapshot {
+                index,
+                end: Some(end),
+                parent: table.snapshots.last().map(|last: &Snapshot| last.number),
+                ..kept.snapshot.clone()
+            });
+            let open = schema.unwrap_or(index);
+            let mut trailers = vec![(SectionType::SNAPSHOTS, None)];
+            if number + 1 == self.kept.len() {
+                let lasting = self.lasting.iter();
+                trailers.extend(lasting.map(|(ty, payload)| (*ty, Some(payload))));
+            }
+            for (ty, payload) in trailers {
+                let footer = Footer {
+                    open_offset: open,
+                    open_length: copy.at.saturating_sub(open),
+                    index: Some(index),
+                };
+                let (prelude, body) = match payload {
+                    None => (SnapshotTable::prelude(generation), table.encode()),
+                    Some(payload) => {
+                        let hidden = HiddenPayload::parse(payload)?;
+                        (hidden.prelude, hidden.body.to_vec())
+                    }
+                };
+                let bytes = encode_hidden_section(copy.number, ty, &prelude, &body, &footer);
+                copy.put(&bytes)?;
+                copy.number += 1;
+            }
+        }
+        copy.out.flush()?;
+        Ok(Compacted {
+            new_size: copy.at,
+            ..self.result()
+        })
+    }
+}
+
+#[derive(Default)]
+struct Counter {
+    at: u64,
+}
+
+/// The output of a copy.
+struct Copy<'a> {
+    plan: &'a Compaction,
+    out: &'a mut dyn Write,
+    stop: &'a AtomicBool,
+    /// From the start of the image.
+    at: u64,
+    number: u32,
+    buffer: Vec<u8>,
+}
+
+impl Copy<'_> {
+    fn put(&mut self, bytes: &[u8]) -> Result<()> {
+        self.out.write_all(bytes)?;
+        self.at += bytes.len() as u64;
+        Ok(())
+    }
+
+    /// Copies bytes of the old file.
+    fn bytes(&mut self, mut from: u64, mut length: u64) -> Result<()> {
+        while length > 0 {
+            if self.stop.load(Ordering::Relaxed) {
+                return Err(redwarfs_writer::Error::Interrupted.into());
+            }
+            let n = usize::try_from(length).map_or(PIECE, |length| length.min(PIECE));
+            self.buffer.resize(n, 0);
+            let part = self.buffer.as_mut_slice();
+            self.plan.source.read_exact_at(from, part)?;
+            self.out.write_all(part)?;
+            self.at += n as u64;
+            from += n as u64;
+            length -= n as u64;
+        }
+        Ok(())
+    }
+
+    fn payload(
+        &mut self,
+        ty: SectionType,
+        compression: CompressionId,
+        payload: &[u8],
+    ) -> Result<()> {
+        let header = SectionHeader::seal(self.number, ty, compression, payload);
+        self.number += 1;
+        self.put(&header.encode())?;
+        self.put(payload)
+    }
+
+    /// Copies a section, or leaves the data of a block out that nothing uses. Returns its place.
+    fn section(&mut self, section: &Section) -> Result<u64> {
+        let at = self.at;
+        if section.ty == SectionType::BLOCK && !self.plan.live.contains(&section.header_offset) {
+            self.payload(SectionType::BLOCK, CompressionId::NONE, &[])?;
+            return Ok(at);
+        }
+        if self.stop.load(Ordering::Relaxed) {
+            return Err(redwarfs_writer::Error::Interrupted.into());
+        }
+        let limit = || redwarfs_format::Error::Limit("a section that is too large".into());
+        let length = usize::try_from(section.length).map_err(|_| limit())?;
+        let mut payload = std::mem::take(&mut self.buffer);
+        payload.clear();
+        payload.try_reserve_exact(length).map_err(|_| limit())?;
+        payload.resize(length, 0);
+        let from = self.plan.offset.saturating_add(section.payload_offset);
+        self.plan.source.read_exact_at(from, &mut payload)?;
+        // The hashes cover the number, so they are made anew.
+        let right = section
+            .header
+            .as_ref()
+            .filter(|header| header.xxh_matches(&payload));
+        let Some(header) = right else {
+            let error = redwarfs_format::Error::corrupt("wrong checksum");
+            return Err(error.at(section.position, section.payload_offset).into());
+        };
+        self.payload(section.ty, header.compression, &payload)?;
+        self.buffer = payload;
+        Ok(at)
+    }
+}

@@ -1,0 +1,35 @@
+//! New generations of an image, behind the old ones, and the table of all generations (format chapter 12).
+//!
+//! | module | what it does |
+//! |---|---|
+//! | `base` | shows an image to a build that continues it |
+//! | `place` | the file of an image that is changed in place |
+//! | `table` | names, pins, deletes generations, and goes back to one |
+//! | `joined` | an image and its delta files as one image |
+//! | `keep` | which generations rules keep |
+//! | `compact` | a copy without deleted generations and their data |
+//! | `diff` | what differs between two trees |
+//!
+//! A build with [`Builder::append`](redwarfs_writer::Builder::append) takes a [`Base`], and writes what
+//! follows the image. Where that goes is the choice of the caller:
+//!
+//! * [`InPlace::writer`]: behind the image, in its file. At every moment the file is a valid image.
+//! * Any other output: the bytes are a *delta file*, or come behind a copy of the image.
+
+mod base;
+mod compact;
+mod diff;
+mod error;
+mod joined;
+mod keep;
+mod place;
+mod table;
+
+pub use base::{Base, BaseOptions, Trust};
+pub use compact::{Compacted, Compaction};
+pub use diff::{Change, ChangeKind, diff};
+pub use error::{Error, Result};
+pub use joined::join;
+pub use keep::KeepRules;
+pub use place::InPlace;
+pub use table::{TableChange, change, roll_back};

@@ -1,0 +1,145 @@
+//! Changes of the table of snapshots, and going back to an older generation.
+
+use std::sync::Arc;
+
+use redwarfs_format::GenerationNo;
+use redwarfs_format::section::{
+    Container, Footer, IndexState, SectionType, SnapshotTable, encode_hidden_section,
+    snapshot_name_error, tail_pointer,
+};
+use redwarfs_io::{Append, Medium, Source};
+use redwarfs_reader::{Image, ImageOffset, OpenOptions, SnapshotChoice};
+
+use crate::base::next_section;
+use crate::error::{Error, Result};
+
+/// A change of one entry of the table.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum TableChange {
+    /// Gives it another name.
+    Rename(GenerationNo, String),
+    /// Keeps it from being deleted, or not any longer.
+    Pin(GenerationNo, bool),
+    /// Hides it, so that its space can be given back.
+    Delete(GenerationNo),
+}
+
+impl TableChange {
+    fn apply(&self, table: &mut SnapshotTable) -> Result<()> {
+        let newest = table.snapshots.last().map(|last| last.number);
+        if let Self::Rename(number, name) = self {
+            if let Some(why) = snapshot_name_error(name) {
+                let name = name.clone();
+                return Err(Error::Name { name, why });
+            }
+            if table
+                .named(name)
+                .is_some_and(|other| other.number != *number)
+            {
+                return Err(Error::Exists(name.clone()));
+            }
+        }
+        let (Self::Rename(number, _) | Self::Pin(number, _) | Self::Delete(number)) = self;
+        let mut all = table.snapshots.iter_mut();
+        let found = all
+            .find(|snapshot| snapshot.number == *number && !snapshot.deleted)
+            .ok_or(Error::Unfit("there is no snapshot with this number"))?;
+        match self {
+            Self::Rename(_, name) => found.name.clone_from(name),
+            Self::Pin(_, pinned) => found.pinned = *pinned,
+            Self::Delete(number) if newest == Some(*number) => {
+                return Err(Error::Newest(found.name.clone()));
+            }
+            Self::Delete(_) if found.pinned => return Err(Error::Pinned(found.name.clone())),
+            Self::Delete(_) => found.deleted = true,
+        }
+        Ok(())
+    }
+}
+
+/// Opens the newest generation of a file that ends with its image.
+fn open(file: &Arc<dyn Medium>, offset: ImageOffset) -> Result<Image> {
+    let source: Arc<dyn Source> = Arc::new(Arc::clone(file));
+    let mut options = OpenOptions::default();
+    options.offset = offset;
+    let image = Image::from_source(source, &options)?;
+    if image.container().index != IndexState::Valid {
+        return Err(Error::Unfit("the image has no section index"));
+    }
+    if image.trailing_bytes() != image.container().unused_tail {
+        return Err(Error::Unfit("other data follows the image"));
+    }
+    Ok(image)
+}
+
+/// Changes entries of the table of the image in a file, all or none. Returns the new table.
+///
+/// # Errors
+/// * [`Error::Name`], [`Error::Exists`], [`Error::Newest`] and [`Error::Pinned`] for changes that are not
+///   possible.
+/// * [`Error::Unfit`] if the image has no index or other data follows it, or a number is not in the table.
+/// * [`Error::Format`] and [`Error::Io`]: there is no image, or the medium fails.
+pub fn change(
+    file: &Arc<dyn Medium>,
+    offset: ImageOffset,
+    changes: &[TableChange],
+) -> Result<SnapshotTable> {
+    let image = open(file, offset)?;
+    let mut table = image.snapshots()?;
+    for change in changes {
+        change.apply(&mut table)?;
+    }
+    let container = image.container();
+    let (Some(index), Some(generation)) = (container.sections.last(), image.generation()?) else {
+        return Err(Error::Unfit("the image has no section index"));
+    };
+    let schema = container.section_of_type(SectionType::METADATA_V2_SCHEMA);
+    let opened = schema.last().map_or(index, |schema| schema).header_offset;
+    let footer = Footer {
+        open_offset: opened,
+        open_length: container.size.saturating_sub(opened),
+        index: Some(index.header_offset),
+    };
+    let prelude = SnapshotTable::prelude(generation);
+    let body = table.encode();
+    let number = next_section(&image);
+    let section = encode_hidden_section(number, SectionType::SNAPSHOTS, &prelude, &body, &footer);
+    let end = container.offset.saturating_add(container.size);
+    let pointer = tail_pointer(index.header_offset).to_le_bytes();
+    let mut append = Append::begin(Arc::clone(file), end, pointer)?;
+    let new_end = end.saturating_add(section.len() as u64);
+    append.reserve(new_end)?;
+    append.write_all_at(end, &section)?;
+    append.commit(new_end)?;
+    Ok(table)
+}
+
+/// Makes an older generation the newest one again: cuts off everything that was appended later. Returns the
+/// number of bytes by which the file gets shorter.
+///
+/// # Errors
+/// * [`Error::Format`] if there is no such snapshot, or no image.
+/// * [`Error::Unfit`] if its data is gone, or as for [`change`].
+/// * [`Error::Io`]: the medium fails.
+pub fn roll_back(
+    file: &Arc<dyn Medium>,
+    offset: ImageOffset,
+    choice: &SnapshotChoice,
+) -> Result<u64> {
+    let image = open(file, offset)?;
+    let table = image.snapshots()?;
+    let found = choice.find(&table)?;
+    let end = found
+        .end
+        .ok_or(Error::Unfit("the data of the snapshot is gone"))?;
+    let container = image.container();
+    let length = file.len()?;
+    let read = |at, out: &mut [u8]| file.read_exact_at(at, out);
+    let older = Container::open_generation(&read, length, container.offset, end)?;
+    let keep = older.offset.saturating_add(older.size);
+    if keep < length {
+        file.set_len(keep)?;
+        file.sync()?;
+    }
+    Ok(length.saturating_sub(keep))
+}

@@ -1,0 +1,187 @@
+//! The generations of a file: which there are, and which one to open.
+
+use std::fmt;
+use std::sync::Arc;
+
+use redwarfs_format::section::{
+    Container, GenerationId, IndexState, MetadataId, Section, SectionType, Snapshot, SnapshotTable,
+    snapshot_time_name,
+};
+use redwarfs_format::{Error, GenerationNo, Result};
+use redwarfs_io::Source;
+
+use crate::image::Image;
+use crate::options::{ImageOffset, OpenOptions};
+use crate::payload::Payloads;
+
+/// Largest table of snapshots (256 MiB).
+const TABLE_LIMIT: u64 = 256 << 20;
+
+/// A generation by what a user calls it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SnapshotChoice {
+    /// Its name or number.
+    pub text: String,
+    /// If the text is no name and no number: the newest one that is not later than this, in seconds
+    /// since 1970.
+    pub time: Option<i64>,
+}
+
+impl fmt::Display for SnapshotChoice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl SnapshotChoice {
+    /// The snapshot of a table. A name comes before a number, and a number before a time.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] if there is none, or it is deleted.
+    pub fn find<'t>(&self, table: &'t SnapshotTable) -> Result<&'t Snapshot> {
+        let number = self.text.parse().ok();
+        let by_number = || {
+            let found = table.number(GenerationNo(number?))?;
+            (!found.deleted).then_some(found)
+        };
+        let by_time = || {
+            let time = self.time?;
+            table.present().rfind(|snapshot| snapshot.seconds <= time)
+        };
+        table
+            .named(&self.text)
+            .or_else(by_number)
+            .or_else(by_time)
+            .ok_or_else(|| Error::Unsupported(format!("there is no snapshot '{self}'")))
+    }
+}
+
+/// The identity of the generation of a container with a valid index.
+fn generation_of(payloads: &Payloads, container: &Container) -> Result<Option<GenerationId>> {
+    match (&container.index, container.sections.last()) {
+        (IndexState::Valid, Some(index)) if index.ty == SectionType::SECTION_INDEX => {
+            Ok(Some(GenerationId::of(&payloads.read_vec(index)?)))
+        }
+        _ => Ok(None),
+    }
+}
+
+/// The table of snapshots among the trailers. A damaged one is named in the log, and an earlier one
+/// counts.
+pub(crate) fn table_of(
+    payloads: &Payloads,
+    container: &Container,
+) -> Result<Option<SnapshotTable>> {
+    let is_table = |section: &&Section| section.ty == SectionType::SNAPSHOTS;
+    let mut tables = container.trailers.iter().filter(is_table).peekable();
+    if tables.peek().is_none() {
+        return Ok(None);
+    }
+    let Some(generation) = generation_of(payloads, container)? else {
+        return Ok(None);
+    };
+    for section in tables.rev() {
+        if section.length > TABLE_LIMIT {
+            return Err(Error::Limit(format!(
+                "a table of snapshots of {} bytes",
+                section.length
+            )));
+        }
+        let table = payloads.read_vec(section).and_then(|payload| {
+            let table = SnapshotTable::parse(&payload, generation)?;
+            let mut ends = table.snapshots.iter().filter_map(|s| s.end);
+            if ends.any(|end| end > container.size) {
+                return Err(Error::corrupt("a snapshot ends behind the image"));
+            }
+            Ok(table)
+        });
+        match table {
+            Ok(table) => return Ok(Some(table)),
+            Err(error @ Error::Io(_)) => return Err(error),
+            Err(error) => tracing::warn!("table of snapshots: {error}"),
+        }
+    }
+    Ok(None)
+}
+
+/// The sections of a generation of a file, whose newest one is `newest`.
+pub(crate) fn open(
+    source: &Arc<dyn Source>,
+    newest: Container,
+    choice: &SnapshotChoice,
+) -> Result<Container> {
+    let newest = Arc::new(newest);
+    let payloads = Payloads::new(Arc::clone(source), Arc::clone(&newest), 0);
+    let Some(table) = table_of(&payloads, &newest)? else {
+        // What a file without a table calls its only generation takes its metadata.
+        let only = Image::from_source(
+            Arc::clone(source),
+            &OpenOptions {
+                offset: ImageOffset::At(newest.offset),
+                ..OpenOptions::default()
+            },
+        )?;
+        choice.find(&only.snapshots()?)?;
+        return Ok(Arc::unwrap_or_clone(newest));
+    };
+    let found = choice.find(&table)?;
+    let Some(end) = found.end else {
+        return Err(Error::Unsupported(format!(
+            "the data of snapshot '{choice}' is gone"
+        )));
+    };
+    let read = |at, buf: &mut [u8]| source.read_exact_at(at, buf);
+    Container::open_generation(&read, source.len()?, newest.offset, end)
+}
+
+impl Image {
+    /// The identity of the generation that is open, if it has an index.
+    ///
+    /// # Errors
+    /// Those of reading the index.
+    pub fn generation(&self) -> Result<Option<GenerationId>> {
+        generation_of(&self.0.payloads, self.container())
+    }
+
+    /// All generations of the file, if its newest one is open. A file without a table has one generation.
+    ///
+    /// # Errors
+    /// Those of reading, and [`Error::Limit`] for a table of more than 256 MiB.
+    pub fn snapshots(&self) -> Result<SnapshotTable> {
+        let container = self.container();
+        if let Some(table) = table_of(&self.0.payloads, container)? {
+            return Ok(table);
+        }
+        let index = container.sections.last();
+        let index = index.filter(|s| s.ty == SectionType::SECTION_INDEX);
+        let decode = |ty| self.decode_section(container.only_section_of_type(ty)?);
+        let schema = decode(SectionType::METADATA_V2_SCHEMA)?;
+        let metadata = decode(SectionType::METADATA_V2)?;
+        let view = self.metadata();
+        let time = view.create_timestamp();
+        let seconds = time.map_or(0, |time| i64::try_from(time).unwrap_or(i64::MAX));
+        let end = index.map_or(container.size, |s| s.payload_offset + s.length);
+        let only = Snapshot {
+            number: GenerationNo(1),
+            name: match time {
+                // Beyond this, the year is no date.
+                Some(_) if seconds < 1 << 40 => snapshot_time_name(seconds),
+                _ => "first".into(),
+            },
+            index: index.map_or(0, |section| section.header_offset),
+            end: Some(end),
+            pinned: false,
+            deleted: false,
+            seconds,
+            nanoseconds: 0,
+            tree: MetadataId::of(&schema, &metadata),
+            size: view.totals().size,
+            added: end,
+            inodes: view.inode_count(),
+            parent: None,
+        };
+        Ok(SnapshotTable {
+            snapshots: vec![only],
+        })
+    }
+}

@@ -1,0 +1,85 @@
+//! The options about snapshots.
+
+use redwarfs_append::KeepRules;
+use redwarfs_reader::SnapshotChoice;
+
+use crate::common::cli::whole;
+use crate::common::open::snapshot_choice;
+
+/// Options about the snapshots of an image.
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct SnapshotArgs {
+    /// Look at this snapshot instead of the newest one: its name or number, or a time
+    #[arg(long, value_name = "NAME|NUMBER|TIME", help_heading = "Snapshot options", value_parser = whole(snapshot_choice))]
+    pub snapshot: Option<SnapshotChoice>,
+
+    /// List the snapshots of the image: number, time, size, bytes added, name; with -j as lines of JSON
+    #[arg(long = "snapshots", help_heading = "Snapshot options")]
+    pub list_snapshots: bool,
+
+    /// List what differs between two snapshots: + added, - removed, M other content, m other attributes;
+    /// with -j as lines of JSON
+    #[arg(long, value_names = ["OLD", "NEW"], num_args = 2, help_heading = "Snapshot options", value_parser = whole(snapshot_choice))]
+    pub diff: Option<Vec<SnapshotChoice>>,
+
+    /// Go back to a snapshot: cut off everything that was appended after it
+    #[arg(long, value_name = "SNAPSHOT", help_heading = "Snapshot options", value_parser = whole(snapshot_choice))]
+    pub roll_back: Option<SnapshotChoice>,
+
+    /// Give a snapshot another name
+    #[arg(long, value_names = ["SNAPSHOT", "NAME"], num_args = 2, help_heading = "Snapshot options")]
+    pub rename_snapshot: Option<Vec<String>>,
+
+    /// Keep a snapshot from being deleted
+    #[arg(long, value_name = "SNAPSHOT", help_heading = "Snapshot options", value_parser = whole(snapshot_choice))]
+    pub pin_snapshot: Vec<SnapshotChoice>,
+
+    /// Allow that a pinned snapshot is deleted
+    #[arg(long, value_name = "SNAPSHOT", help_heading = "Snapshot options", value_parser = whole(snapshot_choice))]
+    pub unpin_snapshot: Vec<SnapshotChoice>,
+
+    /// Delete a snapshot; --compact gives its space back
+    #[arg(long, value_name = "SNAPSHOT", help_heading = "Snapshot options", value_parser = whole(snapshot_choice))]
+    pub delete_snapshot: Vec<SnapshotChoice>,
+
+    /// Delete all snapshots but the last N, and those that other --keep options keep
+    #[arg(long, value_name = "N", help_heading = "Snapshot options")]
+    pub keep_last: Option<u32>,
+
+    /// Keep the last snapshot of each of the last N days that have one
+    #[arg(long, value_name = "N", help_heading = "Snapshot options")]
+    pub keep_daily: Option<u32>,
+
+    /// Keep the last snapshot of each of the last N weeks that have one
+    #[arg(long, value_name = "N", help_heading = "Snapshot options")]
+    pub keep_weekly: Option<u32>,
+
+    /// Keep the last snapshot of each of the last N months that have one
+    #[arg(long, value_name = "N", help_heading = "Snapshot options")]
+    pub keep_monthly: Option<u32>,
+
+    /// Keep the last snapshot of each of the last N years that have one
+    #[arg(long, value_name = "N", help_heading = "Snapshot options")]
+    pub keep_yearly: Option<u32>,
+
+    /// Write a copy of the image without deleted snapshots and without data that only they have
+    #[arg(long, value_name = "FILE", help_heading = "Snapshot options")]
+    pub compact: Option<std::path::PathBuf>,
+
+    /// Only say what would be done
+    #[arg(long, help_heading = "Snapshot options")]
+    pub dry_run: bool,
+}
+
+impl SnapshotArgs {
+    /// The rules of the --keep options.
+    pub(super) fn rules(&self) -> KeepRules {
+        KeepRules {
+            last: self.keep_last.unwrap_or(0),
+            daily: self.keep_daily.unwrap_or(0),
+            weekly: self.keep_weekly.unwrap_or(0),
+            monthly: self.keep_monthly.unwrap_or(0),
+            yearly: self.keep_yearly.unwrap_or(0),
+        }
+    }
+}

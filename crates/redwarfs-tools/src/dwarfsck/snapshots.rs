@@ -1,0 +1,399 @@
+//! Snapshots: listing, comparing, changing and deleting them, going back to one, and giving space back.
+
+use std::collections::BTreeSet;
+use std::ops::ControlFlow;
+use std::path::Path;
+use std::sync::Arc;
+
+use redwarfs_append::{Change, ChangeKind, Compacted, Error, TableChange};
+use redwarfs_format::GenerationNo;
+use redwarfs_format::metadata::FileType;
+use redwarfs_format::section::{Snapshot, SnapshotTable};
+use redwarfs_io::{AtomicFile, LockedFile, Medium, Overwrite};
+use redwarfs_reader::{Image, SnapshotChoice};
+
+use super::args::Args;
+use super::output::{Output, output_error, shown};
+use super::{open_error, open_options};
+use crate::common::env::IoLayer;
+use crate::common::error::{EXIT_OK, io_cause};
+use crate::common::json::JsonWriter;
+use crate::common::number::{counted, format_size};
+use crate::common::os::stop_flag;
+use crate::common::output::{create_output, need_stdout};
+use crate::common::time::LocalTime;
+use crate::common::{Logger, Result, ToolError};
+
+/// What is asked for.
+#[derive(Debug, Clone)]
+pub(super) enum Task<'a> {
+    List,
+    Diff(&'a SnapshotChoice, &'a SnapshotChoice),
+    RollBack(&'a SnapshotChoice),
+    /// Changes of the table, by options.
+    Change,
+    Compact(&'a Path),
+}
+
+impl<'a> Task<'a> {
+    /// The task of a command line, which must not have two.
+    pub(super) fn of(args: &'a Args) -> Result<Option<Self>> {
+        let own = &args.snapshots;
+        let diff = match own.diff.as_deref() {
+            Some([old, new]) => Some(Self::Diff(old, new)),
+            _ => None,
+        };
+        let changes = own.rename_snapshot.is_some()
+            || !own.pin_snapshot.is_empty()
+            || !own.unpin_snapshot.is_empty()
+            || !own.delete_snapshot.is_empty()
+            || !own.rules().is_empty();
+        let tasks = [
+            own.list_snapshots.then_some(Self::List),
+            diff,
+            own.roll_back.as_ref().map(Self::RollBack),
+            changes.then_some(Self::Change),
+            own.compact.as_deref().map(Self::Compact),
+        ];
+        let mut tasks = tasks.into_iter().flatten();
+        let task = tasks.next();
+        let others = args.list
+            || args.print_header
+            || args.xattrs
+            || args.checksum.is_some()
+            || args.export_metadata.is_some()
+            || own.snapshot.is_some();
+        if task.is_some() && (others || tasks.next().is_some()) {
+            return Err(ToolError::new(
+                "--snapshots, --diff, --roll-back, --compact, changes of snapshots, and other things to show \
+                 are mutually exclusive",
+            ));
+        }
+        if task.is_some() && args.image_size.is_some() {
+            return Err(ToolError::new("--image-size does not go with snapshots"));
+        }
+        if own.dry_run
+            && !matches!(
+                task,
+                Some(Self::RollBack(_) | Self::Change | Self::Compact(_))
+            )
+        {
+            return Err(ToolError::new(
+                "--dry-run needs --roll-back, --compact, or a change of snapshots",
+            ));
+        }
+        Ok(task)
+    }
+}
+
+pub(super) fn run(
+    args: &Args,
+    task: &Task<'_>,
+    input: &Path,
+    workers: usize,
+    logger: &Logger,
+) -> Result<u8> {
+    need_stdout()?;
+    match task {
+        Task::List => list(args, &open(args, None, input, workers)?)?,
+        Task::Diff(old, new) => diff(args, [old, new], input, workers)?,
+        Task::RollBack(choice) => roll_back(args, choice, input, workers)?,
+        Task::Change => change(args, input, workers)?,
+        Task::Compact(output) => compact(args, input, output, workers, logger)?,
+    }
+    Ok(EXIT_OK)
+}
+
+fn failed(what: &str, path: &Path, error: Error) -> ToolError {
+    let failure = ToolError::new(what).path(path);
+    match &error {
+        Error::Io(e) => failure.cause(io_cause(e)),
+        Error::Pinned(_) => failure.cause(error).hint("--unpin-snapshot allows it"),
+        _ => failure.cause(error),
+    }
+}
+
+fn open(
+    args: &Args,
+    snapshot: Option<&SnapshotChoice>,
+    input: &Path,
+    workers: usize,
+) -> Result<Image> {
+    let mut options = open_options(args, workers);
+    options.snapshot = snapshot.cloned();
+    let source = IoLayer::from_env().open(input);
+    let source = source.map_err(|_| open_error(input, &options))?;
+    Image::from_source(source, &options).map_err(|_| open_error(input, &options))
+}
+
+fn table(image: &Image) -> Result<SnapshotTable> {
+    let read = image.snapshots();
+    read.map_err(|e| ToolError::new("cannot read the snapshots").cause(ToolError::from(e)))
+}
+
+fn list(args: &Args, image: &Image) -> Result<()> {
+    let table = table(image)?;
+    let mut out = Output::new();
+    if args.json {
+        for snapshot in table.present() {
+            let mut json = JsonWriter::compact(&mut out);
+            write_json(&mut json, snapshot).map_err(|e| output_error(&e))?;
+        }
+        return out.finish();
+    }
+    let rows = table.present().map(|snapshot| {
+        [
+            snapshot.number.to_string(),
+            LocalTime::from_unix(snapshot.seconds).date_time(),
+            format_size(snapshot.size),
+            format_size(snapshot.added),
+            format!(
+                "{}{}{}",
+                snapshot.name,
+                if snapshot.pinned { " (pinned)" } else { "" },
+                if snapshot.end.is_none() {
+                    " (gone)"
+                } else {
+                    ""
+                }
+            ),
+        ]
+    });
+    let head = ["number", "time", "size", "added", "name"].map(str::to_owned);
+    let rows: Vec<[String; 5]> = std::iter::once(head).chain(rows).collect();
+    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max();
+    let widths: Vec<usize> = (0..4).map(|column| width(column).unwrap_or(0)).collect();
+    for [number, time, size, added, name] in &rows {
+        let (a, b, c, d) = (widths[0], widths[1], widths[2], widths[3]);
+        out.line(&format!(
+            "{number:>a$}  {time:b$}  {size:>c$}  {added:>d$}  {name}"
+        ))?;
+    }
+    out.finish()
+}
+
+fn write_json(json: &mut JsonWriter<&mut Output>, snapshot: &Snapshot) -> std::io::Result<()> {
+    json.begin_object()?;
+    json.number_at("number", snapshot.number.0)?;
+    json.string_at("name", &snapshot.name)?;
+    json.number_at("time", snapshot.seconds)?;
+    json.number_at("nanoseconds", snapshot.nanoseconds)?;
+    json.number_at("size", snapshot.size)?;
+    json.number_at("added", snapshot.added)?;
+    json.number_at("inodes", snapshot.inodes)?;
+    json.key("image_size")?;
+    match snapshot.end {
+        Some(end) => json.number(end)?,
+        None => json.null()?,
+    }
+    json.key("parent")?;
+    match snapshot.parent {
+        Some(parent) => json.number(parent.0)?,
+        None => json.null()?,
+    }
+    json.boolean_at("pinned", snapshot.pinned)?;
+    json.end_object()?;
+    json.finish()
+}
+
+fn diff(args: &Args, choices: [&SnapshotChoice; 2], input: &Path, workers: usize) -> Result<()> {
+    let [old, new] = choices.map(|choice| open(args, Some(choice), input, workers));
+    let (old, new) = (old?, new?);
+    let mut out = Output::new();
+    let mut stopped = Ok(());
+    let found = &mut |change: Change| {
+        let written = match args.json {
+            true => change_json(&change, &mut out).map_err(|e| output_error(&e)),
+            false => out.line(&format!("{} {}", letter(change.kind), shown(&change.path))),
+        };
+        match written {
+            Ok(()) => ControlFlow::Continue(()),
+            Err(error) => {
+                stopped = Err(error);
+                ControlFlow::Break(())
+            }
+        }
+    };
+    redwarfs_append::diff(&old, &new, true, found).map_err(|e| {
+        ToolError::new("cannot compare the snapshots")
+            .path(input)
+            .cause(ToolError::from(e))
+    })?;
+    stopped?;
+    out.finish()
+}
+
+fn letter(kind: ChangeKind) -> char {
+    match kind {
+        ChangeKind::Added => '+',
+        ChangeKind::Removed => '-',
+        ChangeKind::Content => 'M',
+        ChangeKind::Attributes => 'm',
+    }
+}
+
+fn change_json(change: &Change, out: &mut Output) -> std::io::Result<()> {
+    let mut json = JsonWriter::compact(out);
+    json.begin_object()?;
+    let kind = match change.kind {
+        ChangeKind::Added => "added",
+        ChangeKind::Removed => "removed",
+        ChangeKind::Content => "content",
+        ChangeKind::Attributes => "attributes",
+    };
+    json.string_at("change", kind)?;
+    json.name("path", &change.path)?;
+    let kind = match change.file_type {
+        FileType::Regular => "file",
+        FileType::Directory => "directory",
+        FileType::Symlink => "symlink",
+        FileType::CharDevice => "character device",
+        FileType::BlockDevice => "block device",
+        FileType::Fifo => "fifo",
+        FileType::Socket => "socket",
+    };
+    json.string_at("type", kind)?;
+    json.number_at("old_size", change.old_size)?;
+    json.number_at("new_size", change.new_size)?;
+    json.end_object()?;
+    json.finish()
+}
+
+/// The file, for this process alone.
+fn lock(input: &Path) -> Result<Arc<dyn Medium>> {
+    let locked = LockedFile::open(input);
+    let locked = locked.map_err(|e| ToolError::new("cannot open").cause(io_cause(&e)))?;
+    Ok(Arc::new(locked))
+}
+
+/// Prints a line, unless that is not wanted.
+fn say(args: &Args, text: &str) -> Result<()> {
+    if args.quiet {
+        return Ok(());
+    }
+    let mut out = Output::new();
+    out.line(text)?;
+    out.finish()
+}
+
+fn find<'t>(
+    choice: &SnapshotChoice,
+    table: &'t SnapshotTable,
+    path: &Path,
+) -> Result<&'t Snapshot> {
+    choice.find(table).map_err(|e| {
+        ToolError::new("cannot find the snapshot")
+            .path(path)
+            .cause(ToolError::from(e))
+            .hint("--snapshots lists all")
+    })
+}
+
+fn roll_back(args: &Args, choice: &SnapshotChoice, input: &Path, workers: usize) -> Result<()> {
+    let table = table(&open(args, None, input, workers)?)?;
+    let found = find(choice, &table, input)?;
+    let later = table.snapshots.iter().filter(|s| s.number > found.number);
+    let later = counted(later.count() as u64, "later snapshot", "later snapshots");
+    if args.snapshots.dry_run {
+        return say(
+            args,
+            &format!(
+                "would go back to snapshot '{}', and lose {later}",
+                found.name
+            ),
+        );
+    }
+    let what = "cannot roll back";
+    let cut = redwarfs_append::roll_back(&lock(input)?, args.image_offset, choice)
+        .map_err(|e| failed(what, input, e))?;
+    say(
+        args,
+        &format!(
+            "rolled back to snapshot '{}': {} and {later} are gone",
+            found.name,
+            format_size(cut)
+        ),
+    )
+}
+
+fn change(args: &Args, input: &Path, workers: usize) -> Result<()> {
+    let own = &args.snapshots;
+    let before = table(&open(args, None, input, workers)?)?;
+    let number = |choice: &SnapshotChoice| -> Result<GenerationNo> {
+        Ok(find(choice, &before, input)?.number)
+    };
+    let mut changes = Vec::new();
+    if let Some([old, new]) = own.rename_snapshot.as_deref() {
+        let old = crate::common::open::snapshot_choice(old).map_err(ToolError::new)?;
+        changes.push(TableChange::Rename(number(&old)?, new.clone()));
+    }
+    for (choices, pinned) in [(&own.pin_snapshot, true), (&own.unpin_snapshot, false)] {
+        for choice in choices {
+            changes.push(TableChange::Pin(number(choice)?, pinned));
+        }
+    }
+    let mut deleted: BTreeSet<GenerationNo> = BTreeSet::new();
+    for choice in &own.delete_snapshot {
+        deleted.insert(number(choice)?);
+    }
+    let local = |seconds: i64| seconds + i64::from(LocalTime::from_unix(seconds).offset);
+    deleted.extend(own.rules().dropped(&before, &local));
+    changes.extend(deleted.iter().map(|&number| TableChange::Delete(number)));
+    let names = || deleted.iter().filter_map(|&number| before.number(number));
+    let listed = |verb: &str| {
+        let lines = names().map(|s| format!("{verb} snapshot {} '{}'", s.number, s.name));
+        lines.collect::<Vec<_>>().join("\n")
+    };
+    if own.dry_run {
+        return match deleted.is_empty() {
+            true => say(args, "would delete no snapshot"),
+            false => say(args, &listed("would delete")),
+        };
+    }
+    if !changes.is_empty() {
+        redwarfs_append::change(&lock(input)?, args.image_offset, &changes)
+            .map_err(|e| failed("cannot change the snapshots", input, e))?;
+    }
+    match deleted.is_empty() {
+        true => Ok(()),
+        false => say(args, &listed("deleted")),
+    }
+}
+
+fn compact(
+    args: &Args,
+    input: &Path,
+    output: &Path,
+    workers: usize,
+    logger: &Logger,
+) -> Result<()> {
+    let image = open(args, None, input, workers)?;
+    let fail = |e| failed("cannot compact", input, e);
+    let plan = redwarfs_append::Compaction::of(&image).map_err(fail)?;
+    let report = |verb: &str, done: &Compacted| {
+        format!(
+            "{verb} {} of {}: {}, {} of {} left",
+            format_size(done.old_size.saturating_sub(done.new_size)),
+            format_size(done.old_size),
+            counted(u64::from(done.snapshots), "snapshot", "snapshots"),
+            counted(u64::from(done.live_blocks), "block", "blocks"),
+            done.blocks
+        )
+    };
+    if args.snapshots.dry_run {
+        return say(args, &report("would free", &plan.result()));
+    }
+    let cannot = |e: std::io::Error| {
+        ToolError::new("cannot write image")
+            .path(output)
+            .cause(io_cause(&e))
+    };
+    let stop =
+        stop_flag().map_err(|e| ToolError::new("cannot handle signals").cause(io_cause(&e)))?;
+    let file: AtomicFile = create_output(output, Overwrite::No, logger).map_err(cannot)?;
+    let mut out = std::io::BufWriter::with_capacity(1 << 20, file);
+    let done = plan.write(&mut out, &stop).map_err(fail)?;
+    let file = out.into_inner().map_err(|e| cannot(e.into_error()))?;
+    file.commit().map_err(cannot)?;
+    say(args, &report("freed", &done))
+}

@@ -1,0 +1,162 @@
+//! Continuing an image: what it is, and where the new bytes go.
+
+use std::io::{self, Write};
+use std::path::Path;
+use std::sync::Arc;
+
+use redwarfs_append::{Base, BaseOptions, Error, InPlace, Trust};
+use redwarfs_format::metadata::Timestamp;
+use redwarfs_format::section::snapshot_time_name;
+use redwarfs_io::{FileSource, Source as _};
+
+use super::args::Args;
+use super::output::Target;
+use crate::common::error::io_cause;
+use crate::common::number::format_size;
+use crate::common::{Logger, Result, ToolError};
+
+/// Bytes of the old image that are copied at once.
+const PIECE: usize = 1 << 20;
+
+/// An image that the build continues.
+pub(super) struct Continued<'a> {
+    path: &'a Path,
+    place: Place<'a>,
+}
+
+enum Place<'a> {
+    /// Behind the image, in its file.
+    Here(InPlace),
+    /// Behind a copy of the image.
+    Copy(Base, &'a Path),
+    /// In a file of its own.
+    Delta(Base, &'a Path),
+}
+
+/// Refuses options that do not go with an append.
+pub(super) fn check(args: &Args) -> Result<()> {
+    if args.append.append.is_none() {
+        return Ok(());
+    }
+    let refused = |what| ToolError::new(format!("--append does not go with {what}"));
+    if args.hollow {
+        return Err(refused("--hollow"));
+    }
+    if args.header.is_some() {
+        return Err(refused("--header"));
+    }
+    if args.no_section_index {
+        return Err(refused("--no-section-index"));
+    }
+    if args.recovery.is_some() {
+        return Err(refused("--recovery").hint("dwarfsck --add-recovery adds recovery data"));
+    }
+    Ok(())
+}
+
+impl<'a> Continued<'a> {
+    /// Opens the image that the options name, if they do. `time` is that of the new snapshot.
+    pub(super) fn open(args: &'a Args, time: u64) -> Result<Option<Self>> {
+        let Some(path) = args.append.append.as_deref() else {
+            return Ok(None);
+        };
+        let sec = i64::try_from(time).unwrap_or(i64::MAX);
+        let named = args.append.snapshot_name.as_ref();
+        let name = named.map_or_else(|| snapshot_time_name(sec), String::clone);
+        let mut options = BaseOptions::new(name, Timestamp { sec, nsec: 0 });
+        options.numbered = named.is_none();
+        if args.append.checksum {
+            options.trust = Trust::Nothing;
+        }
+        let failed = |error| failure(path, error);
+        let read = |options| {
+            let source = FileSource::open(path).map_err(|e| failed(Error::Io(e)))?;
+            Base::open(Arc::new(source), options).map_err(failed)
+        };
+        let place = match (&args.append.delta_out, &args.output) {
+            (Some(delta), _) => Place::Delta(read(options)?, delta),
+            (None, Some(output)) => Place::Copy(read(options)?, output),
+            (None, None) => Place::Here(InPlace::open(path, options).map_err(failed)?),
+        };
+        Ok(Some(Self { path, place }))
+    }
+
+    /// The image as the build sees it.
+    pub(super) fn base(&self) -> &Base {
+        match &self.place {
+            Place::Here(place) => place.base(),
+            Place::Copy(base, _) | Place::Delta(base, _) => base,
+        }
+    }
+
+    /// The file that is written.
+    pub(super) fn output(&self) -> &'a Path {
+        match &self.place {
+            Place::Here(_) => self.path,
+            Place::Copy(_, output) | Place::Delta(_, output) => output,
+        }
+    }
+
+    /// The image.
+    pub(super) fn path(&self) -> &'a Path {
+        self.path
+    }
+
+    /// Starts the output.
+    pub(super) fn target(&self, args: &Args, logger: &Logger) -> Result<Target<'a>> {
+        match &self.place {
+            Place::Here(place) => {
+                let writer = place.writer().map_err(|e| failure(self.path, e))?;
+                Ok(Target::append(self.path, writer))
+            }
+            Place::Copy(_, output) => Target::open(output, args.force, logger),
+            Place::Delta(_, output) => {
+                Ok(Target::open(output, args.force, logger)?.without_image())
+            }
+        }
+    }
+
+    /// Writes what the output has before the new bytes.
+    pub(super) fn copy(&self, out: &mut dyn Write) -> io::Result<()> {
+        let Place::Copy(base, _) = &self.place else {
+            return Ok(());
+        };
+        let (source, end) = (base.image().source(), base.end_in_file());
+        let mut buffer = vec![0; PIECE];
+        let mut at = 0;
+        while at < end {
+            let length = usize::try_from(end - at).map_or(PIECE, |left| left.min(PIECE));
+            let part = buffer.get_mut(..length).unwrap_or_default();
+            source.read_exact_at(at, part)?;
+            out.write_all(part)?;
+            at += length as u64;
+        }
+        Ok(())
+    }
+
+    /// Describes the new snapshot. `size` is that of the image with it.
+    pub(super) fn line(&self, size: u64) -> String {
+        let base = self.base();
+        let added = size.saturating_sub(base.image().container().size);
+        format!(
+            "snapshot: {} '{}', {} added",
+            base.number(),
+            base.name(),
+            format_size(added)
+        )
+    }
+}
+
+fn failure(path: &Path, error: Error) -> ToolError {
+    let failure = ToolError::new("cannot append").path(path);
+    match &error {
+        Error::Io(e) => failure.cause(io_cause(e)),
+        Error::Unfit(_) => failure.cause(&error).hint(
+            "mkdwarfs --recompress=none makes an image with an index, and without what follows it",
+        ),
+        Error::Exists(_) | Error::Name { .. } => failure
+            .cause(&error)
+            .hint("--snapshot-name chooses another name"),
+        _ => failure.cause(&error),
+    }
+}

@@ -1,0 +1,689 @@
+//! Snapshots through the programs: made by `mkdwarfs --append`, listed, compared, changed and given back by
+//! `dwarfsck`, extracted, mounted, and read by the reference.
+#![cfg(unix)]
+#![allow(clippy::unwrap_used)]
+
+mod driver;
+mod support;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use driver::{Mount, can_mount};
+use redwarfs_testkit::skip;
+use redwarfs_testkit::tree::Random;
+use support::{DWARFSCK, DWARFSEXTRACT, MKDWARFS, must, reference, run};
+
+/// A time long before the images are made.
+const OLD: Duration = Duration::from_secs(1_600_000_000);
+
+struct Place {
+    dir: tempfile::TempDir,
+    image: PathBuf,
+    random: Random,
+}
+
+impl Place {
+    /// A directory with an image of a few files.
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let image = dir.path().join("image");
+        fs::create_dir_all(dir.path().join("tree/sub")).unwrap();
+        let mut place = Self {
+            dir,
+            image,
+            random: Random::new(9),
+        };
+        for name in ["a", "b", "sub/c"] {
+            place.write(name, 30_000);
+        }
+        must(
+            MKDWARFS,
+            place.arguments(&["-l3", "-o", place.image.to_str().unwrap()]),
+        );
+        place
+    }
+
+    fn tree(&self) -> PathBuf {
+        self.dir.path().join("tree")
+    }
+
+    fn arguments(&self, more: &[&str]) -> Vec<String> {
+        let tree = self.tree();
+        let fixed = [
+            "-i",
+            tree.to_str().unwrap(),
+            "--log-level=warn",
+            "--no-progress",
+        ];
+        fixed
+            .iter()
+            .chain(more)
+            .map(|&text| text.to_owned())
+            .collect()
+    }
+
+    /// Writes a file with new contents and an old time.
+    fn write(&mut self, name: &str, size: usize) {
+        let path = self.tree().join(name);
+        fs::write(&path, self.random.bytes(size)).unwrap();
+        old(&path);
+    }
+
+    fn append(&self, more: &[&str]) -> Output {
+        let mut all = vec!["-l3", "--append", self.image.to_str().unwrap()];
+        all.extend(more);
+        run(MKDWARFS, &self.arguments(&all))
+    }
+
+    /// Appends the tree as it is.
+    fn snapshot(&self, name: &str) {
+        let output = self.append(&["--snapshot-name", name]);
+        assert!(output.status.success(), "{}", text(&output.stderr));
+    }
+
+    fn check(&self, more: &[&str]) -> Output {
+        let mut all = vec![self.image.to_str().unwrap()];
+        all.extend(more);
+        run(DWARFSCK, &all)
+    }
+
+    /// What a successful call of the checker prints.
+    fn good(&self, more: &[&str]) -> String {
+        let output = self.check(more);
+        assert!(
+            output.status.success(),
+            "{}{}",
+            text(&output.stdout),
+            text(&output.stderr)
+        );
+        text(&output.stdout)
+    }
+
+    /// The one line that a failing call prints.
+    fn bad(&self, more: &[&str]) -> String {
+        let output = self.check(more);
+        assert_eq!(output.status.code(), Some(1), "{more:?}");
+        let text = text(&output.stderr);
+        assert_eq!(text.lines().count(), 1, "{text}");
+        text
+    }
+
+    fn bytes(&self) -> Vec<u8> {
+        fs::read(&self.image).unwrap()
+    }
+
+    /// The files of a snapshot.
+    fn extracted(&self, more: &[&str]) -> Files {
+        extracted(&self.image, more)
+    }
+}
+
+fn old(path: &Path) {
+    let file = fs::File::options().append(true).open(path).unwrap();
+    file.set_modified(UNIX_EPOCH + OLD).unwrap();
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+type Files = BTreeMap<String, Vec<u8>>;
+
+fn files(root: &Path) -> Files {
+    let mut files = Files::new();
+    let mut left = vec![root.to_owned()];
+    while let Some(dir) = left.pop() {
+        for entry in fs::read_dir(&dir).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                left.push(path);
+            } else {
+                let name = path
+                    .strip_prefix(root)
+                    .unwrap()
+                    .to_str()
+                    .unwrap()
+                    .to_owned();
+                files.insert(name, fs::read(&path).unwrap());
+            }
+        }
+    }
+    files
+}
+
+fn extracted(image: &Path, more: &[&str]) -> Files {
+    let dir = tempfile::tempdir().unwrap();
+    let mut all = vec![
+        "-i",
+        image.to_str().unwrap(),
+        "-o",
+        dir.path().to_str().unwrap(),
+    ];
+    all.extend(more);
+    must(DWARFSEXTRACT, all);
+    files(dir.path())
+}
+
+#[test]
+fn snapshots_are_made_listed_and_read() {
+    let mut place = Place::new();
+    let first = files(&place.tree());
+    let old_bytes = place.bytes();
+    place.write("a", 31_000);
+    fs::remove_file(place.tree().join("b")).unwrap();
+    place.write("sub/new", 5000);
+    place.snapshot("second");
+    let second = files(&place.tree());
+    let bytes = place.bytes();
+    assert!(bytes.starts_with(&old_bytes));
+    let added = bytes.len() - old_bytes.len();
+    assert!((36_000..40_000).contains(&added), "{added}");
+    place.good(&["--check-integrity", "--decode"]);
+
+    let list = place.good(&["--snapshots"]);
+    let lines: Vec<&str> = list.lines().collect();
+    assert_eq!(lines.len(), 3);
+    assert!(
+        lines[2].trim_start().starts_with('2') && lines[2].ends_with("  second"),
+        "{list}"
+    );
+    let json = place.good(&["--snapshots", "-j"]);
+    let json: Vec<serde_json::Value> = json
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    assert_eq!(json[0]["image_size"], old_bytes.len());
+    assert_eq!(json[1]["name"], "second");
+    assert_eq!(json[1]["parent"], 1);
+    assert_eq!(json[1]["size"], 66_000);
+    let now = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap()
+        .as_secs();
+    assert!(now - json[1]["time"].as_u64().unwrap() < 600);
+
+    assert!(place.extracted(&[]) == second);
+    assert!(place.extracted(&["--snapshot", "second"]) == second);
+    assert!(place.extracted(&["--snapshot=1"]) == first);
+    assert!(place.extracted(&["--snapshot", json[0]["name"].as_str().unwrap()]) == first);
+    assert!(place.extracted(&["--snapshot", "2200-01-01"]) == second);
+    let listed = place.good(&["--snapshot", "1", "-l"]);
+    assert!(listed.lines().any(|line| line == "b"), "{listed}");
+    place.good(&["--snapshot", "1", "-q", "--decode"]);
+    let error = place.bad(&["--snapshot", "2000-01-01", "-l"]);
+    assert!(
+        error.contains("there is no snapshot '2000-01-01'"),
+        "{error}"
+    );
+}
+
+#[test]
+fn unchanged_files_are_trusted_or_read() {
+    let mut place = Place::new();
+    let first = files(&place.tree());
+    place.write("a", 30_000);
+    place.snapshot("trusting");
+    assert!(place.extracted(&[]) == first);
+    let output = place.append(&["--checksum"]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert!(place.extracted(&[]) == files(&place.tree()));
+    // With an old time of its own, it is read anyway.
+    place.write("a", 30_000);
+    let file = fs::File::options()
+        .append(true)
+        .open(place.tree().join("a"))
+        .unwrap();
+    file.set_modified(UNIX_EPOCH + OLD + Duration::from_secs(5))
+        .unwrap();
+    place.snapshot("fourth");
+    assert!(place.extracted(&[]) == files(&place.tree()));
+    assert_eq!(place.good(&["--snapshots"]).lines().count(), 5);
+}
+
+#[test]
+fn the_difference_of_two_snapshots() {
+    let mut place = Place::new();
+    place.write("a", 31_000);
+    fs::remove_file(place.tree().join("b")).unwrap();
+    fs::create_dir(place.tree().join("dir")).unwrap();
+    place.write("dir/new", 10);
+    fs::write(place.tree().join("sub/c2"), "x").unwrap();
+    fs::remove_file(place.tree().join("sub/c2")).unwrap();
+    place.snapshot("second");
+    let lines = place.good(&["--diff", "1", "second"]);
+    let lines: Vec<&str> = lines
+        .lines()
+        .filter(|line| !line.starts_with('m'))
+        .collect();
+    assert_eq!(lines, ["M a", "- b", "+ dir", "+ dir/new"]);
+    let back = place.good(&["--diff", "2", "1"]);
+    assert!(
+        back.contains("+ b\n") && back.contains("- dir/new\n"),
+        "{back}"
+    );
+    assert_eq!(place.good(&["--diff", "2", "2"]), "");
+    let json = place.good(&["--diff", "1", "2", "-j"]);
+    let json: Vec<serde_json::Value> = json
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    let a = json.iter().find(|change| change["path"] == "a").unwrap();
+    assert_eq!(
+        (&a["change"], &a["old_size"]),
+        (&"content".into(), &30_000.into())
+    );
+    assert!(place.bad(&["--diff", "1", "nothing"]).contains("'nothing'"));
+}
+
+#[test]
+fn snapshots_are_renamed_pinned_deleted_and_left_behind() {
+    let mut place = Place::new();
+    let mut images = vec![place.bytes()];
+    let mut trees = vec![files(&place.tree())];
+    for number in 2..6 {
+        place.write("a", 20_000 + number);
+        place.snapshot(&format!("s{number}"));
+        images.push(place.bytes());
+        trees.push(files(&place.tree()));
+    }
+    place.good(&["--rename-snapshot", "s3", "third"]);
+    place.good(&["--pin-snapshot", "third", "--pin-snapshot", "1"]);
+    let list = place.good(&["--snapshots"]);
+    assert!(list.contains("third (pinned)"), "{list}");
+    assert!(
+        place
+            .bad(&["--rename-snapshot", "s2", "third"])
+            .contains("already")
+    );
+    assert!(
+        place
+            .bad(&["--rename-snapshot", "s2", "a/b"])
+            .contains("slash")
+    );
+    assert!(
+        place
+            .bad(&["--delete-snapshot", "third"])
+            .contains("--unpin-snapshot")
+    );
+    assert!(place.bad(&["--delete-snapshot", "s5"]).contains("newest"));
+    let before = place.bytes();
+    let said = place.good(&["--keep-last", "1", "--dry-run"]);
+    assert_eq!(
+        said,
+        "would delete snapshot 2 's2'\nwould delete snapshot 4 's4'\n"
+    );
+    let plan = place.good(&["--compact", "unused", "--dry-run"]);
+    assert!(
+        plan.starts_with("would free ") && plan.contains("5 snapshots"),
+        "{plan}"
+    );
+    let back = place.good(&["--roll-back", "third", "--dry-run"]);
+    assert!(back.contains("lose 2 later snapshots"), "{back}");
+    assert_eq!(place.bytes(), before);
+    let said = place.good(&["--keep-last", "1"]);
+    assert_eq!(said, "deleted snapshot 2 's2'\ndeleted snapshot 4 's4'\n");
+    assert!(
+        place
+            .bad(&["--snapshot", "s2", "-l"])
+            .contains("no snapshot 's2'")
+    );
+    place.good(&["--check-integrity"]);
+
+    let copy = place.dir.path().join("copy");
+    let said = place.good(&["--compact", copy.to_str().unwrap()]);
+    assert!(
+        said.starts_with("freed ") && said.contains("3 snapshots"),
+        "{said}"
+    );
+    let freed = place.bytes().len() - fs::read(&copy).unwrap().len();
+    assert!((40_000..50_000).contains(&freed), "{freed}");
+    must(
+        DWARFSCK,
+        [
+            copy.to_str().unwrap(),
+            "--check-integrity",
+            "--decode",
+            "-q",
+        ],
+    );
+    for (number, tree) in [(1, 0), (3, 2), (5, 4)] {
+        let snapshot = format!("--snapshot={number}");
+        assert!(extracted(&copy, &[&snapshot]) == trees[tree], "{number}");
+    }
+    // A file is never replaced by a copy.
+    assert!(
+        place
+            .bad(&["--compact", copy.to_str().unwrap()])
+            .contains("exists")
+    );
+
+    let said = place.good(&["--roll-back", "third"]);
+    assert!(said.contains("rolled back to snapshot 'third'"), "{said}");
+    assert!(place.bytes() == images[2]);
+    assert!(place.extracted(&[]) == trees[2]);
+}
+
+#[test]
+fn a_delta_file_and_a_copy_are_the_image_that_an_append_makes() {
+    let mut place = Place::new();
+    let old_bytes = place.bytes();
+    place.write("new", 5000);
+    let path = |name: &str| place.dir.path().join(name);
+    let (delta, copy) = (path("delta"), path("copy"));
+    let mut command = |more: &[&str]| {
+        let all = [
+            &[
+                "--append",
+                place.image.to_str().unwrap(),
+                "--snapshot-name=x",
+            ],
+            more,
+        ]
+        .concat();
+        let mut command = Command::new(MKDWARFS);
+        // The same times and the same command line.
+        command
+            .args(place.arguments(&all))
+            .arg("--no-history-command-line");
+        command.env("SOURCE_DATE_EPOCH", "1700000000");
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{}", text(&output.stderr));
+    };
+    command(&["--delta-out", delta.to_str().unwrap()]);
+    command(&["-o", copy.to_str().unwrap()]);
+    assert!(place.bytes() == old_bytes);
+    command(&[]);
+    let whole = [old_bytes, fs::read(&delta).unwrap()].concat();
+    assert!(place.bytes() == whole);
+    assert!(fs::read(&copy).unwrap() == whole);
+    // The tools take both files for the image.
+    let base = path("base");
+    fs::write(
+        &base,
+        &whole[..whole.len() - fs::read(&delta).unwrap().len()],
+    )
+    .unwrap();
+    let both = format!("{}+{}", base.display(), delta.display());
+    assert!(extracted(Path::new(&both), &[]) == files(&place.tree()));
+    must(DWARFSCK, [&both, "-q", "--check-integrity"]);
+    if can_mount("a_delta_file_and_a_copy_are_the_image_that_an_append_makes") {
+        let mount = Mount::background(Path::new(&both), "");
+        assert!(files(mount.point()) == files(&place.tree()));
+    }
+    let refused = |path: &str| {
+        let output = run(DWARFSCK, &[path]);
+        assert_eq!(output.status.code(), Some(1));
+        let error = text(&output.stderr);
+        assert_eq!(error.lines().count(), 1, "{error}");
+        error
+    };
+    let twice = format!("{both}+{}", delta.display());
+    assert!(refused(&twice).contains("continues another image"));
+    let wrong = format!("{}+{}", delta.display(), base.display());
+    refused(&wrong);
+    let none = format!("{}+{}", base.display(), base.display());
+    assert!(refused(&none).contains("delta file"));
+    assert!(refused("no/such+file").contains("No such file"));
+}
+
+#[test]
+fn what_cannot_be_continued_is_said_in_one_line() {
+    let place = Place::new();
+    let fails = |more: &[&str]| {
+        let output = place.append(more);
+        assert_eq!(output.status.code(), Some(1), "{more:?}");
+        let text = text(&output.stderr);
+        assert_eq!(text.lines().count(), 1, "{text}");
+        text
+    };
+    let before = place.bytes();
+    assert!(fails(&["--recovery=5"]).contains("--add-recovery"));
+    assert!(fails(&["--hollow"]).contains("--hollow"));
+    assert!(fails(&["--header", "/dev/null"]).contains("header"));
+    assert!(fails(&["--no-section-index"]).contains("index"));
+    assert!(fails(&["--snapshot-name", "a/b"]).contains("slash"));
+    assert!(fails(&["--recompress"]).contains("--append"));
+    assert_eq!(place.bytes(), before);
+    fs::write(&place.image, [&before[..], b"more"].concat()).unwrap();
+    assert!(fails(&[]).contains("other data follows"));
+    fs::write(&place.image, "nothing").unwrap();
+    assert!(fails(&[]).contains("cannot append"));
+    fs::remove_file(&place.image).unwrap();
+    assert!(fails(&[]).contains("No such file"));
+    let output = run(
+        MKDWARFS,
+        &place.arguments(&["--snapshot-name=x", "-o", "/dev/null"]),
+    );
+    assert_eq!(output.status.code(), Some(1));
+}
+
+/// An append that takes a while.
+fn slow(place: &Place) -> Command {
+    let mut command = Command::new(MKDWARFS);
+    let image = place.image.to_str().unwrap();
+    command.args(place.arguments(&["--append", image, "-l9"]));
+    command.stdout(Stdio::null()).stderr(Stdio::piped());
+    command
+}
+
+#[test]
+fn the_second_writer_is_refused() {
+    let place = Place::new();
+    let before = place.bytes();
+    let writer = redwarfs_io::LockedFile::open(&place.image).unwrap();
+    let output = place.append(&[]);
+    assert_eq!(output.status.code(), Some(1));
+    let error = text(&output.stderr);
+    assert!(error.contains("another program is changing it"), "{error}");
+    assert_eq!(error.lines().count(), 1);
+    assert!(
+        place
+            .bad(&["--pin-snapshot", "1"])
+            .contains("another program")
+    );
+    assert!(place.bad(&["--roll-back", "1"]).contains("another program"));
+    assert_eq!(place.bytes(), before);
+    drop(writer);
+    place.snapshot("second");
+    // Several at once: each one works or is refused.
+    let children: Vec<_> = (0..4).map(|_| slow(&place).spawn().unwrap()).collect();
+    let mut done = 0;
+    for child in children {
+        let output = child.wait_with_output().unwrap();
+        let error = text(&output.stderr);
+        match output.status.code() {
+            Some(0) => done += 1,
+            code => assert!(
+                code == Some(1) && error.contains("another program"),
+                "{error}"
+            ),
+        }
+    }
+    let list = place.good(&["--snapshots"]);
+    assert!(done > 0 && list.lines().count() == 3 + done, "{list}");
+    place.good(&["--check-integrity"]);
+}
+
+#[test]
+fn a_killed_append_leaves_the_old_image() {
+    let mut place = Place::new();
+    let (first, before) = (files(&place.tree()), place.bytes());
+    place.write("large", 3_000_000);
+    let second = files(&place.tree());
+    let started = std::time::Instant::now();
+    assert!(slow(&place).output().unwrap().status.success());
+    let whole = started.elapsed();
+    assert!(place.extracted(&[]) == second);
+    let mut states = [0, 0];
+    for round in 0..24_u32 {
+        fs::write(&place.image, &before).unwrap();
+        let mut child = slow(&place).spawn().unwrap();
+        std::thread::sleep(whole * round / 22);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(place.bytes().starts_with(&before));
+        let found = place.extracted(&[]);
+        let new = usize::from(found != first);
+        assert!(new == 0 || found == second, "{round}");
+        states[new] += 1;
+    }
+    assert!(states[0] > 3, "{states:?}");
+    // The rest of a killed append does not stop the next one.
+    fs::write(&place.image, &before).unwrap();
+    let mut child = slow(&place).spawn().unwrap();
+    while fs::metadata(&place.image).unwrap().len() < 1 << 20 && child.try_wait().unwrap().is_none()
+    {
+        std::thread::yield_now();
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let rest = [&before[..], &[0; 1000], &before[before.len() - 8..]].concat();
+    fs::write(&place.image, rest).unwrap();
+    place.snapshot("again");
+    assert!(place.extracted(&[]) == second);
+    place.good(&["--check-integrity"]);
+}
+
+#[test]
+fn a_full_disk_leaves_the_old_image() {
+    let mut place = Place::new();
+    let disk = place.dir.path().join("disk");
+    fs::create_dir(&disk).unwrap();
+    let mounted = Command::new("mount")
+        .args(["-t", "tmpfs", "-o", "size=1m", "tmpfs"])
+        .arg(&disk)
+        .status();
+    if !mounted.is_ok_and(|status| status.success()) {
+        return skip(
+            "a_full_disk_leaves_the_old_image",
+            "no tmpfs can be mounted",
+        );
+    }
+    struct Unmount(PathBuf);
+    impl Drop for Unmount {
+        fn drop(&mut self) {
+            let _ = Command::new("umount").arg("-l").arg(&self.0).status();
+        }
+    }
+    let _unmount = Unmount(disk.clone());
+    let before = place.bytes();
+    place.image = disk.join("image");
+    fs::write(&place.image, &before).unwrap();
+    place.write("large", 3_000_000);
+    let output = place.append(&[]);
+    assert_eq!(output.status.code(), Some(1));
+    let error = text(&output.stderr);
+    assert!(
+        error.contains("no space left") && error.lines().count() == 1,
+        "{error}"
+    );
+    assert!(place.bytes() == before);
+    place.write("large", 300_000);
+    place.snapshot("fits");
+    assert!(place.extracted(&[]) == files(&place.tree()));
+}
+
+#[test]
+fn a_mount_shows_its_snapshot_while_the_image_grows() {
+    if !can_mount("a_mount_shows_its_snapshot_while_the_image_grows") {
+        return;
+    }
+    let mut place = Place::new();
+    let first = files(&place.tree());
+    let before = Mount::background(&place.image, "");
+    place.write("a", 33_000);
+    place.write("new", 100);
+    place.snapshot("second");
+    let second = files(&place.tree());
+    // Nothing was read before.
+    assert!(files(before.point()) == first);
+    for (options, expected) in [
+        ("", &second),
+        ("snapshot=second", &second),
+        ("snapshot=1", &first),
+        ("snapshot=2200-01-01", &second),
+    ] {
+        let mount = Mount::background(&place.image, options);
+        assert!(files(mount.point()) == *expected, "{options}");
+    }
+    assert!(files(before.point()) == first);
+}
+
+#[test]
+fn the_reference_reads_the_newest_snapshot_and_older_ones() {
+    let name = "the_reference_reads_the_newest_snapshot_and_older_ones";
+    let Some(reference) = reference() else {
+        return skip(name, "there is no reference");
+    };
+    let mut place = Place::new();
+    let mut trees = vec![files(&place.tree())];
+    for number in 2..5 {
+        place.write("a", 20_000 + number);
+        place.write(&format!("n{number}"), 1000);
+        place.snapshot(&format!("s{number}"));
+        trees.push(files(&place.tree()));
+    }
+    place.good(&["--rename-snapshot", "s3", "third"]);
+    let json = place.good(&["--snapshots", "-j"]);
+    let ends: Vec<u64> = json
+        .lines()
+        .map(|line| {
+            serde_json::from_str::<serde_json::Value>(line).unwrap()["image_size"]
+                .as_u64()
+                .unwrap()
+        })
+        .collect();
+    let program = |name: &str, args: &[&str]| {
+        let output = Command::new(reference.join(name))
+            .args(args)
+            .output()
+            .unwrap();
+        let error = text(&output.stderr);
+        assert!(output.status.success(), "{name} {args:?}: {error}");
+        assert!(
+            !error.contains("warning") && !error.contains("W "),
+            "{error}"
+        );
+    };
+    let image = place.image.to_str().unwrap();
+    program(
+        "dwarfsck",
+        &["-i", image, "--check-integrity", "--log-level=warn", "-q"],
+    );
+    let extract = |image: &str| {
+        let dir = tempfile::tempdir().unwrap();
+        let out = dir.path().to_str().unwrap();
+        program(
+            "dwarfsextract",
+            &["-i", image, "-o", out, "--log-level=warn"],
+        );
+        files(dir.path())
+    };
+    assert!(extract(image) == trees[3]);
+    for (end, tree) in ends.iter().zip(&trees) {
+        // What imagesize does in a mount.
+        let cut = place.dir.path().join("cut");
+        fs::write(&cut, &place.bytes()[..*end as usize]).unwrap();
+        assert!(extract(cut.to_str().unwrap()) == *tree);
+    }
+    // A rewrite by it has the newest tree.
+    let rewritten = place.dir.path().join("rewritten");
+    let out = rewritten.to_str().unwrap();
+    program(
+        "mkdwarfs",
+        &[
+            "-i",
+            image,
+            "-o",
+            out,
+            "--recompress=none",
+            "--log-level=warn",
+            "--no-progress",
+        ],
+    );
+    assert!(extracted(&rewritten, &[]) == trees[3]);
+}
