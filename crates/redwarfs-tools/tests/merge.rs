@@ -267,6 +267,32 @@ fn what_does_not_fit_is_an_error() {
             "invalid merge mode: both (side, overlay)",
         ),
         (
+            &["--merge", "x=in.dwarfs", "x/y=other/in.dwarfs"],
+            "the name 'x/y' is inside of 'x', the name of another image (NAME=IMAGE gives an image \
+             another name)",
+        ),
+        (
+            &[
+                "-i",
+                "in.dwarfs",
+                "--repack",
+                "--recompress",
+                "-C",
+                "nothing::lzma",
+            ],
+            "unknown category: 'nothing' in option '--compression' (binary/x86, fits/image, \
+             fits/metadata, hotness, incompressible, pcmaudio/metadata, pcmaudio/waveform)",
+        ),
+        (
+            &[
+                "-i",
+                "in.dwarfs",
+                "--add=a=other/in.dwarfs",
+                "--one-file-system",
+            ],
+            "option '--one-file-system' cannot be used when an image is rewritten",
+        ),
+        (
             &["-i", "in.dwarfs", "--repack=0"],
             "invalid percentage: 0 (1 to 100)",
         ),
@@ -279,6 +305,61 @@ fn what_does_not_fit_is_an_error() {
         stray,
         "unrecognized argument 'stray' (try 'mkdwarfs --help')"
     );
+}
+
+#[test]
+fn damage_names_the_image() {
+    let place = Place::new();
+    place.write(
+        "a/f",
+        &(0..50_000u64)
+            .map(|i| ((i * i) >> 3) as u8)
+            .collect::<Vec<u8>>(),
+    );
+    place.write(
+        "b/f",
+        &(0..50_000u64)
+            .map(|i| ((i * i) >> 5) as u8)
+            .collect::<Vec<u8>>(),
+    );
+    place.pack("a", &[]);
+    let bad = place.pack("b", &[]);
+    let mut bytes = fs::read(&bad).unwrap();
+    bytes[100] ^= 1;
+    fs::write(&bad, bytes).unwrap();
+    for args in [
+        &["--merge", "a.dwarfs", "new=b.dwarfs"][..],
+        &["-i", "a.dwarfs", "--add=x=b.dwarfs"],
+        &["--merge", "--no-check", "a.dwarfs", "b.dwarfs"],
+    ] {
+        let error = place.refused(args);
+        let want = format!("cannot rewrite image: {}: ", bad.display());
+        assert!(error.starts_with(&want), "{args:?}: {error}");
+    }
+}
+
+#[test]
+fn a_codec_for_a_category_and_an_output_in_what_is_added() {
+    let place = Place::new();
+    place.write("in/a", b"a");
+    place.pack("in", &[]);
+    place.make(&[
+        "-i",
+        "in.dwarfs",
+        "--repack",
+        "-C",
+        "pcmaudio/waveform::flac",
+    ]);
+    // The directory of the images becomes a part of the output.
+    let before = names(&place.make(&["-i", "in.dwarfs", "--add=all=in"]));
+    assert_eq!(before, set(&[".", "a", "all", "all/a"]));
+    let output = place.path("in/out.dwarfs");
+    for _ in 0..2 {
+        let mut args = place.args(&["-i", "in.dwarfs", "--add=all=in", "-f", "-o"]);
+        args.push(output.clone().into());
+        must(MKDWARFS, args);
+        assert_eq!(names(&output), before);
+    }
 }
 
 /// A tree cut into shards by path: small files, some equal, some links.

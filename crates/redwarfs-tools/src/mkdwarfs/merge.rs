@@ -12,7 +12,10 @@ use clap::parser::ValueSource;
 use redwarfs_archive::Whiteouts as ArchiveWhiteouts;
 use redwarfs_io::{FileSource, path, temporary_file};
 use redwarfs_reader::{Image, OpenOptions};
-use redwarfs_rewrite::merge::{MergeOptions, Part, Selection, Whiteouts, merge};
+use redwarfs_rewrite::Error as RewriteError;
+use redwarfs_rewrite::merge::{
+    Error as MergeError, MergeOptions, Part, Selection, Whiteouts, merge,
+};
 use redwarfs_writer::{BuildOptions, Builder, Progress as _};
 
 use super::archives::{named, spool};
@@ -24,7 +27,7 @@ use super::header::Front;
 use super::input::{Base, is_image, rules};
 use super::merge_args::{Mode, Pair};
 use super::output::{self, Target};
-use super::rewrite::{rewrite_error, rewrite_options};
+use super::rewrite::{check_categories, named_categories, rewrite_error, rewrite_options};
 use super::run::{build_error, build_options, left_out};
 use super::summary::Summary;
 use crate::common::error::{EXIT_OK, EXIT_PARTIAL, io_cause};
@@ -32,12 +35,14 @@ use crate::common::open::{Spelling, open_image};
 use crate::common::os::stop_flag;
 use crate::common::{Logger, Result, ToolError};
 
-/// Decoded blocks that are kept for extended attributes, in bytes.
-const CACHE: u64 = 64 << 20;
+/// Decoded blocks that all images together keep for extended attributes, in bytes.
+const CACHES: u64 = 64 << 20;
 
 /// An image with its place in the new tree.
 struct Input {
     image: Image,
+    /// Where it comes from.
+    path: PathBuf,
     at: Vec<u8>,
 }
 
@@ -63,7 +68,7 @@ pub(super) fn run(args: &Args, matches: &ArgMatches, command_line: &[OsString]) 
         rebuilds: true,
         block_size: false,
         tree: true,
-        adds: !args.merge.add.is_empty(),
+        adds: args.merge.add.iter().any(|pair| !is_image(&pair.second)),
     };
     check_rewrite(args::command(), matches, changes, &logger)?;
     if args.rewrite.change_block_size {
@@ -83,20 +88,31 @@ pub(super) fn run(args: &Args, matches: &ArgMatches, command_line: &[OsString]) 
     let stop =
         stop_flag().map_err(|e| ToolError::new("cannot handle signals").cause(io_cause(&e)))?;
     let build = build_options(args, command_line, &logger, None)?;
-    let options = merge_options(args, matches, build.clone())?;
+    let named = named_categories(&build);
+    let mut options = merge_options(args, matches, build.clone())?;
     let own = &options.rewrite;
-    own.check().map_err(|e| rewrite_error(e, args))?;
+    let unnamed = Path::new("-");
+    own.check().map_err(|e| rewrite_error(e, args, unnamed))?;
 
+    let check = own.check;
+    let cache = cache_of_each(args, given.len() + args.merge.add.len());
+    options.caches = cache * (given.len() + args.merge.add.len()) as u64;
     let inputs = given
         .iter()
-        .map(|given| input(given, args, own.check, &logger));
+        .map(|given| input(given, args, check, cache, &logger));
     let inputs: Vec<Input> = inputs.collect::<Result<_>>()?;
-    same_names(&inputs)?;
+    let sources = args.merge.add.iter();
+    let sources: Vec<Added<'_>> = sources
+        .map(|pair| Added::open(pair, args, output, check, cache, &logger))
+        .collect::<Result<_>>()?;
+    let mut images: Vec<&Image> = inputs.iter().map(|input| &input.image).collect();
+    images.extend(sources.iter().filter_map(Added::image));
+    // What is packed has the categories that this program knows.
+    check_categories(&named, &images)?;
     let excluded = Arc::new(AtomicU64::new(0));
     let mut options = with_rules(options, rules(args)?, &excluded);
-    let first = inputs.first().map(|input| &input.image);
-    let front = match first.zip(given.first()) {
-        Some((image, path)) => {
+    let front = match inputs.first() {
+        Some(Input { image, path, .. }) => {
             Front::settle(&mut options.rewrite.leading, args, image, path, &logger)?
         }
         None => Front::default(),
@@ -104,22 +120,31 @@ pub(super) fn run(args: &Args, matches: &ArgMatches, command_line: &[OsString]) 
     let target = Target::open(output, args.force, &logger)?
         .executable(front.runs)
         .protected(args, &stop)?;
+    let sources: Vec<Added<'_>> = sources
+        .into_iter()
+        .map(|source| source.without(&target))
+        .collect();
     let report = Arc::new(Report::new(logger, true, args.verbose));
     let mode = args.progress.mode();
     let parts: Vec<Part<'_>> = inputs.iter().map(Input::part).collect();
     let mut input_size: u64 = sizes(&inputs);
+    let mut elsewhere = 0;
     let summary = output::produce(target, front.length, &report, mode, &stop, |out| {
         let mut added = Vec::new();
         let mut errors = 0;
-        for pair in &args.merge.add {
-            let (input, missing) = add(pair, args, &build, own_check(&options), &report, &stop)?;
-            errors += missing;
-            added.push(input);
+        let open = open_options(check, cache);
+        for source in sources {
+            let packed = source.pack(args, &build, &open, &report, &stop)?;
+            errors += packed.errors;
+            elsewhere += packed.elsewhere;
+            added.push(packed.input);
         }
         input_size += sizes(&added);
+        let paths = inputs.iter().chain(&added);
+        let paths: Vec<&Path> = paths.map(|input| input.path.as_path()).collect();
         let added: Vec<Part<'_>> = added.iter().map(Input::part).collect();
         let done = merge(&parts, &added, &options, out, &*report, &stop);
-        let mut summary = done.map_err(|e| rewrite_error(e, args))?;
+        let mut summary = done.map_err(|e| merge_error(e, args, &paths))?;
         summary.errors += errors;
         Ok(summary)
     })?;
@@ -133,6 +158,12 @@ pub(super) fn run(args: &Args, matches: &ArgMatches, command_line: &[OsString]) 
         "entry that rules exclude",
         "entries that rules exclude",
         "-F",
+    );
+    left_out.add(
+        elsewhere,
+        "mount point of another file system",
+        "mount points of other file systems",
+        "--one-file-system",
     );
     let last_words = Summary {
         output,
@@ -153,8 +184,21 @@ pub(super) fn run(args: &Args, matches: &ArgMatches, command_line: &[OsString]) 
     })
 }
 
-fn own_check(options: &MergeOptions) -> bool {
-    options.rewrite.check
+/// An error of a merge of the images at `paths`.
+fn merge_error(error: RewriteError, args: &Args, paths: &[&Path]) -> ToolError {
+    let (error, number) = match error {
+        RewriteError::Part { number, error } => (*error, number),
+        other => (other, 0),
+    };
+    match error {
+        RewriteError::Merge(error @ (MergeError::Name(_) | MergeError::Nested { .. })) => {
+            ToolError::new(error.to_string()).hint("NAME=IMAGE gives an image another name")
+        }
+        other => {
+            let path = paths.get(number).copied().unwrap_or(Path::new("-"));
+            rewrite_error(other, args, path)
+        }
+    }
 }
 
 fn sizes(inputs: &[Input]) -> u64 {
@@ -162,31 +206,28 @@ fn sizes(inputs: &[Input]) -> u64 {
     sizes.sum()
 }
 
-fn open_options(check: bool) -> OpenOptions {
+/// Bytes of the cache of each of `count` images.
+fn cache_of_each(args: &Args, count: usize) -> u64 {
+    let all = args
+        .memory_limit
+        .0
+        .map_or(CACHES, |limit| CACHES.min(limit / 16));
+    all / count.max(1) as u64
+}
+
+fn open_options(check: bool, cache: u64) -> OpenOptions {
     let mut open = OpenOptions::default();
     open.check = check;
-    // Every block is read once, past the cache.
-    open.cache.size = CACHE;
+    // Blocks with data of files are read once, past the cache.
+    open.cache.size = cache;
     open.cache.workers = 1;
     open
 }
 
 /// Opens an input image.
-fn input(given: &Path, args: &Args, check: bool, logger: &Logger) -> Result<Input> {
+fn input(given: &Path, args: &Args, check: bool, cache: u64, logger: &Logger) -> Result<Input> {
     let named = named(given)?;
-    // The image is searched for, and its size is found.
-    let spelling = Spelling {
-        auto: "--input",
-        size: None,
-    };
-    let image = open_image(&named.path, &open_options(check), spelling)?;
-    let following = image.trailing_bytes();
-    if following > 0 {
-        let path = named.path.display();
-        logger.warn(format_args!(
-            "{following} bytes that follow the image in '{path}' are left out (see dwarfsck)"
-        ));
-    }
+    let image = opened(&named.path, "--input", &open_options(check, cache), logger)?;
     let at = match (named.name, args.merge.merge) {
         (Some(name), _) => name,
         (None, Some(Mode::Side)) => {
@@ -195,20 +236,29 @@ fn input(given: &Path, args: &Args, check: bool, logger: &Logger) -> Result<Inpu
         }
         (None, _) => Vec::new(),
     };
-    Ok(Input { image, at })
+    Ok(Input {
+        image,
+        path: named.path,
+        at,
+    })
 }
 
-/// Refuses images that would go into the same directory.
-fn same_names(inputs: &[Input]) -> Result<()> {
-    for (at, input) in inputs.iter().enumerate() {
-        let earlier = inputs.iter().take(at);
-        if !input.at.is_empty() && earlier.into_iter().any(|other| other.at == input.at) {
-            let name = String::from_utf8_lossy(&input.at);
-            return Err(ToolError::new(format!("two images have the name '{name}'"))
-                .hint("NAME=IMAGE gives an image another name"));
-        }
+/// Opens the image that an option names. Says what follows it in its file.
+fn opened(path: &Path, option: &'static str, open: &OpenOptions, logger: &Logger) -> Result<Image> {
+    // The image is searched for, and its size is found.
+    let spelling = Spelling {
+        auto: option,
+        size: None,
+    };
+    let image = open_image(path, open, spelling)?;
+    let following = image.trailing_bytes();
+    if following > 0 {
+        let path = path.display();
+        logger.warn(format_args!(
+            "{following} bytes that follow the image in '{path}' are left out (see dwarfsck)"
+        ));
     }
-    Ok(())
+    Ok(image)
 }
 
 fn merge_options(args: &Args, matches: &ArgMatches, build: BuildOptions) -> Result<MergeOptions> {
@@ -253,66 +303,138 @@ fn with_rules(mut options: MergeOptions, rules: Rules, excluded: &Arc<AtomicU64>
     options
 }
 
-/// Packs what is to be added into a temporary image. Also returns the number of entries that could not be
-/// stored.
-fn add(
-    pair: &Pair,
-    args: &Args,
-    build: &BuildOptions,
-    check: bool,
-    report: &Report,
-    stop: &AtomicBool,
-) -> Result<(Input, u64)> {
-    let at = pair.first.clone();
-    if is_image(&pair.second) {
-        let spelling = Spelling {
-            auto: "--add",
-            size: None,
+/// What `--add` names.
+struct Added<'a> {
+    pair: &'a Pair,
+    source: AddedSource,
+}
+
+enum AddedSource {
+    Image(Input),
+    /// A directory or archives, with the arguments that have it as input.
+    Base(Box<Args>, Base),
+}
+
+/// An image of what is added.
+struct Packed {
+    input: Input,
+    /// Entries that could not be stored.
+    errors: u64,
+    /// Mount points of other file systems.
+    elsewhere: u64,
+}
+
+impl<'a> Added<'a> {
+    /// Looks at the source. The file `output` is not part of it.
+    fn open(
+        pair: &'a Pair,
+        args: &Args,
+        output: &Path,
+        check: bool,
+        cache: u64,
+        logger: &Logger,
+    ) -> Result<Self> {
+        let source = if is_image(&pair.second) {
+            let open = open_options(check, cache);
+            AddedSource::Image(Input {
+                image: opened(&pair.second, "--add", &open, logger)?,
+                path: pair.second.clone(),
+                at: pair.first.clone(),
+            })
+        } else {
+            let mut own = args.clone();
+            own.input = vec![pair.second.clone()];
+            let base = Base::open(&own, Rules::default(), logger)?.without(output);
+            AddedSource::Base(Box::new(own), base)
         };
-        let image = open_image(&pair.second, &open_options(check), spelling)?;
-        return Ok((Input { image, at }, 0));
+        Ok(Self { pair, source })
     }
-    let logger = report.logger();
-    let mut own = args.clone();
-    own.input = vec![pair.second.clone()];
-    let base = Base::open(&own, Rules::default(), logger)?;
-    let input = base.read(&own, report, stop)?.layered(&own, None)?;
-    let directory = spool(args);
-    let cannot = |e: &std::io::Error| {
-        ToolError::new("cannot write temporary image")
-            .path(&directory)
-            .cause(io_cause(e))
-    };
-    let file = temporary_file(&directory).map_err(|e| cannot(&e))?;
-    let written: File = file.try_clone().map_err(|e| cannot(&e))?;
-    // The new image says how it was made. What changes entries happens once, at its end.
-    let mut options = build.clone();
-    options.history = None;
-    options.header = None;
-    options.section_index = true;
-    (options.set_owner, options.set_group) = (None, None);
-    (options.map_owner, options.map_group) = (None, None);
-    (options.chmod, options.set_time) = (None, None);
-    options.set_xattrs = Vec::new();
-    // Not counted as part of the merge, which counts these entries again.
-    let own_report = Report::new(logger.clone(), false, false);
-    let builder = Builder::new(options);
-    let mut out = BufWriter::with_capacity(1 << 20, file);
-    let built = builder.build(&*input.source, &mut out, &own_report, stop);
-    let built = built.map_err(|e| build_error(e, &own))?;
-    out.into_inner()
-        .map_err(|e| cannot(&e.into_error()))
-        .map(drop)?;
-    let (counters, own_counters) = (report.counters(), own_report.counters());
-    for (all, own) in [
-        (&counters.devices_left_out, &own_counters.devices_left_out),
-        (&counters.specials_left_out, &own_counters.specials_left_out),
-        (&counters.extended_left_out, &own_counters.extended_left_out),
-    ] {
-        all.fetch_add(own.load(Ordering::Relaxed), Ordering::Relaxed);
+
+    fn image(&self) -> Option<&Image> {
+        match &self.source {
+            AddedSource::Image(input) => Some(&input.image),
+            AddedSource::Base(..) => None,
+        }
     }
-    let missing = built.errors + input.finish(logger);
-    let source = FileSource::of(written, &directory).map_err(|e| cannot(&e))?;
-    let image = Image::from_source(Arc::new(source), &open_options(check))?;
-    Ok((Input { image, at }, missing))
+
+    /// Leaves the file that is being written out of the source.
+    fn without(self, target: &Target) -> Self {
+        let source = match self.source {
+            AddedSource::Base(own, base) => {
+                AddedSource::Base(own, base.map(|source| target.leave_out(source)))
+            }
+            image => image,
+        };
+        Self { source, ..self }
+    }
+
+    /// Packs the source into a temporary image.
+    fn pack(
+        self,
+        args: &Args,
+        build: &BuildOptions,
+        open: &OpenOptions,
+        report: &Report,
+        stop: &AtomicBool,
+    ) -> Result<Packed> {
+        let (own, base) = match self.source {
+            AddedSource::Image(input) => {
+                return Ok(Packed {
+                    input,
+                    errors: 0,
+                    elsewhere: 0,
+                });
+            }
+            AddedSource::Base(own, base) => (own, base),
+        };
+        let logger = report.logger();
+        let input = base.read(&own, report, stop)?.layered(&own, None)?;
+        let directory = spool(args);
+        let cannot = |e: &std::io::Error| {
+            ToolError::new("cannot write temporary image")
+                .path(&directory)
+                .cause(io_cause(e))
+        };
+        let file = temporary_file(&directory).map_err(|e| cannot(&e))?;
+        let written: File = file.try_clone().map_err(|e| cannot(&e))?;
+        // The new image says how it was made. What changes entries happens once, at its end.
+        let mut options = build.clone();
+        options.history = None;
+        options.header = None;
+        options.section_index = true;
+        (options.set_owner, options.set_group) = (None, None);
+        (options.map_owner, options.map_group) = (None, None);
+        (options.chmod, options.set_time) = (None, None);
+        options.set_xattrs = Vec::new();
+        // Not counted as part of the merge, which counts these entries again.
+        let own_report = Report::new(logger.clone(), false, false);
+        let builder = Builder::new(options);
+        let mut out = BufWriter::with_capacity(1 << 20, file);
+        let built = builder.build(&*input.source, &mut out, &own_report, stop);
+        let built = built.map_err(|e| build_error(e, &own))?;
+        out.into_inner()
+            .map_err(|e| cannot(&e.into_error()))
+            .map(drop)?;
+        let (counters, own_counters) = (report.counters(), own_report.counters());
+        for (all, own) in [
+            (&counters.devices_left_out, &own_counters.devices_left_out),
+            (&counters.specials_left_out, &own_counters.specials_left_out),
+            (&counters.extended_left_out, &own_counters.extended_left_out),
+        ] {
+            all.fetch_add(own.load(Ordering::Relaxed), Ordering::Relaxed);
+        }
+        let missing = built.errors + input.finish(logger);
+        let source = FileSource::of(written, &directory).map_err(|e| cannot(&e))?;
+        let image = Image::from_source(Arc::new(source), open)?;
+        let elsewhere = input.elsewhere(logger);
+        Ok(Packed {
+            input: Input {
+                image,
+                path: self.pair.second.clone(),
+                at: self.pair.first.clone(),
+            },
+            errors: missing,
+            elsewhere,
+        })
+    }
 }

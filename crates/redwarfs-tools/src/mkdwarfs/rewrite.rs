@@ -50,11 +50,9 @@ pub(super) fn run(args: &Args, matches: &ArgMatches, command_line: &[OsString]) 
     let stop =
         stop_flag().map_err(|e| ToolError::new("cannot handle signals").cause(io_cause(&e)))?;
     let build = build_options(args, command_line, &logger, None)?;
-    let named = build.categories.iter();
-    let named = named.filter(|(_, own)| own.compression.is_some());
-    let named: Vec<Category> = named.map(|(category, _)| *category).collect();
+    let named = named_categories(&build);
     let mut options = rewrite_options(args, matches, build);
-    options.check().map_err(|e| rewrite_error(e, args))?;
+    options.check().map_err(|e| rewrite_error(e, args, input))?;
 
     let mut open = OpenOptions::default();
     open.check = options.check;
@@ -74,7 +72,7 @@ pub(super) fn run(args: &Args, matches: &ArgMatches, command_line: &[OsString]) 
             "{following} bytes that follow the image in its file are left out (see dwarfsck)"
         ));
     }
-    check_categories(&named, &image)?;
+    check_categories(&named, &[&image])?;
     let front = Front::settle(&mut options.leading, args, &image, input, &logger)?;
     let target = Target::open(output, args.force, &logger)?
         .executable(front.runs)
@@ -82,7 +80,7 @@ pub(super) fn run(args: &Args, matches: &ArgMatches, command_line: &[OsString]) 
     let report = Arc::new(Report::new(logger, true, args.verbose));
     let mode = args.progress.mode();
     let summary = output::produce(target, front.length, &report, mode, &stop, |out| {
-        rewrite(&image, &options, out, &*report, &stop).map_err(|e| rewrite_error(e, args))
+        rewrite(&image, &options, out, &*report, &stop).map_err(|e| rewrite_error(e, args, input))
     })?;
     let last_words = Summary {
         output,
@@ -100,9 +98,19 @@ pub(super) fn run(args: &Args, matches: &ArgMatches, command_line: &[OsString]) 
     Ok(EXIT_OK)
 }
 
-/// Refuses categories that neither this program nor the image knows.
-fn check_categories(named: &[Category], image: &Image) -> Result<()> {
-    let stored = image.metadata().category_names()?.unwrap_or_default();
+/// The categories for which the arguments name a compression.
+pub(super) fn named_categories(build: &BuildOptions) -> Vec<Category> {
+    let named = build.categories.iter();
+    let named = named.filter(|(_, own)| own.compression.is_some());
+    named.map(|(category, _)| *category).collect()
+}
+
+/// Refuses categories that neither this program nor one of the images knows.
+pub(super) fn check_categories(named: &[Category], images: &[&Image]) -> Result<()> {
+    let mut stored: BTreeSet<Vec<u8>> = BTreeSet::new();
+    for image in images {
+        stored.extend(image.metadata().category_names()?.unwrap_or_default());
+    }
     let unknown = named.iter().find(|category| {
         let own = matches!(category, Category::Named(_));
         own && !stored.iter().any(|name| name == category.name().as_bytes())
@@ -187,8 +195,8 @@ pub(super) fn rewrite_options(
     o
 }
 
-pub(super) fn rewrite_error(error: RewriteError, args: &Args) -> ToolError {
-    let input = args.first_input().unwrap_or(Path::new("-"));
+/// An error of rewriting the image `input`.
+pub(super) fn rewrite_error(error: RewriteError, args: &Args, input: &Path) -> ToolError {
     let otherwise = ToolError::new("cannot rewrite image").path(input);
     match error {
         RewriteError::Write(

@@ -197,7 +197,7 @@ pub(super) fn build_options(
 ) -> Result<BuildOptions> {
     let mut o = BuildOptions::level(args.compress_level);
     o.block_size_bits = args.block_size_bits.unwrap_or(o.block_size_bits);
-    let any = args.rewrite.is_wanted() || script.is_some();
+    let any = args.rewrite.is_wanted() || args.merge.is_wanted() || script.is_some();
     let has_order = script.is_some_and(Script::has_order);
     let usual = has_order.then_some(&OrderSpec::Script);
     args.streams
