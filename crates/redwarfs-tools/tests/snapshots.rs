@@ -76,7 +76,7 @@ impl Place {
     fn append(&self, more: &[&str]) -> Output {
         let mut all = vec!["-l3", "--append", self.image.to_str().unwrap()];
         all.extend(more);
-        run(MKDWARFS, &self.arguments(&all))
+        run(MKDWARFS, self.arguments(&all))
     }
 
     /// Appends the tree as it is.
@@ -374,7 +374,7 @@ fn a_delta_file_and_a_copy_are_the_image_that_an_append_makes() {
     place.write("new", 5000);
     let path = |name: &str| place.dir.path().join(name);
     let (delta, copy) = (path("delta"), path("copy"));
-    let mut command = |more: &[&str]| {
+    let command = |more: &[&str]| {
         let all = [
             &[
                 "--append",
@@ -415,7 +415,7 @@ fn a_delta_file_and_a_copy_are_the_image_that_an_append_makes() {
         assert!(files(mount.point()) == files(&place.tree()));
     }
     let refused = |path: &str| {
-        let output = run(DWARFSCK, &[path]);
+        let output = run(DWARFSCK, [path]);
         assert_eq!(output.status.code(), Some(1));
         let error = text(&output.stderr);
         assert_eq!(error.lines().count(), 1, "{error}");
@@ -456,7 +456,7 @@ fn what_cannot_be_continued_is_said_in_one_line() {
     assert!(fails(&[]).contains("No such file"));
     let output = run(
         MKDWARFS,
-        &place.arguments(&["--snapshot-name=x", "-o", "/dev/null"]),
+        place.arguments(&["--snapshot-name=x", "-o", "/dev/null"]),
     );
     assert_eq!(output.status.code(), Some(1));
 }
