@@ -195,6 +195,7 @@ fn the_table_is_what_the_parser_knows() {
                 ("block_allocator", _) => "mmap",
                 ("log_target", _) => "syslog",
                 ("perfmon", _) => "fuse",
+                ("verify", _) => "digests",
                 (_, "LEVEL") => "info",
                 (_, "MODE") => "try",
                 _ => "1",
