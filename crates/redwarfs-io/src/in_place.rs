@@ -24,7 +24,7 @@ impl fmt::Debug for LockedFile {
 
 impl LockedFile {
     /// Opens an existing regular file for reading and writing, and takes the lock of writers on it (advisory, by
-    /// `flock` on Unix).
+    /// `flock` on Unix, on Windows on a byte that no file has).
     ///
     /// # Errors
     /// Every error names the path. [`io::ErrorKind::ResourceBusy`] if another program has the lock,
@@ -307,6 +307,19 @@ mod tests {
         let path = dir.path().join("file");
         std::fs::write(&path, contents).unwrap();
         (dir, path)
+    }
+
+    #[test]
+    fn one_writer_has_the_lock_and_readers_need_none() {
+        let (_dir, path) = file(b"contents");
+        let first = LockedFile::open(&path).unwrap();
+        let refused = LockedFile::open(&path).unwrap_err();
+        assert_eq!(refused.kind(), io::ErrorKind::ResourceBusy, "{refused}");
+        assert_eq!(std::fs::read(&path).unwrap(), b"contents");
+        first.write_all_at(8, b" and more").unwrap();
+        assert_eq!(std::fs::read(&path).unwrap(), b"contents and more");
+        drop(first);
+        LockedFile::open(&path).unwrap();
     }
 
     #[test]

@@ -11,15 +11,16 @@ use std::os::windows::io::{AsHandle, AsRawHandle};
 use std::path::Path;
 use std::ptr;
 
-use windows_sys::Win32::Foundation::FILETIME;
+use windows_sys::Win32::Foundation::{ERROR_IO_PENDING, ERROR_LOCK_VIOLATION, FILETIME};
 use windows_sys::Win32::Storage::FileSystem::{
     BY_HANDLE_FILE_INFORMATION, DELETE, FILE_ATTRIBUTE_DIRECTORY, FILE_ATTRIBUTE_READONLY,
     FILE_ATTRIBUTE_REPARSE_POINT, FILE_BASIC_INFO, FILE_FLAG_BACKUP_SEMANTICS,
     FILE_FLAG_OPEN_REPARSE_POINT, FILE_NAME_NORMALIZED, FILE_READ_ATTRIBUTES, FILE_SHARE_DELETE,
     FILE_SHARE_READ, FILE_SHARE_WRITE, FILE_WRITE_ATTRIBUTES, FileBasicInfo,
     GetFileInformationByHandle, GetFileInformationByHandleEx, GetFinalPathNameByHandleW,
+    LOCKFILE_EXCLUSIVE_LOCK, LOCKFILE_FAIL_IMMEDIATELY, LockFileEx,
 };
-use windows_sys::Win32::System::IO::DeviceIoControl;
+use windows_sys::Win32::System::IO::{DeviceIoControl, OVERLAPPED};
 use windows_sys::Win32::System::Ioctl::FSCTL_SET_SPARSE;
 
 use crate::time::Time;
@@ -127,6 +128,32 @@ pub fn make_sparse(file: &impl AsHandle) {
             ptr::null_mut(),
         )
     };
+}
+
+/// Takes the exclusive lock of programs that change a file, until the file is closed. `false` if another
+/// handle has it.
+///
+/// The lock is on the last byte that a file could have, since Windows keeps others from reading and writing
+/// locked bytes.
+///
+/// # Errors
+/// The error of the system, for instance for a file that cannot be locked.
+pub fn try_lock_exclusive(file: &impl AsHandle) -> io::Result<bool> {
+    let handle = file.as_handle().as_raw_handle();
+    // SAFETY: all zeros is a valid value of the structure.
+    let mut place: OVERLAPPED = unsafe { std::mem::zeroed() };
+    place.Anonymous.Anonymous.Offset = u32::MAX - 1;
+    place.Anonymous.Anonymous.OffsetHigh = u32::MAX >> 1;
+    let flags = LOCKFILE_EXCLUSIVE_LOCK | LOCKFILE_FAIL_IMMEDIATELY;
+    // SAFETY: the handle is open, and the call ends before `place` does, because it does not wait.
+    if unsafe { LockFileEx(handle, flags, 0, 1, 0, &raw mut place) } != 0 {
+        return Ok(true);
+    }
+    let error = io::Error::last_os_error();
+    match error.raw_os_error().map(i32::cast_unsigned) {
+        Some(ERROR_LOCK_VIOLATION | ERROR_IO_PENDING) => Ok(false),
+        _ => Err(error),
+    }
 }
 
 /// The name of an open entry as its directory lists it: for a file that was opened by a name in another

@@ -68,9 +68,8 @@ pub(crate) fn write_all_at(file: &File, offset: u64, bytes: &[u8]) -> io::Result
     Ok(())
 }
 
-/// Nothing to take: of two programs that write, the second one finds the file changed.
-pub(crate) fn lock_exclusive(_file: &File) -> io::Result<bool> {
-    Ok(true)
+pub(crate) fn lock_exclusive(file: &File) -> io::Result<bool> {
+    redwarfs_windows::file::try_lock_exclusive(file)
 }
 
 pub(crate) fn try_read_exact_at(_file: &File, _offset: u64, _buf: &mut [u8]) -> bool {
