@@ -63,7 +63,7 @@ impl Salvage {
     /// Names every file of the tree that needs a lost block, in tree order.
     ///
     /// # Errors
-    /// [`Error::Format`] if the tree cannot be walked, and those of `visit`. Without a tree, nothing is visited.
+    /// [`crate::Error::Format`] if the tree cannot be walked, and those of `visit`. Without a tree, nothing is visited.
     pub fn for_each_damaged(&self, visit: &mut dyn FnMut(DamagedFile) -> Result<()>) -> Result<()> {
         let (Some(image), Some(lost)) = (self.image(), self.lost_blocks()) else {
             return Ok(());
@@ -111,7 +111,7 @@ impl Salvage {
     /// that are lost completely.
     ///
     /// # Errors
-    /// [`Error::Io`] if something cannot be written, otherwise as [`Salvage::for_each_damaged`].
+    /// [`crate::Error::Io`] if something cannot be written, otherwise as [`Salvage::for_each_damaged`].
     pub fn write_parts(
         &self,
         dir: &Path,
