@@ -199,8 +199,11 @@ fn write_part(image: &Image, path: &Path, file: &mut DamagedFile) -> Result<Opti
             let mut buffer = vec![0; usize::try_from(length).unwrap_or(0)];
             match image.read_at(file.inode, at, &mut buffer) {
                 Ok(n) if n as u64 == length => {
-                    out.seek(SeekFrom::Start(at))?;
-                    out.write_all(&buffer)?;
+                    // The file has its length: zeros stay holes, so that holes of any size take no space.
+                    if buffer.iter().any(|byte| *byte != 0) {
+                        out.seek(SeekFrom::Start(at))?;
+                        out.write_all(&buffer)?;
+                    }
                     bytes += length;
                 }
                 // Its checksum is right, but it cannot be decoded here.
