@@ -8,6 +8,7 @@
 //! | module | what it does |
 //! |---|---|
 //! | `stream` | bytes of an archive, with a look ahead; skips in regular files |
+//! | `detect` | formats, recognised by the first bytes |
 //! | `decompress` | gzip, bzip2, xz, LZMA, lzip, zstd, LZ4 |
 //! | `tar`, `cpio`, `ar`, `rpm` | from bytes to members: attributes and data |
 //! | `image` | container images: which layers they have |
@@ -49,6 +50,7 @@ mod acl;
 mod ar;
 mod cpio;
 mod decompress;
+mod detect;
 mod error;
 mod finished;
 mod image;
@@ -70,6 +72,7 @@ use std::sync::atomic::AtomicBool;
 use redwarfs_writer::Progress;
 
 pub use accounts::{Account, Accounts};
+pub use detect::is_archive;
 pub use error::{Error, Place, Result};
 pub use library::serve;
 pub use source::ArchiveSource;

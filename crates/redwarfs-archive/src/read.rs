@@ -10,9 +10,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use redwarfs_writer::{LayerName, Level, Phase, Progress};
 
-use crate::ar::{self, Ar};
-use crate::cpio::{Cpio, is_cpio};
+use crate::ar::Ar;
+use crate::cpio::Cpio;
 use crate::decompress::decompressed;
+use crate::detect::format_of;
 use crate::error::{Error, Fault, Place, Result};
 use crate::image::ImageArchive;
 use crate::library::Library;
@@ -20,7 +21,7 @@ use crate::member::{Kind, Member, Members, Part};
 use crate::source::ArchiveSource;
 use crate::store::{InPlace, SpoolWriter, StoreNumber, Stores};
 use crate::stream::{Failed, Plain, Raw, Stream};
-use crate::tar::{BLOCK, Tar, is_header};
+use crate::tar::Tar;
 use crate::tree::{Data, Placed, Tree};
 use crate::{Archive, ArchiveOptions, Format, Whiteouts, rpm};
 
@@ -29,9 +30,6 @@ const COPY: usize = 256 << 10;
 
 /// Bytes of a path that messages show.
 const MOST_SHOWN: usize = 4096;
-
-/// An archive that begins with this many zeros is no tar archive: ISO images have them in front.
-const EMPTY: usize = 32 << 10;
 
 /// Reads archives, one after the other, each once.
 struct Reader<'a> {
@@ -303,7 +301,7 @@ impl<'a> Reader<'a> {
             let raw = self.raw(Box::new(section), &counters.archive_bytes, &failed);
             let stream = Stream::new(Box::new(raw), Some(plain), failed).starting_at(start);
             let mut stream = decompressed(stream).map_err(at)?;
-            if detect(&mut stream).map_err(at)? != Some(Format::Tar) {
+            if format_of(&mut stream).map_err(at)? != Some(Format::Tar) {
                 let what = format!("the layer '{}' is no tar archive", layer.path);
                 return Err(at(Fault::unsupported(what)));
             }
@@ -574,7 +572,7 @@ fn open<'a>(
     }
     let mut stream = decompressed(stream)?;
     let found = match format {
-        Format::Auto => detect(&mut stream)?,
+        Format::Auto => format_of(&mut stream)?,
         format => Some(format),
     };
     let Some(format) = found else {
@@ -627,32 +625,4 @@ fn library<'a>(
     };
     let process = options.library.as_ref();
     Ok(Box::new(Library::open(file, options.format, process)?))
-}
-
-/// The format of a stream, if it is one that this crate reads itself.
-fn detect(stream: &mut Stream<'_>) -> Result<Option<Format>, Fault> {
-    let start = stream.peek(BLOCK)?;
-    if is_cpio(start) {
-        return Ok(Some(Format::Cpio));
-    }
-    if start.starts_with(rpm::MAGIC) {
-        return Ok(Some(Format::Rpm));
-    }
-    if let Some(rest) = start.strip_prefix(ar::MAGIC) {
-        // Of a package, the first member is the version of the format.
-        return Ok(Some(match rest.starts_with(b"debian-binary") {
-            true => Format::Deb,
-            false => Format::Ar,
-        }));
-    }
-    let block = start.first_chunk::<BLOCK>();
-    // An ISO image begins with zeros, too, but an empty tar archive has nothing else.
-    let is_tar = match block {
-        Some(block) if block.iter().all(|&b| b == 0) => {
-            let more = stream.peek(EMPTY)?;
-            more.iter().all(|&b| b == 0) && more.len() < EMPTY
-        }
-        block => block.is_some_and(is_header),
-    };
-    Ok(is_tar.then_some(Format::Tar))
 }

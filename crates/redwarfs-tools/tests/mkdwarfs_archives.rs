@@ -56,6 +56,53 @@ fn an_archive_makes_the_image_of_its_directory() {
 }
 
 #[test]
+fn an_archive_with_an_image_in_it_is_an_archive() {
+    let place = place();
+    let held = image(&place, &["-i", "in"]);
+    fs::create_dir(place.path("holder")).unwrap();
+    fs::write(place.path("holder/held.dwarfs"), &held).unwrap();
+    let want = image(&place, &["-i", "holder"]);
+    let mut done = 0;
+    for (program, command) in [
+        ("tar", "tar --format=pax -C holder -cf $A ."),
+        ("bsdtar", "bsdtar --format=newc -C holder -cf $A ."),
+        (
+            "bsdtar",
+            "bsdtar --format=zip --options=compression=store -C holder -cf $A .",
+        ),
+        ("ar", "cd holder && ar qcS ../$A held.dwarfs"),
+    ] {
+        if !has(program) {
+            continue;
+        }
+        assert!(
+            shell(&place, &command.replace("$A", "holding")),
+            "{command}"
+        );
+        let read = run(&place, &["-i", "holding"]);
+        if read.stderr.contains("libarchive") {
+            skip(
+                "archives in which an image is stored",
+                "there is no libarchive",
+            );
+            continue;
+        }
+        assert_eq!(
+            (read.code, read.stderr.as_str()),
+            (Some(0), ""),
+            "{command}"
+        );
+        // Other formats have other times and owners.
+        if program == "tar" {
+            assert!(fs::read(place.path("out")).unwrap() == want);
+        }
+        fs::remove_file(place.path("holding")).unwrap();
+        done += 1;
+    }
+    assert!(done >= 1);
+}
+
+#[test]
 fn python_writes_the_same_tree() {
     let place = place();
     if !has("python3") {

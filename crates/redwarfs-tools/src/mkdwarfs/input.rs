@@ -494,7 +494,9 @@ pub(super) fn read_error(path: &Path, error: &io::Error) -> ToolError {
     ToolError::new("cannot read input").path(path).cause(cause)
 }
 
-/// Whether a file is an image.
+/// Whether a file is an image, also one behind a header. An archive may have an image in it.
 pub(super) fn is_image(path: &Path) -> bool {
-    path.is_file() && Image::open(path, &OpenOptions::default()).is_ok()
+    path.is_file()
+        && !redwarfs_archive::is_archive(path)
+        && Image::open(path, &OpenOptions::default()).is_ok()
 }
