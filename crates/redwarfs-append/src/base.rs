@@ -229,14 +229,6 @@ pub(crate) fn next_number(table: &SnapshotTable) -> GenerationNo {
     GenerationNo(last.map_or(1, |last| last.number.0.saturating_add(1)))
 }
 
-/// The number of a section behind those of an image.
-pub(crate) fn next_section(image: &Image) -> u32 {
-    let container = image.container();
-    let read = container.sections.iter().chain(&container.trailers);
-    let last = read.map(|section| section.number).max();
-    last.map_or(0, |number| number.saturating_add(1))
-}
-
 /// The trailers of an image that are true for any generation of it.
 pub(crate) fn lasting(image: &Image) -> Result<Vec<(SectionType, Vec<u8>)>> {
     let mut kept = Vec::new();
@@ -281,7 +273,7 @@ impl BaseImage for Base {
     }
 
     fn next_number(&self) -> u32 {
-        next_section(&self.image)
+        self.image.container().next_number()
     }
 
     fn start(&self, number: u32) -> (Vec<u8>, u32) {

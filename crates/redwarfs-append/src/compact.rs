@@ -11,8 +11,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use redwarfs_format::InodeNo;
 use redwarfs_format::metadata::{Extent, FileType, XattrData};
 use redwarfs_format::section::{
-    CompressionId, Footer, GenerationId, HiddenPayload, Prelude, Section, SectionHeader,
-    SectionType, Snapshot, SnapshotTable, encode_hidden_section, encode_section_index,
+    CompressionId, Footer, GenerationId, HiddenPayload, Opening, Prelude, Section, SectionHeader,
+    SectionType, Snapshot, SnapshotTable, encode_section_index,
 };
 use redwarfs_io::Source;
 use redwarfs_reader::{Image, ImageOffset, OpenOptions, SnapshotChoice};
@@ -192,7 +192,6 @@ impl Compaction {
         let mut table = SnapshotTable::default();
         for (number, kept) in self.kept.iter().enumerate() {
             let mut entries: Vec<(SectionType, u64)> = Vec::new();
-            let mut schema = None;
             for section in &kept.sections {
                 if section.ty == SectionType::SECTION_INDEX {
                     continue;
@@ -204,9 +203,6 @@ impl Compaction {
                 };
                 if section.ty == SectionType::BLOCK {
                     places.insert(section.header_offset, at);
-                }
-                if section.ty == SectionType::METADATA_V2_SCHEMA {
-                    schema = Some(at);
                 }
                 entries.push((section.ty, at));
             }
@@ -222,18 +218,14 @@ impl Compaction {
                 parent: table.snapshots.last().map(|last: &Snapshot| last.number),
                 ..kept.snapshot.clone()
             });
-            let open = schema.unwrap_or(index);
+            let opening = Opening::of_sections(entries.iter().copied())
+                .ok_or(Error::Unfit("the image has no section index"))?;
             let mut trailers = vec![(SectionType::SNAPSHOTS, None)];
             if number + 1 == self.kept.len() {
                 let lasting = self.lasting.iter();
                 trailers.extend(lasting.map(|(ty, payload)| (*ty, Some(payload))));
             }
             for (ty, payload) in trailers {
-                let footer = Footer {
-                    open_offset: open,
-                    open_length: copy.at.saturating_sub(open),
-                    index: Some(index),
-                };
                 let (prelude, body) = match payload {
                     None => (SnapshotTable::prelude(generation), table.encode()),
                     Some(payload) => {
@@ -241,7 +233,7 @@ impl Compaction {
                         (hidden.prelude, hidden.body.to_vec())
                     }
                 };
-                let bytes = encode_hidden_section(copy.number, ty, &prelude, &body, &footer);
+                let bytes = opening.encode_trailer(copy.at, copy.number, ty, &prelude, &body);
                 copy.put(&bytes)?;
                 copy.number += 1;
             }

@@ -4,13 +4,11 @@ use std::sync::Arc;
 
 use redwarfs_format::GenerationNo;
 use redwarfs_format::section::{
-    Container, Footer, IndexState, SectionType, SnapshotTable, encode_hidden_section,
-    snapshot_name_error, tail_pointer,
+    Container, IndexState, Opening, SectionType, SnapshotTable, snapshot_name_error,
 };
 use redwarfs_io::{Append, Medium, Source};
 use redwarfs_reader::{Image, ImageOffset, OpenOptions, SnapshotChoice};
 
-use crate::base::next_section;
 use crate::error::{Error, Result};
 
 /// A change of one entry of the table.
@@ -90,23 +88,14 @@ pub fn change(
         change.apply(&mut table)?;
     }
     let container = image.container();
-    let (Some(index), Some(generation)) = (container.sections.last(), image.generation()?) else {
+    let (Some(opening), Some(generation)) = (Opening::of(container), image.generation()?) else {
         return Err(Error::Unfit("the image has no section index"));
     };
-    let schema = container.section_of_type(SectionType::METADATA_V2_SCHEMA);
-    let opened = schema.last().map_or(index, |schema| schema).header_offset;
-    let footer = Footer {
-        open_offset: opened,
-        open_length: container.size.saturating_sub(opened),
-        index: Some(index.header_offset),
-    };
     let prelude = SnapshotTable::prelude(generation);
-    let body = table.encode();
-    let number = next_section(&image);
-    let section = encode_hidden_section(number, SectionType::SNAPSHOTS, &prelude, &body, &footer);
+    let (ty, number) = (SectionType::SNAPSHOTS, container.next_number());
+    let section = opening.encode_trailer(container.size, number, ty, &prelude, &table.encode());
     let end = container.offset.saturating_add(container.size);
-    let pointer = tail_pointer(index.header_offset).to_le_bytes();
-    let mut append = Append::begin(Arc::clone(file), end, pointer)?;
+    let mut append = Append::begin(Arc::clone(file), end, opening.tail_pointer())?;
     let new_end = end.saturating_add(section.len() as u64);
     append.reserve(new_end)?;
     append.write_all_at(end, &section)?;

@@ -8,8 +8,7 @@ use redwarfs_format::recovery::{
     Blank, Geometry, HashPage, HeaderPage, PAGE, ShardGroup, shard_hash,
 };
 use redwarfs_format::section::{
-    Binding, Container, Footer, GenerationId, IndexState, Prelude, Section, SectionHeader,
-    SectionType, tail_pointer,
+    Container, Footer, GenerationId, Opening, Prelude, Section, SectionHeader, SectionType,
 };
 use redwarfs_io::{Append, LockedFile, Medium, Source};
 
@@ -64,12 +63,9 @@ pub(crate) fn container(source: &dyn Source, offset: u64) -> Result<Container> {
     Ok(Container::open(&read, source.len()?, offset, None)?)
 }
 
-/// The index of a container that has a valid one.
-fn index_of(container: &Container) -> Result<&Section> {
-    match (&container.index, container.sections.last()) {
-        (IndexState::Valid, Some(section)) => Ok(section),
-        _ => Err(Error::Unfit("the image has no valid section index")),
-    }
+/// What opens an image that has a valid index.
+fn opening(image: &Container) -> Result<Opening> {
+    Opening::of(image).ok_or(Error::Unfit("the image has no valid section index"))
 }
 
 /// Sections of the program in front of an image at `offset` into which tools write when the file is complete.
@@ -103,7 +99,7 @@ pub fn add(
     stop: &AtomicBool,
 ) -> Result<Added> {
     let image = container(&file, offset)?;
-    let index = index_of(&image)?.clone();
+    let opening = opening(&image)?;
     let is_recovery = |section: &Section| section.ty == SectionType::RECOVERY;
     if image.trailers.iter().any(is_recovery) {
         return Err(Error::Present);
@@ -121,15 +117,12 @@ pub fn add(
         protection.shard_size,
     )?;
     let mut header = HeaderPage::lay_out(geometry)?;
-    header.index = index.header_offset;
+    header.index = opening.index();
     header.leading = offset;
     if protection.leading {
         header.blanks = blanks(&file, offset);
     }
-    let generation = generation(&file, offset, &index)?;
-
-    let pointer = tail_pointer(index.header_offset).to_le_bytes();
-    let mut append = Append::begin(file, end, pointer)?;
+    let mut append = Append::begin(file, end, opening.tail_pointer())?;
     append.reserve(offset + header.image_size)?;
     let range = Range {
         source: append.source(),
@@ -150,12 +143,7 @@ pub fn add(
     for (copy, at) in (0..).zip(header.copies()) {
         append.write_all_at(offset + at, &header.encode(copy))?;
     }
-    let frame = Frame::of(
-        &header,
-        generation,
-        &image,
-        index.payload_offset + index.length,
-    );
+    let frame = Frame::of(&header, append.source(), &image)?;
     let payload = header.section + SectionHeader::LEN as u64;
     append.write_all_at(offset + payload, &frame.prelude)?;
     let footer = header.image_size - Footer::LEN as u64;
@@ -177,7 +165,7 @@ pub fn add(
 /// [`Error::NotFound`] if there is none, [`Error::Unfit`] if it is not what the file ends with.
 pub fn remove(file: &LockedFile, offset: u64) -> Result<u64> {
     let image = container(file, offset)?;
-    index_of(&image)?;
+    opening(&image)?;
     let is_recovery = |section: &&Section| section.ty == SectionType::RECOVERY;
     let first = image
         .trailers
@@ -204,11 +192,7 @@ pub fn remove(file: &LockedFile, offset: u64) -> Result<u64> {
 }
 
 /// The identity of the generation with an index.
-pub(crate) fn generation(
-    source: &dyn Source,
-    offset: u64,
-    index: &Section,
-) -> Result<GenerationId> {
+fn generation(source: &dyn Source, offset: u64, index: &Section) -> Result<GenerationId> {
     let limit = || Error::Format(redwarfs_format::Error::Limit("a very large index".into()));
     let mut payload = Vec::new();
     let length = usize::try_from(index.length).map_err(|_| limit())?;
@@ -226,45 +210,22 @@ pub(crate) struct Frame {
 }
 
 impl Frame {
-    /// Of the section that `header` describes, in an image whose index ends at `index_end`.
-    pub(crate) fn of(
-        header: &HeaderPage,
-        generation: GenerationId,
-        image: &Container,
-        index_end: u64,
-    ) -> Self {
-        let prelude = Prelude {
-            tag: TAG,
-            major: 1,
-            minor: 0,
-            flags: 0,
-            binding: Binding::Generation(generation),
-        };
-        let schema = image
-            .section_of_type(SectionType::METADATA_V2_SCHEMA)
-            .last();
-        let open = schema.map_or(header.index, |schema| schema.header_offset);
+    /// Of the section that `header` describes, behind the trailers of an image.
+    pub(crate) fn of(header: &HeaderPage, source: &dyn Source, image: &Container) -> Result<Self> {
+        let opening = opening(image)?;
+        let index = image.sections.last();
+        let index = index.ok_or_else(|| redwarfs_format::Error::corrupt("the section index"))?;
         // The trailers in front of this one are small.
-        let before = image
-            .trailers
-            .iter()
-            .filter(|s| s.header_offset < header.section);
-        let end = before
-            .map(|s| s.payload_offset + s.length)
-            .max()
-            .unwrap_or(index_end);
-        let footer = Footer {
-            open_offset: open,
-            open_length: end.saturating_sub(open),
-            index: Some(header.index),
-        };
-        let mut all = image.sections.iter().chain(&image.trailers).rev();
-        let last = all.find(|s| s.header_offset < header.section);
-        Self {
-            number: last.map_or(0, |section| section.number.saturating_add(1)),
-            prelude: prelude.encode(),
-            footer: footer.encode(),
-        }
+        let trailers = image.trailers.iter();
+        let before = trailers.take_while(|s| s.header_offset < header.section);
+        let last = before.last().unwrap_or(index);
+        let end = last.payload_offset.saturating_add(last.length);
+        let generation = generation(source, image.offset, index)?;
+        Ok(Self {
+            number: last.number.saturating_add(1),
+            prelude: Prelude::of_generation(TAG, generation).encode(),
+            footer: opening.footer(end).encode(),
+        })
     }
 
     /// The header of the section, whose payload is in the file.

@@ -6,7 +6,7 @@ use redwarfs_format::recovery::{HashPage, PAGE, shard_hash};
 use redwarfs_format::section::{Footer, SectionHeader, tail_pointer};
 use redwarfs_io::{LockedFile, Medium, Source};
 
-use crate::add::{Frame, container, generation};
+use crate::add::{Frame, container};
 use crate::check::matches;
 use crate::code::{Decoder, Encoder};
 use crate::damage::{Damage, GroupDamage};
@@ -236,18 +236,11 @@ impl RecoveryData {
         let header = &self.header;
         let offset = self.position(0).ok_or(Error::LostStart)?;
         let image = container(source, offset)?;
-        let index = image
-            .sections
-            .last()
-            .filter(|s| s.header_offset == header.index);
-        let index = index.ok_or_else(|| redwarfs_format::Error::corrupt("the section index"))?;
-        let generation = generation(source, offset, index)?;
-        let frame = Frame::of(
-            header,
-            generation,
-            &image,
-            index.payload_offset + index.length,
-        );
+        let index = image.sections.last().map(|last| last.header_offset);
+        if index != Some(header.index) {
+            return Err(redwarfs_format::Error::corrupt("the section index").into());
+        }
+        let frame = Frame::of(header, source, &image)?;
         let sealed = frame.seal(source, offset, header, stop)?;
         let footer = header.image_size.saturating_sub(Footer::LEN as u64);
         Ok([

@@ -3,10 +3,7 @@
 use redwarfs_format::digests::{
     DIGESTS_TAG, Digests, SIGNATURE_TAG, SignatureBody, SignatureKind, encode_message,
 };
-use redwarfs_format::section::{
-    Binding, Container, Footer, GenerationId, IndexState, Prelude, SectionType,
-    encode_hidden_section, tail_pointer,
-};
+use redwarfs_format::section::{Container, GenerationId, Opening, Prelude, SectionType};
 use redwarfs_io::{Append, LockedFile, Source};
 use redwarfs_reader::{StoredDigests, stored_digests};
 
@@ -90,13 +87,7 @@ fn append(
     generation: GenerationId,
     body: &[u8],
 ) -> Result<Added> {
-    let Some(index) = image
-        .sections
-        .last()
-        .filter(|_| image.index == IndexState::Valid)
-    else {
-        return Err(Error::Unfit("it has no valid section index"));
-    };
+    let opening = Opening::of(image).ok_or(Error::Unfit("it has no valid section index"))?;
     if image.trailers.iter().any(|s| s.ty == SectionType::RECOVERY) {
         return Err(Error::Recovery);
     }
@@ -104,30 +95,11 @@ fn append(
     if file.len()? != end.saturating_add(image.unused_tail) {
         return Err(Error::Unfit("other data follows it"));
     }
-    let prelude = Prelude {
-        tag,
-        major: 1,
-        minor: 0,
-        flags: 0,
-        binding: Binding::Generation(generation),
-    };
-    let schema = image
-        .section_of_type(SectionType::METADATA_V2_SCHEMA)
-        .last();
-    let open = schema.map_or(index.header_offset, |schema| schema.header_offset);
-    let last = image.trailers.last().unwrap_or(index);
-    let footer = |length| Footer {
-        open_offset: open,
-        open_length: length,
-        index: Some(index.header_offset),
-    };
-    let number = last.number.saturating_add(1);
-    // Small trailers belong to what opening takes, this one included.
-    let length = encode_hidden_section(number, ty, &prelude, body, &footer(0)).len() as u64;
-    let footer = footer((image.size + length).saturating_sub(open));
-    let section = encode_hidden_section(number, ty, &prelude, body, &footer);
-    let pointer = tail_pointer(index.header_offset).to_le_bytes();
-    let mut append = Append::begin(file, end, pointer)?;
+    let prelude = Prelude::of_generation(tag, generation);
+    let number = image.next_number();
+    let section = opening.encode_trailer(image.size, number, ty, &prelude, body);
+    let length = section.len() as u64;
+    let mut append = Append::begin(file, end, opening.tail_pointer())?;
     append.reserve(end + length)?;
     append.write_all_at(end, &section)?;
     append.commit(end + length)?;

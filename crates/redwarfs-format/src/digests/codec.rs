@@ -72,13 +72,7 @@ pub struct Digests {
 /// Encodes the message: the payload of the section without its footer.
 #[must_use]
 pub fn encode_message(digests: &Digests) -> Vec<u8> {
-    let prelude = Prelude {
-        tag: DIGESTS_TAG,
-        major: 1,
-        minor: 0,
-        flags: 0,
-        binding: Binding::Generation(digests.generation),
-    };
+    let prelude = Prelude::of_generation(DIGESTS_TAG, digests.generation);
     let groups = digests.leaves.iter().flat_map(|leaves| &leaves.groups);
     let count = digests.entries.len();
     let leaf_area = Prelude::LEN + FIXED + count * ENTRY;

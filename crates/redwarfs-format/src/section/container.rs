@@ -186,6 +186,14 @@ impl Container {
         image.load(position, section.ty, section.header_offset)
     }
 
+    /// A number for a new section behind the image.
+    #[must_use]
+    pub fn next_number(&self) -> u32 {
+        let all = self.sections.iter().chain(&self.trailers);
+        let last = all.map(|section| section.number).max();
+        last.map_or(0, |number| number.saturating_add(1))
+    }
+
     /// The BLOCK sections in the order of their block numbers.
     pub fn blocks(&self) -> impl Iterator<Item = &Section> {
         self.blocks

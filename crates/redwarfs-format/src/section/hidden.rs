@@ -284,10 +284,22 @@ pub fn encode_hidden_section(
     body: &[u8],
     footer: &Footer,
 ) -> Vec<u8> {
+    let (header, payload) = seal_hidden_section(number, ty, prelude, body, footer);
+    [&header.encode()[..], &payload].concat()
+}
+
+/// The header and the payload of [`encode_hidden_section`].
+pub(super) fn seal_hidden_section(
+    number: u32,
+    ty: SectionType,
+    prelude: &Prelude,
+    body: &[u8],
+    footer: &Footer,
+) -> (SectionHeader, Vec<u8>) {
     assert!(footer.index.is_none_or(|index| index <= OFFSET_MASK));
     let payload = [&prelude.encode()[..], body, &footer.encode()].concat();
     let header = SectionHeader::seal(number, ty, CompressionId::NONE, &payload);
-    [&header.encode()[..], &payload].concat()
+    (header, payload)
 }
 
 /// The parts of the payload of a hidden section.

@@ -13,6 +13,7 @@ mod index;
 mod leaves;
 mod locate;
 mod snapshots;
+mod trailer;
 
 pub use container::{Container, IndexState, Section};
 pub use header::{CompressionId, SectionHasher, SectionHeader, SectionType, Version};
@@ -27,6 +28,7 @@ pub use snapshots::{
     Link, MAX_SNAPSHOT_NAME, MAX_SNAPSHOTS, Snapshot, SnapshotTable, snapshot_name_error,
     snapshot_time_name,
 };
+pub use trailer::Opening;
 
 /// Fills the buffer with the bytes at an absolute file offset, or fails. A file that ends too
 /// early is an error of kind `UnexpectedEof`.

@@ -97,13 +97,7 @@ impl SnapshotTable {
     /// The prelude of the section, which belongs to the generation with an identity.
     #[must_use]
     pub fn prelude(generation: GenerationId) -> Prelude {
-        Prelude {
-            tag: TAG,
-            major: 1,
-            minor: 0,
-            flags: 0,
-            binding: Binding::Generation(generation),
-        }
+        Prelude::of_generation(TAG, generation)
     }
 
     /// Encodes the body of the section.

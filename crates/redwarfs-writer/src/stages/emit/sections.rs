@@ -7,7 +7,7 @@ use redwarfs_codec::{CodecSpec, Compressed, CompressionId, Table};
 use redwarfs_format::frozen::Frozen;
 use redwarfs_format::metadata::{Metadata, freeze, freeze_for_compression};
 use redwarfs_format::section::{
-    Footer, GenerationId, Prelude, SectionHeader, SectionType, encode_section_index,
+    GenerationId, Opening, Prelude, SectionHeader, SectionType, encode_section_index,
 };
 
 use crate::base::BaseImage;
@@ -249,23 +249,13 @@ impl<'a> Emitter<'a> {
     /// # Errors
     /// As [`sealed`](Self::sealed), and [`Error::Limit`] without an index.
     pub fn trailer(&mut self, ty: SectionType, prelude: &Prelude, body: &[u8]) -> Result<()> {
-        let at = |wanted| {
-            let mut sections = self.sections.iter();
-            sections.rfind(|(ty, _)| *ty == wanted).map(|(_, at)| *at)
-        };
-        let Some(index) = at(SectionType::SECTION_INDEX) else {
-            return Err(Error::Limit(
-                "a hidden section needs a section index".into(),
-            ));
-        };
-        let open = at(SectionType::METADATA_V2_SCHEMA).unwrap_or(index);
-        let footer = Footer {
-            open_offset: open,
-            open_length: self.offset - open,
-            index: Some(index),
-        };
-        let payload = [&prelude.encode()[..], body, &footer.encode()].concat();
-        let header = SectionHeader::seal(self.number(), ty, CompressionId::NONE, &payload);
+        let mut sections = self.sections.iter();
+        let index = sections.rposition(|(ty, _)| *ty == SectionType::SECTION_INDEX);
+        let listed = self.sections.iter().take(index.map_or(0, |at| at + 1));
+        let opening = Opening::of_sections(listed.copied())
+            .ok_or_else(|| Error::Limit("a hidden section needs a section index".into()))?;
+        let number = self.number();
+        let (header, payload) = opening.seal_trailer(self.offset, number, ty, prelude, body);
         self.sealed(&header, &payload)
     }
 
