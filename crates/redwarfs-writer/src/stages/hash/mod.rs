@@ -30,7 +30,7 @@ use crate::tree::Tree;
 const PREFIX_FILE: u64 = 1 << 20;
 const PREFIX: usize = 4096;
 /// Source of zeros.
-static ZEROS: [u8; 65536] = [0; 65536];
+static ZEROS: [u8; 4096] = [0; 4096];
 /// The memory limit is checked again after this number of contents.
 const CHECK_EVERY: usize = 1 << 14;
 
