@@ -8,14 +8,16 @@ use redwarfs_format::recovery::{
     Blank, Geometry, HashPage, HeaderPage, PAGE, ShardGroup, shard_hash,
 };
 use redwarfs_format::section::{
-    Container, Footer, GenerationId, Opening, Prelude, Section, SectionHeader, SectionType,
+    Binding, Container, Footer, GenerationId, Opening, Prelude, Section, SectionHeader,
+    SectionType, SnapshotTable,
 };
 use redwarfs_io::{Append, LockedFile, Medium, Source};
 
 use crate::code::Encoder;
 use crate::error::{Error, Result};
+use crate::part::page_at;
 use crate::range::Range;
-use crate::{PIECE, TAG};
+use crate::{PIECE, SIDECAR, TAG};
 
 /// How an image is protected.
 #[derive(Debug, Clone)]
@@ -83,7 +85,8 @@ fn blanks(file: &dyn Source, offset: u64) -> [Blank; HeaderPage::BLANKS] {
 }
 
 /// Adds a RECOVERY section behind the image at `offset` of a file, and behind its other trailers. At every moment,
-/// the file is a valid image. `done` gets the number of bytes after each piece that was protected.
+/// the file is a valid image. If an older snapshot of the image has recovery data, that stays, and the new section
+/// protects what is behind it. `done` gets the number of bytes after each piece that was protected.
 ///
 /// # Errors
 /// * [`Error::Geometry`] if the options do not fit the size of the image.
@@ -92,7 +95,7 @@ fn blanks(file: &dyn Source, offset: u64) -> [Blank; HeaderPage::BLANKS] {
 /// * [`Error::Format`] if there is no image, [`Error::Io`] if reading or writing fails, [`Error::Interrupted`]
 ///   if `stop` is set. The file is unchanged then.
 pub fn add(
-    file: LockedFile,
+    file: impl Medium + 'static,
     offset: u64,
     protection: &Protection,
     done: &dyn Fn(u64),
@@ -108,41 +111,36 @@ pub fn add(
     if file.len()? != end.saturating_add(image.unused_tail) {
         return Err(Error::Unfit("other data follows the image"));
     }
-    let leading = if protection.leading { offset } else { 0 };
-    let start = -i64::try_from(leading).map_err(|_| Error::Unfit("it begins too far behind"))?;
+    let previous = previous(&file, &image)?;
+    let start = match &previous {
+        // What it protects, and the recovery data itself, does not change any more.
+        Some(previous) => previous.image_size.cast_signed(),
+        None => start(offset, protection)?,
+    };
     let geometry = Geometry::new(
         start,
-        image.size.saturating_add(leading),
+        image.size.saturating_add_signed(start.saturating_neg()),
         protection.percent,
         protection.shard_size,
     )?;
     let mut header = HeaderPage::lay_out(geometry)?;
     header.index = opening.index();
     header.leading = offset;
-    if protection.leading {
+    header.previous = previous.map_or(0, |previous| previous.section);
+    if start < 0 {
         header.blanks = blanks(&file, offset);
     }
     let mut append = Append::begin(file, end, opening.tail_pointer())?;
     append.reserve(offset + header.image_size)?;
-    let range = Range {
-        source: append.source(),
-        geometry,
-        start: offset.cast_signed() + start,
-        blanks: header.blanks,
-    };
-    let hashes = encode(&range, protection.threads, done, stop, &|shard, bytes| {
-        Ok(append.write_all_at(offset + header.parity_at(shard), bytes)?)
-    })?;
-    header.hashes_id = HashPage::identity(&hashes);
-    for copy in [header.hashes_a, header.hashes_b] {
-        for page in 0..header.hash_pages as u32 {
-            let at = offset + copy + u64::from(page) * PAGE as u64;
-            append.write_all_at(at, &HashPage::encode(&hashes, page, copy))?;
-        }
-    }
-    for (copy, at) in (0..).zip(header.copies()) {
-        append.write_all_at(offset + at, &header.encode(copy))?;
-    }
+    let write = |at: u64, bytes: &[u8]| append.write_all_at(offset + at, bytes);
+    write_parity(
+        append.source(),
+        &mut header,
+        protection.threads,
+        done,
+        stop,
+        &write,
+    )?;
     let frame = Frame::of(&header, append.source(), &image)?;
     let payload = header.section + SectionHeader::LEN as u64;
     append.write_all_at(offset + payload, &frame.prelude)?;
@@ -151,11 +149,151 @@ pub fn add(
     let sealed = frame.seal(append.source(), offset, &header, stop)?;
     append.write_all_at(offset + header.section, &sealed.encode())?;
     append.commit(offset + header.image_size)?;
-    Ok(Added {
-        geometry,
-        left_out: header.blanks.iter().map(|blank| blank.length).sum(),
-        bytes: header.image_size - image.size,
+    Ok(Added::of(&header, header.image_size - image.size))
+}
+
+impl Added {
+    fn of(header: &HeaderPage, bytes: u64) -> Self {
+        Self {
+            geometry: header.geometry,
+            left_out: header.blanks.iter().map(|blank| blank.length).sum(),
+            bytes,
+        }
+    }
+}
+
+/// Makes a sidecar: writes recovery data of a file, which has an image at `offset`, to `out`, an empty file. It protects
+/// the whole file but for the rest of an append that was not finished. The image needs no section index then,
+/// and other data may follow it. `done` gets the number of bytes after each piece that was protected.
+///
+/// # Errors
+/// As [`add`], but for [`Error::Present`].
+pub fn add_sidecar(
+    file: &dyn Source,
+    offset: u64,
+    protection: &Protection,
+    out: &dyn Medium,
+    done: &dyn Fn(u64),
+    stop: &AtomicBool,
+) -> Result<Added> {
+    let image = container(file, offset)?;
+    let (len, end) = (file.len()?, offset.saturating_add(image.size));
+    let end = match end.saturating_add(image.unused_tail) == len {
+        true => end,
+        false => len,
+    };
+    let start = start(offset, protection)?;
+    let geometry = Geometry::new(
+        start,
+        (end - offset).saturating_add_signed(start.saturating_neg()),
+        protection.percent,
+        protection.shard_size,
+    )?;
+    let mut header = HeaderPage::lay_out_sidecar(geometry)?;
+    header.index = Opening::of(&image).map_or(0, |opening| opening.index());
+    header.leading = offset;
+    if start < 0 {
+        header.blanks = blanks(file, offset);
+    }
+    let write = |at: u64, bytes: &[u8]| out.write_all_at(at, bytes);
+    write_parity(file, &mut header, protection.threads, done, stop, &write)?;
+    out.write_all_at(0, &sidecar_prelude(file, Some(&image))?.encode())?;
+    out.sync()?;
+    Ok(Added::of(&header, header.image_size))
+}
+
+/// The start of a sidecar: it belongs to the generation of an image that has an index.
+pub(crate) fn sidecar_prelude(file: &dyn Source, image: Option<&Container>) -> Result<Prelude> {
+    let index = image.filter(|image| Opening::of(image).is_some());
+    let index = index.and_then(|image| Some((image.offset, image.sections.last()?)));
+    let binding = match index {
+        Some((offset, index)) => Binding::Generation(generation(file, offset, index)?),
+        None => Binding::None,
+    };
+    Ok(Prelude {
+        tag: TAG,
+        major: 1,
+        minor: 0,
+        flags: SIDECAR,
+        binding,
     })
+}
+
+/// Where the protected range begins, relative to the image.
+fn start(offset: u64, protection: &Protection) -> Result<i64> {
+    let leading = if protection.leading { offset } else { 0 };
+    let leading = i64::try_from(leading);
+    Ok(-leading.map_err(|_| Error::Unfit("it begins too far behind"))?)
+}
+
+/// The newest recovery data of older generations of an image, if it is there.
+fn previous(file: &dyn Source, image: &Container) -> Result<Option<HeaderPage>> {
+    let is_table = |section: &&Section| section.ty == SectionType::SNAPSHOTS;
+    let (Some(section), Some(index)) =
+        (image.trailers.iter().rfind(is_table), image.sections.last())
+    else {
+        return Ok(None);
+    };
+    let payload = payload(file, image.offset, section)?;
+    let generation = generation(file, image.offset, index)?;
+    // Without a table, nobody knows where they are.
+    let Ok(table) = SnapshotTable::parse(&payload, generation) else {
+        return Ok(None);
+    };
+    let read = |at, out: &mut [u8]| file.read_exact_at(at, out);
+    let len = file.len()?;
+    for snapshot in table.snapshots.iter().rev() {
+        let Some(end) = snapshot.end.filter(|end| *end <= index.header_offset) else {
+            continue;
+        };
+        let Ok(older) = Container::open_generation(&read, len, image.offset, end) else {
+            continue;
+        };
+        let is_recovery = |section: &&Section| section.ty == SectionType::RECOVERY;
+        let Some(section) = older.trailers.iter().rfind(is_recovery) else {
+            continue;
+        };
+        let at = image.offset + section.payload_offset + Prelude::LEN as u64;
+        let page = page_at(file, at).and_then(|page| HeaderPage::parse(&page).ok());
+        // What is damaged protects nothing.
+        return Ok(page
+            .map(|(header, _)| header)
+            .filter(|header| header.section == section.header_offset));
+    }
+    Ok(None)
+}
+
+/// Writes parity, pages of checksums, and header pages. What they are made of is in `header`.
+fn write_parity(
+    source: &dyn Source,
+    header: &mut HeaderPage,
+    threads: usize,
+    done: &dyn Fn(u64),
+    stop: &AtomicBool,
+    write: &dyn Fn(u64, &[u8]) -> std::io::Result<()>,
+) -> Result<()> {
+    let geometry = header.geometry;
+    let range = Range {
+        source,
+        geometry,
+        start: header.leading.cast_signed() + geometry.start(),
+        blanks: header.blanks,
+    };
+    let layout = *header;
+    let hashes = encode(&range, threads, done, stop, &|shard, bytes| {
+        Ok(write(layout.parity_at(shard), bytes)?)
+    })?;
+    header.hashes_id = HashPage::identity(&hashes);
+    for copy in [header.hashes_a, header.hashes_b] {
+        for page in 0..header.hash_pages as u32 {
+            let at = copy + u64::from(page) * PAGE as u64;
+            write(at, &HashPage::encode(&hashes, page, copy))?;
+        }
+    }
+    for (copy, at) in (0..).zip(header.copies()) {
+        write(at, &header.encode(copy))?;
+    }
+    Ok(())
 }
 
 /// Removes the recovery data of the image at `offset` of a file, which ends the file. Returns the number of
@@ -193,13 +331,18 @@ pub fn remove(file: &LockedFile, offset: u64) -> Result<u64> {
 
 /// The identity of the generation with an index.
 fn generation(source: &dyn Source, offset: u64, index: &Section) -> Result<GenerationId> {
-    let limit = || Error::Format(redwarfs_format::Error::Limit("a very large index".into()));
+    Ok(GenerationId::of(&payload(source, offset, index)?))
+}
+
+/// The stored payload of a section of an image at `offset`.
+fn payload(source: &dyn Source, offset: u64, section: &Section) -> Result<Vec<u8>> {
+    let limit = || Error::Format(redwarfs_format::Error::Limit("a very large section".into()));
     let mut payload = Vec::new();
-    let length = usize::try_from(index.length).map_err(|_| limit())?;
+    let length = usize::try_from(section.length).map_err(|_| limit())?;
     payload.try_reserve_exact(length).map_err(|_| limit())?;
     payload.resize(length, 0);
-    source.read_exact_at(offset.saturating_add(index.payload_offset), &mut payload)?;
-    Ok(GenerationId::of(&payload))
+    source.read_exact_at(offset.saturating_add(section.payload_offset), &mut payload)?;
+    Ok(payload)
 }
 
 /// What is around the pages of the section.

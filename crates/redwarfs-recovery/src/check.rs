@@ -2,13 +2,13 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use redwarfs_format::recovery::{HashPage, HeaderPage, PAGE, shard_hash};
 use redwarfs_io::Source;
 
 use crate::PIECE;
-use crate::damage::Damage;
+use crate::damage::{Damage, PartDamage};
 use crate::error::{Error, Result};
 use crate::locate::RecoveryData;
+use crate::part::{Part, matches};
 
 impl RecoveryData {
     /// Compares every shard of data and parity with its checksum. Bytes that cannot be read count as damaged, and
@@ -23,6 +23,21 @@ impl RecoveryData {
         done: &dyn Fn(u64),
         stop: &AtomicBool,
     ) -> Result<Damage> {
+        let parts = self.parts.iter();
+        let parts = parts.map(|part| part.check(source, done, stop));
+        Ok(Damage {
+            parts: parts.collect::<Result<_>>()?,
+        })
+    }
+}
+
+impl Part {
+    fn check(
+        &self,
+        source: &dyn Source,
+        done: &dyn Fn(u64),
+        stop: &AtomicBool,
+    ) -> Result<PartDamage> {
         let header = &self.header;
         let geometry = header.geometry;
         let (hashes, mut pages) = self.hashes(source)?;
@@ -60,14 +75,13 @@ impl RecoveryData {
             if stop.load(Ordering::Relaxed) {
                 return Err(Error::Interrupted);
             }
-            let at = self.position(header.parity_at(shard));
-            let there = at.is_some_and(|at| source.read_exact_at(at, shard_bytes).is_ok());
+            let there = self.read_parity(source, shard, shard_bytes);
             if !there || !matches(&hashes, shard, shard_bytes) {
                 shards.push(shard);
             }
             done(size as u64);
         }
-        Ok(Damage {
+        Ok(PartDamage {
             geometry,
             shards,
             foreign,
@@ -75,43 +89,4 @@ impl RecoveryData {
             pages,
         })
     }
-
-    /// The page at an offset of the image, if it can be read.
-    pub(crate) fn page(&self, source: &dyn Source, at: u64) -> Option<Box<[u8; PAGE]>> {
-        let mut page = Box::new([0; PAGE]);
-        let at = self.position(at)?;
-        source.read_exact_at(at, page.as_mut_slice()).ok()?;
-        Some(page)
-    }
-
-    /// The checksums of all shards, and the number of damaged pages of them.
-    fn hashes(&self, source: &dyn Source) -> Result<(Vec<Option<u64>>, u64)> {
-        let HeaderPage {
-            hashes_a,
-            hashes_b,
-            hash_pages,
-            ..
-        } = self.header;
-        let shards = usize::try_from(self.header.geometry.all_shards()).unwrap_or(usize::MAX);
-        let mut hashes = Vec::new();
-        hashes.try_reserve_exact(shards).map_err(|_| {
-            redwarfs_format::Error::Limit(format!("no memory for {shards} checksums"))
-        })?;
-        hashes.resize(shards, None);
-        let mut damaged = 0;
-        for copy in [hashes_a, hashes_b] {
-            for number in 0..hash_pages as u32 {
-                let at = copy + u64::from(number) * PAGE as u64;
-                let page = self.page(source, at);
-                let good = page.is_some_and(|p| HashPage::read(&p, number, copy, &mut hashes));
-                damaged += u64::from(!good);
-            }
-        }
-        Ok((hashes, damaged))
-    }
-}
-
-pub(crate) fn matches(hashes: &[Option<u64>], shard: u64, bytes: &[u8]) -> bool {
-    let known = usize::try_from(shard).ok().and_then(|at| *hashes.get(at)?);
-    known == Some(shard_hash(bytes))
 }

@@ -7,6 +7,13 @@ use redwarfs_format::recovery::{Geometry, ShardGroup};
 /// The damage of a protected file.
 #[derive(Debug, Clone)]
 pub struct Damage {
+    /// As many as the recovery data has.
+    pub(crate) parts: Vec<PartDamage>,
+}
+
+/// The damage of what one part of the recovery data protects, and of that part.
+#[derive(Debug, Clone)]
+pub(crate) struct PartDamage {
     pub(crate) geometry: Geometry,
     /// Numbers of data and parity shards that are not as they were, in ascending order.
     pub(crate) shards: Vec<u64>,
@@ -20,53 +27,81 @@ pub struct Damage {
 
 /// The damage of one group.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct GroupDamage {
-    /// The group.
-    pub group: ShardGroup,
+pub(crate) struct GroupDamage {
+    pub(crate) group: ShardGroup,
     /// Positions of damaged data shards.
-    pub data: Vec<u32>,
+    pub(crate) data: Vec<u32>,
     /// Rows of damaged parity shards.
-    pub parity: Vec<u32>,
-    repairable: bool,
-}
-
-impl GroupDamage {
+    pub(crate) parity: Vec<u32>,
     /// Whether the parity can restore it.
-    #[must_use]
-    pub fn is_repairable(&self) -> bool {
-        self.repairable
-    }
+    pub(crate) repairable: bool,
 }
 
 impl Damage {
     /// Whether everything is as it was.
     #[must_use]
     pub fn is_none(&self) -> bool {
-        self.shards.is_empty() && self.pages == 0
+        self.parts.iter().all(PartDamage::is_none)
     }
 
     /// Number of damaged shards of data.
     #[must_use]
     pub fn data_shards(&self) -> u64 {
-        let data = self.geometry.data_shards();
-        self.shards.partition_point(|shard| *shard < data) as u64
+        self.parts.iter().map(PartDamage::data_shards).sum()
     }
 
     /// Number of damaged shards of parity.
     #[must_use]
     pub fn parity_shards(&self) -> u64 {
-        self.shards.len() as u64 - self.data_shards()
+        let all: u64 = self.parts.iter().map(|part| part.shards.len() as u64).sum();
+        all - self.data_shards()
     }
 
     /// Number of damaged pages of the recovery data.
     #[must_use]
     pub fn pages(&self) -> u64 {
-        self.pages
+        self.parts.iter().map(|part| part.pages).sum()
+    }
+
+    /// Number of groups of all parts.
+    #[must_use]
+    pub fn all_groups(&self) -> u32 {
+        let groups = self.parts.iter().map(|part| part.geometry.groups());
+        groups.fold(0, u32::saturating_add)
+    }
+
+    /// Number of groups with more damage than the parity can restore.
+    #[must_use]
+    pub fn lost_groups(&self) -> u32 {
+        let lost = |part: &PartDamage| {
+            let groups = part.groups();
+            groups.iter().filter(|group| !group.repairable).count() as u32
+        };
+        self.parts.iter().map(lost).sum()
+    }
+
+    /// Ranges of the protected bytes, relative to the image, that are damaged and cannot be restored.
+    #[must_use]
+    pub fn lost_ranges(&self) -> Vec<(i64, u64)> {
+        self.parts
+            .iter()
+            .flat_map(PartDamage::lost_ranges)
+            .collect()
+    }
+}
+
+impl PartDamage {
+    pub(crate) fn is_none(&self) -> bool {
+        self.shards.is_empty() && self.pages == 0
+    }
+
+    fn data_shards(&self) -> u64 {
+        let data = self.geometry.data_shards();
+        self.shards.partition_point(|shard| *shard < data) as u64
     }
 
     /// The groups with shards that have to be restored, in ascending order.
-    #[must_use]
-    pub fn groups(&self) -> Vec<GroupDamage> {
+    pub(crate) fn groups(&self) -> Vec<GroupDamage> {
         let mut groups: BTreeMap<ShardGroup, GroupDamage> = BTreeMap::new();
         for &shard in self.shards.iter().chain(&self.foreign) {
             let (group, position) = self.geometry.place_of(shard);
@@ -90,16 +125,7 @@ impl Damage {
         groups
     }
 
-    /// Number of groups with more damage than the parity can restore.
-    #[must_use]
-    pub fn lost_groups(&self) -> u32 {
-        let groups = self.groups();
-        groups.iter().filter(|group| !group.repairable).count() as u32
-    }
-
-    /// Ranges of the protected bytes, relative to the image, that are damaged and cannot be restored.
-    #[must_use]
-    pub fn lost_ranges(&self) -> Vec<(i64, u64)> {
+    fn lost_ranges(&self) -> Vec<(i64, u64)> {
         let lost = self.groups().into_iter().filter(|group| !group.repairable);
         let is_damaged = |shard: &u64| self.shards.binary_search(shard).is_ok();
         let mut shards: Vec<u64> = lost

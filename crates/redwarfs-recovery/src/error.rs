@@ -15,6 +15,9 @@ pub enum Error {
     /// There is no recovery data, or none that is intact enough to be found.
     #[error("no recovery data found")]
     NotFound,
+    /// Recovery data of another file, or of this one before nearly all of it was changed.
+    #[error("the recovery data is that of another file")]
+    Foreign,
     /// The image has recovery data already.
     #[error("the image has recovery data already")]
     Present,

@@ -15,13 +15,17 @@ mod code;
 mod damage;
 mod error;
 mod locate;
+mod memory;
+mod part;
 mod range;
 mod repair;
 
-pub use add::{Added, Protection, add, remove};
-pub use damage::{Damage, GroupDamage};
+pub use add::{Added, Protection, add, add_sidecar, remove};
+pub use damage::Damage;
 pub use error::{Error, Result};
-pub use locate::{RecoveryData, locate};
+pub use locate::{RecoveryData, locate, locate_sidecar};
+pub use memory::{Listener, Mended, RepairingSource};
+pub use part::Sidecar;
 pub use redwarfs_format::recovery::{Geometry, GeometryError, ShardGroup};
 pub use repair::Repaired;
 
@@ -29,3 +33,5 @@ pub use repair::Repaired;
 const PIECE: usize = 1 << 20;
 /// The tag of the section.
 const TAG: [u8; 4] = *b"DWRC";
+/// The flag of a sidecar in its prelude.
+const SIDECAR: u32 = 1;

@@ -2,79 +2,187 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use redwarfs_format::recovery::{HeaderPage, PAGE};
-use redwarfs_format::section::tail_pointer;
+use redwarfs_format::recovery::{Geometry, HeaderPage, PAGE};
+use redwarfs_format::section::{Footer, SectionHeader, locate_image, tail_pointer};
 use redwarfs_io::Source;
 
 use crate::PIECE;
 use crate::error::{Error, Result};
-use crate::range::Range;
+use crate::part::{Part, Sidecar, matches, page_at};
 
 /// What a page begins with.
 const MAGIC: &[u8] = b"DwRSrec1";
+/// Shards that are compared to tell where an image is.
+const SAMPLES: u64 = 64;
 
-/// The recovery data of an image.
-#[derive(Debug, Clone, Copy)]
+/// The recovery data of a file: that of the whole image, or one part for each append.
+#[derive(Debug, Clone)]
 pub struct RecoveryData {
-    pub(crate) header: HeaderPage,
-    /// Where the image starts in the file; below 0 if the file has lost its start.
-    pub(crate) image: i64,
+    /// In the order of what they protect. There is at least one.
+    pub(crate) parts: Vec<Part>,
+    /// Bytes of the image in front of the first part whose recovery data is lost.
+    lost: u64,
 }
 
 impl RecoveryData {
-    /// How the protected bytes are cut.
+    /// How the protected bytes of each part are cut, in their order.
+    pub fn geometries(&self) -> impl Iterator<Item = Geometry> {
+        self.parts.iter().map(|part| part.header.geometry)
+    }
+
+    /// Bytes of data and parity that a check reads.
     #[must_use]
-    pub fn geometry(&self) -> redwarfs_format::recovery::Geometry {
-        self.header.geometry
+    pub fn bytes(&self) -> u64 {
+        let of = |geometry: Geometry| {
+            geometry.length() + geometry.parity_shards() * geometry.shard_size() as u64
+        };
+        self.geometries().map(of).fold(0, u64::saturating_add)
+    }
+
+    /// Bytes that are protected.
+    #[must_use]
+    pub fn protected(&self) -> u64 {
+        let lengths = self.geometries().map(|geometry| geometry.length());
+        lengths.fold(0, u64::saturating_add)
     }
 
     /// Where the image starts in the file, or should: below 0 if the file has lost its start.
     #[must_use]
     pub fn image_offset(&self) -> i64 {
-        self.image
+        self.parts.first().map_or(0, |part| part.image)
     }
 
-    /// Size of the whole image, with the recovery data.
+    /// Bytes that the file has lost at its start.
     #[must_use]
-    pub fn image_size(&self) -> u64 {
-        self.header.image_size
+    pub fn lost_at_start(&self) -> u64 {
+        let start = self.parts.first().map_or(0, |part| {
+            let start = part.header.geometry.start().min(0);
+            part.image.saturating_add(start)
+        });
+        start.min(0).unsigned_abs()
     }
 
-    /// The position in the file of an offset of the image. None if the file does not have it.
-    pub(crate) fn position(&self, offset: u64) -> Option<u64> {
-        self.image.checked_add_unsigned(offset)?.try_into().ok()
+    /// Whether the recovery data is in another file.
+    #[must_use]
+    pub fn is_sidecar(&self) -> bool {
+        self.parts.iter().any(|part| part.sidecar.is_some())
     }
 
-    pub(crate) fn range<'s>(&self, source: &'s dyn Source) -> Range<'s> {
-        let geometry = self.header.geometry;
-        Range {
-            source,
-            geometry,
-            start: self.image.saturating_add(geometry.start()),
-            blanks: self.header.blanks,
+    /// Ranges of a file, relative to the image, that nothing protects: older parts whose recovery data is lost, and what
+    /// was appended later.
+    ///
+    /// # Errors
+    /// [`Error::Io`] if the length of the file is not known.
+    pub fn unprotected(&self, source: &dyn Source) -> Result<Vec<(i64, u64)>> {
+        let mut ranges = Vec::new();
+        if self.lost > 0 {
+            ranges.push((0, self.lost));
         }
+        if let Some(last) = self.parts.last()
+            && !last.ends(source)?
+        {
+            let at = match last.sidecar {
+                Some(_) => last.end(),
+                None => last.position(last.header.image_size).unwrap_or(0),
+            };
+            let behind = source.len()?.saturating_sub(at);
+            let start = at.cast_signed().saturating_sub(last.image);
+            ranges.push((start, behind));
+        }
+        Ok(ranges)
     }
 }
 
-/// Finds the last recovery data of a file, by any of its header pages. Neither the section index nor any
-/// other part of the image is needed.
+/// Finds the last recovery data of a file, by any of its header pages, and that of older parts of the image. Neither the
+/// section index nor any other part of the image is needed.
 ///
 /// Time: if the end of the file is intact, a few reads; otherwise the file is searched from its end.
 ///
 /// # Errors
-/// [`Error::NotFound`] if there is none that the file ends with; [`Error::Format`] if what is there needs a later
+/// [`Error::NotFound`] if there is none of the image in the file; [`Error::Format`] if what is there needs a later
 /// version; [`Error::Interrupted`] if `stop` is set.
 pub fn locate(source: &dyn Source, stop: &AtomicBool) -> Result<RecoveryData> {
     let len = source.len()?;
+    // Where the image is, once that is asked for.
+    let mut start = None;
+    let found = search(source, 0, len, stop, &mut |header, at| {
+        let part = Part {
+            header,
+            image: at,
+            base: at,
+            sidecar: None,
+        };
+        // One copy of the checksums has to be there.
+        let fits = header.hash_pages.saturating_mul(PAGE as u64) <= len;
+        let own = !header.is_sidecar() && fits;
+        let is_it = own && (part.ends(source)? || part.is_continued(source, len, &mut start)?);
+        Ok(is_it.then_some(part))
+    })?;
+    let mut parts = vec![found];
+    let mut lost = 0;
+    // Each part lies in front of the one that names it, so this ends.
+    while let Some(part) = parts.last()
+        && part.header.previous > 0
+    {
+        match older(source, part, stop)? {
+            Some(older) => parts.push(older),
+            None => {
+                lost = part.header.geometry.start().unsigned_abs();
+                break;
+            }
+        }
+    }
+    parts.reverse();
+    Ok(RecoveryData { parts, lost })
+}
+
+/// Finds the recovery data of a file in its sidecar, and the place of the image in the file, of which anything
+/// may be damaged, also its start.
+///
+/// # Errors
+/// [`Error::NotFound`] if the sidecar has no recovery data, [`Error::Foreign`] if nothing of the file fits it;
+/// otherwise as [`locate`].
+pub fn locate_sidecar(
+    source: &dyn Source,
+    sidecar: Sidecar,
+    stop: &AtomicBool,
+) -> Result<RecoveryData> {
+    let len = sidecar.source().len()?;
+    let (header, base) = search(sidecar.source(), 0, len, stop, &mut |header, at| {
+        let fits = header.hash_pages.saturating_mul(PAGE as u64) <= len;
+        Ok((header.is_sidecar() && fits).then_some((header, at)))
+    })?;
+    let mut part = Part {
+        header,
+        image: header.leading.cast_signed(),
+        base,
+        sidecar: Some(sidecar),
+    };
+    part.image = part.find_image(source)?;
+    Ok(RecoveryData {
+        parts: vec![part],
+        lost: 0,
+    })
+}
+
+/// Searches a range of a file, from its end, for header pages. `take` gets what a page says, and where in the file the
+/// positions in it count from; its first result ends the search.
+fn search<T>(
+    source: &dyn Source,
+    from: u64,
+    mut end: u64,
+    stop: &AtomicBool,
+    take: &mut dyn FnMut(HeaderPage, i64) -> Result<Option<T>>,
+) -> Result<T> {
+    let len = source.len()?;
     let mut unknown = None;
-    let mut end = len;
-    while end > 0 {
+    while end > from {
         if stop.load(Ordering::Relaxed) {
             return Err(Error::Interrupted);
         }
-        let start = end.saturating_sub(PIECE as u64);
+        let start = end.saturating_sub(PIECE as u64).max(from);
         // A page that begins in this part ends at most so far behind it.
-        let there = (len - start).min((PIECE + PAGE) as u64);
+        let there = (len - start).min(end - start + PAGE as u64);
         let mut bytes = vec![0; there as usize];
         read_what_can_be(source, start, &mut bytes)?;
         let starts = (0..(end - start) as usize).rev();
@@ -85,11 +193,7 @@ pub fn locate(source: &dyn Source, stop: &AtomicBool) -> Result<RecoveryData> {
             match HeaderPage::parse(page) {
                 Ok((header, position)) => {
                     let at = (start + at as u64).cast_signed();
-                    let found = RecoveryData {
-                        header,
-                        image: at - position.cast_signed(),
-                    };
-                    if found.ends(source, len)? {
+                    if let Some(found) = take(header, at - position.cast_signed())? {
                         return Ok(found);
                     }
                 }
@@ -102,39 +206,133 @@ pub fn locate(source: &dyn Source, stop: &AtomicBool) -> Result<RecoveryData> {
     Err(unknown.map_or(Error::NotFound, Error::Format))
 }
 
-impl RecoveryData {
-    /// Whether the file ends with this data, or inside of it, or with an append that was not finished. Data of an
-    /// image inside this one does not, nor does what claims more than the file can hold.
-    fn ends(&self, source: &dyn Source, len: u64) -> Result<bool> {
-        // One copy of the checksums has to be there.
-        if self.header.hash_pages.saturating_mul(PAGE as u64) > len {
-            return Ok(false);
-        }
-        let end = self.position(self.header.image_size).unwrap_or(0);
-        if end >= len {
+/// The recovery data that a later part names.
+fn older(source: &dyn Source, later: &Part, stop: &AtomicBool) -> Result<Option<Part>> {
+    let (section, end) = (later.header.previous, later.header.geometry.start());
+    let of = |header: HeaderPage| Part {
+        header,
+        ..later.clone()
+    };
+    let is_it =
+        |header: &HeaderPage| header.section == section && header.image_size.cast_signed() == end;
+    // The last page, where it has to be.
+    let behind = (PAGE + Footer::LEN) as u64;
+    let last = u64::try_from(end)
+        .ok()
+        .and_then(|end| end.checked_sub(behind));
+    let page = last.and_then(|at| page_at(source, later.position(at)?));
+    if let Some(Ok((header, _))) = page.map(|page| HeaderPage::parse(&page))
+        && is_it(&header)
+    {
+        return Ok(Some(of(header)));
+    }
+    let limit = u64::try_from(end).ok().and_then(|end| later.position(end));
+    let from = later.position(section).unwrap_or(0);
+    let limit = limit.unwrap_or(0).min(source.len()?);
+    let found = search(source, from, limit, stop, &mut |header, at| {
+        Ok((is_it(&header) && at == later.image).then_some(header))
+    });
+    match found {
+        Ok(header) => Ok(Some(of(header))),
+        Err(Error::NotFound | Error::Format(_)) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+impl Part {
+    /// Whether nothing but an append that was not finished is in the file behind what this belongs to.
+    pub(crate) fn ends(&self, source: &dyn Source) -> Result<bool> {
+        let len = source.len()?;
+        let end = match self.sidecar {
+            Some(_) => Some(self.end()),
+            None => self.position(self.header.image_size),
+        };
+        if end.unwrap_or(0) >= len {
             return Ok(true);
         }
         let mut last = [0; 8];
         source.read_exact_at(len.saturating_sub(last.len() as u64), &mut last)?;
-        Ok(u64::from_le_bytes(last) == tail_pointer(self.header.index))
+        let pointer = u64::from_le_bytes(last);
+        Ok(self.header.index > 0 && pointer == tail_pointer(self.header.index))
     }
 
-    /// Whether what is in front of the image is as long as when the data was made. Otherwise it is something
-    /// else, which is neither compared nor changed.
-    pub(crate) fn keeps_front(&self) -> bool {
-        u64::try_from(self.image) == Ok(self.header.leading)
+    /// Whether later generations of the image in the file follow. Data of an image inside this one does not count.
+    fn is_continued(
+        &self,
+        source: &dyn Source,
+        len: u64,
+        start: &mut Option<Option<u64>>,
+    ) -> Result<bool> {
+        let read = |at, out: &mut [u8]| source.read_exact_at(at, out);
+        let start = *start.get_or_insert_with(|| locate_image(len, &read).ok());
+        if start.is_some_and(|start| u64::try_from(self.image).is_ok_and(|image| image != start)) {
+            return Ok(false);
+        }
+        let mut bytes = [0; SectionHeader::LEN];
+        let Some(end) = self.position(self.header.image_size) else {
+            return Ok(false);
+        };
+        if source.read_exact_at(end, &mut bytes).is_err() {
+            return Ok(false);
+        }
+        // A link or a trailer comes next.
+        Ok(SectionHeader::parse(&bytes).is_ok_and(|header| header.ty.is_hidden()))
     }
 
-    /// Whether a data shard begins in front of the image, where something else is now.
-    pub(crate) fn is_foreign(&self, shard: u64) -> bool {
+    /// Where the image is in the file: where it was, or where most of what is compared is right.
+    fn find_image(&self, source: &dyn Source) -> Result<i64> {
+        let (hashes, _) = self.hashes(source)?;
+        let len = source.len()?.cast_signed();
+        let there = self.header.leading.cast_signed();
+        let end = self.header.geometry.end().unwrap_or(len);
+        let fits = |image: i64| self.moved(image).samples(source, &hashes);
+        let mut best = (fits(there), there);
+        // Nearly everything is where it was.
+        if best.0 < SAMPLES.min(self.header.geometry.data_shards()) / 2 + 1 {
+            let read = |at, out: &mut [u8]| source.read_exact_at(at, out);
+            let found = locate_image(source.len()?, &read);
+            let found = found.ok().map(u64::cast_signed);
+            for image in [Some(len.saturating_sub(end)), found].into_iter().flatten() {
+                let right = fits(image);
+                if right > best.0 {
+                    best = (right, image);
+                }
+            }
+        }
         let geometry = self.header.geometry;
-        let (at, _) = geometry.data_range(shard);
-        !self.keeps_front() && geometry.start().saturating_add_unsigned(at) < 0
+        match best {
+            // More than can be restored.
+            (0, _) if geometry.data_shards() > geometry.parity_shards() => Err(Error::Foreign),
+            (_, image) => Ok(image),
+        }
+    }
+
+    fn moved(&self, image: i64) -> Self {
+        Self {
+            image,
+            ..self.clone()
+        }
+    }
+
+    /// How many of some data shards are right.
+    fn samples(&self, source: &dyn Source, hashes: &[Option<u64>]) -> u64 {
+        let geometry = self.header.geometry;
+        let range = self.range(source);
+        let count = geometry.data_shards().min(SAMPLES);
+        let mut bytes = vec![0; geometry.shard_size()];
+        let mut right = 0;
+        for sample in 0..count {
+            let shard = (u128::from(sample) * u128::from(geometry.data_shards())
+                / u128::from(count)) as u64;
+            let there = !self.is_foreign(shard) && range.read(shard, &mut bytes).is_ok();
+            right += u64::from(there && matches(hashes, shard, &bytes));
+        }
+        right
     }
 }
 
 /// Reads a range; parts that the medium does not give are zeros.
-fn read_what_can_be(source: &dyn Source, at: u64, out: &mut [u8]) -> Result<()> {
+pub(crate) fn read_what_can_be(source: &dyn Source, at: u64, out: &mut [u8]) -> Result<()> {
     if source.read_exact_at(at, out).is_ok() {
         return Ok(());
     }

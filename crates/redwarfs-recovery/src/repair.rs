@@ -3,15 +3,15 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use redwarfs_format::recovery::{HashPage, PAGE, shard_hash};
-use redwarfs_format::section::{Footer, SectionHeader, tail_pointer};
-use redwarfs_io::{LockedFile, Medium, Source};
+use redwarfs_format::section::{Container, Footer, SectionHeader, tail_pointer};
+use redwarfs_io::{Medium, Source};
 
-use crate::add::{Frame, container};
-use crate::check::matches;
+use crate::add::{Frame, sidecar_prelude};
 use crate::code::{Decoder, Encoder};
-use crate::damage::{Damage, GroupDamage};
+use crate::damage::{Damage, GroupDamage, PartDamage};
 use crate::error::{Error, Result};
 use crate::locate::RecoveryData;
+use crate::part::{Part, matches};
 use crate::range::Range;
 
 /// Bytes of the pointer at the end of an image.
@@ -26,11 +26,13 @@ pub struct Repaired {
     pub parity: u64,
     /// Pages of the recovery data, and parts of the frame of its section.
     pub pages: u64,
+    /// Shards and pages of a sidecar that stay damaged, because it is only read.
+    pub left: u64,
 }
 
 impl RecoveryData {
-    /// Restores the damaged shards and pages of a file. Only bytes that are wrong are written, so a repair may
-    /// be interrupted and repeated. `damage` is what [`RecoveryData::check`] found in this file.
+    /// Restores the damaged shards and pages of a file, and of its sidecar. Only bytes that are wrong are written, so a
+    /// repair may be interrupted and repeated. `damage` is what [`RecoveryData::check`] found in this file.
     ///
     /// # Errors
     /// * [`Error::TooMuch`] if a group has more damage than the parity can restore. Nothing is written.
@@ -39,40 +41,43 @@ impl RecoveryData {
     /// * [`Error::Io`] and [`Error::Interrupted`]; what was written is right.
     pub fn repair(
         &self,
-        file: &LockedFile,
+        file: &dyn Medium,
         damage: &Damage,
         stop: &AtomicBool,
     ) -> Result<Repaired> {
-        let groups = damage.groups();
-        let lost = damage.lost_groups();
-        if lost > 0 {
-            let of = damage.geometry.groups();
-            return Err(Error::TooMuch { groups: lost, of });
+        let groups = damage.lost_groups();
+        if groups > 0 {
+            let of = damage.all_groups();
+            return Err(Error::TooMuch { groups, of });
         }
-        if self.image < 0 || (self.keeps_front() && self.range(file).start < 0) {
-            return Err(Error::LostStart);
+        for part in &self.parts {
+            if part.image < 0 || (part.keeps_front() && part.range(file).start < 0) {
+                return Err(Error::LostStart);
+            }
         }
         let mut repaired = Repaired::default();
-        let mut hashes = damage.hashes.clone();
-        self.check_identity(&hashes)?;
-        for group in &groups {
-            // Only what is in front of the image is another one.
-            if damage.is_none() {
-                break;
-            }
-            if stop.load(Ordering::Relaxed) {
-                return Err(Error::Interrupted);
-            }
-            self.repair_group(file, group, &mut hashes, &mut repaired)?;
+        let parts = || self.parts.iter().zip(&damage.parts);
+        for (part, damage) in parts() {
+            part.check_identity(&damage.hashes)?;
         }
-        let whole = self.check_identity(&hashes)?;
-        let whole = whole.ok_or_else(|| redwarfs_format::Error::corrupt("a checksum is lost"))?;
-        self.repair_pages(file, &whole, &mut repaired)?;
-        self.repair_frame(file, &mut repaired, stop)?;
+        for (part, damage) in parts() {
+            part.repair_shards(file, damage, &mut repaired, stop)?;
+        }
+        for (part, damage) in parts() {
+            if !damage.is_none() {
+                part.repair_frame(file, &mut repaired, stop)?;
+            }
+        }
         file.sync()?;
+        let sidecars = self.parts.iter().filter_map(|part| part.sidecar.as_ref());
+        for medium in sidecars.filter_map(|sidecar| sidecar.medium()) {
+            medium.sync()?;
+        }
         Ok(repaired)
     }
+}
 
+impl Part {
     /// All checksums, if all are known; then they have to be those that were made.
     fn check_identity(&self, hashes: &[Option<u64>]) -> Result<Option<Vec<u64>>> {
         let whole: Option<Vec<u64>> = hashes.iter().copied().collect();
@@ -84,9 +89,32 @@ impl RecoveryData {
         }
     }
 
+    fn repair_shards(
+        &self,
+        file: &dyn Medium,
+        damage: &PartDamage,
+        repaired: &mut Repaired,
+        stop: &AtomicBool,
+    ) -> Result<()> {
+        // Only what is in front of the image may be another one.
+        if damage.is_none() {
+            return Ok(());
+        }
+        let mut hashes = damage.hashes.clone();
+        for group in &damage.groups() {
+            if stop.load(Ordering::Relaxed) {
+                return Err(Error::Interrupted);
+            }
+            self.repair_group(file, group, &mut hashes, repaired)?;
+        }
+        let whole = self.check_identity(&hashes)?;
+        let whole = whole.ok_or_else(|| redwarfs_format::Error::corrupt("a checksum is lost"))?;
+        self.repair_pages(file, &whole, repaired)
+    }
+
     fn repair_group(
         &self,
-        file: &LockedFile,
+        file: &dyn Medium,
         damage: &GroupDamage,
         hashes: &mut [Option<u64>],
         repaired: &mut Repaired,
@@ -96,7 +124,7 @@ impl RecoveryData {
         let range = self.range(file);
         let restored = match damage.data.is_empty() {
             true => Vec::new(),
-            false => self.decode(&range, damage, hashes)?,
+            false => self.decode(file, damage, hashes)?,
         };
         for (position, bytes) in &restored {
             let shard = geometry.data_shard(group, *position);
@@ -139,24 +167,26 @@ impl RecoveryData {
             }
             let shard = geometry.parity_shard(group, row);
             check_hash(hashes, shard, &bytes).ok_or(Error::Mismatch(group.0))?;
-            let at = self.position(self.header.parity_at(shard));
-            let at = at.ok_or(Error::LostStart)?;
-            file.write_all_at(at, &bytes)?;
             set_hash(hashes, shard, &bytes);
-            repaired.parity += 1;
+            if self.write(file, self.header.parity_at(shard), &bytes)? {
+                repaired.parity += 1;
+            } else {
+                repaired.left += 1;
+            }
         }
         Ok(())
     }
 
     /// Contents of the damaged data shards of a group, by their positions.
-    fn decode(
+    pub(crate) fn decode(
         &self,
-        range: &Range<'_>,
+        file: &dyn Source,
         damage: &GroupDamage,
         hashes: &[Option<u64>],
     ) -> Result<Vec<(u32, Vec<u8>)>> {
         let geometry = self.header.geometry;
         let (group, size) = (damage.group, geometry.shard_size());
+        let range: Range<'_> = self.range(file);
         let data = geometry.data_of(group);
         let mut decoder = Decoder::new(data, geometry.parity(), size)?;
         let mut bytes = vec![0; size];
@@ -173,11 +203,7 @@ impl RecoveryData {
         let good = (0..geometry.parity()).filter(|row| damage.parity.binary_search(row).is_err());
         for row in good.take(damage.data.len()) {
             let shard = geometry.parity_shard(group, row);
-            let at = self
-                .position(self.header.parity_at(shard))
-                .ok_or_else(changed)?;
-            range.source.read_exact_at(at, &mut bytes)?;
-            if !matches(hashes, shard, &bytes) {
+            if !self.read_parity(file, shard, &mut bytes) || !matches(hashes, shard, &bytes) {
                 return Err(changed());
             }
             decoder.add_parity(row, &bytes)?;
@@ -192,7 +218,7 @@ impl RecoveryData {
 
     fn repair_pages(
         &self,
-        file: &LockedFile,
+        file: &dyn Medium,
         hashes: &[u64],
         repaired: &mut Repaired,
     ) -> Result<()> {
@@ -213,14 +239,16 @@ impl RecoveryData {
     /// The header, the prelude and the footer of the section.
     fn repair_frame(
         &self,
-        file: &LockedFile,
+        file: &dyn Medium,
         repaired: &mut Repaired,
         stop: &AtomicBool,
     ) -> Result<()> {
-        // Then the end of the file leads to the index.
-        let at = self.header.image_size.saturating_sub(POINTER);
-        let pointer = tail_pointer(self.header.index).to_le_bytes();
-        self.put(file, at, &pointer, repaired)?;
+        if self.sidecar.is_none() {
+            // Then the end of the section leads to the index.
+            let at = self.header.image_size.saturating_sub(POINTER);
+            let pointer = tail_pointer(self.header.index).to_le_bytes();
+            self.put(file, at, &pointer, repaired)?;
+        }
         // The hash in the header is of the payload, with the prelude and the footer in it.
         for _ in 0..2 {
             for (at, part) in self.frame(file, stop)? {
@@ -230,20 +258,35 @@ impl RecoveryData {
         Ok(())
     }
 
-    /// The parts of the section around the pages, with their offsets in the image. The header comes last, and
-    /// is that of the payload as it is.
-    fn frame(&self, source: &dyn Source, stop: &AtomicBool) -> Result<[(u64, Vec<u8>); 3]> {
-        let header = &self.header;
+    /// The generation whose index this part names.
+    fn generation(&self, file: &dyn Source) -> Result<Container> {
+        let index = self.header.index;
         let offset = self.position(0).ok_or(Error::LostStart)?;
-        let image = container(source, offset)?;
-        let index = image.sections.last().map(|last| last.header_offset);
-        if index != Some(header.index) {
-            return Err(redwarfs_format::Error::corrupt("the section index").into());
+        let mut header = [0; SectionHeader::LEN];
+        file.read_exact_at(offset.saturating_add(index), &mut header)?;
+        let header = SectionHeader::parse(&header)?;
+        let end = (index + SectionHeader::LEN as u64).saturating_add(header.length);
+        let read = |at, out: &mut [u8]| file.read_exact_at(at, out);
+        Ok(Container::open_generation(&read, file.len()?, offset, end)?)
+    }
+
+    /// The parts of the recovery data around the pages, with their offsets in it. The section header comes last, and
+    /// is that of the payload as it is.
+    fn frame(&self, file: &dyn Source, stop: &AtomicBool) -> Result<Vec<(u64, Vec<u8>)>> {
+        let header = &self.header;
+        if self.sidecar.is_some() {
+            let image = match header.index {
+                0 => None,
+                _ => Some(self.generation(file)?),
+            };
+            let prelude = sidecar_prelude(file, image.as_ref())?;
+            return Ok(vec![(0, prelude.encode().to_vec())]);
         }
-        let frame = Frame::of(header, source, &image)?;
-        let sealed = frame.seal(source, offset, header, stop)?;
+        let image = self.generation(file)?;
+        let frame = Frame::of(header, file, &image)?;
+        let sealed = frame.seal(file, image.offset, header, stop)?;
         let footer = header.image_size.saturating_sub(Footer::LEN as u64);
-        Ok([
+        Ok(vec![
             (
                 header.section + SectionHeader::LEN as u64,
                 frame.prelude.to_vec(),
@@ -254,25 +297,43 @@ impl RecoveryData {
     }
 
     /// How many of the parts around the pages are damaged; one if that cannot be said, because the image is.
-    pub(crate) fn damaged_frame(&self, source: &dyn Source, stop: &AtomicBool) -> u64 {
-        let Ok(parts) = self.frame(source, stop) else {
+    pub(crate) fn damaged_frame(&self, file: &dyn Source, stop: &AtomicBool) -> u64 {
+        let Ok(parts) = self.frame(file, stop) else {
             return 1;
         };
-        let is_there = |(at, part): &(u64, Vec<u8>)| {
-            let mut found = vec![0; part.len()];
-            let at = self.position(*at);
-            at.is_some_and(|at| source.read_exact_at(at, &mut found).is_ok()) && found == *part
-        };
+        let is_there = |(at, part): &(u64, Vec<u8>)| self.has(file, *at, part);
         parts.iter().filter(|part| !is_there(part)).count() as u64
     }
 
-    /// Writes what is not there already.
-    fn put(&self, file: &LockedFile, at: u64, bytes: &[u8], repaired: &mut Repaired) -> Result<()> {
-        let at = self.position(at).ok_or(Error::LostStart)?;
+    /// Whether the recovery data has these bytes at an offset.
+    fn has(&self, file: &dyn Source, at: u64, bytes: &[u8]) -> bool {
         let mut found = vec![0; bytes.len()];
-        if file.read_exact_at(at, &mut found).is_err() || found != bytes {
-            file.write_all_at(at, bytes)?;
-            repaired.pages += 1;
+        let at = self.place(at);
+        at.is_some_and(|at| self.store(file).read_exact_at(at, &mut found).is_ok())
+            && found == bytes
+    }
+
+    /// Writes recovery data. False if it is in a sidecar that is only read, or has lost its start.
+    fn write(&self, file: &dyn Medium, at: u64, bytes: &[u8]) -> Result<bool> {
+        let place = self.place(at);
+        match (&self.sidecar, place) {
+            (None, place) => file.write_all_at(place.ok_or(Error::LostStart)?, bytes)?,
+            (Some(sidecar), Some(place)) if self.base == 0 => match sidecar.medium() {
+                Some(medium) => medium.write_all_at(place, bytes)?,
+                None => return Ok(false),
+            },
+            (Some(_), _) => return Ok(false),
+        }
+        Ok(true)
+    }
+
+    /// Writes what is not there already.
+    fn put(&self, file: &dyn Medium, at: u64, bytes: &[u8], repaired: &mut Repaired) -> Result<()> {
+        if !self.has(file, at, bytes) {
+            match self.write(file, at, bytes)? {
+                true => repaired.pages += 1,
+                false => repaired.left += 1,
+            }
         }
         Ok(())
     }

@@ -1,50 +1,20 @@
 //! Images with recovery data that are damaged in many ways, and repaired to the same bytes.
 #![allow(clippy::unwrap_used)] // a test fails by panicking
 
+mod support;
+
 use std::fs;
-use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 
 use redwarfs_format::section::{
-    CompressionId, Container, IndexState, SectionHeader, SectionType, encode_section_index,
+    CompressionId, IndexState, SectionHeader, SectionType, encode_section_index,
 };
-use redwarfs_io::{LockedFile, MemorySource};
+use redwarfs_io::LockedFile;
 use redwarfs_recovery::{Damage, Error, GeometryError, Protection, Repaired, add, locate, remove};
 use redwarfs_testkit::mutate::Rng;
 
-/// An image whose blocks have random bytes, behind `leading`.
-fn image(leading: &[u8], blocks: &[usize], rng: &mut Rng) -> Vec<u8> {
-    let mut file = leading.to_vec();
-    let mut entries = Vec::new();
-    let mut sections: Vec<_> = Vec::new();
-    for len in blocks {
-        sections.push((SectionType::BLOCK, bytes(*len, rng)));
-    }
-    sections.push((SectionType::METADATA_V2_SCHEMA, b"schema".to_vec()));
-    sections.push((SectionType::METADATA_V2, bytes(3000, rng)));
-    for (number, (ty, payload)) in (0..).zip(sections) {
-        entries.push((ty, (file.len() - leading.len()) as u64));
-        file.extend(SectionHeader::seal(number, ty, CompressionId::NONE, &payload).encode());
-        file.extend(payload);
-    }
-    let ty = SectionType::SECTION_INDEX;
-    entries.push((ty, (file.len() - leading.len()) as u64));
-    let payload = encode_section_index(&entries);
-    let number = entries.len() as u32 - 1;
-    file.extend(SectionHeader::seal(number, ty, CompressionId::NONE, &payload).encode());
-    file.extend(payload);
-    file
-}
-
-fn bytes(len: usize, rng: &mut Rng) -> Vec<u8> {
-    let mut out = Vec::with_capacity(len + 8);
-    while out.len() < len {
-        out.extend(rng.bits().to_le_bytes());
-    }
-    out.truncate(len);
-    out
-}
+use support::{bytes, container, flip, go, image};
 
 /// A file with an image in a directory of its own.
 struct Case {
@@ -101,10 +71,6 @@ impl Case {
     }
 }
 
-fn go() -> AtomicBool {
-    AtomicBool::new(false)
-}
-
 fn check(path: &Path) -> Result<Damage, Error> {
     let file = LockedFile::open(path).unwrap();
     locate(&file, &go())?.check(&file, &|_| {}, &go())
@@ -115,19 +81,6 @@ fn repair(path: &Path) -> Result<Repaired, Error> {
     let data = locate(&file, &go())?;
     let damage = data.check(&file, &|_| {}, &go())?;
     data.repair(&file, &damage, &go())
-}
-
-fn flip(file: &mut [u8], range: Range<usize>, times: usize, rng: &mut Rng) {
-    for _ in 0..times {
-        let at = range.start + rng.below(range.len());
-        file[at] ^= 1_u8 << rng.below(8);
-    }
-}
-
-fn container(file: &[u8], offset: u64) -> Container {
-    let source = MemorySource::new(file.to_vec());
-    let read = |at, out: &mut [u8]| redwarfs_io::Source::read_exact_at(&source, at, out);
-    Container::open(&read, file.len() as u64, offset, None).unwrap()
 }
 
 #[test]

@@ -302,3 +302,129 @@ fn what_cannot_be_done_is_said() {
         assert!(text.contains(message), "{text}");
     }
 }
+
+/// Recovery data in a file of its own: the image stays as it is, and is found, repaired and salvaged with it.
+#[test]
+fn a_sidecar_protects_an_image_that_stays_as_it_is() {
+    let place = Place::new(&["--no-section-index"]);
+    let plain = place.bytes();
+    let sidecar = PathBuf::from(format!("{}.dwrec", place.image.display()));
+    let text = place.good(&["--add-recovery=10%", "--sidecar"]);
+    let name = sidecar.display().to_string();
+    assert!(
+        text.starts_with("added:    ") && text.contains(&format!(" in {name}, 1 group of ")),
+        "{text}"
+    );
+    assert!(place.bytes() == plain);
+    let beside = fs::read(&sidecar).unwrap();
+    let again = place.bad(&["--add-recovery=10%", "--sidecar"]);
+    assert!(again.contains("exists"), "{again}");
+    // By its name, whether or not it is asked for.
+    for options in [
+        &["--check-recovery"][..],
+        &["--check-recovery", "--sidecar"],
+    ] {
+        let text = place.good(options);
+        assert!(
+            text.contains(&format!("protected by {name}, ")) && text.contains("OK: "),
+            "{text}"
+        );
+    }
+    let json = place.good(&["--check-recovery", "-j"]);
+    let json: serde_json::Value = serde_json::from_str(json.trim()).unwrap();
+    assert_eq!(json["recovery"]["sidecar"], name.as_str());
+    assert_eq!(json["recovery"]["parts"][0]["length"], plain.len());
+
+    let hurt = |bytes: &mut Vec<u8>| {
+        bytes[..5000].fill(0);
+        bytes.truncate(plain.len() - 5000);
+    };
+    place.damage(hurt);
+    let text = place.bad(&["--check-recovery"]);
+    assert!(text.contains("dwarfsck --repair restores them"), "{text}");
+    let text = place.bad(&["--salvage-report"]);
+    assert!(text.contains("there is recovery data"), "{text}");
+    // Salvaging repairs everything first.
+    let (out, parts) = (place.dir.path().join("out"), place.dir.path().join("parts"));
+    fs::create_dir(&out).unwrap();
+    let salvage = [
+        "-i",
+        place.image.to_str().unwrap(),
+        "-o",
+        out.to_str().unwrap(),
+        "--salvage",
+        parts.to_str().unwrap(),
+    ];
+    must(DWARFSEXTRACT, salvage);
+    assert!(fs::read(parts.join("repaired.dwarfs")).unwrap() == plain);
+    // A copy is repaired with the sidecar of the file.
+    let copy = place.dir.path().join("copy");
+    place.good(&[&format!("--repair={}", copy.display())]);
+    assert!(fs::read(&copy).unwrap() == plain);
+    // In place, and the sidecar with the image.
+    fs::write(&sidecar, &beside[9000..]).unwrap();
+    let moved = place.dir.path().join("moved");
+    fs::rename(&sidecar, &moved).unwrap();
+    assert!(place.bad(&["--repair"]).contains("no recovery data found"));
+    let named = format!("--sidecar={}", moved.display());
+    let text = place.bad(&["--check-recovery", &named]);
+    assert!(text.contains("dwarfsck --repair restores them"), "{text}");
+    place.good(&["--repair", &named]);
+    assert!(place.bytes() == plain);
+    fs::write(&moved, &beside).unwrap();
+    place.damage(hurt);
+    let mut damaged = beside.clone();
+    damaged[..5000].fill(7);
+    fs::write(&moved, damaged).unwrap();
+    place.good(&["--repair", &named]);
+    assert!(place.bytes() == plain && fs::read(&moved).unwrap() == beside);
+
+    for (options, message) in [
+        (&["--sidecar"][..], "--sidecar needs --add-recovery"),
+        (&["--remove-recovery", "--sidecar"], "just delete the file"),
+        (&["--check-recovery", "--sidecar=none"], "none: "),
+    ] {
+        let text = place.bad(options);
+        assert!(text.contains(message), "{options:?}: {text}");
+    }
+    fs::write(&moved, noise(50_000, 3)).unwrap();
+    let text = place.bad(&["--repair", &named]);
+    assert!(text.contains("moved: no recovery data found"), "{text}");
+    // That of another file.
+    fs::write(&moved, &beside).unwrap();
+    place.damage(|bytes| bytes.iter_mut().for_each(|byte| *byte ^= 0x55));
+    let text = place.bad(&["--repair", &named]);
+    assert!(text.contains("is that of another file"), "{text}");
+}
+
+/// What cannot all be repaired comes out as far as it can.
+#[test]
+fn salvage_repairs_the_groups_that_can_be_repaired() {
+    // A group has at most 64 MiB, so this takes several of them in a small file: there is one here, and it is lost.
+    let place = Place::new(&["-S18"]);
+    place.good(&["--add-recovery=2%"]);
+    place.damage(|bytes| {
+        for at in (0..1_500_000).step_by(2000) {
+            bytes[at] ^= 0x10;
+        }
+    });
+    let (out, parts) = (place.dir.path().join("out"), place.dir.path().join("parts"));
+    fs::create_dir(&out).unwrap();
+    let args = [
+        "-i",
+        place.image.to_str().unwrap(),
+        "-o",
+        out.to_str().unwrap(),
+        "--salvage",
+        parts.to_str().unwrap(),
+    ];
+    let done = run(DWARFSEXTRACT, args);
+    let text = String::from_utf8(done.stderr).unwrap();
+    assert_eq!(done.status.code(), Some(2), "{text}");
+    assert!(
+        text.contains("it cannot repair everything: 1 of 1 groups")
+            && text.contains("more is damaged than the recovery data can repair: "),
+        "{text}"
+    );
+    assert!(!parts.join("repaired.dwarfs").exists());
+}

@@ -109,12 +109,13 @@ impl Blank {
 
 /// The content of the four header pages, which are the same but for number and position.
 ///
-/// All positions are relative to the image.
+/// All positions are relative to the image. In a sidecar, those of parts of the recovery data are relative to
+/// the sidecar.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HeaderPage {
     /// How the range is cut.
     pub geometry: Geometry,
-    /// Header of the section, and end of the protected range.
+    /// Header of the section, and end of the protected range. 0 in a sidecar.
     pub section: u64,
     /// The first of the two copies of all hash pages.
     pub hashes_a: u64,
@@ -124,11 +125,12 @@ pub struct HeaderPage {
     pub parity: u64,
     /// Hash pages of a copy.
     pub hash_pages: u64,
-    /// Header of the active index.
+    /// Header of the active index. With a sidecar, 0 if the image has none.
     pub index: u64,
-    /// The header of the previous RECOVERY section that is still valid, 0 if there is none.
+    /// The header of the previous RECOVERY section, 0 if there is none. It protects what is in front of it, and this
+    /// section what is behind it.
     pub previous: u64,
-    /// Size of the image with this section.
+    /// Where the recovery data ends: size of the image with this section, or of the sidecar.
     pub image_size: u64,
     /// XXH3-128 of all checksums in their order.
     pub hashes_id: [u8; 16],
@@ -153,20 +155,35 @@ impl HeaderPage {
     /// [`Error::Limit`] if the end is beyond the offsets of the format, [`Error::Corrupt`] if the range ends in
     /// front of the image.
     pub fn lay_out(geometry: Geometry) -> Result<Self> {
-        let section = geometry.end().and_then(|end| u64::try_from(end).ok());
-        let section = section.ok_or_else(|| Error::corrupt("a range in front of the image"))?;
-        let too_large = || Error::Limit("the recovery data would be too large".into());
-        // With this bound, none of the sums overflows.
-        if section >> 48 != 0 {
-            return Err(too_large());
-        }
+        let section = protected_end(&geometry)?;
+        Self::lay_out_between(geometry, section, FRAME, Footer::LEN as u64)
+    }
+
+    /// The layout of a sidecar: the same without section header and footer. What does not follow from the geometry is
+    /// 0.
+    ///
+    /// # Errors
+    /// As [`HeaderPage::lay_out`].
+    pub fn lay_out_sidecar(geometry: Geometry) -> Result<Self> {
+        protected_end(&geometry)?;
+        Self::lay_out_between(geometry, 0, Prelude::LEN as u64, 0)
+    }
+
+    /// Whether the recovery data is in a file of its own.
+    #[must_use]
+    pub fn is_sidecar(&self) -> bool {
+        self.section == 0
+    }
+
+    /// The layout of pages and parity from `section` on, with so many bytes before and behind them.
+    fn lay_out_between(geometry: Geometry, section: u64, before: u64, behind: u64) -> Result<Self> {
         let page = PAGE as u64;
         let hash_pages = hash_pages(geometry.all_shards());
-        let hashes_a = section + FRAME + page;
+        let hashes_a = section + before + page;
         let parity = hashes_a + hash_pages * page + page;
         let shards = geometry.parity_shards() * geometry.shard_size() as u64;
         let hashes_b = parity + shards + page;
-        let image_size = hashes_b + hash_pages * page + page + Footer::LEN as u64;
+        let image_size = hashes_b + hash_pages * page + page + behind;
         if image_size >> 48 != 0 {
             return Err(too_large());
         }
@@ -302,15 +319,22 @@ impl HeaderPage {
             hashes_id: header.hashes_id,
             leading: header.leading,
             blanks: header.blanks,
-            ..Self::lay_out(geometry)?
+            ..match header.section {
+                0 => Self::lay_out_sidecar(geometry)?,
+                _ => Self::lay_out(geometry)?,
+            }
         };
         let position = u64::try_from(position).map_err(|_| contradiction())?;
-        let in_front = geometry.start().unsigned_abs();
+        // What an earlier section protects is left out.
+        let starts = match u64::try_from(geometry.start()) {
+            Ok(0) => header.previous == 0,
+            Ok(start) => (1..start).contains(&header.previous) && !header.is_sidecar(),
+            Err(_) => header.previous == 0 && geometry.start().unsigned_abs() == header.leading,
+        };
         if header != laid_out
             || header.copies().get(copy as usize) != Some(&position)
-            || header.index >= header.section
-            || geometry.start() > 0
-            || ![0, header.leading].contains(&in_front)
+            || header.index >= protected_end(&geometry)?
+            || !starts
             || !header.blanks_fit()
         {
             return Err(contradiction());
@@ -330,6 +354,20 @@ impl HeaderPage {
             free = blank.end();
             fits && free.is_some()
         })
+    }
+}
+
+fn too_large() -> Error {
+    Error::Limit("the recovery data would be too large".into())
+}
+
+/// Where the protected range ends. It is so small that no sum of places in recovery data overflows.
+fn protected_end(geometry: &Geometry) -> Result<u64> {
+    let end = geometry.end().and_then(|end| u64::try_from(end).ok());
+    let end = end.ok_or_else(|| Error::corrupt("a range in front of the image"))?;
+    match end >> 48 {
+        0 => Ok(end),
+        _ => Err(too_large()),
     }
 }
 

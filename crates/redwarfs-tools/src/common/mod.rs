@@ -19,6 +19,7 @@ pub(crate) mod os;
 pub mod output;
 pub mod program;
 pub mod progress;
+pub mod recovery;
 pub mod suggest;
 pub mod time;
 pub mod tool;

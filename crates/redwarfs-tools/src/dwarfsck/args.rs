@@ -120,6 +120,12 @@ pub(crate) struct Args {
     #[arg(long, value_name = "PERCENT", value_parser = parse_percent)]
     pub add_recovery: Option<f64>,
 
+    /// With --add-recovery: write the recovery data to a file of its own, and leave the image as it is [default: the
+    /// name of the image with .dwrec behind it]. With other options: use the recovery data of this file, which they
+    /// otherwise do if it has the default name and the image has none
+    #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true)]
+    pub sidecar: Option<Option<PathBuf>>,
+
     /// Compare the file with its recovery data, and say whether damage can be repaired
     #[arg(long)]
     pub check_recovery: bool,

@@ -13,6 +13,7 @@ mod meter;
 mod output;
 mod overview;
 mod recovery;
+mod recovery_report;
 mod report;
 mod salvage;
 mod scrub;

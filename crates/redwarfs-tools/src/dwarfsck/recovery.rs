@@ -5,22 +5,24 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use redwarfs_io::{AtomicFile, FileSource, LockedFile, Overwrite, Source};
+use redwarfs_io::{AtomicFile, FileSource, LockedFile, Medium, Overwrite, Source};
 use redwarfs_reader::Image;
 use redwarfs_reader::check::{DeclaredImage, Finding, FindingKind, VerifyMode};
-use redwarfs_recovery::{Damage, Error, Geometry, Protection, RecoveryData, Repaired};
+use redwarfs_recovery::{Added, Damage, Error, Geometry, Protection, Repaired};
 
 use super::args::Args;
 use super::meter::with_bytes;
-use super::output::{Output, output_error};
-use super::{TOOL, check_options, open_error, open_options};
+use super::output::Output;
+use super::{check_options, open_error, open_options};
 use crate::common::error::{EXIT_FAILURE, EXIT_OK, display_path, io_cause};
-use crate::common::json::JsonWriter;
 use crate::common::number::{counted, format_size};
 use crate::common::os::{is_executable, stop_flag};
 use crate::common::output::create_output;
 use crate::common::program::signature;
+use crate::common::recovery::{Access, Found, failure, find, sidecar_of};
 use crate::common::{Logger, Result, ToolError};
+
+const NOT_ADDED: &str = "cannot add recovery data";
 
 /// What is asked for.
 #[derive(Debug, Clone, Copy)]
@@ -59,6 +61,22 @@ impl<'a> Task<'a> {
                  --checksum and --export-metadata are mutually exclusive",
             ));
         }
+        if args.sidecar.is_some() && !args.salvage_report {
+            match task {
+                Some(Self::Remove) => {
+                    return Err(
+                        ToolError::new("--sidecar does not go with --remove-recovery")
+                            .hint("just delete the file"),
+                    );
+                }
+                None => {
+                    return Err(ToolError::new(
+                        "--sidecar needs --add-recovery, --check-recovery, --repair or --salvage-report",
+                    ));
+                }
+                Some(_) => {}
+            }
+        }
         if task.is_some() && args.image_size.is_some() {
             return Err(
                 ToolError::new("--image-size does not go with recovery data")
@@ -90,21 +108,6 @@ pub(super) fn lock(input: &Path) -> Result<LockedFile> {
     LockedFile::open(input).map_err(|e| ToolError::new("cannot open").cause(io_cause(&e)))
 }
 
-fn failed(what: &str, path: &Path, error: Error) -> ToolError {
-    let failure = ToolError::new(what).path(path);
-    match &error {
-        Error::Io(e) => failure.io(e),
-        Error::Present => failure.cause(error).hint("--remove-recovery removes it"),
-        Error::NotFound => failure
-            .cause(error)
-            .hint("--add-recovery makes it, while the image is intact"),
-        Error::LostStart => failure
-            .cause(error)
-            .hint("--repair=FILE makes a repaired copy"),
-        _ => failure.cause(error),
-    }
-}
-
 /// Where the image is in the file.
 pub(super) fn image_offset(args: &Args, input: &Path) -> Result<(Image, u64)> {
     let options = open_options(args, 1);
@@ -130,21 +133,31 @@ fn add(
         refuse_damage(args, input, &image, workers, logger)?;
     }
     drop(image);
-    let file = lock(input)?;
-    warn_of_signature(&file, offset, input, logger);
     let mut protection = Protection::percent(percent);
     protection.threads = workers;
     protection.leading = true;
-    let total = file.len().unwrap_or(0);
-    let (added, took) = with_bytes(args, "protecting", total, logger, |done| {
-        redwarfs_recovery::add(file, offset, &protection, done, stop)
-    });
-    let added = added.map_err(|e| failed("cannot add recovery data", input, e))?;
-    logger.verbose(format_args!("made parity of {took}"));
+    let (added, place) = match &args.sidecar {
+        None => {
+            let file = lock(input)?;
+            warn_of_signature(&file, offset, input, logger);
+            let total = file.len().unwrap_or(0);
+            let (added, took) = with_bytes(args, "protecting", total, logger, |done| {
+                redwarfs_recovery::add(file, offset, &protection, done, stop)
+            });
+            logger.verbose(format_args!("made parity of {took}"));
+            let added = added.map_err(|e| failure(NOT_ADDED, input, &e))?;
+            (added, String::new())
+        }
+        Some(sidecar) => {
+            let sidecar = sidecar.clone().unwrap_or_else(|| sidecar_of(input));
+            let added = add_beside(args, input, offset, &protection, &sidecar, logger, stop)?;
+            (added, format!(" in {}", display_path(&sidecar)))
+        }
+    };
     say(
         args,
         &format!(
-            "added:    {} of recovery data, {}",
+            "added:    {} of recovery data{place}, {}",
             format_size(added.bytes),
             described(&added.geometry)
         ),
@@ -157,6 +170,38 @@ fn add(
         )?;
     }
     Ok(EXIT_OK)
+}
+
+/// Writes recovery data to a file of its own.
+fn add_beside(
+    args: &Args,
+    input: &Path,
+    offset: u64,
+    protection: &Protection,
+    sidecar: &Path,
+    logger: &Logger,
+    stop: &AtomicBool,
+) -> Result<Added> {
+    let io = |path: &Path, e: &std::io::Error| ToolError::new(NOT_ADDED).path(path).io(e);
+    let source =
+        FileSource::open(input).map_err(|e| ToolError::new(NOT_ADDED).cause(io_cause(&e)))?;
+    let out = create_output(sidecar, Overwrite::No, logger)
+        .map_err(|e| ToolError::new(NOT_ADDED).cause(io_cause(&e)))?;
+    let Some(file) = out.unfinished().map_err(|e| io(sidecar, &e))? else {
+        return Err(ToolError::new(NOT_ADDED)
+            .path(sidecar)
+            .cause("is no regular file"));
+    };
+    let total = source.len().unwrap_or(0);
+    let (added, took) = with_bytes(args, "protecting", total, logger, |done| {
+        redwarfs_recovery::add_sidecar(&source, offset, protection, &file, done, stop)
+    });
+    logger.verbose(format_args!("made parity of {took}"));
+    let added = added.map_err(|e| failure(NOT_ADDED, input, &e))?;
+    drop(file);
+    out.commit()
+        .map_err(|e| ToolError::new(NOT_ADDED).cause(io_cause(&e)))?;
+    Ok(added)
 }
 
 /// A signature in the program in front covers the whole file.
@@ -202,64 +247,77 @@ pub(super) fn refuse_damage(
 fn check(args: &Args, input: &Path, logger: &Logger, stop: &AtomicBool) -> Result<u8> {
     let what = "cannot check with recovery data";
     let file = FileSource::open(input).map_err(|e| ToolError::new(what).cause(io_cause(&e)))?;
-    let (data, damage) = examine(args, &file, what, input, logger, stop)?;
-    report(args, &data, &damage)?;
-    Ok(if damage.is_none() {
-        EXIT_OK
-    } else {
-        EXIT_FAILURE
+    let (found, damage) = examine(args, &file, Access::Read, what, input, logger, stop)?;
+    let open = found.data.unprotected(&file);
+    let open = open.map_err(|e| failure(what, input, &e))?;
+    super::recovery_report::print(args, &found, &damage, &open)?;
+    Ok(match damage.is_none() && open.is_empty() {
+        true => EXIT_OK,
+        false => EXIT_FAILURE,
     })
 }
 
 fn examine(
     args: &Args,
     file: &dyn Source,
+    access: Access,
     what: &str,
     input: &Path,
     logger: &Logger,
     stop: &AtomicBool,
-) -> Result<(RecoveryData, Damage)> {
-    let fail = |e| failed(what, input, e);
-    let data = redwarfs_recovery::locate(file, stop).map_err(fail)?;
-    let geometry = data.geometry();
-    let total = geometry.length() + geometry.parity_shards() * geometry.shard_size() as u64;
-    let (damage, took) = with_bytes(args, "comparing", total, logger, |done| {
-        data.check(file, done, stop)
+) -> Result<(Found, Damage)> {
+    let found = find(file, input, &args.sidecar, access, stop).map_err(|e| e.failure(what))?;
+    let (damage, took) = with_bytes(args, "comparing", found.data.bytes(), logger, |done| {
+        found.data.check(file, done, stop)
     });
     logger.verbose(format_args!("compared {took}"));
-    Ok((data, damage.map_err(fail)?))
+    Ok((found, damage.map_err(|e| failure(what, input, &e))?))
 }
 
 fn repair(args: &Args, input: &Path, logger: &Logger, stop: &AtomicBool) -> Result<u8> {
     let what = "cannot repair";
     let file = lock(input)?;
-    let (data, damage) = examine(args, &file, what, input, logger, stop)?;
+    let (found, damage) = examine(args, &file, Access::Write, what, input, logger, stop)?;
     if damage.is_none() {
         say(args, "repaired: nothing, the file is intact")?;
         return Ok(EXIT_OK);
     }
-    let done = mend(&data, &file, &damage, input, stop, logger)?;
+    let done = mend(&found, &file, &damage, input, stop, logger)?;
     say(args, &format!("repaired: {}", written(done)))?;
     Ok(EXIT_OK)
 }
 
 fn mend(
-    data: &RecoveryData,
-    file: &LockedFile,
+    found: &Found,
+    file: &dyn Medium,
     damage: &Damage,
     input: &Path,
     stop: &AtomicBool,
     logger: &Logger,
 ) -> Result<Repaired> {
-    data.repair(file, damage, stop).map_err(|error| {
+    let done = found.data.repair(file, damage, stop).map_err(|error| {
         for (start, length) in damage.lost_ranges() {
             logger.error(format_args!(
                 "lost: {} at offset {start} of the image",
                 counted(length, "byte", "bytes")
             ));
         }
-        failed("cannot repair", input, error)
-    })
+        failure("cannot repair", input, &error)
+    })?;
+    if let Some(sidecar) = found.sidecar.as_ref().filter(|_| done.left > 0) {
+        logger.warn(format_args!(
+            "{}: {} of it stay damaged: --add-recovery --sidecar makes a new one",
+            display_path(sidecar),
+            counted(done.left, "part", "parts")
+        ));
+    }
+    for (start, length) in found.data.unprotected(file).unwrap_or_default() {
+        logger.warn(format_args!(
+            "{} at offset {start} of the image are not protected: they are as they were",
+            counted(length, "byte", "bytes")
+        ));
+    }
+    Ok(done)
 }
 
 fn repair_copy(
@@ -272,25 +330,23 @@ fn repair_copy(
     let what = "cannot repair";
     let io = |path: &Path, e: &std::io::Error| ToolError::new(what).path(path).io(e);
     let source = FileSource::open(input).map_err(|e| ToolError::new(what).cause(io_cause(&e)))?;
-    let data = redwarfs_recovery::locate(&source, stop).map_err(|e| failed(what, input, e))?;
+    let found = find(&source, input, &args.sidecar, Access::Read, stop);
+    let found = found.map_err(|e| e.failure(what))?;
     let mut out = create_output(copy, Overwrite::No, logger)
         .map_err(|e| ToolError::new(what).cause(io_cause(&e)))?;
     // Bytes that the file has lost at its start come back as zeros, for the repair.
-    let start = data
-        .image_offset()
-        .saturating_add(data.geometry().start().min(0));
-    let lost = start.min(0).unsigned_abs();
+    let lost = found.data.lost_at_start();
     copy_into(&source, lost, &mut out, stop).map_err(|e| match e.kind() {
-        _ if stop.load(Ordering::Relaxed) => failed(what, input, Error::Interrupted),
+        _ if stop.load(Ordering::Relaxed) => failure(what, input, &Error::Interrupted),
         _ => io(copy, &e),
     })?;
     let Some(file) = out.unfinished().map_err(|e| io(copy, &e))? else {
         return Err(ToolError::new(what).path(copy).cause("is no regular file"));
     };
-    let (data, damage) = examine(args, &file, what, input, logger, stop)?;
+    let (found, damage) = examine(args, &file, Access::Read, what, input, logger, stop)?;
     let done = match damage.is_none() {
         true => Repaired::default(),
-        false => mend(&data, &file, &damage, input, stop, logger)?,
+        false => mend(&found, &file, &damage, input, stop, logger)?,
     };
     drop(file);
     if std::fs::metadata(input).is_ok_and(|found| is_executable(&found)) {
@@ -354,7 +410,7 @@ fn remove(args: &Args, input: &Path, logger: &Logger) -> Result<u8> {
     let file = lock(input)?;
     warn_of_signature(&file, offset, input, logger);
     let bytes = redwarfs_recovery::remove(&file, offset)
-        .map_err(|e| failed("cannot remove recovery data", input, e))?;
+        .map_err(|e| failure("cannot remove recovery data", input, &e))?;
     say(
         args,
         &format!("removed:  {} of recovery data", format_size(bytes)),
@@ -372,7 +428,7 @@ pub(super) fn say(args: &Args, line: &str) -> Result<()> {
 }
 
 /// Groups, shards, and the largest damage in one piece that can be repaired.
-fn described(geometry: &Geometry) -> String {
+pub(super) fn described(geometry: &Geometry) -> String {
     let group = redwarfs_recovery::ShardGroup(0);
     let burst = geometry
         .parity_shards()
@@ -394,79 +450,4 @@ fn written(repaired: Repaired) -> String {
         counted(repaired.parity, "shard", "shards"),
         counted(repaired.pages, "page", "pages")
     )
-}
-
-fn report(args: &Args, data: &RecoveryData, damage: &Damage) -> Result<()> {
-    let geometry = data.geometry();
-    let mut out = Output::new();
-    if args.json {
-        let mut json = JsonWriter::compact(&mut out);
-        write_json(&mut json, data, damage).map_err(|e| output_error(&e))?;
-        return out.finish();
-    }
-    if args.quiet {
-        return Ok(());
-    }
-    out.line(&format!(
-        "recovery: {} protected, {}",
-        format_size(geometry.length()),
-        described(&geometry)
-    ))?;
-    let verdict = match (damage.is_none(), damage.lost_groups()) {
-        (true, _) => "OK: the file is as it was".to_owned(),
-        (false, 0) => format!(
-            "damaged: {} of data, {} of parity, {}; {TOOL} --repair restores them",
-            counted(damage.data_shards(), "shard", "shards"),
-            counted(damage.parity_shards(), "shard", "shards"),
-            counted(damage.pages(), "page", "pages")
-        ),
-        (false, lost) => format!(
-            "damaged: {} of data, {} of parity; {} more damage than can be repaired",
-            counted(damage.data_shards(), "shard", "shards"),
-            counted(damage.parity_shards(), "shard", "shards"),
-            counted(u64::from(lost), "group has", "groups have")
-        ),
-    };
-    for (start, length) in damage.lost_ranges() {
-        let length = counted(length, "byte", "bytes");
-        out.line(&format!(
-            "lost:     {length} at offset {start} of the image"
-        ))?;
-    }
-    out.line(&verdict)?;
-    out.finish()
-}
-
-fn write_json(
-    json: &mut JsonWriter<&mut Output>,
-    data: &RecoveryData,
-    damage: &Damage,
-) -> std::io::Result<()> {
-    let geometry = data.geometry();
-    json.begin_object()?;
-    json.key("recovery")?;
-    json.begin_object()?;
-    json.boolean_at("intact", damage.is_none())?;
-    json.boolean_at("repairable", damage.lost_groups() == 0)?;
-    json.number_at("start", geometry.start())?;
-    json.number_at("length", geometry.length())?;
-    json.number_at("shard_size", geometry.shard_size() as u64)?;
-    json.number_at("groups", geometry.groups())?;
-    json.number_at("data_shards", geometry.data_shards())?;
-    json.number_at("parity_shards", geometry.parity_shards())?;
-    json.number_at("damaged_data_shards", damage.data_shards())?;
-    json.number_at("damaged_parity_shards", damage.parity_shards())?;
-    json.number_at("damaged_pages", damage.pages())?;
-    json.key("lost")?;
-    json.begin_array()?;
-    for (start, length) in damage.lost_ranges() {
-        json.begin_object()?;
-        json.number_at("offset", start)?;
-        json.number_at("bytes", length)?;
-        json.end_object()?;
-    }
-    json.end_array()?;
-    json.end_object()?;
-    json.end_object()?;
-    json.finish()
 }

@@ -15,6 +15,7 @@ use crate::common::error::{EXIT_FAILURE, EXIT_OK, io_cause};
 use crate::common::json::JsonWriter;
 use crate::common::number::{counted, format_size};
 use crate::common::os::stop_flag;
+use crate::common::recovery::{Access, find};
 use crate::common::{Logger, Result, ToolError};
 use crate::dwarfsextract::{write_file, write_found};
 
@@ -32,12 +33,20 @@ pub(super) fn run(args: &Args, input: &Path, logger: &Logger) -> Result<u8> {
         Arc::new(FileSource::open(input).map_err(|e| ToolError::new(what).cause(io_cause(&e)))?);
     let total = source.len().unwrap_or(0);
     let options = open_options(args, 1);
-    let recovery = redwarfs_recovery::locate(source.as_ref(), &stop).is_ok();
+    let recovery = match find(source.as_ref(), input, &args.sidecar, Access::Read, &stop) {
+        Ok(_) => true,
+        // A sidecar that was named has to be one.
+        Err(e) if args.sidecar.is_some() => return Err(e.failure(what)),
+        Err(_) => false,
+    };
     let (found, took) = with_bytes(args, "searching", total, logger, |done| {
         Salvage::of(Arc::clone(&source), &options, done, &stop)
     });
     logger.verbose(format_args!("searched {took}"));
-    let found = found.map_err(failed)?;
+    let found = found.map_err(|e| match recovery {
+        true => failed(e).hint("there is recovery data: --check-recovery says what it can repair"),
+        false => failed(e),
+    })?;
     let mut damaged: Vec<DamagedFile> = Vec::new();
     found
         .for_each_damaged(&mut |file| {
@@ -86,7 +95,7 @@ fn text(
         counted(found.sections().len() as u64, "section", "sections")
     ))?;
     if recovery {
-        out.line("recovery: the file has recovery data; --check-recovery says what it can repair")?;
+        out.line("recovery: there is recovery data; --check-recovery says what it can repair")?;
     }
     for why in found.passed_over() {
         out.line(&format!("newer:    {why}"))?;

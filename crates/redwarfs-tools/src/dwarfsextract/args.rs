@@ -127,6 +127,11 @@ pub(crate) struct Args {
     #[arg(long, value_name = "DIR", value_parser = whole(directory), conflicts_with_all = ["stdout", "verify", "image_offset", "disable_integrity_check"])]
     pub salvage: Option<PathBuf>,
 
+    /// With --salvage: the file with the recovery data [default: what the image has, or the file with its name and
+    /// .dwrec behind it]
+    #[arg(long, value_name = "FILE", requires = "salvage")]
+    pub sidecar: Option<PathBuf>,
+
     /// Show the percentage on standard output
     #[arg(long)]
     pub stdout_progress: bool,

@@ -115,7 +115,8 @@ fn run(args: &Args) -> Result<u8> {
         None => None,
         Some(parts) => {
             let stop = stop_flag().map_err(|e| ToolError::new("cannot handle signals").io(&e))?;
-            let salvaging = Salvaging::begin(input, parts, &options, stop, &logger)?;
+            let sidecar = args.sidecar.clone().map(Some);
+            let salvaging = Salvaging::begin(input, parts, &sidecar, &options, stop, &logger)?;
             if salvaging.found.image().is_none() {
                 salvaging.finish(&logger)?;
                 return Ok(EXIT_PARTIAL);

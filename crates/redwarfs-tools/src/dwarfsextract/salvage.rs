@@ -13,6 +13,7 @@ use redwarfs_salvage::{DamagedFile, Error, Missing, Salvage};
 use crate::common::error::io_cause;
 use crate::common::json::JsonWriter;
 use crate::common::number::{counted, format_size};
+use crate::common::recovery::{Access, SidecarChoice, find, repairing};
 use crate::common::{Logger, Result, ToolError};
 
 /// Name of the repaired copy, of the report, and of the directories.
@@ -43,6 +44,7 @@ impl<'a> Salvaging<'a> {
     pub(super) fn begin(
         input: &Path,
         parts: &'a Path,
+        sidecar: &SidecarChoice,
         options: &OpenOptions,
         stop: Arc<AtomicBool>,
         logger: &Logger,
@@ -51,7 +53,8 @@ impl<'a> Salvaging<'a> {
             FileSource::open(input).map_err(|e| ToolError::new(WHAT).cause(io_cause(&e)))?,
         );
         fs::create_dir(parts).map_err(|e| ToolError::new(WHAT).path(parts).io(&e))?;
-        let repaired = repaired(&source, &parts.join(REPAIRED), &stop, logger)?;
+        let copy = parts.join(REPAIRED);
+        let repaired = repaired(&source, input, sidecar, &copy, &stop, logger)?;
         let source = repaired.unwrap_or(source);
         let found = Salvage::of(source, options, &|_| {}, &stop).map_err(|e| failed(input, &e))?;
         say_what(&found, logger);
@@ -178,34 +181,44 @@ fn say_what(found: &Salvage, logger: &Logger) {
     }
 }
 
-/// A repaired copy of a file with recovery data, if there is anything to repair and that can repair it.
+/// A file with recovery data as far as that can repair it: a repaired copy, or the file with repairs in memory if
+/// something stays damaged. None if there is nothing to repair.
 fn repaired(
     source: &Arc<dyn Source>,
+    input: &Path,
+    sidecar: &SidecarChoice,
     copy: &Path,
     stop: &AtomicBool,
     logger: &Logger,
 ) -> Result<Option<Arc<dyn Source>>> {
-    let failed = |e: redwarfs_recovery::Error| ToolError::new("cannot repair").path(copy).cause(e);
-    let Ok(data) = redwarfs_recovery::locate(source.as_ref(), stop) else {
-        return Ok(None);
+    let what = "cannot repair";
+    let failed = |e: redwarfs_recovery::Error| ToolError::new(what).path(copy).cause(e);
+    let found = match find(source.as_ref(), input, sidecar, Access::Read, stop) {
+        Ok(found) => found,
+        // A sidecar that was named has to be one.
+        Err(e) if sidecar.is_some() => return Err(e.failure(what)),
+        Err(_) => return Ok(None),
     };
-    let damage = data.check(source.as_ref(), &|_| {}, stop).map_err(failed)?;
+    let damage = found.data.check(source.as_ref(), &|_| {}, stop);
+    let damage = damage.map_err(failed)?;
     if damage.is_none() {
         return Ok(None);
     }
-    if damage.lost_groups() > 0 {
-        logger.warn("there is recovery data, but more is damaged than it can repair");
-        return Ok(None);
+    let lost = damage.lost_groups();
+    if lost > 0 {
+        logger.warn(format_args!(
+            "there is recovery data, but it cannot repair everything: {lost} of {} groups have more damage",
+            damage.all_groups()
+        ));
+        let repairing = repairing(Arc::clone(source), &found, logger).map_err(failed)?;
+        return Ok(Some(repairing));
     }
-    let start = data
-        .image_offset()
-        .saturating_add(data.geometry().start().min(0));
-    let io = |e: io::Error| ToolError::new("cannot repair").path(copy).io(&e);
-    copy_of(source.as_ref(), start.min(0).unsigned_abs(), copy).map_err(io)?;
+    let io = |e: io::Error| ToolError::new(what).path(copy).io(&e);
+    copy_of(source.as_ref(), found.data.lost_at_start(), copy).map_err(io)?;
     let file = LockedFile::open(copy).map_err(io)?;
-    let data = redwarfs_recovery::locate(&file, stop).map_err(failed)?;
-    let damage = data.check(&file, &|_| {}, stop).map_err(failed)?;
-    data.repair(&file, &damage, stop).map_err(failed)?;
+    let found = find(&file, input, sidecar, Access::Read, stop).map_err(|e| e.failure(what))?;
+    let damage = found.data.check(&file, &|_| {}, stop).map_err(failed)?;
+    found.data.repair(&file, &damage, stop).map_err(failed)?;
     logger.info(format_args!(
         "the recovery data repaired everything: {} is the image as it was",
         copy.display()

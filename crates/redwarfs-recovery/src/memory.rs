@@ -1,0 +1,324 @@
+//! Repairs while a file is read, without a change of the file.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::fmt;
+use std::io;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use redwarfs_io::Source;
+
+use crate::PIECE;
+use crate::damage::GroupDamage;
+use crate::error::Result;
+use crate::locate::RecoveryData;
+use crate::part::{Part, matches};
+use redwarfs_format::recovery::ShardGroup;
+
+/// Bytes of repaired shards that are kept (256 MiB).
+const KEPT: usize = 256 << 20;
+
+/// What a read has found, and has not said before.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Mended {
+    /// Damage that was repaired in memory.
+    Repaired {
+        /// Where it is, relative to the image, with lengths.
+        ranges: Vec<(i64, u64)>,
+        /// Places that were repaired so far, these included.
+        total: u64,
+    },
+    /// Damage that the recovery data cannot repair.
+    Lost {
+        /// Where it is, relative to the image, with lengths.
+        ranges: Vec<(i64, u64)>,
+    },
+}
+
+/// Gets what is found while a file is read.
+pub type Listener = Box<dyn Fn(&Mended) + Send + Sync>;
+
+/// A file of which damaged parts are repaired when they are read, in memory. Its bytes are those that the file had when
+/// it was protected, with those in front of the image as they are. It ends where the protected bytes end, unless
+/// the image was continued later.
+///
+/// Every read compares the shards that it touches with their checksums. A damaged shard costs the reading and decoding of
+/// its group once. What cannot be repaired is returned as it is.
+///
+/// Memory: about 128 MiB and the parity of a group while one is decoded, up to 256 MiB of repaired shards, and 16
+/// bytes a shard.
+pub struct RepairingSource {
+    source: Arc<dyn Source>,
+    parts: Vec<Covered>,
+    /// Bytes that the file has lost at its start.
+    shift: u64,
+    len: u64,
+    listener: Listener,
+    state: Mutex<State>,
+}
+
+/// A part of the recovery data with its checksums.
+struct Covered {
+    part: Part,
+    hashes: Vec<Option<u64>>,
+    /// The range that it protects.
+    start: u64,
+    end: u64,
+}
+
+/// A group of a part.
+type Key = (usize, u32);
+
+#[derive(Default)]
+struct State {
+    /// Repaired shards of each group, by their numbers.
+    groups: BTreeMap<Key, BTreeMap<u64, Arc<[u8]>>>,
+    /// The groups with kept shards, the oldest first.
+    order: VecDeque<Key>,
+    bytes: usize,
+    said: BTreeSet<Key>,
+    lost: BTreeSet<Key>,
+    total: u64,
+}
+
+impl fmt::Debug for RepairingSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RepairingSource")
+            .field("source", &self.source)
+            .field("parts", &self.parts.len())
+            .finish_non_exhaustive()
+    }
+}
+
+impl RepairingSource {
+    /// Reads `source` with the recovery data that was found for it.
+    ///
+    /// # Errors
+    /// [`Error::Io`](crate::Error::Io) if the length of the file is not known,
+    /// [`Error::Format`](crate::Error::Format) if there is not enough memory for the checksums.
+    pub fn new(source: Arc<dyn Source>, data: &RecoveryData, listener: Listener) -> Result<Self> {
+        let shift = data.lost_at_start();
+        let mut parts = Vec::new();
+        for part in &data.parts {
+            let (hashes, _) = part.hashes(&*source)?;
+            let start = part.image.saturating_add(part.header.geometry.start());
+            let start = u64::try_from(start.saturating_add_unsigned(shift)).unwrap_or(0);
+            parts.push(Covered {
+                end: start.saturating_add(part.header.geometry.length()),
+                start,
+                hashes,
+                part: part.clone(),
+            });
+        }
+        let len = match (data.parts.last(), parts.last()) {
+            (Some(part), Some(covered)) if part.ends(&*source)? => covered.end,
+            _ => source.len()?.saturating_add(shift),
+        };
+        Ok(Self {
+            source,
+            parts,
+            shift,
+            len,
+            listener,
+            state: Mutex::default(),
+        })
+    }
+
+    /// Reads bytes that nothing protects.
+    fn read_raw(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
+        let at = offset.checked_sub(self.shift);
+        self.source
+            .read_exact_at(at.ok_or(io::ErrorKind::UnexpectedEof)?, buf)
+    }
+
+    /// Reads from a shard on, as many bytes as come before the end of a run of shards. Returns their number.
+    fn read_shards(&self, number: usize, offset: u64, buf: &mut [u8]) -> io::Result<usize> {
+        let gone = || io::Error::from(io::ErrorKind::UnexpectedEof);
+        let covered = self.parts.get(number).ok_or_else(gone)?;
+        let Covered { part, hashes, .. } = covered;
+        let geometry = part.header.geometry;
+        let size = geometry.shard_size();
+        let within = offset - covered.start;
+        let first = within / size as u64;
+        let skip = (within % size as u64) as usize;
+        let here = usize::try_from(covered.end - offset).unwrap_or(usize::MAX);
+        let wanted = buf.len().min(here);
+        let many = (skip + wanted).div_ceil(size).min((PIECE / size).max(1));
+        let there = (many * size - skip).min(wanted);
+        let range = part.range(&*self.source);
+        let mut run = vec![0; many * size];
+        let whole = range.read(first, &mut run).is_ok();
+        for (shard, bytes) in (first..).zip(run.chunks_mut(size)) {
+            let readable = whole || range.read(shard, bytes).is_ok();
+            let foreign = part.is_foreign(shard);
+            if foreign || !readable || !matches(hashes, shard, bytes) {
+                match self.repaired(number, shard, foreign) {
+                    Some(right) if foreign => {
+                        // What is in front of the image is another one.
+                        let (at, _) = geometry.data_range(shard);
+                        let front = geometry.start().saturating_add_unsigned(at).unsigned_abs();
+                        let front = usize::try_from(front).unwrap_or(size).min(size);
+                        if let (Some(to), Some(from)) = (bytes.get_mut(front..), right.get(front..))
+                        {
+                            to.copy_from_slice(from);
+                        }
+                    }
+                    Some(right) => bytes.copy_from_slice(&right),
+                    None if readable => {}
+                    None => {
+                        // The error of the medium, for the bytes that are asked for.
+                        let from = skip.max((shard - first) as usize * size);
+                        let to = (skip + there).min(((shard - first) as usize + 1) * size);
+                        let mut part = vec![0; to.saturating_sub(from)];
+                        let at = covered.start + first * size as u64 + from as u64;
+                        self.read_raw(at, &mut part)?;
+                        let from = from - (shard - first) as usize * size;
+                        if let Some(bytes) = bytes.get_mut(from..from + part.len()) {
+                            bytes.copy_from_slice(&part);
+                        }
+                    }
+                }
+            }
+            // What tools have put in front of the image.
+            let _ = range.keep_blanks(shard, bytes);
+        }
+        let out = buf.get_mut(..there).ok_or_else(gone)?;
+        out.copy_from_slice(run.get(skip..skip + there).ok_or_else(gone)?);
+        Ok(there)
+    }
+
+    /// What a damaged shard had, if that can be restored.
+    fn repaired(&self, number: usize, shard: u64, foreign: bool) -> Option<Arc<[u8]>> {
+        let covered = self.parts.get(number)?;
+        let (group, _) = covered.part.header.geometry.place_of(shard);
+        let key = (number, group.0);
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if state.lost.contains(&key) {
+            return None;
+        }
+        if let Some(kept) = state.groups.get(&key) {
+            let found = kept.get(&shard).cloned();
+            if found.is_some() {
+                return found;
+            }
+        }
+        let damage = covered.examine(&*self.source, group);
+        let restored = match damage.repairable {
+            true => covered
+                .part
+                .decode(&*self.source, &damage, &covered.hashes)
+                .ok(),
+            false => None,
+        };
+        let geometry = covered.part.header.geometry;
+        let number_of = |at: u32| geometry.data_shard(group, at);
+        let own = |shard: &u64| !covered.part.is_foreign(*shard);
+        let damaged = damage.data.iter().map(|at| number_of(*at)).filter(own);
+        let ranges: Vec<(i64, u64)> = damaged
+            .map(|shard| {
+                let (at, there) = geometry.data_range(shard);
+                let at = geometry.start().saturating_add_unsigned(at);
+                (at, there as u64)
+            })
+            .collect();
+        let Some(restored) = restored else {
+            state.lost.insert(key);
+            // Shards with something else in front of the image are not damaged.
+            if !foreign && !ranges.is_empty() {
+                (self.listener)(&Mended::Lost { ranges });
+            }
+            return None;
+        };
+        if state.said.insert(key) && !ranges.is_empty() {
+            state.total += ranges.len() as u64;
+            let total = state.total;
+            (self.listener)(&Mended::Repaired { ranges, total });
+        }
+        let shards: BTreeMap<u64, Arc<[u8]>> = restored
+            .into_iter()
+            .map(|(at, bytes)| (number_of(at), Arc::from(bytes)))
+            .collect();
+        let found = shards.get(&shard).cloned();
+        state.keep(key, shards);
+        found
+    }
+}
+
+impl State {
+    fn keep(&mut self, key: Key, shards: BTreeMap<u64, Arc<[u8]>>) {
+        let size =
+            |shards: &BTreeMap<u64, Arc<[u8]>>| shards.values().map(|s| s.len()).sum::<usize>();
+        self.bytes += size(&shards);
+        // Damage that came later is decoded with the rest of its group.
+        if let Some(old) = self.groups.insert(key, shards) {
+            self.bytes -= size(&old);
+        } else {
+            self.order.push_back(key);
+        }
+        while self.bytes > KEPT
+            && let Some(oldest) = self.order.pop_front()
+        {
+            let old = self.groups.remove(&oldest);
+            self.bytes -= old.as_ref().map_or(0, size);
+        }
+    }
+}
+
+impl Covered {
+    /// Compares all shards of a group.
+    fn examine(&self, source: &dyn Source, group: ShardGroup) -> GroupDamage {
+        let part = &self.part;
+        let geometry = part.header.geometry;
+        let range = part.range(source);
+        let mut bytes = vec![0; geometry.shard_size()];
+        let data = (0..geometry.data_of(group))
+            .filter(|at| {
+                let shard = geometry.data_shard(group, *at);
+                part.is_foreign(shard)
+                    || range.read(shard, &mut bytes).is_err()
+                    || !matches(&self.hashes, shard, &bytes)
+            })
+            .collect::<Vec<_>>();
+        let parity = (0..geometry.parity())
+            .filter(|row| {
+                let shard = geometry.parity_shard(group, *row);
+                !part.read_parity(source, shard, &mut bytes)
+                    || !matches(&self.hashes, shard, &bytes)
+            })
+            .collect::<Vec<_>>();
+        GroupDamage {
+            repairable: data.len() + parity.len() <= geometry.parity() as usize,
+            group,
+            data,
+            parity,
+        }
+    }
+}
+
+impl Source for RepairingSource {
+    fn len(&self) -> io::Result<u64> {
+        Ok(self.len)
+    }
+
+    fn read_exact_at(&self, mut offset: u64, mut buf: &mut [u8]) -> io::Result<()> {
+        let end = offset.checked_add(buf.len() as u64);
+        if end.is_none_or(|end| end > self.len) {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        while !buf.is_empty() {
+            let number = self.parts.partition_point(|part| part.end <= offset);
+            let next = self.parts.get(number);
+            let n = match next.filter(|part| part.start <= offset) {
+                Some(_) => self.read_shards(number, offset, buf)?,
+                None => {
+                    let gap = next.map_or(u64::MAX, |part| part.start - offset);
+                    let n = usize::try_from(gap).unwrap_or(usize::MAX).min(buf.len());
+                    self.read_raw(offset, buf.get_mut(..n).unwrap_or_default())?;
+                    n
+                }
+            };
+            buf = buf.get_mut(n..).unwrap_or_default();
+            offset += n as u64;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,181 @@
+//! Recovery data of a file: in the file, or in a sidecar.
+
+use std::ffi::OsString;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use redwarfs_io::{FileSource, LockedFile, Source};
+use redwarfs_recovery::{
+    Error, Mended, RecoveryData, RepairingSource, Sidecar, locate, locate_sidecar,
+};
+
+use super::Logger;
+use super::error::{ToolError, io_cause};
+use super::number::counted;
+
+/// What the name of a sidecar ends with, behind the name of the image.
+const ENDING: &str = ".dwrec";
+
+/// Ranges that a message names.
+const SHOWN: usize = 3;
+
+/// The value of an option `--sidecar[=FILE]`: none without the option.
+pub type SidecarChoice = Option<Option<PathBuf>>;
+
+/// The usual name of the sidecar of an image.
+#[must_use]
+pub fn sidecar_of(image: &Path) -> PathBuf {
+    let mut name = OsString::from(image);
+    name.push(ENDING);
+    PathBuf::from(name)
+}
+
+/// Whether damage of a sidecar is repaired.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Access {
+    /// It stays as it is.
+    Read,
+    /// It is repaired, if it can be written.
+    Write,
+}
+
+/// Recovery data that was found.
+#[derive(Debug)]
+pub struct Found {
+    /// It.
+    pub data: RecoveryData,
+    /// Its file, if that is a sidecar.
+    pub sidecar: Option<PathBuf>,
+}
+
+/// Why none was found.
+#[derive(Debug)]
+pub enum FindError {
+    /// The sidecar cannot be opened. The error names it.
+    Open(io::Error),
+    /// What is wrong with the recovery data, or the file that should have it.
+    Data(PathBuf, Error),
+}
+
+impl FindError {
+    /// As an error of a tool that cannot do `what`.
+    #[must_use]
+    pub fn failure(&self, what: &str) -> ToolError {
+        match self {
+            Self::Open(e) => ToolError::new(what).cause(io_cause(e)),
+            Self::Data(path, error) => failure(what, path, error),
+        }
+    }
+}
+
+/// What could not be done with recovery data, as an error of a tool.
+#[must_use]
+pub fn failure(what: &str, path: &Path, error: &Error) -> ToolError {
+    let failure = ToolError::new(what).path(path);
+    match error {
+        Error::Io(e) => failure.io(e),
+        Error::Present => failure
+            .cause(error)
+            .hint("--remove-recovery removes it, and --sidecar adds more in another file"),
+        Error::NotFound => failure.cause(error).hint(
+            "--add-recovery makes it while the image is intact, and --sidecar=FILE names a sidecar",
+        ),
+        Error::LostStart => failure
+            .cause(error)
+            .hint("--repair=FILE makes a repaired copy"),
+        _ => failure.cause(error),
+    }
+}
+
+/// Finds the recovery data of a file that was opened as `path`. Without a choice, that is what the file itself has, or
+/// else what the sidecar with the usual name has.
+///
+/// # Errors
+/// [`FindError`].
+pub fn find(
+    source: &dyn Source,
+    path: &Path,
+    choice: &SidecarChoice,
+    access: Access,
+    stop: &AtomicBool,
+) -> Result<Found, FindError> {
+    let usual = sidecar_of(path);
+    let sidecar = match choice {
+        Some(Some(file)) => file.clone(),
+        Some(None) => usual,
+        None => match locate(source, stop) {
+            Ok(data) => {
+                return Ok(Found {
+                    data,
+                    sidecar: None,
+                });
+            }
+            Err(Error::NotFound | Error::Format(_)) if usual.is_file() => usual,
+            Err(error) => return Err(FindError::Data(path.to_owned(), error)),
+        },
+    };
+    let opened = open(&sidecar, access).map_err(FindError::Open)?;
+    match locate_sidecar(source, opened, stop) {
+        Ok(data) => Ok(Found {
+            data,
+            sidecar: Some(sidecar),
+        }),
+        Err(error) => Err(FindError::Data(sidecar, error)),
+    }
+}
+
+/// A file of which damaged parts are repaired when they are read, in memory. Each repair is logged once.
+///
+/// # Errors
+/// Those of [`RepairingSource::new`].
+pub fn repairing(
+    source: Arc<dyn Source>,
+    found: &Found,
+    logger: &Logger,
+) -> Result<Arc<dyn Source>, Error> {
+    let logger = logger.clone();
+    let listener = move |mended: &Mended| match mended {
+        Mended::Repaired { ranges, total } => logger.warn(format_args!(
+            "repaired in memory: {}; {} so far",
+            places(ranges),
+            counted(*total, "place", "places")
+        )),
+        Mended::Lost { ranges } => logger.error(format_args!(
+            "more is damaged than the recovery data can repair: {}",
+            places(ranges)
+        )),
+    };
+    let source = RepairingSource::new(source, &found.data, Box::new(listener))?;
+    Ok(Arc::new(source))
+}
+
+/// Some ranges of an image.
+fn places(ranges: &[(i64, u64)]) -> String {
+    let shown: Vec<String> = ranges
+        .iter()
+        .take(SHOWN)
+        .map(|(start, length)| format!("{} at offset {start}", counted(*length, "byte", "bytes")))
+        .collect();
+    let more = match ranges.len() > SHOWN {
+        true => ", ...",
+        false => "",
+    };
+    format!("{}{more}", shown.join(", "))
+}
+
+fn open(path: &Path, access: Access) -> io::Result<Sidecar> {
+    if access == Access::Write {
+        match LockedFile::open(path) {
+            Ok(file) => return Ok(Sidecar::writable(Arc::new(file))),
+            Err(e)
+                if matches!(
+                    e.kind(),
+                    io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem
+                ) => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(Sidecar::read_only(Arc::new(FileSource::open(path)?)))
+}
