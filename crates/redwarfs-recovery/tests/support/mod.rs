@@ -11,7 +11,7 @@ use redwarfs_io::MemorySource;
 use redwarfs_testkit::mutate::Rng;
 
 /// An image whose blocks have random bytes, behind `leading`.
-pub fn image(leading: &[u8], blocks: &[usize], rng: &mut Rng) -> Vec<u8> {
+pub(crate) fn image(leading: &[u8], blocks: &[usize], rng: &mut Rng) -> Vec<u8> {
     let mut file = leading.to_vec();
     let mut entries = Vec::new();
     let mut sections: Vec<_> = Vec::new();
@@ -34,7 +34,7 @@ pub fn image(leading: &[u8], blocks: &[usize], rng: &mut Rng) -> Vec<u8> {
     file
 }
 
-pub fn bytes(len: usize, rng: &mut Rng) -> Vec<u8> {
+pub(crate) fn bytes(len: usize, rng: &mut Rng) -> Vec<u8> {
     let mut out = Vec::with_capacity(len + 8);
     while out.len() < len {
         out.extend(rng.bits().to_le_bytes());
@@ -43,18 +43,18 @@ pub fn bytes(len: usize, rng: &mut Rng) -> Vec<u8> {
     out
 }
 
-pub fn go() -> AtomicBool {
+pub(crate) fn go() -> AtomicBool {
     AtomicBool::new(false)
 }
 
-pub fn flip(file: &mut [u8], range: Range<usize>, times: usize, rng: &mut Rng) {
+pub(crate) fn flip(file: &mut [u8], range: Range<usize>, times: usize, rng: &mut Rng) {
     for _ in 0..times {
         let at = range.start + rng.below(range.len());
         file[at] ^= 1_u8 << rng.below(8);
     }
 }
 
-pub fn container(file: &[u8], offset: u64) -> Container {
+pub(crate) fn container(file: &[u8], offset: u64) -> Container {
     let source = MemorySource::new(file.to_vec());
     let read = |at, out: &mut [u8]| redwarfs_io::Source::read_exact_at(&source, at, out);
     Container::open(&read, file.len() as u64, offset, None).unwrap()
