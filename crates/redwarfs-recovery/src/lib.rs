@@ -16,7 +16,9 @@ mod damage;
 mod error;
 mod locate;
 mod memory;
+mod overlay;
 mod part;
+mod patch;
 mod range;
 mod repair;
 
@@ -26,6 +28,7 @@ pub use error::{Error, Result};
 pub use locate::{RecoveryData, locate, locate_sidecar};
 pub use memory::{Listener, Mended, RepairingSource};
 pub use part::Sidecar;
+pub use patch::{Applied, apply_patch};
 pub use redwarfs_format::recovery::{Geometry, GeometryError, ShardGroup};
 pub use repair::Repaired;
 

@@ -38,8 +38,8 @@ pub enum Mended {
 pub type Listener = Box<dyn Fn(&Mended) + Send + Sync>;
 
 /// A file of which damaged parts are repaired when they are read, in memory. Its bytes are those that the file had when
-/// it was protected, with those in front of the image as they are. It ends where the protected bytes end, unless
-/// the image was continued later.
+/// it was protected. If what is in front of the image has another length, it stays as it is, unless the file has lost
+/// the start of the image with it. The file ends where the protected bytes end, unless the image was continued later.
 ///
 /// Every read compares the shards that it touches with their checksums. A damaged shard costs the reading and decoding of
 /// its group once. What cannot be repaired is returned as it is.
@@ -47,22 +47,46 @@ pub type Listener = Box<dyn Fn(&Mended) + Send + Sync>;
 /// Memory: about 128 MiB and the parity of a group while one is decoded, up to 256 MiB of repaired shards, and 16
 /// bytes a shard.
 pub struct RepairingSource {
-    source: Arc<dyn Source>,
+    source: Shifted,
     parts: Vec<Covered>,
-    /// Bytes that the file has lost at its start.
-    shift: u64,
     len: u64,
     listener: Listener,
     state: Mutex<State>,
+}
+
+/// A file behind bytes that it has lost.
+#[derive(Debug)]
+struct Shifted {
+    source: Arc<dyn Source>,
+    lost: u64,
+}
+
+impl Source for Shifted {
+    fn len(&self) -> io::Result<u64> {
+        Ok(self.source.len()?.saturating_add(self.lost))
+    }
+
+    fn read_exact_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
+        let at = offset.checked_sub(self.lost);
+        let at = at.ok_or_else(|| io::Error::other("the start of the file is lost"))?;
+        self.source.read_exact_at(at, buf)
+    }
 }
 
 /// A part of the recovery data with its checksums.
 struct Covered {
     part: Part,
     hashes: Vec<Option<u64>>,
-    /// The range that it protects.
-    start: u64,
+    /// Where its first shard begins; below 0 if less than that is in front of the image.
+    first: i64,
     end: u64,
+}
+
+impl Covered {
+    /// The place of an offset in the protected range.
+    fn within(&self, offset: u64) -> Option<u64> {
+        offset.checked_add_signed(self.first.checked_neg()?)
+    }
 }
 
 /// A group of a part.
@@ -96,38 +120,38 @@ impl RepairingSource {
     /// [`Error::Io`](crate::Error::Io) if the length of the file is not known,
     /// [`Error::Format`](crate::Error::Format) if there is not enough memory for the checksums.
     pub fn new(source: Arc<dyn Source>, data: &RecoveryData, listener: Listener) -> Result<Self> {
-        let shift = data.lost_at_start();
+        let lost = match data.image_offset() {
+            ..0 => data.lost_at_start(),
+            _ => 0,
+        };
+        let source = Shifted { source, lost };
         let mut parts = Vec::new();
         for part in &data.parts {
-            let (hashes, _) = part.hashes(&*source)?;
-            let start = part.image.saturating_add(part.header.geometry.start());
-            let start = u64::try_from(start.saturating_add_unsigned(shift)).unwrap_or(0);
+            let base = if part.sidecar.is_some() { 0 } else { lost };
+            let part = Part {
+                image: part.image.saturating_add_unsigned(lost),
+                base: part.base.saturating_add_unsigned(base),
+                ..part.clone()
+            };
+            let (hashes, _) = part.hashes(&source)?;
             parts.push(Covered {
-                end: start.saturating_add(part.header.geometry.length()),
-                start,
+                first: part.image.saturating_add(part.header.geometry.start()),
+                end: part.end(),
                 hashes,
-                part: part.clone(),
+                part,
             });
         }
-        let len = match (data.parts.last(), parts.last()) {
-            (Some(part), Some(covered)) if part.ends(&*source)? => covered.end,
-            _ => source.len()?.saturating_add(shift),
+        let len = match parts.last() {
+            Some(last) if last.part.ends(&source)? => last.end,
+            _ => source.len()?,
         };
         Ok(Self {
             source,
             parts,
-            shift,
             len,
             listener,
             state: Mutex::default(),
         })
-    }
-
-    /// Reads bytes that nothing protects.
-    fn read_raw(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
-        let at = offset.checked_sub(self.shift);
-        self.source
-            .read_exact_at(at.ok_or(io::ErrorKind::UnexpectedEof)?, buf)
     }
 
     /// Reads from a shard on, as many bytes as come before the end of a run of shards. Returns their number.
@@ -137,45 +161,43 @@ impl RepairingSource {
         let Covered { part, hashes, .. } = covered;
         let geometry = part.header.geometry;
         let size = geometry.shard_size();
-        let within = offset - covered.start;
+        let within = covered.within(offset).ok_or_else(gone)?;
         let first = within / size as u64;
         let skip = (within % size as u64) as usize;
         let here = usize::try_from(covered.end - offset).unwrap_or(usize::MAX);
         let wanted = buf.len().min(here);
         let many = (skip + wanted).div_ceil(size).min((PIECE / size).max(1));
         let there = (many * size - skip).min(wanted);
-        let range = part.range(&*self.source);
+        let range = part.range(&self.source);
         let mut run = vec![0; many * size];
         let whole = range.read(first, &mut run).is_ok();
         for (shard, bytes) in (first..).zip(run.chunks_mut(size)) {
             let readable = whole || range.read(shard, bytes).is_ok();
             let foreign = part.is_foreign(shard);
             if foreign || !readable || !matches(hashes, shard, bytes) {
-                match self.repaired(number, shard, foreign) {
-                    Some(right) if foreign => {
-                        // What is in front of the image is another one.
+                let right = self.repaired(number, shard, foreign);
+                if !readable && (foreign || right.is_none()) {
+                    // The bytes that are asked for, or the error of the medium.
+                    let place = (shard - first) as usize * size;
+                    let from = skip.max(place);
+                    let to = (skip + there).min(place + size);
+                    let part = bytes.get_mut(from - place..to.saturating_sub(place));
+                    let at = offset + (from - skip) as u64;
+                    self.source.read_exact_at(at, part.unwrap_or_default())?;
+                }
+                // What is in front of the image may be another one.
+                let front = match foreign {
+                    true => {
                         let (at, _) = geometry.data_range(shard);
                         let front = geometry.start().saturating_add_unsigned(at).unsigned_abs();
-                        let front = usize::try_from(front).unwrap_or(size).min(size);
-                        if let (Some(to), Some(from)) = (bytes.get_mut(front..), right.get(front..))
-                        {
-                            to.copy_from_slice(from);
-                        }
+                        usize::try_from(front).unwrap_or(size).min(size)
                     }
-                    Some(right) => bytes.copy_from_slice(&right),
-                    None if readable => {}
-                    None => {
-                        // The error of the medium, for the bytes that are asked for.
-                        let from = skip.max((shard - first) as usize * size);
-                        let to = (skip + there).min(((shard - first) as usize + 1) * size);
-                        let mut part = vec![0; to.saturating_sub(from)];
-                        let at = covered.start + first * size as u64 + from as u64;
-                        self.read_raw(at, &mut part)?;
-                        let from = from - (shard - first) as usize * size;
-                        if let Some(bytes) = bytes.get_mut(from..from + part.len()) {
-                            bytes.copy_from_slice(&part);
-                        }
-                    }
+                    false => 0,
+                };
+                if let Some(right) = right.as_ref().and_then(|right| right.get(front..))
+                    && let Some(bytes) = bytes.get_mut(front..)
+                {
+                    bytes.copy_from_slice(right);
                 }
             }
             // What tools have put in front of the image.
@@ -201,11 +223,11 @@ impl RepairingSource {
                 return found;
             }
         }
-        let damage = covered.examine(&*self.source, group);
+        let damage = covered.examine(&self.source, group);
         let restored = match damage.repairable {
             true => covered
                 .part
-                .decode(&*self.source, &damage, &covered.hashes)
+                .decode(&self.source, &damage, &covered.hashes)
                 .ok(),
             false => None,
         };
@@ -307,12 +329,13 @@ impl Source for RepairingSource {
         while !buf.is_empty() {
             let number = self.parts.partition_point(|part| part.end <= offset);
             let next = self.parts.get(number);
-            let n = match next.filter(|part| part.start <= offset) {
+            let n = match next.filter(|part| part.within(offset).is_some()) {
                 Some(_) => self.read_shards(number, offset, buf)?,
                 None => {
-                    let gap = next.map_or(u64::MAX, |part| part.start - offset);
+                    let gap = next.map_or(u64::MAX, |part| part.first.unsigned_abs() - offset);
                     let n = usize::try_from(gap).unwrap_or(usize::MAX).min(buf.len());
-                    self.read_raw(offset, buf.get_mut(..n).unwrap_or_default())?;
+                    let raw = buf.get_mut(..n).unwrap_or_default();
+                    self.source.read_exact_at(offset, raw)?;
                     n
                 }
             };

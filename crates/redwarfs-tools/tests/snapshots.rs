@@ -441,7 +441,7 @@ fn what_cannot_be_continued_is_said_in_one_line() {
         text
     };
     let before = place.bytes();
-    assert!(fails(&["--recovery=5"]).contains("--add-recovery"));
+    assert!(fails(&["--recovery=5", "--delta-out=x"]).contains("--delta-out"));
     assert!(fails(&["--hollow"]).contains("--hollow"));
     assert!(fails(&["--header", "/dev/null"]).contains("header"));
     assert!(fails(&["--no-section-index"]).contains("index"));

@@ -7,9 +7,11 @@
 
 mod geometry;
 mod pages;
+mod patch;
 
 pub use geometry::{Geometry, GeometryError, ShardGroup};
 pub use pages::{Blank, HashPage, HeaderPage, PAGE, PageKind, hash_pages, page_kind, shard_hash};
+pub use patch::{EntryHead, FileHasher, PatchHeader};
 
 #[cfg(test)]
 mod tests;

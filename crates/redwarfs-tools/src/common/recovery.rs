@@ -7,12 +7,14 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use redwarfs_io::{FileSource, LockedFile, Source};
+use redwarfs_reader::{Image, OpenOptions};
 use redwarfs_recovery::{
     Error, Mended, RecoveryData, RepairingSource, Sidecar, locate, locate_sidecar,
 };
 
 use super::Logger;
-use super::error::{ToolError, io_cause};
+use super::env::{self, IoLayer};
+use super::error::{ToolError, cause_at, io_cause};
 use super::number::counted;
 
 /// What the name of a sidecar ends with, behind the name of the image.
@@ -124,6 +126,28 @@ pub fn find(
         }),
         Err(error) => Err(FindError::Data(sidecar, error)),
     }
+}
+
+/// Opens an image whose damaged parts are repaired when they are read, in memory.
+///
+/// # Errors
+/// There is no recovery data, or the image cannot be opened with it.
+pub fn open_repairing(
+    path: &Path,
+    options: &OpenOptions,
+    choice: &SidecarChoice,
+    logger: &Logger,
+) -> Result<Image, ToolError> {
+    let what = "cannot open image";
+    let never = AtomicBool::new(false);
+    let source = IoLayer::from_env().open(path);
+    let source = source.map_err(|e| ToolError::new(what).path(path).cause(cause_at(path, &e)))?;
+    let found = find(source.as_ref(), path, choice, Access::Read, &never);
+    let found = found.map_err(|e| e.failure(what))?;
+    let source = repairing(source, &found, logger).map_err(|e| failure(what, path, &e))?;
+    let mut options = options.clone();
+    options.cache.affinity = options.cache.affinity.or_else(|| env::affinity("blkcache"));
+    Image::from_source(source, &options).map_err(|e| ToolError::new(what).path(path).cause(e))
 }
 
 /// A file of which damaged parts are repaired when they are read, in memory. Each repair is logged once.

@@ -40,6 +40,7 @@ use crate::common::error::{EXIT_OK, Result, ToolError};
 use crate::common::man::{print_long, show};
 use crate::common::number::format_size;
 use crate::common::open::{Spelling, open_image};
+use crate::common::recovery::open_repairing;
 use crate::common::tool::Tool;
 use crate::common::verify::log_verified;
 use crate::common::version::VERSION;
@@ -262,7 +263,13 @@ fn open(
     };
     let mut options = settings.open.clone();
     options.perfmon = measurements.perfmon.clone();
-    let image = open_image(path, &options, spelling)?;
+    let image = match settings.repair {
+        true => {
+            let sidecar = settings.sidecar.clone().map(Some);
+            open_repairing(path, &options, &sidecar, logger)?
+        }
+        false => open_image(path, &options, spelling)?,
+    };
     log_verified(&image, logger);
     if settings.open.image_size.is_none() && image.trailing_bytes() > 0 {
         logger.info(format_args!(

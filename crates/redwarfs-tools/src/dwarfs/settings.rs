@@ -62,6 +62,10 @@ pub(super) struct Settings {
     pub(super) log: LogTarget,
     /// `-o debug`.
     pub(super) debug: bool,
+    /// Damage is repaired in memory.
+    pub(super) repair: bool,
+    /// The file with the recovery data for that.
+    pub(super) sidecar: Option<PathBuf>,
     /// The name for the mount table was given.
     pub(super) named: bool,
     /// `-o rw`.
@@ -90,6 +94,8 @@ impl Default for Settings {
             level: None,
             log: LogTarget::Stderr,
             debug: false,
+            repair: false,
+            sidecar: None,
             named: false,
             writable: false,
             over_others: false,
@@ -105,6 +111,10 @@ impl Settings {
         if self.trace.is_some() && self.perfmon.is_empty() {
             self.warnings
                 .push(String::from("perfmon_trace has no effect without perfmon"));
+        }
+        if self.sidecar.is_some() && !self.repair {
+            self.warnings
+                .push(String::from("sidecar has no effect without repair=memory"));
         }
         #[cfg(unix)]
         if self.mount.uring && !redwarfs_fuse::HAS_URING {
@@ -207,4 +217,22 @@ impl<'a> Value<'a> {
         ToolError::new(format!("invalid value for option '{}'", self.name))
             .cause(display_name(self.value))
     }
+}
+
+/// The components that `text` names, and a remark for each unknown name.
+pub(super) fn components(text: &str) -> (Vec<Component>, Vec<String>) {
+    let (mut found, mut unknown) = (Vec::new(), Vec::new());
+    for name in text.split('+') {
+        match name.parse() {
+            Ok(component) if found.contains(&component) => {}
+            Ok(component) => found.push(component),
+            Err(_) => {
+                let known = Component::ALL.map(Component::name).join(", ");
+                unknown.push(format!(
+                    "no such performance monitor component: {name} (one of {known})"
+                ));
+            }
+        }
+    }
+    (found, unknown)
 }

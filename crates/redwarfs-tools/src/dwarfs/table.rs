@@ -4,10 +4,9 @@
 
 use redwarfs_fuse::Access;
 use redwarfs_reader::Preload;
-use redwarfs_reader::perfmon::Component;
 
 use super::entry::{Effect, Group, MountOption, entry};
-use super::settings::{Lock, LogTarget, Strategy};
+use super::settings::{Lock, LogTarget, Strategy, components};
 use crate::common::error::ToolError;
 use crate::common::open::{image_offset, snapshot_choice};
 use crate::common::users::{parse_group, parse_user};
@@ -18,24 +17,6 @@ const FSTAB: &str = "no effect, for /etc/fstab";
 
 /// Largest number of threads that read requests.
 const MAX_READERS: i32 = 64;
-
-/// The components that `text` names, and a remark for each unknown name.
-fn components(text: &str) -> (Vec<Component>, Vec<String>) {
-    let (mut found, mut unknown) = (Vec::new(), Vec::new());
-    for name in text.split('+') {
-        match name.parse() {
-            Ok(component) if found.contains(&component) => {}
-            Ok(component) => found.push(component),
-            Err(_) => {
-                let known = Component::ALL.map(Component::name).join(", ");
-                unknown.push(format!(
-                    "no such performance monitor component: {name} (one of {known})"
-                ));
-            }
-        }
-    }
-    (found, unknown)
-}
 
 /// Forms of the options that do nothing on Windows: they are about the kernel, the scheduler and the mount
 /// table of Linux.
@@ -58,7 +39,7 @@ pub(super) const NOT_ON_WINDOWS: [&str; 15] = [
 ];
 
 /// All options, in the order of the help text.
-pub(super) const OPTIONS: [MountOption; 66] = [
+pub(super) const OPTIONS: [MountOption; 68] = [
     entry(
         Group::Image,
         "offset=N|auto|auto:N",
@@ -89,6 +70,28 @@ pub(super) const OPTIONS: [MountOption; 66] = [
         "One of `signed:KEY`, `digests` and `checksums`. With `signed:KEY`, the driver mounts only an image that is signed with the key: a public key of minisign or SSH, or a file with one. No byte that is not signed is interpreted. The driver says who has signed and when; if it is an older image than expected, somebody may have exchanged it. `digests` compares the image with its own digests, which anybody can make.",
         Effect::Value(|s, v| {
             s.open.verification = v.parsed(verification)?;
+            Ok(())
+        }),
+    ),
+    entry(
+        Group::Image,
+        "repair=memory",
+        "",
+        "repair damage while the image is read",
+        "For a rescue: each part of the image that is read is compared with the recovery data of the image, or of its sidecar. Damaged parts are repaired in memory, and the file stays as it is. The log names each repair once, and counts them. What cannot be repaired is an error as without this option. Reading takes more time, and 128 MiB of memory or more where something is damaged. `dwarfsck --repair` repairs the file.",
+        Effect::Value(|s, v| {
+            s.repair = v.one_of(&[("memory", true)], "no such repair")?;
+            Ok(())
+        }),
+    ),
+    entry(
+        Group::Image,
+        "sidecar=FILE",
+        "",
+        "file with the recovery data for repair",
+        "By default the recovery data of the image, or else the file with the name of the image and `.dwrec` behind it.",
+        Effect::Value(|s, v| {
+            s.sidecar = Some(v.path()?);
             Ok(())
         }),
     ),

@@ -23,7 +23,7 @@ const SIGNING: &str = "task";
 /// Check a DwarFS image and show its properties and contents.
 #[derive(Debug, Clone, Parser)]
 #[command(name = "dwarfsck")]
-#[command(group = clap::ArgGroup::new(SIGNING).conflicts_with_all(["list", "checksum", "print_header", "export_metadata", "add_recovery", "check_recovery", "repair", "remove_recovery"]))]
+#[command(group = clap::ArgGroup::new(SIGNING).conflicts_with_all(["list", "checksum", "print_header", "export_metadata", "add_recovery", "check_recovery", "repair", "repair_patch", "apply_patch", "remove_recovery"]))]
 #[command(override_usage = "dwarfsck [-i] IMAGE [OPTIONS...]")]
 pub(crate) struct Args {
     /// Image to check
@@ -133,6 +133,14 @@ pub(crate) struct Args {
     /// Repair the file with its recovery data, in place; or write a repaired copy to FILE
     #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true)]
     pub repair: Option<Option<PathBuf>>,
+
+    /// Write a patch with what --repair would write to FILE, and leave the file as it is
+    #[arg(long, value_name = "FILE")]
+    pub repair_patch: Option<PathBuf>,
+
+    /// Put the bytes of a patch of --repair-patch into the file, if that makes it what it was
+    #[arg(long, value_name = "FILE")]
+    pub apply_patch: Option<PathBuf>,
 
     /// Remove the recovery data behind the image
     #[arg(long)]

@@ -12,6 +12,7 @@ mod message;
 mod meter;
 mod output;
 mod overview;
+mod patch;
 mod recovery;
 mod recovery_report;
 mod report;

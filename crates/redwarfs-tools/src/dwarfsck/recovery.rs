@@ -32,6 +32,10 @@ pub(super) enum Task<'a> {
     Check,
     /// In place, or to a copy.
     Repair(Option<&'a Path>),
+    /// Write a patch.
+    Patch(&'a Path),
+    /// Apply one.
+    Apply(&'a Path),
     Remove,
 }
 
@@ -46,6 +50,8 @@ impl<'a> Task<'a> {
             args.add_recovery.map(Self::Add),
             args.check_recovery.then_some(Self::Check),
             repair,
+            args.repair_patch.as_deref().map(Self::Patch),
+            args.apply_patch.as_deref().map(Self::Apply),
             args.remove_recovery.then_some(Self::Remove),
         ];
         let mut tasks = tasks.into_iter().flatten();
@@ -57,8 +63,8 @@ impl<'a> Task<'a> {
             || super::signing::Task::of(args).is_some();
         if task.is_some() && (others || tasks.next().is_some()) {
             return Err(ToolError::new(
-                "--add-recovery, --check-recovery, --repair, --remove-recovery, --list, --print-header, \
-                 --checksum and --export-metadata are mutually exclusive",
+                "--add-recovery, --check-recovery, --repair, --repair-patch, --apply-patch, --remove-recovery, --list, \
+                 --print-header, --checksum and --export-metadata are mutually exclusive",
             ));
         }
         if args.sidecar.is_some() && !args.salvage_report {
@@ -68,6 +74,10 @@ impl<'a> Task<'a> {
                         ToolError::new("--sidecar does not go with --remove-recovery")
                             .hint("just delete the file"),
                     );
+                }
+                Some(Self::Apply(_)) => {
+                    return Err(ToolError::new("--sidecar does not go with --apply-patch")
+                        .hint("a patch has all that it needs"));
                 }
                 None => {
                     return Err(ToolError::new(
@@ -100,6 +110,8 @@ pub(super) fn run(
         Task::Check => check(args, input, logger, &stop),
         Task::Repair(None) => repair(args, input, logger, &stop),
         Task::Repair(Some(copy)) => repair_copy(args, input, copy, logger, &stop),
+        Task::Patch(patch) => super::patch::write(args, input, patch, logger, &stop),
+        Task::Apply(patch) => super::patch::apply(args, input, patch, logger, &stop),
         Task::Remove => remove(args, input, logger),
     }
 }
@@ -257,7 +269,7 @@ fn check(args: &Args, input: &Path, logger: &Logger, stop: &AtomicBool) -> Resul
     })
 }
 
-fn examine(
+pub(super) fn examine(
     args: &Args,
     file: &dyn Source,
     access: Access,
@@ -295,13 +307,9 @@ fn mend(
     stop: &AtomicBool,
     logger: &Logger,
 ) -> Result<Repaired> {
-    let done = found.data.repair(file, damage, stop).map_err(|error| {
-        for (start, length) in damage.lost_ranges() {
-            logger.error(format_args!(
-                "lost: {} at offset {start} of the image",
-                counted(length, "byte", "bytes")
-            ));
-        }
+    let done = found.data.repair(file, damage, stop);
+    let done = done.map_err(|error| {
+        log_lost(damage, logger);
         failure("cannot repair", input, &error)
     })?;
     if let Some(sidecar) = found.sidecar.as_ref().filter(|_| done.left > 0) {
@@ -318,6 +326,16 @@ fn mend(
         ));
     }
     Ok(done)
+}
+
+/// Names what cannot be repaired.
+pub(super) fn log_lost(damage: &Damage, logger: &Logger) {
+    for (start, length) in damage.lost_ranges() {
+        logger.error(format_args!(
+            "lost: {} at offset {start} of the image",
+            counted(length, "byte", "bytes")
+        ));
+    }
 }
 
 fn repair_copy(
@@ -443,7 +461,7 @@ pub(super) fn described(geometry: &Geometry) -> String {
     )
 }
 
-fn written(repaired: Repaired) -> String {
+pub(super) fn written(repaired: Repaired) -> String {
     format!(
         "{} of data and {} of parity, {}",
         counted(repaired.data, "shard", "shards"),

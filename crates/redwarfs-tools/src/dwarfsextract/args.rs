@@ -127,9 +127,13 @@ pub(crate) struct Args {
     #[arg(long, value_name = "DIR", value_parser = whole(directory), conflicts_with_all = ["stdout", "verify", "image_offset", "disable_integrity_check"])]
     pub salvage: Option<PathBuf>,
 
-    /// With --salvage: the file with the recovery data [default: what the image has, or the file with its name and
-    /// .dwrec behind it]
-    #[arg(long, value_name = "FILE", requires = "salvage")]
+    /// Repair damaged parts of the image in memory, with its recovery data, while they are read
+    #[arg(long, value_name = "memory", value_parser = ["memory"], conflicts_with = "salvage")]
+    pub repair: Option<String>,
+
+    /// With --repair and --salvage: the file with the recovery data [default: what the image has, or the file with its
+    /// name and .dwrec behind it]
+    #[arg(long, value_name = "FILE")]
     pub sidecar: Option<PathBuf>,
 
     /// Show the percentage on standard output

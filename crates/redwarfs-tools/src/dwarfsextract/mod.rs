@@ -27,6 +27,7 @@ use crate::common::open::{Spelling, open_image};
 use crate::common::os::{own_program, stop_flag};
 use crate::common::output::create_output;
 use crate::common::progress::{Activity, Display, ProgressMode};
+use crate::common::recovery::open_repairing;
 use crate::common::tool::Tool;
 use crate::common::verify::log_verified;
 use crate::common::{LogLevel, Logger, Result, ToolError, env};
@@ -111,11 +112,14 @@ fn run(args: &Args) -> Result<u8> {
         size: None,
     };
     options.verification = args.verify.clone();
+    let sidecar = args.sidecar.clone().map(Some);
+    if sidecar.is_some() && args.salvage.is_none() && args.repair.is_none() {
+        return Err(ToolError::new("--sidecar needs --repair or --salvage"));
+    }
     let salvaging = match &args.salvage {
         None => None,
         Some(parts) => {
             let stop = stop_flag().map_err(|e| ToolError::new("cannot handle signals").io(&e))?;
-            let sidecar = args.sidecar.clone().map(Some);
             let salvaging = Salvaging::begin(input, parts, &sidecar, &options, stop, &logger)?;
             if salvaging.found.image().is_none() {
                 salvaging.finish(&logger)?;
@@ -129,6 +133,7 @@ fn run(args: &Args) -> Result<u8> {
         .and_then(|salvaging| salvaging.found.image());
     let image = match salvaged {
         Some(image) => image.clone(),
+        None if args.repair.is_some() => open_repairing(input, &options, &sidecar, &logger)?,
         None => open_image(input, &options, spelling)?,
     };
     log_verified(&image, &logger);

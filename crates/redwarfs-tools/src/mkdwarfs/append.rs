@@ -6,12 +6,12 @@ use std::sync::Arc;
 
 use redwarfs_append::{Base, BaseOptions, Error, InPlace, Trust};
 use redwarfs_format::metadata::Timestamp;
-use redwarfs_format::section::snapshot_time_name;
+use redwarfs_format::section::{SectionType, snapshot_time_name};
 use redwarfs_io::{FileSource, Source as _};
 
 use super::args::Args;
 use super::output::Target;
-use crate::common::error::io_cause;
+use crate::common::error::{display_path, io_cause};
 use crate::common::number::format_size;
 use crate::common::{Logger, Result, ToolError};
 
@@ -48,8 +48,9 @@ pub(super) fn check(args: &Args) -> Result<()> {
     if args.no_section_index {
         return Err(refused("--no-section-index"));
     }
-    if args.recovery.is_some() {
-        return Err(refused("--recovery").hint("dwarfsck --add-recovery adds recovery data"));
+    if args.recovery.is_some() && args.append.delta_out.is_some() {
+        return Err(ToolError::new("--recovery does not go with --delta-out")
+            .hint("it is for a file that has the whole image"));
     }
     Ok(())
 }
@@ -102,12 +103,24 @@ impl<'a> Continued<'a> {
         self.path
     }
 
+    /// Warns of a new snapshot that nothing protects.
+    pub(super) fn warn_if_open(&self, args: &Args, logger: &Logger) {
+        let trailers = &self.base().image().container().trailers;
+        let protected = trailers.iter().any(|s| s.ty == SectionType::RECOVERY);
+        if protected && args.recovery.is_none() {
+            logger.warn(format_args!(
+                "{}: its recovery data does not protect the new snapshot: --recovery=PERCENT adds more",
+                display_path(self.path)
+            ));
+        }
+    }
+
     /// Starts the output.
     pub(super) fn target(&self, args: &Args, logger: &Logger) -> Result<Target<'a>> {
         match &self.place {
             Place::Here(place) => {
                 let writer = place.writer().map_err(|e| failure(self.path, e))?;
-                Ok(Target::append(self.path, writer))
+                Ok(Target::append(self.path, writer, place.medium()))
             }
             Place::Copy(_, output) => Target::open(output, args.force, logger),
             Place::Delta(_, output) => {

@@ -239,7 +239,8 @@ pub(crate) struct Args {
 
     /// Add recovery data behind the image, of so many per cent of its size
     ///
-    /// With it, dwarfsck --repair restores damaged parts of the file. It also protects the header.
+    /// With it, dwarfsck --repair restores damaged parts of the file. It also protects the header. With --append, it
+    /// protects what no recovery data of an older snapshot does.
     #[arg(long, value_name = "PERCENT", help_heading = "File system options", when_rewriting = Used,
           value_parser = parse_percent)]
     pub recovery: Option<f64>,

@@ -8,7 +8,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use redwarfs_io::{AppendWriter, AtomicFile, LockedFile, Overwrite};
+use redwarfs_io::{AppendWriter, AtomicFile, Medium, Overwrite};
 use redwarfs_recovery::Protection;
 use redwarfs_writer::DirectorySource;
 
@@ -125,7 +125,8 @@ struct Recovery<'a> {
 
 enum Output {
     File(Box<BufWriter<AtomicFile>>),
-    Append(Box<BufWriter<AppendWriter>>),
+    /// And the file that it writes to.
+    Append(Box<BufWriter<AppendWriter>>, Arc<dyn Medium>),
     Stdout(BufWriter<File>),
 }
 
@@ -158,14 +159,14 @@ impl<'a> Target<'a> {
     }
 
     /// Writes behind the image in its file.
-    pub(super) fn append(path: &'a Path, writer: AppendWriter) -> Self {
+    pub(super) fn append(path: &'a Path, writer: AppendWriter, file: Arc<dyn Medium>) -> Self {
         let out = BufWriter::with_capacity(WRITE_BUFFER, writer);
         Self {
             path,
             executable: false,
             image: false,
             recovery: None,
-            out: Output::Append(Box::new(out)),
+            out: Output::Append(Box::new(out), file),
         }
     }
 
@@ -188,6 +189,7 @@ impl<'a> Target<'a> {
         }
         match &self.out {
             Output::File(file) if file.get_ref().written().is_ok_and(|file| file.is_some()) => {}
+            Output::Append(..) => {}
             _ => return unfit("an output that is a regular file"),
         }
         let mut protection = Protection::percent(percent);
@@ -219,7 +221,7 @@ impl<'a> Target<'a> {
     fn give_up(self) {
         match self.out {
             Output::File(out) => drop(out.into_parts()),
-            Output::Append(out) => drop(out.into_parts()),
+            Output::Append(out, _) => drop(out.into_parts()),
             Output::Stdout(out) => drop(out.into_parts()),
         }
     }
@@ -245,10 +247,17 @@ impl<'a> Target<'a> {
                 .into_inner()
                 .map_err(io::IntoInnerError::into_error)
                 .and_then(finish),
-            Output::Append(out) => out
+            Output::Append(out, medium) => out
                 .into_inner()
                 .map_err(io::IntoInnerError::into_error)
-                .and_then(AppendWriter::commit),
+                .and_then(AppendWriter::commit)
+                .and_then(|()| match &self.recovery {
+                    None => Ok(()),
+                    // The snapshot counts already.
+                    Some(recovery) => recovery.add(medium, start).map_err(|e| {
+                        io::Error::other(format!("the snapshot has no recovery data: {e}"))
+                    }),
+                }),
             Output::Stdout(mut out) => out.flush(),
         };
         done.map_err(|e| match e.kind() {
@@ -259,7 +268,7 @@ impl<'a> Target<'a> {
 }
 
 impl Recovery<'_> {
-    fn add(&self, image: LockedFile, start: u64) -> io::Result<()> {
+    fn add(&self, image: impl Medium + 'static, start: u64) -> io::Result<()> {
         match redwarfs_recovery::add(image, start, &self.protection, &|_| {}, self.stop) {
             Ok(_) => Ok(()),
             Err(redwarfs_recovery::Error::Io(e)) => Err(e),
@@ -295,7 +304,7 @@ impl Write for Target<'_> {
     fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
         match &mut self.out {
             Output::File(out) => out.write(buf),
-            Output::Append(out) => out.write(buf),
+            Output::Append(out, _) => out.write(buf),
             Output::Stdout(out) => out.write(buf),
         }
     }
@@ -303,7 +312,7 @@ impl Write for Target<'_> {
     fn flush(&mut self) -> io::Result<()> {
         match &mut self.out {
             Output::File(out) => out.flush(),
-            Output::Append(out) => out.flush(),
+            Output::Append(out, _) => out.flush(),
             Output::Stdout(out) => out.flush(),
         }
     }

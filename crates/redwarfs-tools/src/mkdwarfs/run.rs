@@ -83,7 +83,10 @@ pub(super) fn run(args: &Args, matches: &ArgMatches, command_line: &[OsString]) 
     }
     let layer = input::declarations(args)?;
     let target = match &old {
-        Some(old) => old.target(args, &logger)?,
+        Some(old) => {
+            old.warn_if_open(args, &logger);
+            old.target(args, &logger)?
+        }
         None => Target::open(output, args.force, &logger)?,
     };
     let target = target

@@ -196,6 +196,7 @@ fn the_table_is_what_the_parser_knows() {
                 ("log_target", _) => "syslog",
                 ("perfmon", _) => "fuse",
                 ("verify", _) => "digests",
+                ("repair", _) => "memory",
                 (_, "LEVEL") => "info",
                 (_, "MODE") => "try",
                 _ => "1",

@@ -1,0 +1,97 @@
+//! `--repair-patch` and `--apply-patch`: repairs as a file of the corrected bytes.
+
+use std::path::Path;
+use std::sync::atomic::AtomicBool;
+
+use redwarfs_io::{FileSource, Overwrite, Source};
+use redwarfs_recovery::{Error, apply_patch};
+
+use super::args::Args;
+use super::meter::with_bytes;
+use super::recovery::{examine, lock, log_lost, say, written};
+use crate::common::error::{EXIT_OK, display_path, io_cause};
+use crate::common::number::{counted, format_size};
+use crate::common::output::create_output;
+use crate::common::recovery::{Access, failure};
+use crate::common::{Logger, Result, ToolError};
+
+/// Writes what a repair of the file would write to a patch.
+pub(super) fn write(
+    args: &Args,
+    input: &Path,
+    patch: &Path,
+    logger: &Logger,
+    stop: &AtomicBool,
+) -> Result<u8> {
+    let what = "cannot make a patch";
+    let cannot = |e: std::io::Error| ToolError::new(what).cause(io_cause(&e));
+    let io = |e: std::io::Error| ToolError::new(what).path(patch).io(&e);
+    let source = FileSource::open(input).map_err(cannot)?;
+    let (found, damage) = examine(args, &source, Access::Read, what, input, logger, stop)?;
+    if damage.is_none() {
+        say(args, "patch:    none, the file is intact")?;
+        return Ok(EXIT_OK);
+    }
+    let out = create_output(patch, Overwrite::No, logger).map_err(cannot)?;
+    let Some(file) = out.unfinished().map_err(io)? else {
+        return Err(ToolError::new(what).path(patch).cause("is no regular file"));
+    };
+    let total = source.len().unwrap_or(0);
+    let (done, _) = with_bytes(args, "summing up", total, logger, |done| {
+        found.data.write_patch(&source, &damage, &file, done, stop)
+    });
+    let done = done.map_err(|error| {
+        log_lost(&damage, logger);
+        failure(what, input, &error)
+    })?;
+    let size = file.len().unwrap_or(0);
+    drop(file);
+    out.commit().map_err(cannot)?;
+    say(
+        args,
+        &format!(
+            "patch:    {}, {}: {}",
+            display_path(patch),
+            format_size(size),
+            written(done)
+        ),
+    )?;
+    Ok(EXIT_OK)
+}
+
+/// Puts the bytes of a patch into the file.
+pub(super) fn apply(
+    args: &Args,
+    input: &Path,
+    patch: &Path,
+    logger: &Logger,
+    stop: &AtomicBool,
+) -> Result<u8> {
+    let what = "cannot apply the patch";
+    let source = FileSource::open(patch).map_err(|e| ToolError::new(what).cause(io_cause(&e)))?;
+    let file = lock(input)?;
+    let total = file.len().unwrap_or(0);
+    let (applied, took) = with_bytes(args, "comparing", total, logger, |done| {
+        apply_patch(&file, &source, done, stop)
+    });
+    logger.verbose(format_args!("compared {took}"));
+    let applied = applied.map_err(|error| match error {
+        Error::Foreign => ToolError::new(what)
+            .path(input)
+            .cause("it was made for another file, or for other damage; nothing was written"),
+        Error::Format(error) => ToolError::new(what).path(patch).cause(error),
+        error => failure(what, input, &error),
+    })?;
+    say(
+        args,
+        &match applied.entries {
+            0 => "applied:  nothing, the file is as the patch makes it".to_owned(),
+            entries => format!(
+                "applied:  {}, {}; the file is as it was",
+                counted(entries, "change", "changes"),
+                format_size(applied.bytes)
+            ),
+        },
+    )?;
+    Ok(EXIT_OK)
+}

@@ -1,0 +1,393 @@
+//! Images that are repaired in parts: by patches, in memory, and with recovery data for each snapshot.
+#![allow(clippy::unwrap_used)] // a test fails by panicking
+
+mod support;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use redwarfs_testkit::skip;
+use support::{DWARFS, DWARFSCK, DWARFSEXTRACT, MKDWARFS, Mount, build, must, reference, run};
+
+/// Bytes that do not compress.
+fn noise(len: usize, mut state: u64) -> Vec<u8> {
+    let mut out = Vec::with_capacity(len + 8);
+    while out.len() < len {
+        state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
+        out.extend((state ^ state >> 29).to_le_bytes());
+    }
+    out.truncate(len);
+    out
+}
+
+struct Place {
+    dir: tempfile::TempDir,
+    image: PathBuf,
+}
+
+impl Place {
+    fn new(options: &[&str]) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let image = dir.path().join("image");
+        let place = Self { dir, image };
+        fs::create_dir(place.path("tree")).unwrap();
+        place.add(0..4);
+        build(&place.path("tree"), &place.image, options);
+        place
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// Puts files into the tree.
+    fn add(&self, numbers: std::ops::Range<u64>) {
+        for number in numbers {
+            let file = self.path("tree").join(format!("file{number}"));
+            fs::write(file, noise(200_000, number + 1)).unwrap();
+        }
+    }
+
+    fn bytes(&self) -> Vec<u8> {
+        fs::read(&self.image).unwrap()
+    }
+
+    fn damage(&self, change: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
+        let mut bytes = self.bytes();
+        change(&mut bytes);
+        fs::write(&self.image, &bytes).unwrap();
+        bytes
+    }
+
+    /// What the checker prints, which ends with a code.
+    fn check(&self, code: i32, options: &[&str]) -> String {
+        let mut args = vec![self.image.to_str().unwrap()];
+        args.extend(options);
+        let out = run(DWARFSCK, &args);
+        let text = String::from_utf8([out.stdout, out.stderr].concat()).unwrap();
+        assert_eq!(out.status.code(), Some(code), "{options:?}: {text}");
+        text
+    }
+
+    /// Continues the image with the tree as it is. Returns what was said.
+    fn append(&self, options: &[&str]) -> String {
+        let tree = self.path("tree");
+        let mut args = vec!["-i", tree.to_str().unwrap(), "--append"];
+        args.push(self.image.to_str().unwrap());
+        args.extend(options);
+        let out = must(MKDWARFS, args);
+        String::from_utf8(out.stderr).unwrap()
+    }
+
+    fn same_as_tree(&self, found: &Path) {
+        let names = |dir: &Path| -> Vec<_> {
+            let entries = fs::read_dir(dir).unwrap();
+            let mut names: Vec<_> = entries.map(|e| e.unwrap().file_name()).collect();
+            names.sort();
+            names
+        };
+        let tree = self.path("tree");
+        assert_eq!(names(found), names(&tree));
+        for name in names(&tree) {
+            let (a, b) = (fs::read(found.join(&name)), fs::read(tree.join(&name)));
+            assert!(a.unwrap() == b.unwrap(), "{name:?}");
+        }
+    }
+}
+
+#[test]
+fn patches_hold_the_corrected_bytes() {
+    let place = Place::new(&["--recovery=10%"]);
+    let whole = place.bytes();
+    let patch = place.path("patch");
+    let write = format!("--repair-patch={}", patch.display());
+    let apply = format!("--apply-patch={}", patch.display());
+    assert_eq!(
+        place.check(0, &[&write]),
+        "patch:    none, the file is intact\n"
+    );
+    assert!(!patch.exists());
+    let end = whole.len();
+    let bad = place.damage(|bytes| {
+        bytes[..3000].fill(0);
+        bytes[400_000..408_000].fill(1);
+        bytes.truncate(end - 5000);
+    });
+    let text = place.check(0, &[&write]);
+    assert!(
+        text.starts_with(&format!("patch:    {}, ", patch.display())),
+        "{text}"
+    );
+    assert!(place.bytes() == bad, "the file was changed");
+    assert!(fs::metadata(&patch).unwrap().len() < 40_000);
+    assert!(place.check(1, &[&write]).contains("exists"));
+    let text = place.check(0, &[&apply]);
+    assert!(text.contains("; the file is as it was"), "{text}");
+    assert!(place.bytes() == whole);
+    assert!(place.check(0, &[&apply]).contains("applied:  nothing"));
+    // It is for this file and this damage.
+    place.damage(|bytes| bytes[700_000] ^= 1);
+    let other = place.bytes();
+    assert!(place.check(1, &[&apply]).contains("nothing was written"));
+    assert!(place.bytes() == other);
+    fs::write(&patch, &whole[..5000]).unwrap();
+    assert!(place.check(1, &[&apply]).contains("is no patch"));
+    assert!(
+        place
+            .check(1, &[&apply, "--sidecar"])
+            .contains("a patch has all that it needs")
+    );
+    assert!(
+        place
+            .check(1, &[&apply, "-l"])
+            .contains("mutually exclusive")
+    );
+    // Too much: no patch.
+    fs::remove_file(&patch).unwrap();
+    place.damage(|bytes| bytes[..400_000].fill(3));
+    let text = place.check(1, &[&write]);
+    assert!(
+        text.contains("lost: ") && text.contains("more damage"),
+        "{text}"
+    );
+    assert!(!patch.exists());
+}
+
+#[test]
+fn extraction_repairs_in_memory() {
+    let place = Place::new(&["-S18", "--recovery=10%"]);
+    let whole = place.bytes();
+    let hurt = |bytes: &mut Vec<u8>| {
+        bytes[..5000].fill(0);
+        bytes[300_000..310_000].fill(1);
+        bytes.truncate(whole.len() - 3000);
+    };
+    let bad = place.damage(hurt);
+    let extract = |name: &str, more: &[&str]| {
+        let to = place.path(name);
+        fs::create_dir(&to).unwrap();
+        let mut args = vec!["-i", place.image.to_str().unwrap()];
+        args.extend(["-o", to.to_str().unwrap()]);
+        args.extend(more);
+        let out = run(DWARFSEXTRACT, &args);
+        (out.status.code(), String::from_utf8(out.stderr).unwrap())
+    };
+    let (code, _) = extract("without", &[]);
+    assert_ne!(code, Some(0));
+    let (code, text) = extract("with", &["--repair=memory"]);
+    assert_eq!(code, Some(0), "{text}");
+    assert_eq!(text.matches("repaired in memory: ").count(), 1, "{text}");
+    place.same_as_tree(&place.path("with"));
+    assert!(place.bytes() == bad);
+    // With a sidecar, of an image without recovery data.
+    fs::write(&place.image, &whole).unwrap();
+    place.check(0, &["--remove-recovery"]);
+    place.check(0, &["--add-recovery=10%", "--sidecar"]);
+    let moved = place.path("moved");
+    place.damage(|bytes| bytes[200_000..210_000].fill(0));
+    let (code, text) = extract("beside", &["--repair=memory"]);
+    assert_eq!(code, Some(0), "{text}");
+    place.same_as_tree(&place.path("beside"));
+    fs::rename(place.path("image.dwrec"), &moved).unwrap();
+    let (code, text) = extract("none", &["--repair=memory"]);
+    assert_eq!(code, Some(1));
+    assert!(text.contains("no recovery data found"), "{text}");
+    let named = format!("--sidecar={}", moved.display());
+    let (code, text) = extract("named", &["--repair=memory", &named]);
+    assert_eq!(code, Some(0), "{text}");
+    place.same_as_tree(&place.path("named"));
+    let (code, text) = extract("alone", &[&named]);
+    assert_eq!(code, Some(1));
+    assert!(text.contains("--sidecar needs --repair or"), "{text}");
+}
+
+#[test]
+fn a_rescue_mount_repairs_in_memory() {
+    let place = Place::new(&["-S18", "--recovery=10%"]);
+    let end = place.bytes().len();
+    let bad = place.damage(|bytes| {
+        bytes[100_000..110_000].fill(1);
+        bytes[500_000..505_000].fill(2);
+        bytes.truncate(end - 3000);
+    });
+    let (at, log) = (place.path("mnt"), place.path("log"));
+    let options = format!("repair=memory,log_file={}", log.display());
+    let refused = run(DWARFS, ["image", "mnt", "-o", "repair=disk"]);
+    let text = String::from_utf8(refused.stderr).unwrap();
+    assert!(text.contains("no such repair: disk"), "{text}");
+    let Some(mount) = Mount::new(&place.image, &at, &["-o", &options]) else {
+        return;
+    };
+    place.same_as_tree(&at);
+    place.same_as_tree(&at);
+    drop(mount);
+    let said = fs::read_to_string(&log).unwrap();
+    assert_eq!(said.matches("repaired in memory: ").count(), 1, "{said}");
+    assert!(said.contains(" places so far"), "{said}");
+    assert!(place.bytes() == bad);
+}
+
+/// Each append protects what is new, and all parts are checked and repaired together.
+#[test]
+fn each_snapshot_has_recovery_data_of_its_own() {
+    let place = Place::new(&["-S18", "--recovery=10%"]);
+    let first = place.bytes();
+    place.add(4..6);
+    let said = place.append(&["--recovery=10%", "--snapshot-name=second"]);
+    assert!(!said.contains("does not protect"), "{said}");
+    let second = place.bytes();
+    assert!(second.starts_with(&first), "old bytes have changed");
+    // Only what is new gets parity.
+    assert!(second.len() - first.len() < 600_000, "{}", second.len());
+    let text = place.check(0, &["--check-recovery"]);
+    assert_eq!(text.matches("recovery: ").count(), 2, "{text}");
+    assert!(text.contains(&format!(" protected at offset {}, ", first.len())));
+    place.add(6..7);
+    place.append(&["--recovery=5%"]);
+    let third = place.bytes();
+    let json = place.check(0, &["--check-recovery", "-j"]);
+    let json: serde_json::Value = serde_json::from_str(json.trim()).unwrap();
+    assert_eq!(json["recovery"]["parts"].as_array().unwrap().len(), 3);
+    assert_eq!(json["recovery"]["parts"][2]["start"], second.len());
+
+    let heals = |what: &str, damage: &dyn Fn(&mut Vec<u8>)| {
+        fs::write(&place.image, &third).unwrap();
+        place.damage(|bytes| damage(bytes));
+        place.check(1, &["--check-recovery"]);
+        place.check(0, &["--repair"]);
+        assert!(place.bytes() == third, "{what}");
+    };
+    let (one, two, all) = (first.len(), second.len(), third.len());
+    heals("start", &|bytes| bytes[..9000].fill(0));
+    heals("each generation", &|bytes| {
+        for at in [50_000, one + 50_000, two + 50_000] {
+            bytes[at..at + 5000].fill(1);
+        }
+    });
+    heals("end", &|bytes| bytes.truncate(all - 3000));
+    heals("old recovery data", &|bytes| {
+        bytes[one - 9000..one].fill(7);
+        bytes[two - 9000..two].fill(7);
+    });
+    heals("frame of an old section", &|bytes| {
+        bytes[one - 24..one].fill(0);
+    });
+    heals("a bit of everything", &|bytes| {
+        for at in (1000..all - 100).step_by(40_000) {
+            bytes[at] ^= 1;
+        }
+    });
+
+    // Going back gives the file of that day with its own recovery data.
+    fs::write(&place.image, &third).unwrap();
+    place.check(0, &["--roll-back=second"]);
+    assert!(place.bytes() == second);
+    place.check(0, &["--check-recovery"]);
+    // A copy with the new snapshot has it, too.
+    let copy = place.path("copy");
+    let option = format!("-o{}", copy.display());
+    place.append(&["--recovery=5%", &option]);
+    let found = fs::read(&copy).unwrap();
+    assert!(found.starts_with(&second));
+    let copied = Place {
+        image: copy,
+        ..place
+    };
+    let text = copied.check(0, &["--check-recovery"]);
+    assert_eq!(text.matches("recovery: ").count(), 3, "{text}");
+
+    let Some(programs) = reference() else {
+        return;
+    };
+    let to = copied.path("out");
+    fs::create_dir(&to).unwrap();
+    let args = [
+        "-i",
+        copied.image.to_str().unwrap(),
+        "-o",
+        to.to_str().unwrap(),
+    ];
+    must(programs.join("dwarfsextract"), args);
+    copied.same_as_tree(&to);
+    let out = must(programs.join("dwarfsck"), ["--check-integrity", args[1]]);
+    assert!(out.stderr.is_empty(), "{:?}", String::from_utf8(out.stderr));
+}
+
+/// What nothing protects is named.
+#[test]
+fn snapshots_without_recovery_data_are_named() {
+    let place = Place::new(&["-S18", "--recovery=10%"]);
+    let first = place.bytes().len();
+    place.add(4..6);
+    let said = place.append(&[]);
+    assert!(
+        said.contains("its recovery data does not protect the new snapshot"),
+        "{said}"
+    );
+    let second = place.bytes();
+    let text = place.check(1, &["--check-recovery"]);
+    let open = format!(" bytes at offset {first} of the image, without recovery data");
+    assert!(
+        text.contains(&open) && text.contains("incomplete: what is protected is as it was"),
+        "{text}"
+    );
+    // The old part is repaired all the same.
+    place.damage(|bytes| bytes[..9000].fill(0));
+    let text = place.check(0, &["--repair"]);
+    assert!(text.contains("are not protected"), "{text}");
+    assert!(place.bytes() == second);
+    // What is missing is added, with the old part as it is.
+    place.check(0, &["--add-recovery=10%"]);
+    assert!(place.bytes().starts_with(&second));
+    let text = place.check(0, &["--check-recovery"]);
+    assert!(text.contains("OK: the file is as it was"), "{text}");
+    place.damage(|bytes| {
+        bytes[..9000].fill(0);
+        bytes[first + 50_000..first + 60_000].fill(0);
+    });
+    place.check(0, &["--repair"]);
+    assert!(place.bytes().starts_with(&second));
+    place.check(0, &["--remove-recovery"]);
+    assert!(place.bytes() == second);
+    // If the recovery data of the first part is lost, nothing protects that.
+    place.check(0, &["--add-recovery=10%"]);
+    let whole = place.bytes();
+    let pages: Vec<usize> = (0..first)
+        .filter(|&at| whole[at..].starts_with(b"DwRSrec1"))
+        .collect();
+    assert!(pages.len() >= 4);
+    place.damage(|bytes| {
+        for at in &pages {
+            bytes[*at] ^= 1;
+        }
+        bytes[first + 50_000..first + 60_000].fill(0);
+    });
+    let text = place.check(1, &["--check-recovery"]);
+    assert!(
+        text.contains(" bytes at offset 0 of the image, without recovery data"),
+        "{text}"
+    );
+    place.check(0, &["--repair"]);
+    let repaired = place.bytes();
+    assert!(repaired[first..] == whole[first..]);
+}
+
+#[test]
+fn the_reference_reads_images_with_sidecars_and_patches() {
+    let Some(programs) = reference() else {
+        skip("images with sidecars", "there is no reference");
+        return;
+    };
+    let place = Place::new(&["-S18", "--recovery=10%"]);
+    place.damage(|bytes| bytes[5000..9000].fill(0));
+    let patch = place.path("patch");
+    place.check(0, &[&format!("--repair-patch={}", patch.display())]);
+    place.check(0, &[&format!("--apply-patch={}", patch.display())]);
+    let image = place.image.to_str().unwrap();
+    must(programs.join("dwarfsck"), ["--check-integrity", image]);
+    let to = place.path("out");
+    fs::create_dir(&to).unwrap();
+    let args = ["-i", image, "-o", to.to_str().unwrap()];
+    must(programs.join("dwarfsextract"), args);
+    place.same_as_tree(&to);
+}
