@@ -1,7 +1,8 @@
 //! Files that are partly there.
 
 use std::fs::{self, File};
-use std::io::{Seek, SeekFrom, Write};
+use std::io::{self, Seek, SeekFrom, Write};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use redwarfs_format::metadata::{Extent, FileType};
@@ -57,6 +58,8 @@ pub struct PartsWritten {
     pub gone: u64,
     /// Files whose name cannot be a name here, and were not written.
     pub unnamed: u64,
+    /// Files of a size that the file system here cannot hold, and were not written.
+    pub too_large: u64,
 }
 
 impl Salvage {
@@ -124,7 +127,7 @@ impl Salvage {
         fs::create_dir(dir)?;
         self.for_each_damaged(&mut |mut file| {
             let outcome = match file.lost() >= file.size {
-                true => None,
+                true => Outcome::Gone,
                 false => match below(dir, &file.path) {
                     Some(path) => write_part(image, &path, &mut file)?,
                     None => {
@@ -134,12 +137,13 @@ impl Salvage {
                 },
             };
             match outcome {
-                Some(bytes) => {
+                Outcome::Written(bytes) => {
                     written.files += 1;
                     written.bytes += bytes;
                     written.lost += file.lost();
                 }
-                None => written.gone += 1,
+                Outcome::Gone => written.gone += 1,
+                Outcome::TooLarge => written.too_large += 1,
             }
             visit(&file)
         })?;
@@ -176,30 +180,75 @@ fn raw_name(_: &[u8]) -> Option<&std::ffi::OsStr> {
     None
 }
 
-/// Writes what is there of a file. A range whose block cannot be decoded is missing, too. Returns the number of
-/// bytes, or none if nothing is there.
-fn write_part(image: &Image, path: &Path, file: &mut DamagedFile) -> Result<Option<u64>> {
+/// What became of a file.
+enum Outcome {
+    /// So many bytes are there.
+    Written(u64),
+    /// Nothing is there.
+    Gone,
+    /// The file system cannot hold a file of this size.
+    TooLarge,
+}
+
+/// The ranges of a file that are to be read, and the bytes of its holes. Holes are not read: they may be as long as
+/// numbers get.
+fn ranges(image: &Image, file: &DamagedFile) -> Result<(Vec<Range<u64>>, u64)> {
+    let mut data: Vec<Range<u64>> = Vec::new();
+    let (mut at, mut holes) = (0, 0);
+    // Lost ranges are made of whole extents.
+    let mut lost = file.missing.iter().peekable();
+    for extent in image.metadata().extents(file.inode)? {
+        let (length, hole) = match extent? {
+            Extent::Data { size, .. } => (u64::from(size), false),
+            Extent::Hole { size } => (size, true),
+        };
+        while lost
+            .peek()
+            .is_some_and(|range| range.offset + range.length <= at)
+        {
+            lost.next();
+        }
+        let end = at + length;
+        if hole {
+            holes += length;
+        } else if lost.peek().is_none_or(|range| at < range.offset) {
+            match data.last_mut() {
+                Some(last) if last.end == at => last.end = end,
+                _ => data.push(at..end),
+            }
+        }
+        at = end;
+    }
+    Ok((data, holes))
+}
+
+/// Writes what is there of a file. A range whose block cannot be decoded is missing, too.
+fn write_part(image: &Image, path: &Path, file: &mut DamagedFile) -> Result<Outcome> {
     if let Some(parent) = path.parent() {
         fs::create_dir_all(parent)?;
     }
     // A map of another file may have this name.
     let path = &free_name(path);
     let mut out = File::create_new(path)?;
-    out.set_len(file.size)?;
-    let (mut at, mut bytes) = (0, 0);
-    let mut missing: Vec<Missing> = Vec::new();
-    let ranges = file.missing.iter().copied();
-    let end = Missing {
-        offset: file.size,
-        length: 0,
-    };
-    for lost in ranges.chain([end]) {
-        while at < lost.offset {
-            let length = PIECE.min(lost.offset - at);
-            let mut buffer = vec![0; usize::try_from(length).unwrap_or(0)];
+    if let Err(e) = out.set_len(file.size) {
+        drop(out);
+        fs::remove_file(path)?;
+        return match e.kind() {
+            io::ErrorKind::FileTooLarge | io::ErrorKind::InvalidInput => Ok(Outcome::TooLarge),
+            _ => Err(e.into()),
+        };
+    }
+    let (data, mut bytes) = ranges(image, file)?;
+    let mut missing = std::mem::take(&mut file.missing);
+    let mut buffer = Vec::new();
+    for Range { start: mut at, end } in data {
+        while at < end {
+            let length = PIECE.min(end - at);
+            buffer.clear();
+            buffer.resize(usize::try_from(length).unwrap_or(0), 0);
             match image.read_at(file.inode, at, &mut buffer) {
                 Ok(n) if n as u64 == length => {
-                    // The file has its length: zeros stay holes, so that holes of any size take no space.
+                    // The file has its length: zeros stay holes.
                     if buffer.iter().any(|byte| *byte != 0) {
                         out.seek(SeekFrom::Start(at))?;
                         out.write_all(&buffer)?;
@@ -207,20 +256,19 @@ fn write_part(image: &Image, path: &Path, file: &mut DamagedFile) -> Result<Opti
                     bytes += length;
                 }
                 // Its checksum is right, but it cannot be decoded here.
-                Ok(_) | Err(_) => join(&mut missing, at, length),
+                Ok(_) | Err(_) => missing.push(Missing { offset: at, length }),
             }
             at += length;
         }
-        if lost.length > 0 {
-            join(&mut missing, lost.offset, lost.length);
-        }
-        at = lost.offset + lost.length;
     }
-    file.missing = missing;
+    missing.sort_unstable_by_key(|range| range.offset);
+    for range in missing {
+        join(&mut file.missing, range.offset, range.length);
+    }
     drop(out);
     if bytes == 0 {
         fs::remove_file(path)?;
-        return Ok(None);
+        return Ok(Outcome::Gone);
     }
     let mut name = path.as_os_str().to_owned();
     name.push(".missing");
@@ -229,7 +277,7 @@ fn write_part(image: &Image, path: &Path, file: &mut DamagedFile) -> Result<Opti
         writeln!(map, "{} {}", range.offset, range.length)?;
     }
     map.flush()?;
-    Ok(Some(bytes))
+    Ok(Outcome::Written(bytes))
 }
 
 fn join(missing: &mut Vec<Missing>, offset: u64, length: u64) {

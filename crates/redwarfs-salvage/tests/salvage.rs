@@ -12,7 +12,9 @@ use redwarfs_io::{Fault, FaultSource, MemorySource, Source as _};
 use redwarfs_reader::OpenOptions;
 use redwarfs_salvage::{DamagedFile, Error, Missing, Salvage};
 use redwarfs_testkit::mutate::Rng;
-use redwarfs_writer::{BuildOptions, Builder, MemoryNode, MemoryTree, SilentProgress};
+use redwarfs_writer::{
+    BuildOptions, Builder, MemoryExtent, MemoryNode, MemoryTree, SilentProgress,
+};
 
 type Files = BTreeMap<String, Vec<u8>>;
 
@@ -347,6 +349,63 @@ fn random_damage() {
 }
 
 /// A name that leads elsewhere is not written.
+/// Holes of any size are neither read nor written.
+#[cfg(unix)]
+#[test]
+fn holes_of_damaged_files_stay_holes() {
+    use std::os::unix::fs::MetadataExt as _;
+    let mut rng = Rng::new(8);
+    let mut data = || -> Vec<u8> { (0..60_000).map(|_| rng.bits() as u8).collect() };
+    let (first, last) = (data(), data());
+    let mut tree = MemoryTree::new();
+    let hole = 1 << 42;
+    // The second one is larger than most file systems allow.
+    for (name, hole) in [("large", hole), ("larger", 1 << 60)] {
+        let node = MemoryNode::sparse(vec![
+            MemoryExtent::Data(first.clone()),
+            MemoryExtent::Hole(hole),
+            MemoryExtent::Data(last.clone()),
+            MemoryExtent::Hole(hole),
+        ]);
+        tree.insert(name, node);
+    }
+    let mut options = BuildOptions::level(1);
+    options.block_size_bits = 15;
+    let mut image = Vec::new();
+    Builder::new(options)
+        .build(&tree, &mut image, &SilentProgress::default(), &go())
+        .unwrap();
+    for block in container(&image).blocks().step_by(2) {
+        image[block.payload_offset as usize + 9] ^= 1;
+    }
+    let found = salvage(&image).unwrap();
+    let lost = damaged(&found);
+    assert_eq!(lost.len(), 2);
+    let missing = &lost["large"].missing;
+    assert!(!missing.is_empty() && missing.iter().all(|range| range.length < 60_000));
+    let dir = tempfile::tempdir().unwrap();
+    let parts = dir.path().join("parts");
+    let written = found.write_parts(&parts, &mut |_| Ok(())).unwrap();
+    assert_eq!(written.files + written.too_large, 2, "{written:?}");
+    let path = parts.join("large");
+    let size = 2 * (60_000 + hole);
+    let facts = fs::metadata(&path).unwrap();
+    assert_eq!(facts.len(), size);
+    assert!(facts.blocks() * 512 < 1 << 20, "{} blocks", facts.blocks());
+    let file = redwarfs_io::FileSource::open(&path).unwrap();
+    for (start, mut expected) in [(0, first), (60_000 + hole, last)] {
+        for range in missing.iter().filter(|range| range.offset >= start) {
+            let from = (range.offset - start) as usize;
+            if let Some(part) = expected.get_mut(from..from.saturating_add(range.length as usize)) {
+                part.fill(0);
+            }
+        }
+        let mut bytes = vec![0; 60_000];
+        file.read_exact_at(start, &mut bytes).unwrap();
+        assert!(bytes == expected, "{start}");
+    }
+}
+
 #[test]
 fn no_part_is_written_outside() {
     let dir = tempfile::tempdir().unwrap();

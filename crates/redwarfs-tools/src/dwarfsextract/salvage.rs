@@ -112,6 +112,12 @@ impl<'a> Salvaging<'a> {
                 counted(written.unnamed, "file was", "files were")
             ));
         }
+        if written.too_large > 0 {
+            logger.warn(format_args!(
+                "{} not written: the file system cannot hold files of their size",
+                counted(written.too_large, "file was", "files were")
+            ));
+        }
         Ok(true)
     }
 
