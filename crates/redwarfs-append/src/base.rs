@@ -13,7 +13,7 @@ use redwarfs_format::section::{
 };
 use redwarfs_format::{BlockNo, GenerationNo, InodeNo};
 use redwarfs_io::Source;
-use redwarfs_reader::{Image, ImageOffset, OpenOptions};
+use redwarfs_reader::{BlockMemory, Image, ImageOffset, OpenOptions};
 use redwarfs_writer::emit::Emitter;
 use redwarfs_writer::{BaseBlock, BaseContent, BaseImage, NewGeneration};
 
@@ -223,6 +223,13 @@ impl Base {
     }
 }
 
+fn as_io(error: redwarfs_format::Error) -> io::Error {
+    match error {
+        redwarfs_format::Error::Io(error) => error,
+        other => io::Error::new(io::ErrorKind::InvalidData, other.to_string()),
+    }
+}
+
 /// The number of a generation behind those of a table.
 pub(crate) fn next_number(table: &SnapshotTable) -> GenerationNo {
     let last = table.snapshots.last();
@@ -332,12 +339,17 @@ impl BaseImage for Base {
     fn read_at(&self, content: BaseContent, offset: u64, buf: &mut [u8]) -> io::Result<usize> {
         let inode = self.inodes.get(&content);
         let inode = *inode.ok_or(io::ErrorKind::NotFound)?;
-        self.image
-            .read_at(inode, offset, buf)
-            .map_err(|error| match error {
-                redwarfs_format::Error::Io(error) => error,
-                other => io::Error::new(io::ErrorKind::InvalidData, other.to_string()),
-            })
+        self.image.read_at(inode, offset, buf).map_err(as_io)
+    }
+
+    fn block_start(&self, block: u32, most: usize) -> io::Result<Vec<u8>> {
+        let (mut payload, mut memory) = (Vec::new(), BlockMemory::default());
+        let decoded =
+            self.image
+                .decode_block_start(BlockNo(block), most as u64, &mut payload, &mut memory);
+        decoded.map_err(as_io)?;
+        let bytes = memory.bytes();
+        Ok(bytes.get(..most).unwrap_or(bytes).to_vec())
     }
 
     fn trailers(

@@ -87,6 +87,12 @@ pub trait BaseImage: Send + Sync + Debug {
     /// Those of the medium, and damage.
     fn read_at(&self, content: BaseContent, offset: u64, buf: &mut [u8]) -> io::Result<usize>;
 
+    /// Decodes the first bytes of a block of [`blocks`](Self::blocks): `most`, or all if it is not longer.
+    ///
+    /// # Errors
+    /// Those of the medium, and damage.
+    fn block_start(&self, block: u32, most: usize) -> io::Result<Vec<u8>>;
+
     /// Writes the hidden sections of the new generation behind its index.
     ///
     /// # Errors

@@ -4,6 +4,7 @@
 //! Files are accessed through a [`ReadAt`] function, so this module works on anything that can
 //! be read by position.
 
+mod anchors;
 mod container;
 mod generations;
 mod header;
@@ -15,6 +16,7 @@ mod locate;
 mod snapshots;
 mod trailer;
 
+pub use anchors::{ANCHOR_WINDOW, Anchor, anchors};
 pub use container::{Container, IndexState, Section};
 pub use header::{CompressionId, SectionHasher, SectionHeader, SectionType, Version};
 pub use hidden::{

@@ -50,6 +50,8 @@ pub struct Emitter<'a> {
     /// Relative to the image, which begins after the header.
     offset: u64,
     written: u64,
+    /// What was there before: an image that is continued.
+    before: u64,
     /// Number of the next section.
     number: u32,
     /// The identity of the index, when it is written.
@@ -75,6 +77,7 @@ impl<'a> Emitter<'a> {
             sections: Vec::new(),
             offset: 0,
             written: 0,
+            before: 0,
             number: 0,
             generation: None,
         }
@@ -95,6 +98,7 @@ impl<'a> Emitter<'a> {
             sections: base.sections(),
             offset: base.end(),
             written: base.end(),
+            before: base.end(),
             number: base.next_number(),
             generation: None,
         };
@@ -169,7 +173,7 @@ impl<'a> Emitter<'a> {
     }
 
     /// Compresses and writes the sections of frozen metadata: with the codec that is an
-    /// alternative, if that saves one part in [`WORTHWHILE`] of the image.
+    /// alternative, if that saves one part in [`WORTHWHILE`] of the image, or of what is new in it.
     ///
     /// # Errors
     /// As [`section`](Self::section).
@@ -200,7 +204,7 @@ impl<'a> Emitter<'a> {
         {
             let other = codec.compressor().compress_tables(&frozen.data, &tables)?;
             let saved = size(&best).saturating_sub(size(&other));
-            if saved > (self.written + size(&best)) / WORTHWHILE {
+            if saved > (self.written - self.before + size(&best)) / WORTHWHILE {
                 best = other;
             }
         }

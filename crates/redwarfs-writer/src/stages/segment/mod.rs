@@ -10,13 +10,15 @@
 //! being segmented.
 
 mod against;
+mod frames;
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use redwarfs_format::metadata::Extent;
 
-use self::against::Against;
+use self::against::{Against, OldBlocks};
+use self::frames::Frames;
 use crate::base::BaseImage;
 use crate::contents::{
     Chunk, ChunkRange, Content, Contents, Files, Item, MOST_BLOCKS, Origin, SharedKept, Stored,
@@ -29,15 +31,13 @@ use crate::options::ThreadGroup;
 use crate::ordered::thread;
 use crate::progress::{CpuTime, Phase, add};
 use crate::read::{FilePart, ReadError, read_file, read_range};
-use crate::segmenter::{BlockSink, Segmenter, together};
+use crate::segmenter::{Segmenter, together};
 use crate::settings::StreamSettings;
 use crate::stages::compress::{BlockQueue, StreamQueue};
 use crate::tree::Tree;
 
 /// The stream of everything that is in no category.
 const DEFAULT_STREAM: u32 = 0;
-/// Source of zeros.
-const ZEROS: [u8; 4096] = [0; 4096];
 
 /// What a stream has become. Blocks and chunks count from 0.
 #[derive(Default)]
@@ -145,6 +145,8 @@ impl SegmentJob<'_> {
         stored.categories.sizes = vec![0; self.streams.len()];
         stored.categories.base = self.context.base.map_or_else(Vec::new, BaseImage::blocks);
         let mut kept = std::mem::take(&mut contents.kept).share();
+        let old = (self.context.base).map(|image| OldBlocks::new(image, self.context.options));
+        let old = old.as_ref();
         let list = &mut contents.list;
         let streams: Vec<(&[Item], &Vec<u32>)> = items
             .chunk_by(|a, b| a.stream == b.stream)
@@ -156,7 +158,7 @@ impl SegmentJob<'_> {
                 *size = items.iter().map(|item| item.size).sum();
             }
         }
-        let done = self.streams(list, &kept, &streams, queue)?;
+        let done = self.streams(list, &kept, old, &streams, queue)?;
         drop(streams);
         drop(items);
         stored.ranges = vec![(0, 0); list.len()];
@@ -176,7 +178,7 @@ impl SegmentJob<'_> {
                 content.parts = None;
                 kept.forget(content.first_file());
             }
-            let mut store = self.stream(list, &kept, DEFAULT_STREAM, before, queue);
+            let mut store = self.stream(list, &kept, old, DEFAULT_STREAM, before, queue);
             for content in again {
                 store.content(content as usize)?;
             }
@@ -242,7 +244,7 @@ impl SegmentJob<'_> {
         if let Some(size) = stored.categories.sizes.last_mut() {
             *size = attributes.long_bytes();
         }
-        let mut store = self.stream(list, kept, stream, before, queue);
+        let mut store = self.stream(list, kept, None, stream, before, queue);
         for (number, value) in attributes.long_values() {
             store.segmenter.data(value)?;
             store.segmenter.end_extent()?;
@@ -271,6 +273,7 @@ impl SegmentJob<'_> {
         self,
         list: &[Content],
         kept: &SharedKept,
+        old: Option<&OldBlocks<'_>>,
         streams: &[(&[Item], &Vec<u32>)],
         queue: &BlockQueue<'_>,
     ) -> Result<Vec<StoredStream>> {
@@ -285,7 +288,7 @@ impl SegmentJob<'_> {
                     return Ok(done);
                 };
                 let stream = items.first().map_or(DEFAULT_STREAM, |item| item.stream);
-                let mut store = self.stream(list, kept, stream, at as u32, queue);
+                let mut store = self.stream(list, kept, old, stream, at as u32, queue);
                 let mut items = sequence.iter().filter_map(|&i| items.get(i as usize));
                 let together = store.together(items.clone(), sequence.len());
                 let mut together = together.into_iter().chain(std::iter::repeat(0));
@@ -343,6 +346,7 @@ impl SegmentJob<'_> {
         self,
         list: &'s [Content],
         kept: &'s SharedKept,
+        old: Option<&'s OldBlocks<'s>>,
         stream: u32,
         before: u32,
         queue: &BlockQueue<'s>,
@@ -358,6 +362,7 @@ impl SegmentJob<'_> {
             job: self,
             list,
             kept,
+            old,
             segmenter: Segmenter::new(segment, queue.stream(before, stream)),
             granularity: segment.granularity as u64,
             buffer: Vec::new(),
@@ -374,6 +379,7 @@ struct StreamStore<'a> {
     job: SegmentJob<'a>,
     list: &'a [Content],
     kept: &'a SharedKept,
+    old: Option<&'a OldBlocks<'a>>,
     segmenter: Segmenter<StreamQueue<'a>>,
     granularity: u64,
     buffer: Vec<u8>,
@@ -492,7 +498,7 @@ impl<'a> StreamStore<'a> {
             self.keep(number)?;
             return Ok(());
         }
-        let mut against = self.old_version(content);
+        let mut against = self.against(content);
         let files = &content.files;
         let shared = files.len() > 1;
         for (at, &file) in files.iter().enumerate() {
@@ -614,11 +620,11 @@ impl<'a> StreamStore<'a> {
         Ok(())
     }
 
-    /// The old version of a content in the image that the build continues.
-    fn old_version(&self, content: &Content) -> Option<Against<'a>> {
+    /// The search for the data of a content in the image that the build continues.
+    fn against(&self, content: &Content) -> Option<Against<'a>> {
         let image = self.job.context.base.filter(|_| self.granularity == 1)?;
         let path = self.job.tree.file_path(content.first_file());
-        Against::new(image, image.at(&path)?)
+        Against::new(image, image.at(&path), content.size, self.old?)
     }
 
     fn keep(&mut self, content: usize) -> Result<()> {
@@ -647,57 +653,4 @@ impl<'a> StreamStore<'a> {
 fn chunk_number(n: usize) -> Result<u32> {
     u32::try_from(n)
         .map_err(|_| Error::Limit("too many chunks; use a larger window or block size".into()))
-}
-
-/// Feeds a part of a file to a segmenter, such that extents consist of whole units. Holes shrink to
-/// whole units, and their remaining bytes become zeros.
-struct Frames<'s, S> {
-    segmenter: &'s mut Segmenter<S>,
-    granularity: u64,
-    /// In the part, which begins with a whole unit.
-    position: u64,
-}
-
-impl<S: BlockSink> Frames<'_, S> {
-    fn part(&mut self, part: FilePart<'_>) -> Result<()> {
-        match part {
-            FilePart::Data(data) => {
-                self.position += data.len() as u64;
-                self.segmenter.data(data)
-            }
-            FilePart::EndOfExtent => self.end_of_extent(),
-            FilePart::Hole(size) => {
-                let end = self.position + size;
-                let unit = self.granularity;
-                let first = self.position.next_multiple_of(unit).min(end);
-                let last = (end - end % unit).max(first);
-                self.zeros(first)?;
-                if first < last {
-                    self.segmenter.end_extent()?;
-                    self.segmenter.hole(last - first);
-                    self.position = last;
-                }
-                self.zeros(end)?;
-                self.end_of_extent()
-            }
-        }
-    }
-
-    /// An extent that ends within a unit is joined with the next one.
-    fn end_of_extent(&mut self) -> Result<()> {
-        if self.position.is_multiple_of(self.granularity) {
-            self.segmenter.end_extent()?;
-        }
-        Ok(())
-    }
-
-    fn zeros(&mut self, end: u64) -> Result<()> {
-        while self.position < end {
-            let wanted = (end - self.position).min(ZEROS.len() as u64);
-            let zeros = ZEROS.get(..wanted as usize).unwrap_or_default();
-            self.segmenter.data(zeros)?;
-            self.position += zeros.len() as u64;
-        }
-        Ok(())
-    }
 }

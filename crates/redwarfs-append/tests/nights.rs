@@ -1,0 +1,217 @@
+//! Many appends one after the other, as every night: each state comes back, and new data is found in old blocks.
+#![allow(clippy::unwrap_used)]
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use redwarfs_append::{Base, BaseOptions, Trust};
+use redwarfs_format::metadata::{FileType, Timestamp};
+use redwarfs_io::MemorySource;
+use redwarfs_reader::check::{CheckOptions, DeclaredImage, SectionList, VerifyMode};
+use redwarfs_reader::{Image, OpenOptions, SnapshotChoice};
+use redwarfs_testkit::tree::Random;
+use redwarfs_writer::{BuildOptions, Builder, MemoryNode, MemoryTree, SilentProgress};
+
+type Files = BTreeMap<String, Vec<u8>>;
+
+fn options(workers: usize) -> BuildOptions {
+    let mut options = BuildOptions::level(4);
+    options.block_size_bits = 16;
+    options.workers = workers;
+    options.create_timestamp = Some(1_000);
+    options
+}
+
+fn tree_of(files: &Files, time: i64) -> MemoryTree {
+    let mut tree = MemoryTree::new();
+    for (path, bytes) in files {
+        let mut node = MemoryNode::file(bytes.clone());
+        node.meta.mtime = Timestamp { sec: time, nsec: 0 };
+        tree.insert(path.clone(), node);
+    }
+    tree
+}
+
+fn build(files: &Files) -> Vec<u8> {
+    let mut out = Vec::new();
+    let (progress, stop) = (SilentProgress::default(), AtomicBool::new(false));
+    let builder = Builder::new(options(1));
+    builder
+        .build(&tree_of(files, 0), &mut out, &progress, &stop)
+        .unwrap();
+    out
+}
+
+/// The image with a night more.
+fn append(image: &[u8], files: &Files, name: &str, options: &BuildOptions) -> Vec<u8> {
+    let time = Timestamp {
+        sec: 2_000,
+        nsec: 0,
+    };
+    let mut base = BaseOptions::new(name, time);
+    base.trust = Trust::Nothing;
+    let base = Base::open(Arc::new(MemorySource::new(image.to_vec())), base).unwrap();
+    let mut out = image.to_vec();
+    let (progress, stop) = (SilentProgress::default(), AtomicBool::new(false));
+    let builder = Builder::new(options.clone());
+    builder
+        .append(&base, &tree_of(files, 5), &mut out, &progress, &stop)
+        .unwrap();
+    assert!(out.starts_with(image));
+    out
+}
+
+fn open(bytes: &[u8], snapshot: Option<&str>) -> Image {
+    let mut options = OpenOptions::default();
+    options.snapshot = snapshot.map(|text| SnapshotChoice {
+        text: text.into(),
+        time: None,
+    });
+    Image::from_source(Arc::new(MemorySource::new(bytes.to_vec())), &options).unwrap()
+}
+
+fn read(image: &Image) -> Files {
+    let mut files = Files::new();
+    for entry in image.walk() {
+        let entry = entry.unwrap();
+        if image.metadata().file_type(entry.inode).unwrap() == FileType::Regular {
+            let mut bytes = vec![0; image.stat(entry.inode).unwrap().size as usize];
+            assert_eq!(
+                image.read_at(entry.inode, 0, &mut bytes).unwrap(),
+                bytes.len()
+            );
+            files.insert(String::from_utf8(entry.path.to_vec()).unwrap(), bytes);
+        }
+    }
+    files
+}
+
+fn check(bytes: &[u8]) {
+    let list = SectionList::read(&MemorySource::new(bytes.to_vec()), 0, None).unwrap();
+    let mut options = CheckOptions::default();
+    options.mode = VerifyMode::Integrity;
+    options.decode = true;
+    let image = open(bytes, None);
+    let report = image
+        .check(list, DeclaredImage::default(), &options, &|_| {})
+        .unwrap();
+    assert!(report.is_ok(), "{:?}", report.findings);
+}
+
+/// A night of a tree: files change, move, go, come back, and come from others.
+fn night(random: &mut Random, files: &mut Files, older: &[Files]) {
+    for _ in 0..1 + random.below(4) {
+        let names: Vec<String> = files.keys().cloned().collect();
+        let any = |random: &mut Random| {
+            names
+                .get(random.below(names.len() as u64) as usize)
+                .cloned()
+        };
+        let fresh = format!("f{}", random.below(30));
+        match (random.below(7), any(random)) {
+            (0, Some(name)) => drop(files.remove(&name)),
+            (1, Some(name)) => {
+                let bytes = files.remove(&name).unwrap();
+                files.insert(fresh, bytes);
+            }
+            (2, Some(name)) => {
+                // From two files.
+                let mut bytes = files[&name].clone();
+                bytes.extend_from_slice(&files[&any(random).unwrap()]);
+                files.insert(fresh, bytes);
+            }
+            (3, _) => {
+                let old = &older[random.below(older.len() as u64) as usize];
+                files.extend(
+                    old.iter()
+                        .take(2)
+                        .map(|(name, bytes)| (name.clone(), bytes.clone())),
+                );
+            }
+            (4 | 5, Some(name)) => {
+                let bytes = files.get_mut(&name).unwrap();
+                let at = random.below(bytes.len() as u64 + 1) as usize;
+                let end = bytes.len().min(at + random.below(50) as usize);
+                let length = random.below(300) as usize;
+                bytes.splice(at..end, random.bytes(length));
+            }
+            _ => {
+                let size = [0, 1, 255, 256, 3_000, 70_000][random.below(6) as usize];
+                let data = if random.below(2) == 0 {
+                    random.bytes(size)
+                } else {
+                    random.text(size)
+                };
+                files.insert(fresh, data);
+            }
+        }
+    }
+}
+
+#[test]
+fn random_nights_come_back() {
+    for seed in 0..12 {
+        let mut random = Random::new(seed);
+        let mut files: Files = (0..6_u32)
+            .map(|n| (format!("f{n}"), random.text(500 << n)))
+            .collect();
+        let mut states = vec![files.clone()];
+        let mut image = build(&files);
+        for number in 0..6 {
+            night(&mut random, &mut files, &states);
+            let name = format!("n{number}");
+            let next = append(&image, &files, &name, &options(1));
+            assert!(
+                next == append(&image, &files, &name, &options(3)),
+                "{seed} {number}"
+            );
+            image = next;
+            states.push(files.clone());
+        }
+        check(&image);
+        for (number, files) in (1..).zip(&states) {
+            let snapshot = number.to_string();
+            assert!(
+                read(&open(&image, Some(&snapshot))) == *files,
+                "{seed} {number}"
+            );
+        }
+    }
+}
+
+#[test]
+fn data_of_any_generation_is_found() {
+    let mut random = Random::new(3);
+    let data: Vec<Vec<u8>> = (0..6).map(|_| random.bytes(20_000)).collect();
+    let with = |list: &[(&str, Vec<u8>)]| -> Files {
+        list.iter()
+            .map(|(name, bytes)| (String::from(*name), bytes.clone()))
+            .collect()
+    };
+    let image = build(&with(&[("a", data[0].clone()), ("b", data[1].clone())]));
+    let second = with(&[("a", data[2].clone()), ("c", data[3].clone())]);
+    let image = append(&image, &second, "second", &options(1));
+    let third = with(&[("a", data[2].clone())]);
+    let image = append(&image, &third, "third", &options(1));
+    // A file that is back, parts of two others, a change in the middle of one that has moved, and new data.
+    let mut moved = data[3].clone();
+    moved.splice(9_000..9_100, data[5][..200].to_vec());
+    let fourth = with(&[
+        ("b", data[1].clone()),
+        (
+            "new",
+            [&data[0][5_000..], &data[4][..1_000], &data[1][..8_000]].concat(),
+        ),
+        ("elsewhere", moved),
+    ]);
+    let last = append(&image, &fourth, "fourth", &options(2));
+    let added = last.len() - image.len();
+    assert!((1_200..3_000).contains(&added), "{added}");
+    check(&last);
+    assert!(read(&open(&last, None)) == fourth);
+    let mut limited = options(1);
+    limited.memory_limit = Some(64 << 20);
+    let same = append(&image, &fourth, "fourth", &limited);
+    assert_eq!(read(&open(&same, None)), fourth);
+}

@@ -1,0 +1,222 @@
+//! Storing new data as references to the image that the build continues, and the data between them.
+//!
+//! New data is compared with two kinds of old data:
+//!
+//! * the file with the same path in the newest generation, its *old version*;
+//! * for what is not in there, blocks of all generations ([`OldBlocks`]).
+//!
+//! What both find may be short, or lie in many places. [`choice`] decides which of it becomes references.
+
+mod anchored;
+mod choice;
+mod matches;
+
+use redwarfs_format::metadata::Extent;
+
+pub(super) use self::anchored::OldBlocks;
+use self::choice::{Part, choose};
+use self::matches::{SHORTEST, matches};
+use crate::base::{BaseContent, BaseImage};
+use crate::error::Result;
+use crate::segmenter::{BlockSink, Segmenter};
+
+/// Bytes of new data that are compared at a time (8 MiB).
+const PIECE: usize = 8 << 20;
+/// So much further the old version is searched, in both directions.
+const SLACK: u64 = 8 << 20;
+
+/// Finds the data of one content.
+pub(super) struct Against<'a> {
+    image: &'a dyn BaseImage,
+    version: Option<OldVersion>,
+    blocks: &'a OldBlocks<'a>,
+    /// Bytes that wait, and where they begin.
+    waiting: Vec<u8>,
+    at: u64,
+    parts: Vec<Part>,
+    /// Bytes that were found.
+    pub(super) found: u64,
+}
+
+/// The old version of a file.
+struct OldVersion {
+    content: BaseContent,
+    extents: Vec<Extent>,
+    /// Its size, or up to where it can be read.
+    size: u64,
+    bytes: Vec<u8>,
+}
+
+impl<'a> Against<'a> {
+    /// `version` is the content of the old version, if there is one. `size` is that of the new data; none if
+    /// it is too short.
+    pub(super) fn new(
+        image: &'a dyn BaseImage,
+        version: Option<BaseContent>,
+        size: u64,
+        blocks: &'a OldBlocks<'a>,
+    ) -> Option<Self> {
+        (size >= SHORTEST as u64).then(|| Self {
+            image,
+            version: version.and_then(|content| OldVersion::new(image, content)),
+            blocks,
+            waiting: Vec::new(),
+            at: 0,
+            parts: Vec::new(),
+            found: 0,
+        })
+    }
+
+    /// The next bytes of the content.
+    pub(super) fn data<S: BlockSink>(
+        &mut self,
+        segmenter: &mut Segmenter<S>,
+        mut data: &[u8],
+    ) -> Result<()> {
+        while !data.is_empty() {
+            let (now, later) = data.split_at(data.len().min(PIECE - self.waiting.len()));
+            self.waiting.extend_from_slice(now);
+            if self.waiting.len() == PIECE {
+                self.flush(segmenter)?;
+            }
+            data = later;
+        }
+        Ok(())
+    }
+
+    /// A hole of the content.
+    pub(super) fn hole<S: BlockSink>(
+        &mut self,
+        segmenter: &mut Segmenter<S>,
+        size: u64,
+    ) -> Result<()> {
+        self.flush(segmenter)?;
+        self.at = self.at.saturating_add(size);
+        segmenter.hole(size);
+        Ok(())
+    }
+
+    /// Stores the bytes that wait. The extent ends.
+    pub(super) fn flush<S: BlockSink>(&mut self, segmenter: &mut Segmenter<S>) -> Result<()> {
+        let mut new = std::mem::take(&mut self.waiting);
+        self.parts.clear();
+        self.look_in_version(&new);
+        self.look_in_blocks(&new);
+        choose(&mut self.parts);
+        let mut done = 0;
+        for part in &self.parts {
+            let bytes = new.get(done..done + part.size).unwrap_or_default();
+            match part.place {
+                Some((block, offset)) => {
+                    segmenter.base(block, offset, part.size as u32);
+                    self.found += part.size as u64;
+                }
+                None => {
+                    segmenter.data(bytes)?;
+                    segmenter.end_extent()?;
+                }
+            }
+            done += part.size;
+        }
+        self.at = self.at.saturating_add(new.len() as u64);
+        new.clear();
+        self.waiting = new;
+        Ok(())
+    }
+
+    /// Divides new data into what the old version has, and the rest.
+    fn look_in_version(&mut self, new: &[u8]) {
+        let mut done = 0;
+        if let Some(version) = &mut self.version {
+            let start = version.load(self.image, self.at, new.len());
+            for found in matches(new, &version.bytes) {
+                self.parts.push(Part::new(found.new - done));
+                version.places(start + found.old as u64, found.size, &mut self.parts);
+                done = found.new + found.size;
+            }
+        }
+        self.parts.push(Part::new(new.len() - done));
+        self.parts.retain(|part| part.size > 0);
+    }
+
+    /// Divides the rest into what old blocks have, and what is new.
+    fn look_in_blocks(&mut self, new: &[u8]) {
+        let parts = std::mem::take(&mut self.parts);
+        let mut at = 0;
+        for part in parts {
+            let data = new.get(at..at + part.size).unwrap_or_default();
+            at += part.size;
+            if part.place.is_some() || part.size < SHORTEST {
+                self.parts.push(part);
+            } else {
+                self.blocks.divide(data, &mut self.parts);
+            }
+        }
+    }
+}
+
+impl OldVersion {
+    /// None if nothing of it can be found.
+    fn new(image: &dyn BaseImage, content: BaseContent) -> Option<Self> {
+        let extents = image.extents(content).ok()?;
+        let sizes = extents.iter().map(|extent| match extent {
+            Extent::Hole { size } => *size,
+            Extent::Data { size, .. } => u64::from(*size),
+        });
+        let size = sizes.fold(0, u64::saturating_add);
+        (size >= SHORTEST as u64).then(|| Self {
+            content,
+            extents,
+            size,
+            bytes: Vec::new(),
+        })
+    }
+
+    /// Reads what is near a range. Returns where that begins.
+    fn load(&mut self, image: &dyn BaseImage, at: u64, length: usize) -> u64 {
+        let start = at.saturating_sub(SLACK).min(self.size);
+        let end = at.saturating_add(length as u64).saturating_add(SLACK);
+        let length = end.min(self.size).saturating_sub(start) as usize;
+        self.bytes.resize(length, 0);
+        let mut filled = 0;
+        while let Some(room) = (self.bytes.get_mut(filled..)).filter(|room| !room.is_empty()) {
+            match image.read_at(self.content, start + filled as u64, room) {
+                Ok(n) if n > 0 => filled += n,
+                // Damaged: what follows is stored as if there were no old version.
+                _ => {
+                    self.size = start + filled as u64;
+                    break;
+                }
+            }
+        }
+        self.bytes.truncate(filled);
+        start
+    }
+
+    /// Where a range is.
+    fn places(&self, start: u64, size: usize, parts: &mut Vec<Part>) {
+        let (mut at, end) = (0_u64, start + size as u64);
+        for extent in &self.extents {
+            let (length, place) = match *extent {
+                Extent::Hole { size } => (size, None),
+                Extent::Data {
+                    block,
+                    offset,
+                    size,
+                } => (u64::from(size), Some((block.0, offset))),
+            };
+            let (from, to) = (at.max(start), at.saturating_add(length).min(end));
+            if from < to {
+                let within = (from - at) as u32;
+                parts.push(Part {
+                    size: (to - from) as usize,
+                    place: place.map(|(block, offset)| (block, offset.saturating_add(within))),
+                });
+            }
+            at = at.saturating_add(length);
+            if at >= end {
+                break;
+            }
+        }
+    }
+}
