@@ -9,7 +9,7 @@ use redwarfs_format::history::HistoryEntry;
 use redwarfs_format::metadata::{Extent, FileType, Timestamp};
 use redwarfs_format::section::{
     Binding, GenerationId, HiddenClass, HiddenPayload, IndexState, Link, Section, SectionType,
-    Snapshot, SnapshotTable, snapshot_name_error, tail_pointer,
+    Snapshot, SnapshotTable, TableChain, snapshot_name_error, tail_pointer,
 };
 use redwarfs_format::{BlockNo, GenerationNo, InodeNo};
 use redwarfs_io::Source;
@@ -68,6 +68,7 @@ pub struct Base {
     image: Image,
     options: BaseOptions,
     table: SnapshotTable,
+    tables: TableChain,
     index: Section,
     generation: GenerationId,
     /// An inode of each content.
@@ -121,7 +122,7 @@ impl Base {
         let generation = image
             .generation()?
             .ok_or(Error::Unfit("the image has no section index"))?;
-        let table = image.snapshots()?;
+        let (table, tables) = image.snapshot_tables()?;
         let mut base = Self {
             begun: image
                 .metadata()
@@ -129,6 +130,7 @@ impl Base {
                 .map(|time| i64::try_from(time).unwrap_or(i64::MAX)),
             options,
             table,
+            tables,
             index,
             generation,
             inodes: HashMap::new(),
@@ -376,7 +378,8 @@ impl BaseImage for Base {
             inodes: new.inodes,
             parent,
         });
-        let prelude = SnapshotTable::prelude(new.generation);
+        let table = self.tables.next(&table);
+        let prelude = table.prelude(new.generation);
         emitter.trailer(SectionType::SNAPSHOTS, &prelude, &table.encode())?;
         let lasting = lasting(&self.image).map_err(|error| match error {
             Error::Format(error) => redwarfs_writer::Error::Format(error),

@@ -12,7 +12,7 @@ use redwarfs_format::InodeNo;
 use redwarfs_format::metadata::{Extent, FileType, XattrData};
 use redwarfs_format::section::{
     CompressionId, Footer, GenerationId, HiddenPayload, Opening, Prelude, Section, SectionHeader,
-    SectionType, Snapshot, SnapshotTable, encode_section_index,
+    SectionType, Snapshot, SnapshotTable, TableChain, encode_section_index,
 };
 use redwarfs_io::Source;
 use redwarfs_reader::{Image, ImageOffset, OpenOptions, SnapshotChoice};
@@ -150,7 +150,7 @@ impl Compaction {
     /// Counts the bytes of the copy.
     fn lay_out(&self, counter: &mut Counter) -> u32 {
         let mut blocks: BTreeSet<u64> = BTreeSet::new();
-        let mut table = SnapshotTable::default();
+        let (mut table, mut tables) = (SnapshotTable::default(), TableChain::default());
         for kept in &self.kept {
             for section in &kept.sections {
                 let at = section.header_offset;
@@ -163,7 +163,9 @@ impl Compaction {
             }
             table.snapshots.push(kept.snapshot.clone());
             let hidden = (SectionHeader::LEN + Prelude::LEN + Footer::LEN) as u64;
-            counter.at += hidden + table.encode().len() as u64;
+            let next = tables.next(&table);
+            tables.push(counter.at, &next);
+            counter.at += hidden + next.encode().len() as u64;
         }
         for (_, payload) in &self.lasting {
             counter.at += (SectionHeader::LEN + payload.len()) as u64;
@@ -189,7 +191,7 @@ impl Compaction {
         copy.at = 0;
         // Old and new places of blocks, in the order of both.
         let mut places: std::collections::BTreeMap<u64, u64> = std::collections::BTreeMap::new();
-        let mut table = SnapshotTable::default();
+        let (mut table, mut tables) = (SnapshotTable::default(), TableChain::default());
         for (number, kept) in self.kept.iter().enumerate() {
             let mut entries: Vec<(SectionType, u64)> = Vec::new();
             for section in &kept.sections {
@@ -227,7 +229,11 @@ impl Compaction {
             }
             for (ty, payload) in trailers {
                 let (prelude, body) = match payload {
-                    None => (SnapshotTable::prelude(generation), table.encode()),
+                    None => {
+                        let next = tables.next(&table);
+                        tables.push(copy.at, &next);
+                        (next.prelude(generation), next.encode())
+                    }
                     Some(payload) => {
                         let hidden = HiddenPayload::parse(payload)?;
                         (hidden.prelude, hidden.body.to_vec())

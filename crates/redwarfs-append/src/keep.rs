@@ -108,6 +108,7 @@ mod tests {
         };
         SnapshotTable {
             snapshots: (1..).zip(days).map(snapshot).collect(),
+            previous: None,
         }
     }
 

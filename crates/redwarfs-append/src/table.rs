@@ -91,7 +91,7 @@ pub fn change(
     let (Some(opening), Some(generation)) = (Opening::of(container), image.generation()?) else {
         return Err(Error::Unfit("the image has no section index"));
     };
-    let prelude = SnapshotTable::prelude(generation);
+    let prelude = table.prelude(generation);
     let (ty, number) = (SectionType::SNAPSHOTS, container.next_number());
     let section = opening.encode_trailer(container.size, number, ty, &prelude, &table.encode());
     let end = container.offset.saturating_add(container.size);

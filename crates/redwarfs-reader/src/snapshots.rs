@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use redwarfs_format::section::{
     Container, GenerationId, IndexState, MetadataId, Section, SectionType, Snapshot, SnapshotTable,
-    snapshot_time_name,
+    TableChain, snapshot_time_name,
 };
 use redwarfs_format::{Error, GenerationNo, Result};
 use redwarfs_io::Source;
@@ -66,12 +66,12 @@ fn generation_of(payloads: &Payloads, container: &Container) -> Result<Option<Ge
     }
 }
 
-/// The table of snapshots among the trailers. A damaged one is named in the log, and an earlier one
-/// counts.
+/// The table of snapshots among the trailers, with the tables that it leads to, and where these are. A damaged one
+/// is named in the log, and an earlier one counts.
 pub(crate) fn table_of(
     payloads: &Payloads,
     container: &Container,
-) -> Result<Option<SnapshotTable>> {
+) -> Result<Option<(SnapshotTable, TableChain)>> {
     let is_table = |section: &&Section| section.ty == SectionType::SNAPSHOTS;
     let mut tables = container.trailers.iter().filter(is_table).peekable();
     if tables.peek().is_none() {
@@ -80,24 +80,20 @@ pub(crate) fn table_of(
     let Some(generation) = generation_of(payloads, container)? else {
         return Ok(None);
     };
-    for section in tables.rev() {
+    let at = |at, buf: &mut [u8]| payloads.source().read_exact_at(at, buf);
+    let payload = |section: &Section| {
         if section.length > TABLE_LIMIT {
             return Err(Error::Limit(format!(
                 "a table of snapshots of {} bytes",
                 section.length
             )));
         }
-        let table = payloads.read_vec(section).and_then(|payload| {
-            let table = SnapshotTable::parse(&payload, generation)?;
-            let mut ends = table.snapshots.iter().filter_map(|s| s.end);
-            if ends.any(|end| end > container.size) {
-                return Err(Error::corrupt("a snapshot ends behind the image"));
-            }
-            Ok(table)
-        });
-        match table {
-            Ok(table) => return Ok(Some(table)),
-            Err(error @ Error::Io(_)) => return Err(error),
+        payloads.read_vec(section)
+    };
+    for section in tables.rev() {
+        match TableChain::read(container, section, generation, &at, &payload) {
+            Ok(found) => return Ok(Some(found)),
+            Err(error @ (Error::Io(_) | Error::Limit(_))) => return Err(error),
             Err(error) => tracing::warn!("table of snapshots: {error}"),
         }
     }
@@ -112,7 +108,7 @@ pub(crate) fn open(
 ) -> Result<Container> {
     let newest = Arc::new(newest);
     let payloads = Payloads::new(Arc::clone(source), Arc::clone(&newest), 0);
-    let Some(table) = table_of(&payloads, &newest)? else {
+    let Some((table, _)) = table_of(&payloads, &newest)? else {
         // What a file without a table calls its only generation takes its metadata.
         let only = Image::from_source(
             Arc::clone(source),
@@ -148,9 +144,17 @@ impl Image {
     /// # Errors
     /// Those of reading, and [`Error::Limit`] for a table of more than 256 MiB.
     pub fn snapshots(&self) -> Result<SnapshotTable> {
+        Ok(self.snapshot_tables()?.0)
+    }
+
+    /// As [`snapshots`](Self::snapshots), with the places of the tables in the file.
+    ///
+    /// # Errors
+    /// As [`snapshots`](Self::snapshots).
+    pub fn snapshot_tables(&self) -> Result<(SnapshotTable, TableChain)> {
         let container = self.container();
-        if let Some(table) = table_of(&self.0.payloads, container)? {
-            return Ok(table);
+        if let Some(found) = table_of(&self.0.payloads, container)? {
+            return Ok(found);
         }
         let index = container.sections.last();
         let index = index.filter(|s| s.ty == SectionType::SECTION_INDEX);
@@ -180,8 +184,10 @@ impl Image {
             inodes: view.inode_count(),
             parent: None,
         };
-        Ok(SnapshotTable {
+        let table = SnapshotTable {
             snapshots: vec![only],
-        })
+            previous: None,
+        };
+        Ok((table, TableChain::default()))
     }
 }

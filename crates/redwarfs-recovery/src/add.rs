@@ -3,13 +3,14 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
+use redwarfs_format::Error as FormatError;
 use redwarfs_format::elf::appimage;
 use redwarfs_format::recovery::{
     Blank, Geometry, HashPage, HeaderPage, PAGE, ShardGroup, shard_hash,
 };
 use redwarfs_format::section::{
     Binding, Container, Footer, GenerationId, Opening, Prelude, Section, SectionHeader,
-    SectionType, SnapshotTable,
+    SectionType, TableChain,
 };
 use redwarfs_io::{Append, LockedFile, Medium, Source};
 
@@ -234,13 +235,25 @@ fn previous(file: &dyn Source, image: &Container) -> Result<Option<HeaderPage>> 
     else {
         return Ok(None);
     };
-    let payload = payload(file, image.offset, section)?;
     let generation = generation(file, image.offset, index)?;
-    // Without a table, nobody knows where they are.
-    let Ok(table) = SnapshotTable::parse(&payload, generation) else {
-        return Ok(None);
-    };
     let read = |at, out: &mut [u8]| file.read_exact_at(at, out);
+    let payload = |section: &Section| {
+        let payload = payload(file, image.offset, section).map_err(|error| match error {
+            Error::Io(error) => FormatError::Io(error),
+            other => FormatError::corrupt(other.to_string()),
+        })?;
+        let header = section.header.as_ref();
+        match header.is_none_or(|header| header.xxh_matches(&payload)) {
+            true => Ok(payload),
+            false => Err(FormatError::corrupt("wrong checksum")),
+        }
+    };
+    // Without a table, nobody knows where they are.
+    let table = match TableChain::read(image, section, generation, &read, &payload) {
+        Ok((table, _)) => table,
+        Err(FormatError::Io(error)) => return Err(error.into()),
+        Err(_) => return Ok(None),
+    };
     let len = file.len()?;
     for snapshot in table.snapshots.iter().rev() {
         let Some(end) = snapshot.end.filter(|end| *end <= index.header_offset) else {

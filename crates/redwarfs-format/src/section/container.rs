@@ -186,6 +186,25 @@ impl Container {
         image.load(position, section.ty, section.header_offset)
     }
 
+    /// A section that is not listed, by its type and the offset of its header. Checks its magic, type and length.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] if there is no such section, [`Error::Io`] if reading failed.
+    pub fn hidden_section(
+        &self,
+        read: &ReadAt<'_>,
+        ty: SectionType,
+        header_offset: u64,
+    ) -> Result<Section> {
+        let image = ImageRange {
+            read,
+            version: self.version,
+            offset: self.offset,
+            size: self.size,
+        };
+        image.load(self.sections.len() as u32, ty, header_offset)
+    }
+
     /// A number for a new section behind the image.
     #[must_use]
     pub fn next_number(&self) -> u32 {

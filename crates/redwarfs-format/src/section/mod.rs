@@ -27,8 +27,8 @@ pub use index::{encode_section_index, parse_section_index, tail_pointer};
 pub use leaves::LeafDigests;
 pub use locate::{NextData, locate_image, locate_image_from, locate_image_number};
 pub use snapshots::{
-    Link, MAX_SNAPSHOT_NAME, MAX_SNAPSHOTS, Snapshot, SnapshotTable, snapshot_name_error,
-    snapshot_time_name,
+    Link, MAX_SNAPSHOT_NAME, MAX_SNAPSHOTS, Snapshot, SnapshotTable, TableChain,
+    snapshot_name_error, snapshot_time_name,
 };
 pub use trailer::Opening;
 

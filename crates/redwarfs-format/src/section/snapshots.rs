@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::hidden::{Binding, Footer, GenerationId, HiddenPayload, MetadataId, Prelude};
 use super::index::OFFSET_MASK;
-use super::{SectionHeader, SectionType, encode_hidden_section};
+use super::{Container, ReadAt, Section, SectionHeader, SectionType, encode_hidden_section};
 use crate::error::{Error, Result};
 use crate::ids::GenerationNo;
 
@@ -19,6 +19,9 @@ const ENTRY: usize = 96;
 const PINNED: u32 = 1;
 const DELETED: u32 = 2;
 const TAG: [u8; 4] = *b"DWSN";
+/// Major versions of tables with all entries, and with the last ones.
+const WHOLE: u8 = 1;
+const PARTIAL: u8 = 2;
 const LINK_TAG: [u8; 4] = *b"DWLK";
 const LINK_BODY: usize = 28;
 
@@ -86,18 +89,126 @@ pub fn snapshot_time_name(seconds: i64) -> String {
     format!("{year:04}-{month:02}-{day:02}_{hour:02}-{minute:02}-{second:02}")
 }
 
-/// All generations of a file, the oldest first.
+/// All generations of a file, or the last ones of them, the oldest first.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SnapshotTable {
     /// In the order of their numbers.
     pub snapshots: Vec<Snapshot>,
+    /// Offset of the header of the table with those before the first one, which may again have only the last ones
+    /// of them. None if there are none before it.
+    pub previous: Option<u64>,
+}
+
+/// The tables of a file that together list its generations.
+///
+/// A new table repeats only the last entries, and leads to an older table for the others. Of n entries, it has as
+/// many as the largest power of 2 that divides n. So each entry is stored about log n times in n tables, and a
+/// reader needs at most log n tables.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct TableChain(Vec<StoredTable>);
+
+/// A table in a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct StoredTable {
+    /// Offset of its header.
+    at: u64,
+    /// Number of entries up to its end.
+    entries: usize,
+}
+
+impl TableChain {
+    /// The table that a file with the generations of `table` gets next.
+    #[must_use]
+    pub fn next(&self, table: &SnapshotTable) -> SnapshotTable {
+        let all = table.snapshots.len();
+        let before = all - (1 << all.trailing_zeros().min(usize::BITS - 1)).min(all);
+        let stored = self.0.iter().filter(|stored| stored.entries > 0);
+        let nearest = stored.clone().rfind(|stored| stored.entries <= before);
+        // After a change of the table there is none but the changed one.
+        let found = nearest.or(stored.clone().next()).filter(|_| before > 0);
+        let first = found.map_or(0, |stored| stored.entries);
+        SnapshotTable {
+            snapshots: table.snapshots.get(first..).unwrap_or_default().to_vec(),
+            previous: found.map(|stored| stored.at),
+        }
+    }
+
+    /// Reads a table of a generation, which is a trailer of an image, and all tables that it leads to. Returns them
+    /// as one, and where they are. `payload` reads the payload of a section and verifies its checksum.
+    ///
+    /// # Errors
+    /// Those of [`SnapshotTable::parse`] and of reading, [`Error::Corrupt`] if a table leads to something else than
+    /// an earlier table, or a generation ends behind the image.
+    pub fn read(
+        image: &Container,
+        newest: &Section,
+        generation: GenerationId,
+        read: &ReadAt<'_>,
+        payload: &dyn Fn(&Section) -> Result<Vec<u8>>,
+    ) -> Result<(SnapshotTable, Self)> {
+        let table = SnapshotTable::parse(&payload(newest)?, Some(generation))?;
+        // From the newest one to the oldest one.
+        let mut tables = vec![(newest.header_offset, table)];
+        let mut count = 0;
+        while let Some((at, table)) = tables.last() {
+            count += table.snapshots.len();
+            if count > MAX_SNAPSHOTS {
+                return Err(Error::Limit(format!("more than {MAX_SNAPSHOTS} snapshots")));
+            }
+            let Some(previous) = table.previous else {
+                break;
+            };
+            // So the row ends.
+            if previous >= *at || table.snapshots.is_empty() {
+                return Err(bad("leads to no earlier one"));
+            }
+            let section = image.hidden_section(read, SectionType::SNAPSHOTS, previous)?;
+            let table = SnapshotTable::parse(&payload(&section)?, None)?;
+            tables.push((previous, table));
+        }
+        let (mut all, mut chain) = (SnapshotTable::default(), Self::default());
+        for (at, mut table) in tables.into_iter().rev() {
+            chain.push(at, &table);
+            all.snapshots.append(&mut table.snapshots);
+        }
+        let mut ends = all.snapshots.iter().filter_map(|s| s.end);
+        if ends.any(|end| end > image.size) {
+            return Err(bad("has a generation that ends behind the image"));
+        }
+        if !all.snapshots.is_sorted_by(|a, b| a.number < b.number) {
+            return Err(bad("has numbers that do not ascend"));
+        }
+        Ok((all, chain))
+    }
+
+    /// Notes a table that is stored with its header at an offset.
+    pub fn push(&mut self, at: u64, table: &SnapshotTable) {
+        let before = table.previous.and_then(|previous| {
+            let number = self.0.iter().position(|stored| stored.at == previous)?;
+            Some((number + 1, self.0.get(number)?.entries))
+        });
+        let (tables, entries) = before.unwrap_or((0, 0));
+        self.0.truncate(tables);
+        self.0.push(StoredTable {
+            at,
+            entries: entries + table.snapshots.len(),
+        });
+    }
 }
 
 impl SnapshotTable {
     /// The prelude of the section, which belongs to the generation with an identity.
     #[must_use]
-    pub fn prelude(generation: GenerationId) -> Prelude {
-        Prelude::of_generation(TAG, generation)
+    pub fn prelude(&self, generation: GenerationId) -> Prelude {
+        Prelude {
+            // Readers that know only whole tables ignore others.
+            major: if self.previous.is_some() {
+                PARTIAL
+            } else {
+                WHOLE
+            },
+            ..Prelude::of_generation(TAG, generation)
+        }
     }
 
     /// Encodes the body of the section.
@@ -129,28 +240,29 @@ impl SnapshotTable {
         body.extend((ENTRY as u32).to_le_bytes());
         body.extend(((Prelude::LEN + HEAD + entries.len()) as u64).to_le_bytes());
         body.extend((names.len() as u64).to_le_bytes());
-        body.extend([0; 8]);
+        body.extend(self.previous.unwrap_or(0).to_le_bytes());
         body.extend(entries);
         body.extend(names);
         body
     }
 
-    /// Decodes the payload of the section, if it belongs to the generation with an identity.
+    /// Decodes the payload of the section, if it belongs to the generation with an identity. Without one, any
+    /// generation does.
     ///
     /// # Errors
     /// [`Error::Corrupt`] if the table does not fit the payload, numbers do not ascend, a name is no name, or
     /// an index is not in front of its end; [`Error::Limit`] for more than [`MAX_SNAPSHOTS`] entries;
     /// [`Error::Unsupported`] for a later version or another generation.
-    pub fn parse(payload: &[u8], generation: GenerationId) -> Result<Self> {
+    pub fn parse(payload: &[u8], generation: Option<GenerationId>) -> Result<Self> {
         let hidden = HiddenPayload::parse(payload)?;
         let prelude = hidden.prelude;
         if prelude.tag != TAG {
             return Err(bad("has another tag"));
         }
-        if prelude.major != 1 || prelude.flags >> 16 != 0 {
+        if !matches!(prelude.major, WHOLE | PARTIAL) || prelude.flags >> 16 != 0 {
             return Err(Error::Unsupported("a later table of snapshots".into()));
         }
-        if prelude.binding != Binding::Generation(generation) {
+        if generation.is_some_and(|generation| prelude.binding != Binding::Generation(generation)) {
             return Err(Error::Unsupported(
                 "table of snapshots of another generation".into(),
             ));
@@ -186,7 +298,14 @@ impl SnapshotTable {
             }
             snapshots.push(snapshot);
         }
-        Ok(Self { snapshots })
+        let previous = number64(hidden.body, 24).ok_or_else(cut_off)?;
+        if (previous != 0) != (prelude.major == PARTIAL) || previous > OFFSET_MASK {
+            return Err(bad("leads to no other table"));
+        }
+        Ok(Self {
+            snapshots,
+            previous: (previous != 0).then_some(previous),
+        })
     }
 
     /// The snapshot with a number.
@@ -381,7 +500,7 @@ mod tests {
             open_length: 2,
             index: Some(3),
         };
-        let prelude = SnapshotTable::prelude(GENERATION);
+        let prelude = table.prelude(GENERATION);
         let section = encode_hidden_section(
             9,
             SectionType::SNAPSHOTS,
@@ -399,13 +518,52 @@ mod tests {
             snapshot(6, "b"),
         ];
         snapshots[2].end = None;
-        SnapshotTable { snapshots }
+        SnapshotTable {
+            snapshots,
+            previous: None,
+        }
+    }
+
+    #[test]
+    fn later_tables_lead_to_earlier_ones() {
+        let (mut all, mut chain) = (SnapshotTable::default(), TableChain::default());
+        let mut stored: Vec<SnapshotTable> = Vec::new();
+        let (mut written, mut most) = (0, 0);
+        for number in 1..=100_u32 {
+            all.snapshots.push(snapshot(number, "x"));
+            if number == 37 {
+                // All anew, as after a change.
+                chain = TableChain::default();
+            }
+            let next = chain.next(&all);
+            let at = stored.len() as u64 + 1;
+            chain.push(at, &next);
+            written += next.snapshots.len();
+            stored.push(SnapshotTable::parse(&payload(&next), None).unwrap());
+            assert_eq!(stored.last(), Some(&next));
+            let (mut read, mut table, mut tables) = (Vec::new(), stored.last().unwrap(), 1);
+            loop {
+                read.splice(0..0, table.snapshots.iter().cloned());
+                let Some(previous) = table.previous else {
+                    break;
+                };
+                table = &stored[previous as usize - 1];
+                tables += 1;
+            }
+            assert_eq!(read, all.snapshots);
+            most = most.max(tables);
+        }
+        assert!(written < 500 && most < 8, "{written} {most}");
+        let mut wrong = payload(&stored[1]);
+        assert_eq!((stored[1].previous, wrong[4]), (None, 1));
+        wrong[4] = 2;
+        assert!(SnapshotTable::parse(&wrong, None).is_err());
     }
 
     #[test]
     fn tables_come_back() {
         for table in [SnapshotTable::default(), table()] {
-            let parsed = SnapshotTable::parse(&payload(&table), GENERATION).unwrap();
+            let parsed = SnapshotTable::parse(&payload(&table), Some(GENERATION)).unwrap();
             assert_eq!(parsed, table);
         }
         let table = table();
@@ -444,7 +602,7 @@ mod tests {
         let fails = |change: &dyn Fn(&mut SnapshotTable)| {
             let mut table = good.clone();
             change(&mut table);
-            SnapshotTable::parse(&payload(&table), GENERATION).unwrap_err()
+            SnapshotTable::parse(&payload(&table), Some(GENERATION)).unwrap_err()
         };
         fails(&|t| t.snapshots[1].number = GenerationNo(1));
         fails(&|t| t.snapshots[0].number = GenerationNo(0));
@@ -454,7 +612,7 @@ mod tests {
         fails(&|t| t.snapshots[0].nanoseconds = 1_000_000_000);
         fails(&|t| t.snapshots[0].index = 1 << 48);
         let bytes = payload(&good);
-        let other = SnapshotTable::parse(&bytes, GenerationId([8; 16]));
+        let other = SnapshotTable::parse(&bytes, Some(GenerationId([8; 16])));
         assert!(matches!(other, Err(Error::Unsupported(_))));
         for (at, value) in [
             (32, 200),
@@ -467,10 +625,13 @@ mod tests {
         ] {
             let mut bytes = bytes.clone();
             bytes[at] = value;
-            assert!(SnapshotTable::parse(&bytes, GENERATION).is_err(), "{at}");
+            assert!(
+                SnapshotTable::parse(&bytes, Some(GENERATION)).is_err(),
+                "{at}"
+            );
         }
         for length in 0..bytes.len() {
-            assert!(SnapshotTable::parse(&bytes[..length], GENERATION).is_err());
+            assert!(SnapshotTable::parse(&bytes[..length], Some(GENERATION)).is_err());
         }
     }
 
@@ -507,14 +668,14 @@ mod tests {
     proptest! {
         #[test]
         fn any_bytes_are_taken(bytes: Vec<u8>, at in 0_usize..500, value: u8) {
-            let _ = SnapshotTable::parse(&bytes, GENERATION);
+            let _ = SnapshotTable::parse(&bytes, Some(GENERATION));
             let _ = Link::parse(&bytes);
             let mut changed = payload(&table());
             let at = at % changed.len();
             changed[at] = value;
-            if let Ok(table) = SnapshotTable::parse(&changed, GENERATION) {
+            if let Ok(table) = SnapshotTable::parse(&changed, Some(GENERATION)) {
                 prop_assert!(table.snapshots.len() <= 3);
-                prop_assert_eq!(SnapshotTable::parse(&payload(&table), GENERATION).unwrap(), table);
+                prop_assert_eq!(SnapshotTable::parse(&payload(&table), Some(GENERATION)).unwrap(), table);
             }
         }
     }
