@@ -12,6 +12,8 @@ use crate::part::{Part, Sidecar, matches, page_at};
 
 /// What a page begins with.
 const MAGIC: &[u8] = b"DwRSrec1";
+/// What files are cut at, mostly.
+const SECTOR: u64 = 512;
 /// Shards that are compared to tell where an image is.
 const SAMPLES: u64 = 64;
 
@@ -158,7 +160,7 @@ pub fn locate_sidecar(
         base,
         sidecar: Some(sidecar),
     };
-    part.image = part.find_image(source)?;
+    part.image = part.find_image(source, stop)?;
     Ok(RecoveryData {
         parts: vec![part],
         lost: 0,
@@ -280,7 +282,7 @@ impl Part {
     }
 
     /// Where the image is in the file: where it was, or where most of what is compared is right.
-    fn find_image(&self, source: &dyn Source) -> Result<i64> {
+    fn find_image(&self, source: &dyn Source, stop: &AtomicBool) -> Result<i64> {
         let (hashes, _) = self.hashes(source)?;
         let len = source.len()?.cast_signed();
         let there = self.header.leading.cast_signed();
@@ -299,12 +301,68 @@ impl Part {
                 }
             }
         }
+        // Both ends may be lost.
+        if best.0 <= 1
+            && let Some(image) = self.search_image(source, &hashes, stop)?
+        {
+            best = (fits(image).max(1), image);
+        }
         let geometry = self.header.geometry;
         match best {
             // More than can be restored.
             (0, _) if geometry.data_shards() > geometry.parity_shards() => Err(Error::Foreign),
             (_, image) => Ok(image),
         }
+    }
+
+    /// How much the file has lost at its start, by shards from its middle: in sectors up to what can be repaired, and in
+    /// bytes up to a limit.
+    fn search_image(
+        &self,
+        source: &dyn Source,
+        hashes: &[Option<u64>],
+        stop: &AtomicBool,
+    ) -> Result<Option<i64>> {
+        let geometry = self.header.geometry;
+        let size = geometry.shard_size() as u64;
+        let there = self.header.leading.cast_signed();
+        let most = geometry.parity_shards().saturating_mul(size);
+        let most = most.saturating_add(self.header.leading);
+        let len = source.len()?;
+        for (step, most) in [(SECTOR, most), (1, most.min(PIECE as u64))] {
+            for quarter in 1..4 {
+                let shard = geometry.data_shards() * quarter / 4;
+                let (_, whole) = geometry.data_range(shard);
+                let at = self.moved(there).range(source).position(shard);
+                let (Some(at), true) = (at, whole as u64 == size) else {
+                    continue;
+                };
+                let most = most.min(at);
+                let mut cut = step;
+                while cut <= most {
+                    if stop.load(Ordering::Relaxed) {
+                        return Err(Error::Interrupted);
+                    }
+                    // The places of these cuts, from the last one on.
+                    let last = most.min(cut + PIECE as u64 - 1);
+                    let (from, to) = (at - last, (at - cut).saturating_add(size).min(len));
+                    let mut bytes = vec![0; to.saturating_sub(from) as usize];
+                    read_what_can_be(source, from, &mut bytes)?;
+                    for cut in (cut..=last).step_by(step as usize) {
+                        let place = (at - cut - from) as usize;
+                        let found = bytes.get(place..place + size as usize);
+                        let image = there.saturating_sub_unsigned(cut);
+                        if found.is_some_and(|found| matches(hashes, shard, found))
+                            && self.moved(image).samples(source, hashes) > 1
+                        {
+                            return Ok(Some(image));
+                        }
+                    }
+                    cut += (last - cut) / step * step + step;
+                }
+            }
+        }
+        Ok(None)
     }
 
     fn moved(&self, image: i64) -> Self {

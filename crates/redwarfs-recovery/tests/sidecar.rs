@@ -139,6 +139,23 @@ fn the_start_moves() {
         case.repair().unwrap();
         assert!(fs::read(&case.image).unwrap() == good, "{}", other.len());
     }
+    // Both ends are gone: a copy is repaired.
+    for (cut, end) in [
+        (leading.len() + 3000, 5000),
+        (leading.len() + 512, 9000),
+        (700, 4000),
+    ] {
+        let bad = &case.whole[cut..case.whole.len() - end];
+        case.write(bad, &case.beside);
+        let (_, data) = case.locate().unwrap();
+        assert_eq!(data.image_offset(), leading.len() as i64 - cut as i64);
+        let zeros = vec![0; data.lost_at_start() as usize];
+        assert_eq!(zeros.len(), cut);
+        drop(data);
+        case.write(&[&zeros[..], bad].concat(), &case.beside);
+        case.repair().unwrap();
+        assert!(fs::read(&case.image).unwrap() == case.whole);
+    }
     // Cut off further behind: said, and nothing written.
     case.write(&case.whole[leading.len() + 3000..], &case.beside);
     assert!(matches!(case.repair(), Err(Error::LostStart)));
