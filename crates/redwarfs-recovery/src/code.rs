@@ -99,6 +99,43 @@ mod tests {
         );
     }
 
+    /// The code is what the description says, whatever the crate does.
+    #[test]
+    fn plain_polynomials_give_the_same() {
+        use redwarfs_testkit::parity::plain_parity;
+        let counts = [
+            (1, 1),
+            (2, 1),
+            (3, 2),
+            (5, 3),
+            (8, 8),
+            (9, 4),
+            (17, 16),
+            (20, 5),
+            (40, 3),
+            (3, 5),
+            (5, 8),
+            (6, 7),
+            (7, 6),
+            (1, 9),
+            (12, 40),
+            (33, 33),
+            (60, 40),
+        ];
+        for (data, rows) in counts {
+            let byte = |i: usize, j: usize| (i * 89 + j * 31 + i * j % 23 + (j >> 3) * 7) as u8;
+            let data: Vec<Vec<u8>> = (0..data)
+                .map(|i| (0..128).map(|j| byte(i, j)).collect())
+                .collect();
+            let made = parity(&data, rows, 128);
+            assert!(
+                made == plain_parity(&data, rows as usize),
+                "{} + {rows}",
+                data.len()
+            );
+        }
+    }
+
     /// By definition, and not by the crate: any `K` shards of data and parity give the data back.
     #[test]
     fn any_shards_restore_the_others() {

@@ -286,6 +286,10 @@ impl Part {
         let (hashes, _) = self.hashes(source)?;
         let len = source.len()?.cast_signed();
         let there = self.header.leading.cast_signed();
+        // Without checksums, nothing can be told.
+        if hashes.iter().all(Option::is_none) {
+            return Ok(there);
+        }
         let end = self.header.geometry.end().unwrap_or(len);
         let fits = |image: i64| self.moved(image).samples(source, &hashes);
         let mut best = (fits(there), there);
@@ -301,7 +305,7 @@ impl Part {
                 }
             }
         }
-        // Both ends may be lost.
+        // Both ends may be lost, or be other ones.
         if best.0 <= 1
             && let Some(image) = self.search_image(source, &hashes, stop)?
         {
@@ -315,8 +319,8 @@ impl Part {
         }
     }
 
-    /// How much the file has lost at its start, by shards from its middle: in sectors up to what can be repaired, and in
-    /// bytes up to a limit.
+    /// Where the image is, by shards from its middle: a number of sectors from where it was, as far as can be repaired, or
+    /// a number of bytes, up to a limit.
     fn search_image(
         &self,
         source: &dyn Source,
@@ -337,28 +341,30 @@ impl Part {
                 let (Some(at), true) = (at, whole as u64 == size) else {
                     continue;
                 };
-                let most = most.min(at);
-                let mut cut = step;
-                while cut <= most {
+                // As far from where it was as a number of steps.
+                let mut place = at - most.min(at) / step * step;
+                let end = at.saturating_add(most).min(len.saturating_sub(size));
+                while place <= end {
                     if stop.load(Ordering::Relaxed) {
                         return Err(Error::Interrupted);
                     }
-                    // The places of these cuts, from the last one on.
-                    let last = most.min(cut + PIECE as u64 - 1);
-                    let (from, to) = (at - last, (at - cut).saturating_add(size).min(len));
-                    let mut bytes = vec![0; to.saturating_sub(from) as usize];
-                    read_what_can_be(source, from, &mut bytes)?;
-                    for cut in (cut..=last).step_by(step as usize) {
-                        let place = (at - cut - from) as usize;
-                        let found = bytes.get(place..place + size as usize);
-                        let image = there.saturating_sub_unsigned(cut);
-                        if found.is_some_and(|found| matches(hashes, shard, found))
+                    let last = end.min(place + PIECE as u64 - 1);
+                    let mut bytes = vec![0; (last - place + size) as usize];
+                    read_what_can_be(source, place, &mut bytes)?;
+                    for (skip, found) in bytes
+                        .windows(size as usize)
+                        .enumerate()
+                        .step_by(step as usize)
+                    {
+                        let moved = (place + skip as u64).cast_signed() - at.cast_signed();
+                        let image = there.saturating_add(moved);
+                        if matches(hashes, shard, found)
                             && self.moved(image).samples(source, hashes) > 1
                         {
                             return Ok(Some(image));
                         }
                     }
-                    cut += (last - cut) / step * step + step;
+                    place += (last - place) / step * step + step;
                 }
             }
         }

@@ -18,6 +18,7 @@ pub mod manifest;
 pub mod media;
 pub mod mutate;
 pub mod pairwise;
+pub mod parity;
 #[cfg(unix)]
 pub mod process;
 pub mod program;
