@@ -1,7 +1,10 @@
 //! A copy of an image without deleted generations, and without data that only they have.
 //!
-//! Kept generations keep their schema, metadata and history byte by byte. For that, their blocks keep
+//! A plain copy ([`Compaction::write`]) costs reading and writing. Kept generations keep their schema, metadata and history byte by byte. For that, their blocks keep
 //! their numbers: a block that no kept generation uses becomes an empty one, of 64 bytes.
+//!
+//! [`Compaction::rebuild`] costs as much as a build, and gives what that would give: no small blocks of single
+//! appends, and no data that happens to be in a block of which something else is used.
 
 use std::collections::BTreeSet;
 use std::io::Write;
@@ -16,12 +19,17 @@ use redwarfs_format::section::{
 };
 use redwarfs_io::Source;
 use redwarfs_reader::{Image, ImageOffset, OpenOptions, SnapshotChoice};
+use redwarfs_rewrite::merge::{MergeOptions, generations};
+use redwarfs_writer::emit::Emitter;
+use redwarfs_writer::{NewGeneration, Progress};
 
 use crate::base::lasting;
 use crate::error::{Error, Result};
 
 /// Bytes that are copied at once.
 const PIECE: usize = 1 << 20;
+/// Smallest block cache of a generation that is built anew (64 MiB).
+const LEAST_CACHE: u64 = 64 << 20;
 
 /// What a compaction comes to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -81,13 +89,7 @@ impl Compaction {
             if snapshot.end.is_none() {
                 continue;
             }
-            let mut options = OpenOptions::default();
-            options.offset = ImageOffset::At(container.offset);
-            options.snapshot = Some(SnapshotChoice {
-                text: snapshot.number.to_string(),
-                time: None,
-            });
-            let older = Image::from_source(Arc::clone(image.source()), &options)?;
+            let older = plan.open(snapshot, &OpenOptions::default())?;
             plan.note_used(&older)?;
             let mut sections = older.container().sections.clone();
             for section in &mut sections {
@@ -99,6 +101,79 @@ impl Compaction {
             });
         }
         Ok(plan)
+    }
+
+    /// Opens a generation.
+    fn open(&self, snapshot: &Snapshot, options: &OpenOptions) -> Result<Image> {
+        let mut options = options.clone();
+        options.offset = ImageOffset::At(self.offset);
+        options.snapshot = Some(SnapshotChoice {
+            text: snapshot.number.to_string(),
+            time: None,
+        });
+        Ok(Image::from_source(Arc::clone(&self.source), &options)?)
+    }
+
+    /// Writes a copy whose contents are built anew: compressed, ordered and searched for duplicates as a build of
+    /// the trees of all kept generations side by side. Block size, codecs, order and threads are those of `options`,
+    /// whose other parts do not count. What is in front of the image is copied.
+    ///
+    /// # Errors
+    /// As [`write`](Self::write), and [`Error::Rewrite`] if the build fails.
+    pub fn rebuild(
+        &self,
+        options: &MergeOptions,
+        out: &mut dyn Write,
+        progress: &dyn Progress,
+        stop: &AtomicBool,
+    ) -> Result<Compacted> {
+        let mut open = OpenOptions::default();
+        let count = self.kept.len().max(1) as u64;
+        open.cache.size = (open.cache.size / count).max(LEAST_CACHE);
+        let images = self.kept.iter();
+        let images: Vec<Image> = images
+            .map(|kept| self.open(&kept.snapshot, &open))
+            .collect::<Result<_>>()?;
+        Copy::new(self, out, stop).bytes(0, self.offset)?;
+        let (mut table, mut tables) = (SnapshotTable::default(), TableChain::default());
+        let mut finish = |number: usize, new: &NewGeneration, emitter: &mut Emitter<'_>| {
+            let Some(kept) = self.kept.get(number) else {
+                return Ok(());
+            };
+            let last: Option<&Snapshot> = table.snapshots.last();
+            let (parent, before) = (last.map(|last| last.number), last.and_then(|last| last.end));
+            table.snapshots.push(Snapshot {
+                index: new.index,
+                end: Some(new.end),
+                tree: new.tree,
+                added: new.end.saturating_sub(before.unwrap_or(0)),
+                parent,
+                ..kept.snapshot.clone()
+            });
+            let next = tables.next(&table);
+            tables.push(emitter.offset(), &next);
+            emitter.trailer(
+                SectionType::SNAPSHOTS,
+                &next.prelude(new.generation),
+                &next.encode(),
+            )?;
+            if number + 1 == self.kept.len() {
+                for (ty, payload) in &self.lasting {
+                    let hidden = HiddenPayload::parse(payload)?;
+                    emitter.trailer(*ty, &hidden.prelude, hidden.body)?;
+                }
+            }
+            Ok(())
+        };
+        let images: Vec<&Image> = images.iter().collect();
+        let done = generations(&images, options, out, progress, stop, &mut finish)?;
+        Ok(Compacted {
+            old_size: self.size,
+            new_size: done.size,
+            snapshots: self.kept.len() as u32,
+            blocks: done.blocks,
+            live_blocks: done.blocks,
+        })
     }
 
     /// Notes the blocks that a generation uses.
@@ -179,14 +254,7 @@ impl Compaction {
     /// [`Error::Io`] if reading or writing fails, [`Error::Format`] for a section with a wrong checksum,
     /// [`Error::Write`] if `stop` is set.
     pub fn write(&self, out: &mut dyn Write, stop: &AtomicBool) -> Result<Compacted> {
-        let mut copy = Copy {
-            plan: self,
-            out,
-            stop,
-            at: 0,
-            number: 0,
-            buffer: Vec::new(),
-        };
+        let mut copy = Copy::new(self, out, stop);
         copy.bytes(0, self.offset)?;
         copy.at = 0;
         // Old and new places of blocks, in the order of both.
@@ -268,7 +336,18 @@ struct Copy<'a> {
     buffer: Vec<u8>,
 }
 
-impl Copy<'_> {
+impl<'a> Copy<'a> {
+    fn new(plan: &'a Compaction, out: &'a mut dyn Write, stop: &'a AtomicBool) -> Self {
+        Self {
+            plan,
+            out,
+            stop,
+            at: 0,
+            number: 0,
+            buffer: Vec::new(),
+        }
+    }
+
     fn put(&mut self, bytes: &[u8]) -> Result<()> {
         self.out.write_all(bytes)?;
         self.at += bytes.len() as u64;

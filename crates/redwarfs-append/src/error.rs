@@ -30,6 +30,9 @@ pub enum Error {
     /// The medium fails.
     #[error(transparent)]
     Io(#[from] std::io::Error),
+    /// Building generations anew fails.
+    #[error(transparent)]
+    Rewrite(#[from] redwarfs_rewrite::Error),
     /// Writing a section fails.
     #[error(transparent)]
     Write(#[from] redwarfs_writer::Error),

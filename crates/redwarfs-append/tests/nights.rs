@@ -2,14 +2,17 @@
 #![allow(clippy::unwrap_used)]
 
 use std::collections::BTreeMap;
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use redwarfs_append::{Base, BaseOptions, Trust};
+use redwarfs_append::{Base, BaseOptions, Change, Compaction, TableChange, Trust, change, diff};
+use redwarfs_format::GenerationNo;
 use redwarfs_format::metadata::{FileType, Timestamp};
-use redwarfs_io::MemorySource;
+use redwarfs_io::{LockedFile, Medium, MemorySource};
 use redwarfs_reader::check::{CheckOptions, DeclaredImage, SectionList, VerifyMode};
-use redwarfs_reader::{Image, OpenOptions, SnapshotChoice};
+use redwarfs_reader::{Image, ImageOffset, OpenOptions, SnapshotChoice};
+use redwarfs_rewrite::merge::MergeOptions;
 use redwarfs_testkit::tree::Random;
 use redwarfs_writer::{BuildOptions, Builder, MemoryNode, MemoryTree, SilentProgress};
 
@@ -97,6 +100,25 @@ fn check(bytes: &[u8]) {
         .check(list, DeclaredImage::default(), &options, &|_| {})
         .unwrap();
     assert!(report.is_ok(), "{:?}", report.findings);
+}
+
+/// The image with another table of snapshots.
+fn changed(image: &[u8], changes: &[TableChange]) -> Vec<u8> {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), image).unwrap();
+    let medium: Arc<dyn Medium> = Arc::new(LockedFile::open(file.path()).unwrap());
+    change(&medium, ImageOffset::Auto, changes).unwrap();
+    std::fs::read(file.path()).unwrap()
+}
+
+fn diff_of(old: &Image, new: &Image) -> Vec<Change> {
+    let mut all = Vec::new();
+    diff(old, new, false, &mut |change| {
+        all.push(change);
+        ControlFlow::Continue(())
+    })
+    .unwrap();
+    all
 }
 
 /// A night of a tree: files change, move, go, come back, and come from others.
@@ -214,4 +236,61 @@ fn data_of_any_generation_is_found() {
     limited.memory_limit = Some(64 << 20);
     let same = append(&image, &fourth, "fourth", &limited);
     assert_eq!(read(&open(&same, None)), fourth);
+}
+
+#[test]
+fn contents_of_kept_generations_are_built_anew() {
+    let mut random = Random::new(8);
+    let mut files: Files = (0..6_u32)
+        .map(|n| (format!("f{n}"), random.text(3_000 << n)))
+        .collect();
+    let mut states = vec![files.clone()];
+    let mut image = build(&files);
+    for number in 0..5 {
+        night(&mut random, &mut files, &states);
+        image = append(&image, &files, &format!("n{number}"), &options(1));
+        states.push(files.clone());
+    }
+    let delete = [2, 4].map(|number| TableChange::Delete(GenerationNo(number)));
+    let image = changed(&image, &delete);
+    let plan = Compaction::of(&open(&image, None)).unwrap();
+    let rebuild = |workers| {
+        let mut options = MergeOptions::level(4);
+        options.metadata.workers = workers;
+        options.version_history = false;
+        let mut out = Vec::new();
+        let (progress, stop) = (SilentProgress::default(), AtomicBool::new(false));
+        let done = plan.rebuild(&options, &mut out, &progress, &stop).unwrap();
+        assert_eq!((done.snapshots, done.new_size), (4, out.len() as u64));
+        out
+    };
+    let copy = rebuild(1);
+    assert!(copy == rebuild(3));
+    check(&copy);
+    for number in [1_usize, 3, 5, 6] {
+        let snapshot = open(&copy, Some(&number.to_string()));
+        assert!(read(&snapshot) == states[number - 1], "{number}");
+        let old = open(&image, Some(&number.to_string()));
+        assert_eq!(
+            snapshot.metadata().create_timestamp(),
+            old.metadata().create_timestamp()
+        );
+        assert_eq!(snapshot.history().unwrap(), old.history().unwrap());
+        assert!(diff_of(&old, &snapshot).is_empty());
+    }
+    let table = open(&copy, None).snapshots().unwrap();
+    let names: Vec<&str> = table.present().map(|s| s.name.as_str()).collect();
+    assert_eq!(names.len(), 4);
+    assert_eq!(&names[1..], ["n1", "n3", "n4"]);
+    // It is an image of its own, which goes on.
+    let next = append(&copy, &states[1], "next", &options(1));
+    check(&next);
+    assert!(read(&open(&next, None)) == states[1]);
+    let stop = AtomicBool::new(true);
+    let options = MergeOptions::level(4);
+    let progress = SilentProgress::default();
+    assert!(
+        plan.rebuild(&options, &mut Vec::new(), &progress, &stop)
+            .is_err()
+    );
 }

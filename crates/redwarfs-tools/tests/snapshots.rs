@@ -614,6 +614,61 @@ fn a_mount_shows_its_snapshot_while_the_image_grows() {
 }
 
 #[test]
+fn a_repacked_copy_has_the_kept_snapshots() {
+    let mut place = Place::new();
+    let mut trees = vec![files(&place.tree())];
+    for number in 2..6 {
+        place.write("a", 20_000 + number);
+        place.write(&format!("n{number}"), 1000);
+        place.snapshot(&format!("s{number}"));
+        trees.push(files(&place.tree()));
+    }
+    place.good(&["--delete-snapshot", "s2", "--delete-snapshot", "s4"]);
+    let copy = place.dir.path().join("copy");
+    let said = place.good(&["--compact", copy.to_str().unwrap(), "--repack=3"]);
+    assert!(
+        said.starts_with("freed ") && said.contains("3 snapshots"),
+        "{said}"
+    );
+    let output = place.check(&["--repack=3"]);
+    assert!(!output.status.success(), "it needs --compact");
+    place.image = copy;
+    place.good(&["--check-integrity", "--decode"]);
+    let mut cuts = Vec::new();
+    for line in place.good(&["--snapshots", "-j"]).lines() {
+        let snapshot: serde_json::Value = serde_json::from_str(line).unwrap();
+        let number = snapshot["number"].as_u64().unwrap();
+        cuts.push((number, snapshot["image_size"].as_u64().unwrap()));
+    }
+    for (number, end) in cuts {
+        let tree = &trees[number as usize - 1];
+        assert!(place.extracted(&[&format!("--snapshot={number}")]) == *tree);
+        let Some(reference) = reference() else {
+            continue;
+        };
+        let cut = place.dir.path().join("cut");
+        fs::write(&cut, &place.bytes()[..end as usize]).unwrap();
+        let out = tempfile::tempdir().unwrap();
+        let output = Command::new(reference.join("dwarfsextract"))
+            .args([
+                "-i",
+                cut.to_str().unwrap(),
+                "-o",
+                out.path().to_str().unwrap(),
+            ])
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        assert!(files(out.path()) == *tree, "{number}");
+    }
+    place.write("b", 500);
+    place.snapshot("next");
+    assert!(place.extracted(&[]) == files(&place.tree()));
+    let json = place.good(&["--snapshots", "-j"]);
+    assert_eq!(json.lines().count(), 4);
+}
+
+#[test]
 fn the_reference_reads_the_newest_snapshot_and_older_ones() {
     let name = "the_reference_reads_the_newest_snapshot_and_older_ones";
     let Some(reference) = reference() else {

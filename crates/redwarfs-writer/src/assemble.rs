@@ -5,6 +5,7 @@ use std::sync::atomic::AtomicBool;
 
 use redwarfs_format::history::History;
 use redwarfs_format::metadata::{Extent, Metadata, MetadataHistoryEntry, XattrScope};
+use redwarfs_format::section::MetadataId;
 use sha2::{Digest as _, Sha256};
 
 use crate::contents::{Chunk, ChunkRange, Content, Files, Origin, Stored, StoredValues};
@@ -130,6 +131,8 @@ pub struct Assembled {
     pub inodes: u64,
     /// Chunks.
     pub chunks: u64,
+    /// The identity of the tree.
+    pub tree: MetadataId,
 }
 
 /// Writes everything that follows the blocks of an image: metadata for the tree of `source`, `history`
@@ -239,5 +242,6 @@ pub fn assemble(
         metadata_size: emitted.metadata_size,
         inodes: emitted.inodes,
         chunks: emitted.chunks,
+        tree: emitted.tree,
     })
 }

@@ -8,12 +8,14 @@
 //! | layout | `blocks` | leaves out blocks that nothing uses, and plans which data moves |
 //! | write | `mod` | copies blocks as they are, compresses data that moves |
 //! | metadata | `source` | gives the tree to the writer, which makes the metadata |
+//! | generations | `generations` | instead of the steps from blocks on: builds several trees anew with common blocks |
 //!
 //! The memory follows from the metadata of the parts: about 200 bytes for each entry, and 24 for each
 //! chunk. Beside it there are a few decoded blocks, within the memory limit.
 
 mod blocks;
 mod contents;
+mod generations;
 mod layers;
 mod options;
 mod source;
@@ -34,6 +36,7 @@ use redwarfs_writer::{
 
 use self::blocks::{BlockTable, Layout};
 use self::contents::{Contents, slice};
+pub use self::generations::{Finish, Generations, generations};
 use self::layers::How;
 pub use self::options::{MergeOptions, Part, Selection, Whiteouts};
 use self::source::MergedSource;

@@ -6,11 +6,12 @@ use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use redwarfs_format::metadata::{Attributes, FileType, Timestamp};
+use redwarfs_format::metadata::{Attributes, Extent, FileType, Timestamp};
 use redwarfs_format::{EntryIndex, Error as FormatError, InodeNo};
 use redwarfs_reader::Image;
 use redwarfs_writer::{
-    Content, DirItem, ExtendedAttributes, Meta, OPAQUE_ATTRIBUTE, Source, can_be_stored,
+    Content, DataExtent, DirItem, ExtendedAttributes, Meta, OPAQUE_ATTRIBUTE, Source, Stamp,
+    can_be_stored,
 };
 
 use super::contents::LONGEST_VALUE;
@@ -265,7 +266,84 @@ impl Source for MergedSource<'_> {
         self.tree.memory()
     }
 
-    fn open(&self, _path: &[u8]) -> io::Result<Box<dyn Content>> {
-        Err(io::ErrorKind::Unsupported.into())
+    fn open(&self, path: &[u8]) -> io::Result<Box<dyn Content>> {
+        let node = self.find(path).ok_or(io::ErrorKind::NotFound)?;
+        let Origin::Part(number, entry) = self.tree.origin(node) else {
+            return Err(io::ErrorKind::Unsupported.into());
+        };
+        let part = self
+            .parts
+            .get(number as usize)
+            .ok_or(io::ErrorKind::NotFound)?;
+        let opened = StoredContent::open(part.image, entry);
+        Ok(Box::new(opened.map_err(io::Error::other)?))
+    }
+}
+
+/// A file of an image.
+struct StoredContent {
+    image: Image,
+    inode: InodeNo,
+    stamp: Stamp,
+    /// Ends of data and holes in turns, beginning with data.
+    ends: Vec<u64>,
+}
+
+impl StoredContent {
+    fn open(image: &Image, entry: EntryIndex) -> Result<Self> {
+        let view = image.metadata();
+        let stat = view.entry_stat(entry)?;
+        let mut ends = vec![0_u64];
+        for extent in view.extents(stat.ino)? {
+            let extent = extent?;
+            let is_hole = matches!(extent, Extent::Hole { .. });
+            let end = ends
+                .last()
+                .map_or(0, |end| end.saturating_add(extent.size()));
+            // An even number of ends: the last one is that of a hole.
+            let same = is_hole == ends.len().is_multiple_of(2);
+            match ends.last_mut() {
+                Some(last) if same => *last = end,
+                _ => ends.push(end),
+            }
+        }
+        Ok(Self {
+            image: image.clone(),
+            inode: stat.ino,
+            stamp: Stamp {
+                size: stat.size,
+                mtime: stat.mtime,
+            },
+            ends,
+        })
+    }
+}
+
+impl Content for StoredContent {
+    fn stamp(&self) -> io::Result<Stamp> {
+        Ok(self.stamp)
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<usize> {
+        let read = self.image.read_at(self.inode, offset, buf);
+        read.map_err(|error| match error {
+            FormatError::Io(error) => error,
+            other => io::Error::new(io::ErrorKind::InvalidData, other.to_string()),
+        })
+    }
+
+    fn next_data(&self, offset: u64, end: u64) -> io::Result<Option<DataExtent>> {
+        let mut start = 0;
+        for (number, &until) in self.ends.iter().enumerate() {
+            let (from, to) = (start.max(offset), until.min(end));
+            if number.is_multiple_of(2) && from < to {
+                return Ok(Some(DataExtent {
+                    offset: from,
+                    size: to - from,
+                }));
+            }
+            start = until;
+        }
+        Ok(None)
     }
 }

@@ -66,6 +66,12 @@ pub(crate) struct SnapshotArgs {
     #[arg(long, value_name = "FILE", help_heading = "Snapshot options")]
     pub compact: Option<std::path::PathBuf>,
 
+    /// With --compact: compress all contents anew, as mkdwarfs with this level would
+    ///
+    /// That takes as long as a build of the remaining snapshots, and gives a smaller image than a copy.
+    #[arg(long, value_name = "LEVEL", help_heading = "Snapshot options", requires = "compact", conflicts_with = "dry_run", value_parser = clap::value_parser!(u8).range(0..=9))]
+    pub repack: Option<u8>,
+
     /// Only say what would be done
     #[arg(long, help_heading = "Snapshot options")]
     pub dry_run: bool,

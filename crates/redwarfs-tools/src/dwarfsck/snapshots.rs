@@ -11,6 +11,8 @@ use redwarfs_format::metadata::FileType;
 use redwarfs_format::section::{Snapshot, SnapshotTable};
 use redwarfs_io::{AtomicFile, LockedFile, Medium, Overwrite};
 use redwarfs_reader::{Image, SnapshotChoice};
+use redwarfs_rewrite::merge::MergeOptions;
+use redwarfs_writer::SilentProgress;
 
 use super::args::Args;
 use super::output::{Output, output_error, shown};
@@ -392,7 +394,16 @@ fn compact(
         stop_flag().map_err(|e| ToolError::new("cannot handle signals").cause(io_cause(&e)))?;
     let file: AtomicFile = create_output(output, Overwrite::No, logger).map_err(cannot)?;
     let mut out = std::io::BufWriter::with_capacity(1 << 20, file);
-    let done = plan.write(&mut out, &stop).map_err(fail)?;
+    let done = match args.snapshots.repack {
+        None => plan.write(&mut out, &stop),
+        Some(level) => {
+            let mut options = MergeOptions::level(level);
+            options.version_history = false;
+            options.metadata.workers = workers;
+            plan.rebuild(&options, &mut out, &SilentProgress::default(), &stop)
+        }
+    };
+    let done = done.map_err(fail)?;
     let file = out.into_inner().map_err(|e| cannot(e.into_error()))?;
     file.commit().map_err(cannot)?;
     say(args, &report("freed", &done))

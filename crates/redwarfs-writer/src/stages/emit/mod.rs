@@ -28,6 +28,7 @@ pub(crate) struct Emitted {
     pub(crate) metadata_size: u64,
     pub(crate) inodes: u64,
     pub(crate) chunks: u64,
+    pub(crate) tree: MetadataId,
 }
 
 /// Writes everything that follows the blocks. `load` decides whether the memory limit leaves room
@@ -95,7 +96,7 @@ pub(crate) fn describe(
     let size = metadata.total_fs_size;
     let frozen = freeze_for(&metadata, &options.metadata_compression)?;
     drop(metadata);
-    let tree = base.map(|_| MetadataId::of(&frozen.schema, &frozen.data));
+    let tree = MetadataId::of(&frozen.schema, &frozen.data);
     context.check_stop()?;
     let metadata_size = frozen.data.len() as u64;
     let codecs = MetadataCodecs {
@@ -114,8 +115,7 @@ pub(crate) fn describe(
     if options.section_index {
         emitter.index()?;
     }
-    if let (Some(base), Some(tree), Some((index, generation))) = (base, tree, emitter.generation())
-    {
+    if let (Some(base), Some((index, generation))) = (base, emitter.generation()) {
         let new = NewGeneration {
             index,
             end: emitter.offset(),
@@ -132,5 +132,6 @@ pub(crate) fn describe(
         metadata_size,
         inodes,
         chunks,
+        tree,
     })
 }

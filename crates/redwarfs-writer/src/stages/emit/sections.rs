@@ -109,6 +109,29 @@ impl<'a> Emitter<'a> {
         Ok(emitter)
     }
 
+    /// Continues an image of which all blocks are written: their types and offsets, and where they end.
+    pub fn behind_blocks(
+        out: &'a mut dyn Write,
+        counters: &'a Counters,
+        blocks: Vec<(SectionType, u64)>,
+        end: u64,
+    ) -> Self {
+        Self {
+            number: blocks.len() as u32,
+            sections: blocks,
+            offset: end,
+            written: end,
+            before: end,
+            ..Self::new(out, counters)
+        }
+    }
+
+    /// Begins another generation with the blocks so far.
+    pub fn next_generation(&mut self) {
+        self.sections.retain(|(ty, _)| *ty == SectionType::BLOCK);
+        self.generation = None;
+    }
+
     fn write(&mut self, bytes: &[u8]) -> Result<()> {
         self.out.write_all(bytes).map_err(Error::Output)?;
         self.written += bytes.len() as u64;
