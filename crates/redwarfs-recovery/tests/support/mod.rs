@@ -108,7 +108,7 @@ pub(crate) fn append(file: &[u8], offset: u64, rng: &mut Rng) -> Vec<u8> {
         .iter()
         .rfind(|s| s.ty == SectionType::SNAPSHOTS);
     let mut table = match tables {
-        Some(section) => SnapshotTable::parse(payload(section), generation).unwrap(),
+        Some(section) => SnapshotTable::parse(payload(section), Some(generation)).unwrap(),
         None => SnapshotTable::default(),
     };
     let snapshot = |number: u32, index: u64, end: u64| Snapshot {
@@ -134,7 +134,7 @@ pub(crate) fn append(file: &[u8], offset: u64, rng: &mut Rng) -> Vec<u8> {
     let next = table.snapshots.len() as u32 + 1;
     table.snapshots.push(snapshot(next, opening.index(), now));
     let at = opening.index() as usize + offset as usize + SectionHeader::LEN;
-    let prelude = SnapshotTable::prelude(GenerationId::of(&out[at..]));
+    let prelude = table.prelude(GenerationId::of(&out[at..]));
     let ty = SectionType::SNAPSHOTS;
     out.extend(opening.encode_trailer(now, number, ty, &prelude, &table.encode()));
     out
