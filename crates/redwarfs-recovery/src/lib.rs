@@ -1,8 +1,15 @@
-//! Recovery data: parity behind an image, from which damage is repaired.
+//! Recovery data: parity behind an image, or in a file beside it, from which damage is repaired.
 //!
-//! [`add`] protects an image, [`locate`] finds recovery data in a file of which anything may be damaged,
-//! [`RecoveryData::check`] compares every protected byte with its checksum, and [`RecoveryData::repair`]
-//! restores what is wrong. The layout is that of format chapter 11.
+//! | function | what it does |
+//! |---|---|
+//! | [`add`], [`add_sidecar`] | protect an image, or what is new in it |
+//! | [`locate`], [`locate_sidecar`] | find recovery data, and the image, in files of which anything may be damaged |
+//! | [`RecoveryData::check`] | compares every protected byte with its checksum |
+//! | [`RecoveryData::repair`] | restores what is wrong, in the file |
+//! | [`RecoveryData::write_patch`], [`apply_patch`] | the same through a file with the corrected bytes |
+//! | [`RepairingSource`] | the same in memory, while the file is read |
+//!
+//! The layout is that of format chapter 11.
 //!
 //! Memory: a group of shards takes up to 64 MiB and its parity, about twice in all while it is encoded or
 //! decoded, and as many groups are worked on at a time as there are threads. The checksums take up to

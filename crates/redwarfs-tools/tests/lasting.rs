@@ -280,6 +280,13 @@ fn each_snapshot_has_recovery_data_of_its_own() {
 
     // Going back gives the file of that day with its own recovery data.
     fs::write(&place.image, &third).unwrap();
+    let compact = format!("--compact={}", place.path("compacted").display());
+    let text = place.check(0, &[&compact]);
+    assert!(
+        text.contains("the copy has no RECOVERY: it has to be made again"),
+        "{text}"
+    );
+    assert!(place.check(0, &["--check-integrity"]).contains("OK: "));
     place.check(0, &["--roll-back=second"]);
     assert!(place.bytes() == second);
     place.check(0, &["--check-recovery"]);

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use redwarfs_append::{Change, ChangeKind, Compacted, Error, TableChange};
 use redwarfs_format::GenerationNo;
 use redwarfs_format::metadata::FileType;
-use redwarfs_format::section::{Snapshot, SnapshotTable};
+use redwarfs_format::section::{HiddenClass, SectionType, Snapshot, SnapshotTable};
 use redwarfs_io::{AtomicFile, LockedFile, Medium, Overwrite};
 use redwarfs_reader::{Image, SnapshotChoice};
 use redwarfs_rewrite::merge::MergeOptions;
@@ -362,6 +362,23 @@ fn change(args: &Args, input: &Path, workers: usize) -> Result<()> {
     }
 }
 
+/// Names the hidden sections that a copy does not have, because they describe the bytes of the old file.
+fn warn_of_dropped(image: &Image, logger: &Logger) {
+    let trailers = image.container().trailers.iter();
+    let dropped: BTreeSet<String> = trailers
+        .filter(|section| section.ty.hidden_class() == Some(HiddenClass::Bytes))
+        .filter(|section| section.ty != SectionType::SNAPSHOTS)
+        .map(|section| section.ty.to_string())
+        .collect();
+    if !dropped.is_empty() {
+        let names: Vec<String> = dropped.into_iter().collect();
+        logger.warn(format_args!(
+            "the copy has no {}: it has to be made again",
+            names.join(", ")
+        ));
+    }
+}
+
 fn compact(
     args: &Args,
     input: &Path,
@@ -394,6 +411,7 @@ fn compact(
         stop_flag().map_err(|e| ToolError::new("cannot handle signals").cause(io_cause(&e)))?;
     let file: AtomicFile = create_output(output, Overwrite::No, logger).map_err(cannot)?;
     let mut out = std::io::BufWriter::with_capacity(1 << 20, file);
+    warn_of_dropped(&image, logger);
     let done = match args.snapshots.repack {
         None => plan.write(&mut out, &stop),
         Some(level) => {
