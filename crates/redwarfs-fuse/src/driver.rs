@@ -17,6 +17,7 @@ use crate::options::MountOptions;
 use crate::pool::Pool;
 use crate::proto::{Body, Header, InitIn, op};
 use crate::push::{PushThread, Pusher};
+use crate::snapshots::PlaceOfNode;
 use crate::ticket::Ticket;
 
 /// Serves one mounted image.
@@ -49,7 +50,6 @@ impl Driver {
             (None, None)
         };
         let context = ReadContext {
-            state: Arc::clone(state),
             pusher: pusher.clone(),
         };
         Ok(Self {
@@ -106,8 +106,7 @@ impl Driver {
         if ticket.as_ref().is_some_and(Ticket::is_of_queue) {
             self.state.counters.over_ring();
         }
-        let (state, agreed, pusher) = (&*self.state, self.agreed, self.pusher.as_deref());
-        if let Some(owner) = state.settings.only_for
+        if let Some(owner) = self.state.settings.only_for
             && header.uid != owner
             && header.uid != 0
             // These requests of the kernel belong to no process.
@@ -119,6 +118,39 @@ impl Driver {
         {
             return Err(Errno::ACCESS);
         }
+        match &self.state.snapshots {
+            None => {
+                let pusher = self.pusher.as_deref();
+                self.answer(&self.state, pusher, ticket, header, body, out)
+            }
+            Some(snapshots) => match snapshots.place(header, body) {
+                PlaceOfNode::Image => {
+                    let pusher = self.pusher.as_deref();
+                    self.answer(&self.state, pusher, ticket, header, body, out)
+                }
+                PlaceOfNode::Snapshot(number) => {
+                    let state = snapshots.opened(&self.state, number)?;
+                    self.answer(&state, None, ticket, header, body, out)
+                }
+                PlaceOfNode::Directory => {
+                    snapshots.answer(&self.state, self.agreed, header, body, out)
+                }
+                PlaceOfNode::Entry => snapshots.entry(&self.state, out),
+            },
+        }
+    }
+
+    /// Carries out a request for an inode of the image of `state`.
+    fn answer(
+        &self,
+        state: &Arc<MountState>,
+        pusher: Option<&Pusher>,
+        ticket: &mut Option<Ticket>,
+        header: &Header,
+        body: Body<'_>,
+        out: &mut Vec<u8>,
+    ) -> Outcome {
+        let agreed = self.agreed;
         match header.opcode {
             op::LOOKUP => ops::lookup::answer(state, pusher, header, body, out),
             op::FORGET => ops::forget::one(pusher, header.node),

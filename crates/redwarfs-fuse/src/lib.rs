@@ -144,6 +144,8 @@ mod ring;
 mod session;
 #[cfg(unix)]
 mod settings;
+#[cfg(unix)]
+mod snapshots;
 mod statistics;
 #[cfg(feature = "case-insensitive")]
 mod text;

@@ -1,5 +1,8 @@
 //! The state of a mount, which all its threads share.
 
+use std::sync::Arc;
+
+use redwarfs_format::GenerationNo;
 use redwarfs_format::ids::{EntryIndex, InodeNo};
 use redwarfs_format::metadata::FileType;
 use redwarfs_reader::Image;
@@ -14,9 +17,10 @@ use crate::failures::Failures;
 use crate::idle::Uses;
 use crate::options::MountOptions;
 use crate::pending_reads::PendingReads;
-use crate::policy::stat_of_name;
+use crate::policy::{node_id, stat_of_name};
 use crate::proto::Attr;
 use crate::settings::Settings;
+use crate::snapshots::{SnapshotDirectory, first_node};
 use crate::statistics::Counters;
 use crate::xattr::Describer;
 
@@ -29,8 +33,13 @@ pub(crate) struct MountState {
     pub(crate) case: Option<CaseIndex>,
     pub(crate) analysis: Option<Analysis>,
     pub(crate) failures: Failures,
-    pub(crate) pending_reads: PendingReads,
-    pub(crate) counters: Counters,
+    /// Of the whole mount: also for reads of snapshots.
+    pub(crate) pending_reads: Arc<PendingReads>,
+    pub(crate) counters: Arc<Counters>,
+    /// None in a snapshot of that directory.
+    pub(crate) snapshots: Option<SnapshotDirectory>,
+    /// Added to the node ids of the inodes.
+    first_node: u64,
     pub(crate) timers: Timers,
     /// Number of inodes in the image.
     pub(crate) inodes: u32,
@@ -43,18 +52,52 @@ impl MountState {
     /// # Errors
     /// The analysis file cannot be created, or the metadata is damaged.
     pub(crate) fn new(image: Image, options: &MountOptions) -> Result<Self> {
+        let snapshots = SnapshotDirectory::wanted(&image, options)?;
         Ok(Self {
             settings: Settings::new(&image, options),
             describer: Describer::new(&image),
             case: CaseIndex::wanted(image.metadata(), options)?,
             analysis: Analysis::wanted(image.metadata(), options)?,
             failures: Failures::default(),
-            pending_reads: PendingReads::default(),
-            counters: Counters::default(),
+            pending_reads: Arc::default(),
+            counters: Arc::default(),
+            snapshots,
+            first_node: 0,
             timers: Timers::new(image.perfmon()),
             inodes: image.metadata().inode_count(),
             image,
         })
+    }
+
+    /// The state of a snapshot of the same mount.
+    ///
+    /// # Errors
+    /// The metadata is damaged.
+    pub(crate) fn of_snapshot(
+        &self,
+        number: GenerationNo,
+        image: Image,
+        options: &MountOptions,
+    ) -> Result<Self> {
+        Ok(Self {
+            settings: Settings::new(&image, options),
+            describer: Describer::new(&image),
+            case: CaseIndex::wanted(image.metadata(), options)?,
+            analysis: None,
+            failures: Failures::default(),
+            pending_reads: Arc::clone(&self.pending_reads),
+            counters: Arc::clone(&self.counters),
+            snapshots: None,
+            first_node: first_node(number),
+            timers: Timers::new(image.perfmon()),
+            inodes: image.metadata().inode_count(),
+            image,
+        })
+    }
+
+    /// The node id of an inode.
+    pub(crate) fn node(&self, inode: InodeNo) -> u64 {
+        self.first_node + node_id(inode)
     }
 
     /// Notes that the image cannot be read here. Returns the error for the reply.
@@ -65,7 +108,8 @@ impl MountState {
 
     /// The inode of a node id.
     pub(crate) fn inode(&self, node: u64) -> Result<InodeNo, Errno> {
-        inode_no(node)
+        let node = node.checked_sub(self.first_node);
+        node.and_then(inode_no)
             .filter(|inode| inode.0 < self.inodes)
             .ok_or(Errno::NOENT)
     }
@@ -93,7 +137,11 @@ impl MountState {
         name: Option<EntryIndex>,
     ) -> Result<Attr, Errno> {
         match stat_of_name(self.image.metadata(), inode, name) {
-            Ok(stat) => Ok(self.settings.policy.attr(&stat)),
+            Ok(stat) => {
+                let mut attr = self.settings.policy.attr(&stat);
+                attr.node += self.first_node;
+                Ok(attr)
+            }
             Err(cause) => Err(self.fail("stat", inode, &cause)),
         }
     }

@@ -90,6 +90,10 @@ pub struct MountOptions {
     /// Answer requests for extended attributes: those of the image, and those that describe driver and
     /// inodes. On by default. Without it, the kernel asks for one attribute and for no other.
     pub xattrs: bool,
+    /// Show the generations of the file as directories of this directory, which is in the root, and which listings of
+    /// the root leave out. Not on Windows. At most 8 of them are open at a time, each with its metadata and an eighth
+    /// of the block cache of the image. The name has no slashes.
+    pub snapshots: Option<OsString>,
     /// If small files are read in the order of their data, push the next ones into the page cache
     /// before they are requested, as far as their blocks are decoded. On by default.
     pub push: bool,
@@ -130,6 +134,7 @@ impl Default for MountOptions {
             analysis_file: None,
             list_xattrs: false,
             xattrs: true,
+            snapshots: None,
             push: true,
             follow: true,
             guard: true,

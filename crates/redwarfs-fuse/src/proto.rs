@@ -323,9 +323,9 @@ impl Attr {
     }
 
     /// Reply to STATX.
-    pub(crate) fn put_statx(&self, birth: Timestamp, valid: Validity, out: &mut Vec<u8>) {
-        /// `STATX_BASIC_STATS` and `STATX_BTIME`.
-        const MASK: u32 = 0x7ff | 0x800;
+    pub(crate) fn put_statx(&self, birth: Option<Timestamp>, valid: Validity, out: &mut Vec<u8>) {
+        const BASIC_STATS: u32 = 0x7ff;
+        const BTIME: u32 = 0x800;
         let time = |time: Timestamp, out: &mut Vec<u8>| {
             out.put64(time.sec.cast_unsigned());
             out.put32(time.nsec.min(999_999_999));
@@ -334,7 +334,7 @@ impl Attr {
         out.put64(valid);
         // Nanoseconds of it, flags, spare.
         out.extend_from_slice(&[0; 4 + 4 + 16]);
-        out.put32(MASK);
+        out.put32(BASIC_STATS | birth.map_or(0, |_| BTIME));
         out.put32(self.block_size);
         // Attributes.
         out.put64(0);
@@ -347,7 +347,12 @@ impl Attr {
         for value in [self.node, self.size, self.blocks, 0] {
             out.put64(value);
         }
-        for of in [self.atime, birth, self.ctime, self.mtime] {
+        for of in [
+            self.atime,
+            birth.unwrap_or_default(),
+            self.ctime,
+            self.mtime,
+        ] {
             time(of, out);
         }
         let (major, minor) = major_minor(self.rdev);
@@ -422,7 +427,7 @@ mod tests {
         assert_eq!(size(&|out| init.put(23, out)), 64);
         let attr = Attr::default();
         let birth = Timestamp::default();
-        assert_eq!(size(&|out| attr.put_statx(birth, 1, out)), 32 + 256);
+        assert_eq!(size(&|out| attr.put_statx(Some(birth), 1, out)), 32 + 256);
         for name in [&b"a"[..], b"12345678", b"123456789"] {
             assert_eq!(
                 size(&|out| put_dirent(1, 2, 0o100_000, name, out)),

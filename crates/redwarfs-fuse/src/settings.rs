@@ -43,6 +43,8 @@ pub(crate) struct Settings {
     pub(crate) xattrs: bool,
     /// The image has extended attributes.
     pub(crate) stored_xattrs: bool,
+    /// The mount shows several images, of which one may have what another has not.
+    pub(crate) several: bool,
     /// The kernel is to enforce the access control lists of the image.
     pub(crate) lists: bool,
 }
@@ -52,14 +54,15 @@ impl Settings {
         let only_for = (options.access == Access::OwnerAndRoot && options.lets_others_in())
             .then(|| geteuid().as_raw());
         let valid = options.idle.map_or(FOREVER, validity);
-        let has_lists = has_lists(image);
+        let several = options.snapshots.is_some();
+        let has_lists = several || has_lists(image);
         let lists = has_lists && options.xattrs && options.checks_permissions();
         if has_lists && !options.xattrs {
             tracing::info!("the access control lists of the image, if any, do not count");
         } else if has_lists && !lists {
             tracing::info!("the access control lists of the image are shown, but not enforced");
         }
-        let sparse = image.metadata().hole_block().is_some();
+        let sparse = several || image.metadata().hole_block().is_some();
         Self {
             policy: Policy::new(options),
             keep_cache: options.keep_cache,
@@ -71,6 +74,7 @@ impl Settings {
             list_xattrs: options.list_xattrs,
             xattrs: options.xattrs,
             stored_xattrs: options.xattrs && image.metadata().has_xattrs(),
+            several,
             lists,
         }
     }

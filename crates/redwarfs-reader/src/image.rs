@@ -71,6 +71,8 @@ pub(crate) struct OpenImage {
     pub(crate) cache: BlockCache,
     pub(crate) ahead: AheadOfReads,
     file_size: u64,
+    /// How this image was opened, for other generations of its file.
+    pub(crate) options: OpenOptions,
     perfmon: PerfMonitor,
     pub(crate) timers: Timers,
     locked: OnceLock<()>,
@@ -250,6 +252,7 @@ impl Image {
             payloads,
             view,
             file_size: size,
+            options: options.clone(),
             perfmon: options.perfmon.clone(),
             timers: Timers::new(&options.perfmon),
             locked: OnceLock::new(),

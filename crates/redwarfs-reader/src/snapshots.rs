@@ -11,7 +11,7 @@ use redwarfs_format::{Error, GenerationNo, Result};
 use redwarfs_io::Source;
 
 use crate::image::Image;
-use crate::options::{ImageOffset, OpenOptions};
+use crate::options::{CacheOptions, ImageOffset, OpenOptions};
 use crate::payload::Payloads;
 
 /// Largest table of snapshots (256 MiB).
@@ -121,13 +121,19 @@ pub(crate) fn open(
         return Ok(Arc::unwrap_or_clone(newest));
     };
     let found = choice.find(&table)?;
-    let Some(end) = found.end else {
+    generation(source, newest.offset, found)
+}
+
+/// The sections of a generation of a file, whose image begins at `offset`.
+fn generation(source: &Arc<dyn Source>, offset: u64, snapshot: &Snapshot) -> Result<Container> {
+    let Some(end) = snapshot.end else {
+        let name = &snapshot.name;
         return Err(Error::Unsupported(format!(
-            "the data of snapshot '{choice}' is gone"
+            "the data of snapshot '{name}' is gone"
         )));
     };
     let read = |at, buf: &mut [u8]| source.read_exact_at(at, buf);
-    Container::open_generation(&read, source.len()?, newest.offset, end)
+    Container::open_generation(&read, source.len()?, offset, end)
 }
 
 impl Image {
@@ -137,6 +143,44 @@ impl Image {
     /// Those of reading the index.
     pub fn generation(&self) -> Result<Option<GenerationId>> {
         generation_of(&self.0.payloads, self.container())
+    }
+
+    /// Opens another generation of the file of this image, in the way in which this one was opened, with a block
+    /// cache of its own.
+    ///
+    /// # Errors
+    /// As [`Image::from_source`]; [`Error::Unsupported`] if the data of the snapshot is gone.
+    pub fn open_snapshot(&self, snapshot: &Snapshot, cache: &CacheOptions) -> Result<Self> {
+        let container = generation(self.source(), self.container().offset, snapshot)?;
+        let mut options = self.0.options.clone();
+        options.cache = *cache;
+        Self::from_container(Arc::clone(self.source()), container, &options)
+    }
+
+    /// All generations of the file, also if this image is not the newest one of them.
+    ///
+    /// # Errors
+    /// As [`snapshots`](Self::snapshots), and those of opening the newest one.
+    pub fn snapshots_of_file(&self) -> Result<SnapshotTable> {
+        if self.0.options.snapshot.is_none() {
+            return self.snapshots();
+        }
+        let source = self.source();
+        let read = |at, buf: &mut [u8]| source.read_exact_at(at, buf);
+        let limit = self.0.options.image_size;
+        let newest = Container::open(&read, source.len()?, self.container().offset, limit)?;
+        let newest = Arc::new(newest);
+        let payloads = Payloads::new(Arc::clone(source), Arc::clone(&newest), 0);
+        match table_of(&payloads, &newest)? {
+            Some((table, _)) => Ok(table),
+            // Then this is the only one.
+            None => self.snapshots(),
+        }
+    }
+
+    /// The options of the block cache of this image.
+    pub fn cache_options(&self) -> &CacheOptions {
+        &self.0.options.cache
     }
 
     /// All generations of the file, if its newest one is open. A file without a table has one generation.

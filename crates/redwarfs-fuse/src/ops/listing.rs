@@ -8,7 +8,7 @@ use crate::policy::node_id;
 use crate::proto::{Body, MAX_REQUEST};
 
 /// Positions of a directory: 0 is `.`, 1 is `..`, the entries follow.
-const DOTS: u64 = 2;
+pub(crate) const DOTS: u64 = 2;
 /// Longest name that the kernel takes in a listing (4095 since Linux 6.17, before that 1024).
 const LONGEST_NAME: usize = 1024;
 
@@ -50,7 +50,7 @@ pub(super) fn list(
 }
 
 /// Position and room of a request to list a directory.
-pub(super) fn part(body: &mut Body<'_>) -> Result<(u64, usize), Errno> {
+pub(crate) fn part(body: &mut Body<'_>) -> Result<(u64, usize), Errno> {
     body.u64();
     let (position, size) = body.u64().zip(body.u32()).ok_or(Errno::IO)?;
     Ok((position, size.min(MAX_REQUEST) as usize))

@@ -17,7 +17,7 @@ use crate::ticket::Ticket;
 /// Replies if all bytes of the read are decoded, or are not compressed and in the page cache. Otherwise a worker gets the read, and its ticket waits
 /// in `pending_reads`.
 pub(crate) fn answer(
-    state: &MountState,
+    state: &Arc<MountState>,
     pusher: Option<&Pusher>,
     pool: &Pool<ReadJob>,
     ticket: &mut Option<Ticket>,
@@ -50,6 +50,8 @@ pub(crate) fn answer(
                 state.pending_reads.begin(ticket, header.pid);
             }
             pool.submit(ReadJob {
+                state: Arc::clone(state),
+                pushes: pusher.is_some(),
                 inode,
                 offset,
                 size,
@@ -64,6 +66,9 @@ pub(crate) fn answer(
 /// A read that needs decompression or waits for the medium. Its ticket is in `pending_reads`.
 #[derive(Debug)]
 pub(crate) struct ReadJob {
+    state: Arc<MountState>,
+    /// Whether the pusher hears of it.
+    pushes: bool,
     inode: InodeNo,
     offset: u64,
     size: usize,
@@ -72,7 +77,6 @@ pub(crate) struct ReadJob {
 
 /// What all reads share.
 pub(crate) struct ReadContext {
-    pub(crate) state: Arc<MountState>,
     pub(crate) pusher: Option<Arc<Pusher>>,
 }
 
@@ -80,8 +84,8 @@ impl Job for ReadJob {
     type Shared = ReadContext;
 
     fn run(&self, context: &ReadContext, scratch: &mut Vec<u8>) {
-        let state = &context.state;
-        let inode = u64::from(self.inode.0) + 1;
+        let state = &self.state;
+        let inode = state.node(self.inode);
         let timer = state.timers.read.start_with(&[("inode", inode)]);
         let read = state
             .image
@@ -90,27 +94,29 @@ impl Job for ReadJob {
         drop(timer);
         match read {
             Ok(read) => {
-                if let Some(pusher) = &context.pusher {
+                if let Some(pusher) = &context.pusher
+                    && self.pushes
+                {
                     pusher.was_read(self.inode, self.offset, read.len());
                 }
-                self.reply(state, Ok(&read));
+                self.reply(Ok(&read));
             }
             Err(error) => {
                 let errno = state.fail("read", self.inode, &error);
-                self.reply(state, Err(errno));
+                self.reply(Err(errno));
             }
         }
     }
 
-    fn fail(&self, context: &ReadContext) {
-        self.reply(&context.state, Err(Errno::IO));
+    fn fail(&self, _: &ReadContext) {
+        self.reply(Err(Errno::IO));
     }
 }
 
 impl ReadJob {
     /// Replies, unless that happened before because the reader was signalled.
-    fn reply(&self, state: &MountState, answer: Result<&PinnedRead<'_>, Errno>) {
-        let Some(ticket) = state.pending_reads.finish(self.unique) else {
+    fn reply(&self, answer: Result<&PinnedRead<'_>, Errno>) {
+        let Some(ticket) = self.state.pending_reads.finish(self.unique) else {
             return;
         };
         match answer {

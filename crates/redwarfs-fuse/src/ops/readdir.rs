@@ -3,7 +3,6 @@
 use crate::mount_state::MountState;
 use crate::ops::answer::{Answer, Outcome, log_op, timed};
 use crate::ops::listing;
-use crate::policy::node_id;
 use crate::proto::{Body, Header, dirent_size, put_dirent};
 
 pub(crate) fn answer(
@@ -23,7 +22,7 @@ pub(crate) fn answer(
         }
         let ty = meta.file_type(inode);
         let ty = ty.map_err(|cause| state.fail("stat", inode, &cause))?;
-        put_dirent(node_id(inode), next, ty.mode_bits(), name, out);
+        put_dirent(state.node(inode), next, ty.mode_bits(), name, out);
         Ok(false)
     })?;
     Ok(Answer::Reply)

@@ -11,13 +11,13 @@ pub(crate) fn answer(state: &MountState, header: &Header, out: &mut Vec<u8>) -> 
     log_op!(header, "op_statx({})", header.node);
     let inode = state.inode(header.node)?;
     match state.image.metadata().birth_time(inode) {
-        Ok(Some(birth)) => {
+        Ok(birth) if birth.is_some() || state.settings.several => {
             let attr = state.attr(inode)?;
             attr.put_statx(birth, state.settings.attributes, out);
             Ok(Answer::Reply)
         }
         // The kernel sends no further ones, and asks for the other attributes by GETATTR.
-        Ok(None) => Err(Errno::NOSYS),
+        Ok(_) => Err(Errno::NOSYS),
         Err(cause) => Err(state.fail("stat", inode, &cause)),
     }
 }

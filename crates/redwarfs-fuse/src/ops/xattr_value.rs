@@ -6,7 +6,7 @@ use crate::ops::answer::{Answer, Outcome};
 use crate::proto::Put;
 
 /// Replies with a value, or with its size if the request is for the size.
-pub(super) fn put_value(room: u32, value: &[u8], announced: usize, out: &mut Vec<u8>) -> Outcome {
+pub(crate) fn put_value(room: u32, value: &[u8], announced: usize, out: &mut Vec<u8>) -> Outcome {
     if room == 0 {
         out.put32(u32::try_from(announced).map_err(|_| Errno::TOOBIG)?);
         out.put32(0);

@@ -2,6 +2,7 @@
 //!
 //! Parser, help, manual and completions are made from this table.
 
+use redwarfs_format::section::snapshot_name_error;
 use redwarfs_fuse::Access;
 use redwarfs_reader::Preload;
 
@@ -20,7 +21,8 @@ const MAX_READERS: i32 = 64;
 
 /// Forms of the options that do nothing on Windows: they are about the kernel, the scheduler and the mount
 /// table of Linux.
-pub(super) const NOT_ON_WINDOWS: [&str; 15] = [
+pub(super) const NOT_ON_WINDOWS: [&str; 16] = [
+    "snapshots=NAME",
     "blocksize=SIZE",
     "(no_)list_xattrs",
     "max_threads=N",
@@ -39,7 +41,7 @@ pub(super) const NOT_ON_WINDOWS: [&str; 15] = [
 ];
 
 /// All options, in the order of the help text.
-pub(super) const OPTIONS: [MountOption; 68] = [
+pub(super) const OPTIONS: [MountOption; 69] = [
     entry(
         Group::Image,
         "offset=N|auto|auto:N",
@@ -103,6 +105,21 @@ pub(super) const OPTIONS: [MountOption; 68] = [
         "By default the newest one. For a *TIME*, such as `2026-05-03` or `2026-05-03T21:30`, in UTC, the newest snapshot that is not later. `dwarfsck --snapshots` lists them. A mount keeps showing its snapshot while `mkdwarfs --append` adds others to the file.",
         Effect::Value(|s, v| {
             s.open.snapshot = Some(v.parsed(snapshot_choice)?);
+            Ok(())
+        }),
+    ),
+    entry(
+        Group::Image,
+        "snapshots=NAME",
+        "",
+        "directory in the root with all snapshots",
+        "For example `snapshots=.snapshots`. The directory has a directory for each snapshot that the file has when it is mounted, under the name of the snapshot. Listings of the root leave *NAME* out, so `find`, `cp -a` and `tar` do not walk through all snapshots. At most 8 snapshots are open at a time, each with its metadata and an eighth of the memory of `cachesize`. With `verify`, each snapshot has to prove the same.",
+        Effect::Value(|s, v| {
+            let name = v.text()?;
+            if let Some(cause) = snapshot_name_error(name) {
+                return Err(v.invalid().cause(cause));
+            }
+            s.mount.snapshots = Some(name.into());
             Ok(())
         }),
     ),
