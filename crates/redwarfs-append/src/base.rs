@@ -18,6 +18,7 @@ use redwarfs_writer::emit::Emitter;
 use redwarfs_writer::{BaseBlock, BaseContent, BaseImage, NewGeneration};
 
 use crate::error::{Error, Result};
+use crate::older::Older;
 
 /// Contents that are not read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -63,7 +64,7 @@ impl BaseOptions {
 /// The image that a build continues.
 ///
 /// Memory: 8 bytes for each content of the newest generation, and 16 for each distinct size, besides an open
-/// image.
+/// image; and older generations, within bounds (`older`).
 pub struct Base {
     image: Image,
     options: BaseOptions,
@@ -74,6 +75,7 @@ pub struct Base {
     /// An inode of each content.
     inodes: HashMap<BaseContent, InodeNo>,
     by_size: HashMap<u64, Vec<BaseContent>>,
+    older: Older,
     /// Files with this time or a later one may have changed while the image was built.
     begun: Option<i64>,
 }
@@ -135,6 +137,7 @@ impl Base {
             generation,
             inodes: HashMap::new(),
             by_size: HashMap::new(),
+            older: Older::default(),
             image,
         };
         base.options.name = base.free_name()?;
@@ -168,6 +171,13 @@ impl Base {
                 if size > 0 {
                     self.by_size.entry(size).or_default().push(content);
                 }
+            }
+        }
+        let newest = self.inodes.keys().copied();
+        self.older = Older::open(&self.image, &self.table, newest)?;
+        for (content, size) in self.older.contents()? {
+            if size > 0 {
+                self.by_size.entry(size).or_default().push(content);
             }
         }
         for contents in self.by_size.values_mut() {
@@ -222,6 +232,13 @@ impl Base {
         found.sec.div_euclid(unit) == stored.sec.div_euclid(unit)
             && nanoseconds == stored.nsec
             && self.begun.is_none_or(|begun| found.sec < begun)
+    }
+}
+
+fn as_write_error(error: Error) -> redwarfs_writer::Error {
+    match error {
+        Error::Format(error) => redwarfs_writer::Error::Format(error),
+        other => redwarfs_writer::Error::Limit(other.to_string()),
     }
 }
 
@@ -321,12 +338,13 @@ impl BaseImage for Base {
     }
 
     fn at(&self, path: &[u8]) -> Option<BaseContent> {
-        let inode = self.inode(path)?;
-        self.image
-            .metadata()
-            .content_id(inode)
-            .ok()
-            .map(BaseContent)
+        match self.inode(path) {
+            Some(inode) => {
+                let content = self.image.metadata().content_id(inode);
+                content.ok().map(BaseContent)
+            }
+            None => self.older.at(path),
+        }
     }
 
     fn of_size(&self, size: u64) -> &[BaseContent] {
@@ -334,14 +352,23 @@ impl BaseImage for Base {
     }
 
     fn extents(&self, content: BaseContent) -> redwarfs_writer::Result<Vec<Extent>> {
+        let old = self.older.extents(content).map_err(as_write_error)?;
+        if let Some(extents) = old {
+            return Ok(extents);
+        }
         let extents = self.image.metadata().content_extents(content.0)?;
         Ok(extents.collect::<redwarfs_format::Result<_>>()?)
     }
 
     fn read_at(&self, content: BaseContent, offset: u64, buf: &mut [u8]) -> io::Result<usize> {
-        let inode = self.inodes.get(&content);
-        let inode = *inode.ok_or(io::ErrorKind::NotFound)?;
-        self.image.read_at(inode, offset, buf).map_err(as_io)
+        let (image, inode) = match self.older.inode(content) {
+            Some(found) => found,
+            None => {
+                let inode = self.inodes.get(&content);
+                (&self.image, *inode.ok_or(io::ErrorKind::NotFound)?)
+            }
+        };
+        image.read_at(inode, offset, buf).map_err(as_io)
     }
 
     fn block_start(&self, block: u32, most: usize) -> io::Result<Vec<u8>> {
@@ -381,10 +408,7 @@ impl BaseImage for Base {
         let table = self.tables.next(&table);
         let prelude = table.prelude(new.generation);
         emitter.trailer(SectionType::SNAPSHOTS, &prelude, &table.encode())?;
-        let lasting = lasting(&self.image).map_err(|error| match error {
-            Error::Format(error) => redwarfs_writer::Error::Format(error),
-            other => redwarfs_writer::Error::Limit(other.to_string()),
-        })?;
+        let lasting = lasting(&self.image).map_err(as_write_error)?;
         for (ty, payload) in lasting {
             if let Ok(hidden) = HiddenPayload::parse(&payload)
                 && hidden.prelude.binding == Binding::None

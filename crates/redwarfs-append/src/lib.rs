@@ -3,6 +3,7 @@
 //! | module | what it does |
 //! |---|---|
 //! | `base` | shows an image to a build that continues it |
+//! | `older` | finds contents of older generations for that |
 //! | `place` | the file of an image that is changed in place |
 //! | `table` | names, pins, deletes generations, and goes back to one |
 //! | `joined` | an image and its delta files as one image |
@@ -22,6 +23,7 @@ mod diff;
 mod error;
 mod joined;
 mod keep;
+mod older;
 mod place;
 mod table;
 

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use redwarfs_append::{Base, BaseOptions, Change, Compaction, TableChange, Trust, change, diff};
 use redwarfs_format::GenerationNo;
@@ -14,7 +14,9 @@ use redwarfs_reader::check::{CheckOptions, DeclaredImage, SectionList, VerifyMod
 use redwarfs_reader::{Image, ImageOffset, OpenOptions, SnapshotChoice};
 use redwarfs_rewrite::merge::MergeOptions;
 use redwarfs_testkit::tree::Random;
-use redwarfs_writer::{BuildOptions, Builder, MemoryNode, MemoryTree, SilentProgress};
+use redwarfs_writer::{
+    BuildOptions, Builder, MemoryNode, MemoryTree, Progress as _, SilentProgress,
+};
 
 type Files = BTreeMap<String, Vec<u8>>;
 
@@ -236,6 +238,42 @@ fn data_of_any_generation_is_found() {
     limited.memory_limit = Some(64 << 20);
     let same = append(&image, &fourth, "fourth", &limited);
     assert_eq!(read(&open(&same, None)), fourth);
+}
+
+#[test]
+fn files_of_older_generations_come_back_without_new_data() {
+    let mut random = Random::new(6);
+    let first: Files = [("a", 70_000), ("b", 300), ("c", 5_000)]
+        .map(|(name, size)| (String::from(name), random.bytes(size)))
+        .into();
+    let mut image = build(&first);
+    let second: Files = [(String::from("x"), random.bytes(100))].into();
+    image = append(&image, &second, "second", &options(1));
+    let third: Files = [(String::from("y"), random.bytes(100))].into();
+    image = append(&image, &third, "third", &options(1));
+    // Moved, and with its name.
+    let mut fourth = first.clone();
+    let moved = fourth.remove("a").unwrap();
+    fourth.insert("elsewhere".into(), moved);
+    fourth.insert("x".into(), second["x"].clone());
+    let time = Timestamp {
+        sec: 3_000,
+        nsec: 0,
+    };
+    let source = Arc::new(MemorySource::new(image.clone()));
+    let base = Base::open(source, BaseOptions::new("fourth", time)).unwrap();
+    let mut out = image.clone();
+    let (progress, stop) = (SilentProgress::default(), AtomicBool::new(false));
+    let builder = Builder::new(options(1));
+    let tree = tree_of(&fourth, 5);
+    let summary = builder
+        .append(&base, &tree, &mut out, &progress, &stop)
+        .unwrap();
+    assert_eq!(summary.block_bytes, 0);
+    let found = progress.counters().files_in_base.load(Ordering::Relaxed);
+    assert_eq!(found, 4);
+    assert!(read(&open(&out, None)) == fourth);
+    check(&out);
 }
 
 #[test]

@@ -1,0 +1,246 @@
+//! Contents that older generations of an image have, as a build sees them that continues it.
+//!
+//! The newest older generations are opened, as far as they have [`MOST_INODES`] together. So a file that was removed or
+//! changed is found again when it comes back, whatever the size of the image.
+//!
+//! Memory: the open generations, and 40 bytes for each content that no newer generation has.
+
+use std::collections::{HashMap, HashSet};
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::sync::Arc;
+
+use redwarfs_format::metadata::{Extent, FileType};
+use redwarfs_format::section::{Snapshot, SnapshotTable};
+use redwarfs_format::{BlockNo, InodeNo};
+use redwarfs_reader::{Image, ImageOffset, OpenOptions, SnapshotChoice};
+use redwarfs_writer::BaseContent;
+
+use crate::error::Result;
+
+/// Inodes of all older generations that are opened.
+const MOST_INODES: u64 = 1 << 20;
+/// Most older generations that are opened.
+const MOST: usize = 64;
+/// Block cache of each of them (16 MiB), beside blocks in use.
+const CACHE: u64 = 16 << 20;
+
+/// A content of an older generation.
+#[derive(Debug)]
+struct OldContent {
+    /// Index in the generations.
+    generation: u32,
+    content: u32,
+    inode: InodeNo,
+}
+
+#[derive(Debug)]
+struct Generation {
+    image: Image,
+    /// The numbers that its blocks have in the newest generation.
+    blocks: Vec<Option<u32>>,
+}
+
+/// The older generations of an image.
+#[derive(Debug, Default)]
+pub(crate) struct Older {
+    /// The newest one first.
+    generations: Vec<Generation>,
+    /// Numbered from `first` on.
+    contents: Vec<OldContent>,
+    first: u32,
+    /// The number of each content, by generation and its number there.
+    numbers: HashMap<(u32, u32), BaseContent>,
+}
+
+impl Older {
+    /// Opens the older generations of an image, whose newest one has the contents `newest`.
+    pub(crate) fn open(
+        image: &Image,
+        table: &SnapshotTable,
+        newest: impl Iterator<Item = BaseContent>,
+    ) -> Result<Self> {
+        let mut older = Self::default();
+        let mut left = MOST_INODES;
+        let snapshots = table.present().rev().skip(1).take(MOST);
+        let fitting: Vec<&Snapshot> = snapshots
+            .filter(|snapshot| snapshot.end.is_some())
+            .take_while(|snapshot| {
+                let inodes = u64::from(snapshot.inodes);
+                let fits = inodes <= left;
+                left = left.saturating_sub(inodes);
+                fits
+            })
+            .collect();
+        if fitting.is_empty() {
+            return Ok(older);
+        }
+        let container = image.container();
+        let places: HashMap<u64, u32> = container
+            .blocks()
+            .zip(0..)
+            .map(|(block, number)| (block.header_offset, number))
+            .collect();
+        // Contents by where they lie.
+        let mut known: HashMap<u64, BaseContent> = HashMap::new();
+        for content in newest {
+            let extents = image.metadata().content_extents(content.0)?;
+            let extents: Vec<Extent> = extents.collect::<redwarfs_format::Result<_>>()?;
+            known.insert(key(&extents), content);
+            older.first = older.first.max(content.0.saturating_add(1));
+        }
+        for snapshot in fitting {
+            let mut options = OpenOptions::default();
+            options.offset = ImageOffset::At(container.offset);
+            options.cache.size = CACHE;
+            options.snapshot = Some(SnapshotChoice {
+                text: snapshot.number.to_string(),
+                time: None,
+            });
+            let opened = Image::from_source(Arc::clone(image.source()), &options)
+                .map_err(crate::Error::from)
+                .and_then(|image| older.add(image, &places, &mut known));
+            match opened {
+                Ok(()) => {}
+                Err(error @ crate::Error::Io(_)) => return Err(error),
+                // What is damaged is stored again.
+                Err(error) => tracing::warn!("snapshot {}: {error}", snapshot.number),
+            }
+        }
+        Ok(older)
+    }
+
+    fn add(
+        &mut self,
+        image: Image,
+        places: &HashMap<u64, u32>,
+        known: &mut HashMap<u64, BaseContent>,
+    ) -> Result<()> {
+        let number = self.generations.len() as u32;
+        let blocks = image.container().blocks();
+        let generation = Generation {
+            blocks: blocks
+                .map(|block| places.get(&block.header_offset).copied())
+                .collect(),
+            image,
+        };
+        let view = generation.image.metadata();
+        let mut seen = HashSet::new();
+        for inode in (0..view.inode_count()).map(InodeNo) {
+            if view.file_type(inode)? != FileType::Regular {
+                continue;
+            }
+            let content = view.content_id(inode)?;
+            if !seen.insert(content) {
+                continue;
+            }
+            let Some(extents) = generation.extents(content)? else {
+                continue;
+            };
+            let Some(next) = u32::try_from(self.contents.len())
+                .ok()
+                .and_then(|count| count.checked_add(self.first))
+            else {
+                break;
+            };
+            let found = *known.entry(key(&extents)).or_insert(BaseContent(next));
+            self.numbers.insert((number, content), found);
+            if found.0 == next {
+                self.contents.push(OldContent {
+                    generation: number,
+                    content,
+                    inode,
+                });
+            }
+        }
+        self.generations.push(generation);
+        Ok(())
+    }
+
+    fn get(&self, content: BaseContent) -> Option<(&Generation, &OldContent)> {
+        let at = content.0.checked_sub(self.first)?;
+        let old = self.contents.get(at as usize)?;
+        Some((self.generations.get(old.generation as usize)?, old))
+    }
+
+    /// All contents that no newer generation has, with their sizes.
+    pub(crate) fn contents(&self) -> Result<Vec<(BaseContent, u64)>> {
+        let sized = (self.first..)
+            .zip(&self.contents)
+            .filter_map(|(number, old)| {
+                let generation = self.generations.get(old.generation as usize)?;
+                let stat = generation.image.stat(old.inode);
+                Some(stat.map(|stat| (BaseContent(number), stat.size)))
+            });
+        Ok(sized.collect::<redwarfs_format::Result<_>>()?)
+    }
+
+    /// The newest content of a file.
+    pub(crate) fn at(&self, path: &[u8]) -> Option<BaseContent> {
+        (0..)
+            .zip(&self.generations)
+            .find_map(|(number, generation)| {
+                let inode = generation.image.find_path(path).ok()??;
+                let view = generation.image.metadata();
+                let regular = view.file_type(inode).ok()? == FileType::Regular;
+                let content = view.content_id(inode).ok().filter(|_| regular)?;
+                self.numbers.get(&(number, content)).copied()
+            })
+    }
+
+    /// The extents of a content, with the block numbers of the newest generation. None for contents that this
+    /// generation has.
+    pub(crate) fn extents(&self, content: BaseContent) -> Result<Option<Vec<Extent>>> {
+        let Some((generation, old)) = self.get(content) else {
+            return Ok(None);
+        };
+        generation.extents(old.content)
+    }
+
+    /// The generation and the inode of a content. None as for [`extents`](Self::extents).
+    pub(crate) fn inode(&self, content: BaseContent) -> Option<(&Image, InodeNo)> {
+        let (generation, old) = self.get(content)?;
+        Some((&generation.image, old.inode))
+    }
+}
+
+impl Generation {
+    /// None if the newest generation does not list a block of it.
+    fn extents(&self, content: u32) -> Result<Option<Vec<Extent>>> {
+        let mut all = Vec::new();
+        for extent in self.image.metadata().content_extents(content)? {
+            let extent = match extent? {
+                Extent::Data {
+                    block,
+                    offset,
+                    size,
+                } => match self.blocks.get(block.index()).copied().flatten() {
+                    Some(number) => Extent::Data {
+                        block: BlockNo(number),
+                        offset,
+                        size,
+                    },
+                    None => return Ok(None),
+                },
+                hole @ Extent::Hole { .. } => hole,
+            };
+            all.push(extent);
+        }
+        Ok(Some(all))
+    }
+}
+
+/// Says where extents lie, in 64 bits. Equal keys of other extents only mean that a content is not found.
+fn key(extents: &[Extent]) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    for extent in extents {
+        match *extent {
+            Extent::Hole { size } => (u32::MAX, 0_u32, size).hash(&mut hasher),
+            Extent::Data {
+                block,
+                offset,
+                size,
+            } => (block.0, offset, u64::from(size)).hash(&mut hasher),
+        }
+    }
+    hasher.finish()
+}
