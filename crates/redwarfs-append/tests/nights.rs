@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use redwarfs_append::{Base, BaseOptions, Change, Compaction, TableChange, Trust, change, diff};
 use redwarfs_format::GenerationNo;
 use redwarfs_format::metadata::{FileType, Timestamp};
+use redwarfs_format::section::{Opening, SectionType, SnapshotTable};
 use redwarfs_io::{LockedFile, Medium, MemorySource};
 use redwarfs_reader::check::{CheckOptions, DeclaredImage, SectionList, VerifyMode};
 use redwarfs_reader::{Image, ImageOffset, OpenOptions, SnapshotChoice};
@@ -274,6 +275,50 @@ fn files_of_older_generations_come_back_without_new_data() {
     assert_eq!(found, 4);
     assert!(read(&open(&out, None)) == fourth);
     check(&out);
+}
+
+#[test]
+fn tables_that_lead_astray_are_ignored() {
+    let files: Files = [(String::from("a"), vec![7; 5_000])].into();
+    let mut image = build(&files);
+    for number in 2..6 {
+        image = append(&image, &files, &format!("n{number}"), &options(1));
+    }
+    let opened = open(&image, None);
+    assert_eq!(opened.snapshots().unwrap().snapshots.len(), 5);
+    let container = opened.container();
+    let opening = Opening::of(container).unwrap();
+    let generation = opened.generation().unwrap().unwrap();
+    let last = container.trailers.last().unwrap();
+    let at = last.header_offset;
+    let good = opened.stored_payload(last).unwrap();
+    let good = SnapshotTable::parse(&good, Some(generation)).unwrap();
+    let previous = good.previous.unwrap();
+    let with = |table: &SnapshotTable| {
+        let (prelude, body) = (table.prelude(generation), table.encode());
+        let mut bytes = image[..at as usize].to_vec();
+        let (ty, number) = (SectionType::SNAPSHOTS, last.number);
+        bytes.extend(opening.encode_trailer(at, number, ty, &prelude, &body));
+        open(&bytes, None).snapshots().unwrap().snapshots.len()
+    };
+    assert_eq!(with(&good), 5);
+    let size = image.len() as u64;
+    let schema = container.sections[1].header_offset;
+    for wrong in [at, at + 1, size, u64::MAX >> 16, previous + 1, schema, 1] {
+        let mut table = good.clone();
+        table.previous = Some(wrong);
+        assert_eq!(with(&table), 1, "{wrong}");
+    }
+    // Numbers that are in both, and none at all.
+    let mut table = good.clone();
+    table.snapshots[0].number = GenerationNo(1);
+    assert_eq!(with(&table), 1);
+    table.snapshots.clear();
+    assert_eq!(with(&table), 1);
+    // A damaged one in the middle.
+    let mut damaged = image.clone();
+    damaged[previous as usize + 100] ^= 1;
+    assert_eq!(open(&damaged, None).snapshots().unwrap().snapshots.len(), 1);
 }
 
 #[test]
