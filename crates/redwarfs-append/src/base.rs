@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use redwarfs_format::history::HistoryEntry;
 use redwarfs_format::metadata::{Extent, FileType, Timestamp};
@@ -18,6 +18,7 @@ use redwarfs_writer::emit::Emitter;
 use redwarfs_writer::{BaseBlock, BaseContent, BaseImage, NewGeneration};
 
 use crate::error::{Error, Result};
+use crate::moved::Names;
 use crate::older::Older;
 
 /// Contents that are not read.
@@ -76,6 +77,7 @@ pub struct Base {
     inodes: HashMap<BaseContent, InodeNo>,
     by_size: HashMap<u64, Vec<BaseContent>>,
     older: Older,
+    names: OnceLock<Names>,
     /// Files with this time or a later one may have changed while the image was built.
     begun: Option<i64>,
 }
@@ -138,6 +140,7 @@ impl Base {
             inodes: HashMap::new(),
             by_size: HashMap::new(),
             older: Older::default(),
+            names: OnceLock::new(),
             image,
         };
         base.options.name = base.free_name()?;
@@ -338,13 +341,22 @@ impl BaseImage for Base {
     }
 
     fn at(&self, path: &[u8]) -> Option<BaseContent> {
-        match self.inode(path) {
-            Some(inode) => {
-                let content = self.image.metadata().content_id(inode);
-                content.ok().map(BaseContent)
-            }
-            None => self.older.at(path),
-        }
+        let moved = || {
+            // What is damaged is stored again.
+            let names = self
+                .names
+                .get_or_init(|| Names::of(&self.image).unwrap_or_default());
+            names.find(path)
+        };
+        let inode = match self.inode(path) {
+            Some(inode) => inode,
+            None => match self.older.at(path) {
+                Some(content) => return Some(content),
+                None => moved()?,
+            },
+        };
+        let content = self.image.metadata().content_id(inode);
+        content.ok().map(BaseContent)
     }
 
     fn of_size(&self, size: u64) -> &[BaseContent] {

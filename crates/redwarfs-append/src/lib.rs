@@ -3,6 +3,7 @@
 //! | module | what it does |
 //! |---|---|
 //! | `base` | shows an image to a build that continues it |
+//! | `moved` | finds old versions of files that have another path |
 //! | `older` | finds contents of older generations for that |
 //! | `place` | the file of an image that is changed in place |
 //! | `table` | names, pins, deletes generations, and goes back to one |
@@ -23,6 +24,7 @@ mod diff;
 mod error;
 mod joined;
 mod keep;
+mod moved;
 mod older;
 mod place;
 mod table;

@@ -1,7 +1,7 @@
 //! Many appends one after the other, as every night: each state comes back, and new data is found in old blocks.
 #![allow(clippy::unwrap_used)]
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -31,6 +31,13 @@ fn options(workers: usize) -> BuildOptions {
 
 fn tree_of(files: &Files, time: i64) -> MemoryTree {
     let mut tree = MemoryTree::new();
+    let ends = |path: &str| -> Vec<usize> { path.match_indices('/').map(|(at, _)| at).collect() };
+    let dirs: BTreeSet<&str> = (files.keys())
+        .flat_map(|path| ends(path).into_iter().map(|end| &path[..end]))
+        .collect();
+    for dir in dirs {
+        tree.insert(dir, MemoryNode::new(FileType::Directory));
+    }
     for (path, bytes) in files {
         let mut node = MemoryNode::file(bytes.clone());
         node.meta.mtime = Timestamp { sec: time, nsec: 0 };
@@ -40,9 +47,13 @@ fn tree_of(files: &Files, time: i64) -> MemoryTree {
 }
 
 fn build(files: &Files) -> Vec<u8> {
+    build_with(files, &options(1))
+}
+
+fn build_with(files: &Files, options: &BuildOptions) -> Vec<u8> {
     let mut out = Vec::new();
     let (progress, stop) = (SilentProgress::default(), AtomicBool::new(false));
-    let builder = Builder::new(options(1));
+    let builder = Builder::new(options.clone());
     builder
         .build(&tree_of(files, 0), &mut out, &progress, &stop)
         .unwrap();
@@ -275,6 +286,31 @@ fn files_of_older_generations_come_back_without_new_data() {
     assert_eq!(found, 4);
     assert!(read(&open(&out, None)) == fourth);
     check(&out);
+}
+
+#[test]
+fn a_renamed_directory_has_old_versions() {
+    let mut random = Random::new(12);
+    // More than what is searched of old blocks with this memory limit.
+    let mut large = options(1);
+    large.memory_limit = Some(64 << 20);
+    let first: Files = (0..10)
+        .map(|n| (format!("p-1.0/src/{n}/main"), random.bytes(1_500_000)))
+        .collect();
+    let mut image = build_with(&first, &large);
+    let second: Files = (0..10)
+        .map(|n| {
+            let mut bytes = first[&format!("p-1.0/src/{n}/main")].clone();
+            bytes.splice(700_000..700_010, *b"other");
+            (format!("p-1.1/src/{n}/main"), bytes)
+        })
+        .collect();
+    let old = image.len();
+    image = append(&image, &second, "second", &large);
+    let added = image.len() - old;
+    assert!(added < 20_000, "{added}");
+    assert!(read(&open(&image, None)) == second);
+    check(&image);
 }
 
 #[test]
