@@ -612,12 +612,20 @@ fn odd_archives_are_as_the_table_says() {
         for (at, (cell, found)) in cells.zip(row).enumerate() {
             // Programs that are not here leave their cell empty.
             let here = at <= 1 || present[at - 2];
+            // As a program says it that cannot load libarchive.
+            let found = found
+                .split(" without libarchive (")
+                .next()
+                .unwrap_or_default();
             if here && cell != found {
                 wrong.push(format!("{}: table '{cell}', found '{found}'", row[0]));
             }
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
-    let count = table.lines().filter(|line| line.starts_with("| ")).count();
+    // The table ends where the next heading begins.
+    let (_, below) = table.split_once("\n| archive").unwrap();
+    let below = below.split("\n#").next().unwrap();
+    let count = 1 + below.lines().filter(|line| line.starts_with("| ")).count();
     assert_eq!(count, rows.len() + 1, "rows of other kinds");
 }

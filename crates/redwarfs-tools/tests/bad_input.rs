@@ -159,6 +159,12 @@ fn run_all(dir: &Path, cases: Vec<Case>, wrap: &[&str]) {
         code,
     } in cases
     {
+        // Without libarchive, nobody knows which formats it has.
+        if want.starts_with("No such format") && redwarfs_extractor::libarchive_version().is_none()
+        {
+            skip("unknown formats of archives", "no libarchive");
+            continue;
+        }
         let name = Path::new(program).file_name().unwrap().to_str().unwrap();
         let mut command = match wrap {
             [] => Command::new(program),

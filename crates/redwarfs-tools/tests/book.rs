@@ -228,7 +228,7 @@ impl Machine {
                     && mount -t overlay none -o lowerdir=$d/l,upperdir=$d/u,workdir=$d/w $d/m";
                 self.is_isolated && succeeds(unshare().args(["sh", "-c", script]))
             }
-            "libarchive" => shell("ldconfig -p | grep -q 'libarchive\\.so\\.13'"),
+            "libarchive" => redwarfs_extractor::libarchive_version().is_some(),
             program => succeeds(
                 Command::new("sh")
                     .args(["-c", &format!("command -v {program}")])

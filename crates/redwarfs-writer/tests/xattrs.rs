@@ -384,7 +384,7 @@ fn hard_links_and_memory() {
     assert_eq!(image.metadata().xattr_counts().unwrap().unwrap().inodes, 1);
 
     // Values count: what does not fit the limit is an error, and not swapped.
-    for i in 0..2000usize {
+    for i in 0..2000u64 {
         let mut value = vec![0; 60_000];
         value[..8].copy_from_slice(&i.to_le_bytes());
         tree.insert(

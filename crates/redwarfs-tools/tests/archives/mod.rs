@@ -22,6 +22,10 @@ pub(crate) const SAME: [&str; 6] = [
     "--log-level=warn",
 ];
 
+/// What the message about an unknown format has at its end in a program that cannot load libarchive.
+pub(crate) const WITHOUT_LIBARCHIVE: &str =
+    " without libarchive (tar, cpio, ar, deb, rpm), which a static program cannot load";
+
 /// A directory with everything that all formats keep. Times are whole seconds.
 pub(crate) fn place() -> Place {
     let place = Place::new(&[
