@@ -249,11 +249,14 @@ impl Part {
             let pointer = tail_pointer(self.header.index).to_le_bytes();
             self.put(file, at, &pointer, repaired)?;
         }
-        // The hash in the header is of the payload, with the prelude and the footer in it.
-        for _ in 0..2 {
-            for (at, part) in self.frame(file, stop)? {
+        // The hash in the header, which comes last, is of the payload, with the prelude and the footer in it.
+        for (at, part) in self.frame(file, stop)? {
+            if self.sidecar.is_some() || at != self.header.section {
                 self.put(file, at, &part, repaired)?;
             }
+        }
+        for (at, part) in self.frame(file, stop)? {
+            self.put(file, at, &part, repaired)?;
         }
         Ok(())
     }

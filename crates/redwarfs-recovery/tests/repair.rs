@@ -3,14 +3,15 @@
 
 mod support;
 
-use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicU32};
+use std::{fs, io};
 
 use redwarfs_format::section::{
     CompressionId, IndexState, SectionHeader, SectionType, encode_section_index,
 };
-use redwarfs_io::LockedFile;
+use redwarfs_io::{LockedFile, Medium, Source};
 use redwarfs_recovery::{Damage, Error, GeometryError, Protection, Repaired, add, locate, remove};
 use redwarfs_testkit::mutate::Rng;
 
@@ -473,4 +474,83 @@ fn sections_for_tools_are_left_out() {
         repair(&case.path).unwrap();
         assert!(fs::read(&case.path).unwrap() == right);
     }
+}
+
+/// A file whose writes fail from one on.
+#[derive(Debug)]
+struct Failing {
+    file: LockedFile,
+    left: AtomicU32,
+}
+
+impl Source for Failing {
+    fn len(&self) -> io::Result<u64> {
+        self.file.len()
+    }
+
+    fn read_exact_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
+        self.file.read_exact_at(offset, buf)
+    }
+}
+
+impl Medium for Failing {
+    fn write_all_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        let left = self
+            .left
+            .fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1));
+        if left.is_err() {
+            // Half of it is written.
+            let half = &bytes[..bytes.len() / 2];
+            self.file.write_all_at(offset, half)?;
+            return Err(io::Error::other("the medium is gone"));
+        }
+        self.file.write_all_at(offset, bytes)
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.file.set_len(len)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.file.sync()
+    }
+}
+
+/// A repair that ends at any write is repeated, and no byte that was right gets wrong.
+#[test]
+fn an_interrupted_repair_is_repeated() {
+    let case = Case::new(b"#!program", &[200_000], 10.0, true);
+    let mut bad = case.whole.clone();
+    bad[..3000].fill(0);
+    let plain = case.plain.len();
+    bad[plain..plain + 9000].fill(7);
+    bad[150_000..154_000].fill(1);
+    bad.truncate(case.whole.len() - 3000);
+    let mut failures = 0;
+    for writes in 0.. {
+        fs::write(&case.path, &bad).unwrap();
+        let file = Failing {
+            file: LockedFile::open(&case.path).unwrap(),
+            left: AtomicU32::new(writes),
+        };
+        let data = locate(&file, &go()).unwrap();
+        let damage = data.check(&file, &|_| {}, &go()).unwrap();
+        let outcome = data.repair(&file, &damage, &go());
+        drop(file);
+        let now = fs::read(&case.path).unwrap();
+        for (at, byte) in now.iter().enumerate().take(bad.len()) {
+            assert!(
+                *byte == bad[at] || *byte == case.whole[at],
+                "{writes}: {at}"
+            );
+        }
+        if outcome.is_ok() {
+            assert!(now == case.whole);
+            break;
+        }
+        failures += 1;
+        repair(&case.path).unwrap();
+        assert!(fs::read(&case.path).unwrap() == case.whole, "{writes}");
+    }
+    assert!(failures > 10, "{failures}");
 }
