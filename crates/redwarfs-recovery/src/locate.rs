@@ -12,6 +12,8 @@ use crate::part::{Part, Sidecar, matches, page_at};
 
 /// What a page begins with.
 const MAGIC: &[u8] = b"DwRSrec1";
+/// Bytes that may be compared for a shard, in each direction, to find an image that has lost both ends.
+const WORK: u64 = 32 << 30;
 /// What files are cut at, mostly.
 const SECTOR: u64 = 512;
 /// Shards that are compared to tell where an image is.
@@ -333,7 +335,8 @@ impl Part {
         let most = geometry.parity_shards().saturating_mul(size);
         let most = most.saturating_add(self.header.leading);
         let len = source.len()?;
-        for (step, most) in [(SECTOR, most), (1, most.min(PIECE as u64))] {
+        for step in [SECTOR, 1] {
+            let most = most.min(WORK / size * step);
             for quarter in 1..4 {
                 let shard = geometry.data_shards() * quarter / 4;
                 let (_, whole) = geometry.data_range(shard);

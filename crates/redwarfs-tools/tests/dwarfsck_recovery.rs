@@ -395,6 +395,25 @@ fn a_sidecar_protects_an_image_that_stays_as_it_is() {
     place.damage(|bytes| bytes.iter_mut().for_each(|byte| *byte ^= 0x55));
     let text = place.bad(&["--repair", &named]);
     assert!(text.contains("is that of another file"), "{text}");
+    // Salvaging says so, and goes on without it.
+    fs::write(&place.image, &plain).unwrap();
+    fs::write(&sidecar, noise(50_000, 3)).unwrap();
+    let (out, parts) = (
+        place.dir.path().join("out2"),
+        place.dir.path().join("parts2"),
+    );
+    fs::create_dir(&out).unwrap();
+    let salvage = [
+        "-i",
+        place.image.to_str().unwrap(),
+        "-o",
+        out.to_str().unwrap(),
+        "--salvage",
+        parts.to_str().unwrap(),
+    ];
+    let done = must(DWARFSEXTRACT, salvage);
+    let text = String::from_utf8(done.stderr).unwrap();
+    assert!(text.contains("cannot use recovery data: "), "{text}");
 }
 
 /// What cannot all be repaired comes out as far as it can.

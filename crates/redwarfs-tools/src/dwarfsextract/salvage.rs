@@ -13,7 +13,7 @@ use redwarfs_salvage::{DamagedFile, Error, Missing, Salvage};
 use crate::common::error::io_cause;
 use crate::common::json::JsonWriter;
 use crate::common::number::{counted, format_size};
-use crate::common::recovery::{Access, SidecarChoice, find, repairing};
+use crate::common::recovery::{Access, FindError, SidecarChoice, find, repairing};
 use crate::common::{Logger, Result, ToolError};
 
 /// Name of the repaired copy, of the report, and of the directories.
@@ -203,7 +203,13 @@ fn repaired(
         Ok(found) => found,
         // A sidecar that was named has to be one.
         Err(e) if sidecar.is_some() => return Err(e.failure(what)),
-        Err(_) => return Ok(None),
+        Err(FindError::Data(path, redwarfs_recovery::Error::NotFound)) if path == input => {
+            return Ok(None);
+        }
+        Err(e) => {
+            logger.warn(e.failure("cannot use recovery data"));
+            return Ok(None);
+        }
     };
     let damage = found.data.check(source.as_ref(), &|_| {}, stop);
     let damage = damage.map_err(failed)?;
