@@ -18,6 +18,7 @@ use redwarfs_writer::emit::Emitter;
 use redwarfs_writer::{BaseBlock, BaseContent, BaseImage, NewGeneration};
 
 use crate::error::{Error, Result};
+use crate::matching::Matching;
 use crate::moved::Names;
 use crate::older::Older;
 
@@ -78,6 +79,7 @@ pub struct Base {
     by_size: HashMap<u64, Vec<BaseContent>>,
     older: Older,
     names: OnceLock<Names>,
+    matching: Option<Matching>,
     /// Files with this time or a later one may have changed while the image was built.
     begun: Option<i64>,
 }
@@ -141,10 +143,13 @@ impl Base {
             by_size: HashMap::new(),
             older: Older::default(),
             names: OnceLock::new(),
+            matching: None,
             image,
         };
         base.options.name = base.free_name()?;
         base.list_contents()?;
+        let generations = std::iter::once(&base.image).chain(base.older.images());
+        base.matching = Some(Matching::of(&base.image, generations));
         Ok(base)
     }
 
@@ -391,6 +396,16 @@ impl BaseImage for Base {
         decoded.map_err(as_io)?;
         let bytes = memory.bytes();
         Ok(bytes.get(..most).unwrap_or(bytes).to_vec())
+    }
+
+    fn find_anchor(&self, hash: u32, found: &mut Vec<(u32, u32)>) {
+        if let Some(matching) = &self.matching {
+            matching.find(hash, found);
+        }
+    }
+
+    fn match_table(&self) -> Option<u64> {
+        self.matching.as_ref().and_then(Matching::newest)
     }
 
     fn trailers(

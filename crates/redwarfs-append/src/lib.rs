@@ -3,6 +3,7 @@
 //! | module | what it does |
 //! |---|---|
 //! | `base` | shows an image to a build that continues it |
+//! | `matching` | searches the indexes of anchors of an image |
 //! | `moved` | finds old versions of files that have another path |
 //! | `older` | finds contents of older generations for that |
 //! | `place` | the file of an image that is changed in place |
@@ -24,6 +25,7 @@ mod diff;
 mod error;
 mod joined;
 mod keep;
+mod matching;
 mod moved;
 mod older;
 mod place;

@@ -174,6 +174,11 @@ impl Older {
         Ok(sized.collect::<redwarfs_format::Result<_>>()?)
     }
 
+    /// The generations, the newest one first.
+    pub(crate) fn images(&self) -> impl Iterator<Item = &Image> {
+        self.generations.iter().map(|generation| &generation.image)
+    }
+
     /// The newest content of a file.
     pub(crate) fn at(&self, path: &[u8]) -> Option<BaseContent> {
         (0..)

@@ -314,6 +314,53 @@ fn a_renamed_directory_has_old_versions() {
 }
 
 #[test]
+fn an_index_finds_data_in_blocks_that_are_not_searched() {
+    let mut random = Random::new(13);
+    let data = random.bytes(14_000_000);
+    let with = |list: &[(&str, &[u8])]| -> Files {
+        let files = list.iter();
+        files
+            .map(|(name, bytes)| (String::from(*name), bytes.to_vec()))
+            .collect()
+    };
+    // More than what is searched of old blocks with this memory limit.
+    let make = |index: bool| {
+        let mut options = options(2);
+        options.memory_limit = Some(96 << 20);
+        options.block_size_bits = 20;
+        options.match_index = index;
+        options
+    };
+    let first = with(&[("first", &data[..12_000_000])]);
+    let second = with(&[("second", &data[12_000_000..])]);
+    // From the middle of blocks of both, in another order.
+    let parts = [
+        &data[13_000_000..13_700_000],
+        &data[..600_000],
+        &data[5_000_000..5_900_000],
+    ];
+    let third = with(&[("third", &parts.concat())]);
+    let mut sizes = Vec::new();
+    for index in [false, true] {
+        let mut image = build_with(&first, &make(index));
+        image = append(&image, &second, "second", &make(index));
+        // It is found behind a night that has no index.
+        image = append(&image, &with(&[("none", b"none")]), "none", &make(false));
+        let last = append(&image, &third, "third", &make(index));
+        assert!(last == append(&image, &third, "third", &make(index)));
+        check(&last);
+        assert!(read(&open(&last, None)) == third);
+        sizes.push(last.len() - image.len());
+        let trailers = open(&last, Some("2")).container().trailers.clone();
+        let has = trailers
+            .iter()
+            .any(|section| section.ty == SectionType::MATCH);
+        assert_eq!(has, index);
+    }
+    assert!(sizes[0] > 600_000 && sizes[1] < 30_000, "{sizes:?}");
+}
+
+#[test]
 fn tables_that_lead_astray_are_ignored() {
     let files: Files = [(String::from("a"), vec![7; 5_000])].into();
     let mut image = build(&files);

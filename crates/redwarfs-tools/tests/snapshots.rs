@@ -679,7 +679,9 @@ fn the_reference_reads_the_newest_snapshot_and_older_ones() {
     for number in 2..5 {
         place.write("a", 20_000 + number);
         place.write(&format!("n{number}"), 1000);
-        place.snapshot(&format!("s{number}"));
+        let name = format!("s{number}");
+        let output = place.append(&["--snapshot-name", &name, "--match-index"]);
+        assert!(output.status.success(), "{}", text(&output.stderr));
         trees.push(files(&place.tree()));
     }
     place.good(&["--rename-snapshot", "s3", "third"]);

@@ -93,6 +93,15 @@ pub trait BaseImage: Send + Sync + Debug {
     /// Those of the medium, and damage.
     fn block_start(&self, block: u32, most: usize) -> io::Result<Vec<u8>>;
 
+    /// Adds places of anchors with a hash in indexes of old blocks ([`MatchTable`]) to `found`: blocks and offsets.
+    /// Nothing if there is no such index, or it is damaged.
+    ///
+    /// [`MatchTable`]: redwarfs_format::section::MatchTable
+    fn find_anchor(&self, hash: u32, found: &mut Vec<(u32, u32)>);
+
+    /// Offset of the header of the newest index of anchors.
+    fn match_table(&self) -> Option<u64>;
+
     /// Writes the hidden sections of the new generation behind its index.
     ///
     /// # Errors

@@ -113,6 +113,10 @@ impl Builder {
         stop: &AtomicBool,
     ) -> Result<BuildSummary> {
         self.options.check()?;
+        if self.options.match_index && !self.options.section_index {
+            let what = "an index of anchors needs a section index";
+            return Err(Error::InvalidOption(what.into()));
+        }
         let started = Instant::now();
         let options = &self.options;
         let context = Context {
@@ -178,10 +182,12 @@ impl Builder {
             streams: &streams,
             segmenters: plan.segmenters,
         };
-        let stored = compress::blocks(context, &streams, plan, &mut emitter, |queue| {
-            job.run(&mut contents, items, &sequences, &queue)
-        })?;
+        let (mut stored, anchors) =
+            compress::blocks(context, &streams, plan, &mut emitter, |queue| {
+                job.run(&mut contents, items, &sequences, &queue)
+            })?;
         drop(sequences);
+        stored.anchors = anchors;
         let blocks = stored.blocks();
         report.compressed(blocks);
 

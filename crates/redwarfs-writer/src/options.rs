@@ -416,6 +416,9 @@ pub struct BuildOptions {
     pub history: Option<HistoryOptions>,
     /// Write a section index.
     pub section_index: bool,
+    /// Write an index of the data of new blocks, by which later appends find data in old blocks. It takes 12 bytes
+    /// for each 4 KiB of data, and needs `section_index`.
+    pub match_index: bool,
     /// Store link counts.
     pub hardlink_table: bool,
     /// Bytes before the image.
@@ -559,6 +562,7 @@ impl BuildOptions {
             create_timestamp: None,
             history: Some(HistoryOptions::default()),
             section_index: true,
+            match_index: false,
             hardlink_table: true,
             header: None,
             packing: Packing::auto(),

@@ -23,6 +23,14 @@ pub(crate) struct AppendArgs {
     #[arg(long, help_heading = "Snapshot options", requires = "append", when_rewriting = Refused)]
     pub checksum: bool,
 
+    /// Write an index of the data of new blocks, for appends to large images
+    ///
+    /// An append finds old data by the paths and contents of files, and in the last 64 MiB of blocks. With the index,
+    /// it finds data of 8 KiB or more in all blocks that an index lists. The index has 12 bytes for each 4 KiB of
+    /// data. Give the option when the image is made, and with each append.
+    #[arg(long, help_heading = "Snapshot options", conflicts_with = "no_section_index", when_rewriting = Refused)]
+    pub match_index: bool,
+
     /// Write only what is new to this file, and leave the image as it is
     ///
     /// The image and the file, one after the other, are the image with the new snapshot.

@@ -290,6 +290,7 @@ pub(super) fn build_options(
         history
     });
     o.section_index = !args.no_section_index;
+    o.match_index = args.append.match_index;
     o.hardlink_table = !args.no_hardlink_table;
     if let Some(path) = &args.header {
         o.header = Some(header::read(path, logger)?);

@@ -1,5 +1,6 @@
 //! Where the data of the contents is in the blocks.
 
+use redwarfs_format::section::Anchor;
 use std::collections::HashMap;
 
 use crate::category::StoredCategories;
@@ -73,6 +74,8 @@ pub(crate) struct Stored {
     pub(crate) split: HashMap<u32, Vec<ChunkRange>>,
     pub(crate) categories: StoredCategories,
     pub(crate) values: StoredValues,
+    /// Of each new block, if an index of them is wanted.
+    pub(crate) anchors: Vec<Vec<Anchor>>,
 }
 
 /// Where the long values of extended attributes are.

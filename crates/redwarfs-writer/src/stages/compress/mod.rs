@@ -9,10 +9,11 @@
 
 mod exchange;
 
-use std::sync::Arc;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use redwarfs_codec::{CodecSpec, Compressor};
-use redwarfs_format::section::{SectionHeader, SectionType};
+use redwarfs_format::section::{Anchor, MATCH_BITS, SectionHeader, SectionType, anchors};
 
 use self::exchange::{Alarm, Exchange, Payload, Task};
 use crate::context::Context;
@@ -29,7 +30,11 @@ use crate::stages::emit::Emitter;
 pub(crate) struct BlockQueue<'a> {
     exchange: &'a Exchange,
     counters: &'a Counters,
+    anchors: Option<&'a BlockAnchors>,
 }
+
+/// Anchors of blocks, by the number of streams before, and the number in the stream.
+type BlockAnchors = Mutex<BTreeMap<(u32, u32), Vec<Anchor>>>;
 
 impl<'a> BlockQueue<'a> {
     /// The place for the blocks of a stream that is written after `before` others. Streams begin in the
@@ -38,6 +43,7 @@ impl<'a> BlockQueue<'a> {
         StreamQueue {
             exchange: self.exchange,
             counters: self.counters,
+            anchors: self.anchors,
             before,
             stream,
         }
@@ -58,6 +64,7 @@ impl<'a> BlockQueue<'a> {
 pub(crate) struct StreamQueue<'a> {
     exchange: &'a Exchange,
     counters: &'a Counters,
+    anchors: Option<&'a BlockAnchors>,
     before: u32,
     stream: u32,
 }
@@ -73,6 +80,12 @@ impl BlockSink for StreamQueue<'_> {
     fn block(&mut self, number: u32, data: Arc<Vec<u8>>) -> Result<()> {
         add(&self.counters.blocks_created, 1);
         add(&self.counters.block_bytes, data.len() as u64);
+        if let Some(all) = self.anchors {
+            let mut found = Vec::new();
+            anchors(&data, MATCH_BITS, |anchor| found.push(anchor));
+            let mut all = all.lock().unwrap_or_else(PoisonError::into_inner);
+            all.insert((self.before, number), found);
+        }
         self.exchange
             .hand_over((self.before, number), self.stream, data)
     }
@@ -83,20 +96,22 @@ impl BlockSink for StreamQueue<'_> {
 }
 
 /// Runs `produce` in parallel with a pool of compression threads, and writes its blocks. `streams` says
-/// how each of them is compressed.
+/// how each of them is compressed. Also returns the anchors of each block, if the options ask for them.
 pub(crate) fn blocks<T: Send>(
     context: Context<'_>,
     streams: &[StreamSettings<'_>],
     plan: Plan,
     emitter: &mut Emitter<'_>,
     produce: impl FnOnce(BlockQueue<'_>) -> Result<T> + Send,
-) -> Result<T> {
+) -> Result<(T, Vec<Vec<Anchor>>)> {
     let (options, counters) = (context.options, context.counters());
+    let anchors = BlockAnchors::default();
+    let wanted = options.match_index.then_some(&anchors);
     // A few blocks for each worker keep all of them busy with the first stream.
     let reserved = (2 * plan.workers).min(plan.blocks / 2);
     let exchange = Exchange::new(emitter.number(), plan.blocks, reserved, plan.segmenters + 1);
     let exchange = &exchange;
-    std::thread::scope(|scope| {
+    let produced = std::thread::scope(|scope| {
         let _alarm = Alarm(exchange);
         let start = || {
             // Workers first: without any of them the producer would wait for ever.
@@ -110,7 +125,11 @@ pub(crate) fn blocks<T: Send>(
             thread(scope, "segment", move || {
                 options.begin(ThreadGroup::Segmenter);
                 let _alarm = Alarm(exchange);
-                let queue = BlockQueue { exchange, counters };
+                let queue = BlockQueue {
+                    exchange,
+                    counters,
+                    anchors: wanted,
+                };
                 let _cpu = CpuTime::counted_in(&counters.segment_cpu_ns);
                 let result = produce(queue);
                 match result {
@@ -141,7 +160,9 @@ pub(crate) fn blocks<T: Send>(
             (Err(error), _) | (_, Err(error)) => Err(error),
             (Ok(()), Ok(value)) => Ok(value),
         }
-    })
+    })?;
+    let anchors = anchors.into_inner().unwrap_or_else(PoisonError::into_inner);
+    Ok((produced, anchors.into_values().collect()))
 }
 
 /// What a compression thread does.

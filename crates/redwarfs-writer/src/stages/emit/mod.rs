@@ -8,7 +8,7 @@ mod sections;
 
 use redwarfs_format::history::History;
 use redwarfs_format::metadata::Metadata;
-use redwarfs_format::section::{MetadataId, SectionType};
+use redwarfs_format::section::{Anchor, MatchBuilder, MetadataId, SectionType};
 
 pub use self::history::{history_entry, program_version};
 pub use self::sections::{Emitter, MetadataCodecs, WORTHWHILE, freeze_for};
@@ -76,7 +76,7 @@ pub(crate) fn describe(
     emitter: &mut Emitter<'_>,
     tree: Tree,
     contents: Vec<Content>,
-    stored: Stored,
+    mut stored: Stored,
     blocks: u32,
     categories: impl FnOnce(&mut Metadata),
     history: Option<History>,
@@ -86,6 +86,7 @@ pub(crate) fn describe(
     let counters = context.counters();
     add(&counters.chunks, stored.chunks.len() as u64);
     let base = context.base;
+    let anchors = std::mem::take(&mut stored.anchors);
     let of_base = base.map_or(0, BaseImage::block_size);
     let block_size = options.block_size().max(of_base);
     let mut metadata = metadata::build(options, tree, contents, stored, (blocks, block_size))?;
@@ -126,6 +127,7 @@ pub(crate) fn describe(
         };
         base.trailers(&new, emitter)?;
     }
+    match_table(emitter, base, &anchors)?;
     emitter.finish()?;
     context.check_stop()?;
     Ok(Emitted {
@@ -134,4 +136,23 @@ pub(crate) fn describe(
         chunks,
         tree,
     })
+}
+
+/// Writes the index of the anchors of new blocks, if there are any.
+fn match_table(
+    emitter: &mut Emitter<'_>,
+    base: Option<&dyn BaseImage>,
+    anchors: &[Vec<Anchor>],
+) -> Result<()> {
+    let mut table = MatchBuilder::default();
+    let blocks = emitter.blocks();
+    let old = blocks.len().saturating_sub(anchors.len());
+    for (block, anchors) in blocks.into_iter().skip(old).zip(anchors) {
+        table.block(block, anchors);
+    }
+    if table.is_empty() {
+        return Ok(());
+    }
+    let (prelude, body) = table.encode(base.and_then(BaseImage::match_table));
+    emitter.trailer(SectionType::MATCH, &prelude, &body)
 }

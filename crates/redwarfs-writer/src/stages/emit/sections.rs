@@ -265,6 +265,13 @@ impl<'a> Emitter<'a> {
         Some((*at, self.generation?))
     }
 
+    /// Offsets of the headers of all blocks.
+    pub(crate) fn blocks(&self) -> Vec<u64> {
+        let sections = self.sections.iter();
+        let blocks = sections.filter(|(ty, _)| *ty == SectionType::BLOCK);
+        blocks.map(|(_, at)| *at).collect()
+    }
+
     /// Where the next section begins, from the start of the image.
     #[must_use]
     pub fn offset(&self) -> u64 {

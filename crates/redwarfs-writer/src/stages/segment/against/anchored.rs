@@ -3,11 +3,17 @@
 //! The newest blocks are decoded, up to [`LOADED`] bytes. Their anchors (format chapter 12) are in memory, as one
 //! table. If an anchor of the new data is in it, the bytes around both are compared.
 //!
-//! Memory: [`LOADED`], and about a tenth of it for the anchors. Nothing is decoded before it is needed.
+//! What is not found is searched in the indexes of anchors that the image has, if it has any. Their anchors are
+//! further apart ([`MATCH_BITS`]). A block is decoded if so much is found that decoding it takes less time than
+//! compressing that again would.
+//!
+//! Memory: twice [`LOADED`], and about a tenth of it for the anchors. Nothing is decoded before it is needed.
 
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
 use std::sync::OnceLock;
 
-use redwarfs_format::section::anchors;
+use redwarfs_format::section::{MATCH_BITS, anchors};
 
 use super::choice::Part;
 use super::matches::{SHORTEST, common, common_end};
@@ -20,6 +26,10 @@ const LOADED: usize = 64 << 20;
 const SHARE: u64 = 8;
 /// Log2 of the mean distance of anchors of these blocks.
 const DENSE: u32 = 7;
+/// Shortest data that is searched in indexes.
+const FAR: usize = 8 << 10;
+/// Decoding so many bytes takes about as long as compressing one.
+const WORTH: u64 = 256;
 /// Places of an anchor that are looked at.
 const CANDIDATES: usize = 16;
 /// Bytes that may be compared without a result, for each byte of the new data.
@@ -70,6 +80,56 @@ impl<'a> OldBlocks<'a> {
         let loaded = self
             .loaded
             .get_or_init(|| Loaded::of(self.image, self.most));
+        if self.image.match_table().is_none() {
+            return loaded.divide(data, parts);
+        }
+        let mut near = Vec::new();
+        loaded.divide(data, &mut near);
+        let mut at = 0;
+        for part in near {
+            let rest = data.get(at..at + part.size).unwrap_or_default();
+            at += part.size;
+            match part.place.is_none() && rest.len() >= FAR {
+                true => self.indexed(rest).divide(rest, parts),
+                false => parts.push(part),
+            }
+        }
+    }
+
+    /// Decodes the blocks in which indexes have enough of the anchors of data.
+    fn indexed(&self, data: &[u8]) -> Loaded {
+        let mut found = Vec::new();
+        anchors(data, MATCH_BITS, |anchor| {
+            self.image.find_anchor(anchor.hash, &mut found);
+        });
+        // Anchors in each block, and how far they reach.
+        let mut blocks: BTreeMap<u32, (u64, u32)> = BTreeMap::new();
+        for (block, end) in found {
+            let (count, reach) = blocks.entry(block).or_default();
+            *count += 1;
+            *reach = end.max(*reach);
+        }
+        let pays = |&(_, (count, reach)): &(u32, (u64, u32))| {
+            (count << MATCH_BITS).saturating_mul(WORTH) >= u64::from(reach)
+        };
+        let mut blocks: Vec<_> = blocks.into_iter().filter(pays).collect();
+        // Most anchors first, and the newest among equal ones.
+        blocks.sort_by_key(|&(block, (count, _))| Reverse((count, block)));
+        let mut loaded = Loaded::default();
+        let mut left = self.most;
+        for (block, (_, reach)) in blocks {
+            let most = (reach as usize).saturating_add(data.len()).min(left);
+            left -= loaded.add(self.image, block, most).min(left);
+        }
+        loaded.places.sort_unstable();
+        loaded
+    }
+}
+
+impl Loaded {
+    /// Divides data into what these blocks have, and the rest.
+    fn divide(&self, data: &[u8], parts: &mut Vec<Part>) {
+        let loaded = self;
         let mut done = 0;
         let mut left = data.len().saturating_mul(PATIENCE);
         anchors(data, DENSE, |anchor| {
@@ -122,22 +182,27 @@ impl Loaded {
             if left == 0 {
                 break;
             }
-            // A damaged block is not referred to.
-            let Ok(bytes) = image.block_start(number, left) else {
-                continue;
-            };
-            left -= bytes.len().min(left);
-            let block = loaded.blocks.len() as u32;
-            anchors(&bytes, DENSE, |anchor| {
-                loaded.places.push(Place {
-                    hash: anchor.hash,
-                    block,
-                    end: anchor.end,
-                });
-            });
-            loaded.blocks.push((number, bytes));
+            left -= loaded.add(image, number, left).min(left);
         }
         loaded.places.sort_unstable();
         loaded
+    }
+
+    /// Decodes the first bytes of a block. Returns how many.
+    fn add(&mut self, image: &dyn BaseImage, number: u32, most: usize) -> usize {
+        // A damaged block is not referred to.
+        let Ok(bytes) = image.block_start(number, most) else {
+            return 0;
+        };
+        let (length, block) = (bytes.len(), self.blocks.len() as u32);
+        anchors(&bytes, DENSE, |anchor| {
+            self.places.push(Place {
+                hash: anchor.hash,
+                block,
+                end: anchor.end,
+            });
+        });
+        self.blocks.push((number, bytes));
+        length
     }
 }
