@@ -18,7 +18,7 @@ use redwarfs_format::section::{
     SectionType, Snapshot, SnapshotTable, TableChain, encode_section_index,
 };
 use redwarfs_io::Source;
-use redwarfs_reader::{Image, ImageOffset, OpenOptions, SnapshotChoice};
+use redwarfs_reader::{Image, OpenOptions};
 use redwarfs_rewrite::merge::{MergeOptions, generations};
 use redwarfs_writer::emit::Emitter;
 use redwarfs_writer::{NewGeneration, Progress};
@@ -28,8 +28,6 @@ use crate::error::{Error, Result};
 
 /// Bytes that are copied at once.
 const PIECE: usize = 1 << 20;
-/// Smallest block cache of a generation that is built anew (64 MiB).
-const LEAST_CACHE: u64 = 64 << 20;
 
 /// What a compaction comes to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -72,7 +70,7 @@ impl Compaction {
     /// [`Error::Format`] if the metadata of a generation cannot be read, [`Error::Unfit`] if its
     /// data is gone, or the image has no table of snapshots.
     pub fn of(image: &Image) -> Result<Self> {
-        let table = image.snapshots()?;
+        let (table, _) = image.snapshot_tables()?;
         let container = image.container();
         if image.generation()?.is_none() {
             return Err(Error::Unfit("the image has no section index"));
@@ -105,13 +103,13 @@ impl Compaction {
 
     /// Opens a generation.
     fn open(&self, snapshot: &Snapshot, options: &OpenOptions) -> Result<Image> {
-        let mut options = options.clone();
-        options.offset = ImageOffset::At(self.offset);
-        options.snapshot = Some(SnapshotChoice {
-            text: snapshot.number.to_string(),
-            time: None,
-        });
-        Ok(Image::from_source(Arc::clone(&self.source), &options)?)
+        let source = Arc::clone(&self.source);
+        Ok(Image::from_snapshot(
+            source,
+            self.offset,
+            snapshot,
+            options,
+        )?)
     }
 
     /// Writes a copy whose contents are built anew: compressed, ordered and searched for duplicates as a build of
@@ -129,7 +127,12 @@ impl Compaction {
     ) -> Result<Compacted> {
         let mut open = OpenOptions::default();
         let count = self.kept.len().max(1) as u64;
-        open.cache.size = (open.cache.size / count).max(LEAST_CACHE);
+        // All of them are open together.
+        open.cache.size /= count;
+        open.cache.workers = 1;
+        let mut options = options.clone();
+        options.caches = open.cache.size * count;
+        let options = &options;
         let images = self.kept.iter();
         let images: Vec<Image> = images
             .map(|kept| self.open(&kept.snapshot, &open))

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use redwarfs_format::metadata::{Extent, FileType};
 use redwarfs_format::section::{Snapshot, SnapshotTable};
 use redwarfs_format::{BlockNo, InodeNo};
-use redwarfs_reader::{Image, ImageOffset, OpenOptions, SnapshotChoice};
+use redwarfs_reader::{Image, OpenOptions};
 use redwarfs_writer::BaseContent;
 
 use crate::error::Result;
@@ -90,13 +90,9 @@ impl Older {
         }
         for snapshot in fitting {
             let mut options = OpenOptions::default();
-            options.offset = ImageOffset::At(container.offset);
             options.cache.size = CACHE;
-            options.snapshot = Some(SnapshotChoice {
-                text: snapshot.number.to_string(),
-                time: None,
-            });
-            let opened = Image::from_source(Arc::clone(image.source()), &options)
+            let source = Arc::clone(image.source());
+            let opened = Image::from_snapshot(source, container.offset, snapshot, &options)
                 .map_err(crate::Error::from)
                 .and_then(|image| older.add(image, &places, &mut known));
             match opened {

@@ -83,7 +83,7 @@ pub fn change(
     changes: &[TableChange],
 ) -> Result<SnapshotTable> {
     let image = open(file, offset)?;
-    let mut table = image.snapshots()?;
+    let (mut table, _) = image.snapshot_tables()?;
     for change in changes {
         change.apply(&mut table)?;
     }
@@ -116,7 +116,7 @@ pub fn roll_back(
     choice: &SnapshotChoice,
 ) -> Result<u64> {
     let image = open(file, offset)?;
-    let table = image.snapshots()?;
+    let (table, _) = image.snapshot_tables()?;
     let found = choice.find(&table)?;
     let end = found
         .end

@@ -401,7 +401,11 @@ fn tables_that_lead_astray_are_ignored() {
     // A damaged one in the middle.
     let mut damaged = image.clone();
     damaged[previous as usize + 100] ^= 1;
-    assert_eq!(open(&damaged, None).snapshots().unwrap().snapshots.len(), 1);
+    let damaged_image = open(&damaged, None);
+    assert_eq!(damaged_image.snapshots().unwrap().snapshots.len(), 1);
+    // Nothing is changed then: a new table would lose the snapshots.
+    assert!(damaged_image.snapshot_tables().is_err());
+    assert!(Compaction::of(&damaged_image).is_err());
 }
 
 #[test]

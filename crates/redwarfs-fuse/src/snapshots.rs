@@ -108,6 +108,11 @@ impl SnapshotDirectory {
         }))
     }
 
+    /// Whether the directory has this name.
+    pub(crate) fn has_name(&self, name: &[u8]) -> bool {
+        self.name == name
+    }
+
     /// What a request is for.
     pub(crate) fn place(&self, header: &Header, mut body: Body<'_>) -> PlaceOfNode {
         // These are for no inode, or need nothing of it.

@@ -72,8 +72,8 @@ pub(crate) fn table_of(
     payloads: &Payloads,
     container: &Container,
 ) -> Result<Option<(SnapshotTable, TableChain)>> {
-    let is_table = |section: &&Section| section.ty == SectionType::SNAPSHOTS;
-    let mut tables = container.trailers.iter().filter(is_table).peekable();
+    let tables = container.trailers.iter();
+    let mut tables = tables.filter(|section| is_table(section)).peekable();
     if tables.peek().is_none() {
         return Ok(None);
     }
@@ -109,6 +109,9 @@ pub(crate) fn open(
     let newest = Arc::new(newest);
     let payloads = Payloads::new(Arc::clone(source), Arc::clone(&newest), 0);
     let Some((table, _)) = table_of(&payloads, &newest)? else {
+        if newest.trailers.iter().any(is_table) {
+            return Err(no_table());
+        }
         // What a file without a table calls its only generation takes its metadata.
         let only = Image::from_source(
             Arc::clone(source),
@@ -124,6 +127,15 @@ pub(crate) fn open(
     generation(source, newest.offset, found)
 }
 
+/// The error of a change of an image whose tables of snapshots are all damaged: the new table would have no old one.
+fn no_table() -> Error {
+    Error::corrupt("the table of snapshots is damaged, and its snapshots would be lost")
+}
+
+fn is_table(section: &Section) -> bool {
+    section.ty == SectionType::SNAPSHOTS
+}
+
 /// The sections of a generation of a file, whose image begins at `offset`.
 fn generation(source: &Arc<dyn Source>, offset: u64, snapshot: &Snapshot) -> Result<Container> {
     let Some(end) = snapshot.end else {
@@ -133,7 +145,17 @@ fn generation(source: &Arc<dyn Source>, offset: u64, snapshot: &Snapshot) -> Res
         )));
     };
     let read = |at, buf: &mut [u8]| source.read_exact_at(at, buf);
-    Container::open_generation(&read, source.len()?, offset, end)
+    let container = Container::open_generation(&read, source.len()?, offset, end)?;
+    let index = container.sections.last();
+    if index.is_some_and(|index| {
+        index.ty == SectionType::SECTION_INDEX && index.header_offset != snapshot.index
+    }) {
+        let name = &snapshot.name;
+        return Err(Error::corrupt(format!(
+            "the index of snapshot '{name}' is not where the table says"
+        )));
+    }
+    Ok(container)
 }
 
 impl Image {
@@ -151,10 +173,24 @@ impl Image {
     /// # Errors
     /// As [`Image::from_source`]; [`Error::Unsupported`] if the data of the snapshot is gone.
     pub fn open_snapshot(&self, snapshot: &Snapshot, cache: &CacheOptions) -> Result<Self> {
-        let container = generation(self.source(), self.container().offset, snapshot)?;
         let mut options = self.0.options.clone();
         options.cache = *cache;
-        Self::from_container(Arc::clone(self.source()), container, &options)
+        let offset = self.container().offset;
+        Self::from_snapshot(Arc::clone(self.source()), offset, snapshot, &options)
+    }
+
+    /// Opens a generation of the image that begins at `offset`. The place in `options` does not count.
+    ///
+    /// # Errors
+    /// As [`Image::open_snapshot`].
+    pub fn from_snapshot(
+        source: Arc<dyn Source>,
+        offset: u64,
+        snapshot: &Snapshot,
+        options: &OpenOptions,
+    ) -> Result<Self> {
+        let container = generation(&source, offset, snapshot)?;
+        Self::from_container(source, container, options)
     }
 
     /// All generations of the file, also if this image is not the newest one of them.
@@ -188,18 +224,28 @@ impl Image {
     /// # Errors
     /// Those of reading, and [`Error::Limit`] for a table of more than 256 MiB.
     pub fn snapshots(&self) -> Result<SnapshotTable> {
-        Ok(self.snapshot_tables()?.0)
+        match table_of(&self.0.payloads, self.container())? {
+            Some((table, _)) => Ok(table),
+            None => self.only_snapshot(),
+        }
     }
 
-    /// As [`snapshots`](Self::snapshots), with the places of the tables in the file.
+    /// As [`snapshots`](Self::snapshots), with the places of the tables in the file, for a change of the image.
     ///
     /// # Errors
-    /// As [`snapshots`](Self::snapshots).
+    /// As [`snapshots`](Self::snapshots), and [`Error::Corrupt`] if there are tables, and all are damaged.
     pub fn snapshot_tables(&self) -> Result<(SnapshotTable, TableChain)> {
         let container = self.container();
-        if let Some(found) = table_of(&self.0.payloads, container)? {
-            return Ok(found);
+        match table_of(&self.0.payloads, container)? {
+            Some(found) => Ok(found),
+            None if container.trailers.iter().any(is_table) => Err(no_table()),
+            None => Ok((self.only_snapshot()?, TableChain::default())),
         }
+    }
+
+    /// The table that a file without one has.
+    fn only_snapshot(&self) -> Result<SnapshotTable> {
+        let container = self.container();
         let index = container.sections.last();
         let index = index.filter(|s| s.ty == SectionType::SECTION_INDEX);
         let decode = |ty| self.decode_section(container.only_section_of_type(ty)?);
@@ -228,10 +274,9 @@ impl Image {
             inodes: view.inode_count(),
             parent: None,
         };
-        let table = SnapshotTable {
+        Ok(SnapshotTable {
             snapshots: vec![only],
             previous: None,
-        };
-        Ok((table, TableChain::default()))
+        })
     }
 }

@@ -669,6 +669,106 @@ fn a_repacked_copy_has_the_kept_snapshots() {
 }
 
 #[test]
+fn names_that_are_numbers_of_others_confuse_nothing() {
+    let mut place = Place::new();
+    let first = files(&place.tree());
+    place.write("a", 20_000);
+    fs::remove_file(place.tree().join("b")).unwrap();
+    place.snapshot("1");
+    let second = files(&place.tree());
+    place.write("c", 10);
+    place.snapshot("2");
+    let image = place.image.clone();
+    for repack in [None, Some("--repack=3")] {
+        let copy = place.dir.path().join(repack.unwrap_or("plain"));
+        place.image = image.clone();
+        let mut arguments = vec!["--compact", copy.to_str().unwrap()];
+        arguments.extend(repack);
+        place.good(&arguments);
+        place.image = copy;
+        for name in ["1", "2"] {
+            place.good(&["--rename-snapshot", name, &format!("named {name}")]);
+        }
+        assert!(place.extracted(&["--snapshot=1"]) == first, "{repack:?}");
+        assert!(place.extracted(&["--snapshot=2"]) == second, "{repack:?}");
+    }
+}
+
+#[test]
+fn a_damaged_table_of_snapshots_stops_changes() {
+    let mut place = Place::new();
+    for name in ["s2", "s3", "s4"] {
+        place.write("a", 20_000);
+        place.snapshot(name);
+    }
+    let mut bytes = place.bytes();
+    let is_table = |at: &usize| {
+        bytes[*at..].starts_with(b"DWARFS") && bytes[*at + 52..*at + 54] == [0x80, 0x44]
+    };
+    let tables: Vec<usize> = (0..bytes.len() - 64).filter(is_table).collect();
+    assert!(tables.len() >= 3);
+    for at in tables {
+        bytes[at + 64 + 70] ^= 1;
+    }
+    fs::write(&place.image, &bytes).unwrap();
+    let copy = place.dir.path().join("copy");
+    for refused in [
+        &["--compact", copy.to_str().unwrap()][..],
+        &["--rename-snapshot", "1", "x"],
+        &["--roll-back", "1"],
+    ] {
+        let said = place.check(refused);
+        assert_eq!(said.status.code(), Some(1), "{refused:?}");
+        let said = text(&said.stderr);
+        assert!(said.contains("would be lost"), "{said}");
+    }
+    let said = place.append(&["--snapshot-name", "s5"]);
+    assert_eq!(said.status.code(), Some(1));
+    assert!(text(&said.stderr).contains("would be lost"));
+    assert!(place.bytes() == bytes);
+}
+
+#[test]
+fn a_repacked_copy_keeps_all_times() {
+    use redwarfs_reader::{Image, OpenOptions};
+    let place = Place::new();
+    let file = fs::File::options()
+        .append(true)
+        .open(place.tree().join("a"))
+        .unwrap();
+    let read = UNIX_EPOCH + OLD * 2 / 3;
+    file.set_times(
+        fs::FileTimes::new()
+            .set_accessed(read)
+            .set_modified(UNIX_EPOCH + OLD),
+    )
+    .unwrap();
+    let image = place.dir.path().join("times");
+    let image = image.to_str().unwrap();
+    must(
+        MKDWARFS,
+        place.arguments(&["-l3", "--keep-all-times", "--keep-btime", "-o", image]),
+    );
+    let more = ["-l3", "--keep-all-times", "--keep-btime", "--append", image];
+    must(MKDWARFS, place.arguments(&more));
+    let copy = place.dir.path().join("copy");
+    must(
+        DWARFSCK,
+        [image, "--compact", copy.to_str().unwrap(), "--repack=3"],
+    );
+    let stat = |path: &Path| {
+        let image = Image::open(path, &OpenOptions::default()).unwrap();
+        let inode = image.find_path(b"a").unwrap().unwrap();
+        let birth = image.metadata().birth_time(inode).unwrap();
+        let stat = image.metadata().stat(inode).unwrap();
+        (stat.atime.sec, stat.mtime.sec, stat.ctime.sec, birth)
+    };
+    let kept = stat(Path::new(image));
+    assert_eq!(kept.0, (OLD * 2 / 3).as_secs() as i64);
+    assert_eq!(stat(&copy), kept);
+}
+
+#[test]
 fn the_reference_reads_the_newest_snapshot_and_older_ones() {
     let name = "the_reference_reads_the_newest_snapshot_and_older_ones";
     let Some(reference) = reference() else {

@@ -208,6 +208,31 @@ fn a_damaged_snapshot_fails_alone() {
 }
 
 #[test]
+fn an_entry_of_the_image_does_not_take_the_place_of_the_directory() {
+    if !can_mount("an_entry_of_the_image_does_not_take_the_place_of_the_directory") {
+        return;
+    }
+    let history = History::new();
+    fs::create_dir(history.tree().join(".snapshots")).unwrap();
+    fs::write(history.tree().join(".snapshots/own"), "own").unwrap();
+    history.add("first");
+    history.add("second");
+    let mount = Mount::background(&history.image(), "snapshots=.snapshots");
+    let directory = mount.point().join(".snapshots");
+    for _ in 0..2 {
+        assert!(names(&directory).contains("second"));
+        // A listing with attributes of all that it shows.
+        for entry in fs::read_dir(mount.point()).unwrap() {
+            let entry = entry.unwrap();
+            assert_ne!(entry.file_name(), ".snapshots");
+            entry.metadata().unwrap();
+        }
+    }
+    let own = fs::read_to_string(directory.join("second/.snapshots/own"));
+    assert_eq!(own.unwrap(), "own");
+}
+
+#[test]
 fn names_of_the_directory_are_names() {
     for bad in ["snapshots=a/b", "snapshots=", "snapshots=.."] {
         let output = dwarfs()

@@ -25,6 +25,9 @@ const PARTIAL: u8 = 2;
 const LINK_TAG: [u8; 4] = *b"DWLK";
 const LINK_BODY: usize = 28;
 
+/// Largest number of tables that lead to each other. Of 2^20 entries, they are about 20.
+const MOST_TABLES: usize = 64;
+
 /// A generation of a file: the state of the tree at one time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Snapshot {
@@ -158,11 +161,18 @@ impl TableChain {
             let Some(previous) = table.previous else {
                 break;
             };
-            // So the row ends.
-            if previous >= *at || table.snapshots.is_empty() {
+            if tables.len() >= MOST_TABLES {
+                return Err(Error::Limit(format!("more than {MOST_TABLES} tables")));
+            }
+            if previous >= *at {
                 return Err(bad("leads to no earlier one"));
             }
             let section = image.hidden_section(read, SectionType::SNAPSHOTS, previous)?;
+            // Tables that contain each other would be read again and again.
+            let end = section.payload_offset.saturating_add(section.length);
+            if end > *at || table.snapshots.is_empty() {
+                return Err(bad("leads to no earlier one"));
+            }
             let table = SnapshotTable::parse(&payload(&section)?, None)?;
             tables.push((previous, table));
         }

@@ -34,6 +34,9 @@ pub(super) fn list(
     for index in first..range.end {
         let entry = EntryIndex(index);
         let name = meta.entry_name(entry).map_err(fail)?;
+        if root_entry_is_hidden(state, dir, &name) {
+            continue;
+        }
         if !is_listable(&name) {
             // One such name would make the kernel refuse the whole listing.
             let text = format!("directory {}: a name that cannot be shown", node_id(dir));
@@ -47,6 +50,11 @@ pub(super) fn list(
         }
     }
     Ok(())
+}
+
+/// Whether the directory of snapshots takes the place of an entry.
+fn root_entry_is_hidden(state: &MountState, dir: InodeNo, name: &[u8]) -> bool {
+    dir == state.image.root() && state.snapshots.as_ref().is_some_and(|of| of.has_name(name))
 }
 
 /// Position and room of a request to list a directory.

@@ -21,7 +21,7 @@ use redwarfs_writer::{
 
 use super::options::{MergeOptions, Part, Whiteouts};
 use super::source::MergedSource;
-use super::{build_options, joined, versions};
+use super::{build_options, joined, report_unstorable, versions};
 use crate::error::{Error, Result};
 
 /// What [`generations`] has written.
@@ -65,7 +65,13 @@ pub fn generations(
         let checked = image.metadata().check(blocks, None);
         checked.map_err(|error| Error::from(error).of_part(number))?;
     }
+    let mut metadata = options.metadata.clone();
+    // What the images have is kept.
+    metadata.keep_all_times = true;
+    metadata.keep_birth_times = true;
+    metadata.file_flags = true;
     let options = &MergeOptions {
+        metadata,
         whiteouts: Whiteouts::Keep,
         filter: None,
         remove: Vec::new(),
@@ -139,6 +145,7 @@ pub fn generations(
             progress,
             stop,
         )?;
+        report_unstorable(&source, progress);
         let missing = || Error::limit("a generation without an index");
         let (index, generation) = emitter.generation().ok_or_else(missing)?;
         let new = NewGeneration {

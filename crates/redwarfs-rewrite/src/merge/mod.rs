@@ -228,13 +228,7 @@ pub fn merge(
         progress,
         stop,
     )?;
-    let unstorable = source.unstorable();
-    if unstorable > 0 {
-        let message = format!(
-            "{unstorable} extended attribute(s) with names that no image can have are left out"
-        );
-        progress.log(Level::Warn, &message);
-    }
+    report_unstorable(&source, progress);
     for (number, part) in parts.iter().enumerate() {
         hidden::keep(part.image, true, own.section_index, &mut emitter, progress)
             .map_err(|error| error.of_part(number))?;
@@ -547,5 +541,16 @@ impl Sections<'_> {
             self.progress.log(Level::Warn, &message);
         }
         Ok(())
+    }
+}
+
+/// Says how many attributes of a source are left out.
+fn report_unstorable(source: &MergedSource<'_>, progress: &dyn Progress) {
+    let unstorable = source.unstorable();
+    if unstorable > 0 {
+        let message = format!(
+            "{unstorable} extended attribute(s) with names that no image can have are left out"
+        );
+        progress.log(Level::Warn, &message);
     }
 }
