@@ -347,6 +347,15 @@ fn generation(source: &dyn Source, offset: u64, index: &Section) -> Result<Gener
     Ok(GenerationId::of(&payload(source, offset, index)?))
 }
 
+/// The identity of the generation of an image whose index is intact.
+pub(crate) fn sound_generation(source: &dyn Source, image: &Container) -> Option<GenerationId> {
+    Opening::of(image)?;
+    let index = image.sections.last()?;
+    let bytes = payload(source, image.offset, index).ok()?;
+    let header = index.header.as_ref()?;
+    header.xxh_matches(&bytes).then(|| GenerationId::of(&bytes))
+}
+
 /// The stored payload of a section of an image at `offset`.
 fn payload(source: &dyn Source, offset: u64, section: &Section) -> Result<Vec<u8>> {
     let limit = || Error::Format(redwarfs_format::Error::Limit("a very large section".into()));

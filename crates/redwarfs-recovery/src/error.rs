@@ -18,6 +18,9 @@ pub enum Error {
     /// Recovery data of another file, or of this one before nearly all of it was changed.
     #[error("the recovery data is that of another file")]
     Foreign,
+    /// The file has an intact image, but a later one than the sidecar was made for.
+    #[error("the image was changed after the sidecar was made")]
+    Changed,
     /// The image has recovery data already.
     #[error("the image has recovery data already")]
     Present,
@@ -27,6 +30,9 @@ pub enum Error {
     /// Bytes at the start of the file are gone, so that what follows is not where it was.
     #[error("the file has lost its start")]
     LostStart,
+    /// Bytes at the start of the file are gone, so many that the parity cannot restore them.
+    #[error("the file has lost {0} bytes at its start, more than the parity can restore")]
+    LostTooMuch(u64),
     /// More is damaged than the parity can restore.
     #[error("{groups} of {of} groups have more damage than the parity can restore")]
     TooMuch {

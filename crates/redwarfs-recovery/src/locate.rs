@@ -3,10 +3,13 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use redwarfs_format::recovery::{Geometry, HeaderPage, PAGE};
-use redwarfs_format::section::{Footer, SectionHeader, locate_image, tail_pointer};
+use redwarfs_format::section::{
+    Binding, Footer, GenerationId, Prelude, SectionHeader, locate_image, tail_pointer,
+};
 use redwarfs_io::Source;
 
 use crate::PIECE;
+use crate::add::{container, sound_generation};
 use crate::error::{Error, Result};
 use crate::part::{Part, Sidecar, matches, page_at};
 
@@ -56,14 +59,31 @@ impl RecoveryData {
         self.parts.first().map_or(0, |part| part.image)
     }
 
-    /// Bytes that the file has lost at its start.
-    #[must_use]
-    pub fn lost_at_start(&self) -> u64 {
+    /// Bytes that the file has lost at its start. They are no more than the parity can restore and what was in front of
+    /// the image, so that a copy may be made with room for them.
+    ///
+    /// # Errors
+    /// [`Error::LostTooMuch`] if more are gone.
+    pub fn lost_at_start(&self) -> Result<u64> {
         let start = self.parts.first().map_or(0, |part| {
             let start = part.header.geometry.start().min(0);
             part.image.saturating_add(start)
         });
-        start.min(0).unsigned_abs()
+        let lost = start.min(0).unsigned_abs();
+        let most = self.parts.iter().map(|part| {
+            let geometry = part.header.geometry;
+            let parity = geometry.parity_shards();
+            parity.saturating_mul(geometry.shard_size() as u64)
+        });
+        let most = most.fold(0, u64::saturating_add);
+        let leading = self.parts.first().map_or(0, |part| {
+            let front = part.header.geometry.start().min(0).unsigned_abs();
+            part.header.leading.min(front)
+        });
+        match lost <= most.saturating_add(leading) {
+            true => Ok(lost),
+            false => Err(Error::LostTooMuch(lost)),
+        }
     }
 
     /// Whether the recovery data is in another file.
@@ -116,9 +136,7 @@ pub fn locate(source: &dyn Source, stop: &AtomicBool) -> Result<RecoveryData> {
             base: at,
             sidecar: None,
         };
-        // One copy of the checksums has to be there.
-        let fits = header.hash_pages.saturating_mul(PAGE as u64) <= len;
-        let own = !header.is_sidecar() && fits;
+        let own = !header.is_sidecar() && fits(&header, len);
         let is_it = own && (part.ends(source)? || part.is_continued(source, len, &mut start)?);
         Ok(is_it.then_some(part))
     })?;
@@ -144,8 +162,8 @@ pub fn locate(source: &dyn Source, stop: &AtomicBool) -> Result<RecoveryData> {
 /// may be damaged, also its start.
 ///
 /// # Errors
-/// [`Error::NotFound`] if the sidecar has no recovery data, [`Error::Foreign`] if nothing of the file fits it;
-/// otherwise as [`locate`].
+/// [`Error::NotFound`] if the sidecar has no recovery data, [`Error::Foreign`] if nothing of the file fits it,
+/// [`Error::Changed`] if the file has an intact image that is another one; otherwise as [`locate`].
 pub fn locate_sidecar(
     source: &dyn Source,
     sidecar: Sidecar,
@@ -153,8 +171,7 @@ pub fn locate_sidecar(
 ) -> Result<RecoveryData> {
     let len = sidecar.source().len()?;
     let (header, base) = search(sidecar.source(), 0, len, stop, &mut |header, at| {
-        let fits = header.hash_pages.saturating_mul(PAGE as u64) <= len;
-        Ok((header.is_sidecar() && fits).then_some((header, at)))
+        Ok((header.is_sidecar() && fits(&header, len)).then_some((header, at)))
     })?;
     let mut part = Part {
         header,
@@ -163,6 +180,7 @@ pub fn locate_sidecar(
         sidecar: Some(sidecar),
     };
     part.image = part.find_image(source, stop)?;
+    part.refuse_changed(source)?;
     Ok(RecoveryData {
         parts: vec![part],
         lost: 0,
@@ -210,15 +228,23 @@ fn search<T>(
     Err(unknown.map_or(Error::NotFound, Error::Format))
 }
 
+/// Whether one copy of the checksums can be in a file of a length, which so bounds what is allocated and compared for them.
+fn fits(header: &HeaderPage, len: u64) -> bool {
+    header.hash_pages.saturating_mul(PAGE as u64) <= len
+}
+
 /// The recovery data that a later part names.
 fn older(source: &dyn Source, later: &Part, stop: &AtomicBool) -> Result<Option<Part>> {
     let (section, end) = (later.header.previous, later.header.geometry.start());
+    let len = source.len()?;
     let of = |header: HeaderPage| Part {
         header,
         ..later.clone()
     };
-    let is_it =
-        |header: &HeaderPage| header.section == section && header.image_size.cast_signed() == end;
+    let is_it = |header: &HeaderPage| {
+        let there = header.section == section && header.image_size.cast_signed() == end;
+        there && fits(header, len)
+    };
     // The last page, where it has to be.
     let behind = (PAGE + Footer::LEN) as u64;
     let last = u64::try_from(end)
@@ -232,7 +258,7 @@ fn older(source: &dyn Source, later: &Part, stop: &AtomicBool) -> Result<Option<
     }
     let limit = u64::try_from(end).ok().and_then(|end| later.position(end));
     let from = later.position(section).unwrap_or(0);
-    let limit = limit.unwrap_or(0).min(source.len()?);
+    let limit = limit.unwrap_or(0).min(len);
     let found = search(source, from, limit, stop, &mut |header, at| {
         Ok((is_it(&header) && at == later.image).then_some(header))
     });
@@ -241,6 +267,13 @@ fn older(source: &dyn Source, later: &Part, stop: &AtomicBool) -> Result<Option<
         Err(Error::NotFound | Error::Format(_)) => Ok(None),
         Err(error) => Err(error),
     }
+}
+
+/// Whether a link or a trailer is at a place, where an image goes on.
+fn hidden_at(source: &dyn Source, at: u64) -> bool {
+    let mut bytes = [0; SectionHeader::LEN];
+    source.read_exact_at(at, &mut bytes).is_ok()
+        && SectionHeader::parse(&bytes).is_ok_and(|header| header.ty.is_hidden())
 }
 
 impl Part {
@@ -272,15 +305,8 @@ impl Part {
         if start.is_some_and(|start| u64::try_from(self.image).is_ok_and(|image| image != start)) {
             return Ok(false);
         }
-        let mut bytes = [0; SectionHeader::LEN];
-        let Some(end) = self.position(self.header.image_size) else {
-            return Ok(false);
-        };
-        if source.read_exact_at(end, &mut bytes).is_err() {
-            return Ok(false);
-        }
-        // A link or a trailer comes next.
-        Ok(SectionHeader::parse(&bytes).is_ok_and(|header| header.ty.is_hidden()))
+        let end = self.position(self.header.image_size);
+        Ok(end.is_some_and(|end| hidden_at(source, end)))
     }
 
     /// Where the image is in the file: where it was, or where most of what is compared is right.
@@ -313,11 +339,70 @@ impl Part {
         {
             best = (fits(image).max(1), image);
         }
-        let geometry = self.header.geometry;
         match best {
-            // More than can be restored.
-            (0, _) if geometry.data_shards() > geometry.parity_shards() => Err(Error::Foreign),
+            // Parity might restore all of it, but nothing says that it is this file. All of a small image may be in one
+            // damaged shard.
+            (0, image) if !self.moved(image).is_bound(source) => {
+                match self.is_changed(source, image) {
+                    true => Err(Error::Changed),
+                    false => Err(Error::Foreign),
+                }
+            }
             (_, image) => Ok(image),
+        }
+    }
+
+    /// The generation that a sidecar was made for. None if it was made for an image without an index, or its start is damaged.
+    fn binding(&self) -> Option<GenerationId> {
+        let mut bytes = [0; Prelude::LEN];
+        let sidecar = self.sidecar.as_ref()?.source();
+        sidecar.read_exact_at(self.place(0)?, &mut bytes).ok()?;
+        match Prelude::parse(&bytes).ok()?.0.binding {
+            Binding::Generation(generation) => Some(generation),
+            _ => None,
+        }
+    }
+
+    /// Whether the index of the generation that the sidecar was made for is where it was.
+    fn is_bound(&self, source: &dyn Source) -> bool {
+        let generation = || {
+            let image = self.generation(source).ok()?;
+            sound_generation(source, &image)
+        };
+        self.header.index > 0
+            && self
+                .binding()
+                .is_some_and(|bound| generation() == Some(bound))
+    }
+
+    /// Whether an intact image is at a place that is not the one that the sidecar was made for, and not a later state of it.
+    fn is_changed(&self, source: &dyn Source, image: i64) -> bool {
+        let Some(bound) = self.binding() else {
+            return false;
+        };
+        let part = self.moved(image);
+        let found = |offset: u64| sound_generation(source, &container(source, offset).ok()?);
+        let there = u64::try_from(image).ok().and_then(found);
+        // Something else may be in front of the other image.
+        let there = there.or_else(|| {
+            let len = source.len().ok()?;
+            let read = |at, out: &mut [u8]| source.read_exact_at(at, out);
+            let offset = locate_image(len, &read).ok()?;
+            let image = container(source, offset).ok()?;
+            let ends = offset
+                .saturating_add(image.size)
+                .saturating_add(image.unused_tail);
+            (ends == len).then(|| sound_generation(source, &image))?
+        });
+        there.is_some_and(|there| there != bound)
+            && !part.is_bound(source)
+            && !hidden_at(source, part.end())
+    }
+
+    fn refuse_changed(&self, source: &dyn Source) -> Result<()> {
+        match self.is_changed(source, self.image) {
+            true => Err(Error::Changed),
+            false => Ok(()),
         }
     }
 

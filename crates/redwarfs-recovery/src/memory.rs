@@ -118,10 +118,11 @@ impl RepairingSource {
     ///
     /// # Errors
     /// [`Error::Io`](crate::Error::Io) if the length of the file is not known,
+    /// [`Error::LostTooMuch`](crate::Error::LostTooMuch) if it has lost more at its start than can be restored,
     /// [`Error::Format`](crate::Error::Format) if there is not enough memory for the checksums.
     pub fn new(source: Arc<dyn Source>, data: &RecoveryData, listener: Listener) -> Result<Self> {
         let lost = match data.image_offset() {
-            ..0 => data.lost_at_start(),
+            ..0 => data.lost_at_start()?,
             _ => 0,
         };
         let source = Shifted { source, lost };

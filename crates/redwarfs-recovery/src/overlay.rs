@@ -19,10 +19,9 @@ pub(crate) struct Overlay<'a> {
 }
 
 struct State {
-    /// Changes by their start, in the order in which they were made.
-    changes: BTreeMap<u64, Vec<Change>>,
-    /// Length of the longest one.
-    longest: u64,
+    /// What is changed, by the start of each range. No two overlap: a later change takes its place from earlier ones, so
+    /// that a read costs no more than what it reads, whatever a patch is made of.
+    changes: BTreeMap<u64, Change>,
     count: u64,
     /// Length of the file with the changes.
     len: u64,
@@ -32,11 +31,45 @@ struct State {
 
 #[derive(Clone, Copy)]
 struct Change {
-    number: u64,
-    position: u64,
-    length: u64,
+    /// Where its range ends in the file.
+    end: u64,
     /// Where its bytes are in the patch.
     at: u64,
+}
+
+impl Change {
+    /// What is left of one that begins at `start`, from `from` on.
+    fn rest(self, start: u64, from: u64) -> Self {
+        Self {
+            at: self.at + (from - start),
+            ..self
+        }
+    }
+}
+
+impl State {
+    fn put(&mut self, position: u64, change: Change) {
+        let end = change.end;
+        let before = self.changes.range(..position).next_back();
+        let before = before.map(|(start, old)| (*start, *old));
+        if let Some((start, old)) = before.filter(|(_, old)| old.end > position) {
+            let front = Change {
+                end: position,
+                ..old
+            };
+            self.changes.insert(start, front);
+            if old.end > end {
+                self.changes.insert(end, old.rest(start, end));
+            }
+        }
+        while let Some((&start, &old)) = self.changes.range(position..end).next() {
+            self.changes.remove(&start);
+            if old.end > end {
+                self.changes.insert(end, old.rest(start, end));
+            }
+        }
+        self.changes.insert(position, change);
+    }
 }
 
 impl fmt::Debug for Overlay<'_> {
@@ -66,7 +99,6 @@ impl<'a> Overlay<'a> {
     ) -> io::Result<Self> {
         let state = State {
             changes: BTreeMap::new(),
-            longest: 0,
             count: 0,
             len: file.len()?,
             end: PatchHeader::LEN as u64,
@@ -89,17 +121,13 @@ impl<'a> Overlay<'a> {
         let EntryHead { position, length } = head;
         let end = position.checked_add(length).ok_or_else(wrong)?;
         let mut state = self.state();
-        let change = Change {
-            number: state.count,
-            position,
-            length,
-            at: state.end + EntryHead::LEN as u64,
-        };
-        state.end = change.at.checked_add(length).ok_or_else(wrong)?;
+        let at = state.end + EntryHead::LEN as u64;
+        state.end = at.checked_add(length).ok_or_else(wrong)?;
         state.count += 1;
-        state.longest = state.longest.max(length);
         state.len = state.len.max(end);
-        state.changes.entry(position).or_default().push(change);
+        if length > 0 {
+            state.put(position, Change { end, at });
+        }
         Ok(())
     }
 
@@ -109,43 +137,24 @@ impl<'a> Overlay<'a> {
         (state.count, state.end)
     }
 
-    /// The changes of a range, in the order in which they were made.
-    fn changes(&self, offset: u64, end: u64) -> Vec<Change> {
+    /// The changes of a range that is not empty, by their starts.
+    fn changes(&self, offset: u64, end: u64) -> Vec<(u64, Change)> {
         let state = self.state();
-        let from = offset.saturating_sub(state.longest);
-        let near = state.changes.range(from..end).flat_map(|(_, made)| made);
-        let mut changes: Vec<Change> = near
-            .filter(|change| change.position + change.length > offset)
-            .copied()
-            .collect();
-        changes.sort_unstable_by_key(|change| change.number);
-        changes
+        let before = state.changes.range(..offset).next_back();
+        let before = before.filter(|(_, change)| change.end > offset);
+        let within = state.changes.range(offset..end);
+        let all = before.into_iter().chain(within);
+        all.map(|(start, change)| (*start, *change)).collect()
     }
 
-    /// What the file itself has in a range, where no change covers it.
-    fn base(&self, offset: u64, buf: &mut [u8], changes: &[Change]) -> io::Result<()> {
-        let len = self.file.len()?;
-        let end = offset + buf.len() as u64;
-        let mut ranges: Vec<(u64, u64)> = changes
-            .iter()
-            .map(|change| (change.position, change.position + change.length))
-            .collect();
-        ranges.sort_unstable();
-        let mut at = offset;
-        for (start, stop) in ranges.into_iter().chain([(end, end)]) {
-            if start > at {
-                let gap = buf.get_mut((at - offset) as usize..(start.min(end) - offset) as usize);
-                let gap = gap.unwrap_or_default();
-                // Behind the end of the file is nothing yet.
-                let there = usize::try_from(len.saturating_sub(at)).unwrap_or(usize::MAX);
-                let (there, behind) = gap.split_at_mut(there.min(gap.len()));
-                if !there.is_empty() {
-                    self.file.read_exact_at(at, there)?;
-                }
-                behind.fill(0);
-            }
-            at = at.max(stop);
+    /// What the file itself has in a range. Behind its end is nothing yet.
+    fn base(&self, len: u64, offset: u64, buf: &mut [u8]) -> io::Result<()> {
+        let there = usize::try_from(len.saturating_sub(offset)).unwrap_or(usize::MAX);
+        let (there, behind) = buf.split_at_mut(there.min(buf.len()));
+        if !there.is_empty() {
+            self.file.read_exact_at(offset, there)?;
         }
+        behind.fill(0);
         Ok(())
     }
 }
@@ -159,18 +168,19 @@ impl Source for Overlay<'_> {
         let end = offset.checked_add(buf.len() as u64);
         let end = end.filter(|end| *end <= self.state().len);
         let end = end.ok_or(io::ErrorKind::UnexpectedEof)?;
-        let changes = self.changes(offset, end);
-        self.base(offset, buf, &changes)?;
-        for change in changes {
-            let from = change.position.max(offset);
-            let to = (change.position + change.length).min(end);
-            let out = buf.get_mut((from - offset) as usize..(to - offset) as usize);
-            self.store.read_exact_at(
-                change.at + (from - change.position),
-                out.unwrap_or_default(),
-            )?;
+        let len = self.file.len()?;
+        let mut rest = buf;
+        let mut at = offset;
+        for (start, change) in self.changes(offset, end) {
+            let (from, to) = (start.max(offset), change.end.min(end));
+            let gap = rest.split_off_mut(..(from - at) as usize);
+            self.base(len, at, gap.unwrap_or_default())?;
+            let part = rest.split_off_mut(..(to - from) as usize);
+            let place = change.rest(start, from).at;
+            self.store.read_exact_at(place, part.unwrap_or_default())?;
+            at = to;
         }
-        Ok(())
+        self.base(len, at, rest)
     }
 }
 
@@ -235,5 +245,22 @@ mod tests {
         }
         assert!(overlay.read_exact_at(10, &mut [0; 5]).is_err());
         assert_eq!(overlay.size().0, 5);
+    }
+
+    #[test]
+    fn changes_of_one_place_do_not_pile_up() {
+        let patch = MemorySource::new(vec![7; 1 << 20]);
+        let file = MemorySource::new(vec![0; 100]);
+        let overlay = Overlay::of(&file, &patch).unwrap();
+        for length in [100, 1, 1, 1, 50, 1] {
+            let head = EntryHead {
+                position: 20,
+                length,
+            };
+            overlay.add(head).unwrap();
+        }
+        let ranges: Vec<_> = overlay.changes(0, 120).into_iter().collect();
+        let ranges: Vec<_> = ranges.iter().map(|(at, to)| (*at, to.end)).collect();
+        assert_eq!(ranges, [(20, 21), (21, 70), (70, 120)]);
     }
 }

@@ -262,7 +262,7 @@ impl Part {
     }
 
     /// The generation whose index this part names.
-    fn generation(&self, file: &dyn Source) -> Result<Container> {
+    pub(crate) fn generation(&self, file: &dyn Source) -> Result<Container> {
         let index = self.header.index;
         let offset = self.position(0).ok_or(Error::LostStart)?;
         let mut header = [0; SectionHeader::LEN];

@@ -463,7 +463,7 @@ fn one(case: u64, outcomes: &mut Outcomes) {
 /// Repairs a copy of a file that has lost its start, behind zeros.
 fn copy(case: u64, files: &Files, bad: &[u8], beside: bool, whole: &[u8], outcomes: &mut Outcomes) {
     let (_, data) = files.locate(beside).unwrap();
-    let zeros = vec![0; data.lost_at_start() as usize];
+    let zeros = vec![0; data.lost_at_start().unwrap() as usize];
     drop(data);
     let path = files.dir.path().join("copy");
     fs::write(&path, [&zeros[..], bad].concat()).unwrap();

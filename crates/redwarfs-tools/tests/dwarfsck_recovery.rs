@@ -447,3 +447,33 @@ fn salvage_repairs_the_groups_that_can_be_repaired() {
     );
     assert!(!parts.join("repaired.dwarfs").exists());
 }
+
+/// A sidecar that was made for the file as it was, before another image took its name.
+#[test]
+fn a_stale_sidecar_changes_nothing() {
+    for percent in ["5%", "100%"] {
+        let place = Place::new(&["-l1"]);
+        place.good(&[&format!("--add-recovery={percent}"), "--sidecar"]);
+        let tree = place.dir.path().join("tree");
+        fs::write(tree.join("file3"), noise(400_100, 77)).unwrap();
+        let (tree, image) = (tree.to_str().unwrap(), place.image.to_str().unwrap());
+        must(MKDWARFS, ["-i", tree, "-o", image, "-l1", "-f"]);
+        let rebuilt = place.bytes();
+        for task in ["--check-recovery", "--repair"] {
+            let text = place.bad(&[task]);
+            assert!(
+                text.contains("the image was changed after the sidecar was made"),
+                "{percent} {task}: {text}"
+            );
+        }
+        assert!(place.bytes() == rebuilt);
+        // Old contents do not come out, either.
+        let out = tempfile::tempdir().unwrap();
+        let to = out.path().to_str().unwrap();
+        let done = run(DWARFSEXTRACT, ["-i", image, "-o", to, "--repair=memory"]);
+        let text = String::from_utf8(done.stderr).unwrap();
+        assert_eq!(done.status.code(), Some(1), "{text}");
+        assert!(text.contains("the image was changed"), "{text}");
+        extracts(&place.image, &place.dir.path().join("tree"));
+    }
+}

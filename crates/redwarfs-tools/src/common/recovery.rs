@@ -84,6 +84,9 @@ pub fn failure(what: &str, path: &Path, error: &Error) -> ToolError {
         Error::NotFound => failure.cause(error).hint(
             "--add-recovery makes it while the image is intact, and --sidecar=FILE names a sidecar",
         ),
+        Error::Changed => failure
+            .cause(error)
+            .hint("delete the sidecar, and --add-recovery --sidecar makes a new one"),
         Error::LostStart => failure
             .cause(error)
             .hint("--repair=FILE makes a repaired copy"),

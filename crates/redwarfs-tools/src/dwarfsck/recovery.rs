@@ -350,10 +350,11 @@ fn repair_copy(
     let source = FileSource::open(input).map_err(|e| ToolError::new(what).cause(io_cause(&e)))?;
     let found = find(&source, input, &args.sidecar, Access::Read, stop);
     let found = found.map_err(|e| e.failure(what))?;
-    let mut out = create_output(copy, Overwrite::No, logger)
-        .map_err(|e| ToolError::new(what).cause(io_cause(&e)))?;
     // Bytes that the file has lost at its start come back as zeros, for the repair.
     let lost = found.data.lost_at_start();
+    let lost = lost.map_err(|e| failure(what, input, &e))?;
+    let mut out = create_output(copy, Overwrite::No, logger)
+        .map_err(|e| ToolError::new(what).cause(io_cause(&e)))?;
     copy_into(&source, lost, &mut out, stop).map_err(|e| match e.kind() {
         _ if stop.load(Ordering::Relaxed) => failure(what, input, &Error::Interrupted),
         _ => io(copy, &e),

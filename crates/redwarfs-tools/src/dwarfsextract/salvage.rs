@@ -13,7 +13,9 @@ use redwarfs_salvage::{DamagedFile, Error, Missing, Salvage};
 use crate::common::error::io_cause;
 use crate::common::json::JsonWriter;
 use crate::common::number::{counted, format_size};
-use crate::common::recovery::{Access, FindError, SidecarChoice, find, repairing};
+use crate::common::recovery::{
+    Access, FindError, SidecarChoice, failure as recovery_failure, find, repairing,
+};
 use crate::common::{Logger, Result, ToolError};
 
 /// Name of the repaired copy, of the report, and of the directories.
@@ -216,6 +218,14 @@ fn repaired(
     if damage.is_none() {
         return Ok(None);
     }
+    // Then it cannot help, and what is there comes out without it.
+    let at_start = match found.data.lost_at_start() {
+        Ok(lost) => lost,
+        Err(error) => {
+            logger.warn(recovery_failure("cannot use recovery data", input, &error));
+            return Ok(None);
+        }
+    };
     let lost = damage.lost_groups();
     if lost > 0 {
         logger.warn(format_args!(
@@ -226,7 +236,7 @@ fn repaired(
         return Ok(Some(repairing));
     }
     let io = |e: io::Error| ToolError::new(what).path(copy).io(&e);
-    copy_of(source.as_ref(), found.data.lost_at_start(), copy).map_err(io)?;
+    copy_of(source.as_ref(), at_start, copy).map_err(io)?;
     let file = LockedFile::open(copy).map_err(io)?;
     let found = find(&file, input, sidecar, Access::Read, stop).map_err(|e| e.failure(what))?;
     let damage = found.data.check(&file, &|_| {}, stop).map_err(failed)?;
