@@ -92,13 +92,20 @@ impl RecoveryData {
         self.parts.iter().any(|part| part.sidecar.is_some())
     }
 
-    /// Ranges of a file, relative to the image, that nothing protects: older parts whose recovery data is lost, and what
-    /// was appended later.
+    /// Ranges of a file, relative to the image, that nothing protects: something else in front of the image than was
+    /// protected there, older parts whose recovery data is lost, and what was appended later.
     ///
     /// # Errors
     /// [`Error::Io`] if the length of the file is not known.
     pub fn unprotected(&self, source: &dyn Source) -> Result<Vec<(i64, u64)>> {
         let mut ranges = Vec::new();
+        if let Some(first) = self.parts.first()
+            && first.header.geometry.start() < 0
+            && first.image > 0
+            && !first.keeps_front()
+        {
+            ranges.push((-first.image, first.image.unsigned_abs()));
+        }
         if self.lost > 0 {
             ranges.push((0, self.lost));
         }
@@ -137,7 +144,7 @@ pub fn locate(source: &dyn Source, stop: &AtomicBool) -> Result<RecoveryData> {
             sidecar: None,
         };
         let own = !header.is_sidecar() && fits(&header, len);
-        let is_it = own && (part.ends(source)? || part.is_continued(source, len, &mut start)?);
+        let is_it = own && (part.is_last(source)? || part.is_continued(source, len, &mut start)?);
         Ok(is_it.then_some(part))
     })?;
     let mut parts = vec![found];
@@ -277,13 +284,25 @@ fn hidden_at(source: &dyn Source, at: u64) -> bool {
 }
 
 impl Part {
-    /// Whether nothing but an append that was not finished is in the file behind what this belongs to.
-    pub(crate) fn ends(&self, source: &dyn Source) -> Result<bool> {
-        let len = source.len()?;
-        let end = match self.sidecar {
+    /// Where what this belongs to ends in the file.
+    fn behind(&self) -> Option<u64> {
+        match self.sidecar {
             Some(_) => Some(self.end()),
             None => self.position(self.header.image_size),
-        };
+        }
+    }
+
+    /// Whether nothing but an append that was not finished is in the file behind what this belongs to. A link or a trailer
+    /// that follows, such as a signature, is more.
+    pub(crate) fn ends(&self, source: &dyn Source) -> Result<bool> {
+        let goes_on = self.behind().is_some_and(|end| hidden_at(source, end));
+        Ok(!goes_on && self.is_last(source)?)
+    }
+
+    /// Whether the file ends with what this belongs to, or its end leads to the same index.
+    fn is_last(&self, source: &dyn Source) -> Result<bool> {
+        let len = source.len()?;
+        let end = self.behind();
         if end.unwrap_or(0) >= len {
             return Ok(true);
         }

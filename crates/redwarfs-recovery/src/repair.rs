@@ -144,7 +144,7 @@ impl Part {
             }
             let at = self.image.saturating_add(at).try_into();
             file.write_all_at(at.map_err(|_| Error::LostStart)?, bytes)?;
-            repaired.data += 1;
+            repaired.data += u64::from(!self.is_foreign(shard));
         }
         if damage.parity.is_empty() {
             return Ok(());

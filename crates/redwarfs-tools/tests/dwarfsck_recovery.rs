@@ -182,12 +182,16 @@ fn a_build_and_a_rewrite_protect_their_image() {
     place.damage(|bytes| bytes[..9000].fill(7));
     place.good(&["--repair"]);
     assert!(place.bytes() == whole);
-    // A header of another length is another one, and stays.
+    // A header of another length is another one, and stays. Nothing says whether it is right.
     place.damage(|bytes| drop(bytes.drain(..3000)));
-    assert_eq!(
-        place.good(&["--repair"]),
-        "repaired: nothing, the file is intact\n"
-    );
+    for task in ["--check-recovery", "--repair", "--repair-patch=none"] {
+        let text = place.bad(&[task]);
+        assert!(
+            text.contains("what is protected is ")
+                && text.contains("out recovery data") | text.contains("have no recovery data"),
+            "{task}: {text}"
+        );
+    }
     // Cut off further behind: only a copy can be repaired. It gets its header back, too.
     let header = fs::metadata("/bin/sh").unwrap().len() as usize;
     fs::write(&place.image, &whole[header + 1000..]).unwrap();
@@ -476,4 +480,34 @@ fn a_stale_sidecar_changes_nothing() {
         assert!(text.contains("the image was changed"), "{text}");
         extracts(&place.image, &place.dir.path().join("tree"));
     }
+}
+
+/// A trailer that was added after a sidecar was made is there, and is not protected.
+#[test]
+fn a_trailer_behind_what_a_sidecar_protects_is_seen() {
+    let place = Place::new(&["-l1"]);
+    place.good(&["--add-recovery=10%", "--sidecar"]);
+    place.good(&["--add-digests"]);
+    let whole = place.bytes();
+    let text = place.bad(&["--repair"]);
+    assert!(
+        text.contains("repaired: nothing, what is protected is intact")
+            && text.contains("have no recovery data, and may be damaged"),
+        "{text}"
+    );
+    // What is protected is repaired, and the rest is said to be open.
+    place.damage(|bytes| bytes[100_000..110_000].fill(0));
+    let copy = place.dir.path().join("copy");
+    for option in [
+        format!("--repair={}", copy.display()),
+        "--repair".to_owned(),
+    ] {
+        let text = place.bad(&[&option]);
+        assert!(
+            text.contains("have no recovery data, and may be damaged"),
+            "{option}: {text}"
+        );
+    }
+    assert!(place.bytes() == whole);
+    place.good(&["--check-digests"]);
 }

@@ -8,7 +8,7 @@ use redwarfs_recovery::{Error, apply_patch};
 
 use super::args::Args;
 use super::meter::with_bytes;
-use super::recovery::{examine, lock, log_lost, say, written};
+use super::recovery::{examine, intact, lock, log_lost, open_ranges, say, say_open, written};
 use crate::common::error::{EXIT_OK, display_path, io_cause};
 use crate::common::number::{counted, format_size};
 use crate::common::output::create_output;
@@ -28,9 +28,10 @@ pub(super) fn write(
     let io = |e: std::io::Error| ToolError::new(what).path(patch).io(&e);
     let source = FileSource::open(input).map_err(cannot)?;
     let (found, damage) = examine(args, &source, Access::Read, what, input, logger, stop)?;
+    let open = open_ranges(&found, &source, what, input)?;
     if damage.is_none() {
-        say(args, "patch:    none, the file is intact")?;
-        return Ok(EXIT_OK);
+        say(args, &format!("patch:    none, {}", intact(&open)))?;
+        return Ok(say_open(&open, logger));
     }
     let out = create_output(patch, Overwrite::No, logger).map_err(cannot)?;
     let Some(file) = out.unfinished().map_err(io)? else {
@@ -56,7 +57,7 @@ pub(super) fn write(
             written(done)
         ),
     )?;
-    Ok(EXIT_OK)
+    Ok(say_open(&open, logger))
 }
 
 /// Puts the bytes of a patch into the file.
@@ -87,7 +88,7 @@ pub(super) fn apply(
         &match applied.entries {
             0 => "applied:  nothing, the file is as the patch makes it".to_owned(),
             entries => format!(
-                "applied:  {}, {}; the file is as it was",
+                "applied:  {}, {}; the file is what the maker of the patch had",
                 counted(entries, "change", "changes"),
                 format_size(applied.bytes)
             ),

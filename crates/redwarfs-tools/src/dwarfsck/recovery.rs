@@ -260,8 +260,7 @@ fn check(args: &Args, input: &Path, logger: &Logger, stop: &AtomicBool) -> Resul
     let what = "cannot check with recovery data";
     let file = FileSource::open(input).map_err(|e| ToolError::new(what).cause(io_cause(&e)))?;
     let (found, damage) = examine(args, &file, Access::Read, what, input, logger, stop)?;
-    let open = found.data.unprotected(&file);
-    let open = open.map_err(|e| failure(what, input, &e))?;
+    let open = open_ranges(&found, &file, what, input)?;
     super::recovery_report::print(args, &found, &damage, &open)?;
     Ok(match damage.is_none() && open.is_empty() {
         true => EXIT_OK,
@@ -290,13 +289,47 @@ fn repair(args: &Args, input: &Path, logger: &Logger, stop: &AtomicBool) -> Resu
     let what = "cannot repair";
     let file = lock(input)?;
     let (found, damage) = examine(args, &file, Access::Write, what, input, logger, stop)?;
+    let open = open_ranges(&found, &file, what, input)?;
     if damage.is_none() {
-        say(args, "repaired: nothing, the file is intact")?;
-        return Ok(EXIT_OK);
+        say(args, &format!("repaired: nothing, {}", intact(&open)))?;
+        return Ok(say_open(&open, logger));
     }
     let done = mend(&found, &file, &damage, input, stop, logger)?;
     say(args, &format!("repaired: {}", written(done)))?;
-    Ok(EXIT_OK)
+    Ok(say_open(&open, logger))
+}
+
+/// Ranges of a file, relative to the image, that nothing protects.
+pub(super) fn open_ranges(
+    found: &Found,
+    file: &dyn Source,
+    what: &str,
+    input: &Path,
+) -> Result<Vec<(i64, u64)>> {
+    let open = found.data.unprotected(file);
+    open.map_err(|e| failure(what, input, &e))
+}
+
+/// What is so if no damage was found.
+pub(super) fn intact(open: &[(i64, u64)]) -> &'static str {
+    match open.is_empty() {
+        true => "the file is intact",
+        false => "what is protected is intact",
+    }
+}
+
+/// Names what nothing protects, and so may be damaged. Returns the exit code, which is that of a check.
+pub(super) fn say_open(open: &[(i64, u64)], logger: &Logger) -> u8 {
+    for (start, length) in open {
+        logger.warn(format_args!(
+            "{} at offset {start} of the image have no recovery data, and may be damaged",
+            counted(*length, "byte", "bytes")
+        ));
+    }
+    match open.is_empty() {
+        true => EXIT_OK,
+        false => EXIT_FAILURE,
+    }
 }
 
 fn mend(
@@ -317,12 +350,6 @@ fn mend(
             "{}: {} of it stay damaged: --add-recovery --sidecar makes a new one",
             display_path(sidecar),
             counted(done.left, "part", "parts")
-        ));
-    }
-    for (start, length) in found.data.unprotected(file).unwrap_or_default() {
-        logger.warn(format_args!(
-            "{} at offset {start} of the image are not protected: they are as they were",
-            counted(length, "byte", "bytes")
         ));
     }
     Ok(done)
@@ -363,6 +390,7 @@ fn repair_copy(
         return Err(ToolError::new(what).path(copy).cause("is no regular file"));
     };
     let (found, damage) = examine(args, &file, Access::Read, what, input, logger, stop)?;
+    let open = open_ranges(&found, &file, what, input)?;
     let done = match damage.is_none() {
         true => Repaired::default(),
         false => mend(&found, &file, &damage, input, stop, logger)?,
@@ -377,7 +405,7 @@ fn repair_copy(
         args,
         &format!("repaired: {}, in {}", written(done), copy.display()),
     )?;
-    Ok(EXIT_OK)
+    Ok(say_open(&open, logger))
 }
 
 /// Copies a file behind `lost` zeros. What cannot be read becomes zeros.
