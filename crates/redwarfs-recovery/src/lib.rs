@@ -17,6 +17,7 @@
 #![forbid(unsafe_code)]
 
 mod add;
+mod changed;
 mod check;
 mod code;
 mod damage;

@@ -8,8 +8,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use redwarfs_io::Source;
 
 use crate::PIECE;
+use crate::changed::SoundSections;
 use crate::damage::GroupDamage;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::locate::RecoveryData;
 use crate::part::{Part, matches};
 use redwarfs_format::recovery::ShardGroup;
@@ -77,6 +78,8 @@ impl Source for Shifted {
 struct Covered {
     part: Part,
     hashes: Vec<Option<u64>>,
+    /// Of a sidecar, which may be older than the image.
+    sound: Option<Mutex<SoundSections>>,
     /// Where its first shard begins; below 0 if less than that is in front of the image.
     first: i64,
     end: u64,
@@ -138,6 +141,8 @@ impl RepairingSource {
             parts.push(Covered {
                 first: part.image.saturating_add(part.header.geometry.start()),
                 end: part.end(),
+                sound: (part.sidecar.as_ref())
+                    .map(|_| Mutex::new(SoundSections::of(&source, part.image))),
                 hashes,
                 part,
             });
@@ -176,6 +181,9 @@ impl RepairingSource {
             let readable = whole || range.read(shard, bytes).is_ok();
             let foreign = part.is_foreign(shard);
             if foreign || !readable || !matches(hashes, shard, bytes) {
+                if readable && !foreign && covered.is_of_another_image(&self.source, shard) {
+                    return Err(io::Error::other(Error::Changed));
+                }
                 let right = self.repaired(number, shard, foreign);
                 if !readable && (foreign || right.is_none()) {
                     // The bytes that are asked for, or the error of the medium.
@@ -287,6 +295,15 @@ impl State {
 }
 
 impl Covered {
+    /// Whether a shard that differs is in sections whose checksums are right.
+    fn is_of_another_image(&self, source: &dyn Source, shard: u64) -> bool {
+        self.sound.as_ref().is_some_and(|sound| {
+            let (start, length) = self.part.data_place(shard);
+            let mut sound = sound.lock().unwrap_or_else(PoisonError::into_inner);
+            sound.have(source, start, length)
+        })
+    }
+
     /// Compares all shards of a group.
     fn examine(&self, source: &dyn Source, group: ShardGroup) -> GroupDamage {
         let part = &self.part;

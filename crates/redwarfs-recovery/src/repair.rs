@@ -7,6 +7,7 @@ use redwarfs_format::section::{Container, Footer, SectionHeader, tail_pointer};
 use redwarfs_io::{Medium, Source};
 
 use crate::add::{Frame, sidecar_prelude};
+use crate::changed::SoundSections;
 use crate::code::{Decoder, Encoder};
 use crate::damage::{Damage, GroupDamage, PartDamage};
 use crate::error::{Error, Result};
@@ -35,6 +36,7 @@ impl RecoveryData {
     /// repair may be interrupted and repeated. `damage` is what [`RecoveryData::check`] found in this file.
     ///
     /// # Errors
+    /// * [`Error::Changed`] if a sidecar belongs to another state of the image. Nothing is written.
     /// * [`Error::TooMuch`] if a group has more damage than the parity can restore. Nothing is written.
     /// * [`Error::Mismatch`] if what was restored does not have its checksum. It is not written.
     /// * [`Error::LostStart`] if the file has lost its start, so that it has to be copied first.
@@ -45,6 +47,10 @@ impl RecoveryData {
         damage: &Damage,
         stop: &AtomicBool,
     ) -> Result<Repaired> {
+        let parts = || self.parts.iter().zip(&damage.parts);
+        for (part, damage) in parts() {
+            part.refuse_another_image(file, damage)?;
+        }
         let groups = damage.lost_groups();
         if groups > 0 {
             let of = damage.all_groups();
@@ -56,7 +62,6 @@ impl RecoveryData {
             }
         }
         let mut repaired = Repaired::default();
-        let parts = || self.parts.iter().zip(&damage.parts);
         for (part, damage) in parts() {
             part.check_identity(&damage.hashes)?;
         }
@@ -78,6 +83,33 @@ impl RecoveryData {
 }
 
 impl Part {
+    /// A sidecar may be older than the image: then whole sections differ whose checksums are right.
+    fn refuse_another_image(&self, file: &dyn Source, damage: &PartDamage) -> Result<()> {
+        if self.sidecar.is_none() {
+            return Ok(());
+        }
+        let mut sound = SoundSections::of(file, self.image);
+        let geometry = self.header.geometry;
+        let data = damage
+            .shards
+            .iter()
+            .filter(|&&shard| shard < geometry.data_shards());
+        for &shard in data {
+            let (start, length) = self.data_place(shard);
+            if sound.have(file, start, length) {
+                return Err(Error::Changed);
+            }
+        }
+        Ok(())
+    }
+
+    /// Where a data shard is, relative to the image, with its length.
+    pub(crate) fn data_place(&self, shard: u64) -> (i64, u64) {
+        let geometry = self.header.geometry;
+        let (at, length) = geometry.data_range(shard);
+        (geometry.start().saturating_add_unsigned(at), length as u64)
+    }
+
     /// All checksums, if all are known; then they have to be those that were made.
     fn check_identity(&self, hashes: &[Option<u64>]) -> Result<Option<Vec<u64>>> {
         let whole: Option<Vec<u64>> = hashes.iter().copied().collect();

@@ -367,7 +367,9 @@ fn one(case: u64, outcomes: &mut Outcomes) {
         outcomes.not_found += 1;
         return;
     }
-    assert_eq!(data.unprotected(&file).unwrap(), [], "{case}");
+    // Something else than was protected may be in front of the image.
+    let open = data.unprotected(&file).unwrap();
+    assert!(open.iter().all(|(start, _)| *start < 0), "{case}: {open:?}");
     if beside && data.image_offset() != now {
         assert!(verdict.lost_groups > 0, "{case}: the image is elsewhere");
         outcomes.lost += 1;

@@ -7,10 +7,11 @@ use std::fs;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use redwarfs_io::{FileSource, LockedFile};
+use redwarfs_format::section::{CompressionId, SectionHeader, SectionType};
+use redwarfs_io::{FileSource, LockedFile, Source};
 use redwarfs_recovery::{
-    Damage, Error, Protection, RecoveryData, Repaired, Sidecar, add, add_sidecar, locate,
-    locate_sidecar,
+    Damage, Error, Protection, RecoveryData, Repaired, RepairingSource, Sidecar, add, add_sidecar,
+    locate, locate_sidecar,
 };
 use redwarfs_testkit::mutate::Rng;
 
@@ -184,6 +185,7 @@ fn any_image_can_have_one() {
     let out = LockedFile::open(&case.image).unwrap();
     add(out, 0, &Protection::percent(5.0), &|_| {}, &go()).unwrap();
     let protected = fs::read(&case.image).unwrap();
+    let grown_by = (protected.len() - file.len()) as u64;
     let both = Case::new(protected, 0, 10.0);
     both.heals("recovery data", |image, _| {
         image[file.len()..file.len() + 10_000].fill(0);
@@ -191,13 +193,39 @@ fn any_image_can_have_one() {
     // The older sidecar knows the start of the longer file.
     let (source, data) = case.locate().unwrap();
     assert!(data.check(&source, &|_| {}, &go()).unwrap().is_none());
-    assert_eq!(data.unprotected(&source).unwrap(), []);
+    let open = [(file.len() as i64, grown_by)];
+    assert_eq!(data.unprotected(&source).unwrap(), open);
     let len = fs::metadata(&both.image).unwrap().len();
     let mut grown = fs::read(&both.image).unwrap();
     grown.extend([7; 1000]);
     both.write(&grown, &both.beside);
     let (source, data) = both.locate().unwrap();
     assert_eq!(data.unprotected(&source).unwrap(), [(len as i64, 1000)]);
+}
+
+#[test]
+fn another_state_of_the_image_is_not_taken_for_damage() {
+    // The same layout, so that only the contents of one block tell.
+    let blocks = [200_000, 150_000, 300_000];
+    let case = Case::new(image(b"front", &blocks, &mut Rng::new(5)), 5, 20.0);
+    let mut other = case.whole.clone();
+    let at = 5 + 64;
+    let payload = support::bytes(blocks[0], &mut Rng::new(7));
+    let sealed = SectionHeader::seal(0, SectionType::BLOCK, CompressionId::NONE, &payload);
+    other[5..at].copy_from_slice(&sealed.encode());
+    other[at..at + payload.len()].copy_from_slice(&payload);
+    case.write(&other, &case.beside);
+    assert!(matches!(case.repair(), Err(Error::Changed)));
+    assert!(fs::read(&case.image).unwrap() == other);
+    let (file, data) = case.locate().unwrap();
+    let source = RepairingSource::new(Arc::new(file), &data, Box::new(|_| {})).unwrap();
+    let mut byte = [0; 1];
+    assert!(source.read_exact_at(100_000, &mut byte).is_err());
+    let far = other.len() as u64 - 100_000;
+    source.read_exact_at(far, &mut byte).unwrap();
+    drop((source, data));
+    // The damaged header of a section, whose payload is right.
+    case.heals("header", |image, _| image[5 + 10] ^= 1);
 }
 
 #[test]
