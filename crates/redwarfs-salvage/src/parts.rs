@@ -94,7 +94,10 @@ impl Salvage {
                     _ if lost && length > 0 => missing.push(Missing { offset, length }),
                     _ => {}
                 }
-                offset += length;
+                let end = offset.checked_add(length);
+                offset = end.ok_or_else(|| {
+                    redwarfs_format::Error::corrupt("a file is larger than any file can be")
+                })?;
             }
             if missing.is_empty() {
                 continue;
@@ -110,7 +113,7 @@ impl Salvage {
     }
 
     /// Writes the files that are partly there below `dir`, a new directory: `NAME` with holes for what is missing, and
-    /// `NAME.missing` with a line `OFFSET LENGTH` for each missing range. `visit` gets each damaged file, also those
+    /// `NAME.missing` (with the beginning of a very long name) with a line `OFFSET LENGTH` for each missing range. `visit` gets each damaged file, also those
     /// that are lost completely.
     ///
     /// # Errors
@@ -270,9 +273,7 @@ fn write_part(image: &Image, path: &Path, file: &mut DamagedFile) -> Result<Outc
         fs::remove_file(path)?;
         return Ok(Outcome::Gone);
     }
-    let mut name = path.as_os_str().to_owned();
-    name.push(".missing");
-    let mut map = File::create_new(free_name(Path::new(&name)))?;
+    let mut map = File::create_new(free_name(&map_name(path)))?;
     for range in &file.missing {
         writeln!(map, "{} {}", range.offset, range.length)?;
     }
@@ -285,6 +286,23 @@ fn join(missing: &mut Vec<Missing>, offset: u64, length: u64) {
         Some(last) if last.offset + last.length == offset => last.length += length,
         _ => missing.push(Missing { offset, length }),
     }
+}
+
+/// `NAME.missing`, or less of a name that is so long that no file could have that name.
+fn map_name(path: &Path) -> PathBuf {
+    const BEHIND: &str = ".missing";
+    // A number may follow.
+    const MOST: usize = 255 - BEHIND.len() - "-4294967295".len();
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    if name.len() > MOST {
+        let mut start = name.to_string_lossy().into_owned();
+        while start.len() > MOST {
+            start.pop();
+        }
+        name = start.into();
+    }
+    name.push(BEHIND);
+    path.with_file_name(name)
 }
 
 /// A name that no file has: a file of the image may end in `.missing`.

@@ -407,6 +407,39 @@ fn holes_of_damaged_files_stay_holes() {
 }
 
 #[test]
+fn long_names_have_shorter_maps() {
+    let mut rng = Rng::new(12);
+    let mut files = Files::new();
+    let names = ["a".repeat(255), "é".repeat(120), "b".repeat(248)];
+    for name in &names {
+        let bytes = (0..100_000).map(|_| rng.bits() as u8).collect();
+        files.insert(name.clone(), bytes);
+    }
+    let mut image = build(&files);
+    for block in container(&image).blocks().step_by(2) {
+        image[block.payload_offset as usize + 9] ^= 1;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let parts = dir.path().join("parts");
+    let found = salvage(&image).unwrap();
+    let written = found.write_parts(&parts, &mut |_| Ok(())).unwrap();
+    assert_eq!((written.files, written.unnamed), (3, 0));
+    let there: Vec<String> = fs::read_dir(&parts)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    assert_eq!(there.len(), 6);
+    for name in &names {
+        assert!(there.contains(name));
+        let map = |other: &&String| {
+            let start = other.strip_suffix(".missing");
+            start.is_some_and(|start| name.starts_with(start))
+        };
+        assert_eq!(there.iter().filter(map).count(), 1);
+    }
+}
+
+#[test]
 fn no_part_is_written_outside() {
     let dir = tempfile::tempdir().unwrap();
     let existing = dir.path().join("parts");

@@ -638,7 +638,7 @@ pub(crate) fn space(parameters: &[Parameter]) -> Space {
 }
 
 /// Options that are no parameters, and why.
-pub(crate) const LEFT_OUT: [(&str, &str); 39] = [
+pub(crate) const LEFT_OUT: [(&str, &str); 40] = [
     ("input", "every combination has it"),
     ("output", "every combination has it"),
     ("force", "says what becomes of an old output"),
@@ -692,6 +692,7 @@ pub(crate) const LEFT_OUT: [(&str, &str); 39] = [
     ("snapshot-name", "takes an image: snapshots.rs"),
     ("checksum", "takes an image: snapshots.rs"),
     ("delta-out", "takes an image: snapshots.rs"),
+    ("match-index", "adds what is behind the image: nights.rs"),
     (
         "recovery",
         "adds what is behind the image: dwarfsck_recovery.rs",
