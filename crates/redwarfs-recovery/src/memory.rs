@@ -12,7 +12,7 @@ use crate::changed::SoundSections;
 use crate::damage::GroupDamage;
 use crate::error::{Error, Result};
 use crate::locate::RecoveryData;
-use crate::part::{Part, matches};
+use crate::part::{Part, is_known, matches};
 use redwarfs_format::recovery::ShardGroup;
 
 /// Bytes of repaired shards that are kept (256 MiB).
@@ -297,7 +297,11 @@ impl State {
 impl Covered {
     /// Whether a shard that differs is in sections whose checksums are right.
     fn is_of_another_image(&self, source: &dyn Source, shard: u64) -> bool {
-        self.sound.as_ref().is_some_and(|sound| {
+        let sound = self
+            .sound
+            .as_ref()
+            .filter(|_| is_known(&self.hashes, shard));
+        sound.is_some_and(|sound| {
             let (start, length) = self.part.data_place(shard);
             let mut sound = sound.lock().unwrap_or_else(PoisonError::into_inner);
             sound.have(source, start, length)

@@ -149,6 +149,13 @@ pub(crate) fn page_at(source: &dyn Source, at: u64) -> Option<Box<[u8; PAGE]>> {
     Some(page)
 }
 
+/// Whether the checksum of a shard is known.
+pub(crate) fn is_known(hashes: &[Option<u64>], shard: u64) -> bool {
+    let at = usize::try_from(shard).ok();
+    at.and_then(|at| hashes.get(at))
+        .is_some_and(Option::is_some)
+}
+
 pub(crate) fn matches(hashes: &[Option<u64>], shard: u64, bytes: &[u8]) -> bool {
     let known = usize::try_from(shard).ok().and_then(|at| *hashes.get(at)?);
     known == Some(shard_hash(bytes))

@@ -12,7 +12,7 @@ use crate::code::{Decoder, Encoder};
 use crate::damage::{Damage, GroupDamage, PartDamage};
 use crate::error::{Error, Result};
 use crate::locate::RecoveryData;
-use crate::part::{Part, matches};
+use crate::part::{Part, is_known, matches};
 use crate::range::Range;
 
 /// Bytes of the pointer at the end of an image.
@@ -90,10 +90,12 @@ impl Part {
         }
         let mut sound = SoundSections::of(file, self.image);
         let geometry = self.header.geometry;
+        // Without its checksum, a shard counts as damaged.
+        let is_known = |shard: u64| is_known(&damage.hashes, shard);
         let data = damage
             .shards
             .iter()
-            .filter(|&&shard| shard < geometry.data_shards());
+            .filter(|&&shard| shard < geometry.data_shards() && is_known(shard));
         for &shard in data {
             let (start, length) = self.data_place(shard);
             if sound.have(file, start, length) {
