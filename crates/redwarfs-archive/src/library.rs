@@ -5,6 +5,7 @@ use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, BufReader, Read, Write};
 use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
 use redwarfs_format::device::makedev;
 use redwarfs_libarchive::message::{Values, receive};
@@ -149,7 +150,7 @@ fn start(
 
 /// The library in a thread, which ends when nothing more is read from it.
 fn thread(file: File, names: Vec<&'static str>) -> io::Result<Box<dyn Read>> {
-    let (from, to) = io::pipe()?;
+    let (from, to) = bytes_between_threads();
     std::thread::Builder::new()
         .name("libarchive".to_owned())
         .spawn(move || {
@@ -157,6 +158,50 @@ fn thread(file: File, names: Vec<&'static str>) -> io::Result<Box<dyn Read>> {
             let _ = serve_names(file, &names, to);
         })?;
     Ok(Box::new(from))
+}
+
+/// Bytes that one thread writes and another one reads. Not a pipe: after its reader, a pipe ends the whole process with
+/// `SIGPIPE`, unless the program ignores that, as those in Rust do but those in C do not.
+fn bytes_between_threads() -> (FromThread, ToThread) {
+    /// Writes that wait for the reader.
+    const WAITING: usize = 2;
+    let (to, from) = sync_channel(WAITING);
+    let piece = io::Cursor::default();
+    (FromThread { from, piece }, ToThread(to))
+}
+
+struct FromThread {
+    from: Receiver<Vec<u8>>,
+    piece: io::Cursor<Vec<u8>>,
+}
+
+impl Read for FromThread {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        loop {
+            let n = self.piece.read(buf)?;
+            if n > 0 || buf.is_empty() {
+                return Ok(n);
+            }
+            match self.from.recv() {
+                Ok(piece) => self.piece = io::Cursor::new(piece),
+                Err(_) => return Ok(0),
+            }
+        }
+    }
+}
+
+struct ToThread(SyncSender<Vec<u8>>);
+
+impl Write for ToThread {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let sent = self.0.send(bytes.to_vec());
+        sent.map_err(|_| io::ErrorKind::BrokenPipe)?;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 /// Reads the archive on standard input as a process that [`LibraryProcess`] describes. `arguments` are
@@ -398,5 +443,37 @@ impl Members for Library {
 
     fn left(&self) -> u64 {
         0
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)] // a test fails by panicking
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_go_between_threads_until_nobody_reads() {
+        let (mut from, mut to) = bytes_between_threads();
+        let writer = std::thread::spawn(move || {
+            for piece in [&b"ab"[..], b"", b"cde"] {
+                to.write_all(piece).unwrap();
+            }
+        });
+        let mut all = Vec::new();
+        from.read_to_end(&mut all).unwrap();
+        assert_eq!(all, b"abcde");
+        writer.join().unwrap();
+
+        let (mut from, mut to) = bytes_between_threads();
+        let writer = std::thread::spawn(move || {
+            loop {
+                if let Err(error) = to.write_all(b"endless") {
+                    return error.kind();
+                }
+            }
+        });
+        from.read_exact(&mut [0; 10]).unwrap();
+        drop(from);
+        assert_eq!(writer.join().unwrap(), io::ErrorKind::BrokenPipe);
     }
 }
