@@ -18,7 +18,8 @@ pub enum Error {
     /// Recovery data of another file, or of this one before nearly all of it was changed.
     #[error("the recovery data is that of another file")]
     Foreign,
-    /// The file has an intact image, but a later one than the sidecar was made for.
+    /// The file has an intact image that is not the one that the sidecar was made for: another generation, or sections
+    /// with right checksums that differ.
     #[error("the image was changed after the sidecar was made")]
     Changed,
     /// The image has recovery data already.

@@ -418,7 +418,7 @@ fn copy_into(
     const PIECE: usize = 1 << 20;
     const SMALL: usize = 4096;
     let mut buffer = vec![0; PIECE];
-    // As many as were in front of the image, so no more than the file had.
+    // No more than the parity can restore.
     let mut zeros = lost;
     let interrupted = || match stop.load(Ordering::Relaxed) {
         true => Err(std::io::Error::from(std::io::ErrorKind::Other)),
