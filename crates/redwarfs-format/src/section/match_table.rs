@@ -322,10 +322,8 @@ mod tests {
                 bytes[at] = value;
                 if let Ok(table) = parse(&bytes) {
                     for hash in [0, 0x9e37_79b9, u32::MAX] {
-                        assert!(
-                            find(&table, &bytes, hash).is_ok_and(|found| found.len() <= 8)
-                                || bytes != good
-                        );
+                        let found = find(&table, &bytes, hash);
+                        assert!(found.is_err() || found.is_ok_and(|found| found.len() <= 8));
                     }
                 }
             }

@@ -7,7 +7,7 @@
 //! further apart ([`MATCH_BITS`]). A block is decoded if so much is found that decoding it takes less time than
 //! compressing that again would.
 //!
-//! Memory: twice [`LOADED`], and about a tenth of it for the anchors. Nothing is decoded before it is needed.
+//! Memory: twice [`LOADED`], and about a tenth of it for the anchors, at most 24 MiB. Nothing is decoded before it is needed.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -26,6 +26,8 @@ const LOADED: usize = 64 << 20;
 const SHARE: u64 = 8;
 /// Log2 of the mean distance of anchors of these blocks.
 const DENSE: u32 = 7;
+/// Largest number of their anchors in memory, four times as many as random data has. Data can be made of nothing but anchors.
+const MOST_PLACES: usize = LOADED >> (DENSE - 2);
 /// Shortest data that is searched in indexes.
 const FAR: usize = 8 << 10;
 /// Decoding so many bytes takes about as long as compressing one.
@@ -196,11 +198,13 @@ impl Loaded {
         };
         let (length, block) = (bytes.len(), self.blocks.len() as u32);
         anchors(&bytes, DENSE, |anchor| {
-            self.places.push(Place {
-                hash: anchor.hash,
-                block,
-                end: anchor.end,
-            });
+            if self.places.len() < MOST_PLACES {
+                self.places.push(Place {
+                    hash: anchor.hash,
+                    block,
+                    end: anchor.end,
+                });
+            }
         });
         self.blocks.push((number, bytes));
         length
