@@ -116,15 +116,13 @@ impl KernelMount {
         self.device.get().copied().unwrap_or_default()
     }
 
-    /// Reads the attributes of the root. This proves that requests are served, and gives the device
-    /// number that later identifies the mount.
+    /// Proves that requests are served, and learns the device number that later identifies the mount.
     pub(crate) fn probe(&self) -> io::Result<()> {
         if self.foreign {
             return Ok(());
         }
         rustix::fs::statfs(&self.mountpoint)?;
-        let root = rustix::fs::stat(&self.mountpoint)?;
-        let _ = self.device.set(root.st_dev);
+        let _ = self.device.set(device_of(&self.mountpoint)?);
         Ok(())
     }
 
@@ -208,6 +206,25 @@ fn may_mount() -> bool {
     geteuid().is_root()
         || rustix::thread::capabilities(None)
             .is_ok_and(|sets| sets.effective.contains(CapabilitySet::SYS_ADMIN))
+}
+
+/// The device number of what is mounted on `mountpoint`. The driver is not asked: a reply with the attributes of the
+/// root is written into the inode while another process that sees the new mount may read it, and would see a part of
+/// the old values.
+fn device_of(mountpoint: &Path) -> io::Result<u64> {
+    use rustix::fs::{AtFlags, CWD, StatxFlags, makedev, stat, statx};
+
+    match statx(
+        CWD,
+        mountpoint,
+        AtFlags::STATX_DONT_SYNC,
+        StatxFlags::empty(),
+    ) {
+        Ok(found) => Ok(makedev(found.stx_dev_major, found.stx_dev_minor)),
+        // Before Linux 4.11.
+        Err(Errno::NOSYS) => Ok(stat(mountpoint)?.st_dev),
+        Err(error) => Err(error.into()),
+    }
 }
 
 fn kernel_flags(options: &MountOptions) -> MountFlags {

@@ -124,6 +124,39 @@ fn foreground_ends_cleanly_on_signals() {
 }
 
 #[test]
+fn the_start_reads_no_attributes_through_the_mount() {
+    if !can_mount("the_start_reads_no_attributes_through_the_mount") {
+        return;
+    }
+    // Two processes that read the attributes of a new inode at once can see half of the first reply.
+    let log = |look: bool| {
+        let mut mount = Mount::foreground(&golden("one").image, &["-o", "debuglevel=debug"]);
+        let pipe = mount.child.as_mut().and_then(|child| child.stderr.take());
+        let mut lines = BufReader::new(pipe.expect("a pipe")).lines();
+        let mut text = String::new();
+        for line in lines.by_ref() {
+            text += &line.expect("text");
+            if text.contains("initialized [") {
+                break;
+            }
+        }
+        if look {
+            fs::symlink_metadata(mount.point()).expect("attributes");
+        }
+        mount.signal(rustix::process::Signal::TERM);
+        lines.for_each(|line| text += &line.expect("text"));
+        assert_eq!(mount.finish().0, Some(0));
+        text
+    };
+    let text = log(false);
+    assert!(
+        text.contains("op_statfs") && !text.contains("op_getattr"),
+        "{text}"
+    );
+    assert!(log(true).contains("op_getattr"));
+}
+
+#[test]
 fn signal_while_busy_detaches() {
     if !can_mount("signal_while_busy_detaches") {
         return;
