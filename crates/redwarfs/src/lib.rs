@@ -60,8 +60,9 @@
 //!
 //! # Features
 //!
-//! `flac` (default) reads and writes FLAC blocks. It builds libFLAC, which needs cmake. Without the
-//! feature, reading such a block gives [`FormatError::Unsupported`].
+//! `zstd`, `lzma`, `lz4`, `brotli`, `ricepp` and `flac` are the codecs; all are on by default. `flac` builds libFLAC,
+//! which needs cmake. Reading a block with a codec that is off gives [`FormatError::Unsupported`]. `libarchive` (on)
+//! adds the archive formats that libarchive writes, if the library can be loaded.
 #![forbid(unsafe_code)]
 
 mod builder;
@@ -98,3 +99,7 @@ pub use redwarfs_format::metadata::{FileType, Stat, Timestamp};
 pub use redwarfs_io::Source;
 pub use redwarfs_reader::{CacheOptions, OpenOptions};
 pub use redwarfs_writer::{BuildOptions, BuildSummary, Error as BuildError};
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
