@@ -108,7 +108,7 @@ impl Hasher<'_> {
             .file_hash
             .filter(|_| !self.context.options.hollow);
         if let Some(hash) = hash {
-            jobs = self.candidates(&base, &mut prefixes)?;
+            jobs = self.candidates(&mut base, &mut prefixes)?;
             base.hash(self, hash, &jobs, &prefixes)?;
             let sizes = jobs.iter().map(|&file| self.size(file));
             add(&counters.scan_bytes, sizes.sum());
@@ -160,7 +160,11 @@ impl Hasher<'_> {
 
     /// Files that may be equal to another one: same size and, if large, same first bytes.
     /// Or that may be equal to a content of the image that the build continues.
-    fn candidates(&self, base: &InBase<'_>, prefixes: &mut HashMap<u32, u64>) -> Result<Vec<u32>> {
+    fn candidates(
+        &self,
+        base: &mut InBase<'_>,
+        prefixes: &mut HashMap<u32, u64>,
+    ) -> Result<Vec<u32>> {
         let files = 0..self.tree.files.len() as u32;
         let mut files: Vec<u32> = files.filter(|&f| base.unchanged(f).is_none()).collect();
         files.sort_by_key(|&file| self.size(file));
@@ -194,7 +198,7 @@ impl Hasher<'_> {
         large.sort_by_key(|&file| key(file));
         for class in large.chunk_by(|&a, &b| key(a) == key(b)) {
             let (size, prefix) = class.first().map_or((0, 0), |&file| key(file));
-            if class.len() > 1 || base.has_prefix(size, prefix) {
+            if class.len() > 1 || base.has_prefix(self.context, size, prefix)? {
                 jobs.extend_from_slice(class);
             }
         }

@@ -25,51 +25,63 @@ fn checksum(window: &[u8]) -> u64 {
     window.iter().fold(0, step)
 }
 
-/// Ranges of `new` that are in `old`, in ascending order, without overlaps.
-pub(super) fn matches(new: &[u8], old: &[u8]) -> Vec<Match> {
-    let mut found = Vec::new();
-    if new.len() < SHORTEST || old.len() < SHORTEST {
-        return found;
-    }
-    let mut windows: HashMap<u64, u32> = HashMap::with_capacity(old.len() / WINDOW);
-    for (number, window) in (0..).zip(old.chunks_exact(WINDOW)) {
-        windows.entry(checksum(window)).or_insert(number);
-    }
-    let oldest = (0..WINDOW).fold(1_u64, |power, _| power.wrapping_mul(FACTOR));
-    let mut left = new.len().saturating_mul(PATIENCE);
-    let (mut at, mut done) = (0, 0);
-    let mut sum = checksum(new.get(..WINDOW).unwrap_or_default());
-    while at + WINDOW <= new.len() {
-        let candidate = windows.get(&sum).map(|&number| number as usize * WINDOW);
-        if let Some(place) = candidate
-            && left > 0
-        {
-            let behind = common(new.get(at..), old.get(place..));
-            let before = common_end(new.get(done..at), old.get(..place));
-            let size = before + behind;
-            if behind >= WINDOW && size >= SHORTEST {
-                found.push(Match {
-                    new: at - before,
-                    old: place - before,
-                    size,
-                });
-                at += behind;
-                done = at;
-                sum = checksum(new.get(at..at + WINDOW).unwrap_or_default());
-                continue;
-            }
-            left = left.saturating_sub(size.max(1));
+/// Where windows of old data begin, by their checksums.
+#[derive(Debug, Default)]
+pub(super) struct Windows(HashMap<u64, u32>);
+
+impl Windows {
+    /// Makes the table of other data.
+    pub(super) fn index(&mut self, old: &[u8]) {
+        self.0.clear();
+        self.0.reserve(old.len() / WINDOW);
+        for (number, window) in (0..).zip(old.chunks_exact(WINDOW)) {
+            self.0.entry(checksum(window)).or_insert(number);
         }
-        let (Some(&out), Some(&next)) = (new.get(at), new.get(at + WINDOW)) else {
-            break;
-        };
-        sum = sum
-            .wrapping_mul(FACTOR)
-            .wrapping_add(u64::from(next) + 1)
-            .wrapping_sub((u64::from(out) + 1).wrapping_mul(oldest));
-        at += 1;
     }
-    found
+
+    /// Ranges of `new` that are in `old`, of which this is the table, in ascending order, without overlaps.
+    pub(super) fn matches(&self, new: &[u8], old: &[u8]) -> Vec<Match> {
+        let mut found = Vec::new();
+        if new.len() < SHORTEST || old.len() < SHORTEST {
+            return found;
+        }
+        let windows = &self.0;
+        let oldest = (0..WINDOW).fold(1_u64, |power, _| power.wrapping_mul(FACTOR));
+        let mut left = new.len().saturating_mul(PATIENCE);
+        let (mut at, mut done) = (0, 0);
+        let mut sum = checksum(new.get(..WINDOW).unwrap_or_default());
+        while at + WINDOW <= new.len() {
+            let candidate = windows.get(&sum).map(|&number| number as usize * WINDOW);
+            if let Some(place) = candidate
+                && left > 0
+            {
+                let behind = common(new.get(at..), old.get(place..));
+                let before = common_end(new.get(done..at), old.get(..place));
+                let size = before + behind;
+                if behind >= WINDOW && size >= SHORTEST {
+                    found.push(Match {
+                        new: at - before,
+                        old: place - before,
+                        size,
+                    });
+                    at += behind;
+                    done = at;
+                    sum = checksum(new.get(at..at + WINDOW).unwrap_or_default());
+                    continue;
+                }
+                left = left.saturating_sub(size.max(1));
+            }
+            let (Some(&out), Some(&next)) = (new.get(at), new.get(at + WINDOW)) else {
+                break;
+            };
+            sum = sum
+                .wrapping_mul(FACTOR)
+                .wrapping_add(u64::from(next) + 1)
+                .wrapping_sub((u64::from(out) + 1).wrapping_mul(oldest));
+            at += 1;
+        }
+        found
+    }
 }
 
 /// Number of equal bytes at the start of two.
@@ -100,7 +112,9 @@ mod tests {
     fn rest(new: &[u8], old: &[u8]) -> usize {
         let mut done = 0;
         let mut rest = new.len();
-        for found in matches(new, old) {
+        let mut windows = Windows::default();
+        windows.index(old);
+        for found in windows.matches(new, old) {
             assert!(found.new >= done && found.size >= SHORTEST);
             assert_eq!(
                 new[found.new..found.new + found.size],

@@ -10,20 +10,18 @@
 mod anchored;
 mod choice;
 mod matches;
-
-use redwarfs_format::metadata::Extent;
+mod version;
 
 pub(super) use self::anchored::OldBlocks;
 use self::choice::{Part, choose};
-use self::matches::{SHORTEST, matches};
+use self::matches::SHORTEST;
+use self::version::OldVersion;
 use crate::base::{BaseContent, BaseImage};
 use crate::error::Result;
 use crate::segmenter::{BlockSink, Segmenter};
 
 /// Bytes of new data that are compared at a time (8 MiB).
 const PIECE: usize = 8 << 20;
-/// So much further the old version is searched, in both directions.
-const SLACK: u64 = 8 << 20;
 
 /// Finds the data of one content.
 pub(super) struct Against<'a> {
@@ -36,15 +34,6 @@ pub(super) struct Against<'a> {
     parts: Vec<Part>,
     /// Bytes that were found.
     pub(super) found: u64,
-}
-
-/// The old version of a file.
-struct OldVersion {
-    content: BaseContent,
-    extents: Vec<Extent>,
-    /// Its size, or up to where it can be read.
-    size: u64,
-    bytes: Vec<u8>,
 }
 
 impl<'a> Against<'a> {
@@ -128,10 +117,9 @@ impl<'a> Against<'a> {
     fn look_in_version(&mut self, new: &[u8]) {
         let mut done = 0;
         if let Some(version) = &mut self.version {
-            let start = version.load(self.image, self.at, new.len());
-            for found in matches(new, &version.bytes) {
+            for found in version.matches(self.image, self.at, new) {
                 self.parts.push(Part::new(found.new - done));
-                version.places(start + found.old as u64, found.size, &mut self.parts);
+                version.places(found, &mut self.parts);
                 done = found.new + found.size;
             }
         }
@@ -150,72 +138,6 @@ impl<'a> Against<'a> {
                 self.parts.push(part);
             } else {
                 self.blocks.divide(data, &mut self.parts);
-            }
-        }
-    }
-}
-
-impl OldVersion {
-    /// None if nothing of it can be found.
-    fn new(image: &dyn BaseImage, content: BaseContent) -> Option<Self> {
-        let extents = image.extents(content).ok()?;
-        let sizes = extents.iter().map(|extent| match extent {
-            Extent::Hole { size } => *size,
-            Extent::Data { size, .. } => u64::from(*size),
-        });
-        let size = sizes.fold(0, u64::saturating_add);
-        (size >= SHORTEST as u64).then(|| Self {
-            content,
-            extents,
-            size,
-            bytes: Vec::new(),
-        })
-    }
-
-    /// Reads what is near a range. Returns where that begins.
-    fn load(&mut self, image: &dyn BaseImage, at: u64, length: usize) -> u64 {
-        let start = at.saturating_sub(SLACK).min(self.size);
-        let end = at.saturating_add(length as u64).saturating_add(SLACK);
-        let length = end.min(self.size).saturating_sub(start) as usize;
-        self.bytes.resize(length, 0);
-        let mut filled = 0;
-        while let Some(room) = (self.bytes.get_mut(filled..)).filter(|room| !room.is_empty()) {
-            match image.read_at(self.content, start + filled as u64, room) {
-                Ok(n) if n > 0 => filled += n,
-                // Damaged: what follows is stored as if there were no old version.
-                _ => {
-                    self.size = start + filled as u64;
-                    break;
-                }
-            }
-        }
-        self.bytes.truncate(filled);
-        start
-    }
-
-    /// Where a range is.
-    fn places(&self, start: u64, size: usize, parts: &mut Vec<Part>) {
-        let (mut at, end) = (0_u64, start + size as u64);
-        for extent in &self.extents {
-            let (length, place) = match *extent {
-                Extent::Hole { size } => (size, None),
-                Extent::Data {
-                    block,
-                    offset,
-                    size,
-                } => (u64::from(size), Some((block.0, offset))),
-            };
-            let (from, to) = (at.max(start), at.saturating_add(length).min(end));
-            if from < to {
-                let within = (from - at) as u32;
-                parts.push(Part {
-                    size: (to - from) as usize,
-                    place: place.map(|(block, offset)| (block, offset.saturating_add(within))),
-                });
-            }
-            at = at.saturating_add(length);
-            if at >= end {
-                break;
             }
         }
     }
