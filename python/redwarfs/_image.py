@@ -237,7 +237,8 @@ class Image(_redwarfs.Image, Mapping[str, bytes]):
     def __bool__(self) -> bool:
         return True
 
-    __hash__ = object.__hash__
+    def __hash__(self) -> int:
+        return object.__hash__(self)
 
     def __eq__(self, other: object) -> bool:
         # As open files: comparing contents would read both images.

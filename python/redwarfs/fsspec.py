@@ -37,12 +37,14 @@ _TYPES = {stat.S_IFDIR: "directory", stat.S_IFREG: "file", stat.S_IFLNK: "link"}
 class ImageFile(io.BufferedReader):
     """A file of an image with what fsspec expects of its files."""
 
-    raw: RawFile
+    def __init__(self, raw: RawFile, buffer_size: int) -> None:
+        super().__init__(raw, buffer_size)
+        self._file = raw
 
     @property
     def size(self) -> int:
         """Bytes of the file."""
-        return self.raw._size
+        return self._file._size
 
 
 class RedwarfsFileSystem(AbstractArchiveFileSystem):  # type: ignore[misc]
@@ -228,7 +230,15 @@ class RedwarfsFileSystem(AbstractArchiveFileSystem):  # type: ignore[misc]
                     found[one] = e
         return found
 
-    def _open(self, path: str, mode: str = "rb", **kwargs: Any) -> Any:
+    def _open(
+        self,
+        path: str,
+        mode: str = "rb",
+        block_size: Any = None,
+        autocommit: bool = True,
+        cache_options: Any = None,
+        **kwargs: Any,
+    ) -> Any:
         if mode != "rb":
             raise OSError(errno.EROFS, "images are read-only", path)
         return ImageFile(RawFile(self.image, self._strip_protocol(path)), BUFFER_SIZE)

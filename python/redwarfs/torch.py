@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch.utils.data as _data
+import torch.utils.data as _data  # pyright: ignore[reportMissingImports]
 
 from . import data as _ours
 

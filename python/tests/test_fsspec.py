@@ -159,6 +159,29 @@ def test_pandas_and_pyarrow(tmp_path):
     assert table.num_rows == 15
 
 
+@pytest.mark.parametrize("scheduler", ["threads", "processes"])
+def test_dask(tmp_path, scheduler):
+    pandas = pytest.importorskip("pandas")
+    dataframe = pytest.importorskip("dask.dataframe")
+    bag = pytest.importorskip("dask.bag")
+    frame = pandas.DataFrame({"n": range(10_000), "word": [f"w{n % 7}" for n in range(10_000)]})
+    tree = tmp_path / "tree"
+    tree.mkdir()
+    for part in range(3):
+        frame.to_csv(tree / f"{part}.csv", index=False)
+        frame.to_parquet(tree / f"{part}.parquet")
+    path = tmp_path / "data.dwarfs"
+    redwarfs.build(tree, path, level=4)
+    end = f"::file://{path}"
+    parts = dataframe.read_csv(f"redwarfs://*.csv{end}", blocksize=50_000)
+    assert parts.npartitions > 3
+    assert parts.n.sum().compute(scheduler=scheduler) == 3 * sum(range(10_000))
+    whole = dataframe.read_parquet(f"redwarfs://*.parquet{end}")
+    assert len(whole[whole.word == "w3"].compute(scheduler=scheduler)) == 3 * (frame.word == "w3").sum()
+    lines = bag.read_text(f"redwarfs://*.csv{end}").count().compute(scheduler=scheduler)
+    assert lines == 3 * 10_001
+
+
 def test_zarr(tmp_path):
     zarr = pytest.importorskip("zarr")
     numpy = pytest.importorskip("numpy")

@@ -242,6 +242,28 @@ fn the_headers_are_plain_c_and_cpp() {
     }
 }
 
+/// Every exported function of the installed library has a version, and nothing else is exported.
+fn versions_of_symbols(library: &Path) {
+    let Ok(listing) = Command::new("objdump").arg("-T").arg(library).output() else {
+        return skip(
+            "versions of the symbols of the C library",
+            "there is no objdump",
+        );
+    };
+    let text = String::from_utf8(listing.stdout).unwrap();
+    let exported: Vec<_> = text
+        .lines()
+        .filter(|line| line.contains("DF .text"))
+        .collect();
+    assert!(exported.len() > 20, "{text}");
+    for line in exported {
+        assert!(
+            line.contains(" REDWARFS_0.1 ") && line.contains(" redwarfs_"),
+            "{line}"
+        );
+    }
+}
+
 #[test]
 fn an_installed_library_is_found_by_pkg_config() {
     let what = "installing the C library";
@@ -255,16 +277,12 @@ fn an_installed_library_is_found_by_pkg_config() {
     let libraries = dir.path().join("built");
     fs::create_dir(&libraries).unwrap();
     fs::copy(
-        newest("libredwarfs_capi", ".so"),
-        libraries.join("libredwarfs_capi.so"),
-    )
-    .unwrap();
-    fs::copy(
         newest("libredwarfs_capi", ".a"),
         libraries.join("libredwarfs_capi.a"),
     )
     .unwrap();
     succeeds(install.arg("--from").arg(&libraries).arg(&prefix));
+    versions_of_symbols(&prefix.join("lib/libredwarfs.so.0"));
     let flags = |link: &str| -> Vec<String> {
         let mut pkg = Command::new("pkg-config");
         pkg.env("PKG_CONFIG_PATH", prefix.join("lib/pkgconfig"));
