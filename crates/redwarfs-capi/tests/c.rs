@@ -137,7 +137,11 @@ fn damaged_images_give_errors() {
     }
     let dir = installed();
     let hostile = compiled(dir.path(), "hostile", &[]);
-    succeeds(Command::new(hostile).arg("10000").args(victims()));
+    succeeds(Command::new(&hostile).arg("10000").args(victims()));
+    let corpus = fs::read_dir(repository().join("fuzz/corpus/capi")).unwrap();
+    let inputs: Vec<_> = corpus.map(|entry| entry.unwrap().path()).collect();
+    assert!(!inputs.is_empty());
+    succeeds(Command::new(&hostile).arg("0").args(inputs));
 }
 
 /// Images that are small and have different codecs.
