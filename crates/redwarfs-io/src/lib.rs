@@ -31,7 +31,7 @@ mod os;
 pub mod path;
 mod source;
 
-pub use atomic::{AtomicFile, Notice, Overwrite, temporary_file};
+pub use atomic::{AtomicFile, Notice, Origin, Overwrite, temporary_file};
 pub use fault::{Fault, FaultSource};
 pub use in_place::{Append, AppendWriter, LockedFile, Medium};
 pub use joined::JoinedSource;

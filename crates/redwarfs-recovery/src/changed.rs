@@ -14,6 +14,8 @@ pub(crate) struct SoundSections {
     image: Option<Container>,
     /// By the offsets of their headers: their lengths with the header if both checksums are right.
     known: HashMap<u64, Option<u64>>,
+    /// Whether some bytes were found to be those of another image.
+    changed: bool,
 }
 
 impl SoundSections {
@@ -23,18 +25,33 @@ impl SoundSections {
         Self {
             image: offset.and_then(|offset| container(source, offset).ok()),
             known: HashMap::new(),
+            changed: false,
         }
     }
 
-    /// Whether each byte of a range, relative to the image, is in a section whose checksums are right. Then the range is
-    /// as somebody wrote it.
+    /// Whether each byte of a range that differs, relative to the image, is in a section whose checksums are right. Then
+    /// the range is as somebody wrote it.
     pub(crate) fn have(&mut self, source: &dyn Source, start: i64, length: u64) -> bool {
+        let Ok(start) = u64::try_from(start) else {
+            return false;
+        };
+        if !self.are_sound(source, start, length) {
+            return false;
+        }
+        if !self.changed {
+            // A section that was intact may have been damaged since.
+            self.known.retain(|_, length| length.is_none());
+            self.changed = self.are_sound(source, start, length);
+        }
+        self.changed
+    }
+
+    /// The same, with what is known already.
+    fn are_sound(&mut self, source: &dyn Source, start: u64, length: u64) -> bool {
         let Some(image) = &self.image else {
             return false;
         };
-        let Ok(mut at) = u64::try_from(start) else {
-            return false;
-        };
+        let mut at = start;
         let end = at.saturating_add(length);
         while at < end {
             let behind = image.sections.partition_point(|s| s.header_offset <= at);

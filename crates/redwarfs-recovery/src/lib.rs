@@ -6,6 +6,7 @@
 //! | [`locate`], [`locate_sidecar`] | find recovery data, and the image, in files of which anything may be damaged |
 //! | [`RecoveryData::check`] | compares every protected byte with its checksum |
 //! | [`RecoveryData::repair`] | restores what is wrong, in the file |
+//! | [`RecoveryData::copy`] | copies a file that cannot be repaired where it is |
 //! | [`RecoveryData::write_patch`], [`apply_patch`] | the same through a file with the corrected bytes |
 //! | [`RepairingSource`] | the same in memory, while the file is read |
 //!
@@ -20,6 +21,7 @@ mod add;
 mod changed;
 mod check;
 mod code;
+mod copy;
 mod damage;
 mod error;
 mod locate;
@@ -31,6 +33,7 @@ mod range;
 mod repair;
 
 pub use add::{Added, Protection, add, add_sidecar, remove};
+pub use copy::Copied;
 pub use damage::Damage;
 pub use error::{Error, Result};
 pub use locate::{RecoveryData, locate, locate_sidecar};

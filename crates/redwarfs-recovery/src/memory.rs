@@ -181,10 +181,18 @@ impl RepairingSource {
             let readable = whole || range.read(shard, bytes).is_ok();
             let foreign = part.is_foreign(shard);
             if foreign || !readable || !matches(hashes, shard, bytes) {
-                if readable && !foreign && covered.is_of_another_image(&self.source, shard) {
+                let changed =
+                    readable && !foreign && covered.is_of_another_image(&self.source, shard);
+                // The medium may have returned other bytes than it has.
+                let is_right =
+                    changed && range.read(shard, bytes).is_ok() && matches(hashes, shard, bytes);
+                if changed && !is_right {
                     return Err(io::Error::other(Error::Changed));
                 }
-                let right = self.repaired(number, shard, foreign);
+                let right = match is_right {
+                    true => None,
+                    false => self.repaired(number, shard, foreign),
+                };
                 if !readable && (foreign || right.is_none()) {
                     // The bytes that are asked for, or the error of the medium.
                     let place = (shard - first) as usize * size;

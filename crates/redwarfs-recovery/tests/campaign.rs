@@ -462,13 +462,17 @@ fn one(case: u64, outcomes: &mut Outcomes) {
     }
 }
 
-/// Repairs a copy of a file that has lost its start, behind zeros.
+/// Repairs a copy of a file that has lost its start.
 fn copy(case: u64, files: &Files, bad: &[u8], beside: bool, whole: &[u8], outcomes: &mut Outcomes) {
-    let (_, data) = files.locate(beside).unwrap();
-    let zeros = vec![0; data.lost_at_start().unwrap() as usize];
-    drop(data);
+    let (file, data) = files.locate(beside).unwrap();
     let path = files.dir.path().join("copy");
-    fs::write(&path, [&zeros[..], bad].concat()).unwrap();
+    fs::write(&path, b"").unwrap();
+    let out = LockedFile::open(&path).unwrap();
+    data.copy(&file, &out, &|_| {}, &go()).unwrap();
+    let lost = data.lost_at_start().unwrap() as usize;
+    drop((file, data, out));
+    let copied = fs::read(&path).unwrap();
+    assert!(copied[..lost].iter().all(|byte| *byte == 0) && copied[lost..] == *bad);
     let sidecar = files.sidecar();
     let (file, data) = locate_in(&path, beside.then_some(sidecar.as_path())).unwrap();
     let damage = data.check(&file, &|_| {}, &go()).unwrap();

@@ -4,9 +4,11 @@
 mod support;
 
 use std::fs;
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use redwarfs_io::{FileSource, LockedFile, MemorySource, Source};
+use redwarfs_format::section::SectionHeader;
+use redwarfs_io::{Fault, FaultSource, LockedFile, MemorySource, Source};
 use redwarfs_recovery::{
     Mended, Protection, RepairingSource, Sidecar, add, add_sidecar, locate, locate_sidecar,
 };
@@ -23,6 +25,17 @@ fn protected(plain: &[u8], offset: u64, percent: f64) -> Vec<u8> {
     protection.leading = true;
     let file = LockedFile::open(&path).unwrap();
     add(file, offset, &protection, &|_| {}, &go()).unwrap();
+    fs::read(&path).unwrap()
+}
+
+/// A sidecar of an image.
+fn beside(plain: &[u8]) -> Vec<u8> {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("sidecar");
+    fs::write(&path, b"").unwrap();
+    let out = LockedFile::open(&path).unwrap();
+    let file = MemorySource::new(plain.to_vec());
+    add_sidecar(&file, 0, &Protection::percent(10.0), &out, &|_| {}, &go()).unwrap();
     fs::read(&path).unwrap()
 }
 
@@ -125,16 +138,8 @@ fn what_cannot_be_repaired_is_said_and_stays_as_it_is() {
 /// With a sidecar, and a medium that does not give some places.
 #[test]
 fn unreadable_places_are_repaired_from_a_sidecar() {
-    use redwarfs_io::{Fault, FaultSource};
     let plain = image(b"", &[300_000], &mut Rng::new(6));
-    let dir = tempfile::tempdir().unwrap();
-    let (path, beside) = (dir.path().join("image"), dir.path().join("sidecar"));
-    fs::write(&path, &plain).unwrap();
-    fs::write(&beside, b"").unwrap();
-    let out = LockedFile::open(&beside).unwrap();
-    let file = FileSource::open(&path).unwrap();
-    add_sidecar(&file, 0, &Protection::percent(10.0), &out, &|_| {}, &go()).unwrap();
-    let sidecar = fs::read(&beside).unwrap();
+    let sidecar = beside(&plain);
     let mut bad = plain.clone();
     bad.truncate(plain.len() - 7000);
     bad[..2000].fill(0);
@@ -147,4 +152,70 @@ fn unreadable_places_are_repaired_from_a_sidecar() {
     let data = locate_sidecar(&*medium, sidecar, &go()).unwrap();
     let source = RepairingSource::new(medium, &data, Box::new(|_| {})).unwrap();
     assert!(read_all(&source) == plain);
+}
+
+/// A section that was intact when its neighbour was repaired is damaged afterwards.
+#[test]
+fn later_damage_is_not_taken_for_another_image() {
+    let plain = image(b"", &[200_100, 150_000], &mut Rng::new(8));
+    let sidecar = Sidecar::read_only(Arc::new(MemorySource::new(beside(&plain))));
+    let medium = Arc::new(FaultSource::new(MemorySource::new(plain.clone())));
+    let source: Arc<dyn Source> = Arc::clone(&medium) as Arc<dyn Source>;
+    let data = locate_sidecar(&*source, sidecar, &go()).unwrap();
+    let source = RepairingSource::new(source, &data, Box::new(|_| {})).unwrap();
+    let second = SectionHeader::LEN as u64 + 200_100;
+    let size = data.geometries().next().unwrap().shard_size() as u64;
+    assert!(!second.is_multiple_of(size), "the sections share a shard");
+    for offset in [
+        second + SectionHeader::LEN as u64,
+        100_000,
+        3000,
+        second + 90_000,
+    ] {
+        medium.add(Fault::Flip { offset, mask: 4 });
+        assert!(read_all(&source) == plain, "{offset}");
+    }
+}
+
+/// A medium that returns a wrong byte once.
+#[derive(Debug)]
+struct Unsteady {
+    bytes: MemorySource,
+    /// So many reads are right before.
+    left: AtomicI64,
+}
+
+impl Source for Unsteady {
+    fn len(&self) -> std::io::Result<u64> {
+        self.bytes.len()
+    }
+
+    fn read_exact_at(&self, offset: u64, buf: &mut [u8]) -> std::io::Result<()> {
+        self.bytes.read_exact_at(offset, buf)?;
+        let left = self.left.fetch_sub(1, Ordering::Relaxed);
+        if let Some(byte) = buf.first_mut().filter(|_| left == 0) {
+            *byte ^= 1;
+        }
+        Ok(())
+    }
+}
+
+#[test]
+fn a_wrong_answer_of_the_medium_is_not_another_image() {
+    let plain = image(b"", &[20_000, 5000], &mut Rng::new(9));
+    let sidecar = Sidecar::read_only(Arc::new(MemorySource::new(beside(&plain))));
+    let steady = MemorySource::new(plain.clone());
+    let data = locate_sidecar(&steady, sidecar, &go()).unwrap();
+    for left in 0..40 {
+        let medium = Unsteady {
+            bytes: steady.clone(),
+            left: left.into(),
+        };
+        let source = RepairingSource::new(Arc::new(medium), &data, Box::new(|_| {})).unwrap();
+        for at in (0..plain.len() - 500).step_by(777) {
+            let mut found = [0; 500];
+            source.read_exact_at(at as u64, &mut found).unwrap();
+            assert!(found == plain[at..at + 500], "{left} {at}");
+        }
+    }
 }

@@ -5,80 +5,13 @@ mod support;
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Output;
 
-use support::{DWARFSCK, DWARFSEXTRACT, MKDWARFS, must, run};
+use support::lasting::{Place, noise, said};
+use support::{DWARFSEXTRACT, MKDWARFS, must, run};
 
-/// Bytes that do not compress.
-fn noise(len: usize, mut state: u64) -> Vec<u8> {
-    let mut out = Vec::with_capacity(len + 8);
-    while out.len() < len {
-        state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
-        out.extend((state ^ state >> 29).to_le_bytes());
-    }
-    out.truncate(len);
-    out
-}
-
-struct Place {
-    dir: tempfile::TempDir,
-    image: PathBuf,
-}
-
-impl Place {
-    /// A directory with an image, made with some options.
-    fn new(options: &[&str]) -> Self {
-        let dir = tempfile::tempdir().unwrap();
-        let tree = dir.path().join("tree");
-        fs::create_dir(&tree).unwrap();
-        for number in 0..4_u64 {
-            fs::write(
-                tree.join(format!("file{number}")),
-                noise(400_000, number + 1),
-            )
-            .unwrap();
-        }
-        let image = dir.path().join("image");
-        let mut args = vec!["-i", tree.to_str().unwrap(), "-o", image.to_str().unwrap()];
-        args.extend(options);
-        args.push("--log-level=warn");
-        must(MKDWARFS, args);
-        Self { dir, image }
-    }
-
-    fn bytes(&self) -> Vec<u8> {
-        fs::read(&self.image).unwrap()
-    }
-
-    fn check(&self, options: &[&str]) -> Output {
-        let mut args = vec![self.image.to_str().unwrap()];
-        args.extend(options);
-        run(DWARFSCK, &args)
-    }
-
-    /// What a successful call prints.
-    fn good(&self, options: &[&str]) -> String {
-        let out = self.check(options);
-        let text = String::from_utf8(out.stdout).unwrap();
-        let errors = String::from_utf8(out.stderr).unwrap();
-        assert_eq!(out.status.code(), Some(0), "{options:?}: {text}{errors}");
-        text
-    }
-
-    /// Both outputs of a call that ends with 1.
-    fn bad(&self, options: &[&str]) -> String {
-        let out = self.check(options);
-        let text = [out.stdout, out.stderr].concat();
-        let text = String::from_utf8(text).unwrap();
-        assert_eq!(out.status.code(), Some(1), "{options:?}: {text}");
-        text
-    }
-
-    fn damage(&self, change: impl FnOnce(&mut Vec<u8>)) {
-        let mut bytes = self.bytes();
-        change(&mut bytes);
-        fs::write(&self.image, bytes).unwrap();
-    }
+/// With four files of 400,000 bytes.
+fn place(options: &[&str]) -> Place {
+    Place::new(400_000, options)
 }
 
 fn extracts(image: &Path, tree: &Path) {
@@ -100,7 +33,7 @@ fn extracts(image: &Path, tree: &Path) {
 
 #[test]
 fn damage_is_found_and_repaired() {
-    let place = Place::new(&[]);
+    let place = place(&[]);
     let plain = place.bytes();
     let text = place.good(&["--add-recovery=10%"]);
     assert!(
@@ -115,7 +48,7 @@ fn damage_is_found_and_repaired() {
             .ends_with("OK: the file is as it was\n")
     );
     assert!(place.good(&["--check-integrity"]).contains("OK"));
-    extracts(&place.image, &place.dir.path().join("tree"));
+    extracts(&place.image, &place.tree());
     assert_eq!(
         place.good(&["--repair"]),
         "repaired: nothing, the file is intact\n"
@@ -158,7 +91,7 @@ fn damage_is_found_and_repaired() {
 /// What a killed `--add-recovery` leaves: a longer file, whose end still leads to the image.
 #[test]
 fn an_interrupted_addition_is_begun_again() {
-    let place = Place::new(&[]);
+    let place = place(&[]);
     let plain = place.bytes();
     let pointer = plain[plain.len() - 8..].to_vec();
     place.damage(|bytes| {
@@ -175,7 +108,7 @@ fn an_interrupted_addition_is_begun_again() {
 
 #[test]
 fn a_build_and_a_rewrite_protect_their_image() {
-    let place = Place::new(&["--recovery=15", "-l1", "--header=/bin/sh"]);
+    let place = place(&["--recovery=15", "-l1", "--header=/bin/sh"]);
     let whole = place.bytes();
     assert!(place.good(&["--check-recovery"]).contains("OK: "));
     // The header is protected, too.
@@ -232,7 +165,7 @@ fn a_build_and_a_rewrite_protect_their_image() {
 
 #[test]
 fn what_cannot_be_done_is_said() {
-    let place = Place::new(&[]);
+    let place = place(&[]);
     let plain = place.bytes();
     for task in ["--check-recovery", "--repair"] {
         assert!(
@@ -289,7 +222,7 @@ fn what_cannot_be_done_is_said() {
     );
     assert!(place.bytes() == damaged);
     // Where there is no file to change.
-    let tree = place.dir.path().join("tree");
+    let tree = place.tree();
     let tree = tree.to_str().unwrap();
     for (options, message) in [
         (
@@ -310,7 +243,7 @@ fn what_cannot_be_done_is_said() {
 /// Recovery data in a file of its own: the image stays as it is, and is found, repaired and salvaged with it.
 #[test]
 fn a_sidecar_protects_an_image_that_stays_as_it_is() {
-    let place = Place::new(&["--no-section-index"]);
+    let place = place(&["--no-section-index"]);
     let plain = place.bytes();
     let sidecar = PathBuf::from(format!("{}.dwrec", place.image.display()));
     let text = place.good(&["--add-recovery=10%", "--sidecar"]);
@@ -349,17 +282,8 @@ fn a_sidecar_protects_an_image_that_stays_as_it_is() {
     let text = place.bad(&["--salvage-report"]);
     assert!(text.contains("there is recovery data"), "{text}");
     // Salvaging repairs everything first.
-    let (out, parts) = (place.dir.path().join("out"), place.dir.path().join("parts"));
-    fs::create_dir(&out).unwrap();
-    let salvage = [
-        "-i",
-        place.image.to_str().unwrap(),
-        "-o",
-        out.to_str().unwrap(),
-        "--salvage",
-        parts.to_str().unwrap(),
-    ];
-    must(DWARFSEXTRACT, salvage);
+    let (out, _, parts) = place.salvage("out", &[]);
+    assert!(out.status.success(), "{}", said(&out));
     assert!(fs::read(parts.join("repaired.dwarfs")).unwrap() == plain);
     // A copy is repaired with the sidecar of the file.
     let copy = place.dir.path().join("copy");
@@ -402,21 +326,9 @@ fn a_sidecar_protects_an_image_that_stays_as_it_is() {
     // Salvaging says so, and goes on without it.
     fs::write(&place.image, &plain).unwrap();
     fs::write(&sidecar, noise(50_000, 3)).unwrap();
-    let (out, parts) = (
-        place.dir.path().join("out2"),
-        place.dir.path().join("parts2"),
-    );
-    fs::create_dir(&out).unwrap();
-    let salvage = [
-        "-i",
-        place.image.to_str().unwrap(),
-        "-o",
-        out.to_str().unwrap(),
-        "--salvage",
-        parts.to_str().unwrap(),
-    ];
-    let done = must(DWARFSEXTRACT, salvage);
-    let text = String::from_utf8(done.stderr).unwrap();
+    let (out, _, _) = place.salvage("out2", &[]);
+    let text = said(&out);
+    assert!(out.status.success(), "{text}");
     assert!(text.contains("cannot use recovery data: "), "{text}");
 }
 
@@ -424,26 +336,16 @@ fn a_sidecar_protects_an_image_that_stays_as_it_is() {
 #[test]
 fn salvage_repairs_the_groups_that_can_be_repaired() {
     // A group has at most 64 MiB, so this takes several of them in a small file: there is one here, and it is lost.
-    let place = Place::new(&["-S18"]);
+    let place = place(&["-S18"]);
     place.good(&["--add-recovery=2%"]);
     place.damage(|bytes| {
         for at in (0..1_500_000).step_by(2000) {
             bytes[at] ^= 0x10;
         }
     });
-    let (out, parts) = (place.dir.path().join("out"), place.dir.path().join("parts"));
-    fs::create_dir(&out).unwrap();
-    let args = [
-        "-i",
-        place.image.to_str().unwrap(),
-        "-o",
-        out.to_str().unwrap(),
-        "--salvage",
-        parts.to_str().unwrap(),
-    ];
-    let done = run(DWARFSEXTRACT, args);
-    let text = String::from_utf8(done.stderr).unwrap();
-    assert_eq!(done.status.code(), Some(2), "{text}");
+    let (out, _, parts) = place.salvage("out", &[]);
+    let text = said(&out);
+    assert_eq!(out.status.code(), Some(2), "{text}");
     assert!(
         text.contains("it cannot repair everything: 1 of 1 groups")
             && text.contains("more is damaged than the recovery data can repair: "),
@@ -456,9 +358,9 @@ fn salvage_repairs_the_groups_that_can_be_repaired() {
 #[test]
 fn a_stale_sidecar_changes_nothing() {
     for percent in ["5%", "100%"] {
-        let place = Place::new(&["-l1"]);
+        let place = place(&["-l1"]);
         place.good(&[&format!("--add-recovery={percent}"), "--sidecar"]);
-        let tree = place.dir.path().join("tree");
+        let tree = place.tree();
         fs::write(tree.join("file3"), noise(400_100, 77)).unwrap();
         let (tree, image) = (tree.to_str().unwrap(), place.image.to_str().unwrap());
         must(MKDWARFS, ["-i", tree, "-o", image, "-l1", "-f"]);
@@ -478,14 +380,14 @@ fn a_stale_sidecar_changes_nothing() {
         let text = String::from_utf8(done.stderr).unwrap();
         assert_eq!(done.status.code(), Some(1), "{text}");
         assert!(text.contains("the image was changed"), "{text}");
-        extracts(&place.image, &place.dir.path().join("tree"));
+        extracts(&place.image, &place.tree());
     }
 }
 
 /// A trailer that was added after a sidecar was made is there, and is not protected.
 #[test]
 fn a_trailer_behind_what_a_sidecar_protects_is_seen() {
-    let place = Place::new(&["-l1"]);
+    let place = place(&["-l1"]);
     place.good(&["--add-recovery=10%", "--sidecar"]);
     place.good(&["--add-digests"]);
     let whole = place.bytes();

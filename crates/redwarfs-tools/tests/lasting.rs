@@ -4,100 +4,35 @@
 mod support;
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::ops::Range;
 
 use redwarfs_testkit::skip;
-use support::{DWARFS, DWARFSCK, DWARFSEXTRACT, MKDWARFS, Mount, build, must, reference, run};
+use support::lasting::{self, Place};
+use support::{DWARFS, MKDWARFS, Mount, must, reference, run};
 
-/// Bytes that do not compress.
-fn noise(len: usize, mut state: u64) -> Vec<u8> {
-    let mut out = Vec::with_capacity(len + 8);
-    while out.len() < len {
-        state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
-        out.extend((state ^ state >> 29).to_le_bytes());
-    }
-    out.truncate(len);
-    out
+/// With four files of 200,000 bytes.
+fn place(options: &[&str]) -> Place {
+    Place::new(200_000, options)
 }
 
-struct Place {
-    dir: tempfile::TempDir,
-    image: PathBuf,
+/// Puts files into the tree.
+fn add(place: &Place, numbers: Range<u64>) {
+    lasting::add(&place.tree(), numbers, 200_000);
 }
 
-impl Place {
-    fn new(options: &[&str]) -> Self {
-        let dir = tempfile::tempdir().unwrap();
-        let image = dir.path().join("image");
-        let place = Self { dir, image };
-        fs::create_dir(place.path("tree")).unwrap();
-        place.add(0..4);
-        build(&place.path("tree"), &place.image, options);
-        place
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.dir.path().join(name)
-    }
-
-    /// Puts files into the tree.
-    fn add(&self, numbers: std::ops::Range<u64>) {
-        for number in numbers {
-            let file = self.path("tree").join(format!("file{number}"));
-            fs::write(file, noise(200_000, number + 1)).unwrap();
-        }
-    }
-
-    fn bytes(&self) -> Vec<u8> {
-        fs::read(&self.image).unwrap()
-    }
-
-    fn damage(&self, change: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
-        let mut bytes = self.bytes();
-        change(&mut bytes);
-        fs::write(&self.image, &bytes).unwrap();
-        bytes
-    }
-
-    /// What the checker prints, which ends with a code.
-    fn check(&self, code: i32, options: &[&str]) -> String {
-        let mut args = vec![self.image.to_str().unwrap()];
-        args.extend(options);
-        let out = run(DWARFSCK, &args);
-        let text = String::from_utf8([out.stdout, out.stderr].concat()).unwrap();
-        assert_eq!(out.status.code(), Some(code), "{options:?}: {text}");
-        text
-    }
-
-    /// Continues the image with the tree as it is. Returns what was said.
-    fn append(&self, options: &[&str]) -> String {
-        let tree = self.path("tree");
-        let mut args = vec!["-i", tree.to_str().unwrap(), "--append"];
-        args.push(self.image.to_str().unwrap());
-        args.extend(options);
-        let out = must(MKDWARFS, args);
-        String::from_utf8(out.stderr).unwrap()
-    }
-
-    fn same_as_tree(&self, found: &Path) {
-        let names = |dir: &Path| -> Vec<_> {
-            let entries = fs::read_dir(dir).unwrap();
-            let mut names: Vec<_> = entries.map(|e| e.unwrap().file_name()).collect();
-            names.sort();
-            names
-        };
-        let tree = self.path("tree");
-        assert_eq!(names(found), names(&tree));
-        for name in names(&tree) {
-            let (a, b) = (fs::read(found.join(&name)), fs::read(tree.join(&name)));
-            assert!(a.unwrap() == b.unwrap(), "{name:?}");
-        }
-    }
+/// Continues the image with the tree as it is. Returns what was said.
+fn append(place: &Place, options: &[&str]) -> String {
+    let tree = place.tree();
+    let mut args = vec!["-i", tree.to_str().unwrap(), "--append"];
+    args.push(place.image.to_str().unwrap());
+    args.extend(options);
+    let out = must(MKDWARFS, args);
+    String::from_utf8(out.stderr).unwrap()
 }
 
 #[test]
 fn patches_hold_the_corrected_bytes() {
-    let place = Place::new(&["--recovery=10%"]);
+    let place = place(&["--recovery=10%"]);
     let whole = place.bytes();
     let patch = place.path("patch");
     let write = format!("--repair-patch={}", patch.display());
@@ -158,7 +93,7 @@ fn patches_hold_the_corrected_bytes() {
 
 #[test]
 fn extraction_repairs_in_memory() {
-    let place = Place::new(&["-S18", "--recovery=10%"]);
+    let place = place(&["-S18", "--recovery=10%"]);
     let whole = place.bytes();
     let hurt = |bytes: &mut Vec<u8>| {
         bytes[..5000].fill(0);
@@ -167,12 +102,7 @@ fn extraction_repairs_in_memory() {
     };
     let bad = place.damage(hurt);
     let extract = |name: &str, more: &[&str]| {
-        let to = place.path(name);
-        fs::create_dir(&to).unwrap();
-        let mut args = vec!["-i", place.image.to_str().unwrap()];
-        args.extend(["-o", to.to_str().unwrap()]);
-        args.extend(more);
-        let out = run(DWARFSEXTRACT, &args);
+        let (out, _) = place.extract(name, more);
         (out.status.code(), String::from_utf8(out.stderr).unwrap())
     };
     let (code, _) = extract("without", &[]);
@@ -206,7 +136,7 @@ fn extraction_repairs_in_memory() {
 
 #[test]
 fn a_rescue_mount_repairs_in_memory() {
-    let place = Place::new(&["-S18", "--recovery=10%"]);
+    let place = place(&["-S18", "--recovery=10%"]);
     let end = place.bytes().len();
     let bad = place.damage(|bytes| {
         bytes[100_000..110_000].fill(1);
@@ -233,10 +163,10 @@ fn a_rescue_mount_repairs_in_memory() {
 /// Each append protects what is new, and all parts are checked and repaired together.
 #[test]
 fn each_snapshot_has_recovery_data_of_its_own() {
-    let place = Place::new(&["-S18", "--recovery=10%"]);
+    let place = place(&["-S18", "--recovery=10%"]);
     let first = place.bytes();
-    place.add(4..6);
-    let said = place.append(&["--recovery=10%", "--snapshot-name=second"]);
+    add(&place, 4..6);
+    let said = append(&place, &["--recovery=10%", "--snapshot-name=second"]);
     assert!(!said.contains("does not protect"), "{said}");
     let second = place.bytes();
     assert!(second.starts_with(&first), "old bytes have changed");
@@ -245,8 +175,8 @@ fn each_snapshot_has_recovery_data_of_its_own() {
     let text = place.check(0, &["--check-recovery"]);
     assert_eq!(text.matches("recovery: ").count(), 2, "{text}");
     assert!(text.contains(&format!(" protected at offset {}, ", first.len())));
-    place.add(6..7);
-    place.append(&["--recovery=5%"]);
+    add(&place, 6..7);
+    append(&place, &["--recovery=5%"]);
     let third = place.bytes();
     let json = place.check(0, &["--check-recovery", "-j"]);
     let json: serde_json::Value = serde_json::from_str(json.trim()).unwrap();
@@ -296,7 +226,7 @@ fn each_snapshot_has_recovery_data_of_its_own() {
     // A copy with the new snapshot has it, too.
     let copy = place.path("copy");
     let option = format!("-o{}", copy.display());
-    place.append(&["--recovery=5%", &option]);
+    append(&place, &["--recovery=5%", &option]);
     let found = fs::read(&copy).unwrap();
     assert!(found.starts_with(&second));
     let copied = Place {
@@ -326,10 +256,10 @@ fn each_snapshot_has_recovery_data_of_its_own() {
 /// What nothing protects is named.
 #[test]
 fn snapshots_without_recovery_data_are_named() {
-    let place = Place::new(&["-S18", "--recovery=10%"]);
+    let place = place(&["-S18", "--recovery=10%"]);
     let first = place.bytes().len();
-    place.add(4..6);
-    let said = place.append(&[]);
+    add(&place, 4..6);
+    let said = append(&place, &[]);
     assert!(
         said.contains("its recovery data does not protect the new snapshot"),
         "{said}"
@@ -388,7 +318,7 @@ fn the_reference_reads_images_with_sidecars_and_patches() {
         skip("images with sidecars", "there is no reference");
         return;
     };
-    let place = Place::new(&["-S18", "--recovery=10%"]);
+    let place = place(&["-S18", "--recovery=10%"]);
     place.damage(|bytes| bytes[5000..9000].fill(0));
     let patch = place.path("patch");
     place.check(0, &[&format!("--repair-patch={}", patch.display())]);

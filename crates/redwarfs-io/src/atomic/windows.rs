@@ -31,6 +31,37 @@ pub struct AtomicFile {
     state: State,
 }
 
+/// The files that a new file is made from. On Windows, the directory of the new file decides who may read it.
+#[derive(Debug, Clone)]
+pub struct Origin(());
+
+impl Origin {
+    /// Of the file that a path leads to.
+    ///
+    /// # Errors
+    /// Its attributes cannot be read. The error names the path.
+    pub fn of(path: impl AsRef<Path>) -> io::Result<Self> {
+        let path = path.as_ref();
+        std::fs::metadata(path).map_err(|e| with_path(path, &e))?;
+        Ok(Self(()))
+    }
+
+    /// Of these files and another one.
+    #[must_use]
+    pub fn and(self, _: &Self) -> Self {
+        self
+    }
+
+    /// Makes a directory.
+    ///
+    /// # Errors
+    /// Every error names the path. [`io::ErrorKind::AlreadyExists`] if there is an entry of this name.
+    pub fn create_dir(&self, path: impl AsRef<Path>) -> io::Result<()> {
+        let path = path.as_ref();
+        std::fs::create_dir(path).map_err(|e| with_path(path, &e))
+    }
+}
+
 enum State {
     /// Written directly.
     Stream,
@@ -54,6 +85,18 @@ impl AtomicFile {
     pub fn create(path: impl AsRef<Path>, overwrite: Overwrite) -> io::Result<Self> {
         let path = path.as_ref();
         Self::create_inner(path, overwrite).map_err(|e| with_path(path, &e))
+    }
+
+    /// As [`AtomicFile::create`]: a new file has the permissions that its directory gives to it.
+    ///
+    /// # Errors
+    /// Those of [`AtomicFile::create`].
+    pub fn create_from(
+        path: impl AsRef<Path>,
+        overwrite: Overwrite,
+        _: &Origin,
+    ) -> io::Result<Self> {
+        Self::create(path, overwrite)
     }
 
     fn create_inner(path: &Path, overwrite: Overwrite) -> io::Result<Self> {

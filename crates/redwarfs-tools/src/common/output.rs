@@ -3,9 +3,9 @@
 use std::io;
 use std::path::Path;
 
-use redwarfs_io::{AtomicFile, Notice, Overwrite};
+use redwarfs_io::{AtomicFile, LockedFile, Notice, Origin, Overwrite};
 
-use super::error::display_path;
+use super::error::{display_path, io_cause};
 use super::os::stdout_is_closed;
 use super::{Logger, Result, ToolError};
 
@@ -28,10 +28,35 @@ pub fn need_stdout() -> Result<()> {
 /// # Errors
 /// Those of [`AtomicFile::create`]; a closed standard output.
 pub fn create_output(path: &Path, overwrite: Overwrite, logger: &Logger) -> io::Result<AtomicFile> {
+    create_derived(path, overwrite, &[], logger)
+}
+
+/// As [`create_output`], for a file that is made from other files: a new one is readable by nobody who may not read all
+/// of these.
+///
+/// # Errors
+/// Those of [`create_output`]; the attributes of a file cannot be read. Every error names its path.
+pub fn create_derived(
+    path: &Path,
+    overwrite: Overwrite,
+    from: &[&Path],
+    logger: &Logger,
+) -> io::Result<AtomicFile> {
     if path == Path::new("/dev/stdout") && stdout_is_closed() {
         return Err(io::Error::other(STDOUT_IS_CLOSED));
     }
-    let file = AtomicFile::create(path, overwrite)?;
+    let mut origin: Option<Origin> = None;
+    for file in from {
+        let found = Origin::of(file)?;
+        origin = Some(match origin {
+            Some(others) => others.and(&found),
+            None => found,
+        });
+    }
+    let file = match &origin {
+        Some(origin) => AtomicFile::create_from(path, overwrite, origin)?,
+        None => AtomicFile::create(path, overwrite)?,
+    };
     if let Some(notice) = file.notice() {
         let text = format!("output {} {notice}", display_path(path));
         match notice {
@@ -40,4 +65,33 @@ pub fn create_output(path: &Path, overwrite: Overwrite, logger: &Logger) -> io::
         }
     }
     Ok(file)
+}
+
+/// Starts a new regular file at `path` that is made from `from` and written in any order, for a tool that otherwise
+/// fails to do `what`. The first file gets its name by a commit, after the second one was dropped.
+///
+/// # Errors
+/// Those of [`create_derived`]; the path leads to something else than a file.
+pub fn create_medium(
+    path: &Path,
+    from: &Path,
+    what: &str,
+    logger: &Logger,
+) -> Result<(AtomicFile, LockedFile)> {
+    let out = create_derived(path, Overwrite::No, &[from], logger)
+        .map_err(|e| ToolError::new(what).cause(io_cause(&e)))?;
+    let medium = out.unfinished();
+    match medium.map_err(|e| ToolError::new(what).path(path).io(&e))? {
+        Some(file) => Ok((out, file)),
+        None => Err(ToolError::new(what).path(path).cause("is no regular file")),
+    }
+}
+
+/// Gives a file its name.
+///
+/// # Errors
+/// Those of [`AtomicFile::commit`].
+pub fn commit(file: AtomicFile, what: &str) -> Result<()> {
+    file.commit()
+        .map_err(|e| ToolError::new(what).cause(io_cause(&e)))
 }

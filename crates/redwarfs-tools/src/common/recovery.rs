@@ -14,7 +14,7 @@ use redwarfs_recovery::{
 
 use super::Logger;
 use super::env::{self, IoLayer};
-use super::error::{ToolError, cause_at, io_cause};
+use super::error::{ToolError, cause_at, display_path, io_cause};
 use super::number::counted;
 
 /// What the name of a sidecar ends with, behind the name of the image.
@@ -121,7 +121,7 @@ pub fn find(
             Err(error) => return Err(FindError::Data(path.to_owned(), error)),
         },
     };
-    let opened = open(&sidecar, access).map_err(FindError::Open)?;
+    let opened = open_sidecar(&sidecar, access).map_err(FindError::Open)?;
     match locate_sidecar(source, opened, stop) {
         Ok(data) => Ok(Found {
             data,
@@ -178,6 +178,18 @@ pub fn repairing(
     Ok(Arc::new(source))
 }
 
+/// Names ranges, relative to the image, that have zeros in a repaired copy.
+pub fn say_zeros(zeros: &[(i64, u64)], copy: &Path, logger: &Logger) {
+    for (start, length) in zeros {
+        logger.error(format_args!(
+            "lost: {} at offset {start} of the image: the file cannot be read there, and nothing protects them; \
+             {} has zeros instead",
+            counted(*length, "byte", "bytes"),
+            display_path(copy)
+        ));
+    }
+}
+
 /// Some ranges of an image.
 fn places(ranges: &[(i64, u64)]) -> String {
     let shown: Vec<String> = ranges
@@ -192,7 +204,15 @@ fn places(ranges: &[(i64, u64)]) -> String {
     format!("{}{more}", shown.join(", "))
 }
 
-fn open(path: &Path, access: Access) -> io::Result<Sidecar> {
+/// Opens a file that a tool reads to do `what`.
+///
+/// # Errors
+/// Those of [`FileSource::open`].
+pub fn open(path: &Path, what: &str) -> Result<FileSource, ToolError> {
+    FileSource::open(path).map_err(|e| ToolError::new(what).cause(io_cause(&e)))
+}
+
+fn open_sidecar(path: &Path, access: Access) -> io::Result<Sidecar> {
     if access == Access::Write {
         match LockedFile::open(path) {
             Ok(file) => return Ok(Sidecar::writable(Arc::new(file))),

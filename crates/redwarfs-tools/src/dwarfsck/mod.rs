@@ -45,7 +45,7 @@ use crate::common::error::{EXIT_FAILURE, EXIT_OK, io_cause};
 use crate::common::json::JsonWriter;
 use crate::common::open::{Spelling, open_image};
 use crate::common::os::is_block_device;
-use crate::common::output::{create_output, need_stdout};
+use crate::common::output::{create_derived, need_stdout};
 use crate::common::tool::Tool;
 use crate::common::{Logger, Result, ToolError};
 use args::Args;
@@ -140,7 +140,7 @@ fn run(args: &Args) -> Result<u8> {
     }
 
     if let Some(path) = &args.export_metadata {
-        export_metadata(&image, path, &mut failures, &logger)?;
+        export_metadata(&image, input, path, &mut failures, &logger)?;
     }
     let mut out = Output::new();
     let form = args.form();
@@ -474,6 +474,7 @@ fn print_header(image: &Image, input: &PathBuf) -> Result<u8> {
 /// Writes the metadata to standard output or a file, which appears only when it is complete.
 fn export_metadata(
     image: &Image,
+    input: &Path,
     path: &Path,
     failures: &mut Failures<'_>,
     logger: &Logger,
@@ -498,7 +499,7 @@ fn export_metadata(
         let first = chars.next().map(char::to_lowercase);
         first.into_iter().flatten().chain(chars).collect()
     };
-    let file = create_output(path, Overwrite::Yes, logger).map_err(|e| {
+    let file = create_derived(path, Overwrite::Yes, &[input], logger).map_err(|e| {
         ToolError::new("failed to open metadata output file")
             .path(path)
             .cause(named(&e))

@@ -3,16 +3,16 @@
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
-use redwarfs_io::{FileSource, Overwrite, Source};
+use redwarfs_io::Source;
 use redwarfs_recovery::{Error, apply_patch};
 
 use super::args::Args;
 use super::meter::with_bytes;
 use super::recovery::{examine, intact, lock, log_lost, open_ranges, say, say_open, written};
-use crate::common::error::{EXIT_OK, display_path, io_cause};
+use crate::common::error::{EXIT_OK, display_path};
 use crate::common::number::{counted, format_size};
-use crate::common::output::create_output;
-use crate::common::recovery::{Access, failure};
+use crate::common::output::{commit, create_medium};
+use crate::common::recovery::{Access, failure, open};
 use crate::common::{Logger, Result, ToolError};
 
 /// Writes what a repair of the file would write to a patch.
@@ -24,19 +24,14 @@ pub(super) fn write(
     stop: &AtomicBool,
 ) -> Result<u8> {
     let what = "cannot make a patch";
-    let cannot = |e: std::io::Error| ToolError::new(what).cause(io_cause(&e));
-    let io = |e: std::io::Error| ToolError::new(what).path(patch).io(&e);
-    let source = FileSource::open(input).map_err(cannot)?;
+    let source = open(input, what)?;
     let (found, damage) = examine(args, &source, Access::Read, what, input, logger, stop)?;
     let open = open_ranges(&found, &source, what, input)?;
     if damage.is_none() {
         say(args, &format!("patch:    none, {}", intact(&open)))?;
         return Ok(say_open(&open, logger));
     }
-    let out = create_output(patch, Overwrite::No, logger).map_err(cannot)?;
-    let Some(file) = out.unfinished().map_err(io)? else {
-        return Err(ToolError::new(what).path(patch).cause("is no regular file"));
-    };
+    let (out, file) = create_medium(patch, input, what, logger)?;
     let total = source.len().unwrap_or(0);
     let (done, _) = with_bytes(args, "summing up", total, logger, |done| {
         found.data.write_patch(&source, &damage, &file, done, stop)
@@ -47,7 +42,7 @@ pub(super) fn write(
     })?;
     let size = file.len().unwrap_or(0);
     drop(file);
-    out.commit().map_err(cannot)?;
+    commit(out, what)?;
     say(
         args,
         &format!(
@@ -69,7 +64,7 @@ pub(super) fn apply(
     stop: &AtomicBool,
 ) -> Result<u8> {
     let what = "cannot apply the patch";
-    let source = FileSource::open(patch).map_err(|e| ToolError::new(what).cause(io_cause(&e)))?;
+    let source = open(patch, what)?;
     let file = lock(input)?;
     let total = file.len().unwrap_or(0);
     let (applied, took) = with_bytes(args, "comparing", total, logger, |done| {

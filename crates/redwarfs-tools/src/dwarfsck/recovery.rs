@@ -1,11 +1,10 @@
 //! Recovery data: `--add-recovery`, `--check-recovery`, `--repair` and `--remove-recovery`.
 
-use std::io::Write;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 
-use redwarfs_io::{AtomicFile, FileSource, LockedFile, Medium, Overwrite, Source};
+use redwarfs_io::{FileSource, LockedFile, Medium, Source};
 use redwarfs_reader::Image;
 use redwarfs_reader::check::{DeclaredImage, Finding, FindingKind, VerifyMode};
 use redwarfs_recovery::{Added, Damage, Error, Geometry, Protection, Repaired};
@@ -17,9 +16,9 @@ use super::{check_options, open_error, open_options};
 use crate::common::error::{EXIT_FAILURE, EXIT_OK, display_path, io_cause};
 use crate::common::number::{counted, format_size};
 use crate::common::os::{is_executable, stop_flag};
-use crate::common::output::create_output;
+use crate::common::output::{commit, create_medium};
 use crate::common::program::signature;
-use crate::common::recovery::{Access, Found, failure, find, sidecar_of};
+use crate::common::recovery::{Access, Found, failure, find, open, say_zeros, sidecar_of};
 use crate::common::{Logger, Result, ToolError};
 
 const NOT_ADDED: &str = "cannot add recovery data";
@@ -194,16 +193,8 @@ fn add_beside(
     logger: &Logger,
     stop: &AtomicBool,
 ) -> Result<Added> {
-    let io = |path: &Path, e: &std::io::Error| ToolError::new(NOT_ADDED).path(path).io(e);
-    let source =
-        FileSource::open(input).map_err(|e| ToolError::new(NOT_ADDED).cause(io_cause(&e)))?;
-    let out = create_output(sidecar, Overwrite::No, logger)
-        .map_err(|e| ToolError::new(NOT_ADDED).cause(io_cause(&e)))?;
-    let Some(file) = out.unfinished().map_err(|e| io(sidecar, &e))? else {
-        return Err(ToolError::new(NOT_ADDED)
-            .path(sidecar)
-            .cause("is no regular file"));
-    };
+    let source = open(input, NOT_ADDED)?;
+    let (out, file) = create_medium(sidecar, input, NOT_ADDED, logger)?;
     let total = source.len().unwrap_or(0);
     let (added, took) = with_bytes(args, "protecting", total, logger, |done| {
         redwarfs_recovery::add_sidecar(&source, offset, protection, &file, done, stop)
@@ -211,8 +202,7 @@ fn add_beside(
     logger.verbose(format_args!("made parity of {took}"));
     let added = added.map_err(|e| failure(NOT_ADDED, input, &e))?;
     drop(file);
-    out.commit()
-        .map_err(|e| ToolError::new(NOT_ADDED).cause(io_cause(&e)))?;
+    commit(out, NOT_ADDED)?;
     Ok(added)
 }
 
@@ -258,7 +248,7 @@ pub(super) fn refuse_damage(
 
 fn check(args: &Args, input: &Path, logger: &Logger, stop: &AtomicBool) -> Result<u8> {
     let what = "cannot check with recovery data";
-    let file = FileSource::open(input).map_err(|e| ToolError::new(what).cause(io_cause(&e)))?;
+    let file = open(input, what)?;
     let (found, damage) = examine(args, &file, Access::Read, what, input, logger, stop)?;
     let open = open_ranges(&found, &file, what, input)?;
     super::recovery_report::print(args, &found, &damage, &open)?;
@@ -374,82 +364,41 @@ fn repair_copy(
 ) -> Result<u8> {
     let what = "cannot repair";
     let io = |path: &Path, e: &std::io::Error| ToolError::new(what).path(path).io(e);
-    let source = FileSource::open(input).map_err(|e| ToolError::new(what).cause(io_cause(&e)))?;
+    let source = open(input, what)?;
     let found = find(&source, input, &args.sidecar, Access::Read, stop);
     let found = found.map_err(|e| e.failure(what))?;
-    // Bytes that the file has lost at its start come back as zeros, for the repair.
-    let lost = found.data.lost_at_start();
-    let lost = lost.map_err(|e| failure(what, input, &e))?;
-    let mut out = create_output(copy, Overwrite::No, logger)
-        .map_err(|e| ToolError::new(what).cause(io_cause(&e)))?;
-    copy_into(&source, lost, &mut out, stop).map_err(|e| match e.kind() {
-        _ if stop.load(Ordering::Relaxed) => failure(what, input, &Error::Interrupted),
-        _ => io(copy, &e),
+    let (out, file) = create_medium(copy, input, what, logger)?;
+    let total = source.len().unwrap_or(0);
+    let (copied, took) = with_bytes(args, "copying", total, logger, |done| {
+        found.data.copy(&source, &file, done, stop)
+    });
+    logger.verbose(format_args!("copied {took}"));
+    let copied = copied.map_err(|e| match e {
+        Error::Io(e) => io(copy, &e),
+        other => failure(what, input, &other),
     })?;
-    let Some(file) = out.unfinished().map_err(|e| io(copy, &e))? else {
-        return Err(ToolError::new(what).path(copy).cause("is no regular file"));
-    };
     let (found, damage) = examine(args, &file, Access::Read, what, input, logger, stop)?;
     let open = open_ranges(&found, &file, what, input)?;
     let done = match damage.is_none() {
         true => Repaired::default(),
         false => mend(&found, &file, &damage, input, stop, logger)?,
     };
+    let zeros = copied.zeros(&found.data, &file);
+    let zeros = zeros.map_err(|e| failure(what, copy, &e))?;
     drop(file);
     if std::fs::metadata(input).is_ok_and(|found| is_executable(&found)) {
         out.allow_execution().map_err(|e| io(copy, &e))?;
     }
-    out.commit()
-        .map_err(|e| ToolError::new(what).cause(io_cause(&e)))?;
+    commit(out, what)?;
     say(
         args,
         &format!("repaired: {}, in {}", written(done), copy.display()),
     )?;
-    Ok(say_open(&open, logger))
-}
-
-/// Copies a file behind `lost` zeros. What cannot be read becomes zeros.
-fn copy_into(
-    source: &dyn Source,
-    lost: u64,
-    out: &mut AtomicFile,
-    stop: &AtomicBool,
-) -> std::io::Result<()> {
-    const PIECE: usize = 1 << 20;
-    const SMALL: usize = 4096;
-    let mut buffer = vec![0; PIECE];
-    // No more than the parity can restore.
-    let mut zeros = lost;
-    let interrupted = || match stop.load(Ordering::Relaxed) {
-        true => Err(std::io::Error::from(std::io::ErrorKind::Other)),
-        false => Ok(()),
-    };
-    while zeros > 0 {
-        interrupted()?;
-        let n = usize::try_from(zeros).map_or(PIECE, |left| left.min(PIECE));
-        out.write_all(buffer.get(..n).unwrap_or_default())?;
-        zeros -= n as u64;
-    }
-    let len = source.len()?;
-    let mut at = 0;
-    while at < len {
-        interrupted()?;
-        let n = usize::try_from(len - at).map_or(PIECE, |left| left.min(PIECE));
-        let part = buffer.get_mut(..n).unwrap_or_default();
-        if source.read_exact_at(at, part).is_err() {
-            for (number, small) in (0_u64..).zip(part.chunks_mut(SMALL)) {
-                if source
-                    .read_exact_at(at + number * SMALL as u64, small)
-                    .is_err()
-                {
-                    small.fill(0);
-                }
-            }
-        }
-        out.write_all(part)?;
-        at += n as u64;
-    }
-    Ok(())
+    say_zeros(&zeros, copy, logger);
+    Ok(match (say_open(&open, logger), zeros.is_empty()) {
+        (code, true) => code,
+        (_, false) => EXIT_FAILURE,
+    })
 }
 
 fn remove(args: &Args, input: &Path, logger: &Logger) -> Result<u8> {

@@ -4,18 +4,18 @@ use std::path::Path;
 use std::sync::Arc;
 
 use redwarfs_extractor::display_path;
-use redwarfs_io::{FileSource, Source};
+use redwarfs_io::Source;
 use redwarfs_salvage::{DamagedFile, Error, Salvage};
 
 use super::args::Args;
 use super::meter::with_bytes;
 use super::open_options;
 use super::output::{Output, output_error};
-use crate::common::error::{EXIT_FAILURE, EXIT_OK, io_cause};
+use crate::common::error::{EXIT_FAILURE, EXIT_OK};
 use crate::common::json::JsonWriter;
 use crate::common::number::{counted, format_size};
 use crate::common::os::stop_flag;
-use crate::common::recovery::{Access, find};
+use crate::common::recovery::{Access, find, open};
 use crate::common::{Logger, Result, ToolError};
 use crate::dwarfsextract::{write_file, write_found};
 
@@ -29,8 +29,7 @@ pub(super) fn run(args: &Args, input: &Path, logger: &Logger) -> Result<u8> {
         Error::Io(e) => ToolError::new(what).path(input).io(e),
         other => ToolError::new(what).path(input).cause(other),
     };
-    let source: Arc<dyn Source> =
-        Arc::new(FileSource::open(input).map_err(|e| ToolError::new(what).cause(io_cause(&e)))?);
+    let source: Arc<dyn Source> = Arc::new(open(input, what)?);
     let total = source.len().unwrap_or(0);
     let options = open_options(args, 1);
     let recovery = match find(source.as_ref(), input, &args.sidecar, Access::Read, &stop) {

@@ -24,7 +24,7 @@ use crate::common::error::{EXIT_FAILURE, EXIT_OK, io_cause};
 use crate::common::json::JsonWriter;
 use crate::common::number::{counted, format_size};
 use crate::common::os::stop_flag;
-use crate::common::output::create_output;
+use crate::common::output::create_derived;
 use crate::common::verify::{public_keys, utc};
 use crate::common::{Logger, Result, ToolError};
 
@@ -214,7 +214,7 @@ impl Work<'_> {
                 .map_err(|e| failed(&e))?;
             return Ok(EXIT_OK);
         }
-        let mut file = create_output(path, Overwrite::Yes, self.logger)
+        let mut file = create_derived(path, Overwrite::Yes, &[self.input], self.logger)
             .map_err(|e| ToolError::new("cannot write").cause(io_cause(&e)))?;
         file.write_all(&stored.message).map_err(|e| failed(&e))?;
         file.commit().map_err(|e| failed(&e))?;

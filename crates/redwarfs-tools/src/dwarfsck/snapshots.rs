@@ -22,7 +22,7 @@ use crate::common::error::{EXIT_OK, io_cause};
 use crate::common::json::JsonWriter;
 use crate::common::number::{counted, format_size};
 use crate::common::os::stop_flag;
-use crate::common::output::{create_output, need_stdout};
+use crate::common::output::{create_derived, need_stdout};
 use crate::common::time::LocalTime;
 use crate::common::{Logger, Result, ToolError};
 
@@ -409,7 +409,8 @@ fn compact(
     };
     let stop =
         stop_flag().map_err(|e| ToolError::new("cannot handle signals").cause(io_cause(&e)))?;
-    let file: AtomicFile = create_output(output, Overwrite::No, logger).map_err(cannot)?;
+    let file: AtomicFile =
+        create_derived(output, Overwrite::No, &[input], logger).map_err(cannot)?;
     let mut out = std::io::BufWriter::with_capacity(1 << 20, file);
     warn_of_dropped(&image, logger);
     let done = match args.snapshots.repack {

@@ -4,17 +4,20 @@ use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use redwarfs_io::{FileSource, LockedFile, Source};
+use redwarfs_io::{Origin, Source};
 use redwarfs_reader::OpenOptions;
+use redwarfs_recovery::Error as RecoveryError;
 use redwarfs_salvage::{DamagedFile, Error, Missing, Salvage};
 
 use crate::common::error::io_cause;
 use crate::common::json::JsonWriter;
 use crate::common::number::{counted, format_size};
+use crate::common::output::{commit, create_medium};
 use crate::common::recovery::{
-    Access, FindError, SidecarChoice, failure as recovery_failure, find, repairing,
+    Access, FindError, Found, SidecarChoice, failure as recovery_failure, find, open, repairing,
+    say_zeros,
 };
 use crate::common::{Logger, Result, ToolError};
 
@@ -51,14 +54,28 @@ impl<'a> Salvaging<'a> {
         stop: Arc<AtomicBool>,
         logger: &Logger,
     ) -> Result<Self> {
-        let source: Arc<dyn Source> = Arc::new(
-            FileSource::open(input).map_err(|e| ToolError::new(WHAT).cause(io_cause(&e)))?,
-        );
-        fs::create_dir(parts).map_err(|e| ToolError::new(WHAT).path(parts).io(&e))?;
-        let copy = parts.join(REPAIRED);
-        let repaired = repaired(&source, input, sidecar, &copy, &stop, logger)?;
-        let source = repaired.unwrap_or(source);
-        let found = Salvage::of(source, options, &|_| {}, &stop).map_err(|e| failed(input, &e))?;
+        let source: Arc<dyn Source> = Arc::new(open(input, WHAT)?);
+        let repair = Repair {
+            input,
+            sidecar,
+            stop: &stop,
+            logger,
+        };
+        let recovery = repair.find(source.as_ref())?;
+        let made = Origin::of(input).and_then(|origin| origin.create_dir(parts));
+        made.map_err(|e| ToolError::new(WHAT).cause(io_cause(&e)))?;
+        let search = || {
+            let repaired = match &recovery {
+                Some(recovery) => repair.repaired(&source, recovery, &parts.join(REPAIRED))?,
+                None => None,
+            };
+            let source = repaired.unwrap_or_else(|| Arc::clone(&source));
+            Salvage::of(source, options, &|_| {}, &stop).map_err(|e| failed(input, &e))
+        };
+        let found = search().inspect_err(|_| {
+            // It stays if a repaired copy is in it.
+            let _ = fs::remove_dir(parts);
+        })?;
         say_what(&found, logger);
         Ok(Self {
             found,
@@ -189,88 +206,106 @@ fn say_what(found: &Salvage, logger: &Logger) {
     }
 }
 
-/// A file with recovery data as far as that can repair it: a repaired copy, or the file with repairs in memory if
-/// something stays damaged. None if there is nothing to repair.
-fn repaired(
-    source: &Arc<dyn Source>,
-    input: &Path,
-    sidecar: &SidecarChoice,
-    copy: &Path,
-    stop: &AtomicBool,
-    logger: &Logger,
-) -> Result<Option<Arc<dyn Source>>> {
-    let what = "cannot repair";
-    let failed = |e: redwarfs_recovery::Error| ToolError::new(what).path(copy).cause(e);
-    let found = match find(source.as_ref(), input, sidecar, Access::Read, stop) {
-        Ok(found) => found,
-        // A sidecar that was named has to be one.
-        Err(e) if sidecar.is_some() => return Err(e.failure(what)),
-        Err(FindError::Data(path, redwarfs_recovery::Error::NotFound)) if path == input => {
-            return Ok(None);
-        }
-        Err(e) => {
-            logger.warn(e.failure("cannot use recovery data"));
-            return Ok(None);
-        }
-    };
-    let damage = found.data.check(source.as_ref(), &|_| {}, stop);
-    let damage = damage.map_err(failed)?;
-    if damage.is_none() {
-        return Ok(None);
-    }
-    // Then it cannot help, and what is there comes out without it.
-    let at_start = match found.data.lost_at_start() {
-        Ok(lost) => lost,
-        Err(error) => {
-            logger.warn(recovery_failure("cannot use recovery data", input, &error));
-            return Ok(None);
-        }
-    };
-    let lost = damage.lost_groups();
-    if lost > 0 {
-        logger.warn(format_args!(
-            "there is recovery data, but it cannot repair everything: {lost} of {} groups have more damage",
-            damage.all_groups()
-        ));
-        let repairing = repairing(Arc::clone(source), &found, logger).map_err(failed)?;
-        return Ok(Some(repairing));
-    }
-    let io = |e: io::Error| ToolError::new(what).path(copy).io(&e);
-    copy_of(source.as_ref(), at_start, copy).map_err(io)?;
-    let file = LockedFile::open(copy).map_err(io)?;
-    let found = find(&file, input, sidecar, Access::Read, stop).map_err(|e| e.failure(what))?;
-    let damage = found.data.check(&file, &|_| {}, stop).map_err(failed)?;
-    found.data.repair(&file, &damage, stop).map_err(failed)?;
-    logger.info(format_args!(
-        "the recovery data repaired everything: {} is the image as it was",
-        copy.display()
-    ));
-    let repaired = FileSource::open(copy).map_err(io)?;
-    Ok(Some(Arc::new(repaired)))
+/// What repairs a file before it is searched.
+struct Repair<'a> {
+    input: &'a Path,
+    sidecar: &'a SidecarChoice,
+    stop: &'a AtomicBool,
+    logger: &'a Logger,
 }
 
-/// Copies a file behind `lost` zeros. What cannot be read becomes zeros.
-fn copy_of(source: &dyn Source, lost: u64, copy: &Path) -> io::Result<()> {
-    const PIECE: u64 = 1 << 20;
-    const SMALL: usize = 4096;
-    let mut out = File::create_new(copy)?;
-    io::copy(&mut io::Read::take(io::repeat(0), lost), &mut out)?;
-    let len = source.len()?;
-    let mut at = 0;
-    while at < len {
-        let mut piece = vec![0; usize::try_from(PIECE.min(len - at)).unwrap_or(0)];
-        if source.read_exact_at(at, &mut piece).is_err() {
-            for (number, small) in (0_u64..).zip(piece.chunks_mut(SMALL)) {
-                let place = at + number * SMALL as u64;
-                if source.read_exact_at(place, small).is_err() {
-                    small.fill(0);
+const NO_COPY: &str = "cannot make a repaired copy";
+
+impl Repair<'_> {
+    /// The recovery data of the file, if there is any that can be used.
+    fn find(&self, source: &dyn Source) -> Result<Option<Found>> {
+        match find(source, self.input, self.sidecar, Access::Read, self.stop) {
+            Ok(found) => Ok(Some(found)),
+            // A sidecar that was named has to be one.
+            Err(e) if self.sidecar.is_some() => Err(e.failure("cannot repair")),
+            Err(FindError::Data(path, RecoveryError::NotFound)) if path == self.input => Ok(None),
+            Err(FindError::Data(_, RecoveryError::Interrupted)) => Err(self.interrupted()),
+            Err(e) => {
+                self.logger.warn(e.failure("cannot use recovery data"));
+                Ok(None)
+            }
+        }
+    }
+
+    fn interrupted(&self) -> ToolError {
+        failed(self.input, &Error::Interrupted)
+    }
+
+    /// The file as far as recovery data can repair it: a repaired copy, or the file with repairs in memory if there can be
+    /// none. None if there is nothing to repair, or the recovery data is of no use.
+    fn repaired(
+        &self,
+        source: &Arc<dyn Source>,
+        recovery: &Found,
+        copy: &Path,
+    ) -> Result<Option<Arc<dyn Source>>> {
+        let useless = |error: RecoveryError| match error {
+            RecoveryError::Interrupted => Err(self.interrupted()),
+            other => {
+                let warning = recovery_failure("cannot use recovery data", self.input, &other);
+                self.logger.warn(warning);
+                Ok(None)
+            }
+        };
+        let damage = match recovery.data.check(source.as_ref(), &|_| {}, self.stop) {
+            Ok(damage) if damage.is_none() => return Ok(None),
+            Ok(damage) => damage,
+            Err(error) => return useless(error),
+        };
+        let lost = damage.lost_groups();
+        if lost > 0 {
+            self.logger.warn(format_args!(
+                "there is recovery data, but it cannot repair everything: {lost} of {} groups have more damage",
+                damage.all_groups()
+            ));
+        } else {
+            match self.copy(source.as_ref(), recovery, copy) {
+                Ok(repaired) => return Ok(Some(repaired)),
+                Err(_) if self.stop.load(Ordering::Relaxed) => return Err(self.interrupted()),
+                Err(error) => {
+                    self.logger.warn(error);
+                    self.logger.warn("the file is repaired in memory instead");
                 }
             }
         }
-        out.write_all(&piece)?;
-        at += piece.len() as u64;
+        match repairing(Arc::clone(source), recovery, self.logger) {
+            Ok(repairing) => Ok(Some(repairing)),
+            Err(error) => useless(error),
+        }
     }
-    Ok(())
+
+    /// Makes a repaired copy. Nothing is left of one that cannot be completed.
+    fn copy(&self, source: &dyn Source, recovery: &Found, copy: &Path) -> Result<Arc<dyn Source>> {
+        let failed = |e: RecoveryError| recovery_failure(NO_COPY, copy, &e);
+        let (out, file) = create_medium(copy, self.input, NO_COPY, self.logger)?;
+        let copied = recovery.data.copy(source, &file, &|_| {}, self.stop);
+        let copied = copied.map_err(failed)?;
+        // The start that the file has lost is there again.
+        let found = find(&file, self.input, self.sidecar, Access::Read, self.stop);
+        let found = found.map_err(|e| e.failure(NO_COPY))?;
+        let damage = found.data.check(&file, &|_| {}, self.stop);
+        let damage = damage.map_err(failed)?;
+        let repaired = found.data.repair(&file, &damage, self.stop);
+        repaired.map_err(failed)?;
+        let zeros = copied.zeros(&found.data, &file).map_err(failed)?;
+        drop(file);
+        commit(out, NO_COPY)?;
+        say_zeros(&zeros, copy, self.logger);
+        let (what, is) = match zeros.is_empty() {
+            true => ("everything", "is the image as it was"),
+            false => ("what it protects", "has the result"),
+        };
+        self.logger.info(format_args!(
+            "the recovery data repaired {what}: {} {is}",
+            copy.display()
+        ));
+        Ok(Arc::new(open(copy, NO_COPY)?))
+    }
 }
 
 /// What was found in a file, as members of an object.

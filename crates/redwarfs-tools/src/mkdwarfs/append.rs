@@ -122,9 +122,9 @@ impl<'a> Continued<'a> {
                 let writer = place.writer().map_err(|e| failure(self.path, e))?;
                 Ok(Target::append(self.path, writer, place.medium()))
             }
-            Place::Copy(_, output) => Target::open(output, args.force, logger),
+            Place::Copy(_, output) => Target::open(output, args.force, &[self.path], logger),
             Place::Delta(_, output) => {
-                Ok(Target::open(output, args.force, logger)?.without_image())
+                Ok(Target::open(output, args.force, &[self.path], logger)?.without_image())
             }
         }
     }

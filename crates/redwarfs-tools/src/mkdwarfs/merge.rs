@@ -117,7 +117,9 @@ pub(super) fn run(args: &Args, matches: &ArgMatches, command_line: &[OsString]) 
         }
         None => Front::default(),
     };
-    let target = Target::open(output, args.force, &logger)?
+    let from = inputs.iter().chain(sources.iter().filter_map(Added::input));
+    let from: Vec<&Path> = from.map(|input| input.path.as_path()).collect();
+    let target = Target::open(output, args.force, &from, &logger)?
         .executable(front.runs)
         .protected(args, &stop)?;
     let sources: Vec<Added<'_>> = sources
@@ -350,11 +352,15 @@ impl<'a> Added<'a> {
         Ok(Self { pair, source })
     }
 
-    fn image(&self) -> Option<&Image> {
+    fn input(&self) -> Option<&Input> {
         match &self.source {
-            AddedSource::Image(input) => Some(&input.image),
+            AddedSource::Image(input) => Some(input),
             AddedSource::Base(..) => None,
         }
+    }
+
+    fn image(&self) -> Option<&Image> {
+        self.input().map(|input| &input.image)
     }
 
     /// Leaves the file that is being written out of the source.

@@ -18,7 +18,7 @@ use super::header;
 use crate::common::env;
 use crate::common::error::{cause_at, io_cause};
 use crate::common::os::{raw_stdout, stdout_is_closed};
-use crate::common::output::{STDOUT_IS_CLOSED, create_output};
+use crate::common::output::{STDOUT_IS_CLOSED, create_derived};
 use crate::common::progress::{Display, ProgressMode};
 use crate::common::{Logger, Result, ToolError};
 
@@ -131,8 +131,14 @@ enum Output {
 }
 
 impl<'a> Target<'a> {
-    /// Starts the output. Everything that could prevent its completion is checked here.
-    pub(super) fn open(path: &'a Path, force: bool, logger: &Logger) -> Result<Self> {
+    /// Starts the output, which is made from the images `from`. Everything that could prevent its completion is checked
+    /// here.
+    pub(super) fn open(
+        path: &'a Path,
+        force: bool,
+        from: &[&Path],
+        logger: &Logger,
+    ) -> Result<Self> {
         let out = if path == Path::new("-") {
             if stdout_is_closed() {
                 return Err(write_error(path, &io::Error::other(STDOUT_IS_CLOSED)));
@@ -146,7 +152,8 @@ impl<'a> Target<'a> {
             Output::Stdout(BufWriter::with_capacity(WRITE_BUFFER, stdout))
         } else {
             let overwrite = if force { Overwrite::Yes } else { Overwrite::No };
-            let file = create_output(path, overwrite, logger).map_err(|e| write_error(path, &e))?;
+            let file =
+                create_derived(path, overwrite, from, logger).map_err(|e| write_error(path, &e))?;
             Output::File(Box::new(BufWriter::with_capacity(WRITE_BUFFER, file)))
         };
         Ok(Self {

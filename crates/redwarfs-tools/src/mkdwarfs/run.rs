@@ -87,7 +87,7 @@ pub(super) fn run(args: &Args, matches: &ArgMatches, command_line: &[OsString]) 
             old.warn_if_open(args, &logger);
             old.target(args, &logger)?
         }
-        None => Target::open(output, args.force, &logger)?,
+        None => Target::open(output, args.force, &[], &logger)?,
     };
     let target = target
         .executable(front.as_ref().is_some_and(|front| front.runs))

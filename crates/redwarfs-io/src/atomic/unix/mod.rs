@@ -1,5 +1,8 @@
 //! Output files on Unix: unnamed files where the system has them.
 
+#[cfg(test)]
+mod origin_tests;
+mod permissions;
 mod target;
 #[cfg(test)]
 mod tests;
@@ -14,6 +17,8 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
 
+pub use self::permissions::Origin;
+use self::permissions::Permissions;
 use self::target::{Old, Place};
 use super::{NAME_ATTEMPTS, Notice, Overwrite, hidden_name, with_path};
 use crate::in_place::LockedFile;
@@ -21,6 +26,8 @@ use crate::source::FileSource;
 
 /// Permissions of a new file; the system subtracts the umask.
 const MODE: Mode = Mode::from_raw_mode(0o666);
+/// Permissions of a file for this process.
+const PRIVATE: Mode = Mode::from_raw_mode(0o600);
 
 /// A file without its final name, which [`AtomicFile::commit`] gives to it.
 ///
@@ -31,7 +38,8 @@ const MODE: Mode = Mode::from_raw_mode(0o666);
 ///
 /// A symbolic link is followed when overwriting: its target is replaced and the link stays. The new
 /// file gets the permissions (without set-id bits), owner, group and ACL of the old file, as far as the
-/// process may set them. Other new files have mode 0666 less the umask.
+/// process may set them. Other new files have mode 0666 less the umask, or less than that if they are made from
+/// files that not everybody may read ([`AtomicFile::create_from`]).
 ///
 /// If the path leads to an entry that is no regular file (a pipe, `/dev/null`), or that the process has
 /// open (`/dev/stdout`), data is written to it directly, and committing only flushes. A regular file
@@ -43,9 +51,36 @@ pub struct AtomicFile {
     file: File,
     path: PathBuf,
     state: State,
-    /// The file to replace.
-    old: Option<Box<Old>>,
+    /// The permissions that are not those of every new file.
+    like: Option<Box<Like>>,
     notice: Option<Notice>,
+}
+
+/// Where the permissions of a new file come from.
+#[derive(Debug, Clone)]
+enum Like {
+    /// The file to replace.
+    Old(Permissions),
+    /// The files that it is made from.
+    Origin(Origin),
+}
+
+impl Like {
+    /// Gives them to a file. Returns whether one that it replaces keeps its owner.
+    fn give(&self, new: &File) -> io::Result<bool> {
+        match self {
+            Self::Old(old) => old.bequeath(new),
+            Self::Origin(origin) => origin.restrict(new).map(|()| true),
+        }
+    }
+
+    /// Mode of a file that has a name before they are given to it.
+    fn first_mode(&self) -> Mode {
+        match self {
+            Self::Old(_) => PRIVATE,
+            Self::Origin(origin) => origin.first_mode(),
+        }
+    }
 }
 
 enum State {
@@ -75,19 +110,39 @@ impl AtomicFile {
     /// directory.
     pub fn create(path: impl AsRef<Path>, overwrite: Overwrite) -> io::Result<Self> {
         let path = path.as_ref();
-        Self::create_inner(path, overwrite, true).map_err(|e| with_path(path, &e))
+        Self::create_inner(path, overwrite, None, true).map_err(|e| with_path(path, &e))
     }
 
-    fn create_inner(path: &Path, overwrite: Overwrite, unnamed: bool) -> io::Result<Self> {
-        let made = |(file, state), notice| Self {
+    /// As [`AtomicFile::create`], for a file that is made from others: a new file is never readable by more users than
+    /// these. One that replaces a file has the permissions of that file, which the user has chosen.
+    ///
+    /// # Errors
+    /// Those of [`AtomicFile::create`].
+    pub fn create_from(
+        path: impl AsRef<Path>,
+        overwrite: Overwrite,
+        origin: &Origin,
+    ) -> io::Result<Self> {
+        let path = path.as_ref();
+        Self::create_inner(path, overwrite, Some(origin), true).map_err(|e| with_path(path, &e))
+    }
+
+    fn create_inner(
+        path: &Path,
+        overwrite: Overwrite,
+        origin: Option<&Origin>,
+        unnamed: bool,
+    ) -> io::Result<Self> {
+        let made = |(file, state), like: Option<Like>, notice| Self {
             file,
             path: path.to_owned(),
             state,
-            old: None,
+            like: like.map(Box::new),
             notice,
         };
         if let Some((file, what)) = target::open_stream(path)? {
-            return Ok(made((file, State::Stream), Some(Notice::Stream(what))));
+            let notice = Some(Notice::Stream(what));
+            return Ok(made((file, State::Stream), None, notice));
         }
         let (place, old) = match overwrite {
             Overwrite::No => {
@@ -103,12 +158,20 @@ impl AtomicFile {
             }
         };
         let Some(old) = old else {
-            return Ok(made(scratch(place, overwrite, unnamed)?, None));
+            let like = origin.cloned().map(Like::Origin);
+            let begun = scratch(place, overwrite, like.as_ref(), unnamed)?;
+            let new = made(begun, like, None);
+            if let Some(like) = &new.like {
+                like.give(&new.file)?;
+            }
+            return Ok(new);
         };
         if let Some(why) = old.obstacle {
-            return Ok(made(in_place(&place, why)?, Some(Notice::InPlace(why))));
+            let notice = Some(Notice::InPlace(why));
+            return Ok(made(in_place(&place, why)?, None, notice));
         }
-        let begun = match scratch(place, overwrite, unnamed) {
+        let like = Like::Old(old.permissions);
+        let begun = match scratch(place, overwrite, Some(&like), unnamed) {
             Err(e)
                 if matches!(
                     e.kind(),
@@ -117,13 +180,14 @@ impl AtomicFile {
             {
                 let why = "its directory cannot be changed";
                 let begun = in_place(&Place::behind_links(path)?, why).map_err(|_| e)?;
-                return Ok(made(begun, Some(Notice::InPlace(why))));
+                return Ok(made(begun, None, Some(Notice::InPlace(why))));
             }
             other => other?,
         };
-        let mut new = made(begun, None);
-        new.notice = (!old.bequeath(&new.file)?).then_some(Notice::Owner);
-        new.old = Some(Box::new(old));
+        let mut new = made(begun, Some(like), None);
+        if let Some(like) = &new.like {
+            new.notice = (!like.give(&new.file)?).then_some(Notice::Owner);
+        }
         Ok(new)
     }
 
@@ -255,10 +319,10 @@ impl AtomicFile {
         let State::Unnamed { place, .. } = &self.state else {
             return Ok(());
         };
-        let (mut copy, temp) = create_hidden(&place.dir, &place.name)?;
+        let (mut copy, temp) = create_hidden(&place.dir, &place.name, PRIVATE)?;
         self.become_hidden(temp);
-        if let Some(old) = &self.old {
-            old.bequeath(&copy)?;
+        if let Some(like) = &self.like {
+            like.give(&copy)?;
         }
         let mode = rustix::fs::fstat(&self.file)?.st_mode & 0o777;
         rustix::fs::fchmod(&copy, Mode::from_raw_mode(mode))?;
@@ -309,11 +373,18 @@ impl fmt::Debug for AtomicFile {
 }
 
 /// A file for the final name, and the way in which it gets the name.
-fn scratch(place: Place, overwrite: Overwrite, unnamed: bool) -> io::Result<(File, State)> {
+fn scratch(
+    place: Place,
+    overwrite: Overwrite,
+    like: Option<&Like>,
+    unnamed: bool,
+) -> io::Result<(File, State)> {
+    // Without a name, nobody else can open it.
     if unnamed && let Some(file) = open_unnamed(&place.dir, MODE)? {
         return Ok((file, State::Unnamed { place, overwrite }));
     }
-    let (file, temp) = create_hidden(&place.dir, &place.name)?;
+    let mode = like.map_or(MODE, Like::first_mode);
+    let (file, temp) = create_hidden(&place.dir, &place.name, mode)?;
     let state = State::Hidden {
         place,
         temp,
@@ -338,12 +409,11 @@ fn in_place(place: &Place, why: &str) -> io::Result<(File, State)> {
 
 /// A file that never gets a name, in `dir` or, if that fails, in the directory for temporary files.
 fn nameless(dir: &OwnedFd) -> io::Result<File> {
-    let private = Mode::RUSR | Mode::WUSR;
     let in_dir = |dir: &OwnedFd| {
-        if let Some(file) = open_unnamed(dir, private)? {
+        if let Some(file) = open_unnamed(dir, PRIVATE)? {
             return Ok(file);
         }
-        let (file, temp) = create_hidden(dir, OsStr::new("redwarfs"))?;
+        let (file, temp) = create_hidden(dir, OsStr::new("redwarfs"), PRIVATE)?;
         rustix::fs::unlinkat(dir, temp, AtFlags::empty())?;
         Ok(file)
     };
@@ -373,16 +443,12 @@ fn overwrite_with(target: &mut File, new: &mut File) -> io::Result<()> {
 pub fn temporary_file(directory: &Path) -> io::Result<File> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let dir = rustix::fs::openat(CWD, directory, flags, Mode::empty())?;
-    let mode = Mode::RUSR | Mode::WUSR;
-    if let Some(file) = open_unnamed(&dir, mode)? {
+    if let Some(file) = open_unnamed(&dir, PRIVATE)? {
         return Ok(file);
     }
-    let (fd, name) = with_free_name(OsStr::new("redwarfs"), |name| {
-        let flags = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::CLOEXEC;
-        rustix::fs::openat(&dir, name, flags, mode)
-    })?;
+    let (file, name) = create_hidden(&dir, OsStr::new("redwarfs"), PRIVATE)?;
     rustix::fs::unlinkat(&dir, &name, AtFlags::empty())?;
-    Ok(File::from(fd))
+    Ok(file)
 }
 
 /// An unnamed file in `dir`, or none if the file system or the kernel does not support that.
@@ -410,9 +476,9 @@ fn link_unnamed(file: &File, dir: &OwnedFd, name: &OsStr) -> Result<(), Errno> {
     rustix::fs::linkat(CWD, proc_path(file), dir, name, AtFlags::SYMLINK_FOLLOW)
 }
 
-fn create_hidden(dir: &OwnedFd, name: &OsStr) -> io::Result<(File, OsString)> {
+fn create_hidden(dir: &OwnedFd, name: &OsStr, mode: Mode) -> io::Result<(File, OsString)> {
     let flags = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::CLOEXEC;
-    let (fd, temp) = with_free_name(name, |temp| rustix::fs::openat(dir, temp, flags, MODE))?;
+    let (fd, temp) = with_free_name(name, |temp| rustix::fs::openat(dir, temp, flags, mode))?;
     Ok((File::from(fd), temp))
 }
 

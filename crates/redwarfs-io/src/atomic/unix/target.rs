@@ -7,15 +7,13 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{AtFlags, Gid, Mode, OFlags, Statx, StatxAttributes, StatxFlags, Uid, XattrFlags};
+use rustix::fs::{AtFlags, Mode, OFlags, Statx, StatxAttributes, StatxFlags};
 use rustix::io::Errno;
+
+use super::permissions::Permissions;
 
 /// Longest chain of symbolic links that is followed, as in the Linux kernel.
 const MAX_LINKS: u32 = 40;
-
-const ACL: &str = "system.posix_acl_access";
-/// More than the kernel allows for the value of an attribute.
-const MAX_ACL: usize = 1 << 16;
 
 /// A name in a directory.
 #[derive(Debug)]
@@ -80,10 +78,7 @@ impl Place {
 
 /// A file that is to be replaced.
 pub(super) struct Old {
-    mode: u32,
-    uid: u32,
-    gid: u32,
-    acl: Option<Vec<u8>>,
+    pub(super) permissions: Permissions,
     /// The reason why no other file can replace it.
     pub(super) obstacle: Option<&'static str>,
 }
@@ -96,46 +91,11 @@ impl Old {
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(e) => return Err(e),
         };
-        let mut acl = vec![0; MAX_ACL];
-        let length = rustix::fs::lgetxattr(&place.path, ACL, &mut acl[..]).ok();
+        let mode = u32::from(stat.stx_mode);
         Ok(Some(Self {
-            mode: u32::from(stat.stx_mode),
-            uid: stat.stx_uid,
-            gid: stat.stx_gid,
-            acl: length.map(|length| acl[..length].to_vec()),
+            permissions: Permissions::with_acl(mode, stat.stx_uid, stat.stx_gid, &place.path),
             obstacle: obstacle(place, &stat),
         }))
-    }
-
-    /// Gives `new` owner, permissions and ACL of this file, as writing into it would have kept them.
-    /// Returns whether the owner and the group could be kept.
-    ///
-    /// Set-id bits belong to the old contents. Writing into a file also clears them.
-    pub(super) fn bequeath(&self, new: &File) -> io::Result<bool> {
-        let now = rustix::fs::fstat(new)?;
-        let (mut owner, mut group) = (now.st_uid == self.uid, now.st_gid == self.gid);
-        if !owner || !group {
-            let (to_user, to_group) = (Uid::from_raw(self.uid), Gid::from_raw(self.gid));
-            owner = rustix::fs::fchown(new, Some(to_user), Some(to_group)).is_ok();
-            group = owner || group || rustix::fs::fchown(new, None, Some(to_group)).is_ok();
-        }
-        let mode = self.mode & 0o777;
-        // Rights of another group must not become rights of this group.
-        let others_only = (mode & 0o707) | (mode & ((mode & 7) << 3));
-        let has_acl = self.acl.is_some();
-        if !has_acl {
-            // The default ACL of the directory could let in more users than the old file.
-            let _ = rustix::fs::fremovexattr(new, ACL);
-        }
-        // With an ACL the bits of the group are those of its mask.
-        let careful = has_acl || !group;
-        let bits = if careful { others_only } else { mode };
-        rustix::fs::fchmod(new, Mode::from_raw_mode(bits))?;
-        if let Some(acl) = self.acl.as_ref().filter(|_| group) {
-            // Without it the file has the narrower permissions set above.
-            let _ = rustix::fs::fsetxattr(new, ACL, acl, XattrFlags::empty());
-        }
-        Ok(owner && group)
     }
 }
 

@@ -13,7 +13,7 @@ fn names(dir: &Path) -> Vec<String> {
 }
 
 fn create(path: &Path, overwrite: Overwrite, unnamed: bool) -> io::Result<AtomicFile> {
-    AtomicFile::create_inner(path, overwrite, unnamed)
+    AtomicFile::create_inner(path, overwrite, None, unnamed)
 }
 
 #[test]
