@@ -409,6 +409,57 @@ fn tables_that_lead_astray_are_ignored() {
 }
 
 #[test]
+fn a_tree_under_the_name_of_another_one_is_refused() {
+    let mut files: Files = [(String::from("a"), vec![7; 5_000])].into();
+    let mut image = build(&files);
+    for number in 2..4 {
+        files.insert(format!("b{number}"), vec![number; 3000]);
+        image = append(&image, &files, &format!("n{number}"), &options(1));
+    }
+    let opened = open(&image, None);
+    let opening = Opening::of(opened.container()).unwrap();
+    let generation = opened.generation().unwrap().unwrap();
+    let (end, number) = (image.len() as u64, opened.container().next_number());
+    let good = SnapshotTable {
+        snapshots: opened.snapshots().unwrap().snapshots,
+        previous: None,
+    };
+    let with = |table: &SnapshotTable| {
+        let (prelude, body) = (table.prelude(generation), table.encode());
+        let mut bytes = image.clone();
+        let ty = SectionType::SNAPSHOTS;
+        bytes.extend(opening.encode_trailer(end, number, ty, &prelude, &body));
+        let source = Arc::new(MemorySource::new(bytes.clone()));
+        let file = open(&bytes, None);
+        let table = file.snapshots().unwrap();
+        let by_name = |name: &str| {
+            let mut options = OpenOptions::default();
+            options.snapshot = Some(SnapshotChoice {
+                text: name.into(),
+                time: None,
+            });
+            Image::from_source(Arc::clone(&source) as _, &options).map(|image| read(&image).len())
+        };
+        let cache = *file.cache_options();
+        let of_table = |at: usize| file.open_snapshot(&table.snapshots[at], &cache).is_ok();
+        (by_name("n2").ok(), of_table(1), of_table(2))
+    };
+    assert_eq!(with(&good), (Some(2), true, true));
+    // The places of another one; its tree.
+    for wrong in 0..3 {
+        let mut table = good.clone();
+        let other = table.snapshots[0].clone();
+        let entry = &mut table.snapshots[1];
+        match wrong {
+            0 => (entry.index, entry.end) = (other.index, other.end),
+            1 => entry.tree = other.tree,
+            _ => entry.index = other.index,
+        }
+        assert_eq!(with(&table), (None, false, true), "{wrong}");
+    }
+}
+
+#[test]
 fn contents_of_kept_generations_are_built_anew() {
     let mut random = Random::new(8);
     let mut files: Files = (0..6_u32)

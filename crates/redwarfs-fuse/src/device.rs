@@ -15,6 +15,8 @@ pub(crate) const PATH: &str = "/dev/fuse";
 /// Its device number.
 const NUMBER: (u32, u32) = (10, 229);
 /// Code of the notification that puts data into the kernel's page cache.
+const NOTIFY_INVAL_INODE: i32 = 2;
+const NOTIFY_INVAL_ENTRY: i32 = 3;
 const NOTIFY_STORE: i32 = 4;
 
 /// An open channel to the kernel. Messages are atomic in both directions, so any number of threads
@@ -93,6 +95,33 @@ impl Device {
         head[..8].copy_from_slice(&node.to_ne_bytes());
         head[16..20].copy_from_slice(&size.to_ne_bytes());
         self.send(NOTIFY_STORE, 0, &head, &mut parts)
+    }
+
+    /// Lets the kernel forget attributes and data of an inode, if it knows it.
+    pub(crate) fn forget_inode(&self, node: u64) -> io::Result<()> {
+        // All of its data: from offset 0, without an end.
+        let mut head = [0; 24];
+        head[..8].copy_from_slice(&node.to_ne_bytes());
+        self.notify(NOTIFY_INVAL_INODE, &head, &[])
+    }
+
+    /// Lets the kernel forget what a name in a directory leads to, or that there is none. Waits for lookups in this directory.
+    /// Never call this in a thread that may have to serve them.
+    pub(crate) fn forget_name(&self, directory: u64, name: &[u8]) -> io::Result<()> {
+        let length = u32::try_from(name.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
+        let mut head = [0; 16];
+        head[..8].copy_from_slice(&directory.to_ne_bytes());
+        head[8..12].copy_from_slice(&length.to_ne_bytes());
+        self.notify(NOTIFY_INVAL_ENTRY, &head, &[name, b"\0"])
+    }
+
+    /// Sends a message about something that the kernel may not know.
+    fn notify(&self, code: i32, head: &[u8], parts: &[&[u8]]) -> io::Result<()> {
+        match self.send(code, 0, head, &mut parts.iter().copied()) {
+            // The kernel does not know it.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            other => other,
+        }
     }
 
     /// Sends one message: `first`, followed by at most [`MAX_PARTS`] parts.

@@ -2,31 +2,41 @@
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use rustix::io::Errno;
-use tracing::error;
+use tracing::{error, warn};
 
 use crate::device::Device;
+use crate::generations::{Found, MOST_OPEN, Purpose, SlotNo, Waiting};
 use crate::mount_state::MountState;
 use crate::ops;
 use crate::ops::answer::{Answer, Outcome, log_op};
 use crate::ops::init::Agreed;
 use crate::ops::read::{ReadContext, ReadJob};
 use crate::options::MountOptions;
-use crate::pool::Pool;
+use crate::pool::{Job, Pool};
 use crate::proto::{Body, Header, InitIn, op};
 use crate::push::{PushThread, Pusher};
-use crate::snapshots::PlaceOfNode;
+use crate::snapshots::{PlaceOfNode, place};
 use crate::ticket::Ticket;
+
+/// What answers requests.
+#[derive(Debug)]
+struct Core {
+    state: Arc<MountState>,
+    /// Known from INIT on.
+    agreed: OnceLock<Agreed>,
+    pusher: Option<Arc<Pusher>>,
+    pool: Pool<ReadJob>,
+}
 
 /// Serves one mounted image.
 #[derive(Debug)]
 pub(crate) struct Driver {
-    state: Arc<MountState>,
-    agreed: Agreed,
-    pusher: Option<Arc<Pusher>>,
-    pool: Pool<ReadJob>,
+    /// Opens generations. Has no threads before one is needed, and is none if they cannot be made.
+    opener: OnceLock<Option<Pool<OpenJob>>>,
+    core: Arc<Core>,
     /// Ends when the last handle of the pusher is gone.
     _push_thread: Option<PushThread>,
 }
@@ -53,45 +63,34 @@ impl Driver {
             pusher: pusher.clone(),
         };
         Ok(Self {
-            state: Arc::clone(state),
-            agreed: Agreed::default(),
-            pool: Pool::new("fuse-read", context, options.workers)?,
-            pusher,
+            opener: OnceLock::new(),
+            core: Arc::new(Core {
+                state: Arc::clone(state),
+                agreed: OnceLock::new(),
+                pool: Pool::new("fuse-read", context, options.workers)?,
+                pusher,
+            }),
             _push_thread: push_thread,
         })
     }
 
     /// Negotiates the parameters of the connection, see [`ops::init::answer`].
     pub(crate) fn init(
-        &mut self,
+        &self,
         header: &Header,
         kernel: &InitIn,
         over_ring: Option<u16>,
         out: &mut Vec<u8>,
     ) {
-        self.agreed = ops::init::answer(&self.state, header, kernel, over_ring, out);
+        let agreed = ops::init::answer(&self.core.state, header, kernel, over_ring, out);
+        let _first = self.core.agreed.set(agreed);
     }
 
     /// Carries out one request and replies, or lets a worker do that. `out` is a buffer for the reply.
     pub(crate) fn serve(&self, ticket: Ticket, header: &Header, body: Body<'_>, out: &mut Vec<u8>) {
-        out.clear();
-        let mut ticket = Some(ticket);
-        // A panic must fail one request, not the mount.
-        let outcome = catch_unwind(AssertUnwindSafe(|| {
-            self.handle(&mut ticket, header, body, out)
-        }));
-        if outcome.is_err() {
-            error!("operation {} failed by a panic", header.opcode);
-        }
-        let Some(ticket) = ticket else {
-            return;
-        };
-        match outcome {
-            Ok(Ok(Answer::Reply)) => ticket.reply(out),
-            Ok(Ok(Answer::NoReply | Answer::Passed)) => ticket.leave(),
-            Ok(Err(errno)) => ticket.fail(errno),
-            Err(_) => ticket.fail(Errno::IO),
-        }
+        reply(ticket, header, out, |ticket, out| {
+            self.handle(ticket, header, body, out)
+        });
     }
 
     /// Carries out one request. `out` is empty. The owner of the ticket replies.
@@ -102,11 +101,12 @@ impl Driver {
         body: Body<'_>,
         out: &mut Vec<u8>,
     ) -> Outcome {
-        self.state.counters.request(header.opcode);
+        let (core, state) = (&self.core, &self.core.state);
+        state.counters.request(header.opcode);
         if ticket.as_ref().is_some_and(Ticket::is_of_queue) {
-            self.state.counters.over_ring();
+            state.counters.over_ring();
         }
-        if let Some(owner) = self.state.settings.only_for
+        if let Some(owner) = state.settings.only_for
             && header.uid != owner
             && header.uid != 0
             // These requests of the kernel belong to no process.
@@ -118,25 +118,157 @@ impl Driver {
         {
             return Err(Errno::ACCESS);
         }
-        match &self.state.snapshots {
-            None => {
-                let pusher = self.pusher.as_deref();
-                self.answer(&self.state, pusher, ticket, header, body, out)
+        match place(state, header, body) {
+            PlaceOfNode::Image => {
+                let pusher = core.pusher.as_deref();
+                core.answer(state, pusher, ticket, header, body, out)
             }
-            Some(snapshots) => match snapshots.place(header, body) {
-                PlaceOfNode::Image => {
-                    let pusher = self.pusher.as_deref();
-                    self.answer(&self.state, pusher, ticket, header, body, out)
-                }
-                PlaceOfNode::Snapshot(number) => {
-                    let state = snapshots.opened(&self.state, number)?;
-                    self.answer(&state, None, ticket, header, body, out)
-                }
-                PlaceOfNode::Directory => {
-                    snapshots.answer(&self.state, self.agreed, header, body, out)
-                }
-                PlaceOfNode::Entry => snapshots.entry(&self.state, out),
+            PlaceOfNode::Generation(slot) => {
+                self.of_generation(slot, Purpose::Answer, ticket, header, body, out)
+            }
+            PlaceOfNode::RootOf(slot) => {
+                self.of_generation(slot, Purpose::Root, ticket, header, body, out)
+            }
+            PlaceOfNode::Directory => match &state.snapshots {
+                Some(directory) => directory.answer(state, core.agreed(), header, body, out),
+                None => Err(Errno::NOENT),
             },
+            PlaceOfNode::Entry => match &state.snapshots {
+                Some(directory) => directory.entry(state, out),
+                None => Err(Errno::NOENT),
+            },
+        }
+    }
+
+    /// Carries out a request for another generation, or lets it wait until that is open.
+    fn of_generation(
+        &self,
+        slot: SlotNo,
+        purpose: Purpose,
+        ticket: &mut Option<Ticket>,
+        header: &Header,
+        body: Body<'_>,
+        out: &mut Vec<u8>,
+    ) -> Outcome {
+        let state = &self.core.state;
+        let Some(generations) = &state.generations else {
+            return Err(Errno::NOENT);
+        };
+        let waiting = || {
+            if let Some(ticket) = ticket.take() {
+                state.pending_reads.begin(ticket, header.pid);
+            }
+            Waiting::new(header, body, purpose)
+        };
+        match generations.find(slot, waiting) {
+            Found::Open(of) => (self.core).answer_of(&of, purpose, ticket, header, body, out),
+            Found::Failed(errno) => Err(errno),
+            Found::Waits => Ok(Answer::Passed),
+            Found::Begins => {
+                let job = OpenJob { slot };
+                let pool = self.opener.get_or_init(|| {
+                    Pool::new("fuse-open", Arc::clone(&self.core), MOST_OPEN)
+                        .inspect_err(|error| warn!("snapshots cannot be opened: {error}"))
+                        .ok()
+                });
+                match pool {
+                    Some(pool) => pool.submit(job),
+                    None => job.fail(&self.core),
+                }
+                Ok(Answer::Passed)
+            }
+        }
+    }
+}
+
+/// Replies with what `handle` comes to, unless it passes the ticket on.
+fn reply(
+    ticket: Ticket,
+    header: &Header,
+    out: &mut Vec<u8>,
+    handle: impl FnOnce(&mut Option<Ticket>, &mut Vec<u8>) -> Outcome,
+) {
+    out.clear();
+    let mut ticket = Some(ticket);
+    // A panic must fail one request, not the mount.
+    let outcome = catch_unwind(AssertUnwindSafe(|| handle(&mut ticket, out)));
+    if outcome.is_err() {
+        error!("operation {} failed by a panic", header.opcode);
+    }
+    let Some(ticket) = ticket else {
+        return;
+    };
+    match outcome {
+        Ok(Ok(Answer::Reply)) => ticket.reply(out),
+        Ok(Ok(Answer::NoReply | Answer::Passed)) => ticket.leave(),
+        Ok(Err(errno)) => ticket.fail(errno),
+        Err(_) => ticket.fail(Errno::IO),
+    }
+}
+
+/// A generation that requests wait for.
+#[derive(Debug)]
+struct OpenJob {
+    slot: SlotNo,
+}
+
+impl Job for OpenJob {
+    type Shared = Arc<Core>;
+
+    fn run(&self, core: &Arc<Core>, scratch: &mut Vec<u8>) {
+        let state = &core.state;
+        let Some(generations) = &state.generations else {
+            return;
+        };
+        let (opened, waiting) = generations.open(state, self.slot);
+        for one in waiting {
+            // Otherwise it has a reply already, because its process was killed.
+            let Some(ticket) = state.pending_reads.finish(one.header.unique) else {
+                continue;
+            };
+            match &opened {
+                Ok(of) => reply(ticket, &one.header, scratch, |ticket, out| {
+                    core.answer_of(of, one.purpose, ticket, &one.header, one.body(), out)
+                }),
+                Err(errno) => ticket.fail(*errno),
+            }
+        }
+    }
+
+    fn fail(&self, core: &Arc<Core>) {
+        let generations = core.state.generations.as_ref();
+        let waiting = generations.map_or_else(Vec::new, |all| all.fail(self.slot));
+        for one in waiting {
+            if let Some(ticket) = core.state.pending_reads.finish(one.header.unique) {
+                ticket.fail(Errno::IO);
+            }
+        }
+    }
+}
+
+impl Core {
+    fn agreed(&self) -> Agreed {
+        self.agreed.get().copied().unwrap_or_default()
+    }
+
+    /// Carries out a request for another generation.
+    fn answer_of(
+        &self,
+        of: &Arc<MountState>,
+        purpose: Purpose,
+        ticket: &mut Option<Ticket>,
+        header: &Header,
+        body: Body<'_>,
+        out: &mut Vec<u8>,
+    ) -> Outcome {
+        match purpose {
+            Purpose::Answer => self.answer(of, None, ticket, header, body, out),
+            Purpose::Root => {
+                let settings = &of.settings;
+                of.attr(of.image.root())?
+                    .put_entry(settings.names, settings.attributes, out);
+                Ok(Answer::Reply)
+            }
         }
     }
 
@@ -150,7 +282,7 @@ impl Driver {
         body: Body<'_>,
         out: &mut Vec<u8>,
     ) -> Outcome {
-        let agreed = self.agreed;
+        let agreed = self.agreed();
         match header.opcode {
             op::LOOKUP => ops::lookup::answer(state, pusher, header, body, out),
             op::FORGET => ops::forget::one(pusher, header.node),

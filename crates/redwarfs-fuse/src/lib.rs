@@ -116,6 +116,8 @@ mod failures;
 #[cfg(unix)]
 mod follow;
 #[cfg(unix)]
+mod generations;
+#[cfg(unix)]
 pub mod guard;
 mod idle;
 #[cfg(unix)]
@@ -124,6 +126,8 @@ mod mount;
 mod mount_state;
 #[cfg(unix)]
 mod mount_table;
+#[cfg(unix)]
+mod newest;
 #[cfg(unix)]
 mod ops;
 mod options;
@@ -164,4 +168,6 @@ pub use idle::IdleWatch;
 pub use mount::{HAS_URING, Mounted, Observer, Unmounter, mount, mount_guarded, serve_device};
 #[cfg(unix)]
 pub use mount_table::take_off_dead;
+#[cfg(unix)]
+pub use newest::{Move, Mover};
 pub use options::{Access, KernelFlags, MountOptions};

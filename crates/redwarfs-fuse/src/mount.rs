@@ -15,6 +15,7 @@ use crate::error::{Error, Result};
 use crate::guard;
 use crate::idle::{IdleWatch, Uses};
 use crate::mount_state::MountState;
+use crate::newest::Mover;
 use crate::options::MountOptions;
 use crate::ring;
 use crate::session::{self, Session};
@@ -86,10 +87,10 @@ fn start(
 ) -> Result<Mounted> {
     let state = Arc::new(state);
     let mount = Arc::new(mount);
-    let start = || -> io::Result<Session> {
+    let start = || -> io::Result<(Session, Mover)> {
         let device = Arc::new(Device::new(device));
-        let mut driver = Driver::new(&state, &device, options)?;
-        let queues = session::handshake(&device, &mut driver, options.uring)?;
+        let driver = Driver::new(&state, &device, options)?;
+        let queues = session::handshake(&device, &driver, options.uring)?;
         let driver = Arc::new(driver);
         if let Some(guard) = guard.filter(|_| mount.device() != 0) {
             // The caller calls the guard again, and gets the error there.
@@ -97,11 +98,12 @@ fn start(
         }
         let session = Session::start(&device, &driver, options, queues)?;
         mount.probe()?;
-        Ok(session)
+        Ok((session, Mover::new(&state, &device)))
     };
     match start() {
-        Ok(session) => Ok(Mounted {
+        Ok((session, mover)) => Ok(Mounted {
             session,
+            mover,
             mount,
             idle: options.idle,
             observer: Observer(state),
@@ -117,6 +119,7 @@ fn start(
 #[derive(Debug)]
 pub struct Mounted {
     session: Session,
+    mover: Mover,
     mount: Arc<KernelMount>,
     idle: Option<Duration>,
     observer: Observer,
@@ -148,6 +151,12 @@ impl Mounted {
         let state = Arc::clone(&self.observer.0);
         self.idle
             .map(|limit| IdleWatch::new(state as Arc<dyn Uses>, limit))
+    }
+
+    /// A handle that moves the mount to the newest generation of the file of its image.
+    #[must_use]
+    pub fn mover(&self) -> Mover {
+        self.mover.clone()
     }
 
     /// Device number of the mounted file system (`st_dev` of its files), for

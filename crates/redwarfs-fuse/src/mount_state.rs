@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use redwarfs_format::GenerationNo;
 use redwarfs_format::ids::{EntryIndex, InodeNo};
 use redwarfs_format::metadata::FileType;
 use redwarfs_reader::Image;
@@ -14,13 +13,14 @@ use crate::attr::inode_no;
 use crate::case::CaseIndex;
 use crate::error::Result;
 use crate::failures::Failures;
+use crate::generations::{Generations, ROOT, SlotNo};
 use crate::idle::Uses;
 use crate::options::MountOptions;
 use crate::pending_reads::PendingReads;
 use crate::policy::{node_id, stat_of_name};
 use crate::proto::Attr;
 use crate::settings::Settings;
-use crate::snapshots::{SnapshotDirectory, first_node};
+use crate::snapshots::SnapshotDirectory;
 use crate::statistics::Counters;
 use crate::xattr::Describer;
 
@@ -36,10 +36,13 @@ pub(crate) struct MountState {
     /// Of the whole mount: also for reads of snapshots.
     pub(crate) pending_reads: Arc<PendingReads>,
     pub(crate) counters: Arc<Counters>,
-    /// None in a snapshot of that directory.
+    /// None in the state of one of them.
+    pub(crate) generations: Option<Generations>,
+    /// None as `generations`.
     pub(crate) snapshots: Option<SnapshotDirectory>,
-    /// Added to the node ids of the inodes.
-    first_node: u64,
+    slot: SlotNo,
+    /// Whether its root has the node id of the root of the mount, whatever the slot.
+    is_root: bool,
     pub(crate) timers: Timers,
     /// Number of inodes in the image.
     pub(crate) inodes: u32,
@@ -52,7 +55,8 @@ impl MountState {
     /// # Errors
     /// The analysis file cannot be created, or the metadata is damaged.
     pub(crate) fn new(image: Image, options: &MountOptions) -> Result<Self> {
-        let snapshots = SnapshotDirectory::wanted(&image, options)?;
+        let generations = Generations::new(&image, options);
+        let snapshots = SnapshotDirectory::wanted(&image, options, &generations)?;
         Ok(Self {
             settings: Settings::new(&image, options),
             describer: Describer::new(&image),
@@ -61,21 +65,24 @@ impl MountState {
             failures: Failures::default(),
             pending_reads: Arc::default(),
             counters: Arc::default(),
+            generations: Some(generations),
             snapshots,
-            first_node: 0,
+            slot: SlotNo(0),
+            is_root: true,
             timers: Timers::new(image.perfmon()),
             inodes: image.metadata().inode_count(),
             image,
         })
     }
 
-    /// The state of a snapshot of the same mount.
+    /// The state of another generation in the same mount.
     ///
     /// # Errors
     /// The metadata is damaged.
-    pub(crate) fn of_snapshot(
+    pub(crate) fn of_slot(
         &self,
-        number: GenerationNo,
+        slot: SlotNo,
+        is_root: bool,
         image: Image,
         options: &MountOptions,
     ) -> Result<Self> {
@@ -87,8 +94,10 @@ impl MountState {
             failures: Failures::default(),
             pending_reads: Arc::clone(&self.pending_reads),
             counters: Arc::clone(&self.counters),
+            generations: None,
             snapshots: None,
-            first_node: first_node(number),
+            slot,
+            is_root,
             timers: Timers::new(image.perfmon()),
             inodes: image.metadata().inode_count(),
             image,
@@ -97,7 +106,10 @@ impl MountState {
 
     /// The node id of an inode.
     pub(crate) fn node(&self, inode: InodeNo) -> u64 {
-        self.first_node + node_id(inode)
+        if self.is_root && inode == self.image.root() {
+            return ROOT;
+        }
+        self.slot.first_node() + node_id(inode)
     }
 
     /// Notes that the image cannot be read here. Returns the error for the reply.
@@ -108,7 +120,10 @@ impl MountState {
 
     /// The inode of a node id.
     pub(crate) fn inode(&self, node: u64) -> Result<InodeNo, Errno> {
-        let node = node.checked_sub(self.first_node);
+        if self.is_root && node == ROOT {
+            return Ok(self.image.root());
+        }
+        let node = node.checked_sub(self.slot.first_node());
         node.and_then(inode_no)
             .filter(|inode| inode.0 < self.inodes)
             .ok_or(Errno::NOENT)
@@ -139,7 +154,7 @@ impl MountState {
         match stat_of_name(self.image.metadata(), inode, name) {
             Ok(stat) => {
                 let mut attr = self.settings.policy.attr(&stat);
-                attr.node += self.first_node;
+                attr.node = self.node(inode);
                 Ok(attr)
             }
             Err(cause) => Err(self.fail("stat", inode, &cause)),

@@ -94,6 +94,10 @@ pub struct MountOptions {
     /// the root leave out. Not on Windows. At most 8 of them are open at a time, each with its metadata and an eighth
     /// of the block cache of the image. The name has no slashes.
     pub snapshots: Option<OsString>,
+    /// The caller will let the mount move to newer generations of the file ([`crate::Mover`]). What one of them
+    /// has, and the first one has not, is then shown without fail: holes, times of birth, access control lists.
+    /// Off by default. Not on Windows.
+    pub follow_newest: bool,
     /// If small files are read in the order of their data, push the next ones into the page cache
     /// before they are requested, as far as their blocks are decoded. On by default.
     pub push: bool,
@@ -135,6 +139,7 @@ impl Default for MountOptions {
             list_xattrs: false,
             xattrs: true,
             snapshots: None,
+            follow_newest: false,
             push: true,
             follow: true,
             guard: true,

@@ -73,7 +73,7 @@ struct Register {
     signal: Condvar,
 }
 
-/// All reads of workers that have no reply yet.
+/// All reads of workers, and requests that wait for their generation, that have no reply yet.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct PendingReads(Arc<Register>);
 

@@ -110,9 +110,13 @@ pub(crate) struct Header {
 pub(crate) struct Body<'a>(&'a [u8]);
 
 impl<'a> Body<'a> {
-    #[cfg(test)]
     pub(crate) fn new(bytes: &'a [u8]) -> Self {
         Self(bytes)
+    }
+
+    /// All of it.
+    pub(crate) fn rest(self) -> &'a [u8] {
+        self.0
     }
 
     pub(crate) fn u32(&mut self) -> Option<u32> {

@@ -28,7 +28,7 @@ const BUFFER: usize = 128 << 10;
 /// The connection has ended, or the kernel is too old.
 pub(crate) fn handshake(
     device: &Arc<Device>,
-    driver: &mut Driver,
+    driver: &Driver,
     uring: bool,
 ) -> io::Result<Option<Queues>> {
     let mut buffer = vec![0; BUFFER];

@@ -54,7 +54,7 @@ impl Settings {
         let only_for = (options.access == Access::OwnerAndRoot && options.lets_others_in())
             .then(|| geteuid().as_raw());
         let valid = options.idle.map_or(FOREVER, validity);
-        let several = options.snapshots.is_some();
+        let several = options.snapshots.is_some() || options.follow_newest;
         let has_lists = several || has_lists(image);
         let lists = has_lists && options.xattrs && options.checks_permissions();
         if has_lists && !options.xattrs {

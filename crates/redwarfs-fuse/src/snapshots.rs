@@ -1,20 +1,18 @@
 //! The directory of snapshots: each generation of the file as a directory.
 //!
 //! The mount shows one generation. A name in its root, which listings leave out, leads to a directory with
-//! all generations that are not deleted. An inode of a generation has the number of the generation
-//! in the upper 24 bits of its node id, so node ids stay valid when a generation is closed. A request opens its generation
-//! again.
+//! all generations that are not deleted. [`crate::generations`] opens them.
 
 use std::os::unix::ffi::OsStrExt;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use redwarfs_format::GenerationNo;
 use redwarfs_format::metadata::Timestamp;
 use redwarfs_format::section::Snapshot;
-use redwarfs_reader::{CacheOptions, Image};
+use redwarfs_reader::Image;
 use rustix::io::Errno;
 
 use crate::error::Result;
+use crate::generations::{Generations, MOST_SLOTS, ROOT, SlotNo};
 use crate::mount_state::MountState;
 use crate::ops::answer::{Answer, Outcome};
 use crate::ops::init::Agreed;
@@ -24,39 +22,78 @@ use crate::ops::{opendir, statfs};
 use crate::options::MountOptions;
 use crate::proto::{Attr, Body, Header, dirent_size, op, put_dirent};
 
-/// Bits of a node id below the number of the generation.
-const NODE_BITS: u32 = 40;
-
-/// Generations from this number on are not shown.
-const FIRST_HIDDEN: u32 = (1 << (64 - NODE_BITS)) - 1;
-
-/// The root of the mount.
-const ROOT: u64 = 1;
-
 /// The directory itself.
-const DIRECTORY: u64 = ((FIRST_HIDDEN as u64) << NODE_BITS) + ROOT;
-
-/// Generations that are open at a time.
-const MOST_OPEN: usize = 8;
+pub(crate) const DIRECTORY: u64 = ((MOST_SLOTS as u64) << 40) + ROOT;
 
 const DIRECTORY_MODE: u32 = 0o040_555;
-
-/// What is added to the node ids of the inodes of a generation.
-pub(crate) fn first_node(number: GenerationNo) -> u64 {
-    u64::from(number.0) << NODE_BITS
-}
 
 /// What a request is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum PlaceOfNode {
-    /// The image of the mount, or nothing at all.
+    /// The image that was mounted, or nothing at all.
     Image,
     /// An inode of a generation.
-    Snapshot(GenerationNo),
+    Generation(SlotNo),
+    /// The entry of a generation in the directory of snapshots.
+    RootOf(SlotNo),
     /// The directory of snapshots.
     Directory,
     /// The name of this directory in the root, or the parent of the root of a snapshot.
     Entry,
+}
+
+/// What a request is for.
+pub(crate) fn place(state: &MountState, header: &Header, mut body: Body<'_>) -> PlaceOfNode {
+    // These are for no inode, or need nothing of it.
+    let any = matches!(
+        header.opcode,
+        op::FORGET
+            | op::BATCH_FORGET
+            | op::INTERRUPT
+            | op::RELEASE
+            | op::RELEASEDIR
+            | op::FSYNC
+            | op::FSYNCDIR
+            | op::DESTROY
+            | op::NOTIFY_REPLY
+    );
+    if any {
+        return PlaceOfNode::Image;
+    }
+    let Some(generations) = &state.generations else {
+        return PlaceOfNode::Image;
+    };
+    let slot = match header.node {
+        ROOT => generations.current(),
+        node => SlotNo::of(node),
+    };
+    if let Some(directory) = &state.snapshots
+        && (header.node == ROOT || slot.0 > 0)
+    {
+        let name = (header.opcode == op::LOOKUP).then(|| body.name()).flatten();
+        match (header.node, name) {
+            (ROOT, Some(name)) if directory.has_name(name) => return PlaceOfNode::Entry,
+            (DIRECTORY, Some(name)) => {
+                let found = directory.slot(name);
+                return found.map_or(PlaceOfNode::Directory, PlaceOfNode::RootOf);
+            }
+            (DIRECTORY, None) => return PlaceOfNode::Directory,
+            (node, Some(b"..")) if node == slot.first_node() + ROOT => return PlaceOfNode::Entry,
+            _ => {}
+        }
+    }
+    match slot {
+        SlotNo(0) => PlaceOfNode::Image,
+        slot => PlaceOfNode::Generation(slot),
+    }
+}
+
+/// A snapshot that the directory shows.
+#[derive(Debug)]
+pub(crate) struct Listed {
+    pub(crate) name: String,
+    slot: SlotNo,
+    time: Timestamp,
 }
 
 /// The generations of the file of an image.
@@ -64,11 +101,7 @@ pub(crate) enum PlaceOfNode {
 pub(crate) struct SnapshotDirectory {
     name: Vec<u8>,
     /// In the order of their numbers.
-    snapshots: Vec<Snapshot>,
-    options: MountOptions,
-    cache: CacheOptions,
-    /// The least recently used one is the first.
-    opened: Mutex<Vec<(GenerationNo, Arc<MountState>)>>,
+    listed: Mutex<Arc<[Listed]>>,
 }
 
 impl SnapshotDirectory {
@@ -76,7 +109,11 @@ impl SnapshotDirectory {
     ///
     /// # Errors
     /// The table of snapshots cannot be read.
-    pub(crate) fn wanted(image: &Image, options: &MountOptions) -> Result<Option<Self>> {
+    pub(crate) fn wanted(
+        image: &Image,
+        options: &MountOptions,
+        generations: &Generations,
+    ) -> Result<Option<Self>> {
         let Some(name) = &options.snapshots else {
             return Ok(None);
         };
@@ -86,26 +123,43 @@ impl SnapshotDirectory {
             let name = String::from_utf8_lossy(&name);
             tracing::warn!("the directory of snapshots hides '{name}' of the image");
         }
+        let directory = Self {
+            name,
+            listed: Mutex::new([].into()),
+        };
+        directory.renew(image, generations)?;
+        Ok(Some(directory))
+    }
+
+    /// Shows the snapshots that the file of an image has. Returns what was shown before.
+    ///
+    /// # Errors
+    /// The table of snapshots cannot be read.
+    pub(crate) fn renew(&self, image: &Image, generations: &Generations) -> Result<Arc<[Listed]>> {
         let table = image.snapshots_of_file()?;
-        let shown =
-            |snapshot: &&Snapshot| snapshot.end.is_some() && snapshot.number.0 < FIRST_HIDDEN;
-        let snapshots: Vec<_> = table.present().filter(shown).cloned().collect();
-        let left_out = table.present().count() - snapshots.len();
+        let shown = |snapshot: &Snapshot| {
+            snapshot.end?;
+            Some(Listed {
+                name: snapshot.name.clone(),
+                slot: generations.add(image, snapshot, false)?,
+                time: Timestamp {
+                    sec: snapshot.seconds,
+                    nsec: snapshot.nanoseconds,
+                },
+            })
+        };
+        let listed: Arc<[Listed]> = table.present().filter_map(shown).collect();
+        let left_out = table.present().count() - listed.len();
         if left_out > 0 {
             tracing::warn!("{left_out} snapshots are not shown: their data is gone");
         }
-        let mut cache = *image.cache_options();
-        cache.size /= MOST_OPEN as u64;
-        Ok(Some(Self {
-            name,
-            snapshots,
-            options: MountOptions {
-                analysis_file: None,
-                ..options.clone()
-            },
-            cache,
-            opened: Mutex::default(),
-        }))
+        let mut shown = self.listed.lock().unwrap_or_else(PoisonError::into_inner);
+        Ok(std::mem::replace(&mut *shown, listed))
+    }
+
+    /// What is shown.
+    pub(crate) fn listed(&self) -> Arc<[Listed]> {
+        Arc::clone(&self.listed.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Whether the directory has this name.
@@ -113,86 +167,18 @@ impl SnapshotDirectory {
         self.name == name
     }
 
-    /// What a request is for.
-    pub(crate) fn place(&self, header: &Header, mut body: Body<'_>) -> PlaceOfNode {
-        // These are for no inode, or need nothing of it.
-        let any = matches!(
-            header.opcode,
-            op::FORGET
-                | op::BATCH_FORGET
-                | op::INTERRUPT
-                | op::RELEASE
-                | op::RELEASEDIR
-                | op::FSYNC
-                | op::FSYNCDIR
-                | op::DESTROY
-                | op::NOTIFY_REPLY
-        );
-        let name = (header.opcode == op::LOOKUP).then(|| body.name()).flatten();
-        let looks_up = |wanted: &[u8]| name == Some(wanted);
-        let number = (header.node >> NODE_BITS) as u32;
-        match header.node {
-            _ if any => PlaceOfNode::Image,
-            ROOT if looks_up(&self.name) => PlaceOfNode::Entry,
-            DIRECTORY => PlaceOfNode::Directory,
-            _ if number == 0 => PlaceOfNode::Image,
-            node if node == (first_node(GenerationNo(number)) + ROOT) && looks_up(b"..") => {
-                PlaceOfNode::Entry
-            }
-            _ => PlaceOfNode::Snapshot(GenerationNo(number)),
-        }
-    }
-
-    /// A generation, which is opened if it is not.
-    ///
-    /// # Errors
-    /// `ENOENT` if there is none, `EIO` if it cannot be opened.
-    pub(crate) fn opened(
-        &self,
-        mount: &MountState,
-        number: GenerationNo,
-    ) -> Result<Arc<MountState>, Errno> {
-        let mut opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(at) = opened.iter().position(|(of, _)| *of == number) {
-            let found = opened.remove(at);
-            let state = Arc::clone(&found.1);
-            opened.push(found);
-            return Ok(state);
-        }
-        let found = self.snapshots.binary_search_by_key(&number, |s| s.number);
-        let snapshot = found.ok().and_then(|at| self.snapshots.get(at));
-        let snapshot = snapshot.ok_or(Errno::NOENT)?;
-        let state = mount
-            .image
-            .open_snapshot(snapshot, &self.cache)
-            .map_err(crate::error::Error::from)
-            .and_then(|image| mount.of_snapshot(number, image, &self.options));
-        match state {
-            Ok(state) => {
-                let state = Arc::new(state);
-                if opened.len() >= MOST_OPEN {
-                    opened.remove(0);
-                }
-                opened.push((number, Arc::clone(&state)));
-                Ok(state)
-            }
-            Err(cause) => {
-                let name = &snapshot.name;
-                mount
-                    .failures
-                    .mention(&format!("cannot open snapshot '{name}': {cause}"));
-                Err(Errno::IO)
-            }
-        }
+    fn slot(&self, name: &[u8]) -> Option<SlotNo> {
+        let listed = self.listed();
+        let found = listed.iter().rfind(|one| one.name.as_bytes() == name);
+        found.map(|one| one.slot)
     }
 
     fn attr(&self, mount: &MountState) -> Result<Attr, Errno> {
         let root = mount.attr(mount.image.root())?;
-        let newest = self.snapshots.last();
-        let time = newest.map_or_else(Timestamp::default, |snapshot| Timestamp {
-            sec: snapshot.seconds,
-            nsec: snapshot.nanoseconds,
-        });
+        let listed = self.listed();
+        let time = listed
+            .last()
+            .map_or_else(Timestamp::default, |last| last.time);
         Ok(Attr {
             node: DIRECTORY,
             mode: DIRECTORY_MODE,
@@ -255,16 +241,8 @@ impl SnapshotDirectory {
         let attr = match name {
             b"." => self.attr(mount)?,
             b".." => mount.attr(mount.image.root())?,
-            _ => {
-                let named = |snapshot: &&Snapshot| snapshot.name.as_bytes() == name;
-                match self.snapshots.iter().rfind(named) {
-                    None => Attr::default(),
-                    Some(snapshot) => {
-                        let state = self.opened(mount, snapshot.number)?;
-                        state.attr(state.image.root())?
-                    }
-                }
-            }
+            // A snapshot's name is in another place.
+            _ => Attr::default(),
         };
         attr.put_entry(mount.settings.names, mount.settings.attributes, out);
         Ok(Answer::Reply)
@@ -274,10 +252,10 @@ impl SnapshotDirectory {
     /// a listing opens no snapshot.
     fn list(&self, plus: bool, position: u64, room: usize, out: &mut Vec<u8>) {
         let dots = [(DIRECTORY, &b"."[..]), (ROOT, b"..")];
-        let entries = self
-            .snapshots
+        let listed = self.listed();
+        let entries = listed
             .iter()
-            .map(|snapshot| (first_node(snapshot.number) + ROOT, snapshot.name.as_bytes()));
+            .map(|one| (one.slot.first_node() + ROOT, one.name.as_bytes()));
         debug_assert_eq!(dots.len() as u64, DOTS);
         let skipped = usize::try_from(position).unwrap_or(usize::MAX);
         for (next, (node, name)) in (1..).zip(dots.into_iter().chain(entries)).skip(skipped) {
@@ -289,18 +267,5 @@ impl SnapshotDirectory {
             }
             put_dirent(node, next, DIRECTORY_MODE, name, out);
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn node_ids_of_generations_are_apart() {
-        let largest = first_node(GenerationNo(FIRST_HIDDEN - 1)) + (1 << 32);
-        assert!(largest < DIRECTORY);
-        assert_eq!(first_node(GenerationNo(1)) >> NODE_BITS, 1);
-        assert!(u64::from(u32::MAX) + 1 < first_node(GenerationNo(1)));
     }
 }

@@ -48,6 +48,14 @@ pub trait Source: Send + Sync + fmt::Debug {
     fn next_data(&self, offset: u64) -> io::Result<u64> {
         Ok(offset)
     }
+
+    /// The same file with its length of now, if it can become longer.
+    ///
+    /// # Errors
+    /// The error of the medium.
+    fn of_now(&self) -> io::Result<Option<Arc<dyn Source>>> {
+        Ok(None)
+    }
 }
 
 impl<S: Source + ?Sized> Source for Arc<S> {
@@ -61,6 +69,10 @@ impl<S: Source + ?Sized> Source for Arc<S> {
 
     fn try_read_exact_at(&self, offset: u64, buf: &mut [u8]) -> bool {
         (**self).try_read_exact_at(offset, buf)
+    }
+
+    fn of_now(&self) -> io::Result<Option<Arc<dyn Source>>> {
+        (**self).of_now()
     }
 
     fn next_data(&self, offset: u64) -> io::Result<u64> {
@@ -181,6 +193,11 @@ impl Source for FileSource {
     /// From the page cache.
     fn try_read_exact_at(&self, offset: u64, buf: &mut [u8]) -> bool {
         os::try_read_exact_at(&self.file, offset, buf)
+    }
+
+    fn of_now(&self) -> io::Result<Option<Arc<dyn Source>>> {
+        let file = self.file.try_clone()?;
+        Ok(Some(Arc::new(Self::of(file, &self.path)?)))
     }
 
     fn next_data(&self, offset: u64) -> io::Result<u64> {

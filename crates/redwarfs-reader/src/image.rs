@@ -152,11 +152,16 @@ impl Image {
             ImageOffset::Nth(number) => locate(number)?,
             ImageOffset::At(offset) => offset,
         };
-        let mut container = Container::open(&read, size, offset, options.image_size)?;
-        if let Some(choice) = &options.snapshot {
-            container = snapshots::open(&source, container, choice)?;
+        let container = Container::open(&read, size, offset, options.image_size)?;
+        let Some(choice) = &options.snapshot else {
+            return Self::from_container(source, container, options);
+        };
+        let (container, snapshot) = snapshots::open(&source, container, choice)?;
+        let image = Self::from_container(source, container, options)?;
+        if let Some(snapshot) = snapshot {
+            image.check_tree(&snapshot)?;
         }
-        Self::from_container(source, container, options)
+        Ok(image)
     }
 
     /// Opens an image whose sections are known. The place in `options` does not count.
@@ -282,6 +287,11 @@ impl Image {
     /// The monitor that measures the operations of this image.
     pub fn perfmon(&self) -> &PerfMonitor {
         &self.0.perfmon
+    }
+
+    /// The size of the file when it was opened.
+    pub(crate) fn file_size(&self) -> u64 {
+        self.0.file_size
     }
 
     /// Number of bytes after the image in its file: another image, other data, or 0.

@@ -3,9 +3,10 @@
 use std::fmt;
 use std::sync::Arc;
 
+use redwarfs_format::frozen::FrozenBytes;
 use redwarfs_format::section::{
     Container, GenerationId, IndexState, MetadataId, Section, SectionType, Snapshot, SnapshotTable,
-    TableChain, snapshot_time_name,
+    TableChain, snapshot_time_name, tail_pointer,
 };
 use redwarfs_format::{Error, GenerationNo, Result};
 use redwarfs_io::Source;
@@ -100,12 +101,13 @@ pub(crate) fn table_of(
     Ok(None)
 }
 
-/// The sections of a generation of a file, whose newest one is `newest`.
+/// The sections of a generation of a file, whose newest one is `newest`, and its entry in the table. None if there is
+/// no table.
 pub(crate) fn open(
     source: &Arc<dyn Source>,
     newest: Container,
     choice: &SnapshotChoice,
-) -> Result<Container> {
+) -> Result<(Container, Option<Snapshot>)> {
     let newest = Arc::new(newest);
     let payloads = Payloads::new(Arc::clone(source), Arc::clone(&newest), 0);
     let Some((table, _)) = table_of(&payloads, &newest)? else {
@@ -121,10 +123,11 @@ pub(crate) fn open(
             },
         )?;
         choice.find(&only.snapshots()?)?;
-        return Ok(Arc::unwrap_or_clone(newest));
+        return Ok((Arc::unwrap_or_clone(newest), None));
     };
     let found = choice.find(&table)?;
-    generation(source, newest.offset, found)
+    let container = generation(source, newest.offset, found)?;
+    Ok((container, Some(found.clone())))
 }
 
 /// The error of a change of an image whose tables of snapshots are all damaged: the new table would have no old one.
@@ -158,7 +161,84 @@ fn generation(source: &Arc<dyn Source>, offset: u64, snapshot: &Snapshot) -> Res
     Ok(container)
 }
 
+/// The end of a file at some moment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TailOfFile {
+    length: u64,
+    /// The last bytes.
+    pointer: [u8; 8],
+}
+
 impl Image {
+    /// The present end of the file of this image. None if the file cannot grow, or the size of the image is given.
+    ///
+    /// # Errors
+    /// Those of the medium.
+    pub fn tail_of_file(&self) -> std::io::Result<Option<TailOfFile>> {
+        let source = match self.0.options.image_size {
+            None => self.source().of_now()?,
+            Some(_) => None,
+        };
+        let Some(source) = source else {
+            return Ok(None);
+        };
+        let length = source.len()?;
+        let mut pointer = [0; 8];
+        if let Some(at) = length.checked_sub(8) {
+            source.read_exact_at(at, &mut pointer)?;
+        }
+        Ok(Some(TailOfFile { length, pointer }))
+    }
+
+    /// Whether this end of the file leads to the generation that is open.
+    pub fn has_tail(&self, tail: &TailOfFile) -> bool {
+        let container = self.container();
+        let index = container.sections.last();
+        match index.filter(|index| index.ty == SectionType::SECTION_INDEX) {
+            Some(index) => tail.pointer == tail_pointer(index.header_offset).to_le_bytes(),
+            None => tail.length == self.file_size(),
+        }
+    }
+
+    /// Opens the newest generation that the file has now, in the way in which this one was opened, with a block
+    /// cache of its own.
+    ///
+    /// # Errors
+    /// As [`Image::from_source`]; [`Error::Unsupported`] if the file cannot grow.
+    pub fn open_newest(&self, cache: &CacheOptions) -> Result<Self> {
+        let source = self.source().of_now()?;
+        let cannot = || Error::Unsupported("the file of the image cannot grow".into());
+        let options = OpenOptions {
+            offset: ImageOffset::At(self.container().offset),
+            snapshot: None,
+            cache: *cache,
+            ..self.0.options.clone()
+        };
+        Self::from_source(source.ok_or_else(cannot)?, &options)
+    }
+
+    /// Compares the tree that is open with the table of snapshots. Without this, a table could give a tree the name
+    /// of another one.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] if it is another one.
+    pub(crate) fn check_tree(&self, snapshot: &Snapshot) -> Result<()> {
+        let container = self.container();
+        let decode = |ty| self.decode_section(container.only_section_of_type(ty)?);
+        let schema = decode(SectionType::METADATA_V2_SCHEMA)?;
+        let tree = match self.0.view.bytes() {
+            FrozenBytes::Whole(bytes) => MetadataId::of(&schema, bytes),
+            FrozenBytes::Lazy(_) => MetadataId::of(&schema, &decode(SectionType::METADATA_V2)?),
+        };
+        if tree != snapshot.tree {
+            let name = &snapshot.name;
+            return Err(Error::corrupt(format!(
+                "the tree of snapshot '{name}' is not the one that the table names"
+            )));
+        }
+        Ok(())
+    }
+
     /// The identity of the generation that is open, if it has an index.
     ///
     /// # Errors
@@ -171,7 +251,8 @@ impl Image {
     /// cache of its own.
     ///
     /// # Errors
-    /// As [`Image::from_source`]; [`Error::Unsupported`] if the data of the snapshot is gone.
+    /// As [`Image::from_source`]; [`Error::Unsupported`] if the data of the snapshot is gone; [`Error::Corrupt`] if its
+    /// index or its tree are not those that the table names.
     pub fn open_snapshot(&self, snapshot: &Snapshot, cache: &CacheOptions) -> Result<Self> {
         let mut options = self.0.options.clone();
         options.cache = *cache;
@@ -190,7 +271,9 @@ impl Image {
         options: &OpenOptions,
     ) -> Result<Self> {
         let container = generation(&source, offset, snapshot)?;
-        Self::from_container(source, container, options)
+        let image = Self::from_container(source, container, options)?;
+        image.check_tree(snapshot)?;
+        Ok(image)
     }
 
     /// All generations of the file, also if this image is not the newest one of them.

@@ -200,11 +200,21 @@ fn a_damaged_snapshot_fails_alone() {
     let at = (0..old.len() - 64).find(is_metadata).unwrap();
     old[at + 70] ^= 0x10;
     fs::write(history.image(), &bytes).unwrap();
-    let mount = Mount::background(&history.image(), "snapshots=.snapshots");
+    let mut mount = Mount::foreground(&history.image(), &["-o", "snapshots=.snapshots"]);
     let all = mount.point().join(".snapshots");
     assert_eq!(names(&all).len(), 12);
-    assert_eq!(errno(fs::metadata(all.join("s1"))), libc::EIO);
+    for _ in 0..3 {
+        assert_eq!(errno(fs::metadata(all.join("s1"))), libc::EIO);
+    }
     assert_eq!(fs::read_to_string(all.join("s2/same")).unwrap(), "0002");
+    mount.signal(rustix::process::Signal::TERM);
+    let (_, said) = mount.finish();
+    assert_eq!(
+        said.matches("cannot open snapshot 's1'").count(),
+        1,
+        "{said}"
+    );
+    assert!(said.contains("checksum"), "{said}");
 }
 
 #[test]

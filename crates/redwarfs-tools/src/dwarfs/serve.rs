@@ -2,11 +2,12 @@
 
 use std::io::{self, Read};
 use std::os::unix::net::UnixStream;
+use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
 use std::time::Duration;
 
-use redwarfs_fuse::{IdleWatch, Mounted, Unmounted};
+use redwarfs_fuse::{IdleWatch, Mounted, Move, Mover, Unmounted};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
 
 use super::exit::{EXIT_LOOP, EXIT_SETUP};
 use super::report_times;
@@ -15,6 +16,8 @@ use crate::common::{LogLevel, Logger};
 
 /// How long the driver waits for the kernel to end the connection after an unmount.
 const FAREWELL: Duration = Duration::from_secs(5);
+/// How often the driver looks for new snapshots.
+const LOOK: Duration = Duration::from_secs(1);
 
 /// The requests of signals.
 #[derive(Debug)]
@@ -23,6 +26,8 @@ pub(super) struct Signals {
     stop: UnixStream,
     /// Becomes readable when statistics are requested.
     report: UnixStream,
+    /// Becomes readable when the mount is to move to the newest snapshot.
+    advance: UnixStream,
 }
 
 impl Signals {
@@ -36,7 +41,14 @@ impl Signals {
         let (report, write) = UnixStream::pair()?;
         report.set_nonblocking(true)?;
         signal_hook::low_level::pipe::register(SIGUSR1, write)?;
-        Ok(Self { stop, report })
+        let (advance, write) = UnixStream::pair()?;
+        advance.set_nonblocking(true)?;
+        signal_hook::low_level::pipe::register(SIGUSR2, write)?;
+        Ok(Self {
+            stop,
+            report,
+            advance,
+        })
     }
 }
 
@@ -50,8 +62,49 @@ pub(super) enum End {
     Left,
 }
 
-/// Waits for the end of the mount, or for a signal, which ends it.
-pub(super) fn serve(mounted: Mounted, signals: &Signals, logger: &Logger) -> Result<End> {
+/// A thread that moves the mount to the newest snapshot: moving waits for requests, which may wait for a medium.
+fn follow(mover: Mover, always: bool, logger: &Logger) -> io::Result<SyncSender<()>> {
+    // Signals that come while it moves are one.
+    let (ask, asked) = sync_channel(1);
+    let logger = logger.clone();
+    std::thread::Builder::new()
+        .name(String::from("newest"))
+        .spawn(move || {
+            loop {
+                let by_hand = match always {
+                    true => asked.recv_timeout(LOOK),
+                    false => asked.recv().map_err(RecvTimeoutError::from),
+                };
+                let by_hand = match by_hand {
+                    Ok(()) => true,
+                    Err(RecvTimeoutError::Timeout) => false,
+                    Err(RecvTimeoutError::Disconnected) => return,
+                };
+                match mover.move_on(by_hand) {
+                    Ok(Move::To { name, number }) => logger.always(
+                        LogLevel::Info,
+                        format_args!("moved to snapshot {number} '{name}'"),
+                    ),
+                    Ok(_) if by_hand => {
+                        logger.always(LogLevel::Info, "this is the newest snapshot");
+                    }
+                    Ok(_) => {}
+                    Err(error) => {
+                        logger.error(format_args!("cannot move to the newest snapshot: {error}"));
+                    }
+                }
+            }
+        })?;
+    Ok(ask)
+}
+
+/// Waits for the end of the mount, or for a signal, which ends it. With `follows`, the mount moves to each new snapshot.
+pub(super) fn serve(
+    mounted: Mounted,
+    signals: &Signals,
+    follows: bool,
+    logger: &Logger,
+) -> Result<End> {
     let setup = |error: &io::Error| {
         ToolError::new("cannot watch the mount")
             .io(error)
@@ -60,6 +113,7 @@ pub(super) fn serve(mounted: Mounted, signals: &Signals, logger: &Logger) -> Res
     let unmounter = mounted.unmounter();
     let mut idle = mounted.idle_watch();
     let observer = mounted.observer();
+    let advance = follow(mounted.mover(), follows, logger).map_err(|error| setup(&error))?;
     let point = mounted.mountpoint().to_owned();
     // The far end closes when the thread that holds it ends.
     let (ended, held) = UnixStream::pair().map_err(|error| setup(&error))?;
@@ -94,6 +148,11 @@ pub(super) fn serve(mounted: Mounted, signals: &Signals, logger: &Logger) -> Res
                 let lines = statistics.lines();
                 lines.for_each(|line| logger.always(LogLevel::Info, line));
                 report_times(observer.perfmon_summary(), logger);
+            }
+            Event::Advance => {
+                drain(&signals.advance);
+                // If the channel is full, the thread will look in any case.
+                let _ = advance.try_send(());
             }
             event => break event == Event::Ended,
         }
@@ -130,6 +189,7 @@ enum Event {
     Ended,
     Stop,
     Report,
+    Advance,
     /// Nothing happened in time.
     Nothing,
 }
@@ -146,14 +206,17 @@ fn wait(
     });
     loop {
         let mut watched = vec![PollFd::new(ended, PollFlags::IN)];
-        for pipe in signals.iter().flat_map(|s| [&s.stop, &s.report]) {
+        for pipe in signals
+            .iter()
+            .flat_map(|s| [&s.stop, &s.report, &s.advance])
+        {
             watched.push(PollFd::new(pipe, PollFlags::IN));
         }
         match poll(&mut watched, timeout.as_ref()) {
             Err(rustix::io::Errno::INTR) => {}
             Err(error) => return Err(error.into()),
             Ok(_) => {
-                let events = [Event::Ended, Event::Stop, Event::Report];
+                let events = [Event::Ended, Event::Stop, Event::Report, Event::Advance];
                 let found = watched
                     .iter()
                     .zip(events)

@@ -116,6 +116,18 @@ impl Settings {
             self.warnings
                 .push(String::from("sidecar has no effect without repair=memory"));
         }
+        if self.mount.follow_newest {
+            let excluded = [
+                (self.open.snapshot.is_some(), "snapshot"),
+                (self.open.image_size.is_some(), "imagesize"),
+                (self.mount.case_insensitive, "case_insensitive"),
+            ];
+            if let Some((_, other)) = excluded.iter().find(|(given, _)| *given) {
+                return Err(ToolError::new(format!(
+                    "follow_newest cannot be used with {other}"
+                )));
+            }
+        }
         #[cfg(unix)]
         if self.mount.uring && !redwarfs_fuse::HAS_URING {
             self.warnings.push(String::from(

@@ -21,8 +21,9 @@ const MAX_READERS: i32 = 64;
 
 /// Forms of the options that do nothing on Windows: they are about the kernel, the scheduler and the mount
 /// table of Linux.
-pub(super) const NOT_ON_WINDOWS: [&str; 16] = [
+pub(super) const NOT_ON_WINDOWS: [&str; 17] = [
     "snapshots=NAME",
+    "follow_newest",
     "blocksize=SIZE",
     "(no_)list_xattrs",
     "max_threads=N",
@@ -41,7 +42,7 @@ pub(super) const NOT_ON_WINDOWS: [&str; 16] = [
 ];
 
 /// All options, in the order of the help text.
-pub(super) const OPTIONS: [MountOption; 69] = [
+pub(super) const OPTIONS: [MountOption; 70] = [
     entry(
         Group::Image,
         "offset=N|auto|auto:N",
@@ -102,7 +103,7 @@ pub(super) const OPTIONS: [MountOption; 69] = [
         "snapshot=NAME|NUMBER|TIME",
         "",
         "snapshot of the image to mount",
-        "By default the newest one. For a *TIME*, such as `2026-05-03` or `2026-05-03T21:30`, in UTC, the newest snapshot that is not later. `dwarfsck --snapshots` lists them. A mount keeps showing its snapshot while `mkdwarfs --append` adds others to the file.",
+        "By default the newest one. For a *TIME*, such as `2026-05-03` or `2026-05-03T21:30`, in UTC, the newest snapshot that is not later. `dwarfsck --snapshots` lists them. A mount keeps showing its snapshot while `mkdwarfs --append` adds others to the file, unless `follow_newest` is given.",
         Effect::Value(|s, v| {
             s.open.snapshot = Some(v.parsed(snapshot_choice)?);
             Ok(())
@@ -122,6 +123,14 @@ pub(super) const OPTIONS: [MountOption; 69] = [
             s.mount.snapshots = Some(name.into());
             Ok(())
         }),
+    ),
+    entry(
+        Group::Image,
+        "follow_newest",
+        "",
+        "move to each snapshot that the file gets",
+        "The driver looks at the end of the file every second. After `mkdwarfs --append`, the mount shows the new snapshot, and the log says so. Open files and working directories keep what they had, under their old inode numbers. Files and directories get new numbers, and names of the root are looked up anew. What is mounted on a directory of the mount is taken off. Each snapshot that programs still use needs its metadata, and the newest one has a block cache of its own. If the newest snapshot cannot be opened, the log says why, and the mount shows what it showed. A file that takes the place of the image, such as a compacted copy, is not followed, and neither is an image behind `imagesize`. Excludes `snapshot` and `case_insensitive`. Without this option, the signal SIGUSR2 moves the mount once.",
+        Effect::Flag(|s| s.mount.follow_newest = true),
     ),
     entry(
         Group::Files,

@@ -179,6 +179,7 @@ fn mount_and_serve(
         ));
     }
     let mut mount_options = settings.mount;
+    let follows = mount_options.follow_newest;
     if mount_options.access == Access::OwnerAndRoot && rustix::process::geteuid().is_root() {
         // The same, and the kernel itself keeps others out.
         mount_options.access = Access::Owner;
@@ -237,7 +238,7 @@ fn mount_and_serve(
         }
     }
     let observer = mounted.observer();
-    let end = serve(mounted, &signals, logger);
+    let end = serve(mounted, &signals, follows, logger);
     let status = end.as_ref().map_or_else(ToolError::exit_code, |_| EXIT_OK);
     logger.verbose(format_args!("FUSE loop exited with status: {status}"));
     report_life(&observer.statistics(), observer.perfmon_summary(), logger);
