@@ -36,12 +36,16 @@ pub struct Compressor {
     fallback: Option<Fallback>,
 }
 
-/// If a fast encoder does not make a block smaller by one part in this number, the block is stored
-/// uncompressed: a slow encoder would take hundreds of times as long, and save almost nothing.
-const WORTHWHILE: usize = 256;
+/// If a fast encoder does not make a block smaller by one part in this number, no slow one is asked: it would take
+/// hundreds of times as long, and save almost nothing.
+const HOPEFUL: usize = 256;
 
-/// Blocks below this size are not probed: they take no time. In bytes.
-const PROBED: usize = 1 << 18;
+/// A large block is stored uncompressed if compression does not make it smaller by one part in this number. Whoever
+/// reads a small file from it would have to decompress up to a whole block, and the reader maps stored blocks.
+const WORTHWHILE: usize = 100;
+
+/// Blocks below this size are not probed, and compressed whatever that saves: they take no time. In bytes.
+const LARGE: usize = 1 << 18;
 
 /// The codec for blocks that the first choice cannot compress.
 #[derive(Debug)]
@@ -98,8 +102,8 @@ impl Compressor {
 
     /// Compresses one block of `content`.
     ///
-    /// The payload is returned only if it is strictly smaller than `raw`, including framing. Otherwise
-    /// the block is to be stored uncompressed.
+    /// The payload, with its framing, is returned only if it is smaller than `raw`: by 1 % if `raw` has 256 KiB or more,
+    /// and otherwise by a byte. If not, the block is to be stored uncompressed.
     ///
     /// FLAC and RICEPP drop bits that by `content` are zero or copies of others. Their payloads
     /// are decoded and compared with `raw` before they are returned. Blocks that would not come
@@ -112,7 +116,7 @@ impl Compressor {
     pub fn compress_with(&mut self, raw: &[u8], content: &Content) -> Result<Compressed> {
         // One byte of payload cannot hold anything in any of the formats.
         let probed = self.probe(raw)?;
-        let hopeless = probed.is_some_and(|size| size > raw.len() - raw.len() / WORTHWHILE);
+        let hopeless = probed.is_some_and(|size| size > raw.len() - raw.len() / HOPEFUL);
         let data = if raw.len() < 2 || hopeless {
             None
         } else {
@@ -120,7 +124,7 @@ impl Compressor {
             payload.filter(|payload| !self.media || decodes_to(self.id, payload, raw))
         };
         match (data, &mut self.fallback) {
-            (Some(data), _) if data.len() < raw.len() => Ok(Compressed {
+            (Some(data), _) if data.len() <= most(raw.len()) => Ok(Compressed {
                 id: self.id,
                 data: Some(data),
             }),
@@ -137,13 +141,19 @@ impl Compressor {
     /// What a fast encoder makes of a block, in bytes, if it is worth asking.
     fn probe(&mut self, raw: &[u8]) -> Result<Option<usize>> {
         match &mut self.probe {
-            Some(probe) if raw.len() >= PROBED => {
+            Some(probe) if raw.len() >= LARGE => {
                 let payload = probe.compress(raw, &Content::Bytes, None)?;
                 Ok(Some(payload.map_or(raw.len(), |payload| payload.len())))
             }
             _ => Ok(None),
         }
     }
+}
+
+/// The largest payload that is better than a stored block of `size` bytes; `size` is above 0.
+fn most(size: usize) -> usize {
+    let saved = if size < LARGE { 1 } else { size / WORTHWHILE };
+    size - saved
 }
 
 impl Fallback {

@@ -239,6 +239,28 @@ fn automatic_filters_are_those_that_help() {
 }
 
 #[test]
+fn large_blocks_that_gain_less_than_one_per_cent_are_stored() {
+    for spec in [
+        "lz4",
+        "zstd:level=3",
+        "zstd:level=22",
+        "lzma:level=5",
+        "brotli:quality=5",
+    ] {
+        for (per_mille, stored) in [(7, true), (20, false)] {
+            let mut raw = noise(1 << 20, 9);
+            let zeros = raw.len() * per_mille / 1000;
+            raw[..zeros].fill(0);
+            let made = compressor(spec).compress(&raw).unwrap();
+            assert_eq!(made.data.is_none(), stored, "{spec}: {per_mille} per mille");
+            // Of a small block, any gain is taken.
+            raw.truncate(200_000);
+            assert_ne!(compress(spec, &raw).0, Id::NONE, "{spec}");
+        }
+    }
+}
+
+#[test]
 fn hopeless_blocks_are_stored() {
     // One byte in five hundred is a repetition; the first blocks of the frame hold them all.
     let mut raw = noise(1 << 19, 7);
