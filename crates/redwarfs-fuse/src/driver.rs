@@ -41,6 +41,15 @@ pub(crate) struct Driver {
     _push_thread: Option<PushThread>,
 }
 
+impl Drop for Driver {
+    /// Before the workers are awaited.
+    fn drop(&mut self) {
+        if self.core.state.settings.owns_image {
+            self.core.state.image.source().abandon();
+        }
+    }
+}
+
 impl Driver {
     /// Starts the workers and the pushing thread.
     ///

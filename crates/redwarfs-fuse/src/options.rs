@@ -115,6 +115,9 @@ pub struct MountOptions {
     /// Get requests over io_uring if the kernel offers that (Linux 6.14 with the parameter
     /// `enable_uring` of the module `fuse`), otherwise from `/dev/fuse`. Off by default.
     pub uring: bool,
+    /// The image serves this mount alone. When the connection to the kernel ends, reads that still wait for a server
+    /// fail, and so do all later reads of the image. Otherwise the end of the mount waits for them. Off by default.
+    pub owns_image: bool,
 }
 
 impl Default for MountOptions {
@@ -146,6 +149,7 @@ impl Default for MountOptions {
             workers: 2,
             readers: 1,
             uring: false,
+            owns_image: false,
         }
     }
 }

@@ -47,6 +47,8 @@ pub(crate) struct Settings {
     pub(crate) several: bool,
     /// The kernel is to enforce the access control lists of the image.
     pub(crate) lists: bool,
+    /// Nobody needs the image after the mount.
+    pub(crate) owns_image: bool,
 }
 
 impl Settings {
@@ -76,6 +78,7 @@ impl Settings {
             stored_xattrs: options.xattrs && image.metadata().has_xattrs(),
             several,
             lists,
+            owns_image: options.owns_image,
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Several sources, one after the other.
 
 use std::io;
+use std::ops::Range;
 use std::sync::Arc;
 
 use crate::Source;
@@ -72,6 +73,30 @@ impl Source for JoinedSource {
             offset = end;
         }
         self.len()
+    }
+
+    fn is_remote(&self) -> bool {
+        self.parts.iter().any(|(source, _)| source.is_remote())
+    }
+
+    fn will_need(&self, ranges: &[Range<u64>]) {
+        let mut start = 0;
+        for (source, end) in &self.parts {
+            let inside: Vec<Range<u64>> = ranges
+                .iter()
+                .map(|range| range.start.max(start)..range.end.min(*end))
+                .filter(|range| !range.is_empty())
+                .map(|range| range.start - start..range.end - start)
+                .collect();
+            if !inside.is_empty() {
+                source.will_need(&inside);
+            }
+            start = *end;
+        }
+    }
+
+    fn abandon(&self) {
+        self.parts.iter().for_each(|(source, _)| source.abandon());
     }
 }
 

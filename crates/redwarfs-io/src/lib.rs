@@ -29,6 +29,7 @@ mod joined;
 mod map;
 mod os;
 pub mod path;
+pub mod place;
 mod source;
 
 pub use atomic::{AtomicFile, Notice, Origin, Overwrite, temporary_file};

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::fs::File;
 use std::io::{self, Seek, SeekFrom};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -56,6 +57,20 @@ pub trait Source: Send + Sync + fmt::Debug {
     fn of_now(&self) -> io::Result<Option<Arc<dyn Source>>> {
         Ok(None)
     }
+
+    /// Whether every read may cost a round trip over a network. Then a reader announces what it will read
+    /// with [`Source::will_need`], keeps what it has read, and leaves out what it can do without.
+    fn is_remote(&self) -> bool {
+        false
+    }
+
+    /// Announces ranges that will be read soon, in this order. The source may begin to fetch them, several at a
+    /// time. Never waits and never fails: a read of the range does.
+    fn will_need(&self, _ranges: &[Range<u64>]) {}
+
+    /// Says that nobody needs the bytes any more. Reads that wait for a server fail soon, and so do later ones. Other
+    /// sources ignore this.
+    fn abandon(&self) {}
 }
 
 impl<S: Source + ?Sized> Source for Arc<S> {
@@ -77,6 +92,18 @@ impl<S: Source + ?Sized> Source for Arc<S> {
 
     fn next_data(&self, offset: u64) -> io::Result<u64> {
         (**self).next_data(offset)
+    }
+
+    fn is_remote(&self) -> bool {
+        (**self).is_remote()
+    }
+
+    fn will_need(&self, ranges: &[Range<u64>]) {
+        (**self).will_need(ranges);
+    }
+
+    fn abandon(&self) {
+        (**self).abandon();
     }
 }
 

@@ -147,12 +147,28 @@ impl Image {
         let size = source.len()?;
         let read = |at, buf: &mut [u8]| source.read_exact_at(at, buf);
         let locate = |number| locate_image_number(number, size, &read, &|at| source.next_data(at));
-        let offset = match options.offset {
-            ImageOffset::Auto => locate(1)?,
-            ImageOffset::Nth(number) => locate(number)?,
-            ImageOffset::At(offset) => offset,
+        let known = match options.offset {
+            _ if !source.is_remote() => None,
+            // An image at the start of the file is the first one.
+            ImageOffset::Auto | ImageOffset::Nth(1) => Some(0),
+            ImageOffset::At(offset) => Some(offset),
+            ImageOffset::Nth(_) => None,
         };
-        let container = Container::open(&read, size, offset, options.image_size)?;
+        let by_index = |offset| {
+            let will_need = |range| source.will_need(&[range]);
+            Container::open_by_index(&read, &will_need, size, offset, options.image_size)
+        };
+        let container = match known.map(by_index).transpose()?.flatten() {
+            Some(container) => container,
+            None => {
+                let offset = match options.offset {
+                    ImageOffset::Auto => locate(1)?,
+                    ImageOffset::Nth(number) => locate(number)?,
+                    ImageOffset::At(offset) => offset,
+                };
+                Container::open(&read, size, offset, options.image_size)?
+            }
+        };
         let Some(choice) = &options.snapshot else {
             return Self::from_container(source, container, options);
         };
@@ -220,7 +236,10 @@ impl Image {
         let metadata = find(SectionType::METADATA_V2, METADATA_LIMIT)?;
         let check = options.check || !container.has_hashes();
         let plain = metadata.compression == Some(CompressionId::NONE);
-        let lazy = if options.lazy_metadata && plain && !check && metadata.length >= LAZY_FROM {
+        // Verifying them takes all of them, and fetching them again is slow.
+        let fetched = source.is_remote();
+        let big = metadata.length >= LAZY_FROM;
+        let lazy = if options.lazy_metadata && plain && !check && big && !fetched {
             payloads.read_lazily(&metadata)?
         } else {
             None
@@ -253,7 +272,7 @@ impl Image {
             .verifying(digests);
         Ok(Self(Arc::new(OpenImage {
             cache: BlockCache::new(payloads.clone(), &options.cache, &options.perfmon),
-            ahead: AheadOfReads::new(&options.cache, payloads.block_size()),
+            ahead: AheadOfReads::new(&options.cache, payloads.block_size(), payloads.is_remote()),
             payloads,
             view,
             file_size: size,

@@ -9,7 +9,7 @@ use std::thread::available_parallelism;
 
 use redwarfs_codec::Decoder;
 use redwarfs_format::frozen::LazyBytes;
-use redwarfs_format::section::{CompressionId, Container, LeafDigests, Section};
+use redwarfs_format::section::{CompressionId, Container, LeafDigests, Section, SectionHeader};
 use redwarfs_format::{BlockNo, Error, Result};
 use redwarfs_io::Source;
 
@@ -44,6 +44,8 @@ pub(crate) struct Payloads {
     source: Arc<dyn Source>,
     container: Arc<Container>,
     block_size: u64,
+    /// Whether the source is on a server, so that blocks are announced before they are read.
+    remote: bool,
     /// Whether payloads are used without comparing checksums.
     trusting: bool,
     /// What payloads are compared with instead of their checksums.
@@ -56,6 +58,7 @@ impl Payloads {
     /// `block_size` is the limit for the raw size of a block, in bytes.
     pub(crate) fn new(source: Arc<dyn Source>, container: Arc<Container>, block_size: u64) -> Self {
         Self {
+            remote: source.is_remote(),
             source,
             container,
             block_size,
@@ -135,11 +138,14 @@ impl Payloads {
                 self.container.block_count()
             ))
         })?;
+        if self.remote {
+            self.announce([block]);
+        }
         let section = self.with_header(section)?;
         let limit = if self.compression(&section)? == CompressionId::NONE {
             self.block_size
         } else {
-            self.block_size + self.block_size / 2 + SLACK
+            self.longest_payload()
         };
         if section.length > limit {
             let e = Error::Limit(format!(
@@ -149,6 +155,37 @@ impl Payloads {
             return Err(in_section(e, &section));
         }
         Ok(section)
+    }
+
+    /// Largest payload of a compressed block.
+    fn longest_payload(&self) -> u64 {
+        self.block_size + self.block_size / 2 + SLACK
+    }
+
+    /// Whether the source is on a server.
+    pub(crate) fn is_remote(&self) -> bool {
+        self.remote
+    }
+
+    /// Lets a source on a server begin to fetch blocks that will be needed soon, with their headers.
+    pub(crate) fn announce(&self, blocks: impl IntoIterator<Item = BlockNo>) {
+        if !self.remote {
+            return;
+        }
+        let range = |block| {
+            let section = self.container.block(block)?;
+            let start = self.container.offset.checked_add(section.header_offset)?;
+            let longest = (SectionHeader::LEN as u64).saturating_add(self.longest_payload());
+            let end = self
+                .container
+                .file_offset(section)
+                .checked_add(section.length)?;
+            Some(start..end.min(start.saturating_add(longest)))
+        };
+        let ranges: Vec<Range<u64>> = blocks.into_iter().filter_map(range).collect();
+        if !ranges.is_empty() {
+            self.source.will_need(&ranges);
+        }
     }
 
     /// Completes a section that is only known from the index.

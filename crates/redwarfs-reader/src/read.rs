@@ -71,6 +71,14 @@ impl Image {
     /// Lets other threads decode the blocks of a read but the first one.
     pub(crate) fn decode_within(&self, inode: InodeNo, offset: u64, len: usize) -> Result<()> {
         let inner = &*self.0;
+        if inner.payloads.is_remote() {
+            // All at once, so that neighbours are one request.
+            let blocks = ahead::blocks_within(&inner.view, inode, offset, len)?;
+            let missing = blocks
+                .iter()
+                .filter(|need| !inner.cache.contains(need.block, need.end));
+            inner.payloads.announce(missing.map(|need| need.block));
+        }
         let submit = &mut |need| inner.cache.submit(need);
         ahead::within_read(&inner.view, inode, offset, len, submit)
     }

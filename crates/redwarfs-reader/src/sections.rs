@@ -7,6 +7,18 @@ use crate::error::in_section;
 use crate::image::{Image, METADATA_LIMIT, plausible_raw_size};
 
 impl Image {
+    /// Whether the image is on a server.
+    #[must_use]
+    pub fn is_remote(&self) -> bool {
+        self.0.payloads.is_remote()
+    }
+
+    /// Lets a source on a server begin to fetch blocks that will be decoded soon, in this order. For other sources
+    /// nothing happens. Announce a block once: it is forgotten when it was read.
+    pub fn will_need_blocks(&self, blocks: impl IntoIterator<Item = BlockNo>) {
+        self.0.payloads.announce(blocks);
+    }
+
     /// A section of this image with its header, which is read if it is not known yet.
     ///
     /// # Errors

@@ -374,4 +374,16 @@ impl Source for RepairingSource {
         }
         Ok(())
     }
+
+    fn is_remote(&self) -> bool {
+        self.source.is_remote()
+    }
+
+    fn will_need(&self, ranges: &[std::ops::Range<u64>]) {
+        self.source.will_need(ranges);
+    }
+
+    fn abandon(&self) {
+        self.source.abandon();
+    }
 }

@@ -27,6 +27,7 @@ pub mod reproduce;
 #[cfg(unix)]
 pub mod soak;
 pub mod tree;
+pub mod web;
 
 pub use golden::{Golden, compat_images, golden_images};
 pub use manifest::{Entry, Fields, Manifest};

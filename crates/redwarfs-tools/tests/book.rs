@@ -1,6 +1,7 @@
 //! The commands of the manual (`docs/book/src`), of the README and of `docs/runtime.md` do what the pages say.
 //!
-//! A page is one shell session in an empty directory, with the tools in `PATH`:
+//! A page is one shell session in an empty directory, with the tools in `PATH`, and in `SERVER` the URL of a web server that
+//! serves this directory:
 //!
 //! - each block in the language `sh` is run; a command that fails ends the session and the test;
 //! - a block in the language `text` is the output of the block before it. `…` in a line stands for any
@@ -25,6 +26,7 @@ use std::process::{Command, Stdio};
 use std::sync::Mutex;
 
 use redwarfs_testkit::skip;
+use redwarfs_testkit::web::WebServer;
 use support::MKDWARFS;
 
 /// Languages of blocks that are not run: contents of files, and programs that other tests run.
@@ -331,6 +333,8 @@ fn session(name: &str, page: &str, machine: &Machine) -> Outcome {
     let file = dir.path().join("script");
     fs::write(&file, script).unwrap();
 
+    let server = WebServer::start().unwrap();
+    server.serve_directory(&home);
     let mut command = if machine.is_isolated {
         let mut command = unshare();
         command.arg("bash");
@@ -343,6 +347,7 @@ fn session(name: &str, page: &str, machine: &Machine) -> Outcome {
         .args([&home, &out])
         .env("PATH", search_path())
         .env("LC_ALL", "C.UTF-8")
+        .env("SERVER", server.url(""))
         .env("TMPDIR", dir.path())
         .env_remove("SOURCE_DATE_EPOCH")
         .stdin(Stdio::null())

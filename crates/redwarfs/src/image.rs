@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use redwarfs_format::metadata::{FileType, Stat};
+use redwarfs_io::place::{Place, shown_name};
 use redwarfs_io::{FileSource, Source};
 use redwarfs_reader::OpenOptions;
 
@@ -37,9 +38,29 @@ use crate::resolve::{LastLink, resolve};
 #[derive(Debug, Clone)]
 pub struct Image(redwarfs_reader::Image);
 
+/// The bytes of a file, or of an object of a server.
+fn source_of(path: &Path) -> std::io::Result<Arc<dyn Source>> {
+    match Place::of(path)? {
+        Place::File(path) => Ok(Arc::new(FileSource::open(path)?)),
+        #[cfg(feature = "remote")]
+        Place::Remote(url) => {
+            use redwarfs_remote::{Limits, RemoteSource};
+            Ok(Arc::new(RemoteSource::open(url, Limits::default())?))
+        }
+        #[cfg(not(feature = "remote"))]
+        Place::Remote(_) => Err(std::io::Error::new(
+            std::io::ErrorKind::Unsupported,
+            "unsupported: this program was built without the feature 'remote'",
+        )),
+    }
+}
+
 impl Image {
     /// Opens an image file. Other bytes may precede the image in its file, such as a program that
     /// mounts it.
+    ///
+    /// With the cargo feature `remote`, a URL of a server is a path, too: `https://`, `http://`, `s3://`, `gs://` and
+    /// `az://`. A URL `file://` always is.
     ///
     /// # Errors
     /// [`Error::Open`] if the file cannot be read, holds no image, or the image is damaged where
@@ -55,11 +76,11 @@ impl Image {
     pub fn open_with(path: impl AsRef<Path>, options: &OpenOptions) -> Result<Self> {
         let path = path.as_ref();
         let failed = |source| Error::Open {
-            path: path.to_owned(),
+            path: shown_name(path).into_owned(),
             source,
         };
-        let source = FileSource::open(path).map_err(|e| failed(e.into()))?;
-        let image = redwarfs_reader::Image::from_source(Arc::new(source), options);
+        let source = source_of(path).map_err(|e| failed(e.into()))?;
+        let image = redwarfs_reader::Image::from_source(source, options);
         image.map(Self).map_err(failed)
     }
 

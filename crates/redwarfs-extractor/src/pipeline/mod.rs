@@ -13,6 +13,7 @@
 mod plan;
 mod write;
 
+use std::cell::Cell;
 use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::ops::Range;
@@ -37,6 +38,9 @@ const PIECES_PER_JOB: usize = 64;
 /// Number of blocks per decoder that are decoded last, in an order of decreasing work, so that all
 /// decoders are busy almost to the end.
 const LAST_PER_DECODER: usize = 4;
+
+/// Blocks that an image on a server begins to fetch at a time, before they are decoded.
+const FETCHED_AHEAD: usize = 8;
 
 /// The present and the largest amount of decoded data in memory.
 #[derive(Debug, Default)]
@@ -368,7 +372,22 @@ impl Run<'_> {
             } else {
                 None
             };
+            let upcoming: Vec<BlockNo> = match self.image.is_remote() {
+                true => planned(needs, start..end)
+                    .map(|planned| planned.block)
+                    .collect(),
+                false => Vec::new(),
+            };
+            let (sent, announced) = (Cell::new(0), Cell::new(0));
             let send = |Planned { block, pieces, end }| {
+                // In groups, so that neighbours are one request.
+                if sent.get() + FETCHED_AHEAD >= announced.get() {
+                    let to = (announced.get() + FETCHED_AHEAD).min(upcoming.len());
+                    let group = upcoming.get(announced.get()..to).unwrap_or_default();
+                    self.image.will_need_blocks(group.iter().copied());
+                    announced.set(to.max(sent.get()));
+                }
+                sent.set(sent.get() + 1);
                 if rooms.recv().is_err() || self.stop.load(Ordering::Relaxed) {
                     return false;
                 }

@@ -2,6 +2,7 @@ use super::image_range::{FoundIndex, ImageRange};
 use super::{CompressionId, FIRST_V2_MINOR, ReadAt, SectionHeader, SectionType, Version};
 use crate::error::{Error, Result};
 use crate::ids::BlockNo;
+use std::ops::Range;
 
 /// A section of an open image.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -95,6 +96,29 @@ impl Container {
         };
         let walked = image.walk(image_size.is_none())?;
         image.settle(walked, state, image_size.is_none())
+    }
+
+    /// Like [`Container::open`], but without a look at the start of the image, for files whose every read costs a round
+    /// trip. Before it reads what opening takes, it passes that range of the file to `will_need`. `None` if the image
+    /// does not end with a usable index.
+    ///
+    /// # Errors
+    /// [`Error::NotAnImage`] if it is too small. [`Error::Io`] if reading failed.
+    pub fn open_by_index(
+        read: &ReadAt<'_>,
+        will_need: &dyn Fn(Range<u64>),
+        file_size: u64,
+        offset: u64,
+        image_size: Option<u64>,
+    ) -> Result<Option<Self>> {
+        let image = ImageRange::by_its_end(read, will_need, file_size, offset, image_size)?;
+        let Some(image) = image else {
+            return Ok(None);
+        };
+        match image.find_index_announced(will_need)? {
+            FoundIndex::Usable(sections) => image.with_trailers(sections).map(Some),
+            FoundIndex::Absent | FoundIndex::Invalid(_) => Ok(None),
+        }
     }
 
     /// The sections of an image that were found in another way. Their offsets are from the start of the file, which

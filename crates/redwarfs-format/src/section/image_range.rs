@@ -3,12 +3,14 @@
 use super::container::Section;
 use super::generations::Counts;
 use super::header::V1Header;
+use super::hidden::Footer;
 use super::index::{self, IndexParser};
 use super::{
     CompressionId, FIRST_INDEX_MINOR, FIRST_V2_MINOR, MAGIC, MAJOR, MAX_MINOR, ReadAt,
     SectionHasher, SectionHeader, SectionType, V1_HEADER_LEN, Version,
 };
 use crate::error::{Error, Result};
+use std::ops::Range;
 
 /// Most sections of an image with 8-byte headers. Without this bound, a hole in a sparse file
 /// would be an endless row of empty blocks. Images of that time with a million blocks would be
@@ -80,6 +82,59 @@ impl<'r> ImageRange<'r> {
             offset,
             size,
         })
+    }
+
+    /// The image whose end points to an index with a header of a known version. `None` if it does not. If trailers
+    /// end it, `will_need` gets the range that they name before the index is read.
+    pub(super) fn by_its_end(
+        read: &'r ReadAt<'r>,
+        will_need: &dyn Fn(Range<u64>),
+        file_size: u64,
+        offset: u64,
+        image_size: Option<u64>,
+    ) -> Result<Option<Self>> {
+        let available = file_size.saturating_sub(offset);
+        let size = image_size.map_or(available, |size| size.min(available));
+        let Some(end_at) = size.checked_sub(Footer::LEN as u64) else {
+            return Err(Error::NotAnImage(format!(
+                "image too small ({size} bytes at offset {offset})"
+            )));
+        };
+        let mut end = [0; Footer::LEN];
+        read(offset + end_at, &mut end)?;
+        let footer = Footer::parse(&end);
+        let Some(own) = footer.index else {
+            return Ok(None);
+        };
+        let after = own.checked_add(SectionHeader::LEN as u64);
+        if after.is_none_or(|after| after > size) {
+            return Ok(None);
+        }
+        // Other bytes than a footer say nothing of this kind.
+        let opening = footer.open_offset..footer.open_offset.saturating_add(footer.open_length);
+        if opening.contains(&own) && opening.end <= size {
+            // With the header of a large trailer behind it.
+            let end = opening
+                .end
+                .saturating_add(SectionHeader::LEN as u64)
+                .min(size);
+            will_need(offset + opening.start..offset + end);
+        }
+        let mut header = [0; SectionHeader::LEN];
+        read(offset + own, &mut header)?;
+        Ok(SectionHeader::parse(&header)
+            .ok()
+            .filter(|header| header.ty == SectionType::SECTION_INDEX)
+            .map(|header| header.version)
+            .filter(|version| {
+                version.major == MAJOR && (FIRST_INDEX_MINOR..=MAX_MINOR).contains(&version.minor)
+            })
+            .map(|version| Self {
+                read,
+                version,
+                offset,
+                size,
+            }))
     }
 
     /// Reads at an offset inside the image. The caller has checked that the range is inside.
@@ -301,6 +356,15 @@ impl<'r> ImageRange<'r> {
 
     /// Looks for the index at the end of the image and turns it into sections.
     pub(super) fn find_index(&self) -> Result<FoundIndex> {
+        self.find_index_announced(&|_| {})
+    }
+
+    /// As [`Self::find_index`]. Passes the range of the file from the first section that is no block to the index to
+    /// `will_need` before it reads there.
+    pub(super) fn find_index_announced(
+        &self,
+        will_need: &dyn Fn(Range<u64>),
+    ) -> Result<FoundIndex> {
         let Some(own) = self.index_offset()? else {
             return Ok(FoundIndex::Absent);
         };
@@ -309,6 +373,10 @@ impl<'r> ImageRange<'r> {
             Err(IndexError::Io(error)) => return Err(error),
             Err(IndexError::Unusable(reason)) => return Ok(FoundIndex::Invalid(reason)),
         };
+        let others = entries.iter().filter(|(ty, _)| *ty != SectionType::BLOCK);
+        if let Some(first) = others.map(|&(_, at)| at).min() {
+            will_need(self.offset + first..self.offset + own);
+        }
         let mut sections = Vec::with_capacity(entries.len());
         let ends = entries.iter().skip(1).map(|&(_, at)| at);
         for (&(ty, at), end) in entries.iter().zip(ends.chain([self.size])) {

@@ -45,12 +45,13 @@ pub(crate) struct AheadOfReads {
 }
 
 impl AheadOfReads {
-    pub(crate) fn new(options: &CacheOptions, block_size: u64) -> Self {
+    /// `remote` if blocks come from a server, where waiting for one takes as long as several take together.
+    pub(crate) fn new(options: &CacheOptions, block_size: u64, remote: bool) -> Self {
         let limit = streams::limit(options, block_size);
         // At most half of the blocks that fit.
         let readahead = options.readahead.min(options.size / 2);
         Self {
-            streams: Streams::new(block_size, limit),
+            streams: Streams::new(block_size, limit, streams::window(block_size, remote)),
             readahead: usize::try_from(readahead).unwrap_or(usize::MAX),
         }
     }
@@ -95,6 +96,24 @@ pub(crate) fn within_read(
         .without_first_block()
         .submit_to(submit)
         .map(drop)
+}
+
+/// The blocks of a read.
+///
+/// # Errors
+/// The errors of the metadata.
+pub(crate) fn blocks_within(
+    view: &MetadataView,
+    inode: InodeNo,
+    offset: u64,
+    len: usize,
+) -> Result<Vec<Need>> {
+    let mut blocks = Vec::new();
+    RangeNeeds::of_range(view, inode, offset, len)?.submit_to(&mut |need| {
+        blocks.push(need);
+        true
+    })?;
+    Ok(blocks)
 }
 
 /// The rules for requests for blocks.

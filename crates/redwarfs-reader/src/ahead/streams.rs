@@ -24,11 +24,13 @@ const BEGINS_AT: u64 = 1 << 20;
 /// requests several pieces at once.
 const NEAR: u64 = 1 << 20;
 
-/// Blocks that are decoded ahead of a stream.
+/// Blocks that are decoded ahead of a stream, from a file and from a server.
 const BLOCKS: u64 = 2;
+const REMOTE_BLOCKS: u64 = 4;
 
-/// Smallest number of bytes that are decoded ahead (4 MiB), for small blocks.
+/// Smallest number of bytes that are decoded ahead, for small blocks (4 MiB from a file, 16 MiB from a server).
 const LEAST: u64 = 4 << 20;
+const REMOTE_LEAST: u64 = 16 << 20;
 
 /// A stream ends after this many reads that do not belong to it.
 const FORGOTTEN_AFTER: u64 = 64;
@@ -42,6 +44,15 @@ pub(super) fn limit(options: &CacheOptions, block_size: u64) -> u64 {
     // One byte less, because a block takes some more.
     let fitting = options.size.saturating_sub(1) / block_size.max(1);
     (fitting.saturating_sub(2) * block_size).min(options.size / 3)
+}
+
+/// Bytes that are decoded ahead of a stream.
+pub(super) fn window(block_size: u64, remote: bool) -> u64 {
+    let (blocks, least) = match remote {
+        true => (REMOTE_BLOCKS, REMOTE_LEAST),
+        false => (BLOCKS, LEAST),
+    };
+    blocks.saturating_mul(block_size).max(least)
 }
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -77,15 +88,18 @@ pub(super) struct Streams {
     block_size: u64,
     /// Bytes that may be decoded ahead of all streams together; 0 is off.
     limit: u64,
+    /// Bytes that are decoded ahead of one stream.
+    window: u64,
 }
 
 impl Streams {
-    /// At most `limit` bytes in blocks of `block_size` bytes are decoded ahead.
-    pub(super) fn new(block_size: u64, limit: u64) -> Self {
+    /// At most `limit` bytes in blocks of `block_size` bytes are decoded ahead, `window` bytes of one stream.
+    pub(super) fn new(block_size: u64, limit: u64, window: u64) -> Self {
         Self {
             list: Mutex::default(),
             block_size,
             limit,
+            window,
         }
     }
 
@@ -127,9 +141,7 @@ impl Streams {
         }
         let active = list.streams.iter().filter(|s| s.is_active(now)).count() as u64;
         let stream = &mut list.streams[index];
-        let window = (BLOCKS * self.block_size)
-            .max(LEAST)
-            .min(self.limit / active.max(1));
+        let window = self.window.min(self.limit / active.max(1));
         let from = stream.planned.max(stream.end);
         let to = stream.end.saturating_add(window);
         // Not a small part for each read, which would make many jobs.
@@ -170,7 +182,7 @@ mod tests {
 
     #[test]
     fn two_blocks_ahead() {
-        let streams = Streams::new(16 * MIB, 256 * MIB);
+        let streams = Streams::new(16 * MIB, 256 * MIB, window(16 * MIB, false));
         assert_eq!(read(&streams, FILE, 0..MIB - (128 << 10)), []);
         let first = read(&streams, FILE, MIB - (128 << 10)..MIB);
         assert_eq!(first, vec![MIB..33 * MIB]);
@@ -183,14 +195,14 @@ mod tests {
 
     #[test]
     fn small_blocks_give_several_mebibytes() {
-        let streams = Streams::new(1 << 16, 256 * MIB);
+        let streams = Streams::new(1 << 16, 256 * MIB, window(1 << 16, false));
         let ahead = read(&streams, FILE, 0..2 * MIB);
         assert_eq!(ahead, [MIB..5 * MIB, 5 * MIB..6 * MIB]);
     }
 
     #[test]
     fn requests_may_come_in_any_order() {
-        let streams = Streams::new(MIB, 256 * MIB);
+        let streams = Streams::new(MIB, 256 * MIB, window(MIB, false));
         let piece = 128 << 10;
         for number in [1, 0, 3, 2, 5, 6, 4, 7, 8, 9] {
             assert_eq!(streams.note(FILE, number * piece, piece), None);
@@ -204,7 +216,7 @@ mod tests {
 
     #[test]
     fn reads_at_random_are_no_stream() {
-        let streams = Streams::new(MIB, 256 * MIB);
+        let streams = Streams::new(MIB, 256 * MIB, window(MIB, false));
         for number in 0..1000 {
             let at = (number * 7919 % 1009) * 3 * MIB;
             assert_eq!(streams.note(FILE, at, 128 << 10), None, "{number}");
@@ -221,7 +233,7 @@ mod tests {
 
     #[test]
     fn many_readers_share_what_fits() {
-        let streams = Streams::new(4 * MIB, 32 * MIB);
+        let streams = Streams::new(4 * MIB, 32 * MIB, window(4 * MIB, false));
         let mut lengths = [0; STREAMS];
         for at in (0..MIB).step_by(128 << 10) {
             for (number, length) in (0..).zip(&mut lengths) {
@@ -247,7 +259,7 @@ mod tests {
 
     #[test]
     fn small_files_do_not_push_out_a_stream() {
-        let streams = Streams::new(MIB, 256 * MIB);
+        let streams = Streams::new(MIB, 256 * MIB, window(MIB, false));
         assert_eq!(read(&streams, FILE, 0..MIB), vec![MIB..5 * MIB]);
         for number in 100..140 {
             assert_eq!(streams.note(InodeNo(number), 0, 4096), None);
@@ -258,11 +270,11 @@ mod tests {
     #[test]
     fn nothing_without_room() {
         for limit in [0, MIB - 1] {
-            let streams = Streams::new(MIB, limit);
+            let streams = Streams::new(MIB, limit, window(MIB, false));
             assert_eq!(read(&streams, FILE, 0..50 * MIB), []);
         }
         // Files may end where numbers do.
-        let streams = Streams::new(MIB, 256 * MIB);
+        let streams = Streams::new(MIB, 256 * MIB, window(MIB, false));
         let last = u64::MAX - 2 * MIB;
         assert_eq!(streams.note(FILE, last, MIB), Some(last + MIB..u64::MAX));
         assert_eq!(streams.note(FILE, u64::MAX - MIB / 2, MIB), None);

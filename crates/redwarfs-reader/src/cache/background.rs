@@ -25,6 +25,10 @@ impl BlockCache {
         if shared.payloads.container().block(need.block).is_none() {
             return false;
         }
+        // While the job waits for a thread.
+        if shared.payloads.is_remote() && shared.table().entry(need.block).is_none() {
+            shared.payloads.announce([need.block]);
+        }
         // Found or made by the job itself, so that a waiting job keeps nothing in the cache.
         let (shared, since) = (Arc::clone(shared), shared.table().asks());
         self.pool.try_submit(Box::new(move || {

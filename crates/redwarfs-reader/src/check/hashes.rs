@@ -1,6 +1,7 @@
 //! Compares the stored bytes of all sections with their hashes, and decodes the payloads if the options
 //! ask for it.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -17,6 +18,9 @@ use super::sections::{ListedSection, SectionList};
 use crate::image::Image;
 use crate::payload::{PIECE, stream};
 use crate::sys::pin;
+
+/// Sections that a source on a server begins to fetch before they are examined.
+const FETCHED_AHEAD: usize = 8;
 
 /// Largest number of threads.
 const MAX_THREADS: usize = 256;
@@ -56,6 +60,8 @@ struct SectionCheck<'a> {
     /// Called with the number of bytes after each piece.
     done: &'a (dyn Fn(u64) + Sync),
     next: AtomicUsize,
+    /// Sections before this one have been announced to the source.
+    announced: AtomicUsize,
 }
 
 /// Checks all sections of `list`. The outcomes are in file order. If `decoder` is an image, payloads
@@ -76,6 +82,7 @@ pub(super) fn check_all(
         decoder,
         done,
         next: AtomicUsize::new(0),
+        announced: AtomicUsize::new(0),
     };
     let mut outcomes: Vec<Option<SectionOutcome>> = Vec::new();
     outcomes.resize_with(list.sections.len(), || None);
@@ -136,7 +143,39 @@ impl SectionCheck<'_> {
     fn next(&self, buffer: &mut [u8]) -> Option<(usize, SectionOutcome)> {
         let index = self.next.fetch_add(1, Ordering::Relaxed);
         let listed = self.list.sections.get(index)?;
+        if self.source.is_remote() {
+            self.announce(index);
+        }
         Some((index, self.examine(listed, buffer)))
+    }
+
+    /// Lets the source fetch some sections from this one on.
+    fn announce(&self, index: usize) {
+        let end = index
+            .saturating_add(FETCHED_AHEAD)
+            .min(self.list.sections.len());
+        let from = self.announced.load(Ordering::Relaxed);
+        // In groups, so that neighbours are one request.
+        let wanted = from < end && from < index.saturating_add(FETCHED_AHEAD / 2);
+        let took = |to| {
+            self.announced
+                .compare_exchange(from, to, Ordering::Relaxed, Ordering::Relaxed)
+        };
+        if !wanted || took(end).is_err() {
+            return;
+        }
+        let group = self.list.sections.get(from..end).unwrap_or_default();
+        let ranges: Vec<Range<u64>> = group
+            .iter()
+            .map(|listed| {
+                let start = self
+                    .list
+                    .offset
+                    .saturating_add(listed.section.payload_offset);
+                start..start.saturating_add(listed.section.length)
+            })
+            .collect();
+        self.source.will_need(&ranges);
     }
 
     fn examine(&self, listed: &ListedSection, buffer: &mut [u8]) -> SectionOutcome {

@@ -51,6 +51,7 @@ fn missing() -> Vec<String> {
     let parts = [
         (cfg!(feature = "lua"), "lua"),
         (cfg!(feature = "libarchive"), "libarchive"),
+        (cfg!(feature = "remote"), "remote"),
     ];
     let parts = parts.into_iter().filter(|(built, _)| !built);
     codecs

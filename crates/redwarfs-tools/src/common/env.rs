@@ -8,6 +8,7 @@ use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
+use redwarfs_io::place::{Place, is_remote};
 use redwarfs_io::{FileSource, MapSource, Source};
 use redwarfs_reader::CpuSet;
 
@@ -68,7 +69,7 @@ impl IoLayer {
         layer
     }
 
-    /// Opens an image file in this way. If there is no such file, `BASE+DELTA...` is an image with its
+    /// Opens an image file in this way, or the object of a URL. If there is no such file, `BASE+DELTA...` is an image with its
     /// delta files.
     ///
     /// # Errors
@@ -79,7 +80,8 @@ impl IoLayer {
             Err(e) if e.kind() == io::ErrorKind::NotFound => e,
             opened => return opened,
         };
-        let Some(text) = path.to_str().filter(|text| text.contains('+')) else {
+        let joined = |text: &&str| text.contains('+') && !is_remote(path);
+        let Some(text) = path.to_str().filter(joined) else {
             return Err(missing);
         };
         let parts = text.split('+').map(|part| self.open_one(Path::new(part)));
@@ -96,11 +98,13 @@ impl IoLayer {
     }
 
     fn open_one(self, path: &Path) -> io::Result<Arc<dyn Source>> {
-        if self.map {
-            super::os::explain_bus_errors();
-            Ok(Arc::new(MapSource::open(path, self.max_eager_map_size)?))
-        } else {
-            Ok(Arc::new(FileSource::open(path)?))
+        match Place::of(path)? {
+            Place::Remote(url) => super::remote::open(url),
+            Place::File(path) if self.map => {
+                super::os::explain_bus_errors();
+                Ok(Arc::new(MapSource::open(path, self.max_eager_map_size)?))
+            }
+            Place::File(path) => Ok(Arc::new(FileSource::open(path)?)),
         }
     }
 }

@@ -4,6 +4,8 @@ use std::ffi::OsStr;
 use std::fmt;
 use std::path::Path;
 
+use redwarfs_io::place::shown_name;
+
 /// Exit code of a successful run.
 pub const EXIT_OK: u8 = 0;
 /// Exit code of a run that failed.
@@ -178,10 +180,11 @@ pub fn cause_at(path: &Path, error: &std::io::Error) -> String {
     }
 }
 
-/// A path for a message: lossy UTF-8, control characters escaped so that it stays on its line.
+/// A path for a message: lossy UTF-8, control characters escaped so that it stays on its line, and a URL without
+/// secrets.
 #[must_use]
 pub fn display_path(path: &Path) -> String {
-    display_name(path.as_os_str())
+    display_name(shown_name(path).as_os_str())
 }
 
 /// As [`display_path`], for any string of the operating system.

@@ -20,6 +20,7 @@ pub mod output;
 pub mod program;
 pub mod progress;
 pub mod recovery;
+pub mod remote;
 pub mod suggest;
 pub mod time;
 pub mod tool;

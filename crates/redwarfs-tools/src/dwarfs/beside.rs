@@ -2,10 +2,18 @@
 
 use std::path::{Path, PathBuf};
 
+use redwarfs_io::place::is_remote;
+
 use crate::common::error::{Result, ToolError};
 
 /// The image's path without its extension.
 pub(super) fn beside(image: &Path) -> Result<PathBuf> {
+    if is_remote(image) {
+        return Err(ToolError::new("cannot select mountpoint directory")
+            .path(image)
+            .cause("the image is on a server")
+            .hint("name the mount point"));
+    }
     // The path must stay good after a change of the working directory. Symbolic links are not
     // resolved: the mount appears next to the given path.
     let image = std::path::absolute(image)

@@ -79,7 +79,11 @@ pub(super) struct Settings {
 impl Default for Settings {
     fn default() -> Self {
         Self {
-            mount: MountOptions::default(),
+            mount: {
+                let mut mount = MountOptions::default();
+                mount.owns_image = true;
+                mount
+            },
             open: {
                 let mut open = OpenOptions::default();
                 open.offset = ImageOffset::At(0);

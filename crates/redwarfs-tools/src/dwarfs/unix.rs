@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use redwarfs_fuse::guard::Guard;
 use redwarfs_fuse::{Access, Error as FuseError, mount_guarded, serve_device};
+use redwarfs_io::place::{Place, shown_name};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use super::arguments::Arguments;
@@ -185,11 +186,13 @@ fn mount_and_serve(
         mount_options.access = Access::Owner;
     }
     if !settings.named {
-        // The image was opened a moment ago: its path resolves unless it was just removed.
-        mount_options.source = arguments
-            .image
-            .canonicalize()
-            .unwrap_or_else(|_| arguments.image.clone())
+        // The image was opened a moment ago: the path of a file resolves unless it was just removed.
+        let resolved = match Place::of(&arguments.image) {
+            Ok(Place::File(path)) => path.canonicalize().ok(),
+            _ => None,
+        };
+        mount_options.source = resolved
+            .unwrap_or_else(|| shown_name(&arguments.image).into_owned())
             .into_os_string();
     }
     let (mounted, _made) = match target {

@@ -46,6 +46,7 @@ use crate::common::json::JsonWriter;
 use crate::common::open::{Spelling, open_image};
 use crate::common::os::is_block_device;
 use crate::common::output::{create_derived, need_stdout};
+use crate::common::remote;
 use crate::common::tool::Tool;
 use crate::common::{Logger, Result, ToolError};
 use args::Args;
@@ -93,6 +94,9 @@ fn run(args: &Args) -> Result<u8> {
         need_stdout()?;
     }
     let workers = args.num_workers.unwrap_or_else(env::concurrency);
+    if needs_file(args)? {
+        remote::refuse("cannot do this", input)?;
+    }
     if let Some(task) = recovery::Task::of(args)? {
         return recovery::run(args, task, input, workers, &logger);
     }
@@ -192,6 +196,23 @@ fn not_canonical(image: &Image, failures: &mut Failures<'_>, logger: &Logger) ->
             0
         }
     }
+}
+
+/// Whether the task changes the image, or reads it as a file that may be damaged anywhere.
+fn needs_file(args: &Args) -> Result<bool> {
+    let snapshots = match snapshots::Task::of(args)? {
+        None | Some(snapshots::Task::List | snapshots::Task::Diff(..)) => false,
+        Some(_) => true,
+    };
+    let signing = match signing::Task::of(args) {
+        None | Some(signing::Task::Verify(_)) => false,
+        Some(_) => true,
+    };
+    Ok(snapshots
+        || signing
+        || recovery::Task::of(args)?.is_some()
+        || args.scrub.is_some()
+        || args.salvage_report)
 }
 
 /// How the image is opened.

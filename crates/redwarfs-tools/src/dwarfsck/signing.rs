@@ -9,7 +9,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use redwarfs_format::section::Container;
-use redwarfs_io::{FileSource, LockedFile, Overwrite, Source};
+use redwarfs_io::{LockedFile, Overwrite, Source};
 use redwarfs_reader::{StoredDigests, VerifySignature, stored_digests, stored_signatures};
 use redwarfs_signature::{
     DigestAlgorithm, DigestOptions, Digests, Error, LockedKey, SecretKey, WholeImage, add_digests,
@@ -20,6 +20,7 @@ use super::args::Args;
 use super::meter::with_bytes;
 use super::output::{Output, output_error};
 use super::recovery::{image_offset, lock, refuse_damage, say};
+use crate::common::env::IoLayer;
 use crate::common::error::{EXIT_FAILURE, EXIT_OK, io_cause};
 use crate::common::json::JsonWriter;
 use crate::common::number::{counted, format_size};
@@ -369,10 +370,10 @@ impl Work<'_> {
             None => "cannot check the digests",
         };
         let keys = key.map(public_keys).transpose().map_err(ToolError::new)?;
-        let source =
-            FileSource::open(self.input).map_err(|e| ToolError::new(what).cause(io_cause(&e)))?;
+        let source = IoLayer::from_env().open(self.input);
+        let source = source.map_err(|e| ToolError::new(what).cause(io_cause(&e)))?;
         // The tree is not looked at.
-        let offset = self.located(Arc::new(source))?;
+        let offset = self.located(source)?;
         let (source, offset) = offset;
         let container = self.container(source.as_ref(), offset)?;
         let stored = self

@@ -28,6 +28,7 @@ use crate::common::os::{own_program, stop_flag};
 use crate::common::output::create_output;
 use crate::common::progress::{Activity, Display, ProgressMode};
 use crate::common::recovery::open_repairing;
+use crate::common::remote;
 use crate::common::tool::Tool;
 use crate::common::verify::log_verified;
 use crate::common::{LogLevel, Logger, Result, ToolError, env};
@@ -115,6 +116,9 @@ fn run(args: &Args) -> Result<u8> {
     let sidecar = args.sidecar.clone().map(Some);
     if sidecar.is_some() && args.salvage.is_none() && args.repair.is_none() {
         return Err(ToolError::new("--sidecar needs --repair or --salvage"));
+    }
+    if args.salvage.is_some() {
+        remote::refuse("cannot salvage", input)?;
     }
     let salvaging = match &args.salvage {
         None => None,

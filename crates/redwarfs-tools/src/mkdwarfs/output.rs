@@ -8,6 +8,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use redwarfs_io::place::Place;
 use redwarfs_io::{AppendWriter, AtomicFile, Medium, Overwrite};
 use redwarfs_recovery::Protection;
 use redwarfs_writer::DirectorySource;
@@ -128,6 +129,20 @@ enum Output {
     /// And the file that it writes to.
     Append(Box<BufWriter<AppendWriter>>, Arc<dyn Medium>),
     Stdout(BufWriter<File>),
+    /// An object of a server, which appears when it is complete.
+    #[cfg(feature = "remote")]
+    Object(Box<redwarfs_remote::Upload>),
+}
+
+#[cfg(feature = "remote")]
+fn upload(url: &str, force: bool) -> io::Result<Output> {
+    let upload = redwarfs_remote::Upload::create(url, force)?;
+    Ok(Output::Object(Box::new(upload)))
+}
+
+#[cfg(not(feature = "remote"))]
+fn upload(_url: &str, _force: bool) -> io::Result<Output> {
+    Err(crate::common::remote::unsupported())
 }
 
 impl<'a> Target<'a> {
@@ -151,10 +166,7 @@ impl<'a> Target<'a> {
             let stdout = raw_stdout().map_err(|e| write_error(path, &e))?;
             Output::Stdout(BufWriter::with_capacity(WRITE_BUFFER, stdout))
         } else {
-            let overwrite = if force { Overwrite::Yes } else { Overwrite::No };
-            let file =
-                create_derived(path, overwrite, from, logger).map_err(|e| write_error(path, &e))?;
-            Output::File(Box::new(BufWriter::with_capacity(WRITE_BUFFER, file)))
+            Self::named(path, force, from, logger).map_err(|e| write_error(path, &e))?
         };
         Ok(Self {
             path,
@@ -163,6 +175,19 @@ impl<'a> Target<'a> {
             recovery: None,
             out,
         })
+    }
+
+    /// A file, or an object of a server.
+    fn named(path: &Path, force: bool, from: &[&Path], logger: &Logger) -> io::Result<Output> {
+        match Place::of(path)? {
+            Place::Remote(url) => upload(url, force),
+            Place::File(path) => {
+                let overwrite = if force { Overwrite::Yes } else { Overwrite::No };
+                let file = create_derived(&path, overwrite, from, logger)?;
+                let out = BufWriter::with_capacity(WRITE_BUFFER, file);
+                Ok(Output::File(Box::new(out)))
+            }
+        }
     }
 
     /// Writes behind the image in its file.
@@ -230,6 +255,8 @@ impl<'a> Target<'a> {
             Output::File(out) => drop(out.into_parts()),
             Output::Append(out, _) => drop(out.into_parts()),
             Output::Stdout(out) => drop(out.into_parts()),
+            #[cfg(feature = "remote")]
+            Output::Object(upload) => drop(upload),
         }
     }
 
@@ -266,6 +293,8 @@ impl<'a> Target<'a> {
                     }),
                 }),
             Output::Stdout(mut out) => out.flush(),
+            #[cfg(feature = "remote")]
+            Output::Object(upload) => upload.commit(),
         };
         done.map_err(|e| match e.kind() {
             io::ErrorKind::Interrupted => interrupted(),
@@ -313,6 +342,8 @@ impl Write for Target<'_> {
             Output::File(out) => out.write(buf),
             Output::Append(out, _) => out.write(buf),
             Output::Stdout(out) => out.write(buf),
+            #[cfg(feature = "remote")]
+            Output::Object(out) => out.write(buf),
         }
     }
 
@@ -321,6 +352,8 @@ impl Write for Target<'_> {
             Output::File(out) => out.flush(),
             Output::Append(out, _) => out.flush(),
             Output::Stdout(out) => out.flush(),
+            #[cfg(feature = "remote")]
+            Output::Object(out) => out.flush(),
         }
     }
 }

@@ -1,0 +1,287 @@
+//! Requests for ranges: one attempt, and attempts until it works or the time is over.
+
+use std::io;
+use std::ops::Range;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::StreamExt as _;
+use futures_util::stream::BoxStream;
+use object_store::{GetOptions, GetRange, ObjectMeta};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
+
+use crate::Limits;
+use crate::failure::{Failure, Next};
+use crate::location::Object;
+use crate::observer::Record;
+use crate::piece::Piece;
+
+/// Pause before the second attempt. Each later one is twice as long, up to the longest.
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+const LONGEST_PAUSE: Duration = Duration::from_secs(8);
+
+/// Slowest line, in bytes a second, with which a long range counts as moving.
+const SLOWEST: u64 = 64 << 10;
+
+/// What must stay the same while an object is in use.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Identity {
+    pub(crate) size: u64,
+    tag: Option<String>,
+    version: Option<String>,
+    /// Seconds since 1970, from servers that have no tags.
+    modified: i64,
+}
+
+impl Identity {
+    pub(crate) fn of(meta: &ObjectMeta) -> Self {
+        Self {
+            size: meta.size,
+            tag: meta.e_tag.clone(),
+            version: meta.version.clone(),
+            modified: meta.last_modified.timestamp(),
+        }
+    }
+
+    /// Whether a change of the object that leaves its size shows.
+    pub(crate) fn is_certain(&self) -> bool {
+        self.tag.is_some() || self.version.is_some() || self.modified != 0
+    }
+
+    /// A tag that a server may compare. Weak ones never match.
+    fn condition(&self) -> Option<String> {
+        self.tag.clone().filter(|tag| !tag.starts_with("W/"))
+    }
+
+    fn is_that_of(&self, meta: &ObjectMeta) -> bool {
+        let other = Self::of(meta);
+        match (&self.tag, &other.tag) {
+            // Servers of a cluster may have different times for the same object.
+            (Some(one), Some(two)) => one == two && self.size == other.size,
+            _ => *self == other,
+        }
+    }
+}
+
+/// An open answer.
+pub(crate) struct Opened {
+    pub(crate) meta: ObjectMeta,
+    pub(crate) range: Range<u64>,
+    body: BoxStream<'static, object_store::Result<Bytes>>,
+    record: Record,
+}
+
+/// Asks for a range once, and waits for the head of the answer.
+pub(crate) async fn request(
+    object: &Object,
+    range: Option<GetRange>,
+    identity: Option<&Identity>,
+    limits: &Limits,
+) -> Result<Opened, Failure> {
+    let record = Record::default();
+    let mut options = GetOptions {
+        range,
+        if_match: identity.and_then(Identity::condition),
+        ..GetOptions::default()
+    };
+    options.extensions.insert(record.clone());
+    let answered = timeout(limits.silence, object.store.get_opts(&object.path, options)).await;
+    let result = answered
+        .map_err(|_| silent())?
+        .map_err(|e| Failure::of(&e, &record))?;
+    if identity.is_some_and(|identity| !identity.is_that_of(&result.meta)) {
+        return Err(Failure::changed());
+    }
+    let length = result.range.end.saturating_sub(result.range.start);
+    if let Some(stated) = record.answer().length.filter(|stated| *stated != length) {
+        let what = format!("the server announces {stated} instead of {length} bytes");
+        return Err(Failure::last(io::ErrorKind::InvalidData, what));
+    }
+    Ok(Opened {
+        meta: result.meta.clone(),
+        range: result.range.clone(),
+        body: result.into_stream(),
+        record,
+    })
+}
+
+/// The attributes of an object, from servers that do not send the last bytes of an object of unknown length.
+pub(crate) async fn head(object: &Object, limits: &Limits) -> Result<ObjectMeta, Failure> {
+    let record = Record::default();
+    let mut options = GetOptions {
+        head: true,
+        ..GetOptions::default()
+    };
+    options.extensions.insert(record.clone());
+    let answered = timeout(limits.silence, object.store.get_opts(&object.path, options)).await;
+    let result = answered.map_err(|_| silent())?;
+    result
+        .map(|result| result.meta)
+        .map_err(|e| Failure::of(&e, &record))
+}
+
+fn silent() -> Failure {
+    Failure::passing(io::ErrorKind::TimedOut, "the server does not answer")
+}
+
+impl Opened {
+    /// Takes the body, which must have exactly `length` bytes.
+    pub(crate) async fn receive(
+        mut self,
+        length: u64,
+        limits: &Limits,
+        mut sink: impl FnMut(&[u8]),
+    ) -> Result<(), Failure> {
+        let mut got = 0;
+        loop {
+            let next = timeout(limits.silence, self.body.next()).await;
+            let next = next.map_err(|_| {
+                Failure::passing(
+                    io::ErrorKind::TimedOut,
+                    format!("the server sends nothing more after {got} of {length} bytes"),
+                )
+            })?;
+            match next {
+                Some(Ok(bytes)) => {
+                    got += bytes.len() as u64;
+                    if got > length {
+                        let what = format!(
+                            "the server sends more than the {length} bytes that were asked for"
+                        );
+                        return Err(Failure::last(io::ErrorKind::InvalidData, what));
+                    }
+                    sink(&bytes);
+                }
+                Some(Err(e)) => {
+                    let mut failure = Failure::of(&e, &self.record);
+                    if let Next::Whole(_) = failure.next {
+                        failure.next = Next::GiveUp;
+                    }
+                    failure.what = format!("after {got} of {length} bytes: {}", failure.what);
+                    return Err(failure);
+                }
+                None if got < length => {
+                    return Err(Failure::passing(
+                        io::ErrorKind::UnexpectedEof,
+                        format!("the server sends {got} instead of {length} bytes"),
+                    ));
+                }
+                None => return Ok(()),
+            }
+        }
+    }
+}
+
+/// The attempts at one thing: their number, and the end of the time for all of them.
+pub(crate) struct Attempts {
+    end: Instant,
+    made: u32,
+    most: u32,
+}
+
+impl Attempts {
+    /// Until `time` is over, and at most `most` of them.
+    pub(crate) fn new(time: Duration, most: u32) -> Self {
+        Self {
+            end: Instant::now() + time,
+            made: 0,
+            most,
+        }
+    }
+
+    /// The time for a range of this length.
+    pub(crate) fn time(limits: &Limits, length: u64) -> Duration {
+        limits
+            .read
+            .saturating_add(Duration::from_secs(length / SLOWEST))
+    }
+
+    /// Runs one attempt, and the pause after it if it failed. `Ok(None)` means to try again.
+    pub(crate) async fn next<T>(
+        &mut self,
+        attempt: impl Future<Output = Result<T, Failure>>,
+    ) -> Result<Option<T>, Failure> {
+        let late = || {
+            Failure::last(
+                io::ErrorKind::TimedOut,
+                "the server does not answer in time",
+            )
+        };
+        let failure = match timeout_at(self.end, attempt).await {
+            Err(_) => return Err(late()),
+            Ok(Ok(value)) => return Ok(Some(value)),
+            Ok(Err(failure)) => failure,
+        };
+        let Next::Again(wanted) = failure.next else {
+            return Err(failure);
+        };
+        self.made += 1;
+        let pause = pause(self.made).max(wanted.unwrap_or_default());
+        if self.made >= self.most || Instant::now() + pause >= self.end {
+            let what = format!("{} (attempt {})", failure.what, self.made);
+            return Err(Failure::last(failure.kind, what));
+        }
+        sleep(pause).await;
+        Ok(None)
+    }
+}
+
+/// The pause after the `made`th attempt: between a half and all of what doubling gives, so that many clients do not
+/// return at the same moment.
+fn pause(made: u32) -> Duration {
+    let full = FIRST_PAUSE
+        .saturating_mul(1 << made.saturating_sub(1).min(16))
+        .min(LONGEST_PAUSE);
+    let random = std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), made);
+    full.mul_f64(0.5 + 0.5 * (random % 1024) as f64 / 1024.0)
+}
+
+/// Fills a piece. Attempts after the first one continue where the bytes ended.
+pub(crate) async fn fill(object: &Object, identity: &Identity, piece: &Piece, limits: &Limits) {
+    let mut attempts = Attempts::new(Attempts::time(limits, piece.len()), u32::MAX);
+    loop {
+        let attempt = async {
+            let from = piece.range.start + piece.arrived();
+            let rest = from..piece.range.end;
+            let range = Some(GetRange::Bounded(rest.clone()));
+            let opened = request(object, range, Some(identity), limits).await?;
+            if opened.range != rest {
+                let what = "the server sends another range than that which was asked for";
+                return Err(Failure::last(io::ErrorKind::InvalidData, what));
+            }
+            let length = rest.end - rest.start;
+            opened
+                .receive(length, limits, |bytes| {
+                    piece.add(bytes);
+                })
+                .await
+        };
+        match attempts.next(attempt).await {
+            Ok(Some(())) => return,
+            Ok(None) => {}
+            Err(failure) => {
+                piece.fail(failure);
+                return;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_grow_and_differ() {
+        let range = |made| {
+            let all: Vec<_> = (0..50).map(|_| pause(made)).collect();
+            (*all.iter().min().unwrap(), *all.iter().max().unwrap())
+        };
+        for (made, most) in [(1, 100), (2, 200), (5, 1600), (20, 8000), (u32::MAX, 8000)] {
+            let (min, max) = range(made);
+            assert!(min >= Duration::from_millis(most / 2), "{made}: {min:?}");
+            assert!(max <= Duration::from_millis(most), "{made}: {max:?}");
+            assert!(min < max);
+        }
+    }
+}

@@ -1,0 +1,332 @@
+//! URLs of objects, and the stores that have them.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::header::{ACCEPT_ENCODING, AUTHORIZATION, HeaderMap, HeaderValue};
+use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
+use object_store::azure::{AzureConfigKey, MicrosoftAzureBuilder};
+use object_store::gcp::GoogleCloudStorageBuilder;
+use object_store::http::HttpBuilder;
+use object_store::path::Path;
+use object_store::{ClientOptions, ObjectStore, RetryConfig};
+use redwarfs_io::place;
+use url::Url;
+
+use crate::aws_files;
+use crate::failure::without_secrets;
+use crate::netrc;
+use crate::observer::Observing;
+
+/// How long making a connection may take.
+const CONNECT: Duration = Duration::from_secs(10);
+
+/// How long sending one part of an object may take.
+const SENDING: Duration = Duration::from_secs(300);
+
+/// Bytes at the end of an object that the first request asks for: of a web server, and of an object store, where a
+/// request costs more than bytes.
+const WEB_TAIL: u64 = 64 << 10;
+const STORE_TAIL: u64 = 1 << 20;
+
+/// An object of a server.
+#[derive(Clone)]
+pub(crate) struct Object {
+    pub(crate) store: Arc<dyn ObjectStore>,
+    pub(crate) path: Path,
+    /// Its URL without secrets.
+    pub(crate) shown: String,
+    /// Bytes at its end that the first request asks for.
+    pub(crate) tail: u64,
+    /// Whether the server can be asked for the last bytes without knowing the length.
+    pub(crate) suffixes: bool,
+    /// Whether objects can be written there.
+    pub(crate) writable: bool,
+}
+
+impl std::fmt::Debug for Object {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Object({})", self.shown)
+    }
+}
+
+impl Object {
+    /// The object of a URL, with the credentials that the environment has for it.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::InvalidInput`] if it is no URL of an object, or the settings in the environment are wrong.
+    pub(crate) fn of(url: &str, purpose: Use) -> io::Result<Self> {
+        // Fails if the program has chosen its own already.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let shown = place::shown(url);
+        let invalid =
+            |what: String| io::Error::new(io::ErrorKind::InvalidInput, format!("{shown}: {what}"));
+        let parsed = Url::parse(url).map_err(|e| invalid(e.to_string()))?;
+        let built = match parsed.scheme() {
+            "http" | "https" => Self::web(parsed, &shown),
+            scheme => {
+                let bucket = parsed.host_str().filter(|host| !host.is_empty());
+                let bucket = bucket.ok_or_else(|| invalid(String::from("no bucket")))?;
+                if parsed.query().is_some()
+                    || !parsed.username().is_empty()
+                    || parsed.port().is_some()
+                {
+                    return Err(invalid(format!("expected {scheme}://BUCKET/KEY")));
+                }
+                let path =
+                    Path::from_url_path(parsed.path()).map_err(|e| invalid(e.to_string()))?;
+                if path.as_ref().is_empty() {
+                    return Err(invalid(format!("no key, expected {scheme}://BUCKET/KEY")));
+                }
+                let store = match scheme {
+                    "s3" => s3(bucket, purpose),
+                    "gs" => google(bucket, purpose),
+                    "az" => azure(bucket, purpose),
+                    _ => return Err(invalid(format!("unknown scheme {scheme}"))),
+                };
+                store.map(|store| Self {
+                    store,
+                    path,
+                    shown: shown.clone(),
+                    tail: STORE_TAIL,
+                    suffixes: scheme != "az",
+                    writable: true,
+                })
+            }
+        };
+        built.map_err(|e| invalid(without_secrets(&e.to_string())))
+    }
+
+    /// A file of a web server. The whole URL is the base, so that its query stays, and its path is sent as it is.
+    fn web(mut url: Url, shown: &str) -> object_store::Result<Self> {
+        let mut headers = HeaderMap::new();
+        headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+        let login = match url.username() {
+            "" => netrc::login(url.host_str().unwrap_or_default()),
+            user => Some((decoded(user), decoded(url.password().unwrap_or_default()))),
+        };
+        if let Some((user, password)) = login {
+            let word = base64(format!("{user}:{password}").as_bytes());
+            if let Ok(mut value) = HeaderValue::try_from(format!("Basic {word}")) {
+                value.set_sensitive(true);
+                headers.insert(AUTHORIZATION, value);
+            }
+        }
+        // Neither can fail for a URL with a host.
+        let _ = url.set_username("");
+        let _ = url.set_password(None);
+        url.set_fragment(None);
+        let options = Use::Read
+            .client(url.scheme() == "http")
+            .with_default_headers(headers);
+        let store = HttpBuilder::new()
+            .with_url(url)
+            .with_client_options(options)
+            .with_retry(Use::Read.retries())
+            .with_http_connector(Observing::default())
+            .build()?;
+        Ok(Self {
+            store: Arc::new(store),
+            path: Path::default(),
+            shown: shown.to_owned(),
+            tail: WEB_TAIL,
+            suffixes: true,
+            writable: false,
+        })
+    }
+}
+
+/// What an object is opened for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Use {
+    Read,
+    Write,
+}
+
+impl Use {
+    /// Settings of connections.
+    fn client(self, plain: bool) -> ClientOptions {
+        let options = ClientOptions::new()
+            .with_allow_http(plain)
+            .with_connect_timeout(CONNECT)
+            .with_user_agent(HeaderValue::from_static(concat!(
+                "redwarfs/",
+                env!("CARGO_PKG_VERSION")
+            )));
+        match self {
+            // The limits are those of the caller.
+            Self::Read => options.with_timeout_disabled(),
+            Self::Write => options.with_timeout(SENDING),
+        }
+    }
+
+    /// Reading has its own rules for more attempts, which know what was received. Writing has those of the store.
+    fn retries(self) -> RetryConfig {
+        match self {
+            Self::Read => RetryConfig {
+                max_retries: 0,
+                ..RetryConfig::default()
+            },
+            Self::Write => RetryConfig::default(),
+        }
+    }
+}
+
+/// Whether the text of a setting means yes.
+fn is_set(name: &str) -> bool {
+    std::env::var(name).is_ok_and(|value| {
+        ["1", "true", "yes", "on"].contains(&value.to_ascii_lowercase().as_str())
+    })
+}
+
+fn s3(bucket: &str, purpose: Use) -> object_store::Result<Arc<dyn ObjectStore>> {
+    let mut builder = AmazonS3Builder::from_env().with_bucket_name(bucket);
+    let profile = aws_files::Profile::load();
+    let unset = |builder: &AmazonS3Builder, key| builder.get_config_value(&key).is_none();
+    if unset(&builder, AmazonS3ConfigKey::AccessKeyId)
+        && let (Some(id), Some(key)) = (
+            profile.get("aws_access_key_id"),
+            profile.get("aws_secret_access_key"),
+        )
+    {
+        builder = builder.with_access_key_id(id).with_secret_access_key(key);
+        if let Some(token) = profile.get("aws_session_token") {
+            builder = builder.with_token(token);
+        }
+    }
+    if unset(&builder, AmazonS3ConfigKey::Region)
+        && let Some(region) = profile.get("region")
+    {
+        builder = builder.with_region(region);
+    }
+    if unset(&builder, AmazonS3ConfigKey::Endpoint)
+        && unset(&builder, AmazonS3ConfigKey::S3Endpoint)
+        && let Some(endpoint) = profile.get("endpoint_url")
+    {
+        builder = builder.with_endpoint(endpoint);
+    }
+    let sources = [
+        AmazonS3ConfigKey::AccessKeyId,
+        AmazonS3ConfigKey::WebIdentityTokenFile,
+        AmazonS3ConfigKey::ContainerCredentialsRelativeUri,
+        AmazonS3ConfigKey::ContainerCredentialsFullUri,
+    ];
+    if is_set("AWS_EC2_METADATA_DISABLED") && sources.into_iter().all(|key| unset(&builder, key)) {
+        // There are no credentials, and no place to ask for some.
+        builder = builder.with_skip_signature(true);
+    }
+    let endpoint = [AmazonS3ConfigKey::S3Endpoint, AmazonS3ConfigKey::Endpoint]
+        .into_iter()
+        .find_map(|key| builder.get_config_value(&key));
+    let plain = endpoint.is_some_and(|url| url.starts_with("http://"));
+    let store = builder
+        .with_client_options(purpose.client(plain || is_set("AWS_ALLOW_HTTP")))
+        .with_retry(purpose.retries())
+        .with_http_connector(Observing::default())
+        .build()?;
+    Ok(Arc::new(store))
+}
+
+fn google(bucket: &str, purpose: Use) -> object_store::Result<Arc<dyn ObjectStore>> {
+    let store = GoogleCloudStorageBuilder::from_env()
+        .with_bucket_name(bucket)
+        .with_client_options(purpose.client(is_set("GOOGLE_ALLOW_HTTP")))
+        .with_retry(purpose.retries())
+        .with_http_connector(Observing::default())
+        .build()?;
+    Ok(Arc::new(store))
+}
+
+fn azure(container: &str, purpose: Use) -> object_store::Result<Arc<dyn ObjectStore>> {
+    let builder = MicrosoftAzureBuilder::from_env().with_container_name(container);
+    let endpoint = builder.get_config_value(&AzureConfigKey::Endpoint);
+    let plain =
+        endpoint.is_some_and(|url| url.starts_with("http://")) || is_set("AZURE_ALLOW_HTTP");
+    let store = builder
+        .with_client_options(purpose.client(plain))
+        .with_retry(purpose.retries())
+        .with_http_connector(Observing::default())
+        .build()?;
+    Ok(Arc::new(store))
+}
+
+/// Text of a URL without its percent signs.
+fn decoded(text: &str) -> String {
+    url::form_urlencoded::parse(format!("x={}", text.replace('+', "%2B")).as_bytes())
+        .next()
+        .map_or_else(String::new, |(_, value)| value.into_owned())
+}
+
+/// The base64 form of bytes, with padding.
+fn base64(bytes: &[u8]) -> String {
+    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let mut out = String::with_capacity(bytes.len().div_ceil(3) * 4);
+    for group in bytes.chunks(3) {
+        let byte = |i: usize| u32::from(group.get(i).copied().unwrap_or_default());
+        let word = byte(0) << 16 | byte(1) << 8 | byte(2);
+        for i in 0..4 {
+            let digit = (word >> (18 - 6 * i)) as usize % 64;
+            out.push(match i <= group.len() {
+                true => char::from(DIGITS[digit]),
+                false => '=',
+            });
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn urls_are_understood_or_refused() {
+        for url in ["http://h/a?b=c", "https://h:8/a%20b"] {
+            let object = Object::of(url, Use::Read).unwrap();
+            assert!(object.path.as_ref().is_empty() && !object.writable, "{url}");
+        }
+        for (url, cause) in [
+            ("s3://bucket", "no key"),
+            ("s3://bucket/", "no key"),
+            ("s3:///key", "no bucket"),
+            ("s3://bucket/key?version=1", "expected s3://BUCKET/KEY"),
+            ("gs://user@bucket/key", "expected gs://BUCKET/KEY"),
+            ("ftp://host/a", "unknown scheme"),
+            ("http://", "empty host"),
+        ] {
+            let e = Object::of(url, Use::Read).unwrap_err();
+            assert_eq!(e.kind(), io::ErrorKind::InvalidInput, "{url}");
+            assert!(e.to_string().contains(cause), "{url}: {e}");
+        }
+    }
+
+    #[test]
+    fn secrets_are_in_no_text() {
+        let object =
+            Object::of("http://someone:hidden@host:1/a?signature=hidden", Use::Read).unwrap();
+        let texts = [format!("{object:?}"), object.shown.clone()];
+        for text in texts {
+            assert!(
+                !text.contains("hidden") && !text.contains("someone"),
+                "{text}"
+            );
+        }
+        let e = Object::of("http://someone:hidden@:1/a?hidden", Use::Read).unwrap_err();
+        assert!(!format!("{e} {e:?}").contains("hidden"), "{e}");
+    }
+
+    #[test]
+    fn base64_is_as_in_the_standard() {
+        for (text, want) in [
+            ("", ""),
+            ("f", "Zg=="),
+            ("fo", "Zm8="),
+            ("foo", "Zm9v"),
+            ("Aladdin:open sesame", "QWxhZGRpbjpvcGVuIHNlc2FtZQ=="),
+        ] {
+            assert_eq!(base64(text.as_bytes()), want);
+        }
+        assert_eq!(decoded("a%40b+c%"), "a@b+c%");
+    }
+}

@@ -1,0 +1,70 @@
+//! The threads that talk to servers.
+
+use std::future::Future;
+use std::io;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tokio::runtime::{Builder, Handle, Runtime};
+
+/// Threads that move bytes; decoding happens elsewhere.
+const THREADS: usize = 2;
+/// Threads that ask for the addresses of hosts.
+const RESOLVERS: usize = 4;
+
+/// The threads of this process. They start with the first use, so that a program may fork before it. A forked process
+/// has none of the threads of its parent, and gets its own.
+#[derive(Debug, Clone)]
+pub(crate) struct Threads {
+    runtime: Arc<Runtime>,
+    process: u32,
+}
+
+impl Threads {
+    /// Those of this process.
+    ///
+    /// # Errors
+    /// They cannot be started.
+    pub(crate) fn get() -> io::Result<Self> {
+        static STARTED: Mutex<Option<Threads>> = Mutex::new(None);
+        let process = std::process::id();
+        let mut started = STARTED.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(threads) = started.as_ref().filter(|found| found.process == process) {
+            return Ok(threads.clone());
+        }
+        let runtime = Builder::new_multi_thread()
+            .worker_threads(THREADS)
+            .max_blocking_threads(RESOLVERS)
+            .thread_name("redwarfs-net")
+            .enable_all()
+            .build()?;
+        let threads = Self {
+            runtime: Arc::new(runtime),
+            process,
+        };
+        // Those of the parent, if there are any, do not exist here: nothing can be ended.
+        std::mem::forget(started.replace(threads.clone()));
+        Ok(threads)
+    }
+
+    /// Whether this is the process that they run in.
+    ///
+    /// # Errors
+    /// It is not.
+    pub(crate) fn check(&self) -> io::Result<()> {
+        if self.process == std::process::id() {
+            return Ok(());
+        }
+        Err(io::Error::other(
+            "the connection belongs to the parent of this process: open the image again",
+        ))
+    }
+
+    pub(crate) fn handle(&self) -> &Handle {
+        self.runtime.handle()
+    }
+
+    /// Runs a future to its end. Must not be called by a thread of a runtime.
+    pub(crate) fn block_on<T>(&self, future: impl Future<Output = T>) -> T {
+        self.runtime.block_on(future)
+    }
+}

@@ -1,0 +1,475 @@
+//! An object as a source of image bytes.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::io;
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use object_store::GetRange;
+use redwarfs_io::Source;
+use tokio::sync::Semaphore;
+
+use crate::Limits;
+use crate::failure::{Failure, Next};
+use crate::fetch::{self, Attempts, Identity};
+use crate::location::{Object, Use};
+use crate::piece::Piece;
+use crate::runtime::Threads;
+
+/// Requests of one source that run at the same time.
+const REQUESTS: usize = 8;
+
+/// Ranges that are announced together, with at most this many bytes between them, are fetched with one request (1 MiB).
+const GAP: u64 = 1 << 20;
+
+/// Longest range of one request that was joined from several (32 MiB).
+const JOINED: u64 = 32 << 20;
+
+/// Bytes of fetched pieces that are kept for later reads (64 MiB). Announced ranges beyond that are not fetched
+/// before they are read.
+const KEPT: u64 = 64 << 20;
+
+/// Least and most bytes that are fetched for a read that was not announced (64 KiB to 4 MiB). Reads that continue
+/// each other fetch more and more.
+const LEAST: u64 = 64 << 10;
+const MOST: u64 = 4 << 20;
+
+/// Largest object of a server that does not send ranges (64 MiB). It is fetched as a whole.
+const WHOLE: u64 = 64 << 20;
+
+/// Attempts at the first request.
+const OPENING: u32 = 4;
+
+/// An object on a server, whose bytes are fetched when they are read or announced.
+///
+/// The first request takes the end of the object. Every other one states the version of the object that the first one
+/// found, so a read returns bytes of that version, or an error.
+///
+/// Bytes stay in memory until they were read once, or until there are more than 64 MiB of them.
+#[derive(Clone)]
+pub struct RemoteSource(Arc<Inner>);
+
+struct Inner {
+    object: Object,
+    identity: Identity,
+    limits: Limits,
+    threads: Threads,
+    permits: Semaphore,
+    pieces: Mutex<Pieces>,
+    requests: AtomicU64,
+    abandoned: AtomicBool,
+}
+
+#[derive(Default)]
+struct Pieces {
+    /// By their first byte, with the time of the last use. They do not overlap.
+    found: BTreeMap<u64, (Arc<Piece>, u64)>,
+    /// Counts uses.
+    clock: u64,
+    /// The end of the last range that was fetched without an announcement, and its length.
+    last: (u64, u64),
+}
+
+impl Pieces {
+    /// The piece with a byte.
+    fn at(&mut self, offset: u64) -> Option<Arc<Piece>> {
+        self.clock += 1;
+        let (_, (piece, used)) = self.found.range_mut(..=offset).next_back()?;
+        *used = self.clock;
+        piece.range.contains(&offset).then(|| Arc::clone(piece))
+    }
+
+    /// The first byte of a piece from an offset on.
+    fn next(&self, offset: u64) -> u64 {
+        self.found
+            .range(offset..)
+            .next()
+            .map_or(u64::MAX, |(start, _)| *start)
+    }
+
+    fn bytes(&self) -> u64 {
+        self.found.values().map(|(piece, _)| piece.len()).sum()
+    }
+
+    fn insert(&mut self, piece: &Arc<Piece>) {
+        self.clock += 1;
+        self.found
+            .insert(piece.range.start, (Arc::clone(piece), self.clock));
+    }
+
+    /// Drops a piece, if it is this one.
+    fn remove(&mut self, piece: &Arc<Piece>) {
+        let start = piece.range.start;
+        if self
+            .found
+            .get(&start)
+            .is_some_and(|(found, _)| Arc::ptr_eq(found, piece))
+        {
+            self.found.remove(&start);
+        }
+    }
+
+    /// Drops the pieces that were not used for the longest time, until `more` bytes fit.
+    fn make_room(&mut self, more: u64) {
+        let mut bytes = self.bytes();
+        while bytes.saturating_add(more) > KEPT {
+            let settled = self.found.values().filter(|(piece, _)| piece.is_settled());
+            let Some((oldest, _)) = settled.min_by_key(|(_, used)| *used).cloned() else {
+                return;
+            };
+            bytes -= oldest.len();
+            self.remove(&oldest);
+        }
+    }
+
+    /// The parts of ranges that are neither there nor on their way, joined where little is between them.
+    fn missing(&self, ranges: &[Range<u64>], size: u64) -> Vec<Range<u64>> {
+        let mut parts: Vec<Range<u64>> = Vec::new();
+        for range in ranges {
+            let (mut at, end) = (range.start, range.end.min(size));
+            while at < end {
+                let inside = self.found.range(..=at).next_back();
+                if let Some((_, (piece, _))) =
+                    inside.filter(|(_, (piece, _))| piece.range.contains(&at))
+                {
+                    at = piece.range.end;
+                    continue;
+                }
+                let stop = self.next(at).min(end);
+                parts.push(at..stop);
+                at = stop;
+            }
+        }
+        parts.sort_by_key(|part| part.start);
+        let mut joined: Vec<Range<u64>> = Vec::new();
+        for part in parts {
+            match joined.last_mut() {
+                Some(last)
+                    if part.start <= last.end.saturating_add(GAP)
+                        && part.end.max(last.end) - last.start <= JOINED
+                        && self.next(last.end) >= part.start =>
+                {
+                    last.end = last.end.max(part.end);
+                }
+                Some(last) if part.start < last.end => {
+                    let end = last.end;
+                    if part.end > end {
+                        joined.push(end..part.end);
+                    }
+                }
+                _ => joined.push(part),
+            }
+        }
+        joined
+    }
+}
+
+impl RemoteSource {
+    /// Opens the object of a URL: fetches its end, and finds out its length and version.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::NotFound`], [`io::ErrorKind::PermissionDenied`] and the errors of the network. The text begins
+    /// with the URL, without secrets.
+    pub fn open(url: &str, limits: Limits) -> io::Result<Self> {
+        let object = Object::of(url, Use::Read)?;
+        let threads = Threads::get()?;
+        let opened = threads.block_on(first(&object, &limits));
+        let (identity, piece, requests) = opened.map_err(|failure| {
+            io::Error::new(failure.kind, format!("{}: {}", object.shown, failure.what))
+        })?;
+        if !identity.is_certain() {
+            tracing::warn!(
+                "{}: the server does not say when an object changes: if this one does, its bytes may be mixed",
+                object.shown
+            );
+        }
+        let mut pieces = Pieces::default();
+        pieces.insert(&piece);
+        Ok(Self(Arc::new(Inner {
+            object,
+            identity,
+            limits,
+            threads,
+            permits: Semaphore::new(REQUESTS),
+            pieces: Mutex::new(pieces),
+            requests: AtomicU64::new(requests),
+            abandoned: AtomicBool::new(false),
+        })))
+    }
+
+    /// The URL without secrets.
+    #[must_use]
+    pub fn shown(&self) -> &str {
+        &self.0.object.shown
+    }
+
+    /// Number of ranges that were asked for, repeated attempts not counted.
+    #[must_use]
+    pub fn requests(&self) -> u64 {
+        self.0.requests.load(Ordering::Relaxed)
+    }
+}
+
+/// The end of an object, with the number of requests that it took.
+async fn first(object: &Object, limits: &Limits) -> Result<(Identity, Arc<Piece>, u64), Failure> {
+    let mut attempts = Attempts::new(limits.open, OPENING);
+    loop {
+        if let Some(opened) = attempts.next(tail(object, limits)).await? {
+            return Ok(opened);
+        }
+    }
+}
+
+async fn tail(object: &Object, limits: &Limits) -> Result<(Identity, Arc<Piece>, u64), Failure> {
+    let (range, known) = match object.suffixes {
+        true => (GetRange::Suffix(object.tail), None),
+        false => {
+            let meta = fetch::head(object, limits).await?;
+            let start = meta.size.saturating_sub(object.tail);
+            (
+                GetRange::Bounded(start..meta.size),
+                Some(Identity::of(&meta)),
+            )
+        }
+    };
+    let requests = 1 + u64::from(known.is_some());
+    if known.as_ref().is_some_and(|known| known.size == 0) {
+        return Err(Failure::last(
+            io::ErrorKind::UnexpectedEof,
+            "the object is empty",
+        ));
+    }
+    let (opened, requests) = match fetch::request(object, Some(range), known.as_ref(), limits).await
+    {
+        Ok(opened) => (opened, requests),
+        Err(Failure {
+            next: Next::Whole(length),
+            ..
+        }) if length.is_some_and(|length| length <= WHOLE) => (
+            fetch::request(object, None, known.as_ref(), limits).await?,
+            requests + 1,
+        ),
+        Err(mut failure) => {
+            if let Next::Whole(_) = failure.next {
+                failure.what.push_str(", and all of it is too much");
+            }
+            if failure.kind == io::ErrorKind::UnexpectedEof && failure.next == Next::GiveUp {
+                failure.what = String::from("the object is empty");
+            }
+            return Err(failure);
+        }
+    };
+    let identity = Identity::of(&opened.meta);
+    let (start, end) = (opened.range.start, opened.range.end);
+    let length = end.saturating_sub(start);
+    if end != identity.size || length > object.tail.max(WHOLE) {
+        let what = "the server sends another range than that which was asked for";
+        return Err(Failure::last(io::ErrorKind::InvalidData, what));
+    }
+    let mut bytes = Vec::new();
+    opened
+        .receive(length, limits, |more| bytes.extend_from_slice(more))
+        .await?;
+    Ok((identity, Piece::complete(start, bytes), requests))
+}
+
+/// Nobody needs the object any more.
+fn abandoned() -> Failure {
+    Failure::last(io::ErrorKind::NotConnected, "the image is no longer in use")
+}
+
+impl Inner {
+    fn pieces(&self) -> MutexGuard<'_, Pieces> {
+        self.pieces.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn is_abandoned(&self) -> bool {
+        self.abandoned.load(Ordering::SeqCst)
+    }
+
+    /// Begins to fetch a range.
+    fn begin(self: &Arc<Self>, range: Range<u64>, pieces: &mut Pieces) -> Arc<Piece> {
+        let piece = Piece::new(range);
+        if self.is_abandoned() {
+            piece.fail(abandoned());
+            return piece;
+        }
+        pieces.insert(&piece);
+        self.requests.fetch_add(1, Ordering::Relaxed);
+        let (inner, fetched) = (Arc::clone(self), Arc::clone(&piece));
+        self.threads.handle().spawn(async move {
+            // Never closed.
+            let _permit = inner.permits.acquire().await;
+            fetch::fill(&inner.object, &inner.identity, &fetched, &inner.limits).await;
+        });
+        piece
+    }
+
+    /// The piece with a byte, which is fetched if it is missing. A read of `len` bytes begins there.
+    fn piece(self: &Arc<Self>, offset: u64, len: u64) -> Arc<Piece> {
+        let mut pieces = self.pieces();
+        if let Some(piece) = pieces.at(offset) {
+            return piece;
+        }
+        let (end, before) = pieces.last;
+        let least = match end == offset {
+            true => before.saturating_mul(2).clamp(LEAST, MOST),
+            false => LEAST,
+        };
+        let end = offset
+            .saturating_add(len.max(least))
+            .min(self.identity.size);
+        let end = end.min(pieces.next(offset));
+        pieces.last = (end, least);
+        pieces.make_room(end - offset);
+        self.begin(offset..end, &mut pieces)
+    }
+}
+
+impl Source for RemoteSource {
+    fn len(&self) -> io::Result<u64> {
+        Ok(self.0.identity.size)
+    }
+
+    fn read_exact_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
+        let inner = &self.0;
+        inner.threads.check()?;
+        let end = offset.checked_add(buf.len() as u64);
+        if end.is_none_or(|end| end > inner.identity.size) {
+            return Err(io::Error::new(
+                io::ErrorKind::UnexpectedEof,
+                format!(
+                    "{}: {} bytes at offset {offset} reach beyond the end of the object",
+                    inner.object.shown,
+                    buf.len()
+                ),
+            ));
+        }
+        let (mut offset, mut buf) = (offset, buf);
+        while !buf.is_empty() {
+            let piece = inner.piece(offset, buf.len() as u64);
+            let room = usize::try_from(piece.range.end - offset).unwrap_or(usize::MAX);
+            let (now, later) = buf.split_at_mut(room.min(buf.len()));
+            // The fetching side ends before; this is for a process that has lost its threads. Other pieces may be
+            // before this one in the queue.
+            let patience = Attempts::time(&inner.limits, piece.len()).saturating_mul(4);
+            let limit = Instant::now() + patience.max(Duration::from_secs(1));
+            match piece.copy(offset, now, limit) {
+                Ok(true) => inner.pieces().remove(&piece),
+                Ok(false) => {}
+                Err(failure) => {
+                    // The next read tries again.
+                    inner.pieces().remove(&piece);
+                    return Err(failure.error(&inner.object.shown, &piece.range));
+                }
+            }
+            offset += now.len() as u64;
+            buf = later;
+        }
+        Ok(())
+    }
+
+    fn try_read_exact_at(&self, offset: u64, buf: &mut [u8]) -> bool {
+        let piece = self.0.pieces().at(offset);
+        piece.is_some_and(|piece| {
+            let end = offset.saturating_add(buf.len() as u64);
+            end <= piece.range.end && piece.try_copy(offset, buf)
+        })
+    }
+
+    fn is_remote(&self) -> bool {
+        true
+    }
+
+    fn abandon(&self) {
+        self.0.abandoned.store(true, Ordering::SeqCst);
+        // A piece that is begun now has seen it.
+        let pieces = self.0.pieces();
+        for (piece, _) in pieces.found.values() {
+            if !piece.is_settled() {
+                piece.fail(abandoned());
+            }
+        }
+    }
+
+    fn will_need(&self, ranges: &[Range<u64>]) {
+        let inner = &self.0;
+        if inner.threads.check().is_err() || inner.is_abandoned() {
+            return;
+        }
+        let mut pieces = inner.pieces();
+        for range in pieces.missing(ranges, inner.identity.size) {
+            let length = range.end - range.start;
+            pieces.make_room(length);
+            if pieces.bytes().saturating_add(length) <= KEPT {
+                inner.begin(range, &mut pieces);
+            }
+        }
+    }
+}
+
+impl fmt::Debug for RemoteSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RemoteSource")
+            .field("url", &self.0.object.shown)
+            .field("len", &self.0.identity.size)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+// A list of one range is meant.
+#[allow(clippy::single_range_in_vec_init)]
+mod tests {
+    use super::*;
+
+    fn pieces(ranges: &[Range<u64>]) -> Pieces {
+        let mut pieces = Pieces::default();
+        for range in ranges {
+            let len = usize::try_from(range.end - range.start).unwrap();
+            pieces.insert(&Piece::complete(range.start, vec![0; len]));
+        }
+        pieces
+    }
+
+    #[test]
+    fn neighbouring_ranges_are_one_request() {
+        const M: u64 = 1 << 20;
+        let none = pieces(&[]);
+        assert_eq!(none.missing(&[0..10, 20..30], 100), [0..30]);
+        assert_eq!(none.missing(&[20..30, 0..10, 5..25], 28), [0..28]);
+        assert_eq!(
+            none.missing(&[0..10, 3 * M..4 * M], 9 * M),
+            [0..10, 3 * M..4 * M]
+        );
+        assert_eq!(
+            none.missing(&[0..20 * M, 20 * M..40 * M], 99 * M),
+            [0..20 * M, 20 * M..40 * M]
+        );
+        assert_eq!(
+            none.missing(&[0..40 * M, M..50 * M], 99 * M),
+            [0..40 * M, 40 * M..50 * M]
+        );
+        assert_eq!(none.missing(&[5..5, 100..200], 100), []);
+        // What is there is not fetched again.
+        let some = pieces(&[10..20, 30..40]);
+        assert_eq!(some.missing(&[0..50], 100), [0..10, 20..30, 40..50]);
+        assert_eq!(some.missing(&[12..18, 30..40], 100), []);
+        assert_eq!(some.missing(&[15..25, 35..36], 100), [20..25]);
+    }
+
+    #[test]
+    fn the_oldest_pieces_make_room() {
+        let mut pieces = pieces(&[0..KEPT / 2, KEPT / 2..KEPT]);
+        pieces.at(0).unwrap();
+        pieces.make_room(1);
+        assert!(pieces.at(0).is_some() && pieces.at(KEPT / 2).is_none());
+        // A piece on its way stays.
+        pieces.insert(&Piece::new(KEPT..KEPT + KEPT));
+        pieces.make_room(1);
+        assert!(pieces.at(0).is_none() && pieces.at(KEPT).is_some());
+    }
+}

@@ -1,0 +1,52 @@
+//! Images on servers, if this program was built with the feature `remote`.
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+use redwarfs_io::Source;
+use redwarfs_io::place::is_remote;
+
+use super::error::{Result, ToolError};
+
+/// Opens the object of a URL.
+///
+/// # Errors
+/// As [`RemoteSource::open`](redwarfs_remote::RemoteSource::open). The text begins with the URL as messages show it.
+#[cfg(feature = "remote")]
+pub fn open(url: &str) -> io::Result<Arc<dyn Source>> {
+    use redwarfs_remote::{Limits, RemoteSource};
+    Ok(Arc::new(RemoteSource::open(url, Limits::default())?))
+}
+
+/// Opens nothing.
+///
+/// # Errors
+/// [`io::ErrorKind::Unsupported`], always.
+#[cfg(not(feature = "remote"))]
+pub fn open(_url: &str) -> io::Result<Arc<dyn Source>> {
+    Err(unsupported())
+}
+
+/// The error of a program without the feature.
+#[cfg(not(feature = "remote"))]
+pub(crate) fn unsupported() -> io::Error {
+    io::Error::new(
+        io::ErrorKind::Unsupported,
+        "unsupported: this program was built without the feature 'remote'",
+    )
+}
+
+/// Refuses an image on a server, for what needs a file: `what` cannot be done.
+///
+/// # Errors
+/// The image is on a server.
+pub fn refuse(what: &str, image: &Path) -> Result<()> {
+    if !is_remote(image) {
+        return Ok(());
+    }
+    Err(ToolError::new(what)
+        .path(image)
+        .cause("the image is on a server")
+        .hint("copy it to a file first"))
+}

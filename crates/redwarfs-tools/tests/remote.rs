@@ -1,0 +1,333 @@
+//! The tools with images on a server.
+#![allow(clippy::unwrap_used)]
+#![cfg(all(feature = "remote", unix))]
+
+mod driver;
+mod support;
+
+use std::ffi::OsStr;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use driver::{Mount, can_mount, driver_of, dwarfs, stderr, table_line, temp, wait_until};
+use redwarfs_testkit::web::{WebFault, WebServer};
+use support::{DWARFSCK, DWARFSEXTRACT, MKDWARFS, build, must, run};
+
+/// A tree with files of several blocks, and its image on a server.
+struct Site {
+    dir: tempfile::TempDir,
+    server: WebServer,
+    url: String,
+}
+
+impl Site {
+    fn new(options: &[&str]) -> Self {
+        let dir = temp();
+        let tree = dir.path().join("tree");
+        fs::create_dir_all(tree.join("sub")).unwrap();
+        let noise = |n: usize, seed: u32| -> Vec<u8> {
+            let mut x = seed;
+            let mut next = || {
+                x = x.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                (x >> 24) as u8
+            };
+            (0..n).map(|_| next()).collect()
+        };
+        fs::write(tree.join("large"), noise(3 << 20, 1)).unwrap();
+        fs::write(tree.join("sub/text"), "some text\n".repeat(5000)).unwrap();
+        for i in 0..200 {
+            fs::write(tree.join(format!("sub/{i}")), noise(3000, i + 2)).unwrap();
+        }
+        let image = dir.path().join("tree.dwarfs");
+        let all = [&["-S18", "--no-progress"], options].concat();
+        build(&tree, &image, &all);
+        let server = WebServer::start().unwrap();
+        server.put("/tree.dwarfs", fs::read(&image).unwrap());
+        let url = server.url("/tree.dwarfs");
+        Self { dir, server, url }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+}
+
+fn same_trees(one: &Path, two: &Path) {
+    let diff = std::process::Command::new("diff")
+        .arg("-r")
+        .args([one, two])
+        .output()
+        .unwrap();
+    assert!(
+        diff.status.success(),
+        "{}",
+        String::from_utf8_lossy(&diff.stdout)
+    );
+}
+
+#[test]
+fn mounting_takes_two_requests_and_each_block_one() {
+    if !can_mount("remote mount") {
+        return;
+    }
+    let site = Site::new(&[]);
+    let mount = Mount::background(Path::new(&site.url), "");
+    let opening = site.server.take_requests();
+    let shown: Vec<_> = opening
+        .iter()
+        .map(|r| (r.header("range"), r.sent))
+        .collect();
+    assert!(opening.len() <= 2, "{shown:?}");
+    assert!(opening.iter().all(|r| r.sent <= 128 << 10), "{shown:?}");
+
+    // Names and attributes need no block.
+    let names = fs::read_dir(mount.point().join("sub")).unwrap();
+    assert_eq!(
+        names
+            .map(|entry| entry.unwrap().metadata().unwrap().len())
+            .filter(|len| *len == 3000)
+            .count(),
+        200
+    );
+    assert_eq!(site.server.take_requests().len(), 0);
+
+    same_trees(&site.path("tree"), mount.point());
+    let image = fs::metadata(site.path("tree.dwarfs")).unwrap().len();
+    let requests = site.server.take_requests();
+    let bytes: u64 = requests.iter().map(|r| r.sent).sum();
+    // About as much as the image has, in one request for a block or less.
+    assert!(bytes <= image + (256 << 10), "{bytes} of {image}");
+    let blocks = usize::try_from(image >> 18).unwrap() + 2;
+    assert!(
+        requests.len() <= blocks,
+        "{} for {blocks} blocks",
+        requests.len()
+    );
+    assert!(
+        requests
+            .iter()
+            .all(|r| r.header("if-match") == Some("\"v1\""))
+    );
+    let line = table_line(mount.point()).unwrap();
+    assert!(line.starts_with(&site.url), "{line}");
+}
+
+#[test]
+fn check_and_extraction_read_from_a_server() {
+    let site = Site::new(&[]);
+    must(DWARFSCK, ["-i", &site.url, "--check-integrity"]);
+    must(DWARFSCK, [&site.url]);
+    site.server.take_requests();
+    let out = site.path("out");
+    fs::create_dir(&out).unwrap();
+    must(
+        DWARFSEXTRACT,
+        [
+            OsStr::new("-i"),
+            site.url.as_ref(),
+            "-o".as_ref(),
+            out.as_ref(),
+        ],
+    );
+    same_trees(&site.path("tree"), &out);
+    let requests = site.server.take_requests();
+    assert!(requests.len() <= 10, "{}", requests.len());
+
+    let tar = site.path("out.tar");
+    must(
+        DWARFSEXTRACT,
+        [
+            OsStr::new("-i"),
+            site.url.as_ref(),
+            "-f".as_ref(),
+            "ustar".as_ref(),
+            "-o".as_ref(),
+            tar.as_ref(),
+        ],
+    );
+    assert!(fs::metadata(&tar).unwrap().len() > 3 << 20);
+
+    // A file as a URL.
+    let file = format!("file://{}", site.path("tree.dwarfs").display());
+    must(DWARFSCK, ["-i", &file]);
+}
+
+#[test]
+fn uncompressed_images_and_metadata_are_read_from_a_server() {
+    for options in [
+        &["-l0"][..],
+        &["-l0", "--no-history"],
+        &["--no-section-index"],
+        &["--recovery=10%"],
+    ] {
+        let site = Site::new(options);
+        let out = site.path("out");
+        fs::create_dir(&out).unwrap();
+        must(
+            DWARFSEXTRACT,
+            [
+                OsStr::new("-i"),
+                site.url.as_ref(),
+                "-o".as_ref(),
+                out.as_ref(),
+            ],
+        );
+        same_trees(&site.path("tree"), &out);
+        if can_mount("remote mount") {
+            let mount = Mount::background(Path::new(&site.url), "");
+            same_trees(&site.path("tree"), mount.point());
+            // From the cache.
+            site.server.take_requests();
+            fs::read(mount.point().join("sub/7")).unwrap();
+            fs::read(mount.point().join("sub/text")).unwrap();
+            assert_eq!(site.server.take_requests().len(), 0, "{options:?}");
+        }
+    }
+}
+
+#[test]
+fn an_image_with_trailers_opens_in_two_requests() {
+    let site = Site::new(&["--recovery=10%"]);
+    must(DWARFSCK, ["-i", &site.url, "--no-check", "--list", "-q"]);
+    let requests = site.server.take_requests();
+    assert!(
+        requests.len() <= 2,
+        "{:?}",
+        requests
+            .iter()
+            .map(|r| r.header("range"))
+            .collect::<Vec<_>>()
+    );
+}
+
+#[test]
+fn errors_name_the_object_and_no_secrets() {
+    let site = Site::new(&[]);
+    let secret = site.url.replace("http://", "http://someone:hidden@") + "?signature=hidden";
+    let missing = secret.replace("tree.dwarfs", "none");
+    let shown = site.url.replace("tree.dwarfs", "none?...");
+    for (program, args) in [
+        (DWARFSCK, vec!["-i", &missing]),
+        (DWARFSEXTRACT, vec!["-i", &missing, "-o", "/tmp"]),
+        (driver::DWARFS, vec![&missing, "/mnt"]),
+        (DWARFSCK, vec!["-i", &missing, "--scrub", "/tmp/x"]),
+        (driver::DWARFS, vec![&missing, "--auto-mountpoint"]),
+        (MKDWARFS, vec!["-i", "/etc", "-o", &missing]),
+    ] {
+        let out = run(program, &args);
+        let text = stderr(&out);
+        assert!(!out.status.success(), "{args:?}");
+        assert!(text.contains(&shown), "{args:?}: {text}");
+        assert!(
+            !text.contains("hidden") && !text.contains("someone"),
+            "{text}"
+        );
+        assert_eq!(text.lines().count(), 1, "{text}");
+    }
+    let out = run(DWARFSCK, ["-i", &site.url, "--add-recovery=5%"]);
+    assert!(
+        stderr(&out).contains("the image is on a server"),
+        "{}",
+        stderr(&out)
+    );
+
+    if can_mount("remote mount") {
+        let mount = Mount::background(Path::new(&secret), "");
+        let line = table_line(mount.point()).unwrap();
+        assert!(!line.contains("hidden") && line.contains("?..."), "{line}");
+    }
+}
+
+#[test]
+fn a_fault_is_an_error_of_one_read() {
+    if !can_mount("remote mount") {
+        return;
+    }
+    let site = Site::new(&[]);
+    let log = site.path("log");
+    let mount = Mount::background(Path::new(&site.url), &format!("log_file={}", log.display()));
+    site.server
+        .fail([WebFault::Cut(1000), WebFault::Status(503, vec![])]);
+    assert!(
+        fs::read(mount.point().join("sub/text"))
+            .unwrap()
+            .starts_with(b"some text\n")
+    );
+
+    // Another image in its place.
+    site.server.put("/tree.dwarfs", vec![0; 5 << 20]);
+    let e = fs::read(mount.point().join("large")).unwrap_err();
+    assert_eq!(e.raw_os_error(), Some(libc::EIO));
+    let text = fs::read_to_string(&log).unwrap();
+    assert!(
+        text.contains(&format!("{}: bytes ", site.url)) && text.contains("has changed"),
+        "{text}"
+    );
+    // What is in the cache stays.
+    assert!(fs::read(mount.point().join("sub/text")).is_ok());
+}
+
+#[test]
+fn a_stalled_server_holds_nobody() {
+    if !can_mount("remote mount") {
+        return;
+    }
+    let site = Site::new(&[]);
+    for how in ["reader", "driver", "unmount"] {
+        let mount = Mount::background(Path::new(&site.url), "");
+        let driver = driver_of(mount.point());
+        site.server
+            .fail(std::iter::repeat_n(WebFault::Stall(100), 50));
+        let mut reader = std::process::Command::new("cat")
+            .arg(mount.point().join("large"))
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        site.server.take_requests();
+        wait_until("the read", || !site.server.take_requests().is_empty());
+        let began = Instant::now();
+        match how {
+            "reader" => reader.kill().unwrap(),
+            "driver" => driver::kill(driver, rustix::process::Signal::TERM),
+            _ => {
+                rustix::mount::unmount(mount.point(), rustix::mount::UnmountFlags::DETACH).unwrap();
+            }
+        }
+        if how == "unmount" {
+            reader.kill().unwrap();
+        }
+        reader.wait().unwrap();
+        if how != "reader" {
+            wait_until("the end of the driver", || {
+                driver::stat_field(driver, 0).is_none_or(|state| state == "Z")
+            });
+        }
+        assert!(
+            began.elapsed() < Duration::from_secs(8),
+            "{how}: {:?}",
+            began.elapsed()
+        );
+        site.server.release();
+    }
+}
+
+#[test]
+fn the_driver_can_be_killed_while_it_opens() {
+    let site = Site::new(&[]);
+    site.server.fail([WebFault::Stall(0)]);
+    let dir = temp();
+    let mut driver = dwarfs()
+        .arg("-f")
+        .arg(&site.url)
+        .arg(dir.path())
+        .spawn()
+        .unwrap();
+    wait_until("the request", || !site.server.take_requests().is_empty());
+    driver::kill(driver.id(), rustix::process::Signal::TERM);
+    let began = Instant::now();
+    driver.wait().unwrap();
+    assert!(began.elapsed() < Duration::from_secs(5));
+}
