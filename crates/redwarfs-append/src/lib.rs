@@ -11,6 +11,8 @@
 //! | `joined` | an image and its delta files as one image |
 //! | `keep` | which generations rules keep |
 //! | `compact` | a copy without deleted generations and their data |
+//! | `punch` | gives the space of deleted generations back in place |
+//! | `used` | which blocks a generation uses |
 //! | `diff` | what differs between two trees |
 //!
 //! A build with [`Builder::append`](redwarfs_writer::Builder::append) takes a [`Base`], and writes what
@@ -29,7 +31,9 @@ mod matching;
 mod moved;
 mod older;
 mod place;
+mod punch;
 mod table;
+mod used;
 
 pub use base::{Base, BaseOptions, Trust};
 pub use compact::{Compacted, Compaction};
@@ -38,4 +42,5 @@ pub use error::{Error, Result};
 pub use joined::join;
 pub use keep::KeepRules;
 pub use place::InPlace;
+pub use punch::{Punched, Punching, punch};
 pub use table::{TableChange, change, roll_back};

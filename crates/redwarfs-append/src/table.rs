@@ -56,7 +56,7 @@ impl TableChange {
 }
 
 /// Opens the newest generation of a file that ends with its image.
-fn open(file: &Arc<dyn Medium>, offset: ImageOffset) -> Result<Image> {
+pub(crate) fn open(file: &Arc<dyn Medium>, offset: ImageOffset) -> Result<Image> {
     let source: Arc<dyn Source> = Arc::new(Arc::clone(file));
     let mut options = OpenOptions::default();
     options.offset = offset;
@@ -87,6 +87,16 @@ pub fn change(
     for change in changes {
         change.apply(&mut table)?;
     }
+    put_table(file, &image, &table)?;
+    Ok(table)
+}
+
+/// Writes a table behind an image, whose newest generation is open. From the end of this on, it counts.
+pub(crate) fn put_table(
+    file: &Arc<dyn Medium>,
+    image: &Image,
+    table: &SnapshotTable,
+) -> Result<()> {
     let container = image.container();
     let (Some(opening), Some(generation)) = (Opening::of(container), image.generation()?) else {
         return Err(Error::Unfit("the image has no section index"));
@@ -100,7 +110,7 @@ pub fn change(
     append.reserve(new_end)?;
     append.write_all_at(end, &section)?;
     append.commit(new_end)?;
-    Ok(table)
+    Ok(())
 }
 
 /// Makes an older generation the newest one again: cuts off everything that was appended later. Returns the

@@ -91,6 +91,14 @@ pub trait Medium: Source {
     /// # Errors
     /// The error of the medium.
     fn sync(&self) -> io::Result<()>;
+
+    /// Makes a range of bytes zeros that take no space. The file keeps its length. What is behind its end is left alone.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::Unsupported`] if it cannot have holes; otherwise the error of the medium.
+    fn punch(&self, _offset: u64, _length: u64) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
 }
 
 impl Medium for LockedFile {
@@ -105,6 +113,10 @@ impl Medium for LockedFile {
     fn sync(&self) -> io::Result<()> {
         self.file.sync_all()
     }
+
+    fn punch(&self, offset: u64, length: u64) -> io::Result<()> {
+        os::punch(&self.file, offset, length)
+    }
 }
 
 impl<M: Medium + ?Sized> Medium for Arc<M> {
@@ -118,6 +130,10 @@ impl<M: Medium + ?Sized> Medium for Arc<M> {
 
     fn sync(&self) -> io::Result<()> {
         (**self).sync()
+    }
+
+    fn punch(&self, offset: u64, length: u64) -> io::Result<()> {
+        (**self).punch(offset, length)
     }
 }
 

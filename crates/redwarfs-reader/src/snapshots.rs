@@ -14,6 +14,7 @@ use redwarfs_io::Source;
 use crate::image::Image;
 use crate::options::{CacheOptions, ImageOffset, OpenOptions};
 use crate::payload::Payloads;
+use crate::verify::{stored_digests, stored_signatures};
 
 /// Largest table of snapshots (256 MiB).
 const TABLE_LIMIT: u64 = 256 << 20;
@@ -215,6 +216,22 @@ impl Image {
             ..self.0.options.clone()
         };
         Self::from_source(source.ok_or_else(cannot)?, &options)
+    }
+
+    /// Whether a snapshot of the file of this image has digests with a signature. Nothing is verified, and what is damaged does
+    /// not count.
+    pub fn snapshot_is_signed(&self, snapshot: &Snapshot) -> bool {
+        let source = self.source();
+        let signed = || -> Result<bool> {
+            let container = generation(source, self.container().offset, snapshot)?;
+            let digests = stored_digests(source.as_ref(), &container)?;
+            let Some(digests) = digests else {
+                return Ok(false);
+            };
+            let all = stored_signatures(source.as_ref(), &container, digests.header_offset)?;
+            Ok(!all.is_empty())
+        };
+        signed().unwrap_or(false)
     }
 
     /// Compares the tree that is open with the table of snapshots. Without this, a table could give a tree the name

@@ -21,6 +21,7 @@ fn fuzz_targets_accept_their_corpus() {
         ("digests", fuzz::digests),
         ("recovery", fuzz::recovery),
         ("snapshots", fuzz::snapshots),
+        ("match_table", fuzz::match_table),
         #[cfg(feature = "extract")]
         ("tar", fuzz::tar),
     ];

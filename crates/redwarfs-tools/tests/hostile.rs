@@ -63,11 +63,16 @@ fn damaged_images_do_no_harm() {
     assert!(!mount || ends("mounted", "walked") > plan.count / 4);
 }
 
-/// The other targets are run by the tests of the testkit, which need no extractor.
+/// The other targets are run by the tests of the testkit, which need no extractor, and neither append nor join.
 #[test]
-fn the_fuzz_targets_for_archives_accept_their_corpora() {
+fn the_fuzz_targets_for_archives_and_snapshots_accept_their_corpora() {
     type Target = fn(&[u8]);
-    let targets: [(&str, Target); 2] = [("tar", fuzz::tar), ("archive_input", fuzz::archive_input)];
+    let targets: [(&str, Target); 4] = [
+        ("tar", fuzz::tar),
+        ("archive_input", fuzz::archive_input),
+        ("generations", fuzz::generations),
+        ("merge", fuzz::merge),
+    ];
     for (name, target) in targets {
         let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus");
         let mut inputs = 0;

@@ -187,7 +187,15 @@ impl SectionHeader {
     /// number.
     #[must_use]
     pub fn starts_next_image(&self) -> bool {
-        self.number == 0 && self.ty != SectionType::SECTION_INDEX && self.ty != SectionType::HISTORY
+        let follows = [SectionType::SECTION_INDEX, SectionType::HISTORY];
+        self.number == 0 && !follows.contains(&self.ty) && !self.ty.is_hidden()
+    }
+
+    /// Whether this is the rest of the section in front of it, which was emptied: a PAD section with the same number.
+    /// `next` is the number behind that of the section in front.
+    #[must_use]
+    pub fn fills(&self, next: u32) -> bool {
+        self.ty == SectionType::PAD && self.number.checked_add(1) == Some(next)
     }
 
     /// Makes the header of a new section: computes both hashes of `payload`.

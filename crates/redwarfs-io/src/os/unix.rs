@@ -85,3 +85,16 @@ pub(crate) fn next_data(file: &File, offset: u64, len: u64) -> io::Result<u64> {
         Err(_) => Ok(offset),
     }
 }
+
+/// As [`crate::Medium::punch`].
+#[cfg(target_os = "linux")]
+pub(crate) fn punch(file: &File, offset: u64, length: u64) -> io::Result<()> {
+    use rustix::fs::{FallocateFlags, fallocate};
+    let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    Ok(fallocate(file, flags, offset, length)?)
+}
+
+#[cfg(not(target_os = "linux"))]
+pub(crate) fn punch(_file: &File, _offset: u64, _length: u64) -> io::Result<()> {
+    Err(io::ErrorKind::Unsupported.into())
+}

@@ -76,6 +76,10 @@ pub(crate) fn try_read_exact_at(_file: &File, _offset: u64, _buf: &mut [u8]) -> 
     false
 }
 
+pub(crate) fn punch(_file: &File, _offset: u64, _length: u64) -> io::Result<()> {
+    Err(io::ErrorKind::Unsupported.into())
+}
+
 pub(crate) fn next_data(_file: &File, offset: u64, _len: u64) -> io::Result<u64> {
     Ok(offset)
 }

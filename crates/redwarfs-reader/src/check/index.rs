@@ -171,12 +171,17 @@ impl Scanner<'_> {
     /// the index does not list.
     fn sections_between(&self, mut at: u64, end: u64) -> Result<Option<u32>> {
         let mut sections = 0_u32;
+        let mut next = self.next_number;
         while at < end {
             let Some(header) = self.header(at)?.filter(|h| self.fits(at, h.length)) else {
                 return Ok(None);
             };
             at = at.saturating_add(HEADER).saturating_add(header.length);
-            sections = sections.saturating_add(1);
+            // Otherwise it is the rest of a section that was emptied.
+            if !header.fills(next) {
+                sections = sections.saturating_add(1);
+            }
+            next = header.number.saturating_add(1);
         }
         Ok((at == end).then_some(sections))
     }

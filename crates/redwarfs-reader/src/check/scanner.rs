@@ -188,7 +188,7 @@ impl Scanner<'_> {
                 },
             ));
         }
-        if header.number != self.next_number {
+        if header.number != self.next_number && !header.fills(self.next_number) {
             self.findings.push(Finding::at(
                 FindingKind::Order,
                 format!("number {} in the header of {}", header.number, place),

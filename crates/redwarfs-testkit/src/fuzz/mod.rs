@@ -16,6 +16,8 @@ use crate::mutate::Rng;
 
 #[cfg(feature = "archive")]
 mod archive;
+#[cfg(feature = "append")]
+mod generations;
 mod image;
 pub mod mutators;
 mod snapshots;
@@ -24,8 +26,10 @@ mod xattrs;
 
 #[cfg(feature = "archive")]
 pub use archive::archive_input;
+#[cfg(feature = "append")]
+pub use generations::{generations, merge};
 pub use image::{image, use_image};
-pub use snapshots::snapshots;
+pub use snapshots::{match_table, snapshots};
 pub use trailers::{digests, recovery};
 pub use xattrs::xattrs;
 

@@ -1,8 +1,10 @@
-//! Tables of snapshots, and starts of appends.
+//! Tables of snapshots, indexes of anchors, and starts of appends.
+
+use std::io;
 
 use redwarfs_format::section::{
-    CompressionId, Footer, GenerationId, Link, SectionHeader, SectionType, SnapshotTable,
-    encode_hidden_section,
+    CompressionId, Footer, GenerationId, Link, MatchTable, Section, SectionHeader, SectionType,
+    SnapshotTable, encode_hidden_section,
 };
 
 /// Parses a body as the table of snapshots of a generation, and a payload as the start of an append.
@@ -39,5 +41,44 @@ pub fn snapshots(data: &[u8]) {
     if let Ok(link) = Link::parse(&[&header.encode()[..], data].concat()) {
         let again = Link::parse(&link.encode(1)).expect("what was encoded is valid");
         assert_eq!(again, link);
+    }
+}
+
+/// Parses a payload as an index of anchors, and searches it: at most so much is read as is there.
+pub fn match_table(data: &[u8]) {
+    let Some(start) = data.first_chunk::<{ MatchTable::START }>() else {
+        return;
+    };
+    let section = Section {
+        position: 0,
+        number: 0,
+        ty: SectionType::MATCH,
+        compression: None,
+        header_offset: 1 << 30,
+        payload_offset: (1 << 30) + SectionHeader::LEN as u64,
+        length: data.len() as u64,
+        header: None,
+    };
+    let Ok(table) = MatchTable::parse(start, &section) else {
+        return;
+    };
+    assert!(
+        table
+            .previous
+            .is_none_or(|previous| previous < section.header_offset)
+    );
+    let read = |at: u64, out: &mut [u8]| -> io::Result<()> {
+        let end: io::Error = io::ErrorKind::UnexpectedEof.into();
+        let found = usize::try_from(at)
+            .ok()
+            .and_then(|at| data.get(at..)?.get(..out.len()));
+        out.copy_from_slice(found.ok_or(end)?);
+        Ok(())
+    };
+    for hash in [0, 1, 0x1234_5678, u32::MAX] {
+        let mut found = Vec::new();
+        if table.find(hash, 8, &read, &mut found).is_ok() {
+            assert!(found.len() <= 8, "more than was asked for");
+        }
     }
 }

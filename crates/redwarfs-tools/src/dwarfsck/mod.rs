@@ -311,6 +311,9 @@ fn examine(
     };
     let source = Arc::clone(image.source());
     let list = image.list_sections().map_err(failed)?;
+    if !args.no_check && args.snapshots.snapshot.is_none() && args.image_size.is_none() {
+        snapshots::warn_of_old_signature(&image, logger);
+    }
     let options = check_options(args, workers);
     let report = if !args.no_check {
         // Later ones may follow it.

@@ -38,7 +38,7 @@ pub(crate) struct SnapshotArgs {
     #[arg(long, value_name = "SNAPSHOT", help_heading = "Snapshot options", value_parser = whole(snapshot_choice))]
     pub unpin_snapshot: Vec<SnapshotChoice>,
 
-    /// Delete a snapshot; --compact gives its space back
+    /// Delete a snapshot; --punch and --compact give its space back
     #[arg(long, value_name = "SNAPSHOT", help_heading = "Snapshot options", value_parser = whole(snapshot_choice))]
     pub delete_snapshot: Vec<SnapshotChoice>,
 
@@ -61,6 +61,13 @@ pub(crate) struct SnapshotArgs {
     /// Keep the last snapshot of each of the last N years that have one
     #[arg(long, value_name = "N", help_heading = "Snapshot options")]
     pub keep_yearly: Option<u32>,
+
+    /// Give the space of deleted snapshots back: data that only they have becomes holes of the file
+    ///
+    /// The file keeps its length, and takes less space on the disk. The file system must support holes. A small block
+    /// stays as it is, and so does a block of which a snapshot uses a part: --compact with --repack frees more.
+    #[arg(long, help_heading = "Snapshot options")]
+    pub punch: bool,
 
     /// Write a copy of the image without deleted snapshots and without data that only they have
     #[arg(long, value_name = "FILE", help_heading = "Snapshot options")]

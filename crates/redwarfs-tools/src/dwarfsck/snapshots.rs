@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
 
-use redwarfs_append::{Change, ChangeKind, Compacted, Error, TableChange};
+use redwarfs_append::{Change, ChangeKind, Compacted, Error, Punched, TableChange};
 use redwarfs_format::GenerationNo;
 use redwarfs_format::metadata::FileType;
 use redwarfs_format::section::{HiddenClass, SectionType, Snapshot, SnapshotTable};
@@ -18,13 +18,39 @@ use super::args::Args;
 use super::output::{Output, output_error, shown};
 use super::{open_error, open_options};
 use crate::common::env::IoLayer;
-use crate::common::error::{EXIT_OK, io_cause};
+use crate::common::error::{EXIT_OK, display_path, io_cause};
 use crate::common::json::JsonWriter;
 use crate::common::number::{counted, format_size};
 use crate::common::os::stop_flag;
 use crate::common::output::{create_derived, need_stdout};
 use crate::common::time::LocalTime;
 use crate::common::{Logger, Result, ToolError};
+
+/// Older snapshots in which a signature is looked for.
+const LOOKED_AT: usize = 64;
+
+/// Warns of a newest snapshot that no signature covers, if an older one has any.
+pub(super) fn warn_of_old_signature(image: &Image, logger: &Logger) {
+    let trailers = &image.container().trailers;
+    let has_table = trailers.iter().any(|s| s.ty == SectionType::SNAPSHOTS);
+    // Damage is named elsewhere.
+    let Some(table) = has_table.then(|| image.snapshots().ok()).flatten() else {
+        return;
+    };
+    let mut latest = table.present().rev().take(LOOKED_AT);
+    if latest
+        .next()
+        .is_none_or(|newest| image.snapshot_is_signed(newest))
+    {
+        return;
+    }
+    if let Some(signed) = latest.find(|older| image.snapshot_is_signed(older)) {
+        logger.warn(format_args!(
+            "the newest snapshot is not signed; the last one that is: {} '{}'",
+            signed.number, signed.name
+        ));
+    }
+}
 
 /// What is asked for.
 #[derive(Debug, Clone)]
@@ -34,6 +60,8 @@ pub(super) enum Task<'a> {
     RollBack(&'a SnapshotChoice),
     /// Changes of the table, by options.
     Change,
+    /// Give space back in place.
+    Punch,
     Compact(&'a Path),
 }
 
@@ -55,6 +83,7 @@ impl<'a> Task<'a> {
             diff,
             own.roll_back.as_ref().map(Self::RollBack),
             changes.then_some(Self::Change),
+            own.punch.then_some(Self::Punch),
             own.compact.as_deref().map(Self::Compact),
         ];
         let mut tasks = tasks.into_iter().flatten();
@@ -67,7 +96,7 @@ impl<'a> Task<'a> {
             || own.snapshot.is_some();
         if task.is_some() && (others || tasks.next().is_some()) {
             return Err(ToolError::new(
-                "--snapshots, --diff, --roll-back, --compact, changes of snapshots, and other things to show \
+                "--snapshots, --diff, --roll-back, --punch, --compact, changes of snapshots, and other things to show \
                  are mutually exclusive",
             ));
         }
@@ -77,11 +106,11 @@ impl<'a> Task<'a> {
         if own.dry_run
             && !matches!(
                 task,
-                Some(Self::RollBack(_) | Self::Change | Self::Compact(_))
+                Some(Self::RollBack(_) | Self::Change | Self::Punch | Self::Compact(_))
             )
         {
             return Err(ToolError::new(
-                "--dry-run needs --roll-back, --compact, or a change of snapshots",
+                "--dry-run needs --roll-back, --punch, --compact, or a change of snapshots",
             ));
         }
         Ok(task)
@@ -101,6 +130,7 @@ pub(super) fn run(
         Task::Diff(old, new) => diff(args, [old, new], input, workers)?,
         Task::RollBack(choice) => roll_back(args, choice, input, workers)?,
         Task::Change => change(args, input, workers)?,
+        Task::Punch => punch(args, input, workers, logger)?,
         Task::Compact(output) => compact(args, input, output, workers, logger)?,
     }
     Ok(EXIT_OK)
@@ -111,6 +141,9 @@ fn failed(what: &str, path: &Path, error: Error) -> ToolError {
     match &error {
         Error::Io(e) => failure.cause(io_cause(e)),
         Error::Pinned(_) => failure.cause(error).hint("--unpin-snapshot allows it"),
+        Error::Recovery => failure
+            .cause(error)
+            .hint("--remove-recovery removes it, and --add-recovery adds it again afterwards"),
         _ => failure.cause(error),
     }
 }
@@ -139,20 +172,23 @@ fn list(args: &Args, image: &Image) -> Result<()> {
     if args.json {
         for snapshot in table.present() {
             let mut json = JsonWriter::compact(&mut out);
-            write_json(&mut json, snapshot).map_err(|e| output_error(&e))?;
+            let signed = image.snapshot_is_signed(snapshot);
+            write_json(&mut json, snapshot, signed).map_err(|e| output_error(&e))?;
         }
         return out.finish();
     }
     let rows = table.present().map(|snapshot| {
+        let signed = image.snapshot_is_signed(snapshot);
         [
             snapshot.number.to_string(),
             LocalTime::from_unix(snapshot.seconds).date_time(),
             format_size(snapshot.size),
             format_size(snapshot.added),
             format!(
-                "{}{}{}",
+                "{}{}{}{}",
                 snapshot.name,
                 if snapshot.pinned { " (pinned)" } else { "" },
+                if signed { " (signed)" } else { "" },
                 if snapshot.end.is_none() {
                     " (gone)"
                 } else {
@@ -174,7 +210,11 @@ fn list(args: &Args, image: &Image) -> Result<()> {
     out.finish()
 }
 
-fn write_json(json: &mut JsonWriter<&mut Output>, snapshot: &Snapshot) -> std::io::Result<()> {
+fn write_json(
+    json: &mut JsonWriter<&mut Output>,
+    snapshot: &Snapshot,
+    signed: bool,
+) -> std::io::Result<()> {
     json.begin_object()?;
     json.number_at("number", snapshot.number.0)?;
     json.string_at("name", &snapshot.name)?;
@@ -194,6 +234,7 @@ fn write_json(json: &mut JsonWriter<&mut Output>, snapshot: &Snapshot) -> std::i
         None => json.null()?,
     }
     json.boolean_at("pinned", snapshot.pinned)?;
+    json.boolean_at("signed", signed)?;
     json.end_object()?;
     json.finish()
 }
@@ -377,6 +418,46 @@ fn warn_of_dropped(image: &Image, logger: &Logger) {
             names.join(", ")
         ));
     }
+}
+
+fn punch(args: &Args, input: &Path, workers: usize, logger: &Logger) -> Result<()> {
+    let image = open(args, None, input, workers)?;
+    let what = "cannot give space back";
+    let fail = |e| match e {
+        Error::Io(e) if e.kind() == std::io::ErrorKind::Unsupported => ToolError::new(what)
+            .path(input)
+            .cause("the file system has no holes")
+            .hint("--compact writes a smaller copy"),
+        e => failed(what, input, e),
+    };
+    let report = |verb: &str, done: &Punched| {
+        format!(
+            "{verb} {} in {} of {}",
+            format_size(done.bytes),
+            counted(u64::from(done.blocks), "block", "blocks"),
+            counted(
+                u64::from(done.snapshots),
+                "deleted snapshot",
+                "deleted snapshots"
+            )
+        )
+    };
+    if args.snapshots.dry_run {
+        let plan = redwarfs_append::Punching::of(&image).map_err(fail)?;
+        return say(args, &report("would free", &plan.result()));
+    }
+    let mut trailers = image.container().trailers.iter();
+    let has_digests = trailers.any(|section| section.ty == SectionType::DIGESTS);
+    let stop =
+        stop_flag().map_err(|e| ToolError::new("cannot handle signals").cause(io_cause(&e)))?;
+    let done = redwarfs_append::punch(&lock(input)?, args.image_offset, &stop).map_err(fail)?;
+    if has_digests && done.blocks > 0 {
+        logger.warn(format_args!(
+            "{}: its digests and signatures are of the blocks as they were: --add-digests or --sign makes new ones",
+            display_path(input)
+        ));
+    }
+    say(args, &report("freed", &done))
 }
 
 fn compact(

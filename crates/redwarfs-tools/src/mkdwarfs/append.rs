@@ -103,13 +103,19 @@ impl<'a> Continued<'a> {
         self.path
     }
 
-    /// Warns of a new snapshot that nothing protects.
+    /// Warns of a new snapshot that neither the recovery data nor the signature covers.
     pub(super) fn warn_if_open(&self, args: &Args, logger: &Logger) {
         let trailers = &self.base().image().container().trailers;
         let protected = trailers.iter().any(|s| s.ty == SectionType::RECOVERY);
         if protected && args.recovery.is_none() {
             logger.warn(format_args!(
                 "{}: its recovery data does not protect the new snapshot: --recovery=PERCENT adds more",
+                display_path(self.path)
+            ));
+        }
+        if trailers.iter().any(|s| s.ty == SectionType::SIGNATURE) {
+            logger.warn(format_args!(
+                "{}: its signature does not cover the new snapshot: dwarfsck --sign signs it, too",
                 display_path(self.path)
             ));
         }
