@@ -14,7 +14,8 @@ use crate::ticket::Transport;
 pub(crate) const PATH: &str = "/dev/fuse";
 /// Its device number.
 const NUMBER: (u32, u32) = (10, 229);
-/// Code of the notification that puts data into the kernel's page cache.
+/// Codes of notifications: the kernel forgets attributes and data of an inode; forgets a name; puts data into its page
+/// cache.
 const NOTIFY_INVAL_INODE: i32 = 2;
 const NOTIFY_INVAL_ENTRY: i32 = 3;
 const NOTIFY_STORE: i32 = 4;

@@ -50,6 +50,11 @@
 //! `std::fs` does, but inside the image. An absolute target starts at the root of the image, and `..`
 //! in the root is the root.
 //!
+//! # Asynchronous programs
+//!
+//! Reading decompresses, so it blocks for milliseconds. Run it on threads for blocking work, as
+//! `examples/async_read.rs` does for tokio.
+//!
 //! # More control
 //!
 //! This crate re-exports the libraries that it builds on: [`reader`] (inodes, blocks, cache, checks),

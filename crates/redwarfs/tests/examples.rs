@@ -11,6 +11,9 @@ use std::thread;
 use redwarfs::{Builder, Image};
 
 #[allow(dead_code, reason = "the program around it is not called")]
+#[path = "../examples/async_read.rs"]
+mod async_read;
+#[allow(dead_code, reason = "the program around it is not called")]
 #[path = "../examples/pack_and_list.rs"]
 mod pack_and_list;
 #[allow(dead_code, reason = "the program around it is not called")]
@@ -46,6 +49,23 @@ fn packing_and_listing() {
         last.ends_with(&format!("in an image of {size} bytes")),
         "{last}"
     );
+}
+
+#[test]
+fn asynchronous_reading() {
+    let (work, dir, contents) = tree();
+    fs::write(dir.join("empty"), "").unwrap();
+    let path = work.path().join("tree.dwarfs");
+    Builder::new(&dir).level(1).write_to(&path).unwrap();
+    let image = Image::open(&path).unwrap();
+    let runtime = tokio::runtime::Builder::new_multi_thread().build().unwrap();
+    let paths = ["a/data", "link", "empty"].map(str::to_owned);
+    let read = runtime
+        .block_on(async_read::read_all(&image, &paths))
+        .unwrap();
+    assert!(read == [contents.clone(), contents, Vec::new()]);
+    let missing = runtime.block_on(async_read::read_all(&image, &["none".to_owned()]));
+    assert!(missing.unwrap_err().to_string().contains("not found"));
 }
 
 #[test]
