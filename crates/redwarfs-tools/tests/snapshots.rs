@@ -526,7 +526,7 @@ fn a_killed_append_leaves_the_old_image() {
         let mut child = slow(&place).spawn().unwrap();
         // Somewhere in each part of it, and a little later.
         let part = 1000 * round + random.below(1000) as u32;
-        std::thread::sleep(whole.mul_f64(1.1 * f64::from(part) / f64::from(1000 * cases)));
+        std::thread::sleep(whole.mul_f64(1.3 * f64::from(part) / f64::from(1000 * cases)));
         child.kill().unwrap();
         child.wait().unwrap();
         assert!(place.bytes().starts_with(&before));

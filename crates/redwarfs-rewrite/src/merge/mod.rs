@@ -29,9 +29,11 @@ use std::time::Instant;
 use redwarfs_format::history::History;
 use redwarfs_format::metadata::{MetadataHistoryEntry, MetadataView, XattrScope};
 use redwarfs_format::section::{Section, SectionType};
+use redwarfs_reader::Image;
 use redwarfs_writer::emit::{Emitter, history_entry};
 use redwarfs_writer::{
-    BuildOptions, Level, Phase, Placed, Progress, TimeResolution, assemble, plain_path,
+    BaseImage, BuildOptions, BuildSummary, Builder, Level, Phase, Placed, Progress, TimeResolution,
+    assemble, plain_path,
 };
 
 use self::blocks::{BlockTable, Layout};
@@ -253,6 +255,49 @@ pub fn merge(
         contents: distinct,
         errors: get(&counters.errors),
     })
+}
+
+/// Writes what continues the image `base` so that it has the tree of `image` as its newest generation: contents that
+/// `base` has become references, and only others are compressed. Of `options`, those about changes of trees do not
+/// count.
+///
+/// # Errors
+/// As [`Builder::append`], and if the metadata of `image` is damaged.
+pub fn continued(
+    image: &Image,
+    base: &dyn BaseImage,
+    options: &MergeOptions,
+    out: &mut dyn Write,
+    progress: &dyn Progress,
+    stop: &AtomicBool,
+) -> Result<BuildSummary> {
+    // All indices are used without further checks.
+    let blocks = image.container().block_count();
+    image.metadata().check(blocks, None)?;
+    let mut metadata = options.metadata.clone();
+    // What the image has is kept.
+    metadata.keep_all_times = true;
+    metadata.keep_birth_times = true;
+    metadata.file_flags = true;
+    let options = &MergeOptions {
+        metadata,
+        ..MergeOptions::default()
+    };
+    let parts = [Part::new(image, b"")];
+    let tree = joined(&parts, &[], options, stop)?;
+    let source = MergedSource::new(&parts, 1, &tree, Whiteouts::Keep)?;
+    let own = &options.metadata;
+    let mut build = build_options(&parts, options)?;
+    build.block_size_bits = own.block_size_bits;
+    build.schema_compression = own.schema_compression.clone();
+    build.metadata_compression = own.metadata_compression.clone();
+    build.metadata_alternative = own.metadata_alternative.clone();
+    build.history_compression = own.history_compression.clone();
+    build.create_timestamp = image.metadata().create_timestamp();
+    build.section_index = true;
+    let done = Builder::new(build).append(base, &source, out, progress, stop)?;
+    report_unstorable(&source, progress);
+    Ok(done)
 }
 
 /// The tree after all changes.

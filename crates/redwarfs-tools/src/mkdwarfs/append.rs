@@ -166,7 +166,7 @@ impl<'a> Continued<'a> {
     }
 }
 
-fn failure(path: &Path, error: Error) -> ToolError {
+pub(super) fn failure(path: &Path, error: Error) -> ToolError {
     let failure = ToolError::new("cannot append").path(path);
     match &error {
         Error::Io(e) => failure.cause(io_cause(e)),

@@ -12,11 +12,11 @@ pub(crate) struct AppendArgs {
     ///
     /// Only new data is stored. The image is changed in place, and at every moment it is a valid image;
     /// with --output, mkdwarfs writes a copy with the new snapshot instead.
-    #[arg(long, value_name = "IMAGE", help_heading = "Snapshot options", when_rewriting = Refused)]
+    #[arg(long, value_name = "IMAGE", help_heading = "Snapshot options", group = "continues", when_rewriting = Refused)]
     pub append: Option<PathBuf>,
 
     /// Name of the new snapshot [default: its time]
-    #[arg(long, value_name = "NAME", help_heading = "Snapshot options", requires = "append", when_rewriting = Refused)]
+    #[arg(long, value_name = "NAME", help_heading = "Snapshot options", requires = "continues", when_rewriting = Refused)]
     pub snapshot_name: Option<String>,
 
     /// Read all files, also those with the size and time that they have in the image
@@ -36,4 +36,12 @@ pub(crate) struct AppendArgs {
     /// The image and the file, one after the other, are the image with the new snapshot.
     #[arg(long, value_name = "FILE", help_heading = "Snapshot options", requires = "append", conflicts_with = "output", when_rewriting = Refused)]
     pub delta_out: Option<PathBuf>,
+
+    /// Write what the image OLD lacks of the image NEW to the output
+    ///
+    /// OLD and the output, one after the other, are an image with the tree of NEW as its newest snapshot, and all tools take
+    /// them as OLD+OUTPUT. Data that OLD has is found as in an append. Only the rest is compressed anew. Both images stay as
+    /// they are.
+    #[arg(long, value_names = ["OLD", "NEW"], num_args = 2, help_heading = "Snapshot options", group = "continues", requires = "output", conflicts_with_all = ["append", "input", "input_list", "recovery", "header", "hollow", "no_section_index"], when_rewriting = Refused)]
+    pub delta: Option<Vec<PathBuf>>,
 }

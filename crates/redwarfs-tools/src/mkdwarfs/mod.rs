@@ -20,6 +20,7 @@ mod archives;
 mod args;
 mod chmod;
 mod definition;
+mod delta;
 mod display;
 mod filter;
 mod header;
@@ -93,7 +94,9 @@ pub fn main(args: Vec<OsString>) -> u8 {
             .hint(advice)
             .report(TOOL);
     }
-    let done = if merge::is_wanted(&parsed) {
+    let done = if let Some(images) = &parsed.append.delta {
+        delta::run(&parsed, images, &args)
+    } else if merge::is_wanted(&parsed) {
         merge::run(&parsed, &matches, &args)
     } else if parsed.rewrite.is_wanted() {
         rewrite::run(&parsed, &matches, &args)
