@@ -12,6 +12,9 @@ use crate::locate::RecoveryData;
 use crate::overlay::Overlay;
 use crate::repair::Repaired;
 
+/// Zeros that a repair may add without writing them (1 MiB).
+const GAPS: u64 = 1 << 20;
+
 /// What an application of a patch has written.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Applied {
@@ -78,6 +81,11 @@ pub fn apply_patch(
         || hash(patch, start, header.patch, &|_| {}, stop)? != header.body
     {
         return Err(damaged().into());
+    }
+    // A repair writes what it adds, except for some zeros. Otherwise a few bytes could promise a file of any length.
+    let most = header.patch.saturating_mul(2).saturating_add(GAPS);
+    if header.length > file.len()?.saturating_add(most) {
+        return Err(Error::Foreign);
     }
     let overlay = Overlay::of(file, patch)?;
     let mut heads = Vec::new();

@@ -6,6 +6,7 @@ mod support;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use redwarfs_format::recovery::{FileHasher, PatchHeader};
 use redwarfs_io::{FileSource, LockedFile};
 use redwarfs_recovery::{Applied, Error, Protection, add, apply_patch, locate};
 use redwarfs_testkit::mutate::Rng;
@@ -152,4 +153,25 @@ fn what_does_not_fit_changes_nothing() {
     assert!(matches!(case.make(&lost), Err(Error::TooMuch { .. })));
     let start = &case.whole[5000..];
     assert!(matches!(case.make(start), Err(Error::LostStart)));
+}
+
+/// A few bytes that promise a file which nobody could read to its end.
+#[test]
+fn a_patch_cannot_make_a_file_of_any_length() {
+    let case = Case::new();
+    fs::write(&case.file, b"a short file").unwrap();
+    let mut entry = [&(1_u64 << 50).to_le_bytes()[..], &1_u64.to_le_bytes()].concat();
+    entry.push(7);
+    let mut body = FileHasher::new();
+    body.update(&entry);
+    let header = PatchHeader {
+        length: (1 << 50) + 1,
+        file: [0; 16],
+        entries: 1,
+        patch: (PatchHeader::LEN + entry.len()) as u64,
+        body: body.finish(),
+    };
+    fs::write(&case.patch, [&header.encode()[..], &entry].concat()).unwrap();
+    assert!(matches!(case.apply(), Err(Error::Foreign)));
+    assert_eq!(fs::read(&case.file).unwrap(), b"a short file");
 }

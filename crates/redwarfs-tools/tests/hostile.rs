@@ -88,6 +88,59 @@ fn the_fuzz_targets_for_archives_and_snapshots_accept_their_corpora() {
     }
 }
 
+/// Files, sidecars, patches, keys and signatures that differ a little from intact ones. `REDWARFS_LASTING` sets how many are
+/// made of each.
+#[test]
+fn changed_recovery_data_patches_and_keys_are_used_or_refused() {
+    type Target = fn(&[u8]);
+    let targets: [(&str, Target); 4] = [
+        ("patch", fuzz::patch),
+        ("salvage", fuzz::salvage),
+        ("sidecar", fuzz::sidecar),
+        ("signatures", fuzz::signatures),
+    ];
+    let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus");
+    let mut rng = Rng::new(2);
+    for (name, target) in targets {
+        let mut files: Vec<_> = std::fs::read_dir(corpus.join(name))
+            .unwrap()
+            .map(|entry| entry.unwrap().path())
+            .collect();
+        files.sort();
+        assert!(!files.is_empty(), "{name}");
+        for file in files {
+            let intact = std::fs::read(&file).unwrap();
+            let ends = (0..intact.len()).step_by(intact.len() / 20 + 1);
+            for end in ends.chain([intact.len()]) {
+                target(&intact[..end]);
+            }
+            for _ in 0..variable("REDWARFS_LASTING", 100) {
+                let mut changed = intact.clone();
+                for _ in 0..=rng.below(4) {
+                    let at = rng.below(changed.len());
+                    match rng.below(4) {
+                        0 => changed[at] ^= 1 << rng.below(8),
+                        1 => changed[at] = [0, 1, 0x7f, 0xff][rng.below(4)],
+                        2 => changed[at..]
+                            .iter_mut()
+                            .take(8)
+                            .for_each(|byte| *byte = 0xff),
+                        _ => {
+                            let from = rng.below(changed.len());
+                            let size = (1 + rng.below(64)).min(changed.len() - at.max(from));
+                            changed.copy_within(from..from + size, at);
+                        }
+                    }
+                }
+                if rng.one_in(8) {
+                    changed.truncate(rng.below(changed.len()) + 1);
+                }
+                target(&changed);
+            }
+        }
+    }
+}
+
 /// Thousands of archives that differ a little from intact ones. `REDWARFS_ARCHIVES` sets how many are made
 /// of each.
 #[test]

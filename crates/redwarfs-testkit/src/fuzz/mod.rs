@@ -19,6 +19,8 @@ mod archive;
 #[cfg(feature = "append")]
 mod generations;
 mod image;
+#[cfg(feature = "lasting")]
+mod lasting;
 pub mod mutators;
 mod snapshots;
 mod trailers;
@@ -30,6 +32,8 @@ pub use archive::archive_input;
 pub use generations::{generations, merge};
 pub use image::{image, use_image};
 pub use snapshots::{match_table, snapshots};
+#[cfg(feature = "lasting")]
+pub use lasting::{patch, salvage, sidecar, signatures};
 pub use trailers::{digests, recovery};
 pub use xattrs::xattrs;
 
