@@ -25,8 +25,10 @@ const (
 	IsDirectory  = Code(C.REDWARFS_ERROR_IS_A_DIRECTORY)
 	WrongType    = Code(C.REDWARFS_ERROR_WRONG_TYPE)
 	Links        = Code(C.REDWARFS_ERROR_LINKS)
+	Option       = Code(C.REDWARFS_ERROR_OPTION)
 	Argument     = Code(C.REDWARFS_ERROR_ARGUMENT)
 	Internal     = Code(C.REDWARFS_ERROR_INTERNAL)
+	Unverified   = Code(C.REDWARFS_ERROR_UNVERIFIED)
 )
 
 // Error is an error of the library.

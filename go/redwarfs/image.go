@@ -54,6 +54,9 @@ type Options struct {
 	CacheSize uint64
 	// ImageSize is the number of bytes of the image if it ends before the end of its file.
 	ImageSize uint64
+	// Verification is what the image must prove: "signed:KEY" with a public key of minisign or SSH or a file that has such
+	// keys, "digests", or "checksums". What differs is refused, also with NoVerify.
+	Verification string
 }
 
 // Image is an open image. Several goroutines can use it at once.
@@ -76,7 +79,11 @@ func OpenWith(name string, options Options) (*Image, error) {
 	}
 	cName := C.CString(name)
 	defer C.free(unsafe.Pointer(cName))
-	cOptions := options.c()
+	cOptions, free, err := options.c(name)
+	if err != nil {
+		return nil, err
+	}
+	defer free()
 	var handle *C.redwarfs_image
 	var failure *C.redwarfs_error
 	if C.redwarfs_open(cName, &cOptions, &handle, &failure) != C.REDWARFS_OK {
@@ -91,8 +98,12 @@ func New(reader io.ReaderAt, size int64, options Options) (*Image, error) {
 	if size < 0 {
 		return nil, &fs.PathError{Op: "open", Path: "image", Err: fs.ErrInvalid}
 	}
+	cOptions, free, err := options.c("image")
+	if err != nil {
+		return nil, err
+	}
+	defer free()
 	context := cgo.NewHandle(reader)
-	cOptions := options.c()
 	var handle *C.redwarfs_image
 	var failure *C.redwarfs_error
 	code := C.redwarfs_go_open_io(C.uintptr_t(context), C.uint64_t(size), &cOptions, &handle, &failure)
@@ -108,7 +119,13 @@ func opened(handle *C.redwarfs_image) *Image {
 	return image
 }
 
-func (options Options) c() C.redwarfs_open_options {
+// The options for C, and what frees them. The name is for an error.
+func (options Options) c(name string) (C.redwarfs_open_options, func(), error) {
+	none := func() {}
+	if strings.ContainsRune(options.Verification, 0) {
+		err := &fs.PathError{Op: "open", Path: name, Err: syscall.EINVAL}
+		return C.redwarfs_open_options{}, none, err
+	}
 	var flags C.uint32_t
 	if options.Check {
 		flags |= C.REDWARFS_CHECK
@@ -119,12 +136,18 @@ func (options Options) c() C.redwarfs_open_options {
 	if options.NoReadahead {
 		flags |= C.REDWARFS_NO_READAHEAD
 	}
-	return C.redwarfs_open_options{
+	chosen := C.redwarfs_open_options{
 		size:       C.sizeof_redwarfs_open_options,
 		flags:      flags,
 		cache_size: C.uint64_t(options.CacheSize),
 		image_size: C.uint64_t(options.ImageSize),
 	}
+	if options.Verification == "" {
+		return chosen, none, nil
+	}
+	text := C.CString(options.Verification)
+	chosen.verification = text
+	return chosen, func() { C.free(unsafe.Pointer(text)) }, nil
 }
 
 // Close closes the image. Its open files and later calls fail with [fs.ErrClosed].

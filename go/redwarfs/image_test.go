@@ -453,3 +453,40 @@ func TestChangedBytes(t *testing.T) {
 		t.Error("only", failed, "failures")
 	}
 }
+
+func TestVerification(t *testing.T) {
+	name := filepath.Join(vectors, "signed.bin")
+	key := "signed:" + filepath.Join(vectors, "../fixtures/keys/ssh.pub")
+	for _, verification := range []string{key, "digests", "checksums"} {
+		image, err := redwarfs.OpenWith(name, redwarfs.Options{Verification: verification})
+		if err != nil {
+			t.Fatal(verification, err)
+		}
+		if _, err := fs.ReadFile(image, "only"); err != nil {
+			t.Error(verification, err)
+		}
+		image.Close()
+	}
+	other := "signed:" + filepath.Join(vectors, "../fixtures/keys/minisign.pub")
+	for _, verification := range []string{other, "believed", "signed:/none", "digests\x00"} {
+		image, err := redwarfs.OpenWith(name, redwarfs.Options{Verification: verification})
+		if err == nil {
+			image.Close()
+			t.Error(verification, "is accepted")
+		}
+	}
+	data, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	data[100] ^= 1
+	options := redwarfs.Options{Verification: key, NoVerify: true}
+	image, err := redwarfs.New(bytes.NewReader(data), int64(len(data)), options)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer image.Close()
+	if _, err := fs.ReadFile(image, "only"); err == nil {
+		t.Error("a changed block is read")
+	}
+}

@@ -33,6 +33,7 @@ from ._errors import (
     OptionError,
     RedwarfsError,
     UnsupportedError,
+    UnverifiedError,
 )
 from ._file import RawFile
 from ._image import DirEntry, ExtractResult, Finding, Image, ImageInfo, open
@@ -57,6 +58,7 @@ __all__ = [
     "RawFile",
     "RedwarfsError",
     "UnsupportedError",
+    "UnverifiedError",
     "Writer",
     "build",
     "open",

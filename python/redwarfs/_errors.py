@@ -24,6 +24,12 @@ class CorruptImageError(RedwarfsError, ValueError):
     __module__ = "redwarfs"
 
 
+class UnverifiedError(RedwarfsError, ValueError):
+    """The image does not prove what `verify` asks for: it is not signed by the key, for example."""
+
+    __module__ = "redwarfs"
+
+
 class UnsupportedError(RedwarfsError, ValueError):
     """The image needs a version, a feature or a codec that this package does not have."""
 

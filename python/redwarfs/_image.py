@@ -72,6 +72,11 @@ class ImageInfo:
     """Number of regular files; names of one file with several hard links count once."""
     original_size: int
     """Bytes of all regular files and targets of symbolic links."""
+    digests_time: int | None = None
+    """When the digests of the image were made, in seconds since 1970, if `verify` asked for digests. If an image is older than
+    it should be, somebody has put an older one in its place."""
+    signer: str | None = None
+    """The key that has signed the image, if `verify` asked for one."""
 
 
 class DirEntry:
@@ -157,7 +162,9 @@ class Image(_redwarfs.Image, Mapping[str, bytes]):
 
     - `cache_size`: bytes of decompressed blocks that are kept (512 MiB).
     - `readahead`: decompress blocks ahead in background threads when a file is read front to back.
-    - `verify`: compare the checksum of each block before its bytes are used.
+    - `verify`: compare the checksum of each block before its bytes are used. A text says what the image must prove:
+      `"signed:KEY"`, with a public key of minisign or SSH or a file that has such keys, or `"digests"`.
+      Whatever differs is refused.
     - `check`: check the consistency of all metadata at opening.
     - `offset`: where the image starts in its file; it is searched for by default.
     - `image_size`: bytes of the image, if it ends before the end of its file.

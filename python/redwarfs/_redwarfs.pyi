@@ -30,7 +30,7 @@ class Image:
         *,
         cache_size: int = ...,
         readahead: bool = True,
-        verify: bool = True,
+        verify: bool | str = True,
         check: bool = False,
         offset: int | None = None,
         image_size: int | None = None,

@@ -68,7 +68,7 @@ class RedwarfsFileSystem(AbstractArchiveFileSystem):  # type: ignore[misc]
         *,
         cache_size: int = 512 << 20,
         readahead: bool = True,
-        verify: bool = True,
+        verify: bool | str = True,
         check: bool = False,
         offset: int | None = None,
         image_size: int | None = None,

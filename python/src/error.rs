@@ -23,6 +23,7 @@ fn try_exception(py: Python<'_>, error: &Error) -> PyResult<PyErr> {
     let class = match error.kind() {
         ErrorKind::NotAnImage => "NotAnImageError",
         ErrorKind::Corrupt => "CorruptImageError",
+        ErrorKind::Unverified => "UnverifiedError",
         ErrorKind::Unsupported => "UnsupportedError",
         ErrorKind::Limit => "LimitError",
         ErrorKind::Option => "OptionError",

@@ -30,6 +30,15 @@ type Attributes = (u32, u32, u32, u32, u32, u64, u64, u64, i128, i128, i128);
 /// A finding as Python gets it: kind, message, number of affected files, the first of their paths.
 type Found<'py> = (&'static str, String, u64, Vec<Bound<'py, PyString>>);
 
+/// The keyword `verify`.
+#[derive(Debug, FromPyObject)]
+enum Trust {
+    /// Whether checksums of blocks are compared.
+    Checksums(bool),
+    /// What the image must prove.
+    Text(String),
+}
+
 /// The native part of an image.
 #[pyclass(subclass, frozen, module = "redwarfs._redwarfs")]
 #[derive(Debug)]
@@ -52,14 +61,14 @@ impl Image {
 #[pymethods]
 impl Image {
     #[new]
-    #[pyo3(signature = (source, *, cache_size=512 << 20, readahead=true, verify=true, check=false, offset=None, image_size=None, lazy=false))]
+    #[pyo3(signature = (source, *, cache_size=512 << 20, readahead=true, verify=Trust::Checksums(true), check=false, offset=None, image_size=None, lazy=false))]
     #[expect(clippy::too_many_arguments, reason = "keywords of Python")]
     fn new(
         py: Python<'_>,
         source: &Bound<'_, PyAny>,
         cache_size: u64,
         readahead: bool,
-        verify: bool,
+        verify: Trust,
         check: bool,
         offset: Option<u64>,
         image_size: Option<u64>,
@@ -72,7 +81,13 @@ impl Image {
             // A value above 1 never finishes a block in the background.
             options.cache.partial_ratio = 2.0;
         }
-        options.trust_blocks = !verify;
+        match verify {
+            Trust::Checksums(verify) => options.trust_blocks = !verify,
+            Trust::Text(text) => {
+                let verification = py.detach(|| redwarfs::verification(&text));
+                options.verification = verification.map_err(|e| exception(py, &e))?;
+            }
+        }
         options.check = check;
         options.offset = offset.map_or(ImageOffset::Auto, ImageOffset::At);
         options.image_size = image_size;
@@ -282,7 +297,7 @@ impl Image {
 
     /// Numbers about the image.
     fn _info<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let (version, numbers) = self.with(py, |image| {
+        let (version, numbers, verified) = self.with(py, |image| {
             let reader = image.reader();
             let (view, container) = (reader.metadata(), reader.container());
             let (counts, totals) = (view.counts(), view.totals());
@@ -295,13 +310,16 @@ impl Image {
                 ("files", u64::from(counts.files)),
                 ("original_size", totals.size),
             ];
-            Ok((container.version.to_string(), numbers))
+            let verified = image.verified().cloned();
+            Ok((container.version.to_string(), numbers, verified))
         })?;
         let info = PyDict::new(py);
         info.set_item("version", version)?;
         for (name, number) in numbers {
             info.set_item(name, number)?;
         }
+        info.set_item("digests_time", verified.as_ref().map(|found| found.time))?;
+        info.set_item("signer", verified.and_then(|found| found.signer))?;
         Ok(info)
     }
 

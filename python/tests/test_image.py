@@ -4,6 +4,7 @@ import errno
 import io
 import os
 import pathlib
+import pickle
 import stat
 
 import pytest
@@ -273,6 +274,32 @@ def test_options_of_opening(image_path, tmp_path):
     for _ in range(2):
         with pytest.raises(FileNotFoundError):
             lazy.listdir()
+
+
+def test_what_an_image_must_prove(image_path, tmp_path):
+    root = pathlib.Path(__file__).parents[2] / "tests"
+    path, keys = root / "vectors/signed.bin", root / "fixtures/keys"
+    image = redwarfs.open(path, verify=f"signed:{keys / 'ssh.pub'}")
+    assert image["only"] == redwarfs.open(path)["only"]
+    info = image.info()
+    assert info.digests_time == 1_700_000_000 and "SSH key SHA256:" in info.signer
+    assert pickle.loads(pickle.dumps(image))["only"] == image["only"]
+    info = redwarfs.open(path, verify="digests").info()
+    assert info.digests_time == 1_700_000_000 and info.signer is None
+    assert redwarfs.open(path).info().digests_time is None
+    for refused in (path, image_path):
+        with pytest.raises(redwarfs.UnverifiedError):
+            redwarfs.open(refused, verify=f"signed:{keys / 'minisign.pub'}")
+    with pytest.raises(redwarfs.OptionError):
+        redwarfs.open(path, verify="believed")
+    with pytest.raises(FileNotFoundError):
+        redwarfs.open(path, verify=f"signed:{tmp_path / 'none'}")
+    changed = bytearray(path.read_bytes())
+    changed[100] ^= 1
+    (tmp_path / "changed").write_bytes(changed)
+    image = redwarfs.open(tmp_path / "changed", verify=f"signed:{keys / 'ssh.pub'}")
+    with pytest.raises(redwarfs.CorruptImageError):
+        image["only"]
 
 
 def test_files_that_are_no_images(tmp_path):

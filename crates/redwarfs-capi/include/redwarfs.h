@@ -138,6 +138,10 @@ enum redwarfs_code
      * A bug of the library. The object that the function was called with can only be freed.
      */
     REDWARFS_ERROR_INTERNAL = 16,
+    /**
+     * The image does not prove what the options ask for: it is not signed by the key, for example.
+     */
+    REDWARFS_ERROR_UNVERIFIED = 17,
 };
 #ifndef __cplusplus
 #if __STDC_VERSION__ >= 202311L
@@ -190,6 +194,15 @@ typedef struct {
      * Bytes of the image if it ends before the end of its file; 0 if not.
      */
     uint64_t image_size;
+    /**
+     * What the image must prove, or null: `signed:KEY` with a public key of minisign or SSH or a file that has
+     * such keys, `digests`, or `checksums`. What differs is refused, also with `REDWARFS_NO_VERIFY`.
+     */
+    const char *verification;
+    /**
+     * Null.
+     */
+    const void *reserved;
 } redwarfs_open_options;
 
 /**
@@ -260,9 +273,14 @@ typedef struct {
      */
     uint64_t files;
     /**
+     * When the digests of the image were made, in seconds since 1970, if they were verified; otherwise 0. If an image is
+     * older than it should be, somebody has put an older one in its place.
+     */
+    int64_t digests_time;
+    /**
      * Zero.
      */
-    uint64_t reserved[8];
+    uint64_t reserved[7];
 } redwarfs_image_info;
 
 /**

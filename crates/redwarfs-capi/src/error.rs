@@ -46,6 +46,8 @@ pub enum Code {
     RedwarfsErrorRange = 15,
     /// A bug of the library. The object that the function was called with can only be freed.
     RedwarfsErrorInternal = 16,
+    /// The image does not prove what the options ask for: it is not signed by the key, for example.
+    RedwarfsErrorUnverified = 17,
 }
 
 /// What went wrong: a code, a number of `errno.h`, and a message.
@@ -87,6 +89,11 @@ impl Failure {
         }
     }
 
+    /// Whether an argument of the function was wrong.
+    pub(crate) fn is_argument(&self) -> bool {
+        self.code == Code::RedwarfsErrorArgument
+    }
+
     /// Stores an error object if the caller wants one; returns the code.
     pub(crate) fn report(self, place: Option<&mut *mut Error>) -> Code {
         if let Some(place) = place {
@@ -116,6 +123,7 @@ impl From<redwarfs::Error> for Failure {
         let code = match error.kind() {
             ErrorKind::NotAnImage => Code::RedwarfsErrorNotAnImage,
             ErrorKind::Corrupt => Code::RedwarfsErrorCorrupt,
+            ErrorKind::Unverified => Code::RedwarfsErrorUnverified,
             ErrorKind::Unsupported => Code::RedwarfsErrorUnsupported,
             ErrorKind::Limit => Code::RedwarfsErrorLimit,
             ErrorKind::NotFound => Code::RedwarfsErrorNotFound,

@@ -47,9 +47,15 @@ pub struct OpenOptions {
     pub offset: u64,
     /// Bytes of the image if it ends before the end of its file; 0 if not.
     pub image_size: u64,
+    /// What the image must prove, or null: `signed:KEY` with a public key of minisign or SSH or a file that has
+    /// such keys, `digests`, or `checksums`. What differs is refused, also with `REDWARFS_NO_VERIFY`.
+    pub verification: *const c_char,
+    /// Null.
+    pub reserved: *const c_void,
 }
 
-// SAFETY: it begins with the size, and has integers only.
+// SAFETY: it begins with the size, and has integers and pointers only. On systems with pointers of 32 bits, the two of
+// them fill 8 bytes.
 unsafe impl Growing for OpenOptions {
     const FIRST: usize = offset_of!(Self, image_size) + size_of::<u64>();
 }
@@ -112,8 +118,11 @@ pub struct Info {
     pub inodes: u64,
     /// Number of regular files; names of one file with several hard links count once.
     pub files: u64,
+    /// When the digests of the image were made, in seconds since 1970, if they were verified; otherwise 0. If an image is
+    /// older than it should be, somebody has put an older one in its place.
+    pub digests_time: i64,
     /// Zero.
-    pub reserved: [u64; 8],
+    pub reserved: [u64; 7],
 }
 
 /// The last component of the path is not followed if it is a symbolic link.
@@ -143,7 +152,9 @@ pub unsafe extern "C" fn redwarfs_open(
         let path = unsafe { border::path(path, "path is null") }?;
         // SAFETY: promised by the caller.
         let options = unsafe { border::sized(options, "options->size is too small") }?;
-        let opened = redwarfs::Image::open_with(path, &reader_options(options)?)?;
+        // SAFETY: promised by the caller.
+        let options = unsafe { reader_options(options) }?;
+        let opened = redwarfs::Image::open_with(path, &options)?;
         give(image, opened)
     })
 }
@@ -160,7 +171,8 @@ pub unsafe extern "C" fn redwarfs_open_fd(
     run(error, || {
         // SAFETY: promised by the caller.
         let options = unsafe { border::sized(options, "options->size is too small") }?;
-        let options = reader_options(options)?;
+        // SAFETY: promised by the caller.
+        let options = unsafe { reader_options(options) }?;
         let file = source::duplicate(descriptor)?;
         let name = format!("descriptor {descriptor}");
         let source = FileSource::of(file, Path::new(&name))?;
@@ -180,7 +192,8 @@ pub unsafe extern "C" fn redwarfs_open_memory(
     run(error, || {
         // SAFETY: promised by the caller.
         let options = unsafe { border::sized(options, "options->size is too small") }?;
-        let options = reader_options(options)?;
+        // SAFETY: promised by the caller.
+        let options = unsafe { reader_options(options) }?;
         // SAFETY: promised by the caller.
         let data = unsafe { border::bytes(data, length, "data is null") }?;
         give_source(image, Arc::new(MemorySource::new(data)), &options)
@@ -200,14 +213,21 @@ pub unsafe extern "C" fn redwarfs_open_io(
     run(error, || {
         // SAFETY: promised by the caller.
         let options = unsafe { border::sized(options, "options->size is too small") }?;
-        let options = reader_options(options)?;
         if image.is_none() {
             return Err(argument("image is null"));
         }
         // SAFETY: promised by the caller.
         let io = unsafe { border::sized(io, "io->size is too small") }?;
         let io = io.ok_or_else(|| argument("io is null"))?;
-        give_source(image, source::callbacks(&io)?, &options)
+        // SAFETY: promised by the caller.
+        let options = match unsafe { reader_options(options) } {
+            Err(failure) if failure.is_argument() => return Err(failure),
+            other => other,
+        };
+        // From here on, it is released.
+        let source = source::callbacks(&io)?;
+        let options = options?;
+        give_source(image, source, &options)
     })
 }
 
@@ -239,7 +259,8 @@ pub extern "C" fn redwarfs_info(
             blocks: u64::from(container.block_count()),
             inodes: u64::from(counts.inodes),
             files: u64::from(counts.files),
-            reserved: [0; 8],
+            digests_time: opened(image)?.verified().map_or(0, |found| found.time),
+            reserved: [0; 7],
         };
         put(info, found, "info is null")
     })
@@ -458,7 +479,11 @@ pub(crate) fn known(flags: u32, known: u32) -> Result<u32, Failure> {
     }
 }
 
-fn reader_options(options: Option<OpenOptions>) -> Result<redwarfs::OpenOptions, Failure> {
+/// The options of a caller.
+///
+/// # Safety
+/// The text in them is null or ends with NUL.
+unsafe fn reader_options(options: Option<OpenOptions>) -> Result<redwarfs::OpenOptions, Failure> {
     let mut chosen = redwarfs::OpenOptions::default();
     let Some(options) = options else {
         return Ok(chosen);
@@ -482,6 +507,16 @@ fn reader_options(options: Option<OpenOptions>) -> Result<redwarfs::OpenOptions,
         chosen.cache.size = options.cache_size;
     }
     chosen.image_size = Some(options.image_size).filter(|&size| size != 0);
+    if !options.reserved.is_null() {
+        return Err(argument("options->reserved is not null"));
+    }
+    if !options.verification.is_null() {
+        // SAFETY: promised by the caller.
+        let text = unsafe { border::text(options.verification, "options->verification") }?;
+        let text =
+            str::from_utf8(text).map_err(|_| argument("options->verification is not UTF-8"))?;
+        chosen.verification = redwarfs::verification(text)?;
+    }
     Ok(chosen)
 }
 

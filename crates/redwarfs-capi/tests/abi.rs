@@ -46,7 +46,9 @@ fn structs_have_their_layout() {
             threads,
             cache_size,
             offset,
-            image_size
+            image_size,
+            verification,
+            reserved
         }
     );
     layout!(
@@ -71,6 +73,7 @@ fn structs_have_their_layout() {
             blocks,
             inodes,
             files,
+            digests_time,
             reserved
         }
     );

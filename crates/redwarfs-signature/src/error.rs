@@ -19,6 +19,9 @@ pub enum Error {
     /// The image is not what its digests say.
     #[error("the digests of the image are not those of its contents")]
     Stale,
+    /// The text names no way to verify an image.
+    #[error("no such verification: {0} (one of signed:KEY, digests, checksums)")]
+    Choice(String),
     /// The text is no key of a kind that is known.
     #[error("{0}")]
     Key(String),

@@ -1,9 +1,10 @@
 //! Public keys.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use redwarfs_format::digests::SignatureKind;
-use redwarfs_reader::VerifySignature;
+use redwarfs_reader::{Verification, VerifySignature};
 
 use crate::error::{Error, Result};
 use crate::{minisign_keys, ssh};
@@ -77,6 +78,23 @@ impl PublicKeys {
     #[must_use]
     pub fn names(&self) -> Vec<String> {
         self.keys.iter().map(PublicKey::name).collect()
+    }
+}
+
+/// Understands what an image must prove: `signed:KEY`, with a key as [`PublicKeys::from_argument`] takes it, `digests`
+/// or `checksums`.
+///
+/// # Errors
+/// [`Error::Choice`] for another text, otherwise as [`PublicKeys::from_argument`].
+pub fn verification(text: &str) -> Result<Verification> {
+    match (text, text.strip_prefix("signed:")) {
+        ("checksums", _) => Ok(Verification::Checksums),
+        ("digests", _) => Ok(Verification::Digests),
+        (_, Some(key)) => {
+            let keys = PublicKeys::from_argument(key)?;
+            Ok(Verification::Signed(Arc::new(keys)))
+        }
+        _ => Err(Error::Choice(text.to_owned())),
     }
 }
 

@@ -21,7 +21,7 @@ mod verify;
 
 pub use digests::{DigestOptions, make_digests};
 pub use error::{Error, Result};
-pub use keys::PublicKeys;
+pub use keys::{PublicKeys, verification};
 pub use redwarfs_format::digests::{DigestAlgorithm, Digests, SignatureKind};
 pub use secret::{LockedKey, LockedText, SecretKey, signature_kind};
 pub use trailer::{Added, add_digests, add_signature};

@@ -74,13 +74,18 @@ pub(crate) fn verify(key: &PublicKey, message: &[u8], signature: &str) -> Result
 }
 
 pub(crate) fn private_key(text: &str) -> Result<PrivateKey> {
-    PrivateKey::from_openssh(text).map_err(|e| Error::Key(format!("no private key of SSH: {e}")))
+    // The library does not read one of 256 ECDSA keys: those whose number is shorter than usual.
+    PrivateKey::from_openssh(text).map_err(|e| {
+        Error::Key(format!(
+            "no private key of SSH that can be read: {e}; ssh-keygen -Y sign may read it"
+        ))
+    })
 }
 
 pub(crate) fn sign(key: &PrivateKey, message: &[u8]) -> Result<(String, String)> {
     let failed = |e: ssh_key::Error| Error::Signature(format!("cannot sign: {e}"));
     if key.algorithm().is_rsa() {
-        // The library passes one of the two primes twice.
+        // The time that the library `rsa` takes depends on the key, and `ssh-key` passes it one of the two primes twice.
         return Err(Error::Signature(
             "RSA keys verify signatures, but do not make them here; ssh-keygen -Y sign does".into(),
         ));

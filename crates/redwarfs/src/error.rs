@@ -47,6 +47,16 @@ pub enum Error {
         source: redwarfs_format::Error,
     },
 
+    /// What an image must prove is not understood, or names a key that cannot be used.
+    #[cfg(feature = "signatures")]
+    #[error("cannot use the verification: {}: {source}", .text.escape_debug())]
+    Verification {
+        /// The text.
+        text: String,
+        /// The cause.
+        source: redwarfs_signature::Error,
+    },
+
     /// The directory that is to be packed cannot be opened.
     #[error("cannot open directory: {}: {source}", shown(path))]
     Input {
@@ -104,6 +114,8 @@ impl Error {
             Self::Incomplete(_) | Self::Build(_) | Self::Output(_) | Self::Extract(_) => {
                 return None;
             }
+            #[cfg(feature = "signatures")]
+            Self::Verification { .. } => return None,
         };
         Some(path.as_path()).filter(|path| !path.as_os_str().is_empty())
     }
@@ -139,6 +151,8 @@ pub enum ErrorKind {
     NotAnImage,
     /// The image contradicts itself or its checksums.
     Corrupt,
+    /// The image does not prove what [`OpenOptions`](crate::OpenOptions) asks for: it is not signed by the key, for example.
+    Unverified,
     /// The image needs a version, feature or codec that is not available.
     Unsupported,
     /// More is asked for than a limit allows.
@@ -177,6 +191,11 @@ impl Error {
             Self::WrongType { .. } => ErrorKind::WrongType,
             Self::TooManyLinks(_) => ErrorKind::Links,
             Self::Input { .. } | Self::Output(_) => ErrorKind::Io,
+            #[cfg(feature = "signatures")]
+            Self::Verification { source, .. } => match source {
+                redwarfs_signature::Error::Io(_) => ErrorKind::Io,
+                _ => ErrorKind::Option,
+            },
             Self::Incomplete(_) => ErrorKind::Build,
             Self::Build(e) => match e {
                 redwarfs_writer::Error::InvalidOption(_) => ErrorKind::Option,
@@ -206,6 +225,11 @@ impl Error {
         let number = match self {
             Self::Open { source, .. } | Self::Read { source, .. } => errno_of(source),
             Self::Input { source, .. } | Self::Output(source) => Some(errno_of_io(source)),
+            #[cfg(feature = "signatures")]
+            Self::Verification {
+                source: redwarfs_signature::Error::Io(e),
+                ..
+            } => Some(errno_of_io(e)),
             Self::Build(e) => match e {
                 redwarfs_writer::Error::Source(e)
                 | redwarfs_writer::Error::Output(e)
@@ -232,7 +256,11 @@ impl Error {
             ErrorKind::Unsupported => Errno::NOTSUP,
             ErrorKind::Limit => Errno::FBIG,
             ErrorKind::Interrupted => Errno::INTR,
-            ErrorKind::Io | ErrorKind::Corrupt | ErrorKind::Build | ErrorKind::Extract => Errno::IO,
+            ErrorKind::Io
+            | ErrorKind::Corrupt
+            | ErrorKind::Unverified
+            | ErrorKind::Build
+            | ErrorKind::Extract => Errno::IO,
         });
         number.raw_os_error()
     }
@@ -242,6 +270,7 @@ fn kind_of(error: &redwarfs_format::Error) -> ErrorKind {
     match error {
         redwarfs_format::Error::NotAnImage(_) => ErrorKind::NotAnImage,
         redwarfs_format::Error::Corrupt { .. } => ErrorKind::Corrupt,
+        redwarfs_format::Error::Unverified(_) => ErrorKind::Unverified,
         redwarfs_format::Error::Unsupported(_) => ErrorKind::Unsupported,
         redwarfs_format::Error::Limit(_) => ErrorKind::Limit,
         redwarfs_format::Error::Io(e) if e.kind() == io::ErrorKind::IsADirectory => {

@@ -166,6 +166,14 @@ impl Image {
         self.symlink_entry(path)?.read_link()
     }
 
+    /// What the image has proved, if [`OpenOptions::verification`](OpenOptions) asked for more than checksums: the key that
+    /// has signed it, and the time of its digests. If that is older than it should be, somebody has put an older image in its
+    /// place.
+    #[must_use]
+    pub fn verified(&self) -> Option<&redwarfs_reader::Verified> {
+        self.0.verified()
+    }
+
     /// The reader below: inodes, blocks, cache, checks of all sections.
     #[must_use]
     pub fn reader(&self) -> &redwarfs_reader::Image {

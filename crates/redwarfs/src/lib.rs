@@ -37,6 +37,8 @@
 //!   never a panic, and extraction never leaves its target directory.
 //! * The reader verifies the checksum of every block before it returns a byte of it. Images of the oldest
 //!   formats have no checksums, and [`OpenOptions`] can switch the check off.
+//! * With [`OpenOptions::verification`](OpenOptions), a reader refuses each byte that is not what a trusted key has signed:
+//!   [`verification`] understands what the tools understand, such as `signed:key.pub`.
 //! * The same directory, options and version give the same image for any number of threads.
 //! * An output file gets its name when it is complete. If a build fails, an existing file of that name
 //!   stays unchanged. A file that cannot be replaced, such as a mount point, is overwritten when the
@@ -67,7 +69,8 @@
 //!
 //! `zstd`, `lzma`, `lz4`, `brotli`, `ricepp` and `flac` are the codecs; all are on by default. `flac` builds libFLAC,
 //! which needs cmake. Reading a block with a codec that is off gives [`FormatError::Unsupported`]. `libarchive` (on)
-//! adds the archive formats that libarchive writes, if the library can be loaded.
+//! adds the archive formats that libarchive writes, if the library can be loaded. `signatures` (on) adds [`verification`],
+//! with the keys of minisign and SSH.
 #![forbid(unsafe_code)]
 
 mod builder;
@@ -81,12 +84,16 @@ mod many;
 mod messages;
 mod named;
 mod resolve;
+#[cfg(feature = "signatures")]
+mod verification;
 
 pub use redwarfs_codec as codec;
 pub use redwarfs_extractor as extractor;
 pub use redwarfs_format as format;
 pub use redwarfs_io as io;
 pub use redwarfs_reader as reader;
+#[cfg(feature = "signatures")]
+pub use redwarfs_signature as signature;
 pub use redwarfs_writer as writer;
 
 pub use builder::{Builder, Built};
@@ -97,12 +104,14 @@ pub use extract::{Extracted, extract, extract_with};
 pub use file::File;
 pub use image::Image;
 pub use named::{OPTION_NAMES, set_option};
+#[cfg(feature = "signatures")]
+pub use verification::verification;
 
 pub use redwarfs_extractor::{Error as ExtractError, ExtractOptions, ExtractSummary};
 pub use redwarfs_format::Error as FormatError;
 pub use redwarfs_format::metadata::{FileType, Stat, Timestamp};
 pub use redwarfs_io::Source;
-pub use redwarfs_reader::{CacheOptions, OpenOptions};
+pub use redwarfs_reader::{CacheOptions, OpenOptions, Verification, Verified};
 pub use redwarfs_writer::{BuildOptions, BuildSummary, Error as BuildError};
 
 #[cfg(doctest)]

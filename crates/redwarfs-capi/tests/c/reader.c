@@ -323,7 +323,7 @@ static void check_interface(void)
     struct {
         redwarfs_open_options known;
         uint64_t more;
-    } later = {{sizeof later, 0, 0, 0, 0, 0}, 0};
+    } later = {{sizeof later, 0, 0, 0, 0, 0, NULL, NULL}, 0};
     OK(redwarfs_open(path, &later.known, &other, &error));
     redwarfs_close(other);
     later.more = 1;
@@ -340,6 +340,78 @@ static void check_interface(void)
     redwarfs_closedir(NULL);
     redwarfs_error_free(NULL);
     CHECK(redwarfs_error_code(NULL) == REDWARFS_OK && *redwarfs_error_message(NULL) == 0);
+    redwarfs_close(image);
+}
+
+static int unreadable(void *context, uint64_t offset, void *buffer, size_t length)
+{
+    (void)context, (void)offset, (void)buffer, (void)length;
+    return EIO;
+}
+
+static void released(void *context)
+{
+    ++*(int *)context;
+}
+
+/* What an image must prove. */
+static void check_signed(void)
+{
+    char path[4096], key[4200];
+    redwarfs_image *image;
+    redwarfs_image_info info;
+    redwarfs_open_options options;
+    uint32_t inode;
+    size_t done;
+    char bytes[16], whole[4096];
+    int releases = 0;
+    redwarfs_io io = {sizeof io, &releases, 100, unreadable, released};
+
+    snprintf(path, sizeof path, "%s/signed.bin", vectors);
+    snprintf(key, sizeof key, "signed:%s/../fixtures/keys/ssh.pub", vectors);
+    memset(&options, 0, sizeof options);
+    options.size = sizeof options;
+    options.verification = key;
+    OK(redwarfs_open(path, &options, &image, &error));
+    OK(redwarfs_info(image, &info, &error));
+    CHECK(info.digests_time == 1700000000);
+    OK(redwarfs_lookup(image, "only", 0, &inode, &error));
+    OK(redwarfs_read(image, inode, 0, bytes, sizeof bytes, &done, &error));
+    redwarfs_close(image);
+    options.verification = "digests";
+    OK(redwarfs_open(path, &options, &image, &error));
+    redwarfs_close(image);
+    options.verification = "checksums";
+    OK(redwarfs_open(path, &options, &image, &error));
+    OK(redwarfs_info(image, &info, &error));
+    CHECK(info.digests_time == 0);
+    redwarfs_close(image);
+
+    snprintf(key, sizeof key, "signed:%s/../fixtures/keys/minisign.pub", vectors);
+    options.verification = key;
+    FAILS(redwarfs_open(path, &options, &image, &error), REDWARFS_ERROR_UNVERIFIED, "signature");
+    options.verification = "believed";
+    FAILS(redwarfs_open(path, &options, &image, &error), REDWARFS_ERROR_OPTION, "believed");
+    FAILS(redwarfs_open_io(&io, &options, &image, &error), REDWARFS_ERROR_OPTION, "believed");
+    CHECK(releases == 1);
+    options.verification = "\xff";
+    FAILS(redwarfs_open_io(&io, &options, &image, &error), REDWARFS_ERROR_ARGUMENT, "UTF-8");
+    CHECK(releases == 1);
+    options.verification = "signed:/none/of/them";
+    FAILS(redwarfs_open(path, &options, &image, &error), REDWARFS_ERROR_IO, "/none/of/them");
+    /* A byte of the block, with the checksums switched off. */
+    FILE *file = fopen(path, "rb");
+    CHECK(file != NULL);
+    done = fread(whole, 1, sizeof whole, file);
+    fclose(file);
+    CHECK(done > 1000 && done < sizeof whole);
+    whole[100] ^= 1;
+    snprintf(key, sizeof key, "signed:%s/../fixtures/keys/ssh.pub", vectors);
+    options.verification = key;
+    options.flags = REDWARFS_NO_VERIFY;
+    OK(redwarfs_open_memory(whole, done, &options, &image, &error));
+    OK(redwarfs_lookup(image, "only", 0, &inode, &error));
+    FAILS(redwarfs_read(image, inode, 0, bytes, sizeof bytes, &done, &error), REDWARFS_ERROR_CORRUPT, "");
     redwarfs_close(image);
 }
 
@@ -381,6 +453,7 @@ int main(int argc, char **argv)
     CHECK(argc >= 2);
     vectors = argv[1];
     check_interface();
+    check_signed();
     snprintf(path, sizeof path, "%s/images.tsv", vectors);
     FILE *index = fopen(path, "r");
     CHECK(index != NULL);

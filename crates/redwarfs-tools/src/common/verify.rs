@@ -1,7 +1,5 @@
 //! Images that must be what somebody signed: `verify=` of the tools that read them.
 
-use std::sync::Arc;
-
 use redwarfs_reader::{Image, Verification};
 use redwarfs_signature::{Error, PublicKeys};
 
@@ -14,13 +12,15 @@ use super::time::LocalTime;
 /// # Errors
 /// Text for the user.
 pub fn verification(text: &str) -> Result<Verification, String> {
-    match (text, text.strip_prefix("signed:")) {
-        ("checksums", _) => Ok(Verification::Checksums),
-        ("digests", _) => Ok(Verification::Digests),
-        (_, Some(key)) => Ok(Verification::Signed(Arc::new(public_keys(key)?))),
-        _ => Err(format!(
-            "no such verification: {text} (one of signed:KEY, digests, checksums)"
-        )),
+    redwarfs_signature::verification(text)
+        .map_err(|error| explained(text.strip_prefix("signed:").unwrap_or(text), &error))
+}
+
+fn explained(key: &str, error: &Error) -> String {
+    match error {
+        Error::Choice(_) => error.to_string(),
+        Error::Io(e) => format!("cannot use the public key: {key}: {}", io_cause(e)),
+        other => format!("cannot use the public key: {key}: {other}"),
     }
 }
 
@@ -29,13 +29,7 @@ pub fn verification(text: &str) -> Result<Verification, String> {
 /// # Errors
 /// Text for the user.
 pub fn public_keys(argument: &str) -> Result<PublicKeys, String> {
-    PublicKeys::from_argument(argument).map_err(|error| {
-        let cause = match &error {
-            Error::Io(e) => io_cause(e),
-            other => other.to_string(),
-        };
-        format!("cannot use the public key: {argument}: {cause}")
-    })
+    PublicKeys::from_argument(argument).map_err(|error| explained(argument, &error))
 }
 
 /// Says what an image has proved, and of when that is.
