@@ -48,6 +48,13 @@ fn patches_hold_the_corrected_bytes() {
         bytes[400_000..408_000].fill(1);
         bytes.truncate(end - 5000);
     });
+    let value = |options: &[&str]| -> serde_json::Value {
+        serde_json::from_str(place.check(0, options).trim()).unwrap()
+    };
+    let json = value(&[&write, "-j"]);
+    assert_eq!(json["patch"]["file"], patch.to_str().unwrap());
+    assert_eq!(json["patch"]["bytes"], fs::metadata(&patch).unwrap().len());
+    fs::remove_file(&patch).unwrap();
     let text = place.check(0, &[&write]);
     assert!(
         text.starts_with(&format!("patch:    {}, ", patch.display())),
@@ -63,6 +70,15 @@ fn patches_hold_the_corrected_bytes() {
     );
     assert!(place.bytes() == whole);
     assert!(place.check(0, &[&apply]).contains("applied:  nothing"));
+    assert_eq!(value(&[&apply, "-j"])["applied"]["entries"], 0);
+    let json = value(&["--repair", "-j"]);
+    assert_eq!(json["repaired"]["data_shards"], 0);
+    assert_eq!(json["repaired"]["open"], serde_json::json!([]));
+    let json = value(&["--remove-recovery", "-j"]);
+    assert!(json["removed"]["bytes"].as_u64() > Some(10_000), "{json}");
+    let json = value(&["--add-recovery=10%", "-j"]);
+    assert!(json["added"]["parity_shards"].as_u64() > Some(10), "{json}");
+    assert!(place.bytes() == whole);
     // It is for this file and this damage.
     place.damage(|bytes| bytes[700_000] ^= 1);
     let other = place.bytes();

@@ -171,6 +171,19 @@ fn unreadable_bytes_that_nothing_protects_are_named() {
             && text.contains("have no recovery data, and may be damaged"),
         "{text}"
     );
+    let second = place.path("second");
+    let option = format!("--repair={}", second.display());
+    let out = run(DWARFSCK, [from.to_str().unwrap(), &option, "-j"]);
+    assert_eq!(out.status.code(), Some(1), "{}", said(&out));
+    let json: serde_json::Value = serde_json::from_slice(&out.stdout).unwrap();
+    let zeros = &json["repaired"]["zeros"][0];
+    let (at, bytes) = (zeros["offset"].as_u64(), zeros["bytes"].as_u64());
+    assert!(
+        at.unwrap() <= bad.start && at.unwrap() + bytes.unwrap() >= bad.end,
+        "{json}"
+    );
+    assert_eq!(json["repaired"]["open"][0]["offset"], first);
+    assert_eq!(json["repaired"]["copy"], second.to_str().unwrap());
     // The copy has everything else.
     let found = fs::read(&copy).unwrap();
     assert_eq!(found.len(), whole.len());

@@ -4,11 +4,14 @@ use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
 use redwarfs_io::Source;
-use redwarfs_recovery::{Error, apply_patch};
+use redwarfs_recovery::{Error, Repaired, apply_patch};
+use serde_json::json;
 
 use super::args::Args;
 use super::meter::with_bytes;
-use super::recovery::{examine, intact, lock, log_lost, open_ranges, say, say_open, written};
+use super::recovery::{
+    examine, in_json, intact, lock, log_lost, open_ranges, say, say_open, written,
+};
 use crate::common::error::{EXIT_OK, display_path};
 use crate::common::number::{counted, format_size};
 use crate::common::output::{commit, create_medium};
@@ -28,7 +31,8 @@ pub(super) fn write(
     let (found, damage) = examine(args, &source, Access::Read, what, input, logger, stop)?;
     let open = open_ranges(&found, &source, what, input)?;
     if damage.is_none() {
-        say(args, &format!("patch:    none, {}", intact(&open)))?;
+        let json = json!({"patch": in_json(Repaired::default(), &open)});
+        say(args, &format!("patch:    none, {}", intact(&open)), &json)?;
         return Ok(say_open(&open, logger));
     }
     let (out, file) = create_medium(patch, input, what, logger)?;
@@ -43,6 +47,9 @@ pub(super) fn write(
     let size = file.len().unwrap_or(0);
     drop(file);
     commit(out, what)?;
+    let mut json = in_json(done, &open);
+    json["file"] = patch.to_string_lossy().into();
+    json["bytes"] = size.into();
     say(
         args,
         &format!(
@@ -51,6 +58,7 @@ pub(super) fn write(
             format_size(size),
             written(done)
         ),
+        &json!({ "patch": json }),
     )?;
     Ok(say_open(&open, logger))
 }
@@ -88,6 +96,7 @@ pub(super) fn apply(
                 format_size(applied.bytes)
             ),
         },
+        &json!({"applied": {"entries": applied.entries, "bytes": applied.bytes}}),
     )?;
     Ok(EXIT_OK)
 }

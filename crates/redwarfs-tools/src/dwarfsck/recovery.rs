@@ -8,6 +8,7 @@ use redwarfs_io::{FileSource, LockedFile, Medium, Source};
 use redwarfs_reader::Image;
 use redwarfs_reader::check::{DeclaredImage, Finding, FindingKind, VerifyMode};
 use redwarfs_recovery::{Added, Damage, Error, Geometry, Protection, Repaired};
+use serde_json::{Value, json};
 
 use super::args::Args;
 use super::meter::with_bytes;
@@ -165,21 +166,26 @@ fn add(
             (added, format!(" in {}", display_path(&sidecar)))
         }
     };
-    say(
-        args,
-        &format!(
-            "added:    {} of recovery data{place}, {}",
-            format_size(added.bytes),
-            described(&added.geometry)
-        ),
-    )?;
+    let mut text = format!(
+        "added:    {} of recovery data{place}, {}",
+        format_size(added.bytes),
+        described(&added.geometry)
+    );
     if added.left_out > 0 {
         let bytes = counted(added.left_out, "byte", "bytes");
-        say(
-            args,
-            &format!("left out: {bytes} of sections for update information and signature"),
-        )?;
+        text += &format!("\nleft out: {bytes} of sections for update information and signature");
     }
+    let of = &added.geometry;
+    let json = json!({"added": {
+        "bytes": added.bytes,
+        "length": of.length(),
+        "shard_size": of.shard_size(),
+        "groups": of.groups(),
+        "data_shards": of.data_shards(),
+        "parity_shards": of.parity_shards(),
+        "left_out": added.left_out,
+    }});
+    say(args, &text, &json)?;
     Ok(EXIT_OK)
 }
 
@@ -281,11 +287,17 @@ fn repair(args: &Args, input: &Path, logger: &Logger, stop: &AtomicBool) -> Resu
     let (found, damage) = examine(args, &file, Access::Write, what, input, logger, stop)?;
     let open = open_ranges(&found, &file, what, input)?;
     if damage.is_none() {
-        say(args, &format!("repaired: nothing, {}", intact(&open)))?;
+        let json = json!({"repaired": in_json(Repaired::default(), &open)});
+        say(
+            args,
+            &format!("repaired: nothing, {}", intact(&open)),
+            &json,
+        )?;
         return Ok(say_open(&open, logger));
     }
     let done = mend(&found, &file, &damage, input, stop, logger)?;
-    say(args, &format!("repaired: {}", written(done)))?;
+    let json = json!({"repaired": in_json(done, &open)});
+    say(args, &format!("repaired: {}", written(done)), &json)?;
     Ok(say_open(&open, logger))
 }
 
@@ -390,9 +402,13 @@ fn repair_copy(
         out.allow_execution().map_err(|e| io(copy, &e))?;
     }
     commit(out, what)?;
+    let mut json = in_json(done, &open);
+    json["copy"] = copy.to_string_lossy().into();
+    json["zeros"] = ranges(&zeros);
     say(
         args,
         &format!("repaired: {}, in {}", written(done), copy.display()),
+        &json!({ "repaired": json }),
     )?;
     say_zeros(&zeros, copy, logger);
     Ok(match (say_open(&open, logger), zeros.is_empty()) {
@@ -410,17 +426,39 @@ fn remove(args: &Args, input: &Path, logger: &Logger) -> Result<u8> {
     say(
         args,
         &format!("removed:  {} of recovery data", format_size(bytes)),
+        &json!({"removed": {"bytes": bytes}}),
     )?;
     Ok(EXIT_OK)
 }
 
-pub(super) fn say(args: &Args, line: &str) -> Result<()> {
-    if args.quiet {
-        return Ok(());
-    }
+/// Prints what was done, as a text or as a line of JSON.
+pub(super) fn say(args: &Args, text: &str, json: &Value) -> Result<()> {
     let mut out = Output::new();
-    out.line(line)?;
+    match (args.json, args.quiet) {
+        (true, _) => out.line(&json.to_string())?,
+        (false, true) => return Ok(()),
+        (false, false) => out.line(text)?,
+    }
     out.finish()
+}
+
+/// Ranges that are relative to the image.
+fn ranges(ranges: &[(i64, u64)]) -> Value {
+    let ranges = ranges.iter();
+    ranges
+        .map(|(start, length)| json!({"offset": start, "bytes": length}))
+        .collect()
+}
+
+/// What a repair has written, and the ranges that nothing protects.
+pub(super) fn in_json(repaired: Repaired, open: &[(i64, u64)]) -> Value {
+    json!({
+        "data_shards": repaired.data,
+        "parity_shards": repaired.parity,
+        "pages": repaired.pages,
+        "left": repaired.left,
+        "open": ranges(open),
+    })
 }
 
 /// Groups, shards, and the largest damage in one piece that can be repaired.

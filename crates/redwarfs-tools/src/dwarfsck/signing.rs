@@ -15,6 +15,7 @@ use redwarfs_signature::{
     DigestAlgorithm, DigestOptions, Digests, Error, LockedKey, SecretKey, WholeImage, add_digests,
     add_signature, make_digests, signature_kind, verify_all,
 };
+use serde_json::json;
 
 use super::args::Args;
 use super::meter::with_bytes;
@@ -199,6 +200,12 @@ impl Work<'_> {
                 format_size(added.bytes),
                 utc(digests.time)
             ),
+            &json!({"added": {
+                "algorithm": digests.algorithm.name(),
+                "bytes": added.bytes,
+                "sections": digests.entries.len(),
+                "time": digests.time,
+            }}),
         )
     }
 
@@ -268,6 +275,7 @@ impl Work<'_> {
                 "signed:   by {name}, digests of {}",
                 utc(stored.digests.time)
             ),
+            &json!({"signed": {"signer": name, "time": stored.digests.time}}),
         )?;
         Ok(EXIT_OK)
     }
@@ -360,6 +368,7 @@ impl Work<'_> {
                 "added:    a signature by {}; --verify-signature=KEY verifies it",
                 kind.name()
             ),
+            &json!({"added": {"signature": kind.name()}}),
         )?;
         Ok(EXIT_OK)
     }
