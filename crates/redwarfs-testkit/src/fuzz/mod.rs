@@ -31,9 +31,9 @@ pub use archive::archive_input;
 #[cfg(feature = "append")]
 pub use generations::{generations, merge};
 pub use image::{image, use_image};
-pub use snapshots::{match_table, snapshots};
 #[cfg(feature = "lasting")]
 pub use lasting::{patch, salvage, sidecar, signatures};
+pub use snapshots::{match_table, snapshots};
 pub use trailers::{digests, recovery};
 pub use xattrs::xattrs;
 

@@ -3,6 +3,7 @@
 use std::io;
 use std::path::Path;
 
+use redwarfs_io::place::Place;
 use redwarfs_io::{AtomicFile, LockedFile, Notice, Origin, Overwrite};
 
 use super::error::{display_path, io_cause};
@@ -47,6 +48,10 @@ pub fn create_derived(
     }
     let mut origin: Option<Origin> = None;
     for file in from {
+        // Who may read an image on a server is not known here.
+        let Place::File(file) = Place::of(file)? else {
+            continue;
+        };
         let found = Origin::of(file)?;
         origin = Some(match origin {
             Some(others) => others.and(&found),
