@@ -116,8 +116,9 @@ const C_LIBRARIES: &[CLibrary] = &[
     },
 ];
 
-/// Crates with the key `links` that compile no C code.
-const WITHOUT_C: &[&str] = &["rayon-core"];
+/// Crates with the key `links` that compile no C library. The C code of `ring` is a part of the crate, and so are its
+/// licences.
+const WITHOUT_C: &[&str] = &["rayon-core", "ring"];
 
 /// A part of the build besides the crates, which the lock file does not have.
 fn runtime(target: &str) -> Vec<Component> {

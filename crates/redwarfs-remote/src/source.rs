@@ -22,7 +22,8 @@ use crate::runtime::Threads;
 /// Requests of one source that run at the same time.
 const REQUESTS: usize = 8;
 
-/// Ranges that are announced together, with at most this many bytes between them, are fetched with one request (1 MiB).
+/// Ranges that are announced together, with at most this many bytes between them, are fetched with one request (1 MiB). But
+/// not if more than 64 KiB are between them, and more than both have.
 const GAP: u64 = 1 << 20;
 
 /// Longest range of one request that was joined from several (32 MiB).
@@ -71,6 +72,13 @@ struct Pieces {
     clock: u64,
     /// The end of the last range that was fetched without an announcement, and its length.
     last: (u64, u64),
+}
+
+/// Whether two ranges, the second not before the first, are better fetched together.
+fn is_near(first: &Range<u64>, second: &Range<u64>) -> bool {
+    let gap = second.start.saturating_sub(first.end);
+    let wanted = (first.end - first.start).saturating_add(second.end - second.start);
+    gap <= GAP.min(wanted.max(LEAST))
 }
 
 impl Pieces {
@@ -148,7 +156,7 @@ impl Pieces {
         for part in parts {
             match joined.last_mut() {
                 Some(last)
-                    if part.start <= last.end.saturating_add(GAP)
+                    if is_near(last, &part)
                         && part.end.max(last.end) - last.start <= JOINED
                         && self.next(last.end) >= part.start =>
                 {
@@ -454,6 +462,10 @@ mod tests {
             [0..40 * M, 40 * M..50 * M]
         );
         assert_eq!(none.missing(&[5..5, 100..200], 100), []);
+        // Headers of sections are no reason to fetch what is between them.
+        let headers = [0..64, M / 4..M / 4 + 64];
+        assert_eq!(none.missing(&headers, M), headers);
+        assert_eq!(none.missing(&[0..M, M + M / 2..2 * M], 9 * M), [0..2 * M]);
         // What is there is not fetched again.
         let some = pieces(&[10..20, 30..40]);
         assert_eq!(some.missing(&[0..50], 100), [0..10, 20..30, 40..50]);

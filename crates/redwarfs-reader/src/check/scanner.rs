@@ -90,6 +90,15 @@ impl Image {
     pub fn list_sections(&self) -> Result<SectionList> {
         let container = self.container();
         let (offset, size) = (container.offset, container.size);
+        if self.is_remote() {
+            // Each header would be a round trip.
+            let header = |section: &Section| {
+                let at = offset.saturating_add(section.header_offset);
+                at..at.saturating_add(HEADER)
+            };
+            let headers: Vec<_> = container.sections.iter().map(header).collect();
+            self.source().will_need(&headers);
+        }
         let mut list = SectionList::read(self.source().as_ref(), offset, Some(size))?;
         list.trailing = list.trailing.max(self.trailing_bytes());
         if let (IndexState::Invalid(_), IndexState::Valid) = (&container.index, &list.index) {
