@@ -59,24 +59,41 @@ impl Failure {
     /// Judges the error of a request, with what the server answered to it.
     pub(crate) fn of(error: &Error, record: &Record) -> Self {
         let answer = record.answer();
-        if answer.encoded {
+        if let Some(status) = answer.status.filter(|status| !status.is_success()) {
+            return Self::status(status, answer.retry_after, answer.code.as_deref());
+        }
+        if answer.encoded && !answer.aside {
             return Self::last(
                 io::ErrorKind::InvalidData,
                 "the server sends compressed bytes instead of those of the object",
             );
         }
-        if let Some(status) = answer.status.filter(|status| !status.is_success()) {
-            return Self::status(status, answer.retry_after, answer.code.as_deref());
-        }
         match transport(error) {
             Some((kind, what)) => Self::transport(kind, what),
-            None if answer.status == Some(StatusCode::OK) => Self {
+            None if answer.code.is_some() => Self::last(io::ErrorKind::Other, {
+                let code = answer.code.unwrap_or_default();
+                format!("the server answers with an error ({code})")
+            }),
+            None if answer.status == Some(StatusCode::OK) && !answer.aside => Self {
                 kind: io::ErrorKind::Unsupported,
                 what: String::from("the server does not send parts of an object"),
                 next: Next::Whole(answer.length),
             },
             None => Self::last(io::ErrorKind::InvalidData, deepest(error)),
         }
+    }
+
+    /// Judges the error of a request for the object, or for the credentials for it.
+    pub(crate) fn of_read(error: &Error, record: &Record) -> Self {
+        let mut failure = Self::of(error, record);
+        if record.answer().aside {
+            failure.what = format!("credentials: {}", failure.what);
+            if failure.kind == io::ErrorKind::NotFound || matches!(failure.next, Next::Whole(_)) {
+                failure.kind = io::ErrorKind::PermissionDenied;
+                failure.next = Next::GiveUp;
+            }
+        }
+        failure
     }
 
     fn status(status: StatusCode, pause: Option<Duration>, code: Option<&str>) -> Self {

@@ -20,6 +20,9 @@ use crate::piece::Piece;
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(8);
 
+/// Longest time that is waited for anything: no clock overflows with it (30 years).
+pub(crate) const FOREVER: Duration = Duration::from_secs(30 * 365 * 24 * 3600);
+
 /// Slowest line, in bytes a second, with which a long range counts as moving.
 const SLOWEST: u64 = 64 << 10;
 
@@ -56,8 +59,11 @@ impl Identity {
     fn is_that_of(&self, meta: &ObjectMeta) -> bool {
         let other = Self::of(meta);
         match (&self.tag, &other.tag) {
-            // Servers of a cluster may have different times for the same object.
-            (Some(one), Some(two)) => one == two && self.size == other.size,
+            // Servers of a cluster may have different times for the same object. Weak tags may be the same for
+            // different bytes.
+            (Some(one), Some(two)) if !one.starts_with("W/") => {
+                one == two && self.size == other.size
+            }
             _ => *self == other,
         }
     }
@@ -85,10 +91,11 @@ pub(crate) async fn request(
         ..GetOptions::default()
     };
     options.extensions.insert(record.clone());
-    let answered = timeout(limits.silence, object.store.get_opts(&object.path, options)).await;
+    let asked = record.of(object.store.get_opts(&object.path, options));
+    let answered = timeout(limits.silence, asked).await;
     let result = answered
         .map_err(|_| silent())?
-        .map_err(|e| Failure::of(&e, &record))?;
+        .map_err(|e| Failure::of_read(&e, &record))?;
     if identity.is_some_and(|identity| !identity.is_that_of(&result.meta)) {
         return Err(Failure::changed());
     }
@@ -113,11 +120,12 @@ pub(crate) async fn head(object: &Object, limits: &Limits) -> Result<ObjectMeta,
         ..GetOptions::default()
     };
     options.extensions.insert(record.clone());
-    let answered = timeout(limits.silence, object.store.get_opts(&object.path, options)).await;
+    let asked = record.of(object.store.get_opts(&object.path, options));
+    let answered = timeout(limits.silence, asked).await;
     let result = answered.map_err(|_| silent())?;
     result
         .map(|result| result.meta)
-        .map_err(|e| Failure::of(&e, &record))
+        .map_err(|e| Failure::of_read(&e, &record))
 }
 
 fn silent() -> Failure {
@@ -153,7 +161,7 @@ impl Opened {
                     sink(&bytes);
                 }
                 Some(Err(e)) => {
-                    let mut failure = Failure::of(&e, &self.record);
+                    let mut failure = Failure::of_read(&e, &self.record);
                     if let Next::Whole(_) = failure.next {
                         failure.next = Next::GiveUp;
                     }
@@ -183,7 +191,7 @@ impl Attempts {
     /// Until `time` is over, and at most `most` of them.
     pub(crate) fn new(time: Duration, most: u32) -> Self {
         Self {
-            end: Instant::now() + time,
+            end: Instant::now() + time.min(FOREVER),
             made: 0,
             most,
         }
@@ -217,7 +225,7 @@ impl Attempts {
         };
         self.made += 1;
         let pause = pause(self.made).max(wanted.unwrap_or_default());
-        if self.made >= self.most || Instant::now() + pause >= self.end {
+        if self.made >= self.most || self.end.saturating_duration_since(Instant::now()) <= pause {
             let what = format!("{} (attempt {})", failure.what, self.made);
             return Err(Failure::last(failure.kind, what));
         }
@@ -270,6 +278,28 @@ pub(crate) async fn fill(object: &Object, identity: &Identity, piece: &Piece, li
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn equal_weak_tags_do_not_prove_the_same_bytes() {
+        let of = |tag: &str, modified| Identity {
+            size: 1,
+            tag: Some(tag.to_owned()),
+            version: None,
+            modified,
+        };
+        let meta = |tag: &str, modified: i64| ObjectMeta {
+            location: object_store::path::Path::default(),
+            last_modified: std::time::SystemTime::UNIX_EPOCH.into(),
+            size: 1,
+            e_tag: Some(tag.to_owned()),
+            version: (modified != 0).then(|| modified.to_string()),
+        };
+        assert!(of("\"a\"", 0).is_that_of(&meta("\"a\"", 7)));
+        assert!(!of("\"a\"", 0).is_that_of(&meta("\"b\"", 0)));
+        assert!(of("W/\"a\"", 0).is_that_of(&meta("W/\"a\"", 0)));
+        assert!(!of("W/\"a\"", 5).is_that_of(&meta("W/\"a\"", 0)));
+        assert!(!of("W/\"a\"", 0).is_that_of(&meta("W/\"a\"", 7)));
+    }
 
     #[test]
     fn pauses_grow_and_differ() {

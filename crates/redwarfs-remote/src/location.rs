@@ -22,6 +22,9 @@ use crate::observer::Observing;
 /// How long making a connection may take.
 const CONNECT: Duration = Duration::from_secs(10);
 
+/// Our name in requests.
+const AGENT: &str = concat!("redwarfs/", env!("CARGO_PKG_VERSION"));
+
 /// How long sending one part of an object may take.
 const SENDING: Duration = Duration::from_secs(300);
 
@@ -117,14 +120,13 @@ impl Object {
         let _ = url.set_username("");
         let _ = url.set_password(None);
         url.set_fragment(None);
-        let options = Use::Read
-            .client(url.scheme() == "http")
-            .with_default_headers(headers);
+        let plain = url.scheme() == "http";
+        let client = web_client(plain, headers)?;
         let store = HttpBuilder::new()
             .with_url(url)
-            .with_client_options(options)
+            .with_client_options(Use::Read.client(plain))
             .with_retry(Use::Read.retries())
-            .with_http_connector(Observing::default())
+            .with_http_connector(Observing::with(client))
             .build()?;
         Ok(Self {
             store: Arc::new(store),
@@ -150,10 +152,7 @@ impl Use {
         let options = ClientOptions::new()
             .with_allow_http(plain)
             .with_connect_timeout(CONNECT)
-            .with_user_agent(HeaderValue::from_static(concat!(
-                "redwarfs/",
-                env!("CARGO_PKG_VERSION")
-            )));
+            .with_user_agent(HeaderValue::from_static(AGENT));
         match self {
             // The limits are those of the caller.
             Self::Read => options.with_timeout_disabled(),
@@ -171,6 +170,27 @@ impl Use {
             Self::Write => RetryConfig::default(),
         }
     }
+}
+
+/// A client for web servers. It does not tell one of them by which URL another one sent it there: the query may be a
+/// signature.
+fn web_client(plain: bool, headers: HeaderMap) -> object_store::Result<reqwest::Client> {
+    reqwest::Client::builder()
+        .user_agent(AGENT)
+        .default_headers(headers)
+        .connect_timeout(CONNECT)
+        .https_only(!plain)
+        .http1_only()
+        .referer(false)
+        .no_gzip()
+        .no_brotli()
+        .no_zstd()
+        .no_deflate()
+        .build()
+        .map_err(|e| object_store::Error::Generic {
+            store: "web",
+            source: Box::new(e),
+        })
 }
 
 /// Whether the text of a setting means yes.

@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
 use bytes::{Bytes, BytesMut};
-use http::header::{CONTENT_ENCODING, CONTENT_LENGTH, HeaderMap, RETRY_AFTER};
+use http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE, HeaderMap, RETRY_AFTER};
 use http::{Method, StatusCode};
 use http_body_util::BodyExt as _;
 use object_store::ClientOptions;
@@ -18,6 +18,15 @@ use object_store::client::{
 const MESSAGE: usize = 64 << 10;
 /// Bytes of an answer, to a request that is not for data, that are read.
 const ANSWER: usize = 4 << 20;
+
+/// Longest pause that a server gets.
+const LONGEST_PAUSE: Duration = Duration::from_secs(3600);
+
+tokio::task_local! {
+    /// The record of what is done now, for its requests that have none of their own: those for credentials, and those
+    /// of an upload.
+    static CURRENT: Record;
+}
 
 /// The last answer of a server to a request that carries this record.
 #[derive(Debug, Clone, Default)]
@@ -35,6 +44,8 @@ pub(crate) struct Answer {
     pub(crate) code: Option<String>,
     /// The server has compressed the bytes, which are then not those of the object.
     pub(crate) encoded: bool,
+    /// The request was not for the object itself, as one for credentials.
+    pub(crate) aside: bool,
 }
 
 impl Record {
@@ -45,6 +56,11 @@ impl Record {
             .clone()
     }
 
+    /// Does something whose requests have this record, unless they have one of their own.
+    pub(crate) async fn of<T>(&self, work: impl Future<Output = T>) -> T {
+        CURRENT.scope(self.clone(), work).await
+    }
+
     fn set(&self, answer: Answer) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = answer;
     }
@@ -52,11 +68,29 @@ impl Record {
 
 /// Makes clients that keep [`Record`]s.
 #[derive(Debug, Default)]
-pub(crate) struct Observing(ReqwestConnector);
+pub(crate) struct Observing {
+    /// Instead of one with the options of the store.
+    client: Option<HttpClient>,
+    connector: ReqwestConnector,
+}
+
+impl Observing {
+    /// Requests go through this client.
+    pub(crate) fn with(client: reqwest::Client) -> Self {
+        Self {
+            client: Some(HttpClient::new(client)),
+            connector: ReqwestConnector::default(),
+        }
+    }
+}
 
 impl HttpConnector for Observing {
     fn connect(&self, options: &ClientOptions) -> object_store::Result<HttpClient> {
-        Ok(HttpClient::new(Observer(self.0.connect(options)?)))
+        let client = match &self.client {
+            Some(client) => client.clone(),
+            None => self.connector.connect(options)?,
+        };
+        Ok(HttpClient::new(Observer(client)))
     }
 }
 
@@ -66,8 +100,16 @@ struct Observer(HttpClient);
 #[async_trait]
 impl HttpService for Observer {
     async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
-        let record = request.extensions().get::<Record>().cloned();
-        let for_data = request.method() == Method::GET && record.is_some();
+        let own = request.extensions().get::<Record>().cloned();
+        let for_data = request.method() == Method::GET && own.is_some();
+        let aside = own.is_none();
+        let record = own.or_else(|| CURRENT.try_with(Record::clone).ok());
+        if let Some(record) = &record {
+            record.set(Answer {
+                aside,
+                ..Answer::default()
+            });
+        }
         let response = self.0.execute(request).await?;
         let (parts, body) = response.into_parts();
         let mut answer = Answer {
@@ -76,14 +118,21 @@ impl HttpService for Observer {
             length: number(&parts.headers),
             code: None,
             encoded: is_encoded(&parts.headers),
+            aside,
         };
         let body = match (parts.status.is_success(), for_data) {
             (true, true) => body,
-            (true, false) => limited(body, ANSWER, true).await?.into(),
+            (true, false) => {
+                let text = limited(body, ANSWER, true).await?;
+                // Stores have errors with status 200.
+                match text.windows(7).any(|part| part == b"<Error>") {
+                    true => told(&mut answer, &text),
+                    false => text.into(),
+                }
+            }
             (false, _) => {
                 let text = limited(body, MESSAGE, false).await?;
-                answer.code = error_code(&text);
-                text.into()
+                told(&mut answer, &text)
             }
         };
         let encoded = answer.encoded && parts.status.is_success() && for_data;
@@ -94,7 +143,33 @@ impl HttpService for Observer {
             let what = std::io::Error::other("the server has compressed the answer");
             return Err(HttpError::new(HttpErrorKind::Decode, what));
         }
+        if for_data && !is_range_sound(&parts.headers) {
+            let what = std::io::Error::other("the server sends a range that cannot be");
+            return Err(HttpError::new(HttpErrorKind::Decode, what));
+        }
         Ok(HttpResponse::from_parts(parts, body))
+    }
+}
+
+/// Notes the code of an error. What is left of its text is that code: the rest may hold secrets, and would be part of
+/// messages.
+fn told(answer: &mut Answer, text: &[u8]) -> HttpResponseBody {
+    answer.code = error_code(text);
+    let code = answer.code.as_deref().unwrap_or_default();
+    format!("<Error><Code>{code}</Code></Error>").into()
+}
+
+/// Whether the ends of the range in an answer are in order, and the second one has a successor.
+fn is_range_sound(headers: &HeaderMap) -> bool {
+    let Some(range) = text(headers, CONTENT_RANGE).and_then(|text| text.strip_prefix("bytes "))
+    else {
+        return true;
+    };
+    let ends = range.split(['-', '/']).map(|end| end.trim().parse::<u64>());
+    match ends.take(2).collect::<Vec<_>>()[..] {
+        [Ok(start), Ok(last)] => start <= last && last < u64::MAX,
+        // Refused by whoever needs it.
+        _ => true,
     }
 }
 
@@ -132,18 +207,20 @@ fn number(headers: &HeaderMap) -> Option<u64> {
 }
 
 fn is_encoded(headers: &HeaderMap) -> bool {
-    text(headers, CONTENT_ENCODING)
-        .is_some_and(|coding| !["", "identity", "aws-chunked"].contains(&coding))
+    text(headers, CONTENT_ENCODING).is_some_and(|coding| {
+        !["", "identity", "aws-chunked"].contains(&coding.to_ascii_lowercase().as_str())
+    })
 }
 
-/// The pause that a server asks for: seconds, or a date.
+/// The pause that a server asks for, in seconds or with a date: an hour at most.
 fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     let text = text(headers, RETRY_AFTER)?;
     if let Ok(seconds) = text.parse() {
-        return Some(Duration::from_secs(seconds));
+        return Some(Duration::from_secs(seconds).min(LONGEST_PAUSE));
     }
     let date = parse_date(text)?;
-    Some(date.duration_since(SystemTime::now()).unwrap_or_default())
+    let pause = date.duration_since(SystemTime::now()).unwrap_or_default();
+    Some(pause.min(LONGEST_PAUSE))
 }
 
 /// A date as in `Sun, 06 Nov 1994 08:49:37 GMT`.
@@ -216,8 +293,9 @@ mod tests {
         };
         assert_eq!(of("7"), Some(Duration::from_secs(7)));
         assert_eq!(of("Sun, 06 Nov 1994 08:49:37 GMT"), Some(Duration::ZERO));
-        let far = of("Fri, 31 Dec 9999 23:59:59 GMT").unwrap();
-        assert!(far > Duration::from_secs(1 << 32), "{far:?}");
+        for far in ["Fri, 31 Dec 9999 23:59:59 GMT", "18446744073709551615"] {
+            assert_eq!(of(far), Some(LONGEST_PAUSE), "{far}");
+        }
         for wrong in [
             "",
             "-1",
@@ -230,6 +308,21 @@ mod tests {
         let date = parse_date("Sun, 06 Nov 1994 08:49:37 GMT").unwrap();
         let since = date.duration_since(SystemTime::UNIX_EPOCH).unwrap();
         assert_eq!(since.as_secs(), 784_111_777);
+    }
+
+    #[test]
+    fn ranges_without_end_are_refused() {
+        for (range, sound) in [
+            ("bytes 0-18446744073709551615/5", false),
+            ("bytes 5-4/10", false),
+            ("bytes 0-18446744073709551614/5", true),
+            ("bytes 3-4/*", true),
+            ("nothing", true),
+        ] {
+            let mut headers = HeaderMap::new();
+            headers.insert(CONTENT_RANGE, range.parse().unwrap());
+            assert_eq!(is_range_sound(&headers), sound, "{range}");
+        }
     }
 
     #[test]

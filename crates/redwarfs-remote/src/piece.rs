@@ -10,6 +10,8 @@ use crate::failure::Failure;
 #[derive(Debug)]
 pub(crate) struct Piece {
     pub(crate) range: Range<u64>,
+    /// Whether the server sends no part of these bytes.
+    only: bool,
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -26,6 +28,7 @@ impl Piece {
     pub(crate) fn new(range: Range<u64>) -> Arc<Self> {
         Arc::new(Self {
             range,
+            only: false,
             state: Mutex::default(),
             changed: Condvar::new(),
         })
@@ -33,8 +36,18 @@ impl Piece {
 
     /// With all its bytes.
     pub(crate) fn complete(start: u64, bytes: Vec<u8>) -> Arc<Self> {
+        Self::with(start, bytes, false)
+    }
+
+    /// With all its bytes, which the server sends in this way only.
+    pub(crate) fn only(start: u64, bytes: Vec<u8>) -> Arc<Self> {
+        Self::with(start, bytes, true)
+    }
+
+    fn with(start: u64, bytes: Vec<u8>, only: bool) -> Arc<Self> {
         Arc::new(Self {
             range: start..start.saturating_add(bytes.len() as u64),
+            only,
             state: Mutex::new(State {
                 bytes,
                 ..State::default()
@@ -54,6 +67,16 @@ impl Piece {
     /// How many bytes are there.
     pub(crate) fn arrived(&self) -> u64 {
         self.lock().bytes.len() as u64
+    }
+
+    /// Whether a read could not have it fetched again.
+    pub(crate) fn is_only(&self) -> bool {
+        self.only
+    }
+
+    /// Whether all bytes are there.
+    pub(crate) fn is_complete(&self) -> bool {
+        self.arrived() >= self.len()
     }
 
     /// Whether nothing will arrive any more.

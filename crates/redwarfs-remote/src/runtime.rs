@@ -63,8 +63,16 @@ impl Threads {
         self.runtime.handle()
     }
 
-    /// Runs a future to its end. Must not be called by a thread of a runtime.
-    pub(crate) fn block_on<T>(&self, future: impl Future<Output = T>) -> T {
-        self.runtime.block_on(future)
+    /// Runs a future to its end. A thread of an asynchronous program must not wait inside its runtime, so another one
+    /// does it.
+    pub(crate) fn block_on<T: Send>(&self, future: impl Future<Output = T> + Send) -> T {
+        if Handle::try_current().is_err() {
+            return self.runtime.block_on(future);
+        }
+        let done = std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| self.runtime.block_on(future));
+            waiting.join()
+        });
+        done.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     }
 }

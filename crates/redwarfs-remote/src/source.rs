@@ -49,7 +49,8 @@ const OPENING: u32 = 4;
 /// The first request takes the end of the object. Every other one states the version of the object that the first one
 /// found, so a read returns bytes of that version, or an error.
 ///
-/// Bytes stay in memory until they were read once, or until there are more than 64 MiB of them.
+/// Bytes stay in memory until they were read once, or until there are more than 64 MiB of them. An object of a server
+/// that does not send ranges stays as a whole.
 #[derive(Clone)]
 pub struct RemoteSource(Arc<Inner>);
 
@@ -108,8 +109,11 @@ impl Pieces {
             .insert(piece.range.start, (Arc::clone(piece), self.clock));
     }
 
-    /// Drops a piece, if it is this one.
+    /// Drops a piece, if it is this one, and can be fetched again.
     fn remove(&mut self, piece: &Arc<Piece>) {
+        if piece.is_only() {
+            return;
+        }
         let start = piece.range.start;
         if self
             .found
@@ -124,7 +128,8 @@ impl Pieces {
     fn make_room(&mut self, more: u64) {
         let mut bytes = self.bytes();
         while bytes.saturating_add(more) > KEPT {
-            let settled = self.found.values().filter(|(piece, _)| piece.is_settled());
+            let pieces = self.found.values();
+            let settled = pieces.filter(|(piece, _)| piece.is_settled() && !piece.is_only());
             let Some((oldest, _)) = settled.min_by_key(|(_, used)| *used).cloned() else {
                 return;
             };
@@ -250,16 +255,18 @@ async fn tail(object: &Object, limits: &Limits) -> Result<(Identity, Arc<Piece>,
             "the object is empty",
         ));
     }
+    let mut whole = false;
     let (opened, requests) = match fetch::request(object, Some(range), known.as_ref(), limits).await
     {
         Ok(opened) => (opened, requests),
         Err(Failure {
             next: Next::Whole(length),
             ..
-        }) if length.is_some_and(|length| length <= WHOLE) => (
-            fetch::request(object, None, known.as_ref(), limits).await?,
-            requests + 1,
-        ),
+        }) if length.is_some_and(|length| length <= WHOLE) => {
+            whole = true;
+            let opened = fetch::request(object, None, known.as_ref(), limits).await?;
+            (opened, requests + 1)
+        }
         Err(mut failure) => {
             if let Next::Whole(_) = failure.next {
                 failure.what.push_str(", and all of it is too much");
@@ -281,7 +288,11 @@ async fn tail(object: &Object, limits: &Limits) -> Result<(Identity, Arc<Piece>,
     opened
         .receive(length, limits, |more| bytes.extend_from_slice(more))
         .await?;
-    Ok((identity, Piece::complete(start, bytes), requests))
+    let piece = match whole {
+        true => Piece::only(start, bytes),
+        false => Piece::complete(start, bytes),
+    };
+    Ok((identity, piece, requests))
 }
 
 /// Nobody needs the object any more.
@@ -307,11 +318,15 @@ impl Inner {
         }
         pieces.insert(&piece);
         self.requests.fetch_add(1, Ordering::Relaxed);
-        let (inner, fetched) = (Arc::clone(self), Arc::clone(&piece));
+        let filling = Filling {
+            inner: Arc::clone(self),
+            piece: Arc::clone(&piece),
+        };
         self.threads.handle().spawn(async move {
+            let Filling { inner, piece } = &filling;
             // Never closed.
             let _permit = inner.permits.acquire().await;
-            fetch::fill(&inner.object, &inner.identity, &fetched, &inner.limits).await;
+            fetch::fill(&inner.object, &inner.identity, piece, &inner.limits).await;
         });
         piece
     }
@@ -334,6 +349,25 @@ impl Inner {
         pieces.last = (end, least);
         pieces.make_room(end - offset);
         self.begin(offset..end, &mut pieces)
+    }
+}
+
+/// A piece that is being fetched. However that ends, nobody waits for it then, and one that failed is forgotten: the
+/// next read tries again.
+struct Filling {
+    inner: Arc<Inner>,
+    piece: Arc<Piece>,
+}
+
+impl Drop for Filling {
+    fn drop(&mut self) {
+        if !self.piece.is_settled() {
+            let what = "the request has ended early";
+            self.piece.fail(Failure::last(io::ErrorKind::Other, what));
+        }
+        if !self.piece.is_complete() {
+            self.inner.pieces().remove(&self.piece);
+        }
     }
 }
 
@@ -364,7 +398,7 @@ impl Source for RemoteSource {
             // The fetching side ends before; this is for a process that has lost its threads. Other pieces may be
             // before this one in the queue.
             let patience = Attempts::time(&inner.limits, piece.len()).saturating_mul(4);
-            let limit = Instant::now() + patience.max(Duration::from_secs(1));
+            let limit = Instant::now() + patience.clamp(Duration::from_secs(1), fetch::FOREVER);
             match piece.copy(offset, now, limit) {
                 Ok(true) => inner.pieces().remove(&piece),
                 Ok(false) => {}
@@ -479,6 +513,12 @@ mod tests {
         pieces.at(0).unwrap();
         pieces.make_room(1);
         assert!(pieces.at(0).is_some() && pieces.at(KEPT / 2).is_none());
+        // What cannot be fetched again stays.
+        let only = Piece::only(2 * KEPT, vec![0; 8]);
+        pieces.insert(&only);
+        pieces.remove(&only);
+        pieces.make_room(u64::MAX);
+        assert!(pieces.at(2 * KEPT).is_some());
         // A piece on its way stays.
         pieces.insert(&Piece::new(KEPT..KEPT + KEPT));
         pieces.make_room(1);

@@ -84,8 +84,71 @@ fn small_objects_and_objects_without_ranges_come_as_a_whole() {
     server.take_requests();
     server.without_ranges();
     let source = open(&server);
-    assert!(read(&source, 0, SIZE).unwrap() == bytes);
+    for _ in 0..2 {
+        assert!(read(&source, 0, SIZE).unwrap() == bytes);
+    }
     assert_eq!(server.take_requests().len(), 2);
+}
+
+#[test]
+fn numbers_without_successor_are_errors() {
+    let (server, _) = server();
+    let source = open(&server);
+    let most = u64::MAX.to_string();
+    server.fail([WebFault::Status(503, vec![("Retry-After", most)])]);
+    let e = read(&source, 0, 10).unwrap_err().to_string();
+    assert!(e.contains("503"), "{e}");
+    server.fail([WebFault::WrongRange(u64::MAX - 65545)]);
+    let e = read(&source, 10, 10).unwrap_err().to_string();
+    assert!(e.contains("a range that cannot be"), "{e}");
+    read(&source, 10, 10).unwrap();
+
+    let mut limits = Limits::default();
+    (limits.open, limits.read, limits.silence) = (Duration::MAX, Duration::MAX, Duration::MAX);
+    let source = RemoteSource::open(&server.url("/a"), limits).unwrap();
+    read(&source, 10, 10).unwrap();
+}
+
+#[test]
+fn a_failed_announcement_is_not_remembered() {
+    let (server, bytes) = server();
+    let source = open(&server);
+    server.take_requests();
+    server.fail([WebFault::Status(403, vec![])]);
+    source.will_need(&[0..1000]);
+    while server.take_requests().is_empty() {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    std::thread::sleep(Duration::from_millis(300));
+    assert!(read(&source, 0, 1000).unwrap() == bytes[..1000]);
+}
+
+#[test]
+fn asynchronous_programs_may_open_and_read() {
+    let (server, bytes) = server();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .build()
+        .unwrap();
+    runtime.block_on(async {
+        let source = open(&server);
+        assert!(read(&source, 5, 10).unwrap() == bytes[5..15]);
+    });
+}
+
+#[test]
+fn a_server_does_not_learn_who_sent_a_request_to_it() {
+    let (first, second) = (server().0, server().0);
+    let to = vec![("Location", second.url("/a"))];
+    first.fail([WebFault::Status(302, to)]);
+    RemoteSource::open(&first.url("/a?signature=hidden"), limits()).unwrap();
+    let requests = second.take_requests();
+    assert_eq!(requests.len(), 1);
+    let headers = format!("{:?}", requests[0].headers);
+    assert!(
+        !headers.contains("hidden") && !headers.contains("referer"),
+        "{headers}"
+    );
 }
 
 #[test]
@@ -147,7 +210,10 @@ fn passing_faults_are_overcome() {
     let faults = [
         vec![WebFault::Cut(1000)],
         vec![WebFault::Refuse],
-        vec![WebFault::Status(500, vec![]), WebFault::Status(503, vec![])],
+        vec![
+            WebFault::Status(500, vec![]),
+            WebFault::Status(503, vec![("Content-Encoding", "gzip".into())]),
+        ],
         vec![WebFault::Cut(0), WebFault::Cut(5), WebFault::Refuse],
     ];
     for (i, faults) in faults.into_iter().enumerate() {
