@@ -70,7 +70,20 @@ pub fn shown_name(name: &Path) -> Cow<'_, Path> {
 /// A URL for messages: without the user, the password, and the query, which may be a signature.
 #[must_use]
 pub fn shown(url: &str) -> String {
-    let (scheme, rest) = url.split_once("://").unwrap_or(("", url));
+    let (scheme, mut rest) = url.split_once("://").unwrap_or(("", url));
+    // What begins like a password is one, with characters that should have been escaped.
+    let first = rest.split(['/', '?', '#']).next().unwrap_or_default();
+    let port = first.rsplit_once('@').map_or(first, |(_, host)| host);
+    let port = port.rsplit_once(']').map_or(port, |(_, port)| port);
+    if let Some((_, port)) = port.split_once(':')
+        && !scheme.is_empty()
+        && (port.is_empty() || !port.bytes().all(|byte| byte.is_ascii_digit()))
+    {
+        rest = match rest.rsplit_once('@') {
+            Some((_, host)) => host,
+            None => "...",
+        };
+    }
     let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
     let (authority, path) = rest.split_at(end);
     let host = authority
@@ -82,6 +95,30 @@ pub fn shown(url: &str) -> String {
     };
     let separator = if scheme.is_empty() { "" } else { "://" };
     format!("{scheme}{separator}{host}{path}{query}")
+}
+
+/// An argument of a program for messages: what [`shown`] gives for each URL of an image on a server in it, as in
+/// `--option=URL`.
+#[must_use]
+pub fn shown_argument(argument: &str) -> String {
+    let is_scheme = |c: char| c.is_ascii_alphanumeric() || ['+', '-', '.'].contains(&c);
+    let starts = argument.match_indices("://").map(|(at, _)| {
+        let before = argument.get(..at).unwrap_or_default();
+        before.trim_end_matches(is_scheme).len()
+    });
+    let mut parts = Vec::new();
+    let mut begun = 0;
+    for start in starts.chain([argument.len()]) {
+        parts.push(argument.get(begun..start).unwrap_or_default());
+        begun = start;
+    }
+    parts
+        .into_iter()
+        .map(|part| match is_remote(Path::new(part)) {
+            true => shown(part),
+            false => part.to_owned(),
+        })
+        .collect()
 }
 
 /// The path of a `file` URL, from what follows the scheme.
@@ -174,8 +211,27 @@ mod tests {
             ("s3://bucket/key", "s3://bucket/key"),
             ("https://h/a#token", "https://h/a?..."),
             ("nothing", "nothing"),
+            ("http://user:pa/ss@host/a", "http://host/a"),
+            ("http://user:pa?ss@host:80/a?b", "http://host:80/a?..."),
+            ("http://user:#ss@host/a", "http://host/a"),
+            ("http://u@q:pa/ss@host/a", "http://host/a"),
+            ("http://user:pa/ss", "http://..."),
+            ("http://[::1]:80/a@b", "http://[::1]:80/a@b"),
+            ("http://[::1]/a@b", "http://[::1]/a@b"),
         ] {
             assert_eq!(shown(url), want);
+        }
+        for (argument, want) in [
+            ("-i", "-i"),
+            ("s3://b/k", "s3://b/k"),
+            ("--with=http://u:p@h/a?s", "--with=http://h/a?..."),
+            (
+                "A=http://u:p@h/a,B=http://v:q@h/b",
+                "A=http://h/a,B=http://h/b",
+            ),
+            ("file:///a?b", "file:///a?b"),
+        ] {
+            assert_eq!(shown_argument(argument), want);
         }
         assert_eq!(
             *shown_name(Path::new("http://u@h/a")),

@@ -124,7 +124,10 @@ impl FileSource {
     /// and character devices give [`io::ErrorKind::InvalidInput`].
     pub fn open(path: impl AsRef<Path>) -> io::Result<Self> {
         let path = path.as_ref();
-        let named = |e: io::Error| io::Error::new(e.kind(), format!("{}: {e}", path.display()));
+        let named = |e: io::Error| {
+            let shown = crate::place::shown_name(path);
+            io::Error::new(e.kind(), format!("{}: {e}", shown.display()))
+        };
         // Checked before opening: opening a pipe would block, and opening some devices has side
         // effects.
         check_type(path, &std::fs::metadata(path).map_err(named)?)?;

@@ -3,11 +3,15 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::io::{self, Write};
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use futures_util::future::{Either, select};
 use object_store::{Error, GetOptions, MultipartUpload, ObjectStoreExt as _, PutPayload};
 use tokio::task::JoinHandle;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use crate::failure::Failure;
 use crate::location::{Object, Use};
@@ -24,6 +28,9 @@ const PARTS: usize = 10_000;
 /// Parts that are sent at the same time.
 const SENDING: usize = 4;
 
+/// How often a request to stop is looked for.
+const STOP_POLL: Duration = Duration::from_millis(50);
+
 /// How long removing the parts of an abandoned object may take.
 const ABORT: Duration = Duration::from_secs(10);
 
@@ -38,20 +45,59 @@ pub struct Upload {
     threads: Threads,
     /// None once it has ended.
     parts: Option<Box<dyn MultipartUpload>>,
-    sending: VecDeque<JoinHandle<Result<(), Error>>>,
+    sending: VecDeque<JoinHandle<Result<(), Failure>>>,
     buffer: Vec<u8>,
     begun: usize,
     replace: bool,
+    stop: Arc<AtomicBool>,
+}
+
+/// Does something with the store.
+async fn asked<T>(work: impl Future<Output = Result<T, Error>>) -> Result<T, Failure> {
+    let record = Record::default();
+    record.of(work).await.map_err(|error| {
+        let mut failure = Failure::of(&error, &record);
+        failure.kind = match error {
+            Error::NotFound { .. } => io::ErrorKind::NotFound,
+            Error::PermissionDenied { .. } | Error::Unauthenticated { .. } => {
+                io::ErrorKind::PermissionDenied
+            }
+            _ => failure.kind,
+        };
+        failure
+    })
+}
+
+/// Waits for the end of work, or until the user wants to stop.
+fn wait<T: Send>(
+    threads: &Threads,
+    stop: &AtomicBool,
+    work: impl Future<Output = T> + Send,
+) -> Result<T, Failure> {
+    let stopped = async {
+        while !stop.load(Ordering::Relaxed) {
+            sleep(STOP_POLL).await;
+        }
+    };
+    threads.block_on(async {
+        match select(pin!(work), pin!(stopped)).await {
+            Either::Left((done, _)) => Ok(done),
+            // No kind with which writers try again.
+            Either::Right(_) => Err(Failure::last(io::ErrorKind::Other, "interrupted")),
+        }
+    })
 }
 
 impl Upload {
     /// Begins an object. With `replace`, one that is there stays until the new one is complete. Otherwise there must
-    /// be none, now and at the end.
+    /// be none, now and at the end; one that appears in the last moment, while the store completes the new one, is
+    /// replaced.
     ///
     /// # Errors
     /// [`io::ErrorKind::AlreadyExists`], [`io::ErrorKind::PermissionDenied`], [`io::ErrorKind::Unsupported`] for web
-    /// servers, and the errors of the network. The text begins with the URL, without secrets.
-    pub fn create(url: &str, replace: bool) -> io::Result<Self> {
+    /// servers, and the errors of the network. The text begins with the URL, without secrets. Once `stop` is set,
+    /// everything is an error soon.
+    pub fn create(url: &str, replace: bool, stop: Arc<AtomicBool>) -> io::Result<Self> {
         let object = Object::of(url, Use::Write)?;
         let named = |kind, what: &str| io::Error::new(kind, format!("{}: {what}", object.shown));
         if !object.writable {
@@ -68,12 +114,13 @@ impl Upload {
             buffer: Vec::new(),
             begun: 0,
             replace,
+            stop,
         };
         upload.refuse_to_replace()?;
-        let begun = upload
-            .threads
-            .block_on(upload.object.store.put_multipart(&upload.object.path));
-        upload.parts = Some(begun.map_err(|e| upload.error(&e))?);
+        let object = upload.object.clone();
+        let work = asked(object.store.put_multipart(&object.path));
+        let begun = wait(&upload.threads, &upload.stop, work).and_then(|done| done);
+        upload.parts = Some(begun.map_err(|failure| upload.error(&failure))?);
         Ok(upload)
     }
 
@@ -86,27 +133,26 @@ impl Upload {
             head: true,
             ..GetOptions::default()
         };
-        let found = self.object.store.get_opts(&self.object.path, options);
-        match self.threads.block_on(found) {
-            Ok(_) => Err(io::Error::new(
+        let object = &self.object;
+        let found = async {
+            match object.store.get_opts(&object.path, options).await {
+                Ok(_) => Ok(true),
+                Err(Error::NotFound { .. }) => Ok(false),
+                Err(e) => Err(e),
+            }
+        };
+        match wait(&self.threads, &self.stop, asked(found)).and_then(|done| done) {
+            Ok(true) => Err(io::Error::new(
                 io::ErrorKind::AlreadyExists,
                 format!("{}: the object exists", self.shown),
             )),
-            Err(Error::NotFound { .. }) => Ok(()),
-            Err(e) => Err(self.error(&e)),
+            Ok(false) => Ok(()),
+            Err(failure) => Err(self.error(&failure)),
         }
     }
 
-    fn error(&self, error: &Error) -> io::Error {
-        let failure = Failure::of(error, &Record::default());
-        let kind = match error {
-            Error::NotFound { .. } => io::ErrorKind::NotFound,
-            Error::PermissionDenied { .. } | Error::Unauthenticated { .. } => {
-                io::ErrorKind::PermissionDenied
-            }
-            _ => failure.kind,
-        };
-        io::Error::new(kind, format!("{}: {}", self.shown, failure.what))
+    fn error(&self, failure: &Failure) -> io::Error {
+        io::Error::new(failure.kind, format!("{}: {}", self.shown, failure.what))
     }
 
     /// Length of the next part.
@@ -117,18 +163,16 @@ impl Upload {
     /// Waits until at most `left` parts are being sent.
     fn settle(&mut self, left: usize) -> io::Result<()> {
         while self.sending.len() > left
-            && let Some(task) = self.sending.pop_front()
+            && let Some(task) = self.sending.front_mut()
         {
-            match self.threads.block_on(task) {
-                Ok(Ok(())) => {}
-                Ok(Err(e)) => return Err(self.error(&e)),
-                Err(_) => {
-                    return Err(io::Error::other(format!(
-                        "{}: a part was not sent",
-                        self.shown
-                    )));
-                }
+            let lost = |_| Failure::last(io::ErrorKind::Other, "a part was not sent");
+            let ended = wait(&self.threads, &self.stop, &mut *task);
+            let sent = ended.and_then(|joined| joined.map_err(lost)?);
+            // One that goes on ends with the upload.
+            if sent.is_ok() {
+                self.sending.pop_front();
             }
+            sent.map_err(|failure| self.error(&failure))?;
         }
         Ok(())
     }
@@ -144,7 +188,8 @@ impl Upload {
         let parts = self.parts.as_mut().ok_or_else(ended)?;
         let part = parts.put_part(PutPayload::from(std::mem::take(&mut self.buffer)));
         self.begun += 1;
-        self.sending.push_back(self.threads.handle().spawn(part));
+        self.sending
+            .push_back(self.threads.handle().spawn(asked(part)));
         Ok(())
     }
 
@@ -159,8 +204,9 @@ impl Upload {
         let Some(parts) = &mut self.parts else {
             return Err(io::Error::other("the upload has ended"));
         };
-        let done = self.threads.block_on(parts.complete());
-        done.map_err(|e| self.error(&e))?;
+        let work = asked(parts.complete());
+        let done = wait(&self.threads, &self.stop, work).and_then(|done| done);
+        done.map_err(|failure| self.error(&failure))?;
         self.parts = None;
         Ok(())
     }

@@ -241,6 +241,52 @@ fn errors_name_the_object_and_no_secrets() {
 }
 
 #[test]
+fn images_are_made_from_urls_and_do_not_keep_their_secrets() {
+    let site = Site::new(&[]);
+    let secret = site.url.replace("http://", "http://someone:hidden@") + "?signature=hidden";
+    let out = site.path("again.dwarfs");
+    let input = format!("--input={secret}");
+    let rewritten = [OsStr::new("--recompress=none"), "-o".as_ref(), out.as_ref()];
+    must(MKDWARFS, [OsStr::new(&input)].into_iter().chain(rewritten));
+    let image = fs::read(&out).unwrap();
+    for word in ["hidden", "someone"] {
+        let mut parts = image.windows(word.len());
+        assert!(!parts.any(|part| part == word.as_bytes()), "{word}");
+    }
+    let url = format!("file://{}", site.path("tree.dwarfs").display());
+    let copy = site.path("copy.dwarfs");
+    must(
+        MKDWARFS,
+        [
+            "-i",
+            &url,
+            "--recompress=none",
+            "-o",
+            copy.to_str().unwrap(),
+        ],
+    );
+    let tree = site.path("tree/sub");
+    let appended = |image: &str| {
+        run(
+            MKDWARFS,
+            [
+                "-i",
+                tree.to_str().unwrap(),
+                "--append",
+                image,
+                "--no-progress",
+            ],
+        )
+    };
+    let url = format!("file://{}", copy.display());
+    let done = appended(&url);
+    assert!(done.status.success(), "{}", stderr(&done));
+    let refused = stderr(&appended(&secret));
+    assert!(refused.contains("the image is on a server"), "{refused}");
+    assert!(!refused.contains("hidden"), "{refused}");
+}
+
+#[test]
 fn a_fault_is_an_error_of_one_read() {
     if !can_mount("remote mount") {
         return;

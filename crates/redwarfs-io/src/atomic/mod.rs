@@ -15,6 +15,8 @@ use std::fmt;
 use std::io;
 use std::path::Path;
 
+use crate::place::shown_name;
+
 /// Largest number of temporary names that are tried.
 const NAME_ATTEMPTS: u32 = 1000;
 
@@ -55,7 +57,8 @@ impl fmt::Display for Notice {
 }
 
 fn with_path(path: &Path, e: &io::Error) -> io::Error {
-    io::Error::new(e.kind(), format!("{}: {e}", path.display()))
+    let shown = shown_name(path);
+    io::Error::new(e.kind(), format!("{}: {e}", shown.display()))
 }
 
 /// `.NAME.XXXXXX.tmp` with six characters that differ between processes and attempts.

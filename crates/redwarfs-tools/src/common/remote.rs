@@ -1,13 +1,14 @@
 //! Images on servers, if this program was built with the feature `remote`.
 
+use std::borrow::Cow;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
 use redwarfs_io::Source;
-use redwarfs_io::place::is_remote;
+use redwarfs_io::place::{Place, is_remote};
 
-use super::error::{Result, ToolError};
+use super::error::{Result, ToolError, io_cause};
 
 /// Opens the object of a URL.
 ///
@@ -49,4 +50,17 @@ pub fn refuse(what: &str, image: &Path) -> Result<()> {
         .path(image)
         .cause("the image is on a server")
         .hint("copy it to a file first"))
+}
+
+/// The path of an image, which may be a `file` URL, for what needs a file: `what` cannot be done.
+///
+/// # Errors
+/// The image is on a server; the URL has no path.
+pub fn local<'a>(what: &str, image: &'a Path) -> Result<Cow<'a, Path>> {
+    refuse(what, image)?;
+    match Place::of(image) {
+        Ok(Place::File(path)) => Ok(path),
+        Ok(Place::Remote(_)) => Ok(image.into()),
+        Err(e) => Err(ToolError::new(what).cause(io_cause(&e))),
+    }
 }

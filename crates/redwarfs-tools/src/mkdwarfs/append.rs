@@ -1,8 +1,10 @@
 //! Continuing an image: what it is, and where the new bytes go.
 
+use std::borrow::Cow;
 use std::io::{self, Write};
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use redwarfs_append::{Base, BaseOptions, Error, InPlace, Trust};
 use redwarfs_format::metadata::Timestamp;
@@ -13,14 +15,14 @@ use super::args::Args;
 use super::output::Target;
 use crate::common::error::{display_path, io_cause};
 use crate::common::number::format_size;
-use crate::common::{Logger, Result, ToolError};
+use crate::common::{Logger, Result, ToolError, remote};
 
 /// Bytes of the old image that are copied at once.
 const PIECE: usize = 1 << 20;
 
 /// An image that the build continues.
 pub(super) struct Continued<'a> {
-    path: &'a Path,
+    path: Cow<'a, Path>,
     place: Place<'a>,
 }
 
@@ -61,6 +63,7 @@ impl<'a> Continued<'a> {
         let Some(path) = args.append.append.as_deref() else {
             return Ok(None);
         };
+        let path = remote::local("cannot append", path)?;
         let sec = i64::try_from(time).unwrap_or(i64::MAX);
         let named = args.append.snapshot_name.as_ref();
         let name = named.map_or_else(|| snapshot_time_name(sec), String::clone);
@@ -69,15 +72,15 @@ impl<'a> Continued<'a> {
         if args.append.checksum {
             options.trust = Trust::Nothing;
         }
-        let failed = |error| failure(path, error);
+        let failed = |error| failure(&path, error);
         let read = |options| {
-            let source = FileSource::open(path).map_err(|e| failed(Error::Io(e)))?;
+            let source = FileSource::open(&path).map_err(|e| failed(Error::Io(e)))?;
             Base::open(Arc::new(source), options).map_err(failed)
         };
         let place = match (&args.append.delta_out, &args.output) {
             (Some(delta), _) => Place::Delta(read(options)?, delta),
             (None, Some(output)) => Place::Copy(read(options)?, output),
-            (None, None) => Place::Here(InPlace::open(path, options).map_err(failed)?),
+            (None, None) => Place::Here(InPlace::open(&path, options).map_err(failed)?),
         };
         Ok(Some(Self { path, place }))
     }
@@ -91,16 +94,16 @@ impl<'a> Continued<'a> {
     }
 
     /// The file that is written.
-    pub(super) fn output(&self) -> &'a Path {
+    pub(super) fn output(&self) -> &Path {
         match &self.place {
-            Place::Here(_) => self.path,
+            Place::Here(_) => &self.path,
             Place::Copy(_, output) | Place::Delta(_, output) => output,
         }
     }
 
     /// The image.
-    pub(super) fn path(&self) -> &'a Path {
-        self.path
+    pub(super) fn path(&self) -> &Path {
+        &self.path
     }
 
     /// Warns of a new snapshot that neither the recovery data nor the signature covers.
@@ -110,28 +113,33 @@ impl<'a> Continued<'a> {
         if protected && args.recovery.is_none() {
             logger.warn(format_args!(
                 "{}: its recovery data does not protect the new snapshot: --recovery=PERCENT adds more",
-                display_path(self.path)
+                display_path(&self.path)
             ));
         }
         if trailers.iter().any(|s| s.ty == SectionType::SIGNATURE) {
             logger.warn(format_args!(
                 "{}: its signature does not cover the new snapshot: dwarfsck --sign signs it, too",
-                display_path(self.path)
+                display_path(&self.path)
             ));
         }
     }
 
     /// Starts the output.
-    pub(super) fn target(&self, args: &Args, logger: &Logger) -> Result<Target<'a>> {
+    pub(super) fn target(
+        &self,
+        args: &Args,
+        stop: &Arc<AtomicBool>,
+        logger: &Logger,
+    ) -> Result<Target<'_>> {
+        let path = self.path();
+        let open = |output| Target::open(output, args.force, &[path], stop, logger);
         match &self.place {
             Place::Here(place) => {
-                let writer = place.writer().map_err(|e| failure(self.path, e))?;
-                Ok(Target::append(self.path, writer, place.medium()))
+                let writer = place.writer().map_err(|e| failure(path, e))?;
+                Ok(Target::append(path, writer, place.medium()))
             }
-            Place::Copy(_, output) => Target::open(output, args.force, &[self.path], logger),
-            Place::Delta(_, output) => {
-                Ok(Target::open(output, args.force, &[self.path], logger)?.without_image())
-            }
+            Place::Copy(_, output) => open(output),
+            Place::Delta(_, output) => Ok(open(output)?.without_image()),
         }
     }
 

@@ -43,8 +43,14 @@ pub(super) fn run(args: &Args, images: &[PathBuf], command_line: &[OsString]) ->
     };
     let image = open_image(new, &OpenOptions::default(), spelling)?;
     let base = base(args, old, &image)?;
-    let target =
-        Target::open(output, args.force, &[old.as_path(), new.as_path()], &logger)?.without_image();
+    let target = Target::open(
+        output,
+        args.force,
+        &[old.as_path(), new.as_path()],
+        &stop,
+        &logger,
+    )?
+    .without_image();
     let report = Arc::new(Report::new(logger, false, args.verbose));
     let mode = args.progress.mode();
     let summary = output::produce(target, 0, &report, mode, &stop, |out| {

@@ -119,7 +119,7 @@ pub(super) fn run(args: &Args, matches: &ArgMatches, command_line: &[OsString]) 
     };
     let from = inputs.iter().chain(sources.iter().filter_map(Added::input));
     let from: Vec<&Path> = from.map(|input| input.path.as_path()).collect();
-    let target = Target::open(output, args.force, &from, &logger)?
+    let target = Target::open(output, args.force, &from, &stop, &logger)?
         .executable(front.runs)
         .protected(args, &stop)?;
     let sources: Vec<Added<'_>> = sources

@@ -5,8 +5,8 @@ use std::io::{self, BufWriter, IsTerminal, Write};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, PoisonError, TryLockError};
+use std::time::{Duration, Instant};
 
 use redwarfs_io::place::Place;
 use redwarfs_io::{AppendWriter, AtomicFile, Medium, Overwrite};
@@ -33,6 +33,9 @@ const WRITE_BUFFER: usize = 1 << 20;
 const STOP_POLL: Duration = Duration::from_millis(50);
 const STOP_GRACE: Duration = Duration::from_millis(500);
 
+/// How long the upload of an object, whose parts must be removed, may take to notice it.
+const UPLOAD_GRACE: Duration = Duration::from_secs(3);
+
 /// Runs `work`, which writes an image to `target` after `start` bytes of other data. Shows the progress
 /// meanwhile, and completes the output. Nothing is left of an image that `work` could not finish or
 /// that `stop` ended.
@@ -50,18 +53,19 @@ pub(super) fn produce<T>(
     let display = Display::start(report, report.logger().console(), mode)
         .map_err(|e| ToolError::new("cannot show progress").cause(io_cause(&e)))?;
     let display = Mutex::new(display);
+    let uploads = target.uploads();
     let target = Mutex::new(Some(target));
     let made = std::thread::scope(|scope| {
         let (running, ended) = channel();
         let (target, display) = (&target, &display);
-        scope.spawn(move || give_up_late(stop, &ended, target, display));
+        scope.spawn(move || give_up_late(stop, &ended, target, uploads, display));
         let made = work(&mut SharedTarget(target));
         drop(running);
         made
     });
     let made = match made {
         // The last moment at which a request to stop can still be met.
-        Ok(_) if stop.load(Ordering::Relaxed) => Err(interrupted()),
+        _ if stop.load(Ordering::Relaxed) => Err(interrupted()),
         other => other,
     };
     let target = target.into_inner().unwrap_or_else(PoisonError::into_inner);
@@ -80,6 +84,7 @@ fn give_up_late(
     stop: &AtomicBool,
     ended: &Receiver<()>,
     target: &Mutex<Option<Target<'_>>>,
+    uploads: bool,
     display: &Mutex<Display>,
 ) {
     let over = |time| ended.recv_timeout(time) != Err(RecvTimeoutError::Timeout);
@@ -93,7 +98,22 @@ fn give_up_late(
     }
     // If the output is stuck in a write it stays locked; then it is a pipe or a device, and
     // there is nothing to remove.
-    if let Some(target) = target.try_lock().ok().and_then(|mut target| target.take()) {
+    let late = Instant::now()
+        + if uploads {
+            UPLOAD_GRACE
+        } else {
+            Duration::ZERO
+        };
+    let taken = loop {
+        match target.try_lock() {
+            Ok(mut target) => break target.take(),
+            Err(TryLockError::WouldBlock) if Instant::now() < late => {
+                std::thread::sleep(STOP_POLL);
+            }
+            Err(_) => break None,
+        }
+    };
+    if let Some(target) = taken {
         target.give_up();
     }
     if let Ok(mut display) = display.lock() {
@@ -135,13 +155,13 @@ enum Output {
 }
 
 #[cfg(feature = "remote")]
-fn upload(url: &str, force: bool) -> io::Result<Output> {
-    let upload = redwarfs_remote::Upload::create(url, force)?;
+fn upload(url: &str, force: bool, stop: &Arc<AtomicBool>) -> io::Result<Output> {
+    let upload = redwarfs_remote::Upload::create(url, force, Arc::clone(stop))?;
     Ok(Output::Object(Box::new(upload)))
 }
 
 #[cfg(not(feature = "remote"))]
-fn upload(_url: &str, _force: bool) -> io::Result<Output> {
+fn upload(_url: &str, _force: bool, _stop: &Arc<AtomicBool>) -> io::Result<Output> {
     Err(crate::common::remote::unsupported())
 }
 
@@ -152,6 +172,7 @@ impl<'a> Target<'a> {
         path: &'a Path,
         force: bool,
         from: &[&Path],
+        stop: &Arc<AtomicBool>,
         logger: &Logger,
     ) -> Result<Self> {
         let out = if path == Path::new("-") {
@@ -166,7 +187,12 @@ impl<'a> Target<'a> {
             let stdout = raw_stdout().map_err(|e| write_error(path, &e))?;
             Output::Stdout(BufWriter::with_capacity(WRITE_BUFFER, stdout))
         } else {
-            Self::named(path, force, from, logger).map_err(|e| write_error(path, &e))?
+            Self::named(path, force, from, stop, logger).map_err(|e| {
+                match stop.load(Ordering::Relaxed) {
+                    true => interrupted(),
+                    false => write_error(path, &e),
+                }
+            })?
         };
         Ok(Self {
             path,
@@ -178,9 +204,15 @@ impl<'a> Target<'a> {
     }
 
     /// A file, or an object of a server.
-    fn named(path: &Path, force: bool, from: &[&Path], logger: &Logger) -> io::Result<Output> {
+    fn named(
+        path: &Path,
+        force: bool,
+        from: &[&Path],
+        stop: &Arc<AtomicBool>,
+        logger: &Logger,
+    ) -> io::Result<Output> {
         match Place::of(path)? {
-            Place::Remote(url) => upload(url, force),
+            Place::Remote(url) => upload(url, force, stop),
             Place::File(path) => {
                 let overwrite = if force { Overwrite::Yes } else { Overwrite::No };
                 let file = create_derived(&path, overwrite, from, logger)?;
@@ -200,6 +232,14 @@ impl<'a> Target<'a> {
             recovery: None,
             out: Output::Append(Box::new(out), file),
         }
+    }
+
+    /// Whether it is an object of a server.
+    fn uploads(&self) -> bool {
+        #[cfg(feature = "remote")]
+        return matches!(self.out, Output::Object(_));
+        #[cfg(not(feature = "remote"))]
+        false
     }
 
     /// The file is not an image by itself.

@@ -74,7 +74,7 @@ pub(super) fn run(args: &Args, matches: &ArgMatches, command_line: &[OsString]) 
     }
     check_categories(&named, &[&image])?;
     let front = Front::settle(&mut options.leading, args, &image, input, &logger)?;
-    let target = Target::open(output, args.force, &[input], &logger)?
+    let target = Target::open(output, args.force, &[input], &stop, &logger)?
         .executable(front.runs)
         .protected(args, &stop)?;
     let report = Arc::new(Report::new(logger, true, args.verbose));

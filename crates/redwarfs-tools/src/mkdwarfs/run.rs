@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use clap::{ArgMatches, Args as _, Command};
+use redwarfs_io::place::shown_argument;
 use redwarfs_writer::{
     BuildOptions, Builder, Category, Counters, Error as BuildError, FileHash, HistoryOptions,
     Progress, ThreadGroup, ThreadStart,
@@ -85,9 +86,9 @@ pub(super) fn run(args: &Args, matches: &ArgMatches, command_line: &[OsString]) 
     let target = match &old {
         Some(old) => {
             old.warn_if_open(args, &logger);
-            old.target(args, &logger)?
+            old.target(args, &stop, &logger)?
         }
-        None => Target::open(output, args.force, &[], &logger)?,
+        None => Target::open(output, args.force, &[], &stop, &logger)?,
     };
     let target = target
         .executable(front.as_ref().is_some_and(|front| front.runs))
@@ -283,7 +284,7 @@ pub(super) fn build_options(
         history.arguments = (!args.no_history_command_line).then(|| {
             command_line
                 .iter()
-                .map(|arg| arg.to_string_lossy().into_owned())
+                .map(|arg| shown_argument(&arg.to_string_lossy()))
                 .collect()
         });
         history.timestamp = (!args.no_history_timestamps).then_some(now);
