@@ -287,6 +287,39 @@ fn images_are_made_from_urls_and_do_not_keep_their_secrets() {
 }
 
 #[test]
+fn credentials_are_asked_for_again_and_their_errors_are_named() {
+    let site = Site::new(&[]);
+    let token = site.path("token");
+    fs::write(&token, "hidden").unwrap();
+    let passing = [503, 429].map(|status| WebFault::Status(status, vec![]));
+    let lasting = std::iter::repeat_n(WebFault::Status(403, vec![]), 9);
+    site.server.fail(passing.into_iter().chain(lasting));
+    let out = std::process::Command::new(DWARFSCK)
+        .args(["-i", "s3://bucket/key"])
+        .env_remove("AWS_ACCESS_KEY_ID")
+        .env("HOME", site.dir.path())
+        .env("AWS_REGION", "here")
+        .env("AWS_ALLOW_HTTP", "true")
+        .env("AWS_ENDPOINT_URL", site.server.url(""))
+        .env(
+            "AWS_CONTAINER_CREDENTIALS_FULL_URI",
+            site.server.url("/credentials"),
+        )
+        .env("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE", &token)
+        .output()
+        .unwrap();
+    let text = stderr(&out);
+    let requests = site.server.take_requests();
+    assert!(
+        text.contains("s3://bucket/key: credentials: the server answers 403"),
+        "{text}{requests:?}"
+    );
+    assert!(!text.contains("hidden"), "{text}");
+    assert!((3..9).contains(&requests.len()), "{requests:?}");
+    assert!(requests.iter().all(|r| r.target == "/credentials"));
+}
+
+#[test]
 fn a_fault_is_an_error_of_one_read() {
     if !can_mount("remote mount") {
         return;
