@@ -173,7 +173,7 @@ def test_dask(tmp_path, scheduler):
     path = tmp_path / "data.dwarfs"
     redwarfs.build(tree, path, level=4)
     end = f"::file://{path}"
-    parts = dataframe.read_csv(f"redwarfs://*.csv{end}", blocksize=50_000)
+    parts = dataframe.read_csv(f"redwarfs://*.csv{end}", blocksize=20_000)
     assert parts.npartitions > 3
     assert parts.n.sum().compute(scheduler=scheduler) == 3 * sum(range(10_000))
     whole = dataframe.read_parquet(f"redwarfs://*.parquet{end}")

@@ -214,10 +214,12 @@ fn may_mount() -> bool {
 fn device_of(mountpoint: &Path) -> io::Result<u64> {
     use rustix::fs::{AtFlags, CWD, StatxFlags, makedev, stat, statx};
 
+    // `AT_STATX_DONT_SYNC`, which rustix has not for every processor.
+    const DONT_SYNC: u32 = 0x4000;
     match statx(
         CWD,
         mountpoint,
-        AtFlags::STATX_DONT_SYNC,
+        AtFlags::from_bits_retain(DONT_SYNC),
         StatxFlags::empty(),
     ) {
         Ok(found) => Ok(makedev(found.stx_dev_major, found.stx_dev_minor)),

@@ -34,8 +34,9 @@ struct Core {
 /// Serves one mounted image.
 #[derive(Debug)]
 pub(crate) struct Driver {
-    /// Opens generations. Has no threads before one is needed, and is none if they cannot be made.
-    opener: OnceLock<Option<Pool<OpenJob>>>,
+    /// Opens generations. Made with the driver if the options ask for others than the one that is mounted, because a
+    /// thread inherits processors and priority of the one that makes it; otherwise when one is needed.
+    opener: OnceLock<Pool<OpenJob>>,
     core: Arc<Core>,
     /// Ends when the last handle of the pusher is gone.
     _push_thread: Option<PushThread>,
@@ -71,7 +72,7 @@ impl Driver {
         let context = ReadContext {
             pusher: pusher.clone(),
         };
-        Ok(Self {
+        let driver = Self {
             opener: OnceLock::new(),
             core: Arc::new(Core {
                 state: Arc::clone(state),
@@ -80,7 +81,11 @@ impl Driver {
                 pusher,
             }),
             _push_thread: push_thread,
-        })
+        };
+        if options.snapshots.is_some() || options.follow_newest {
+            driver.opener();
+        }
+        Ok(driver)
     }
 
     /// Negotiates the parameters of the connection, see [`ops::init::answer`].
@@ -175,18 +180,24 @@ impl Driver {
             Found::Waits => Ok(Answer::Passed),
             Found::Begins => {
                 let job = OpenJob { slot };
-                let pool = self.opener.get_or_init(|| {
-                    Pool::new("fuse-open", Arc::clone(&self.core), MOST_OPEN)
-                        .inspect_err(|error| warn!("snapshots cannot be opened: {error}"))
-                        .ok()
-                });
-                match pool {
+                match self.opener() {
                     Some(pool) => pool.submit(job),
                     None => job.fail(&self.core),
                 }
                 Ok(Answer::Passed)
             }
         }
+    }
+
+    /// The threads that open generations. None if they cannot be made now.
+    fn opener(&self) -> Option<&Pool<OpenJob>> {
+        if self.opener.get().is_none() {
+            let made = Pool::new("fuse-open", Arc::clone(&self.core), MOST_OPEN)
+                .inspect_err(|error| warn!("snapshots cannot be opened: {error}"));
+            // Another thread may have been faster.
+            let _made = self.opener.set(made.ok()?);
+        }
+        self.opener.get()
     }
 }
 
@@ -229,8 +240,8 @@ impl Job for OpenJob {
         let Some(generations) = &state.generations else {
             return;
         };
-        let (opened, waiting) = generations.open(state, self.slot);
-        for one in waiting {
+        let (opened, settled) = generations.open(state, self.slot);
+        for one in settled.waiting {
             // Otherwise it has a reply already, because its process was killed.
             let Some(ticket) = state.pending_reads.finish(one.header.unique) else {
                 continue;
@@ -245,9 +256,10 @@ impl Job for OpenJob {
     }
 
     fn fail(&self, core: &Arc<Core>) {
-        let generations = core.state.generations.as_ref();
-        let waiting = generations.map_or_else(Vec::new, |all| all.fail(self.slot));
-        for one in waiting {
+        let Some(generations) = &core.state.generations else {
+            return;
+        };
+        for one in generations.fail(self.slot).waiting {
             if let Some(ticket) = core.state.pending_reads.finish(one.header.unique) {
                 ticket.fail(Errno::IO);
             }

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use redwarfs_format::section::Snapshot;
-use redwarfs_reader::{CacheOptions, Image};
+use redwarfs_reader::{CacheOptions, FileOfImage, Image};
 use rustix::io::Errno;
 
 use crate::error::Error;
@@ -30,6 +30,14 @@ const PAUSE: Duration = Duration::from_secs(60);
 
 /// The root of the mount.
 pub(crate) const ROOT: u64 = 1;
+
+/// What becomes of requests whose generation was opened, or cannot be.
+#[derive(Debug)]
+pub(crate) struct Settled {
+    pub(crate) waiting: Vec<Waiting>,
+    /// States that are closed for it. Their threads end when this is dropped, which may take time.
+    _closed: Vec<Slot>,
+}
 
 /// Which generation an inode belongs to. 0 is the one that was mounted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -86,8 +94,8 @@ impl Waiting {
 #[derive(Debug, Clone)]
 struct Known {
     snapshot: Snapshot,
-    /// An image of a file that has it.
-    file: Image,
+    /// A file that has it.
+    file: FileOfImage,
     /// Whether its root is that of the mount.
     is_root: bool,
 }
@@ -175,7 +183,7 @@ impl Generations {
                 }
                 table.known.push(Known {
                     snapshot: snapshot.clone(),
-                    file: file.clone(),
+                    file: file.file(),
                     is_root,
                 });
                 table.known.len() - 1
@@ -237,7 +245,7 @@ impl Generations {
         &self,
         mount: &MountState,
         slot: SlotNo,
-    ) -> (Result<Arc<MountState>, Errno>, Vec<Waiting>) {
+    ) -> (Result<Arc<MountState>, Errno>, Settled) {
         let known = {
             let table = self.table();
             slot.index().and_then(|at| table.known.get(at).cloned())
@@ -252,8 +260,8 @@ impl Generations {
         match opened {
             Ok(state) => {
                 let state = Arc::new(state);
-                let waiting = self.settle(slot, Some(Arc::clone(&state)), None);
-                (Ok(state), waiting)
+                let settled = self.settle(slot, Some(Arc::clone(&state)), None);
+                (Ok(state), settled)
             }
             Err(cause) => {
                 let medium = matches!(cause, Error::Image(redwarfs_format::Error::Io(_)));
@@ -266,9 +274,9 @@ impl Generations {
         }
     }
 
-    /// Notes that a generation cannot be opened. Returns the requests that wait for it.
-    pub(crate) fn fail(&self, slot: SlotNo) -> Vec<Waiting> {
-        self.settle(slot, None, None)
+    /// Notes that a generation cannot be opened now. Returns the requests that wait for it.
+    pub(crate) fn fail(&self, slot: SlotNo) -> Settled {
+        self.settle(slot, None, Some(Instant::now() + PAUSE))
     }
 
     fn settle(
@@ -276,7 +284,7 @@ impl Generations {
         slot: SlotNo,
         state: Option<Arc<MountState>>,
         again: Option<Instant>,
-    ) -> Vec<Waiting> {
+    ) -> Settled {
         let mut closed = Vec::new();
         let mut table = self.table();
         let of_table = &mut *table;
@@ -299,10 +307,10 @@ impl Generations {
             let least = of_table.open.remove(least);
             closed.extend(of_table.slots.remove(&least));
         }
-        drop(table);
-        // Ends its threads, which may take time.
-        drop(closed);
-        waiting
+        Settled {
+            waiting,
+            _closed: closed,
+        }
     }
 }
 

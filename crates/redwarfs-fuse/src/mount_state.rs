@@ -40,6 +40,8 @@ pub(crate) struct MountState {
     pub(crate) generations: Option<Generations>,
     /// None as `generations`.
     pub(crate) snapshots: Option<SnapshotDirectory>,
+    /// The entry of the root whose place the directory of snapshots takes.
+    pub(crate) hidden: Option<Arc<[u8]>>,
     slot: SlotNo,
     /// Whether its root has the node id of the root of the mount, whatever the slot.
     is_root: bool,
@@ -66,6 +68,7 @@ impl MountState {
             pending_reads: Arc::default(),
             counters: Arc::default(),
             generations: Some(generations),
+            hidden: snapshots.as_ref().map(|of| Arc::clone(of.name())),
             snapshots,
             slot: SlotNo(0),
             is_root: true,
@@ -96,6 +99,7 @@ impl MountState {
             counters: Arc::clone(&self.counters),
             generations: None,
             snapshots: None,
+            hidden: self.hidden.clone().filter(|_| is_root),
             slot,
             is_root,
             timers: Timers::new(image.perfmon()),

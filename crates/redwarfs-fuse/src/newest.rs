@@ -9,13 +9,15 @@ use std::io;
 use std::sync::{Arc, Mutex, Weak};
 
 use redwarfs_format::GenerationNo;
+use redwarfs_format::ids::EntryIndex;
 use redwarfs_reader::{Image, TailOfFile};
+use rustix::io::Errno;
 
 use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::generations::ROOT;
 use crate::mount_state::MountState;
-use crate::snapshots::DIRECTORY;
+use crate::snapshots::{DIRECTORY, Listed, SnapshotDirectory};
 
 /// What [`Mover::move_on`] has done.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -49,8 +51,10 @@ struct Inner {
 struct Seen {
     /// The generation that the mount shows.
     image: Image,
-    /// The end of the file of the last try that failed.
-    failed: Option<TailOfFile>,
+    /// The end of the file at the last look.
+    tail: Option<TailOfFile>,
+    /// Whether that look has failed.
+    failed: bool,
 }
 
 impl Mover {
@@ -60,13 +64,14 @@ impl Mover {
             device: Arc::downgrade(device),
             seen: Mutex::new(Seen {
                 image: state.image.clone(),
-                failed: None,
+                tail: None,
+                failed: false,
             }),
         }))
     }
 
-    /// Moves the mount to the newest generation of its file. If that is what it shows, one small read finds this out. A
-    /// generation that could not be opened is tried again when the file has changed, or with `again`.
+    /// Moves the mount to the newest generation of its file. If the file has not changed since the last look, one small
+    /// read finds this out. With `again`, a generation that could not be opened is tried again also then.
     ///
     /// Programs that have a file or a directory open keep what they have. A listing of the root that goes on meanwhile may
     /// show names of both generations. What is mounted on directories of the mount is taken off.
@@ -79,27 +84,26 @@ impl Mover {
             Ok(seen) => &mut **seen,
             Err(poisoned) => &mut **poisoned.get_mut(),
         };
-        let tail = seen
-            .image
-            .tail_of_file()
-            .map_err(redwarfs_format::Error::Io)?;
-        let Some(tail) = tail else {
-            return Err(unfit("its file cannot grow"));
+        let tail = match seen.image.tail_of_file() {
+            Ok(Some(tail)) => tail,
+            Ok(None) => return Err(unfit("its file cannot grow")),
+            // It was cut off between two steps of the look: there will be another one.
+            Err(cause) if cause.kind() == io::ErrorKind::UnexpectedEof => return Ok(Move::None),
+            Err(cause) => return Err(redwarfs_format::Error::Io(cause).into()),
         };
-        if seen.image.has_tail(&tail) {
-            seen.failed = None;
+        let known = match &seen.tail {
+            Some(before) => *before == tail && !(seen.failed && again),
+            // The file of the mount is as it was.
+            None => seen.image.has_tail(&tail),
+        };
+        if known {
+            seen.tail = Some(tail);
             return Ok(Move::None);
         }
-        if seen.failed.as_ref() == Some(&tail) && !again {
-            return Ok(Move::None);
-        }
-        let moved = self.0.open(&seen.image).inspect_err(|_| {
-            seen.failed = Some(tail);
-        })?;
-        let (image, name, number) = moved;
-        seen.image = image;
-        seen.failed = None;
-        Ok(Move::To { name, number })
+        let moved = self.0.look(&mut seen.image);
+        seen.tail = Some(tail);
+        seen.failed = moved.is_err();
+        moved
     }
 }
 
@@ -108,7 +112,8 @@ fn unfit(why: &str) -> Error {
 }
 
 impl Inner {
-    fn open(&self, before: &Image) -> Result<(Image, String, GenerationNo)> {
+    /// Opens the newest generation, and moves the mount to it if it is not `shown`.
+    fn look(&self, shown: &mut Image) -> Result<Move> {
         let state = &self.state;
         let Some(generations) = &state.generations else {
             return Err(unfit("it is a part of a mount"));
@@ -119,7 +124,15 @@ impl Inner {
                 "names are found without regard to upper and lower case",
             ));
         }
-        let image = before.open_newest(state.image.cache_options())?;
+        let image = shown.open_newest(state.image.cache_options())?;
+        if image.is_same_generation(shown)? {
+            // What is behind it may have changed: names of snapshots, or which there are.
+            if let Some(directory) = &state.snapshots {
+                let before = directory.renew(&image, generations)?;
+                self.withdraw_snapshots(directory, &before);
+            }
+            return Ok(Move::None);
+        }
         let table = image.snapshots()?;
         let index = image.container().sections.last();
         let index = index.map(|section| section.header_offset);
@@ -136,34 +149,60 @@ impl Inner {
             ));
         }
         let mut names = BTreeSet::new();
-        for image in [before, &image] {
+        for image in [&*shown, &image] {
             let metadata = image.metadata();
             for entry in metadata.entries(image.root())? {
-                names.insert(
-                    metadata
-                        .entry_name(redwarfs_format::ids::EntryIndex(entry))?
-                        .into_owned(),
-                );
+                names.insert(metadata.entry_name(EntryIndex(entry))?.into_owned());
             }
         }
-        generations.move_to(slot, Arc::new(new));
-        let Some(device) = self.device.upgrade() else {
-            return Err(Error::Session(io::ErrorKind::NotConnected.into()));
-        };
-        let forget = |directory, name: &[u8]| device.forget_name(directory, name);
-        let mut told = names.iter().try_for_each(|name| forget(ROOT, name));
-        told = told.and(device.forget_inode(ROOT));
+        let mut listed = None;
         if let Some(directory) = &state.snapshots {
-            let before = directory.renew(&image, generations)?;
-            let after = directory.listed();
-            let names: BTreeSet<&str> =
-                before.iter().chain(&*after).map(|one| &*one.name).collect();
-            let mut names = names.into_iter();
-            told = told
-                .and_then(|()| names.try_for_each(|name| forget(DIRECTORY, name.as_bytes())))
-                .and_then(|()| device.forget_inode(DIRECTORY));
+            directory.warn_if_it_hides(&image)?;
+            listed = Some((directory, directory.renew(&image, generations)?));
         }
-        told.map_err(Error::Session)?;
-        Ok((image, snapshot.name.clone(), snapshot.number))
+        // From here on, nothing fails.
+        generations.move_to(slot, Arc::new(new));
+        *shown = image;
+        self.withdraw(ROOT, names.iter().map(Vec::as_slice));
+        if let Some((directory, before)) = listed {
+            self.withdraw_snapshots(directory, &before);
+        }
+        Ok(Move::To {
+            name: snapshot.name.clone(),
+            number: snapshot.number,
+        })
+    }
+
+    /// Lets the kernel forget the names of the directory of snapshots, of which it showed `before`.
+    fn withdraw_snapshots(&self, directory: &SnapshotDirectory, before: &[Listed]) {
+        let after = directory.listed();
+        let names: BTreeSet<&[u8]> = before
+            .iter()
+            .chain(&*after)
+            .map(|one| one.name.as_bytes())
+            .collect();
+        self.withdraw(DIRECTORY, names.into_iter());
+    }
+
+    /// Lets the kernel forget names in a directory, and the directory's attributes.
+    fn withdraw<'n>(&self, directory: u64, names: impl Iterator<Item = &'n [u8]>) {
+        // Without a device, the connection is over, and the kernel knows nothing any more.
+        let Some(device) = self.device.upgrade() else {
+            return;
+        };
+        for name in names {
+            match device.forget_name(directory, name) {
+                Ok(()) => {}
+                // The kernel takes no such name, so it knows none.
+                Err(error) if error.raw_os_error() == Some(Errno::NAMETOOLONG.raw_os_error()) => {}
+                Err(error) => {
+                    let name = name.escape_ascii();
+                    tracing::warn!("the kernel may still show the old '{name}': {error}");
+                }
+            }
+        }
+        if let Err(error) = device.forget_inode(directory) {
+            tracing::warn!("the kernel may still show old attributes of the root: {error}");
+        }
     }
 }

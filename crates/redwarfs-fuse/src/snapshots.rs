@@ -99,7 +99,7 @@ pub(crate) struct Listed {
 /// The generations of the file of an image.
 #[derive(Debug)]
 pub(crate) struct SnapshotDirectory {
-    name: Vec<u8>,
+    name: Arc<[u8]>,
     /// In the order of their numbers.
     listed: Mutex<Arc<[Listed]>>,
 }
@@ -117,16 +117,11 @@ impl SnapshotDirectory {
         let Some(name) = &options.snapshots else {
             return Ok(None);
         };
-        let name = name.as_bytes().to_vec();
-        let root = image.root();
-        if image.metadata().find(root, &name)?.is_some() {
-            let name = String::from_utf8_lossy(&name);
-            tracing::warn!("the directory of snapshots hides '{name}' of the image");
-        }
         let directory = Self {
-            name,
+            name: name.as_bytes().into(),
             listed: Mutex::new([].into()),
         };
+        directory.warn_if_it_hides(image)?;
         directory.renew(image, generations)?;
         Ok(Some(directory))
     }
@@ -157,6 +152,23 @@ impl SnapshotDirectory {
         Ok(std::mem::replace(&mut *shown, listed))
     }
 
+    /// Warns if an image has an entry in whose place the directory is.
+    ///
+    /// # Errors
+    /// The metadata is damaged.
+    pub(crate) fn warn_if_it_hides(&self, image: &Image) -> Result<()> {
+        if image.metadata().find(image.root(), &self.name)?.is_some() {
+            let name = String::from_utf8_lossy(&self.name);
+            tracing::warn!("the directory of snapshots hides '{name}' of the image");
+        }
+        Ok(())
+    }
+
+    /// Its name in the root of the mount.
+    pub(crate) fn name(&self) -> &Arc<[u8]> {
+        &self.name
+    }
+
     /// What is shown.
     pub(crate) fn listed(&self) -> Arc<[Listed]> {
         Arc::clone(&self.listed.lock().unwrap_or_else(PoisonError::into_inner))
@@ -164,7 +176,7 @@ impl SnapshotDirectory {
 
     /// Whether the directory has this name.
     pub(crate) fn has_name(&self, name: &[u8]) -> bool {
-        self.name == name
+        *self.name == *name
     }
 
     fn slot(&self, name: &[u8]) -> Option<SlotNo> {

@@ -75,7 +75,7 @@ pub use pinned::{MAX_PARTS, PinnedRead};
 pub use preload::{PreloadHandle, PreloadSummary};
 pub use read::PlannedReads;
 pub use redwarfs_format::{Error, Result};
-pub use snapshots::{SnapshotChoice, TailOfFile};
+pub use snapshots::{FileOfImage, SnapshotChoice, TailOfFile};
 pub use tree::{DirEntry, ReadDir, Walk, WalkEntry};
 pub use users::BlockUsers;
 pub use verify::{

@@ -9,7 +9,9 @@ use std::thread::available_parallelism;
 
 use redwarfs_codec::Decoder;
 use redwarfs_format::frozen::LazyBytes;
-use redwarfs_format::section::{CompressionId, Container, LeafDigests, Section, SectionHeader};
+use redwarfs_format::section::{
+    CompressionId, Container, LeafDigests, Section, SectionHeader, SectionType, tail_pointer,
+};
 use redwarfs_format::{BlockNo, Error, Result};
 use redwarfs_io::Source;
 
@@ -193,12 +195,52 @@ impl Payloads {
         if section.compression.is_some() {
             return Ok(section.clone());
         }
-        self.container
-            .load_header(
-                &|at, buf| self.source.read_exact_at(at, buf),
-                section.position,
-            )
+        let read = |at, buf: &mut [u8]| self.source.read_exact_at(at, buf);
+        let loaded = self.container.load_header(&read, section.position);
+        loaded
+            .and_then(|loaded| {
+                self.check_generation()?;
+                Ok(loaded)
+            })
             .map_err(|e| in_section(e, section))
+    }
+
+    /// Checks that no other generation is in the file in the place of this one. If an image is rolled back and then
+    /// continued, another block can be where one of this generation was, with a right checksum in its header. But the index
+    /// is behind all blocks, so it goes first.
+    fn check_generation(&self) -> Result<()> {
+        let index = self.container.sections.last();
+        let index = index.filter(|s| s.ty == SectionType::SECTION_INDEX && s.header.is_some());
+        // An object on a server is read with its entity tag.
+        let Some(index) = index.filter(|_| !self.remote) else {
+            return Ok(());
+        };
+        let read = |at, buf: &mut [u8]| self.source.read_exact_at(at, buf);
+        let now = (self.container).hidden_section(&read, index.ty, index.header_offset);
+        if now.is_ok_and(|now| now.header == index.header) || !self.ends_like_an_image() {
+            return Ok(());
+        }
+        Err(Error::corrupt(
+            "the generation that was opened is not in the file any more",
+        ))
+    }
+
+    /// Whether the file, as it is now, ends with the place of an index. Otherwise it is damaged, and other parts of it may
+    /// still be right.
+    fn ends_like_an_image(&self) -> bool {
+        let pointer = || -> io::Result<Option<u64>> {
+            let Some(now) = self.source.of_now()? else {
+                return Ok(None);
+            };
+            let Some(at) = now.len()?.checked_sub(8) else {
+                return Ok(None);
+            };
+            let mut pointer = [0; 8];
+            now.read_exact_at(at, &mut pointer)?;
+            Ok(Some(u64::from_le_bytes(pointer)))
+        };
+        let index = pointer().ok().flatten();
+        index.is_some_and(|found| tail_pointer(found & ((1 << 48) - 1)) == found)
     }
 
     pub(crate) fn compression(&self, section: &Section) -> Result<CompressionId> {

@@ -170,7 +170,38 @@ pub struct TailOfFile {
     pointer: [u8; 8],
 }
 
+/// Opens generations of the file of an image. Unlike the image, it holds no metadata, cache or threads.
+#[derive(Debug, Clone)]
+pub struct FileOfImage {
+    source: Arc<dyn Source>,
+    offset: u64,
+    options: OpenOptions,
+}
+
+impl FileOfImage {
+    /// Opens a generation in the way in which the image was opened, with a block cache of its own.
+    ///
+    /// # Errors
+    /// As [`Image::open_snapshot`].
+    pub fn open_snapshot(&self, snapshot: &Snapshot, cache: &CacheOptions) -> Result<Image> {
+        let options = OpenOptions {
+            cache: *cache,
+            ..self.options.clone()
+        };
+        Image::from_snapshot(Arc::clone(&self.source), self.offset, snapshot, &options)
+    }
+}
+
 impl Image {
+    /// What opens other generations of the file of this image.
+    pub fn file(&self) -> FileOfImage {
+        FileOfImage {
+            source: Arc::clone(self.source()),
+            offset: self.container().offset,
+            options: self.0.options.clone(),
+        }
+    }
+
     /// The present end of the file of this image. None if the file cannot grow, or the size of the image is given.
     ///
     /// # Errors
@@ -189,6 +220,18 @@ impl Image {
             source.read_exact_at(at, &mut pointer)?;
         }
         Ok(Some(TailOfFile { length, pointer }))
+    }
+
+    /// Whether another image of the same file is of the same generation.
+    ///
+    /// # Errors
+    /// Those of reading the indexes.
+    pub fn is_same_generation(&self, other: &Self) -> Result<bool> {
+        let places = [self, other].map(|image| {
+            let last = image.container().sections.last();
+            last.map(|section| (section.ty, section.header_offset, section.length))
+        });
+        Ok(places[0] == places[1] && self.generation()? == other.generation()?)
     }
 
     /// Whether this end of the file leads to the generation that is open.
@@ -271,10 +314,7 @@ impl Image {
     /// As [`Image::from_source`]; [`Error::Unsupported`] if the data of the snapshot is gone; [`Error::Corrupt`] if its
     /// index or its tree are not those that the table names.
     pub fn open_snapshot(&self, snapshot: &Snapshot, cache: &CacheOptions) -> Result<Self> {
-        let mut options = self.0.options.clone();
-        options.cache = *cache;
-        let offset = self.container().offset;
-        Self::from_snapshot(Arc::clone(self.source()), offset, snapshot, &options)
+        self.file().open_snapshot(snapshot, cache)
     }
 
     /// Opens a generation of the image that begins at `offset`. The place in `options` does not count.

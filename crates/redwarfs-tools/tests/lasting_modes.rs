@@ -97,6 +97,8 @@ fn what_is_made_from_an_image_is_as_private_as_the_image() {
         place.makes(DWARFSEXTRACT, "parts", &salvage, directory);
         assert_eq!(mode(&place.path("parts/repaired.dwarfs")), expected);
         check("image", &["IMAGE", "--repair"]);
+        let archive = ["-iIMAGE", "-fpax", "-oMADE"];
+        place.makes(DWARFSEXTRACT, "archive", &archive, expected);
         let build = |made: &str, args: &[&str]| place.makes(MKDWARFS, made, args, expected);
         build("rewritten", &["-iIMAGE", "--recompress=none", "-oMADE"]);
         let merged = place.path("rewritten");

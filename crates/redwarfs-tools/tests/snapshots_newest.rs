@@ -327,6 +327,86 @@ fn files_are_read_while_the_image_grows() {
 }
 
 #[test]
+fn bytes_behind_an_image_move_nothing() {
+    if !can_mount("bytes_behind_an_image_move_nothing") {
+        return;
+    }
+    let night = Night::new();
+    let log = night.dir.path().join("log");
+    let file = File::options().append(true).open(night.image()).unwrap();
+    std::io::Write::write_all(&mut &file, b"no pointer").unwrap();
+    let mount = mounted(&night.image(), &["-o", "follow_newest"], &log);
+    let number = fs::metadata(mount.point().join("same")).unwrap().ino();
+    see_the_first(mount.point());
+    for _ in 0..2 {
+        std::io::Write::write_all(&mut &file, b"more bytes").unwrap();
+        std::thread::sleep(std::time::Duration::from_millis(1300));
+    }
+    assert!(!text(log.clone()).contains("move"), "{}", text(log));
+    let now = fs::metadata(mount.point().join("same")).unwrap().ino();
+    assert_eq!(now, number);
+}
+
+#[test]
+fn the_directory_of_snapshots_follows_the_table_and_keeps_its_name() {
+    if !can_mount("the_directory_of_snapshots_follows_the_table_and_keeps_its_name") {
+        return;
+    }
+    let night = Night::new();
+    fs::create_dir(night.tree().join(".s")).unwrap();
+    night.write(".s/own", "own");
+    night.second();
+    let log = night.dir.path().join("log");
+    let options = ["-o", "follow_newest,snapshots=.s"];
+    let mount = mounted(&night.image(), &options, &log);
+    let all = mount.point().join(".s");
+    let expect = |wanted: &[&str]| {
+        let wanted: BTreeSet<String> = wanted.iter().map(|&name| name.to_owned()).collect();
+        wait_until("the snapshots", || names(&all) == wanted);
+        assert!(!names(mount.point()).contains(".s"));
+        assert_eq!(names(&all), wanted);
+    };
+    expect(&["first", "second"]);
+    assert_eq!(text(all.join("first/changed")), "1");
+    night.write("changed", "3");
+    night.add("third");
+    expect(&["first", "second", "third"]);
+    assert_eq!(text(mount.point().join("changed")), "3");
+    // Changes of the table alone.
+    night.check(&["--rename-snapshot", "2", "other"]);
+    expect(&["first", "other", "third"]);
+    assert_eq!(text(all.join("other/changed")), "2, and longer");
+    night.check(&["--delete-snapshot", "1"]);
+    expect(&["other", "third"]);
+    assert_eq!(errno(fs::metadata(all.join("first"))), libc::ENOENT);
+}
+
+#[test]
+fn blocks_of_another_generation_are_never_shown() {
+    if !can_mount("blocks_of_another_generation_are_never_shown") {
+        return;
+    }
+    let night = Night::new();
+    let filled = |seed| redwarfs_testkit::tree::Random::new(seed).bytes(300_000);
+    fs::write(night.tree().join("large"), filled(1)).unwrap();
+    night.add("second");
+    let log = night.dir.path().join("log");
+    let mount = mounted(&night.image(), &[], &log);
+    let path = mount.point().join("large");
+    assert_eq!(fs::metadata(&path).unwrap().len(), 300_000);
+    night.check(&["--roll-back", "first"]);
+    // Its block is where that of the other second snapshot was.
+    fs::write(night.tree().join("large"), filled(2)).unwrap();
+    night.add("other second");
+    assert_eq!(errno(fs::read(&path)), libc::EIO);
+    let said = "is not in the file any more";
+    assert!(text(log.clone()).contains(said), "{}", text(log));
+    drop(mount);
+    let mount = mounted(&night.image(), &[], &log);
+    assert!(fs::read(mount.point().join("large")).unwrap() == filled(2));
+}
+
+#[test]
 fn what_cannot_be_followed_is_refused() {
     for other in ["snapshot=1", "imagesize=100", "case_insensitive"] {
         let options = format!("follow_newest,{other}");

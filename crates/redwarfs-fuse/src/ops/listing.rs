@@ -54,7 +54,7 @@ pub(super) fn list(
 
 /// Whether the directory of snapshots takes the place of an entry.
 fn root_entry_is_hidden(state: &MountState, dir: InodeNo, name: &[u8]) -> bool {
-    dir == state.image.root() && state.snapshots.as_ref().is_some_and(|of| of.has_name(name))
+    dir == state.image.root() && state.hidden.as_deref() == Some(name)
 }
 
 /// Position and room of a request to list a directory.

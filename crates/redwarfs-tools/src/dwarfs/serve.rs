@@ -70,6 +70,8 @@ fn follow(mover: Mover, always: bool, logger: &Logger) -> io::Result<SyncSender<
     std::thread::Builder::new()
         .name(String::from("newest"))
         .spawn(move || {
+            // A cause that stays is said once.
+            let mut said = None;
             loop {
                 let by_hand = match always {
                     true => asked.recv_timeout(LOOK),
@@ -80,7 +82,8 @@ fn follow(mover: Mover, always: bool, logger: &Logger) -> io::Result<SyncSender<
                     Err(RecvTimeoutError::Timeout) => false,
                     Err(RecvTimeoutError::Disconnected) => return,
                 };
-                match mover.move_on(by_hand) {
+                let moved = mover.move_on(by_hand);
+                match &moved {
                     Ok(Move::To { name, number }) => logger.always(
                         LogLevel::Info,
                         format_args!("moved to snapshot {number} '{name}'"),
@@ -90,8 +93,15 @@ fn follow(mover: Mover, always: bool, logger: &Logger) -> io::Result<SyncSender<
                     }
                     Ok(_) => {}
                     Err(error) => {
-                        logger.error(format_args!("cannot move to the newest snapshot: {error}"));
+                        let text = format!("cannot move to the newest snapshot: {error}");
+                        if by_hand || said.as_ref() != Some(&text) {
+                            logger.error(&*text);
+                            said = Some(text);
+                        }
                     }
+                }
+                if matches!(moved, Ok(Move::To { .. })) {
+                    said = None;
                 }
             }
         })?;

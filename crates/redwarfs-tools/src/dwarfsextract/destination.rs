@@ -16,7 +16,7 @@ use redwarfs_reader::Image;
 use super::args::Args;
 use crate::common::error::{display_path, io_cause};
 use crate::common::os::{raw_stdout, stdout_is_closed};
-use crate::common::output::{STDOUT_IS_CLOSED, create_output};
+use crate::common::output::{STDOUT_IS_CLOSED, create_derived};
 use crate::common::suggest::one_of;
 use crate::common::{Logger, Result, ToolError};
 
@@ -101,6 +101,7 @@ impl<'a> Destination<'a> {
     pub(super) fn extract(
         &self,
         image: &Image,
+        input: &Path,
         options: &ExtractOptions,
         progress: &dyn Progress,
         logger: &Logger,
@@ -114,7 +115,8 @@ impl<'a> Destination<'a> {
                     source,
                 };
                 // An archive that cannot be completed leaves nothing, or the old one.
-                let file = create_output(path, Overwrite::Yes, logger).map_err(failed)?;
+                let file =
+                    create_derived(path, Overwrite::Yes, &[input], logger).map_err(failed)?;
                 let mut out = BufWriter::with_capacity(OUTPUT_BUFFER, file);
                 let summary = extract_to_archive(image, &mut out, spec, options, progress)
                     .map_err(|error| match error {

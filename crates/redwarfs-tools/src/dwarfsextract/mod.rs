@@ -182,7 +182,7 @@ fn run(args: &Args) -> Result<u8> {
         // Archives are made in this thread. Where the system has none of them, it runs anywhere.
         let _ = cpus.pin_current_thread();
     }
-    let result = destination.extract(&image, &extract, &*listener, &logger);
+    let result = destination.extract(&image, input, &extract, &*listener, &logger);
     display.finish();
     listener.end(result.is_ok());
     report_times(&perfmon, args.perfmon_trace.as_deref(), &logger)?;

@@ -62,7 +62,6 @@ fn a_file_is_no_more_open_than_what_it_is_made_from() {
             (0o644, 0o644),
             (0o4755, 0o644),
             (0o444, 0o644),
-            (0o604, 0o604),
         ] {
             let origin = Origin::of(place.file("image", mode)).unwrap();
             let found = place.made(&origin, unnamed).mode() & 0o7777;
@@ -72,11 +71,13 @@ fn a_file_is_no_more_open_than_what_it_is_made_from() {
                 "{mode:o} {unnamed}"
             );
         }
-        // Rights of the group only, which a file with a name cannot have at first.
-        let origin = Origin::of(place.file("image", 0o640)).unwrap();
-        let found = place.made(&origin, unnamed).mode() & 0o7777;
-        let group = if unnamed { 0o640 & place.granted } else { 0 };
-        assert_eq!(found, 0o600 | group, "{unnamed}");
+        // Rights of the group or of the others only, which a file with a name cannot have at first.
+        for mode in [0o640, 0o604] {
+            let origin = Origin::of(place.file("image", mode)).unwrap();
+            let found = place.made(&origin, unnamed).mode() & 0o7777;
+            let more = if unnamed { mode & place.granted } else { 0 };
+            assert_eq!(found, 0o600 | more, "{mode:o} {unnamed}");
+        }
     }
 }
 
@@ -116,6 +117,11 @@ fn of_several_files_the_narrowest_counts() {
         let found = place.made(&both, true);
         assert_eq!(found.mode() & 0o777, 0o600);
         assert_eq!(found.uid(), rustix::process::geteuid().as_raw());
+        // Everybody may read it, except a group whose members are others for the new file.
+        let shut = place.file("shut", 0o604);
+        chown(&shut, Some(1234), Some(2345)).unwrap();
+        let both = origin("three", 0o644).and(&Origin::of(&shut).unwrap());
+        assert_eq!(place.made(&both, true).mode() & 0o777, 0o600);
     }
 }
 

@@ -35,10 +35,11 @@ impl Permissions {
         }
     }
 
-    /// Rights of another group must not become rights of this group.
+    /// The mode for a file of another group: rights of a group must not become rights of another one, and who is in that
+    /// group may have less than others.
     fn others_only(&self) -> u32 {
-        let mode = self.mode & 0o777;
-        (mode & 0o707) | (mode & ((mode & 7) << 3))
+        let all = self.mode & (self.mode >> 3) & 0o7;
+        (self.mode & 0o700) | (all << 3) | all
     }
 
     /// Gives `new` the owner and the group, and removes what its directory has added. Returns whether it has the owner,
