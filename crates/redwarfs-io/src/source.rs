@@ -6,6 +6,7 @@ use std::io::{self, Seek, SeekFrom};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use crate::os;
 
@@ -58,6 +59,14 @@ pub trait Source: Send + Sync + fmt::Debug {
         Ok(None)
     }
 
+    /// What changes when somebody writes to the file. None if the source cannot tell, or nobody can write to it.
+    ///
+    /// # Errors
+    /// The error of the medium.
+    fn revision(&self) -> io::Result<Option<Revision>> {
+        Ok(None)
+    }
+
     /// Whether every read may cost a round trip over a network. Then a reader announces what it will read
     /// with [`Source::will_need`], keeps what it has read, and leaves out what it can do without.
     fn is_remote(&self) -> bool {
@@ -71,6 +80,13 @@ pub trait Source: Send + Sync + fmt::Debug {
     /// Says that nobody needs the bytes any more. Reads that wait for a server fail soon, and so do later ones. Other
     /// sources ignore this.
     fn abandon(&self) {}
+}
+
+/// The length of a file, and when it was last written to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Revision {
+    length: u64,
+    modified: Option<SystemTime>,
 }
 
 impl<S: Source + ?Sized> Source for Arc<S> {
@@ -88,6 +104,10 @@ impl<S: Source + ?Sized> Source for Arc<S> {
 
     fn of_now(&self) -> io::Result<Option<Arc<dyn Source>>> {
         (**self).of_now()
+    }
+
+    fn revision(&self) -> io::Result<Option<Revision>> {
+        (**self).revision()
     }
 
     fn next_data(&self, offset: u64) -> io::Result<u64> {
@@ -228,6 +248,14 @@ impl Source for FileSource {
     fn of_now(&self) -> io::Result<Option<Arc<dyn Source>>> {
         let file = self.file.try_clone()?;
         Ok(Some(Arc::new(Self::of(file, &self.path)?)))
+    }
+
+    fn revision(&self) -> io::Result<Option<Revision>> {
+        let found = self.file.metadata()?;
+        Ok(Some(Revision {
+            length: found.len(),
+            modified: found.modified().ok(),
+        }))
     }
 
     fn next_data(&self, offset: u64) -> io::Result<u64> {

@@ -13,7 +13,7 @@ use redwarfs_format::section::{
     CompressionId, Container, LeafDigests, Section, SectionHeader, SectionType, tail_pointer,
 };
 use redwarfs_format::{BlockNo, Error, Result};
-use redwarfs_io::Source;
+use redwarfs_io::{Revision, Source};
 
 use crate::error::in_section;
 use crate::verify::{KnownLeaves, PayloadCheck, TrustedDigests};
@@ -48,6 +48,8 @@ pub(crate) struct Payloads {
     block_size: u64,
     /// Whether the source is on a server, so that blocks are announced before they are read.
     remote: bool,
+    /// That of the source when the image was opened.
+    revision: Option<Revision>,
     /// Whether payloads are used without comparing checksums.
     trusting: bool,
     /// What payloads are compared with instead of their checksums.
@@ -61,6 +63,7 @@ impl Payloads {
     pub(crate) fn new(source: Arc<dyn Source>, container: Arc<Container>, block_size: u64) -> Self {
         Self {
             remote: source.is_remote(),
+            revision: source.revision().ok().flatten(),
             source,
             container,
             block_size,
@@ -207,14 +210,17 @@ impl Payloads {
 
     /// Checks that no other generation is in the file in the place of this one. If an image is rolled back and then
     /// continued, another block can be where one of this generation was, with a right checksum in its header. But the index
-    /// is behind all blocks, so it goes first.
+    /// is behind all blocks, so it goes first. Nothing is read if nobody has written to the file.
     fn check_generation(&self) -> Result<()> {
         let index = self.container.sections.last();
         let index = index.filter(|s| s.ty == SectionType::SECTION_INDEX && s.header.is_some());
-        // An object on a server is read with its entity tag.
-        let Some(index) = index.filter(|_| !self.remote) else {
+        let (Some(index), Some(opened)) = (index, self.revision) else {
             return Ok(());
         };
+        let revision = self.source.revision();
+        if revision.is_ok_and(|now| now == Some(opened)) {
+            return Ok(());
+        }
         let read = |at, buf: &mut [u8]| self.source.read_exact_at(at, buf);
         let now = (self.container).hidden_section(&read, index.ty, index.header_offset);
         if now.is_ok_and(|now| now.header == index.header) || !self.ends_like_an_image() {

@@ -1,7 +1,6 @@
 //! One entry of the table of `-o` options: names, value, and the texts made from them.
 
 use super::settings::{Settings, Value};
-use super::table::NOT_ON_WINDOWS;
 use crate::common::error::Result;
 
 /// The section of an option in the help text and the manual.
@@ -144,6 +143,28 @@ impl MountOption {
         }
     }
 }
+
+/// Forms of the options that do nothing on Windows: they are about the kernel, the scheduler and the mount
+/// table of Linux.
+pub(super) const NOT_ON_WINDOWS: [&str; 17] = [
+    "snapshots=NAME",
+    "follow_newest",
+    "blocksize=SIZE",
+    "(no_)list_xattrs",
+    "max_threads=N",
+    "(no_)cache_sparse",
+    "(no_)push",
+    "(no_)follow",
+    "(no_)uring",
+    "(no_)guard",
+    "auto_unmount",
+    "nonempty",
+    "remount",
+    "(no)suid",
+    "(no)dev",
+    "(no)exec",
+    "max_read=N",
+];
 
 #[cfg(test)]
 mod tests {

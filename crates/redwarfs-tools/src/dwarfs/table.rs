@@ -19,28 +19,6 @@ const FSTAB: &str = "no effect, for /etc/fstab";
 /// Largest number of threads that read requests.
 const MAX_READERS: i32 = 64;
 
-/// Forms of the options that do nothing on Windows: they are about the kernel, the scheduler and the mount
-/// table of Linux.
-pub(super) const NOT_ON_WINDOWS: [&str; 17] = [
-    "snapshots=NAME",
-    "follow_newest",
-    "blocksize=SIZE",
-    "(no_)list_xattrs",
-    "max_threads=N",
-    "(no_)cache_sparse",
-    "(no_)push",
-    "(no_)follow",
-    "(no_)uring",
-    "(no_)guard",
-    "auto_unmount",
-    "nonempty",
-    "remount",
-    "(no)suid",
-    "(no)dev",
-    "(no)exec",
-    "max_read=N",
-];
-
 /// All options, in the order of the help text.
 pub(super) const OPTIONS: [MountOption; 70] = [
     entry(
@@ -710,6 +688,7 @@ pub(super) const OPTIONS: [MountOption; 70] = [
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::dwarfs::entry::NOT_ON_WINDOWS;
 
     #[test]
     fn lists_name_options() {
