@@ -31,6 +31,9 @@ pub struct Protection {
     /// Whether what is in front of the image, such as a program, is protected, too. Sections of the program into
     /// which tools for AppImages write ([`redwarfs_format::elf::appimage`]) are not: they count as zeros.
     pub leading: bool,
+    /// Whether everything is protected, even if an older snapshot of the image has recovery data. Otherwise that data stays
+    /// in use, and only what is behind it is protected.
+    pub whole: bool,
     /// Threads, and groups in memory at a time.
     pub threads: usize,
 }
@@ -43,6 +46,7 @@ impl Protection {
             percent,
             shard_size: None,
             leading: false,
+            whole: false,
             threads: 1,
         }
     }
@@ -87,7 +91,7 @@ fn blanks(file: &dyn Source, offset: u64) -> [Blank; HeaderPage::BLANKS] {
 
 /// Adds a RECOVERY section behind the image at `offset` of a file, and behind its other trailers. At every moment,
 /// the file is a valid image. If an older snapshot of the image has recovery data, that stays, and the new section
-/// protects what is behind it. `done` gets the number of bytes after each piece that was protected.
+/// protects what is behind it, unless [`Protection::whole`] asks for everything. `done` gets the number of bytes after each piece that was protected.
 ///
 /// # Errors
 /// * [`Error::Geometry`] if the options do not fit the size of the image.
@@ -112,7 +116,10 @@ pub fn add(
     if file.len()? != end.saturating_add(image.unused_tail) {
         return Err(Error::Unfit("other data follows the image"));
     }
-    let previous = previous(&file, &image)?;
+    let previous = match protection.whole {
+        true => None,
+        false => previous(&file, &image)?,
+    };
     let start = match &previous {
         // What it protects, and the recovery data itself, does not change any more.
         Some(previous) => previous.image_size.cast_signed(),

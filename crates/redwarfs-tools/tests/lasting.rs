@@ -269,6 +269,62 @@ fn each_snapshot_has_recovery_data_of_its_own() {
     assert!(out.stderr.is_empty(), "{:?}", String::from_utf8(out.stderr));
 }
 
+/// Recovery data for everything takes the place of that of each snapshot, which is used again if the newer one is lost.
+#[test]
+fn recovery_data_of_snapshots_is_merged() {
+    let place = place(&["-S18", "--recovery=10%"]);
+    let first = place.bytes();
+    add(&place, 4..6);
+    append(&place, &["--recovery=10%"]);
+    let second = place.bytes();
+    add(&place, 6..7);
+    append(&place, &["--recovery=10%,merge"]);
+    let third = place.bytes();
+    assert!(third.starts_with(&second), "old bytes have changed");
+    let json = place.check(0, &["--check-recovery", "-j"]);
+    let json: serde_json::Value = serde_json::from_str(json.trim()).unwrap();
+    let parts = json["recovery"]["parts"].as_array().unwrap();
+    assert_eq!(parts.len(), 1, "{json}");
+    assert_eq!(parts[0]["start"], 0);
+
+    // More in one place than the recovery data of the first snapshot could repair.
+    let burst = second.len() / 15;
+    assert!(burst > first.len() / 10);
+    place.damage(|bytes| bytes[1000..1000 + burst].fill(3));
+    place.check(1, &["--check-recovery"]);
+    place.check(0, &["--repair"]);
+    assert!(place.bytes() == third);
+
+    // Without the newest, that of the older snapshots counts.
+    let place_of_pages = |bytes: &[u8]| {
+        let mut places = bytes.windows(8).enumerate().skip(second.len());
+        let first = places.find(|(_, magic)| magic == b"DwRSrec1");
+        first.unwrap().0
+    };
+    place.damage(|bytes| {
+        let from = place_of_pages(bytes);
+        bytes[from..].fill(0);
+        bytes[1000..2000].fill(3);
+    });
+    let text = place.check(1, &["--check-recovery"]);
+    let open = format!(
+        " bytes at offset {} of the image, without recovery data",
+        second.len()
+    );
+    assert!(text.contains(&open), "{text}");
+    place.check(1, &["--repair"]);
+    assert!(place.bytes().starts_with(&second));
+
+    // In a finished image, too.
+    std::fs::write(&place.image, &third).unwrap();
+    place.check(0, &["--remove-recovery"]);
+    place.check(1, &["--check-recovery"]);
+    place.check(0, &["--add-recovery=10%,merge"]);
+    assert!(place.bytes() == third);
+    place.check(1, &["--add-recovery=10%,both"]);
+    assert!(place.bytes() == third);
+}
+
 /// What nothing protects is named.
 #[test]
 fn snapshots_without_recovery_data_are_named() {

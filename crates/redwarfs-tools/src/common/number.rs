@@ -174,18 +174,6 @@ pub fn format_size_pair(part: u64, whole: u64) -> String {
     }
 }
 
-/// Parses an amount of recovery data: per cent, above 0 and at most 1000, perhaps with the sign.
-///
-/// # Errors
-/// What it has to be.
-pub fn parse_percent(text: &str) -> Result<f64, String> {
-    let number = text.strip_suffix('%').unwrap_or(text);
-    match number.parse() {
-        Ok(percent) if percent > 0.0 && percent <= 1000.0 => Ok(percent),
-        _ => Err("must be a number of per cent above 0, at most 1000".to_owned()),
-    }
-}
-
 /// Parses a size: a decimal integer with an optional suffix `k m g t` (either case, powers of
 /// 1024).
 ///

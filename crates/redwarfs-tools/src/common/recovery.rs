@@ -9,7 +9,7 @@ use std::sync::atomic::AtomicBool;
 use redwarfs_io::{FileSource, LockedFile, Source};
 use redwarfs_reader::{Image, OpenOptions};
 use redwarfs_recovery::{
-    Error, Mended, RecoveryData, RepairingSource, Sidecar, locate, locate_sidecar,
+    Error, Mended, Protection, RecoveryData, RepairingSource, Sidecar, locate, locate_sidecar,
 };
 
 use super::Logger;
@@ -25,6 +25,42 @@ const SHOWN: usize = 3;
 
 /// The value of an option `--sidecar[=FILE]`: none without the option.
 pub type SidecarChoice = Option<Option<PathBuf>>;
+
+/// How much recovery data an option asks for.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Amount {
+    /// Per cent of what is protected, above 0 and at most 1000.
+    pub percent: f64,
+    /// Whether it protects everything, and not only what no recovery data of an older snapshot does.
+    pub merge: bool,
+}
+
+impl Amount {
+    /// Parses `PERCENT[,merge]`, where the number may have its sign.
+    ///
+    /// # Errors
+    /// What it has to be.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let (number, merge) = match text.strip_suffix(",merge") {
+            Some(number) => (number, true),
+            None => (text, false),
+        };
+        match number.strip_suffix('%').unwrap_or(number).parse() {
+            Ok(percent) if percent > 0.0 && percent <= 1000.0 => Ok(Self { percent, merge }),
+            _ => Err("must be a number of per cent above 0, at most 1000, and may have ',merge' behind it".to_owned()),
+        }
+    }
+
+    /// Protection with so much, of the image and what is in front of it.
+    #[must_use]
+    pub fn protection(self, threads: usize) -> Protection {
+        let mut protection = Protection::percent(self.percent);
+        protection.whole = self.merge;
+        protection.leading = true;
+        protection.threads = threads;
+        protection
+    }
+}
 
 /// The usual name of the sidecar of an image.
 #[must_use]

@@ -13,9 +13,10 @@ use super::output::Form;
 use super::signing::algorithm;
 use super::snapshot_args::SnapshotArgs;
 use crate::common::cli::{LogArgs, prepare, whole};
-use crate::common::number::{parse_duration, parse_percent, parse_size};
+use crate::common::number::{parse_duration, parse_size};
 use crate::common::open::image_offset;
 use crate::common::progress::ProgressArgs;
+use crate::common::recovery::Amount;
 
 /// The group of the options of which there can be one.
 const SIGNING: &str = "task";
@@ -116,9 +117,10 @@ pub(crate) struct Args {
     pub export_metadata: Option<PathBuf>,
 
     /// Add recovery data behind the image, of so many per cent of its size, from which damage can be
-    /// repaired. The image is checked first
-    #[arg(long, value_name = "PERCENT", value_parser = parse_percent)]
-    pub add_recovery: Option<f64>,
+    /// repaired. The image is checked first. Recovery data of older snapshots stays in use; ',merge' behind the number protects
+    /// everything anew
+    #[arg(long, value_name = "PERCENT[,merge]", value_parser = Amount::parse)]
+    pub add_recovery: Option<Amount>,
 
     /// With --add-recovery: write the recovery data to a file of its own, and leave the image as it is [default: the
     /// name of the image with .dwrec behind it]. With other options: use the recovery data of this file, which they

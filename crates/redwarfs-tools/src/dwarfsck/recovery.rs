@@ -19,7 +19,7 @@ use crate::common::number::{counted, format_size};
 use crate::common::os::{is_executable, stop_flag};
 use crate::common::output::{commit, create_medium};
 use crate::common::program::signature;
-use crate::common::recovery::{Access, Found, failure, find, open, say_zeros, sidecar_of};
+use crate::common::recovery::{Access, Amount, Found, failure, find, open, say_zeros, sidecar_of};
 use crate::common::{Logger, Result, ToolError};
 
 const NOT_ADDED: &str = "cannot add recovery data";
@@ -27,8 +27,8 @@ const NOT_ADDED: &str = "cannot add recovery data";
 /// What is asked for.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Task<'a> {
-    /// Protect the image with so many per cent.
-    Add(f64),
+    /// Protect the image.
+    Add(Amount),
     Check,
     /// In place, or to a copy.
     Repair(Option<&'a Path>),
@@ -106,7 +106,7 @@ pub(super) fn run(
 ) -> Result<u8> {
     let stop = stop_flag().map_err(|e| ToolError::new("cannot handle signals").io(&e))?;
     match task {
-        Task::Add(percent) => add(args, input, percent, workers, logger, &stop),
+        Task::Add(amount) => add(args, input, amount, workers, logger, &stop),
         Task::Check => check(args, input, logger, &stop),
         Task::Repair(None) => repair(args, input, logger, &stop),
         Task::Repair(Some(copy)) => repair_copy(args, input, copy, logger, &stop),
@@ -135,7 +135,7 @@ pub(super) fn image_offset(args: &Args, input: &Path) -> Result<(Image, u64)> {
 fn add(
     args: &Args,
     input: &Path,
-    percent: f64,
+    amount: Amount,
     workers: usize,
     logger: &Logger,
     stop: &AtomicBool,
@@ -145,9 +145,7 @@ fn add(
         refuse_damage(args, input, &image, workers, logger)?;
     }
     drop(image);
-    let mut protection = Protection::percent(percent);
-    protection.threads = workers;
-    protection.leading = true;
+    let protection = amount.protection(workers);
     let (added, place) = match &args.sidecar {
         None => {
             let file = lock(input)?;

@@ -23,8 +23,8 @@ use super::stream_args::{self, StreamArgs};
 use super::values::{self, HashChoice, LinkPolicy, MemoryLimit, TimeSpec, Verification};
 use super::xattr_args::XattrArgs;
 use crate::common::cli::{LogArgs, prepare, whole};
-use crate::common::number::parse_percent;
 use crate::common::progress::ProgressArgs;
+use crate::common::recovery::Amount;
 use crate::common::users::{parse_group, parse_user};
 use crate::common::{LogLevel, Logger};
 
@@ -240,10 +240,10 @@ pub(crate) struct Args {
     /// Add recovery data behind the image, of so many per cent of its size
     ///
     /// With it, dwarfsck --repair restores damaged parts of the file. It also protects the header. With --append, it
-    /// protects what no recovery data of an older snapshot does.
-    #[arg(long, value_name = "PERCENT", help_heading = "File system options", when_rewriting = Used,
-          value_parser = parse_percent)]
-    pub recovery: Option<f64>,
+    /// protects what no recovery data of an older snapshot does, or everything if ',merge' is behind the number.
+    #[arg(long, value_name = "PERCENT[,merge]", help_heading = "File system options", when_rewriting = Used,
+          value_parser = Amount::parse)]
+    pub recovery: Option<Amount>,
 
     /// Omit the history
     #[arg(long, help_heading = "File system options", when_rewriting = Used)]

@@ -252,7 +252,7 @@ impl<'a> Target<'a> {
 
     /// With the recovery data that the options ask for.
     pub(super) fn protected(self, args: &Args, stop: &'a AtomicBool) -> Result<Self> {
-        let Some(percent) = args.recovery else {
+        let Some(amount) = args.recovery else {
             return Ok(self);
         };
         let unfit = |why| Err(ToolError::new(format!("--recovery needs {why}")));
@@ -264,11 +264,10 @@ impl<'a> Target<'a> {
             Output::Append(..) => {}
             _ => return unfit("an output that is a regular file"),
         }
-        let mut protection = Protection::percent(percent);
-        protection.leading = true;
-        protection.threads = args
+        let threads = args
             .num_workers
             .map_or_else(env::concurrency, |n| n as usize);
+        let protection = amount.protection(threads);
         Ok(Self {
             recovery: Some(Recovery { protection, stop }),
             ..self
