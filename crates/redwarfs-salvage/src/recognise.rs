@@ -251,16 +251,18 @@ fn pdf(bytes: &[u8]) -> Option<(usize, Certainty)> {
     known.then_some((end, Certainty::Structure))
 }
 
-/// The table of section headers, which linkers write last, or else the end of the last segment.
+/// The table of section headers, which linkers write last. It leads to the names of the sections, so a file that misses a part
+/// in the middle is none.
 fn elf(bytes: &[u8]) -> Option<(usize, Certainty)> {
     let class = *bytes.get(4)?;
     // Little-endian only: others are rare.
     if *bytes.get(5)? != 1 || *bytes.get(6)? != 1 {
         return None;
     }
-    let (offset, width, sizes) = match class {
-        1 => (0x20, 4, 0x2e),
-        2 => (0x28, 8, 0x3a),
+    // The width of a position, and where they are: that of the table, the size of a header, the place of a section.
+    let (width, offset, sizes, place) = match class {
+        1 => (4, 0x20, 0x2e, 0x10),
+        2 => (8, 0x28, 0x3a, 0x18),
         _ => return None,
     };
     let table = little(bytes, offset, width)?;
@@ -269,9 +271,32 @@ fn elf(bytes: &[u8]) -> Option<(usize, Certainty)> {
     let known = matches!((class, size), (1, 40) | (2, 64)) && table > 0 && count > 0;
     let end = table.checked_add(size * count).filter(|_| known)?;
     let end = usize::try_from(end).ok()?;
-    // The first section header is empty.
-    let first = bytes.get(usize::try_from(table).ok()?..)?.get(..16)?;
-    let whole = end <= bytes.len() && first.iter().all(|byte| *byte == 0);
+    let bytes = bytes.get(..end)?;
+    let mut headers = bytes
+        .get(usize::try_from(table).ok()?..)?
+        .chunks_exact(usize::try_from(size).ok()?);
+    let first = headers.clone().next()?;
+    let names = headers
+        .clone()
+        .nth(usize::try_from(little(bytes, sizes + 4, 2)?).ok()?)?;
+    let contents = |header: &[u8]| {
+        let at = usize::try_from(little(header, place, width)?).ok()?;
+        let length = usize::try_from(little(header, place + width, width)?).ok()?;
+        bytes.get(at..)?.get(..length)
+    };
+    const STRINGS: u64 = 3;
+    let is_strings = little(names, 4, 4)? == STRINGS;
+    let names = contents(names).filter(|names| is_strings && names.last() == Some(&0))?;
+    // A name begins at the start of the table, or behind another one, or within one whose end it shares.
+    let is_name = |at: usize| {
+        let name = names.get(at..)?.split(|byte| *byte == 0).next()?;
+        Some(name.iter().all(u8::is_ascii_graphic))
+    };
+    let named = headers.all(|header| {
+        let at = little(header, 0, 4).and_then(|at| usize::try_from(at).ok());
+        at.and_then(is_name) == Some(true)
+    });
+    let whole = named && first.iter().take(16).all(|byte| *byte == 0);
     whole.then_some((end, Certainty::Structure))
 }
 
@@ -342,11 +367,16 @@ mod tests {
     }
 
     fn elf_file() -> Vec<u8> {
-        let mut out = vec![0; 64 + 128];
+        let mut out = vec![0; 80 + 128];
         out[..7].copy_from_slice(b"\x7fELF\x02\x01\x01");
-        out[0x28] = 64;
+        out[0x28] = 80;
         out[0x3a] = 64;
         out[0x3c] = 2;
+        out[0x3e] = 1;
+        out[64..76].copy_from_slice(b"\0.shstrtab.\0");
+        let names = 80 + 64;
+        (out[names], out[names + 4]) = (1, 3);
+        (out[names + 0x18], out[names + 0x20]) = (64, 12);
         out
     }
 
@@ -403,6 +433,21 @@ mod tests {
                 changed[at] ^= 1;
                 assert!(recognise(&changed).is_empty(), "{at}");
             }
+        }
+    }
+
+    #[test]
+    fn a_program_that_misses_a_part_is_none() {
+        let whole = elf_file();
+        // Zeros follow, so the header that has to be empty is, wherever it is looked for.
+        for cut in 1..16 {
+            let mut bytes = [&whole[..64], &whole[64 + cut..]].concat();
+            bytes.extend([0; 300]);
+            assert!(recognise(&bytes).is_empty(), "{cut}");
+        }
+        let program = std::fs::read(std::env::current_exe().unwrap()).unwrap();
+        if program.starts_with(b"\x7fELF") {
+            assert_eq!(recognise(&program)[0].length, program.len());
         }
     }
 
