@@ -69,6 +69,7 @@ impl Failure {
             );
         }
         match transport(error) {
+            Some((_, what)) if refuses_tls(error) => Self::last(io::ErrorKind::NotConnected, what),
             Some((kind, what)) => Self::transport(kind, what),
             None if answer.code.is_some() => Self::last(io::ErrorKind::Other, {
                 let code = answer.code.unwrap_or_default();
@@ -148,6 +149,34 @@ fn transport(error: &Error) -> Option<(HttpErrorKind, String)> {
         cause = e.source();
     }
     None
+}
+
+/// Whether the two sides do not agree on TLS, so that another attempt would not help: a certificate that is not trusted, or a
+/// server that speaks something else.
+fn refuses_tls(error: &Error) -> bool {
+    let mut cause = error.source();
+    while let Some(e) = cause {
+        // The source of an I/O error is that of the error in it.
+        let inner = e.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
+        let tls = match inner {
+            Some(inner) => inner.downcast_ref::<rustls::Error>(),
+            None => e.downcast_ref::<rustls::Error>(),
+        };
+        if let Some(tls) = tls {
+            return matches!(
+                tls,
+                rustls::Error::InvalidCertificate(_)
+                    | rustls::Error::InvalidMessage(_)
+                    | rustls::Error::PeerIncompatible(_)
+                    | rustls::Error::AlertReceived(_)
+            );
+        }
+        cause = match inner {
+            Some(inner) => Some(inner),
+            None => e.source(),
+        };
+    }
+    false
 }
 
 /// The text of the first cause of an error, which says the most.

@@ -1,7 +1,7 @@
 //! A web server inside the process of a test: objects with ranges and tags, counts, and faults on request.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -93,6 +93,8 @@ impl Shared {
 pub struct WebServer {
     shared: Arc<Shared>,
     address: SocketAddr,
+    /// The start of URLs, up to the port.
+    origin: &'static str,
 }
 
 impl WebServer {
@@ -101,6 +103,49 @@ impl WebServer {
     /// # Errors
     /// There is no port.
     pub fn start() -> io::Result<Self> {
+        Self::with("http://127.0.0.1", |shared, stream| {
+            stream.set_nodelay(true)?;
+            serve(shared, stream)
+        })
+    }
+
+    /// A server without objects that speaks TLS, for clients that trust [`WebServer::AUTHORITY`].
+    ///
+    /// # Errors
+    /// There is no port.
+    #[cfg(feature = "tls")]
+    pub fn start_tls() -> io::Result<Self> {
+        use rustls::pki_types::pem::PemObject;
+        use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+
+        let pem = io::Error::other::<rustls::pki_types::pem::Error>;
+        let certificate = CertificateDer::from_pem_slice(include_bytes!("tls/server.pem"));
+        let key = PrivateKeyDer::from_pem_slice(include_bytes!("tls/server.key"));
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let config = rustls::ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .map_err(io::Error::other)?
+            .with_no_client_auth()
+            .with_single_cert(vec![certificate.map_err(pem)?], key.map_err(pem)?)
+            .map_err(io::Error::other)?;
+        let config = Arc::new(config);
+        Self::with("https://localhost", move |shared, stream| {
+            stream.set_nodelay(true)?;
+            let session = rustls::ServerConnection::new(Arc::clone(&config));
+            let session = session.map_err(io::Error::other)?;
+            serve(shared, rustls::StreamOwned::new(session, stream))
+        })
+    }
+
+    /// The certificate of the authority that signed that of the server, as PEM.
+    #[cfg(feature = "tls")]
+    pub const AUTHORITY: &'static str = include_str!("tls/authority.pem");
+
+    fn with(
+        origin: &'static str,
+        serve: impl Fn(&Shared, TcpStream) -> io::Result<()> + Send + Sync + 'static,
+    ) -> io::Result<Self> {
+        let serve = Arc::new(serve);
         let listener = TcpListener::bind(("127.0.0.1", 0))?;
         let address = listener.local_addr()?;
         let shared = Arc::new(Shared::default());
@@ -117,12 +162,22 @@ impl WebServer {
                     if let Ok(copy) = stream.try_clone() {
                         served.lock().open.push(copy);
                     }
-                    let shared = Arc::clone(&served);
+                    let (shared, serve) = (Arc::clone(&served), Arc::clone(&serve));
                     // A client that is gone ends its thread.
-                    std::thread::spawn(move || drop(serve(&shared, stream)));
+                    std::thread::spawn(move || {
+                        let closed = stream.try_clone();
+                        drop(serve(&shared, stream));
+                        if let Ok(stream) = closed {
+                            let _ = stream.shutdown(Shutdown::Both);
+                        }
+                    });
                 }
             })?;
-        Ok(Self { shared, address })
+        Ok(Self {
+            shared,
+            address,
+            origin,
+        })
     }
 
     /// Puts an object at a path, which begins with a slash. One that is there is replaced, and gets another tag.
@@ -152,7 +207,7 @@ impl WebServer {
     /// The URL of a path.
     #[must_use]
     pub fn url(&self, path: &str) -> String {
-        format!("http://{}{path}", self.address)
+        format!("{}:{}{path}", self.origin, self.address.port())
     }
 
     /// Where the server listens.
@@ -217,9 +272,8 @@ impl Drop for WebServer {
 }
 
 /// Answers the requests of a connection.
-fn serve(shared: &Shared, mut stream: TcpStream) -> io::Result<()> {
-    stream.set_nodelay(true)?;
-    let mut input = BufReader::new(stream.try_clone()?);
+fn serve(shared: &Shared, stream: impl Read + Write) -> io::Result<()> {
+    let mut input = BufReader::new(stream);
     while let Some(request) = read_request(&mut input)? {
         let (fault, latency, number) = {
             let mut state = shared.lock();
@@ -233,7 +287,7 @@ fn serve(shared: &Shared, mut stream: TcpStream) -> io::Result<()> {
             )
         };
         std::thread::sleep(latency);
-        let sent = answer(shared, &mut stream, &request, fault);
+        let sent = answer(shared, input.get_mut(), &request, fault);
         let mut state = shared.lock();
         state.running -= 1;
         let (sent, go_on) = sent.unwrap_or((0, false));
@@ -248,10 +302,10 @@ fn serve(shared: &Shared, mut stream: TcpStream) -> io::Result<()> {
             break;
         }
     }
-    stream.shutdown(Shutdown::Both)
+    Ok(())
 }
 
-fn read_request(input: &mut BufReader<TcpStream>) -> io::Result<Option<WebRequest>> {
+fn read_request(input: &mut impl BufRead) -> io::Result<Option<WebRequest>> {
     let mut line = String::new();
     if input.read_line(&mut line)? == 0 {
         return Ok(None);
@@ -296,7 +350,7 @@ fn range_of(text: &str, size: u64) -> Option<Range<u64>> {
 /// Sends an answer. Returns the bytes of the body that were sent, and whether the connection goes on.
 fn answer(
     shared: &Shared,
-    stream: &mut TcpStream,
+    stream: &mut impl Write,
     request: &WebRequest,
     fault: Option<WebFault>,
 ) -> io::Result<(u64, bool)> {

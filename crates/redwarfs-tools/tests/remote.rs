@@ -394,6 +394,46 @@ fn a_stalled_server_holds_nobody() {
 }
 
 #[test]
+fn certificates_are_checked() {
+    let dir = temp();
+    let image = dir.path().join("image");
+    fs::write(dir.path().join("file"), "hello").unwrap();
+    build(dir.path(), &image, &["--no-progress"]);
+    let server = WebServer::start_tls().unwrap();
+    server.put("/a", fs::read(&image).unwrap());
+    let authority = dir.path().join("authority.pem");
+    fs::write(&authority, WebServer::AUTHORITY).unwrap();
+    let check = |url: &str, trusted: bool| {
+        let mut check = std::process::Command::new(DWARFSCK);
+        check.args([url, "--check-integrity"]);
+        match trusted {
+            true => check.env("SSL_CERT_FILE", &authority),
+            false => check.env_remove("SSL_CERT_FILE"),
+        };
+        check.output().unwrap()
+    };
+    let url = server.url("/a");
+    let out = check(&url, true);
+    assert!(out.status.success(), "{}", stderr(&out));
+    assert!(!server.take_requests().is_empty());
+
+    // Nobody knows this authority, and it is not tried again.
+    let port = server.address().port();
+    for (url, why) in [
+        (url.clone(), "UnknownIssuer"),
+        (format!("https://127.0.0.1:{port}/a"), "not valid for name"),
+    ] {
+        let trusted = why != "UnknownIssuer";
+        let out = check(&url, trusted);
+        let text = stderr(&out);
+        assert_eq!(out.status.code(), Some(1), "{text}");
+        assert!(text.contains(why) && text.contains(&url), "{text}");
+        assert!(!text.contains("attempt"), "{text}");
+    }
+    assert!(server.take_requests().is_empty());
+}
+
+#[test]
 fn the_driver_can_be_killed_while_it_opens() {
     let site = Site::new(&[]);
     site.server.fail([WebFault::Stall(0)]);
