@@ -95,6 +95,15 @@ impl Source for JoinedSource {
         }
     }
 
+    fn identity(&self) -> Option<String> {
+        let parts = self.parts.iter().map(|(source, _)| source.identity());
+        parts.collect::<Option<Vec<_>>>().map(|all| all.join("\n"))
+    }
+
+    fn opened(&self) {
+        self.parts.iter().for_each(|(source, _)| source.opened());
+    }
+
     fn abandon(&self) {
         self.parts.iter().for_each(|(source, _)| source.abandon());
     }

@@ -2,7 +2,8 @@
 //! all.
 //!
 //! Only this crate touches image files. Images are read from any [`Source`]: a file, memory, a memory
-//! map, or a network. They are written to an [`AtomicFile`], which gets its name when it is complete.
+//! map, or a network. They are written to an [`AtomicFile`], which gets its name when it is complete. A [`DiskCache`]
+//! keeps bytes that are slow to fetch.
 //!
 //! ```
 //! use std::io::Write;
@@ -23,6 +24,7 @@
 //! ```
 
 mod atomic;
+mod disk_cache;
 mod fault;
 mod in_place;
 mod joined;
@@ -33,6 +35,7 @@ pub mod place;
 mod source;
 
 pub use atomic::{AtomicFile, Notice, Origin, Overwrite, temporary_file};
+pub use disk_cache::{CacheEntry, CacheKey, DiskCache, DiskCacheStats};
 pub use fault::{Fault, FaultSource};
 pub use in_place::{Append, AppendWriter, LockedFile, Medium};
 pub use joined::JoinedSource;

@@ -77,6 +77,16 @@ pub trait Source: Send + Sync + fmt::Debug {
     /// time. Never waits and never fails: a read of the range does.
     fn will_need(&self, _ranges: &[Range<u64>]) {}
 
+    /// A text that names these bytes: another file or object has another one, and so has this one after a change. None
+    /// if the source cannot tell.
+    fn identity(&self) -> Option<String> {
+        None
+    }
+
+    /// Says that an image was opened: everything that this needs was read. A source with a cache keeps these bytes for the
+    /// next time.
+    fn opened(&self) {}
+
     /// Says that nobody needs the bytes any more. Reads that wait for a server fail soon, and so do later ones. Other
     /// sources ignore this.
     fn abandon(&self) {}
@@ -120,6 +130,14 @@ impl<S: Source + ?Sized> Source for Arc<S> {
 
     fn will_need(&self, ranges: &[Range<u64>]) {
         (**self).will_need(ranges);
+    }
+
+    fn identity(&self) -> Option<String> {
+        (**self).identity()
+    }
+
+    fn opened(&self) {
+        (**self).opened();
     }
 
     fn abandon(&self) {
@@ -261,6 +279,13 @@ impl Source for FileSource {
     fn next_data(&self, offset: u64) -> io::Result<u64> {
         os::next_data(&self.file, offset, self.len)
     }
+
+    /// Path, length and time of the last change.
+    fn identity(&self) -> Option<String> {
+        let modified = self.file.metadata().ok()?.modified().ok()?;
+        let path = self.path.canonicalize().ok()?;
+        Some(format!("{} {} {modified:?}", path.display(), self.len))
+    }
 }
 
 /// Bytes in memory.
@@ -353,6 +378,12 @@ mod tests {
         let e = source.read_exact_at(7, &mut buf).unwrap_err();
         assert_eq!(e.kind(), io::ErrorKind::UnexpectedEof);
         assert!(e.to_string().contains("image"), "{e}");
+
+        let identity = source.identity();
+        assert!(identity.is_some() && Arc::new(source).identity() == identity);
+        std::fs::write(&path, b"0123456789a").unwrap();
+        assert_ne!(FileSource::open(&path).unwrap().identity(), identity);
+        assert_eq!(MemorySource::new(Vec::new()).identity(), None);
     }
 
     #[test]

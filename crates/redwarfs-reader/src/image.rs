@@ -17,6 +17,7 @@ use redwarfs_io::{FileSource, Source};
 
 use crate::ahead::AheadOfReads;
 use crate::cache::{BlockCache, CacheStats};
+use crate::disk::DiskBlocks;
 use crate::error::{in_section, wrong_type};
 use crate::options::{ImageOffset, OpenOptions};
 use crate::payload::{PIECE, Payloads, checksum_error};
@@ -197,6 +198,8 @@ impl Image {
         let payloads = Payloads::new(Arc::clone(&source), Arc::clone(&container), 0)
             .verifying(digests.clone());
 
+        // Those that are read for opening.
+        let mut headers = Vec::new();
         for (number, section) in container.sections.iter().enumerate() {
             tracing::trace!(
                 at = section.header_offset,
@@ -210,6 +213,7 @@ impl Image {
                 continue;
             }
             let section = payloads.with_header(section)?;
+            headers.push(section.clone());
             if !payloads.checksum_is_right(&section)? {
                 if digests.is_some() {
                     return Err(payloads.mismatch(&section));
@@ -232,8 +236,10 @@ impl Image {
         };
         container.only_section_of_type(SectionType::METADATA_V2)?;
         let schema = find(SectionType::METADATA_V2_SCHEMA, SCHEMA_LIMIT)?;
+        headers.push(schema.clone());
         let schema = load(&schema, SCHEMA_LIMIT)?;
         let metadata = find(SectionType::METADATA_V2, METADATA_LIMIT)?;
+        headers.push(metadata.clone());
         let check = options.check || !container.has_hashes();
         let plain = metadata.compression == Some(CompressionId::NONE);
         // Verifying them takes all of them, and fetching them again is slow.
@@ -267,9 +273,13 @@ impl Image {
             took = ?began.elapsed(),
             "opened the image"
         );
+        let disk = options.disk_cache.as_ref();
+        let disk = disk.and_then(|cache| DiskBlocks::new(cache, &source, &container, &headers));
+        source.opened();
         let payloads = Payloads::new(source, container, block_size)
             .trusting(options.trust_blocks)
-            .verifying(digests);
+            .verifying(digests)
+            .keeping(disk);
         Ok(Self(Arc::new(OpenImage {
             cache: BlockCache::new(payloads.clone(), &options.cache, &options.perfmon),
             ahead: AheadOfReads::new(&options.cache, payloads.block_size(), payloads.is_remote()),

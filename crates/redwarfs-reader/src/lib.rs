@@ -24,6 +24,8 @@
 //!    blocks are read directly from the image file, without a copy in the cache (`cache/plain.rs`).
 //! 5. **Reply**: the bytes are copied to the caller, or the caller gets the memory of the cache.
 //!
+//! With [`OpenOptions::disk_cache`], step 4 takes payloads from a cache on disk, and adds those that it lacks (`disk.rs`).
+//!
 //! [`check`] finds damage and the files that it affects. `preload.rs` decodes whole blocks before any
 //! program reads them. `whole.rs` decodes a block, or its first part, without the cache, for extraction to a
 //! directory. Rewriting uses [`Image::decode_block`] (`image.rs`).
@@ -45,6 +47,7 @@
 mod ahead;
 mod cache;
 pub mod check;
+mod disk;
 mod error;
 mod image;
 mod options;

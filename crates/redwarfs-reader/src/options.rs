@@ -4,6 +4,8 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
+use redwarfs_io::DiskCache;
+
 use crate::perfmon::PerfMonitor;
 use crate::snapshots::SnapshotChoice;
 use crate::verify::Verification;
@@ -108,6 +110,9 @@ pub struct OpenOptions {
     /// it states, or that a trusted key has signed these. The last two verify all blocks, whatever
     /// `trust_blocks` says.
     pub verification: Verification,
+    /// A cache on disk for blocks as they are stored, for images on slow media and on servers. What it lacks is read from
+    /// the image and added.
+    pub disk_cache: Option<DiskCache>,
 }
 
 /// Options of the block cache.

@@ -15,6 +15,7 @@ use redwarfs_format::section::{
 use redwarfs_format::{BlockNo, Error, Result};
 use redwarfs_io::{Revision, Source};
 
+use crate::disk::DiskBlocks;
 use crate::error::in_section;
 use crate::verify::{KnownLeaves, PayloadCheck, TrustedDigests};
 
@@ -54,6 +55,8 @@ pub(crate) struct Payloads {
     trusting: bool,
     /// What payloads are compared with instead of their checksums.
     digests: Option<Arc<TrustedDigests>>,
+    /// The cache on disk for blocks.
+    disk: Option<Arc<DiskBlocks>>,
     /// The seed for digests of leaves. It differs from process to process.
     seed: u64,
 }
@@ -69,6 +72,7 @@ impl Payloads {
             block_size,
             trusting: false,
             digests: None,
+            disk: None,
             seed: RandomState::new().hash_one(()),
         }
     }
@@ -81,6 +85,19 @@ impl Payloads {
     /// With `digests`, every payload must have its digest.
     pub(crate) fn verifying(self, digests: Option<Arc<TrustedDigests>>) -> Self {
         Self { digests, ..self }
+    }
+
+    /// With `disk`, blocks are kept on disk.
+    pub(crate) fn keeping(self, disk: Option<DiskBlocks>) -> Self {
+        Self {
+            disk: disk.map(Arc::new),
+            ..self
+        }
+    }
+
+    /// The cache on disk, if there is one.
+    pub(crate) fn disk(&self) -> Option<&DiskBlocks> {
+        self.disk.as_deref()
     }
 
     /// The digests that payloads must have.
@@ -179,6 +196,9 @@ impl Payloads {
         }
         let range = |block| {
             let section = self.container.block(block)?;
+            if self.disk().is_some_and(|disk| disk.contains(section)) {
+                return None;
+            }
             let start = self.container.offset.checked_add(section.header_offset)?;
             let longest = (SectionHeader::LEN as u64).saturating_add(self.longest_payload());
             let end = self
@@ -197,6 +217,21 @@ impl Payloads {
     pub(crate) fn with_header(&self, section: &Section) -> Result<Section> {
         if section.compression.is_some() {
             return Ok(section.clone());
+        }
+        if let Some(disk) = self.disk()
+            && let Some(header) = disk.header(section)
+        {
+            let read = |_, buf: &mut [u8]| {
+                let start = header
+                    .get(..buf.len())
+                    .ok_or(io::ErrorKind::UnexpectedEof)?;
+                buf.copy_from_slice(start);
+                Ok(())
+            };
+            match self.container.load_header(&read, section.position) {
+                Ok(loaded) => return Ok(loaded),
+                Err(_) => disk.drop_damaged(section),
+            }
         }
         let read = |at, buf: &mut [u8]| self.source.read_exact_at(at, buf);
         let loaded = self.container.load_header(&read, section.position);
@@ -395,19 +430,28 @@ impl Payloads {
     /// Reads a payload, and verifies its digest, or its XXH3 unless there is none, or it is not to be compared.
     /// `payload` must have the length of the payload.
     pub(crate) fn read_into(&self, section: &Section, payload: &mut [u8]) -> Result<()> {
-        let mut hasher = self.check(section)?;
-        let mut at = self.container.file_offset(section);
-        for piece in payload.chunks_mut(HASHED_AT_ONCE) {
-            self.source
-                .read_exact_at(at, piece)
-                .map_err(|e| in_section(e.into(), section))?;
-            if let Some(hasher) = &mut hasher {
-                hasher.update(piece);
+        let disk = self.disk().filter(|_| section.ty == SectionType::BLOCK);
+        if let Some(disk) = disk
+            && let Some(entry) = disk.find(section)
+        {
+            let read = |at, piece: &mut [u8]| entry.read_exact_at(at, piece);
+            // What is on the disk of this machine may be damaged there, whatever the user trusts.
+            let check = self.full_check(section)?;
+            if check.is_some() && matches!(fill(payload, check, &read), Ok(true)) {
+                return Ok(());
             }
-            at = at.saturating_add(piece.len() as u64);
+            disk.drop_damaged(section);
         }
-        if hasher.is_some_and(|hasher| !hasher.matches()) {
+        let check = self.check(section)?;
+        let verified = check.is_some();
+        let start = self.container.file_offset(section);
+        let read =
+            |at, piece: &mut [u8]| self.source.read_exact_at(start.saturating_add(at), piece);
+        if !fill(payload, check, &read).map_err(|e| in_section(e.into(), section))? {
             return Err(self.mismatch(section));
+        }
+        if let Some(disk) = disk.filter(|_| verified) {
+            disk.insert(section, payload);
         }
         Ok(())
     }
@@ -454,6 +498,23 @@ impl Payloads {
         }
         decompress_growing(id, payload, limit).map_err(|e| in_section(e, section))
     }
+}
+
+/// Fills a payload in pieces, each from an offset in the payload on. False if it is not what it must be.
+fn fill(
+    payload: &mut [u8],
+    mut check: Option<PayloadCheck>,
+    read: &dyn Fn(u64, &mut [u8]) -> io::Result<()>,
+) -> io::Result<bool> {
+    let mut at = 0;
+    for piece in payload.chunks_mut(HASHED_AT_ONCE) {
+        read(at, piece)?;
+        if let Some(check) = &mut check {
+            check.update(piece);
+        }
+        at += piece.len() as u64;
+    }
+    Ok(check.is_none_or(PayloadCheck::matches))
 }
 
 /// Reads `length` bytes of `source` from `start` on, in pieces of the size of `buffer`.

@@ -30,10 +30,10 @@ const SLOWEST: u64 = 64 << 10;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Identity {
     pub(crate) size: u64,
-    tag: Option<String>,
-    version: Option<String>,
+    pub(crate) tag: Option<String>,
+    pub(crate) version: Option<String>,
     /// Seconds since 1970, from servers that have no tags.
-    modified: i64,
+    pub(crate) modified: i64,
 }
 
 impl Identity {
@@ -56,7 +56,7 @@ impl Identity {
         self.tag.clone().filter(|tag| !tag.starts_with("W/"))
     }
 
-    fn is_that_of(&self, meta: &ObjectMeta) -> bool {
+    pub(crate) fn is_that_of(&self, meta: &ObjectMeta) -> bool {
         let other = Self::of(meta);
         match (&self.tag, &other.tag) {
             // Servers of a cluster may have different times for the same object. Weak tags may be the same for
@@ -84,18 +84,52 @@ pub(crate) async fn request(
     identity: Option<&Identity>,
     limits: &Limits,
 ) -> Result<Opened, Failure> {
-    let record = Record::default();
-    let mut options = GetOptions {
+    let options = GetOptions {
         range,
         if_match: identity.and_then(Identity::condition),
         ..GetOptions::default()
     };
+    match ask(object, options, identity, limits).await? {
+        Some(opened) => Ok(opened),
+        None => Err(Failure::last(
+            io::ErrorKind::InvalidData,
+            "the server answers a question that was not asked",
+        )),
+    }
+}
+
+/// Asks for a range, unless the object is what it was: then there is nothing.
+pub(crate) async fn request_if_changed(
+    object: &Object,
+    range: Option<GetRange>,
+    known: &Identity,
+    limits: &Limits,
+) -> Result<Option<Opened>, Failure> {
+    let options = GetOptions {
+        range,
+        if_none_match: known.tag.clone(),
+        ..GetOptions::default()
+    };
+    let opened = ask(object, options, None, limits).await?;
+    // From servers without tags.
+    Ok(opened.filter(|opened| !known.is_that_of(&opened.meta)))
+}
+
+async fn ask(
+    object: &Object,
+    mut options: GetOptions,
+    identity: Option<&Identity>,
+    limits: &Limits,
+) -> Result<Option<Opened>, Failure> {
+    let record = Record::default();
     options.extensions.insert(record.clone());
     let asked = record.of(object.store.get_opts(&object.path, options));
     let answered = timeout(limits.silence, asked).await;
-    let result = answered
-        .map_err(|_| silent())?
-        .map_err(|e| Failure::of_read(&e, &record))?;
+    let result = match answered.map_err(|_| silent())? {
+        Ok(result) => result,
+        Err(object_store::Error::NotModified { .. }) => return Ok(None),
+        Err(e) => return Err(Failure::of_read(&e, &record)),
+    };
     if identity.is_some_and(|identity| !identity.is_that_of(&result.meta)) {
         return Err(Failure::changed());
     }
@@ -104,12 +138,12 @@ pub(crate) async fn request(
         let what = format!("the server announces {stated} instead of {length} bytes");
         return Err(Failure::last(io::ErrorKind::InvalidData, what));
     }
-    Ok(Opened {
+    Ok(Some(Opened {
         meta: result.meta.clone(),
         range: result.range.clone(),
         body: result.into_stream(),
         record,
-    })
+    }))
 }
 
 /// The attributes of an object, from servers that do not send the last bytes of an object of unknown length.

@@ -25,6 +25,8 @@
 //!
 //! * `location.rs`: URLs, stores, and the credentials that the environment has for them.
 //! * `fetch.rs`: requests, and attempts until the time is over.
+//! * `opening.rs`: the first request; `known.rs`: what a cache on disk knows of an object, so that this request only asks
+//!   whether it is still the same.
 //! * `piece.rs`: a range whose bytes arrive; `source.rs`: which pieces there are.
 //! * `observer.rs`: what a server answered; `failure.rs`: what to do about it, and what to say.
 //!
@@ -47,9 +49,11 @@
 mod aws_files;
 mod failure;
 mod fetch;
+mod known;
 mod location;
 mod netrc;
 mod observer;
+mod opening;
 mod piece;
 mod runtime;
 mod source;

@@ -69,6 +69,11 @@ impl Piece {
         self.lock().bytes.len() as u64
     }
 
+    /// The bytes that are there, from its start on.
+    pub(crate) fn bytes(&self) -> Vec<u8> {
+        self.lock().bytes.clone()
+    }
+
     /// Whether a read could not have it fetched again.
     pub(crate) fn is_only(&self) -> bool {
         self.only

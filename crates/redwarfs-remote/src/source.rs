@@ -8,14 +8,15 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use object_store::GetRange;
-use redwarfs_io::Source;
+use redwarfs_io::{DiskCache, Source};
 use tokio::sync::Semaphore;
 
 use crate::Limits;
-use crate::failure::{Failure, Next};
+use crate::failure::Failure;
 use crate::fetch::{self, Attempts, Identity};
+use crate::known::{self, Known};
 use crate::location::{Object, Use};
+use crate::opening::{self, Found};
 use crate::piece::Piece;
 use crate::runtime::Threads;
 
@@ -38,12 +39,6 @@ const KEPT: u64 = 64 << 20;
 const LEAST: u64 = 64 << 10;
 const MOST: u64 = 4 << 20;
 
-/// Largest object of a server that does not send ranges (64 MiB). It is fetched as a whole.
-const WHOLE: u64 = 64 << 20;
-
-/// Attempts at the first request.
-const OPENING: u32 = 4;
-
 /// An object on a server, whose bytes are fetched when they are read or announced.
 ///
 /// The first request takes the end of the object. Every other one states the version of the object that the first one
@@ -57,12 +52,25 @@ pub struct RemoteSource(Arc<Inner>);
 struct Inner {
     object: Object,
     identity: Identity,
+    /// What identifies the object, without secrets.
+    name: String,
+    /// Its entry in the cache on disk, if there is a cache.
+    known: Option<Known>,
+    /// What is fetched until an image is open, for that entry.
+    recording: Mutex<Option<Recording>>,
     limits: Limits,
     threads: Threads,
     permits: Semaphore,
     pieces: Mutex<Pieces>,
     requests: AtomicU64,
     abandoned: AtomicBool,
+}
+
+#[derive(Default)]
+struct Recording {
+    pieces: Vec<Arc<Piece>>,
+    /// Whether some of them are not in the cache.
+    changed: bool,
 }
 
 #[derive(Default)]
@@ -187,12 +195,38 @@ impl RemoteSource {
     /// [`io::ErrorKind::NotFound`], [`io::ErrorKind::PermissionDenied`] and the errors of the network. The text begins
     /// with the URL, without secrets.
     pub fn open(url: &str, limits: Limits) -> io::Result<Self> {
+        Self::open_cached(url, limits, None)
+    }
+
+    /// As [`RemoteSource::open`], with a cache on disk for what opening an image in the object needs. If it has that, one
+    /// request asks whether the object is still the same. Offline, there is no request, and bytes that the cache lacks are
+    /// errors.
+    ///
+    /// # Errors
+    /// As [`RemoteSource::open`]; offline, [`io::ErrorKind::NotConnected`] if the cache does not know the object.
+    pub fn open_cached(url: &str, limits: Limits, cache: Option<&DiskCache>) -> io::Result<Self> {
         let object = Object::of(url, Use::Read)?;
         let threads = Threads::get()?;
-        let opened = threads.block_on(first(&object, &limits));
-        let (identity, piece, requests) = opened.map_err(|failure| {
+        let failed = |failure: Failure| {
             io::Error::new(failure.kind, format!("{}: {}", object.shown, failure.what))
-        })?;
+        };
+        let known = cache.map(|cache| Known::new(cache, url));
+        let remembered = known.as_ref().and_then(Known::load);
+        let offline = known.as_ref().is_some_and(Known::is_offline);
+        let found = match remembered {
+            Some(remembered) if offline => Found::remembered(remembered, true),
+            None if offline => return Err(failed(Known::missing())),
+            remembered => {
+                let found = threads.block_on(opening::first(&object, &limits, remembered));
+                found.map_err(failed)?
+            }
+        };
+        let Found {
+            identity,
+            pieces: there,
+            requests,
+            changed,
+        } = found;
         if !identity.is_certain() {
             tracing::warn!(
                 "{}: the server does not say when an object changes: if this one does, its bytes may be mixed",
@@ -200,8 +234,17 @@ impl RemoteSource {
             );
         }
         let mut pieces = Pieces::default();
-        pieces.insert(&piece);
+        there.iter().for_each(|piece| pieces.insert(piece));
+        // Later, nothing would say whether it is still the same.
+        let known = known.filter(|_| identity.is_certain());
+        let recording = known.as_ref().map(|_| Recording {
+            pieces: there,
+            changed,
+        });
         Ok(Self(Arc::new(Inner {
+            name: known::name_of(url),
+            known,
+            recording: Mutex::new(recording),
             object,
             identity,
             limits,
@@ -226,75 +269,6 @@ impl RemoteSource {
     }
 }
 
-/// The end of an object, with the number of requests that it took.
-async fn first(object: &Object, limits: &Limits) -> Result<(Identity, Arc<Piece>, u64), Failure> {
-    let mut attempts = Attempts::new(limits.open, OPENING);
-    loop {
-        if let Some(opened) = attempts.next(tail(object, limits)).await? {
-            return Ok(opened);
-        }
-    }
-}
-
-async fn tail(object: &Object, limits: &Limits) -> Result<(Identity, Arc<Piece>, u64), Failure> {
-    let (range, known) = match object.suffixes {
-        true => (GetRange::Suffix(object.tail), None),
-        false => {
-            let meta = fetch::head(object, limits).await?;
-            let start = meta.size.saturating_sub(object.tail);
-            (
-                GetRange::Bounded(start..meta.size),
-                Some(Identity::of(&meta)),
-            )
-        }
-    };
-    let requests = 1 + u64::from(known.is_some());
-    if known.as_ref().is_some_and(|known| known.size == 0) {
-        return Err(Failure::last(
-            io::ErrorKind::UnexpectedEof,
-            "the object is empty",
-        ));
-    }
-    let mut whole = false;
-    let (opened, requests) = match fetch::request(object, Some(range), known.as_ref(), limits).await
-    {
-        Ok(opened) => (opened, requests),
-        Err(Failure {
-            next: Next::Whole(length),
-            ..
-        }) if length.is_some_and(|length| length <= WHOLE) => {
-            whole = true;
-            let opened = fetch::request(object, None, known.as_ref(), limits).await?;
-            (opened, requests + 1)
-        }
-        Err(mut failure) => {
-            if let Next::Whole(_) = failure.next {
-                failure.what.push_str(", and all of it is too much");
-            }
-            if failure.kind == io::ErrorKind::UnexpectedEof && failure.next == Next::GiveUp {
-                failure.what = String::from("the object is empty");
-            }
-            return Err(failure);
-        }
-    };
-    let identity = Identity::of(&opened.meta);
-    let (start, end) = (opened.range.start, opened.range.end);
-    let length = end.saturating_sub(start);
-    if end != identity.size || length > object.tail.max(WHOLE) {
-        let what = "the server sends another range than that which was asked for";
-        return Err(Failure::last(io::ErrorKind::InvalidData, what));
-    }
-    let mut bytes = Vec::new();
-    opened
-        .receive(length, limits, |more| bytes.extend_from_slice(more))
-        .await?;
-    let piece = match whole {
-        true => Piece::only(start, bytes),
-        false => Piece::complete(start, bytes),
-    };
-    Ok((identity, piece, requests))
-}
-
 /// Nobody needs the object any more.
 fn abandoned() -> Failure {
     Failure::last(io::ErrorKind::NotConnected, "the image is no longer in use")
@@ -303,6 +277,28 @@ fn abandoned() -> Failure {
 impl Inner {
     fn pieces(&self) -> MutexGuard<'_, Pieces> {
         self.pieces.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn recording(&self) -> MutexGuard<'_, Option<Recording>> {
+        self.recording
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Keeps a piece for the cache, until an image is open.
+    fn record(&self, piece: &Arc<Piece>) {
+        let mut recording = self.recording();
+        if let Some(noted) = recording.as_mut() {
+            noted.pieces.push(Arc::clone(piece));
+            noted.changed = true;
+            if !known::fits(&noted.pieces) {
+                *recording = None;
+            }
+        }
+    }
+
+    fn is_offline(&self) -> bool {
+        self.known.as_ref().is_some_and(Known::is_offline)
     }
 
     fn is_abandoned(&self) -> bool {
@@ -316,7 +312,12 @@ impl Inner {
             piece.fail(abandoned());
             return piece;
         }
+        if self.is_offline() {
+            piece.fail(Known::missing());
+            return piece;
+        }
         pieces.insert(&piece);
+        self.record(&piece);
         self.requests.fetch_add(1, Ordering::Relaxed);
         let filling = Filling {
             inner: Arc::clone(self),
@@ -426,6 +427,27 @@ impl Source for RemoteSource {
         true
     }
 
+    fn identity(&self) -> Option<String> {
+        let inner = &self.0;
+        let identity = &inner.identity;
+        let tag = identity.tag.as_ref().filter(|tag| !tag.starts_with("W/"));
+        let version = match tag.or(identity.version.as_ref()) {
+            Some(tag) => tag.clone(),
+            None => identity.modified.to_string(),
+        };
+        let name = format!("{} {} {version}", inner.name, identity.size);
+        identity.is_certain().then_some(name)
+    }
+
+    fn opened(&self) {
+        let recording = self.0.recording().take();
+        if let (Some(known), Some(recording)) = (&self.0.known, recording)
+            && recording.changed
+        {
+            known.store(&self.0.identity, &recording.pieces);
+        }
+    }
+
     fn abandon(&self) {
         self.0.abandoned.store(true, Ordering::SeqCst);
         // A piece that is begun now has seen it.
@@ -439,7 +461,7 @@ impl Source for RemoteSource {
 
     fn will_need(&self, ranges: &[Range<u64>]) {
         let inner = &self.0;
-        if inner.threads.check().is_err() || inner.is_abandoned() {
+        if inner.threads.check().is_err() || inner.is_abandoned() || inner.is_offline() {
             return;
         }
         let mut pieces = inner.pieces();

@@ -400,6 +400,18 @@ fn answer(
         )?;
         return Ok((0, true));
     }
+    if tags
+        && request
+            .header("if-none-match")
+            .is_some_and(|tag| tag == object.tag)
+    {
+        write!(
+            stream,
+            "HTTP/1.1 304 Not Modified\r\nETag: {}\r\n\r\n",
+            object.tag
+        )?;
+        return Ok((0, true));
+    }
     let size = object.bytes.len() as u64;
     let wanted = request
         .header("range")

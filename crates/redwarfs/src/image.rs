@@ -39,13 +39,17 @@ use crate::resolve::{LastLink, resolve};
 pub struct Image(redwarfs_reader::Image);
 
 /// The bytes of a file, or of an object of a server.
-fn source_of(path: &Path) -> std::io::Result<Arc<dyn Source>> {
+fn source_of(path: &Path, options: &OpenOptions) -> std::io::Result<Arc<dyn Source>> {
+    #[cfg(not(feature = "remote"))]
+    let _ = options;
     match Place::of(path)? {
         Place::File(path) => Ok(Arc::new(FileSource::open(path)?)),
         #[cfg(feature = "remote")]
         Place::Remote(url) => {
             use redwarfs_remote::{Limits, RemoteSource};
-            Ok(Arc::new(RemoteSource::open(url, Limits::default())?))
+            let cache = options.disk_cache.as_ref();
+            let source = RemoteSource::open_cached(url, Limits::default(), cache)?;
+            Ok(Arc::new(source))
         }
         #[cfg(not(feature = "remote"))]
         Place::Remote(_) => Err(std::io::Error::new(
@@ -79,7 +83,7 @@ impl Image {
             path: shown_name(path).into_owned(),
             source,
         };
-        let source = source_of(path).map_err(|e| failed(e.into()))?;
+        let source = source_of(path, options).map_err(|e| failed(e.into()))?;
         let image = redwarfs_reader::Image::from_source(source, options);
         image.map(Self).map_err(failed)
     }

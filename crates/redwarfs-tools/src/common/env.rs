@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
 use redwarfs_io::place::{Place, is_remote};
-use redwarfs_io::{FileSource, MapSource, Source};
+use redwarfs_io::{DiskCache, FileSource, MapSource, Source};
 use redwarfs_reader::CpuSet;
 
 use super::number::parse_size;
@@ -76,7 +76,19 @@ impl IoLayer {
     /// As [`FileSource::open`] and [`MapSource::open`]; `InvalidData` if a delta file continues another
     /// image.
     pub fn open(self, path: &Path) -> io::Result<Arc<dyn Source>> {
-        let missing = match self.open_one(path) {
+        self.open_cached(path, None)
+    }
+
+    /// The same, with a cache on disk for what is on a server.
+    ///
+    /// # Errors
+    /// As [`IoLayer::open`]; those of [`remote::open`](super::remote::open).
+    pub fn open_cached(
+        self,
+        path: &Path,
+        cache: Option<&DiskCache>,
+    ) -> io::Result<Arc<dyn Source>> {
+        let missing = match self.open_one(path, cache) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => e,
             opened => return opened,
         };
@@ -84,7 +96,9 @@ impl IoLayer {
         let Some(text) = path.to_str().filter(joined) else {
             return Err(missing);
         };
-        let parts = text.split('+').map(|part| self.open_one(Path::new(part)));
+        let parts = text
+            .split('+')
+            .map(|part| self.open_one(Path::new(part), cache));
         let mut parts = parts.collect::<io::Result<Vec<_>>>()?;
         let deltas = parts.split_off(1);
         let Some(base) = parts.pop() else {
@@ -97,9 +111,9 @@ impl IoLayer {
         }
     }
 
-    fn open_one(self, path: &Path) -> io::Result<Arc<dyn Source>> {
+    fn open_one(self, path: &Path, cache: Option<&DiskCache>) -> io::Result<Arc<dyn Source>> {
         match Place::of(path)? {
-            Place::Remote(url) => super::remote::open(url),
+            Place::Remote(url) => super::remote::open(url, cache),
             Place::File(path) if self.map => {
                 super::os::explain_bus_errors();
                 Ok(Arc::new(MapSource::open(path, self.max_eager_map_size)?))

@@ -4,6 +4,7 @@
 //! `tracing` ([`log::install_tracing`]), and values that a process computes once, such as what [`mod@env`]
 //! has read from the environment.
 
+pub mod cache;
 pub mod cli;
 pub mod console;
 pub mod env;

@@ -80,7 +80,8 @@ pub fn open_image(path: &Path, options: &OpenOptions, spelling: Spelling) -> Res
 }
 
 fn open(path: &Path, options: &OpenOptions) -> redwarfs_format::Result<Image> {
-    Image::from_source(IoLayer::from_env().open(path)?, options)
+    let source = IoLayer::from_env().open_cached(path, options.disk_cache.as_ref())?;
+    Image::from_source(source, options)
 }
 
 /// The error to show, with a hint.

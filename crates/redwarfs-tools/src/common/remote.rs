@@ -5,19 +5,20 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-use redwarfs_io::Source;
 use redwarfs_io::place::{Place, is_remote};
+use redwarfs_io::{DiskCache, Source};
 
 use super::error::{Result, ToolError, io_cause};
 
-/// Opens the object of a URL.
+/// Opens the object of a URL, with a cache on disk.
 ///
 /// # Errors
-/// As [`RemoteSource::open`](redwarfs_remote::RemoteSource::open). The text begins with the URL as messages show it.
+/// As [`RemoteSource::open_cached`](redwarfs_remote::RemoteSource::open_cached). The text begins with the URL as messages show it.
 #[cfg(feature = "remote")]
-pub fn open(url: &str) -> io::Result<Arc<dyn Source>> {
+pub fn open(url: &str, cache: Option<&DiskCache>) -> io::Result<Arc<dyn Source>> {
     use redwarfs_remote::{Limits, RemoteSource};
-    Ok(Arc::new(RemoteSource::open(url, Limits::default())?))
+    let source = RemoteSource::open_cached(url, Limits::default(), cache)?;
+    Ok(Arc::new(source))
 }
 
 /// Opens nothing.
@@ -25,7 +26,7 @@ pub fn open(url: &str) -> io::Result<Arc<dyn Source>> {
 /// # Errors
 /// [`io::ErrorKind::Unsupported`], always.
 #[cfg(not(feature = "remote"))]
-pub fn open(_url: &str) -> io::Result<Arc<dyn Source>> {
+pub fn open(_url: &str, _cache: Option<&DiskCache>) -> io::Result<Arc<dyn Source>> {
     Err(unsupported())
 }
 

@@ -32,6 +32,7 @@ use std::time::Duration;
 
 use clap::builder::{PossibleValue, PossibleValuesParser};
 use clap::{Arg, ArgAction, Command};
+use redwarfs_io::DiskCache;
 use redwarfs_reader::perfmon::PerfMonitor;
 use redwarfs_reader::{Image, Preload};
 
@@ -254,6 +255,7 @@ fn cache_too_small(cache: u64, block: u64) -> String {
 fn open(
     path: &Path,
     settings: &Settings,
+    disk_cache: Option<&DiskCache>,
     measurements: &Measurements,
     logger: &Logger,
 ) -> Result<Image> {
@@ -263,6 +265,7 @@ fn open(
     };
     let mut options = settings.open.clone();
     options.perfmon = measurements.perfmon.clone();
+    options.disk_cache = disk_cache.cloned();
     let image = match settings.repair {
         true => {
             let sidecar = settings.sidecar.clone().map(Some);

@@ -10,6 +10,7 @@ use redwarfs_reader::perfmon::Component;
 use redwarfs_reader::{ImageOffset, OpenOptions, Preload, Tidy};
 
 use crate::common::LogLevel;
+use crate::common::cache::CacheChoice;
 use crate::common::error::{Result, ToolError, display_name};
 use crate::common::number::{parse_duration, parse_size};
 
@@ -55,6 +56,8 @@ pub(super) struct Settings {
     pub(super) tidying: Tidying,
     pub(super) lock: Lock,
     pub(super) preload: Vec<Preload>,
+    /// The cache on disk.
+    pub(super) disk_cache: CacheChoice,
     /// Parts to measure.
     pub(super) perfmon: Vec<Component>,
     pub(super) trace: Option<PathBuf>,
@@ -93,6 +96,7 @@ impl Default for Settings {
             tidying: Tidying::default(),
             lock: Lock::No,
             preload: Vec::new(),
+            disk_cache: CacheChoice::default(),
             perfmon: Vec::new(),
             trace: None,
             level: None,
@@ -119,6 +123,10 @@ impl Settings {
         if self.sidecar.is_some() && !self.repair {
             self.warnings
                 .push(String::from("sidecar has no effect without repair=memory"));
+        }
+        if self.disk_cache.directory.is_none() && self.disk_cache.limit.is_some() {
+            self.warnings
+                .push(String::from("cache_limit has no effect without cache_dir"));
         }
         if self.mount.follow_newest {
             let excluded = [

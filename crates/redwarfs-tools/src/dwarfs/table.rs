@@ -20,7 +20,7 @@ const FSTAB: &str = "no effect, for /etc/fstab";
 const MAX_READERS: i32 = 64;
 
 /// All options, in the order of the help text.
-pub(super) const OPTIONS: [MountOption; 70] = [
+pub(super) const OPTIONS: [MountOption; 73] = [
     entry(
         Group::Image,
         "offset=N|auto|auto:N",
@@ -268,6 +268,36 @@ pub(super) const OPTIONS: [MountOption; 70] = [
             s.preload.push(Preload::Category(v.text()?.to_owned()));
             Ok(())
         }),
+    ),
+    entry(
+        Group::Cache,
+        "cache_dir=DIR",
+        "",
+        "keep blocks in this directory, too",
+        "For images on servers and slow media. The directory gets each block that is read, as it is stored in the image, and what opening the image needs. The next mount reads them from there, and asks the server once whether the image is the same. Several mounts and users of one account can share a directory, which is made if it is missing. Only this account may be able to write to it. If the disk is full or cannot be written to, a warning says so, and the mount goes on without it. Damaged entries are fetched anew.",
+        Effect::Value(|s, v| {
+            s.disk_cache.directory = Some(v.path()?);
+            Ok(())
+        }),
+    ),
+    entry(
+        Group::Cache,
+        "cache_limit=SIZE",
+        "10G",
+        "size of the directory of cache_dir",
+        "What was not used for the longest time goes first. With several mounts, the smallest limit counts while that mount adds blocks.",
+        Effect::Value(|s, v| {
+            s.disk_cache.limit = Some(v.size()?);
+            Ok(())
+        }),
+    ),
+    entry(
+        Group::Cache,
+        "offline",
+        "",
+        "read only from cache_dir, ask no server",
+        "For images on servers. The image must have been mounted with `cache_dir` before. Reading what the directory lacks is an error.",
+        Effect::Flag(|s| s.disk_cache.offline = true),
     ),
     entry(
         Group::Cache,

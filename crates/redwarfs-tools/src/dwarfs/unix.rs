@@ -17,6 +17,7 @@ use super::serve::{End, Signals, serve};
 use super::settings::Settings;
 use super::{Measurements, load_behind, logging, open, options, remount, report_life};
 use crate::common::LogLevel;
+use crate::common::cache::finish_cache;
 use crate::common::error::{EXIT_FAILURE, EXIT_OK, Result, ToolError, display_path};
 use crate::common::version::VERSION;
 
@@ -159,7 +160,14 @@ fn mount_and_serve(
             .ok();
     }
     let measurements = Measurements::new(&settings)?;
-    let image = open(&arguments.image, &settings, &measurements, logger)?;
+    let cache = settings.disk_cache.open(logger)?;
+    let image = open(
+        &arguments.image,
+        &settings,
+        cache.as_ref(),
+        &measurements,
+        logger,
+    )?;
     if arguments.fake {
         return Ok(EXIT_OK);
     }
@@ -245,6 +253,7 @@ fn mount_and_serve(
     let status = end.as_ref().map_or_else(ToolError::exit_code, |_| EXIT_OK);
     logger.verbose(format_args!("FUSE loop exited with status: {status}"));
     report_life(&observer.statistics(), observer.perfmon_summary(), logger);
+    finish_cache(cache.as_ref(), logger);
     measurements.write_trace(logger);
     match end? {
         End::Unmounted => logger.info("file system unmounted"),

@@ -13,6 +13,7 @@ use super::exit::{EXIT_LOOP, EXIT_MOUNT, EXIT_SETUP, EXIT_SIGNALS, TOOL};
 use super::settings::Settings;
 use super::{Measurements, load_behind, logging, open, options, report_life};
 use crate::common::Logger;
+use crate::common::cache::finish_cache;
 use crate::common::error::{EXIT_FAILURE, EXIT_OK, Result, ToolError};
 use crate::common::os::stop_flag;
 use crate::common::version::VERSION;
@@ -79,7 +80,14 @@ fn mount_and_serve(arguments: &Arguments, settings: Settings, logger: &Logger) -
         logger.warn(options::READ_ONLY);
     }
     let measurements = Measurements::new(&settings)?;
-    let image = open(&arguments.image, &settings, &measurements, logger)?;
+    let cache = settings.disk_cache.open(logger)?;
+    let image = open(
+        &arguments.image,
+        &settings,
+        cache.as_ref(),
+        &measurements,
+        logger,
+    )?;
     if arguments.fake {
         return Ok(EXIT_OK);
     }
@@ -116,6 +124,7 @@ fn mount_and_serve(arguments: &Arguments, settings: Settings, logger: &Logger) -
     let ended = wait(&mounted, || stop.load(Ordering::Relaxed), logger);
     drop(mounted);
     report_life(&observer.statistics(), observer.perfmon_summary(), logger);
+    finish_cache(cache.as_ref(), logger);
     measurements.write_trace(logger);
     match ended {
         End::Wanted => logger.info("file system unmounted"),

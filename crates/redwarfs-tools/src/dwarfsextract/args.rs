@@ -152,6 +152,18 @@ pub(crate) struct Args {
     #[arg(short = 's', long, value_name = "SIZE", default_value = "512m", value_parser = parse_size)]
     pub cache_size: u64,
 
+    /// Keep blocks that are read in this directory, too, as they are stored: for images on servers and slow media
+    #[arg(long, value_name = "DIR")]
+    pub cache_dir: Option<PathBuf>,
+
+    /// Size of the directory of --cache-dir
+    #[arg(long, value_name = "SIZE", default_value = "10g", value_parser = parse_size)]
+    pub cache_limit: u64,
+
+    /// Read only from the directory of --cache-dir, and ask no server
+    #[arg(long, requires = "cache_dir")]
+    pub offline: bool,
+
     /// Measure the operations of these parts: filesystem_v2, inode_reader_v2, block_cache; the result
     /// goes to standard error at the end
     #[arg(long, value_name = "NAME[,NAME...]", value_parser = whole(components))]

@@ -19,6 +19,7 @@ use redwarfs_io::Overwrite;
 use redwarfs_reader::OpenOptions;
 use redwarfs_reader::perfmon::PerfMonitor;
 
+use crate::common::cache::{CacheChoice, finish_cache};
 use crate::common::cli::parse_into;
 use crate::common::console::write_stderr;
 use crate::common::error::{EXIT_FAILURE, EXIT_OK, EXIT_PARTIAL};
@@ -113,6 +114,12 @@ fn run(args: &Args) -> Result<u8> {
         size: None,
     };
     options.verification = args.verify.clone();
+    let cache = CacheChoice {
+        directory: args.cache_dir.clone(),
+        limit: Some(args.cache_limit),
+        offline: args.offline,
+    };
+    options.disk_cache = cache.open(&logger)?;
     let sidecar = args.sidecar.clone().map(Some);
     if sidecar.is_some() && args.salvage.is_none() && args.repair.is_none() {
         return Err(ToolError::new("--sidecar needs --repair or --salvage"));
@@ -185,6 +192,7 @@ fn run(args: &Args) -> Result<u8> {
     let result = destination.extract(&image, input, &extract, &*listener, &logger);
     display.finish();
     listener.end(result.is_ok());
+    finish_cache(options.disk_cache.as_ref(), &logger);
     report_times(&perfmon, args.perfmon_trace.as_deref(), &logger)?;
     let single = args.stdout.is_some();
     let summary = result.map_err(|e| abort(&e, &extract, single))?;

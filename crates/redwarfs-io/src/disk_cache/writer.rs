@@ -1,0 +1,134 @@
+//! The thread that writes entries.
+
+use std::fmt;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::Duration;
+
+use super::CacheKey;
+use super::store::Store;
+
+/// Bytes that wait to be written. Beyond them, entries are left out.
+pub(super) const MOST_WAITING: u64 = 64 << 20;
+
+/// Longest time that somebody waits for a disk.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+struct Job {
+    key: CacheKey,
+    note: Vec<u8>,
+    body: Vec<u8>,
+}
+
+impl Job {
+    fn bytes(&self) -> u64 {
+        (self.note.len() + self.body.len()) as u64 + 1
+    }
+}
+
+/// Bytes that wait to be written.
+#[derive(Debug, Default)]
+struct Waiting {
+    bytes: Mutex<u64>,
+    changed: Condvar,
+}
+
+/// The thread of one process. It starts with the first entry, and ends with the cache.
+pub(super) struct Writer {
+    store: Arc<Store>,
+    thread: Mutex<Option<Running>>,
+}
+
+struct Running {
+    /// A forked process has none of the threads of its parent.
+    process: u32,
+    jobs: Sender<Job>,
+    waiting: Arc<Waiting>,
+}
+
+impl Writer {
+    pub(super) fn new(store: Arc<Store>) -> Self {
+        Self {
+            store,
+            thread: Mutex::default(),
+        }
+    }
+
+    /// Hands an entry to the thread. False if it is left out.
+    pub(super) fn submit(&self, key: &CacheKey, note: Vec<u8>, body: Vec<u8>) -> bool {
+        let job = Job {
+            key: key.clone(),
+            note,
+            body,
+        };
+        let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
+        let process = std::process::id();
+        let running = match thread.take() {
+            Some(running) if running.process == process => Some(running),
+            _ => start(&self.store, process),
+        };
+        let Some(running) = running else { return false };
+        let running = thread.insert(running);
+        let bytes = job.bytes();
+        {
+            let mut waiting = running
+                .waiting
+                .bytes
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner);
+            if *waiting > 0 && *waiting + bytes > MOST_WAITING {
+                return false;
+            }
+            *waiting += bytes;
+        }
+        running.jobs.send(job).is_ok()
+    }
+
+    /// Waits until at most `bytes` wait to be written, or the patience is over.
+    pub(super) fn settle(&self, bytes: u64) {
+        let waiting = {
+            let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
+            let running = thread.as_ref().filter(|t| t.process == std::process::id());
+            running.map(|running| Arc::clone(&running.waiting))
+        };
+        let Some(waiting) = waiting else { return };
+        let count = waiting.bytes.lock().unwrap_or_else(PoisonError::into_inner);
+        let _ = waiting
+            .changed
+            .wait_timeout_while(count, PATIENCE, |count| *count > bytes);
+    }
+}
+
+fn start(store: &Arc<Store>, process: u32) -> Option<Running> {
+    let (jobs, receiver) = channel();
+    let waiting = Arc::new(Waiting::default());
+    let (store, shared) = (Arc::clone(store), Arc::clone(&waiting));
+    let thread = std::thread::Builder::new().name("redwarfs-cache".into());
+    let started = thread.spawn(move || run(&store, &receiver, &shared));
+    started.ok().map(|_detached| Running {
+        process,
+        jobs,
+        waiting,
+    })
+}
+
+fn run(store: &Store, jobs: &Receiver<Job>, waiting: &Waiting) {
+    for job in jobs {
+        store.write(&job.key, &job.note, &job.body);
+        *waiting.bytes.lock().unwrap_or_else(PoisonError::into_inner) -= job.bytes();
+        waiting.changed.notify_all();
+    }
+}
+
+impl Drop for Writer {
+    /// Entries that wait are written, if the disk is not too slow.
+    fn drop(&mut self) {
+        self.settle(0);
+    }
+}
+
+impl fmt::Debug for Writer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Writer")
+    }
+}

@@ -1,0 +1,183 @@
+//! The first request for an object: its end, its length and its version.
+
+use std::io;
+use std::sync::Arc;
+
+use object_store::GetRange;
+
+use crate::Limits;
+use crate::failure::{Failure, Next};
+use crate::fetch::{self, Attempts, Identity, Opened};
+use crate::known::Remembered;
+use crate::location::Object;
+use crate::piece::Piece;
+
+/// Largest object of a server that does not send ranges (64 MiB). It is fetched as a whole.
+const WHOLE: u64 = 64 << 20;
+
+/// Attempts at the first request.
+const OPENING: u32 = 4;
+
+/// What is known of an object when it is open.
+pub(crate) struct Found {
+    pub(crate) identity: Identity,
+    pub(crate) pieces: Vec<Arc<Piece>>,
+    pub(crate) requests: u64,
+    /// Whether the cache has other pieces, or none.
+    pub(crate) changed: bool,
+}
+
+impl Found {
+    /// What the cache knows. `only` if the server is not asked for it again.
+    pub(crate) fn remembered(remembered: Remembered, only: bool) -> Self {
+        let size = remembered.identity.size;
+        let piece = |(start, bytes): (u64, Vec<u8>)| {
+            // The server may not send parts.
+            let whole = start == 0 && bytes.len() as u64 == size;
+            match only || whole {
+                true => Piece::only(start, bytes),
+                false => Piece::complete(start, bytes),
+            }
+        };
+        Self {
+            pieces: remembered.pieces.into_iter().map(piece).collect(),
+            identity: remembered.identity,
+            requests: 0,
+            changed: false,
+        }
+    }
+}
+
+/// Opens an object: with what is `remembered`, if it is still the same.
+pub(crate) async fn first(
+    object: &Object,
+    limits: &Limits,
+    remembered: Option<Remembered>,
+) -> Result<Found, Failure> {
+    let mut attempts = Attempts::new(limits.open, OPENING);
+    loop {
+        let known = remembered.as_ref().map(|remembered| &remembered.identity);
+        match attempts.next(tail(object, limits, known)).await? {
+            Some(Answer::Found(found)) => return Ok(found),
+            Some(Answer::Same(requests)) => {
+                // Only asked for if there is something.
+                if let Some(remembered) = remembered {
+                    let found = Found::remembered(remembered, false);
+                    return Ok(Found { requests, ..found });
+                }
+                return Err(Failure::last(
+                    io::ErrorKind::InvalidData,
+                    "nothing was sent",
+                ));
+            }
+            None => {}
+        }
+    }
+}
+
+enum Answer {
+    Found(Found),
+    /// The object is what it was; after so many requests.
+    Same(u64),
+}
+
+async fn tail(
+    object: &Object,
+    limits: &Limits,
+    remembered: Option<&Identity>,
+) -> Result<Answer, Failure> {
+    let (range, known) = match object.suffixes {
+        true => (GetRange::Suffix(object.tail), None),
+        false => {
+            let meta = fetch::head(object, limits).await?;
+            if remembered.is_some_and(|remembered| remembered.is_that_of(&meta)) {
+                return Ok(Answer::Same(1));
+            }
+            let start = meta.size.saturating_sub(object.tail);
+            (
+                GetRange::Bounded(start..meta.size),
+                Some(Identity::of(&meta)),
+            )
+        }
+    };
+    let requests = 1 + u64::from(known.is_some());
+    if known.as_ref().is_some_and(|known| known.size == 0) {
+        return Err(Failure::last(
+            io::ErrorKind::UnexpectedEof,
+            "the object is empty",
+        ));
+    }
+    let asked = match remembered.filter(|_| known.is_none()) {
+        Some(remembered) => {
+            fetch::request_if_changed(object, Some(range), remembered, limits).await
+        }
+        None => {
+            let opened = fetch::request(object, Some(range), known.as_ref(), limits).await;
+            opened.map(Some)
+        }
+    };
+    let mut whole = false;
+    let (opened, requests) = match asked {
+        Ok(Some(opened)) => (opened, requests),
+        Ok(None) => return Ok(Answer::Same(requests)),
+        Err(Failure {
+            next: Next::Whole(length),
+            ..
+        }) if length.is_some_and(|length| length <= WHOLE) => {
+            whole = true;
+            let opened = match remembered {
+                Some(remembered) => {
+                    fetch::request_if_changed(object, None, remembered, limits).await?
+                }
+                None => Some(fetch::request(object, None, known.as_ref(), limits).await?),
+            };
+            match opened {
+                Some(opened) => (opened, requests + 1),
+                None => return Ok(Answer::Same(requests + 1)),
+            }
+        }
+        Err(mut failure) => {
+            if let Next::Whole(_) = failure.next {
+                failure.what.push_str(", and all of it is too much");
+            }
+            if failure.kind == io::ErrorKind::UnexpectedEof && failure.next == Next::GiveUp {
+                failure.what = String::from("the object is empty");
+            }
+            return Err(failure);
+        }
+    };
+    receive(object, limits, opened, whole, requests)
+        .await
+        .map(Answer::Found)
+}
+
+/// Takes the end of an object, or the whole of it.
+async fn receive(
+    object: &Object,
+    limits: &Limits,
+    opened: Opened,
+    whole: bool,
+    requests: u64,
+) -> Result<Found, Failure> {
+    let identity = Identity::of(&opened.meta);
+    let (start, end) = (opened.range.start, opened.range.end);
+    let length = end.saturating_sub(start);
+    if end != identity.size || length > object.tail.max(WHOLE) {
+        let what = "the server sends another range than that which was asked for";
+        return Err(Failure::last(io::ErrorKind::InvalidData, what));
+    }
+    let mut bytes = Vec::new();
+    opened
+        .receive(length, limits, |more| bytes.extend_from_slice(more))
+        .await?;
+    let piece = match whole {
+        true => Piece::only(start, bytes),
+        false => Piece::complete(start, bytes),
+    };
+    Ok(Found {
+        identity,
+        pieces: vec![piece],
+        requests,
+        changed: true,
+    })
+}
