@@ -1,11 +1,11 @@
 //! Blocks of an image in a cache on disk.
 //!
 //! An entry is a block as it is stored: its header is the note, its payload the body. The key is the digest of the
-//! block, if the image has digests; then equal blocks of several images are one entry. Otherwise it is the identity of the
+//! block, if the image has digests, and has been compared with it; then equal blocks of several images are one entry. Otherwise it is the identity of the
 //! image, and the place of the block. Payloads from the cache are verified where all payloads are (`payload.rs`). A wrong one
 //! is dropped, and fetched from the image.
 
-use redwarfs_format::digests::Digests;
+use redwarfs_format::digests::{Digests, SectionDigester};
 use redwarfs_format::section::{Container, Section, SectionHeader, SectionType};
 use redwarfs_io::{CacheEntry, CacheKey, DiskCache, Source};
 
@@ -101,10 +101,23 @@ impl DiskBlocks {
         }
     }
 
+    /// Whether a block has the digest that is its key. Without this, an image could pass off other bytes as a block of another
+    /// image.
+    fn has_digest(&self, section: &Section, header: &SectionHeader, payload: &[u8]) -> bool {
+        let Keys::Digests(digests) = &self.keys else {
+            return true;
+        };
+        let mut digester = SectionDigester::new(digests.algorithm, header);
+        digester.update(payload);
+        let entry = digests.entries.get(section.position as usize);
+        entry.is_some_and(|entry| entry.digest == digester.finish())
+    }
+
     /// Adds a block that was verified.
     pub(crate) fn insert(&self, section: &Section, payload: &[u8]) {
         if let (Some(key), Some(header)) = (self.key(section), &section.header)
             && !self.cache.contains(&key)
+            && self.has_digest(section, header, payload)
         {
             self.cache
                 .insert(&key, header.encode().to_vec(), payload.to_vec());

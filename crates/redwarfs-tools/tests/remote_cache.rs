@@ -376,7 +376,7 @@ fn a_cache_that_cannot_be_used_is_not_in_the_way() {
         "-t",
         "tmpfs",
         "-o",
-        "size=300k",
+        "size=300k,mode=700",
         "none",
         small.to_str().unwrap(),
     ];
@@ -421,4 +421,26 @@ fn a_killed_mount_leaves_a_cache_that_works() {
     }
     let mount = Mount::background(Path::new(&url), &options);
     same_trees(&tree, mount.point());
+}
+
+/// An image that states the digest of another one's block does not bring its own bytes into that image.
+#[test]
+fn digests_that_are_wrong_are_no_keys() {
+    let site = Site::new();
+    let image = site.dir.path().join("tree.dwarfs");
+    must(DWARFSCK, [image.as_os_str(), "--add-digests".as_ref()]);
+    let good = fs::read(&image).unwrap();
+    let mut forged = good.clone();
+    // In the payload of the first block, which is stored as it is.
+    forged[200] ^= 1;
+    redwarfs_testkit::mutate::reseal(&mut forged);
+    site.server.put("/a", forged);
+    let bad = site.read(&site.cache()).unwrap();
+    site.server.put("/a", good);
+    let mut found = site.read(&site.cache()).unwrap();
+    assert_ne!(found, bad);
+    fs::remove_dir_all(&site.path).unwrap();
+    found.extend(site.read(&site.cache()).unwrap());
+    let (one, two) = found.split_at(bad.len());
+    assert!(one == two);
 }

@@ -28,6 +28,7 @@ mod store;
 mod tests;
 mod writer;
 
+use std::ffi::OsStr;
 use std::fmt;
 use std::io;
 use std::path::Path;
@@ -52,6 +53,19 @@ impl CacheKey {
         );
         let digits: String = identity.iter().map(|byte| format!("{byte:02x}")).collect();
         Self(format!("{kind}-{digits}"))
+    }
+
+    /// Whether a file in a directory can be an entry, by its name.
+    fn is_name(name: &OsStr, directory: &OsStr) -> bool {
+        let (Some(name), Some(directory)) = (name.to_str(), directory.to_str()) else {
+            return false;
+        };
+        name.split_once('-').is_some_and(|(kind, digits)| {
+            kind.bytes().all(|byte| byte.is_ascii_alphanumeric())
+                && digits.bytes().all(|byte| byte.is_ascii_hexdigit())
+                && digits.len() >= 2
+                && digits.ends_with(directory)
+        })
     }
 }
 
@@ -102,7 +116,8 @@ impl DiskCache {
     /// `limit` bytes: those that were not used for the longest time go first.
     ///
     /// # Errors
-    /// The directory is missing and cannot be made, or is no directory. The text has the path.
+    /// The directory is missing and cannot be made, or is no directory, or users other than this one and root can write to
+    /// it. The text has the path.
     pub fn open(path: &Path, limit: u64) -> io::Result<Self> {
         let store = Arc::new(Store::open(path, limit)?);
         Ok(Self {

@@ -54,7 +54,7 @@ impl Store {
     pub(super) fn open(path: &Path, limit: u64) -> io::Result<Self> {
         let named = |e: io::Error| io::Error::new(e.kind(), format!("{}: {e}", path.display()));
         match fs::metadata(path) {
-            Ok(found) if found.is_dir() => {}
+            Ok(found) if found.is_dir() => only_ours(&found).map_err(named)?,
             Ok(_) => return Err(named(io::ErrorKind::NotADirectory.into())),
             Err(_) => make_directory(path).map_err(named)?,
         }
@@ -211,12 +211,17 @@ impl Store {
                 continue;
             }
             for file in list(&directory.path()) {
+                // Nothing else is counted or removed: the directory may be another than the user thinks.
+                let name = file.file_name();
+                let temporary = name.to_string_lossy().starts_with(TEMPORARY);
+                if !temporary && !CacheKey::is_name(&name, &directory.file_name()) {
+                    continue;
+                }
                 let Ok(metadata) = file.metadata() else {
                     continue;
                 };
                 let used = metadata.modified().unwrap_or(now);
-                let name = file.file_name();
-                if name.to_string_lossy().starts_with(TEMPORARY) {
+                if temporary {
                     if now
                         .duration_since(used)
                         .is_ok_and(|age| age > ABANDONED_AFTER)
@@ -246,6 +251,25 @@ fn note_use(file: &File) {
         // On a disk that cannot be written to, nothing is dropped either.
         let _ = file.set_modified(now);
     }
+}
+
+/// Whoever may write to the directory decides what programs read from images.
+#[cfg(unix)]
+fn only_ours(found: &fs::Metadata) -> io::Result<()> {
+    use std::os::unix::fs::MetadataExt as _;
+    let ours = [0, rustix::process::geteuid().as_raw()].contains(&found.uid());
+    match ours && found.mode() & 0o002 == 0 {
+        true => Ok(()),
+        false => Err(io::Error::new(
+            io::ErrorKind::PermissionDenied,
+            "other users can write to this directory",
+        )),
+    }
+}
+
+#[cfg(not(unix))]
+fn only_ours(_found: &fs::Metadata) -> io::Result<()> {
+    Ok(())
 }
 
 fn make_directory(path: &Path) -> io::Result<()> {

@@ -192,3 +192,39 @@ fn entries_are_left_out_when_too_many_wait() {
     put(&cache, 201, vec![1]);
     assert!(cache.contains(&key(201)));
 }
+
+#[test]
+fn files_of_others_stay() {
+    let (_dir, cache) = cache(40_000);
+    // A home directory that was named by mistake.
+    let names = ["bin/program", "01/notes", "01/t-xx01", "01/t-02"];
+    for name in names {
+        let file = cache.path().join(name);
+        fs::create_dir_all(file.parent().unwrap()).unwrap();
+        fs::write(&file, vec![0; 100_000]).unwrap();
+    }
+    for number in 1..20 {
+        put(&cache, number, vec![number; 10_000]);
+    }
+    assert!(!cache.contains(&key(1)) && cache.contains(&key(19)));
+    for name in names {
+        assert!(cache.path().join(name).exists(), "{name}");
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn a_directory_that_others_can_write_to_is_refused() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let dir = tempfile::tempdir().unwrap();
+    for (mode, good) in [
+        (0o777, false),
+        (0o1777, false),
+        (0o770, true),
+        (0o755, true),
+    ] {
+        fs::set_permissions(dir.path(), fs::Permissions::from_mode(mode)).unwrap();
+        let opened = DiskCache::open(dir.path(), 1000);
+        assert_eq!(opened.is_ok(), good, "{mode:o}: {opened:?}");
+    }
+}
