@@ -12,8 +12,9 @@ b'Begin at the beginning.'
 ...     file.read(5)
 'Begin'
 
-`open` opens an image, `build` packs a directory, and `Writer` packs entries that a program adds one by
-one. `redwarfs.fsspec` is a file system for fsspec, and `redwarfs.importer` imports modules from images.
+`open` opens an image, `build` packs a directory, `Writer` packs entries that a program adds one by one,
+and `merge` joins images. `redwarfs.fsspec` is a file system for fsspec, `redwarfs.importer` imports modules
+from images, and `redwarfs.distributed` builds an image on many machines.
 
 Images are untrusted input: a damaged or hostile image raises an exception below `OSError`, and
 extraction never leaves its target directory. The checksum of every block is compared before a byte of
@@ -37,6 +38,7 @@ from ._errors import (
 )
 from ._file import RawFile
 from ._image import DirEntry, ExtractResult, Finding, Image, ImageInfo, open
+from ._merge import MergeResult, merge
 from ._path import Path
 
 __version__: str = _redwarfs.VERSION
@@ -52,6 +54,7 @@ __all__ = [
     "Image",
     "ImageInfo",
     "LimitError",
+    "MergeResult",
     "NotAnImageError",
     "OptionError",
     "Path",
@@ -61,6 +64,7 @@ __all__ = [
     "UnverifiedError",
     "Writer",
     "build",
+    "merge",
     "open",
     "option_names",
 ]

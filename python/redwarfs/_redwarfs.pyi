@@ -22,6 +22,16 @@ def _build(
     filter: Callable[[str, int], bool] | None,
     progress: Callable[[str, dict[str, int]], object] | None,
 ) -> dict[str, Any]: ...
+def _merge(
+    images: list[tuple[Image, bytes, _Path]],
+    target: Any,
+    level: int,
+    options: list[tuple[str, str]],
+    overwrite: bool,
+    repack: int,
+    caches: int,
+    progress: Callable[[str, dict[str, int]], object] | None,
+) -> dict[str, Any]: ...
 
 class Image:
     def __new__(

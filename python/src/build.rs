@@ -1,24 +1,20 @@
 //! Builds images of directories, and of entries that Python gives one by one.
 
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Mutex, PoisonError, TryLockError};
 use std::thread::{self, ThreadId};
-use std::time::Duration;
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
-use redwarfs::writer::{Counters, Phase, Progress};
 use redwarfs::{Attributes, Builder, Built, Collection, FileType, Timestamp};
 
-use crate::error::{exception, internal, into_io, of_system};
+use crate::error::{exception, of_system};
 use crate::path::{EntryPath, text};
+use crate::run::{Failure, Target, Watch, Writer, keep};
 
-/// Time between two calls of a progress function (100 ms). Signals are handled then, too.
-const PAUSE: Duration = Duration::from_millis(100);
 /// Bytes that are read from an object at a time.
 const PIECE: usize = 1 << 20;
 
@@ -251,79 +247,21 @@ pub(crate) fn build<'py>(
     for (name, value) in &options {
         builder = builder.option(name, value).map_err(|e| exception(py, &e))?;
     }
-    let failed: Failure = Arc::default();
-    let stop = Arc::new(AtomicBool::new(false));
+    let watch = Watch::new();
     if let Some(filter) = filter {
-        let (failed, stop) = (Arc::clone(&failed), Arc::clone(&stop));
+        let (failed, stop) = (watch.failure(), watch.stop());
         builder = builder.filter(move |path, kind| wanted(&filter, path, kind, &failed, &stop));
     }
-    let events = Arc::new(Events::default());
-    let builder = builder
-        .progress(Arc::clone(&events) as _)
-        .stop_flag(Arc::clone(&stop));
-    let target = match target.extract::<PathBuf>() {
-        Ok(path) => Target::Path(path),
-        Err(_) => Target::Object(target.clone().unbind()),
-    };
-    let (done, result) = mpsc::sync_channel(1);
-    let errors = Arc::clone(&failed);
-    let thread = thread::Builder::new().name("redwarfs-build".to_owned());
-    let thread = thread.spawn(move || {
-        let built = match target {
-            Target::Path(path) => builder.write_to(path),
-            Target::Object(object) => {
-                let mut writer = Writer {
-                    object,
-                    failed: &errors,
-                };
-                builder.write(&mut writer)
-            }
-        };
-        let _ = done.send(built);
-    });
-    let thread = thread.map_err(|e| of_system(&e))?;
-    let result = Mutex::new(result);
-    let built = loop {
-        let waited = py.detach(|| {
-            let result = result.lock().unwrap_or_else(PoisonError::into_inner);
-            result.recv_timeout(PAUSE)
-        });
-        match waited {
-            Ok(built) => break built,
-            Err(RecvTimeoutError::Timeout) => {}
-            Err(RecvTimeoutError::Disconnected) => return Err(internal("the build panicked")),
-        }
-        let told = py.check_signals().and_then(|()| match &progress {
-            Some(progress) => events.tell(py, progress),
-            None => Ok(()),
-        });
-        if let Err(error) = told {
-            keep(&failed, error);
-            stop.store(true, Ordering::Relaxed);
-        }
-    };
-    let _ = py.detach(|| thread.join());
-    if let Some(error) = failed.lock().unwrap_or_else(PoisonError::into_inner).take() {
-        return Err(error);
-    }
+    let builder = builder.progress(watch.events()).stop_flag(watch.stop());
+    let target = Target::of(target);
+    let failed = watch.failure();
+    let built = watch.run(py, progress.as_ref(), move || match target {
+        Target::Path(path) => builder.write_to(path),
+        Target::Object(object) => builder.write(&mut Writer::new(object, failed)),
+    })?;
     let built = built.map_err(|e| exception(py, &e))?;
-    if let Some(progress) = &progress {
-        events.tell(py, progress)?;
-    }
+    watch.tell(py, progress.as_ref())?;
     summary(py, built)
-}
-
-enum Target {
-    Path(PathBuf),
-    Object(Py<PyAny>),
-}
-
-/// The first exception of a function that a build called.
-type Failure = Arc<Mutex<Option<PyErr>>>;
-
-fn keep(failed: &Mutex<Option<PyErr>>, error: PyErr) {
-    let mut failed = failed.lock().unwrap_or_else(PoisonError::into_inner);
-    failed.get_or_insert(error);
 }
 
 fn summary(py: Python<'_>, built: Built) -> PyResult<Bound<'_, PyDict>> {
@@ -347,7 +285,7 @@ fn wanted(
     filter: &Py<PyAny>,
     path: &std::path::Path,
     kind: FileType,
-    failed: &Mutex<Option<PyErr>>,
+    failed: &Failure,
     stop: &AtomicBool,
 ) -> bool {
     use std::os::unix::ffi::OsStrExt;
@@ -363,38 +301,6 @@ fn wanted(
             false
         }
         None => false,
-    }
-}
-
-/// What a build has reported so far.
-#[derive(Default)]
-struct Events {
-    counters: Counters,
-    phase: Mutex<Option<Phase>>,
-}
-
-impl Progress for Events {
-    fn counters(&self) -> &Counters {
-        &self.counters
-    }
-
-    fn phase(&self, phase: Phase) {
-        *self.phase.lock().unwrap_or_else(PoisonError::into_inner) = Some(phase);
-    }
-}
-
-impl Events {
-    /// Calls a progress function with the name of the phase and the counters.
-    fn tell(&self, py: Python<'_>, progress: &Py<PyAny>) -> PyResult<()> {
-        let phase = *self.phase.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(phase) = phase else { return Ok(()) };
-        let counters = PyDict::new(py);
-        for (name, number) in self.counters.snapshot() {
-            counters.set_item(name, number)?;
-        }
-        let phase = format!("{phase:?}").to_lowercase();
-        progress.call1(py, (phase, counters))?;
-        Ok(())
     }
 }
 
@@ -429,41 +335,5 @@ impl Read for Reader {
         to.copy_from_slice(left.get(..count).unwrap_or_default());
         self.used += count;
         Ok(count)
-    }
-}
-
-/// Writes to an object of Python.
-struct Writer<'a> {
-    object: Py<PyAny>,
-    failed: &'a Mutex<Option<PyErr>>,
-}
-
-impl Write for Writer<'_> {
-    fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
-        let written = Python::try_attach(|py| -> PyResult<usize> {
-            let count = self
-                .object
-                .call_method1(py, "write", (PyBytes::new(py, buf),))?;
-            // Objects that write everything may return None.
-            match count.is_none(py) {
-                true => Ok(buf.len()),
-                false => Ok(count.extract::<usize>(py)?.min(buf.len())),
-            }
-        });
-        match written {
-            Some(Ok(count)) => Ok(count),
-            Some(Err(error)) => {
-                let copy = Python::try_attach(|py| error.clone_ref(py));
-                if let Some(copy) = copy {
-                    keep(self.failed, copy);
-                }
-                Err(into_io(error))
-            }
-            None => Err(io::Error::other("the interpreter ends")),
-        }
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
     }
 }

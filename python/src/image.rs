@@ -56,6 +56,11 @@ impl Image {
         let done = py.detach(|| operation(self.handle.image()?));
         done.map_err(|e| exception(py, &e))
     }
+
+    /// The image, opened in this process.
+    pub(crate) fn opened(&self, py: Python<'_>) -> PyResult<redwarfs::Image> {
+        self.with(py, |image| Ok(image.clone()))
+    }
 }
 
 #[pymethods]

@@ -7,6 +7,8 @@
 //! | `source.rs` | images from paths, descriptors, memory and file objects of Python |
 //! | `image.rs` | the base class of `redwarfs.Image` |
 //! | `build.rs` | builds, and the entries of a `redwarfs.Writer` |
+//! | `merge.rs` | joins images |
+//! | `run.rs` | long work, which progress functions watch and signals end |
 //! | `path.rs`, `error.rs` | paths and errors in both languages |
 //! | `raw.rs` | memory and descriptors of the interpreter; the only file with `unsafe` |
 
@@ -14,8 +16,10 @@ mod build;
 mod error;
 mod handle;
 mod image;
+mod merge;
 mod path;
 mod raw;
+mod run;
 mod source;
 
 use pyo3::prelude::*;
@@ -29,6 +33,8 @@ mod _redwarfs {
     use super::handle::forked;
     #[pymodule_export]
     use super::image::Image;
+    #[pymodule_export]
+    use super::merge::merge;
     #[pymodule_export]
     const VERSION: &str = env!("CARGO_PKG_VERSION");
 }

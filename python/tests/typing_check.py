@@ -4,6 +4,7 @@ import os
 from typing import IO, assert_type
 
 import redwarfs
+import redwarfs.distributed
 
 
 def types(image: redwarfs.Image) -> None:
@@ -19,3 +20,10 @@ def types(image: redwarfs.Image) -> None:
     with redwarfs.Writer("x") as writer:
         writer.add("a", [b"a"])
     assert_type(image.verify(), list[redwarfs.Finding])
+    assert_type(redwarfs.merge(["a", image], "b", repack=50), redwarfs.MergeResult)
+    assert_type(redwarfs.merge({"a": image}, "b", num_workers=1), redwarfs.MergeResult)
+    parts = redwarfs.distributed.partition("a", 8, "similarity")
+    assert_type(parts, list[redwarfs.distributed.Partition])
+    shards = [redwarfs.distributed.build_shard(part, "s3://bucket/shards", order="path") for part in parts]
+    assert_type(shards, list[redwarfs.distributed.Shard])
+    assert_type(redwarfs.distributed.merge(shards, "b"), redwarfs.MergeResult)

@@ -1,0 +1,80 @@
+"""Joins shards."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from contextlib import ExitStack
+from typing import Any
+
+from .._build import Option
+from .._image import Image
+from .._merge import _CACHES, _OPTIONS, MergeResult, merge as _join
+from . import _store
+from ._shard import Shard
+
+
+def merge(
+    shards: Iterable[Shard | str | os.PathLike[str]],
+    target: str | os.PathLike[str],
+    *,
+    level: int = 7,
+    overwrite: bool = False,
+    repack: int = 0,
+    **options: Option,
+) -> MergeResult:
+    """Joins shards into the image `target`. Both can be paths or URLs.
+
+    Blocks are copied as they are, so it takes about as long as reading all shards and writing the image. Shards in a
+    store are read from there, without a copy on this machine. The image for a store is made in the directory
+    for temporary files. The image gets its name when it is complete.
+
+    `level`, `overwrite` and `repack` are those of `redwarfs.merge`. Of the further keyword arguments, which may be all
+    those of `build_shard`, the ones that `redwarfs.merge` knows count.
+
+    The image does not depend on the order of the shards. If they are the results of `build_shard`, one that is missing is
+    an error.
+    """
+    given = list(shards)
+    built = [shard for shard in given if isinstance(shard, Shard)]
+    if built:
+        _check(built, len(given))
+        built.sort(key=lambda shard: shard.number)
+        places = [shard.path for shard in built]
+    else:
+        places = sorted(os.fspath(shard) for shard in given if not isinstance(shard, Shard))
+    target = os.fspath(target)
+    if not overwrite and _store.exists(target):
+        raise FileExistsError(17, "File exists", target)
+    known: dict[str, Any] = {name: value for name, value in options.items() if name in _OPTIONS}
+    results: list[MergeResult] = []
+    with ExitStack() as stack:
+        images = [
+            Image(
+                stack.enter_context(_store.opened(place)),
+                cache_size=_CACHES // max(1, len(places)),
+                readahead=False,
+            )
+            for place in places
+        ]
+
+        def make(path: str) -> None:
+            results.append(_join(images, path, level=level, repack=repack, **known))
+
+        _store.publish(target, make)
+    return results[0]
+
+
+def _check(shards: list[Shard], given: int) -> None:
+    if len(shards) != given:
+        raise TypeError("shards are either results of build_shard or names, not both")
+    counts = {shard.count for shard in shards}
+    if len(counts) > 1:
+        raise ValueError(f"the shards are of trees that were divided in {sorted(counts)} parts")
+    count = counts.pop()
+    numbers = sorted(shard.number for shard in shards)
+    missing = sorted(set(range(count)) - set(numbers))
+    if missing:
+        raise ValueError(f"shard {missing[0]} of {count} is missing")
+    if len(numbers) != count:
+        raise ValueError("a shard is given twice")

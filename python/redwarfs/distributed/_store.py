@@ -1,0 +1,102 @@
+"""Where shards and images go: a directory, or a store that fsspec knows."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from .. import _errors
+from .._image import Image
+
+# Stores in which an object appears when it is complete, also if it replaces one.
+_ATOMIC = frozenset({"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oss", "r2"})
+
+
+def is_url(place: str) -> bool:
+    """Whether a place is a URL, and not a path."""
+    return "://" in place
+
+
+def joined(directory: str, name: str) -> str:
+    """The place of a name in a directory."""
+    return f"{directory.rstrip('/')}/{name}" if is_url(directory) else os.path.join(directory, name)
+
+
+def _file_system(url: str) -> tuple[Any, str]:
+    try:
+        from fsspec.core import url_to_fs
+    except ImportError as e:
+        raise ImportError("URLs need fsspec: pip install 'redwarfs[fsspec]'") from e
+    file_system, path = url_to_fs(url)
+    return file_system, path
+
+
+@contextmanager
+def opened(place: str) -> Iterator[Any]:
+    """What `redwarfs.open` takes for an image at a place."""
+    if not is_url(place):
+        yield place
+        return
+    file_system, path = _file_system(place)
+    # Listings that other machines have made outdated.
+    file_system.invalidate_cache()
+    with file_system.open(path, "rb") as file:
+        yield file
+
+
+def size_of_image(place: str) -> int | None:
+    """The size of the image at a place, or None if there is none, or not all of it."""
+    try:
+        with opened(place) as source:
+            return Image(source, cache_size=1 << 20, readahead=False).info().image_size
+    except (FileNotFoundError, _errors.NotAnImageError, _errors.CorruptImageError):
+        return None
+
+
+def exists(place: str) -> bool:
+    """Whether there is something at a place."""
+    if not is_url(place):
+        return os.path.lexists(place)
+    file_system, path = _file_system(place)
+    file_system.invalidate_cache()
+    return bool(file_system.exists(path))
+
+
+def publish(place: str, make: Callable[[str], None]) -> None:
+    """Lets `make` write a file, and gives it its place when it is complete.
+
+    A file for a store is made in the directory for temporary files.
+    """
+    if not is_url(place):
+        directory, name = os.path.split(os.path.abspath(place))
+        temporary = os.path.join(directory, f".{name}.{uuid.uuid4().hex}")
+        try:
+            make(temporary)
+            os.replace(temporary, place)
+        except BaseException:
+            if os.path.lexists(temporary):
+                os.unlink(temporary)
+            raise
+        return
+    file_system, path = _file_system(place)
+    protocols = file_system.protocol
+    protocols = {protocols} if isinstance(protocols, str) else set(protocols)
+    with tempfile.TemporaryDirectory(prefix="redwarfs-") as directory:
+        file = os.path.join(directory, "image")
+        make(file)
+        if protocols & _ATOMIC:
+            file_system.put_file(file, path)
+            return
+        temporary = f"{path}.{uuid.uuid4().hex}"
+        file_system.makedirs(file_system._parent(path), exist_ok=True)
+        try:
+            file_system.put_file(file, temporary)
+            file_system.mv(temporary, path)
+        except BaseException:
+            if file_system.exists(temporary):
+                file_system.rm_file(temporary)
+            raise

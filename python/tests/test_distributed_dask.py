@@ -1,0 +1,184 @@
+"""`redwarfs.distributed.dask` with several worker processes, one of which is killed."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import pytest
+
+import distributed_tree
+import redwarfs
+import redwarfs.distributed
+
+pytest.importorskip("distributed")
+
+import distributed  # noqa: E402
+
+import redwarfs.distributed.dask  # noqa: E402
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory):
+    root = tmp_path_factory.mktemp("tree") / "tree"
+    root.mkdir()
+    distributed_tree.make(root)
+    return root
+
+
+@pytest.fixture(scope="module")
+def wanted(tree, tmp_path_factory):
+    path = tmp_path_factory.mktemp("whole") / "whole"
+    redwarfs.build(tree, path, level=3)
+    return distributed_tree.listing(redwarfs.open(path))
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    """The URL of a bucket of an S3 server."""
+    pytest.importorskip("s3fs")
+    pytest.importorskip("moto")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    log = tmp_path_factory.mktemp("moto") / "log"
+    program = "import sys; from moto.server import main; main(sys.argv[1:])"
+    with open(log, "wb") as out:
+        server = subprocess.Popen(
+            [sys.executable, "-c", program, "-H", "127.0.0.1", "-p", str(port)],
+            stdout=out,
+            stderr=out,
+        )
+    values = {
+        "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}",
+        "AWS_ACCESS_KEY_ID": "key",
+        "AWS_SECRET_ACCESS_KEY": "secret",
+        "AWS_DEFAULT_REGION": "us-east-1",
+    }
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        deadline = time.monotonic() + 60
+        while True:
+            try:
+                socket.create_connection(("127.0.0.1", port), 1).close()
+                break
+            except OSError:
+                assert server.poll() is None and time.monotonic() < deadline, log.read_text()
+                time.sleep(0.1)
+        import fsspec
+
+        fsspec.filesystem("s3").mkdir("bucket")
+        yield "s3://bucket"
+    finally:
+        server.kill()
+        server.wait()
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+@pytest.fixture
+def client():
+    with (
+        distributed.LocalCluster(
+            n_workers=3, threads_per_worker=1, processes=True, dashboard_address=None
+        ) as cluster,
+        distributed.Client(cluster) as client,
+    ):
+        yield client
+
+
+def build_or_die(marker, partition, destination, **options):
+    """Is killed in the middle of the third shard, the first time."""
+    if partition.number == 2:
+        try:
+            os.close(os.open(marker, os.O_CREAT | os.O_EXCL))
+        except FileExistsError:
+            pass
+        else:
+            kill = lambda *_: os.kill(os.getpid(), signal.SIGKILL)  # noqa: E731
+            # The build asks about each entry.
+            real = redwarfs.distributed._shard.build
+            redwarfs.distributed._shard.build = lambda *arguments, **more: real(
+                *arguments, **{**more, "select": kill}
+            )
+    return redwarfs.distributed.build_shard(partition, destination, **options)
+
+
+@pytest.mark.parametrize("where", ["directory", "store"])
+def test_a_killed_worker_costs_its_shard(tree, wanted, store, client, tmp_path, monkeypatch, where):
+    if where == "store":
+        target, destination = f"{store}/out.dwarfs", f"{store}/shards"
+    else:
+        target, destination = tmp_path / "out.dwarfs", tmp_path / "shards"
+    marker = str(tmp_path / "marker")
+    import functools
+
+    import cloudpickle
+
+    # Workers cannot import this module.
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    fails_once = functools.partial(build_or_die, marker)
+    monkeypatch.setattr(redwarfs.distributed.dask, "build_shard", fails_once)
+    before = set(client.run(os.getpid).values())
+    how = {"shards": 6, "client": client, "level": 3, "num_workers": 1}
+    result = redwarfs.distributed.dask.build(tree, target, destination, **how)
+    assert os.path.exists(marker)
+    client.wait_for_workers(3)
+    # One process of the three is another one.
+    assert len(before - set(client.run(os.getpid).values())) == 1
+    if where == "store":
+        import fsspec
+
+        objects = fsspec.filesystem("s3")
+        objects.invalidate_cache()
+        names = objects.ls("bucket/shards", detail=False)
+        (tmp_path / "out.dwarfs").write_bytes(objects.cat("bucket/out.dwarfs"))
+    else:
+        names = os.listdir(destination)
+    assert len(names) == 6 and all(name.endswith(".dwarfs") for name in names)
+    image = redwarfs.open(tmp_path / "out.dwarfs")
+    assert distributed_tree.listing(image) == wanted
+    assert result.image_size == (tmp_path / "out.dwarfs").stat().st_size
+    # A second call builds nothing. The client is the present one.
+    monkeypatch.undo()
+    del how["client"]
+    again = redwarfs.distributed.dask.build(tree, target, destination, overwrite=True, **how)
+    assert again == result
+
+
+def test_an_entry_that_cannot_be_packed_ends_the_build(client, tmp_path, monkeypatch):
+    (tmp_path / "tree").mkdir()
+    (tmp_path / "tree/a").write_text("a")
+    real = redwarfs.distributed.dask.partition
+
+    def then_it_goes_away(*arguments):
+        parts = real(*arguments)
+        (tmp_path / "tree/a").unlink()
+        return parts
+
+    monkeypatch.setattr(redwarfs.distributed.dask, "partition", then_it_goes_away)
+    with pytest.raises(FileNotFoundError):
+        redwarfs.distributed.dask.build(
+            tmp_path / "tree", tmp_path / "out", tmp_path / "shards", shards=2, retries=0
+        )
+    assert not (tmp_path / "out").exists()
+
+
+def test_jobs_run_at_the_same_time(tree, client, tmp_path):
+    """The same shard, built by all workers at once: they do not disturb each other."""
+    (part,) = redwarfs.distributed.partition(tree, 1)
+    tasks = [
+        client.submit(
+            redwarfs.distributed.build_shard, part, str(tmp_path), level=3, pure=False, workers=[worker]
+        )
+        for worker in client.scheduler_info()["workers"]
+    ]
+    shards = client.gather(tasks)
+    assert len({shard.path for shard in shards}) == 1 and len(os.listdir(tmp_path)) == 1
+    assert redwarfs.open(shards[0].path).verify() == []
