@@ -440,8 +440,7 @@ fn a_tree_under_the_name_of_another_one_is_refused() {
             });
             Image::from_source(Arc::clone(&source) as _, &options).map(|image| read(&image).len())
         };
-        let cache = *file.cache_options();
-        let of_table = |at: usize| file.open_snapshot(&table.snapshots[at], &cache).is_ok();
+        let of_table = |at: usize| file.open_snapshot(&table.snapshots[at]).is_ok();
         (by_name("n2").ok(), of_table(1), of_table(2))
     };
     assert_eq!(with(&good), (Some(2), true, true));

@@ -2,14 +2,18 @@
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, OnceLock};
+use std::thread::{Builder, JoinHandle};
+use std::time::Duration;
 
 use rustix::io::Errno;
 use tracing::{error, warn};
 
 use crate::device::Device;
-use crate::generations::{Found, MOST_OPEN, Purpose, SlotNo, Waiting};
-use crate::mount_state::MountState;
+use crate::image_state::ImageState;
+use crate::images::FailedImage;
+use crate::mount_state::{MountState, Root};
 use crate::ops;
 use crate::ops::answer::{Answer, Outcome, log_op};
 use crate::ops::init::Agreed;
@@ -18,8 +22,13 @@ use crate::options::MountOptions;
 use crate::pool::{Job, Pool};
 use crate::proto::{Body, Header, InitIn, op};
 use crate::push::{PushThread, Pusher};
-use crate::snapshots::{PlaceOfNode, place};
+use crate::routing::{PlaceOfNode, place};
+use crate::slots::{Found, OPENERS, Purpose, SlotNo, Waiting};
+use crate::synthetic;
 use crate::ticket::Ticket;
+
+/// Shortest time between two looks for images that nobody uses.
+const SHORTEST_LOOK: Duration = Duration::from_millis(100);
 
 /// What answers requests.
 #[derive(Debug)]
@@ -31,23 +40,23 @@ struct Core {
     pool: Pool<ReadJob>,
 }
 
-/// Serves one mounted image.
+/// Serves one mount.
 #[derive(Debug)]
 pub(crate) struct Driver {
-    /// Opens generations. Made with the driver if the options ask for others than the one that is mounted, because a
+    /// Opens the images of slots. Made with the driver if the options ask for others than the one at the root, because a
     /// thread inherits processors and priority of the one that makes it; otherwise when one is needed.
     opener: OnceLock<Pool<OpenJob>>,
     core: Arc<Core>,
     /// Ends when the last handle of the pusher is gone.
     _push_thread: Option<PushThread>,
+    /// Closes images that nobody uses.
+    _closer: Option<Closer>,
 }
 
 impl Drop for Driver {
     /// Before the workers are awaited.
     fn drop(&mut self) {
-        if self.core.state.settings.owns_image {
-            self.core.state.image.source().abandon();
-        }
+        self.core.state.abandon();
     }
 }
 
@@ -62,27 +71,36 @@ impl Driver {
         options: &MountOptions,
     ) -> io::Result<Self> {
         // Pages that the kernel drops at the next opening need not be pushed.
-        let pushes = options.push && options.keep_cache && Pusher::is_for(&state.image);
-        let (pusher, push_thread) = if pushes {
-            let (pusher, thread) = Pusher::new(state, device)?;
-            (Some(Arc::new(pusher)), Some(thread))
-        } else {
-            (None, None)
+        let pushes = options.push && options.keep_cache;
+        let main = state.main().filter(|_| pushes);
+        let (pusher, push_thread) = match main.filter(|main| Pusher::is_for(&main.image)) {
+            Some(main) => {
+                let (pusher, thread) = Pusher::new(main, device)?;
+                (Some(Arc::new(pusher)), Some(thread))
+            }
+            None => (None, None),
         };
         let context = ReadContext {
             pusher: pusher.clone(),
         };
+        let several = state.images().is_some();
+        // One is always free for an image of which no read waits.
+        let workers = options.workers + usize::from(several);
         let driver = Self {
             opener: OnceLock::new(),
             core: Arc::new(Core {
                 state: Arc::clone(state),
                 agreed: OnceLock::new(),
-                pool: Pool::new("fuse-read", context, options.workers)?,
+                pool: Pool::new("fuse-read", context, workers, several)?,
                 pusher,
             }),
             _push_thread: push_thread,
+            _closer: match options.close_after {
+                Some(after) if several => Some(Closer::start(state, after)?),
+                _ => None,
+            },
         };
-        if options.snapshots.is_some() || options.follow_newest {
+        if options.snapshots.is_some() || options.follow_newest || several {
             driver.opener();
         }
         Ok(driver)
@@ -116,9 +134,9 @@ impl Driver {
         out: &mut Vec<u8>,
     ) -> Outcome {
         let (core, state) = (&self.core, &self.core.state);
-        state.counters.request(header.opcode);
+        state.shared.counters.request(header.opcode);
         if ticket.as_ref().is_some_and(Ticket::is_of_queue) {
-            state.counters.over_ring();
+            state.shared.counters.over_ring();
         }
         if let Some(owner) = state.settings.only_for
             && header.uid != owner
@@ -132,30 +150,34 @@ impl Driver {
         {
             return Err(Errno::ACCESS);
         }
+        if let Some(outcome) = core.of_connection(header, body) {
+            return outcome;
+        }
         match place(state, header, body) {
-            PlaceOfNode::Image => {
+            PlaceOfNode::Image(image) => {
                 let pusher = core.pusher.as_deref();
-                core.answer(state, pusher, ticket, header, body, out)
+                core.answer(image, pusher, ticket, header, body, out)
             }
-            PlaceOfNode::Generation(slot) => {
-                self.of_generation(slot, Purpose::Answer, ticket, header, body, out)
+            PlaceOfNode::Slot(slot) => {
+                self.of_slot(slot, Purpose::Answer, ticket, header, body, out)
             }
             PlaceOfNode::RootOf(slot) => {
-                self.of_generation(slot, Purpose::Root, ticket, header, body, out)
+                self.of_slot(slot, Purpose::Root, ticket, header, body, out)
             }
-            PlaceOfNode::Directory => match &state.snapshots {
-                Some(directory) => directory.answer(state, core.agreed(), header, body, out),
-                None => Err(Errno::NOENT),
-            },
-            PlaceOfNode::Entry => match &state.snapshots {
-                Some(directory) => directory.entry(state, out),
-                None => Err(Errno::NOENT),
-            },
+            PlaceOfNode::Directory(directory) => {
+                synthetic::answer(directory, state, core.agreed(), header, body, out)
+            }
+            PlaceOfNode::Failed(failed) => {
+                synthetic::answer(&failed, state, core.agreed(), header, body, out)
+            }
+            PlaceOfNode::Entry(directory) => directory.entry(state, out),
+            PlaceOfNode::Whole(totals) => ops::statfs::put(totals, out),
+            PlaceOfNode::Nothing => Err(Errno::NOENT),
         }
     }
 
-    /// Carries out a request for another generation, or lets it wait until that is open.
-    fn of_generation(
+    /// Carries out a request for the image of a slot, or lets it wait until that is open.
+    fn of_slot(
         &self,
         slot: SlotNo,
         purpose: Purpose,
@@ -165,18 +187,15 @@ impl Driver {
         out: &mut Vec<u8>,
     ) -> Outcome {
         let state = &self.core.state;
-        let Some(generations) = &state.generations else {
-            return Err(Errno::NOENT);
-        };
         let waiting = || {
             if let Some(ticket) = ticket.take() {
-                state.pending_reads.begin(ticket, header.pid);
+                state.shared.pending_reads.begin(ticket, header.pid);
             }
             Waiting::new(header, body, purpose)
         };
-        match generations.find(slot, waiting) {
+        match state.slots.find(slot, waiting) {
             Found::Open(of) => (self.core).answer_of(&of, purpose, ticket, header, body, out),
-            Found::Failed(errno) => Err(errno),
+            Found::Failed(errno) => self.core.failed(slot, purpose, errno, out),
             Found::Waits => Ok(Answer::Passed),
             Found::Begins => {
                 let job = OpenJob { slot };
@@ -189,15 +208,51 @@ impl Driver {
         }
     }
 
-    /// The threads that open generations. None if they cannot be made now.
+    /// The threads that open images. None if they cannot be made now.
     fn opener(&self) -> Option<&Pool<OpenJob>> {
         if self.opener.get().is_none() {
-            let made = Pool::new("fuse-open", Arc::clone(&self.core), MOST_OPEN)
-                .inspect_err(|error| warn!("snapshots cannot be opened: {error}"));
+            let made = Pool::new("fuse-open", Arc::clone(&self.core), OPENERS, false)
+                .inspect_err(|error| warn!("images cannot be opened: {error}"));
             // Another thread may have been faster.
             let _made = self.opener.set(made.ok()?);
         }
         self.opener.get()
+    }
+}
+
+/// A thread that closes images that nobody uses. It ends with this.
+#[derive(Debug)]
+struct Closer {
+    end: Option<Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Closer {
+    fn start(state: &Arc<MountState>, after: Duration) -> io::Result<Self> {
+        let (end, ended) = channel::<()>();
+        let state = Arc::clone(state);
+        let period = (after / 4).max(SHORTEST_LOOK);
+        let thread = Builder::new()
+            .name(String::from("fuse-close"))
+            .spawn(move || {
+                crate::follow::stay_behind();
+                while ended.recv_timeout(period) == Err(RecvTimeoutError::Timeout) {
+                    state.slots.close_idle(after);
+                }
+            })?;
+        Ok(Self {
+            end: Some(end),
+            thread: Some(thread),
+        })
+    }
+}
+
+impl Drop for Closer {
+    fn drop(&mut self) {
+        drop(self.end.take());
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
     }
 }
 
@@ -226,7 +281,7 @@ fn reply(
     }
 }
 
-/// A generation that requests wait for.
+/// An image that requests wait for.
 #[derive(Debug)]
 struct OpenJob {
     slot: SlotNo,
@@ -237,30 +292,22 @@ impl Job for OpenJob {
 
     fn run(&self, core: &Arc<Core>, scratch: &mut Vec<u8>) {
         let state = &core.state;
-        let Some(generations) = &state.generations else {
-            return;
-        };
-        let (opened, settled) = generations.open(state, self.slot);
+        let (opened, settled) = state.slots.open(state, self.slot);
         for one in settled.waiting {
             // Otherwise it has a reply already, because its process was killed.
-            let Some(ticket) = state.pending_reads.finish(one.header.unique) else {
+            let Some(ticket) = state.shared.pending_reads.finish(one.header.unique) else {
                 continue;
             };
-            match &opened {
-                Ok(of) => reply(ticket, &one.header, scratch, |ticket, out| {
-                    core.answer_of(of, one.purpose, ticket, &one.header, one.body(), out)
-                }),
-                Err(errno) => ticket.fail(*errno),
-            }
+            reply(ticket, &one.header, scratch, |ticket, out| match &opened {
+                Ok(of) => core.answer_of(of, one.purpose, ticket, &one.header, one.body(), out),
+                Err(errno) => core.failed(self.slot, one.purpose, *errno, out),
+            });
         }
     }
 
     fn fail(&self, core: &Arc<Core>) {
-        let Some(generations) = &core.state.generations else {
-            return;
-        };
-        for one in generations.fail(self.slot).waiting {
-            if let Some(ticket) = core.state.pending_reads.finish(one.header.unique) {
+        for one in core.state.slots.fail(self.slot).waiting {
+            if let Some(ticket) = core.state.shared.pending_reads.finish(one.header.unique) {
                 ticket.fail(Errno::IO);
             }
         }
@@ -272,10 +319,25 @@ impl Core {
         self.agreed.get().copied().unwrap_or_default()
     }
 
-    /// Carries out a request for another generation.
+    /// Carries out a request that is for no inode, or needs nothing of it.
+    fn of_connection(&self, header: &Header, body: Body<'_>) -> Option<Outcome> {
+        let pusher = self.pusher.as_deref();
+        Some(match header.opcode {
+            op::FORGET => ops::forget::one(pusher, header.node),
+            op::BATCH_FORGET => ops::forget::many(pusher, body),
+            op::INTERRUPT => ops::interrupt::answer(&self.state, body),
+            op::RELEASE | op::RELEASEDIR | op::FSYNC | op::FSYNCDIR | op::DESTROY => {
+                Ok(Answer::Reply)
+            }
+            op::NOTIFY_REPLY => Ok(Answer::NoReply),
+            _ => return None,
+        })
+    }
+
+    /// Carries out a request for the image of a slot.
     fn answer_of(
         &self,
-        of: &Arc<MountState>,
+        of: &Arc<ImageState>,
         purpose: Purpose,
         ticket: &mut Option<Ticket>,
         header: &Header,
@@ -293,10 +355,21 @@ impl Core {
         }
     }
 
+    /// Answers for an image that cannot be opened. If its directory is looked up, there is an empty one.
+    fn failed(&self, slot: SlotNo, purpose: Purpose, errno: Errno, out: &mut Vec<u8>) -> Outcome {
+        match (&self.state.root, purpose) {
+            (Root::Images(_), Purpose::Root) if errno != Errno::STALE => {
+                FailedImage::of(slot).put_entry(&self.state, out);
+                Ok(Answer::Reply)
+            }
+            _ => Err(errno),
+        }
+    }
+
     /// Carries out a request for an inode of the image of `state`.
     fn answer(
         &self,
-        state: &Arc<MountState>,
+        state: &Arc<ImageState>,
         pusher: Option<&Pusher>,
         ticket: &mut Option<Ticket>,
         header: &Header,
@@ -306,26 +379,19 @@ impl Core {
         let agreed = self.agreed();
         match header.opcode {
             op::LOOKUP => ops::lookup::answer(state, pusher, header, body, out),
-            op::FORGET => ops::forget::one(pusher, header.node),
-            op::BATCH_FORGET => ops::forget::many(pusher, body),
             op::GETATTR => ops::getattr::answer(state, header, out),
             op::STATX => ops::statx::answer(state, header, out),
             op::READLINK => ops::readlink::answer(state, header, out),
             op::OPEN => ops::open::answer(state, agreed, header, body, out),
             op::READ => ops::read::answer(state, pusher, &self.pool, ticket, header, body, out),
             op::STATFS => ops::statfs::answer(state, header, out),
-            op::OPENDIR => ops::opendir::answer(state, agreed, header, out),
+            op::OPENDIR => ops::opendir::answer(&state.settings, agreed, header, out),
             op::READDIR => ops::readdir::answer(state, header, body, out),
             op::READDIRPLUS => ops::readdirplus::answer(state, pusher, header, body, out),
             op::GETXATTR => ops::getxattr::answer(state, header, body, out),
             op::LISTXATTR => ops::listxattr::answer(state, header, body, out),
             op::ACCESS => ops::access::answer(state, header, body),
             op::LSEEK => ops::lseek::answer(state, header, body, out),
-            op::INTERRUPT => ops::interrupt::answer(state, body),
-            op::RELEASE | op::RELEASEDIR | op::FSYNC | op::FSYNCDIR | op::DESTROY => {
-                Ok(Answer::Reply)
-            }
-            op::NOTIFY_REPLY => Ok(Answer::NoReply),
             // The mount is read-only, so the kernel refuses these itself. If one arrives (a remount
             // made the mount writable), the reply is the same.
             op::SETATTR

@@ -27,7 +27,7 @@
 //! `ops`. Operations that always have the same result are in `driver.rs`.
 //! [`mount`] is in `mount.rs`. It attaches the file system (`attach.rs`), negotiates the parameters of
 //! the connection with the kernel (`session.rs`, `ops/init.rs`), and starts the threads. They share one
-//! `MountState` (`mount_state.rs`).
+//! `ImageState` (`mount_state.rs`).
 //!
 //! # Threads
 //!
@@ -116,10 +116,12 @@ mod failures;
 #[cfg(unix)]
 mod follow;
 #[cfg(unix)]
-mod generations;
-#[cfg(unix)]
 pub mod guard;
 mod idle;
+#[cfg(unix)]
+mod image_state;
+#[cfg(unix)]
+mod images;
 #[cfg(unix)]
 mod mount;
 #[cfg(unix)]
@@ -145,12 +147,18 @@ mod push;
 #[cfg(unix)]
 mod ring;
 #[cfg(unix)]
+mod routing;
+#[cfg(unix)]
 mod session;
 #[cfg(unix)]
 mod settings;
 #[cfg(unix)]
+mod slots;
+#[cfg(unix)]
 mod snapshots;
 mod statistics;
+#[cfg(unix)]
+mod synthetic;
 #[cfg(feature = "case-insensitive")]
 mod text;
 #[cfg(unix)]
@@ -165,9 +173,16 @@ pub use attach::Unmounted;
 pub use error::{Error, Result, io_text};
 pub use idle::IdleWatch;
 #[cfg(unix)]
-pub use mount::{HAS_URING, Mounted, Observer, Unmounter, mount, mount_guarded, serve_device};
+pub use images::{ChangeError, ImageSet, Images, ListedImage, NamedImage};
+#[cfg(unix)]
+pub use mount::{
+    HAS_URING, Mounted, Observer, Unmounter, mount, mount_guarded, mount_images, serve_device,
+    serve_device_images,
+};
 #[cfg(unix)]
 pub use mount_table::take_off_dead;
 #[cfg(unix)]
 pub use newest::{Move, Mover};
 pub use options::{Access, KernelFlags, MountOptions};
+#[cfg(unix)]
+pub use slots::{OpenError, Opener, SlotStatus};

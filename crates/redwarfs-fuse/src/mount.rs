@@ -14,6 +14,7 @@ use crate::driver::Driver;
 use crate::error::{Error, Result};
 use crate::guard;
 use crate::idle::{IdleWatch, Uses};
+use crate::images::{ImageSet, Images};
 use crate::mount_state::MountState;
 use crate::newest::Mover;
 use crate::options::MountOptions;
@@ -55,6 +56,36 @@ pub fn mount_guarded(
     start(state, device, mount, options, guard)
 }
 
+/// As [`mount_guarded`], for several images: each has a directory in the root of the mount. An image is opened when
+/// somebody looks at its directory. If that fails, an empty directory is in its place, whose attribute
+/// `user.dwarfs.error` says why.
+///
+/// # Errors
+///
+/// As [`mount`].
+pub fn mount_images(
+    images: ImageSet,
+    mountpoint: &Path,
+    options: &MountOptions,
+    guard: Option<&mut guard::Guard>,
+) -> Result<Mounted> {
+    let options = &of_several(options);
+    let state = MountState::of_images(images, options);
+    let (device, mount) = KernelMount::new(mountpoint, options)?;
+    start(state, device, mount, options, guard)
+}
+
+/// The options of a mount of several images.
+fn of_several(options: &MountOptions) -> MountOptions {
+    MountOptions {
+        side_by_side: true,
+        snapshots: None,
+        follow_newest: false,
+        analysis_file: None,
+        ..options.clone()
+    }
+}
+
 /// Serves a mount that the caller has made: `device` is the opened `/dev/fuse` of a mount without a
 /// server. The caller chooses the settings of the mount itself (access, permissions, flags, names), and
 /// unmounts. `name` is the mount point in messages.
@@ -68,13 +99,35 @@ pub fn serve_device(
     name: &Path,
     options: &MountOptions,
 ) -> Result<Mounted> {
-    Device::check(&device).map_err(|source| Error::MountPoint {
-        path: name.to_owned(),
-        source,
-    })?;
+    check(&device, name)?;
     let state = MountState::new(image, options)?;
     let mount = KernelMount::foreign(name);
     start(state, device, mount, options, None)
+}
+
+/// As [`serve_device`], for several images as with [`mount_images`].
+///
+/// # Errors
+///
+/// As [`serve_device`].
+pub fn serve_device_images(
+    images: ImageSet,
+    device: OwnedFd,
+    name: &Path,
+    options: &MountOptions,
+) -> Result<Mounted> {
+    check(&device, name)?;
+    let options = &of_several(options);
+    let state = MountState::of_images(images, options);
+    let mount = KernelMount::foreign(name);
+    start(state, device, mount, options, None)
+}
+
+fn check(device: &OwnedFd, name: &Path) -> Result<()> {
+    Device::check(device).map_err(|source| Error::MountPoint {
+        path: name.to_owned(),
+        source,
+    })
 }
 
 /// Replies to the first request, and starts the threads.
@@ -87,7 +140,7 @@ fn start(
 ) -> Result<Mounted> {
     let state = Arc::new(state);
     let mount = Arc::new(mount);
-    let start = || -> io::Result<(Session, Mover)> {
+    let start = || -> io::Result<(Session, Mover, Images)> {
         let device = Arc::new(Device::new(device));
         let driver = Driver::new(&state, &device, options)?;
         let queues = session::handshake(&device, &driver, options.uring)?;
@@ -98,12 +151,14 @@ fn start(
         }
         let session = Session::start(&device, &driver, options, queues)?;
         mount.probe()?;
-        Ok((session, Mover::new(&state, &device)))
+        let mover = Mover::new(&state, &device);
+        Ok((session, mover, Images::new(&state, &device)))
     };
     match start() {
-        Ok((session, mover)) => Ok(Mounted {
+        Ok((session, mover, images)) => Ok(Mounted {
             session,
             mover,
+            images,
             mount,
             idle: options.idle,
             observer: Observer(state),
@@ -120,6 +175,7 @@ fn start(
 pub struct Mounted {
     session: Session,
     mover: Mover,
+    images: Images,
     mount: Arc<KernelMount>,
     idle: Option<Duration>,
     observer: Observer,
@@ -157,6 +213,12 @@ impl Mounted {
     #[must_use]
     pub fn mover(&self) -> Mover {
         self.mover.clone()
+    }
+
+    /// A handle that adds, removes and lists the images of a mount of several ones.
+    #[must_use]
+    pub fn images(&self) -> Images {
+        self.images.clone()
     }
 
     /// Device number of the mounted file system (`st_dev` of its files), for
@@ -199,13 +261,13 @@ impl Observer {
     /// Statistics of block cache and driver: lines of text without a final newline.
     #[must_use]
     pub fn statistics(&self) -> String {
-        statistics::text(&self.0.image.cache_stats(), &self.0.counters)
+        statistics::text(&self.0.cache.stats(), &self.0.shared.counters)
     }
 
     /// Times of the monitored components; none if nothing is monitored.
     #[must_use]
     pub fn perfmon_summary(&self) -> Option<String> {
-        self.0.image.perfmon().summary()
+        self.0.perfmon.summary()
     }
 }
 

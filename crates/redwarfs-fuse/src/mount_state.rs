@@ -2,52 +2,54 @@
 
 use std::sync::Arc;
 
-use redwarfs_format::ids::{EntryIndex, InodeNo};
-use redwarfs_format::metadata::FileType;
-use redwarfs_reader::Image;
+use redwarfs_format::metadata::Timestamp;
 use redwarfs_reader::perfmon::{Component, PerfMonitor, Timer};
+use redwarfs_reader::{CacheGroup, Image};
 use rustix::io::Errno;
+use rustix::process::{getegid, geteuid};
 
-use crate::analysis::Analysis;
-use crate::attr::inode_no;
-use crate::case::CaseIndex;
 use crate::error::Result;
-use crate::failures::Failures;
-use crate::generations::{Generations, ROOT, SlotNo};
 use crate::idle::Uses;
+use crate::image_state::ImageState;
+use crate::images::{ImageDirectory, ImageSet};
 use crate::options::MountOptions;
 use crate::pending_reads::PendingReads;
-use crate::policy::{node_id, stat_of_name};
 use crate::proto::Attr;
 use crate::settings::Settings;
+use crate::slots::Slots;
 use crate::snapshots::SnapshotDirectory;
 use crate::statistics::Counters;
-use crate::xattr::Describer;
+use crate::synthetic::DIRECTORY_MODE;
 
-/// The image, the settings of the mount, and the counters of requests.
+/// What is at the root of a mount.
+#[derive(Debug)]
+pub(crate) enum Root {
+    /// The root of an image, whose inodes have slot 0.
+    Image(Arc<ImageState>),
+    /// A directory with several images.
+    Images(ImageDirectory),
+}
+
+/// What the images of a mount share, and the counters of requests.
 #[derive(Debug)]
 pub(crate) struct MountState {
-    pub(crate) image: Image,
+    pub(crate) root: Root,
+    /// Those of the root.
     pub(crate) settings: Settings,
-    pub(crate) describer: Describer,
-    pub(crate) case: Option<CaseIndex>,
-    pub(crate) analysis: Option<Analysis>,
-    pub(crate) failures: Failures,
-    /// Of the whole mount: also for reads of snapshots.
+    /// The images and generations that are not at the root.
+    pub(crate) slots: Slots,
+    pub(crate) snapshots: Option<SnapshotDirectory>,
+    pub(crate) shared: Shared,
+    pub(crate) perfmon: PerfMonitor,
+    pub(crate) cache: CacheGroup,
+    pub(crate) init: Timer,
+}
+
+/// What the states of all images of a mount refer to.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Shared {
     pub(crate) pending_reads: Arc<PendingReads>,
     pub(crate) counters: Arc<Counters>,
-    /// None in the state of one of them.
-    pub(crate) generations: Option<Generations>,
-    /// None as `generations`.
-    pub(crate) snapshots: Option<SnapshotDirectory>,
-    /// The entry of the root whose place the directory of snapshots takes.
-    pub(crate) hidden: Option<Arc<[u8]>>,
-    slot: SlotNo,
-    /// Whether its root has the node id of the root of the mount, whatever the slot.
-    is_root: bool,
-    pub(crate) timers: Timers,
-    /// Number of inodes in the image.
-    pub(crate) inodes: u32,
 }
 
 impl MountState {
@@ -57,152 +59,95 @@ impl MountState {
     /// # Errors
     /// The analysis file cannot be created, or the metadata is damaged.
     pub(crate) fn new(image: Image, options: &MountOptions) -> Result<Self> {
-        let generations = Generations::new(&image, options);
-        let snapshots = SnapshotDirectory::wanted(&image, options, &generations)?;
+        let shared = Shared::default();
+        let slots = Slots::of_generations(options);
+        let snapshots = SnapshotDirectory::wanted(&image, options, &slots)?;
+        let hidden = snapshots.as_ref().map(|of| Arc::clone(of.name()));
+        let perfmon = image.perfmon().clone();
+        let cache = image.cache_group();
+        let state = ImageState::of_root(image, options, &shared, hidden)?;
         Ok(Self {
-            settings: Settings::new(&image, options),
-            describer: Describer::new(&image),
-            case: CaseIndex::wanted(image.metadata(), options)?,
-            analysis: Analysis::wanted(image.metadata(), options)?,
-            failures: Failures::default(),
-            pending_reads: Arc::default(),
-            counters: Arc::default(),
-            generations: Some(generations),
-            hidden: snapshots.as_ref().map(|of| Arc::clone(of.name())),
+            settings: state.settings.clone(),
+            root: Root::Image(Arc::new(state)),
+            slots,
             snapshots,
-            slot: SlotNo(0),
-            is_root: true,
-            timers: Timers::new(image.perfmon()),
-            inodes: image.metadata().inode_count(),
-            image,
+            shared,
+            init: perfmon.timer(Component::Fuse, "op_init"),
+            perfmon,
+            cache,
         })
     }
 
-    /// The state of another generation in the same mount.
-    ///
-    /// # Errors
-    /// The metadata is damaged.
-    pub(crate) fn of_slot(
-        &self,
-        slot: SlotNo,
-        is_root: bool,
-        image: Image,
-        options: &MountOptions,
-    ) -> Result<Self> {
-        Ok(Self {
-            settings: Settings::new(&image, options),
-            describer: Describer::new(&image),
-            case: CaseIndex::wanted(image.metadata(), options)?,
-            analysis: None,
-            failures: Failures::default(),
-            pending_reads: Arc::clone(&self.pending_reads),
-            counters: Arc::clone(&self.counters),
-            generations: None,
+    /// The same for several images.
+    pub(crate) fn of_images(set: ImageSet, options: &MountOptions) -> Self {
+        let slots = Slots::of_images(options);
+        Self {
+            root: Root::Images(ImageDirectory::new(set.images, &slots)),
+            settings: Settings::of_several(options),
+            slots,
             snapshots: None,
-            hidden: self.hidden.clone().filter(|_| is_root),
-            slot,
-            is_root,
-            timers: Timers::new(image.perfmon()),
-            inodes: image.metadata().inode_count(),
-            image,
-        })
-    }
-
-    /// The node id of an inode.
-    pub(crate) fn node(&self, inode: InodeNo) -> u64 {
-        if self.is_root && inode == self.image.root() {
-            return ROOT;
-        }
-        self.slot.first_node() + node_id(inode)
-    }
-
-    /// Notes that the image cannot be read here. Returns the error for the reply.
-    pub(crate) fn fail(&self, what: &str, inode: InodeNo, cause: &redwarfs_format::Error) -> Errno {
-        self.failures.report(what, inode, cause);
-        Errno::IO
-    }
-
-    /// The inode of a node id.
-    pub(crate) fn inode(&self, node: u64) -> Result<InodeNo, Errno> {
-        if self.is_root && node == ROOT {
-            return Ok(self.image.root());
-        }
-        let node = node.checked_sub(self.slot.first_node());
-        node.and_then(inode_no)
-            .filter(|inode| inode.0 < self.inodes)
-            .ok_or(Errno::NOENT)
-    }
-
-    /// The inode of a node id, which must be a directory. `what` names the operation for the message.
-    pub(crate) fn directory(&self, node: u64, what: &str) -> Result<InodeNo, Errno> {
-        let inode = self.inode(node)?;
-        match self.image.metadata().file_type(inode) {
-            Ok(FileType::Directory) => Ok(inode),
-            Ok(_) => Err(Errno::NOTDIR),
-            Err(cause) => Err(self.fail(what, inode, &cause)),
+            shared: Shared::default(),
+            init: set.perfmon.timer(Component::Fuse, "op_init"),
+            perfmon: set.perfmon,
+            cache: set.cache,
         }
     }
 
-    /// The attributes of an inode, as the mount shows them.
-    pub(crate) fn attr(&self, inode: InodeNo) -> Result<Attr, Errno> {
-        self.attr_of_name(inode, None)
+    /// The image at the root.
+    pub(crate) fn main(&self) -> Option<&Arc<ImageState>> {
+        match &self.root {
+            Root::Image(state) => Some(state),
+            Root::Images(_) => None,
+        }
     }
 
-    /// The attributes of an inode under one of its names, see [`stat_of_name`]. The kernel keeps the
-    /// attributes of the last looked-up name.
-    pub(crate) fn attr_of_name(
-        &self,
-        inode: InodeNo,
-        name: Option<EntryIndex>,
-    ) -> Result<Attr, Errno> {
-        match stat_of_name(self.image.metadata(), inode, name) {
-            Ok(stat) => {
-                let mut attr = self.settings.policy.attr(&stat);
-                attr.node = self.node(inode);
-                Ok(attr)
+    /// The images at the root.
+    pub(crate) fn images(&self) -> Option<&ImageDirectory> {
+        match &self.root {
+            Root::Image(_) => None,
+            Root::Images(images) => Some(images),
+        }
+    }
+
+    /// Lets reads fail that wait for a server: the connection to the kernel has ended.
+    pub(crate) fn abandon(&self) {
+        if self.settings.owns_image {
+            if let Root::Image(state) = &self.root {
+                state.image.source().abandon();
             }
-            Err(cause) => Err(self.fail("stat", inode, &cause)),
+            self.slots.abandon();
+        }
+    }
+
+    /// Attributes of a directory that no image has, which belongs to the user who mounts.
+    pub(crate) fn directory_attr(&self, node: u64, time: Timestamp) -> Attr {
+        let policy = &self.settings.policy;
+        let (uid, gid) = policy.owner(geteuid().as_raw(), getegid().as_raw());
+        Attr {
+            node,
+            mode: DIRECTORY_MODE,
+            nlink: 2,
+            uid,
+            gid,
+            atime: time,
+            mtime: time,
+            ctime: time,
+            block_size: policy.block_size,
+            ..Attr::default()
+        }
+    }
+
+    /// The attributes of the root.
+    pub(crate) fn root_attr(&self) -> Result<Attr, Errno> {
+        match &self.root {
+            Root::Image(state) => state.attr(state.image.root()),
+            Root::Images(images) => Ok(images.root_attr(self)),
         }
     }
 }
 
 impl Uses for MountState {
     fn uses(&self) -> u64 {
-        self.counters.uses()
-    }
-}
-
-/// Timers of the operations.
-#[derive(Debug)]
-pub(crate) struct Timers {
-    pub(crate) init: Timer,
-    pub(crate) lookup: Timer,
-    pub(crate) getattr: Timer,
-    pub(crate) readlink: Timer,
-    pub(crate) open: Timer,
-    pub(crate) lseek: Timer,
-    pub(crate) read: Timer,
-    pub(crate) readdir: Timer,
-    pub(crate) statfs: Timer,
-    pub(crate) getxattr: Timer,
-    pub(crate) listxattr: Timer,
-}
-
-impl Timers {
-    fn new(perfmon: &PerfMonitor) -> Self {
-        let timer = |name| perfmon.timer(Component::Fuse, name);
-        Self {
-            init: timer("op_init"),
-            lookup: timer("op_lookup"),
-            getattr: timer("op_getattr"),
-            readlink: timer("op_readlink"),
-            open: timer("op_open"),
-            lseek: timer("op_lseek"),
-            read: timer("op_read"),
-            readdir: timer("op_readdir"),
-            statfs: timer("op_statfs"),
-            getxattr: timer("op_getxattr"),
-            listxattr: timer("op_listxattr"),
-        }
+        self.shared.counters.uses()
     }
 }

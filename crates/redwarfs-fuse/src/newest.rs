@@ -15,8 +15,9 @@ use rustix::io::Errno;
 
 use crate::device::Device;
 use crate::error::{Error, Result};
-use crate::generations::ROOT;
+use crate::image_state::ImageState;
 use crate::mount_state::MountState;
+use crate::slots::ROOT;
 use crate::snapshots::{DIRECTORY, Listed, SnapshotDirectory};
 
 /// What [`Mover::move_on`] has done.
@@ -49,8 +50,8 @@ struct Inner {
 
 #[derive(Debug)]
 struct Seen {
-    /// The generation that the mount shows.
-    image: Image,
+    /// The generation that the mount shows. None in a mount of several images.
+    image: Option<Image>,
     /// The end of the file at the last look.
     tail: Option<TailOfFile>,
     /// Whether that look has failed.
@@ -63,7 +64,7 @@ impl Mover {
             state: Arc::clone(state),
             device: Arc::downgrade(device),
             seen: Mutex::new(Seen {
-                image: state.image.clone(),
+                image: state.main().map(|main| main.image.clone()),
                 tail: None,
                 failed: false,
             }),
@@ -84,7 +85,10 @@ impl Mover {
             Ok(seen) => &mut **seen,
             Err(poisoned) => &mut **poisoned.get_mut(),
         };
-        let tail = match seen.image.tail_of_file() {
+        let Some(image) = &mut seen.image else {
+            return Err(unfit("it shows several images"));
+        };
+        let tail = match image.tail_of_file() {
             Ok(Some(tail)) => tail,
             Ok(None) => return Err(unfit("its file cannot grow")),
             // It was cut off between two steps of the look: there will be another one.
@@ -94,13 +98,13 @@ impl Mover {
         let known = match &seen.tail {
             Some(before) => *before == tail && !(seen.failed && again),
             // The file of the mount is as it was.
-            None => seen.image.has_tail(&tail),
+            None => image.has_tail(&tail),
         };
         if known {
             seen.tail = Some(tail);
             return Ok(Move::None);
         }
-        let moved = self.0.look(&mut seen.image);
+        let moved = self.0.look(image);
         seen.tail = Some(tail);
         seen.failed = moved.is_err();
         moved
@@ -115,20 +119,18 @@ impl Inner {
     /// Opens the newest generation, and moves the mount to it if it is not `shown`.
     fn look(&self, shown: &mut Image) -> Result<Move> {
         let state = &self.state;
-        let Some(generations) = &state.generations else {
-            return Err(unfit("it is a part of a mount"));
-        };
-        if state.case.is_some() {
+        let slots = &state.slots;
+        if state.main().is_some_and(|main| main.case.is_some()) {
             // The kernel knows names in spellings that nobody has listed.
             return Err(unfit(
                 "names are found without regard to upper and lower case",
             ));
         }
-        let image = shown.open_newest(state.image.cache_options())?;
+        let image = shown.open_newest()?;
         if image.is_same_generation(shown)? {
             // What is behind it may have changed: names of snapshots, or which there are.
             if let Some(directory) = &state.snapshots {
-                let before = directory.renew(&image, generations)?;
+                let before = directory.renew(&image, slots)?;
                 self.withdraw_snapshots(directory, &before);
             }
             return Ok(Move::None);
@@ -140,9 +142,10 @@ impl Inner {
         let snapshot = found.rev().find(|one| Some(one.index) == index);
         let snapshot = snapshot.ok_or_else(|| unfit("its table of snapshots does not list it"))?;
         let too_many = || unfit("this mount has moved too often");
-        let slot = generations.add(&image, snapshot, true);
+        let slot = slots.add_snapshot(&image, snapshot, true);
         let slot = slot.ok_or_else(too_many)?;
-        let new = state.of_slot(slot, true, image.clone(), generations.options())?;
+        let place = slots.place(state, slot, true, &snapshot.name);
+        let new = ImageState::of_slot(place, image.clone(), slots.options(), &state.shared)?;
         if new.settings.lists && !state.settings.lists {
             return Err(unfit(
                 "it has access control lists, which this mount does not enforce",
@@ -158,10 +161,10 @@ impl Inner {
         let mut listed = None;
         if let Some(directory) = &state.snapshots {
             directory.warn_if_it_hides(&image)?;
-            listed = Some((directory, directory.renew(&image, generations)?));
+            listed = Some((directory, directory.renew(&image, slots)?));
         }
         // From here on, nothing fails.
-        generations.move_to(slot, Arc::new(new));
+        slots.move_to(slot, Arc::new(new));
         *shown = image;
         self.withdraw(ROOT, names.iter().map(Vec::as_slice));
         if let Some((directory, before)) = listed {
@@ -184,25 +187,33 @@ impl Inner {
         self.withdraw(DIRECTORY, names.into_iter());
     }
 
-    /// Lets the kernel forget names in a directory, and the directory's attributes.
     fn withdraw<'n>(&self, directory: u64, names: impl Iterator<Item = &'n [u8]>) {
-        // Without a device, the connection is over, and the kernel knows nothing any more.
-        let Some(device) = self.device.upgrade() else {
-            return;
-        };
-        for name in names {
-            match device.forget_name(directory, name) {
-                Ok(()) => {}
-                // The kernel takes no such name, so it knows none.
-                Err(error) if error.raw_os_error() == Some(Errno::NAMETOOLONG.raw_os_error()) => {}
-                Err(error) => {
-                    let name = name.escape_ascii();
-                    tracing::warn!("the kernel may still show the old '{name}': {error}");
-                }
+        withdraw(&self.device, directory, names);
+    }
+}
+
+/// Lets the kernel forget names in a directory, and the directory's attributes.
+pub(crate) fn withdraw<'n>(
+    device: &Weak<Device>,
+    directory: u64,
+    names: impl Iterator<Item = &'n [u8]>,
+) {
+    // Without a device, the connection is over, and the kernel knows nothing any more.
+    let Some(device) = device.upgrade() else {
+        return;
+    };
+    for name in names {
+        match device.forget_name(directory, name) {
+            Ok(()) => {}
+            // The kernel takes no such name, so it knows none.
+            Err(error) if error.raw_os_error() == Some(Errno::NAMETOOLONG.raw_os_error()) => {}
+            Err(error) => {
+                let name = name.escape_ascii();
+                tracing::warn!("the kernel may still show the old '{name}': {error}");
             }
         }
-        if let Err(error) = device.forget_inode(directory) {
-            tracing::warn!("the kernel may still show old attributes of the root: {error}");
-        }
+    }
+    if let Err(error) = device.forget_inode(directory) {
+        tracing::warn!("the kernel may still show old attributes of the root: {error}");
     }
 }

@@ -91,13 +91,25 @@ pub struct MountOptions {
     /// inodes. On by default. Without it, the kernel asks for one attribute and for no other.
     pub xattrs: bool,
     /// Show the generations of the file as directories of this directory, which is in the root, and which listings of
-    /// the root leave out. Not on Windows. At most 8 of them are open at a time, each with its metadata and an eighth
-    /// of the block cache of the image. The name has no slashes.
+    /// the root leave out. Not on Windows. At most 8 of them are open at a time, each with its metadata. They
+    /// share the block cache of the image. The name has no slashes.
     pub snapshots: Option<OsString>,
     /// The caller will let the mount move to newer generations of the file ([`crate::Mover`]). What one of them
     /// has, and the first one has not, is then shown without fail: holes, times of birth, access control lists.
     /// Off by default. Not on Windows.
     pub follow_newest: bool,
+    /// The mount shows several images side by side. [`crate::mount_images`] sets it.
+    #[cfg_attr(not(unix), allow(dead_code))]
+    pub(crate) side_by_side: bool,
+    /// Largest number of images of a mount of several ones that are open at a time, each with its metadata and its file;
+    /// 64 by default, 0 counts as 1.
+    pub open_images: usize,
+    /// An image of such a mount is closed when it was not used for this time; 5 minutes by default. None: only when
+    /// others take its place.
+    pub close_after: Option<Duration>,
+    /// A socket over which the images of such a mount can be changed: the value of the attribute
+    /// `user.dwarfs.driver.ctl` of its root. The caller serves it.
+    pub control: Option<PathBuf>,
     /// If small files are read in the order of their data, push the next ones into the page cache
     /// before they are requested, as far as their blocks are decoded. On by default.
     pub push: bool,
@@ -143,6 +155,10 @@ impl Default for MountOptions {
             xattrs: true,
             snapshots: None,
             follow_newest: false,
+            side_by_side: false,
+            open_images: 64,
+            close_after: Some(Duration::from_secs(300)),
+            control: None,
             push: true,
             follow: true,
             guard: true,

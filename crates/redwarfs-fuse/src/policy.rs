@@ -40,6 +40,12 @@ impl Policy {
         self.gid.unwrap_or(stat.gid)
     }
 
+    /// Owner and group of a directory that is of no image.
+    #[cfg(unix)]
+    pub(crate) fn owner(&self, uid: u32, gid: u32) -> (u32, u32) {
+        (self.uid.unwrap_or(uid), self.gid.unwrap_or(gid))
+    }
+
     pub(crate) fn mode(&self, stat: &Stat) -> u32 {
         stat.mode & self.mode_mask
     }

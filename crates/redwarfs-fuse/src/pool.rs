@@ -1,16 +1,20 @@
 //! Threads that carry out jobs of one kind.
 
+use std::collections::{HashMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{Builder, JoinHandle};
 use std::{fmt, io};
-
-use crossbeam_channel::{Receiver, Sender, unbounded};
 
 /// A job of a pool.
 pub(crate) trait Job: Send + 'static {
     /// What all jobs share.
     type Shared: Send + Sync + 'static;
+
+    /// What the job is for. Those of each lane are begun in their order, and the lanes take turns.
+    fn lane(&self) -> u32 {
+        0
+    }
 
     /// Carries out the job. `scratch` is a buffer of the thread.
     fn run(&self, shared: &Self::Shared, scratch: &mut Vec<u8>);
@@ -19,12 +23,74 @@ pub(crate) trait Job: Send + 'static {
     fn fail(&self, shared: &Self::Shared);
 }
 
-/// A fixed number of threads with one queue. The queue needs no bound: the kernel limits the number of
+/// A fixed number of threads with one queue for each lane. The queues need no bound: the kernel limits the number of
 /// pending requests.
 pub(crate) struct Pool<J: Job> {
-    queue: Option<Sender<J>>,
+    inner: Arc<Inner<J>>,
     threads: Vec<JoinHandle<()>>,
-    shared: Arc<J::Shared>,
+}
+
+struct Inner<J: Job> {
+    queues: Mutex<Queues<J>>,
+    wake: Condvar,
+    shared: J::Shared,
+}
+
+struct Queues<J> {
+    lanes: HashMap<u32, Lane<J>>,
+    /// Lanes with jobs that wait, in the order of their turns.
+    turns: VecDeque<u32>,
+    /// Threads that carry out no job.
+    idle: usize,
+    /// The last idle thread is only for a lane of which no job runs, so that no lane can take all threads.
+    keeps_one: bool,
+    closed: bool,
+}
+
+struct Lane<J> {
+    jobs: VecDeque<J>,
+    running: usize,
+}
+
+impl<J> Queues<J> {
+    fn submit(&mut self, lane: u32, job: J) {
+        let place = self.lanes.entry(lane).or_insert_with(|| Lane {
+            jobs: VecDeque::new(),
+            running: 0,
+        });
+        place.jobs.push_back(job);
+        if place.jobs.len() == 1 {
+            self.turns.push_back(lane);
+        }
+    }
+
+    /// The job that an idle thread carries out next.
+    fn take(&mut self) -> Option<(u32, J)> {
+        let spare = !self.keeps_one || self.closed || self.idle > 1;
+        let may_run =
+            |lane: &u32| spare || self.lanes.get(lane).is_none_or(|lane| lane.running == 0);
+        let at = self.turns.iter().position(may_run)?;
+        let number = self.turns.remove(at)?;
+        let lane = self.lanes.get_mut(&number)?;
+        let job = lane.jobs.pop_front()?;
+        lane.running += 1;
+        if !lane.jobs.is_empty() {
+            self.turns.push_back(number);
+        }
+        self.idle -= 1;
+        Some((number, job))
+    }
+
+    /// Notes that a job of a lane has ended.
+    fn ended(&mut self, lane: u32) {
+        self.idle += 1;
+        if let Some(of) = self.lanes.get_mut(&lane) {
+            of.running -= 1;
+            if of.running == 0 && of.jobs.is_empty() {
+                self.lanes.remove(&lane);
+            }
+        }
+    }
 }
 
 impl<J: Job> fmt::Debug for Pool<J> {
@@ -36,40 +102,51 @@ impl<J: Job> fmt::Debug for Pool<J> {
 }
 
 impl<J: Job> Pool<J> {
-    /// Starts at least one thread. Their names begin with `name`.
-    pub(crate) fn new(name: &str, shared: J::Shared, threads: usize) -> io::Result<Self> {
-        let shared = Arc::new(shared);
-        let (queue, jobs) = unbounded::<J>();
-        let threads = (0..threads.max(1))
-            .map(|n| {
-                let (shared, jobs) = (Arc::clone(&shared), jobs.clone());
-                Builder::new()
-                    .name(format!("{name}-{n}"))
-                    .spawn(move || serve::<J>(&shared, &jobs))
-            })
-            .collect::<io::Result<Vec<_>>>()?;
-        Ok(Self {
-            queue: Some(queue),
-            threads,
+    /// Starts at least one thread. Their names begin with `name`. With `keeps_one`, the jobs of one lane cannot take all
+    /// threads, if there are several.
+    pub(crate) fn new(
+        name: &str,
+        shared: J::Shared,
+        threads: usize,
+        keeps_one: bool,
+    ) -> io::Result<Self> {
+        let threads = threads.max(1);
+        let inner = Arc::new(Inner {
+            queues: Mutex::new(Queues {
+                lanes: HashMap::new(),
+                turns: VecDeque::new(),
+                idle: threads,
+                keeps_one: keeps_one && threads > 1,
+                closed: false,
+            }),
+            wake: Condvar::new(),
             shared,
-        })
+        });
+        let mut pool = Self {
+            inner,
+            threads: Vec::with_capacity(threads),
+        };
+        for n in 0..threads {
+            let inner = Arc::clone(&pool.inner);
+            let thread = Builder::new()
+                .name(format!("{name}-{n}"))
+                .spawn(move || inner.serve())?;
+            pool.threads.push(thread);
+        }
+        Ok(pool)
     }
 
-    /// Queues a job. If no thread is left, it fails.
+    /// Queues a job.
     pub(crate) fn submit(&self, job: J) {
-        let refused = match &self.queue {
-            Some(queue) => queue.send(job).err().map(|back| back.0),
-            None => Some(job),
-        };
-        if let Some(job) = refused {
-            job.fail(&self.shared);
-        }
+        self.inner.queues().submit(job.lane(), job);
+        self.inner.wake.notify_one();
     }
 }
 
 impl<J: Job> Drop for Pool<J> {
     fn drop(&mut self) {
-        self.queue = None;
+        self.inner.queues().closed = true;
+        self.inner.wake.notify_all();
         for thread in self.threads.drain(..) {
             // A worker catches panics of its jobs, so there is no outcome to look at.
             let _ = thread.join();
@@ -77,14 +154,140 @@ impl<J: Job> Drop for Pool<J> {
     }
 }
 
-fn serve<J: Job>(shared: &J::Shared, jobs: &Receiver<J>) {
-    let mut scratch = Vec::new();
-    for job in jobs {
-        // A panic must cost one job, not the worker.
-        let outcome = catch_unwind(AssertUnwindSafe(|| job.run(shared, &mut scratch)));
-        if outcome.is_err() {
-            scratch = Vec::new();
-            job.fail(shared);
+impl<J: Job> Inner<J> {
+    fn queues(&self) -> MutexGuard<'_, Queues<J>> {
+        self.queues.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Carries out jobs until the pool is closed and no job is left.
+    fn serve(&self) {
+        let mut scratch = Vec::new();
+        let mut queues = self.queues();
+        loop {
+            let Some((lane, job)) = queues.take() else {
+                if queues.closed {
+                    return;
+                }
+                let woken = self.wake.wait(queues);
+                queues = woken.unwrap_or_else(PoisonError::into_inner);
+                continue;
+            };
+            drop(queues);
+            // A panic must cost one job, not the worker.
+            let run = AssertUnwindSafe(|| job.run(&self.shared, &mut scratch));
+            if catch_unwind(run).is_err() {
+                scratch = Vec::new();
+                // The job must not keep what it refers to.
+                let _ = catch_unwind(AssertUnwindSafe(|| job.fail(&self.shared)));
+            }
+            drop(job);
+            queues = self.queues();
+            queues.ended(lane);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::{Receiver, Sender, channel};
+
+    use super::*;
+
+    /// Waits for its release, and tells its name.
+    struct Named {
+        lane: u32,
+        name: &'static str,
+        release: Mutex<Option<Receiver<()>>>,
+        done: Sender<&'static str>,
+    }
+
+    impl Job for Named {
+        type Shared = ();
+
+        fn lane(&self) -> u32 {
+            self.lane
+        }
+
+        fn run(&self, (): &(), _: &mut Vec<u8>) {
+            let release = self.release.lock().unwrap().take();
+            if let Some(release) = release {
+                let _ = release.recv();
+            }
+            assert_ne!(self.name, "panic", "expected by the test");
+            self.done.send(self.name).unwrap();
+        }
+
+        fn fail(&self, (): &()) {
+            self.done.send("failed").unwrap();
+        }
+    }
+
+    /// A pool, and what submits a job and returns what releases it.
+    fn pool(
+        threads: usize,
+        keeps_one: bool,
+    ) -> (Pool<Named>, Sender<&'static str>, Receiver<&'static str>) {
+        let (done, ends) = channel();
+        let pool = Pool::new("test", (), threads, keeps_one).unwrap();
+        (pool, done, ends)
+    }
+
+    fn job(lane: u32, name: &'static str, done: &Sender<&'static str>) -> Named {
+        Named {
+            lane,
+            name,
+            release: Mutex::default(),
+            done: done.clone(),
+        }
+    }
+
+    fn held(lane: u32, name: &'static str, done: &Sender<&'static str>) -> (Named, Sender<()>) {
+        let (release, waits) = channel();
+        let job = job(lane, name, done);
+        *job.release.lock().unwrap() = Some(waits);
+        (job, release)
+    }
+
+    #[test]
+    fn lanes_take_turns() {
+        let (pool, done, ends) = pool(1, false);
+        let (first, release) = held(0, "first", &done);
+        pool.submit(first);
+        for name in ["a1", "a2", "a3"] {
+            pool.submit(job(1, name, &done));
+        }
+        pool.submit(job(2, "b1", &done));
+        release.send(()).unwrap();
+        let order: Vec<_> = (0..5).map(|_| ends.recv().unwrap()).collect();
+        assert_eq!(order, ["first", "a1", "b1", "a2", "a3"]);
+        drop(pool);
+    }
+
+    #[test]
+    fn a_lane_that_stalls_leaves_a_thread_for_the_others() {
+        let (pool, done, ends) = pool(3, true);
+        let releases: Vec<_> = (0..5)
+            .map(|_| {
+                let (job, release) = held(1, "stalled", &done);
+                pool.submit(job);
+                release
+            })
+            .collect();
+        pool.submit(job(2, "free", &done));
+        assert_eq!(ends.recv().unwrap(), "free");
+        pool.submit(job(3, "free", &done));
+        assert_eq!(ends.recv().unwrap(), "free");
+        drop(releases);
+        for _ in 0..5 {
+            assert_eq!(ends.recv().unwrap(), "stalled");
+        }
+        // All that waits is done before the end.
+        for name in ["last", "panic"] {
+            pool.submit(job(1, name, &done));
+        }
+        drop(pool);
+        let mut rest: Vec<_> = ends.try_iter().collect();
+        rest.sort_unstable();
+        assert_eq!(rest, ["failed", "last"]);
     }
 }

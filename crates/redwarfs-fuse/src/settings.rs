@@ -23,8 +23,8 @@ fn has_lists(image: &Image) -> bool {
     metadata.has_acls().unwrap_or(true) || ignored().unwrap_or(true)
 }
 
-/// The options of a mount, resolved for its image.
-#[derive(Debug)]
+/// The options of a mount, resolved for one of its images.
+#[derive(Debug, Clone)]
 pub(crate) struct Settings {
     pub(crate) policy: Policy,
     pub(crate) keep_cache: bool,
@@ -53,18 +53,28 @@ pub(crate) struct Settings {
 
 impl Settings {
     pub(crate) fn new(image: &Image, options: &MountOptions) -> Self {
+        Self::resolved(Some(image), options)
+    }
+
+    /// Those of a root that is of no image, in a mount of several ones.
+    pub(crate) fn of_several(options: &MountOptions) -> Self {
+        Self::resolved(None, options)
+    }
+
+    fn resolved(image: Option<&Image>, options: &MountOptions) -> Self {
         let only_for = (options.access == Access::OwnerAndRoot && options.lets_others_in())
             .then(|| geteuid().as_raw());
         let valid = options.idle.map_or(FOREVER, validity);
-        let several = options.snapshots.is_some() || options.follow_newest;
-        let has_lists = several || has_lists(image);
+        let several = options.snapshots.is_some() || options.follow_newest || options.side_by_side;
+        let has_lists = several || image.is_some_and(has_lists);
         let lists = has_lists && options.xattrs && options.checks_permissions();
         if has_lists && !options.xattrs {
             tracing::info!("the access control lists of the image, if any, do not count");
         } else if has_lists && !lists {
             tracing::info!("the access control lists of the image are shown, but not enforced");
         }
-        let sparse = several || image.metadata().hole_block().is_some();
+        let has_holes = |image: &Image| image.metadata().hole_block().is_some();
+        let sparse = several || image.is_some_and(has_holes);
         Self {
             policy: Policy::new(options),
             keep_cache: options.keep_cache,
@@ -75,7 +85,8 @@ impl Settings {
             ask_opendir: only_for.is_some() || options.idle.is_some(),
             list_xattrs: options.list_xattrs,
             xattrs: options.xattrs,
-            stored_xattrs: options.xattrs && image.metadata().has_xattrs(),
+            stored_xattrs: options.xattrs
+                && image.is_some_and(|image| image.metadata().has_xattrs()),
             several,
             lists,
             owns_image: options.owns_image,

@@ -1,7 +1,7 @@
 //! The directory of snapshots: each generation of the file as a directory.
 //!
 //! The mount shows one generation. A name in its root, which listings leave out, leads to a directory with
-//! all generations that are not deleted. [`crate::generations`] opens them.
+//! all generations that are not deleted. [`crate::slots`] opens them.
 
 use std::os::unix::ffi::OsStrExt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,81 +12,16 @@ use redwarfs_reader::Image;
 use rustix::io::Errno;
 
 use crate::error::Result;
-use crate::generations::{Generations, MOST_SLOTS, ROOT, SlotNo};
 use crate::mount_state::MountState;
 use crate::ops::answer::{Answer, Outcome};
-use crate::ops::init::Agreed;
-use crate::ops::listing::{self, DOTS};
-use crate::ops::xattr_value::put_value;
-use crate::ops::{opendir, statfs};
+use crate::ops::listing::DOTS;
 use crate::options::MountOptions;
-use crate::proto::{Attr, Body, Header, dirent_size, op, put_dirent};
+use crate::proto::Attr;
+use crate::slots::{MOST_SLOTS, ROOT, SlotNo, Slots};
+use crate::synthetic::{AddEntry, DIRECTORY_MODE, Synthetic};
 
 /// The directory itself.
 pub(crate) const DIRECTORY: u64 = ((MOST_SLOTS as u64) << 40) + ROOT;
-
-const DIRECTORY_MODE: u32 = 0o040_555;
-
-/// What a request is for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum PlaceOfNode {
-    /// The image that was mounted, or nothing at all.
-    Image,
-    /// An inode of a generation.
-    Generation(SlotNo),
-    /// The entry of a generation in the directory of snapshots.
-    RootOf(SlotNo),
-    /// The directory of snapshots.
-    Directory,
-    /// The name of this directory in the root, or the parent of the root of a snapshot.
-    Entry,
-}
-
-/// What a request is for.
-pub(crate) fn place(state: &MountState, header: &Header, mut body: Body<'_>) -> PlaceOfNode {
-    // These are for no inode, or need nothing of it.
-    let any = matches!(
-        header.opcode,
-        op::FORGET
-            | op::BATCH_FORGET
-            | op::INTERRUPT
-            | op::RELEASE
-            | op::RELEASEDIR
-            | op::FSYNC
-            | op::FSYNCDIR
-            | op::DESTROY
-            | op::NOTIFY_REPLY
-    );
-    if any {
-        return PlaceOfNode::Image;
-    }
-    let Some(generations) = &state.generations else {
-        return PlaceOfNode::Image;
-    };
-    let slot = match header.node {
-        ROOT => generations.current(),
-        node => SlotNo::of(node),
-    };
-    if let Some(directory) = &state.snapshots
-        && (header.node == ROOT || slot.0 > 0)
-    {
-        let name = (header.opcode == op::LOOKUP).then(|| body.name()).flatten();
-        match (header.node, name) {
-            (ROOT, Some(name)) if directory.has_name(name) => return PlaceOfNode::Entry,
-            (DIRECTORY, Some(name)) => {
-                let found = directory.slot(name);
-                return found.map_or(PlaceOfNode::Directory, PlaceOfNode::RootOf);
-            }
-            (DIRECTORY, None) => return PlaceOfNode::Directory,
-            (node, Some(b"..")) if node == slot.first_node() + ROOT => return PlaceOfNode::Entry,
-            _ => {}
-        }
-    }
-    match slot {
-        SlotNo(0) => PlaceOfNode::Image,
-        slot => PlaceOfNode::Generation(slot),
-    }
-}
 
 /// A snapshot that the directory shows.
 #[derive(Debug)]
@@ -112,7 +47,7 @@ impl SnapshotDirectory {
     pub(crate) fn wanted(
         image: &Image,
         options: &MountOptions,
-        generations: &Generations,
+        slots: &Slots,
     ) -> Result<Option<Self>> {
         let Some(name) = &options.snapshots else {
             return Ok(None);
@@ -122,7 +57,7 @@ impl SnapshotDirectory {
             listed: Mutex::new([].into()),
         };
         directory.warn_if_it_hides(image)?;
-        directory.renew(image, generations)?;
+        directory.renew(image, slots)?;
         Ok(Some(directory))
     }
 
@@ -130,13 +65,13 @@ impl SnapshotDirectory {
     ///
     /// # Errors
     /// The table of snapshots cannot be read.
-    pub(crate) fn renew(&self, image: &Image, generations: &Generations) -> Result<Arc<[Listed]>> {
+    pub(crate) fn renew(&self, image: &Image, slots: &Slots) -> Result<Arc<[Listed]>> {
         let table = image.snapshots_of_file()?;
         let shown = |snapshot: &Snapshot| {
             snapshot.end?;
             Some(Listed {
                 name: snapshot.name.clone(),
-                slot: generations.add(image, snapshot, false)?,
+                slot: slots.add_snapshot(image, snapshot, false)?,
                 time: Timestamp {
                     sec: snapshot.seconds,
                     nsec: snapshot.nanoseconds,
@@ -179,14 +114,25 @@ impl SnapshotDirectory {
         *self.name == *name
     }
 
-    fn slot(&self, name: &[u8]) -> Option<SlotNo> {
+    /// The slot of the snapshot with a name.
+    pub(crate) fn slot(&self, name: &[u8]) -> Option<SlotNo> {
         let listed = self.listed();
         let found = listed.iter().rfind(|one| one.name.as_bytes() == name);
         found.map(|one| one.slot)
     }
 
+    /// The answer to a lookup that finds the directory.
+    pub(crate) fn entry(&self, mount: &MountState, out: &mut Vec<u8>) -> Outcome {
+        let settings = &mount.settings;
+        self.attr(mount)?
+            .put_entry(settings.names, settings.attributes, out);
+        Ok(Answer::Reply)
+    }
+}
+
+impl Synthetic for SnapshotDirectory {
     fn attr(&self, mount: &MountState) -> Result<Attr, Errno> {
-        let root = mount.attr(mount.image.root())?;
+        let root = mount.root_attr()?;
         let listed = self.listed();
         let time = listed
             .last()
@@ -204,80 +150,17 @@ impl SnapshotDirectory {
         })
     }
 
-    /// The answer to a lookup that finds the directory.
-    pub(crate) fn entry(&self, mount: &MountState, out: &mut Vec<u8>) -> Outcome {
-        let settings = &mount.settings;
-        self.attr(mount)?
-            .put_entry(settings.names, settings.attributes, out);
-        Ok(Answer::Reply)
+    fn parent(&self, mount: &MountState) -> Result<Attr, Errno> {
+        mount.root_attr()
     }
 
-    /// Carries out a request for the directory.
-    pub(crate) fn answer(
-        &self,
-        mount: &MountState,
-        agreed: Agreed,
-        header: &Header,
-        mut body: Body<'_>,
-        out: &mut Vec<u8>,
-    ) -> Outcome {
-        let settings = &mount.settings;
-        match header.opcode {
-            op::LOOKUP => self.look_up(mount, body.name().ok_or(Errno::IO)?, out),
-            op::GETATTR => {
-                self.attr(mount)?.put_attr(settings.attributes, out);
-                Ok(Answer::Reply)
-            }
-            op::STATX => {
-                self.attr(mount)?.put_statx(None, settings.attributes, out);
-                Ok(Answer::Reply)
-            }
-            op::OPENDIR => opendir::answer(mount, agreed, header, out),
-            op::READDIR | op::READDIRPLUS => {
-                let (position, room) = listing::part(&mut body)?;
-                self.list(header.opcode == op::READDIRPLUS, position, room, out);
-                Ok(Answer::Reply)
-            }
-            op::ACCESS => Ok(Answer::Reply),
-            op::STATFS => statfs::answer(mount, header, out),
-            op::GETXATTR | op::LISTXATTR if !settings.xattrs => Err(Errno::NOSYS),
-            op::GETXATTR => Err(Errno::NODATA),
-            op::LISTXATTR => put_value(body.u32().ok_or(Errno::IO)?, b"", 0, out),
-            op::OPEN | op::READ => Err(Errno::ISDIR),
-            op::READLINK | op::LSEEK => Err(Errno::INVAL),
-            _ => Err(Errno::ROFS),
-        }
-    }
-
-    fn look_up(&self, mount: &MountState, name: &[u8], out: &mut Vec<u8>) -> Outcome {
-        let attr = match name {
-            b"." => self.attr(mount)?,
-            b".." => mount.attr(mount.image.root())?,
-            // A snapshot's name is in another place.
-            _ => Attr::default(),
-        };
-        attr.put_entry(mount.settings.names, mount.settings.attributes, out);
-        Ok(Answer::Reply)
-    }
-
-    /// Lists the snapshots. With `plus`, the entries have no attributes: the kernel asks for those that it needs, so that
-    /// a listing opens no snapshot.
-    fn list(&self, plus: bool, position: u64, room: usize, out: &mut Vec<u8>) {
-        let dots = [(DIRECTORY, &b"."[..]), (ROOT, b"..")];
+    fn list(&self, position: u64, add: AddEntry<'_>) {
         let listed = self.listed();
-        let entries = listed
-            .iter()
-            .map(|one| (one.slot.first_node() + ROOT, one.name.as_bytes()));
-        debug_assert_eq!(dots.len() as u64, DOTS);
-        let skipped = usize::try_from(position).unwrap_or(usize::MAX);
-        for (next, (node, name)) in (1..).zip(dots.into_iter().chain(entries)).skip(skipped) {
-            if out.len() + dirent_size(name, plus) > room {
+        let skipped = usize::try_from(position - DOTS).unwrap_or(usize::MAX);
+        for (next, one) in (DOTS + 1..).zip(&*listed).skip(skipped) {
+            if add(one.slot.first_node() + ROOT, next, one.name.as_bytes()) {
                 break;
             }
-            if plus {
-                Attr::default().put_entry(0, 0, out);
-            }
-            put_dirent(node, next, DIRECTORY_MODE, name, out);
         }
     }
 }

@@ -9,12 +9,25 @@ use redwarfs_format::ids::InodeNo;
 use redwarfs_format::metadata::{Extent, FileType, mode_string};
 use redwarfs_format::{Error, Result};
 use redwarfs_reader::Image;
+use redwarfs_reader::perfmon::PerfMonitor;
 
 use crate::policy::Policy;
 
 const PID: &[u8] = b"user.dwarfs.driver.pid";
 const PERFMON: &[u8] = b"user.dwarfs.driver.perfmon";
 const INODE_INFO: &[u8] = b"user.dwarfs.inodeinfo";
+
+/// On the root of an image in a slot: the number of the slot, and what the image is.
+pub(crate) const SLOT: &[u8] = b"user.dwarfs.slot";
+pub(crate) const SOURCE: &[u8] = b"user.dwarfs.source";
+pub(crate) const NAMES_OF_SLOT: &[u8] = b"user.dwarfs.slot\0user.dwarfs.source\0";
+/// On the directory in whose place an image would be: why it is not there.
+pub(crate) const ERROR: &[u8] = b"user.dwarfs.error";
+pub(crate) const NAMES_OF_FAILED: &[u8] =
+    b"user.dwarfs.slot\0user.dwarfs.source\0user.dwarfs.error\0";
+/// On the root of a mount of several images: its control socket.
+pub(crate) const CONTROL: &[u8] = b"user.dwarfs.driver.ctl";
+pub(crate) const NAMES_OF_ROOT: &[u8] = b"user.dwarfs.driver.pid\0user.dwarfs.driver.perfmon\0";
 
 /// Chunks that are listed one by one; more are only counted.
 const MAX_CHUNKS: usize = 8;
@@ -46,10 +59,14 @@ pub(crate) struct Value {
 }
 
 impl Value {
-    fn fixed(text: String) -> Self {
+    pub(crate) fn fixed(text: String) -> Self {
+        Self::of_bytes(text.into_bytes())
+    }
+
+    pub(crate) fn of_bytes(bytes: Vec<u8>) -> Self {
         Self {
-            announced: text.len(),
-            bytes: text.into_bytes(),
+            announced: bytes.len(),
+            bytes,
         }
     }
 }
@@ -59,6 +76,15 @@ impl Value {
 pub(crate) struct Describer {
     /// Names of the categories as JSON strings.
     categories: Vec<String>,
+}
+
+/// The value of an attribute of the driver itself.
+pub(crate) fn of_driver(monitor: &PerfMonitor, name: &[u8]) -> Option<Value> {
+    match name {
+        PID => Some(Value::fixed(std::process::id().to_string())),
+        PERFMON => Some(perfmon(monitor)),
+        _ => None,
+    }
 }
 
 impl Describer {
@@ -89,10 +115,8 @@ impl Describer {
         let root = inode == InodeNo::ROOT;
         Ok(if name == INODE_INFO {
             Some(Value::fixed(self.inode_info(image, policy, inode)?))
-        } else if root && name == PID {
-            Some(Value::fixed(std::process::id().to_string()))
-        } else if root && name == PERFMON {
-            Some(perfmon(image))
+        } else if root {
+            of_driver(image.perfmon(), name)
         } else {
             None
         })
@@ -166,8 +190,8 @@ fn no_room(_: std::fmt::Error) -> Error {
 
 /// The times of monitored operations. The text grows with every call, also between asking for its
 /// size and asking for itself.
-fn perfmon(image: &Image) -> Value {
-    match image.perfmon().summary() {
+fn perfmon(monitor: &PerfMonitor) -> Value {
+    match monitor.summary() {
         None => Value::fixed(String::from("performance monitor is disabled\n")),
         Some(mut text) => {
             if text.is_empty() {

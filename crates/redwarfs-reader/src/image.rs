@@ -1,5 +1,6 @@
 //! An open image: opening, finding paths, and attributes of inodes.
 
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
@@ -16,7 +17,7 @@ use redwarfs_format::{BlockNo, Error, InodeNo, Result};
 use redwarfs_io::{FileSource, Source};
 
 use crate::ahead::AheadOfReads;
-use crate::cache::{BlockCache, CacheStats};
+use crate::cache::{BlockCache, CacheGroup, CacheStats};
 use crate::disk::DiskBlocks;
 use crate::error::{in_section, wrong_type};
 use crate::options::{ImageOffset, OpenOptions};
@@ -72,11 +73,30 @@ pub(crate) struct OpenImage {
     pub(crate) cache: BlockCache,
     pub(crate) ahead: AheadOfReads,
     file_size: u64,
+    identity: ImageIdentity,
     /// How this image was opened, for other generations of its file.
     pub(crate) options: OpenOptions,
     perfmon: PerfMonitor,
     pub(crate) timers: Timers,
     locked: OnceLock<()>,
+}
+
+/// Tells images apart, within one process: their sections, and the checksums of schema and metadata.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct ImageIdentity(u64);
+
+impl ImageIdentity {
+    fn of(container: &Container, headers: &[Section]) -> Self {
+        let mut hasher = DefaultHasher::new();
+        (container.offset, container.size).hash(&mut hasher);
+        for section in &container.sections {
+            (section.ty.0, section.header_offset).hash(&mut hasher);
+        }
+        for header in headers.iter().filter_map(|section| section.header) {
+            (header.xxh, header.sha).hash(&mut hasher);
+        }
+        Self(hasher.finish())
+    }
 }
 
 /// The measured operations of [`Image`] itself.
@@ -240,6 +260,7 @@ impl Image {
         let schema = load(&schema, SCHEMA_LIMIT)?;
         let metadata = find(SectionType::METADATA_V2, METADATA_LIMIT)?;
         headers.push(metadata.clone());
+        let identity = ImageIdentity::of(&container, &headers);
         let check = options.check || !container.has_hashes();
         let plain = metadata.compression == Some(CompressionId::NONE);
         // Verifying them takes all of them, and fetching them again is slow.
@@ -280,12 +301,17 @@ impl Image {
             .trusting(options.trust_blocks)
             .verifying(digests)
             .keeping(disk);
+        let new_group = || CacheGroup::new(&options.cache);
+        let group = options.cache_group.clone().unwrap_or_else(new_group);
+        let (of_cache, perfmon) = (&options.cache, &options.perfmon);
+        let cache = BlockCache::in_group(&group, payloads.clone(), of_cache, perfmon);
         Ok(Self(Arc::new(OpenImage {
-            cache: BlockCache::new(payloads.clone(), &options.cache, &options.perfmon),
+            cache,
             ahead: AheadOfReads::new(&options.cache, payloads.block_size(), payloads.is_remote()),
             payloads,
             view,
             file_size: size,
+            identity,
             options: options.clone(),
             perfmon: options.perfmon.clone(),
             timers: Timers::new(&options.perfmon),
@@ -316,6 +342,11 @@ impl Image {
     /// The monitor that measures the operations of this image.
     pub fn perfmon(&self) -> &PerfMonitor {
         &self.0.perfmon
+    }
+
+    /// What tells this image from others, also from a later image in the same file. It is not for storing.
+    pub fn identity(&self) -> ImageIdentity {
+        self.0.identity
     }
 
     /// The size of the file when it was opened.
@@ -603,7 +634,12 @@ impl Image {
         Ok(None)
     }
 
-    /// The counters of the block cache.
+    /// The images with which this one shares its block cache.
+    pub fn cache_group(&self) -> CacheGroup {
+        self.0.cache.group()
+    }
+
+    /// The counters of the block cache, which it may share with other images.
     pub fn cache_stats(&self) -> CacheStats {
         self.0.cache.stats()
     }

@@ -66,9 +66,9 @@ mod verify;
 mod whole;
 mod xattrs;
 
-pub use cache::{ActiveSetSize, CacheStats};
+pub use cache::{ActiveSetSize, CacheGroup, CacheStats};
 pub use check::{CheckOptions, CheckReport, VerifyMode};
-pub use image::Image;
+pub use image::{Image, ImageIdentity};
 pub use options::{
     BlockAllocator, CacheOptions, CpuSet, ImageOffset, OpenOptions, ParseOffsetError, Preload,
     Tidy, UnknownAllocator,

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use redwarfs_io::DiskCache;
 
+use crate::cache::CacheGroup;
 use crate::perfmon::PerfMonitor;
 use crate::snapshots::SnapshotChoice;
 use crate::verify::Verification;
@@ -98,6 +99,9 @@ pub struct OpenOptions {
     pub lazy_metadata: bool,
     /// The block cache.
     pub cache: CacheOptions,
+    /// The images with which this one shares its block cache. None by default: it has a cache of its own, and so do other
+    /// generations of its file together with it.
+    pub cache_group: Option<CacheGroup>,
     /// The operations that are measured. Off by default.
     pub perfmon: PerfMonitor,
     /// Use blocks without verifying their checksums. Damage then shows as wrong contents, or as an

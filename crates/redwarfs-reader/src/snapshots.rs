@@ -12,7 +12,7 @@ use redwarfs_format::{Error, GenerationNo, Result};
 use redwarfs_io::Source;
 
 use crate::image::Image;
-use crate::options::{CacheOptions, ImageOffset, OpenOptions};
+use crate::options::{ImageOffset, OpenOptions};
 use crate::payload::Payloads;
 use crate::verify::{stored_digests, stored_signatures};
 
@@ -170,7 +170,7 @@ pub struct TailOfFile {
     pointer: [u8; 8],
 }
 
-/// Opens generations of the file of an image. Unlike the image, it holds no metadata, cache or threads.
+/// Opens generations of the file of an image. Unlike the image, it holds no metadata and no blocks.
 #[derive(Debug, Clone)]
 pub struct FileOfImage {
     source: Arc<dyn Source>,
@@ -179,16 +179,17 @@ pub struct FileOfImage {
 }
 
 impl FileOfImage {
-    /// Opens a generation in the way in which the image was opened, with a block cache of its own.
+    /// Opens a generation in the way in which the image was opened. It shares the block cache of the image.
     ///
     /// # Errors
     /// As [`Image::open_snapshot`].
-    pub fn open_snapshot(&self, snapshot: &Snapshot, cache: &CacheOptions) -> Result<Image> {
-        let options = OpenOptions {
-            cache: *cache,
-            ..self.options.clone()
-        };
-        Image::from_snapshot(Arc::clone(&self.source), self.offset, snapshot, &options)
+    pub fn open_snapshot(&self, snapshot: &Snapshot) -> Result<Image> {
+        Image::from_snapshot(
+            Arc::clone(&self.source),
+            self.offset,
+            snapshot,
+            &self.options,
+        )
     }
 }
 
@@ -198,7 +199,15 @@ impl Image {
         FileOfImage {
             source: Arc::clone(self.source()),
             offset: self.container().offset,
-            options: self.0.options.clone(),
+            options: self.options_in_group(),
+        }
+    }
+
+    /// The options for other images that share the block cache of this one.
+    fn options_in_group(&self) -> OpenOptions {
+        OpenOptions {
+            cache_group: Some(self.cache_group()),
+            ..self.0.options.clone()
         }
     }
 
@@ -244,19 +253,18 @@ impl Image {
         }
     }
 
-    /// Opens the newest generation that the file has now, in the way in which this one was opened, with a block
-    /// cache of its own.
+    /// Opens the newest generation that the file has now, in the way in which this one was opened. They share the block
+    /// cache.
     ///
     /// # Errors
     /// As [`Image::from_source`]; [`Error::Unsupported`] if the file cannot grow.
-    pub fn open_newest(&self, cache: &CacheOptions) -> Result<Self> {
+    pub fn open_newest(&self) -> Result<Self> {
         let source = self.source().of_now()?;
         let cannot = || Error::Unsupported("the file of the image cannot grow".into());
         let options = OpenOptions {
             offset: ImageOffset::At(self.container().offset),
             snapshot: None,
-            cache: *cache,
-            ..self.0.options.clone()
+            ..self.options_in_group()
         };
         Self::from_source(source.ok_or_else(cannot)?, &options)
     }
@@ -307,14 +315,14 @@ impl Image {
         generation_of(&self.0.payloads, self.container())
     }
 
-    /// Opens another generation of the file of this image, in the way in which this one was opened, with a block
-    /// cache of its own.
+    /// Opens another generation of the file of this image, in the way in which this one was opened. They share the block
+    /// cache.
     ///
     /// # Errors
     /// As [`Image::from_source`]; [`Error::Unsupported`] if the data of the snapshot is gone; [`Error::Corrupt`] if its
     /// index or its tree are not those that the table names.
-    pub fn open_snapshot(&self, snapshot: &Snapshot, cache: &CacheOptions) -> Result<Self> {
-        self.file().open_snapshot(snapshot, cache)
+    pub fn open_snapshot(&self, snapshot: &Snapshot) -> Result<Self> {
+        self.file().open_snapshot(snapshot)
     }
 
     /// Opens a generation of the image that begins at `offset`. The place in `options` does not count.
@@ -352,11 +360,6 @@ impl Image {
             // Then this is the only one.
             None => self.snapshots(),
         }
-    }
-
-    /// The options of the block cache of this image.
-    pub fn cache_options(&self) -> &CacheOptions {
-        &self.0.options.cache
     }
 
     /// All generations of the file, if its newest one is open. A file without a table has one generation.

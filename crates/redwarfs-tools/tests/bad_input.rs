@@ -210,7 +210,9 @@ fn every_mistake_gives_one_line() {
         "not a DwarFS image: image too small (0 bytes at offset 0)",
     ));
     let directory = "is a directory, not an image file";
-    cases.extend(readers("dir", directory, directory));
+    // It could be full of images.
+    let for_the_driver = "is a directory without images (*.dwarfs)";
+    cases.extend(readers("dir", directory, for_the_driver));
     let missing = "no such file or directory";
     cases.extend(readers("missing", missing, missing));
     let parent = "not a directory";

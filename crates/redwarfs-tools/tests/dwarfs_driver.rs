@@ -418,7 +418,7 @@ fn images_that_cannot_be_opened_are_named() {
     fs::write(&empty, "").expect("write");
     for (image, cause) in [
         (dir.path().join("missing"), "no such file or directory"),
-        (dir.path().to_owned(), "is a directory"),
+        (dir.path().to_owned(), "is a directory without images"),
         (empty, ""),
     ] {
         let output = run(&[image.as_os_str(), point.path().as_os_str()]);

@@ -3,12 +3,12 @@
 use rustix::io::Errno;
 
 use crate::attr::opens;
-use crate::mount_state::MountState;
+use crate::image_state::ImageState;
 use crate::ops::answer::{Answer, Outcome, log_op};
 use crate::proto::{Body, Header};
 
 /// Says what opening would do. The kernel asks only if it does not check permissions itself.
-pub(crate) fn answer(state: &MountState, header: &Header, mut body: Body<'_>) -> Outcome {
+pub(crate) fn answer(state: &ImageState, header: &Header, mut body: Body<'_>) -> Outcome {
     let wanted = body.u32().ok_or(Errno::IO)?;
     log_op!(header, "op_access({}, {wanted})", header.node);
     let inode = state.inode(header.node)?;

@@ -4,14 +4,14 @@ use redwarfs_format::ids::InodeNo;
 use redwarfs_reader::Image;
 use rustix::io::Errno;
 
-use crate::mount_state::MountState;
+use crate::image_state::ImageState;
 use crate::ops::answer::{Outcome, log_op, timed};
 use crate::ops::xattr_value::put_value;
 use crate::proto::{Body, Header};
 use crate::xattr;
 
 pub(crate) fn answer(
-    state: &MountState,
+    state: &ImageState,
     header: &Header,
     mut body: Body<'_>,
     out: &mut Vec<u8>,
@@ -43,7 +43,10 @@ pub(crate) fn answer(
         .value(image, &state.settings.policy, inode, name)
     {
         Ok(Some(value)) => put_value(size, &value.bytes, value.announced, out),
-        Ok(None) => Err(Errno::NODATA),
+        Ok(None) => match state.about(inode, name) {
+            Some(text) => put_value(size, text.as_bytes(), text.len(), out),
+            None => Err(Errno::NODATA),
+        },
         Err(cause) => Err(state.fail("describe", inode, &cause)),
     }
 }

@@ -27,7 +27,7 @@ pub(crate) fn answer(
     over_ring: Option<u16>,
     out: &mut Vec<u8>,
 ) -> Agreed {
-    let _timer = state.timers.init.start();
+    let _timer = state.init.start();
     log_op!(header, "op_init()");
     // With EXPLICIT_INVAL_DATA, the kernel does not drop cached data because of changed attributes.
     // READDIRPLUS_AUTO is left out, because it falls back to one request per entry. EXPORT_SUPPORT: `.`
@@ -47,7 +47,8 @@ pub(crate) fn answer(
         // The kernel then checks all permissions itself, which it does in any case here.
         wanted |= init::POSIX_ACL;
     }
-    let sees_openings = state.settings.only_for.is_some() || state.analysis.is_some();
+    let sees_openings = state.settings.only_for.is_some()
+        || state.main().is_some_and(|main| main.analysis.is_some());
     if state.settings.keep_cache && state.settings.cache_sparse && !sees_openings {
         wanted |= init::NO_OPEN_SUPPORT;
     }

@@ -10,7 +10,7 @@ use crate::proto::Body;
 pub(crate) fn answer(state: &MountState, mut body: Body<'_>) -> Outcome {
     let unique = body.u64().ok_or(Errno::IO)?;
     debug!("interrupt({unique})");
-    if state.pending_reads.interrupt(unique) {
+    if state.shared.pending_reads.interrupt(unique) {
         Ok(Answer::NoReply)
     } else {
         // Either the request just got its reply, and the kernel ignores this one. Or another thread has

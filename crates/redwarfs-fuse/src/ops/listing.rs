@@ -3,7 +3,7 @@
 use redwarfs_format::ids::{EntryIndex, InodeNo};
 use rustix::io::Errno;
 
-use crate::mount_state::MountState;
+use crate::image_state::ImageState;
 use crate::policy::node_id;
 use crate::proto::{Body, MAX_REQUEST};
 
@@ -15,7 +15,7 @@ const LONGEST_NAME: usize = 1024;
 /// Calls `add(inode, entry, next position, name)` from `position` on until it says that the buffer
 /// is full. `.` and `..` have no entry.
 pub(super) fn list(
-    state: &MountState,
+    state: &ImageState,
     dir: InodeNo,
     position: u64,
     mut add: impl FnMut(InodeNo, Option<EntryIndex>, u64, &[u8]) -> Result<bool, Errno>,
@@ -53,7 +53,7 @@ pub(super) fn list(
 }
 
 /// Whether the directory of snapshots takes the place of an entry.
-fn root_entry_is_hidden(state: &MountState, dir: InodeNo, name: &[u8]) -> bool {
+fn root_entry_is_hidden(state: &ImageState, dir: InodeNo, name: &[u8]) -> bool {
     dir == state.image.root() && state.hidden.as_deref() == Some(name)
 }
 

@@ -7,14 +7,14 @@ use redwarfs_format::{Error, Result};
 use redwarfs_reader::Image;
 use rustix::io::Errno;
 
-use crate::mount_state::MountState;
+use crate::image_state::ImageState;
 use crate::ops::answer::{Outcome, log_op, timed};
 use crate::ops::xattr_value::put_value;
 use crate::proto::{Body, Header};
 use crate::xattr;
 
 pub(crate) fn answer(
-    state: &MountState,
+    state: &ImageState,
     header: &Header,
     mut body: Body<'_>,
     out: &mut Vec<u8>,
@@ -28,21 +28,21 @@ pub(crate) fn answer(
     let inode = state.inode(header.node)?;
     let own = if state.settings.list_xattrs {
         match state.image.metadata().file_type(inode) {
-            Ok(ty) => xattr::names(inode, ty),
+            Ok(ty) => [xattr::names(inode, ty), state.names_about(inode)].concat(),
             Err(cause) => return Err(state.fail("stat", inode, &cause)),
         }
     } else {
-        b""
+        Vec::new()
     };
     if !state.settings.stored_xattrs {
-        return put_value(size, own, own.len(), out);
+        return put_value(size, &own, own.len(), out);
     }
     let mut names = match stored(&state.image, inode, header.uid == 0) {
         Ok(Some(names)) => names,
         Ok(None) => return Err(Errno::TOOBIG),
         Err(cause) => return Err(state.fail("list the extended attributes of", inode, &cause)),
     };
-    names.extend_from_slice(own);
+    names.extend_from_slice(&own);
     if names.len() > xattr::LARGEST {
         return Err(Errno::TOOBIG);
     }

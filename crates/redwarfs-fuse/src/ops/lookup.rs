@@ -4,13 +4,13 @@ use redwarfs_format::ids::{EntryIndex, InodeNo};
 use rustix::io::Errno;
 
 use crate::case;
-use crate::mount_state::MountState;
+use crate::image_state::ImageState;
 use crate::ops::answer::{Answer, Outcome, log_op, timed};
 use crate::proto::{Attr, Body, Header};
 use crate::push::Pusher;
 
 pub(crate) fn answer(
-    state: &MountState,
+    state: &ImageState,
     pusher: Option<&Pusher>,
     header: &Header,
     mut body: Body<'_>,
@@ -40,7 +40,7 @@ pub(crate) fn answer(
 
 /// The inode with a name in a directory, and the entry; `.` and `..` have none.
 fn find(
-    state: &MountState,
+    state: &ImageState,
     node: u64,
     name: &[u8],
 ) -> Result<Option<(InodeNo, Option<EntryIndex>)>, Errno> {

@@ -2,7 +2,7 @@
 
 use rustix::io::Errno;
 
-use crate::mount_state::MountState;
+use crate::image_state::ImageState;
 use crate::ops::answer::{Answer, Outcome, log_op, timed};
 use crate::proto::{Body, Header, Put};
 
@@ -11,7 +11,7 @@ const SEEK_HOLE: u32 = 4;
 
 /// `SEEK_DATA` and `SEEK_HOLE`.
 pub(crate) fn answer(
-    state: &MountState,
+    state: &ImageState,
     header: &Header,
     mut body: Body<'_>,
     out: &mut Vec<u8>,

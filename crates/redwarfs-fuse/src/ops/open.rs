@@ -2,7 +2,7 @@
 
 use rustix::io::Errno;
 
-use crate::mount_state::MountState;
+use crate::image_state::ImageState;
 use crate::ops::answer::{Answer, Outcome, log_op, timed};
 use crate::ops::init::Agreed;
 use crate::proto::{Body, Header, opened, put_opened};
@@ -10,7 +10,7 @@ use crate::proto::{Body, Header, opened, put_opened};
 const O_ACCMODE: u32 = 3;
 
 pub(crate) fn answer(
-    state: &MountState,
+    state: &ImageState,
     agreed: Agreed,
     header: &Header,
     mut body: Body<'_>,

@@ -2,13 +2,13 @@
 
 use rustix::io::Errno;
 
-use crate::mount_state::MountState;
 use crate::ops::answer::{Answer, Outcome, log_op};
 use crate::ops::init::Agreed;
 use crate::proto::{Header, opened, put_opened};
+use crate::settings::Settings;
 
 pub(crate) fn answer(
-    state: &MountState,
+    settings: &Settings,
     agreed: Agreed,
     header: &Header,
     out: &mut Vec<u8>,
@@ -19,7 +19,7 @@ pub(crate) fn answer(
     }
     // A listing in the kernel's cache could be read without asking us.
     put_opened(
-        if state.settings.only_for.is_some() {
+        if settings.only_for.is_some() {
             0
         } else {
             opened::KEEP_CACHE | opened::CACHE_DIR

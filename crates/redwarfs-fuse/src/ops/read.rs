@@ -7,7 +7,7 @@ use redwarfs_reader::PinnedRead;
 use rustix::io::Errno;
 use tracing::debug;
 
-use crate::mount_state::MountState;
+use crate::image_state::ImageState;
 use crate::ops::answer::{Answer, Outcome, timed};
 use crate::pool::{Job, Pool};
 use crate::proto::{Body, Header, MAX_REQUEST, ReadIn};
@@ -17,7 +17,7 @@ use crate::ticket::Ticket;
 /// Replies if all bytes of the read are decoded, or are not compressed and in the page cache. Otherwise a worker gets the read, and its ticket waits
 /// in `pending_reads`.
 pub(crate) fn answer(
-    state: &Arc<MountState>,
+    state: &Arc<ImageState>,
     pusher: Option<&Pusher>,
     pool: &Pool<ReadJob>,
     ticket: &mut Option<Ticket>,
@@ -66,7 +66,7 @@ pub(crate) fn answer(
 /// A read that needs decompression or waits for the medium. Its ticket is in `pending_reads`.
 #[derive(Debug)]
 pub(crate) struct ReadJob {
-    state: Arc<MountState>,
+    state: Arc<ImageState>,
     /// Whether the pusher hears of it.
     pushes: bool,
     inode: InodeNo,
@@ -82,6 +82,10 @@ pub(crate) struct ReadContext {
 
 impl Job for ReadJob {
     type Shared = ReadContext;
+
+    fn lane(&self) -> u32 {
+        self.state.slot().0
+    }
 
     fn run(&self, context: &ReadContext, scratch: &mut Vec<u8>) {
         let state = &self.state;

@@ -1,12 +1,12 @@
 //! READDIR: names and types of the entries of a directory.
 
-use crate::mount_state::MountState;
+use crate::image_state::ImageState;
 use crate::ops::answer::{Answer, Outcome, log_op, timed};
 use crate::ops::listing;
 use crate::proto::{Body, Header, dirent_size, put_dirent};
 
 pub(crate) fn answer(
-    state: &MountState,
+    state: &ImageState,
     header: &Header,
     mut body: Body<'_>,
     out: &mut Vec<u8>,

@@ -1,13 +1,13 @@
 //! READDIRPLUS: names and attributes of the entries of a directory.
 
-use crate::mount_state::MountState;
+use crate::image_state::ImageState;
 use crate::ops::answer::{Answer, Outcome, log_op, timed};
 use crate::ops::listing;
 use crate::proto::{Body, Header, dirent_size, put_dirent};
 use crate::push::Pusher;
 
 pub(crate) fn answer(
-    state: &MountState,
+    state: &ImageState,
     pusher: Option<&Pusher>,
     header: &Header,
     mut body: Body<'_>,

@@ -2,11 +2,11 @@
 
 use rustix::io::Errno;
 
-use crate::mount_state::MountState;
+use crate::image_state::ImageState;
 use crate::ops::answer::{Answer, Outcome, log_op, timed};
 use crate::proto::Header;
 
-pub(crate) fn answer(state: &MountState, header: &Header, out: &mut Vec<u8>) -> Outcome {
+pub(crate) fn answer(state: &ImageState, header: &Header, out: &mut Vec<u8>) -> Outcome {
     let _timer = timed(&state.timers.getattr, header);
     log_op!(header, "op_statx({})", header.node);
     let inode = state.inode(header.node)?;

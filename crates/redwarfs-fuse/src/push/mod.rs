@@ -31,7 +31,7 @@ use tracing::debug;
 
 use crate::bits::Bits;
 use crate::device::Device;
-use crate::mount_state::MountState;
+use crate::image_state::ImageState;
 use crate::policy::node_id;
 use order::{DataOrder, Position};
 
@@ -165,7 +165,7 @@ impl Pusher {
     /// # Errors
     /// The thread cannot be made.
     pub(crate) fn new(
-        mount: &Arc<MountState>,
+        mount: &Arc<ImageState>,
         device: &Arc<Device>,
     ) -> io::Result<(Self, PushThread)> {
         let image = mount.image.clone();
@@ -252,7 +252,7 @@ fn whole(image: &Image, inode: InodeNo, len: usize) -> Option<(Position, Positio
 
 /// The pushing thread.
 struct Worker {
-    mount: Arc<MountState>,
+    mount: Arc<ImageState>,
     device: Arc<Device>,
     view: Arc<KernelView>,
     order: Option<DataOrder>,

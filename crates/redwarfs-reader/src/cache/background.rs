@@ -31,12 +31,12 @@ impl BlockCache {
         }
         // Found or made by the job itself, so that a waiting job keeps nothing in the cache.
         let (shared, since) = (Arc::clone(shared), shared.table().asks());
-        self.pool.try_submit(Box::new(move || {
+        self.shared.group.pool.try_submit(Box::new(move || {
             if shared.closed.load(Ordering::Relaxed) {
                 return;
             }
             let Some(slot) = shared.find_or_insert_ahead(need.block, since) else {
-                count(&shared.counters.expired);
+                count(&shared.group.counters.expired);
                 return;
             };
             // A request that needs the block gets the error.
@@ -44,7 +44,7 @@ impl BlockCache {
                 Some(turn) => {
                     let _ = shared.advance(turn, need.end, need.urgency);
                 }
-                None => count(&shared.counters.expired),
+                None => count(&shared.group.counters.expired),
             }
             drop(slot);
             shared.make_room(0);
@@ -58,7 +58,7 @@ impl BlockCache {
             return;
         }
         if self.decode_soon(need) {
-            count(&shared.counters.prefetches);
+            count(&shared.group.counters.prefetches);
         }
     }
 
@@ -72,7 +72,8 @@ impl BlockCache {
             return;
         }
         // Other threads must not wait for bytes that may not be needed.
-        let is_idle = || self.pool.is_idle() && self.shared.gate.has_room_for_two();
+        let is_idle =
+            || self.shared.group.pool.is_idle() && self.shared.group.gate.has_room_for_two();
         let rule = &self.shared.rest;
         let rest = rule.rest(slot.block, raw_size, available, slot.jumps(), is_idle);
         let Some(need) = rest else {
@@ -84,7 +85,7 @@ impl BlockCache {
         let shared = Arc::clone(&self.shared);
         // Found by the job itself, as in `decode_soon`. If the block was dropped in the meantime, or
         // dropped and begun again, no request waits for its rest.
-        self.pool.try_submit(Box::new(move || {
+        self.shared.group.pool.try_submit(Box::new(move || {
             if shared.closed.load(Ordering::Relaxed) {
                 return;
             }
@@ -99,7 +100,7 @@ impl BlockCache {
                 Some(turn) => {
                     let _ = shared.advance(turn, need.end, need.urgency);
                 }
-                None => count(&shared.counters.expired),
+                None => count(&shared.group.counters.expired),
             }
             drop(finishing);
             shared.make_room(0);
@@ -120,7 +121,13 @@ impl BlockCache {
         }
         // Other blocks that are being preloaded count with their whole size.
         let reservation = Reservation::new(shared, size);
-        if shared.account.used().saturating_add(reservation.total) > shared.limit {
+        if shared
+            .group
+            .account
+            .used()
+            .saturating_add(reservation.total)
+            > shared.group.limit
+        {
             return Ok(false);
         }
         let slot = shared.find_or_insert(block);

@@ -48,7 +48,7 @@ impl SharedCache {
     }
 
     fn wait_or_take(&self, slot: &Arc<Slot>, end: u64) -> Result<Option<Turn>> {
-        let joined = || count(&self.counters.merged);
+        let joined = || count(&self.group.counters.merged);
         slot.wait_or_take(end, &joined).inspect_err(|_| {
             // The failing thread has usually done this, but not if it panicked.
             self.forget(slot);
@@ -68,14 +68,14 @@ impl SharedCache {
     pub(super) fn advance(&self, mut turn: Turn, end: u64, urgency: Urgency) -> Result<()> {
         let block = u64::from(turn.slot().block.0);
         let timer = self.timers.process.start_with(&[("block", block)]);
-        let active = self.counters.active.enter();
+        let active = self.group.counters.active.enter();
         let result = self.advance_inner(&mut turn, end, urgency);
         drop((active, timer));
         let slot = Arc::clone(turn.slot());
         match result {
             Ok(()) if slot.raw_size().is_some_and(|size| slot.available() >= size) => {
                 if let Some(work) = turn.complete() {
-                    self.scratch.put(work.decoder.into_payload());
+                    self.group.scratch.put(work.decoder.into_payload());
                 }
                 Ok(())
             }
@@ -102,12 +102,12 @@ impl SharedCache {
         };
         let slot = Arc::clone(turn.slot());
         let gives_way = || urgency == Urgency::Speculative && !slot.is_awaited();
-        if gives_way() && self.gate.is_crowded() {
+        if gives_way() && self.group.gate.is_crowded() {
             turn.work = Some(work);
             return Ok(());
         }
         let ahead = || urgency != Urgency::Wanted && !slot.is_awaited();
-        let mut pass = self.gate.pass(ahead());
+        let mut pass = self.group.gate.pass(ahead());
         let result = loop {
             let len = turn.next_len();
             if len == 0 || slot.available() >= end.max(1) {
@@ -118,7 +118,7 @@ impl SharedCache {
                     break Ok(());
                 }
                 drop(pass);
-                pass = self.gate.pass(ahead());
+                pass = self.group.gate.pass(ahead());
             }
             self.make_room(len as u64);
             // A payload that decodes to far less than it announces must not take more memory.
@@ -140,7 +140,8 @@ impl SharedCache {
             {
                 break Err(e);
             }
-            self.counters
+            self.group
+                .counters
                 .decoded
                 .fetch_add(len as u64, Ordering::Relaxed);
             turn.publish(&mut work.filler, len);
@@ -161,7 +162,10 @@ impl SharedCache {
         // From a server, each later read would be a request.
         if id == CompressionId::NONE && !self.payloads.is_remote() {
             let leaves = self.payloads.verify_in_leaves(&section)?;
-            for counter in [&self.counters.decoded, &self.counters.decoded_of] {
+            for counter in [
+                &self.group.counters.decoded,
+                &self.group.counters.decoded_of,
+            ] {
                 counter.fetch_add(section.length, Ordering::Relaxed);
             }
             turn.is_plain(Plain { section, leaves });
@@ -170,7 +174,7 @@ impl SharedCache {
         }
         let payload = self
             .payloads
-            .read_reusing(&section, self.scratch.take(section.length))?;
+            .read_reusing(&section, self.group.scratch.take(section.length))?;
         let stored = payload.len() as u64;
         let decoder = Decoder::new(id, payload, self.payloads.block_size()).map_err(wrap)?;
         let raw_size = decoder.raw_size();
@@ -180,7 +184,7 @@ impl SharedCache {
             || raw_size <= SEGMENT as u64
             || end >= self.rest.wanted_share(raw_size).max(1)
             || (self.rest.is_read_at_random(turn.slot().jumps(), raw_size)
-                && self.gate.is_crowded());
+                && self.group.gate.is_crowded());
         let size = usize::try_from(raw_size).unwrap_or(usize::MAX);
         let step = match whole {
             // Memory that was just cleared is still in the CPU caches, and requests for the first part
@@ -198,7 +202,8 @@ impl SharedCache {
         let filler = turn
             .shape(raw_size, step, self.allocator, spare)
             .map_err(wrap)?;
-        self.counters
+        self.group
+            .counters
             .decoded_of
             .fetch_add(raw_size, Ordering::Relaxed);
         // A decoder that lives for one turn is not kept, so it need not be counted.

@@ -1,4 +1,4 @@
-//! Makes room: drops blocks that are not in use, the least recently used one first.
+//! Makes room: drops blocks that are not in use, the least recently used one of all images first (`group.rs`).
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -17,7 +17,7 @@ pub(super) struct Reservation<'a> {
 
 impl<'a> Reservation<'a> {
     pub(super) fn new(shared: &'a SharedCache, size: u64) -> Self {
-        let before = shared.reserved.fetch_add(size, Ordering::Relaxed);
+        let before = shared.group.reserved.fetch_add(size, Ordering::Relaxed);
         Self {
             shared,
             size,
@@ -28,7 +28,10 @@ impl<'a> Reservation<'a> {
 
 impl Drop for Reservation<'_> {
     fn drop(&mut self) {
-        self.shared.reserved.fetch_sub(self.size, Ordering::Relaxed);
+        self.shared
+            .group
+            .reserved
+            .fetch_sub(self.size, Ordering::Relaxed);
     }
 }
 
@@ -46,33 +49,10 @@ impl SharedCache {
     }
 
     fn evict(&self, extra: u64) -> Vec<Arc<Slot>> {
-        let excess = |freed: u64| {
-            let wanted = self.account.used().saturating_add(extra);
-            wanted.saturating_sub(freed) > self.limit
-        };
-        let mut dropped = Vec::new();
-        if !excess(0) {
-            return dropped;
-        }
-        {
-            let mut table = self.table();
-            let in_use = table.in_use(self.in_use);
-            let mut freed = 0;
-            let mut from = 0;
-            while excess(freed) {
-                let idle = table.first_idle(from, &in_use);
-                let Some((tick, block)) = idle else {
-                    break;
-                };
-                from = tick;
-                if let Some(slot) = table.remove(block) {
-                    freed += slot.charged();
-                    dropped.push(slot);
-                }
-            }
-        }
-        let n = dropped.len() as u64;
-        self.counters.evicted.fetch_add(n, Ordering::Relaxed);
-        dropped
+        let group = &self.group;
+        group.evict(&|freed| {
+            let wanted = group.account.used().saturating_add(extra);
+            wanted.saturating_sub(freed) > group.limit
+        })
     }
 }

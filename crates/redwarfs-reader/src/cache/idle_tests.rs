@@ -2,6 +2,8 @@
 
 use redwarfs_io::Fault;
 
+use std::sync::atomic::AtomicU64;
+
 use super::tests::{ALL, BLOCK_SIZE, COMPRESSED, eventually, fixture, quiet};
 use super::*;
 use crate::ahead::Need;
@@ -66,6 +68,7 @@ fn blocks_that_are_swapped_out_are_dropped() {
     let segment = f.raw[1][slot::SEGMENT..2 * slot::SEGMENT].to_vec();
     cache
         .shared
+        .group
         .tidier
         .set_probe(Box::new(move |bytes| bytes == segment));
     for block in 0..ALL.len() {

@@ -27,6 +27,8 @@
 //!   the cache would decode it from its start for every request. The memory may exceed
 //!   the limit in two cases. First, the blocks in use may be larger than the limit. Second, if one turn decodes a whole block, the limit does not
 //!   count its payload and decoder, because both are freed at the end of the turn.
+//! * **Several images.** Images of one group (`group.rs`) share the limit, the order of use, and the threads. Each has a
+//!   table of its own. Without a group, an image is alone in one.
 //! * **Background.** `ahead/` decides which bytes to decode before they are requested, and the threads
 //!   of the pool decode them (`background.rs`, `pool.rs`). `gate.rs` limits how many threads decode at
 //!   once.
@@ -35,6 +37,7 @@ mod background;
 mod decode;
 mod evict;
 mod gate;
+mod group;
 mod memory;
 mod plain;
 mod pool;
@@ -47,7 +50,7 @@ mod tidier;
 mod tidy;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use redwarfs_format::{BlockNo, Result};
@@ -57,16 +60,15 @@ use crate::ahead::RestRule;
 use crate::options::{CacheOptions, CpuSet};
 use crate::payload::Payloads;
 use crate::perfmon::PerfMonitor;
-use pool::Pool;
+pub use group::CacheGroup;
 use slot::{SLOT_OVERHEAD, Slot};
 use stats::count;
 pub use stats::{ActiveSetSize, CacheStats};
 
-/// Decoded blocks of one image.
+/// Decoded blocks of one image, in the cache of its group.
 #[derive(Debug)]
 pub(crate) struct BlockCache {
     shared: Arc<SharedCache>,
-    pool: Pool,
     /// Whether there is a plan.
     planned: AtomicBool,
 }
@@ -102,11 +104,21 @@ impl BlockData {
 }
 
 impl BlockCache {
+    /// A cache for one image.
+    #[cfg(test)]
     pub(crate) fn new(payloads: Payloads, options: &CacheOptions, perfmon: &PerfMonitor) -> Self {
-        let shared = SharedCache::new(payloads, options, perfmon);
+        Self::in_group(&CacheGroup::new(options), payloads, options, perfmon)
+    }
+
+    /// The part of the cache of a group that has the blocks of one image.
+    pub(crate) fn in_group(
+        group: &CacheGroup,
+        payloads: Payloads,
+        options: &CacheOptions,
+        perfmon: &PerfMonitor,
+    ) -> Self {
         Self {
-            shared: Arc::new(shared),
-            pool: Pool::new(options.workers, options.affinity),
+            shared: SharedCache::new(group, payloads, options, perfmon),
             planned: AtomicBool::new(false),
         }
     }
@@ -130,7 +142,7 @@ impl BlockCache {
 
     /// Number of threads of the pool.
     pub(crate) fn workers(&self) -> usize {
-        self.pool.threads()
+        self.shared.group.pool.threads()
     }
 
     /// The CPUs of the threads of the cache.
@@ -145,8 +157,8 @@ impl BlockCache {
             .timers
             .get
             .start_with(&[("block", u64::from(block.0))]);
-        count(&shared.counters.requests);
-        shared.counters.active.sample();
+        count(&shared.group.counters.requests);
+        shared.group.counters.active.sample();
         let mut needs = Vec::new();
         let slot = {
             let mut table = shared.table();
@@ -159,7 +171,7 @@ impl BlockCache {
                     slot
                 }
                 None => {
-                    count(&shared.counters.misses);
+                    count(&shared.group.counters.misses);
                     shared.insert(&mut table, block)
                 }
             };
@@ -173,7 +185,7 @@ impl BlockCache {
         }
         let result = shared.ensure(&slot, end);
         if let Err(e) = result {
-            count(&shared.counters.errors);
+            count(&shared.group.counters.errors);
             return Err(e);
         }
         self.finish_soon(&slot);
@@ -191,8 +203,8 @@ impl BlockCache {
             table.ask(block);
             slot
         };
-        count(&self.shared.counters.requests);
-        self.shared.counters.active.sample();
+        count(&self.shared.group.counters.requests);
+        self.shared.group.counters.active.sample();
         self.shared.count_hit(&slot, end);
         Some(BlockData(slot))
     }
@@ -205,7 +217,7 @@ impl BlockCache {
 
     /// Whether a block of `size` bytes fits.
     pub(crate) fn has_room_for(&self, size: u64) -> bool {
-        size.saturating_add(SLOT_OVERHEAD) <= self.shared.limit
+        size.saturating_add(SLOT_OVERHEAD) <= self.shared.group.limit
     }
 
     /// Whether decoding ahead is useful: two blocks must fit, because otherwise the next block would
@@ -225,32 +237,13 @@ impl BlockCache {
         self.shared.tidy_old(age)
     }
 
+    /// The group.
+    pub(crate) fn group(&self) -> CacheGroup {
+        CacheGroup(Arc::clone(&self.shared.group))
+    }
+
     pub(crate) fn stats(&self) -> CacheStats {
-        let shared = &self.shared;
-        let c = &shared.counters;
-        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        CacheStats {
-            limit: shared.limit,
-            used: shared.account.used(),
-            peak: shared.account.peak(),
-            blocks: shared.table().len() as u64,
-            blocks_created: get(&c.created),
-            blocks_evicted: get(&c.evicted),
-            blocks_tidied: get(&c.tidied),
-            request_sets_merged: get(&c.merged),
-            requests: get(&c.requests),
-            sequential_prefetches: get(&c.prefetches),
-            active_hits_fast: get(&c.active_fast),
-            active_hits_slow: get(&c.active_slow),
-            cache_hits_fast: get(&c.cache_fast),
-            cache_hits_slow: get(&c.cache_slow),
-            misses: get(&c.misses),
-            bytes_decoded: get(&c.decoded),
-            bytes_of_decoded_blocks: get(&c.decoded_of),
-            expired_active_requests: get(&c.expired),
-            active_set_size: c.active.quantiles(),
-            errors: get(&c.errors),
-        }
+        self.group().stats()
     }
 }
 

@@ -46,7 +46,7 @@ impl BlockCache {
             .payloads
             .read_leaves(section, leaves, offset..end, wait, out)
             .inspect_err(|_| {
-                count(&self.shared.counters.errors);
+                count(&self.shared.group.counters.errors);
                 self.shared.forget(slot);
             })?;
         if read.is_some() {

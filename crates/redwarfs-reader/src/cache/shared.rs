@@ -1,45 +1,31 @@
-//! The part of the cache that its threads share, and the lookup of blocks. `decode.rs` has its methods that
+//! The part of the cache of an image that its threads share, and the lookup of blocks. `decode.rs` has its methods that
 //! decode, `evict.rs` those that drop blocks.
 
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use redwarfs_format::BlockNo;
 
-use super::gate::Gate;
-use super::scratch::Scratch;
-use super::slot::{Account, SLOT_OVERHEAD, Slot};
-use super::stats::{Counters, count};
+use super::group::{CacheGroup, Group};
+use super::slot::{SLOT_OVERHEAD, Slot};
+use super::stats::count;
 use super::table::Table;
-use super::tidier::Tidier;
 use crate::ahead::{AheadOfBlocks, RestRule};
 use crate::options::{BlockAllocator, CacheOptions, CpuSet};
 use crate::payload::Payloads;
 use crate::perfmon::{Component, PerfMonitor, Timer};
 
-/// Largest number of blocks in use that no request holds, minus one.
-const MAX_IN_USE: usize = 1 << 10;
-
 /// The part of the cache that its threads share.
 #[derive(Debug)]
 pub(super) struct SharedCache {
     pub(super) payloads: Payloads,
-    pub(super) limit: u64,
-    /// Largest number of blocks in use that no request holds.
-    pub(super) in_use: usize,
+    pub(super) group: Arc<Group>,
     pub(super) rest: RestRule,
-    pub(super) account: Arc<Account>,
     pub(super) table: Mutex<Table>,
-    pub(super) counters: Counters,
     pub(super) closed: AtomicBool,
     pub(super) timers: Timers,
     pub(super) allocator: BlockAllocator,
     pub(super) affinity: Option<CpuSet>,
-    pub(super) tidier: Tidier,
-    /// Bytes that the blocks that are being preloaded will take.
-    pub(super) reserved: AtomicU64,
-    pub(super) scratch: Scratch,
-    pub(super) gate: Gate,
 }
 
 /// The measured operations: a request, the work of one thread for a block, and decoding alone.
@@ -51,20 +37,23 @@ pub(super) struct Timers {
 }
 
 impl SharedCache {
-    pub(super) fn new(payloads: Payloads, options: &CacheOptions, perfmon: &PerfMonitor) -> Self {
+    pub(super) fn new(
+        group: &CacheGroup,
+        payloads: Payloads,
+        options: &CacheOptions,
+        perfmon: &PerfMonitor,
+    ) -> Arc<Self> {
+        let group = Arc::clone(&group.0);
         let block_size = payloads.block_size();
         let blocks = u64::from(payloads.container().block_count());
         let fit = |blocks: u64| {
             let block = block_size.saturating_add(SLOT_OVERHEAD);
-            blocks.saturating_mul(block) <= options.size
+            blocks.saturating_mul(block) <= group.limit
         };
-        Self {
-            limit: options.size,
-            in_use: options.workers.clamp(1, MAX_IN_USE) + 1,
+        let ahead = AheadOfBlocks::new(options, block_size);
+        let shared = Arc::new(Self {
             rest: RestRule::new(options, fit(2), fit(blocks)),
-            account: Arc::default(),
-            table: Mutex::new(Table::new(AheadOfBlocks::new(options, block_size))),
-            counters: Counters::default(),
+            table: Mutex::new(Table::new(ahead, &group.clock)),
             closed: AtomicBool::new(false),
             timers: Timers {
                 get: perfmon.timer(Component::BlockCache, "get"),
@@ -73,12 +62,11 @@ impl SharedCache {
             },
             allocator: options.allocator,
             affinity: options.affinity,
-            tidier: Tidier::new(options.tidy),
-            reserved: AtomicU64::new(0),
-            scratch: Scratch::default(),
-            gate: Gate::new(),
             payloads,
-        }
+            group: Arc::clone(&group),
+        });
+        group.add(&shared);
+        shared
     }
 
     pub(super) fn table(&self) -> MutexGuard<'_, Table> {
@@ -86,10 +74,10 @@ impl SharedCache {
     }
 
     pub(super) fn insert(self: &Arc<Self>, table: &mut Table, block: BlockNo) -> Arc<Slot> {
-        count(&self.counters.created);
+        count(&self.group.counters.created);
         tracing::trace!("block {} comes into the cache", block.0);
-        self.start_tidying();
-        let slot = Arc::new(Slot::new(block, &self.account));
+        self.group.start_tidying();
+        let slot = Arc::new(Slot::new(block, &self.group.account));
         table.insert(block, Arc::clone(&slot));
         slot
     }
@@ -118,7 +106,7 @@ impl SharedCache {
     }
 
     pub(super) fn count_hit(&self, slot: &Slot, end: u64) {
-        let c = &self.counters;
+        let c = &self.group.counters;
         count(match (slot.has(end), slot.is_busy()) {
             (true, true) => &c.active_fast,
             (true, false) => &c.cache_fast,
@@ -130,7 +118,7 @@ impl SharedCache {
     /// Whether two blocks fit.
     pub(super) fn has_room_ahead(&self) -> bool {
         let block = self.payloads.block_size().saturating_add(SLOT_OVERHEAD);
-        block.saturating_mul(2) <= self.limit
+        block.saturating_mul(2) <= self.group.limit
     }
 
     /// Takes a failed slot out of the cache, unless another one is already in its place.

@@ -113,6 +113,32 @@ pub(super) struct Counters {
     pub(super) active: ActiveSet,
 }
 
+impl Counters {
+    /// The counters, without what the cache has at present.
+    pub(super) fn stats(&self) -> CacheStats {
+        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        CacheStats {
+            blocks_created: get(&self.created),
+            blocks_evicted: get(&self.evicted),
+            blocks_tidied: get(&self.tidied),
+            request_sets_merged: get(&self.merged),
+            requests: get(&self.requests),
+            sequential_prefetches: get(&self.prefetches),
+            active_hits_fast: get(&self.active_fast),
+            active_hits_slow: get(&self.active_slow),
+            cache_hits_fast: get(&self.cache_fast),
+            cache_hits_slow: get(&self.cache_slow),
+            misses: get(&self.misses),
+            bytes_decoded: get(&self.decoded),
+            bytes_of_decoded_blocks: get(&self.decoded_of),
+            expired_active_requests: get(&self.expired),
+            active_set_size: self.active.quantiles(),
+            errors: get(&self.errors),
+            ..CacheStats::default()
+        }
+    }
+}
+
 pub(super) fn count(counter: &AtomicU64) {
     counter.fetch_add(1, Ordering::Relaxed);
 }

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use redwarfs_format::BlockNo;
@@ -24,13 +25,19 @@ const REMEMBERED: usize = 64;
 /// read to their end fit, there is room for blocks that were not.
 const LOOKED_AT: usize = 64;
 
-/// The blocks in the cache, in the order of their last use.
+/// The time of a use. No other block of the group has the same.
+fn next_tick(clock: &AtomicU64) -> u64 {
+    clock.fetch_add(1, Ordering::Relaxed) + 1
+}
+
+/// The blocks of an image in the cache, in the order of their last use.
 #[derive(Debug, Default)]
 pub(super) struct Table {
     entries: HashMap<BlockNo, Entry>,
     /// Oldest first.
     order: BTreeMap<u64, BlockNo>,
-    tick: u64,
+    /// The last use of a block of any image of the group.
+    clock: Arc<AtomicU64>,
     /// The blocks of the last requests, without repeated requests for the same block.
     asked: VecDeque<BlockNo>,
     /// Number of requests that `asked` has seen.
@@ -40,9 +47,10 @@ pub(super) struct Table {
 }
 
 impl Table {
-    pub(super) fn new(ahead: AheadOfBlocks) -> Self {
+    pub(super) fn new(ahead: AheadOfBlocks, clock: &Arc<AtomicU64>) -> Self {
         Self {
             ahead,
+            clock: Arc::clone(clock),
             ..Self::default()
         }
     }
@@ -50,11 +58,10 @@ impl Table {
     pub(super) fn touch(&mut self, block: BlockNo) -> Option<Arc<Slot>> {
         let entry = self.entries.get_mut(&block)?;
         entry.used_at = Instant::now();
-        if entry.tick != self.tick {
+        if entry.tick != self.clock.load(Ordering::Relaxed) {
             self.order.remove(&entry.tick);
-            self.tick += 1;
-            entry.tick = self.tick;
-            self.order.insert(self.tick, block);
+            entry.tick = next_tick(&self.clock);
+            self.order.insert(entry.tick, block);
         }
         Some(Arc::clone(&entry.slot))
     }
@@ -124,11 +131,11 @@ impl Table {
     }
 
     pub(super) fn insert(&mut self, block: BlockNo, slot: Arc<Slot>) {
-        self.tick += 1;
-        self.order.insert(self.tick, block);
+        let tick = next_tick(&self.clock);
+        self.order.insert(tick, block);
         let entry = Entry {
             slot,
-            tick: self.tick,
+            tick,
             used_at: Instant::now(),
         };
         self.entries.insert(block, entry);

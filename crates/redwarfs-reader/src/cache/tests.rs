@@ -245,6 +245,8 @@ fn idle(cache: &BlockCache) {
     let (tx, rx) = crossbeam_channel::bounded(0);
     assert!(
         cache
+            .shared
+            .group
             .pool
             .try_submit(Box::new(move || tx.send(()).unwrap()))
     );
@@ -294,7 +296,7 @@ fn one_job_finishes_a_block() {
     fixture.check(&cache, 0, 0, 1);
     let (release, gate) = crossbeam_channel::bounded::<()>(0);
     let held = Box::new(move || assert!(gate.recv().is_err()));
-    assert!(cache.pool.try_submit(held));
+    assert!(cache.shared.group.pool.try_submit(held));
     for tenth in 6..10 {
         fixture.check(&cache, 0, SIZE / 10 * tenth, 1);
     }
@@ -333,15 +335,17 @@ fn who_jumps_into_a_block_while_others_wait_decodes_it_to_its_end() {
     assert!(!read(0).is_complete());
     std::thread::scope(|scope| {
         let mut passes = Vec::new();
-        while !shared.gate.waiting().1 {
-            passes.push(shared.gate.pass(false));
+        while !shared.group.gate.waiting().1 {
+            passes.push(shared.group.gate.pass(false));
         }
-        let waiter = scope.spawn(|| drop(shared.gate.pass(false)));
-        while !shared.gate.is_crowded() {
+        let waiter = scope.spawn(|| drop(shared.group.gate.pass(false)));
+        while !shared.group.gate.is_crowded() {
             std::thread::yield_now();
         }
         let reader = scope.spawn(|| read(1));
-        eventually("the reader waits, too", || shared.gate.waiting().0 == 2);
+        eventually("the reader waits, too", || {
+            shared.group.gate.waiting().0 == 2
+        });
         drop(passes);
         waiter.join().unwrap();
         assert!(reader.join().unwrap().is_complete());

@@ -7,7 +7,7 @@ use std::sync::PoisonError;
 
 use crossbeam_channel::Sender;
 
-use crate::options::Tidy;
+use crate::options::{CpuSet, Tidy};
 
 /// Tells whether a part of a block is swapped out.
 pub(super) type SwapProbe = dyn FnMut(&[u8]) -> bool + Send;
@@ -16,6 +16,8 @@ pub(super) type SwapProbe = dyn FnMut(&[u8]) -> bool + Send;
 /// process may still fork after opening an image, and ends with the cache.
 pub(super) struct Tidier {
     pub(super) tidy: Tidy,
+    /// The CPUs of the thread, if not all.
+    pub(super) affinity: Option<CpuSet>,
     /// Dropping it ends the thread.
     pub(super) alive: Mutex<Option<Sender<()>>>,
     /// What a thread that looks for swapped blocks asks, if not the system.
@@ -23,9 +25,10 @@ pub(super) struct Tidier {
 }
 
 impl Tidier {
-    pub(super) fn new(tidy: Tidy) -> Self {
+    pub(super) fn new(tidy: Tidy, affinity: Option<CpuSet>) -> Self {
         Self {
             tidy,
+            affinity,
             alive: Mutex::default(),
             probe: Mutex::default(),
         }

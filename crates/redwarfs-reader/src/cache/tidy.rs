@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{RecvTimeoutError, bounded};
 use redwarfs_format::BlockNo;
 
+use super::group::Group;
 use super::shared::SharedCache;
 use super::slot::{SEGMENT, Slot};
 use super::table::Entry;
@@ -18,17 +19,19 @@ use crate::sys::{PageMap, pin, trim_heap};
 const MIN_INTERVAL: Duration = Duration::from_millis(1);
 
 /// Checks the cache once. Returns false if further checks are useless.
-fn look(shared: &Weak<SharedCache>, tidy: Tidy, since: Instant) -> bool {
-    let Some(shared) = shared.upgrade() else {
+fn look(group: &Weak<Group>, tidy: Tidy, since: Instant) -> bool {
+    let Some(group) = group.upgrade() else {
         return false;
     };
     match tidy {
         Tidy::None => return false,
         Tidy::Time { max_age, .. } => {
-            shared.tidy_old(max_age);
+            for shared in group.members() {
+                shared.tidy_old(max_age);
+            }
         }
         Tidy::Swap { .. } => {
-            let mut probe = shared
+            let mut probe = group
                 .tidier
                 .probe
                 .lock()
@@ -47,14 +50,16 @@ fn look(shared: &Weak<SharedCache>, tidy: Tidy, since: Instant) -> bool {
                 }
             }
             if let Some(probe) = &mut *probe {
-                shared.tidy_swapped(since, &mut **probe);
+                for shared in group.members() {
+                    shared.tidy_swapped(since, &mut **probe);
+                }
             }
         }
     }
     true
 }
 
-impl SharedCache {
+impl Group {
     /// Starts the thread unless it runs already or there is nothing for it to do.
     pub(super) fn start_tidying(self: &Arc<Self>) {
         let interval = match self.tidier.tidy {
@@ -70,14 +75,15 @@ impl SharedCache {
             return;
         }
         let (sender, receiver) = bounded::<()>(0);
-        let (shared, tidy, affinity) = (Arc::downgrade(self), self.tidier.tidy, self.affinity);
+        let group = Arc::downgrade(self);
+        let (tidy, affinity) = (self.tidier.tidy, self.tidier.affinity);
         let thread = std::thread::Builder::new().name("redwarfs-tidy".to_owned());
         let started = thread.spawn(move || {
             pin(affinity);
             let mut last = Instant::now();
             while receiver.recv_timeout(interval) == Err(RecvTimeoutError::Timeout) {
                 let since = std::mem::replace(&mut last, Instant::now());
-                if !look(&shared, tidy, since) {
+                if !look(&group, tidy, since) {
                     return;
                 }
             }
@@ -87,7 +93,9 @@ impl SharedCache {
             Err(e) => tracing::warn!("cannot start a thread that tidies the cache: {e}"),
         }
     }
+}
 
+impl SharedCache {
     /// Drops idle blocks that were not used for `age`; returns their number.
     pub(super) fn tidy_old(&self, age: Duration) -> u64 {
         let now = Instant::now();
@@ -153,11 +161,11 @@ impl SharedCache {
         let n = dropped.len() as u64;
         if n > 0 {
             drop(dropped);
-            self.scratch.clear();
+            self.group.scratch.clear();
             if self.allocator == BlockAllocator::Malloc {
                 trim_heap();
             }
-            self.counters.tidied.fetch_add(n, Ordering::Relaxed);
+            self.group.counters.tidied.fetch_add(n, Ordering::Relaxed);
         }
         n
     }

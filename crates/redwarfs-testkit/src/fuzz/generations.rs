@@ -116,11 +116,10 @@ pub fn generations(data: &[u8]) {
     let Ok(table) = image.snapshots_of_file() else {
         return;
     };
-    let cache = *image.cache_options();
     let of = |image: &Image| -> Vec<BTreeMap<Vec<u8>, Vec<u8>>> {
         let all = table.present().take(MOST);
         let trees = all.map(|snapshot| {
-            let opened = image.open_snapshot(snapshot, &cache).ok();
+            let opened = image.open_snapshot(snapshot).ok();
             opened.as_ref().map(files).unwrap_or_default()
         });
         trees.chain([files(image)]).collect()

@@ -17,12 +17,27 @@ pub(super) enum Request {
     Manual,
     Version,
     Mount(Box<Arguments>),
+    Control(Control),
+}
+
+/// A request to change or list the images of a mount.
+#[derive(Debug, PartialEq, Eq)]
+#[cfg_attr(windows, allow(dead_code))]
+pub(super) struct Control {
+    /// The socket or the mount point.
+    pub(super) target: PathBuf,
+    /// A command and its values.
+    pub(super) command: Vec<OsString>,
+    /// Print JSON.
+    pub(super) json: bool,
 }
 
 /// A request to mount, with uninterpreted options.
-#[derive(Debug, Default, PartialEq, Eq)]
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub(super) struct Arguments {
     pub(super) image: PathBuf,
+    /// Not on Windows: arguments that name the images of a mount of several ones. Then `image` is empty.
+    pub(super) several: Option<Vec<OsString>>,
     /// None with `--auto-mountpoint`.
     pub(super) mountpoint: Option<PathBuf>,
     pub(super) foreground: bool,
@@ -58,6 +73,7 @@ pub(super) fn parse(args: impl IntoIterator<Item = OsString>, helper: bool) -> R
     };
     let mut positional = Vec::new();
     let mut auto = false;
+    let (mut control, mut json) = (None, false);
     let mut only_positional = false;
     let mut args = args.into_iter();
     while let Some(arg) = args.next() {
@@ -73,6 +89,13 @@ pub(super) fn parse(args: impl IntoIterator<Item = OsString>, helper: bool) -> R
             b"--version" => return Ok(Request::Version),
             b"--man" => return Ok(Request::Manual),
             b"--auto-mountpoint" => auto = true,
+            b"--ctl" => {
+                let value = args
+                    .next()
+                    .ok_or_else(|| ToolError::new("option '--ctl' needs a value"))?;
+                control = Some(PathBuf::from(value));
+            }
+            b"--json" | b"-j" if control.is_some() => json = true,
             b"--log-file" => {
                 let value = args
                     .next()
@@ -119,6 +142,26 @@ pub(super) fn parse(args: impl IntoIterator<Item = OsString>, helper: bool) -> R
             }
         }
     }
+    if let Some(target) = control {
+        return Ok(Request::Control(Control {
+            target,
+            command: positional,
+            json,
+        }));
+    }
+    if let Some(directory) = directory_of_several(&found.options) {
+        if positional.is_empty() {
+            return Err(ToolError::new("no filesystem image specified")
+                .hint(USAGE_OF_SEVERAL)
+                .code(EXIT_NO_IMAGE));
+        }
+        if auto {
+            return Err(ToolError::new("cannot combine dir with --auto-mountpoint"));
+        }
+        found.mountpoint = Some(directory);
+        found.several = Some(positional);
+        return Ok(Request::Mount(Box::new(found)));
+    }
     let mut positional = positional.into_iter();
     let Some(image) = positional.next() else {
         return Err(ToolError::new("no filesystem image specified")
@@ -139,8 +182,19 @@ pub(super) fn parse(args: impl IntoIterator<Item = OsString>, helper: bool) -> R
     }
 }
 
+/// The value of the option `dir`, with which all other arguments are images.
+fn directory_of_several(options: &[OsString]) -> Option<PathBuf> {
+    let value = |option: &OsString| {
+        let bytes = argument_bytes(option);
+        let value = bytes.strip_prefix(b"dir=")?;
+        Some(PathBuf::from(argument(value.to_vec())))
+    };
+    options.iter().rev().find_map(value)
+}
+
 /// Options with two dashes.
-const LONG: [&str; 5] = [
+const LONG: [&str; 6] = [
+    "--ctl",
     "--help",
     "--version",
     "--man",
@@ -172,6 +226,7 @@ fn unknown(arg: &OsStr) -> ToolError {
 
 /// The mandatory arguments.
 const USAGE: &str = "dwarfs IMAGE MOUNTPOINT";
+const USAGE_OF_SEVERAL: &str = "dwarfs -o dir=MOUNTPOINT [NAME=]IMAGE...";
 
 fn log_file(path: &[u8]) -> OsString {
     argument([b"log_file=", path].concat())
@@ -317,6 +372,39 @@ mod tests {
             let error = parse_list(&["a", "b", option]).expect_err("a mistake");
             let line = error.full_line("dwarfs");
             assert_eq!(line, format!("dwarfs: unknown option: {option} ({want})"));
+        }
+    }
+
+    #[test]
+    fn several_images() {
+        let found = mount(&["-o", "dir=mnt,workers=1", "a", "n=b", "-f", "c"]);
+        assert_eq!(found.mountpoint, Some(PathBuf::from("mnt")));
+        assert_eq!(found.several.unwrap(), ["a", "n=b", "c"]);
+        assert!(found.foreground);
+        assert_eq!(
+            mount(&["a", "-odir=x", "-odir=y"]).mountpoint,
+            Some("y".into())
+        );
+        let control = parse_list(&["--ctl", "mnt", "add", "n=b", "c"]);
+        let wanted = Control {
+            target: PathBuf::from("mnt"),
+            command: ["add", "n=b", "c"].map(OsString::from).to_vec(),
+            json: false,
+        };
+        assert_eq!(control, Ok(Request::Control(wanted)));
+        match parse_list(&["--ctl", "mnt", "list", "-j"]) {
+            Ok(Request::Control(control)) => assert!(control.json),
+            other => panic!("{other:?}"),
+        }
+        // Without `--ctl`, it is no option.
+        assert!(parse_list(&["a", "b", "-j"]).is_err());
+        for (list, text) in [
+            (&["-odir=x"][..], "no filesystem image specified"),
+            (&["-odir=x", "a", "--auto-mountpoint"], "cannot combine dir"),
+            (&["--ctl"], "option '--ctl' needs a value"),
+        ] {
+            let line = parse_list(list).expect_err("a mistake").line("dwarfs");
+            assert!(line.contains(text), "{line}");
         }
     }
 

@@ -17,7 +17,10 @@ mod remount;
 #[cfg(unix)]
 mod serve;
 mod settings;
+#[cfg(unix)]
+mod several;
 mod table;
+mod table_images;
 mod table_text;
 #[cfg(unix)]
 mod unix;
@@ -34,7 +37,7 @@ use clap::builder::{PossibleValue, PossibleValuesParser};
 use clap::{Arg, ArgAction, Command};
 use redwarfs_io::DiskCache;
 use redwarfs_reader::perfmon::PerfMonitor;
-use redwarfs_reader::{Image, Preload};
+use redwarfs_reader::{Image, OpenOptions, Preload};
 
 use crate::common::cli::prepare;
 use crate::common::error::{EXIT_OK, Result, ToolError};
@@ -47,7 +50,7 @@ use crate::common::verify::log_verified;
 use crate::common::version::VERSION;
 use crate::common::{LogLevel, Logger};
 pub(crate) use arguments::is_mount_helper;
-use arguments::{Arguments, Request};
+use arguments::{Arguments, Control, Request};
 use exit::{EXIT_NO_IMAGE, TOOL};
 use settings::{Lock, LogTarget, Settings};
 #[cfg(unix)]
@@ -79,7 +82,7 @@ fn command() -> Command {
     prepare(Command::new(TOOL))
         .about("Mount a DwarFS image")
         .override_usage(
-            "dwarfs IMAGE MOUNTPOINT [OPTIONS...]\n       dwarfs IMAGE --auto-mountpoint [OPTIONS...]",
+            "dwarfs IMAGE MOUNTPOINT [OPTIONS...]\n       dwarfs IMAGE --auto-mountpoint [OPTIONS...]\n       dwarfs -o dir=MOUNTPOINT[,OPT...] [NAME=]IMAGE...\n       dwarfs --ctl SOCKET|MOUNTPOINT add [NAME=]IMAGE... | remove NAME... | list [--json]",
         )
         .max_term_width(80)
         .arg(
@@ -114,6 +117,17 @@ fn command() -> Command {
             .long("auto-mountpoint"),
         )
         .arg(
+            Arg::new("ctl")
+                .long("ctl")
+                .value_name("SOCKET|MOUNTPOINT")
+                .help("Add, remove or list the images of a mount of several ones"),
+        )
+        .arg(
+            flag("json", "Let --ctl list print one line of JSON for each image")
+                .long("json")
+                .short('j'),
+        )
+        .arg(
             Arg::new("log-file")
                 .long("log-file")
                 .value_name("FILE")
@@ -144,9 +158,25 @@ pub fn main(args: Vec<OsString>) -> u8 {
             Ok(code) => return code,
             Err(error) => return error.report(TOOL),
         },
+        Ok(Request::Control(control)) => {
+            if let Err(error) = change(&control) {
+                return error.report(TOOL);
+            }
+        }
         Err(error) => return error.report(TOOL),
     }
     EXIT_OK
+}
+
+/// Asks the driver of a mount to change or list its images.
+#[cfg(unix)]
+fn change(control: &Control) -> Result<()> {
+    several::ctl::run(&control.target, &control.command, control.json)
+}
+
+#[cfg(windows)]
+fn change(_control: &Control) -> Result<()> {
+    Err(ToolError::new("--ctl has no effect on Windows"))
 }
 
 /// A closed pipe (`| head`) is no reason to complain.
@@ -251,49 +281,65 @@ fn cache_too_small(cache: u64, block: u64) -> String {
     )
 }
 
-/// Opens the image, and does everything that must succeed before the mount.
-fn open(
-    path: &Path,
-    settings: &Settings,
-    disk_cache: Option<&DiskCache>,
-    measurements: &Measurements,
-    logger: &Logger,
-) -> Result<Image> {
-    let spelling = Spelling {
-        auto: "-o offset=auto",
-        size: Some("-o imagesize=BYTES"),
-    };
-    let mut options = settings.open.clone();
-    options.perfmon = measurements.perfmon.clone();
-    options.disk_cache = disk_cache.cloned();
-    let image = match settings.repair {
-        true => {
-            let sidecar = settings.sidecar.clone().map(Some);
-            open_repairing(path, &options, &sidecar, logger)?
+/// How the images of a mount are opened.
+#[derive(Debug)]
+struct Opening {
+    options: OpenOptions,
+    repair: bool,
+    sidecar: Option<PathBuf>,
+    lock: Lock,
+}
+
+impl Opening {
+    fn new(
+        settings: &Settings,
+        disk_cache: Option<&DiskCache>,
+        measurements: &Measurements,
+    ) -> Self {
+        let mut options = settings.open.clone();
+        options.perfmon = measurements.perfmon.clone();
+        options.disk_cache = disk_cache.cloned();
+        Self {
+            options,
+            repair: settings.repair,
+            sidecar: settings.sidecar.clone(),
+            lock: settings.lock,
         }
-        false => open_image(path, &options, spelling)?,
-    };
-    log_verified(&image, logger);
-    if settings.open.image_size.is_none() && image.trailing_bytes() > 0 {
-        logger.info(format_args!(
-            "{} bytes follow the image in its file",
-            image.trailing_bytes()
-        ));
     }
-    // If a header cannot be read, the error is reported when the block is needed.
-    if let Ok(Some(block)) = image.block_beyond_cache() {
-        logger.warn(cache_too_small(settings.open.cache.size, block));
-    }
-    if settings.lock != Lock::No
-        && let Err(error) = image.lock_metadata()
-    {
-        let error = ToolError::new("cannot lock metadata in memory")
-            .io(&error)
-            .hint("see 'ulimit -l'");
-        if settings.lock == Lock::Must {
-            return Err(error);
+
+    /// Opens an image, and does everything that must succeed before it is shown.
+    fn image(&self, path: &Path, logger: &Logger) -> Result<Image> {
+        let spelling = Spelling {
+            auto: "-o offset=auto",
+            size: Some("-o imagesize=BYTES"),
+        };
+        let options = &self.options;
+        let image = match self.repair {
+            true => open_repairing(path, options, &self.sidecar.clone().map(Some), logger)?,
+            false => open_image(path, options, spelling)?,
+        };
+        log_verified(&image, logger);
+        if options.image_size.is_none() && image.trailing_bytes() > 0 {
+            logger.info(format_args!(
+                "{} bytes follow the image in its file",
+                image.trailing_bytes()
+            ));
         }
-        logger.warn(error);
+        // If a header cannot be read, the error is reported when the block is needed.
+        if let Ok(Some(block)) = image.block_beyond_cache() {
+            logger.warn(cache_too_small(options.cache.size, block));
+        }
+        if self.lock != Lock::No
+            && let Err(error) = image.lock_metadata()
+        {
+            let error = ToolError::new("cannot lock metadata in memory")
+                .io(&error)
+                .hint("see 'ulimit -l'");
+            if self.lock == Lock::Must {
+                return Err(error);
+            }
+            logger.warn(error);
+        }
+        Ok(image)
     }
-    Ok(image)
 }

@@ -69,6 +69,9 @@ pub(super) struct Settings {
     pub(super) repair: bool,
     /// The file with the recovery data for that.
     pub(super) sidecar: Option<PathBuf>,
+    /// The control socket of a mount of several images, if not one of its own.
+    #[cfg_attr(windows, allow(dead_code))]
+    pub(super) control: Option<PathBuf>,
     /// The name for the mount table was given.
     pub(super) named: bool,
     /// `-o rw`.
@@ -104,6 +107,7 @@ impl Default for Settings {
             debug: false,
             repair: false,
             sidecar: None,
+            control: None,
             named: false,
             writable: false,
             over_others: false,

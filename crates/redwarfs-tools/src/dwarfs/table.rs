@@ -2,14 +2,14 @@
 //!
 //! Parser, help, manual and completions are made from this table.
 
-use redwarfs_format::section::snapshot_name_error;
 use redwarfs_fuse::Access;
 use redwarfs_reader::Preload;
 
 use super::entry::{Effect, Group, MountOption, entry};
 use super::settings::{Lock, LogTarget, Strategy, components};
+use super::table_images as images;
 use crate::common::error::ToolError;
-use crate::common::open::{image_offset, snapshot_choice};
+use crate::common::open::image_offset;
 use crate::common::users::{parse_group, parse_user};
 use crate::common::verify::verification;
 
@@ -20,7 +20,7 @@ const FSTAB: &str = "no effect, for /etc/fstab";
 const MAX_READERS: i32 = 64;
 
 /// All options, in the order of the help text.
-pub(super) const OPTIONS: [MountOption; 73] = [
+pub(super) const OPTIONS: [MountOption; 77] = [
     entry(
         Group::Image,
         "offset=N|auto|auto:N",
@@ -54,62 +54,15 @@ pub(super) const OPTIONS: [MountOption; 73] = [
             Ok(())
         }),
     ),
-    entry(
-        Group::Image,
-        "repair=memory",
-        "",
-        "repair damage while the image is read",
-        "For a rescue: each part of the image that is read is compared with the recovery data of the image, or of its sidecar. Damaged parts are repaired in memory, and the file stays as it is. The log names each repair once, and counts them. What cannot be repaired is an error as without this option. Reading takes more time, and 128 MiB of memory or more where something is damaged. `dwarfsck --repair` repairs the file.",
-        Effect::Value(|s, v| {
-            s.repair = v.one_of(&[("memory", true)], "no such repair")?;
-            Ok(())
-        }),
-    ),
-    entry(
-        Group::Image,
-        "sidecar=FILE",
-        "",
-        "file with the recovery data for repair",
-        "By default the recovery data of the image, or else the file with the name of the image and `.dwrec` behind it.",
-        Effect::Value(|s, v| {
-            s.sidecar = Some(v.path()?);
-            Ok(())
-        }),
-    ),
-    entry(
-        Group::Image,
-        "snapshot=NAME|NUMBER|TIME",
-        "",
-        "snapshot of the image to mount",
-        "By default the newest one. For a *TIME*, such as `2026-05-03` or `2026-05-03T21:30`, in UTC, the newest snapshot that is not later. `dwarfsck --snapshots` lists them. A mount keeps showing its snapshot while `mkdwarfs --append` adds others to the file, unless `follow_newest` is given.",
-        Effect::Value(|s, v| {
-            s.open.snapshot = Some(v.parsed(snapshot_choice)?);
-            Ok(())
-        }),
-    ),
-    entry(
-        Group::Image,
-        "snapshots=NAME",
-        "",
-        "directory in the root with all snapshots",
-        "For example `snapshots=.snapshots`. The directory has a directory for each snapshot that the file has when it is mounted, under the name of the snapshot. Listings of the root leave *NAME* out, so `find`, `cp -a` and `tar` do not walk through all snapshots. At most 8 snapshots are open at a time, each with its metadata and an eighth of the memory of `cachesize`. Opening one takes about as long as mounting it, and the mount answers other requests afterwards. With `verify`, each snapshot has to prove the same.",
-        Effect::Value(|s, v| {
-            let name = v.text()?;
-            if let Some(cause) = snapshot_name_error(name) {
-                return Err(v.invalid().cause(cause));
-            }
-            s.mount.snapshots = Some(name.into());
-            Ok(())
-        }),
-    ),
-    entry(
-        Group::Image,
-        "follow_newest",
-        "",
-        "move to each snapshot that the file gets",
-        "The driver looks at the end of the file every second. After `mkdwarfs --append`, the mount shows the new snapshot, and the log says so. Open files and working directories keep what they had, under their old inode numbers. Files and directories get new numbers, and names of the root are looked up anew. What is mounted on a directory of the mount is taken off. Each snapshot that programs still use needs its metadata, and the newest one has a block cache of its own. If the newest snapshot cannot be opened, the log says why, and the mount shows what it showed. A file that takes the place of the image, such as a compacted copy, is not followed, and neither is an image behind `imagesize`. Excludes `snapshot` and `case_insensitive`. Without this option, the signal SIGUSR2 moves the mount once.",
-        Effect::Flag(|s| s.mount.follow_newest = true),
-    ),
+    images::REPAIR,
+    images::SIDECAR,
+    images::SNAPSHOT,
+    images::SNAPSHOTS,
+    images::FOLLOW_NEWEST,
+    images::DIR,
+    images::OPEN_IMAGES,
+    images::CLOSE_AFTER,
+    images::CTL,
     entry(
         Group::Files,
         "uid=N",

@@ -4,8 +4,12 @@ use std::io;
 use std::time::Instant;
 
 use redwarfs_fuse::guard::Guard;
-use redwarfs_fuse::{Access, Error as FuseError, mount_guarded, serve_device};
+use redwarfs_fuse::{
+    Access, Error as FuseError, ImageSet, mount_guarded, mount_images, serve_device,
+    serve_device_images,
+};
 use redwarfs_io::place::{Place, shown_name};
+use redwarfs_reader::Image;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use super::arguments::Arguments;
@@ -15,16 +19,19 @@ use super::exit::{EXIT_BACKGROUND, EXIT_INTERRUPTED, EXIT_MOUNT, EXIT_SETUP, EXI
 use super::mountpoint::MountPoint;
 use super::serve::{End, Signals, serve};
 use super::settings::Settings;
-use super::{Measurements, load_behind, logging, open, options, remount, report_life};
-use crate::common::LogLevel;
+use super::several::control::Control;
+use super::several::{self, Opener};
+use super::{Measurements, Opening, load_behind, logging, options, remount, report_life};
 use crate::common::cache::finish_cache;
 use crate::common::error::{EXIT_FAILURE, EXIT_OK, Result, ToolError, display_path};
 use crate::common::version::VERSION;
+use crate::common::{LogLevel, Logger};
 
 /// The text without arguments. It fits a small terminal.
 pub(super) const USAGE: &str = "\
 Usage: dwarfs IMAGE MOUNTPOINT [OPTIONS...]
        dwarfs IMAGE --auto-mountpoint [OPTIONS...]
+       dwarfs -o dir=MOUNTPOINT [NAME=]IMAGE...
 
 Mounts a DwarFS image, read-only. 'fusermount3 -u MOUNTPOINT' unmounts it.
 
@@ -97,6 +104,16 @@ pub(super) fn start(arguments: &Arguments) -> Result<u8> {
     }
 }
 
+/// A directory in the place of the image means all images in it, as with `-o dir`.
+fn with_directory(arguments: &Arguments) -> Arguments {
+    let mut arguments = arguments.clone();
+    if arguments.several.is_none() && arguments.mountpoint.is_some() && arguments.image.is_dir() {
+        let image = std::mem::take(&mut arguments.image);
+        arguments.several = Some(vec![image.into_os_string()]);
+    }
+    arguments
+}
+
 /// Changes a mount that is there.
 fn change(arguments: &Arguments) -> Result<u8> {
     // A mistake in the other options is one here, too.
@@ -123,6 +140,8 @@ fn run(
     report: Option<&mut Option<Report>>,
     inherited: &mut Inherited,
 ) -> Result<u8> {
+    // Not earlier: a medium that does not answer must not hold the process of the user.
+    let arguments = &with_directory(arguments);
     let level = super::level(arguments, &settings, report.is_none());
     let logger = logging::start(&settings.log, level)?;
     let outcome = mount_and_serve(arguments, settings, report, inherited, &logger);
@@ -131,6 +150,51 @@ fn run(
         logger.record(error);
     }
     outcome
+}
+
+/// What is mounted.
+#[derive(Debug)]
+enum Content {
+    One(Image),
+    Several(ImageSet),
+}
+
+/// Opens the image, or says how several ones are opened. These have a control socket.
+fn content(
+    arguments: &Arguments,
+    opening: Opening,
+    settings: &Settings,
+    logger: &Logger,
+) -> Result<(Content, Option<(Control, Opener)>)> {
+    let Some(list) = &arguments.several else {
+        let image = opening.image(&arguments.image, logger)?;
+        return Ok((Content::One(image), None));
+    };
+    several::check(settings)?;
+    let given = several::expand(list)?;
+    let opener = Opener::new(opening, logger);
+    let set = opener.set(given);
+    if arguments.fake {
+        return Ok((Content::Several(set), None));
+    }
+    let control = match Control::bind(settings.control.as_deref()) {
+        Ok(control) => Some((control, opener)),
+        Err(error) => match &settings.control {
+            Some(path) => {
+                let failed = ToolError::new("cannot make the control socket").path(path);
+                return Err(failed.io(&error));
+            }
+            None => {
+                no_control(&error, logger);
+                None
+            }
+        },
+    };
+    Ok((Content::Several(set), control))
+}
+
+fn no_control(error: &io::Error, logger: &Logger) {
+    logger.warn(format_args!("no control socket: {error}"));
 }
 
 fn mount_and_serve(
@@ -161,13 +225,8 @@ fn mount_and_serve(
     }
     let measurements = Measurements::new(&settings)?;
     let cache = settings.disk_cache.open(logger)?;
-    let image = open(
-        &arguments.image,
-        &settings,
-        cache.as_ref(),
-        &measurements,
-        logger,
-    )?;
+    let opening = Opening::new(&settings, cache.as_ref(), &measurements);
+    let (content, control) = content(arguments, opening, &settings, logger)?;
     if arguments.fake {
         return Ok(EXIT_OK);
     }
@@ -193,7 +252,7 @@ fn mount_and_serve(
         // The same, and the kernel itself keeps others out.
         mount_options.access = Access::Owner;
     }
-    if !settings.named {
+    if !settings.named && arguments.several.is_none() {
         // The image was opened a moment ago: the path of a file resolves unless it was just removed.
         let resolved = match Place::of(&arguments.image) {
             Ok(Place::File(path)) => path.canonicalize().ok(),
@@ -203,20 +262,33 @@ fn mount_and_serve(
             .unwrap_or_else(|| shown_name(&arguments.image).into_owned())
             .into_os_string();
     }
+    mount_options.control = control
+        .as_ref()
+        .map(|(control, _)| control.path().to_owned());
+    let image = match &content {
+        Content::One(image) => Some(image.clone()),
+        Content::Several(_) => None,
+    };
+    let options = &mount_options;
     let (mounted, _made) = match target {
         MountPoint::Device(device, name) => {
-            if mount_options.idle.is_some() {
+            if options.idle.is_some() {
                 logger.warn("timeout has no effect: the caller has to unmount what it mounted");
             }
-            (
-                serve_device(image.clone(), device, &name, &mount_options),
-                None,
-            )
+            let mounted = match content {
+                Content::One(image) => serve_device(image, device, &name, options),
+                Content::Several(set) => serve_device_images(set, device, &name, options),
+            };
+            (mounted, None)
         }
-        target => (
-            mount_guarded(image.clone(), target.path(), &mount_options, guard.as_mut()),
-            Some(target),
-        ),
+        target => {
+            let (path, guard) = (target.path(), guard.as_mut());
+            let mounted = match content {
+                Content::One(image) => mount_guarded(image, path, options, guard),
+                Content::Several(set) => mount_images(set, path, options, guard),
+            };
+            (mounted, Some(target))
+        }
     };
     let mounted = mounted.map_err(|error| {
         let code = match error {
@@ -231,8 +303,13 @@ fn mount_and_serve(
     {
         logger.warn(format_args!("no guard against being killed: {error}"));
     }
-    load_behind(&image, settings.preload, logger);
-    drop(image);
+    if let Some(image) = image {
+        load_behind(&image, settings.preload, logger);
+    }
+    let _control = control.and_then(|(control, opener)| {
+        let served = control.serve(mounted.images(), opener, logger);
+        served.map_err(|error| no_control(&error, logger)).ok()
+    });
     logger.timed(LogLevel::Info, "file system initialized", began.elapsed());
     if let Some(report) = report
         && let Some(report) = report.take()

@@ -11,7 +11,7 @@ use super::arguments::Arguments;
 use super::beside::beside;
 use super::exit::{EXIT_LOOP, EXIT_MOUNT, EXIT_SETUP, EXIT_SIGNALS, TOOL};
 use super::settings::Settings;
-use super::{Measurements, load_behind, logging, open, options, report_life};
+use super::{Measurements, Opening, load_behind, logging, options, report_life};
 use crate::common::Logger;
 use crate::common::cache::finish_cache;
 use crate::common::error::{EXIT_FAILURE, EXIT_OK, Result, ToolError};
@@ -60,6 +60,9 @@ const PERIOD: Duration = Duration::from_millis(100);
 /// Mounts as requested. Returns the exit code.
 pub(super) fn start(arguments: &Arguments) -> Result<u8> {
     let settings = options::interpret(&arguments.options)?;
+    if arguments.several.is_some() {
+        return Err(ToolError::new("dir has no effect on Windows").code(EXIT_SETUP));
+    }
     let level = super::level(arguments, &settings, true);
     let logger = logging::start(&settings.log, level)?;
     let outcome = mount_and_serve(arguments, settings, &logger);
@@ -81,13 +84,8 @@ fn mount_and_serve(arguments: &Arguments, settings: Settings, logger: &Logger) -
     }
     let measurements = Measurements::new(&settings)?;
     let cache = settings.disk_cache.open(logger)?;
-    let image = open(
-        &arguments.image,
-        &settings,
-        cache.as_ref(),
-        &measurements,
-        logger,
-    )?;
+    let opening = Opening::new(&settings, cache.as_ref(), &measurements);
+    let image = opening.image(&arguments.image, logger)?;
     if arguments.fake {
         return Ok(EXIT_OK);
     }

@@ -1,0 +1,549 @@
+//! Images beside the one at the root of the mount: generations of its file, and the images of a mount of several ones.
+//! Threads of their own open them, and few stay open.
+//!
+//! Each has a *slot*, whose number is in the upper 24 bits of the node ids of its inodes. So node ids stay valid
+//! when an image is closed. A request opens its image again. Until it is open, the requests for it
+//! wait, and no thread with them, so other requests are answered. An image that cannot be opened is not tried again for
+//! every request. No number is used again: if another image is found in the place of one that was closed, its inodes are
+//! stale.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use redwarfs_format::section::Snapshot;
+use redwarfs_reader::{FileOfImage, Image, ImageIdentity};
+use rustix::io::Errno;
+
+use crate::error::Error;
+use crate::failures::Failures;
+use crate::image_state::{ImageState, PlaceOfImage};
+use crate::mount_state::MountState;
+use crate::ops::statfs::Totals;
+use crate::options::MountOptions;
+use crate::proto::{Body, Header};
+
+/// Bits of a node id below the number of the slot.
+const NODE_BITS: u32 = 40;
+/// Slots from this number on are of no image.
+pub(crate) const MOST_SLOTS: u32 = (1 << (64 - NODE_BITS)) - 1;
+/// Generations that are open at a time.
+const MOST_GENERATIONS: usize = 8;
+/// Threads that open images.
+pub(crate) const OPENERS: usize = 8;
+/// If the medium has failed, an image is tried again after this time.
+const PAUSE: Duration = Duration::from_secs(60);
+/// The same for images of a mount of several ones, which somebody may repair meanwhile.
+const PAUSE_OF_IMAGES: Duration = Duration::from_secs(5);
+
+/// The root of the mount.
+pub(crate) const ROOT: u64 = 1;
+
+/// Opens the image of a slot. Called again each time that it is needed after it was closed.
+pub type Opener = Arc<dyn Fn() -> Result<Image, OpenError> + Send + Sync>;
+
+/// Why an image cannot be opened.
+pub type OpenError = Box<dyn std::error::Error + Send + Sync>;
+
+/// Which image an inode belongs to. 0 is the one at the root of the mount.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct SlotNo(pub(crate) u32);
+
+impl SlotNo {
+    /// That of a node id.
+    pub(crate) fn of(node: u64) -> Self {
+        Self((node >> NODE_BITS) as u32)
+    }
+
+    /// What is added to the node ids of its inodes.
+    pub(crate) fn first_node(self) -> u64 {
+        u64::from(self.0) << NODE_BITS
+    }
+
+    fn index(self) -> Option<usize> {
+        usize::try_from(self.0.checked_sub(1)?).ok()
+    }
+}
+
+/// What a request gets from its image.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    /// An answer.
+    Answer,
+    /// The entry of its root directory.
+    Root,
+}
+
+/// A request that waits for its image. Its ticket is in `pending_reads`.
+#[derive(Debug)]
+pub(crate) struct Waiting {
+    pub(crate) header: Header,
+    body: Vec<u8>,
+    pub(crate) purpose: Purpose,
+}
+
+impl Waiting {
+    pub(crate) fn new(header: &Header, body: Body<'_>, purpose: Purpose) -> Self {
+        Self {
+            header: *header,
+            body: body.rest().to_vec(),
+            purpose,
+        }
+    }
+
+    pub(crate) fn body(&self) -> Body<'_> {
+        Body::new(&self.body)
+    }
+}
+
+/// What becomes of requests whose image was opened, or cannot be.
+#[derive(Debug)]
+pub(crate) struct Settled {
+    pub(crate) waiting: Vec<Waiting>,
+    /// States that are closed for it. What they hold goes when this is dropped, which may take time.
+    _closed: Vec<Slot>,
+}
+
+/// What is in a slot, and how it is opened.
+#[derive(Clone)]
+enum Content {
+    Snapshot(Box<(Snapshot, FileOfImage)>),
+    Image(Opener),
+}
+
+impl fmt::Debug for Content {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Snapshot(of) => of.0.name.fmt(f),
+            Self::Image(_) => f.write_str("image"),
+        }
+    }
+}
+
+/// An image that has a slot.
+#[derive(Debug, Clone)]
+struct Known {
+    content: Content,
+    /// What it is, for messages.
+    name: Arc<str>,
+    /// Whether its root is that of the mount.
+    is_root: bool,
+    /// Of the image that was opened first.
+    identity: Option<ImageIdentity>,
+    totals: Totals,
+    /// It is not opened again: it was removed, or another image is in its place.
+    stale: bool,
+}
+
+#[derive(Debug)]
+enum Slot {
+    Opening,
+    Open {
+        state: Arc<ImageState>,
+        used: Instant,
+    },
+    Failed {
+        /// None: it is not tried again.
+        again: Option<Instant>,
+        cause: Arc<str>,
+    },
+}
+
+#[derive(Debug, Default)]
+struct Table {
+    /// By slot, from 1 on.
+    known: Vec<Known>,
+    slots: HashMap<SlotNo, Slot>,
+    /// Requests, by the slot that is being opened for them.
+    waiting: HashMap<SlotNo, Vec<Waiting>>,
+    /// Slots that are open. The least recently used one is the first.
+    open: Vec<SlotNo>,
+}
+
+impl Table {
+    fn known(&self, slot: SlotNo) -> Option<&Known> {
+        self.known.get(slot.index()?)
+    }
+
+    fn known_mut(&mut self, slot: SlotNo) -> Option<&mut Known> {
+        self.known.get_mut(slot.index()?)
+    }
+
+    fn add(&mut self, known: Known) -> Option<SlotNo> {
+        if self.known.len() as u64 + 2 > u64::from(MOST_SLOTS) {
+            return None;
+        }
+        self.known.push(known);
+        Some(SlotNo(self.known.len() as u32))
+    }
+
+    fn close(&mut self, slot: SlotNo) -> Option<Slot> {
+        self.open.retain(|&other| other != slot);
+        self.slots.remove(&slot)
+    }
+}
+
+/// How a request finds its image.
+#[derive(Debug)]
+pub(crate) enum Found {
+    Open(Arc<ImageState>),
+    Failed(Errno),
+    /// It waits, and the caller has to let a thread open the image.
+    Begins,
+    Waits,
+}
+
+/// Whether the image of a slot is open.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum SlotStatus {
+    /// It is opened when somebody needs it.
+    Closed,
+    /// It is open, or being opened.
+    Open,
+    /// It cannot be opened, for this reason.
+    Failed(String),
+}
+
+/// The images that have slots.
+#[derive(Debug)]
+pub(crate) struct Slots {
+    options: MountOptions,
+    /// Largest number of open ones.
+    most_open: usize,
+    pause: Duration,
+    table: Mutex<Table>,
+    failures: Failures,
+    /// The slot of the generation whose root is that of the mount.
+    current: AtomicU32,
+}
+
+impl Slots {
+    /// For other generations of the file of the image at the root.
+    pub(crate) fn of_generations(options: &MountOptions) -> Self {
+        Self::new(options, MOST_GENERATIONS, PAUSE)
+    }
+
+    /// For the images of a mount of several ones.
+    pub(crate) fn of_images(options: &MountOptions) -> Self {
+        Self::new(options, options.open_images.max(1), PAUSE_OF_IMAGES)
+    }
+
+    fn new(options: &MountOptions, most_open: usize, pause: Duration) -> Self {
+        Self {
+            options: MountOptions {
+                analysis_file: None,
+                ..options.clone()
+            },
+            most_open,
+            pause,
+            table: Mutex::default(),
+            failures: Failures::default(),
+            current: AtomicU32::new(0),
+        }
+    }
+
+    fn table(&self) -> MutexGuard<'_, Table> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The slot of the generation whose root is that of the mount.
+    pub(crate) fn current(&self) -> SlotNo {
+        SlotNo(self.current.load(Ordering::Acquire))
+    }
+
+    /// The options of the states of images.
+    pub(crate) fn options(&self) -> &MountOptions {
+        &self.options
+    }
+
+    /// The place of the image of a slot.
+    pub(crate) fn place(
+        &self,
+        mount: &MountState,
+        slot: SlotNo,
+        is_root: bool,
+        name: &str,
+    ) -> PlaceOfImage {
+        PlaceOfImage {
+            slot,
+            is_root,
+            origin: Some(Arc::from(name)),
+            hidden: mount.main().and_then(|main| main.hidden.clone()),
+        }
+    }
+
+    /// Gives a generation a slot, which it may have already. `file` is an image of the file. None if there are too many.
+    pub(crate) fn add_snapshot(
+        &self,
+        file: &Image,
+        snapshot: &Snapshot,
+        is_root: bool,
+    ) -> Option<SlotNo> {
+        let mut table = self.table();
+        let same = |known: &Known| match &known.content {
+            Content::Snapshot(of) => {
+                let (a, b) = (&of.0, snapshot);
+                known.is_root == is_root && (a.index, a.end, a.tree) == (b.index, b.end, b.tree)
+            }
+            Content::Image(_) => false,
+        };
+        if let Some(at) = table.known.iter().position(same) {
+            return Some(SlotNo(at as u32 + 1));
+        }
+        table.add(Known {
+            content: Content::Snapshot(Box::new((snapshot.clone(), file.file()))),
+            name: Arc::from(&*snapshot.name),
+            is_root,
+            identity: None,
+            totals: Totals::default(),
+            stale: false,
+        })
+    }
+
+    /// Gives an image a slot. `name` says in messages which it is. None if there are too many.
+    pub(crate) fn add_image(&self, name: &str, opener: Opener) -> Option<SlotNo> {
+        self.table().add(Known {
+            content: Content::Image(opener),
+            name: Arc::from(name),
+            is_root: false,
+            identity: None,
+            totals: Totals::default(),
+            stale: false,
+        })
+    }
+
+    /// A new slot for the image of one, if that is stale.
+    pub(crate) fn renew(&self, slot: SlotNo) -> Option<SlotNo> {
+        let mut table = self.table();
+        let known = table.known(slot).filter(|known| known.stale)?;
+        let known = Known {
+            identity: None,
+            totals: Totals::default(),
+            stale: false,
+            ..known.clone()
+        };
+        table.add(known)
+    }
+
+    /// Takes an image away. If it is open, programs that use it keep it until it is closed.
+    pub(crate) fn remove(&self, slot: SlotNo) {
+        if let Some(known) = self.table().known_mut(slot) {
+            known.stale = true;
+        }
+    }
+
+    /// What the image of a slot is, whether it is open, and how large it is, as far as that is known.
+    pub(crate) fn status(&self, slot: SlotNo) -> Option<(Arc<str>, SlotStatus, Totals)> {
+        let table = self.table();
+        let known = table.known(slot)?;
+        let status = match table.slots.get(&slot) {
+            None => SlotStatus::Closed,
+            Some(Slot::Opening | Slot::Open { .. }) => SlotStatus::Open,
+            Some(Slot::Failed { cause, .. }) => SlotStatus::Failed(cause.to_string()),
+        };
+        Some((Arc::clone(&known.name), status, known.totals))
+    }
+
+    /// The size of all images that have been opened so far.
+    pub(crate) fn totals(&self) -> Totals {
+        let table = self.table();
+        let present = table.known.iter().filter(|known| !known.stale);
+        present.map(|known| known.totals).sum()
+    }
+
+    /// Makes the root of the mount that of a generation, which is open.
+    pub(crate) fn move_to(&self, slot: SlotNo, state: Arc<ImageState>) {
+        let mut table = self.table();
+        let used = Instant::now();
+        let old = table.slots.insert(slot, Slot::Open { state, used });
+        table.open.retain(|&other| other != slot);
+        table.open.push(slot);
+        self.current.store(slot.0, Ordering::Release);
+        drop(table);
+        // This may take time.
+        drop(old);
+    }
+
+    /// Looks for an image. If it is not open, the request waits for it.
+    pub(crate) fn find(&self, slot: SlotNo, waiting: impl FnOnce() -> Waiting) -> Found {
+        let mut table = self.table();
+        let table = &mut *table;
+        let Some(known) = table.known(slot) else {
+            return Found::Failed(Errno::NOENT);
+        };
+        let stale = known.stale;
+        match table.slots.get_mut(&slot) {
+            Some(Slot::Open { state, used }) => {
+                *used = Instant::now();
+                if table.open.last() != Some(&slot) {
+                    table.open.retain(|&other| other != slot);
+                    table.open.push(slot);
+                }
+                Found::Open(Arc::clone(state))
+            }
+            Some(Slot::Opening) => {
+                table.waiting.entry(slot).or_default().push(waiting());
+                Found::Waits
+            }
+            Some(Slot::Failed { .. }) | None if stale => Found::Failed(Errno::STALE),
+            Some(Slot::Failed { again, .. })
+                if again.is_none_or(|again| Instant::now() < again) =>
+            {
+                Found::Failed(Errno::IO)
+            }
+            Some(Slot::Failed { .. }) | None => {
+                table.slots.insert(slot, Slot::Opening);
+                table.waiting.entry(slot).or_default().push(waiting());
+                Found::Begins
+            }
+        }
+    }
+
+    /// Opens an image, and returns the requests that wait for it.
+    pub(crate) fn open(
+        &self,
+        mount: &MountState,
+        slot: SlotNo,
+    ) -> (Result<Arc<ImageState>, Errno>, Settled) {
+        let known = self.table().known(slot).cloned();
+        let Some(known) = known else {
+            return (Err(Errno::NOENT), self.fail(slot));
+        };
+        let (opened, kind) = match &known.content {
+            Content::Snapshot(of) => {
+                let (snapshot, file) = &**of;
+                let opened = file.open_snapshot(snapshot).map_err(|cause| {
+                    let medium = matches!(cause, redwarfs_format::Error::Io(_));
+                    (cause.to_string(), medium)
+                });
+                (opened, "snapshot")
+            }
+            Content::Image(opener) => {
+                let opened = opener().map_err(|cause| (cause.to_string(), true));
+                (opened, "image")
+            }
+        };
+        let opened = opened.and_then(|image| {
+            let identity = image.identity();
+            if known.identity.is_some_and(|before| before != identity) {
+                return Ok(Err(Errno::STALE));
+            }
+            let place = self.place(mount, slot, known.is_root, &known.name);
+            let state = ImageState::of_slot(place, image, &self.options, &mount.shared);
+            state.map(Ok).map_err(|cause| {
+                let medium = matches!(cause, Error::Image(redwarfs_format::Error::Io(_)));
+                (cause.to_string(), medium)
+            })
+        });
+        match opened {
+            Ok(Ok(state)) => {
+                let state = Arc::new(state);
+                let open = Slot::Open {
+                    state: Arc::clone(&state),
+                    used: Instant::now(),
+                };
+                (Ok(state), self.settle(slot, open))
+            }
+            Ok(Err(errno)) => {
+                let name = &known.name;
+                tracing::info!("{kind} '{name}': another one has taken its place");
+                self.remove(slot);
+                let failed = Slot::Failed {
+                    again: None,
+                    cause: Arc::from("another image has taken its place"),
+                };
+                (Err(errno), self.settle(slot, failed))
+            }
+            Err((cause, medium)) => {
+                let name = &known.name;
+                let text = match kind {
+                    "snapshot" => format!("cannot open snapshot '{name}': {cause}"),
+                    _ => cause.clone(),
+                };
+                self.failures.mention(&text);
+                let failed = Slot::Failed {
+                    again: medium.then(|| Instant::now() + self.pause),
+                    cause: Arc::from(cause),
+                };
+                (Err(Errno::IO), self.settle(slot, failed))
+            }
+        }
+    }
+
+    /// Notes that an image cannot be opened now. Returns the requests that wait for it.
+    pub(crate) fn fail(&self, slot: SlotNo) -> Settled {
+        let failed = Slot::Failed {
+            again: Some(Instant::now() + self.pause),
+            cause: Arc::from("there is no thread to open it"),
+        };
+        self.settle(slot, failed)
+    }
+
+    fn settle(&self, slot: SlotNo, new: Slot) -> Settled {
+        let mut closed = Vec::new();
+        let mut table = self.table();
+        let table = &mut *table;
+        // The mount may have moved to it meanwhile.
+        if !matches!(table.slots.get(&slot), Some(Slot::Open { .. })) {
+            if let Slot::Open { state, .. } = &new {
+                table.open.push(slot);
+                let (identity, totals) = (state.image.identity(), Totals::of(state));
+                if let Some(known) = table.known_mut(slot) {
+                    (known.identity, known.totals) = (Some(identity), totals);
+                }
+            }
+            table.slots.insert(slot, new);
+        }
+        let waiting = table.waiting.remove(&slot).unwrap_or_default();
+        let current = self.current();
+        while table.open.len() > self.most_open {
+            let least = table.open.iter().find(|&&other| other != current);
+            let Some(&least) = least else { break };
+            closed.extend(table.close(least));
+        }
+        Settled {
+            waiting,
+            _closed: closed,
+        }
+    }
+
+    /// Closes the images that were not used for some time.
+    pub(crate) fn close_idle(&self, limit: Duration) {
+        let mut table = self.table();
+        let idle = |slot: &SlotNo| match table.slots.get(slot) {
+            Some(Slot::Open { used, .. }) => used.elapsed() >= limit,
+            _ => false,
+        };
+        let idle: Vec<SlotNo> = table.open.iter().copied().filter(idle).collect();
+        let closed: Vec<_> = idle.into_iter().map(|slot| table.close(slot)).collect();
+        drop(table);
+        // What they hold goes without the lock.
+        drop(closed);
+    }
+
+    /// Lets reads fail that wait for a server.
+    pub(crate) fn abandon(&self) {
+        for slot in self.table().slots.values() {
+            if let Slot::Open { state, .. } = slot {
+                state.image.source().abandon();
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn node_ids_of_slots_are_apart() {
+        let largest = SlotNo(MOST_SLOTS - 1).first_node() + (1 << 32);
+        assert!(largest < SlotNo(MOST_SLOTS).first_node());
+        assert_eq!(SlotNo::of(largest), SlotNo(MOST_SLOTS - 1));
+        assert_eq!(SlotNo::of(SlotNo(1).first_node()), SlotNo(1));
+        assert_eq!(SlotNo::of(u64::from(u32::MAX) + 1), SlotNo(0));
+    }
+}
