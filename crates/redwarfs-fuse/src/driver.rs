@@ -83,7 +83,7 @@ impl Driver {
         let context = ReadContext {
             pusher: pusher.clone(),
         };
-        let several = state.images().is_some();
+        let several = !matches!(state.root, Root::Image(_));
         // One is always free for an image of which no read waits.
         let workers = options.workers + usize::from(several);
         let driver = Self {
@@ -96,11 +96,11 @@ impl Driver {
             }),
             _push_thread: push_thread,
             _closer: match options.close_after {
-                Some(after) if several => Some(Closer::start(state, after)?),
+                Some(after) if state.images().is_some() => Some(Closer::start(state, after)?),
                 _ => None,
             },
         };
-        if options.snapshots.is_some() || options.follow_newest || several {
+        if options.snapshots.is_some() || options.follow_newest || state.images().is_some() {
             driver.opener();
         }
         Ok(driver)
@@ -170,6 +170,7 @@ impl Driver {
             PlaceOfNode::Failed(failed) => {
                 synthetic::answer(&failed, state, core.agreed(), header, body, out)
             }
+            PlaceOfNode::Union(union) => union.answer(state, core.agreed(), header, body, out),
             PlaceOfNode::Entry(directory) => directory.entry(state, out),
             PlaceOfNode::Whole(totals) => ops::statfs::put(totals, out),
             PlaceOfNode::Nothing => Err(Errno::NOENT),

@@ -43,6 +43,9 @@ pub enum Error {
     /// The image's metadata cannot be used.
     #[error("cannot read metadata: {0}")]
     Image(#[from] redwarfs_format::Error),
+    /// A layer of a union cannot be opened.
+    #[error("{0}")]
+    Layer(#[source] Box<dyn std::error::Error + Send + Sync>),
     /// The connection to the kernel could not be set up, or failed.
     #[error("FUSE session failed: {}", io_text(.0))]
     Session(#[source] io::Error),

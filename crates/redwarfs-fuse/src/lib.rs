@@ -163,6 +163,8 @@ mod synthetic;
 mod text;
 #[cfg(unix)]
 mod ticket;
+#[cfg(unix)]
+mod union;
 #[cfg(all(any(windows, test), target_pointer_width = "64"))]
 pub mod winfsp;
 #[cfg(unix)]
@@ -183,6 +185,6 @@ pub use mount::{
 pub use mount_table::take_off_dead;
 #[cfg(unix)]
 pub use newest::{Move, Mover};
-pub use options::{Access, KernelFlags, MountOptions};
+pub use options::{Access, KernelFlags, MountOptions, Whiteouts};
 #[cfg(unix)]
 pub use slots::{OpenError, Opener, SlotStatus};

@@ -58,7 +58,7 @@ pub fn mount_guarded(
 
 /// As [`mount_guarded`], for several images: each has a directory in the root of the mount. An image is opened when
 /// somebody looks at its directory. If that fails, an empty directory is in its place, whose attribute
-/// `user.dwarfs.error` says why.
+/// `user.dwarfs.error` says why. With [`MountOptions::union`], they are opened at once, and are layers of one tree.
 ///
 /// # Errors
 ///
@@ -70,7 +70,7 @@ pub fn mount_images(
     guard: Option<&mut guard::Guard>,
 ) -> Result<Mounted> {
     let options = &of_several(options);
-    let state = MountState::of_images(images, options);
+    let state = MountState::of_images(images, options)?;
     let (device, mount) = KernelMount::new(mountpoint, options)?;
     start(state, device, mount, options, guard)
 }
@@ -118,7 +118,7 @@ pub fn serve_device_images(
 ) -> Result<Mounted> {
     check(&device, name)?;
     let options = &of_several(options);
-    let state = MountState::of_images(images, options);
+    let state = MountState::of_images(images, options)?;
     let mount = KernelMount::foreign(name);
     start(state, device, mount, options, None)
 }

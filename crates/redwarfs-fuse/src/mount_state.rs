@@ -20,6 +20,7 @@ use crate::slots::Slots;
 use crate::snapshots::SnapshotDirectory;
 use crate::statistics::Counters;
 use crate::synthetic::DIRECTORY_MODE;
+use crate::union::Union;
 
 /// What is at the root of a mount.
 #[derive(Debug)]
@@ -28,6 +29,8 @@ pub(crate) enum Root {
     Image(Arc<ImageState>),
     /// A directory with several images.
     Images(ImageDirectory),
+    /// Several images as layers.
+    Union(Union),
 }
 
 /// What the images of a mount share, and the counters of requests.
@@ -79,32 +82,40 @@ impl MountState {
     }
 
     /// The same for several images.
-    pub(crate) fn of_images(set: ImageSet, options: &MountOptions) -> Self {
+    ///
+    /// # Errors
+    /// A layer of a union cannot be opened.
+    pub(crate) fn of_images(set: ImageSet, options: &MountOptions) -> Result<Self> {
         let slots = Slots::of_images(options);
-        Self {
-            root: Root::Images(ImageDirectory::new(set.images, &slots)),
+        let shared = Shared::default();
+        let root = match options.union {
+            Some(whiteouts) => Root::Union(Union::open(set.images, whiteouts, options, &shared)?),
+            None => Root::Images(ImageDirectory::new(set.images, &slots)),
+        };
+        Ok(Self {
+            root,
             settings: Settings::of_several(options),
             slots,
             snapshots: None,
-            shared: Shared::default(),
+            shared,
             init: set.perfmon.timer(Component::Fuse, "op_init"),
             perfmon: set.perfmon,
             cache: set.cache,
-        }
+        })
     }
 
     /// The image at the root.
     pub(crate) fn main(&self) -> Option<&Arc<ImageState>> {
         match &self.root {
             Root::Image(state) => Some(state),
-            Root::Images(_) => None,
+            Root::Images(_) | Root::Union(_) => None,
         }
     }
 
     /// The images at the root.
     pub(crate) fn images(&self) -> Option<&ImageDirectory> {
         match &self.root {
-            Root::Image(_) => None,
+            Root::Image(_) | Root::Union(_) => None,
             Root::Images(images) => Some(images),
         }
     }
@@ -112,8 +123,10 @@ impl MountState {
     /// Lets reads fail that wait for a server: the connection to the kernel has ended.
     pub(crate) fn abandon(&self) {
         if self.settings.owns_image {
-            if let Root::Image(state) = &self.root {
-                state.image.source().abandon();
+            match &self.root {
+                Root::Image(state) => state.image.source().abandon(),
+                Root::Images(_) => {}
+                Root::Union(union) => union.abandon(),
             }
             self.slots.abandon();
         }
@@ -142,6 +155,7 @@ impl MountState {
         match &self.root {
             Root::Image(state) => state.attr(state.image.root()),
             Root::Images(images) => Ok(images.root_attr(self)),
+            Root::Union(union) => union.root_attr(),
         }
     }
 }

@@ -38,6 +38,18 @@ impl Default for KernelFlags {
     }
 }
 
+/// What hides names of lower images in a union, see [`MountOptions::union`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Whiteouts {
+    /// The whiteouts and opaque directories of overlayfs.
+    #[default]
+    Overlay,
+    /// Also files `.wh.NAME`, as in layers of containers.
+    Oci,
+    /// Those of overlayfs, and the mount shows them, as the lower layer of an overlay.
+    Show,
+}
+
 /// All settings of a mount.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
@@ -107,6 +119,10 @@ pub struct MountOptions {
     /// An image of such a mount is closed when it was not used for this time; 5 minutes by default. None: only when
     /// others take its place.
     pub close_after: Option<Duration>,
+    /// The images of such a mount are layers of one tree, the first one on top, instead of directories: the rules for
+    /// what hides names of lower ones. None by default.
+    /// Not on Windows.
+    pub union: Option<Whiteouts>,
     /// A socket over which the images of such a mount can be changed: the value of the attribute
     /// `user.dwarfs.driver.ctl` of its root. The caller serves it.
     pub control: Option<PathBuf>,
@@ -158,6 +174,7 @@ impl Default for MountOptions {
             side_by_side: false,
             open_images: 64,
             close_after: Some(Duration::from_secs(300)),
+            union: None,
             control: None,
             push: true,
             follow: true,

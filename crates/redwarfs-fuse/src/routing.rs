@@ -10,6 +10,7 @@ use crate::proto::{Body, Header, op};
 use crate::slots::{ROOT, SlotNo};
 use crate::snapshots::{DIRECTORY, SnapshotDirectory};
 use crate::synthetic::Synthetic;
+use crate::union::Union;
 
 /// What a request is for.
 #[derive(Debug)]
@@ -26,6 +27,8 @@ pub(crate) enum PlaceOfNode<'m> {
     Failed(FailedImage),
     /// The name of the directory of snapshots in the root, or the parent of the root of a snapshot.
     Entry(&'m SnapshotDirectory),
+    /// A directory of a union.
+    Union(&'m Union),
     /// All images.
     Whole(Totals),
     /// Nothing.
@@ -41,6 +44,7 @@ pub(crate) fn place<'m>(
     let name = (header.opcode == op::LOOKUP).then(|| body.name()).flatten();
     let images = match &state.root {
         Root::Image(main) => return of_generations(state, main, header, name),
+        Root::Union(union) => return of_union(union, header),
         Root::Images(images) => images,
     };
     if header.opcode == op::STATFS {
@@ -61,6 +65,19 @@ pub(crate) fn place<'m>(
             PlaceOfNode::Directory(images)
         }
         (slot, _) => PlaceOfNode::Slot(slot),
+    }
+}
+
+/// The same for a union: directories have slot 0, everything else has that of its layer.
+fn of_union<'m>(union: &'m Union, header: &Header) -> PlaceOfNode<'m> {
+    if header.opcode == op::STATFS {
+        return PlaceOfNode::Whole(union.totals());
+    }
+    match SlotNo::of(header.node) {
+        SlotNo(0) => PlaceOfNode::Union(union),
+        slot => union
+            .layer(slot)
+            .map_or(PlaceOfNode::Nothing, PlaceOfNode::Image),
     }
 }
 

@@ -65,7 +65,7 @@ pub(crate) fn part(body: &mut Body<'_>) -> Result<(u64, usize), Errno> {
 }
 
 /// Whether the kernel takes a name in a listing.
-fn is_listable(name: &[u8]) -> bool {
+pub(crate) fn is_listable(name: &[u8]) -> bool {
     !matches!(name, b"" | b"." | b"..")
         && name.len() <= LONGEST_NAME
         && !name.iter().any(|&byte| byte == b'/' || byte == 0)

@@ -25,7 +25,15 @@ pub(crate) fn answer(
     if !state.settings.xattrs {
         return Err(Errno::NOSYS);
     }
-    let inode = state.inode(header.node)?;
+    let names = all(state, state.inode(header.node)?, header.uid == 0)?;
+    put_value(size, &names, names.len(), out)
+}
+
+/// The names of all attributes of an inode, each ended by a zero byte.
+///
+/// # Errors
+/// They are more than a list can have; the metadata is damaged.
+pub(crate) fn all(state: &ImageState, inode: InodeNo, is_root: bool) -> Result<Vec<u8>, Errno> {
     let own = if state.settings.list_xattrs {
         match state.image.metadata().file_type(inode) {
             Ok(ty) => [xattr::names(inode, ty), state.names_about(inode)].concat(),
@@ -35,9 +43,9 @@ pub(crate) fn answer(
         Vec::new()
     };
     if !state.settings.stored_xattrs {
-        return put_value(size, &own, own.len(), out);
+        return Ok(own);
     }
-    let mut names = match stored(&state.image, inode, header.uid == 0) {
+    let mut names = match stored(&state.image, inode, is_root) {
         Ok(Some(names)) => names,
         Ok(None) => return Err(Errno::TOOBIG),
         Err(cause) => return Err(state.fail("list the extended attributes of", inode, &cause)),
@@ -46,7 +54,7 @@ pub(crate) fn answer(
     if names.len() > xattr::LARGEST {
         return Err(Errno::TOOBIG);
     }
-    put_value(size, &names, names.len(), out)
+    Ok(names)
 }
 
 /// The names of the attributes of the image, each ended by a zero byte, or nothing if these are more

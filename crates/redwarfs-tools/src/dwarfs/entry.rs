@@ -146,7 +146,9 @@ impl MountOption {
 
 /// Forms of the options that do nothing on Windows: they are about the kernel, the scheduler and the mount
 /// table of Linux.
-pub(super) const NOT_ON_WINDOWS: [&str; 21] = [
+pub(super) const NOT_ON_WINDOWS: [&str; 23] = [
+    "union",
+    "whiteouts=WHAT",
     "dir=MOUNTPOINT",
     "open_images=N",
     "close_after=TIME",

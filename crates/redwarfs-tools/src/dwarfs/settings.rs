@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
-use redwarfs_fuse::MountOptions;
+use redwarfs_fuse::{MountOptions, Whiteouts};
 use redwarfs_reader::perfmon::Component;
 use redwarfs_reader::{ImageOffset, OpenOptions, Preload, Tidy};
 
@@ -69,6 +69,9 @@ pub(super) struct Settings {
     pub(super) repair: bool,
     /// The file with the recovery data for that.
     pub(super) sidecar: Option<PathBuf>,
+    /// `-o union`, and its rules.
+    pub(super) union: bool,
+    pub(super) whiteouts: Option<Whiteouts>,
     /// The control socket of a mount of several images, if not one of its own.
     #[cfg_attr(windows, allow(dead_code))]
     pub(super) control: Option<PathBuf>,
@@ -107,6 +110,8 @@ impl Default for Settings {
             debug: false,
             repair: false,
             sidecar: None,
+            union: false,
+            whiteouts: None,
             control: None,
             named: false,
             writable: false,
@@ -131,6 +136,12 @@ impl Settings {
         if self.disk_cache.directory.is_none() && self.disk_cache.limit.is_some() {
             self.warnings
                 .push(String::from("cache_limit has no effect without cache_dir"));
+        }
+        if self.union {
+            self.mount.union = Some(self.whiteouts.unwrap_or_default());
+        } else if self.whiteouts.is_some() {
+            self.warnings
+                .push(String::from("whiteouts has no effect without union"));
         }
         if self.mount.follow_newest {
             let excluded = [

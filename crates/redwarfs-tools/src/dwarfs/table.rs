@@ -20,7 +20,7 @@ const FSTAB: &str = "no effect, for /etc/fstab";
 const MAX_READERS: i32 = 64;
 
 /// All options, in the order of the help text.
-pub(super) const OPTIONS: [MountOption; 77] = [
+pub(super) const OPTIONS: [MountOption; 79] = [
     entry(
         Group::Image,
         "offset=N|auto|auto:N",
@@ -63,6 +63,8 @@ pub(super) const OPTIONS: [MountOption; 77] = [
     images::OPEN_IMAGES,
     images::CLOSE_AFTER,
     images::CTL,
+    images::UNION,
+    images::WHITEOUTS,
     entry(
         Group::Files,
         "uid=N",

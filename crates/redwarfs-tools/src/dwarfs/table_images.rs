@@ -1,6 +1,7 @@
-//! The `-o` options about what is mounted: repair, the snapshots of a file, and images side by side.
+//! The `-o` options about what is mounted: repair, the snapshots of a file, and several images.
 
 use redwarfs_format::section::snapshot_name_error;
+use redwarfs_fuse::Whiteouts;
 
 use super::entry::{Effect, Group, MountOption, entry};
 use crate::common::open::snapshot_choice;
@@ -108,6 +109,32 @@ pub(super) const CTL: MountOption = entry(
     "By default `dwarfs/PID.sock` in the directory of `XDG_RUNTIME_DIR`, else in `/run` for root, else `dwarfs-UID/PID.sock` in the directory for temporary files. Only processes of the same user and of root can use it. The attribute `user.dwarfs.driver.ctl` of the mount point is its path.",
     Effect::Value(|s, v| {
         s.control = Some(v.path()?);
+        Ok(())
+    }),
+);
+
+pub(super) const UNION: MountOption = entry(
+    Group::Image,
+    "union",
+    "",
+    "with dir: the images are layers of one tree",
+    "The first image is the uppermost one: see UNION. Not together with `noxattr` and `case_insensitive`.",
+    Effect::Flag(|s| s.union = true),
+);
+
+pub(super) const WHITEOUTS: MountOption = entry(
+    Group::Image,
+    "whiteouts=WHAT",
+    "overlay",
+    "what hides names in a union",
+    "`overlay`: the whiteouts of overlayfs, which are not shown. `oci`: also files `.wh.NAME`, as in layers of containers. `show`: those of overlayfs, and the mount shows them, so that it can be a lower layer of the kernel's overlayfs.",
+    Effect::Value(|s, v| {
+        let words = [
+            ("overlay", Whiteouts::Overlay),
+            ("oci", Whiteouts::Oci),
+            ("show", Whiteouts::Show),
+        ];
+        s.whiteouts = Some(v.one_of(&words, "no such kind of whiteouts")?);
         Ok(())
     }),
 );

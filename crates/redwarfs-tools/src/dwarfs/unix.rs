@@ -166,15 +166,21 @@ fn content(
     settings: &Settings,
     logger: &Logger,
 ) -> Result<(Content, Option<(Control, Opener)>)> {
+    let is_union = settings.mount.union.is_some();
     let Some(list) = &arguments.several else {
+        if is_union {
+            let error = ToolError::new("union needs several images");
+            return Err(error.hint("dwarfs -o union,dir=MOUNTPOINT UPPER... LOWER"));
+        }
         let image = opening.image(&arguments.image, logger)?;
         return Ok((Content::One(image), None));
     };
     several::check(settings)?;
     let given = several::expand(list)?;
-    let opener = Opener::new(opening, logger);
+    let opener = Opener::new(opening, is_union, logger);
     let set = opener.set(given);
-    if arguments.fake {
+    // The layers of a union stay as they are.
+    if arguments.fake || is_union {
         return Ok((Content::Several(set), None));
     }
     let control = match Control::bind(settings.control.as_deref()) {
@@ -293,7 +299,9 @@ fn mount_and_serve(
     let mounted = mounted.map_err(|error| {
         let code = match error {
             FuseError::Device(_) | FuseError::Session(_) => EXIT_SETUP,
-            FuseError::AnalysisFile { .. } | FuseError::Image(_) => EXIT_FAILURE,
+            FuseError::AnalysisFile { .. } | FuseError::Image(_) | FuseError::Layer(_) => {
+                EXIT_FAILURE
+            }
             _ => EXIT_MOUNT,
         };
         ToolError::new(error.to_string()).code(code)

@@ -197,6 +197,7 @@ fn the_table_is_what_the_parser_knows() {
                 ("perfmon", _) => "fuse",
                 ("verify", _) => "digests",
                 ("repair", _) => "memory",
+                ("whiteouts", _) => "oci",
                 (_, "LEVEL") => "info",
                 (_, "MODE") => "try",
                 _ => "1",

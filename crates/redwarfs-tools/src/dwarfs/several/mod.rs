@@ -159,6 +159,16 @@ fn matching(directory: &Path, pattern: &[u8]) -> Result<Vec<Given>> {
 /// # Errors
 /// One of them is given.
 pub(super) fn check(settings: &Settings) -> Result<()> {
+    let is_union = settings.mount.union.is_some();
+    let no_union = [
+        (settings.mount.case_insensitive, "case_insensitive"),
+        (settings.open.ignore_xattrs, "noxattr"),
+    ];
+    if let Some((_, option)) = no_union.iter().find(|(given, _)| is_union && *given) {
+        return Err(ToolError::new(format!(
+            "{option} cannot be used with union"
+        )));
+    }
     let of_one = [
         (settings.mount.snapshots.is_some(), "snapshots"),
         (settings.mount.follow_newest, "follow_newest"),
@@ -181,11 +191,13 @@ pub(super) fn check(settings: &Settings) -> Result<()> {
 pub(super) struct Opener {
     opening: Arc<Opening>,
     cache: CacheGroup,
+    /// A layer that is not there is an error, and no warning.
+    is_union: bool,
     logger: Logger,
 }
 
 impl Opener {
-    pub(super) fn new(mut opening: Opening, logger: &Logger) -> Self {
+    pub(super) fn new(mut opening: Opening, is_union: bool, logger: &Logger) -> Self {
         let cache = &mut opening.options.cache;
         cache.affinity = cache.affinity.or_else(|| env::affinity("blkcache"));
         let group = CacheGroup::new(cache);
@@ -193,6 +205,7 @@ impl Opener {
         Self {
             opening: Arc::new(opening),
             cache: group,
+            is_union,
             logger: logger.clone(),
         }
     }
@@ -213,7 +226,7 @@ impl Opener {
 
     /// The images for the mount. Files that are not there are named in the log: they may come.
     pub(super) fn set(&self, given: Vec<Given>) -> ImageSet {
-        for one in &given {
+        for one in given.iter().filter(|_| !self.is_union) {
             if !is_remote(&one.image)
                 && let Err(error) = fs::metadata(&one.image)
             {
