@@ -339,6 +339,128 @@ fn whiteouts_of_containers_count_if_asked_for() {
 }
 
 #[test]
+fn a_layer_has_only_what_differs() {
+    let Some(place) = Place::new("a_layer_has_only_what_differs") else {
+        return;
+    };
+    let path = |name: &str| place.path("l0").join(name);
+    let write = |name: &str, text: &str| {
+        fs::create_dir_all(path(name).parent().unwrap()).unwrap();
+        fs::write(path(name), text).unwrap();
+    };
+    for name in [
+        "same/a",
+        "same/deep/b",
+        "gone/c",
+        "some/gone",
+        "some/kept",
+        "some/changed",
+    ] {
+        write(name, name);
+    }
+    write("kind", "a file");
+    write("other kind/x", "x");
+    write("quiet", "12345");
+    symlink("before", path("link")).unwrap();
+    let time = |name: &str| {
+        let time = fs::metadata(path("same/a")).unwrap().modified().unwrap();
+        fs::File::open(path(name))
+            .unwrap()
+            .set_modified(time)
+            .unwrap();
+    };
+    time("quiet");
+    let below = place.build(1).remove(0);
+    let kept = place.path("below.dwarfs");
+    fs::rename(&below, &kept).unwrap();
+
+    fs::remove_dir_all(path("gone")).unwrap();
+    fs::remove_file(path("some/gone")).unwrap();
+    write("some/changed", "other contents");
+    write("some/new/file", "new");
+    fs::remove_file(path("kind")).unwrap();
+    write("kind/inside", "inside");
+    fs::remove_dir_all(path("other kind")).unwrap();
+    write("other kind", "a file");
+    fs::remove_file(path("link")).unwrap();
+    symlink("after", path("link")).unwrap();
+    // Same size and time.
+    write("quiet", "54321");
+    time("quiet");
+    let (tree_path, kept) = (place.path("l0"), kept.to_str().unwrap());
+    let build = |more: &[&str]| -> String {
+        let image = place.path("upper.dwarfs").to_str().unwrap().to_owned();
+        let arguments = [
+            "-i",
+            tree_path.to_str().unwrap(),
+            "-o",
+            &image,
+            "--layer",
+            kept,
+            "-l1",
+        ];
+        let quiet = ["-f", "--no-progress", "--log-level=error"];
+        must(MKDWARFS, [&arguments[..], &quiet, more].concat());
+        image
+    };
+    let shown = |images: &[String], options: &str| {
+        let mount = union(options, images);
+        tree(mount.point(), false)
+    };
+    let names = |tree: Tree| -> Vec<String> {
+        tree.into_keys()
+            .map(|path| path.display().to_string())
+            .collect()
+    };
+    let upper = build(&[]);
+    let own = names(shown(std::slice::from_ref(&upper), "whiteouts=show"));
+    assert_eq!(
+        own,
+        [
+            "gone",
+            "kind",
+            "kind/inside",
+            "link",
+            "other kind",
+            "some",
+            "some/changed",
+            "some/gone",
+            "some/new",
+            "some/new/file"
+        ]
+    );
+    let mut wanted = tree(&tree_path, false);
+    let both = shown(&[upper, kept.to_owned()], "");
+    assert!(both[Path::new("quiet")].ends_with("12345"));
+    wanted.insert(PathBuf::from("quiet"), both[Path::new("quiet")].clone());
+    assert_eq!(both, wanted);
+    // With checksums, nothing is missed.
+    let upper = build(&["--checksum"]);
+    let both = shown(&[upper, kept.to_owned()], "");
+    assert_eq!(both, tree(&tree_path, false));
+    // The same tree needs nothing.
+    let again = place.build(1).remove(0);
+    let image = place.path("empty.dwarfs").to_str().unwrap().to_owned();
+    let arguments = [
+        "-i",
+        tree_path.to_str().unwrap(),
+        "-o",
+        &image,
+        "--layer",
+        &again,
+    ];
+    must(
+        MKDWARFS,
+        [
+            &arguments[..],
+            &["-l1", "--no-progress", "--log-level=error"],
+        ]
+        .concat(),
+    );
+    assert_eq!(shown(&[image], "whiteouts=show").len(), 0);
+}
+
+#[test]
 fn unions_that_cannot_be() {
     let Some(place) = Place::new("unions_that_cannot_be") else {
         return;

@@ -12,7 +12,7 @@ pub(crate) struct AppendArgs {
     ///
     /// Only new data is stored. The image is changed in place, and at every moment it is a valid image;
     /// with --output, mkdwarfs writes a copy with the new snapshot instead.
-    #[arg(long, value_name = "IMAGE", help_heading = "Snapshot options", group = "continues", when_rewriting = Refused)]
+    #[arg(long, value_name = "IMAGE", help_heading = "Snapshot options", groups = ["continues", "compares"], when_rewriting = Refused)]
     pub append: Option<PathBuf>,
 
     /// Name of the new snapshot [default: its time]
@@ -20,7 +20,7 @@ pub(crate) struct AppendArgs {
     pub snapshot_name: Option<String>,
 
     /// Read all files, also those with the size and time that they have in the image
-    #[arg(long, help_heading = "Snapshot options", requires = "append", when_rewriting = Refused)]
+    #[arg(long, help_heading = "Snapshot options", requires = "compares", when_rewriting = Refused)]
     pub checksum: bool,
 
     /// Write an index of the data of new blocks, for appends to large images
@@ -36,6 +36,15 @@ pub(crate) struct AppendArgs {
     /// The image and the file, one after the other, are the image with the new snapshot.
     #[arg(long, value_name = "FILE", help_heading = "Snapshot options", requires = "append", conflicts_with = "output", when_rewriting = Refused)]
     pub delta_out: Option<PathBuf>,
+
+    /// Write only what differs from this image, as a layer on top of it
+    ///
+    /// The new image has what is new or has changed, and whiteouts (character devices 0:0) for what the image has and the input
+    /// has not. An overlay or a union of it and the image is the input. A file counts as unchanged if its
+    /// attributes, size and modification time are those in the image; --checksum compares contents, too. What rules of -F leave out counts
+    /// as deleted. Implies --with-devices.
+    #[arg(long, value_name = "IMAGE", help_heading = "Snapshot options", group = "compares", conflicts_with_all = ["append", "delta", "input_list"], when_rewriting = Refused)]
+    pub layer: Option<PathBuf>,
 
     /// Write what the image OLD lacks of the image NEW to the output
     ///

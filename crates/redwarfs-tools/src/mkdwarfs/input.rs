@@ -17,6 +17,7 @@ use redwarfs_writer::{
 
 use super::archives::{ArchiveTree, Archives};
 use super::args::Args;
+use super::difference::Below;
 use super::display::Report;
 use super::filter::{DebugMode, Rules};
 use super::pseudo;
@@ -246,11 +247,23 @@ impl Directory {
 pub(super) fn keeps(args: &Args) -> (bool, bool) {
     let listed = args.input_list.is_some();
     let overlay = args.whiteouts() == Whiteouts::Overlay;
-    let devices = args.with_devices || listed || overlay;
+    let layer = args.append.layer.is_some();
+    let devices = args.with_devices || listed || overlay || layer;
     (devices, args.with_specials || listed)
 }
 
 impl Input {
+    /// Leaves out what is below the layer, if the input becomes one.
+    pub(super) fn above(self, below: Option<&Below<'_>>, stop: &AtomicBool) -> Result<Self> {
+        Ok(match below {
+            Some(below) => Self {
+                source: below.difference(self.source, stop)?,
+                ..self
+            },
+            None => self,
+        })
+    }
+
     /// How many entries the rules of `-F` have excluded. Entries below an excluded directory do not count.
     pub(super) fn excluded(&self) -> u64 {
         self.excluded.load(Ordering::Relaxed)

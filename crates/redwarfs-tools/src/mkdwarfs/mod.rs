@@ -21,6 +21,7 @@ mod args;
 mod chmod;
 mod definition;
 mod delta;
+mod difference;
 mod display;
 mod filter;
 mod header;

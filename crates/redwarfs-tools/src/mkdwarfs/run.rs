@@ -16,6 +16,7 @@ use redwarfs_writer::{
 use super::append::{self, Continued};
 use super::args::{self, Args};
 use super::definition::check_build;
+use super::difference::Below;
 use super::display::Report;
 use super::header::{self, Header};
 use super::input::{self, Base, read_error};
@@ -61,6 +62,7 @@ pub(super) fn run(args: &Args, matches: &ArgMatches, command_line: &[OsString]) 
     // The input is looked at first: a wrong one must not touch the output.
     let rules = input::rules(args)?;
     let old = Continued::open(args, epoch()?.unwrap_or_else(now))?;
+    let below = Below::open(args)?;
     let output = match (&old, &args.output) {
         (Some(old), _) => old.output(),
         (None, output) => output.as_deref().unwrap_or(Path::new("-")),
@@ -104,6 +106,7 @@ pub(super) fn run(args: &Args, matches: &ArgMatches, command_line: &[OsString]) 
     };
     let (input, summary) = output::produce(target, start, &report, mode, &stop, |out| {
         let input = base.read(args, &report, &stop)?.layered(args, layer)?;
+        let input = input.above(below.as_ref(), &stop)?;
         let built = match &old {
             Some(old) => {
                 old.copy(out).map_err(|e| write_error(output, &e))?;

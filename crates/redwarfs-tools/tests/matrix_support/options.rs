@@ -638,7 +638,7 @@ pub(crate) fn space(parameters: &[Parameter]) -> Space {
 }
 
 /// Options that are no parameters, and why.
-pub(crate) const LEFT_OUT: [(&str, &str); 41] = [
+pub(crate) const LEFT_OUT: [(&str, &str); 42] = [
     ("input", "every combination has it"),
     ("output", "every combination has it"),
     ("force", "says what becomes of an old output"),
@@ -691,6 +691,7 @@ pub(crate) const LEFT_OUT: [(&str, &str); 41] = [
     ("append", "takes an image: snapshots.rs"),
     ("snapshot-name", "takes an image: snapshots.rs"),
     ("checksum", "takes an image: snapshots.rs"),
+    ("layer", "takes an image: union.rs"),
     ("delta", "takes two images: snapshots_delta.rs"),
     ("delta-out", "takes an image: snapshots.rs"),
     ("match-index", "adds what is behind the image: nights.rs"),

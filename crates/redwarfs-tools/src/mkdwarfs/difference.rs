@@ -1,0 +1,307 @@
+//! `--layer`: a tree without what an image has already, and with whiteouts for what it has no more.
+//!
+//! The result is an upper layer: an overlay or a union of it and the image is the tree. The whole tree is compared
+//! before the build, because a directory in which nothing differs is left out, too.
+
+use std::collections::{HashMap, HashSet};
+use std::io;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use redwarfs_format::ids::InodeNo;
+use redwarfs_reader::{Image, OpenOptions};
+use redwarfs_writer::{
+    Content, DirItem, ExtendedAttributes, FileType, Meta, Source, Timestamp, can_be_stored,
+};
+
+use super::args::Args;
+use super::output::interrupted;
+use crate::common::open::{Spelling, open_image};
+use crate::common::{Result, ToolError};
+
+/// Bytes of a file that are compared at once.
+const PIECE: usize = 1 << 20;
+
+/// The image below the layer.
+pub(super) struct Below<'a> {
+    path: &'a Path,
+    image: Image,
+    /// Contents are compared, too.
+    checksum: bool,
+}
+
+impl<'a> Below<'a> {
+    /// Opens the image that the options name, if they do.
+    pub(super) fn open(args: &'a Args) -> Result<Option<Self>> {
+        let Some(path) = args.append.layer.as_deref() else {
+            return Ok(None);
+        };
+        let spelling = Spelling {
+            auto: "a copy that begins with the image",
+            size: None,
+        };
+        let image = open_image(path, &OpenOptions::default(), spelling)?;
+        Ok(Some(Self {
+            path,
+            image,
+            checksum: args.append.checksum,
+        }))
+    }
+
+    /// What a tree has beyond the image.
+    pub(super) fn difference(
+        &self,
+        inner: Arc<dyn Source>,
+        stop: &AtomicBool,
+    ) -> Result<Arc<dyn Source>> {
+        let scan = Scan {
+            inner: &*inner,
+            below: self,
+            stop,
+        };
+        let mut kept = HashMap::new();
+        let scanned = scan.directory(b"", self.image.root(), &mut kept);
+        if stop.load(Ordering::Relaxed) {
+            return Err(interrupted());
+        }
+        scanned.map_err(|error| {
+            ToolError::new("cannot compare with")
+                .path(self.path)
+                .io(&error)
+        })?;
+        let kept = kept.into_iter().map(|(path, items)| (path, Some(items)));
+        Ok(Arc::new(Difference {
+            kept: Mutex::new(kept.collect()),
+            inner,
+        }))
+    }
+}
+
+/// What a tree has beyond an image.
+#[derive(Debug)]
+struct Difference {
+    inner: Arc<dyn Source>,
+    /// The entries that are left of directories that the image has, too, until they are listed.
+    kept: Mutex<HashMap<Vec<u8>, Option<Vec<DirItem>>>>,
+}
+
+struct Scan<'a> {
+    inner: &'a dyn Source,
+    below: &'a Below<'a>,
+    stop: &'a AtomicBool,
+}
+
+impl Scan<'_> {
+    /// Compares a directory. Returns whether anything below it differs.
+    fn directory(
+        &self,
+        path: &[u8],
+        directory: InodeNo,
+        kept: &mut HashMap<Vec<u8>, Vec<DirItem>>,
+    ) -> io::Result<bool> {
+        if self.stop.load(Ordering::Relaxed) {
+            return Err(io::Error::new(io::ErrorKind::Interrupted, "interrupted"));
+        }
+        // The build lists it again, and counts the error. Nothing in it counts as deleted.
+        let Ok(items) = self.inner.read_dir(path) else {
+            return Ok(true);
+        };
+        let image = &self.below.image;
+        let meta = image.metadata();
+        let mut present = HashSet::new();
+        let mut left = Vec::new();
+        for item in items {
+            let own = match path.is_empty() {
+                true => item.name.clone(),
+                false => [path, b"/", &item.name].concat(),
+            };
+            present.insert(item.name.clone());
+            let found = meta.find(directory, &item.name).map_err(to_io)?;
+            let found = found.map(|entry| meta.entry_inode(entry)).transpose();
+            let (Some(inode), Ok(attributes)) = (found.map_err(to_io)?, &item.meta) else {
+                left.push(item);
+                continue;
+            };
+            let mut differs = self.differs(&own, attributes, inode)?;
+            if attributes.kind == FileType::Directory
+                && meta.file_type(inode).map_err(to_io)? == FileType::Directory
+            {
+                differs |= self.directory(&own, inode, kept)?;
+                if !differs {
+                    kept.remove(&own);
+                }
+            }
+            if differs {
+                left.push(item);
+            }
+        }
+        for index in meta.entries(directory).map_err(to_io)? {
+            let index = redwarfs_format::ids::EntryIndex(index);
+            let name = meta.entry_name(index).map_err(to_io)?;
+            if !present.contains(&*name) {
+                let inode = meta.entry_inode(index).map_err(to_io)?;
+                let time = image.stat(inode).map_err(to_io)?.mtime;
+                left.push(whiteout(name.into_owned(), time));
+            }
+        }
+        let differs = !left.is_empty();
+        kept.insert(path.to_vec(), left);
+        Ok(differs)
+    }
+
+    /// Whether an entry, without what is below it, differs from an inode of the image.
+    fn differs(&self, path: &[u8], entry: &Meta, inode: InodeNo) -> io::Result<bool> {
+        let image = &self.below.image;
+        let stat = image.stat(inode).map_err(to_io)?;
+        let meta = image.metadata();
+        if meta.file_type(inode).map_err(to_io)? != entry.kind
+            || stat.mode & 0o7777 != entry.permissions & 0o7777
+            || (stat.uid, stat.gid) != (entry.uid, entry.gid)
+            || !self.has_time(stat.mtime, entry.mtime)
+            || self.xattrs_differ(&entry.extended, inode)?
+        {
+            return Ok(true);
+        }
+        match entry.kind {
+            FileType::Regular if stat.size != entry.size => Ok(true),
+            FileType::Regular if self.below.checksum => self.contents_differ(path, inode),
+            FileType::Symlink => {
+                let target = meta.symlink(inode).map_err(to_io)?;
+                Ok(Some(&*target) != entry.target.as_deref())
+            }
+            FileType::CharDevice | FileType::BlockDevice => Ok(stat.rdev != entry.rdev),
+            _ => Ok(false),
+        }
+    }
+
+    /// Whether a time is the stored one, as exactly as the image has it.
+    fn has_time(&self, stored: Timestamp, found: Timestamp) -> bool {
+        let options = self.below.image.metadata().options();
+        let unit = i64::from(options.time_resolution_sec.unwrap_or(1).max(1));
+        let multiplier = options.subsecond_resolution_nsec_multiplier;
+        let nanoseconds = multiplier.map_or(0, |m| found.nsec / m.max(1) * m);
+        found.sec.div_euclid(unit) == stored.sec.div_euclid(unit) && nanoseconds == stored.nsec
+    }
+
+    fn xattrs_differ(&self, entry: &ExtendedAttributes, inode: InodeNo) -> io::Result<bool> {
+        let image = &self.below.image;
+        let own = entry.xattrs().iter();
+        let own = own.filter(|xattr| can_be_stored(&xattr.name));
+        let mut own: Vec<_> = own
+            .map(|xattr| (xattr.name.clone(), xattr.value.clone()))
+            .collect();
+        own.sort_unstable();
+        let mut stored = Vec::new();
+        for found in image.xattrs(inode).map_err(to_io)? {
+            let name = found.name().map_err(to_io)?.into_owned();
+            stored.push((name, image.xattr_value(&found).map_err(to_io)?.into_owned()));
+        }
+        stored.sort_unstable();
+        Ok(own != stored)
+    }
+
+    fn contents_differ(&self, path: &[u8], inode: InodeNo) -> io::Result<bool> {
+        // The build opens it again, and counts the error.
+        let Ok(content) = self.inner.open(path) else {
+            return Ok(true);
+        };
+        let (mut own, mut stored) = (vec![0; PIECE], vec![0; PIECE]);
+        let mut at = 0;
+        loop {
+            let Ok(read) = content.read_at(at, &mut own) else {
+                return Ok(true);
+            };
+            let Some(own) = own.get(..read).filter(|own| !own.is_empty()) else {
+                return Ok(false);
+            };
+            let stored = stored.get_mut(..read).unwrap_or_default();
+            let found = self.below.image.read_at(inode, at, stored).map_err(to_io)?;
+            if found != read || own != stored {
+                return Ok(true);
+            }
+            at += read as u64;
+        }
+    }
+}
+
+fn to_io(error: redwarfs_format::Error) -> io::Error {
+    match error {
+        redwarfs_format::Error::Io(error) => error,
+        other => io::Error::other(other.to_string()),
+    }
+}
+
+/// What overlayfs takes for a name that is not there.
+fn whiteout(name: Vec<u8>, time: Timestamp) -> DirItem {
+    DirItem {
+        name,
+        meta: Ok(Meta {
+            kind: FileType::CharDevice,
+            permissions: 0,
+            uid: 0,
+            gid: 0,
+            rdev: 0,
+            size: 0,
+            allocated: 0,
+            nlink: 1,
+            identity: (0, 0),
+            atime: time,
+            mtime: time,
+            ctime: time,
+            target: None,
+            extended: ExtendedAttributes::default(),
+        }),
+    }
+}
+
+impl Source for Difference {
+    fn root(&self) -> io::Result<Meta> {
+        self.inner.root()
+    }
+
+    fn read_dir(&self, path: &[u8]) -> io::Result<Vec<DirItem>> {
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        match kept.get_mut(path) {
+            Some(items) => items
+                .take()
+                .ok_or_else(|| io::Error::other("a directory is listed twice")),
+            None => {
+                drop(kept);
+                self.inner.read_dir(path)
+            }
+        }
+    }
+
+    fn memory(&self) -> u64 {
+        self.inner.memory()
+    }
+
+    fn most_entries(&self, most: u64) {
+        self.inner.most_entries(most);
+    }
+
+    fn open(&self, path: &[u8]) -> io::Result<Box<dyn Content>> {
+        self.inner.open(path)
+    }
+
+    fn list_position(&self, path: &[u8]) -> Option<u64> {
+        self.inner.list_position(path)
+    }
+
+    fn activity(&self) -> u64 {
+        self.inner.activity()
+    }
+
+    fn asking_about(&self) -> Option<Vec<u8>> {
+        self.inner.asking_about()
+    }
+
+    fn leave_alone(&self, path: &[u8]) {
+        self.inner.leave_alone(path);
+    }
+
+    fn display_path(&self, path: &[u8]) -> String {
+        self.inner.display_path(path)
+    }
+}
