@@ -230,7 +230,8 @@ fn device_of(mountpoint: &Path) -> io::Result<u64> {
 }
 
 fn kernel_flags(options: &MountOptions) -> MountFlags {
-    let mut flags = MountFlags::RDONLY;
+    let mut flags = MountFlags::empty();
+    flags.set(MountFlags::RDONLY, options.layer.is_none());
     flags.set(MountFlags::NOSUID, options.flags.nosuid);
     flags.set(MountFlags::NODEV, options.flags.nodev);
     flags.set(MountFlags::NOEXEC, options.flags.noexec);
@@ -310,7 +311,10 @@ fn escape(value: &OsStr) -> OsString {
 }
 
 fn helper_options(options: &MountOptions) -> OsString {
-    let mut list = OsString::from("ro");
+    let mut list = OsString::from(match options.layer {
+        None => "ro",
+        Some(_) => "rw",
+    });
     for (on, yes, no) in [
         (options.flags.nosuid, "nosuid", "suid"),
         (options.flags.nodev, "nodev", "dev"),

@@ -23,6 +23,7 @@ use crate::pool::{Job, Pool};
 use crate::proto::{Body, Header, InitIn, op};
 use crate::push::{PushThread, Pusher};
 use crate::routing::{PlaceOfNode, place};
+use crate::session::Answers;
 use crate::slots::{Found, OPENERS, Purpose, SlotNo, Waiting};
 use crate::synthetic;
 use crate::ticket::Ticket;
@@ -138,16 +139,7 @@ impl Driver {
         if ticket.as_ref().is_some_and(Ticket::is_of_queue) {
             state.shared.counters.over_ring();
         }
-        if let Some(owner) = state.settings.only_for
-            && header.uid != owner
-            && header.uid != 0
-            // These requests of the kernel belong to no process.
-            && !matches!(
-                header.opcode,
-                op::FORGET | op::BATCH_FORGET | op::INTERRUPT | op::RELEASE | op::RELEASEDIR
-                    | op::READ | op::FSYNC | op::FSYNCDIR | op::DESTROY
-            )
-        {
+        if is_refused(state, header) {
             return Err(Errno::ACCESS);
         }
         if let Some(outcome) = core.of_connection(header, body) {
@@ -257,8 +249,31 @@ impl Drop for Closer {
     }
 }
 
+/// Whether the user of a request may not use the mount.
+pub(crate) fn is_refused(state: &MountState, header: &Header) -> bool {
+    let Some(owner) = state.settings.only_for else {
+        return false;
+    };
+    header.uid != owner
+        && header.uid != 0
+        // These requests of the kernel belong to no process.
+        && !matches!(
+            header.opcode,
+            op::FORGET
+                | op::BATCH_FORGET
+                | op::INTERRUPT
+                | op::RELEASE
+                | op::RELEASEDIR
+                | op::READ
+                | op::WRITE
+                | op::FSYNC
+                | op::FSYNCDIR
+                | op::DESTROY
+        )
+}
+
 /// Replies with what `handle` comes to, unless it passes the ticket on.
-fn reply(
+pub(crate) fn reply(
     ticket: Ticket,
     header: &Header,
     out: &mut Vec<u8>,
@@ -312,6 +327,16 @@ impl Job for OpenJob {
                 ticket.fail(Errno::IO);
             }
         }
+    }
+}
+
+impl Answers for Driver {
+    fn init(&self, header: &Header, kernel: &InitIn, over_ring: Option<u16>, out: &mut Vec<u8>) {
+        Self::init(self, header, kernel, over_ring, out);
+    }
+
+    fn serve(&self, ticket: Ticket, header: &Header, body: Body<'_>, out: &mut Vec<u8>) {
+        Self::serve(self, ticket, header, body, out);
     }
 }
 

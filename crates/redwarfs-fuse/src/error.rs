@@ -40,6 +40,14 @@ pub enum Error {
         /// The reason.
         source: io::Error,
     },
+    /// The directory of the writable layer cannot be used.
+    #[error("cannot use writable layer: {}: {}", path.display(), io_text(source))]
+    Changes {
+        /// The path as given.
+        path: PathBuf,
+        /// The reason.
+        source: io::Error,
+    },
     /// The image's metadata cannot be used.
     #[error("cannot read metadata: {0}")]
     Image(#[from] redwarfs_format::Error),

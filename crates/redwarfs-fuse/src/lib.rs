@@ -4,8 +4,8 @@
 //! system in it: options, the attributes that a mount shows (`policy.rs`), lookups that ignore case,
 //! the record of opened files, the log of failures, and statistics.
 //!
-//! A mount is always read-only. An image does not change while it is mounted, so the kernel may keep
-//! everything that it learns: names, missing names, attributes, directory contents, symbolic links
+//! A mount is read-only, unless it has a writable layer ([`MountOptions::layer`], module `writable`). An image does not change
+//! while it is mounted, so the kernel may keep everything that it learns: names, missing names, attributes, directory contents, symbolic links
 //! and file data.
 //!
 //! # The path of a READ request
@@ -168,6 +168,8 @@ mod union;
 #[cfg(all(any(windows, test), target_pointer_width = "64"))]
 pub mod winfsp;
 #[cfg(unix)]
+mod writable;
+#[cfg(unix)]
 mod xattr;
 
 #[cfg(unix)]
@@ -185,6 +187,6 @@ pub use mount::{
 pub use mount_table::take_off_dead;
 #[cfg(unix)]
 pub use newest::{Move, Mover};
-pub use options::{Access, KernelFlags, MountOptions, Whiteouts};
+pub use options::{Access, KernelFlags, Layer, MountOptions, Whiteouts};
 #[cfg(unix)]
 pub use slots::{OpenError, Opener, SlotStatus};

@@ -1,5 +1,6 @@
 //! Mounting an image, and the handles of a live mount.
 
+use std::borrow::Cow;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -7,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use redwarfs_reader::Image;
+use rustix::process::{getegid, geteuid};
 
 use crate::attach::{KernelMount, Unmounted};
 use crate::device::Device;
@@ -21,6 +23,10 @@ use crate::options::MountOptions;
 use crate::ring;
 use crate::session::{self, Session};
 use crate::statistics;
+use crate::writable::{self, WritableDriver};
+
+/// Threads of a writable mount in addition to those that decode: they also write to the layer.
+const SERVING: usize = 2;
 
 /// Whether io_uring is supported on the CPUs for which this library is compiled, see
 /// [`MountOptions::uring`]. The kernel must support it, too.
@@ -51,9 +57,12 @@ pub fn mount_guarded(
     options: &MountOptions,
     guard: Option<&mut guard::Guard>,
 ) -> Result<Mounted> {
-    let state = MountState::new(image, options)?;
+    let options = &*for_layer(options);
+    let state = Arc::new(MountState::new(image, options)?);
+    // Before the mount, which may hide its directory.
+    let writable = layer_driver(&state, options)?;
     let (device, mount) = KernelMount::new(mountpoint, options)?;
-    start(state, device, mount, options, guard)
+    start(state, writable, device, mount, options, guard)
 }
 
 /// As [`mount_guarded`], for several images: each has a directory in the root of the mount. An image is opened when
@@ -70,9 +79,9 @@ pub fn mount_images(
     guard: Option<&mut guard::Guard>,
 ) -> Result<Mounted> {
     let options = &of_several(options);
-    let state = MountState::of_images(images, options)?;
+    let state = Arc::new(MountState::of_images(images, options)?);
     let (device, mount) = KernelMount::new(mountpoint, options)?;
-    start(state, device, mount, options, guard)
+    start(state, None, device, mount, options, guard)
 }
 
 /// The options of a mount of several images.
@@ -100,9 +109,11 @@ pub fn serve_device(
     options: &MountOptions,
 ) -> Result<Mounted> {
     check(&device, name)?;
-    let state = MountState::new(image, options)?;
+    let options = &*for_layer(options);
+    let state = Arc::new(MountState::new(image, options)?);
+    let writable = layer_driver(&state, options)?;
     let mount = KernelMount::foreign(name);
-    start(state, device, mount, options, None)
+    start(state, writable, device, mount, options, None)
 }
 
 /// As [`serve_device`], for several images as with [`mount_images`].
@@ -118,9 +129,9 @@ pub fn serve_device_images(
 ) -> Result<Mounted> {
     check(&device, name)?;
     let options = &of_several(options);
-    let state = MountState::of_images(images, options)?;
+    let state = Arc::new(MountState::of_images(images, options)?);
     let mount = KernelMount::foreign(name);
-    start(state, device, mount, options, None)
+    start(state, None, device, mount, options, None)
 }
 
 fn check(device: &OwnedFd, name: &Path) -> Result<()> {
@@ -132,23 +143,29 @@ fn check(device: &OwnedFd, name: &Path) -> Result<()> {
 
 /// Replies to the first request, and starts the threads.
 fn start(
-    state: MountState,
+    state: Arc<MountState>,
+    writable: Option<WritableDriver>,
     device: OwnedFd,
     mount: KernelMount,
     options: &MountOptions,
     guard: Option<&mut guard::Guard>,
 ) -> Result<Mounted> {
-    let state = Arc::new(state);
     let mount = Arc::new(mount);
     let start = || -> io::Result<(Session, Mover, Images)> {
         let device = Arc::new(Device::new(device));
+        if let Some(driver) = writable {
+            session::handshake(&device, &driver, false)?;
+            watch(guard, &mount);
+            let threads = options.workers.max(1) + SERVING;
+            let session = Session::of_workers(&device, &Arc::new(driver), threads)?;
+            mount.probe()?;
+            let mover = Mover::new(&state, &device);
+            return Ok((session, mover, Images::new(&state, &device)));
+        }
         let driver = Driver::new(&state, &device, options)?;
         let queues = session::handshake(&device, &driver, options.uring)?;
         let driver = Arc::new(driver);
-        if let Some(guard) = guard.filter(|_| mount.device() != 0) {
-            // The caller calls the guard again, and gets the error there.
-            let _ = guard.watch(mount.mountpoint(), mount.device());
-        }
+        watch(guard, &mount);
         let session = Session::start(&device, &driver, options, queues)?;
         mount.probe()?;
         let mover = Mover::new(&state, &device);
@@ -167,6 +184,47 @@ fn start(
             mount.abandon();
             Err(Error::Session(error))
         }
+    }
+}
+
+/// The options, completed for a writable layer. A user who cannot give files to others sees all files of the image as own
+/// ones, because copies of them are. Permissions count, because programs that write expect that.
+fn for_layer(options: &MountOptions) -> Cow<'_, MountOptions> {
+    if options.layer.is_none() {
+        return Cow::Borrowed(options);
+    }
+    let mut options = options.clone();
+    if !writable::is_privileged() {
+        options.uid.get_or_insert(geteuid().as_raw());
+        options.gid.get_or_insert(getegid().as_raw());
+    }
+    options.default_permissions.get_or_insert(true);
+    // The layer is about one generation, and finds names itself.
+    options.snapshots = None;
+    options.follow_newest = false;
+    options.case_insensitive = false;
+    options.analysis_file = None;
+    Cow::Owned(options)
+}
+
+/// The driver of a mount with a writable layer.
+fn layer_driver(state: &Arc<MountState>, options: &MountOptions) -> Result<Option<WritableDriver>> {
+    let Some(layer) = &options.layer else {
+        return Ok(None);
+    };
+    let path = layer.path();
+    let driver = WritableDriver::new(state, options, path, layer.keeps());
+    driver.map(Some).map_err(|source| Error::Changes {
+        path: path.to_owned(),
+        source,
+    })
+}
+
+/// Lets the guard watch the mount, if the number of the mount is known.
+fn watch(guard: Option<&mut guard::Guard>, mount: &KernelMount) {
+    if let Some(guard) = guard.filter(|_| mount.device() != 0) {
+        // The caller calls the guard again, and gets the error there.
+        let _ = guard.watch(mount.mountpoint(), mount.device());
     }
 }
 

@@ -119,6 +119,9 @@ impl Inner {
     /// Opens the newest generation, and moves the mount to it if it is not `shown`.
     fn look(&self, shown: &mut Image) -> Result<Move> {
         let state = &self.state;
+        if state.settings.layered {
+            return Err(unfit("it has a writable layer"));
+        }
         let slots = &state.slots;
         if state.main().is_some_and(|main| main.case.is_some()) {
             // The kernel knows names in spellings that nobody has listed.

@@ -16,7 +16,8 @@ pub enum Access {
     Everyone,
 }
 
-/// Flags of the mount as the kernel knows them. Read-only is not among them: it is always set.
+/// Flags of the mount as the kernel knows them. Read-only is not among them: it is set unless the mount has a
+/// [`MountOptions::layer`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct KernelFlags {
@@ -48,6 +49,33 @@ pub enum Whiteouts {
     Oci,
     /// Those of overlayfs, and the mount shows them, as the lower layer of an overlay.
     Show,
+}
+
+/// Where a mount keeps the changes that programs make.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Layer {
+    /// In a directory, which is made if it is missing: in its directories `upper` and `work`, as overlayfs does. One mount at a
+    /// time can use it.
+    Directory(PathBuf),
+    /// In a directory of this kind that the caller made for this mount, and removes afterwards. The changes need not survive a
+    /// crash.
+    Temporary(PathBuf),
+}
+
+impl Layer {
+    /// The directory.
+    #[must_use]
+    pub fn path(&self) -> &std::path::Path {
+        match self {
+            Self::Directory(path) | Self::Temporary(path) => path,
+        }
+    }
+
+    /// Whether changes that programs have synced must survive a crash.
+    pub(crate) fn keeps(&self) -> bool {
+        matches!(self, Self::Directory(_))
+    }
 }
 
 /// All settings of a mount.
@@ -146,6 +174,10 @@ pub struct MountOptions {
     /// The image serves this mount alone. When the connection to the kernel ends, reads that still wait for a server
     /// fail, and so do all later reads of the image. Otherwise the end of the mount waits for them. Off by default.
     pub owns_image: bool,
+    /// Let programs write to the mount, and keep their changes here; none: the mount is read-only. Not on Windows. The layer has
+    /// no effect on the image. `push`, `follow`, `readers`, `uring`, `snapshots`, `follow_newest`, `case_insensitive` and
+    /// `analysis_file` have no effect with it.
+    pub layer: Option<Layer>,
 }
 
 impl Default for MountOptions {
@@ -183,6 +215,7 @@ impl Default for MountOptions {
             readers: 1,
             uring: false,
             owns_image: false,
+            layer: None,
         }
     }
 }

@@ -13,13 +13,28 @@ use crate::driver::Driver;
 use crate::follow::Follower;
 use crate::options::MountOptions;
 use crate::patience::{LOOK, Patience};
-use crate::proto::{self, InitIn, Put, init, op};
+use crate::proto::{self, Body, Header, InitIn, Put, init, op};
 use crate::ring::Queues;
 use crate::ticket::{Ticket, Transport};
 
 /// Room for one request. The largest requests of the kernel set an extended attribute (64 KiB and a
 /// name). The driver refuses them.
 const BUFFER: usize = 128 << 10;
+
+/// Room for one request of a writable mount: WRITE with its headers.
+const WRITING_BUFFER: usize = (1 << 20) + (64 << 10);
+
+/// What answers the requests of a connection.
+pub(crate) trait Answers: Send + Sync + 'static {
+    /// Negotiates the parameters of the connection, and appends the reply to INIT.
+    fn init(&self, header: &Header, kernel: &InitIn, over_ring: Option<u16>, out: &mut Vec<u8>);
+
+    /// Carries out one request and replies, or lets another thread do that. `out` is a buffer for the reply.
+    fn serve(&self, ticket: Ticket, header: &Header, body: Body<'_>, out: &mut Vec<u8>);
+
+    /// Called first in each thread that serves requests.
+    fn enter_thread(&self) {}
+}
 
 /// Replies to INIT, the first request. With `uring`, and if the kernel supports it, returns queues, which
 /// then must be started.
@@ -28,9 +43,10 @@ const BUFFER: usize = 128 << 10;
 /// The connection has ended, or the kernel is too old.
 pub(crate) fn handshake(
     device: &Arc<Device>,
-    driver: &Driver,
+    driver: &impl Answers,
     uring: bool,
 ) -> io::Result<Option<Queues>> {
+    // The kernel takes no smaller one, whatever it is going to send.
     let mut buffer = vec![0; BUFFER];
     loop {
         let Received::Request(len) = device.receive(&mut buffer)? else {
@@ -122,6 +138,22 @@ impl Session {
         Ok(session)
     }
 
+    /// Starts to serve requests with `count` threads that do everything themselves.
+    ///
+    /// # Errors
+    /// A thread cannot be made.
+    pub(crate) fn of_workers(
+        device: &Arc<Device>,
+        driver: &Arc<impl Answers>,
+        count: usize,
+    ) -> io::Result<Self> {
+        let mut session = Self::default();
+        for _ in 0..count.max(1) {
+            session.read_one(device, driver, vec![0; WRITING_BUFFER], None)?;
+        }
+        Ok(session)
+    }
+
     /// Starts `count` more threads that read from the device. `alone` is for the only reading thread.
     fn read(
         &mut self,
@@ -131,19 +163,30 @@ impl Session {
         alone: Option<Alone>,
     ) -> io::Result<()> {
         for _ in 0..count {
-            let device = Arc::clone(device);
-            let driver = Arc::clone(driver);
-            let queues = Arc::clone(&self.queues);
-            let buffer = vec![0; BUFFER];
-            let thread = Builder::new()
-                .name(format!("fuse-{}", self.readers.len()))
-                .spawn(move || {
-                    let result = serve(&device, &driver, buffer, alone);
-                    end(&queues);
-                    result
-                })?;
-            self.readers.push(thread);
+            self.read_one(device, driver, vec![0; BUFFER], alone)?;
         }
+        Ok(())
+    }
+
+    fn read_one(
+        &mut self,
+        device: &Arc<Device>,
+        driver: &Arc<impl Answers>,
+        buffer: Vec<u8>,
+        alone: Option<Alone>,
+    ) -> io::Result<()> {
+        let device = Arc::clone(device);
+        let driver = Arc::clone(driver);
+        let queues = Arc::clone(&self.queues);
+        let thread = Builder::new()
+            .name(format!("fuse-{}", self.readers.len()))
+            .spawn(move || {
+                driver.enter_thread();
+                let result = serve(&device, &*driver, buffer, alone);
+                end(&queues);
+                result
+            })?;
+        self.readers.push(thread);
         Ok(())
     }
 
@@ -184,7 +227,7 @@ struct Alone {
 /// Reads and serves requests until the connection ends. `alone` is for the only reading thread.
 fn serve(
     device: &Arc<Device>,
-    driver: &Driver,
+    driver: &impl Answers,
     mut buffer: Vec<u8>,
     alone: Option<Alone>,
 ) -> io::Result<()> {

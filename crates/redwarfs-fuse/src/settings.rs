@@ -45,6 +45,8 @@ pub(crate) struct Settings {
     pub(crate) stored_xattrs: bool,
     /// The mount shows several images, of which one may have what another has not.
     pub(crate) several: bool,
+    /// The mount has a writable layer.
+    pub(crate) layered: bool,
     /// The kernel is to enforce the access control lists of the image.
     pub(crate) lists: bool,
     /// Nobody needs the image after the mount.
@@ -66,7 +68,9 @@ impl Settings {
             .then(|| geteuid().as_raw());
         let valid = options.idle.map_or(FOREVER, validity);
         let several = options.snapshots.is_some() || options.follow_newest || options.side_by_side;
-        let has_lists = several || image.is_some_and(has_lists);
+        let layered = options.layer.is_some();
+        // Files of a writable layer may get some.
+        let has_lists = several || layered || image.is_some_and(has_lists);
         let lists = has_lists && options.xattrs && options.checks_permissions();
         if has_lists && !options.xattrs {
             tracing::info!("the access control lists of the image, if any, do not count");
@@ -88,6 +92,7 @@ impl Settings {
             stored_xattrs: options.xattrs
                 && image.is_some_and(|image| image.metadata().has_xattrs()),
             several,
+            layered,
             lists,
             owns_image: options.owns_image,
         }

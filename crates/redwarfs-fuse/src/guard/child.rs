@@ -22,6 +22,8 @@ const LONGEST: u32 = 1 << 16;
 pub(super) enum Message<'a> {
     /// The mount to remove if the driver dies: mount point and device number.
     Watch(&'a Path, u64),
+    /// The directory to remove if the driver dies.
+    Remove(&'a Path),
     /// The driver ends in order: do nothing.
     Farewell,
 }
@@ -31,6 +33,7 @@ impl Message<'_> {
     pub(super) fn encode(&self) -> Vec<u8> {
         let (kind, device, path) = match self {
             Self::Watch(path, device) => (b'w', *device, path.as_os_str().as_bytes()),
+            Self::Remove(path) => (b'r', 0, path.as_os_str().as_bytes()),
             Self::Farewell => (b'f', 0, &b""[..]),
         };
         let mut out = vec![kind];
@@ -41,12 +44,18 @@ impl Message<'_> {
     }
 }
 
-/// The mount that the guard watches: mount point and device number.
-type Charge = Option<(PathBuf, u64)>;
+/// What the guard does if the driver dies.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Charge {
+    /// The mount to remove: mount point and device number.
+    mount: Option<(PathBuf, u64)>,
+    /// The directory to remove afterwards.
+    directory: Option<PathBuf>,
+}
 
 /// Reads messages until the driver ends. `Err` after a farewell or an invalid message.
 fn listen(pipe: &mut impl Read) -> io::Result<Charge> {
-    let mut charge = None;
+    let mut charge = Charge::default();
     loop {
         let (mut kind, mut device, mut len) = ([0; 1], [0; 8], [0; 4]);
         match pipe.read_exact(&mut kind) {
@@ -56,13 +65,16 @@ fn listen(pipe: &mut impl Read) -> io::Result<Charge> {
         pipe.read_exact(&mut device)?;
         pipe.read_exact(&mut len)?;
         let len = u32::from_ne_bytes(len);
-        if kind != *b"w" || len > LONGEST {
+        if !matches!(&kind, b"w" | b"r") || len > LONGEST {
             return Err(io::ErrorKind::InvalidData.into());
         }
         let mut path = vec![0; len as usize];
         pipe.read_exact(&mut path)?;
         let path = PathBuf::from(OsString::from_vec(path));
-        charge = Some((path, u64::from_ne_bytes(device)));
+        match &kind {
+            b"r" => charge.directory = Some(path),
+            _ => charge.mount = Some((path, u64::from_ne_bytes(device))),
+        }
     }
 }
 
@@ -83,8 +95,11 @@ pub(super) fn run(pipe: OwnedFd) -> ! {
     let _ = catch_unwind(move || {
         leave(&pipe)?;
         let charge = listen(&mut File::from(pipe))?;
-        if let Some((mountpoint, device)) = charge {
+        if let Some((mountpoint, device)) = charge.mount {
             clean_up(&mountpoint, device);
+        }
+        if let Some(directory) = charge.directory {
+            std::fs::remove_dir_all(directory)?;
         }
         io::Result::Ok(())
     });
@@ -155,10 +170,15 @@ mod tests {
         let other = Message::Watch(Path::new("/c"), 8).encode();
         let farewell = Message::Farewell.encode();
         let listen = |parts: &[&[u8]]| listen(&mut parts.concat().as_slice());
-        assert_eq!(listen(&[]).expect("nothing to guard"), None);
+        let nothing = listen(&[]).expect("nothing to guard");
+        assert_eq!(nothing, Charge::default());
+        let remove = Message::Remove(Path::new("/changes")).encode();
         assert_eq!(
-            listen(&[&watch, &other]).expect("the driver died"),
-            Some((PathBuf::from("/c"), 8))
+            listen(&[&watch, &remove, &other]).expect("the driver died"),
+            Charge {
+                mount: Some((PathBuf::from("/c"), 8)),
+                directory: Some(PathBuf::from("/changes")),
+            }
         );
         assert!(listen(&[&watch, &farewell]).is_err());
         assert!(listen(&[&watch[..9]]).is_err());

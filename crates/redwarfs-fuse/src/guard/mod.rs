@@ -75,6 +75,16 @@ impl Guard {
             .write_all(&child::Message::Watch(mountpoint, device).encode())
     }
 
+    /// Tells the guard a directory to remove, with all that is in it, if this process dies: an absolute path. The last call
+    /// counts.
+    ///
+    /// # Errors
+    /// The guard has ended.
+    pub fn remove(&mut self, directory: &Path) -> io::Result<()> {
+        self.pipe
+            .write_all(&child::Message::Remove(directory).encode())
+    }
+
     /// Ends the guard without any action and waits for its end.
     pub fn dismiss(mut self) {
         // A guard that has ended needs no farewell.

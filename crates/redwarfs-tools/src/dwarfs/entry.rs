@@ -50,7 +50,7 @@ pub(super) enum Effect {
 }
 
 /// One option, or two that are each other's opposite.
-#[derive(Debug)]
+#[derive(Debug, Clone, Copy)]
 pub(super) struct MountOption {
     pub(super) group: Group,
     /// The name, with `=VALUE` if it takes one, or `(no_)name`.
@@ -146,7 +146,8 @@ impl MountOption {
 
 /// Forms of the options that do nothing on Windows: they are about the kernel, the scheduler and the mount
 /// table of Linux.
-pub(super) const NOT_ON_WINDOWS: [&str; 23] = [
+pub(super) const NOT_ON_WINDOWS: [&str; 24] = [
+    "rw=DIR|tmp",
     "union",
     "whiteouts=WHAT",
     "dir=MOUNTPOINT",

@@ -8,6 +8,8 @@ mod beside;
 mod descriptors;
 mod entry;
 mod exit;
+#[cfg(unix)]
+mod layer;
 mod logging;
 #[cfg(unix)]
 mod mountpoint;
@@ -20,7 +22,9 @@ mod settings;
 #[cfg(unix)]
 mod several;
 mod table;
+mod table_ignored;
 mod table_images;
+mod table_layer;
 mod table_text;
 #[cfg(unix)]
 mod unix;

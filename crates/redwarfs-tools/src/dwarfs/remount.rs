@@ -42,7 +42,7 @@ pub(super) fn is_wanted(options: &[OsString]) -> bool {
 /// Changes the flags of the mount at `mountpoint`. Options of the driver itself, and flags that are not
 /// named, stay unchanged. With `complete`, as mount(8) calls, the options name all flags that are on:
 /// then programs may be run unless an option forbids it. The other flags are on unless the user takes
-/// them away, so their absence says nothing. Returns whether an option requested writing.
+/// them away, so their absence says nothing. Returns whether an option requested writing in vain.
 ///
 /// # Errors
 /// Nothing of FUSE is mounted there, or the system refuses.
@@ -61,8 +61,13 @@ pub(super) fn remount(mountpoint: &Path, options: &[OsString], complete: bool) -
     }
     let now = statvfs(&target).map_err(|error| cannot(error.into()))?;
     let now = now.f_flag;
-    // Of this place in the tree: the file system itself is read-only for good.
-    let mut flags = MountFlags::BIND | MountFlags::RDONLY;
+    let last = options
+        .iter()
+        .rfind(|option| *option == "ro" || *option == "rw");
+    // Of this place in the tree: without a writable layer, the file system itself is read-only for good.
+    let mut flags = MountFlags::BIND;
+    let stays = now.contains(StatVfsMountFlags::RDONLY);
+    flags.set(MountFlags::RDONLY, last.map_or(stays, |last| last == "ro"));
     for (_, _, flag, shown) in FLAGS {
         flags.set(flag, now.contains(shown));
     }
@@ -84,8 +89,7 @@ pub(super) fn remount(mountpoint: &Path, options: &[OsString], complete: bool) -
         Err(Errno::INVAL) => return Err(nothing()),
         Err(error) => return Err(cannot(error.into())),
     }
-    let last = options
-        .iter()
-        .rfind(|option| *option == "ro" || *option == "rw");
-    Ok(last.is_some_and(|option| option == "rw"))
+    let after = statvfs(&target).map_err(|error| cannot(error.into()))?;
+    let read_only = after.f_flag.contains(StatVfsMountFlags::RDONLY);
+    Ok(read_only && last.is_some_and(|option| option == "rw"))
 }

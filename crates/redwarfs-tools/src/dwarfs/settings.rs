@@ -48,6 +48,14 @@ pub(super) struct Tidying {
     pub(super) max_age: Option<OsString>,
 }
 
+/// Where a writable mount keeps the changes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum LayerChoice {
+    Directory(PathBuf),
+    /// In a directory that is removed after unmounting.
+    Temporary,
+}
+
 /// Everything that `-o` can say.
 #[derive(Debug)]
 pub(super) struct Settings {
@@ -79,6 +87,10 @@ pub(super) struct Settings {
     pub(super) named: bool,
     /// `-o rw`.
     pub(super) writable: bool,
+    /// `-o ro`.
+    pub(super) read_only: bool,
+    /// `-o rw=DIR`.
+    pub(super) layer: Option<LayerChoice>,
     /// `-o nonempty`.
     pub(super) over_others: bool,
     /// Remarks for the log.
@@ -115,6 +127,8 @@ impl Default for Settings {
             control: None,
             named: false,
             writable: false,
+            read_only: false,
+            layer: None,
             over_others: false,
             warnings: Vec::new(),
         }
@@ -155,6 +169,9 @@ impl Settings {
                 )));
             }
         }
+        if self.layer.is_some() {
+            self.check_layer()?;
+        }
         #[cfg(unix)]
         if self.mount.uring && !redwarfs_fuse::HAS_URING {
             self.warnings.push(String::from(
@@ -164,6 +181,32 @@ impl Settings {
         // Each read that waits holds a thread, whether or not it decompresses something itself.
         self.mount.workers = self.open.cache.workers.max(1) + 1;
         Ok(self)
+    }
+}
+
+impl Settings {
+    /// Refuses what a writable mount cannot do, and mentions what has no effect in it.
+    fn check_layer(&mut self) -> Result<()> {
+        let excluded = [
+            (self.read_only, "ro"),
+            (self.mount.hide_write_bits, "readonly"),
+            (self.mount.case_insensitive, "case_insensitive"),
+            (self.mount.snapshots.is_some(), "snapshots"),
+            (self.mount.follow_newest, "follow_newest"),
+        ];
+        if let Some((_, other)) = excluded.iter().find(|(given, _)| *given) {
+            let text = format!("rw=DIR cannot be used with {other}");
+            return Err(ToolError::new(text));
+        }
+        let idle = [
+            (self.mount.analysis_file.is_some(), "analysis_file"),
+            (self.mount.uring, "uring"),
+            (self.mount.list_xattrs, "list_xattrs"),
+        ];
+        let given = idle.iter().filter(|(given, _)| *given);
+        let text = given.map(|(_, name)| format!("{name} has no effect with rw=DIR"));
+        self.warnings.extend(text);
+        Ok(())
     }
 }
 

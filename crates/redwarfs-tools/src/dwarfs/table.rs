@@ -7,20 +7,33 @@ use redwarfs_reader::Preload;
 
 use super::entry::{Effect, Group, MountOption, entry};
 use super::settings::{Lock, LogTarget, Strategy, components};
+use super::table_ignored::IGNORED;
 use super::table_images as images;
+use super::table_layer::RW;
 use crate::common::error::ToolError;
 use crate::common::open::image_offset;
 use crate::common::users::{parse_group, parse_user};
 use crate::common::verify::verification;
 
-/// The description of options of `/etc/fstab` that the driver accepts without effect.
-const FSTAB: &str = "no effect, for /etc/fstab";
-
 /// Largest number of threads that read requests.
 const MAX_READERS: i32 = 64;
 
 /// All options, in the order of the help text.
-pub(super) const OPTIONS: [MountOption; 79] = [
+pub(super) const OPTIONS: [MountOption; ACTIVE.len() + IGNORED.len()] = {
+    let mut all = [IGNORED[0]; ACTIVE.len() + IGNORED.len()];
+    let mut at = 0;
+    while at < all.len() {
+        all[at] = match at < ACTIVE.len() {
+            true => ACTIVE[at],
+            false => IGNORED[at - ACTIVE.len()],
+        };
+        at += 1;
+    }
+    all
+};
+
+/// The options that have an effect.
+const ACTIVE: &[MountOption] = &[
     entry(
         Group::Image,
         "offset=N|auto|auto:N",
@@ -438,6 +451,7 @@ pub(super) const OPTIONS: [MountOption; 79] = [
             Ok(())
         }),
     ),
+    RW,
     entry(
         Group::Mount,
         "allow_other",
@@ -576,98 +590,6 @@ pub(super) const OPTIONS: [MountOption; 79] = [
         "",
         Effect::Flag(|s| s.debug = true),
     ),
-    entry(
-        Group::Ignored,
-        "enable_nlink",
-        "",
-        "obsolete: no effect, and a warning",
-        "",
-        Effect::Obsolete,
-    ),
-    entry(
-        Group::Ignored,
-        "(no_)cache_image",
-        "",
-        "obsolete: no effect, and a warning",
-        "",
-        Effect::Obsolete,
-    ),
-    entry(
-        Group::Ignored,
-        "ro",
-        "",
-        "the mount is read-only anyway",
-        "",
-        Effect::Flag(|s| s.writable = false),
-    ),
-    entry(
-        Group::Ignored,
-        "rw",
-        "",
-        "no effect, and a warning",
-        "",
-        Effect::Flag(|s| s.writable = true),
-    ),
-    entry(
-        Group::Ignored,
-        "max_idle_threads=N",
-        "",
-        "no effect: idle threads stay",
-        "",
-        Effect::Value(|_, v| v.number::<i32>().map(drop)),
-    ),
-    entry(
-        Group::Ignored,
-        "(no_)clone_fd",
-        "",
-        "no effect",
-        "",
-        Effect::Flag(|_| {}),
-    ),
-    entry(
-        Group::Ignored,
-        "(no)auto",
-        "",
-        FSTAB,
-        "",
-        Effect::Flag(|_| {}),
-    ),
-    entry(
-        Group::Ignored,
-        "(no)user",
-        "",
-        FSTAB,
-        "",
-        Effect::Flag(|_| {}),
-    ),
-    entry(
-        Group::Ignored,
-        "user=NAME",
-        "",
-        FSTAB,
-        "",
-        Effect::Value(|_, _| Ok(())),
-    ),
-    entry(Group::Ignored, "users", "", FSTAB, "", Effect::Flag(|_| {})),
-    entry(Group::Ignored, "owner", "", FSTAB, "", Effect::Flag(|_| {})),
-    entry(Group::Ignored, "group", "", FSTAB, "", Effect::Flag(|_| {})),
-    entry(
-        Group::Ignored,
-        "defaults",
-        "",
-        FSTAB,
-        "",
-        Effect::Flag(|_| {}),
-    ),
-    entry(
-        Group::Ignored,
-        "nofail",
-        "",
-        FSTAB,
-        "",
-        Effect::Flag(|_| {}),
-    ),
-    entry(Group::Ignored, "loop", "", FSTAB, "", Effect::Flag(|_| {})),
 ];
 
 #[cfg(test)]

@@ -21,7 +21,7 @@ use super::serve::{End, Signals, serve};
 use super::settings::Settings;
 use super::several::control::Control;
 use super::several::{self, Opener};
-use super::{Measurements, Opening, load_behind, logging, options, remount, report_life};
+use super::{Measurements, Opening, layer, load_behind, logging, options, remount, report_life};
 use crate::common::cache::finish_cache;
 use crate::common::error::{EXIT_FAILURE, EXIT_OK, Result, ToolError, display_path};
 use crate::common::version::VERSION;
@@ -33,13 +33,14 @@ Usage: dwarfs IMAGE MOUNTPOINT [OPTIONS...]
        dwarfs IMAGE --auto-mountpoint [OPTIONS...]
        dwarfs -o dir=MOUNTPOINT [NAME=]IMAGE...
 
-Mounts a DwarFS image, read-only. 'fusermount3 -u MOUNTPOINT' unmounts it.
+Mounts a DwarFS image. 'fusermount3 -u MOUNTPOINT' unmounts it.
 
   -o OPT[,OPT...]      options of the mount; the most used ones are:
                          offset=auto     search for the image in its file
                          cachesize=SIZE  memory for decompressed data (512m)
                          workers=N       decompression threads (2)
                          allow_other     let all users use the mount
+                         rw=DIR          let programs write; DIR gets the changes
   -f                   stay in the foreground
   -d                   stay in the foreground, and log every request
   --auto-mountpoint    mount on the path of the image without its extension
@@ -62,7 +63,7 @@ Examples:
 
 Write a comma in a value as '\\,'. The driver accepts options for /etc/fstab
 and for other drivers, and obsolete options, without effect; see --man.
-The mount is always read-only. Unmount with 'fusermount3 -u MOUNTPOINT',
+The mount is read-only without -o rw=DIR. Unmount with 'fusermount3 -u MOUNTPOINT',
 'umount MOUNTPOINT', or by SIGINT or SIGTERM.";
 
 /// Mounts as requested. Returns the exit code.
@@ -215,7 +216,7 @@ fn mount_and_serve(
     for warning in &settings.warnings {
         logger.warn(warning);
     }
-    if settings.writable && !arguments.helper {
+    if settings.writable && settings.layer.is_none() && !arguments.helper {
         // mount(8) says `rw` to its helpers unasked.
         logger.warn(options::READ_ONLY);
     }
@@ -268,6 +269,12 @@ fn mount_and_serve(
             .unwrap_or_else(|| shown_name(&arguments.image).into_owned())
             .into_os_string();
     }
+    let mut temporary = None;
+    if let Some(choice) = &settings.layer {
+        let (layer, made) = layer::prepare(choice, guard.as_mut())?;
+        mount_options.layer = Some(layer);
+        temporary = made;
+    }
     mount_options.control = control
         .as_ref()
         .map(|(control, _)| control.path().to_owned());
@@ -299,9 +306,10 @@ fn mount_and_serve(
     let mounted = mounted.map_err(|error| {
         let code = match error {
             FuseError::Device(_) | FuseError::Session(_) => EXIT_SETUP,
-            FuseError::AnalysisFile { .. } | FuseError::Image(_) | FuseError::Layer(_) => {
-                EXIT_FAILURE
-            }
+            FuseError::AnalysisFile { .. }
+            | FuseError::Image(_)
+            | FuseError::Layer(_)
+            | FuseError::Changes { .. } => EXIT_FAILURE,
             _ => EXIT_MOUNT,
         };
         ToolError::new(error.to_string()).code(code)
@@ -344,6 +352,9 @@ fn mount_and_serve(
         End::Unmounted => logger.info("file system unmounted"),
         End::Detached => logger.warn("the file system is in use: detached"),
         End::Left => logger.warn("the caller has to unmount what it mounted"),
+    }
+    if let Some(temporary) = temporary {
+        temporary.remove(logger);
     }
     if let Some(guard) = guard {
         guard.dismiss();

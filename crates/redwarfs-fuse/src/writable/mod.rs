@@ -1,0 +1,47 @@
+//! A writable layer over an image.
+//!
+//! Reads come from the image, changes go to a directory in the format of overlayfs. The format lets the kernel or
+//! fuse-overlayfs use the directory, too. All requests of such a mount come here, and none to the read-only driver.
+//!
+//! | module | about |
+//! |---|---|
+//! | `lower.rs` | what lies below: a trait, and the image |
+//! | `layer.rs` | the directory with the changes: whiteouts, opaque directories, incomplete files |
+//! | `nodes.rs` | the inodes that the kernel knows, with their numbers and names |
+//! | `tree.rs` | both merged: what a name leads to, and copying to the layer |
+//! | `names.rs`, `rename.rs` | what changes names |
+//! | `files.rs`, `attributes.rs`, `listing.rs` | the other operations |
+//! | `driver.rs`, `wire.rs` | which operation answers which request; messages |
+//!
+//! # Copies
+//!
+//! A file is copied to the layer when its data, its attributes or its links change for the first time. The copy is made in
+//! `work` and renamed when it is complete and on the medium. If a program truncates the file by opening it, no data is copied.
+//! A file that was opened for reading before shows the changes, too.
+//!
+//! # As in overlayfs
+//!
+//! Directories of the lower tree cannot be renamed (`EXDEV`, which lets `mv` copy). Copying a file with several links in the
+//! lower tree breaks the links: the other names keep the old contents. Until then all names have one inode number. Other
+//! inode numbers are stable during a mount. `RENAME_EXCHANGE` is refused (`EINVAL`).
+//!
+//! # Locks
+//!
+//! One lock is about names (`Tree::changing`). No thread holds it while it reads the lower tree's data. A second program that
+//! changes a file while it is copied waits for the copy. Reads of the lower tree go to the workers of the driver.
+
+mod attributes;
+mod driver;
+mod files;
+mod layer;
+mod listing;
+mod lower;
+mod names;
+mod nodes;
+mod rename;
+mod threads;
+mod tree;
+mod wire;
+
+pub(crate) use driver::WritableDriver;
+pub(crate) use layer::is_privileged;

@@ -1,0 +1,288 @@
+//! Mounts with a writable layer.
+
+mod support;
+mod writable_support;
+
+use std::ffi::CString;
+use std::fs;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::process::Command;
+
+use redwarfs_fuse::{Layer, MountOptions};
+use redwarfs_testkit::skip;
+use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
+use support::{Maker, Mount, Piece, can_mount};
+use tempfile::TempDir;
+use writable_support::{Picture, Random, Step, assert_same, layered, picture, run};
+
+/// Number of random programs.
+const CASES: &str = "REDWARFS_LAYER_CASES";
+const IN_THE_GATE: u64 = 30;
+/// The steps of each.
+const STEPS: usize = 80;
+
+fn image() -> Maker {
+    let noise = |seed: u64, size: usize| -> Vec<u8> {
+        let mut random = Random::new(seed);
+        (0..size).map(|_| random.below(256) as u8).collect()
+    };
+    let mut maker = Maker::new();
+    maker
+        .dir("dir")
+        .dir("dir/sub")
+        .dir("dir/dir")
+        .dir("sub")
+        .dir("sub/sub")
+        .dir("sub/sub/dir")
+        .file("a", noise(1, 50_000))
+        .file_with_mode("b", "small", 0o640)
+        .file("dir/a", noise(2, 60_000))
+        .file("dir/b", "")
+        .file_with_mode("dir/c", "#!/bin/sh\n", 0o4755)
+        .file("dir/sub/a", noise(3, 9))
+        .file("sub/b", noise(4, 5000))
+        .file("sub/sub/a", noise(5, 333))
+        .pieces(
+            "sub/c",
+            &[
+                Piece::Data(noise(6, 4096)),
+                Piece::Hole(70_000),
+                Piece::Data(noise(7, 100)),
+            ],
+        )
+        .link("c", "dir/a")
+        .link("sub/a", "nowhere")
+        .fifo("dir/sub/b");
+    maker
+}
+
+/// Something mounted by a test.
+struct Mounted<'a>(&'a Path);
+
+impl Drop for Mounted<'_> {
+    fn drop(&mut self) {
+        let _ = unmount(self.0, UnmountFlags::DETACH);
+    }
+}
+
+/// What the kernel's overlayfs shows of an image and a layer; none if it cannot mount here.
+fn by_the_kernel(image: &Maker, layer: &Path) -> Option<Picture> {
+    let lower = Mount::new(image, &MountOptions::default());
+    let merged = TempDir::new().expect("a temporary directory");
+    let data = format!(
+        "lowerdir={},upperdir={},workdir={}",
+        lower.point().display(),
+        layer.join("upper").display(),
+        layer.join("work").display()
+    );
+    let data = CString::new(data).expect("no zero");
+    let flags = MountFlags::empty();
+    if let Err(error) = mount("overlay", merged.path(), "overlay", flags, data.as_c_str()) {
+        skip("the kernel's overlayfs", &error.to_string());
+        return None;
+    }
+    let _mounted = Mounted(merged.path());
+    Some(picture(merged.path()))
+}
+
+/// Copies what a mount shows, so that a program can run on both.
+fn copy(from: &Path, to: &Path) {
+    let status = Command::new("cp")
+        .args(["-a", "--"])
+        .arg(from.join("."))
+        .arg(to)
+        .status();
+    assert!(status.expect("cp").success());
+}
+
+fn outcome(result: &io::Result<String>) -> Result<&str, Option<i32>> {
+    match result {
+        Ok(text) => Ok(text),
+        Err(error) => Err(error.raw_os_error()),
+    }
+}
+
+/// Runs a random program on a mount and on a plain directory.
+fn compare(seed: u64) {
+    let image = image();
+    // Copies are synced, which takes time on a disk.
+    let memory = Path::new("/dev/shm");
+    let new = || match !seed.is_multiple_of(4) && memory.is_dir() {
+        true => TempDir::new_in(memory).expect("a temporary directory"),
+        false => TempDir::new().expect("a temporary directory"),
+    };
+    let (layer, plain) = (new(), new());
+    let options = layered(layer.path());
+    let mut mounted = Mount::new(&image, &options);
+    copy(mounted.point(), plain.path());
+    let case = |what: &str| format!("{CASES}: program {seed}: {what}");
+    assert_same(
+        &case("at first"),
+        &picture(mounted.point()),
+        &picture(plain.path()),
+    );
+    let mut random = Random::new(seed);
+    let (mut open, mut open_plain) = (Vec::new(), Vec::new());
+    let mut log = Vec::new();
+    for _ in 0..STEPS {
+        let step = Step::random(&mut random, open.len());
+        let found = run(mounted.point(), &mut open, &step);
+        log.push(format!("{step:?}: {found:?}"));
+        if let Step::Rename(from, _) | Step::RenameNew(from, _) = &step
+            && found
+                .as_ref()
+                .is_err_and(|error| error.raw_os_error() == Some(libc::EXDEV))
+        {
+            // Documented: programs copy such directories.
+            assert!(
+                plain.path().join(from).is_dir(),
+                "{}",
+                case(&log.join("\n"))
+            );
+            continue;
+        }
+        let expected = run(plain.path(), &mut open_plain, &step);
+        let same = outcome(&found) == outcome(&expected);
+        assert!(same, "{}\nexpected {expected:?}", case(&log.join("\n")));
+    }
+    let expected = picture(plain.path());
+    let log = log.join("\n");
+    assert_same(&case(&log), &picture(mounted.point()), &expected);
+    drop((open, open_plain));
+    mounted.unmount();
+    let mut again = Mount::new(&image, &options);
+    assert_same(&case(&log), &picture(again.point()), &expected);
+    again.unmount();
+    let left: Vec<_> = fs::read_dir(layer.path().join("work"))
+        .expect("work")
+        .map(|entry| entry.expect("an entry").file_name())
+        .collect();
+    assert!(left.is_empty(), "{}: {left:?}", case(&log));
+    if let Some(found) = by_the_kernel(&image, layer.path()) {
+        assert_same(&case(&format!("by the kernel\n{log}")), &found, &expected);
+    }
+}
+
+#[test]
+fn random_programs_see_a_plain_directory() {
+    if !can_mount("random_programs_see_a_plain_directory") {
+        return;
+    }
+    let (first, count) = match std::env::var(CASES) {
+        // One program: `=7`.
+        Ok(text) => match text.strip_prefix('=') {
+            Some(one) => (one.parse().expect("a number"), 1),
+            None => (0, text.parse().expect("a number")),
+        },
+        Err(_) => (0, IN_THE_GATE),
+    };
+    for seed in first..first + count {
+        compare(seed);
+    }
+}
+
+#[test]
+fn links_of_the_image_break_as_in_overlayfs() {
+    if !can_mount("links_of_the_image_break_as_in_overlayfs") {
+        return;
+    }
+    let mut maker = Maker::new();
+    maker.file("one", "data").same("two", "one");
+    let layer = TempDir::new().expect("a temporary directory");
+    let mount = Mount::new(&maker, &layered(layer.path()));
+    let stat = |name: &str| fs::metadata(mount.path(name)).expect("stat");
+    assert_eq!(
+        (stat("one").ino(), stat("one").nlink()),
+        (stat("two").ino(), 2)
+    );
+    fs::write(mount.path("one"), "changed").expect("writable");
+    assert_eq!(fs::read_to_string(mount.path("two")).expect("read"), "data");
+    assert_eq!(
+        fs::read_to_string(mount.path("one")).expect("read"),
+        "changed"
+    );
+    assert_ne!(stat("one").ino(), stat("two").ino());
+    assert_eq!(stat("one").nlink(), 1);
+    // A link that is made in the mount is one.
+    fs::hard_link(mount.path("one"), mount.path("three")).expect("link");
+    fs::write(mount.path("three"), "both").expect("writable");
+    assert_eq!(fs::read_to_string(mount.path("one")).expect("read"), "both");
+    assert_eq!(
+        (stat("one").ino(), stat("one").nlink()),
+        (stat("three").ino(), 2)
+    );
+}
+
+#[test]
+fn open_files_see_changes_and_outlive_their_names() {
+    if !can_mount("open_files_see_changes_and_outlive_their_names") {
+        return;
+    }
+    use std::os::unix::fs::FileExt;
+    let layer = TempDir::new().expect("a temporary directory");
+    let mount = Mount::new(&image(), &layered(layer.path()));
+    let number = fs::metadata(mount.path("b")).expect("stat").ino();
+    let open = fs::File::open(mount.path("b")).expect("open");
+    fs::write(mount.path("b"), "other").expect("writable");
+    let mut data = [0; 5];
+    open.read_exact_at(&mut data, 0).expect("read");
+    assert_eq!(&data, b"other");
+    assert_eq!(fs::metadata(mount.path("b")).expect("stat").ino(), number);
+    fs::remove_file(mount.path("b")).expect("unlink");
+    open.set_permissions(std::os::unix::fs::PermissionsExt::from_mode(0o600))
+        .expect("fchmod");
+    let stat = open.metadata().expect("fstat");
+    assert_eq!((stat.mode() & 0o777, stat.nlink()), (0o600, 0));
+    // One that is not in the layer when it loses its name.
+    let open = fs::File::open(mount.path("dir/a")).expect("open");
+    fs::remove_file(mount.path("dir/a")).expect("unlink");
+    let times = fs::FileTimes::new().set_modified(std::time::SystemTime::UNIX_EPOCH);
+    open.set_times(times).expect("futimens");
+    assert_eq!(open.metadata().expect("fstat").mtime(), 0);
+    let mut data = vec![0; 60_000];
+    open.read_exact_at(&mut data, 0).expect("read");
+    assert!(!mount.path("dir/a").exists());
+}
+
+#[test]
+fn a_layer_has_one_mount() {
+    if !can_mount("a_layer_has_one_mount") {
+        return;
+    }
+    let layer = TempDir::new().expect("a temporary directory");
+    let _mount = Mount::new(&image(), &layered(layer.path()));
+    let (bytes, _) = image().image();
+    let open = redwarfs_reader::OpenOptions::default();
+    let second = redwarfs_reader::Image::from_source(support::Gate::new(bytes), &open);
+    let point = TempDir::new().expect("a temporary directory");
+    let error = redwarfs_fuse::mount(
+        second.expect("a valid image"),
+        point.path(),
+        &layered(layer.path()),
+    );
+    let text = error.expect_err("refused").to_string();
+    assert!(text.contains("another mount uses it"), "{text}");
+    assert!(text.contains(&layer.path().display().to_string()), "{text}");
+}
+
+#[test]
+fn temporary_layers_work() {
+    if !can_mount("temporary_layers_work") {
+        return;
+    }
+    let layer = TempDir::new().expect("a temporary directory");
+    let mut options = layered(layer.path());
+    options.layer = Some(Layer::Temporary(layer.path().to_owned()));
+    let mount = Mount::new(&image(), &options);
+    fs::write(mount.path("a"), "x").expect("writable");
+    fs::File::open(mount.path("a"))
+        .expect("open")
+        .sync_all()
+        .expect("sync");
+    assert_eq!(
+        fs::read_to_string(layer.path().join("upper/a")).expect("read"),
+        "x"
+    );
+}
