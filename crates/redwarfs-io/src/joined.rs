@@ -4,7 +4,7 @@ use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::Source;
+use crate::{Line, Source};
 
 /// The bytes of several sources, one after the other.
 #[derive(Debug)]
@@ -93,6 +93,12 @@ impl Source for JoinedSource {
             }
             start = *end;
         }
+    }
+
+    fn line(&self) -> Option<Line> {
+        let parts = self.parts.iter();
+        let lines = parts.filter_map(|(source, _)| source.line());
+        lines.max_by_key(Line::in_flight)
     }
 
     fn identity(&self) -> Option<String> {

@@ -40,4 +40,4 @@ pub use fault::{Fault, FaultSource};
 pub use in_place::{Append, AppendWriter, LockedFile, Medium};
 pub use joined::JoinedSource;
 pub use map::MapSource;
-pub use source::{FileSource, MemorySource, Revision, Source};
+pub use source::{FileSource, Line, MemorySource, Revision, Source};

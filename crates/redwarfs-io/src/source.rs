@@ -6,7 +6,7 @@ use std::io::{self, Seek, SeekFrom};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use crate::os;
 
@@ -77,6 +77,11 @@ pub trait Source: Send + Sync + fmt::Debug {
     /// time. Never waits and never fails: a read of the range does.
     fn will_need(&self, _ranges: &[Range<u64>]) {}
 
+    /// The line to a server, as it was measured so far. None if there is no line, or nothing was measured.
+    fn line(&self) -> Option<Line> {
+        None
+    }
+
     /// A text that names these bytes: another file or object has another one, and so has this one after a change. None
     /// if the source cannot tell.
     fn identity(&self) -> Option<String> {
@@ -90,6 +95,24 @@ pub trait Source: Send + Sync + fmt::Debug {
     /// Says that nobody needs the bytes any more. Reads that wait for a server fail soon, and so do later ones. Other
     /// sources ignore this.
     fn abandon(&self) {}
+}
+
+/// A line to a server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Line {
+    /// Bytes that arrive in a second, if nothing else holds them up.
+    pub rate: u64,
+    /// Time from a request to the start of its answer.
+    pub delay: Duration,
+}
+
+impl Line {
+    /// Bytes that must be on their way at any time so that the line is never idle: the bandwidth-delay product.
+    #[must_use]
+    pub fn in_flight(&self) -> u64 {
+        let bytes = u128::from(self.rate) * self.delay.as_nanos() / 1_000_000_000;
+        u64::try_from(bytes).unwrap_or(u64::MAX)
+    }
 }
 
 /// The length of a file, and when it was last written to.
@@ -130,6 +153,10 @@ impl<S: Source + ?Sized> Source for Arc<S> {
 
     fn will_need(&self, ranges: &[Range<u64>]) {
         (**self).will_need(ranges);
+    }
+
+    fn line(&self) -> Option<Line> {
+        (**self).line()
     }
 
     fn identity(&self) -> Option<String> {

@@ -307,7 +307,12 @@ impl Image {
         let cache = BlockCache::in_group(&group, payloads.clone(), of_cache, perfmon);
         Ok(Self(Arc::new(OpenImage {
             cache,
-            ahead: AheadOfReads::new(&options.cache, payloads.block_size(), payloads.is_remote()),
+            ahead: AheadOfReads::new(
+                &options.cache,
+                payloads.block_size(),
+                payloads.is_remote(),
+                payloads.expansion(),
+            ),
             payloads,
             view,
             file_size: size,

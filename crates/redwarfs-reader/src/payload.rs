@@ -184,6 +184,14 @@ impl Payloads {
         self.block_size + self.block_size / 2 + SLACK
     }
 
+    /// How many bytes all blocks have for each byte that is stored of them, about; at least 1.
+    pub(crate) fn expansion(&self) -> f64 {
+        let blocks = self.container.section_of_type(SectionType::BLOCK);
+        let stored: u64 = blocks.map(|block| block.length).sum();
+        let raw = u64::from(self.container.block_count()).saturating_mul(self.block_size);
+        (raw as f64 / stored.max(1) as f64).max(1.0)
+    }
+
     /// Whether the source is on a server.
     pub(crate) fn is_remote(&self) -> bool {
         self.remote

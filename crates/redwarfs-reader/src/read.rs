@@ -74,10 +74,8 @@ impl Image {
         if inner.payloads.is_remote() {
             // All at once, so that neighbours are one request.
             let blocks = ahead::blocks_within(&inner.view, inode, offset, len)?;
-            let missing = blocks
-                .iter()
-                .filter(|need| !inner.cache.contains(need.block, need.end));
-            inner.payloads.announce(missing.map(|need| need.block));
+            let blocks: Vec<BlockNo> = blocks.iter().map(|need| need.block).collect();
+            self.announce_missing(&blocks);
         }
         let submit = &mut |need| inner.cache.submit(need);
         ahead::within_read(&inner.view, inode, offset, len, submit)
@@ -90,9 +88,20 @@ impl Image {
             return;
         }
         let submit = &mut |need| inner.cache.submit(need);
-        inner
-            .ahead
-            .after_read(&inner.view, inode, offset, len, submit);
+        let announce = |blocks: &[BlockNo]| self.announce_missing(blocks);
+        let line = inner.payloads.is_remote().then(|| ahead::ToServer {
+            measured: inner.payloads.source().line(),
+            announce: &announce,
+        });
+        let read = (inode, offset, len);
+        inner.ahead.after_read(&inner.view, read, line, submit);
+    }
+
+    /// Lets a source on a server fetch blocks of which the cache has nothing: the others were fetched before.
+    fn announce_missing(&self, blocks: &[BlockNo]) {
+        let inner = &*self.0;
+        let missing = blocks.iter().filter(|block| !inner.cache.knows(**block));
+        inner.payloads.announce(missing.copied());
     }
 
     fn fill(&self, first: Span, mut spans: Spans<'_>, buf: &mut [u8]) -> Result<usize> {

@@ -13,6 +13,7 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 use crate::Limits;
 use crate::failure::{Failure, Next};
 use crate::location::Object;
+use crate::meter::Asked;
 use crate::observer::Record;
 use crate::piece::Piece;
 
@@ -75,6 +76,7 @@ pub(crate) struct Opened {
     pub(crate) range: Range<u64>,
     body: BoxStream<'static, object_store::Result<Bytes>>,
     record: Record,
+    asked: Asked,
 }
 
 /// Asks for a range once, and waits for the head of the answer.
@@ -123,8 +125,10 @@ async fn ask(
 ) -> Result<Option<Opened>, Failure> {
     let record = Record::default();
     options.extensions.insert(record.clone());
-    let asked = record.of(object.store.get_opts(&object.path, options));
-    let answered = timeout(limits.silence, asked).await;
+    let asked = object.meter.ask();
+    let answer = record.of(object.store.get_opts(&object.path, options));
+    let answered = timeout(limits.silence, answer).await;
+    asked.answered();
     let result = match answered.map_err(|_| silent())? {
         Ok(result) => result,
         Err(object_store::Error::NotModified { .. }) => return Ok(None),
@@ -143,6 +147,7 @@ async fn ask(
         range: result.range.clone(),
         body: result.into_stream(),
         record,
+        asked,
     }))
 }
 
@@ -186,6 +191,7 @@ impl Opened {
             match next {
                 Some(Ok(bytes)) => {
                     got += bytes.len() as u64;
+                    self.asked.received(bytes.len() as u64);
                     if got > length {
                         let what = format!(
                             "the server sends more than the {length} bytes that were asked for"

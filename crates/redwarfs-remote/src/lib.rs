@@ -27,6 +27,7 @@
 //! * `fetch.rs`: requests, and attempts until the time is over.
 //! * `opening.rs`: the first request; `known.rs`: what a cache on disk knows of an object, so that this request only asks
 //!   whether it is still the same.
+//! * `meter.rs`: measures the line, so that readers know how much must be on its way.
 //! * `piece.rs`: a range whose bytes arrive; `source.rs`: which pieces there are.
 //! * `observer.rs`: what a server answered; `failure.rs`: what to do about it, and what to say.
 //!
@@ -51,6 +52,7 @@ mod failure;
 mod fetch;
 mod known;
 mod location;
+mod meter;
 mod netrc;
 mod observer;
 mod opening;

@@ -18,6 +18,7 @@ use url::Url;
 
 use crate::aws_files;
 use crate::failure::without_secrets;
+use crate::meter::Meter;
 use crate::netrc;
 use crate::observer::Observing;
 
@@ -48,6 +49,8 @@ pub(crate) struct Object {
     pub(crate) suffixes: bool,
     /// Whether objects can be written there.
     pub(crate) writable: bool,
+    /// What requests measure.
+    pub(crate) meter: Arc<Meter>,
 }
 
 impl std::fmt::Debug for Object {
@@ -97,6 +100,7 @@ impl Object {
                     tail: STORE_TAIL,
                     suffixes: scheme != "az",
                     writable: true,
+                    meter: Arc::default(),
                 })
             }
         };
@@ -137,6 +141,7 @@ impl Object {
             tail: WEB_TAIL,
             suffixes: true,
             writable: false,
+            meter: Arc::default(),
         })
     }
 }

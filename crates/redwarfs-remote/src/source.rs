@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use redwarfs_io::{DiskCache, Source};
+use redwarfs_io::{DiskCache, Line, Source};
 use tokio::sync::Semaphore;
 
 use crate::Limits;
@@ -27,8 +27,9 @@ const REQUESTS: usize = 8;
 /// not if more than 64 KiB are between them, and more than both have.
 const GAP: u64 = 1 << 20;
 
-/// Longest range of one request that was joined from several (32 MiB).
-const JOINED: u64 = 32 << 20;
+/// Longest range of one request that was joined from several (4 MiB): several connections get up to speed faster than
+/// one.
+const JOINED: u64 = 4 << 20;
 
 /// Bytes of fetched pieces that are kept for later reads (64 MiB). Announced ranges beyond that are not fetched
 /// before they are read.
@@ -425,6 +426,10 @@ impl Source for RemoteSource {
 
     fn is_remote(&self) -> bool {
         true
+    }
+
+    fn line(&self) -> Option<Line> {
+        self.0.object.meter.line()
     }
 
     fn identity(&self) -> Option<String> {

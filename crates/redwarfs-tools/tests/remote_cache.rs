@@ -444,3 +444,30 @@ fn digests_that_are_wrong_are_no_keys() {
     let (one, two) = found.split_at(bad.len());
     assert!(one == two);
 }
+
+#[test]
+fn sequential_reads_fetch_neighbouring_blocks_together() {
+    let site = Site::new();
+    let tree = site.dir.path().join("long");
+    fs::create_dir(&tree).unwrap();
+    let bytes = noise(8 << 20, 7);
+    fs::write(tree.join("file"), &bytes).unwrap();
+    let path = site.dir.path().join("long.dwarfs");
+    build(&tree, &path, &["-S14", "--no-progress"]);
+    site.server.put("/long", fs::read(path).unwrap());
+    site.server.delay(Duration::from_millis(20));
+    let source = RemoteSource::open(&site.server.url("/long"), Limits::default()).unwrap();
+    let image = Image::from_source(Arc::new(source), &OpenOptions::default()).unwrap();
+    let inode = image.find_path(b"file").unwrap().unwrap();
+    let mut piece = vec![0; 128 << 10];
+    for at in (0..bytes.len()).step_by(piece.len()) {
+        let read = image.read_at(inode, at as u64, &mut piece).unwrap();
+        assert!(read == piece.len() && piece == bytes[at..at + read], "{at}");
+    }
+    let requests = site.server.take_requests();
+    // Of 512 blocks: the first 64 come eight at a time, the others in long requests.
+    assert!(requests.len() < 64, "{}", requests.len());
+    let sent: u64 = requests.iter().map(|r| r.sent).sum();
+    assert!(sent < (9 << 20), "{sent}");
+    assert!(site.server.most_at_once() > 1);
+}

@@ -7,7 +7,7 @@
 //! |---|---|---|
 //! | `range.rs`, within a read | when a read spans several blocks | all blocks of the read except the first |
 //! | `range.rs`, after a read | after each read, if [`CacheOptions::readahead`] is set | the blocks that hold the next `readahead` bytes of the file |
-//! | `streams.rs` | after each read | the next blocks of a file that is read from front to back |
+//! | `streams.rs` | after each read | the next blocks of a file that is read from front to back; from a server so many that the line is never idle |
 //! | `plan.rs` | when a block is requested, and there is a plan | the next blocks of the plan |
 //! | `sequence.rs` | when a block is requested, and there is no plan | the next block, if the last requested blocks are consecutive |
 //! | `rest.rs` | when a request has its bytes, if most of the block is decoded or reads jump | the rest of the same block |
@@ -26,6 +26,7 @@ mod streams;
 
 use redwarfs_format::metadata::MetadataView;
 use redwarfs_format::{BlockNo, InodeNo, Result};
+use redwarfs_io::Line;
 
 pub(crate) use need::{Need, Submit, Urgency};
 pub(crate) use rest::RestRule;
@@ -34,39 +35,59 @@ use crate::options::CacheOptions;
 use plan::Plan;
 use range::RangeNeeds;
 use sequence::Sequence;
-use streams::Streams;
+use streams::{Streams, Window};
 
 /// The rules for reads of files.
 #[derive(Debug)]
 pub(crate) struct AheadOfReads {
     streams: Streams,
+    window: Window,
     /// Bytes to decode after the end of each read.
     readahead: usize,
 }
 
 impl AheadOfReads {
-    /// `remote` if blocks come from a server, where waiting for one takes as long as several take together.
-    pub(crate) fn new(options: &CacheOptions, block_size: u64, remote: bool) -> Self {
+    /// `remote` if blocks come from a server, where waiting for one takes as long as several take together. Then blocks have
+    /// about `expansion` times as many bytes as are stored of them.
+    pub(crate) fn new(
+        options: &CacheOptions,
+        block_size: u64,
+        remote: bool,
+        expansion: f64,
+    ) -> Self {
         let limit = streams::limit(options, block_size);
         // At most half of the blocks that fit.
         let readahead = options.readahead.min(options.size / 2);
         Self {
-            streams: Streams::new(block_size, limit, streams::window(block_size, remote)),
+            streams: Streams::new(block_size, limit),
+            window: Window::new(block_size, remote, expansion),
             readahead: usize::try_from(readahead).unwrap_or(usize::MAX),
         }
     }
 
-    /// Submits the probable needs after a read, if there is no plan.
+    /// Submits the probable needs after a read, if there is no plan. `line` is there for an image on a server.
     pub(crate) fn after_read(
         &self,
         view: &MetadataView,
-        inode: InodeNo,
-        offset: u64,
-        len: usize,
+        (inode, offset, len): (InodeNo, u64, usize),
+        line: Option<ToServer<'_>>,
         submit: &mut Submit<'_>,
     ) {
+        let window = self
+            .window
+            .bytes(line.as_ref().and_then(|line| line.measured));
         // Requests for those bytes get the errors.
-        if let Some(range) = self.streams.note(inode, offset, len as u64) {
+        if let Some(range) = self.streams.note(inode, offset, len as u64, window) {
+            if let Some(line) = line {
+                let mut blocks = Vec::new();
+                let collect = &mut |need: Need| {
+                    blocks.push(need.block);
+                    true
+                };
+                let _ = RangeNeeds::of_stream(view, inode, range.clone())
+                    .and_then(|mut needs| needs.submit_to(collect));
+                (line.announce)(&blocks);
+            }
             let to = RangeNeeds::of_stream(view, inode, range.clone())
                 .and_then(|mut needs| needs.submit_to(submit));
             if let Ok(to) = to {
@@ -79,6 +100,14 @@ impl AheadOfReads {
                 .and_then(|mut needs| needs.submit_to(submit));
         }
     }
+}
+
+/// The way to the blocks of an image on a server.
+pub(crate) struct ToServer<'a> {
+    /// The line, if it was measured.
+    pub(crate) measured: Option<Line>,
+    /// Lets blocks be fetched: all of them at once, so that neighbours are one request.
+    pub(crate) announce: &'a dyn Fn(&[BlockNo]),
 }
 
 /// Submits the blocks of a read, except the first one, which the calling thread decodes itself.

@@ -10,6 +10,7 @@ use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 
 use redwarfs_format::InodeNo;
+use redwarfs_io::Line;
 
 use crate::options::CacheOptions;
 
@@ -24,13 +25,16 @@ const BEGINS_AT: u64 = 1 << 20;
 /// requests several pieces at once.
 const NEAR: u64 = 1 << 20;
 
-/// Blocks that are decoded ahead of a stream, from a file and from a server.
+/// Blocks that are decoded ahead of a stream: usually, and from a server whose line was not measured yet.
 const BLOCKS: u64 = 2;
 const REMOTE_BLOCKS: u64 = 4;
 
-/// Smallest number of bytes that are decoded ahead, for small blocks (4 MiB from a file, 16 MiB from a server).
+/// Smallest number of bytes that are decoded ahead, for small blocks (4 MiB, and 16 MiB from such a server).
 const LEAST: u64 = 4 << 20;
 const REMOTE_LEAST: u64 = 16 << 20;
+
+/// The smallest number of bytes from a server is at most what arrives in so many seconds.
+const SECONDS: u64 = 4;
 
 /// A stream ends after this many reads that do not belong to it.
 const FORGOTTEN_AFTER: u64 = 64;
@@ -46,13 +50,46 @@ pub(super) fn limit(options: &CacheOptions, block_size: u64) -> u64 {
     (fitting.saturating_sub(2) * block_size).min(options.size / 3)
 }
 
-/// Bytes that are decoded ahead of a stream.
-pub(super) fn window(block_size: u64, remote: bool) -> u64 {
-    let (blocks, least) = match remote {
-        true => (REMOTE_BLOCKS, REMOTE_LEAST),
-        false => (BLOCKS, LEAST),
-    };
-    blocks.saturating_mul(block_size).max(least)
+/// How far ahead of a stream blocks are decoded.
+#[derive(Debug)]
+pub(super) struct Window {
+    block_size: u64,
+    remote: bool,
+    /// Bytes of blocks for each byte that is stored.
+    expansion: f64,
+}
+
+/// Blocks that compress better count as if they did not.
+const MOST_EXPANSION: f64 = 16.0;
+
+impl Window {
+    pub(super) fn new(block_size: u64, remote: bool, expansion: f64) -> Self {
+        Self {
+            block_size,
+            remote,
+            expansion: expansion.clamp(1.0, MOST_EXPANSION),
+        }
+    }
+
+    /// Bytes that are decoded ahead. `line` is that to a server, as it was measured.
+    ///
+    /// Four times the bytes that keep the line busy are fetched: the window moves in steps, connections need some time to get
+    /// up to speed, and a line is only measured as far as it is used. Unless a line is slow, they are not less than before it
+    /// was measured.
+    pub(super) fn bytes(&self, line: Option<Line>) -> u64 {
+        let usual = |blocks: u64, least| blocks.saturating_mul(self.block_size).max(least);
+        let Some(line) = line.filter(|_| self.remote) else {
+            return match self.remote {
+                true => usual(REMOTE_BLOCKS, REMOTE_LEAST),
+                false => usual(BLOCKS, LEAST),
+            };
+        };
+        let least = line.rate.saturating_mul(SECONDS).min(REMOTE_LEAST);
+        let fetched = line.in_flight().saturating_mul(4).max(least);
+        // Larger numbers become the largest one. The block that is being decoded comes on top.
+        let raw = (fetched as f64 * self.expansion) as u64;
+        usual(BLOCKS, LEAST).max(raw.saturating_add(self.block_size))
+    }
 }
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -88,24 +125,27 @@ pub(super) struct Streams {
     block_size: u64,
     /// Bytes that may be decoded ahead of all streams together; 0 is off.
     limit: u64,
-    /// Bytes that are decoded ahead of one stream.
-    window: u64,
 }
 
 impl Streams {
-    /// At most `limit` bytes in blocks of `block_size` bytes are decoded ahead, `window` bytes of one stream.
-    pub(super) fn new(block_size: u64, limit: u64, window: u64) -> Self {
+    /// At most `limit` bytes in blocks of `block_size` bytes are decoded ahead.
+    pub(super) fn new(block_size: u64, limit: u64) -> Self {
         Self {
             list: Mutex::default(),
             block_size,
             limit,
-            window,
         }
     }
 
-    /// Notes a read. Returns the range of the file to decode ahead, if any. Report the planned part
+    /// Notes a read. Returns the range of the file to decode ahead, if any: up to `window` bytes. Report the planned part
     /// with [`Streams::planned`].
-    pub(super) fn note(&self, inode: InodeNo, offset: u64, len: u64) -> Option<Range<u64>> {
+    pub(super) fn note(
+        &self,
+        inode: InodeNo,
+        offset: u64,
+        len: u64,
+        window: u64,
+    ) -> Option<Range<u64>> {
         if self.limit < self.block_size {
             return None;
         }
@@ -141,7 +181,7 @@ impl Streams {
         }
         let active = list.streams.iter().filter(|s| s.is_active(now)).count() as u64;
         let stream = &mut list.streams[index];
-        let window = self.window.min(self.limit / active.max(1));
+        let window = window.min(self.limit / active.max(1));
         let from = stream.planned.max(stream.end);
         let to = stream.end.saturating_add(window);
         // Not a small part for each read, which would make many jobs.
@@ -172,17 +212,54 @@ mod tests {
     const MIB: u64 = 1 << 20;
     const FILE: InodeNo = InodeNo(7);
 
+    /// Notes a read of a file of this machine.
+    fn note(streams: &Streams, inode: InodeNo, offset: u64, len: u64) -> Option<Range<u64>> {
+        let window = Window::new(streams.block_size, false, 1.0).bytes(None);
+        streams.note(inode, offset, len, window)
+    }
+
     /// Reads a range in pieces of 128 KiB; returns what is decoded ahead.
     fn read(streams: &Streams, inode: InodeNo, range: Range<u64>) -> Vec<Range<u64>> {
         range
             .step_by(128 << 10)
-            .filter_map(|at| streams.note(inode, at, 128 << 10))
+            .filter_map(|at| note(streams, inode, at, 128 << 10))
             .collect()
     }
 
     #[test]
+    fn the_window_follows_the_line() {
+        let line = |rate, delay| {
+            let delay = std::time::Duration::from_millis(delay);
+            Some(Line { rate, delay })
+        };
+        for (block, remote, expansion, line, want) in [
+            (MIB, false, 3.0, None, 4 * MIB),
+            (16 * MIB, false, 3.0, line(1 << 40, 100), 32 * MIB),
+            (MIB, true, 1.0, None, 16 * MIB),
+            (16 * MIB, true, 1.0, None, 64 * MIB),
+            // Slow, usual, fast, and far away.
+            (MIB, true, 1.0, line(0, 100), 4 * MIB),
+            (MIB, true, 1.0, line(2 * MIB, 100), 9 * MIB),
+            (MIB, true, 1.0, line(100 * MIB, 1), 17 * MIB),
+            (MIB, true, 1.0, line(100 * MIB, 100), 41 * MIB),
+            (MIB, true, 2.5, line(100 * MIB, 100), 101 * MIB),
+            (MIB, true, 1000.0, line(MIB, 1), 65 * MIB),
+            (16 * MIB, true, 1.0, line(MIB, 100), 32 * MIB),
+            (MIB, true, 4.0, line(u64::MAX, 100_000), u64::MAX),
+        ] {
+            let window = Window::new(block, remote, expansion);
+            assert_eq!(window.bytes(line), want, "{block} {line:?}");
+        }
+        let streams = Streams::new(MIB, 256 * MIB);
+        let read = |at, window| streams.note(FILE, at, MIB, window);
+        assert_eq!(read(0, 4 * MIB), Some(MIB..5 * MIB));
+        assert_eq!(read(MIB, 40 * MIB), Some(5 * MIB..42 * MIB));
+        assert_eq!(read(2 * MIB, 4 * MIB), None);
+    }
+
+    #[test]
     fn two_blocks_ahead() {
-        let streams = Streams::new(16 * MIB, 256 * MIB, window(16 * MIB, false));
+        let streams = Streams::new(16 * MIB, 256 * MIB);
         assert_eq!(read(&streams, FILE, 0..MIB - (128 << 10)), []);
         let first = read(&streams, FILE, MIB - (128 << 10)..MIB);
         assert_eq!(first, vec![MIB..33 * MIB]);
@@ -195,31 +272,31 @@ mod tests {
 
     #[test]
     fn small_blocks_give_several_mebibytes() {
-        let streams = Streams::new(1 << 16, 256 * MIB, window(1 << 16, false));
+        let streams = Streams::new(1 << 16, 256 * MIB);
         let ahead = read(&streams, FILE, 0..2 * MIB);
         assert_eq!(ahead, [MIB..5 * MIB, 5 * MIB..6 * MIB]);
     }
 
     #[test]
     fn requests_may_come_in_any_order() {
-        let streams = Streams::new(MIB, 256 * MIB, window(MIB, false));
+        let streams = Streams::new(MIB, 256 * MIB);
         let piece = 128 << 10;
         for number in [1, 0, 3, 2, 5, 6, 4, 7, 8, 9] {
-            assert_eq!(streams.note(FILE, number * piece, piece), None);
+            assert_eq!(note(&streams, FILE, number * piece, piece), None);
         }
         let end = 11 * piece;
         assert_eq!(
-            streams.note(FILE, 10 * piece, piece),
+            note(&streams, FILE, 10 * piece, piece),
             Some(end..end + 4 * MIB)
         );
     }
 
     #[test]
     fn reads_at_random_are_no_stream() {
-        let streams = Streams::new(MIB, 256 * MIB, window(MIB, false));
+        let streams = Streams::new(MIB, 256 * MIB);
         for number in 0..1000 {
             let at = (number * 7919 % 1009) * 3 * MIB;
-            assert_eq!(streams.note(FILE, at, 128 << 10), None, "{number}");
+            assert_eq!(note(&streams, FILE, at, 128 << 10), None, "{number}");
         }
         for _ in 0..100 {
             assert_eq!(read(&streams, FILE, 5 * MIB..6 * MIB - (128 << 10)), []);
@@ -227,17 +304,17 @@ mod tests {
         // Nor are pieces of other files.
         for number in 0..1000u32 {
             let inode = InodeNo(number);
-            assert_eq!(streams.note(inode, 0, 128 << 10), None, "{number}");
+            assert_eq!(note(&streams, inode, 0, 128 << 10), None, "{number}");
         }
     }
 
     #[test]
     fn many_readers_share_what_fits() {
-        let streams = Streams::new(4 * MIB, 32 * MIB, window(4 * MIB, false));
+        let streams = Streams::new(4 * MIB, 32 * MIB);
         let mut lengths = [0; STREAMS];
         for at in (0..MIB).step_by(128 << 10) {
             for (number, length) in (0..).zip(&mut lengths) {
-                if let Some(range) = streams.note(InodeNo(number), at, 128 << 10) {
+                if let Some(range) = note(&streams, InodeNo(number), at, 128 << 10) {
                     *length = range.end - range.start;
                 }
             }
@@ -259,10 +336,10 @@ mod tests {
 
     #[test]
     fn small_files_do_not_push_out_a_stream() {
-        let streams = Streams::new(MIB, 256 * MIB, window(MIB, false));
+        let streams = Streams::new(MIB, 256 * MIB);
         assert_eq!(read(&streams, FILE, 0..MIB), vec![MIB..5 * MIB]);
         for number in 100..140 {
-            assert_eq!(streams.note(InodeNo(number), 0, 4096), None);
+            assert_eq!(note(&streams, InodeNo(number), 0, 4096), None);
         }
         assert_eq!(read(&streams, FILE, MIB..2 * MIB), vec![5 * MIB..6 * MIB]);
     }
@@ -270,13 +347,13 @@ mod tests {
     #[test]
     fn nothing_without_room() {
         for limit in [0, MIB - 1] {
-            let streams = Streams::new(MIB, limit, window(MIB, false));
+            let streams = Streams::new(MIB, limit);
             assert_eq!(read(&streams, FILE, 0..50 * MIB), []);
         }
         // Files may end where numbers do.
-        let streams = Streams::new(MIB, 256 * MIB, window(MIB, false));
+        let streams = Streams::new(MIB, 256 * MIB);
         let last = u64::MAX - 2 * MIB;
-        assert_eq!(streams.note(FILE, last, MIB), Some(last + MIB..u64::MAX));
-        assert_eq!(streams.note(FILE, u64::MAX - MIB / 2, MIB), None);
+        assert_eq!(note(&streams, FILE, last, MIB), Some(last + MIB..u64::MAX));
+        assert_eq!(note(&streams, FILE, u64::MAX - MIB / 2, MIB), None);
     }
 }

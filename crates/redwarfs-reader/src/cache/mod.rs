@@ -215,6 +215,11 @@ impl BlockCache {
         table.entry(block).is_some_and(|entry| entry.slot.has(end))
     }
 
+    /// Whether a block is in the cache, or somebody is decoding it.
+    pub(crate) fn knows(&self, block: BlockNo) -> bool {
+        self.shared.table().entry(block).is_some()
+    }
+
     /// Whether a block of `size` bytes fits.
     pub(crate) fn has_room_for(&self, size: u64) -> bool {
         size.saturating_add(SLOT_OVERHEAD) <= self.shared.group.limit
