@@ -77,6 +77,8 @@ mod read;
 mod report;
 mod segmenter;
 mod settings;
+#[cfg(all(test, target_pointer_width = "64"))]
+mod sizes;
 mod source;
 mod stages;
 mod tree;

@@ -9,8 +9,9 @@ Files form groups. The strongest evidence counts first:
    0.005 for 0.2.
 3. The last three names of their paths are equal but for numbers and letter case, as those of versions are.
 
-A group grows up to an eighth of a shard. Groups are put in the order of the paths of their first files, because
-neighbours in the tree are similar in ways that samples do not show.
+A group grows up to a quarter of a shard. Groups that would be one without this limit are a family and follow each
+other. Families are put in the order of the paths of their first files, because neighbours in the tree are similar in
+ways that samples do not show.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 # They make six hash values of one. Any constants do, but they must never change.
 _MASKS = (0x00000000, 0x9E3779B9, 0x7F4A7C15, 0xF39CC060, 0x5CEDC834, 0x1082276B)
 # Groups in a shard, at least.
-_GROUPS = 8
+_GROUPS = 4
 # Samples with fewer words say too little.
 _FEWEST_WORDS = 8
 
@@ -55,33 +56,48 @@ def groups(
     keys = partial(_keys, root, sample)
     with ThreadPoolExecutor(max(1, threads)) as pool:
         found = list(pool.map(keys, units))
-    # Each unit points to an earlier one of its group, and the first one to itself.
-    leader = list(range(len(units)))
-    weight = [unit.weight for unit in units]
+    grouped, families = _Sets(units, largest), _Sets(units, sum(unit.weight for unit in units))
     newest: dict[Any, int] = {}
-
-    def first(number: int) -> int:
-        while leader[number] != number:
-            leader[number] = leader[leader[number]]
-            number = leader[number]
-        return number
-
     for evidence in _Evidence:
         newest.clear()
         for number, of_unit in enumerate(found):
             for key in of_unit.get(evidence, ()):
-                own, other = first(number), first(newest.get(key, number))
-                if own != other and weight[own] + weight[other] <= largest:
-                    early, late = sorted((own, other))
-                    leader[late] = early
-                    weight[early] += weight[late]
-                # If the group is full, the next units with this key join the newer one.
+                other = newest.get(key, number)
+                grouped.join(number, other)
+                families.join(number, other)
+                # If a group is full, the next units with this key join the newer one.
                 newest[key] = number
-    members: dict[int, list[Unit]] = {}
+    members: dict[tuple[int, int], list[Unit]] = {}
     for number, unit in enumerate(units):
-        members.setdefault(first(number), []).append(unit)
-    # In the order of the first units, which are in that of their paths.
-    return list(members.values())
+        members.setdefault((families.first(number), grouped.first(number)), []).append(unit)
+    # The first unit of a set is the one with the first path.
+    return [members[key] for key in sorted(members)]
+
+
+class _Sets:
+    """Disjoint sets of units, by their numbers, up to a weight."""
+
+    def __init__(self, units: list[Unit], largest: int) -> None:
+        self._largest = largest
+        # Each unit points to an earlier one of its set, and the first one to itself.
+        self._leaders = list(range(len(units)))
+        self._weights = [unit.weight for unit in units]
+
+    def first(self, number: int) -> int:
+        """The first unit of the set of a unit."""
+        leaders = self._leaders
+        while leaders[number] != number:
+            leaders[number] = leaders[leaders[number]]
+            number = leaders[number]
+        return number
+
+    def join(self, one: int, two: int) -> None:
+        """Joins two sets, unless they would be too large together."""
+        early, late = sorted((self.first(one), self.first(two)))
+        together = self._weights[early] + self._weights[late]
+        if early != late and together <= self._largest:
+            self._leaders[late] = early
+            self._weights[early] = together
 
 
 def _keys(root: str, sample: int, unit: Unit) -> dict[_Evidence, list[Any]]:
