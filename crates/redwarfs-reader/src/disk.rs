@@ -113,6 +113,11 @@ impl DiskBlocks {
         entry.is_some_and(|entry| entry.digest == digester.finish())
     }
 
+    /// Waits while many blocks wait to be written.
+    pub(crate) fn wait_for_room(&self) {
+        self.cache.wait_for_room();
+    }
+
     /// Adds a block that was verified.
     pub(crate) fn insert(&self, section: &Section, payload: &[u8]) {
         if let (Some(key), Some(header)) = (self.key(section), &section.header)

@@ -4,6 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
+use redwarfs_format::BlockNo;
 use redwarfs_io::DiskCache;
 
 use crate::cache::CacheGroup;
@@ -210,6 +211,9 @@ pub enum Preload {
     All,
     /// The blocks of the category with this name.
     Category(String),
+    /// These blocks. With [`OpenOptions::disk_cache`], they are only fetched into that cache, so they need no room in
+    /// memory.
+    Blocks(Vec<BlockNo>),
 }
 
 /// A set of CPUs with numbers from 0 to 1023.

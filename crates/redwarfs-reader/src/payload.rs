@@ -184,6 +184,20 @@ impl Payloads {
         self.block_size + self.block_size / 2 + SLACK
     }
 
+    /// Fetches a block into the cache on disk, unless it is there. Waits while the disk is slower.
+    pub(crate) fn fetch_to_disk(&self, block: BlockNo) -> Result<()> {
+        let there = |disk: &DiskBlocks| {
+            let section = self.container.block(block);
+            section.is_some_and(|section| disk.contains(section))
+        };
+        if let Some(disk) = self.disk().filter(|disk| !there(disk)) {
+            let section = self.block_section(block)?;
+            self.read_vec(&section)?;
+            disk.wait_for_room();
+        }
+        Ok(())
+    }
+
     /// How many bytes all blocks have for each byte that is stored of them, about; at least 1.
     pub(crate) fn expansion(&self) -> f64 {
         let blocks = self.container.section_of_type(SectionType::BLOCK);

@@ -1,4 +1,5 @@
-//! Preloading: decodes the blocks that the user names into the cache, in the background.
+//! Preloading: decodes the blocks that the user names into the cache, or fetches them into the cache on disk, in the
+//! background.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
@@ -49,6 +50,8 @@ impl PreloadHandle {
 #[derive(Debug)]
 struct Job {
     blocks: Vec<BlockNo>,
+    /// Blocks are fetched into the cache on disk.
+    to_disk: bool,
     next: AtomicUsize,
     stop: AtomicBool,
     /// Blocks that are being decoded.
@@ -73,6 +76,13 @@ impl Job {
             let (Some(&block), Some(inner)) = (self.blocks.get(index), inner.upgrade()) else {
                 return;
             };
+            if self.to_disk && index.is_multiple_of(GROUP) {
+                // While this one is fetched, and all at once.
+                let from = if index == 0 { 0 } else { index + GROUP };
+                let to = (index + 2 * GROUP).min(self.blocks.len());
+                let upcoming = self.blocks.get(from..to).unwrap_or_default();
+                inner.payloads.announce(upcoming.iter().copied());
+            }
             match self.load(&inner, block) {
                 Ok(true) => self.loaded.fetch_add(1, Ordering::Relaxed),
                 Ok(false) => {
@@ -88,6 +98,9 @@ impl Job {
     }
 }
 
+/// Blocks that are announced together.
+const GROUP: usize = 8;
+
 /// Time after which room is looked for again.
 const RETRY: Duration = Duration::from_millis(1);
 
@@ -95,6 +108,9 @@ impl Job {
     /// Decodes a block; false if there is no room. While others decode theirs, more is reserved
     /// for them than they will take, so only the last one knows.
     fn load(&self, inner: &OpenImage, block: BlockNo) -> Result<bool> {
+        if self.to_disk {
+            return inner.payloads.fetch_to_disk(block).map(|()| true);
+        }
         loop {
             self.active.fetch_add(1, Ordering::SeqCst);
             let loaded = inner.cache.preload(block);
@@ -110,21 +126,25 @@ impl Job {
 impl Image {
     /// Starts to decode blocks into the cache, in the background and in the order of their numbers, on
     /// as many threads as the cache has workers. It ends when all blocks are decoded, or the next one
-    /// does not fit without dropping others.
+    /// does not fit without dropping others. [`Preload::Blocks`] go to the cache on disk instead, if there is one.
     ///
     /// # Errors
     /// [`Error::Unsupported`] if there is no category of that name, saying which there are;
     /// [`Error::Io`] if no thread could be started.
     pub fn preload(&self, which: Preload) -> Result<PreloadHandle> {
+        let disk = self.0.payloads.disk().is_some();
+        let to_disk = disk && matches!(which, Preload::Blocks(_));
         let blocks = match which {
             Preload::All => (0..self.container().block_count()).map(BlockNo).collect(),
             Preload::Category(name) => self
                 .category_blocks(&name)
                 .ok_or_else(|| Error::Unsupported(self.unknown_category(&name)))?,
+            Preload::Blocks(blocks) => blocks,
         };
         let threads = self.0.cache.workers().min(blocks.len());
         let job = Arc::new(Job {
             blocks,
+            to_disk,
             next: AtomicUsize::new(0),
             stop: AtomicBool::new(false),
             active: AtomicUsize::new(0),

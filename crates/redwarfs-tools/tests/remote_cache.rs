@@ -471,3 +471,57 @@ fn sequential_reads_fetch_neighbouring_blocks_together() {
     assert!(sent < (9 << 20), "{sent}");
     assert!(site.server.most_at_once() > 1);
 }
+
+#[test]
+fn files_are_prefetched() {
+    if !can_mount("prefetch") {
+        return;
+    }
+    let site = Site::new();
+    let (url, tree) = (site.server.url("/a"), site.dir.path().join("tree"));
+    let log = site.dir.path().join("log");
+    let options = format!(
+        "cache_dir={},debuglevel=verbose,log_file={}",
+        site.path.display(),
+        log.display()
+    );
+    let fetched = || fs::read_to_string(&log).is_ok_and(|text| text.contains("prefetched "));
+    {
+        let patterns = format!("{options},prefetch=sub,prefetch=none/*");
+        let _mount = Mount::background(Path::new(&url), &patterns);
+        wait_until("the blocks", fetched);
+    }
+    let text = fs::read_to_string(&log).unwrap();
+    assert!(text.contains("no file matches: none/*"), "{text}");
+    assert!(text.contains(", 0 failed"), "{text}");
+    let count = |text: &str| -> usize {
+        let (_, rest) = text.split_once("prefetched ").unwrap();
+        rest.split(' ').next().unwrap().parse().unwrap()
+    };
+    let some = count(&text);
+    assert!(some >= 1, "{text}");
+    // What was fetched needs no server.
+    wait_until("the files", || site.files().len() > some);
+    site.server.take_requests();
+    {
+        let mount = Mount::background(Path::new(&url), &format!("{options},offline"));
+        same_trees(&tree.join("sub"), &mount.point().join("sub"));
+        assert!(fs::read(mount.point().join("large")).is_err());
+        assert_eq!(site.server.take_requests(), []);
+    }
+    // Everything, with the long option, and only in memory.
+    fs::remove_file(&log).unwrap();
+    let mount = Mount::on(Mount::new_dir());
+    let memory = format!("debuglevel=verbose,log_file={}", log.display());
+    let out = dwarfs()
+        .args(["--prefetch=**", "-o", &memory, &url])
+        .arg(mount.point())
+        .output()
+        .unwrap();
+    assert!(out.status.success(), "{}", stderr(&out));
+    wait_until("the blocks", fetched);
+    assert!(count(&fs::read_to_string(&log).unwrap()) > some);
+    site.server.take_requests();
+    same_trees(&tree, mount.point());
+    assert_eq!(site.server.take_requests(), []);
+}

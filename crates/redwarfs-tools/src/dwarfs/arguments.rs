@@ -96,6 +96,16 @@ pub(super) fn parse(args: impl IntoIterator<Item = OsString>, helper: bool) -> R
                 control = Some(PathBuf::from(value));
             }
             b"--json" | b"-j" if control.is_some() => json = true,
+            b"--prefetch" => {
+                let value = args
+                    .next()
+                    .ok_or_else(|| ToolError::new("option '--prefetch' needs a value"))?;
+                found.options.push(prefetch(&argument_bytes(&value)));
+            }
+            _ if bytes.starts_with(b"--prefetch=") => {
+                let value = bytes.get(b"--prefetch=".len()..).unwrap_or_default();
+                found.options.push(prefetch(value));
+            }
             b"--log-file" => {
                 let value = args
                     .next()
@@ -193,13 +203,14 @@ fn directory_of_several(options: &[OsString]) -> Option<PathBuf> {
 }
 
 /// Options with two dashes.
-const LONG: [&str; 6] = [
+const LONG: [&str; 7] = [
     "--ctl",
     "--help",
     "--version",
     "--man",
     "--auto-mountpoint",
     "--log-file",
+    "--prefetch",
 ];
 
 fn unknown(arg: &OsStr) -> ToolError {
@@ -230,6 +241,10 @@ const USAGE_OF_SEVERAL: &str = "dwarfs -o dir=MOUNTPOINT [NAME=]IMAGE...";
 
 fn log_file(path: &[u8]) -> OsString {
     argument([b"log_file=", path].concat())
+}
+
+fn prefetch(pattern: &[u8]) -> OsString {
+    argument([b"prefetch=", pattern].concat())
 }
 
 /// `/etc/fstab` may put the file system type before the path: `dwarfs#/path`.
@@ -300,6 +315,8 @@ mod tests {
         assert_eq!(found.mountpoint, None);
         let found = mount(&["a", "b", "--log-file", "x,y", "--log-file=z", "-o", "q"]);
         assert_eq!(found.options, ["log_file=x,y", "log_file=z", "q"]);
+        let found = mount(&["a", "b", "--prefetch", "{x,y}", "--prefetch=z"]);
+        assert_eq!(found.options, ["prefetch={x,y}", "prefetch=z"]);
     }
 
     #[test]

@@ -14,6 +14,7 @@ mod logging;
 #[cfg(unix)]
 mod mountpoint;
 mod options;
+mod prefetch;
 #[cfg(unix)]
 mod remount;
 #[cfg(unix)]
@@ -137,6 +138,12 @@ fn command() -> Command {
                 .value_name("FILE")
                 .help("Append messages to a file (as -o log_file=FILE)"),
         )
+        .arg(
+            Arg::new("prefetch")
+                .long("prefetch")
+                .value_name("PATTERN")
+                .help("Fetch the data of these files after mounting (as -o prefetch=PATTERN)"),
+        )
         .after_help(format!("{}{ENDING}", table_text::help()))
 }
 
@@ -207,10 +214,17 @@ fn level(arguments: &Arguments, settings: &Settings, attended: bool) -> LogLevel
 }
 
 /// Loads and decompresses in the background what was requested, and what makes the mount faster.
-fn load_behind(image: &Image, preload: Vec<Preload>, logger: &Logger) {
+fn load_behind(image: &Image, preload: Vec<Preload>, prefetch: &[OsString], logger: &Logger) {
     // The thread that reads requests must not wait for the medium later.
     if let Err(error) = image.load_metadata(LOAD_AFTER) {
         logger.warn(format_args!("cannot load the metadata: {error}"));
+    }
+    if !prefetch.is_empty() {
+        // The options were checked.
+        let begun = prefetch::patterns(prefetch).map(|found| prefetch::begin(image, found, logger));
+        if let Ok(Err(error)) = begun {
+            logger.warn(format_args!("cannot prefetch: {error}"));
+        }
     }
     for which in preload {
         match image.preload(which) {

@@ -64,6 +64,8 @@ pub(super) struct Settings {
     pub(super) tidying: Tidying,
     pub(super) lock: Lock,
     pub(super) preload: Vec<Preload>,
+    /// Patterns of files whose data is fetched.
+    pub(super) prefetch: Vec<OsString>,
     /// The cache on disk.
     pub(super) disk_cache: CacheChoice,
     /// Parts to measure.
@@ -114,6 +116,7 @@ impl Default for Settings {
             tidying: Tidying::default(),
             lock: Lock::No,
             preload: Vec::new(),
+            prefetch: Vec::new(),
             disk_cache: CacheChoice::default(),
             perfmon: Vec::new(),
             trace: None,

@@ -269,6 +269,17 @@ const ACTIVE: &[MountOption] = &[
     ),
     entry(
         Group::Cache,
+        "prefetch=PATTERN",
+        "",
+        "fetch the data of these files after mounting",
+        "A glob, as for `dwarfsextract`: a path without special characters means everything below it. The option can be given several times. In the background, the driver fetches the blocks of the files into the directory of `cache_dir`. Without that, it decompresses as many of them as fit into the cache in memory. Also `--prefetch` *PATTERN*.",
+        Effect::Value(|s, v| {
+            s.prefetch.push(v.value.to_owned());
+            super::prefetch::patterns(&s.prefetch).map(drop)
+        }),
+    ),
+    entry(
+        Group::Cache,
         "tidy_strategy=NAME",
         "none",
         "drop idle blocks: none, time, swap",

@@ -320,7 +320,7 @@ fn mount_and_serve(
         logger.warn(format_args!("no guard against being killed: {error}"));
     }
     if let Some(image) = image {
-        load_behind(&image, settings.preload, logger);
+        load_behind(&image, settings.preload, &settings.prefetch, logger);
     }
     let _control = control.and_then(|(control, opener)| {
         let served = control.serve(mounted.images(), opener, logger);

@@ -110,7 +110,7 @@ fn mount_and_serve(arguments: &Arguments, settings: Settings, logger: &Logger) -
         };
         ToolError::new(error.to_string()).code(code)
     })?;
-    load_behind(&image, settings.preload, logger);
+    load_behind(&image, settings.preload, &settings.prefetch, logger);
     drop(image);
     logger.info(format_args!("mounted on {}", mounted.point()));
     logger.timed(

@@ -36,7 +36,7 @@ use crate::common::{LogLevel, Logger, Result, ToolError, env};
 use args::Args;
 use destination::{Destination, abort};
 use listener::Listener;
-use patterns::Patterns;
+pub(crate) use patterns::Patterns;
 use salvage::Salvaging;
 pub(crate) use salvage::{write_file, write_found};
 

@@ -12,7 +12,7 @@ use crate::common::{Result, ToolError};
 
 /// The patterns of a command line.
 #[derive(Debug)]
-pub(super) struct Patterns(Vec<Pattern>);
+pub(crate) struct Patterns(Vec<Pattern>);
 
 #[derive(Debug)]
 struct Pattern {
@@ -26,16 +26,16 @@ struct Pattern {
 impl Patterns {
     /// # Errors
     /// The text of a bad pattern's error.
-    pub(super) fn new<'a>(texts: impl Iterator<Item = &'a OsStr>) -> Result<Self> {
+    pub(crate) fn new<'a>(texts: impl Iterator<Item = &'a OsStr>) -> Result<Self> {
         texts.map(Pattern::new).collect::<Result<_>>().map(Self)
     }
 
-    pub(super) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
     /// Whether any pattern wants an entry. All are asked, so that each knows whether it was of use.
-    pub(super) fn want(&self, path: &[u8], kind: FileType) -> bool {
+    pub(crate) fn want(&self, path: &[u8], kind: FileType) -> bool {
         let mut wanted = false;
         for pattern in &self.0 {
             if pattern.wants(path, kind) {
@@ -47,7 +47,7 @@ impl Patterns {
     }
 
     /// The patterns that wanted nothing so far.
-    pub(super) fn unused(&self) -> Vec<&str> {
+    pub(crate) fn unused(&self) -> Vec<&str> {
         self.0
             .iter()
             .filter(|pattern| !pattern.used.load(Ordering::Relaxed))
@@ -55,7 +55,7 @@ impl Patterns {
             .collect()
     }
 
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.0.len()
     }
 }

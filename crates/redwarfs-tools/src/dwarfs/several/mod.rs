@@ -177,6 +177,7 @@ pub(super) fn check(settings: &Settings) -> Result<()> {
         (settings.sidecar.is_some(), "sidecar"),
         (settings.lock != Lock::No, "mlock"),
         (!settings.preload.is_empty(), "preload"),
+        (!settings.prefetch.is_empty(), "prefetch"),
         (settings.layer.is_some(), "rw"),
     ];
     match of_one.iter().find(|(given, _)| *given) {
