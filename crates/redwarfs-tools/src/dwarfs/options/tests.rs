@@ -207,7 +207,7 @@ fn the_table_is_what_the_parser_knows() {
             let alone = settings(&[&name]).map(drop);
             let also_flag = OPTIONS
                 .iter()
-                .any(|other| other.form == format!("(no){name}"));
+                .any(|other| other.form == format!("(no){name}") || other.form == name);
             assert!(
                 also_flag || alone.is_err_and(|e| e.exit_code() == 3),
                 "{name}"
