@@ -286,3 +286,24 @@ fn temporary_layers_work() {
         "x"
     );
 }
+
+#[test]
+fn programs_open_more_files_than_usual() {
+    use rustix::process::{Resource, getrlimit, setrlimit};
+    let test = "programs_open_more_files_than_usual";
+    if !can_mount(test) {
+        return;
+    }
+    let mut limit = getrlimit(Resource::Nofile);
+    if limit.maximum.is_some_and(|maximum| maximum < 8000) {
+        return skip(test, "this process may not open many files");
+    }
+    limit.current = Some(1024);
+    setrlimit(Resource::Nofile, limit).expect("setrlimit");
+    let layer = TempDir::new().expect("a temporary directory");
+    let mount = Mount::new(&image(), &layered(layer.path()));
+    let open: Vec<_> = (0..1500)
+        .map(|number| fs::File::create(mount.path(format!("new-{number}"))).expect("create"))
+        .collect();
+    assert_eq!(open.len(), 1500);
+}

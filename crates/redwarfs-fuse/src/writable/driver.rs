@@ -7,6 +7,7 @@ use std::sync::Arc;
 use rustix::fs::Mode;
 use rustix::io::Errno;
 use rustix::param::page_size;
+use rustix::process::{Resource, getrlimit, setrlimit};
 
 use super::files::{self, Handles};
 use super::layer::Layer;
@@ -46,6 +47,7 @@ impl WritableDriver {
         let image = state.main();
         let image = image.ok_or_else(|| io::Error::other("several images have no layer"))?;
         let layer = Layer::open(directory, keeps)?;
+        allow_many_files();
         let lower = Box::new(ImageLower::new(image, options.workers)?);
         Ok(Self {
             tree: Tree::new(state, lower, layer)?,
@@ -126,6 +128,17 @@ impl WritableDriver {
 
     fn forget(&self, node: u64, count: u64) {
         self.tree.nodes.forget(node, count);
+    }
+}
+
+/// Lets this process open as many files as it may: each file that a program has open is open here, too.
+fn allow_many_files() {
+    let mut limit = getrlimit(Resource::Nofile);
+    if limit.current != limit.maximum {
+        limit.current = limit.maximum;
+        if let Err(error) = setrlimit(Resource::Nofile, limit) {
+            tracing::warn!("programs can have few files open: {error}");
+        }
     }
 }
 
