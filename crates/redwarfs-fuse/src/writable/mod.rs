@@ -25,6 +25,8 @@
 //! lower tree breaks the links: the other names keep the old contents. Until then all names have one inode number. Other
 //! inode numbers are stable during a mount. `RENAME_EXCHANGE` is refused (`EINVAL`).
 //!
+//! As in every FUSE file system, writing to a named pipe does not change its times.
+//!
 //! # Locks
 //!
 //! One lock is about names (`Tree::changing`). No thread holds it while it reads the lower tree's data. A second program that
