@@ -24,6 +24,7 @@
 //! ```
 //!
 //! * `location.rs`: URLs, stores, and the credentials that the environment has for them.
+//! * `listing.rs`: which objects there are.
 //! * `fetch.rs`: requests, and attempts until the time is over.
 //! * `opening.rs`: the first request; `known.rs`: what a cache on disk knows of an object, so that this request only asks
 //!   whether it is still the same.
@@ -51,6 +52,7 @@ mod aws_files;
 mod failure;
 mod fetch;
 mod known;
+mod listing;
 mod location;
 mod meter;
 mod netrc;
@@ -63,6 +65,7 @@ mod upload;
 
 use std::time::Duration;
 
+pub use listing::{Listed, list};
 pub use source::RemoteSource;
 pub use upload::Upload;
 

@@ -177,6 +177,80 @@ fn an_image_is_written_and_used() {
 }
 
 #[test]
+fn images_of_a_prefix_are_one_mount() {
+    let test = "images of a prefix are one mount";
+    let Some(bucket) = Bucket::new(test).filter(|_| can_mount(test)) else {
+        return;
+    };
+    let dir = temp();
+    for name in ["a", "b", "odd name+1"] {
+        let tree = dir.path().join(name);
+        fs::create_dir(&tree).unwrap();
+        fs::write(tree.join("who"), name).unwrap();
+        let image = dir.path().join(format!("{name}.dwarfs"));
+        let quiet = ["-l1", "--log-level=warn", "-o"].map(OsStr::new);
+        let input = [OsStr::new("-i"), tree.as_os_str()];
+        let local = [&input[..], &quiet, &[image.as_os_str()]].concat();
+        bucket.must(MKDWARFS, local);
+        let key = format!("images/{name}.dwarfs");
+        let key = key.replace(' ', "%20").replace('+', "%2B");
+        let url = bucket.url(&key);
+        bucket.must(MKDWARFS, [&input[..], &quiet, &[OsStr::new(&url)]].concat());
+    }
+    let url = bucket.url("other.dwarfs");
+    let input = dir.path().join("a");
+    bucket.must(
+        MKDWARFS,
+        [
+            "-i",
+            input.to_str().unwrap(),
+            "-l1",
+            "--log-level=warn",
+            "-o",
+            &url,
+        ],
+    );
+    let point = dir.path().join("mnt");
+    fs::create_dir(&point).unwrap();
+    let names = || {
+        let entries = fs::read_dir(&point).unwrap();
+        let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        names
+            .collect::<std::collections::BTreeSet<_>>()
+            .into_iter()
+            .collect::<Vec<_>>()
+    };
+    for (images, wanted) in [
+        ("images/", &["a", "b", "odd name+1"][..]),
+        ("images/[ab].dwarfs", &["a", "b"]),
+        ("images/o*", &["odd name+1"]),
+        ("*.dwarfs", &["other"]),
+    ] {
+        let options = format!("dir={}", point.display());
+        bucket.must(DWARFS, ["-o", &options, &bucket.url(images)]);
+        assert_eq!(names(), wanted, "{images}");
+        for name in wanted {
+            let text = fs::read_to_string(point.join(name).join("who")).unwrap();
+            assert_eq!(text, if *name == "other" { "a" } else { name });
+        }
+        rustix::mount::unmount(&point, rustix::mount::UnmountFlags::DETACH).unwrap();
+        wait_until("the end of the mount", || table_line(&point).is_none());
+    }
+    for (images, cause) in [
+        ("images/z*", "no image found"),
+        ("nothing/", "no image found"),
+    ] {
+        let options = format!("dir={}", point.display());
+        let out = bucket.run(DWARFS, ["-o", &options, &bucket.url(images)]);
+        assert!(
+            !out.status.success() && stderr(&out).contains(cause),
+            "{}",
+            stderr(&out)
+        );
+    }
+}
+
+#[test]
 fn a_build_that_fails_leaves_nothing() {
     let Some(bucket) = Bucket::new("failing build") else {
         return;

@@ -30,6 +30,25 @@ pub fn open(_url: &str, _cache: Option<&DiskCache>) -> io::Result<Arc<dyn Source
     Err(unsupported())
 }
 
+/// The objects of a directory of an object store: names and URLs.
+///
+/// # Errors
+/// As [`list`](redwarfs_remote::list). The text begins with the URL as messages show it.
+#[cfg(feature = "remote")]
+pub fn list(directory: &str) -> io::Result<Vec<(String, String)>> {
+    let listed = redwarfs_remote::list(directory, redwarfs_remote::Limits::default())?;
+    Ok(listed.into_iter().map(|one| (one.name, one.url)).collect())
+}
+
+/// Lists nothing.
+///
+/// # Errors
+/// [`io::ErrorKind::Unsupported`], always.
+#[cfg(not(feature = "remote"))]
+pub fn list(_directory: &str) -> io::Result<Vec<(String, String)>> {
+    Err(unsupported())
+}
+
 /// The error of a program without the feature.
 #[cfg(not(feature = "remote"))]
 pub(crate) fn unsupported() -> io::Error {

@@ -20,6 +20,7 @@ use crate::common::Logger;
 use crate::common::env;
 use crate::common::error::{Result, ToolError, display_path};
 use crate::common::glob::Glob;
+use crate::common::remote;
 
 /// Characters of a pattern.
 const PATTERN: &[u8] = b"*?[{";
@@ -91,7 +92,8 @@ fn name_of(image: &Path) -> OsString {
 }
 
 /// The images that arguments mean: each is an image, `NAME=IMAGE`, a pattern for the last part of a path, or a
-/// directory, of which all files `*.dwarfs` are meant.
+/// directory, of which all files `*.dwarfs` are meant. The same for URLs of object stores; there, a directory ends
+/// with a slash.
 ///
 /// # Errors
 /// A pattern matches nothing; a directory cannot be listed.
@@ -100,6 +102,11 @@ pub(super) fn expand(arguments: &[OsString]) -> Result<Vec<Given>> {
     for argument in arguments {
         let given = Given::parse(argument)?;
         let path = &given.image;
+        if let Some(found) = on_server(path)? {
+            only_one_is_named(argument)?;
+            all.extend(found);
+            continue;
+        }
         if is_remote(path) || fs::symlink_metadata(path).is_ok_and(|found| found.is_file()) {
             all.push(given);
             continue;
@@ -128,9 +135,51 @@ pub(super) fn expand(arguments: &[OsString]) -> Result<Vec<Given>> {
         if found.is_empty() {
             return Err(ToolError::new("no image found").path(Path::new(argument)));
         }
+        only_one_is_named(argument)?;
         all.extend(found);
     }
     Ok(all)
+}
+
+/// Refuses a name for what means several images.
+fn only_one_is_named(argument: &OsStr) -> Result<()> {
+    match split_name(argument).0 {
+        Some(_) => Err(ToolError::new("a name is for one image").path(Path::new(argument))),
+        None => Ok(()),
+    }
+}
+
+/// The images that the URL of a directory of an object store means, or a pattern for its last part. None if it is neither.
+fn on_server(image: &Path) -> Result<Option<Vec<Given>>> {
+    let Ok(Place::Remote(url)) = Place::of(image) else {
+        return Ok(None);
+    };
+    let (Some(slash), false) = (url.rfind('/'), url.starts_with("http")) else {
+        return Ok(None);
+    };
+    let (directory, pattern) = url.split_at(slash + 1);
+    let all = format!("*.{EXTENSION}");
+    let pattern = match pattern {
+        "" => &*all,
+        pattern if pattern.bytes().any(|c| PATTERN.contains(&c)) => pattern,
+        _ => return Ok(None),
+    };
+    let failed = || ToolError::new("cannot list images");
+    let glob = Glob::new(pattern.as_bytes(), false);
+    let glob = glob.map_err(|error| failed().path(image).cause(error))?;
+    let listed = remote::list(directory).map_err(|error| failed().io(&error))?;
+    let found: Vec<Given> = listed
+        .into_iter()
+        .filter(|(name, _)| glob.matches(name.as_bytes()))
+        .map(|(name, url)| Given {
+            name: name_of(Path::new(&name)),
+            image: PathBuf::from(url),
+        })
+        .collect();
+    match found.is_empty() {
+        true => Err(ToolError::new("no image found").path(image)),
+        false => Ok(Some(found)),
+    }
 }
 
 /// The files of a directory that match a pattern, by name.
@@ -299,6 +348,10 @@ mod tests {
         assert_eq!(names("").unwrap(), ["a", "b", "x[1]"]);
         assert_eq!(names("[ab].dwarfs").unwrap(), ["a", "b"]);
         assert_eq!(names("*.img").unwrap(), ["c"]);
+        let mut named = OsString::from("n=");
+        named.push(dir.path());
+        let error = expand(&[named]).unwrap_err().line("dwarfs");
+        assert!(error.contains("a name is for one image"), "{error}");
         // A file that is there is meant, whatever characters its name has.
         assert_eq!(names("x[1].dwarfs").unwrap(), ["x[1]"]);
         assert_eq!(names("absent.dwarfs").unwrap(), ["absent"]);
