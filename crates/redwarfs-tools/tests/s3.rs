@@ -251,6 +251,41 @@ fn images_of_a_prefix_are_one_mount() {
 }
 
 #[test]
+fn images_are_joined() {
+    let Some(bucket) = Bucket::new("joined") else {
+        return;
+    };
+    let dir = temp();
+    // Hive's form of keys: the equals sign separates no name.
+    let parts = ["part=1/a.dwarfs", "part=2/b.dwarfs"].map(|key| bucket.url(key));
+    for (number, url) in parts.iter().enumerate() {
+        let tree = dir.path().join(number.to_string());
+        fs::create_dir(&tree).unwrap();
+        fs::write(tree.join(format!("file{number}")), noise(100_000, 1)).unwrap();
+        let tree = tree.to_str().unwrap();
+        bucket.must(MKDWARFS, ["-i", tree, "-o", url, "-l1", "--no-progress"]);
+    }
+    let joined = bucket.url("joined.dwarfs");
+    let [one, two] = &parts;
+    let join = ["--merge=overlay", "-o", &joined, one, two, "--no-progress"];
+    bucket.must(MKDWARFS, join);
+    let list = bucket.run(DWARFSCK, [&joined, "--list", "-q"]);
+    let list = String::from_utf8_lossy(&list.stdout).into_owned();
+    assert!(list.contains("file0") && list.contains("file1"), "{list}");
+
+    let named = format!("second={two}");
+    let local = dir.path().join("local.dwarfs");
+    let side = ["--merge", "-o", local.to_str().unwrap(), one, &named];
+    bucket.must(MKDWARFS, side);
+    let list = bucket.run(DWARFSCK, [local.to_str().unwrap(), "--list", "-q"]);
+    let list = String::from_utf8_lossy(&list.stdout).into_owned();
+    assert!(
+        list.contains("a/file0") && list.contains("second/file1"),
+        "{list}"
+    );
+}
+
+#[test]
 fn a_build_that_fails_leaves_nothing() {
     let Some(bucket) = Bucket::new("failing build") else {
         return;

@@ -11,6 +11,7 @@ use redwarfs_archive::{
     Account, Accounts, Archive, ArchiveOptions, ArchiveSource, Error, LibraryProcess,
 };
 use redwarfs_io::path;
+use redwarfs_io::place::is_remote;
 
 use super::args::{Args, TOOL};
 use super::display::Report;
@@ -48,7 +49,8 @@ pub(super) fn named(value: &Path) -> Result<Archive> {
         path: path.to_owned(),
         name: None,
     };
-    if value.symlink_metadata().is_ok() {
+    // An equals sign in a URL is one of the URL.
+    if is_remote(value) || value.symlink_metadata().is_ok() {
         return Ok(whole(value));
     }
     let bytes = path::bytes(value.as_os_str());
