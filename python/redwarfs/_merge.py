@@ -95,15 +95,6 @@ def merge(
     >>> list(redwarfs.open(target))
     ['first/a.txt', 'second/b.txt']
     """
-    if not 0 <= level <= 9:
-        raise ValueError(f"the level is from 0 to 9, not {level}")
-    if not 0 <= repack <= 100:
-        raise ValueError(f"a percentage is from 0 to 100, not {repack}")
-    if not isinstance(target, (str, os.PathLike)) and not hasattr(target, "write"):
-        raise TypeError(f"the target is a path or has a method write, unlike {target!r}")
-    for name in options:
-        if name not in _OPTIONS:
-            raise TypeError(f"unexpected keyword argument {name!r}")
     given: list[tuple[str, Any]]
     if isinstance(images, Mapping) and not isinstance(images, Image):
         given = list(images.items())
@@ -118,8 +109,30 @@ def merge(
             image = Image(image, cache_size=cache, readahead=False)
         named = isinstance(image.name, (str, bytes, os.PathLike))
         parts.append((image, _place(at), os.fspath(image.name) if named else ""))
+    return _join(parts, target, level, overwrite, repack, progress, options)
+
+
+def _join(
+    parts: Sequence[tuple[_redwarfs.Image, bytes, StrPath]],
+    target: str | os.PathLike[str] | SupportsWrite,
+    level: int,
+    overwrite: bool,
+    repack: int,
+    progress: Progress | None,
+    options: Mapping[str, Option],
+) -> MergeResult:
+    """Joins images, each with its directory in the new tree, and its name for errors."""
+    if not 0 <= level <= 9:
+        raise ValueError(f"the level is from 0 to 9, not {level}")
+    if not 0 <= repack <= 100:
+        raise ValueError(f"a percentage is from 0 to 100, not {repack}")
+    if not isinstance(target, (str, os.PathLike)) and not hasattr(target, "write"):
+        raise TypeError(f"the target is a path or has a method write, unlike {target!r}")
+    for name in options:
+        if name not in _OPTIONS:
+            raise TypeError(f"unexpected keyword argument {name!r}")
     done = _redwarfs._merge(
-        parts, target, level, _texts(options), overwrite, repack, _CACHES, progress
+        list(parts), target, level, _texts(options), overwrite, repack, _CACHES, progress
     )
     return MergeResult(**done)
 

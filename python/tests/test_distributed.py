@@ -1,10 +1,13 @@
 """`redwarfs.distributed`: parts, shards and their merge, without an engine."""
 
 import concurrent.futures
+import dataclasses
+import errno
 import multiprocessing
 import os
 import pathlib
 import pickle
+import struct
 import subprocess
 import sys
 
@@ -91,7 +94,9 @@ def test_contents_decide_where_names_do_not(tmp_path):
     assert by_name != distributed.partition(tmp_path, 4, "similarity")
 
 
-def test_entries_can_be_left_out_and_trees_can_be_empty(tree, tmp_path):
+def test_entries_can_be_left_out_and_trees_can_be_empty(tree, tmp_path_factory):
+    tmp_path = tmp_path_factory.mktemp("empty")
+    shards = tmp_path_factory.mktemp("shards")
     parts = distributed.partition(tree, 3, select=lambda path, kind: not path.endswith(".c"))
     paths = [path for part in parts for path in part.paths]
     assert "v0/project0-0/README" in paths and not any(path.endswith(".c") for path in paths)
@@ -99,7 +104,7 @@ def test_entries_can_be_left_out_and_trees_can_be_empty(tree, tmp_path):
     assert "v0/project0-0/src" in paths
     parts = distributed.partition(tmp_path, 3)
     assert [part.paths for part in parts] == [("",)]
-    shard = distributed.build_shard(parts[0], tmp_path / "shards", level=1)
+    shard = distributed.build_shard(parts[0], shards, level=1)
     assert list(redwarfs.open(shard.path).walk("")) == [("", [], [])]
     for wrong in [{"shards": 0}, {"shards": 2, "by": "colour"}]:
         with pytest.raises(ValueError):
@@ -177,10 +182,249 @@ def test_a_tree_that_has_changed_is_an_error(tmp_path):
     # A file that goes away while the shard is being built.
     from redwarfs.distributed import _shard
 
-    part = distributed.Partition(part.source, 0, 1, ("a", "z"), 2)
+    part = dataclasses.replace(part, paths=("a", "z"), kinds="--")
     with pytest.raises(FileNotFoundError, match="the tree has changed"):
         _shard._pack(part, str(tmp_path / "image"), 1, {})
-    assert not (tmp_path / "image").exists()
+
+
+def changes(tree):
+    """What programs may do to the tree of the next test, and the path that an error names."""
+
+    def put(path):
+        (tree / path).write_text("new")
+
+    def to_directory():
+        (tree / "a").unlink()
+        (tree / "a").mkdir()
+        put("a/inside")
+
+    def to_link():
+        os.rename(tree / "sub", tree / "elsewhere")
+        (tree / "sub").symlink_to("elsewhere")
+
+    return {
+        "a file is a directory": (to_directory, "a"),
+        "an empty directory is filled": (lambda: put("empty/new"), "empty"),
+        "a file is added": (lambda: put("sub/new"), "sub"),
+        "a file is added to the root": (lambda: put("new"), ""),
+        "a directory is a link": (to_link, "sub"),
+    }
+
+
+@pytest.mark.parametrize("what", changes(pathlib.Path()))
+def test_no_entry_is_lost_after_the_tree_was_divided(tmp_path, run, what):
+    tree, shards, plan = tmp_path / "tree", tmp_path / "shards", tmp_path / "plan"
+    (tree / "sub").mkdir(parents=True)
+    (tree / "empty").mkdir()
+    for name in ["a", "sub/b", "sub/c"]:
+        (tree / name).write_text(name)
+    parts = distributed.partition(tree, 2)
+    assert [part.kinds for part in parts] == ["-d", "--"]
+    run("plan", plan, tree, shards, "--shards=2", "--level=1")
+    change, path = changes(tree)[what]
+    change()
+    named = str(tree / path) if path else str(tree)
+    errors = []
+    for part in parts:
+        try:
+            distributed.build_shard(part, shards, level=1)
+        except redwarfs.BuildError as e:
+            assert e.errno == errno.ESTALE and "the tree has changed" in e.strerror
+            errors.append(e.filename)
+    assert named in errors
+    failures = [run("shard", plan, n, code=None).err for n in range(2)]
+    assert any(f"redwarfs.distributed: {named}: the tree has changed" in f for f in failures)
+    _, error = run("merge", plan, tmp_path / "out", code=1)
+    # The root has another entry in one of the cases, too, and is checked first.
+    assert f"redwarfs.distributed: {tree}" in error and ": the tree has changed" in error
+    assert not (tmp_path / "out").exists()
+    # Nothing incomplete stays.
+    if shards.exists():
+        assert all(name.startswith("shard-") for name in os.listdir(shards))
+
+
+def test_what_changes_a_shard_changes_its_name(tmp_path):
+    tree, shards = tmp_path / "tree", tmp_path / "shards"
+    tree.mkdir()
+    for name in "abcd":
+        (tree / name).write_text("x")
+    (part,) = distributed.partition(tree, 1)
+    from redwarfs.distributed import _shard
+
+    def place(**options):
+        return _shard.shard_place(part, shards, 1, options)
+
+    names = {place()}
+    assert place(num_workers=3) in names
+    # Reading changes nothing. Extended attributes, and content with an old time, change the time of change.
+    os.utime(tree / "a", ns=(1, (tree / "a").stat().st_mtime_ns))
+    names.add(place())
+    (tree / "a").read_text()
+    assert place() in names
+    before = (tree / "b").stat()
+    (tree / "b").write_text("y")
+    os.utime(tree / "b", ns=(before.st_atime_ns, before.st_mtime_ns))
+    names.add(place())
+    assert len(names) == 3
+    # The order of repeated options counts, and that of different ones does not.
+    one, two = ["default::lz4", "incompressible::null"], ["incompressible::null", "default::lz4"]
+    names |= {place(compression=one), place(compression=two)}
+    assert len(names) == 5
+    assert place(compression=one, order="path") == place(order="path", compression=one)
+    # The same four inodes with other names: a and b, c and d; a and c, b and d.
+    stamps = []
+    for first, second in [("ab", "cd"), ("ac", "bd")]:
+        for names_of_one in (first, second):
+            for name in names_of_one:
+                (tree / name).unlink(missing_ok=True)
+        for one, two in (first, second):
+            (tree / one).write_text("x")
+            os.link(tree / one, tree / two)
+        linked = {}
+        for name in "abcd":
+            found = (tree / name).stat()
+            linked.setdefault(found.st_ino, []).append(name)
+        assert sorted(map(tuple, linked.values())) == [tuple(first), tuple(second)]
+        stamps.append(_shard._states(part))
+    assert stamps[0] != stamps[1]
+
+
+def test_a_link_to_the_source_is_followed(tmp_path):
+    (tmp_path / "one").mkdir()
+    (tmp_path / "one/a").write_text("a")
+    (tmp_path / "link").symlink_to("one")
+    (part,) = distributed.partition(tmp_path / "link", 1)
+    shards = tmp_path / "shards"
+    first = distributed.build_shard(part, shards, level=1)
+    assert redwarfs.open(first.path)["a"] == b"a"
+    (tmp_path / "one").chmod(0o700)
+    second = distributed.build_shard(part, shards, level=1)
+    assert second.path != first.path
+    assert redwarfs.open(second.path).stat("").st_mode & 0o777 == 0o700
+
+
+def test_a_file_that_changes_while_it_is_packed_is_an_error(tmp_path, monkeypatch):
+    tree = tmp_path / "tree"
+    tree.mkdir()
+    for name in "abc":
+        (tree / name).write_text(name)
+    (part,) = distributed.partition(tree, 1)
+    from redwarfs.distributed import _shard
+
+    real = _shard.build
+
+    def and_a_program_writes(*arguments, **more):
+        done = real(*arguments, **more)
+        (tree / "b").write_text("other")
+        return done
+
+    monkeypatch.setattr(_shard, "build", and_a_program_writes)
+    with pytest.raises(redwarfs.BuildError, match="while it was packed") as caught:
+        distributed.build_shard(part, tmp_path / "shards", level=1)
+    assert caught.value.filename == str(tree / "b")
+    assert os.listdir(tmp_path / "shards") == []
+
+
+def test_a_damaged_shard_is_named_and_can_be_built_again(tmp_path):
+    tree = tmp_path / "tree"
+    tree.mkdir()
+    for name in "ab":
+        (tree / name).write_bytes(os.urandom(50_000))
+    parts = distributed.partition(tree, 2)
+    places = [tmp_path / "shards"]
+    try:
+        import fsspec
+    except ImportError:
+        pass
+    else:
+        places.append("memory://damaged")
+    for place in places:
+        shards = [distributed.build_shard(part, place, level=1) for part in parts]
+        bad = shards[1].path
+        for damage in ["block", "all"]:
+            if "://" in bad:
+                data = bytearray(fsspec.filesystem("memory").cat(bad))
+            else:
+                data = bytearray(pathlib.Path(bad).read_bytes())
+            if damage == "block":
+                data[30_000] ^= 1
+            else:
+                data[:] = b"nothing" * 100
+            if "://" in bad:
+                fsspec.filesystem("memory").pipe(bad, bytes(data))
+            else:
+                pathlib.Path(bad).write_bytes(data)
+            kind = redwarfs.CorruptImageError if damage == "block" else redwarfs.NotAnImageError
+            with pytest.raises(kind) as caught:
+                distributed.merge(shards, tmp_path / "out")
+            assert caught.value.filename == bad and bad in str(caught.value)
+            assert not (tmp_path / "out").exists()
+        again = distributed.build_shard(parts[1], place, level=1, rebuild=True)
+        assert not again.reused and again.path == bad
+        distributed.merge(shards, tmp_path / "out", overwrite=True)
+        assert redwarfs.open(tmp_path / "out")["b"] == (tree / "b").read_bytes()
+        (tmp_path / "out").unlink()
+
+
+def test_the_target_is_checked_first(tree, tmp_path):
+    shards = [distributed.build_shard(p, tmp_path / "s", level=1) for p in distributed.partition(tree, 2)]
+    (tmp_path / "directory").mkdir()
+    for overwrite in (False, True):
+        # Before shards are opened.
+        with pytest.raises(IsADirectoryError) as caught:
+            distributed.merge(["missing"], tmp_path / "directory", overwrite=overwrite)
+        assert caught.value.filename == str(tmp_path / "directory")
+    with pytest.raises(FileNotFoundError):
+        distributed.merge(shards, tmp_path / "missing/out")
+    (tmp_path / "out").write_text("old")
+    distributed.merge(shards, tmp_path / "out", overwrite=True)
+    assert sorted(os.listdir(tmp_path)) == ["directory", "out", "s"]
+
+
+def test_warnings_are_said(tmp_path, run):
+    tree = tmp_path / "tree"
+    tree.mkdir()
+    # An audio file that ends in the middle.
+    form = struct.pack("<4sIHHIIHH", b"fmt ", 16, 1, 2, 44100, 4 * 44100, 4, 16)
+    data = struct.pack("<4sI", b"data", 1 << 20) + bytes(300)
+    (tree / "cut.wav").write_bytes(b"RIFF" + struct.pack("<I", 200) + b"WAVE" + form + data)
+    (part,) = distributed.partition(tree, 1)
+    how = {"level": 1, "categorize": "pcmaudio"}
+    shard = distributed.build_shard(part, tmp_path / "shards", **how)
+    assert len(shard.warnings) == 1 and "cut.wav" in shard.warnings[0]
+    result = distributed.merge([shard], tmp_path / "out")
+    assert list(result.warnings) == list(shard.warnings)
+    assert distributed.build_shard(part, tmp_path / "shards", **how).warnings == ()
+    options = ["--shards=1", "--level=1", "-o", "categorize=pcmaudio"]
+    run("plan", tmp_path / "plan", tree, tmp_path / "others", *options)
+    out, error = run("shard", tmp_path / "plan", 0)
+    assert ": built, " in out and error == f"redwarfs.distributed: {shard.warnings[0]}\n"
+    out, error = run("shard", tmp_path / "plan", 0)
+    assert ": is there, " in out and error == ""
+    out, error = run("shard", tmp_path / "plan", 0, "--rebuild")
+    assert ": built, " in out and "cut.wav" in error
+
+
+def test_passwords_stay_out_of_plans(tree, tmp_path, run):
+    plan = tmp_path / "plan"
+    for url in [
+        "ftp://me:secret@host/shards",
+        "simplecache::ftp://me:secret@host/shards",
+        "https://:secret@host",
+    ]:
+        _, error = run("plan", plan, tree, url, "--shards=2", code=1)
+        assert "fsspec" in error and "secret" not in error and not plan.exists()
+    # A colon and an @ are no password elsewhere.
+    run("plan", plan, tree, "ftp://host:21/a:b@c", "--shards=2")
+    assert plan.stat().st_mode & 0o777 == 0o600
+
+
+def test_jobs_divide_by_directory_by_default(tree, tmp_path, run):
+    run("plan", tmp_path / "one", tree, tmp_path / "shards", "--shards=4")
+    run("plan", tmp_path / "two", tree, tmp_path / "shards", "--shards=4", "--by=directory")
+    run("plan", tmp_path / "three", tree, tmp_path / "shards", "--shards=4", "--by=similarity")
+    plans = [(tmp_path / name).read_text() for name in ("one", "two", "three")]
+    assert plans[0] == plans[1] != plans[2]
 
 
 def test_shards_that_do_not_fit_are_refused(tree, tmp_path):
@@ -242,7 +486,7 @@ def test_stores_of_fsspec(tree, one_build, tmp_path):
 @pytest.fixture
 def run(capsys):
     def run(*arguments, code=0):
-        assert main(list(map(str, arguments))) == code
+        assert main(list(map(str, arguments))) == code or code is None
         return capsys.readouterr()
 
     return run
@@ -293,5 +537,6 @@ def test_examples_of_the_book(tmp_path):
     assert dict(redwarfs.open(tmp_path / "dataset.dwarfs")) == {"a": b"a"}
     (tmp_path / "dataset.dwarfs").unlink()
     (tmp_path / "dataset/b").write_text("b")
-    subprocess.run([sys.executable, "-c", pool.removeprefix("python\n")], **how)
+    (tmp_path / "build.py").write_text(pool.removeprefix("python\n"))
+    subprocess.run([sys.executable, "build.py"], **how)
     assert dict(redwarfs.open(tmp_path / "dataset.dwarfs")) == {"a": b"a", "b": b"b"}

@@ -170,6 +170,30 @@ def test_an_entry_that_cannot_be_packed_ends_the_build(client, tmp_path, monkeyp
     assert not (tmp_path / "out").exists()
 
 
+def test_places_are_checked_before_work(tree, client, tmp_path, monkeypatch):
+    def build(target, destination):
+        return redwarfs.distributed.dask.build(tree, target, destination, shards=2, level=1)
+
+    for target, destination in [("out", "ftp://a:b@host/x"), ("ftp://a:b@host/x", "shards")]:
+        with pytest.raises(ValueError, match="configuration of fsspec"):
+            build(target, destination)
+    monkeypatch.chdir(tmp_path)
+    os.mkdir("taken")
+    with pytest.raises(IsADirectoryError):
+        build("taken", "shards")
+    assert not os.path.exists("shards")
+    # Relative places are those of this process. Workers have one thread for a shard, and files of neighbours.
+    seen = []
+    real = redwarfs.distributed.dask.partition
+    monkeypatch.setattr(
+        redwarfs.distributed.dask, "partition", lambda *given: seen.append(given) or real(*given)
+    )
+    client.run(os.chdir, "/")
+    build("out", "shards")
+    assert len(os.listdir("shards")) == 2 and os.path.isfile("out")
+    assert [given[2] for given in seen] == ["directory"]
+
+
 def test_jobs_run_at_the_same_time(tree, client, tmp_path):
     """The same shard, built by all workers at once: they do not disturb each other."""
     (part,) = redwarfs.distributed.partition(tree, 1)

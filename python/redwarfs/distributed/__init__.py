@@ -17,8 +17,8 @@ b'the number 3'
 what it has built. `redwarfs.distributed.dask` and `redwarfs.distributed.ray` do all three with these engines,
 and `python -m redwarfs.distributed` does them in the jobs of a batch system.
 
-All machines need the tree under the same path. Shards and the image go to a directory, or to a store that
-fsspec knows, such as `s3://bucket/shards`.
+All machines need the tree under the same path, and it must not change meanwhile. Shards and the image go to a directory
+outside of the tree, or to a store that fsspec knows, such as `s3://bucket/shards`.
 """
 
 from ._merge import merge

@@ -18,10 +18,11 @@ from .._build import option_names
 from . import _store
 from ._merge import merge
 from ._partition import BY, Partition, partition
-from ._shard import Shard, build_shard, shard_place
+from ._shard import Shard, build_shard, check_entries, shard_place
 
 # The plan is lines of JSON, a head and one line for each part, so that a job reads only its own.
 _FORMAT = "redwarfs-plan-1"
+_OF_PARTS = ("size", "kinds", "paths", "directories")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -36,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     plan.add_argument("source", metavar="SOURCE", help="the directory with the tree")
     plan.add_argument("destination", metavar="DESTINATION", help="directory or URL for the shards")
     plan.add_argument("--shards", type=int, required=True, metavar="N", help="number of parts")
-    plan.add_argument("--by", choices=BY, default="similarity", help="[default: similarity]")
+    plan.add_argument("--by", choices=BY, default="directory", help="[default: directory]")
     plan.add_argument("--level", type=int, choices=range(10), default=7, metavar="0..9", help="[default: 7]")
     plan.add_argument(
         "-o", "--option", action="append", default=[], metavar="NAME=VALUE", help="an option of mkdwarfs"
@@ -47,6 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     shard.add_argument("plan", metavar="PLAN")
     shard.add_argument("number", metavar="NUMBER", type=int, help="from 0")
     shard.add_argument("--num-workers", type=int, metavar="N", help="threads [default: all CPUs]")
+    shard.add_argument("--rebuild", action="store_true", help="replace a shard that is there")
     shard.set_defaults(run=_shard)
 
     join = commands.add_parser("merge", help="join the shards")
@@ -77,22 +79,24 @@ def _plan(given: argparse.Namespace) -> None:
         if not equals or name not in option_names():
             raise ValueError(f"no option of mkdwarfs with its value: {option}")
         options.setdefault(name, []).append(value)
+    _store.refuse_password(given.destination)
     parts = partition(given.source, given.shards, given.by)
-    destination = given.destination
-    if not _store.is_url(destination):
-        destination = os.path.abspath(destination)
     head = {
         "format": _FORMAT,
         "source": os.path.abspath(given.source),
-        "destination": destination,
+        "destination": _store.absolute(given.destination),
         "count": len(parts),
         "level": given.level,
         "options": options,
     }
 
     def write(path: str) -> None:
-        with open(path, "w", encoding="ascii") as file:
-            for line in [head, *({"size": part.size, "paths": part.paths} for part in parts)]:
+        # It has the names of all entries, also of those in directories that others cannot read.
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with open(descriptor, "w", encoding="ascii") as file:
+            file.write(json.dumps(head) + "\n")
+            for part in parts:
+                line = {name: getattr(part, name) for name in _OF_PARTS}
                 file.write(json.dumps(line) + "\n")
 
     _store.publish(os.path.abspath(given.plan), write)
@@ -124,9 +128,21 @@ class _Plan:
             file.readline()
             for number, line in enumerate(file):
                 if wanted is None or wanted == number:
-                    part = json.loads(line)
-                    paths = tuple(part["paths"])
-                    found.append(Partition(self.source, number, self.count, paths, part["size"]))
+                    try:
+                        part = json.loads(line)
+                        found.append(
+                            Partition(
+                                source=self.source,
+                                number=number,
+                                count=self.count,
+                                paths=tuple(part["paths"]),
+                                kinds=part["kinds"],
+                                directories=tuple((path, of) for path, of in part["directories"]),
+                                size=part["size"],
+                            )
+                        )
+                    except (ValueError, KeyError, TypeError):
+                        raise ValueError(f"{self.path}: part {number} is damaged") from None
         return found
 
 
@@ -140,7 +156,11 @@ def _shard(given: argparse.Namespace) -> None:
     options = dict(plan.options)
     if given.num_workers is not None:
         options["num_workers"] = given.num_workers
-    shard = build_shard(parts[0], plan.destination, level=plan.level, **options)
+    shard = build_shard(
+        parts[0], plan.destination, rebuild=given.rebuild, level=plan.level, **options
+    )
+    for warning in shard.warnings:
+        print(f"redwarfs.distributed: {warning}", file=sys.stderr)
     what = "is there" if shard.reused else "built"
     print(f"{shard.path}: {what}, {shard.size} bytes")
 
@@ -152,12 +172,13 @@ def _merge(given: argparse.Namespace) -> None:
         place = shard_place(part, plan.destination, plan.level, plan.options)
         size = _store.size_of_image(place)
         if size is None:
-            raise FileNotFoundError(
-                2, "not built, or the tree has changed since then", place
-            )
+            check_entries(part)
+            raise FileNotFoundError(2, "not built, or the tree has changed since then", place)
         shards.append(Shard(place, part.number, part.count, size, True))
     options = {"overwrite": given.overwrite, "repack": given.repack, **plan.options}
     done = merge(shards, given.target, level=plan.level, **options)
+    for message in [*done.warnings, *done.problems]:
+        print(f"redwarfs.distributed: {message}", file=sys.stderr)
     print(f"{given.target}: {done.image_size} bytes")
 
 

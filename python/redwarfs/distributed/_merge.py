@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterable
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any
 
 from .._build import Option
+from .._errors import RedwarfsError
 from .._image import Image
-from .._merge import _CACHES, _OPTIONS, MergeResult, merge as _join
+from .._merge import _CACHES, _OPTIONS, MergeResult, _join
 from . import _store
 from ._shard import Shard
+
+# Messages of a result, at most.
+_WARNINGS = 1000
 
 
 def merge(
@@ -27,13 +33,15 @@ def merge(
 
     Blocks are copied as they are, so it takes about as long as reading all shards and writing the image. Shards in a
     store are read from there, without a copy on this machine. The image for a store is made in the directory
-    for temporary files. The image gets its name when it is complete.
+    for temporary files (`TMPDIR`), which must have room for all of it. The image gets its name when it is complete.
 
     `level`, `overwrite` and `repack` are those of `redwarfs.merge`. Of the further keyword arguments, which may be all
     those of `build_shard`, the ones that `redwarfs.merge` knows count.
 
-    The image does not depend on the order of the shards. If they are the results of `build_shard`, one that is missing is
-    an error.
+    The image does not depend on the order of the shards. If they are the results of `build_shard`, one that is
+    missing is an error, and their warnings come first in those of the result.
+
+    The error about a damaged shard names it. Delete that shard and build it again, or build it with `rebuild=True`.
     """
     given = list(shards)
     built = [shard for shard in given if isinstance(shard, Shard)]
@@ -43,26 +51,37 @@ def merge(
         places = [shard.path for shard in built]
     else:
         places = sorted(os.fspath(shard) for shard in given if not isinstance(shard, Shard))
-    target = os.fspath(target)
-    if not overwrite and _store.exists(target):
-        raise FileExistsError(17, "File exists", target)
+    target = _store.check_target(target, overwrite)
     known: dict[str, Any] = {name: value for name, value in options.items() if name in _OPTIONS}
     results: list[MergeResult] = []
     with ExitStack() as stack:
-        images = [
-            Image(
-                stack.enter_context(_store.opened(place)),
-                cache_size=_CACHES // max(1, len(places)),
-                readahead=False,
-            )
-            for place in places
-        ]
+        images = [(_image(stack, place, len(places)), b"", place) for place in places]
 
         def make(path: str) -> None:
-            results.append(_join(images, path, level=level, repack=repack, **known))
+            results.append(_join(images, path, level, overwrite, repack, None, known))
 
-        _store.publish(target, make)
+        if _store.is_url(target):
+            _store.publish(target, make)
+        else:
+            make(target)
+    warnings = [warning for shard in built for warning in shard.warnings]
+    if warnings:
+        return replace(results[0], warnings=[*warnings, *results[0].warnings][:_WARNINGS])
     return results[0]
+
+
+def _image(stack: ExitStack, place: str, count: int) -> Image:
+    """A shard, one of `count`. An error has its name."""
+    try:
+        source = stack.enter_context(_store.opened(place))
+        return Image(source, cache_size=_CACHES // count, readahead=False)
+    except Exception as e:
+        if isinstance(e, OSError) and e.filename == place:
+            raise
+        if isinstance(e, RedwarfsError) or type(e) is FileNotFoundError:
+            raise type(e)(e.errno or errno.EIO, e.strerror or str(e), place) from e
+        e.add_note(f"of the shard {place}")
+        raise
 
 
 def _check(shards: list[Shard], given: int) -> None:

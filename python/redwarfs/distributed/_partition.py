@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import stat as _stat
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from hashlib import blake2b
 from typing import Literal
 
 from . import _similar
@@ -30,17 +31,26 @@ class Partition:
     paths: tuple[str, ...]
     """Paths below `source`: all entries of the part but directories, and directories without entries. The
     directories above them belong to the part, too."""
+    kinds: str
+    """The type of each of `paths` when the tree was divided: the letter that `ls -l` shows."""
+    directories: tuple[tuple[str, str], ...]
+    """All directories of the part with their paths, and a digest of the names and types of the entries that
+    each one had when the tree was divided. The empty path is `source`."""
     size: int
     """Bytes of regular files."""
 
 
-@dataclass
+@dataclass(slots=True)
 class Unit:
     """What must stay together: an entry, or all names of a file with hard links."""
 
     paths: list[str]
     size: int
-    is_file: bool
+    kind: str
+
+    @property
+    def is_file(self) -> bool:
+        return self.kind == "-"
 
     @property
     def weight(self) -> int:
@@ -63,11 +73,15 @@ def partition(
 
     - `"directory"`: neighbours in the tree. It reads no file.
     - `"similarity"`: files with similar names or contents, wherever they are. It reads `sample` bytes of each
-      file, on `threads` threads. With `sample=0`, names alone count.
+      file, on `threads` threads. With `sample=0`, names alone count. This process needs about 2.6 KB of memory
+      and 3 ms of CPU time for each file.
     - `"size"`: files of about the same size. Equal files have equal sizes, so they meet. It reads no file.
 
     Names of the same file (hard links) always share a part. A file is never divided, so one that is larger
     than its share makes a larger part. `select` is that of `redwarfs.build`.
+
+    From here on, no directory of the tree may get or lose an entry, also none that `select` leaves out: `build_shard`
+    refuses a tree that has other entries. So shards go to a directory outside of the tree.
 
     The parts depend on names, sizes and samples alone, so that all machines come to the same ones.
     """
@@ -76,7 +90,7 @@ def partition(
     if by not in BY:
         raise ValueError(f"parts are divided by {', '.join(BY)}, not by {by!r}")
     root = os.path.abspath(os.fspath(source))
-    units = _units(root, select)
+    units, listed = _units(root, select)
     if by == "size":
         units.sort(key=lambda unit: (unit.size, unit.paths))
         groups: Iterable[list[Unit]] = ([unit] for unit in units)
@@ -85,20 +99,61 @@ def partition(
     else:
         groups = ([unit] for unit in units)
     parts = [part for part in _slices(list(groups), shards) if part]
-    return [
-        Partition(
-            source=root,
-            number=number,
-            count=len(parts),
-            paths=tuple(sorted(path for unit in part for path in unit.paths)),
-            size=sum(unit.size for unit in part),
+    result = []
+    for number, part in enumerate(parts):
+        found = sorted((path, unit.kind) for unit in part for path in unit.paths)
+        paths = tuple(path for path, _ in found)
+        result.append(
+            Partition(
+                source=root,
+                number=number,
+                count=len(parts),
+                paths=paths,
+                kinds="".join(kind for _, kind in found),
+                directories=tuple(
+                    (path, digest_text(listed[path]))
+                    for path in with_directories(paths)
+                    if path in listed
+                ),
+                size=sum(unit.size for unit in part),
+            )
         )
-        for number, part in enumerate(parts)
-    ]
+    return result
 
 
-def _units(root: str, select: Callable[[str, int], bool] | None) -> list[Unit]:
-    """All units of a tree, in the order of their paths."""
+def letter(mode: int) -> str:
+    """The type of an entry, as `ls -l` shows it."""
+    return _stat.filemode(mode)[0]
+
+
+def entry_digest(name: str, kind: int) -> int:
+    """The digest of an entry. That of a directory is the sum of those of its entries, so their order does
+    not matter."""
+    text = f"{letter(kind)}{name}".encode("utf-8", "surrogateescape")
+    return int.from_bytes(blake2b(text, digest_size=16).digest(), "little")
+
+
+def digest_text(digest: int) -> str:
+    """The digest of a directory as a text."""
+    return f"{digest % (1 << 128):032x}"
+
+
+def with_directories(paths: tuple[str, ...]) -> Iterator[str]:
+    """Sorted paths, each after the directories above it; the root is the empty path."""
+    yield ""
+    seen: set[str] = {""}
+    for path in paths:
+        for end in [at for at, char in enumerate(path) if char == "/"] + [len(path)]:
+            if path[:end] not in seen:
+                seen.add(path[:end])
+                yield path[:end]
+
+
+def _units(
+    root: str, select: Callable[[str, int], bool] | None
+) -> tuple[list[Unit], dict[str, int]]:
+    """All units of a tree, in the order of their paths, and the digests of all directories."""
+    listed: dict[str, int] = {}
     units: list[Unit] = []
     linked: dict[tuple[int, int], Unit] = {}
     # Directories that are still to be listed, the next one last.
@@ -109,10 +164,12 @@ def _units(root: str, select: Callable[[str, int], bool] | None) -> list[Unit]:
             entries = sorted(listing, key=lambda entry: entry.name)
         below: list[str] = []
         is_empty = True
+        digest = 0
         for entry in entries:
             path = f"{directory}/{entry.name}" if directory else entry.name
             found = entry.stat(follow_symlinks=False)
             kind = _stat.S_IFMT(found.st_mode)
+            digest += entry_digest(entry.name, kind)
             if select is not None and not select(path, kind):
                 continue
             is_empty = False
@@ -122,21 +179,22 @@ def _units(root: str, select: Callable[[str, int], bool] | None) -> list[Unit]:
                 unit = linked.get((found.st_dev, found.st_ino))
                 if unit is None:
                     size = found.st_size if kind == _stat.S_IFREG else 0
-                    unit = Unit([], size, kind == _stat.S_IFREG)
+                    unit = Unit([], size, letter(kind))
                     linked[found.st_dev, found.st_ino] = unit
                     units.append(unit)
                 unit.paths.append(path)
             elif kind == _stat.S_IFREG:
-                units.append(Unit([path], found.st_size, True))
+                units.append(Unit([path], found.st_size, letter(kind)))
             else:
-                units.append(Unit([path], 0, False))
+                units.append(Unit([path], 0, letter(kind)))
+        listed[directory] = digest
         if is_empty and directory:
-            units.append(Unit([directory], 0, False))
+            units.append(Unit([directory], 0, "d"))
         waiting.extend(reversed(below))
     if not units:
         # The root alone.
-        units.append(Unit([""], 0, False))
-    return units
+        units.append(Unit([""], 0, "d"))
+    return units, listed
 
 
 def _slices(groups: list[list[Unit]], count: int) -> list[list[Unit]]:

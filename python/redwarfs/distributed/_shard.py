@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
 import stat as _stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from .. import _redwarfs
-from .._build import Option, _texts, build
+from .._build import BuildResult, Option, _texts, build
 from .._errors import BuildError
 from . import _store
-from ._partition import Partition
+from ._partition import Partition, digest_text, entry_digest, letter, with_directories
 
 # Options that change no byte of an image.
 _OF_THE_MACHINE = frozenset(
     {"compress_niceness", "num_scanner_workers", "num_segmenter_workers", "num_workers"}
 )
+
+_CHANGED = "the tree has changed since it was divided"
+_OTHER_ENTRIES = f"{_CHANGED}: this directory has other entries"
 
 
 @dataclass(frozen=True)
@@ -36,36 +40,55 @@ class Shard:
     """Bytes of the image."""
     reused: bool
     """Whether it was there before."""
+    warnings: tuple[str, ...] = ()
+    """Data of the input that the image does not hold; at most 1,000 messages. If the shard was there before, there are
+    none: they were those of the call that has built it."""
 
 
 def build_shard(
     partition: Partition,
     destination: str | os.PathLike[str],
     *,
+    rebuild: bool = False,
     level: int = 7,
     **options: Option,
 ) -> Shard:
     """Packs a part of a tree into an image in `destination`, a directory or a URL.
 
     `level` and further keyword arguments are those of `redwarfs.build`. The function can be pickled, and called
-    anywhere and any number of times: the name of the image has a digest of the options, and of the type,
-    permissions, owner, size and time of modification of each entry. If there is a complete image of this
-    name, nothing is built. The image gets its name when it is complete.
+    anywhere and any number of times. The name of the image has a digest of the options, and of the type,
+    permissions, owner, size, hard links and the times of modification and change of each entry. The time of access does
+    not count, because packing changes it. If there is a complete image of this name, nothing is built, unless
+    `rebuild` is true: then a new image replaces it. The image gets its name when it is complete. An image for a
+    store is made in the directory for temporary files (`TMPDIR`).
 
-    A part must have all entries that it had when the tree was divided. One that is missing raises
-    `FileNotFoundError`, and one that cannot be read `redwarfs.BuildError`.
+    A part must have the entries that it had when the tree was divided, and must not change while it is packed.
+    An entry that is missing raises `FileNotFoundError`. A new entry, one of another type, one that changes while
+    it is packed, and one that cannot be read raise `redwarfs.BuildError`. Both name the path.
     """
-    place = shard_place(partition, destination, level, options)
-    size = _store.size_of_image(place)
-    if size is not None:
-        return Shard(place, partition.number, partition.count, size, True)
+    states = _states(partition)
+    place = _place(partition, destination, level, options, states)
+    if not rebuild:
+        size = _store.size_of_image(place)
+        if size is not None:
+            return Shard(place, partition.number, partition.count, size, True)
     if not _store.is_url(place):
         os.makedirs(os.path.dirname(place), exist_ok=True)
-    _store.publish(place, lambda path: _pack(partition, path, level, options))
+    results: list[BuildResult] = []
+
+    def make(path: str) -> None:
+        results.append(_pack(partition, path, level, options))
+        entries = zip(with_directories(partition.paths), states, _states(partition))
+        for entry, before, now in entries:
+            if before != now:
+                raise _changed(partition, entry, "it has changed while it was packed")
+
+    _store.publish(place, make)
     size = _store.size_of_image(place)
     if size is None:
         raise BuildError(None, "the new image is not there", place)
-    return Shard(place, partition.number, partition.count, size, False)
+    warnings = tuple(results[0].warnings)
+    return Shard(place, partition.number, partition.count, size, False, warnings)
 
 
 def shard_place(
@@ -74,61 +97,103 @@ def shard_place(
     level: int,
     options: Mapping[str, Option],
 ) -> str:
-    """The path or URL of the image of a part."""
-    digest = _identity(partition, level, options)
-    name = f"shard-{partition.number:05}-of-{partition.count:05}-{digest}.dwarfs"
-    destination = os.fspath(destination)
-    if not _store.is_url(destination):
-        destination = os.path.abspath(destination)
-    return _store.joined(destination, name)
+    """The path or URL of the shard of a part."""
+    return _place(partition, destination, level, options, _states(partition))
 
 
-def _identity(partition: Partition, level: int, options: Mapping[str, Option]) -> str:
-    """A digest of everything that an image follows from, as far as that is known without reading files."""
-    texts = sorted((name, value) for name, value in _texts(options) if name not in _OF_THE_MACHINE)
-    digest = hashlib.sha256()
-    digest.update(json.dumps([1, _redwarfs.VERSION, level, texts]).encode())
-    for path in _with_directories(partition.paths):
-        full = os.path.join(partition.source, path) if path else partition.source
-        found = os.lstat(full)
-        is_link = _stat.S_ISLNK(found.st_mode)
+def check_entries(partition: Partition) -> None:
+    """Raises an error if directories of a part have other entries than when the tree was divided."""
+    for path, wanted in partition.directories:
+        digest = 0
+        with os.scandir(_full(partition, path)) as listing:
+            for entry in listing:
+                mode = entry.stat(follow_symlinks=False).st_mode
+                digest += entry_digest(entry.name, _stat.S_IFMT(mode))
+        if digest_text(digest) != wanted:
+            raise _changed(partition, path, _OTHER_ENTRIES)
+
+
+def _place(
+    partition: Partition,
+    destination: str | os.PathLike[str],
+    level: int,
+    options: Mapping[str, Option],
+    states: list[bytes],
+) -> str:
+    # The order of options with the same name may matter.
+    texts = sorted(
+        ((name, value) for name, value in _texts(options) if name not in _OF_THE_MACHINE),
+        key=lambda option: option[0],
+    )
+    digest = hashlib.sha256(json.dumps([1, _redwarfs.VERSION, level, texts]).encode())
+    for state in states:
+        digest.update(state)
+    number = f"{partition.number:05}-of-{partition.count:05}"
+    name = f"shard-{number}-{digest.hexdigest()[:32]}.dwarfs"
+    return _store.joined(_store.absolute(destination), name)
+
+
+def _states(partition: Partition) -> list[bytes]:
+    """A digest of each entry of a part and of the directories above: of everything that an image follows from, as far
+    as that is known without reading files. The change time stands for extended attributes, too."""
+    kinds = dict(zip(partition.paths, partition.kinds))
+    linked: dict[tuple[int, int], int] = {}
+    states = []
+    for path in with_directories(partition.paths):
+        full = _full(partition, path)
+        try:
+            # The build follows a link that is the source itself.
+            found = os.lstat(full) if path else os.stat(full)
+            target = os.readlink(full) if _stat.S_ISLNK(found.st_mode) else ""
+        except (FileNotFoundError, NotADirectoryError):
+            raise FileNotFoundError(2, _CHANGED, full) from None
+        if letter(found.st_mode) != kinds.get(path, "d"):
+            raise _changed(partition, path, f"{_CHANGED}: its type is another one")
+        group = 0
+        if found.st_nlink > 1 and not _stat.S_ISDIR(found.st_mode):
+            group = linked.setdefault((found.st_dev, found.st_ino), len(linked) + 1)
         known = [
             path,
             found.st_mode,
             found.st_uid,
             found.st_gid,
             found.st_mtime_ns,
+            found.st_ctime_ns,
             found.st_size if _stat.S_ISREG(found.st_mode) else 0,
             found.st_rdev,
-            os.readlink(full) if is_link else "",
+            target,
+            group,
         ]
-        digest.update(json.dumps(known).encode())
-    return digest.hexdigest()[:32]
+        states.append(hashlib.blake2b(json.dumps(known).encode(), digest_size=16).digest())
+    return states
 
 
-def _with_directories(paths: tuple[str, ...]) -> Iterator[str]:
-    """Sorted paths, each after the directories above it; the root is the empty path."""
-    yield ""
-    seen: set[str] = {""}
-    for path in paths:
-        for end in [at for at, char in enumerate(path) if char == "/"] + [len(path)]:
-            if path[:end] not in seen:
-                seen.add(path[:end])
-                yield path[:end]
-
-
-def _pack(partition: Partition, target: str, level: int, options: Mapping[str, Any]) -> None:
-    wanted = set(_with_directories(partition.paths))
+def _pack(
+    partition: Partition, target: str, level: int, options: Mapping[str, Any]
+) -> BuildResult:
+    wanted = set(with_directories(partition.paths))
     missing = set(partition.paths) - {""}
+    # What the build itself finds counts, so no entry can come in between.
+    listed = dict.fromkeys((path for path, _ in partition.directories), 0)
 
-    def select(path: str, _kind: int) -> bool:
+    def select(path: str, kind: int) -> bool:
         missing.discard(path)
+        directory, _, name = path.rpartition("/")
+        listed[directory] += entry_digest(name, kind)
         return path in wanted
 
-    build(partition.source, target, level=level, select=select, **options)
+    done = build(partition.source, target, level=level, select=select, **options)
     if missing:
-        os.unlink(target)
-        path = min(missing)
-        raise FileNotFoundError(
-            2, "the tree has changed since it was divided", os.path.join(partition.source, path)
-        )
+        raise FileNotFoundError(2, _CHANGED, _full(partition, min(missing)))
+    for path, digest in partition.directories:
+        if digest_text(listed[path]) != digest:
+            raise _changed(partition, path, _OTHER_ENTRIES)
+    return done
+
+
+def _full(partition: Partition, path: str) -> str:
+    return os.path.join(partition.source, path) if path else partition.source
+
+
+def _changed(partition: Partition, path: str, what: str) -> BuildError:
+    return BuildError(errno.ESTALE, what, _full(partition, path))

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 _MASKS = (0x00000000, 0x9E3779B9, 0x7F4A7C15, 0xF39CC060, 0x5CEDC834, 0x1082276B)
 # Groups in a shard, at least.
 _GROUPS = 4
+# Files whose samples are read at the same time, or wait for that.
+_WINDOW = 4096
 # Samples with fewer words say too little.
 _FEWEST_WORDS = 8
 
@@ -54,8 +56,10 @@ def groups(
     """The units in groups of similar ones."""
     largest = sum(unit.weight for unit in units) // (shards * _GROUPS)
     keys = partial(_keys, root, sample)
+    found: list[dict[_Evidence, list[Any]]] = []
     with ThreadPoolExecutor(max(1, threads)) as pool:
-        found = list(pool.map(keys, units))
+        for start in range(0, len(units), _WINDOW):
+            found.extend(pool.map(keys, units[start : start + _WINDOW]))
     grouped, families = _Sets(units, largest), _Sets(units, sum(unit.weight for unit in units))
     newest: dict[Any, int] = {}
     for evidence in _Evidence:

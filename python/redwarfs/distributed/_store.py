@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import tempfile
 import uuid
 from collections.abc import Callable, Iterator
@@ -21,6 +22,35 @@ def is_url(place: str) -> bool:
     return "://" in place
 
 
+_PASSWORD = re.compile(r"://[^/@]*:[^/]*@")
+
+
+def absolute(place: str | os.PathLike[str]) -> str:
+    """A place that means the same in each process: a path is made absolute, and a URL stays."""
+    place = os.fspath(place)
+    return place if is_url(place) else os.path.abspath(place)
+
+
+def refuse_password(place: str | os.PathLike[str]) -> None:
+    """Raises an error if a place is a URL with a password, which would be in plans, tasks and messages."""
+    place = os.fspath(place)
+    if is_url(place) and _PASSWORD.search(place):
+        raise ValueError(
+            "a URL must not have a password: others may see it in plans, tasks and logs. "
+            "Put it into the configuration of fsspec (~/.config/fsspec, FSSPEC_*) or the environment"
+        )
+
+
+def check_target(target: str | os.PathLike[str], overwrite: bool) -> str:
+    """The place of a new image, or an error if it is taken."""
+    target = os.fspath(target)
+    if not is_url(target) and os.path.isdir(target):
+        raise IsADirectoryError(21, "Is a directory", target)
+    if not overwrite and exists(target):
+        raise FileExistsError(17, "File exists", target)
+    return target
+
+
 def joined(directory: str, name: str) -> str:
     """The place of a name in a directory."""
     return f"{directory.rstrip('/')}/{name}" if is_url(directory) else os.path.join(directory, name)
@@ -36,22 +66,23 @@ def _file_system(url: str) -> tuple[Any, str]:
 
 
 @contextmanager
-def opened(place: str) -> Iterator[Any]:
-    """What `redwarfs.open` takes for an image at a place."""
+def opened(place: str, **options: Any) -> Iterator[Any]:
+    """What `redwarfs.open` takes for an image at a place. Options are those of fsspec."""
     if not is_url(place):
         yield place
         return
     file_system, path = _file_system(place)
     # Listings that other machines have made outdated.
     file_system.invalidate_cache()
-    with file_system.open(path, "rb") as file:
+    with file_system.open(path, "rb", **options) as file:
         yield file
 
 
 def size_of_image(place: str) -> int | None:
     """The size of the image at a place, or None if there is none, or not all of it."""
     try:
-        with opened(place) as source:
+        # Only the ends of the image are read, so nothing is fetched ahead.
+        with opened(place, block_size=1 << 20, cache_type="none") as source:
             return Image(source, cache_size=1 << 20, readahead=False).info().image_size
     except (FileNotFoundError, _errors.NotAnImageError, _errors.CorruptImageError):
         return None

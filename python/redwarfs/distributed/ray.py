@@ -16,6 +16,7 @@ import ray
 
 from .._build import Option
 from .._merge import MergeResult
+from . import _store
 from ._merge import merge
 from ._partition import By, partition
 from ._shard import build_shard
@@ -27,7 +28,7 @@ def build(
     destination: str | os.PathLike[str],
     *,
     shards: int,
-    by: By = "similarity",
+    by: By = "directory",
     retries: int = 3,
     cpus: float = 1,
     level: int = 7,
@@ -41,10 +42,14 @@ def build(
     up to `retries` times. A shard is built by as many threads as a task has CPUs, unless `num_workers` says otherwise.
     This process divides the tree and joins the shards. The other arguments are those of `partition`,
     `build_shard` and `merge`. The shards stay in `destination`, so that a second call builds only what has
-    changed.
+    changed. A URL must not have a password.
     """
+    for place in (target, destination):
+        _store.refuse_password(place)
+    _store.check_target(target, overwrite)
+    destination = _store.absolute(destination)
     parts = partition(source, shards, by)
     more: dict[str, Any] = {"level": level, "num_workers": max(1, int(cpus)), **options}
     task = ray.remote(build_shard).options(max_retries=retries, num_cpus=cpus)
-    done = ray.get([task.remote(part, os.fspath(destination), **more) for part in parts])
+    done = ray.get([task.remote(part, destination, **more) for part in parts])
     return merge(done, target, overwrite=overwrite, repack=repack, **more)
