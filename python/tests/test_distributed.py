@@ -324,6 +324,17 @@ def test_a_file_that_changes_while_it_is_packed_is_an_error(tmp_path, monkeypatc
     assert caught.value.filename == str(tree / "b")
     assert os.listdir(tmp_path / "shards") == []
 
+    def and_a_program_makes_directories(*arguments, **more):
+        (tree / "c").unlink()
+        (tree / "c").mkdir()
+        (tree / "c/inside").write_text("new")
+        return real(*arguments, **more)
+
+    monkeypatch.setattr(_shard, "build", and_a_program_makes_directories)
+    with pytest.raises(redwarfs.BuildError, match="the tree has changed"):
+        distributed.build_shard(part, tmp_path / "shards", level=1)
+    assert os.listdir(tmp_path / "shards") == []
+
 
 def test_a_damaged_shard_is_named_and_can_be_built_again(tmp_path):
     tree = tmp_path / "tree"
@@ -478,6 +489,18 @@ def test_stores_of_fsspec(tree, one_build, tmp_path):
     assert sorted(fs.ls("/shards", detail=False)) == sorted(
         shard.path.removeprefix("memory:/") for shard in shards
     )
+    # Whether a shard is there takes no more than its ends.
+    read = []
+    real = type(fs)._open
+
+    def counted(self, path, *arguments, **more):
+        read.append((path, more.get("block_size"), more.get("cache_type")))
+        return real(self, path, *arguments, **more)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(type(fs), "_open", counted)
+        assert distributed.build_shard(parts[0], place, level=3).reused
+    assert [options[1:] for options in read] == [(1 << 20, "none")]
     (tmp_path / "out").write_bytes(fs.cat("/images/out.dwarfs"))
     wanted = distributed_tree.listing(redwarfs.open(one_build))
     assert distributed_tree.listing(redwarfs.open(tmp_path / "out")) == wanted

@@ -179,7 +179,7 @@ def _pack(
     def select(path: str, kind: int) -> bool:
         missing.discard(path)
         directory, _, name = path.rpartition("/")
-        listed[directory] += entry_digest(name, kind)
+        listed[directory] = listed.get(directory, 0) + entry_digest(name, kind)
         return path in wanted
 
     done = build(partition.source, target, level=level, select=select, **options)
