@@ -500,7 +500,7 @@ def test_stores_of_fsspec(tree, one_build, tmp_path):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(type(fs), "_open", counted)
         assert distributed.build_shard(parts[0], place, level=3).reused
-    assert [options[1:] for options in read] == [(1 << 20, "none")]
+    assert [options[1:] for options in read] == [(1 << 20, "blockcache")]
     (tmp_path / "out").write_bytes(fs.cat("/images/out.dwarfs"))
     wanted = distributed_tree.listing(redwarfs.open(one_build))
     assert distributed_tree.listing(redwarfs.open(tmp_path / "out")) == wanted
