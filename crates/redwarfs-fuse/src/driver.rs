@@ -2,6 +2,7 @@
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, OnceLock};
 use std::thread::{Builder, JoinHandle};
@@ -12,7 +13,7 @@ use tracing::{error, warn};
 
 use crate::device::Device;
 use crate::image_state::ImageState;
-use crate::images::FailedImage;
+use crate::images::{FailedImage, NAMES_VALID};
 use crate::mount_state::{MountState, Root};
 use crate::ops;
 use crate::ops::answer::{Answer, Outcome, log_op};
@@ -191,7 +192,7 @@ impl Driver {
             Found::Failed(errno) => self.core.failed(slot, purpose, errno, out),
             Found::Waits => Ok(Answer::Passed),
             Found::Begins => {
-                let job = OpenJob { slot };
+                let job = OpenJob::new(slot);
                 match self.opener() {
                     Some(pool) => pool.submit(job),
                     None => job.fail(&self.core),
@@ -300,29 +301,65 @@ pub(crate) fn reply(
 /// An image that requests wait for.
 #[derive(Debug)]
 struct OpenJob {
-    slot: SlotNo,
+    /// That of an image which takes the place of the first one, if another one was found there.
+    slot: AtomicU32,
 }
 
-impl Job for OpenJob {
-    type Shared = Arc<Core>;
+impl OpenJob {
+    fn new(slot: SlotNo) -> Self {
+        Self {
+            slot: AtomicU32::new(slot.0),
+        }
+    }
 
-    fn run(&self, core: &Arc<Core>, scratch: &mut Vec<u8>) {
-        let state = &core.state;
-        let (opened, settled) = state.slots.open(state, self.slot);
+    fn slot(&self) -> SlotNo {
+        SlotNo(self.slot.load(Ordering::Relaxed))
+    }
+
+    /// Opens the image, and answers the requests that wait for it. Returns the slot of the image that is to be opened next,
+    /// because another one was found in this place.
+    fn open(&self, core: &Core, scratch: &mut Vec<u8>) -> Option<SlotNo> {
+        let (state, slot) = (&core.state, self.slot());
+        let (opened, settled) = state.slots.open(state, slot);
+        let mut next = None;
         for one in settled.waiting {
+            let mut opened = opened.clone();
+            if let (Err(Errno::STALE), Some(new)) = (&opened, core.renewed(&one)) {
+                let waits = one.clone();
+                opened = match state.slots.find(new, move || waits) {
+                    Found::Open(state) => Ok(state),
+                    Found::Failed(errno) => Err(errno),
+                    Found::Waits => continue,
+                    Found::Begins => {
+                        next = Some(new);
+                        continue;
+                    }
+                };
+            }
             // Otherwise it has a reply already, because its process was killed.
             let Some(ticket) = state.shared.pending_reads.finish(one.header.unique) else {
                 continue;
             };
             reply(ticket, &one.header, scratch, |ticket, out| match &opened {
                 Ok(of) => core.answer_of(of, one.purpose, ticket, &one.header, one.body(), out),
-                Err(errno) => core.failed(self.slot, one.purpose, *errno, out),
+                Err(errno) => core.failed(slot, one.purpose, *errno, out),
             });
+        }
+        next
+    }
+}
+
+impl Job for OpenJob {
+    type Shared = Arc<Core>;
+
+    fn run(&self, core: &Arc<Core>, scratch: &mut Vec<u8>) {
+        while let Some(next) = self.open(core, scratch) {
+            self.slot.store(next.0, Ordering::Relaxed);
         }
     }
 
     fn fail(&self, core: &Arc<Core>) {
-        for one in core.state.slots.fail(self.slot).waiting {
+        for one in core.state.slots.fail(self.slot()).waiting {
             if let Some(ticket) = core.state.shared.pending_reads.finish(one.header.unique) {
                 ticket.fail(Errno::IO);
             }
@@ -374,11 +411,22 @@ impl Core {
             Purpose::Answer => self.answer(of, None, ticket, header, body, out),
             Purpose::Root => {
                 let settings = &of.settings;
+                let names = match &self.state.root {
+                    Root::Images(_) => settings.names.min(NAMES_VALID),
+                    _ => settings.names,
+                };
                 of.attr(of.image.root())?
-                    .put_entry(settings.names, settings.attributes, out);
+                    .put_entry(names, settings.attributes, out);
                 Ok(Answer::Reply)
             }
         }
+    }
+
+    /// The slot of the image that has taken the place of a stale one whose directory a request looks up.
+    fn renewed(&self, request: &Waiting) -> Option<SlotNo> {
+        let images = self.state.images()?;
+        let name = (request.purpose == Purpose::Root).then(|| request.body().name());
+        images.slot(name.flatten()?, &self.state.slots)
     }
 
     /// Answers for an image that cannot be opened. If its directory is looked up, there is an empty one.

@@ -9,7 +9,7 @@ use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use redwarfs_format::metadata::Timestamp;
 use redwarfs_reader::CacheGroup;
@@ -27,8 +27,10 @@ use crate::xattr::{self, Value};
 
 /// Longest name of a directory.
 const LONGEST_NAME: usize = 255;
-/// How long the kernel keeps the place of an image that cannot be opened, in seconds.
-const FAILED_VALID: Validity = 1;
+/// How long the kernel keeps names in the root, and the place of an image that cannot be opened, in seconds. It is short
+/// because the kernel cannot be told to forget a name while somebody looks up a name in the same directory: with a slow image, that
+/// would stop all others.
+pub(crate) const NAMES_VALID: Validity = 1;
 
 /// An image of a mount of several ones.
 #[derive(Clone)]
@@ -224,6 +226,10 @@ impl Synthetic for ImageDirectory {
         xattr::of_driver(&mount.perfmon, name)
     }
 
+    fn validity(&self, mount: &MountState) -> Validity {
+        NAMES_VALID.min(mount.settings.attributes)
+    }
+
     fn xattr_names(&self) -> &'static [u8] {
         xattr::NAMES_OF_ROOT
     }
@@ -248,7 +254,7 @@ impl FailedImage {
     /// Its entry in the root. The kernel asks again soon.
     pub(crate) fn put_entry(&self, mount: &MountState, out: &mut Vec<u8>) {
         let attr = mount.directory_attr(self.node(), Timestamp::default());
-        attr.put_entry(FAILED_VALID.min(mount.settings.names), FAILED_VALID, out);
+        attr.put_entry(NAMES_VALID.min(mount.settings.names), NAMES_VALID, out);
     }
 
     /// Not one of the image, so that the kernel keeps nothing when the image is there again.
@@ -271,7 +277,7 @@ impl Synthetic for FailedImage {
     fn list(&self, _position: u64, _add: AddEntry<'_>) {}
 
     fn validity(&self, _mount: &MountState) -> Validity {
-        FAILED_VALID
+        NAMES_VALID
     }
 
     fn xattr(&self, mount: &MountState, name: &[u8]) -> Option<Value> {
@@ -301,6 +307,9 @@ pub struct Images {
 }
 
 impl Images {
+    /// After this time, all programs see a change.
+    pub const SEEN_AFTER: Duration = Duration::from_millis(NAMES_VALID * 1000 + 50);
+
     pub(crate) fn new(state: &Arc<MountState>, device: &Arc<Device>) -> Self {
         Self {
             state: Arc::clone(state),
@@ -312,7 +321,13 @@ impl Images {
         self.state.images().ok_or(ChangeError::Single)
     }
 
-    /// Adds an image. It is opened when somebody needs it.
+    /// Lets the kernel forget the listing of the root, and its attributes. Names that it knows stay for
+    /// [`Self::SEEN_AFTER`].
+    fn changed(&self) {
+        withdraw(&self.device, ROOT, std::iter::empty());
+    }
+
+    /// Adds an image. It is opened when somebody needs it. Programs see it after [`Self::SEEN_AFTER`] at the latest.
     ///
     /// # Errors
     /// [`ChangeError`] says why it cannot be added.
@@ -328,14 +343,14 @@ impl Images {
                 return Err(ChangeError::Exists(image.name));
             }
             let slot = self.state.slots.add_image(&image.source, image.open);
-            names.insert(name.clone(), slot.ok_or(ChangeError::TooMany)?);
+            names.insert(name, slot.ok_or(ChangeError::TooMany)?);
         }
-        withdraw(&self.device, ROOT, [&*name].into_iter());
+        self.changed();
         Ok(())
     }
 
     /// Takes an image out of the mount. Programs that have something of it open keep it until it is closed, because
-    /// nobody uses it or others need its place.
+    /// nobody uses it or others need its place. Its name is gone after [`Self::SEEN_AFTER`] at the latest.
     ///
     /// # Errors
     /// [`ChangeError::Missing`] if there is no such image.
@@ -344,7 +359,7 @@ impl Images {
         let removed = directory.names().remove(name.as_bytes());
         let slot = removed.ok_or_else(|| ChangeError::Missing(name.to_owned()))?;
         self.state.slots.remove(slot);
-        withdraw(&self.device, ROOT, [name.as_bytes()].into_iter());
+        self.changed();
         Ok(())
     }
 

@@ -172,6 +172,10 @@ impl<J: Job> Inner<J> {
                 queues = woken.unwrap_or_else(PoisonError::into_inner);
                 continue;
             };
+            if !queues.turns.is_empty() {
+                // What no idle thread could take when it came may be for one of them by now.
+                self.wake.notify_one();
+            }
             drop(queues);
             // A panic must cost one job, not the worker.
             let run = AssertUnwindSafe(|| job.run(&self.shared, &mut scratch));
@@ -260,6 +264,33 @@ mod tests {
         release.send(()).unwrap();
         let order: Vec<_> = (0..5).map(|_| ends.recv().unwrap()).collect();
         assert_eq!(order, ["first", "a1", "b1", "a2", "a3"]);
+        drop(pool);
+    }
+
+    #[test]
+    fn what_could_not_be_taken_is_not_forgotten() {
+        let (pool, done, ends) = pool(3, true);
+        let (a1, release_a1) = held(1, "a1", &done);
+        let (b1, release_b1) = held(2, "b1", &done);
+        let (b2, release_b2) = held(2, "b2", &done);
+        pool.submit(a1);
+        pool.submit(b1);
+        let both_run = || {
+            let queues = pool.inner.queues();
+            queues.idle == 1 && queues.turns.is_empty()
+        };
+        while !both_run() {
+            std::thread::yield_now();
+        }
+        // The idle thread is for other lanes.
+        pool.submit(b2);
+        pool.submit(job(1, "a2", &done));
+        release_a1.send(()).unwrap();
+        let patience = std::time::Duration::from_secs(20);
+        assert_eq!(ends.recv_timeout(patience), Ok("a1"));
+        // One thread takes `b2`, which stalls, and the idle one may take `a2` now.
+        assert_eq!(ends.recv_timeout(patience), Ok("a2"));
+        drop((release_b1, release_b2));
         drop(pool);
     }
 

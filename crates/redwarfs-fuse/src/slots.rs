@@ -77,7 +77,7 @@ pub(crate) enum Purpose {
 }
 
 /// A request that waits for its image. Its ticket is in `pending_reads`.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Waiting {
     pub(crate) header: Header,
     body: Vec<u8>,
@@ -122,6 +122,26 @@ impl fmt::Debug for Content {
     }
 }
 
+/// What tells an image of a slot from another one in its place.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Identity {
+    image: ImageIdentity,
+    /// Metadata may be equal where blocks are not. None for generations: their file is the same one, and grows.
+    source: Option<String>,
+}
+
+impl Identity {
+    fn of(image: &Image, content: &Content) -> Self {
+        Self {
+            image: image.identity(),
+            source: match content {
+                Content::Snapshot(_) => None,
+                Content::Image(_) => image.source().identity(),
+            },
+        }
+    }
+}
+
 /// An image that has a slot.
 #[derive(Debug, Clone)]
 struct Known {
@@ -131,7 +151,7 @@ struct Known {
     /// Whether its root is that of the mount.
     is_root: bool,
     /// Of the image that was opened first.
-    identity: Option<ImageIdentity>,
+    identity: Option<Identity>,
     totals: Totals,
     /// It is not opened again: it was removed, or another image is in its place.
     stale: bool,
@@ -427,20 +447,27 @@ impl Slots {
             }
         };
         let opened = opened.and_then(|image| {
-            let identity = image.identity();
-            if known.identity.is_some_and(|before| before != identity) {
+            let identity = Identity::of(&image, &known.content);
+            if known
+                .identity
+                .as_ref()
+                .is_some_and(|before| *before != identity)
+            {
                 return Ok(Err(Errno::STALE));
             }
             let place = self.place(mount, slot, known.is_root, &known.name);
             let state = ImageState::of_slot(place, image, &self.options, &mount.shared);
-            state.map(Ok).map_err(|cause| {
+            state.map(|state| Ok((state, identity))).map_err(|cause| {
                 let medium = matches!(cause, Error::Image(redwarfs_format::Error::Io(_)));
                 (cause.to_string(), medium)
             })
         });
         match opened {
-            Ok(Ok(state)) => {
+            Ok(Ok((state, identity))) => {
                 let state = Arc::new(state);
+                if let Some(known) = self.table().known_mut(slot) {
+                    (known.identity, known.totals) = (Some(identity), Totals::of(&state));
+                }
                 let open = Slot::Open {
                     state: Arc::clone(&state),
                     used: Instant::now(),
@@ -488,12 +515,8 @@ impl Slots {
         let table = &mut *table;
         // The mount may have moved to it meanwhile.
         if !matches!(table.slots.get(&slot), Some(Slot::Open { .. })) {
-            if let Slot::Open { state, .. } = &new {
+            if matches!(new, Slot::Open { .. }) {
                 table.open.push(slot);
-                let (identity, totals) = (state.image.identity(), Totals::of(state));
-                if let Some(known) = table.known_mut(slot) {
-                    (known.identity, known.totals) = (Some(identity), totals);
-                }
             }
             table.slots.insert(slot, new);
         }

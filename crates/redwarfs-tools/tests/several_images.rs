@@ -17,6 +17,7 @@ use std::time::Duration;
 use driver::{
     DWARFS, Mount, can_mount, driver_of, dwarfs, errno, stat_field, stderr, wait_until, xattr,
 };
+use rustix::process::Signal;
 use support::{MKDWARFS, must};
 
 /// Images in a directory.
@@ -37,24 +38,25 @@ impl Images {
 
     /// An image whose file `who` has its text, beside a directory with a larger file.
     fn make(&self, name: &str, text: &str) -> PathBuf {
+        self.make_with(name, text, &["-l3"])
+    }
+
+    fn make_with(&self, name: &str, text: &str, options: &[&str]) -> PathBuf {
         let tree = tempfile::tempdir().unwrap();
         fs::write(tree.path().join("who"), text).unwrap();
         fs::create_dir(tree.path().join("sub")).unwrap();
         fs::write(tree.path().join("sub/large"), text.repeat(20_000)).unwrap();
         let (tree, image) = (tree.path().to_str().unwrap(), self.text(name));
-        must(
-            MKDWARFS,
-            [
-                "-i",
-                tree,
-                "-o",
-                &image,
-                "-l3",
-                "-f",
-                "--no-progress",
-                "--log-level=error",
-            ],
-        );
+        let fixed = [
+            "-i",
+            tree,
+            "-o",
+            &image,
+            "-f",
+            "--no-progress",
+            "--log-level=error",
+        ];
+        must(MKDWARFS, [&fixed[..], options].concat());
         self.path(name)
     }
 }
@@ -271,6 +273,122 @@ fn idle_images_are_closed_and_others_in_their_place_are_found() {
 }
 
 #[test]
+fn an_image_of_equal_metadata_in_the_place_of_a_closed_one_is_found() {
+    if !can_mount("an_image_of_equal_metadata_in_the_place_of_a_closed_one_is_found") {
+        return;
+    }
+    let images = Images::new();
+    let options = [
+        "-Cnull",
+        "--no-history",
+        "--set-time=0",
+        "--no-create-timestamp",
+    ];
+    let image = images.make_with("a.dwarfs", "before", &options);
+    let size = fs::metadata(&image).unwrap().len();
+    let mount = mount("close_after=100ms", &[image.to_str().unwrap()]);
+    let root = mount.point();
+    let who = root.join("a/who");
+    assert_eq!(fs::read_to_string(&who).unwrap(), "before");
+    assert_eq!(names(&root.join("a")), ["sub", "who"]);
+    wait_until("the image is closed", || status(root, "a") == "closed");
+    images.make_with("new", "after!", &options);
+    assert_eq!(fs::metadata(images.path("new")).unwrap().len(), size);
+    fs::rename(images.path("new"), &image).unwrap();
+    // Also for those who only list it.
+    wait_until("the listing of the new image", || {
+        fs::read_dir(root.join("a")).is_ok_and(|mut dir| dir.next().is_some_and(|one| one.is_ok()))
+            && fs::metadata(root.join("a")).unwrap().ino() >> 40 == 2
+    });
+    assert_eq!(names(&root.join("a")), ["sub", "who"]);
+    assert_eq!(fs::read_to_string(&who).unwrap(), "after!");
+}
+
+/// A process that is stopped until this is dropped.
+struct Stopped(u32);
+
+impl Stopped {
+    fn new(pid: u32) -> Self {
+        driver::kill(pid, Signal::STOP);
+        Self(pid)
+    }
+}
+
+impl Drop for Stopped {
+    fn drop(&mut self) {
+        driver::kill(self.0, Signal::CONT);
+    }
+}
+
+/// A mount with images whose driver can be stopped: so they are on a slow medium.
+fn slow_medium(names: &[&str]) -> (Images, Mount) {
+    let images = Images::new();
+    for name in names {
+        images.make(&format!("{name}.dwarfs"), name);
+    }
+    let outer = Images::new();
+    let (tree, image) = (images.0.path().to_str().unwrap(), outer.text("outer"));
+    must(
+        MKDWARFS,
+        [
+            "-i",
+            tree,
+            "-o",
+            &image,
+            "-l0",
+            "--no-progress",
+            "--log-level=error",
+        ],
+    );
+    let mount = Mount::background(Path::new(&image), "");
+    (outer, mount)
+}
+
+#[test]
+fn a_slow_image_stops_no_other() {
+    if !can_mount("a_slow_image_stops_no_other") {
+        return;
+    }
+    let (_outer, below) = slow_medium(&["slow"]);
+    let images = Images::new();
+    let good = images.make("good.dwarfs", "good");
+    images.make("late.dwarfs", "late");
+    let slow = below.point().join("slow.dwarfs");
+    let (slow, good) = (slow.to_str().unwrap(), good.to_str().unwrap());
+    let socket = images.path("socket");
+    let mount = mount(&format!("ctl={}", socket.display()), &[slow, good]);
+    let root = mount.point().to_owned();
+    let stopped = Stopped::new(driver_of(below.point()));
+    let (send, received) = std::sync::mpsc::channel();
+    let path = root.join("slow/who");
+    let reader = std::thread::spawn(move || fs::read_to_string(path).unwrap());
+    wait_until("somebody waits for the slow image", || {
+        status(&socket, "slow") == "open"
+    });
+    // One who connects and says nothing stops nobody.
+    let _silent = std::os::unix::net::UnixStream::connect(&socket).unwrap();
+    std::thread::spawn({
+        let (root, socket, late) = (root.clone(), socket.clone(), images.text("late.dwarfs"));
+        move || {
+            ctl(&socket, &["add", &late]).unwrap();
+            assert_eq!(names(&root), ["good", "late", "slow"]);
+            for name in ["good", "late"] {
+                let who = root.join(name).join("who");
+                assert_eq!(fs::read_to_string(who).unwrap(), name);
+            }
+            ctl(&root, &["remove", "good"]).unwrap();
+            assert_eq!(names(&root), ["late", "slow"]);
+            assert_eq!(errno(fs::metadata(root.join("good"))), libc::ENOENT);
+            send.send(()).unwrap();
+        }
+    });
+    received.recv_timeout(driver::PATIENCE).unwrap();
+    assert!(!reader.is_finished());
+    drop(stopped);
+    assert_eq!(reader.join().unwrap(), "slow");
+}
+
+#[test]
 fn images_come_and_go_while_they_are_mounted() {
     if !can_mount("images_come_and_go_while_they_are_mounted") {
         return;
@@ -343,7 +461,7 @@ fn images_come_and_go_while_they_are_mounted() {
     stream.read_to_end(&mut reply).unwrap();
     assert_eq!(reply.first(), Some(&b'-'));
     assert_eq!(list(root).len(), 3);
-    driver::kill(driver_of(root), rustix::process::Signal::TERM);
+    driver::kill(driver_of(root), Signal::TERM);
     wait_until("the socket is gone", || !socket.exists());
 }
 

@@ -1,7 +1,7 @@
 //! The server of the control socket: adds, removes and lists images while they are mounted.
 
 use std::ffi::OsStr;
-use std::io::{self, Write};
+use std::io;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
@@ -100,7 +100,7 @@ fn answer(
             reply
         }
     };
-    stream.write_all(&reply)
+    socket::send(stream, &reply)
 }
 
 /// Carries out a request. Returns the fields of the reply.

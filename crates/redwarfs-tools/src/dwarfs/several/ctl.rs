@@ -7,6 +7,7 @@ use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
+use redwarfs_fuse::Images;
 use redwarfs_io::place::is_remote;
 
 use super::Given;
@@ -49,6 +50,7 @@ pub(in crate::dwarfs) fn run(target: &Path, command: &[OsString], json: bool) ->
                 let fields = [OsStr::new("add"), &given.name, given.image.as_os_str()];
                 ask(&socket, "add", &fields)?;
             }
+            wait_for_the_kernel();
             Ok(())
         }
         ("remove", names) => {
@@ -56,6 +58,7 @@ pub(in crate::dwarfs) fn run(target: &Path, command: &[OsString], json: bool) ->
             for name in names {
                 ask(&socket, "remove", &[OsStr::new("remove"), name])?;
             }
+            wait_for_the_kernel();
             Ok(())
         }
         ("list", []) => {
@@ -71,6 +74,11 @@ pub(in crate::dwarfs) fn run(target: &Path, command: &[OsString], json: bool) ->
         ("list", _) => Err(wrong("list takes no values")),
         _ => Err(wrong("no such command").cause(display_name(&command[0]))),
     }
+}
+
+/// Afterwards, all programs see the change.
+fn wait_for_the_kernel() {
+    std::thread::sleep(Images::SEEN_AFTER);
 }
 
 fn failed(verb: &str) -> ToolError {

@@ -249,6 +249,8 @@ pub(super) struct Opener {
 
 impl Opener {
     pub(super) fn new(mut opening: Opening, is_union: bool, logger: &Logger) -> Self {
+        // The thread that reads requests must not wait for a medium. An image is opened by another one.
+        opening.options.lazy_metadata = false;
         let cache = &mut opening.options.cache;
         cache.affinity = cache.affinity.or_else(|| env::affinity("blkcache"));
         let group = CacheGroup::new(cache);
@@ -297,6 +299,9 @@ impl Opener {
 
 #[cfg(test)]
 mod tests {
+    use crate::common::{Console, LogLevel};
+    use crate::dwarfs::Measurements;
+
     use super::*;
 
     fn given(argument: &str) -> (String, String) {
@@ -330,6 +335,21 @@ mod tests {
         let relative = given("x.dwarfs");
         assert!(relative.1.starts_with('/') && relative.1.ends_with("/x.dwarfs"));
         assert_eq!(given("./a=b").0, "a=b");
+    }
+
+    #[test]
+    fn images_are_read_where_they_are_opened() {
+        let settings = Settings::default();
+        let measurements = Measurements::new(&settings).unwrap();
+        let opening = Opening::new(&settings, None, &measurements);
+        assert!(opening.options.lazy_metadata);
+        let logger = Logger::new(
+            Console::new(Box::new(std::io::sink()), false),
+            LogLevel::Error,
+            false,
+        );
+        let opener = Opener::new(opening, false, &logger);
+        assert!(!opener.opening.options.lazy_metadata);
     }
 
     #[test]

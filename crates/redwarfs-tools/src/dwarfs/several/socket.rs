@@ -10,7 +10,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::process::geteuid;
 
@@ -22,8 +22,10 @@ pub(super) const BAD: u8 = b'-';
 const LARGEST_REQUEST: u64 = 64 << 10;
 /// Largest reply.
 const LARGEST_REPLY: u64 = 256 << 20;
-/// How long one end waits for the other.
+/// How long the client waits for the driver.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// How long the driver waits for a whole request, and for the client to take the whole reply. Others wait meanwhile.
+const PATIENCE_OF_DRIVER: Duration = Duration::from_secs(2);
 
 /// A socket that is removed at the end.
 #[derive(Debug)]
@@ -125,9 +127,46 @@ pub(super) fn put(message: &mut Vec<u8>, field: impl AsRef<OsStr>) {
 
 /// Reads a request.
 pub(super) fn receive(stream: &mut UnixStream) -> io::Result<Vec<u8>> {
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
-    whole(stream, LARGEST_REQUEST)
+    let end = Instant::now() + PATIENCE_OF_DRIVER;
+    let mut message = Vec::new();
+    let mut buffer = [0; 4096];
+    loop {
+        stream.set_read_timeout(Some(until(end)?))?;
+        let read = match stream.read(&mut buffer) {
+            Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+            other => other?,
+        };
+        if read == 0 {
+            return Ok(message);
+        }
+        message.extend_from_slice(buffer.get(..read).unwrap_or_default());
+        if message.len() as u64 > LARGEST_REQUEST {
+            return Err(too_long());
+        }
+    }
+}
+
+/// Sends a reply.
+pub(super) fn send(stream: &mut UnixStream, mut reply: &[u8]) -> io::Result<()> {
+    let end = Instant::now() + PATIENCE_OF_DRIVER;
+    while !reply.is_empty() {
+        stream.set_write_timeout(Some(until(end)?))?;
+        let written = match stream.write(reply) {
+            Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+            other => other?,
+        };
+        reply = reply.get(written..).unwrap_or_default();
+    }
+    Ok(())
+}
+
+/// The time that is left.
+fn until(end: Instant) -> io::Result<Duration> {
+    let left = end.saturating_duration_since(Instant::now());
+    match left.is_zero() {
+        true => Err(ErrorKind::TimedOut.into()),
+        false => Ok(left),
+    }
 }
 
 /// Sends a request, and reads the reply.
@@ -144,12 +183,13 @@ fn whole(stream: &mut UnixStream, most: u64) -> io::Result<Vec<u8>> {
     let mut message = Vec::new();
     let read = stream.take(most + 1).read_to_end(&mut message)?;
     if read as u64 > most {
-        return Err(io::Error::new(
-            ErrorKind::InvalidData,
-            "a message is too long",
-        ));
+        return Err(too_long());
     }
     Ok(message)
+}
+
+fn too_long() -> io::Error {
+    io::Error::new(ErrorKind::InvalidData, "a message is too long")
 }
 
 #[cfg(test)]
