@@ -34,6 +34,9 @@ pub(crate) trait Answers: Send + Sync + 'static {
 
     /// Called first in each thread that serves requests.
     fn enter_thread(&self) {}
+
+    /// Called by each of these threads when the connection has ended: others may still wait for data.
+    fn ended(&self) {}
 }
 
 /// Replies to INIT, the first request. With `uring`, and if the kernel supports it, returns queues, which
@@ -183,6 +186,7 @@ impl Session {
             .spawn(move || {
                 driver.enter_thread();
                 let result = serve(&device, &*driver, buffer, alone);
+                driver.ended();
                 end(&queues);
                 result
             })?;

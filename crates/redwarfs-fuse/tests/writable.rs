@@ -6,7 +6,8 @@ mod writable_support;
 use std::ffi::CString;
 use std::fs;
 use std::io;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
 
@@ -306,4 +307,107 @@ fn programs_open_more_files_than_usual() {
         .map(|number| fs::File::create(mount.path(format!("new-{number}"))).expect("create"))
         .collect();
     assert_eq!(open.len(), 1500);
+}
+
+#[test]
+fn a_layer_of_root_is_private() {
+    if !can_mount("a_layer_of_root_is_private") {
+        return;
+    }
+    if !rustix::process::geteuid().is_root() {
+        skip("a_layer_of_root_is_private", "not root");
+        return;
+    }
+    let layer = TempDir::new().expect("a temporary directory");
+    let options = layered(layer.path());
+    let refused = |what: &str| {
+        let (bytes, _) = image().image();
+        let open = redwarfs_reader::OpenOptions::default();
+        let image = redwarfs_reader::Image::from_source(support::Gate::new(bytes), &open);
+        let point = TempDir::new().expect("a temporary directory");
+        let mounted = redwarfs_fuse::mount(image.expect("a valid image"), point.path(), &options);
+        let text = mounted.expect_err(what).to_string();
+        let advice = format!("chmod 700 {}", layer.path().display());
+        assert!(text.contains(&advice), "{what}: {text}");
+    };
+    for mode in [0o755, 0o710, 0o701] {
+        fs::set_permissions(layer.path(), PermissionsExt::from_mode(mode)).expect("chmod");
+        refused(&format!("{mode:o}"));
+    }
+    fs::set_permissions(layer.path(), PermissionsExt::from_mode(0o744)).expect("chmod");
+    drop(Mount::new(&image(), &options));
+    std::os::unix::fs::chown(layer.path(), Some(65534), None).expect("chown");
+    refused("of another user");
+}
+
+#[test]
+fn entries_with_data_or_names_elsewhere_are_errors() {
+    if !can_mount("entries_with_data_or_names_elsewhere_are_errors") {
+        return;
+    }
+    let layer = TempDir::new().expect("a temporary directory");
+    let upper = layer.path().join("upper");
+    fs::create_dir_all(upper.join("moved")).expect("mkdir");
+    fs::write(upper.join("a"), [0; 100]).expect("write");
+    fs::write(upper.join("own"), "x").expect("write");
+    let mark = |name: &str, mark: &str, value: &[u8]| {
+        let flags = rustix::fs::XattrFlags::empty();
+        rustix::fs::setxattr(upper.join(name), mark, value, flags)
+    };
+    if let Err(error) = mark("a", "user.overlay.metacopy", b"") {
+        skip(
+            "entries_with_data_or_names_elsewhere_are_errors",
+            &error.to_string(),
+        );
+        return;
+    }
+    mark(
+        "moved",
+        "user.overlay.redirect",
+        b"/dir/sub/a/very/long/name",
+    )
+    .expect("setxattr");
+    let mount = Mount::new(&image(), &layered(layer.path()));
+    for name in ["a", "moved"] {
+        let error = fs::metadata(mount.path(name)).expect_err(name);
+        assert_eq!(error.raw_os_error(), Some(libc::EIO), "{name}");
+    }
+    assert_eq!(fs::read_to_string(mount.path("own")).expect("read"), "x");
+    let names = fs::read_dir(mount.point()).expect("list").count();
+    assert_eq!(names, 5 + 2, "all are listed");
+}
+
+#[test]
+fn set_user_id_goes_with_every_change_of_data() {
+    let test = "set_user_id_goes_with_every_change_of_data";
+    if !can_mount(test) {
+        return;
+    }
+    if !rustix::process::geteuid().is_root() {
+        skip(test, "not root");
+        return;
+    }
+    let layer = TempDir::new().expect("a temporary directory");
+    let mut options = layered(layer.path());
+    options.access = redwarfs_fuse::Access::Everyone;
+    let mount = Mount::new(&image(), &options);
+    fs::set_permissions(mount.point(), PermissionsExt::from_mode(0o755)).expect("chmod");
+    let mode = |uid: u32| {
+        let path = mount.path("file");
+        fs::write(&path, "data").expect("write");
+        std::os::unix::fs::chown(&path, Some(65534), Some(65534)).expect("chown");
+        fs::set_permissions(&path, PermissionsExt::from_mode(0o6755)).expect("chmod");
+        let output = Command::new("fallocate")
+            .args(["-l", "100000"])
+            .arg(&path)
+            .current_dir("/")
+            .uid(uid)
+            .gid(uid)
+            .output();
+        let output = output.expect("fallocate can be started");
+        assert!(output.status.success(), "{output:?}");
+        fs::metadata(&path).expect("stat").mode() & 0o7777
+    };
+    assert_eq!(mode(65534), 0o755);
+    assert_eq!(mode(0), 0o6755);
 }

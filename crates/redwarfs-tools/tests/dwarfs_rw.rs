@@ -237,6 +237,61 @@ fn users_write_without_privilege() {
     }
 }
 
+/// What the kernel allows a user is done, whatever the modes of the files say to the driver of this user.
+#[test]
+fn modes_keep_no_change_of_a_user_out() {
+    let test = "modes_keep_no_change_of_a_user_out";
+    if !can_mount(test) {
+        return;
+    }
+    let dir = temp();
+    let tree = dir.path().join("tree");
+    for name in ["ro", "ro2", "d", "w", "e", "o", "in"] {
+        fs::create_dir_all(tree.join(name)).expect("mkdir");
+        fs::write(tree.join(name).join("f"), "old\n").expect("write");
+    }
+    fs::remove_file(tree.join("w/f")).expect("rm");
+    fs::write(tree.join("open"), "old\n").expect("write");
+    let only = |name: &str| fs::set_permissions(tree.join(name), PermissionsExt::from_mode(0o555));
+    only("ro").and_then(|()| only("ro2")).expect("chmod");
+    let image = image(dir.path());
+    for name in ["mnt", "layer"] {
+        fs::create_dir(dir.path().join(name)).expect("mkdir");
+        let path = dir.path().join(name);
+        std::os::unix::fs::chown(path, Some(65534), Some(65534)).expect("chown");
+    }
+    let script = r#"
+        mnt=$1/mnt
+        user "$2" "$3" "$mnt" -o "rw=$1/layer"
+        user sh -ec 'cd "$1"
+            echo new >ro/f; stat -c "ro %a" ro
+            chmod u+w ro2; echo more >ro2/new
+            rm -r d; mkdir -m 555 d; stat -c "d %a" d
+            chmod 555 w; rmdir w; mkdir w; echo x >w/x
+            chmod 555 w; rm -f w/x 2>/dev/null || chmod u+w w; rm w/x; chmod 555 w; rmdir w
+            rm e/f; chmod 333 e
+            rm -r o; mkdir o; chmod 333 o
+            exec 7<open 8<in/f; chmod 000 open; chmod 000 in; cat <&7; cat <&8
+            chmod 700 in; echo new >in/f; cat in/f' sh "$mnt"
+        user fusermount3 -u "$mnt"
+        user "$2" "$3" "$mnt" -o "rw=$1/layer"
+        user sh -ec 'cd "$1"
+            stat -c "%n %a" ro ro2 d e o open
+            test ! -e e/f; test ! -e o/f; test ! -e w
+            echo "now:"; cat ro/f ro2/new; ls d
+            rmdir e o d
+            ls' sh "$mnt"
+        user fusermount3 -u "$mnt""#;
+    let Some(output) = as_user(test, script, dir.path(), &[image.as_os_str()]) else {
+        return;
+    };
+    let (text, errors) = (stdout(&output), stderr(&output));
+    assert!(output.status.success(), "{text}{errors}");
+    let expected = "ro 555\nd 555\nold\nold\nnew\nro 555\nro2 755\nd 555\ne 333\no 333\nopen 0\n\
+                    now:\nnew\nmore\nin\nopen\nro\nro2\nsettings\nsub\n";
+    assert_eq!(text, expected, "{errors}");
+}
+
 #[test]
 fn what_was_synced_outlives_a_killed_driver() {
     if !can_mount("what_was_synced_outlives_a_killed_driver") {

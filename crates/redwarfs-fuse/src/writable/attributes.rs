@@ -10,7 +10,8 @@ use rustix::fs::{
 use rustix::io::Errno;
 
 use super::files::{Handles, upper_file};
-use super::layer::{is_mark, path_of};
+use super::layer::path_of;
+use super::marks::is_mark;
 use super::nodes::ROOT;
 use super::tree::{Tree, kill_ids};
 use super::wire::{SetAttrIn, set};

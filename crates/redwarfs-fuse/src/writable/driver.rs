@@ -102,9 +102,9 @@ impl WritableDriver {
             op::RELEASE | op::RELEASEDIR => files::release(handles, body),
             op::FSYNC => files::sync(tree, handles, body),
             op::FSYNCDIR => files::sync_directory(tree, handles, body),
-            op::FALLOCATE => files::allocate(tree, handles, body),
+            op::FALLOCATE => files::allocate(tree, handles, header, body),
             op::LSEEK => files::seek_in(tree, handles, header, body, out),
-            op::COPY_FILE_RANGE => files::copy_range(tree, handles, body, out),
+            op::COPY_FILE_RANGE => files::copy_range(tree, handles, header, body, out),
             op::OPENDIR => listing::open(tree, handles, header, out),
             op::READDIR => listing::read(tree, handles, false, body, out),
             op::READDIRPLUS => listing::read(tree, handles, true, body, out),
@@ -174,6 +174,10 @@ impl Answers for WritableDriver {
         reply(ticket, header, out, |ticket, out| {
             self.handle(ticket, header, body, out)
         });
+    }
+
+    fn ended(&self) {
+        self.tree.lower.abandon();
     }
 
     /// The modes of new files are those of the request, whatever the mask of this process.

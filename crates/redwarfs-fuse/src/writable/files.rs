@@ -74,7 +74,7 @@ pub(super) fn upper_file(tree: &Tree, open: &Open) -> Result<Option<Arc<OwnedFd>
     // It was opened for reading before the file was copied.
     let file = {
         let _reading = tree.reading();
-        tree.open(&open.node, OFlags::RDONLY)?
+        tree.open_own(&open.node)?
     };
     Ok(Some(Arc::clone(open.file.get_or_init(|| Arc::new(file)))))
 }
@@ -205,7 +205,7 @@ pub(super) fn sync_directory(tree: &Tree, handles: &Handles, mut body: Body<'_>)
     if open.node.has_upper() {
         let dir = {
             let _reading = tree.reading();
-            tree.open(&open.node, OFlags::RDONLY | OFlags::DIRECTORY)?
+            tree.open_own(&open.node)?
         };
         fsync(&dir)?;
         tree.sync_names(&open.node)?;
@@ -213,11 +213,17 @@ pub(super) fn sync_directory(tree: &Tree, handles: &Handles, mut body: Body<'_>)
     Ok(Answer::Reply)
 }
 
-pub(super) fn allocate(tree: &Tree, handles: &Handles, mut body: Body<'_>) -> Outcome {
+pub(super) fn allocate(
+    tree: &Tree,
+    handles: &Handles,
+    header: &Header,
+    mut body: Body<'_>,
+) -> Outcome {
     let (handle, offset) = body.u64().zip(body.u64()).ok_or(Errno::IO)?;
     let (length, mode) = body.u64().zip(body.u32()).ok_or(Errno::IO)?;
     let open = handles.get(handle)?;
     let file = upper_file(tree, &open)?.ok_or(Errno::BADF)?;
+    kill_ids_for(header, &file)?;
     fallocate(
         &*file,
         FallocateFlags::from_bits_retain(mode),
@@ -257,10 +263,19 @@ pub(super) fn seek_in(
     Ok(Answer::Reply)
 }
 
+/// For a request that has no flag for this: another user than root takes set-user-id and set-group-id from a file.
+fn kill_ids_for(header: &Header, file: &OwnedFd) -> Result<(), Errno> {
+    match header.uid {
+        0 => Ok(()),
+        _ => kill_ids(file),
+    }
+}
+
 /// Copies between two files of `upper`. The kernel copies other data itself.
 pub(super) fn copy_range(
     tree: &Tree,
     handles: &Handles,
+    header: &Header,
     mut body: Body<'_>,
     out: &mut Vec<u8>,
 ) -> Outcome {
@@ -274,6 +289,7 @@ pub(super) fn copy_range(
     let (source, target) = (handles.get(handle)?, handles.get(handle_to)?);
     let source = upper_file(tree, &source)?.ok_or(Errno::OPNOTSUPP)?;
     let target = upper_file(tree, &target)?.ok_or(Errno::BADF)?;
+    kill_ids_for(header, &target)?;
     let copied = copy_file_range(
         source.as_fd(),
         Some(&mut from),

@@ -27,7 +27,12 @@ use rustix::fs::{
     statat, unlinkat,
 };
 use rustix::io::Errno;
+use rustix::process::geteuid;
 use rustix::thread::CapabilitySet;
+
+use super::access::Modes;
+use super::marks::Marks;
+use crate::failures::Failures;
 
 /// Flags of descriptors that only name a file.
 pub(super) const NAMES: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
@@ -40,8 +45,6 @@ const PERIOD: Duration = Duration::from_millis(5);
 const TEMPORARY: &str = "#rw-";
 /// Deepest tree that is removed: nothing makes such trees in `work`.
 const DEEPEST: usize = 1 << 10;
-/// What the attributes of overlayfs begin with.
-const ALL_MARKS: [&[u8]; 2] = [b"trusted.overlay.", b"user.overlay."];
 
 /// An open directory.
 type DirFd<'a> = BorrowedFd<'a>;
@@ -58,7 +61,10 @@ pub(super) struct Layer {
     /// Whether whiteouts are devices.
     devices: AtomicBool,
     /// What the attributes begin with that mark directories and whiteouts.
-    marks: &'static str,
+    pub(super) marks: &'static str,
+    pub(super) modes: Modes,
+    /// What was said about entries that cannot be shown.
+    failures: Failures,
     /// Whether the driver may give files to other users.
     pub(super) gives_away: bool,
     /// Whether a copy is on the medium before it takes its place.
@@ -77,6 +83,13 @@ pub(super) enum UpperEntry {
 
 /// Whether this process may give files to other users, and set any attribute.
 pub(crate) fn is_privileged() -> bool {
+    rustix::thread::capabilities(None)
+        .is_ok_and(|sets| sets.effective.contains(CapabilitySet::CHOWN))
+        && has_users()
+}
+
+/// Whether this process knows other users: not in a user namespace of one.
+fn has_users() -> bool {
     let all = |map: String| {
         // Number there, number here, count.
         let mut counts = map
@@ -84,9 +97,7 @@ pub(crate) fn is_privileged() -> bool {
             .filter_map(|line| line.split_whitespace().nth(2));
         counts.next().is_some_and(|count| count != "1") || counts.next().is_some()
     };
-    rustix::thread::capabilities(None)
-        .is_ok_and(|sets| sets.effective.contains(CapabilitySet::CHOWN))
-        && std::fs::read_to_string("/proc/self/uid_map").map_or(true, all)
+    std::fs::read_to_string("/proc/self/uid_map").map_or(true, all)
 }
 
 /// The type of what an entry is about.
@@ -97,11 +108,6 @@ pub(super) fn type_of(stat: &Stat) -> FileType {
 /// A path of the system that leads to an open file, whatever its names are.
 pub(super) fn path_of(file: impl AsFd) -> String {
     format!("/proc/self/fd/{}", file.as_fd().as_raw_fd())
-}
-
-/// Whether an extended attribute is one of overlayfs.
-pub(super) fn is_mark(name: &[u8]) -> bool {
-    ALL_MARKS.iter().any(|mark| name.starts_with(mark))
 }
 
 impl Layer {
@@ -117,18 +123,23 @@ impl Layer {
             Err(error) => return Err(error.into()),
         }
         let directory = openat(CWD, path.as_os_str().as_bytes(), DIRECTORY, Mode::empty())?;
+        let gives_away = is_privileged();
+        if gives_away || (geteuid().is_root() && has_users()) {
+            check_private(path, &directory)?;
+        }
         lock(&directory)?;
-        let part = |name: &str, mode| -> io::Result<(OwnedFd, bool)> {
+        let part = |name: &str, mode, how: OFlags| -> io::Result<(OwnedFd, bool)> {
             let made = match mkdirat(&directory, name, Mode::from_raw_mode(mode)) {
                 Ok(()) => true,
                 Err(Errno::EXIST) => false,
                 Err(error) => return Err(error.into()),
             };
-            let flags = DIRECTORY | OFlags::NOFOLLOW;
+            let flags = DIRECTORY | OFlags::NOFOLLOW | how;
             Ok((openat(&directory, name, flags, Mode::empty())?, made))
         };
-        let (upper, is_new) = part("upper", 0o755)?;
-        let (work, _) = part("work", 0o700)?;
+        // Its mode is that of the root of the mount, which may let nobody read it.
+        let (upper, is_new) = part("upper", 0o755, OFlags::PATH)?;
+        let (work, _) = part("work", 0o700, OFlags::empty())?;
         if fstat(&upper)?.st_dev != fstat(&work)?.st_dev {
             return Err(io::Error::other(
                 "upper and work are on different file systems",
@@ -141,7 +152,9 @@ impl Layer {
             next: AtomicU64::new(0),
             devices: AtomicBool::new(true),
             marks: "trusted.overlay.",
-            gives_away: is_privileged(),
+            modes: Modes::default(),
+            failures: Failures::default(),
+            gives_away,
             syncs,
             is_new,
         };
@@ -219,7 +232,7 @@ impl Layer {
     ) -> Result<OwnedFd, Errno> {
         let flags = NAMES | OFlags::DIRECTORY;
         if names.is_empty() {
-            return openat(from, ".", flags, Mode::empty());
+            return self.open_in(from, b".", flags);
         }
         let length: usize = names.iter().map(|name| name.len() + 1).sum();
         if length < LONGEST {
@@ -234,31 +247,56 @@ impl Layer {
                 | ResolveFlags::NO_MAGICLINKS
                 | ResolveFlags::NO_XDEV;
             match openat2(from, path.as_slice(), flags, Mode::empty(), resolve) {
-                // Before Linux 5.6, or kept from it; the last one also after a rename by somebody else.
-                Err(Errno::NOSYS | Errno::PERM | Errno::AGAIN) => {}
+                // Before Linux 5.6, or kept from it; the third one also after a rename by somebody else.
+                Err(Errno::NOSYS | Errno::PERM | Errno::AGAIN | Errno::ACCESS) => {}
                 other => return other,
             }
         }
         let mut at = None::<OwnedFd>;
         for name in names.iter().rev() {
             let from = at.as_ref().map_or(from, AsFd::as_fd);
-            at = Some(openat(from, name.as_ref(), flags, Mode::empty())?);
+            at = Some(self.open_in(from, name, flags)?);
         }
         at.ok_or(Errno::NOENT)
     }
 
+    /// Opens something in a directory of `upper`.
+    pub(super) fn open_in(
+        &self,
+        dir: DirFd<'_>,
+        name: &[u8],
+        flags: OFlags,
+    ) -> Result<OwnedFd, Errno> {
+        let flags = flags | OFlags::CLOEXEC;
+        (self.modes).lend(&[dir], || openat(dir, name, flags, Mode::empty()))
+    }
+
+    /// Attributes of something in a directory of `upper`.
+    pub(super) fn stat_in(&self, dir: DirFd<'_>, name: &[u8]) -> Result<Stat, Errno> {
+        let stat = || statat(dir, name, AtFlags::SYMLINK_NOFOLLOW);
+        match self.modes.true_ones(stat) {
+            // Rights for the directory do not change the modes of what is in it.
+            Err(Errno::ACCESS) => self.modes.lend(&[dir], stat),
+            other => other,
+        }
+    }
+
     /// What a directory of `upper` has under a name.
     pub(super) fn entry(&self, dir: DirFd<'_>, name: &[u8]) -> Result<UpperEntry, Errno> {
-        let stat = match statat(dir, name, AtFlags::SYMLINK_NOFOLLOW) {
+        let stat = match self.stat_in(dir, name) {
             Ok(stat) => stat,
             Err(Errno::NOENT) => return Ok(UpperEntry::None),
             Err(error) => return Err(error),
         };
         let hides = match type_of(&stat) {
             FileType::CharacterDevice => stat.st_rdev == 0,
-            FileType::RegularFile if stat.st_size == 0 => {
-                let file = openat(dir, name, NAMES, Mode::empty())?;
-                self.mark(file.as_fd(), "whiteout").is_some()
+            FileType::RegularFile | FileType::Directory => {
+                let marks = Marks::of(self.open_in(dir, name, NAMES)?.as_fd())?;
+                if let Some(mark) = marks.foreign {
+                    self.mention(dir, name, mark);
+                    return Err(Errno::IO);
+                }
+                marks.whiteout && stat.st_size == 0 && type_of(&stat) == FileType::RegularFile
             }
             _ => false,
         };
@@ -268,37 +306,12 @@ impl Layer {
         })
     }
 
-    /// The value of a mark, of which the first byte counts.
-    fn mark(&self, of: DirFd<'_>, mark: &str) -> Option<u8> {
-        let path = path_of(of);
-        ["trusted.overlay.", "user.overlay."]
-            .iter()
-            .find_map(|marks| {
-                let mut value = [0; 16];
-                let length = rustix::fs::getxattr(&*path, format!("{marks}{mark}"), &mut value);
-                // A whiteout may have an empty value.
-                length.ok().map(|_| value[0])
-            })
-    }
-
-    fn set_mark(&self, of: DirFd<'_>, mark: &str, value: &[u8]) -> Result<(), Errno> {
-        let name = format!("{}{mark}", self.marks);
-        rustix::fs::setxattr(path_of(of), name, value, XattrFlags::empty())
-    }
-
-    /// Whether a directory of `upper` shows nothing of the lower tree.
-    pub(super) fn is_opaque(&self, dir: DirFd<'_>) -> bool {
-        self.mark(dir, "opaque") == Some(b'y')
-    }
-
-    /// Whether a directory of `upper` may have whiteouts that are files.
-    pub(super) fn has_file_whiteouts(&self, dir: DirFd<'_>) -> bool {
-        self.mark(dir, "opaque") == Some(b'x')
-    }
-
-    /// Lets a directory show nothing of the lower tree.
-    pub(super) fn make_opaque(&self, dir: DirFd<'_>) -> Result<(), Errno> {
-        self.set_mark(dir, "opaque", b"y")
+    /// Says that an entry cannot be shown.
+    fn mention(&self, dir: DirFd<'_>, name: &[u8], mark: &str) {
+        let path = rustix::fs::readlinkat(CWD, path_of(dir), Vec::new()).unwrap_or_default();
+        let (path, name) = (path.to_string_lossy(), String::from_utf8_lossy(name));
+        let text = format!("cannot show {path}/{name}: it has the attribute {mark}");
+        self.failures.mention(&text);
     }
 
     fn whiteout_device(&self) -> Result<CString, Errno> {
@@ -339,7 +352,7 @@ impl Layer {
 
     /// Marks a directory that will have a whiteout, if whiteouts need that.
     fn announce_whiteout(&self, dir: DirFd<'_>) -> Result<(), Errno> {
-        match self.devices.load(Ordering::Relaxed) || self.mark(dir, "opaque").is_some() {
+        match self.devices.load(Ordering::Relaxed) || self.mark(dir, "opaque")?.is_some() {
             true => Ok(()),
             false => self.set_mark(dir, "opaque", b"x"),
         }
@@ -363,6 +376,15 @@ impl Layer {
         dir: DirFd<'_>,
         name: &[u8],
     ) -> Result<(), Errno> {
+        let one = openat(&self.work, temporary, NAMES, Mode::empty())?;
+        let other = self.open_in(dir, name, NAMES)?;
+        // Directories that move must be writable, too.
+        (self.modes).lend(&[dir, one.as_fd(), other.as_fd()], || {
+            self.exchange_now(temporary, dir, name)
+        })
+    }
+
+    fn exchange_now(&self, temporary: &CString, dir: DirFd<'_>, name: &[u8]) -> Result<(), Errno> {
         let flags = RenameFlags::EXCHANGE;
         match renameat_with(&self.work, temporary, dir, name, flags) {
             Err(Errno::INVAL | Errno::NOSYS) => {}
@@ -375,6 +397,17 @@ impl Layer {
             return Err(error);
         }
         renameat(&self.work, &aside, &self.work, temporary)
+    }
+
+    /// Moves a directory of `upper` away, to remove it.
+    pub(super) fn take_out(&self, dir: DirFd<'_>, name: &[u8]) -> Result<(), Errno> {
+        let temporary = self.temporary();
+        let taken = self.open_in(dir, name, NAMES)?;
+        (self.modes).lend(&[dir, taken.as_fd()], || {
+            renameat(dir, name, &self.work, &temporary)
+        })?;
+        self.discard(&temporary);
+        Ok(())
     }
 
     /// Moves a file, and hides its old name.
@@ -416,6 +449,29 @@ impl Layer {
     }
 }
 
+/// Whether nobody else can reach what is in a directory. The copies of a privileged driver keep their owners, their
+/// set-user-ID bits and their device numbers, and the flags of the mount do not apply to them there.
+fn check_private(path: &Path, directory: &OwnedFd) -> io::Result<()> {
+    const OTHERS_ENTER: u32 = 0o011;
+    let stat = fstat(directory)?;
+    let own = stat.st_uid == geteuid().as_raw();
+    if own && stat.st_mode & OTHERS_ENTER == 0 {
+        return Ok(());
+    }
+    let whose = if own {
+        ""
+    } else {
+        "it belongs to another user, and "
+    };
+    Err(io::Error::new(
+        io::ErrorKind::PermissionDenied,
+        format!(
+            "{whose}others may enter it, and would find set-user-ID programs and devices there: chmod 700 {}",
+            path.display()
+        ),
+    ))
+}
+
 /// Locks the directory of a layer. A driver whose mount was just unmounted needs a moment to end.
 fn lock(directory: &OwnedFd) -> io::Result<()> {
     let end = Instant::now() + PATIENCE;
@@ -442,7 +498,10 @@ fn remove(dir: DirFd<'_>, name: &[u8], depth: usize) -> Result<(), Errno> {
         other => return other,
     }
     let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let inner = openat(dir, name, flags, Mode::empty())?;
+    let named = openat(dir, name, flags | OFlags::PATH, Mode::empty())?;
+    // Fails for a directory of somebody else, which then shows below.
+    let _ = rustix::fs::chmod(path_of(&named), Mode::RWXU);
+    let inner = openat(&named, ".", flags, Mode::empty())?;
     let mut names = Vec::new();
     for entry in Dir::read_from(&inner)? {
         let entry = entry?;
@@ -459,10 +518,13 @@ fn remove(dir: DirFd<'_>, name: &[u8], depth: usize) -> Result<(), Errno> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
 
     fn layer() -> (tempfile::TempDir, Layer) {
         let dir = tempfile::tempdir().unwrap();
+        std::fs::set_permissions(dir.path(), PermissionsExt::from_mode(0o700)).unwrap();
         let layer = Layer::open(dir.path(), true).unwrap();
         (dir, layer)
     }
@@ -491,11 +553,11 @@ mod tests {
                 assert!(matches!(entry, UpperEntry::Whiteout), "{name:?}");
             }
         }
-        assert!(layer.has_file_whiteouts(upper) && !layer.is_opaque(upper));
+        assert!(layer.has_file_whiteouts(upper).unwrap() && !layer.is_opaque(upper).unwrap());
         let empty = layer.entry(upper, b"empty").unwrap();
         assert!(matches!(empty, UpperEntry::Some(_)));
         layer.make_opaque(upper).unwrap();
-        assert!(layer.is_opaque(upper));
+        assert!(layer.is_opaque(upper).unwrap());
     }
 
     #[test]

@@ -4,8 +4,8 @@ use std::collections::HashSet;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, PoisonError};
 
-use rustix::fs::{AtFlags, Dir, FileType, OFlags, fstat, statat};
-use rustix::io::Errno;
+use rustix::fs::{Dir, FileType, fstat};
+use rustix::io::{Errno, fcntl_dupfd_cloexec};
 
 use super::files::Handles;
 use super::layer::UpperEntry;
@@ -50,7 +50,7 @@ pub(super) fn merge(tree: &Tree, node: &Arc<Node>) -> Result<Listing, Errno> {
     }
     let mut covered = HashSet::new();
     if node.has_upper() {
-        let dir = tree.open(node, OFlags::RDONLY | OFlags::DIRECTORY)?;
+        let dir = tree.open_own(node)?;
         above(tree, node, &dir, &mut listing, &mut covered)?;
     }
     if let Some(lower) = node.lower {
@@ -74,8 +74,9 @@ fn above(
     covered: &mut HashSet<Vec<u8>>,
 ) -> Result<(), Errno> {
     let mut like = fstat(dir)?;
-    let files = tree.layer.has_file_whiteouts(dir.as_fd());
-    for entry in Dir::read_from(dir)? {
+    let files = tree.layer.has_file_whiteouts(dir.as_fd())?;
+    // The mode may not let it be opened again.
+    for entry in Dir::new(fcntl_dupfd_cloexec(dir, 0)?)? {
         let entry = entry?;
         let name = entry.file_name().to_bytes();
         if matches!(name, b"." | b"..") {
@@ -89,9 +90,12 @@ fn above(
             _ => false,
         };
         if looks {
-            match tree.layer.entry(dir.as_fd(), name)? {
-                UpperEntry::Some(stat) => file_type = FileType::from_raw_mode(stat.st_mode),
-                _ => continue,
+            match tree.layer.entry(dir.as_fd(), name) {
+                Ok(UpperEntry::Some(stat)) => file_type = FileType::from_raw_mode(stat.st_mode),
+                // One that cannot be shown.
+                Err(Errno::IO) => {}
+                Err(error) => return Err(error),
+                Ok(_) => continue,
             }
         }
         let number = match file_type == FileType::Directory {
@@ -102,7 +106,7 @@ fn above(
                 tree.number(UpperNo::of(&like), None)
             }
             true => {
-                let stat = statat(dir, name, AtFlags::SYMLINK_NOFOLLOW)?;
+                let stat = tree.layer.stat_in(dir.as_fd(), name)?;
                 let merged: Option<LowerNo> = tree.merged(node, name, &stat)?;
                 tree.number(UpperNo::of(&stat), merged)
             }

@@ -62,6 +62,9 @@ pub(crate) trait Lower: fmt::Debug + Send + Sync {
     /// Names and values of all extended attributes, which a copy needs.
     fn xattrs(&self, of: LowerNo) -> Result<Vec<LowerXattr>, Errno>;
 
+    /// Lets all who wait for data fail, at the end of the mount.
+    fn abandon(&self);
+
     /// Answers READ, at once or later from another thread.
     fn read(
         &self,
@@ -264,6 +267,12 @@ impl Lower for ImageLower {
         })
     }
 
+    fn abandon(&self) {
+        if self.state.settings.owns_image {
+            self.state.image.source().abandon();
+        }
+    }
+
     fn read(
         &self,
         of: LowerNo,
@@ -307,8 +316,6 @@ impl Lower for ImageLower {
 impl Drop for ImageLower {
     /// Before the workers are awaited.
     fn drop(&mut self) {
-        if self.state.settings.owns_image {
-            self.state.image.source().abandon();
-        }
+        self.abandon();
     }
 }

@@ -6,7 +6,8 @@
 //! | module | about |
 //! |---|---|
 //! | `lower.rs` | what lies below: a trait, and the image |
-//! | `layer.rs` | the directory with the changes: whiteouts, opaque directories, incomplete files |
+//! | `layer.rs`, `marks.rs` | the directory with the changes: whiteouts, opaque directories, incomplete files |
+//! | `access.rs` | own directories that the driver may not enter or change |
 //! | `nodes.rs` | the inodes that the kernel knows, with their numbers and names |
 //! | `tree.rs` | both merged: what a name leads to, and copying to the layer |
 //! | `names.rs`, `rename.rs` | what changes names |
@@ -32,12 +33,14 @@
 //! One lock is about names (`Tree::changing`). No thread holds it while it reads the lower tree's data. A second program that
 //! changes a file while it is copied waits for the copy. Reads of the lower tree go to the workers of the driver.
 
+mod access;
 mod attributes;
 mod driver;
 mod files;
 mod layer;
 mod listing;
 mod lower;
+mod marks;
 mod names;
 mod nodes;
 mod rename;

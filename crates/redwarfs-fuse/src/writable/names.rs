@@ -400,9 +400,7 @@ pub(super) fn remove(tree: &Tree, header: &Header, mut body: Body<'_>, directory
         (true, false) => match unlinkat(upper, name, AtFlags::REMOVEDIR) {
             // Whiteouts, of which nothing is left below.
             Err(Errno::NOTEMPTY | Errno::EXIST) => {
-                let temporary = tree.layer.temporary();
-                renameat(upper, name, tree.layer.work(), &temporary)?;
-                tree.layer.discard(&temporary);
+                tree.layer.take_out(upper, name)?;
             }
             other => other?,
         },

@@ -252,10 +252,11 @@ impl Nodes {
         node
     }
 
-    /// Notes that a node of the lower tree is in `upper` now.
-    pub(super) fn raised(&self, node: &Node, upper: UpperNo) {
+    /// Notes that a node of the lower tree is in `upper` now. Without a name there, another file gets its number when it is
+    /// closed.
+    pub(super) fn raised(&self, node: &Node, upper: UpperNo, has_name: bool) {
         let mut table = self.table();
-        if let Some(lower) = node.lower {
+        if has_name && let Some(lower) = node.lower {
             table.origins.insert(upper, lower);
         }
         if table.known.contains_key(&node.id) {
@@ -394,7 +395,7 @@ mod tests {
         let upper = UpperNo(1, 77);
         let file = nodes.enter_lower(LowerNo(5), place(&root, "file"));
         file.raise(None);
-        nodes.raised(&file, upper);
+        nodes.raised(&file, upper, true);
         let same = nodes.enter_upper(upper, None, place(&root, "link"));
         assert!(Arc::ptr_eq(&file, &same));
         let id = file.id;
@@ -406,5 +407,20 @@ mod tests {
         nodes.removed(upper);
         let other = nodes.enter_upper(upper, None, place(&root, "new"));
         assert!(other.id > 1 << 34);
+    }
+
+    #[test]
+    fn a_copy_without_a_name_leaves_its_number() {
+        let (nodes, root) = Nodes::new(LowerNo(0), 1 << 34);
+        let upper = UpperNo(1, 77);
+        let file = nodes.enter_lower(LowerNo(5), place(&root, "file"));
+        file.lose_name(None);
+        file.raise(None);
+        nodes.raised(&file, upper, false);
+        let id = file.id;
+        drop(file);
+        nodes.forget(id, 1);
+        let new = nodes.enter_upper(upper, None, place(&root, "new"));
+        assert!(new.id > 1 << 34 && new.lower.is_none());
     }
 }

@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGua
 
 use rustix::fs::{
     AtFlags, FileType, Gid, Mode, OFlags, Stat, Timespec, Timestamps, Uid, XattrFlags, chownat,
-    fchmod, fdatasync, fstat, fsync, ftruncate, mkdirat, mknodat, openat, renameat, statat,
-    symlinkat, utimensat,
+    fchmod, fdatasync, fstat, fsync, ftruncate, mkdirat, mknodat, openat, renameat, symlinkat,
+    utimensat,
 };
 use rustix::io::Errno;
 
@@ -66,7 +66,7 @@ impl Tree {
         if tree.layer.is_new {
             // The root of the mount has the attributes of the root of `upper`.
             let root = tree.lower.root();
-            let upper = openat(tree.layer.upper(), ".", NAMES, Mode::empty())?;
+            let upper = tree.layer.open_in(tree.layer.upper(), b".", NAMES)?;
             tree.dress(&upper, root, &tree.lower.attr(root)?)?;
         }
         Ok(tree)
@@ -109,10 +109,14 @@ impl Tree {
         match node.spot() {
             Spot::At(place) => {
                 let dir = self.directory(&place.dir)?;
-                openat(dir, &*place.name, NAMES, Mode::empty()).map(Arc::new)
+                let named = self.layer.open_in(dir.as_fd(), &place.name, NAMES);
+                named.map(Arc::new)
             }
             Spot::Pin(pin) => Ok(pin),
-            Spot::Root => openat(self.layer.upper(), ".", NAMES, Mode::empty()).map(Arc::new),
+            Spot::Root => {
+                let named = self.layer.open_in(self.layer.upper(), b".", NAMES);
+                named.map(Arc::new)
+            }
             Spot::Gone => Err(Errno::NOENT),
         }
     }
@@ -131,14 +135,27 @@ impl Tree {
         }
     }
 
+    /// Opens a file of `upper` for reading, whatever its mode is: a directory for the driver itself, or a file for a program
+    /// that has it open.
+    pub(super) fn open_own(&self, node: &Arc<Node>) -> Result<OwnedFd, Errno> {
+        match self.open(node, OFlags::RDONLY | OFlags::NONBLOCK) {
+            Err(Errno::ACCESS) => {}
+            other => return other,
+        }
+        let named = self.name_of(node)?;
+        let (path, flags) = (path_of(&*named), OFlags::RDONLY | OFlags::CLOEXEC);
+        let open = || rustix::fs::open(&*path, flags | OFlags::NONBLOCK, Mode::empty());
+        self.layer.modes.lend(&[named.as_fd()], open)
+    }
+
     pub(super) fn stat(&self, node: &Arc<Node>) -> Result<Stat, Errno> {
         match node.spot() {
             Spot::At(place) => {
                 let dir = self.directory(&place.dir)?;
-                statat(dir, &*place.name, AtFlags::SYMLINK_NOFOLLOW)
+                self.layer.stat_in(dir.as_fd(), &place.name)
             }
-            Spot::Pin(pin) => fstat(&*pin),
-            Spot::Root => fstat(self.layer.upper()),
+            Spot::Pin(pin) => self.layer.modes.true_ones(|| fstat(&*pin)),
+            Spot::Root => self.layer.modes.true_ones(|| fstat(self.layer.upper())),
             Spot::Gone => Err(Errno::NOENT),
         }
     }
@@ -241,8 +258,9 @@ impl Tree {
         if !self.is_directory(lower)? {
             return Ok(None);
         }
-        let of = openat(self.directory(dir)?, name, NAMES, Mode::empty())?;
-        Ok((!self.layer.is_opaque(of.as_fd())).then_some(lower))
+        let dir = self.directory(dir)?;
+        let of = self.layer.open_in(dir.as_fd(), name, NAMES)?;
+        Ok((!self.layer.is_opaque(of.as_fd())?).then_some(lower))
     }
 
     /// The node that a name leads to, of which the kernel is told, and its attributes.
@@ -391,11 +409,8 @@ impl Tree {
     fn dress(&self, named: &OwnedFd, lower: LowerNo, attr: &Attr) -> Result<(), Errno> {
         let path = path_of(named);
         self.own(named, attr.uid, attr.gid)?;
-        if attr.mode & TYPE != 0o120_000 {
-            rustix::fs::chmod(&*path, Mode::from_raw_mode(attr.mode & 0o7777))?;
-        }
         for (name, value) in self.lower.xattrs(lower)? {
-            if super::layer::is_mark(&name) {
+            if super::marks::is_mark(&name) {
                 continue;
             }
             let flags = XattrFlags::empty();
@@ -406,6 +421,10 @@ impl Tree {
                 }
                 Err(error) => return Err(error),
             }
+        }
+        // Attributes in `user` need the right to write.
+        if attr.mode & TYPE != 0o120_000 {
+            rustix::fs::chmod(&*path, Mode::from_raw_mode(attr.mode & 0o7777))?;
         }
         let time = |time: redwarfs_format::metadata::Timestamp| Timespec {
             tv_sec: time.sec,
@@ -453,11 +472,16 @@ impl Tree {
     ) -> Result<(), Errno> {
         let upper = UpperNo::of(&fstat(&named)?);
         let _changing = self.changing();
-        match node.place() {
+        let place = node.place();
+        let has_name = place.is_some();
+        match place {
             Some(place) => {
                 let dir = self.directory(&place.dir)?;
                 let before = fstat(&dir)?;
-                renameat(self.layer.work(), temporary, &dir, &*place.name)?;
+                // A directory that moves must be writable, too.
+                (self.layer.modes).lend(&[dir.as_fd(), named.as_fd()], || {
+                    renameat(self.layer.work(), temporary, &dir, &*place.name)
+                })?;
                 // No program has changed the directory.
                 keep_times(&dir, &before);
                 node.raise(None);
@@ -467,7 +491,7 @@ impl Tree {
                 node.raise(Some(named));
             }
         }
-        self.nodes.raised(node, upper);
+        self.nodes.raised(node, upper, has_name);
         Ok(())
     }
 
@@ -480,7 +504,7 @@ impl Tree {
             };
             let synced = {
                 let _reading = self.reading();
-                self.open(&place.dir, OFlags::RDONLY | OFlags::DIRECTORY)
+                self.open_own(&place.dir)
             };
             if let Err(error) = synced.and_then(|dir| fsync(&dir)) {
                 at.set_fresh();

@@ -33,6 +33,9 @@ impl Random {
 
 /// Options of a mount with its layer in a directory.
 pub fn layered(dir: &Path) -> MountOptions {
+    // Others must not reach the copies of a driver with privileges.
+    let private = std::os::unix::fs::PermissionsExt::from_mode(0o700);
+    fs::set_permissions(dir, private).expect("chmod");
     let mut options = MountOptions::default();
     options.layer = Some(Layer::Directory(dir.to_owned()));
     options.flags.nodev = false;
