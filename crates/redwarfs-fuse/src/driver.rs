@@ -29,6 +29,10 @@ use crate::slots::{Found, OPENERS, Purpose, SlotNo, Waiting};
 use crate::synthetic;
 use crate::ticket::Ticket;
 
+/// Longest time between two looks for images that nobody uses.
+const LONGEST_LOOK: Duration = Duration::from_secs(1);
+/// How long the end of the connection waits for images that are being opened.
+const FAREWELL: Duration = Duration::from_secs(5);
 /// Shortest time between two looks for images that nobody uses.
 const SHORTEST_LOOK: Duration = Duration::from_millis(100);
 
@@ -58,6 +62,7 @@ pub(crate) struct Driver {
 impl Drop for Driver {
     /// Before the workers are awaited.
     fn drop(&mut self) {
+        self.core.state.slots.end();
         self.core.state.abandon();
     }
 }
@@ -97,9 +102,9 @@ impl Driver {
                 pusher,
             }),
             _push_thread: push_thread,
-            _closer: match options.close_after {
-                Some(after) if state.images().is_some() => Some(Closer::start(state, after)?),
-                _ => None,
+            _closer: match state.images() {
+                Some(_) => Some(Closer::start(state, options.close_after)?),
+                None => None,
             },
         };
         if options.snapshots.is_some() || options.follow_newest || state.images().is_some() {
@@ -206,6 +211,7 @@ impl Driver {
     fn opener(&self) -> Option<&Pool<OpenJob>> {
         if self.opener.get().is_none() {
             let made = Pool::new("fuse-open", Arc::clone(&self.core), OPENERS, false)
+                .map(|pool| pool.waiting_at_most(FAREWELL))
                 .inspect_err(|error| warn!("images cannot be opened: {error}"));
             // Another thread may have been faster.
             let _made = self.opener.set(made.ok()?);
@@ -222,10 +228,11 @@ struct Closer {
 }
 
 impl Closer {
-    fn start(state: &Arc<MountState>, after: Duration) -> io::Result<Self> {
+    fn start(state: &Arc<MountState>, after: Option<Duration>) -> io::Result<Self> {
         let (end, ended) = channel::<()>();
         let state = Arc::clone(state);
-        let period = (after / 4).max(SHORTEST_LOOK);
+        let period = after.map_or(LONGEST_LOOK, |after| after / 4);
+        let period = period.clamp(SHORTEST_LOOK, LONGEST_LOOK);
         let thread = Builder::new()
             .name(String::from("fuse-close"))
             .spawn(move || {

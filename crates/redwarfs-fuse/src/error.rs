@@ -54,6 +54,9 @@ pub enum Error {
     /// A layer of a union cannot be opened.
     #[error("{0}")]
     Layer(#[source] Box<dyn std::error::Error + Send + Sync>),
+    /// No directory of the mount can have the name of an image; says which.
+    #[error("cannot mount: {0}")]
+    Name(String),
     /// The connection to the kernel could not be set up, or failed.
     #[error("FUSE session failed: {}", io_text(.0))]
     Session(#[source] io::Error),

@@ -17,6 +17,7 @@ use redwarfs_reader::perfmon::PerfMonitor;
 use rustix::io::Errno;
 
 use crate::device::Device;
+use crate::error::Error;
 use crate::mount_state::MountState;
 use crate::newest::withdraw;
 use crate::ops::listing::DOTS;
@@ -158,22 +159,24 @@ fn free_name(name: &OsStr, taken: impl Fn(&[u8]) -> bool) -> Option<Vec<u8>> {
 pub(crate) struct ImageDirectory(Mutex<Names>);
 
 impl ImageDirectory {
-    /// Gives each image a slot. Images whose names cannot be shown are left out, and named in the log.
-    pub(crate) fn new(images: Vec<NamedImage>, slots: &Slots) -> Self {
+    /// Gives each image a slot.
+    ///
+    /// # Errors
+    /// No directory can have the name of an image, or there are too many.
+    pub(crate) fn new(images: Vec<NamedImage>, slots: &Slots) -> Result<Self, Error> {
         let mut names = Names::default();
         for image in images {
             let taken = |name: &[u8]| names.by_name.contains_key(name);
-            let name = free_name(&image.name, taken);
-            let slot = name
-                .as_ref()
-                .and_then(|_| slots.add_image(&image.source, image.open));
-            match name.zip(slot) {
-                Some((name, slot)) => names.insert(name, slot),
-                None => tracing::warn!("image '{}' is not shown: no name for it", image.source),
-            }
+            let failed = |cause: ChangeError| Error::Name(format!("{}: {cause}", image.source));
+            let name = free_name(&image.name, taken)
+                .ok_or_else(|| failed(ChangeError::Name(image.name.clone())))?;
+            let slot = slots
+                .add_image(&image.source, Arc::clone(&image.open))
+                .ok_or_else(|| failed(ChangeError::TooMany))?;
+            names.insert(name, slot);
         }
         names.time = now();
-        Self(Mutex::new(names))
+        Ok(Self(Mutex::new(names)))
     }
 
     fn names(&self) -> MutexGuard<'_, Names> {

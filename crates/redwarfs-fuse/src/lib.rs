@@ -108,6 +108,8 @@ mod attr;
 mod bits;
 mod case;
 #[cfg(unix)]
+mod descriptors;
+#[cfg(unix)]
 mod device;
 #[cfg(unix)]
 mod driver;

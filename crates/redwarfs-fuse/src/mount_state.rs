@@ -84,13 +84,13 @@ impl MountState {
     /// The same for several images.
     ///
     /// # Errors
-    /// A layer of a union cannot be opened.
+    /// A layer of a union cannot be opened, or no directory can have the name of an image.
     pub(crate) fn of_images(set: ImageSet, options: &MountOptions) -> Result<Self> {
         let slots = Slots::of_images(options);
         let shared = Shared::default();
         let root = match options.union {
             Some(whiteouts) => Root::Union(Union::open(set.images, whiteouts, options, &shared)?),
-            None => Root::Images(ImageDirectory::new(set.images, &slots)),
+            None => Root::Images(ImageDirectory::new(set.images, &slots)?),
         };
         Ok(Self {
             root,

@@ -4,7 +4,11 @@ use std::collections::{HashMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{Builder, JoinHandle};
+use std::time::{Duration, Instant};
 use std::{fmt, io};
+
+/// Time between two looks whether a thread has ended.
+const LOOK: Duration = Duration::from_millis(5);
 
 /// A job of a pool.
 pub(crate) trait Job: Send + 'static {
@@ -28,6 +32,8 @@ pub(crate) trait Job: Send + 'static {
 pub(crate) struct Pool<J: Job> {
     inner: Arc<Inner<J>>,
     threads: Vec<JoinHandle<()>>,
+    /// How long the end of the pool waits for the jobs that run. None: until they end.
+    patience: Option<Duration>,
 }
 
 struct Inner<J: Job> {
@@ -125,6 +131,7 @@ impl<J: Job> Pool<J> {
         let mut pool = Self {
             inner,
             threads: Vec::with_capacity(threads),
+            patience: None,
         };
         for n in 0..threads {
             let inner = Arc::clone(&pool.inner);
@@ -134,6 +141,12 @@ impl<J: Job> Pool<J> {
             pool.threads.push(thread);
         }
         Ok(pool)
+    }
+
+    /// Lets the end of the pool wait for jobs for this time only. The threads of others end with their job.
+    pub(crate) fn waiting_at_most(mut self, patience: Duration) -> Self {
+        self.patience = Some(patience);
+        self
     }
 
     /// Queues a job.
@@ -147,7 +160,16 @@ impl<J: Job> Drop for Pool<J> {
     fn drop(&mut self) {
         self.inner.queues().closed = true;
         self.inner.wake.notify_all();
+        let end = self.patience.map(|patience| Instant::now() + patience);
         for thread in self.threads.drain(..) {
+            if let Some(end) = end {
+                while !thread.is_finished() && Instant::now() < end {
+                    std::thread::sleep(LOOK);
+                }
+                if !thread.is_finished() {
+                    continue;
+                }
+            }
             // A worker catches panics of its jobs, so there is no outcome to look at.
             let _ = thread.join();
         }
@@ -286,12 +308,24 @@ mod tests {
         pool.submit(b2);
         pool.submit(job(1, "a2", &done));
         release_a1.send(()).unwrap();
-        let patience = std::time::Duration::from_secs(20);
+        let patience = Duration::from_secs(20);
         assert_eq!(ends.recv_timeout(patience), Ok("a1"));
         // One thread takes `b2`, which stalls, and the idle one may take `a2` now.
         assert_eq!(ends.recv_timeout(patience), Ok("a2"));
         drop((release_b1, release_b2));
         drop(pool);
+    }
+
+    #[test]
+    fn the_end_waits_for_a_job_as_long_as_it_may() {
+        let (pool, done, ends) = pool(1, false);
+        let pool = pool.waiting_at_most(Duration::from_millis(20));
+        let (stalled, release) = held(0, "stalled", &done);
+        pool.submit(stalled);
+        drop(pool);
+        assert!(ends.try_recv().is_err());
+        release.send(()).unwrap();
+        assert_eq!(ends.recv(), Ok("stalled"));
     }
 
     #[test]

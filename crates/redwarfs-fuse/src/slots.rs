@@ -9,7 +9,7 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -17,6 +17,7 @@ use redwarfs_format::section::Snapshot;
 use redwarfs_reader::{FileOfImage, Image, ImageIdentity};
 use rustix::io::Errno;
 
+use crate::descriptors::{allow_many_files, are_used_up};
 use crate::error::Error;
 use crate::failures::Failures;
 use crate::image_state::{ImageState, PlaceOfImage};
@@ -37,6 +38,9 @@ pub(crate) const OPENERS: usize = 8;
 const PAUSE: Duration = Duration::from_secs(60);
 /// The same for images of a mount of several ones, which somebody may repair meanwhile.
 const PAUSE_OF_IMAGES: Duration = Duration::from_secs(5);
+
+/// An image that was removed, or has another one in its place, is closed after this time without use.
+const STALE_AFTER: Duration = Duration::from_secs(5);
 
 /// The root of the mount.
 pub(crate) const ROOT: u64 = 1;
@@ -238,6 +242,8 @@ pub(crate) struct Slots {
     failures: Failures,
     /// The slot of the generation whose root is that of the mount.
     current: AtomicU32,
+    /// The connection to the kernel has ended: nothing is opened.
+    ended: AtomicBool,
 }
 
 impl Slots {
@@ -248,7 +254,13 @@ impl Slots {
 
     /// For the images of a mount of several ones.
     pub(crate) fn of_images(options: &MountOptions) -> Self {
-        Self::new(options, options.open_images.max(1), PAUSE_OF_IMAGES)
+        // The other half is for everything else.
+        let most = usize::try_from(allow_many_files() / 2).unwrap_or(usize::MAX);
+        Self::new(
+            options,
+            options.open_images.min(most).max(1),
+            PAUSE_OF_IMAGES,
+        )
     }
 
     fn new(options: &MountOptions, most_open: usize, pause: Duration) -> Self {
@@ -262,6 +274,7 @@ impl Slots {
             table: Mutex::default(),
             failures: Failures::default(),
             current: AtomicU32::new(0),
+            ended: AtomicBool::new(false),
         }
     }
 
@@ -432,6 +445,9 @@ impl Slots {
         let Some(known) = known else {
             return (Err(Errno::NOENT), self.fail(slot));
         };
+        if self.ended.load(Ordering::Acquire) {
+            return (Err(Errno::IO), self.fail(slot));
+        }
         let (opened, kind) = match &known.content {
             Content::Snapshot(of) => {
                 let (snapshot, file) = &**of;
@@ -442,7 +458,11 @@ impl Slots {
                 (opened, "snapshot")
             }
             Content::Image(opener) => {
-                let opened = opener().map_err(|cause| (cause.to_string(), true));
+                let mut opened = opener();
+                if opened.is_err() && are_used_up() && self.close_one() {
+                    opened = opener();
+                }
+                let opened = opened.map_err(|cause| (cause.to_string(), true));
                 (opened, "image")
             }
         };
@@ -533,11 +553,29 @@ impl Slots {
         }
     }
 
-    /// Closes the images that were not used for some time.
-    pub(crate) fn close_idle(&self, limit: Duration) {
+    /// Closes the image that was not used for the longest time. Returns whether there is one.
+    fn close_one(&self) -> bool {
+        let mut table = self.table();
+        let current = self.current();
+        let least = table.open.iter().find(|&&slot| slot != current).copied();
+        let closed = least.and_then(|least| table.close(least));
+        drop(table);
+        // What it holds goes without the lock.
+        closed.is_some()
+    }
+
+    /// Closes the images that were not used for some time: never without a limit. Stale ones do not stay as long.
+    pub(crate) fn close_idle(&self, limit: Option<Duration>) {
         let mut table = self.table();
         let idle = |slot: &SlotNo| match table.slots.get(slot) {
-            Some(Slot::Open { used, .. }) => used.elapsed() >= limit,
+            Some(Slot::Open { used, .. }) => {
+                let is_stale = table.known(*slot).is_some_and(|known| known.stale);
+                let limit = match is_stale {
+                    true => Some(limit.map_or(STALE_AFTER, |limit| limit.min(STALE_AFTER))),
+                    false => limit,
+                };
+                limit.is_some_and(|limit| used.elapsed() >= limit)
+            }
             _ => false,
         };
         let idle: Vec<SlotNo> = table.open.iter().copied().filter(idle).collect();
@@ -545,6 +583,11 @@ impl Slots {
         drop(table);
         // What they hold goes without the lock.
         drop(closed);
+    }
+
+    /// Lets everything fail that waits to be opened: the connection to the kernel has ended.
+    pub(crate) fn end(&self) {
+        self.ended.store(true, Ordering::Release);
     }
 
     /// Lets reads fail that wait for a server.

@@ -389,6 +389,57 @@ fn a_slow_image_stops_no_other() {
 }
 
 #[test]
+fn the_driver_ends_while_an_image_is_being_opened() {
+    if !can_mount("the_driver_ends_while_an_image_is_being_opened") {
+        return;
+    }
+    let (outer, below) = slow_medium(&["slow"]);
+    let slow = below.point().join("slow.dwarfs");
+    let socket = outer.path("socket");
+    let mount = mount(
+        &format!("ctl={}", socket.display()),
+        &[slow.to_str().unwrap()],
+    );
+    let pid = driver_of(mount.point());
+    let _stopped = Stopped::new(driver_of(below.point()));
+    let mut reader = std::process::Command::new("cat")
+        .arg(mount.point().join("slow/who"))
+        .spawn()
+        .unwrap();
+    wait_until("somebody waits for the slow image", || {
+        status(&socket, "slow") == "open"
+    });
+    reader.kill().unwrap();
+    reader.wait().unwrap();
+    driver::unmount(mount.point());
+    wait_until("the end of the driver", || !driver::alive(pid));
+}
+
+#[test]
+fn few_descriptors_are_enough_for_many_images() {
+    if !can_mount("few_descriptors_are_enough_for_many_images") {
+        return;
+    }
+    let images = Images::new();
+    let first = images.make("0.dwarfs", "text");
+    for number in 1..40 {
+        fs::copy(&first, images.path(&format!("{number}.dwarfs"))).unwrap();
+    }
+    let mount = Mount::on(Mount::new_dir());
+    let output = std::process::Command::new("prlimit")
+        .args(["--nofile=32:32", DWARFS, "-oopen_images=1000,close_after=0"])
+        .arg(images.0.path())
+        .arg(mount.point())
+        .output();
+    let output = output.expect("prlimit can be started");
+    assert!(output.status.success(), "{}", stderr(&output));
+    for number in 0..40 {
+        let who = mount.point().join(format!("{number}/who"));
+        assert_eq!(fs::read_to_string(who).unwrap(), "text");
+    }
+}
+
+#[test]
 fn images_come_and_go_while_they_are_mounted() {
     if !can_mount("images_come_and_go_while_they_are_mounted") {
         return;
@@ -432,6 +483,14 @@ fn images_come_and_go_while_they_are_mounted() {
     let mut bytes = [0; 20_000];
     open.read_exact_at(&mut bytes, 0).unwrap();
     assert!(bytes.iter().all(|&byte| byte == b'b'));
+    // Who does not use it loses it.
+    let files = || {
+        fs::read_dir(format!("/proc/{}/fd", driver_of(root)))
+            .unwrap()
+            .count()
+    };
+    let before = files();
+    wait_until("the removed image is closed", || files() < before);
     // The name is free, and the numbers are new.
     let b = format!("b={}", images.text("c.dwarfs"));
     ctl(&socket, &["add", &b]).unwrap();
@@ -445,6 +504,8 @@ fn images_come_and_go_while_they_are_mounted() {
             &["add", "x=/nowhere"],
             "cannot add image: /nowhere: no such file",
         ),
+        (&["add", "x=/tmp"], "/tmp: is a directory"),
+        (&["add", "x=/dev/null"], "is neither a regular file"),
         (&["grow"], "no such command: grow"),
     ] {
         let error = ctl(root, command).unwrap_err();
@@ -556,6 +617,12 @@ fn patterns_and_mistakes() {
         ),
         ("", &[&images.text("z*")], "no image found"),
         ("", &["x="], "no image behind the name"),
+        (
+            "",
+            &[&format!("..={a}")],
+            "no directory can have the name '..'",
+        ),
+        ("", &["https://host/*.dwarfs"], "there are no patterns"),
         (
             "ctl=/nowhere/s",
             &[&a],

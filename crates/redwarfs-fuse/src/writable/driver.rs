@@ -7,13 +7,13 @@ use std::sync::Arc;
 use rustix::fs::Mode;
 use rustix::io::Errno;
 use rustix::param::page_size;
-use rustix::process::{Resource, getrlimit, setrlimit};
 
 use super::files::{self, Handles};
 use super::layer::Layer;
 use super::lower::ImageLower;
 use super::tree::Tree;
 use super::{attributes, listing, names, rename, wire};
+use crate::descriptors::allow_many_files;
 use crate::driver::{is_refused, reply};
 use crate::mount_state::MountState;
 use crate::ops;
@@ -47,6 +47,7 @@ impl WritableDriver {
         let image = state.main();
         let image = image.ok_or_else(|| io::Error::other("several images have no layer"))?;
         let layer = Layer::open(directory, keeps)?;
+        // Each file that a program has open is open here, too.
         allow_many_files();
         let lower = Box::new(ImageLower::new(image, options.workers)?);
         Ok(Self {
@@ -128,17 +129,6 @@ impl WritableDriver {
 
     fn forget(&self, node: u64, count: u64) {
         self.tree.nodes.forget(node, count);
-    }
-}
-
-/// Lets this process open as many files as it may: each file that a program has open is open here, too.
-fn allow_many_files() {
-    let mut limit = getrlimit(Resource::Nofile);
-    if limit.current != limit.maximum {
-        limit.current = limit.maximum;
-        if let Err(error) = setrlimit(Resource::Nofile, limit) {
-            tracing::warn!("programs can have few files open: {error}");
-        }
     }
 }
 

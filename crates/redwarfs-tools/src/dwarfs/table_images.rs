@@ -82,7 +82,7 @@ pub(super) const OPEN_IMAGES: MountOption = entry(
     "open_images=N",
     "64",
     "open images of a mount with dir",
-    "Each open image has its metadata in memory, and its file open. If another one is needed, the image that was not used for the longest time is closed. It is opened again when somebody uses it. 0 counts as 1.",
+    "Each open image has its metadata in memory, and its file open. If another one is needed, the image that was not used for the longest time is closed. It is opened again when somebody uses it. 0 counts as 1, and at most half of the files that the process may have open are images.",
     Effect::Value(|s, v| {
         s.mount.open_images = v.number::<usize>()?.clamp(1, 1 << 20);
         Ok(())

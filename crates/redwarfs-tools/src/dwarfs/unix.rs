@@ -110,6 +110,7 @@ fn with_directory(arguments: &Arguments) -> Arguments {
     let mut arguments = arguments.clone();
     if arguments.several.is_none() && arguments.mountpoint.is_some() && arguments.image.is_dir() {
         let image = std::mem::take(&mut arguments.image);
+        let image = std::path::absolute(&image).unwrap_or(image);
         arguments.several = Some(vec![image.into_os_string()]);
     }
     arguments
@@ -309,6 +310,7 @@ fn mount_and_serve(
             FuseError::AnalysisFile { .. }
             | FuseError::Image(_)
             | FuseError::Layer(_)
+            | FuseError::Name(_)
             | FuseError::Changes { .. } => EXIT_FAILURE,
             _ => EXIT_MOUNT,
         };

@@ -1,7 +1,7 @@
 //! `dwarfs --ctl`: asks the driver of a mount to add, remove or list images.
 
 use std::ffi::{OsStr, OsString};
-use std::fs;
+use std::fs::{self, Metadata};
 use std::io::{self, Write};
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::FileTypeExt;
@@ -45,7 +45,9 @@ pub(in crate::dwarfs) fn run(target: &Path, command: &[OsString], json: bool) ->
                 let given = Given::parse(image)?;
                 if !is_remote(&given.image) {
                     let found = fs::metadata(&given.image);
-                    found.map_err(|error| failed("add").path(&given.image).io(&error))?;
+                    let found =
+                        found.map_err(|error| failed("add").path(&given.image).io(&error))?;
+                    check_type(&found, &given.image)?;
                 }
                 let fields = [OsStr::new("add"), &given.name, given.image.as_os_str()];
                 ask(&socket, "add", &fields)?;
@@ -74,6 +76,17 @@ pub(in crate::dwarfs) fn run(target: &Path, command: &[OsString], json: bool) ->
         ("list", _) => Err(wrong("list takes no values")),
         _ => Err(wrong("no such command").cause(display_name(&command[0]))),
     }
+}
+
+/// Refuses what cannot be an image.
+fn check_type(found: &Metadata, image: &Path) -> Result<()> {
+    let ty = found.file_type();
+    let cause = match () {
+        () if ty.is_file() || ty.is_block_device() => return Ok(()),
+        () if ty.is_dir() => "is a directory, not an image file",
+        () => "is neither a regular file nor a block device",
+    };
+    Err(failed("add").path(image).cause(cause))
 }
 
 /// Afterwards, all programs see the change.

@@ -51,12 +51,14 @@ impl Given {
     }
 }
 
-/// Splits `NAME=IMAGE`. A name has no slash, so `./a=b` and URLs are images.
+/// Splits `NAME=IMAGE`. A name has no slash, so `./a=b` and URLs are images, and so is what is there under the whole argument.
 fn split_name(argument: &OsStr) -> (Option<OsString>, OsString) {
     let bytes = argument.as_bytes();
     let at = bytes.iter().position(|&byte| byte == b'=');
     match at.map(|at| (bytes.split_at(at), at)) {
-        Some(((name, rest), at)) if at > 0 && !name.contains(&b'/') => {
+        Some(((name, rest), at))
+            if at > 0 && !name.contains(&b'/') && fs::metadata(argument).is_err() =>
+        {
             let image = rest.get(1..).unwrap_or_default();
             let [name, image] = [name, image].map(|part| OsString::from_vec(part.to_vec()));
             (Some(name), image)
@@ -107,6 +109,11 @@ pub(super) fn expand(arguments: &[OsString]) -> Result<Vec<Given>> {
             all.extend(found);
             continue;
         }
+        if is_pattern_of_url(path) {
+            let error = ToolError::new("no image found").path(path);
+            let error = error.cause("the server lists no directories, so there are no patterns");
+            return Err(error.hint("write %2A and %5B for '*' and '[' in a name"));
+        }
         if is_remote(path) || fs::symlink_metadata(path).is_ok_and(|found| found.is_file()) {
             all.push(given);
             continue;
@@ -139,6 +146,16 @@ pub(super) fn expand(arguments: &[OsString]) -> Result<Vec<Given>> {
         all.extend(found);
     }
     Ok(all)
+}
+
+/// Whether the last name in a URL has characters of patterns. A `?` begins what is no name.
+fn is_pattern_of_url(image: &Path) -> bool {
+    let url = image.as_os_str().as_bytes();
+    let plain = url.split(|byte| matches!(byte, b'?' | b'#')).next();
+    let parts = plain.unwrap_or_default().split(|&byte| byte == b'/');
+    // The scheme, nothing, and the server.
+    let name = parts.skip(3).last().unwrap_or_default();
+    is_remote(image) && name.iter().any(|byte| matches!(byte, b'*' | b'['))
 }
 
 /// Refuses a name for what means several images.
@@ -375,6 +392,26 @@ mod tests {
         // A file that is there is meant, whatever characters its name has.
         assert_eq!(names("x[1].dwarfs").unwrap(), ["x[1]"]);
         assert_eq!(names("absent.dwarfs").unwrap(), ["absent"]);
+        let several = dir.path().to_str().unwrap();
+        for argument in [format!("n={several}"), format!("n={several}/*.dwarfs")] {
+            let error = expand(&[argument.into()]).unwrap_err().line("dwarfs");
+            assert!(error.contains("a name is for one image"), "{error}");
+        }
+        let one = expand(&[format!("n={several}/a.dwarfs").into()]).unwrap();
+        assert_eq!(one[0].name, "n");
+        for (url, is_pattern) in [
+            ("https://host/d/x*.dwarfs", true),
+            ("https://host/[ab].dwarfs", true),
+            ("https://[::1]/x", false),
+            ("https://host/d*/x?k=*", false),
+            ("https://host/%2A", false),
+        ] {
+            let error = expand(&[url.into()])
+                .err()
+                .map(|error| error.line("dwarfs"));
+            let refused = error.is_some_and(|error| error.contains("no patterns"));
+            assert_eq!(refused, is_pattern, "{url}");
+        }
         let nothing = names("*.none").unwrap_err().line("dwarfs");
         assert!(nothing.contains("no image found"), "{nothing}");
     }
