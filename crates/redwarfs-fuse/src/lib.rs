@@ -147,6 +147,8 @@ mod proto;
 #[cfg(unix)]
 mod push;
 #[cfg(unix)]
+mod removal;
+#[cfg(unix)]
 mod ring;
 #[cfg(unix)]
 mod routing;
@@ -190,5 +192,7 @@ pub use mount_table::take_off_dead;
 #[cfg(unix)]
 pub use newest::{Move, Mover};
 pub use options::{Access, KernelFlags, Layer, MountOptions, Whiteouts};
+#[cfg(unix)]
+pub use removal::remove_tree;
 #[cfg(unix)]
 pub use slots::{OpenError, Opener, SlotStatus};

@@ -411,3 +411,106 @@ fn set_user_id_goes_with_every_change_of_data() {
     assert_eq!(mode(65534), 0o755);
     assert_eq!(mode(0), 0o6755);
 }
+
+#[test]
+fn a_mount_ends_while_a_copy_waits() {
+    if !can_mount("a_mount_ends_while_a_copy_waits") {
+        return;
+    }
+    let layer = TempDir::new().expect("a temporary directory");
+    let (bytes, _) = image().image();
+    let gate = support::Gate::new(bytes);
+    let open = redwarfs_reader::OpenOptions::default();
+    let mut options = layered(layer.path());
+    options.owns_image = true;
+    let mut mount = Mount::with(gate.clone(), &open, &options);
+    gate.close(0..u64::MAX);
+    let path = mount.path("dir/a");
+    let writer = std::thread::spawn(move || fs::OpenOptions::new().append(true).open(path));
+    let work = layer.path().join("work");
+    support::wait_until("the copy", || {
+        fs::read_dir(&work).expect("work").count() > 0
+    });
+    // Ends the connection.
+    let _ = unmount(mount.point(), UnmountFlags::FORCE);
+    assert!(writer.join().expect("no panic").is_err());
+    let _ = unmount(mount.point(), UnmountFlags::DETACH);
+    let (done, end) = std::sync::mpsc::channel();
+    let mounted = mount.take();
+    std::thread::spawn(move || done.send(mounted.wait().is_ok()));
+    let ended = end.recv_timeout(std::time::Duration::from_secs(20));
+    gate.open();
+    assert!(ended.is_ok(), "the driver waits for the image");
+}
+
+#[test]
+fn what_takes_a_removed_name_inherits_as_any_new_file() {
+    let test = "what_takes_a_removed_name_inherits_as_any_new_file";
+    if !can_mount(test) {
+        return;
+    }
+    const LIST: &str = "system.posix_acl_default";
+    let layer = TempDir::new().expect("a temporary directory");
+    let mount = Mount::new(&image(), &layered(layer.path()));
+    // Owner, a user, group, mask, others.
+    let none = u32::MAX;
+    let mut list = 2u32.to_le_bytes().to_vec();
+    for (tag, bits, id) in [
+        (1u16, 7u16, none),
+        (2, 4, 1234),
+        (4, 5, none),
+        (16, 7, none),
+        (32, 0, none),
+    ] {
+        list.extend([tag.to_le_bytes(), bits.to_le_bytes()].concat());
+        list.extend(id.to_le_bytes());
+    }
+    let sub = mount.path("sub");
+    if let Err(error) = std::os::unix::fs::chown(&sub, None, Some(77)) {
+        return skip(test, &error.to_string());
+    }
+    fs::set_permissions(&sub, PermissionsExt::from_mode(0o2775)).expect("chmod");
+    let flags = rustix::fs::XattrFlags::empty();
+    if let Err(error) = rustix::fs::setxattr(&sub, LIST, &list, flags) {
+        return skip(test, &error.to_string());
+    }
+    fs::remove_file(sub.join("b")).expect("unlink");
+    fs::remove_dir_all(sub.join("sub")).expect("rm -r");
+    for name in ["b", "new"] {
+        fs::write(sub.join(name), "x").expect("write");
+    }
+    for name in ["sub", "made"] {
+        fs::create_dir(sub.join(name)).expect("mkdir");
+    }
+    let of = |name: &str, list: &str| {
+        let mut value = [0; 200];
+        let length = rustix::fs::getxattr(sub.join(name), list, &mut value);
+        let length = length.unwrap_or_else(|error| panic!("{name}: {list}: {error}"));
+        let meta = fs::metadata(sub.join(name)).expect("stat");
+        (value[..length].to_vec(), meta.mode(), meta.gid())
+    };
+    let access = "system.posix_acl_access";
+    assert_eq!(of("b", access), of("new", access));
+    assert_eq!(of("sub", access), of("made", access));
+    assert_eq!(of("sub", LIST), of("made", LIST));
+    assert_eq!(of("sub", LIST).0, list);
+    assert_eq!(of("b", access).2, 77);
+    let kept = fs::read_dir(layer.path().join("work")).expect("work");
+    assert_eq!(kept.count(), 0);
+}
+
+#[test]
+fn new_files_have_small_numbers() {
+    if !can_mount("new_files_have_small_numbers") {
+        return;
+    }
+    let layer = TempDir::new().expect("a temporary directory");
+    let mount = Mount::new(&image(), &layered(layer.path()));
+    fs::write(mount.path("new"), "x").expect("write");
+    let upper = fs::metadata(layer.path().join("upper/new")).expect("stat");
+    let shown = fs::metadata(mount.path("new")).expect("stat").ino();
+    match upper.ino() < u64::from(u32::MAX / 2) {
+        true => assert!(shown > upper.ino() && shown <= u64::from(u32::MAX)),
+        false => assert!(shown > 1 << 34),
+    }
+}

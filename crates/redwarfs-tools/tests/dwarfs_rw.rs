@@ -255,7 +255,7 @@ fn modes_keep_no_change_of_a_user_out() {
     let only = |name: &str| fs::set_permissions(tree.join(name), PermissionsExt::from_mode(0o555));
     only("ro").and_then(|()| only("ro2")).expect("chmod");
     let image = image(dir.path());
-    for name in ["mnt", "layer"] {
+    for name in ["mnt", "layer", "tmp"] {
         fs::create_dir(dir.path().join(name)).expect("mkdir");
         let path = dir.path().join(name);
         std::os::unix::fs::chown(path, Some(65534), Some(65534)).expect("chown");
@@ -281,7 +281,13 @@ fn modes_keep_no_change_of_a_user_out() {
             echo "now:"; cat ro/f ro2/new; ls d
             rmdir e o d
             ls' sh "$mnt"
-        user fusermount3 -u "$mnt""#;
+        user fusermount3 -u "$mnt"
+        user env "TMPDIR=$1/tmp" "$2" "$3" "$mnt" -o rw=tmp
+        user sh -ec 'cd "$1"; echo new >ro/f; mkdir -p a/b; echo x >a/b/c; chmod 111 a/b; chmod 0 a' sh "$mnt"
+        user fusermount3 -u "$mnt"
+        tries=0
+        while [ -n "$(ls "$1/tmp")" ] && [ "$tries" -lt 200 ]; do sleep 0.1; tries=$((tries + 1)); done
+        ls "$1/tmp""#;
     let Some(output) = as_user(test, script, dir.path(), &[image.as_os_str()]) else {
         return;
     };

@@ -99,7 +99,7 @@ pub(super) fn run(pipe: OwnedFd) -> ! {
             clean_up(&mountpoint, device);
         }
         if let Some(directory) = charge.directory {
-            std::fs::remove_dir_all(directory)?;
+            crate::removal::remove_tree(&directory)?;
         }
         io::Result::Ok(())
     });

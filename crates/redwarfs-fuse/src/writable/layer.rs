@@ -33,6 +33,7 @@ use rustix::thread::CapabilitySet;
 use super::access::Modes;
 use super::marks::Marks;
 use crate::failures::Failures;
+use crate::removal::remove_at;
 
 /// Flags of descriptors that only name a file.
 pub(super) const NAMES: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
@@ -43,8 +44,6 @@ const PATIENCE: Duration = Duration::from_secs(2);
 const PERIOD: Duration = Duration::from_millis(5);
 /// What the names of incomplete files begin with.
 const TEMPORARY: &str = "#rw-";
-/// Deepest tree that is removed: nothing makes such trees in `work`.
-const DEEPEST: usize = 1 << 10;
 
 /// An open directory.
 type DirFd<'a> = BorrowedFd<'a>;
@@ -203,7 +202,7 @@ impl Layer {
                 .to_bytes()
                 .starts_with(TEMPORARY.as_bytes())
             {
-                remove(self.work.as_fd(), entry.file_name().to_bytes(), DEEPEST)?;
+                remove_at(self.work.as_fd(), entry.file_name().to_bytes())?;
             }
         }
         Ok(())
@@ -436,7 +435,7 @@ impl Layer {
 
     /// Removes something in `work`. What cannot be removed now is removed by the next mount.
     pub(super) fn discard(&self, name: &CString) {
-        if let Err(error) = remove(self.work.as_fd(), name.to_bytes(), DEEPEST)
+        if let Err(error) = remove_at(self.work.as_fd(), name.to_bytes())
             && error != Errno::NOENT
         {
             tracing::warn!("cannot remove work/{}: {error}", name.to_string_lossy());
@@ -485,35 +484,6 @@ fn lock(directory: &OwnedFd) -> io::Result<()> {
             other => return Ok(other?),
         }
     }
-}
-
-/// Removes a file, or a directory with all that is in it.
-fn remove(dir: DirFd<'_>, name: &[u8], depth: usize) -> Result<(), Errno> {
-    match unlinkat(dir, name, AtFlags::empty()) {
-        Err(Errno::ISDIR | Errno::PERM) => {}
-        other => return other,
-    }
-    match unlinkat(dir, name, AtFlags::REMOVEDIR) {
-        Err(Errno::NOTEMPTY | Errno::EXIST) if depth > 0 => {}
-        other => return other,
-    }
-    let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let named = openat(dir, name, flags | OFlags::PATH, Mode::empty())?;
-    // Fails for a directory of somebody else, which then shows below.
-    let _ = rustix::fs::chmod(path_of(&named), Mode::RWXU);
-    let inner = openat(&named, ".", flags, Mode::empty())?;
-    let mut names = Vec::new();
-    for entry in Dir::read_from(&inner)? {
-        let entry = entry?;
-        let name = entry.file_name().to_bytes();
-        if !matches!(name, b"." | b"..") {
-            names.push(name.to_vec());
-        }
-    }
-    for name in names {
-        remove(inner.as_fd(), &name, depth - 1)?;
-    }
-    unlinkat(dir, name, AtFlags::REMOVEDIR)
 }
 
 #[cfg(test)]

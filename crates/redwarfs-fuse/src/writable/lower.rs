@@ -42,6 +42,9 @@ pub(crate) trait Lower: fmt::Debug + Send + Sync {
     /// No inode number for programs, and no [`LowerNo`] with 1 added, is this large.
     fn first_free(&self) -> u64;
 
+    /// Inode numbers for programs that are larger, and below 2³², are free.
+    fn last_small(&self) -> u64;
+
     /// The entry with this name in a directory.
     fn find(&self, dir: LowerNo, name: &[u8]) -> Result<Option<LowerNo>, Errno>;
 
@@ -162,6 +165,10 @@ impl Lower for ImageLower {
 
     fn first_free(&self) -> u64 {
         NAMES << 2
+    }
+
+    fn last_small(&self) -> u64 {
+        u64::from(self.state.image.metadata().inode_count()) + 1
     }
 
     fn find(&self, dir: LowerNo, name: &[u8]) -> Result<Option<LowerNo>, Errno> {

@@ -4,8 +4,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use rustix::fs::{
-    AtFlags, FileType, Mode, OFlags, fchmod, fstat, mkdirat, mknodat, openat, renameat, statat,
-    symlinkat, unlinkat,
+    AtFlags, FileType, Gid, Mode, OFlags, XattrFlags, chownat, fchmod, fstat, mkdirat, mknodat,
+    openat, renameat, statat, symlinkat, unlinkat,
 };
 use rustix::io::Errno;
 
@@ -21,6 +21,7 @@ use crate::proto::{Attr, Body, Header};
 /// The bits of a mode that giving a file away takes.
 const SET_IDS: u32 = 0o6000;
 const SET_GID: u32 = 0o2000;
+const DEFAULT_LIST: &str = "system.posix_acl_default";
 
 /// Who makes a file.
 #[derive(Debug, Clone, Copy)]
@@ -128,9 +129,9 @@ fn make<T>(
     let owner = Owner::of(header);
     let made = if let UpperEntry::Whiteout = slot.entry {
         let temporary = tree.layer.temporary();
-        let work = tree.layer.work();
-        let built = build(work, temporary.to_bytes()).and_then(|made| {
-            finish(tree, work, temporary.to_bytes(), &slot, mode, owner)?;
+        let built = build_apart(tree, &temporary, &slot, |dir, name| {
+            let made = build(dir, name)?;
+            finish(tree, dir, name, &slot, mode, owner)?;
             Ok(made)
         });
         let placed = built.and_then(|made| {
@@ -186,6 +187,59 @@ fn finish(
         rustix::fs::chmod(path_of(&named), Mode::from_raw_mode(mode & 0o7777))?;
     }
     Ok(())
+}
+
+/// Makes something in `work` that has what it would have got from the directory of the slot: its access control list and its
+/// group.
+fn build_apart<T>(
+    tree: &Tree,
+    temporary: &std::ffi::CString,
+    slot: &Slot<'_>,
+    build: impl FnOnce(BorrowedFd<'_>, &[u8]) -> Result<T, Errno>,
+) -> Result<T, Errno> {
+    let (layer, work, name) = (&tree.layer, tree.layer.work(), temporary.to_bytes());
+    let parent = fstat(&slot.upper)?;
+    let list = default_list(&slot.upper)?;
+    if list.is_none() && parent.st_mode & SET_GID == 0 {
+        return build(work, name);
+    }
+    let apart = layer.temporary();
+    mkdirat(work, &apart, Mode::RWXU)?;
+    let make = || {
+        let dir = openat(work, &apart, NAMES | OFlags::DIRECTORY, Mode::empty())?;
+        if parent.st_mode & SET_GID != 0 {
+            let group = Some(Gid::from_raw(parent.st_gid));
+            // A user outside of the group may not do this, and in the directory the file would have the group.
+            if chownat(&dir, "", None, group, AtFlags::EMPTY_PATH).is_ok() {
+                rustix::fs::chmod(path_of(&dir), Mode::RWXU | Mode::SGID)?;
+            }
+        }
+        if let Some(list) = list {
+            let flags = XattrFlags::empty();
+            rustix::fs::setxattr(path_of(&dir), DEFAULT_LIST, &list, flags)?;
+        }
+        let made = build(dir.as_fd(), name)?;
+        let named = openat(&dir, name, NAMES, Mode::empty())?;
+        // A directory that moves must be writable.
+        (layer.modes).lend(&[named.as_fd()], || renameat(&dir, name, work, name))?;
+        Ok(made)
+    };
+    let made = make();
+    layer.discard(&apart);
+    made
+}
+
+/// The access control list that new files in a directory get.
+fn default_list(dir: &OwnedFd) -> Result<Option<Vec<u8>>, Errno> {
+    let mut list = vec![0; crate::xattr::LARGEST];
+    match rustix::fs::getxattr(path_of(dir), DEFAULT_LIST, list.as_mut_slice()) {
+        Ok(length) => {
+            list.truncate(length);
+            Ok(Some(list))
+        }
+        Err(Errno::NODATA | Errno::OPNOTSUPP) => Ok(None),
+        Err(error) => Err(error),
+    }
 }
 
 /// Moves something from `work` to where a whiteout is.

@@ -193,7 +193,13 @@ impl Tree {
     pub(super) fn number(&self, upper: UpperNo, merged: Option<LowerNo>) -> u64 {
         match merged.or_else(|| self.nodes.origin(upper)) {
             Some(lower) => Nodes::id_of_lower(lower),
-            None => self.lower.first_free().wrapping_add(upper.inode()),
+            None => {
+                // Old programs take 32 bits.
+                let small = self.lower.last_small().checked_add(upper.inode());
+                small
+                    .filter(|&number| number <= u64::from(u32::MAX))
+                    .unwrap_or_else(|| self.lower.first_free().wrapping_add(upper.inode()))
+            }
         }
     }
 

@@ -120,6 +120,10 @@ impl Source for Gate {
         Ok(())
     }
 
+    fn abandon(&self) {
+        self.open();
+    }
+
     fn try_read_exact_at(&self, offset: u64, buf: &mut [u8]) -> bool {
         let closed = self.closed.lock().expect("not poisoned").clone();
         !closed.is_some_and(|range| range.contains(&offset))

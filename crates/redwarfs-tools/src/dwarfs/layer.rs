@@ -5,8 +5,8 @@ use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::PathBuf;
 
-use redwarfs_fuse::Layer;
 use redwarfs_fuse::guard::Guard;
+use redwarfs_fuse::{Layer, remove_tree};
 
 use super::exit::EXIT_MOUNT;
 use super::settings::LayerChoice;
@@ -39,7 +39,7 @@ impl Temporary {
 
     /// Removes it now.
     pub(super) fn remove(self, logger: &Logger) {
-        if let Err(error) = fs::remove_dir_all(&self.0) {
+        if let Err(error) = remove_tree(&self.0) {
             let what = ToolError::new("cannot remove temporary changes");
             logger.warn(what.path(&self.0).io(&error));
         }
@@ -50,7 +50,7 @@ impl Temporary {
 impl Drop for Temporary {
     /// After an error, which is the one to tell.
     fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
+        let _ = remove_tree(&self.0);
     }
 }
 
