@@ -182,7 +182,7 @@ fn look_after(reads: &mut Reads) {
 }
 
 /// Whether a thread was killed, and only waits for the reply.
-fn is_dying(pid: u32) -> bool {
+pub(crate) fn is_dying(pid: u32) -> bool {
     std::fs::read_to_string(format!("/proc/{pid}/status")).is_ok_and(|text| kill_is_pending(&text))
 }
 

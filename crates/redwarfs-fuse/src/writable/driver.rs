@@ -68,6 +68,7 @@ impl WritableDriver {
         if is_refused(&tree.state, header) {
             return Err(Errno::ACCESS);
         }
+        super::copies::carry_out(header);
         log_op!(header, "operation {} of {}", header.opcode, header.node);
         match header.opcode {
             op::LOOKUP => names::look_up(tree, header, body, out),
@@ -114,7 +115,10 @@ impl WritableDriver {
             op::LISTXATTR => attributes::listxattr(tree, header, body, out),
             op::SETXATTR => attributes::setxattr(tree, header, body),
             op::REMOVEXATTR => attributes::removexattr(tree, header, body),
-            op::INTERRUPT => ops::interrupt::answer(&tree.state, body),
+            op::INTERRUPT => match { body }.u64() {
+                Some(unique) if tree.copies.interrupt(unique) => Ok(Answer::NoReply),
+                _ => ops::interrupt::answer(&tree.state, body),
+            },
             op::DESTROY => Ok(Answer::Reply),
             op::NOTIFY_REPLY => Ok(Answer::NoReply),
             // After this reply, the kernel sends no further ones: without ACCESS it checks as told by

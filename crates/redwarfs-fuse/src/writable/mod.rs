@@ -10,6 +10,7 @@
 //! | `access.rs` | own directories that the driver may not enter or change |
 //! | `nodes.rs` | the inodes that the kernel knows, with their numbers and names |
 //! | `tree.rs` | both merged: what a name leads to, and copying to the layer |
+//! | `copies.rs` | signals to processes that wait for a copy |
 //! | `names.rs`, `rename.rs` | what changes names |
 //! | `files.rs`, `attributes.rs`, `listing.rs` | the other operations |
 //! | `driver.rs`, `wire.rs` | which operation answers which request; messages |
@@ -35,6 +36,7 @@
 
 mod access;
 mod attributes;
+mod copies;
 mod driver;
 mod files;
 mod layer;

@@ -10,6 +10,7 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
+use super::copies::Copies;
 use super::layer::{Layer, NAMES, UpperEntry, path_of, type_of};
 use super::lower::{Lower, LowerNo};
 use super::nodes::{Node, Nodes, Place, ROOT, Spot, UpperNo};
@@ -37,6 +38,7 @@ pub(super) struct Tree {
     pub(super) lower: Box<dyn Lower>,
     pub(super) layer: Layer,
     pub(super) nodes: Nodes,
+    pub(super) copies: Copies,
     /// Write-locked while names change. Not held while the lower tree is read.
     names: RwLock<()>,
     /// Attributes that could not be copied are mentioned once.
@@ -60,6 +62,7 @@ impl Tree {
             lower,
             layer,
             nodes,
+            copies: Copies::default(),
             names: RwLock::default(),
             lost_attributes: Mutex::new(false),
         };
@@ -390,6 +393,7 @@ impl Tree {
 
     fn copy_data(&self, lower: LowerNo, file: &OwnedFd, size: u64) -> Result<(), Errno> {
         let mut buffer = vec![0; usize::try_from(size).unwrap_or(COPY).min(COPY)];
+        let copying = self.copies.begin();
         let mut at = 0;
         while at < size {
             let Some((start, end)) = self.lower.next_data(lower, at)? else {
@@ -398,6 +402,7 @@ impl Tree {
             at = start.max(at);
             let end = end.min(size);
             while at < end {
+                copying.check()?;
                 let room = usize::try_from(end - at).unwrap_or(COPY).min(COPY);
                 let part = buffer.get_mut(..room).unwrap_or_default();
                 let read = self.lower.read_at(lower, at, part)?;
