@@ -87,7 +87,7 @@ fn command() -> Command {
     prepare(Command::new(TOOL))
         .about("Mount a DwarFS image")
         .override_usage(
-            "dwarfs IMAGE MOUNTPOINT [OPTIONS...]\n       dwarfs IMAGE --auto-mountpoint [OPTIONS...]\n       dwarfs -o dir=MOUNTPOINT[,OPT...] [NAME=]IMAGE...\n       dwarfs --ctl SOCKET|MOUNTPOINT add [NAME=]IMAGE... | remove NAME... | list [--json]",
+            "dwarfs IMAGE MOUNTPOINT [OPTIONS...]\n       dwarfs IMAGE --auto-mountpoint [OPTIONS...]\n       dwarfs -o dir=MOUNTPOINT[,OPT...] [NAME=]IMAGE...\n       dwarfs --ctl SOCKET|MOUNTPOINT add [NAME=]IMAGE...\n       dwarfs --ctl SOCKET|MOUNTPOINT {remove NAME... | list [--json]}",
         )
         .max_term_width(80)
         .arg(

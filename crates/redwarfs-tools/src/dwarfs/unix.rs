@@ -110,7 +110,6 @@ fn with_directory(arguments: &Arguments) -> Arguments {
     let mut arguments = arguments.clone();
     if arguments.several.is_none() && arguments.mountpoint.is_some() && arguments.image.is_dir() {
         let image = std::mem::take(&mut arguments.image);
-        let image = std::path::absolute(&image).unwrap_or(image);
         arguments.several = Some(vec![image.into_os_string()]);
     }
     arguments
