@@ -38,13 +38,11 @@ Mounts a DwarFS image. 'fusermount3 -u MOUNTPOINT' unmounts it.
   -o OPT[,OPT...]      options of the mount; the most used ones are:
                          offset=auto     search for the image in its file
                          cachesize=SIZE  memory for decompressed data (512m)
-                         workers=N       decompression threads (2)
                          allow_other     let all users use the mount
                          rw=DIR          let programs write; DIR gets the changes
   -f                   stay in the foreground
   -d                   stay in the foreground, and log every request
   --auto-mountpoint    mount on the path of the image without its extension
-  --log-file FILE      append messages to a file
 
 Examples:
   dwarfs data.dwarfs mnt
