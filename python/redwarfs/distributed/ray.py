@@ -10,9 +10,8 @@
 from __future__ import annotations
 
 import os
+from importlib import import_module
 from typing import Any
-
-import ray
 
 from .._build import Option
 from .._merge import MergeResult
@@ -20,6 +19,9 @@ from . import _store
 from ._merge import merge
 from ._partition import By, partition
 from ._shard import build_shard
+
+# Checkers of types take this file for that package if it is not installed.
+_ray: Any = import_module("ray")
 
 
 def build(
@@ -50,6 +52,6 @@ def build(
     destination = _store.absolute(destination)
     parts = partition(source, shards, by)
     more: dict[str, Any] = {"level": level, "num_workers": max(1, int(cpus)), **options}
-    task = ray.remote(build_shard).options(max_retries=retries, num_cpus=cpus)
-    done = ray.get([task.remote(part, destination, **more) for part in parts])
+    task = _ray.remote(build_shard).options(max_retries=retries, num_cpus=cpus)
+    done = _ray.get([task.remote(part, destination, **more) for part in parts])
     return merge(done, target, overwrite=overwrite, repack=repack, **more)
