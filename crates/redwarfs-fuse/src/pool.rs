@@ -194,7 +194,7 @@ impl<J: Job> Inner<J> {
                 queues = woken.unwrap_or_else(PoisonError::into_inner);
                 continue;
             };
-            if !queues.turns.is_empty() {
+            if queues.keeps_one && !queues.turns.is_empty() {
                 // What no idle thread could take when it came may be for one of them by now.
                 self.wake.notify_one();
             }

@@ -1,12 +1,13 @@
 //! Blocks of an image in a cache on disk.
 //!
 //! An entry is a block as it is stored: its header is the note, its payload the body. The key is the digest of the
-//! block, if the image has digests, and has been compared with it; then equal blocks of several images are one entry. Otherwise it is the identity of the
+//! block, if the image has digests, and has been compared with it. A digest covers the number of the block, so copies of an
+//! image, and its older and newer snapshots, share their blocks. Otherwise the key is the identity of the
 //! image, and the place of the block. Payloads from the cache are verified where all payloads are (`payload.rs`). A wrong one
 //! is dropped, and fetched from the image.
 
 use redwarfs_format::digests::{Digests, SectionDigester};
-use redwarfs_format::section::{Container, Section, SectionHeader, SectionType};
+use redwarfs_format::section::{Container, GenerationId, Section, SectionHeader, SectionType};
 use redwarfs_io::{CacheEntry, CacheKey, DiskCache, Source};
 
 use crate::verify::stored_digests;
@@ -65,8 +66,8 @@ impl DiskBlocks {
                 fits.then(|| CacheKey::of(&kind, &entry.digest))
             }
             Keys::Places(image) => {
-                let place = section.header_offset.to_le_bytes();
-                Some(CacheKey::of("place", &[&image[..], &place].concat()))
+                let place = [&image[..], &section.header_offset.to_le_bytes()].concat();
+                Some(CacheKey::of("place", &GenerationId::of(&place).0))
             }
         }
     }
@@ -146,5 +147,5 @@ fn identity(source: &dyn Source, container: &Container, headers: &[Section]) -> 
         text.extend_from_slice(&header.xxh.to_le_bytes());
     }
     // The same function as for generations.
-    Some(redwarfs_format::section::GenerationId::of(&text).0)
+    Some(GenerationId::of(&text).0)
 }

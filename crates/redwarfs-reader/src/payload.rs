@@ -200,6 +200,9 @@ impl Payloads {
 
     /// How many bytes all blocks have for each byte that is stored of them, about; at least 1.
     pub(crate) fn expansion(&self) -> f64 {
+        if !self.remote {
+            return 1.0;
+        }
         let blocks = self.container.section_of_type(SectionType::BLOCK);
         let stored: u64 = blocks.map(|block| block.length).sum();
         let raw = u64::from(self.container.block_count()).saturating_mul(self.block_size);

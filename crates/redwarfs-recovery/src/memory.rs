@@ -5,7 +5,7 @@ use std::fmt;
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use redwarfs_io::Source;
+use redwarfs_io::{Line, Source};
 
 use crate::PIECE;
 use crate::changed::SoundSections;
@@ -381,6 +381,21 @@ impl Source for RepairingSource {
 
     fn will_need(&self, ranges: &[std::ops::Range<u64>]) {
         self.source.will_need(ranges);
+    }
+
+    fn line(&self) -> Option<Line> {
+        self.source.line()
+    }
+
+    /// Not that of the damaged file.
+    fn identity(&self) -> Option<String> {
+        self.source
+            .identity()
+            .map(|file| format!("repaired {file}"))
+    }
+
+    fn opened(&self) {
+        self.source.opened();
     }
 
     fn abandon(&self) {

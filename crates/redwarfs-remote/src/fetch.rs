@@ -109,7 +109,8 @@ pub(crate) async fn request_if_changed(
 ) -> Result<Option<Opened>, Failure> {
     let options = GetOptions {
         range,
-        if_none_match: known.tag.clone(),
+        // A weak tag may be the same for other bytes: then the attributes are compared.
+        if_none_match: known.condition(),
         ..GetOptions::default()
     };
     let opened = ask(object, options, None, limits).await?;
@@ -128,10 +129,16 @@ async fn ask(
     let asked = object.meter.ask();
     let answer = record.of(object.store.get_opts(&object.path, options));
     let answered = timeout(limits.silence, answer).await;
-    asked.answered();
     let result = match answered.map_err(|_| silent())? {
-        Ok(result) => result,
-        Err(object_store::Error::NotModified { .. }) => return Ok(None),
+        Ok(result) => {
+            asked.answered();
+            result
+        }
+        Err(object_store::Error::NotModified { .. }) => {
+            asked.answered();
+            return Ok(None);
+        }
+        // A connection that is refused says nothing of the line.
         Err(e) => return Err(Failure::of_read(&e, &record)),
     };
     if identity.is_some_and(|identity| !identity.is_that_of(&result.meta)) {

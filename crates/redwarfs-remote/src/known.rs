@@ -16,20 +16,18 @@ const MOST: u64 = 256 << 20;
 /// Most ranges of one object.
 const RANGES: usize = 1 << 10;
 
-/// Variables that say which server a URL without a host is about.
-const SERVERS: [&str; 5] = [
-    "AWS_ENDPOINT_URL_S3",
-    "AWS_ENDPOINT_URL",
-    "AWS_ENDPOINT",
-    "AZURE_STORAGE_ACCOUNT_NAME",
-    "AZURE_STORAGE_ENDPOINT",
+/// What begins the names of the parts of signed queries, in small letters.
+const SIGNED: [&str; 2] = ["x-amz-", "x-goog-"];
+
+/// The parts of queries with a shared access signature of Azure.
+const SHARED: [&str; 16] = [
+    "sig", "sv", "se", "st", "sp", "sr", "spr", "sip", "ss", "srt", "skoid", "sktid", "skt", "ske",
+    "sks", "skv",
 ];
 
-/// Queries that hold a signature, and nothing that the object depends on.
-const SIGNED: [&str; 3] = ["X-Amz-Signature", "X-Goog-Signature", "sig"];
-
-/// What identifies an object, as far as its URL and the environment say. It holds no secret.
-pub(crate) fn name_of(url: &str) -> String {
+/// What identifies an object: its URL, without what only gives access, and the `server` that the environment names. It holds
+/// no secret.
+pub(crate) fn name_of(url: &str, server: &str) -> String {
     let Ok(mut parsed) = Url::parse(url) else {
         return String::new();
     };
@@ -37,18 +35,24 @@ pub(crate) fn name_of(url: &str) -> String {
     let _ = parsed.set_username("");
     let _ = parsed.set_password(None);
     parsed.set_fragment(None);
-    if parsed
-        .query_pairs()
-        .any(|(name, _)| SIGNED.contains(&&*name))
-    {
+    let query: Vec<(String, String)> = parsed.query_pairs().into_owned().collect();
+    let has = |wanted: &str| query.iter().any(|(name, _)| name == wanted);
+    let shared = has("sig") && has("sv");
+    let gives_access = |name: &str| {
+        let small = name.to_ascii_lowercase();
+        SIGNED.iter().any(|signed| small.starts_with(signed)) || (shared && SHARED.contains(&name))
+    };
+    let kept: Vec<_> = query
+        .iter()
+        .filter(|(name, _)| !gives_access(name))
+        .collect();
+    if kept.len() < query.len() {
         parsed.set_query(None);
+        if !kept.is_empty() {
+            parsed.query_pairs_mut().extend_pairs(kept);
+        }
     }
-    let servers = SERVERS.iter().map(|name| match parsed.scheme() {
-        "s3" | "az" => std::env::var(name).unwrap_or_default(),
-        _ => String::new(),
-    });
-    let servers: Vec<String> = servers.collect();
-    let text = format!("{parsed}\n{}", servers.join("\n"));
+    let text = format!("{parsed}\n{server}");
     // Queries may be tokens.
     format!("{:032x}", XxHash3_128::oneshot(text.as_bytes()))
 }
@@ -69,10 +73,10 @@ pub(crate) struct Remembered {
 }
 
 impl Known {
-    pub(crate) fn new(cache: &DiskCache, url: &str) -> Self {
+    pub(crate) fn new(cache: &DiskCache, name: String) -> Self {
         Self {
             cache: cache.clone(),
-            name: name_of(url),
+            name,
         }
     }
 
@@ -81,7 +85,10 @@ impl Known {
     }
 
     fn key(&self) -> CacheKey {
-        CacheKey::of("open", self.name.as_bytes())
+        CacheKey::of(
+            "open",
+            &XxHash3_128::oneshot(self.name.as_bytes()).to_be_bytes(),
+        )
     }
 
     /// What is known. A damaged entry is dropped.
@@ -154,8 +161,9 @@ impl Known {
         for (start, bytes) in &pieces {
             note += &format!("range {start} {}\n", bytes.len());
         }
-        let body = pieces.into_iter().flat_map(|(_, bytes)| bytes).collect();
-        self.cache.insert(&self.key(), note.into_bytes(), body);
+        let body: Vec<&[u8]> = pieces.iter().map(|(_, bytes)| &bytes[..]).collect();
+        self.cache
+            .insert(&self.key(), note.into_bytes(), body.concat());
     }
 
     /// The error of a range that is not in the cache.
@@ -218,7 +226,7 @@ mod tests {
     fn known() -> (tempfile::TempDir, Known) {
         let dir = tempfile::tempdir().unwrap();
         let cache = DiskCache::open(dir.path(), 1 << 30).unwrap();
-        let known = Known::new(&cache, "http://h/a");
+        let known = Known::new(&cache, name_of("http://h/a", ""));
         (dir, known)
     }
 
@@ -230,17 +238,31 @@ mod tests {
                 "https://h/a?X-Amz-Signature=1",
                 "https://h/a?X-Amz-Date=2&X-Amz-Signature=3",
             ),
+            ("https://h/a?sv=1&sig=2", "https://h/a?sv=1&se=2&sig=3"),
         ];
+        let name = |url| name_of(url, "");
         for (one, two) in same {
-            assert_eq!(name_of(one), name_of(two));
+            assert_eq!(name(one), name(two));
         }
+        for (one, two) in [
+            (
+                "versionId=1&X-Amz-Signature=1",
+                "versionId=2&X-Amz-Signature=1",
+            ),
+            ("id=1&sig=a", "id=2&sig=a"),
+            ("snapshot=1&sv=2&sig=a", "snapshot=2&sv=2&sig=a"),
+        ] {
+            let name = |query| name_of(&format!("https://h/a?{query}"), "");
+            assert_ne!(name(one), name(two), "{one}");
+        }
+        assert_ne!(name_of("s3://b/k", ""), name_of("s3://b/k", "http://other"));
         for other in [
             "https://h/b",
             "https://h/a?id=1",
             "http://h/a",
             "https://g/a",
         ] {
-            assert_ne!(name_of("https://h/a"), name_of(other));
+            assert_ne!(name("https://h/a"), name(other));
         }
     }
 

@@ -8,7 +8,7 @@ use base64ct::{Base64, Encoding as _};
 use http::header::{ACCEPT_ENCODING, AUTHORIZATION, HeaderMap, HeaderValue};
 use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
 use object_store::azure::{AzureConfigKey, MicrosoftAzureBuilder};
-use object_store::gcp::GoogleCloudStorageBuilder;
+use object_store::gcp::{GoogleCloudStorageBuilder, GoogleConfigKey};
 use object_store::http::HttpBuilder;
 use object_store::path::Path;
 use object_store::{ClientOptions, ObjectStore, RetryConfig};
@@ -43,6 +43,8 @@ pub(crate) struct Object {
     pub(crate) path: Path,
     /// Its URL without secrets.
     pub(crate) shown: String,
+    /// The server that the environment names, for schemes without one in the URL.
+    pub(crate) server: String,
     /// Bytes at its end that the first request asks for.
     pub(crate) tail: u64,
     /// Whether the server can be asked for the last bytes without knowing the length.
@@ -93,8 +95,9 @@ impl Object {
                     "az" => azure(bucket, purpose),
                     _ => return Err(invalid(format!("unknown scheme {scheme}"))),
                 };
-                store.map(|store| Self {
+                store.map(|(store, server)| Self {
                     store,
+                    server,
                     path,
                     shown: shown.clone(),
                     tail: STORE_TAIL,
@@ -138,6 +141,7 @@ impl Object {
             store: Arc::new(store),
             path: Path::default(),
             shown: shown.to_owned(),
+            server: String::new(),
             tail: WEB_TAIL,
             suffixes: true,
             writable: false,
@@ -207,7 +211,7 @@ fn is_set(name: &str) -> bool {
     })
 }
 
-fn s3(bucket: &str, purpose: Use) -> object_store::Result<Arc<dyn ObjectStore>> {
+fn s3(bucket: &str, purpose: Use) -> object_store::Result<(Arc<dyn ObjectStore>, String)> {
     let mut builder = AmazonS3Builder::from_env().with_bucket_name(bucket);
     let profile = aws_files::Profile::load();
     let unset = |builder: &AmazonS3Builder, key| builder.get_config_value(&key).is_none();
@@ -246,36 +250,53 @@ fn s3(bucket: &str, purpose: Use) -> object_store::Result<Arc<dyn ObjectStore>> 
     let endpoint = [AmazonS3ConfigKey::S3Endpoint, AmazonS3ConfigKey::Endpoint]
         .into_iter()
         .find_map(|key| builder.get_config_value(&key));
-    let plain = endpoint.is_some_and(|url| url.starts_with("http://"));
+    let plain = endpoint
+        .as_ref()
+        .is_some_and(|url| url.starts_with("http://"));
+    let region = builder.get_config_value(&AmazonS3ConfigKey::Region);
+    let server = server_of([endpoint, region]);
     let store = builder
         .with_client_options(purpose.client(plain || is_set("AWS_ALLOW_HTTP")))
         .with_retry(purpose.retries())
         .with_http_connector(Observing::default())
         .build()?;
-    Ok(Arc::new(store))
+    Ok((Arc::new(store), server))
 }
 
-fn google(bucket: &str, purpose: Use) -> object_store::Result<Arc<dyn ObjectStore>> {
-    let store = GoogleCloudStorageBuilder::from_env()
-        .with_bucket_name(bucket)
+/// What says which server is asked.
+fn server_of<const N: usize>(settings: [Option<String>; N]) -> String {
+    settings.map(Option::unwrap_or_default).join(" ")
+}
+
+fn google(bucket: &str, purpose: Use) -> object_store::Result<(Arc<dyn ObjectStore>, String)> {
+    let builder = GoogleCloudStorageBuilder::from_env().with_bucket_name(bucket);
+    let server = server_of([builder.get_config_value(&GoogleConfigKey::BaseUrl)]);
+    let store = builder
         .with_client_options(purpose.client(is_set("GOOGLE_ALLOW_HTTP")))
         .with_retry(purpose.retries())
         .with_http_connector(Observing::default())
         .build()?;
-    Ok(Arc::new(store))
+    Ok((Arc::new(store), server))
 }
 
-fn azure(container: &str, purpose: Use) -> object_store::Result<Arc<dyn ObjectStore>> {
+fn azure(container: &str, purpose: Use) -> object_store::Result<(Arc<dyn ObjectStore>, String)> {
     let builder = MicrosoftAzureBuilder::from_env().with_container_name(container);
     let endpoint = builder.get_config_value(&AzureConfigKey::Endpoint);
-    let plain =
-        endpoint.is_some_and(|url| url.starts_with("http://")) || is_set("AZURE_ALLOW_HTTP");
+    let plain = endpoint
+        .as_ref()
+        .is_some_and(|url| url.starts_with("http://"))
+        || is_set("AZURE_ALLOW_HTTP");
+    let server = server_of([
+        endpoint,
+        builder.get_config_value(&AzureConfigKey::AccountName),
+        builder.get_config_value(&AzureConfigKey::UseEmulator),
+    ]);
     let store = builder
         .with_client_options(purpose.client(plain))
         .with_retry(purpose.retries())
         .with_http_connector(Observing::default())
         .build()?;
-    Ok(Arc::new(store))
+    Ok((Arc::new(store), server))
 }
 
 /// Text of a URL without its percent signs.

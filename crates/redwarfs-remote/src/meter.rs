@@ -27,6 +27,8 @@ struct Measured {
     /// Since when bytes are counted, and those that came.
     since: Option<Instant>,
     bytes: u64,
+    /// No interval has ended since the first of these requests, so the present one includes the delay.
+    is_first: bool,
     /// Bytes in a second.
     rates: VecDeque<u64>,
     delays: VecDeque<Duration>,
@@ -51,6 +53,7 @@ impl Measured {
         note(&mut self.rates, u64::try_from(rate).unwrap_or(u64::MAX));
         self.since = Some(now);
         self.bytes = 0;
+        self.is_first = false;
     }
 
     fn begin(&mut self, now: Instant) {
@@ -58,6 +61,7 @@ impl Measured {
         if self.since.is_none() {
             self.since = Some(now);
             self.bytes = 0;
+            self.is_first = true;
         }
     }
 
@@ -75,8 +79,10 @@ impl Measured {
             return;
         }
         let since = self.since.take().unwrap_or(now);
-        if self.bytes >= ENOUGH {
-            self.turn(now, now.saturating_duration_since(since));
+        let elapsed = now.saturating_duration_since(since);
+        // What is left in a buffer comes at any speed.
+        if self.bytes >= ENOUGH && (self.is_first || elapsed >= SHORTEST) {
+            self.turn(now, elapsed);
             self.since = None;
         }
     }

@@ -211,7 +211,8 @@ impl RemoteSource {
         let failed = |failure: Failure| {
             io::Error::new(failure.kind, format!("{}: {}", object.shown, failure.what))
         };
-        let known = cache.map(|cache| Known::new(cache, url));
+        let name = known::name_of(url, &object.server);
+        let known = cache.map(|cache| Known::new(cache, name.clone()));
         let remembered = known.as_ref().and_then(Known::load);
         let offline = known.as_ref().is_some_and(Known::is_offline);
         let found = match remembered {
@@ -243,7 +244,7 @@ impl RemoteSource {
             changed,
         });
         Ok(Self(Arc::new(Inner {
-            name: known::name_of(url),
+            name,
             known,
             recording: Mutex::new(recording),
             object,

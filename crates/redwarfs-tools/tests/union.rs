@@ -218,6 +218,50 @@ fn random_stacks_are_what_overlayfs_shows() {
 }
 
 #[test]
+fn long_directories_are_whole_and_data_below_is_no_zeros() {
+    let test = "long_directories_are_whole_and_data_below_is_no_zeros";
+    let Some(place) = Place::new(test) else {
+        return;
+    };
+    for (layer, numbers) in [("l0", 2000..5000), ("l1", 0..4000)] {
+        fs::create_dir_all(place.path(layer).join("many")).unwrap();
+        for number in numbers {
+            let name = format!("many/{number} a name that fills the buffer of a listing");
+            fs::write(place.path(layer).join(name), layer).unwrap();
+        }
+    }
+    for number in [2500, 3500] {
+        let name = format!("l0/many/{number} a name that fills the buffer of a listing");
+        fs::remove_file(place.path(&name)).unwrap();
+        whiteout(&place.path(&name));
+    }
+    // What overlayfs makes of a file whose mode has changed, if it copies attributes only.
+    let copied = place.path("l0/copied");
+    fs::write(&copied, [0; 4]).unwrap();
+    setxattr(
+        &copied,
+        "trusted.overlay.metacopy",
+        b"",
+        XattrFlags::empty(),
+    )
+    .unwrap();
+    fs::write(place.path("l1/copied"), "data").unwrap();
+
+    let mounted = union("", &place.build(2));
+    let names: Vec<_> = fs::read_dir(mounted.point().join("many"))
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name())
+        .collect();
+    let different: std::collections::BTreeSet<_> = names.iter().collect();
+    assert_eq!((names.len(), different.len()), (4998, 4998));
+    let listed = fs::read_dir(mounted.point()).unwrap();
+    let listed: Vec<_> = listed.map(|entry| entry.unwrap().file_name()).collect();
+    assert!(listed.contains(&"copied".into()), "{listed:?}");
+    let read = fs::read(mounted.point().join("copied"));
+    assert_eq!(errno(read), rustix::io::Errno::IO.raw_os_error());
+}
+
+#[test]
 fn layers_hide_what_is_below() {
     let Some(place) = Place::new("layers_hide_what_is_below") else {
         return;

@@ -9,6 +9,7 @@ use redwarfs_format::ids::{EntryIndex, InodeNo};
 use redwarfs_format::metadata::FileType;
 
 use crate::image_state::ImageState;
+use crate::ops::listing;
 use crate::options::Whiteouts;
 
 /// Begins the names of whiteouts in layers of containers.
@@ -34,6 +35,8 @@ pub(super) struct Entry {
     pub(super) index: EntryIndex,
     /// If it is a directory: what it consists of.
     pub(super) parts: Option<Arc<[Part]>>,
+    /// A file whose data is elsewhere (`overlay.metacopy`).
+    pub(super) is_foreign: bool,
 }
 
 /// A name that some layer has, while the layers below it are looked at.
@@ -103,6 +106,12 @@ pub(super) fn merge(
                 }
                 continue;
             }
+            if !listing::is_listable(&name) {
+                layer
+                    .failures
+                    .mention("a name that cannot be shown is left out");
+                continue;
+            }
             let inode = meta.entry_inode(index)?;
             let own = Part {
                 layer: part.layer,
@@ -145,15 +154,32 @@ pub(super) fn merge(
     }
     let shown = all.into_iter().filter_map(|(name, found)| {
         let (layer, inode, index) = found.entry?;
-        Some(Entry {
+        let of = layers.get(layer)?;
+        let is_foreign = match found.is_directory {
+            true => Ok(false),
+            false => is_foreign(of, inode),
+        };
+        Some(is_foreign.map(|is_foreign| Entry {
             name,
             layer,
             inode,
             index,
             parts: found.is_directory.then(|| found.parts.into()),
-        })
+            is_foreign,
+        }))
     });
-    Ok(shown.collect())
+    shown.collect()
+}
+
+/// Whether a file has only attributes, and its data is in a lower layer.
+fn is_foreign(layer: &ImageState, inode: InodeNo) -> Result<bool> {
+    let found = overlay_xattr(layer, inode, "metacopy")?.is_some();
+    if found {
+        let text =
+            "a file of a layer has no data of its own (overlay.metacopy): it cannot be opened";
+        layer.failures.mention(text);
+    }
+    Ok(found)
 }
 
 /// The value of an attribute of overlayfs, if it is not longer than values that have a meaning.

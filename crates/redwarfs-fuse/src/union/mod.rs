@@ -55,13 +55,15 @@ struct Directory {
 #[derive(Debug, Default)]
 struct Nodes {
     all: Vec<Directory>,
-    known: HashMap<Arc<[Part]>, u64>,
+    /// By the uppermost part: a directory of a layer is in one place.
+    known: HashMap<Part, u64>,
 }
 
 impl Nodes {
     /// The node of a directory.
     fn node(&mut self, parts: &Arc<[Part]>, parent: u64) -> u64 {
-        if let Some(&node) = self.known.get(parts) {
+        let first = parts.first().copied();
+        if let Some(&node) = first.and_then(|first| self.known.get(&first)) {
             return node;
         }
         self.all.push(Directory {
@@ -69,7 +71,9 @@ impl Nodes {
             parent,
         });
         let node = self.all.len() as u64;
-        self.known.insert(Arc::clone(parts), node);
+        if let Some(first) = first {
+            self.known.insert(first, node);
+        }
         node
     }
 }
@@ -98,7 +102,7 @@ impl Kept {
             return;
         }
         self.tick += 1;
-        self.names += entries.len();
+        self.names += entries.len() + 1;
         self.order.insert(self.tick, node);
         self.by_node.insert(node, (self.tick, Arc::clone(entries)));
         while self.names > most && self.by_node.len() > 1 {
@@ -106,7 +110,7 @@ impl Kept {
                 break;
             };
             if let Some((_, gone)) = self.by_node.remove(&least) {
-                self.names -= gone.len();
+                self.names -= gone.len() + 1;
             }
         }
     }
@@ -247,6 +251,7 @@ impl Union {
                 let entries = self.entries(node)?;
                 let found = entries.binary_search_by(|entry| (*entry.name).cmp(name));
                 match found.ok().and_then(|at| entries.get(at)) {
+                    Some(entry) if entry.is_foreign => Err(Errno::IO),
                     Some(entry) => self.attr_of_entry(entry, node),
                     None => Ok(Attr::default()),
                 }
@@ -359,30 +364,32 @@ impl Union {
         out: &mut Vec<u8>,
     ) -> Outcome {
         let settings = &mount.settings;
-        let mut add = |attr: &Attr, next: u64, name: &[u8]| {
+        // An entry without an inode has to be looked up before it is used.
+        let unknown = Attr::default();
+        let mut add = |attr: &Attr, known: bool, next: u64, name: &[u8]| {
             if out.len() + dirent_size(name, plus) > room {
                 return true;
             }
             if plus {
-                attr.put_entry(settings.names, settings.attributes, out);
+                let entry = if known { attr } else { &unknown };
+                entry.put_entry(settings.names, settings.attributes, out);
             }
             put_dirent(attr.node, next, attr.mode, name, out);
             false
         };
-        if position == 0 && add(&self.attr(node)?, 1, b".") {
+        if position == 0 && add(&self.attr(node)?, true, 1, b".") {
             return Ok(Answer::Reply);
         }
         let parent = self.directory(node)?.parent;
-        if position <= 1 && add(&self.attr(parent)?, DOTS, b"..") {
+        if position <= 1 && add(&self.attr(parent)?, true, DOTS, b"..") {
             return Ok(Answer::Reply);
         }
         let entries = self.entries(node)?;
         let skipped = usize::try_from(position.saturating_sub(DOTS)).unwrap_or(usize::MAX);
-        for (next, entry) in (DOTS + 1..).zip(&*entries).skip(skipped) {
-            if !listing::is_listable(&entry.name) {
-                continue;
-            }
-            if add(&self.attr_of_entry(entry, node)?, next, &entry.name) {
+        let rest = entries.get(skipped..).unwrap_or_default();
+        for (next, entry) in (position.max(DOTS).saturating_add(1)..).zip(rest) {
+            let attr = self.attr_of_entry(entry, node)?;
+            if add(&attr, !entry.is_foreign, next, &entry.name) {
                 break;
             }
         }
@@ -401,6 +408,7 @@ mod tests {
             inode: InodeNo(0),
             index: redwarfs_format::ids::EntryIndex(0),
             parts: None,
+            is_foreign: false,
         };
         (0..count).map(entry).collect()
     }
@@ -409,17 +417,17 @@ mod tests {
     fn the_least_recently_used_directory_goes_first() {
         let mut kept = Kept::default();
         for node in 1..=3 {
-            kept.insert(node, &of(10), 30);
+            kept.insert(node, &of(10), 33);
         }
         assert!(kept.get(1).is_some());
-        kept.insert(4, &of(10), 30);
+        kept.insert(4, &of(10), 33);
         assert!(kept.get(2).is_none());
         assert!([1, 3, 4].iter().all(|&node| kept.get(node).is_some()));
         // One is kept, however large it is.
-        kept.insert(5, &of(100), 30);
+        kept.insert(5, &of(100), 33);
         assert_eq!(
             (kept.names, kept.by_node.len(), kept.order.len()),
-            (100, 1, 1)
+            (101, 1, 1)
         );
         assert!(kept.get(5).is_some());
     }
@@ -436,8 +444,10 @@ mod tests {
         };
         assert_eq!(nodes.node(&parts(&[0, 0]), ROOT), ROOT);
         assert_eq!(nodes.node(&parts(&[1, 2]), ROOT), 2);
-        assert_eq!(nodes.node(&parts(&[1]), 2), 3);
+        assert_eq!(nodes.node(&parts(&[3]), 2), 3);
         assert_eq!(nodes.node(&parts(&[1, 2]), ROOT), 2);
         assert_eq!(nodes.all[2].parent, 2);
+        // In a damaged layer, a directory may have several parents. There are no more nodes than directories.
+        assert_eq!(nodes.node(&parts(&[1, 5]), ROOT), 2);
     }
 }

@@ -29,6 +29,12 @@ impl Modes {
         stat()
     }
 
+    /// Changes a mode, while none is another one than programs are to see. Must not be called within [`Modes::lend`].
+    pub(super) fn change<T>(&self, change: impl FnOnce() -> T) -> T {
+        let _true = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        change()
+    }
+
     /// Does something. If that fails with `EACCES`, does it once more while the driver has all rights of an owner for
     /// `files`, as far as it owns them. Must not be called by `work`.
     pub(super) fn lend<T>(

@@ -13,7 +13,7 @@ use super::files::{Handles, upper_file};
 use super::layer::path_of;
 use super::marks::is_mark;
 use super::nodes::ROOT;
-use super::tree::{Tree, kill_ids};
+use super::tree::Tree;
 use super::wire::{SetAttrIn, set};
 use crate::ops::answer::{Answer, Outcome};
 use crate::ops::xattr_value::put_value;
@@ -68,13 +68,13 @@ pub(super) fn setattr(
             None => None,
         };
         match file {
-            Some(file) => resize(&file, &wanted)?,
+            Some(file) => resize(tree, &file, &wanted)?,
             None => {
                 let file = {
                     let _reading = tree.reading();
                     tree.open(&node, OFlags::WRONLY)?
                 };
-                resize(&file, &wanted)?;
+                resize(tree, &file, &wanted)?;
             }
         }
     }
@@ -93,7 +93,10 @@ pub(super) fn setattr(
         if wanted.mode & TYPE == SYMLINK {
             return Err(Errno::OPNOTSUPP);
         }
-        rustix::fs::chmod(&*path, Mode::from_raw_mode(wanted.mode & 0o7777))?;
+        let mode = Mode::from_raw_mode(wanted.mode & 0o7777);
+        tree.layer
+            .modes
+            .change(|| rustix::fs::chmod(&*path, mode))?;
     }
     if wanted.has(set::ATIME | set::MTIME | set::ATIME_NOW | set::MTIME_NOW) {
         set_times(&named, &wanted)?;
@@ -104,10 +107,10 @@ pub(super) fn setattr(
     Ok(Answer::Reply)
 }
 
-fn resize(file: &OwnedFd, wanted: &SetAttrIn) -> Result<(), Errno> {
+fn resize(tree: &Tree, file: &OwnedFd, wanted: &SetAttrIn) -> Result<(), Errno> {
     ftruncate(file, wanted.size)?;
     match wanted.has(set::KILLS) {
-        true => kill_ids(file),
+        true => tree.kill_ids(file),
         false => Ok(()),
     }
 }

@@ -10,7 +10,7 @@ use rustix::io::Errno;
 
 use super::listing::Listing;
 use super::nodes::Node;
-use super::tree::{Tree, kill_ids, sync_file};
+use super::tree::{Tree, sync_file};
 use super::wire::{OPEN_KILLS, WRITE_KILLS, WriteIn, put_opened, put_written};
 use crate::ops::answer::{Answer, Outcome};
 use crate::proto::{Body, Header, MAX_REQUEST, Put, opened};
@@ -100,7 +100,7 @@ pub(super) fn open_node(
                 tree.open(&node, flags)?
             };
             if flags.contains(OFlags::TRUNC) && how & OPEN_KILLS != 0 {
-                kill_ids(&file)?;
+                tree.kill_ids(&file)?;
             }
             Some(file)
         }
@@ -167,7 +167,7 @@ pub(super) fn write(tree: &Tree, handles: &Handles, body: Body<'_>, out: &mut Ve
     let open = handles.get(write.handle)?;
     let file = upper_file(tree, &open)?.ok_or(Errno::BADF)?;
     if write.flags & WRITE_KILLS != 0 {
-        kill_ids(&file)?;
+        tree.kill_ids(&file)?;
     }
     // What was written before an error counts.
     let mut done = 0;
@@ -223,7 +223,7 @@ pub(super) fn allocate(
     let (length, mode) = body.u64().zip(body.u32()).ok_or(Errno::IO)?;
     let open = handles.get(handle)?;
     let file = upper_file(tree, &open)?.ok_or(Errno::BADF)?;
-    kill_ids_for(header, &file)?;
+    kill_ids_for(tree, header, &file)?;
     fallocate(
         &*file,
         FallocateFlags::from_bits_retain(mode),
@@ -264,10 +264,10 @@ pub(super) fn seek_in(
 }
 
 /// For a request that has no flag for this: another user than root takes set-user-id and set-group-id from a file.
-fn kill_ids_for(header: &Header, file: &OwnedFd) -> Result<(), Errno> {
+fn kill_ids_for(tree: &Tree, header: &Header, file: &OwnedFd) -> Result<(), Errno> {
     match header.uid {
         0 => Ok(()),
-        _ => kill_ids(file),
+        _ => tree.kill_ids(file),
     }
 }
 
@@ -289,7 +289,7 @@ pub(super) fn copy_range(
     let (source, target) = (handles.get(handle)?, handles.get(handle_to)?);
     let source = upper_file(tree, &source)?.ok_or(Errno::OPNOTSUPP)?;
     let target = upper_file(tree, &target)?.ok_or(Errno::BADF)?;
-    kill_ids_for(header, &target)?;
+    kill_ids_for(tree, header, &target)?;
     let copied = copy_file_range(
         source.as_fd(),
         Some(&mut from),

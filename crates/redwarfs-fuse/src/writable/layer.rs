@@ -350,7 +350,7 @@ impl Layer {
     }
 
     /// Marks a directory that will have a whiteout, if whiteouts need that.
-    fn announce_whiteout(&self, dir: DirFd<'_>) -> Result<(), Errno> {
+    pub(super) fn announce_whiteout(&self, dir: DirFd<'_>) -> Result<(), Errno> {
         match self.devices.load(Ordering::Relaxed) || self.mark(dir, "opaque")?.is_some() {
             true => Ok(()),
             false => self.set_mark(dir, "opaque", b"x"),

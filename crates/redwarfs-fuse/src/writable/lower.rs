@@ -134,7 +134,7 @@ impl ImageLower {
         let file_type = meta.file_type(inode).map_err(fail)?;
         let of_inode = LowerNo(u64::from(inode.0));
         let number = match file_type {
-            FileType::Directory | FileType::Symlink => of_inode,
+            FileType::Directory => of_inode,
             _ => {
                 let stat = meta.stat(inode).map_err(fail)?;
                 if file_type == FileType::CharDevice && stat.rdev == 0 {

@@ -187,6 +187,9 @@ fn move_directory(
     }
     match layer.entry(to.0, to.1)? {
         UpperEntry::Whiteout => {
+            if hides {
+                layer.announce_whiteout(from.0)?;
+            }
             exchange(from, to)?;
             match hides {
                 true => Ok(()),

@@ -124,10 +124,10 @@ impl Tree {
         }
     }
 
-    /// Opens a file of `upper`.
+    /// Opens a file of `upper`, whatever its mode is: the kernel has checked what the program may do.
     pub(super) fn open(&self, node: &Arc<Node>, flags: OFlags) -> Result<OwnedFd, Errno> {
         let flags = flags | OFlags::CLOEXEC | OFlags::NOCTTY;
-        match node.spot() {
+        let opened = match node.spot() {
             Spot::At(place) => {
                 let dir = self.directory(&place.dir)?;
                 openat(dir, &*place.name, flags | OFlags::NOFOLLOW, Mode::empty())
@@ -135,20 +135,24 @@ impl Tree {
             Spot::Pin(pin) => rustix::fs::open(path_of(&*pin), flags, Mode::empty()),
             Spot::Root => openat(self.layer.upper(), ".", flags, Mode::empty()),
             Spot::Gone => Err(Errno::NOENT),
-        }
-    }
-
-    /// Opens a file of `upper` for reading, whatever its mode is: a directory for the driver itself, or a file for a program
-    /// that has it open.
-    pub(super) fn open_own(&self, node: &Arc<Node>) -> Result<OwnedFd, Errno> {
-        match self.open(node, OFlags::RDONLY | OFlags::NONBLOCK) {
-            Err(Errno::ACCESS) => {}
-            other => return other,
+        };
+        if !matches!(opened, Err(Errno::ACCESS)) {
+            return opened;
         }
         let named = self.name_of(node)?;
-        let (path, flags) = (path_of(&*named), OFlags::RDONLY | OFlags::CLOEXEC);
-        let open = || rustix::fs::open(&*path, flags | OFlags::NONBLOCK, Mode::empty());
+        let path = path_of(&*named);
+        let open = || rustix::fs::open(&*path, flags, Mode::empty());
         self.layer.modes.lend(&[named.as_fd()], open)
+    }
+
+    /// Opens a file of `upper` for reading: a directory for the driver itself, or a file for a program that has it open.
+    pub(super) fn open_own(&self, node: &Arc<Node>) -> Result<OwnedFd, Errno> {
+        self.open(node, OFlags::RDONLY | OFlags::NONBLOCK)
+    }
+
+    /// Takes set-user-id and set-group-id from the mode of a file, as writing to it does.
+    pub(super) fn kill_ids(&self, file: &OwnedFd) -> Result<(), Errno> {
+        self.layer.modes.change(|| kill_ids(file))
     }
 
     pub(super) fn stat(&self, node: &Arc<Node>) -> Result<Stat, Errno> {
@@ -571,8 +575,7 @@ pub(super) fn sync_file(file: &OwnedFd, data_only: bool) -> Result<(), Errno> {
     }
 }
 
-/// Takes set-user-id and set-group-id from the mode of a file, as writing to it does.
-pub(super) fn kill_ids(file: &OwnedFd) -> Result<(), Errno> {
+fn kill_ids(file: &OwnedFd) -> Result<(), Errno> {
     const SET_UID: u32 = 0o4000;
     const SET_GID: u32 = 0o2000;
     const GROUP_EXECUTES: u32 = 0o010;

@@ -258,7 +258,7 @@ fn note_use(file: &File) {
 fn only_ours(found: &fs::Metadata) -> io::Result<()> {
     use std::os::unix::fs::MetadataExt as _;
     let ours = [0, rustix::process::geteuid().as_raw()].contains(&found.uid());
-    match ours && found.mode() & 0o002 == 0 {
+    match ours && found.mode() & 0o022 == 0 {
         true => Ok(()),
         false => Err(io::Error::new(
             io::ErrorKind::PermissionDenied,

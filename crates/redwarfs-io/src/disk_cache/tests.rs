@@ -220,7 +220,7 @@ fn a_directory_that_others_can_write_to_is_refused() {
     for (mode, good) in [
         (0o777, false),
         (0o1777, false),
-        (0o770, true),
+        (0o770, false),
         (0o755, true),
     ] {
         fs::set_permissions(dir.path(), fs::Permissions::from_mode(mode)).unwrap();

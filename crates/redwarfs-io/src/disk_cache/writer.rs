@@ -1,6 +1,7 @@
 //! The thread that writes entries.
 
 use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
@@ -37,6 +38,8 @@ struct Waiting {
 pub(super) struct Writer {
     store: Arc<Store>,
     thread: Mutex<Option<Running>>,
+    /// Somebody has waited in vain.
+    is_slow: AtomicBool,
 }
 
 struct Running {
@@ -51,6 +54,7 @@ impl Writer {
         Self {
             store,
             thread: Mutex::default(),
+            is_slow: AtomicBool::new(false),
         }
     }
 
@@ -93,9 +97,13 @@ impl Writer {
         };
         let Some(waiting) = waiting else { return };
         let count = waiting.bytes.lock().unwrap_or_else(PoisonError::into_inner);
-        let _ = waiting
+        let waited = waiting
             .changed
             .wait_timeout_while(count, PATIENCE, |count| *count > bytes);
+        let waited = waited.unwrap_or_else(PoisonError::into_inner);
+        if waited.1.timed_out() {
+            self.is_slow.store(true, Ordering::Relaxed);
+        }
     }
 }
 
@@ -123,7 +131,9 @@ fn run(store: &Store, jobs: &Receiver<Job>, waiting: &Waiting) {
 impl Drop for Writer {
     /// Entries that wait are written, if the disk is not too slow.
     fn drop(&mut self) {
-        self.settle(0);
+        if !self.is_slow.load(Ordering::Relaxed) {
+            self.settle(0);
+        }
     }
 }
 

@@ -179,7 +179,7 @@ pub fn open_repairing(
 ) -> Result<Image, ToolError> {
     let what = "cannot open image";
     let never = AtomicBool::new(false);
-    let source = IoLayer::from_env().open(path);
+    let source = IoLayer::from_env().open_cached(path, options.disk_cache.as_ref());
     let source = source.map_err(|e| ToolError::new(what).path(path).cause(cause_at(path, &e)))?;
     let found = find(source.as_ref(), path, choice, Access::Read, &never);
     let found = found.map_err(|e| e.failure(what))?;

@@ -196,6 +196,11 @@ impl Settings {
             (self.mount.case_insensitive, "case_insensitive"),
             (self.mount.snapshots.is_some(), "snapshots"),
             (self.mount.follow_newest, "follow_newest"),
+            // Everybody could write to everything.
+            (
+                self.mount.default_permissions == Some(false),
+                "no_default_permissions",
+            ),
         ];
         if let Some((_, other)) = excluded.iter().find(|(given, _)| *given) {
             let text = format!("rw=DIR cannot be used with {other}");

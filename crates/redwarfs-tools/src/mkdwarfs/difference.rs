@@ -61,7 +61,7 @@ impl<'a> Below<'a> {
             stop,
         };
         let mut kept = HashMap::new();
-        let scanned = scan.directory(b"", self.image.root(), &mut kept);
+        let scanned = scan.directory(b"", self.image.root(), DEEPEST, &mut kept);
         if stop.load(Ordering::Relaxed) {
             return Err(interrupted());
         }
@@ -86,6 +86,9 @@ struct Difference {
     kept: Mutex<HashMap<Vec<u8>, Option<Vec<DirItem>>>>,
 }
 
+/// Most levels of directories. Directories of the system have no more, because a path has at most 4,096 bytes; archives could.
+const DEEPEST: usize = 2048;
+
 struct Scan<'a> {
     inner: &'a dyn Source,
     below: &'a Below<'a>,
@@ -93,13 +96,18 @@ struct Scan<'a> {
 }
 
 impl Scan<'_> {
-    /// Compares a directory. Returns whether anything below it differs.
+    /// Compares a directory, and as many levels as `levels` with it. Returns whether anything below it differs.
     fn directory(
         &self,
         path: &[u8],
         directory: InodeNo,
+        levels: usize,
         kept: &mut HashMap<Vec<u8>, Vec<DirItem>>,
     ) -> io::Result<bool> {
+        let Some(levels) = levels.checked_sub(1) else {
+            let text = format!("directories are nested more than {DEEPEST} levels deep");
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
+        };
         if self.stop.load(Ordering::Relaxed) {
             return Err(io::Error::new(io::ErrorKind::Interrupted, "interrupted"));
         }
@@ -127,7 +135,7 @@ impl Scan<'_> {
             if attributes.kind == FileType::Directory
                 && meta.file_type(inode).map_err(to_io)? == FileType::Directory
             {
-                differs |= self.directory(&own, inode, kept)?;
+                differs |= self.directory(&own, inode, levels, kept)?;
                 if !differs {
                     kept.remove(&own);
                 }
