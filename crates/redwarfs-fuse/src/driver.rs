@@ -20,7 +20,7 @@ use crate::ops::answer::{Answer, Outcome, log_op};
 use crate::ops::init::Agreed;
 use crate::ops::read::{ReadContext, ReadJob};
 use crate::options::MountOptions;
-use crate::pool::{Job, Pool};
+use crate::pool::{Job, Lanes, Pool};
 use crate::proto::{Body, Header, InitIn, op};
 use crate::push::{PushThread, Pusher};
 use crate::routing::{PlaceOfNode, place};
@@ -90,15 +90,13 @@ impl Driver {
         let context = ReadContext {
             pusher: pusher.clone(),
         };
-        let several = !matches!(state.root, Root::Image(_));
-        // One is always free for an image of which no read waits.
-        let workers = options.workers + usize::from(several);
+        let lanes = lanes(state);
         let driver = Self {
             opener: OnceLock::new(),
             core: Arc::new(Core {
                 state: Arc::clone(state),
                 agreed: OnceLock::new(),
-                pool: Pool::new("fuse-read", context, workers, several)?,
+                pool: Pool::new("fuse-read", context, options.workers, lanes)?,
                 pusher,
             }),
             _push_thread: push_thread,
@@ -210,7 +208,8 @@ impl Driver {
     /// The threads that open images. None if they cannot be made now.
     fn opener(&self) -> Option<&Pool<OpenJob>> {
         if self.opener.get().is_none() {
-            let made = Pool::new("fuse-open", Arc::clone(&self.core), OPENERS, false)
+            let lanes = lanes(&self.core.state);
+            let made = Pool::new("fuse-open", Arc::clone(&self.core), OPENERS, lanes)
                 .map(|pool| pool.waiting_at_most(FAREWELL))
                 .inspect_err(|error| warn!("images cannot be opened: {error}"));
             // Another thread may have been faster.
@@ -257,6 +256,14 @@ impl Drop for Closer {
     }
 }
 
+/// How the images of a mount share threads. Generations of one image are on one medium.
+fn lanes(state: &MountState) -> Lanes {
+    match state.root {
+        Root::Image(_) => Lanes::Together,
+        Root::Images(_) | Root::Union(_) => Lanes::Apart,
+    }
+}
+
 /// Whether the user of a request may not use the mount.
 pub(crate) fn is_refused(state: &MountState, header: &Header) -> bool {
     let Some(owner) = state.settings.only_for else {
@@ -294,14 +301,17 @@ pub(crate) fn reply(
     if outcome.is_err() {
         error!("operation {} failed by a panic", header.opcode);
     }
-    let Some(ticket) = ticket else {
-        return;
-    };
+    if let Some(ticket) = ticket {
+        send(ticket, outcome.unwrap_or(Err(Errno::IO)), out);
+    }
+}
+
+/// Replies with an outcome.
+pub(crate) fn send(ticket: Ticket, outcome: Outcome, out: &[u8]) {
     match outcome {
-        Ok(Ok(Answer::Reply)) => ticket.reply(out),
-        Ok(Ok(Answer::NoReply | Answer::Passed)) => ticket.leave(),
-        Ok(Err(errno)) => ticket.fail(errno),
-        Err(_) => ticket.fail(Errno::IO),
+        Ok(Answer::Reply) => ticket.reply(out),
+        Ok(Answer::NoReply | Answer::Passed) => ticket.leave(),
+        Err(errno) => ticket.fail(errno),
     }
 }
 
@@ -358,6 +368,10 @@ impl OpenJob {
 
 impl Job for OpenJob {
     type Shared = Arc<Core>;
+
+    fn lane(&self) -> u32 {
+        self.slot().0
+    }
 
     fn run(&self, core: &Arc<Core>, scratch: &mut Vec<u8>) {
         while let Some(next) = self.open(core, scratch) {

@@ -34,7 +34,8 @@
 //! - One *reading thread* reads requests from the kernel. It answers all requests for metadata. It
 //!   also answers READ requests that need no decoding and no waiting. [`MountOptions::readers`] asks for more such threads. They help several processes that
 //!   read at random, and slow a single process that walks or reads a tree.
-//! - [`MountOptions::workers`] threads carry out the other reads, and reply themselves.
+//! - [`MountOptions::workers`] threads carry out the other reads, and reply themselves. In a mount of several images, an
+//!   image of which no read runs gets a further one if all are busy.
 //! - One thread pushes small files into the page cache before a program reads them
 //!   ([`MountOptions::push`]).
 //! - One thread ends reads whose program got a signal (see "Interrupted reads"). It exists only while

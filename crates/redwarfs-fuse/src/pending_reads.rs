@@ -39,6 +39,8 @@ struct Pending {
     pid: u32,
     begun: Instant,
     signalled: Option<Instant>,
+    /// Whether only the end of its process ends it.
+    is_long: bool,
 }
 
 impl Pending {
@@ -49,7 +51,7 @@ impl Pending {
 
     fn is_to_be_given_up(&self) -> bool {
         match self.signalled {
-            Some(since) => since.elapsed() >= PATIENCE || is_dying(self.pid),
+            Some(since) => (since.elapsed() >= PATIENCE && !self.is_long) || is_dying(self.pid),
             None => {
                 self.ticket.is_of_queue() && self.begun.elapsed() >= PATIENCE && is_dying(self.pid)
             }
@@ -73,7 +75,7 @@ struct Register {
     signal: Condvar,
 }
 
-/// All reads of workers, and requests that wait for their generation, that have no reply yet.
+/// All reads of workers, requests that wait for their image, and long requests of a writable mount, that have no reply yet.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct PendingReads(Arc<Register>);
 
@@ -84,6 +86,16 @@ impl PendingReads {
 
     /// Registers a request that gets its reply later; thread `pid` waits for it.
     pub(crate) fn begin(&self, ticket: Ticket, pid: u32) {
+        self.begin_as(ticket, pid, false);
+    }
+
+    /// As [`begin`](Self::begin), for a request that only the end of its process ends: a program with a timer that tries
+    /// again would never come to its end.
+    pub(crate) fn begin_long(&self, ticket: Ticket, pid: u32) {
+        self.begin_as(ticket, pid, true);
+    }
+
+    fn begin_as(&self, ticket: Ticket, pid: u32, is_long: bool) {
         let mut reads = self.reads();
         let unique = ticket.unique();
         let begun = Instant::now();
@@ -96,9 +108,15 @@ impl PendingReads {
             pid,
             begun,
             signalled,
+            is_long,
         };
         reads.pending.insert(unique, pending);
         self.watch_if_needed(&mut reads);
+    }
+
+    /// Whether a request has no reply yet.
+    pub(crate) fn has(&self, unique: u64) -> bool {
+        self.reads().pending.contains_key(&unique)
     }
 
     /// Takes a request out, in order to reply; none if it has a reply already.
@@ -182,7 +200,7 @@ fn look_after(reads: &mut Reads) {
 }
 
 /// Whether a thread was killed, and only waits for the reply.
-pub(crate) fn is_dying(pid: u32) -> bool {
+fn is_dying(pid: u32) -> bool {
     std::fs::read_to_string(format!("/proc/{pid}/status")).is_ok_and(|text| kill_is_pending(&text))
 }
 
@@ -242,6 +260,21 @@ mod tests {
         assert!(all.interrupt(1));
         wait_for_the_end(&all);
         assert!(all.finish(1).is_none());
+    }
+
+    #[test]
+    fn a_signal_that_does_not_kill_ends_no_long_request() {
+        let all = PendingReads::default();
+        let here = std::process::id();
+        all.begin(ticket(1), here);
+        all.begin_long(ticket(2), here);
+        assert!(all.interrupt(1) && all.interrupt(2));
+        let end = Instant::now() + Duration::from_secs(20);
+        while all.has(1) {
+            assert!(Instant::now() < end, "a signalled read is never given up");
+            thread::sleep(PERIOD);
+        }
+        assert!(all.finish(2).is_some());
     }
 
     #[test]

@@ -7,6 +7,12 @@ use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 use std::{fmt, io};
 
+use crate::follow::Home;
+
+/// Largest number of threads of a pool whose lanes are [apart](Lanes::Apart), if it was not made with more.
+pub(crate) const MOST_THREADS: usize = 256;
+/// How long a thread that was added waits for another job before it ends.
+const LINGER: Duration = Duration::from_secs(1);
 /// Time between two looks whether a thread has ended.
 const LOOK: Duration = Duration::from_millis(5);
 
@@ -27,16 +33,27 @@ pub(crate) trait Job: Send + 'static {
     fn fail(&self, shared: &Self::Shared);
 }
 
-/// A fixed number of threads with one queue for each lane. The queues need no bound: the kernel limits the number of
-/// pending requests.
+/// How the lanes of a pool share its threads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Lanes {
+    /// One lane can take all threads.
+    Together,
+    /// A lane whose jobs stall holds up no other one: a lane of which no job runs always gets a thread, up to
+    /// [`MOST_THREADS`]. The pool starts one if none is free.
+    Apart,
+}
+
+/// Threads with one queue for each lane. The queues need no bound: the kernel limits the number of pending requests.
 pub(crate) struct Pool<J: Job> {
     inner: Arc<Inner<J>>,
-    threads: Vec<JoinHandle<()>>,
     /// How long the end of the pool waits for the jobs that run. None: until they end.
     patience: Option<Duration>,
 }
 
 struct Inner<J: Job> {
+    name: String,
+    /// CPUs and policy of new threads.
+    home: Home,
     queues: Mutex<Queues<J>>,
     wake: Condvar,
     shared: J::Shared,
@@ -46,11 +63,17 @@ struct Queues<J> {
     lanes: HashMap<u32, Lane<J>>,
     /// Lanes with jobs that wait, in the order of their turns.
     turns: VecDeque<u32>,
+    threads: usize,
     /// Threads that carry out no job.
     idle: usize,
-    /// The last idle thread is only for a lane of which no job runs, so that no lane can take all threads.
-    keeps_one: bool,
+    /// Threads that stay when there is nothing to do.
+    kept: usize,
+    sharing: Lanes,
+    /// Jobs that run beside another one of their lane.
+    beside: usize,
     closed: bool,
+    /// To wait for at the end.
+    handles: Vec<JoinHandle<()>>,
 }
 
 struct Lane<J> {
@@ -70,15 +93,21 @@ impl<J> Queues<J> {
         }
     }
 
+    /// Whether no job of a lane runs.
+    fn rests(&self, lane: u32) -> bool {
+        self.lanes.get(&lane).is_none_or(|lane| lane.running == 0)
+    }
+
     /// The job that an idle thread carries out next.
     fn take(&mut self) -> Option<(u32, J)> {
-        let spare = !self.keeps_one || self.closed || self.idle > 1;
-        let may_run =
-            |lane: &u32| spare || self.lanes.get(lane).is_none_or(|lane| lane.running == 0);
+        // So all jobs that run beside another one of their lane, and one more, need no more than the kept threads.
+        let spare = self.closed || self.sharing == Lanes::Together || self.beside + 1 < self.kept;
+        let may_run = |&lane: &u32| spare || self.rests(lane);
         let at = self.turns.iter().position(may_run)?;
         let number = self.turns.remove(at)?;
         let lane = self.lanes.get_mut(&number)?;
         let job = lane.jobs.pop_front()?;
+        self.beside += usize::from(lane.running > 0);
         lane.running += 1;
         if !lane.jobs.is_empty() {
             self.turns.push_back(number);
@@ -92,53 +121,62 @@ impl<J> Queues<J> {
         self.idle += 1;
         if let Some(of) = self.lanes.get_mut(&lane) {
             of.running -= 1;
+            self.beside -= usize::from(of.running > 0);
             if of.running == 0 && of.jobs.is_empty() {
                 self.lanes.remove(&lane);
             }
         }
+    }
+
+    /// Whether a lane of which no job runs has no thread to wait for.
+    fn needs_thread(&self) -> bool {
+        self.sharing == Lanes::Apart
+            && self.threads < MOST_THREADS
+            && self.idle < self.turns.len()
+            && self.turns.iter().filter(|&&lane| self.rests(lane)).count() > self.idle
     }
 }
 
 impl<J: Job> fmt::Debug for Pool<J> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Pool")
-            .field("threads", &self.threads.len())
+            .field("threads", &self.inner.queues().threads)
             .finish_non_exhaustive()
     }
 }
 
 impl<J: Job> Pool<J> {
-    /// Starts at least one thread. Their names begin with `name`. With `keeps_one`, the jobs of one lane cannot take all
-    /// threads, if there are several.
+    /// Starts at least one thread, with the CPUs and the policy of the calling one. Their names begin with `name`.
     pub(crate) fn new(
         name: &str,
         shared: J::Shared,
         threads: usize,
-        keeps_one: bool,
+        sharing: Lanes,
     ) -> io::Result<Self> {
         let threads = threads.max(1);
         let inner = Arc::new(Inner {
+            name: name.to_owned(),
+            home: Home::of_this_thread(),
             queues: Mutex::new(Queues {
                 lanes: HashMap::new(),
                 turns: VecDeque::new(),
-                idle: threads,
-                keeps_one: keeps_one && threads > 1,
+                threads: 0,
+                idle: 0,
+                kept: threads,
+                sharing,
+                beside: 0,
                 closed: false,
+                handles: Vec::with_capacity(threads),
             }),
             wake: Condvar::new(),
             shared,
         });
-        let mut pool = Self {
+        let pool = Self {
             inner,
-            threads: Vec::with_capacity(threads),
             patience: None,
         };
-        for n in 0..threads {
-            let inner = Arc::clone(&pool.inner);
-            let thread = Builder::new()
-                .name(format!("{name}-{n}"))
-                .spawn(move || inner.serve())?;
-            pool.threads.push(thread);
+        for _ in 0..threads {
+            pool.inner.start_thread(&mut pool.inner.queues())?;
         }
         Ok(pool)
     }
@@ -151,7 +189,10 @@ impl<J: Job> Pool<J> {
 
     /// Queues a job.
     pub(crate) fn submit(&self, job: J) {
-        self.inner.queues().submit(job.lane(), job);
+        let mut queues = self.inner.queues();
+        queues.submit(job.lane(), job);
+        self.inner.grow(&mut queues);
+        drop(queues);
         self.inner.wake.notify_one();
     }
 }
@@ -161,7 +202,10 @@ impl<J: Job> Drop for Pool<J> {
         self.inner.queues().closed = true;
         self.inner.wake.notify_all();
         let end = self.patience.map(|patience| Instant::now() + patience);
-        for thread in self.threads.drain(..) {
+        loop {
+            // One that runs may start another one.
+            let thread = self.inner.queues().handles.pop();
+            let Some(thread) = thread else { break };
             if let Some(end) = end {
                 while !thread.is_finished() && Instant::now() < end {
                     std::thread::sleep(LOOK);
@@ -181,20 +225,61 @@ impl<J: Job> Inner<J> {
         self.queues.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Carries out jobs until the pool is closed and no job is left.
-    fn serve(&self) {
+    fn start_thread(self: &Arc<Self>, queues: &mut Queues<J>) -> io::Result<()> {
+        queues.handles.retain(|thread| !thread.is_finished());
+        let inner = Arc::clone(self);
+        let thread = Builder::new()
+            .name(format!("{}-{}", self.name, queues.threads))
+            .spawn(move || {
+                inner.home.enter();
+                inner.serve();
+            })?;
+        queues.handles.push(thread);
+        queues.threads += 1;
+        queues.idle += 1;
+        Ok(())
+    }
+
+    /// Starts the threads that lanes need which have none.
+    fn grow(self: &Arc<Self>, queues: &mut Queues<J>) {
+        while queues.needs_thread() {
+            if let Err(error) = self.start_thread(queues) {
+                // The jobs wait for a thread that ends another one.
+                tracing::debug!("cannot start one more thread: {error}");
+                return;
+            }
+        }
+    }
+
+    /// Carries out jobs until the pool is closed and no job is left, or nothing needs this thread for some time.
+    fn serve(self: &Arc<Self>) {
         let mut scratch = Vec::new();
         let mut queues = self.queues();
+        let mut idle_since = None;
         loop {
             let Some((lane, job)) = queues.take() else {
                 if queues.closed {
                     return;
                 }
-                let woken = self.wake.wait(queues);
-                queues = woken.unwrap_or_else(PoisonError::into_inner);
+                if queues.threads <= queues.kept {
+                    let woken = self.wake.wait(queues);
+                    queues = woken.unwrap_or_else(PoisonError::into_inner);
+                    continue;
+                }
+                let since = *idle_since.get_or_insert_with(Instant::now);
+                let left = LINGER.saturating_sub(since.elapsed());
+                if left.is_zero() {
+                    queues.threads -= 1;
+                    queues.idle -= 1;
+                    return;
+                }
+                let woken = self.wake.wait_timeout(queues, left);
+                queues = woken.unwrap_or_else(PoisonError::into_inner).0;
                 continue;
             };
-            if queues.keeps_one && !queues.turns.is_empty() {
+            idle_since = None;
+            self.grow(&mut queues);
+            if queues.sharing == Lanes::Apart && !queues.turns.is_empty() {
                 // What no idle thread could take when it came may be for one of them by now.
                 self.wake.notify_one();
             }
@@ -218,6 +303,8 @@ mod tests {
     use std::sync::mpsc::{Receiver, Sender, channel};
 
     use super::*;
+
+    const PATIENCE: Duration = Duration::from_secs(20);
 
     /// Waits for its release, and tells its name.
     struct Named {
@@ -251,10 +338,10 @@ mod tests {
     /// A pool, and what submits a job and returns what releases it.
     fn pool(
         threads: usize,
-        keeps_one: bool,
+        sharing: Lanes,
     ) -> (Pool<Named>, Sender<&'static str>, Receiver<&'static str>) {
         let (done, ends) = channel();
-        let pool = Pool::new("test", (), threads, keeps_one).unwrap();
+        let pool = Pool::new("test", (), threads, sharing).unwrap();
         (pool, done, ends)
     }
 
@@ -276,7 +363,7 @@ mod tests {
 
     #[test]
     fn lanes_take_turns() {
-        let (pool, done, ends) = pool(1, false);
+        let (pool, done, ends) = pool(1, Lanes::Together);
         let (first, release) = held(0, "first", &done);
         pool.submit(first);
         for name in ["a1", "a2", "a3"] {
@@ -289,36 +376,43 @@ mod tests {
         drop(pool);
     }
 
+    fn wait_until(pool: &Pool<Named>, condition: impl Fn(&Queues<Named>) -> bool) {
+        let end = Instant::now() + PATIENCE;
+        while !condition(&pool.inner.queues()) {
+            assert!(Instant::now() < end, "waited too long");
+            std::thread::sleep(LOOK);
+        }
+    }
+
     #[test]
     fn what_could_not_be_taken_is_not_forgotten() {
-        let (pool, done, ends) = pool(3, true);
+        let (pool, done, ends) = pool(2, Lanes::Apart);
         let (a1, release_a1) = held(1, "a1", &done);
+        let (a2, release_a2) = held(1, "a2", &done);
         let (b1, release_b1) = held(2, "b1", &done);
-        let (b2, release_b2) = held(2, "b2", &done);
         pool.submit(a1);
+        wait_until(&pool, |queues| queues.idle == 1);
+        pool.submit(a2);
+        wait_until(&pool, |queues| queues.beside == 1);
+        // This one gets a thread, and then all that may run beside another one do.
         pool.submit(b1);
-        let both_run = || {
-            let queues = pool.inner.queues();
-            queues.idle == 1 && queues.turns.is_empty()
-        };
-        while !both_run() {
-            std::thread::yield_now();
-        }
-        // The idle thread is for other lanes.
-        pool.submit(b2);
-        pool.submit(job(1, "a2", &done));
+        wait_until(&pool, |queues| queues.idle == 0 && queues.turns.is_empty());
+        pool.submit(job(1, "a3", &done));
+        pool.submit(job(2, "b2", &done));
+        // The thread of `a1` takes one of them. The other one must not wait for `a2` and `b1`.
         release_a1.send(()).unwrap();
-        let patience = Duration::from_secs(20);
-        assert_eq!(ends.recv_timeout(patience), Ok("a1"));
-        // One thread takes `b2`, which stalls, and the idle one may take `a2` now.
-        assert_eq!(ends.recv_timeout(patience), Ok("a2"));
-        drop((release_b1, release_b2));
+        let mut order: Vec<_> = (0..3)
+            .map(|_| ends.recv_timeout(PATIENCE).unwrap())
+            .collect();
+        order.sort_unstable();
+        assert_eq!(order, ["a1", "a3", "b2"]);
+        drop((release_a2, release_b1));
         drop(pool);
     }
 
     #[test]
     fn the_end_waits_for_a_job_as_long_as_it_may() {
-        let (pool, done, ends) = pool(1, false);
+        let (pool, done, ends) = pool(1, Lanes::Together);
         let pool = pool.waiting_at_most(Duration::from_millis(20));
         let (stalled, release) = held(0, "stalled", &done);
         pool.submit(stalled);
@@ -329,8 +423,57 @@ mod tests {
     }
 
     #[test]
-    fn a_lane_that_stalls_leaves_a_thread_for_the_others() {
-        let (pool, done, ends) = pool(3, true);
+    fn lanes_that_stall_stop_no_other() {
+        for threads in [1, 3] {
+            let (pool, done, ends) = pool(threads, Lanes::Apart);
+            let mut releases = Vec::new();
+            for lane in 1..=10 {
+                for _ in 0..5 {
+                    let (job, release) = held(lane, "stalled", &done);
+                    pool.submit(job);
+                    releases.push(release);
+                }
+            }
+            for lane in [11, 12, 11] {
+                pool.submit(job(lane, "free", &done));
+                assert_eq!(ends.recv_timeout(PATIENCE), Ok("free"));
+            }
+            // One for each lane, and one less than at the start for further jobs of all of them.
+            let most = 12 + (threads - 1) + 1;
+            assert!(pool.inner.queues().threads <= most, "{pool:?}");
+            drop(releases);
+            for _ in 0..50 {
+                assert_eq!(ends.recv_timeout(PATIENCE), Ok("stalled"));
+            }
+            wait_until(&pool, |queues| queues.threads == threads);
+            let queues = pool.inner.queues();
+            assert_eq!((queues.idle, queues.beside), (threads, 0));
+            assert!(queues.lanes.is_empty() && queues.turns.is_empty());
+        }
+    }
+
+    #[test]
+    fn there_is_a_largest_number_of_threads() {
+        let (pool, done, ends) = pool(1, Lanes::Apart);
+        let lanes = 0..MOST_THREADS as u32 + 10;
+        let releases: Vec<_> = lanes
+            .clone()
+            .map(|lane| {
+                let (job, release) = held(lane, "stalled", &done);
+                pool.submit(job);
+                release
+            })
+            .collect();
+        assert_eq!(pool.inner.queues().threads, MOST_THREADS);
+        drop(releases);
+        for _ in lanes {
+            assert_eq!(ends.recv_timeout(PATIENCE), Ok("stalled"));
+        }
+    }
+
+    #[test]
+    fn one_lane_gets_no_more_threads_than_there_were() {
+        let (pool, done, ends) = pool(3, Lanes::Apart);
         let releases: Vec<_> = (0..5)
             .map(|_| {
                 let (job, release) = held(1, "stalled", &done);
@@ -338,10 +481,8 @@ mod tests {
                 release
             })
             .collect();
-        pool.submit(job(2, "free", &done));
-        assert_eq!(ends.recv().unwrap(), "free");
-        pool.submit(job(3, "free", &done));
-        assert_eq!(ends.recv().unwrap(), "free");
+        wait_until(&pool, |queues| queues.idle == 0);
+        assert_eq!(pool.inner.queues().threads, 3);
         drop(releases);
         for _ in 0..5 {
             assert_eq!(ends.recv().unwrap(), "stalled");

@@ -8,8 +8,9 @@ use tokio::runtime::{Builder, Handle, Runtime};
 
 /// Threads that move bytes; decoding happens elsewhere.
 const THREADS: usize = 2;
-/// Threads that ask for the addresses of hosts.
-const RESOLVERS: usize = 4;
+/// Largest number of threads that ask for the addresses of hosts. One waits as long as the system does for a name server that
+/// does not answer.
+const RESOLVERS: usize = 64;
 
 /// The threads of this process. They start with the first use, so that a program may fork before it. A forked process
 /// has none of the threads of its parent, and gets its own.

@@ -394,6 +394,155 @@ fn a_stalled_server_holds_nobody() {
 }
 
 #[test]
+fn images_on_servers_that_do_not_answer_stop_no_other() {
+    const CLOSED: usize = 10;
+    if !can_mount("several remote images") {
+        return;
+    }
+    let sites = [Site::new(&[]), Site::new(&[])];
+    let image = sites[0].path("tree.dwarfs");
+    let bytes = fs::read(&image).unwrap();
+    let mut images = vec![
+        format!("a={}", sites[0].url),
+        format!("b={}", sites[1].url),
+        format!("good={}", image.display()),
+        format!("late={}", image.display()),
+    ];
+    for number in 0..CLOSED {
+        let path = format!("/{number}.dwarfs");
+        sites[0].server.put(&path, bytes.clone());
+        images.push(format!("c{number}={}", sites[0].server.url(&path)));
+    }
+    let mount = Mount::on(Mount::new_dir());
+    let root = mount.point().to_owned();
+    let options = format!("dir={},workers=2", root.display());
+    let output = dwarfs().args(["-o", &options]).args(&images).output();
+    let output = output.unwrap();
+    assert!(output.status.success(), "{}", stderr(&output));
+    for name in ["a", "b", "good"] {
+        fs::metadata(root.join(name).join("large")).unwrap();
+    }
+    for site in &sites {
+        let stalls = std::iter::repeat_n(WebFault::Stall(0), 1000);
+        site.server.fail(stalls);
+        site.server.take_requests();
+    }
+    let mut stalled = Vec::new();
+    for (name, site) in ["a", "b"].into_iter().zip(&sites) {
+        for number in 0..5 {
+            let path = root.join(format!("{name}/sub/{}", number * 40));
+            stalled.push(std::thread::spawn(move || drop(fs::read(path))));
+        }
+        wait_until("a read that stalls", || {
+            !site.server.take_requests().is_empty()
+        });
+    }
+    for number in 0..CLOSED {
+        let path = root.join(format!("c{number}/large"));
+        stalled.push(std::thread::spawn(move || drop(fs::metadata(path))));
+    }
+    let mut opening = 0;
+    wait_until("images that are being opened", || {
+        opening += sites[0].server.take_requests().len();
+        opening >= CLOSED
+    });
+    let (send, received) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        for name in ["good", "late"] {
+            for path in ["large", "sub/0", "sub/text"] {
+                send.send(fs::read(root.join(name).join(path)).unwrap().len())
+                    .unwrap();
+            }
+        }
+    });
+    for length in [3 << 20, 3000, 50_000, 3 << 20, 3000, 50_000] {
+        assert_eq!(received.recv_timeout(driver::PATIENCE), Ok(length));
+    }
+    assert!(stalled.iter().all(|thread| !thread.is_finished()));
+    sites.iter().for_each(|site| site.server.release());
+    for thread in stalled {
+        thread.join().unwrap();
+    }
+}
+
+#[test]
+fn copies_to_a_writable_layer_that_stall_stop_nobody() {
+    const COUNT: usize = 20;
+    if !can_mount("remote writable mount") {
+        return;
+    }
+    let site = Site::new(&[]);
+    let options = format!("rw={},workers=2", site.path("layer").display());
+    let mount = Mount::background(Path::new(&site.url), &options);
+    let root = mount.point();
+    fs::metadata(root.join("large")).unwrap();
+    site.server
+        .fail(std::iter::repeat_n(WebFault::Stall(0), 1000));
+    site.server.take_requests();
+    let file = |number: usize| root.join(format!("sub/{}", number / 2));
+    // Two programs for each file.
+    let append = |number: usize| {
+        std::process::Command::new("sh")
+            .args(["-c", "echo x >>\"$0\""])
+            .arg(file(number))
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap()
+    };
+    let mut writers: Vec<_> = (0..COUNT).map(append).collect();
+    wait_until("a copy that stalls", || {
+        !site.server.take_requests().is_empty()
+    });
+    let (send, received) = std::sync::mpsc::channel();
+    std::thread::spawn({
+        let root = root.to_owned();
+        move || {
+            for number in 0..COUNT {
+                let dir = root.join(format!("sub/new-{number}"));
+                fs::create_dir(&dir).unwrap();
+                let file = fs::File::create(dir.join("file")).unwrap();
+                file.sync_all().unwrap();
+                fs::rename(dir.join("file"), dir.join("renamed")).unwrap();
+                let found = fs::read_dir(&dir).unwrap().count();
+                send.send(found + fs::read_dir(root.join("sub")).unwrap().count())
+                    .unwrap();
+                std::thread::sleep(Duration::from_millis(20));
+            }
+        }
+    });
+    for number in 0..COUNT {
+        let found = received.recv_timeout(driver::PATIENCE);
+        assert_eq!(found, Ok(1 + 201 + number + 1));
+    }
+    // One that copies, or waits for one that does, ends when it is killed.
+    let began = Instant::now();
+    for number in [0, 1, COUNT - 2, COUNT - 1] {
+        writers[number].kill().unwrap();
+        writers[number].wait().unwrap();
+    }
+    assert!(began.elapsed() < Duration::from_secs(8));
+    let others = 2..COUNT - 2;
+    assert!(
+        others
+            .clone()
+            .all(|number| writers[number].try_wait().unwrap().is_none())
+    );
+    site.server.release();
+    for number in others {
+        assert!(writers[number].wait().unwrap().success());
+    }
+    for number in (0..COUNT).step_by(2) {
+        let added = if (2..COUNT - 2).contains(&number) {
+            4
+        } else {
+            0
+        };
+        let length = fs::metadata(file(number)).unwrap().len();
+        assert_eq!(length, 3000 + added, "{number}");
+    }
+}
+
+#[test]
 fn certificates_are_checked() {
     let dir = temp();
     let image = dir.path().join("image");

@@ -457,6 +457,25 @@ pub(crate) fn stay_behind() {
     }
 }
 
+/// The CPUs of a thread that follows nobody, for threads that are started later, maybe by one that does.
+#[derive(Debug)]
+pub(crate) struct Home(Option<sched::Processors>);
+
+impl Home {
+    /// That of the calling thread.
+    pub(crate) fn of_this_thread() -> Self {
+        Self(sched::processors(sched::this_thread()))
+    }
+
+    /// Moves the calling thread there, with the normal policy.
+    pub(crate) fn enter(&self) {
+        stay_behind();
+        if let Some(processors) = &self.0 {
+            sched::set_processors(sched::this_thread(), processors);
+        }
+    }
+}
+
 /// Whether a thread with the idle policy can restore its policy. The calling thread tries it.
 fn may_undo() -> bool {
     let this = sched::this_thread();

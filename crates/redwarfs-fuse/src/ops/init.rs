@@ -2,12 +2,14 @@
 
 use rustix::param::page_size;
 
-use crate::mount_state::MountState;
+use crate::mount_state::{MountState, Root};
 use crate::ops::answer::log_op;
 use crate::proto::{Header, InitIn, InitOut, MAX_REQUEST, init};
 
 /// Requests on their way that no program waits for.
 const MAX_BACKGROUND: u16 = 64;
+/// The same for several images: those of images that do not answer must leave room for the others.
+const MAX_BACKGROUND_OF_SEVERAL: u16 = 1024;
 
 /// Features that save requests of the kernel.
 #[derive(Debug, Clone, Copy, Default)]
@@ -54,7 +56,10 @@ pub(crate) fn answer(
     }
     let mut flags = wanted & kernel.flags;
     let mut flags2 = 0;
-    let mut max_background = MAX_BACKGROUND;
+    let mut max_background = match state.root {
+        Root::Image(_) => MAX_BACKGROUND,
+        Root::Images(_) | Root::Union(_) => MAX_BACKGROUND_OF_SEVERAL,
+    };
     if let Some(most) = over_ring {
         flags |= init::INIT_EXT;
         flags2 = init::OVER_IO_URING;

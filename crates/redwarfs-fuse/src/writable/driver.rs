@@ -4,33 +4,82 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-use rustix::fs::Mode;
 use rustix::io::Errno;
 use rustix::param::page_size;
 
 use super::files::{self, Handles};
 use super::layer::Layer;
 use super::lower::ImageLower;
+use super::threads::have_no_mask;
 use super::tree::Tree;
-use super::{attributes, listing, names, rename, wire};
+use super::{attributes, copies, listing, names, rename, wire};
 use crate::descriptors::allow_many_files;
-use crate::driver::{is_refused, reply};
+use crate::driver::{is_refused, reply, send};
 use crate::mount_state::MountState;
 use crate::ops;
 use crate::ops::answer::{Answer, Outcome, log_op};
 use crate::options::MountOptions;
+use crate::pending_reads::PendingReads;
+use crate::pool::{Job, Lanes, Pool};
 use crate::proto::{Body, Header, InitIn, InitOut, MAX_REQUEST, init, op};
 use crate::session::Answers;
+use crate::slots::{Purpose, Waiting};
 use crate::ticket::Ticket;
 
 /// Requests on their way that no program waits for.
 const MAX_BACKGROUND: u16 = 64;
 
+/// Threads that copy data to the layer. Others serve meanwhile.
+const COPYING: usize = 4;
+/// The lane of requests that copy data to the layer.
+const COPIES: u32 = 0;
+
 /// Serves a mount that programs may write to.
 #[derive(Debug)]
 pub(crate) struct WritableDriver {
+    core: Arc<Core>,
+    /// Carries out what may take long.
+    long: Pool<LongJob>,
+}
+
+/// What all threads share.
+#[derive(Debug)]
+struct Core {
     tree: Tree,
     handles: Handles,
+}
+
+/// A request that may take long. Its ticket is in `pending_reads`.
+#[derive(Debug)]
+struct LongJob {
+    request: Waiting,
+    lane: u32,
+}
+
+impl Job for LongJob {
+    type Shared = Arc<Core>;
+
+    fn lane(&self) -> u32 {
+        self.lane
+    }
+
+    fn run(&self, core: &Arc<Core>, scratch: &mut Vec<u8>) {
+        have_no_mask();
+        let request = &self.request;
+        scratch.clear();
+        let carried_out = copies::long(core.pending(), request.header.unique, || {
+            core.handle(&mut None, &request.header, request.body(), scratch)
+        });
+        if let Some((outcome, ticket)) = carried_out {
+            send(ticket, outcome, scratch);
+        }
+    }
+
+    fn fail(&self, core: &Arc<Core>) {
+        if let Some(ticket) = core.pending().finish(self.request.header.unique) {
+            ticket.fail(Errno::IO);
+        }
+    }
 }
 
 impl WritableDriver {
@@ -50,10 +99,38 @@ impl WritableDriver {
         // Each file that a program has open is open here, too.
         allow_many_files();
         let lower = Box::new(ImageLower::new(image, options.workers)?);
-        Ok(Self {
+        let core = Arc::new(Core {
             tree: Tree::new(state, lower, layer)?,
             handles: Handles::default(),
+        });
+        Ok(Self {
+            long: Pool::new("fuse-long", Arc::clone(&core), COPYING, Lanes::Apart)?,
+            core,
         })
+    }
+
+    /// Lets another thread carry out a request.
+    fn put_off(&self, ticket: &mut Option<Ticket>, lane: u32, header: &Header, body: Body<'_>) {
+        if let Some(ticket) = ticket.take() {
+            self.core.pending().begin_long(ticket, header.pid);
+        }
+        let request = Waiting::new(header, body, Purpose::Answer);
+        self.long.submit(LongJob { request, lane });
+    }
+}
+
+/// The lane of a request that may take as long as the medium of the layer needs: that of its file.
+fn lane_of_long(header: &Header) -> Option<u32> {
+    let is_long = matches!(
+        header.opcode,
+        op::FSYNC | op::FSYNCDIR | op::FALLOCATE | op::COPY_FILE_RANGE
+    );
+    is_long.then_some((header.node as u32).max(COPIES + 1))
+}
+
+impl Core {
+    fn pending(&self) -> &PendingReads {
+        &self.tree.state.shared.pending_reads
     }
 
     fn handle(
@@ -64,11 +141,6 @@ impl WritableDriver {
         out: &mut Vec<u8>,
     ) -> Outcome {
         let (tree, handles) = (&self.tree, &self.handles);
-        tree.state.shared.counters.request(header.opcode);
-        if is_refused(&tree.state, header) {
-            return Err(Errno::ACCESS);
-        }
-        super::copies::carry_out(header);
         log_op!(header, "operation {} of {}", header.opcode, header.node);
         match header.opcode {
             op::LOOKUP => names::look_up(tree, header, body, out),
@@ -115,10 +187,7 @@ impl WritableDriver {
             op::LISTXATTR => attributes::listxattr(tree, header, body, out),
             op::SETXATTR => attributes::setxattr(tree, header, body),
             op::REMOVEXATTR => attributes::removexattr(tree, header, body),
-            op::INTERRUPT => match { body }.u64() {
-                Some(unique) if tree.copies.interrupt(unique) => Ok(Answer::NoReply),
-                _ => ops::interrupt::answer(&tree.state, body),
-            },
+            op::INTERRUPT => ops::interrupt::answer(&tree.state, body),
             op::DESTROY => Ok(Answer::Reply),
             op::NOTIFY_REPLY => Ok(Answer::NoReply),
             // After this reply, the kernel sends no further ones: without ACCESS it checks as told by
@@ -138,7 +207,7 @@ impl WritableDriver {
 
 impl Answers for WritableDriver {
     fn init(&self, _header: &Header, kernel: &InitIn, _over_ring: Option<u16>, out: &mut Vec<u8>) {
-        let settings = &self.tree.state.settings;
+        let settings = &self.core.tree.state.settings;
         // All changes come through this connection, so the kernel drops no data because of changed attributes.
         let mut wanted = init::ASYNC_READ
             | init::DO_READDIRPLUS
@@ -165,18 +234,30 @@ impl Answers for WritableDriver {
     }
 
     fn serve(&self, ticket: Ticket, header: &Header, body: Body<'_>, out: &mut Vec<u8>) {
+        let state = &self.core.tree.state;
         reply(ticket, header, out, |ticket, out| {
-            self.handle(ticket, header, body, out)
+            state.shared.counters.request(header.opcode);
+            if is_refused(state, header) {
+                return Err(Errno::ACCESS);
+            }
+            let lane = match lane_of_long(header) {
+                Some(lane) => lane,
+                None => match copies::short(|| self.core.handle(ticket, header, body, out)) {
+                    Some(outcome) => return outcome,
+                    None => COPIES,
+                },
+            };
+            self.put_off(ticket, lane, header, body);
+            Ok(Answer::Passed)
         });
     }
 
     fn ended(&self) {
-        self.tree.lower.abandon();
+        self.core.tree.copies.end();
+        self.core.tree.lower.abandon();
     }
 
-    /// The modes of new files are those of the request, whatever the mask of this process.
     fn enter_thread(&self) {
-        super::threads::have_own_mask();
-        rustix::process::umask(Mode::empty());
+        have_no_mask();
     }
 }

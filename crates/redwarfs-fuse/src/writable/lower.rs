@@ -13,7 +13,7 @@ use crate::ops;
 use crate::ops::answer::Outcome;
 use crate::ops::listing::is_listable;
 use crate::ops::read::{ReadContext, ReadJob};
-use crate::pool::Pool;
+use crate::pool::{Lanes, Pool};
 use crate::proto::{Attr, Body, Header};
 use crate::ticket::Ticket;
 
@@ -108,7 +108,7 @@ impl ImageLower {
         let context = ReadContext { pusher: None };
         Ok(Self {
             state: Arc::clone(state),
-            pool: Pool::new("fuse-read", context, workers, false)?,
+            pool: Pool::new("fuse-read", context, workers, Lanes::Together)?,
         })
     }
 

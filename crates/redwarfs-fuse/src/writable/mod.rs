@@ -10,7 +10,7 @@
 //! | `access.rs` | own directories that the driver may not enter or change |
 //! | `nodes.rs` | the inodes that the kernel knows, with their numbers and names |
 //! | `tree.rs` | both merged: what a name leads to, and copying to the layer |
-//! | `copies.rs` | signals to processes that wait for a copy |
+//! | `copies.rs` | requests that may take long, and what ends them |
 //! | `names.rs`, `rename.rs` | what changes names |
 //! | `files.rs`, `attributes.rs`, `listing.rs` | the other operations |
 //! | `driver.rs`, `wire.rs` | which operation answers which request; messages |
@@ -20,6 +20,9 @@
 //! A file is copied to the layer when its data, its attributes or its links change for the first time. The copy is made in
 //! `work` and renamed when it is complete and on the medium. If a program truncates the file by opening it, no data is copied.
 //! A file that was opened for reading before shows the changes, too.
+//!
+//! Few threads copy data, and others serve meanwhile. Syncing, reserving space and copying between files of the layer have
+//! threads of their own, too.
 //!
 //! # As in overlayfs
 //!

@@ -1,7 +1,8 @@
 //! The merged tree: what a name leads to, where a file of `upper` is, and copies of the lower tree.
 
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use rustix::fs::{
     AtFlags, FileType, Gid, Mode, OFlags, Stat, Timespec, Timestamps, Uid, XattrFlags, chownat,
@@ -10,7 +11,7 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
-use super::copies::Copies;
+use super::copies::{self, Copies};
 use super::layer::{Layer, NAMES, UpperEntry, path_of, type_of};
 use super::lower::{Lower, LowerNo};
 use super::nodes::{Node, Nodes, Place, ROOT, Spot, UpperNo};
@@ -42,7 +43,7 @@ pub(super) struct Tree {
     /// Write-locked while names change. Not held while the lower tree is read.
     names: RwLock<()>,
     /// Attributes that could not be copied are mentioned once.
-    lost_attributes: Mutex<bool>,
+    lost_attributes: AtomicBool,
     pub(super) valid: Valid,
 }
 
@@ -64,7 +65,7 @@ impl Tree {
             nodes,
             copies: Copies::default(),
             names: RwLock::default(),
-            lost_attributes: Mutex::new(false),
+            lost_attributes: AtomicBool::new(false),
         };
         if tree.layer.is_new {
             // The root of the mount has the attributes of the root of `upper`.
@@ -331,12 +332,18 @@ impl Tree {
         while let Some(next) = missing.pop() {
             self.copy_one(&next, size)?;
         }
-        Ok(())
+        copies::claim()
     }
 
     fn copy_one(&self, node: &Arc<Node>, size: Option<u64>) -> Result<(), Errno> {
         if node.has_upper() {
             return Ok(());
+        }
+        if let Some(lower) = node.lower
+            && self.data_to_copy(&self.lower.attr(lower)?, size) > 0
+        {
+            // Before this thread waits for another one that copies it.
+            self.copies.check()?;
         }
         let _one = node.copying.lock().unwrap_or_else(PoisonError::into_inner);
         if node.has_upper() {
@@ -355,6 +362,14 @@ impl Tree {
         placed
     }
 
+    /// Bytes of a file of the lower tree that a copy of at most `size` bytes takes.
+    fn data_to_copy(&self, attr: &Attr, size: Option<u64>) -> u64 {
+        match FileType::from_raw_mode(attr.mode) {
+            FileType::RegularFile => size.unwrap_or(attr.size).min(attr.size),
+            _ => 0,
+        }
+    }
+
     /// Copies something of the lower tree to `work`.
     fn copy(
         &self,
@@ -371,8 +386,7 @@ impl Tree {
             FileType::RegularFile => {
                 let flags = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::CLOEXEC;
                 let file = openat(work, temporary, flags, private)?;
-                let size = size.unwrap_or(attr.size).min(attr.size);
-                self.copy_data(lower, &file, size)?;
+                self.copy_data(lower, &file, self.data_to_copy(&attr, size))?;
                 data = Some(file);
             }
             FileType::Directory => mkdirat(work, temporary, Mode::from_raw_mode(0o700))?,
@@ -397,7 +411,6 @@ impl Tree {
 
     fn copy_data(&self, lower: LowerNo, file: &OwnedFd, size: u64) -> Result<(), Errno> {
         let mut buffer = vec![0; usize::try_from(size).unwrap_or(COPY).min(COPY)];
-        let copying = self.copies.begin();
         let mut at = 0;
         while at < size {
             let Some((start, end)) = self.lower.next_data(lower, at)? else {
@@ -406,7 +419,7 @@ impl Tree {
             at = start.max(at);
             let end = end.min(size);
             while at < end {
-                copying.check()?;
+                self.copies.check()?;
                 let room = usize::try_from(end - at).unwrap_or(COPY).min(COPY);
                 let part = buffer.get_mut(..room).unwrap_or_default();
                 let read = self.lower.read_at(lower, at, part)?;
@@ -454,11 +467,7 @@ impl Tree {
 
     /// Says once that an attribute could not be copied.
     fn mention_lost(&self, name: &[u8], error: Errno) {
-        let mut said = self
-            .lost_attributes
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        if !std::mem::replace(&mut *said, true) {
+        if !self.lost_attributes.swap(true, Ordering::Relaxed) {
             let name = String::from_utf8_lossy(name);
             tracing::warn!("changed files lose extended attributes such as {name}: {error}");
         }
