@@ -33,6 +33,8 @@ class Releases:
     count: int
     #: What `pip download` needs for wheels of another machine than this.
     platform: tuple = ()
+    #: One of so many releases, from the newest on.
+    every: int = 1
 
 
 #: Machine code is compared for one processor, wherever the benchmark runs.
@@ -87,7 +89,8 @@ MIXED = {"small": (3_000, 48 << 20), "full": (20_000, 256 << 20)}
 # --- packages -------------------------------------------------------------------------------------
 
 
-def _number(version: str) -> tuple:
+def number_of(version: str) -> tuple:
+    """The parts of the number of a release, to sort by."""
     return tuple(int(part) for part in version.split("."))
 
 
@@ -96,8 +99,8 @@ def choose(listed: str, releases: Releases) -> list:
     match = re.search(r"^Available versions: (.*)$", listed, re.MULTILINE)
     known = match[1].replace(" ", "").split(",") if match else []
     final = {version for version in known if re.fullmatch(r"\d+(\.\d+)*", version)}
-    wanted = [v for v in final if _number(v) <= _number(releases.newest)]
-    return sorted(wanted, key=_number, reverse=True)
+    wanted = [v for v in final if number_of(v) <= number_of(releases.newest)]
+    return sorted(wanted, key=number_of, reverse=True)[::releases.every]
 
 
 def _pip(*words) -> subprocess.CompletedProcess:
@@ -117,7 +120,7 @@ def _unzip(wheel: Path, target: Path) -> None:
                 os.utime(path, (time, time))
 
 
-def _releases(target: Path, wanted: Releases) -> None:
+def unpack_releases(target: Path, wanted: Releases) -> None:
     """Unpacks releases side by side: `target/PACKAGE-VERSION/`."""
     index = _pip("index", "versions", "--ignore-requires-python", wanted.package)
     if index.returncode != 0:
@@ -143,7 +146,7 @@ def _releases(target: Path, wanted: Releases) -> None:
 def _all_releases(target: Path, wanted) -> None:
     for releases in wanted:
         say(f"fetching {releases.count} releases of {releases.package}")
-        _releases(target, releases)
+        unpack_releases(target, releases)
 
 
 def _modules(target: Path, versions) -> None:
