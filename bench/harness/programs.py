@@ -227,7 +227,8 @@ class Mount:
 
     alive = []
 
-    def __init__(self, programs: Programs, driver: Driver, image, mountpoint, options=()):
+    def __init__(self, programs: Programs, driver: Driver, image, mountpoint, options=(), pattern=None):
+        """`pattern` is what the driver's command line has in place of a word that is the mount point."""
         program = programs.path(driver.program)
         self.path = Path(mountpoint)
         self.path.mkdir(parents=True, exist_ok=True)
@@ -249,7 +250,7 @@ class Mount:
         #: From the start of the command until the root could be listed, seconds.
         self.seconds = time.perf_counter() - start
         #: The driver's processes; none for a mount in the kernel.
-        self.pids = _servers(self.path, program) if driver.fuse else []
+        self.pids = _servers(self.path, program, pattern) if driver.fuse else []
         if driver.fuse and not self.pids:
             raise Failed(f"{driver.name}: found no process that serves {self.path}")
 
@@ -293,15 +294,17 @@ def _command_line(pid) -> list:
         return []
 
 
-def _servers(mountpoint: Path, program: str) -> list:
-    """The processes that were started with this mount point and went to the background."""
+def _servers(mountpoint: Path, program: str, pattern=None) -> list:
+    """The processes that were started with this mount point, or with words of which one begins with the pattern, and
+    went to the background."""
     wanted = os.fsencode(mountpoint)
     name = os.path.basename(os.fsencode(program))
     found = []
     for pid in filter(str.isdigit, os.listdir("/proc")):
         words = _command_line(pid)
         # The second word is the program if the first is an interpreter.
-        if wanted in words and name in map(os.path.basename, words[:2]):
+        ours = any(word.startswith(os.fsencode(pattern)) for word in words) if pattern else wanted in words
+        if ours and name in map(os.path.basename, words[:2]):
             found.append(int(pid))
     return found
 

@@ -1,0 +1,74 @@
+"""Tables of images in an object store, and sessions that leave nothing behind."""
+
+import os
+import tempfile
+import unittest
+from pathlib import Path
+
+from .. import remote
+from ..measure import Failed
+
+
+def value(seconds, mounted=0.5, **more):
+    return {"seconds": seconds, "mounted": mounted, "load": 1.0, "requests": 2, "connections": 1, "to_client": 3_000_000,
+            **more}
+
+
+class Numbers(unittest.TestCase):
+    def test_workloads_on_a_mount_count_from_the_start_of_mounting(self):
+        self.assertEqual(remote.total(value(2.0), "ls"), 2.5)
+        self.assertEqual(remote.total(value(2.0), "first"), 2.0)
+        self.assertIsNone(remote.total({"over": 30}, "ls"))
+
+    def test_round_trips_are_the_growth_with_the_delay(self):
+        results = {"0/mount/a": [value(0.2), value(0.4), value(0.3)], "100/mount/a": [value(0.6)]}
+        self.assertAlmostEqual(remote.round_trips(results, "mount", "a", [0, 20, 100]), 3.0)
+        self.assertIsNone(remote.round_trips(results, "mount", "b", [0, 20, 100]))
+        self.assertIsNone(remote.round_trips(results, "mount", "a", [0]))
+
+    def test_the_share_of_the_line_includes_mounting(self):
+        self.assertAlmostEqual(remote.share([value(1.5)], 25_000_000, 200), 0.5)
+        self.assertIsNone(remote.share([{"over": 30}], 1, 100))
+
+    def test_cells_say_what_has_no_time(self):
+        self.assertEqual(remote.cell([value(0.25)] * 3, "first"), "0.250")
+        self.assertEqual(remote.cell([value(0.25)], "first"), "0.250 (1)")
+        self.assertEqual(remote.cell([{"over": 30.0}], "first"), "> 30")
+        self.assertEqual(remote.cell([{"failed": "why"}], "first"), "failed")
+        self.assertEqual(remote.cell([], "first"), "–")
+
+    def test_a_table_has_a_row_for_each_way_that_was_measured(self):
+        results = {"0/first/a": [value(0.2)] * 3, "20/first/a": [value(0.3)] * 3, "0/ls/b": [value(1.0)] * 3}
+        text = remote.tables(results, [0, 20], ["first", "ls"], {"first": "one", "ls": "two"}, {"app.dwarfs": 1234}, 100)
+        self.assertIn("| **a** | 0.200 | 0.300 | 5.0 | 2 | 1 | 3.000 |", text)
+        self.assertIn("| b | 1.50 | – | – | – | – | – |", text)
+        self.assertEqual(text.count("| **a**"), 1)
+
+
+class Sessions(unittest.TestCase):
+    def session(self, *commands):
+        directory = tempfile.TemporaryDirectory()
+        self.addCleanup(directory.cleanup)
+        made = remote.Session(remote.Row("row", commands, ()), Path(directory.name))
+        self.addCleanup(made.close)
+        return made
+
+    def test_commands_without_a_mount_point_run_to_their_end(self):
+        made = self.session(("cp", "/dev/null", "{tmp}/{image}-{hot}"))
+        made.mount("name", "hot")
+        self.assertEqual(os.listdir(made.directory / "tmp"), ["name-hot"])
+
+    def test_a_command_that_fails_is_named(self):
+        with self.assertRaisesRegex(Failed, "sh: exit code 3: why"):
+            self.session(("sh", "-c", "echo why >&2; exit 3", "{mnt0}")).mount("name")
+
+    def test_what_does_not_mount_is_ended(self):
+        made = self.session(("sh", "-c", "sleep 1000000", "{mnt0}"))
+        with self.assertRaisesRegex(Failed, "has not mounted"):
+            made.mount("name", limit=0.1)
+        made.close()
+        self.assertTrue(all(process.returncode is not None for process in made._processes))
+
+
+if __name__ == "__main__":
+    unittest.main()
