@@ -18,6 +18,7 @@ use redwarfs_writer::emit::Emitter;
 use redwarfs_writer::{BaseBlock, BaseContent, BaseImage, NewGeneration};
 
 use crate::error::{Error, Result};
+use crate::layered::Layered;
 use crate::matching::Matching;
 use crate::moved::Names;
 use crate::older::Older;
@@ -80,6 +81,7 @@ pub struct Base {
     older: Older,
     names: OnceLock<Names>,
     matching: Option<Matching>,
+    layered: OnceLock<Arc<Layered>>,
     /// Files with this time or a later one may have changed while the image was built.
     begun: Option<i64>,
 }
@@ -144,6 +146,7 @@ impl Base {
             older: Older::default(),
             names: OnceLock::new(),
             matching: None,
+            layered: OnceLock::new(),
             image,
         };
         base.options.name = base.free_name()?;
@@ -192,6 +195,12 @@ impl Base {
             contents.sort_unstable();
         }
         Ok(())
+    }
+
+    /// Says that the source of the build is this one: the image with changes. Then the source knows which contents are
+    /// those of the image, and times say nothing. The first call counts.
+    pub fn is_below(&self, layered: Arc<Layered>) {
+        let _ = self.layered.set(layered);
     }
 
     /// The old image.
@@ -330,12 +339,14 @@ impl BaseImage for Base {
     }
 
     fn unchanged(&self, path: &[u8], size: u64, mtime: Timestamp) -> Option<BaseContent> {
-        if self.options.trust == Trust::Nothing {
-            return None;
-        }
-        let inode = self.inode(path)?;
+        let layered = self.layered.get();
+        let inode = match layered {
+            Some(layered) => layered.stored(path)?,
+            None if self.options.trust == Trust::Nothing => return None,
+            None => self.inode(path)?,
+        };
         let stat = self.image.stat(inode).ok()?;
-        if stat.size != size || !self.has_time(stat.mtime, mtime) {
+        if stat.size != size || (layered.is_none() && !self.has_time(stat.mtime, mtime)) {
             return None;
         }
         self.image

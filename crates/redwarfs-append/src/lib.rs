@@ -9,6 +9,7 @@
 //! | `place` | the file of an image that is changed in place |
 //! | `table` | names, pins, deletes generations, and goes back to one |
 //! | `joined` | an image and its delta files as one image |
+//! | `layered` | an image with the changes of a writable layer, as a source |
 //! | `keep` | which generations rules keep |
 //! | `compact` | a copy without deleted generations and their data |
 //! | `punch` | gives the space of deleted generations back in place |
@@ -27,6 +28,7 @@ mod diff;
 mod error;
 mod joined;
 mod keep;
+mod layered;
 mod matching;
 mod moved;
 mod older;
@@ -41,6 +43,7 @@ pub use diff::{Change, ChangeKind, diff};
 pub use error::{Error, Result};
 pub use joined::join;
 pub use keep::KeepRules;
+pub use layered::Layered;
 pub use place::InPlace;
 pub use punch::{Punched, Punching, punch};
 pub use table::{TableChange, change, roll_back};

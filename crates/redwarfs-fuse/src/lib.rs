@@ -197,3 +197,5 @@ pub use options::{Access, KernelFlags, Layer, MountOptions, Whiteouts};
 pub use removal::remove_tree;
 #[cfg(unix)]
 pub use slots::{OpenError, Opener, SlotStatus};
+#[cfg(unix)]
+pub use writable::LayerDirectory;

@@ -2,8 +2,8 @@
 
 use std::ffi::OsString;
 use std::io;
-use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -105,6 +105,32 @@ fn place_in(table: &[u8], device: &[u8], path: &[u8]) -> MountPlace {
     found
 }
 
+/// The mount point of an overlay with this path behind `key` in its options, in the text of `/proc/self/mountinfo`.
+fn overlay_in(table: &[u8], key: &[u8], path: &[u8]) -> Option<PathBuf> {
+    table.split(|&byte| byte == b'\n').find_map(|line| {
+        let point = line.split(|&byte| byte == b' ').nth(4)?;
+        let end = line.windows(3).position(|part| part == b" - ")?;
+        // Type, source, options.
+        let mut fields = line.get(end + 3..)?.split(|&byte| byte == b' ');
+        if fields.next()? != b"overlay" {
+            return None;
+        }
+        let mut options = fields.nth(1)?.split(|&byte| byte == b',');
+        let found = options.any(|option| {
+            let value = option.strip_prefix(key);
+            value.is_some_and(|value| unescape(value) == path)
+        });
+        found.then(|| PathBuf::from(OsString::from_vec(unescape(point))))
+    })
+}
+
+/// The mount point of an overlay of the kernel that has this upper directory, an absolute path. None if there is none, or
+/// if that cannot be told: another namespace may have it, or its options name it in another way.
+pub(crate) fn overlay_on(upper: &Path) -> Option<PathBuf> {
+    let table = std::fs::read("/proc/self/mountinfo").ok()?;
+    overlay_in(&table, b"upperdir=", upper.as_os_str().as_bytes())
+}
+
 /// Undoes the escapes of the mount table: three octal digits after a backslash.
 fn unescape(field: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(field.len());
@@ -180,6 +206,12 @@ mod tests {
             assert_eq!(found, place, "{device} {path}");
         }
         assert_eq!(place_in(b"", b"0:5", b"/"), MountPlace::Gone);
+        let table = b"22 1 0:21 / /proc rw - proc upperdir=/a upperdir=/a\n\
+            23 1 0:22 / /mnt\\040x rw shared:7 - overlay none rw,lowerdir=/l,upperdir=/a\\040b\\054c,workdir=/w\n";
+        let found = overlay_in(table, b"upperdir=", b"/a b,c");
+        assert_eq!(found, Some("/mnt x".into()));
+        assert_eq!(overlay_in(table, b"lowerdir=", b"/l"), found);
+        assert_eq!(overlay_in(table, b"upperdir=", b"/a"), None);
         assert_eq!(unescape(b"a\\134\\04\\"), b"a\\\\04\\");
     }
 }

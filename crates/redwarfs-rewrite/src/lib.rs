@@ -33,7 +33,9 @@ mod plan;
 mod pool;
 mod recut;
 mod rewriter;
+mod stored;
 
 pub use error::{Error, Result};
 pub use options::{CategoryCodec, CategoryFilter, Leading, Rebuild, RewriteOptions};
 pub use rewriter::{RewriteSummary, rewrite};
+pub use stored::{StoredContent, StoredMeta};

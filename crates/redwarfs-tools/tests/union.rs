@@ -502,6 +502,28 @@ fn a_layer_has_only_what_differs() {
         .concat(),
     );
     assert_eq!(shown(&[image], "whiteouts=show").len(), 0);
+    // Nor does it with attributes that only the images have.
+    let fixed = [
+        "--set-owner=7",
+        "--set-group=8",
+        "--chmod=a-w",
+        "--set-time=1000",
+        "--set-xattr=user.a=b",
+        "-f",
+        "-l1",
+        "--no-progress",
+        "--log-level=error",
+    ];
+    let path = |name: &str| place.path(name).to_str().unwrap().to_owned();
+    let (tree_path, base) = (tree_path.to_str().unwrap(), path("fixed.dwarfs"));
+    must(
+        MKDWARFS,
+        [&["-i", tree_path, "-o", &base][..], &fixed].concat(),
+    );
+    let image = path("empty.dwarfs");
+    let arguments = ["-i", tree_path, "-o", &image, "--layer", &base];
+    must(MKDWARFS, [&arguments[..], &fixed].concat());
+    assert_eq!(shown(&[image], "whiteouts=show").len(), 0);
 }
 
 #[test]

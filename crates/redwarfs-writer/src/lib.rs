@@ -81,6 +81,7 @@ mod settings;
 mod sizes;
 mod source;
 mod stages;
+mod stored;
 mod tree;
 mod xattrs;
 

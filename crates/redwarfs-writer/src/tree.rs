@@ -20,8 +20,9 @@ use twox_hash::XxHash3_64;
 use crate::error::{Error, Result};
 use crate::hook::Marks;
 use crate::memory::Load;
-use crate::options::{BuildOptions, IdTransform};
+use crate::options::BuildOptions;
 use crate::source::{FileType, Meta, Timestamp};
+use crate::stored::Attributes;
 use crate::xattrs;
 
 /// Distinct byte strings, numbered in order of first use.
@@ -82,14 +83,6 @@ impl Interner {
     pub(crate) fn seal(&mut self) {
         self.table = HashTable::new();
     }
-}
-
-/// Mode, owner and group, shared by all inodes that have the same.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) struct Attributes {
-    pub(crate) mode: u32,
-    pub(crate) uid: u32,
-    pub(crate) gid: u32,
 }
 
 /// A directory: its entry and the range of its children.
@@ -241,16 +234,7 @@ impl Tree {
             .ok()
             .filter(|&i| i < i32::MAX as u32)
             .ok_or_else(|| Error::Limit("too many inodes".into()))?;
-        let mut mode = meta.kind.mode_bits() | (meta.permissions & 0o7777);
-        if let Some(chmod) = &options.chmod {
-            mode = chmod.apply(mode);
-        }
-        let mapped = |map: &Option<IdTransform>, id| map.as_ref().map_or(id, |map| map.apply(id));
-        let attributes = Attributes {
-            mode,
-            uid: (options.set_owner).unwrap_or_else(|| mapped(&options.map_owner, meta.uid)),
-            gid: (options.set_group).unwrap_or_else(|| mapped(&options.map_group, meta.gid)),
-        };
+        let attributes = options.attributes(meta);
         // Nearly always the same as those of the one before.
         let last = self.attributes.last().copied();
         let last = last.filter(|&id| self.distinct.get(id as usize) == Some(&attributes));

@@ -370,6 +370,19 @@ impl Numbers {
     }
 }
 
+/// The attributes that are stored of an entry.
+pub(crate) fn stored(
+    extended: &ExtendedAttributes,
+    mode: u32,
+    options: &BuildOptions,
+) -> Vec<(Vec<u8>, Vec<u8>)> {
+    let chosen = chosen(extended, mode, options, &mut Added::default());
+    let owned = chosen.into_iter();
+    owned
+        .map(|(name, value)| (name.to_vec(), value.into_owned()))
+        .collect()
+}
+
 /// The attributes that are stored.
 fn chosen<'a>(
     extended: &'a ExtendedAttributes,

@@ -96,6 +96,14 @@ impl WritableDriver {
         let image = state.main();
         let image = image.ok_or_else(|| io::Error::other("several images have no layer"))?;
         let layer = Layer::open(directory, keeps)?;
+        // An image without an index has no identity that is known at once.
+        let own = image.image.generation().unwrap_or_default();
+        if !layer.note(own)? {
+            let shown = directory.display();
+            tracing::warn!(
+                "the changes in {shown} were made on top of another image, or of another snapshot of this one"
+            );
+        }
         // Each file that a program has open is open here, too.
         allow_many_files();
         let lower = Box::new(ImageLower::new(image, options.workers)?);

@@ -19,18 +19,18 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
 
+use redwarfs_format::section::GenerationId;
 use rustix::fs::{
-    AtFlags, CWD, Dir, FileType, FlockOperation, Mode, OFlags, RenameFlags, ResolveFlags, Stat,
-    XattrFlags, flock, fstat, linkat, mkdirat, mknodat, openat, openat2, renameat, renameat_with,
-    statat, unlinkat,
+    AtFlags, CWD, Dir, FileType, Mode, OFlags, RenameFlags, ResolveFlags, Stat, XattrFlags, fstat,
+    linkat, mkdirat, mknodat, openat, openat2, renameat, renameat_with, statat, unlinkat,
 };
 use rustix::io::Errno;
 use rustix::process::geteuid;
 use rustix::thread::CapabilitySet;
 
 use super::access::Modes;
+use super::directory::{MarkKind, Record, lock};
 use super::marks::Marks;
 use crate::failures::Failures;
 use crate::removal::remove_at;
@@ -39,11 +39,12 @@ use crate::removal::remove_at;
 pub(super) const NAMES: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 /// Longest path that is opened at once.
 const LONGEST: usize = 4000;
-/// How long another driver may need to end, and how often its lock is tried.
-const PATIENCE: Duration = Duration::from_secs(2);
-const PERIOD: Duration = Duration::from_millis(5);
 /// What the names of incomplete files begin with.
-const TEMPORARY: &str = "#rw-";
+pub(super) const TEMPORARY: &str = "#rw-";
+
+/// What attributes of the layer begin with.
+const TRUSTED: &str = "trusted.overlay.";
+const USER: &str = "user.overlay.";
 
 /// An open directory.
 type DirFd<'a> = BorrowedFd<'a>;
@@ -52,7 +53,7 @@ type DirFd<'a> = BorrowedFd<'a>;
 #[derive(Debug)]
 pub(super) struct Layer {
     /// Locked while it is used.
-    _lock: OwnedFd,
+    directory: OwnedFd,
     upper: OwnedFd,
     work: OwnedFd,
     /// Of the next file in `work`.
@@ -126,7 +127,7 @@ impl Layer {
         if gives_away || (geteuid().is_root() && has_users()) {
             check_private(path, &directory)?;
         }
-        lock(&directory)?;
+        lock(&directory, path)?;
         let part = |name: &str, mode, how: OFlags| -> io::Result<(OwnedFd, bool)> {
             let made = match mkdirat(&directory, name, Mode::from_raw_mode(mode)) {
                 Ok(()) => true,
@@ -145,12 +146,12 @@ impl Layer {
             ));
         }
         let layer = Self {
-            _lock: directory,
+            directory,
             upper,
             work,
             next: AtomicU64::new(0),
             devices: AtomicBool::new(true),
-            marks: "trusted.overlay.",
+            marks: TRUSTED,
             modes: Modes::default(),
             failures: Failures::default(),
             gives_away,
@@ -159,6 +160,38 @@ impl Layer {
         };
         layer.clear_work()?;
         layer.with_marks()
+    }
+
+    /// Notes what the layer is about, and which marks it gets. Returns false if it is about another generation: the changes
+    /// may not fit. Nothing is known of a layer that was made elsewhere.
+    pub(super) fn note(&self, own: Option<GenerationId>) -> io::Result<bool> {
+        let directory = self.directory.as_fd();
+        if self.is_new {
+            let record = Record {
+                generation: own,
+                marks: Some(self.kind()),
+            };
+            record.write(directory)?;
+            return Ok(true);
+        }
+        let Some(mut record) = Record::read(directory)? else {
+            return Ok(true);
+        };
+        if record.marks.is_some_and(|marks| marks != self.kind()) {
+            record.marks = Some(MarkKind::Mixed);
+            record.write(directory)?;
+        }
+        let (recorded, own) = (record.generation, own);
+        Ok(recorded.is_none() || own.is_none() || recorded == own)
+    }
+
+    /// The kind of marks that this driver makes.
+    fn kind(&self) -> MarkKind {
+        match self.devices.load(Ordering::Relaxed) {
+            false => MarkKind::Mixed,
+            true if self.marks == USER => MarkKind::User,
+            true => MarkKind::Trusted,
+        }
     }
 
     /// Finds out which marks it may make.
@@ -183,8 +216,8 @@ impl Layer {
             rustix::fs::setxattr(path_of(&directory), name, b"y", XattrFlags::empty())
                 .map(|()| marks)
         };
-        try_one("trusted.overlay.")
-            .or_else(|_| try_one("user.overlay."))
+        try_one(TRUSTED)
+            .or_else(|_| try_one(USER))
             .map_err(|error| match error {
                 Errno::OPNOTSUPP => {
                     io::Error::other("its file system has no extended attributes for users")
@@ -469,21 +502,6 @@ fn check_private(path: &Path, directory: &OwnedFd) -> io::Result<()> {
             path.display()
         ),
     ))
-}
-
-/// Locks the directory of a layer. A driver whose mount was just unmounted needs a moment to end.
-fn lock(directory: &OwnedFd) -> io::Result<()> {
-    let end = Instant::now() + PATIENCE;
-    loop {
-        match flock(directory, FlockOperation::NonBlockingLockExclusive) {
-            Err(Errno::WOULDBLOCK) if Instant::now() < end => std::thread::sleep(PERIOD),
-            Err(Errno::WOULDBLOCK) => {
-                let kind = io::ErrorKind::ResourceBusy;
-                return Err(io::Error::new(kind, "another mount uses it"));
-            }
-            other => return Ok(other?),
-        }
-    }
 }
 
 #[cfg(test)]

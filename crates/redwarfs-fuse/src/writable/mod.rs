@@ -7,6 +7,7 @@
 //! |---|---|
 //! | `lower.rs` | what lies below: a trait, and the image |
 //! | `layer.rs`, `marks.rs` | the directory with the changes: whiteouts, opaque directories, incomplete files |
+//! | `directory.rs` | the directory that holds the layer: its lock, and the image that it is about |
 //! | `access.rs` | own directories that the driver may not enter or change |
 //! | `nodes.rs` | the inodes that the kernel knows, with their numbers and names |
 //! | `tree.rs` | both merged: what a name leads to, and copying to the layer |
@@ -40,6 +41,7 @@
 mod access;
 mod attributes;
 mod copies;
+mod directory;
 mod driver;
 mod files;
 mod layer;
@@ -53,5 +55,6 @@ mod threads;
 mod tree;
 mod wire;
 
+pub use directory::LayerDirectory;
 pub(crate) use driver::WritableDriver;
 pub(crate) use layer::is_privileged;

@@ -12,11 +12,10 @@ use super::blocks::{BlockTable, Piece};
 use super::options::Part;
 use super::tree::{Origin, Tree};
 use crate::error::{Error, Result};
+use crate::stored::LONGEST_VALUE;
 
 /// Not a content.
 const NONE: u32 = u32::MAX;
-/// Longest value of an extended attribute in bytes: the limit of Linux.
-pub(crate) const LONGEST_VALUE: u64 = 64 << 10;
 /// Most decoded blocks that are kept while contents are compared, in bytes.
 const KEPT: u64 = 256 << 20;
 

@@ -6,18 +6,15 @@ use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use redwarfs_format::metadata::{Attributes, Extent, FileType, Timestamp};
-use redwarfs_format::{EntryIndex, Error as FormatError, InodeNo};
+use redwarfs_format::metadata::{Attributes, FileType, Timestamp};
+use redwarfs_format::{EntryIndex, Error as FormatError};
 use redwarfs_reader::Image;
-use redwarfs_writer::{
-    Content, DataExtent, DirItem, ExtendedAttributes, Meta, OPAQUE_ATTRIBUTE, Source, Stamp,
-    can_be_stored,
-};
+use redwarfs_writer::{Content, DirItem, ExtendedAttributes, Meta, OPAQUE_ATTRIBUTE, Source};
 
-use super::contents::LONGEST_VALUE;
 use super::options::{Part, Whiteouts};
 use super::tree::{Origin, ROOT, Space, Tree, Way};
 use crate::error::Result;
+use crate::stored::{StoredContent, StoredMeta};
 
 /// The same for mounts of overlayfs that use the namespace of users.
 const USER_OPAQUE_ATTRIBUTE: &[u8] = b"user.overlay.opaque";
@@ -161,70 +158,18 @@ impl<'a> MergedSource<'a> {
     }
 
     fn meta_of(&self, number: u32, image: &Image, entry: EntryIndex) -> Result<Meta> {
-        let view = image.metadata();
-        let stat = view.entry_stat(entry)?;
-        let inode = stat.ino;
-        let kind = stat.file_type();
-        let kind = kind.ok_or_else(|| FormatError::corrupt("an inode of an unknown type"))?;
+        let stat = image.metadata().entry_stat(entry)?;
+        let marked = number >= self.marked;
+        let keeps = |name: &[u8]| marked || !MARKS.contains(&name);
+        let mut stored = StoredMeta::read(image, &stat, u64::from(number) + 1, keeps)?;
+        self.unstorable
+            .fetch_add(stored.unstorable, Ordering::Relaxed);
         let old = self.links.get(number as usize).map(|links| &links.0);
-        let (link, nlink) = match old.and_then(|links| links.get(entry.0 as usize)) {
-            Some(&first) => (first, 2),
-            None => (inode.0, u64::from(stat.nlink)),
-        };
-        Ok(Meta {
-            kind,
-            permissions: stat.mode & 0o7777,
-            uid: stat.uid,
-            gid: stat.gid,
-            rdev: stat.rdev,
-            size: stat.size,
-            allocated: stat.allocated,
-            nlink,
-            identity: (u64::from(number) + 1, u64::from(link) + 1),
-            atime: stat.atime,
-            mtime: stat.mtime,
-            ctime: stat.ctime,
-            target: match kind {
-                FileType::Symlink => Some(image.read_link(inode)?),
-                _ => None,
-            },
-            extended: match view.is_legacy() {
-                true => ExtendedAttributes::default(),
-                false => self.extended(number, image, inode)?,
-            },
-        })
-    }
-
-    fn extended(&self, part: u32, image: &Image, inode: InodeNo) -> Result<ExtendedAttributes> {
-        let view = image.metadata();
-        let mut extended = ExtendedAttributes::default();
-        if view.options().has_btime
-            && let Some(birth) = view.birth_time(inode)?
-        {
-            extended.set_birth(birth);
+        if let Some(&first) = old.and_then(|links| links.get(entry.0 as usize)) {
+            stored.meta.nlink = 2;
+            stored.meta.identity.1 = u64::from(first) + 1;
         }
-        if view.has_file_flags() {
-            extended.set_flags(view.file_flags(inode)?);
-        }
-        if view.has_xattrs() {
-            for xattr in image.xattrs(inode)? {
-                let name = xattr.name()?;
-                if part < self.marked && MARKS.contains(&&*name) {
-                    continue;
-                }
-                if !can_be_stored(&name) {
-                    self.unstorable.fetch_add(1, Ordering::Relaxed);
-                    continue;
-                }
-                // The writer refuses one that is too long, and needs no more than that to know.
-                let value = match xattr.size()? {
-                    0..=LONGEST_VALUE => image.xattr_value(&xattr)?.into_owned(),
-                    _ => vec![0; LONGEST_VALUE as usize + 1],
-                };
-                extended.set(name.into_owned(), value);
-            }
-        }
-        Ok(extended)
+        Ok(stored.meta)
     }
 }
 
@@ -275,75 +220,8 @@ impl Source for MergedSource<'_> {
             .parts
             .get(number as usize)
             .ok_or(io::ErrorKind::NotFound)?;
-        let opened = StoredContent::open(part.image, entry);
+        let stat = part.image.metadata().entry_stat(entry);
+        let opened = stat.and_then(|stat| StoredContent::open(part.image, &stat));
         Ok(Box::new(opened.map_err(io::Error::other)?))
-    }
-}
-
-/// A file of an image.
-struct StoredContent {
-    image: Image,
-    inode: InodeNo,
-    stamp: Stamp,
-    /// Ends of data and holes in turns, beginning with data.
-    ends: Vec<u64>,
-}
-
-impl StoredContent {
-    fn open(image: &Image, entry: EntryIndex) -> Result<Self> {
-        let view = image.metadata();
-        let stat = view.entry_stat(entry)?;
-        let mut ends = vec![0_u64];
-        for extent in view.extents(stat.ino)? {
-            let extent = extent?;
-            let is_hole = matches!(extent, Extent::Hole { .. });
-            let end = ends
-                .last()
-                .map_or(0, |end| end.saturating_add(extent.size()));
-            // An even number of ends: the last one is that of a hole.
-            let same = is_hole == ends.len().is_multiple_of(2);
-            match ends.last_mut() {
-                Some(last) if same => *last = end,
-                _ => ends.push(end),
-            }
-        }
-        Ok(Self {
-            image: image.clone(),
-            inode: stat.ino,
-            stamp: Stamp {
-                size: stat.size,
-                mtime: stat.mtime,
-            },
-            ends,
-        })
-    }
-}
-
-impl Content for StoredContent {
-    fn stamp(&self) -> io::Result<Stamp> {
-        Ok(self.stamp)
-    }
-
-    fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<usize> {
-        let read = self.image.read_at(self.inode, offset, buf);
-        read.map_err(|error| match error {
-            FormatError::Io(error) => error,
-            other => io::Error::new(io::ErrorKind::InvalidData, other.to_string()),
-        })
-    }
-
-    fn next_data(&self, offset: u64, end: u64) -> io::Result<Option<DataExtent>> {
-        let mut start = 0;
-        for (number, &until) in self.ends.iter().enumerate() {
-            let (from, to) = (start.max(offset), until.min(end));
-            if number.is_multiple_of(2) && from < to {
-                return Ok(Some(DataExtent {
-                    offset: from,
-                    size: to - from,
-                }));
-            }
-            start = until;
-        }
-        Ok(None)
     }
 }

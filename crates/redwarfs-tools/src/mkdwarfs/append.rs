@@ -93,6 +93,11 @@ impl<'a> Continued<'a> {
         }
     }
 
+    /// Whether the image itself gets the snapshot.
+    pub(super) fn is_in_place(&self) -> bool {
+        matches!(self.place, Place::Here(_))
+    }
+
     /// The file that is written.
     pub(super) fn output(&self) -> &Path {
         match &self.place {

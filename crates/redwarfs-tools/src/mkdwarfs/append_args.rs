@@ -19,6 +19,18 @@ pub(crate) struct AppendArgs {
     #[arg(long, value_name = "NAME", help_heading = "Snapshot options", requires = "continues", when_rewriting = Refused)]
     pub snapshot_name: Option<String>,
 
+    /// Add the changes of this writable layer to the image, instead of an input
+    ///
+    /// DIR is that of 'dwarfs -o rw=DIR', or another directory with 'upper' and 'work' of an overlay on top of the image. The
+    /// new snapshot has the tree that the mount showed. Only what was changed is read. It is an error if a mount uses the layer,
+    /// or if it was made on top of another snapshot. The layer stays as it is, and belongs to the new snapshot from then on.
+    #[arg(long, value_name = "DIR", help_heading = "Snapshot options", requires = "append", conflicts_with_all = ["input", "input_list", "null", "filter", "debug_filter", "one_file_system", "exclude_caches", "exclude_if_present", "symlinks", "input_format", "whiteouts", "spool", "checksum", "layer"], when_rewriting = Refused)]
+    pub commit: Option<PathBuf>,
+
+    /// Remove the changes from the layer when the image has them
+    #[arg(long, help_heading = "Snapshot options", requires = "commit", conflicts_with_all = ["output", "delta_out"], when_rewriting = Refused)]
+    pub empty_layer: bool,
+
     /// Read all files, also those with the size and time that they have in the image
     #[arg(long, help_heading = "Snapshot options", requires = "compares", when_rewriting = Refused)]
     pub checksum: bool,

@@ -1,8 +1,13 @@
 //! `--layer`: a tree without what an image has already, and with whiteouts for what it has no more.
 //!
 //! The result is an upper layer: an overlay or a union of it and the image is the tree. The whole tree is compared
-//! before the build, because a directory in which nothing differs is left out, too.
+//! before the build, because a directory in which nothing differs is left out, too. What is compared are the attributes
+//! that the build stores.
+//!
+//! The entries that are left are in memory from the comparison to the build. With a memory limit, they and the
+//! directories that are being compared must fit it.
 
+use std::cell::Cell;
 use std::collections::{HashMap, HashSet};
 use std::io;
 use std::path::Path;
@@ -12,11 +17,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use redwarfs_format::ids::InodeNo;
 use redwarfs_reader::{Image, OpenOptions};
 use redwarfs_writer::{
-    Content, DirItem, ExtendedAttributes, FileType, Meta, Source, Timestamp, can_be_stored,
+    BuildOptions, Content, DirItem, ExtendedAttributes, FileType, Meta, Source, Timestamp,
 };
 
 use super::args::Args;
 use super::output::interrupted;
+use super::run::limit_error;
 use crate::common::open::{Spelling, open_image};
 use crate::common::{Result, ToolError};
 
@@ -53,25 +59,37 @@ impl<'a> Below<'a> {
     pub(super) fn difference(
         &self,
         inner: Arc<dyn Source>,
+        options: &BuildOptions,
         stop: &AtomicBool,
     ) -> Result<Arc<dyn Source>> {
         let scan = Scan {
             inner: &*inner,
             below: self,
+            options,
+            held: Cell::new(0),
             stop,
         };
+        inner.most_entries(scan.room() / ITEM);
         let mut kept = HashMap::new();
         let scanned = scan.directory(b"", self.image.root(), DEEPEST, &mut kept);
         if stop.load(Ordering::Relaxed) {
             return Err(interrupted());
+        }
+        if let (Err(error), Some(limit)) = (&scanned, options.memory_limit)
+            && error.kind() == io::ErrorKind::QuotaExceeded
+        {
+            return Err(limit_error(limit));
         }
         scanned.map_err(|error| {
             ToolError::new("cannot compare with")
                 .path(self.path)
                 .io(&error)
         })?;
+        inner.most_entries(u64::MAX);
+        let held = scan.held.get();
         let kept = kept.into_iter().map(|(path, items)| (path, Some(items)));
         Ok(Arc::new(Difference {
+            held,
             kept: Mutex::new(kept.collect()),
             inner,
         }))
@@ -84,6 +102,8 @@ struct Difference {
     inner: Arc<dyn Source>,
     /// The entries that are left of directories that the image has, too, until they are listed.
     kept: Mutex<HashMap<Vec<u8>, Option<Vec<DirItem>>>>,
+    /// Bytes of memory of `kept`.
+    held: u64,
 }
 
 /// Most levels of directories. Directories of the system have no more, because a path has at most 4,096 bytes; archives could.
@@ -92,10 +112,46 @@ const DEEPEST: usize = 2048;
 struct Scan<'a> {
     inner: &'a dyn Source,
     below: &'a Below<'a>,
+    /// Of the build.
+    options: &'a BuildOptions,
+    /// Bytes of memory of entries.
+    held: Cell<u64>,
     stop: &'a AtomicBool,
 }
 
+/// Memory of an entry without its name, and of its name in the set of names of its directory.
+const ITEM: u64 = 320;
+/// Memory of a directory.
+const DIRECTORY: u64 = 128;
+
+fn memory(item: &DirItem) -> u64 {
+    let more = item.meta.as_ref().map_or(0, |meta| {
+        meta.extended.memory() + meta.target.as_ref().map_or(0, Vec::len)
+    });
+    ITEM + (2 * item.name.len() + more) as u64
+}
+
 impl Scan<'_> {
+    /// Bytes that entries may take. The build itself needs the rest of a limit.
+    fn room(&self) -> u64 {
+        self.options
+            .memory_limit
+            .map_or(u64::MAX, |limit| limit / 2)
+    }
+
+    fn hold(&self, bytes: u64) -> io::Result<()> {
+        let held = self.held.get().saturating_add(bytes);
+        self.held.set(held);
+        match held > self.room() {
+            true => Err(io::ErrorKind::QuotaExceeded.into()),
+            false => Ok(()),
+        }
+    }
+
+    fn release(&self, bytes: u64) {
+        self.held.set(self.held.get().saturating_sub(bytes));
+    }
+
     /// Compares a directory, and as many levels as `levels` with it. Returns whether anything below it differs.
     fn directory(
         &self,
@@ -111,10 +167,14 @@ impl Scan<'_> {
         if self.stop.load(Ordering::Relaxed) {
             return Err(io::Error::new(io::ErrorKind::Interrupted, "interrupted"));
         }
-        // The build lists it again, and counts the error. Nothing in it counts as deleted.
-        let Ok(items) = self.inner.read_dir(path) else {
-            return Ok(true);
+        let items = match self.inner.read_dir(path) {
+            Ok(items) => items,
+            Err(error) if error.kind() == io::ErrorKind::QuotaExceeded => return Err(error),
+            // The build lists it again, and counts the error. Nothing in it counts as deleted.
+            Err(_) => return Ok(true),
         };
+        let listed: u64 = items.iter().map(memory).sum();
+        self.hold(listed)?;
         let image = &self.below.image;
         let meta = image.metadata();
         let mut present = HashSet::new();
@@ -136,8 +196,8 @@ impl Scan<'_> {
                 && meta.file_type(inode).map_err(to_io)? == FileType::Directory
             {
                 differs |= self.directory(&own, inode, levels, kept)?;
-                if !differs {
-                    kept.remove(&own);
+                if !differs && kept.remove(&own).is_some() {
+                    self.release(DIRECTORY + own.len() as u64);
                 }
             }
             if differs {
@@ -153,6 +213,8 @@ impl Scan<'_> {
                 left.push(whiteout(name.into_owned(), time));
             }
         }
+        self.release(listed);
+        self.hold(DIRECTORY + path.len() as u64 + left.iter().map(memory).sum::<u64>())?;
         let differs = !left.is_empty();
         kept.insert(path.to_vec(), left);
         Ok(differs)
@@ -162,6 +224,7 @@ impl Scan<'_> {
     fn differs(&self, path: &[u8], entry: &Meta, inode: InodeNo) -> io::Result<bool> {
         let image = &self.below.image;
         let stat = image.stat(inode).map_err(to_io)?;
+        let entry = &self.options.stored_meta(entry);
         let meta = image.metadata();
         if meta.file_type(inode).map_err(to_io)? != entry.kind
             || stat.mode & 0o7777 != entry.permissions & 0o7777
@@ -195,7 +258,6 @@ impl Scan<'_> {
     fn xattrs_differ(&self, entry: &ExtendedAttributes, inode: InodeNo) -> io::Result<bool> {
         let image = &self.below.image;
         let own = entry.xattrs().iter();
-        let own = own.filter(|xattr| can_be_stored(&xattr.name));
         let mut own: Vec<_> = own
             .map(|xattr| (xattr.name.clone(), xattr.value.clone()))
             .collect();
@@ -282,7 +344,7 @@ impl Source for Difference {
     }
 
     fn memory(&self) -> u64 {
-        self.inner.memory()
+        self.inner.memory().saturating_add(self.held)
     }
 
     fn most_entries(&self, most: u64) {
@@ -311,5 +373,44 @@ impl Source for Difference {
 
     fn display_path(&self, path: &[u8]) -> String {
         self.inner.display_path(path)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use redwarfs_io::MemorySource;
+    use redwarfs_writer::{Builder, MemoryNode, MemoryTree, SilentProgress};
+
+    use super::*;
+
+    #[test]
+    fn entries_fit_the_memory_limit() {
+        let stop = AtomicBool::new(false);
+        let mut bytes = Vec::new();
+        let build = Builder::new(BuildOptions::level(1));
+        let empty = MemoryTree::new();
+        build
+            .build(&empty, &mut bytes, &SilentProgress::default(), &stop)
+            .unwrap();
+        let source = Arc::new(MemorySource::new(bytes));
+        let below = Below {
+            path: Path::new("image"),
+            image: Image::from_source(source, &OpenOptions::default()).unwrap(),
+            checksum: false,
+        };
+        let mut tree = MemoryTree::new();
+        for number in 0..100 {
+            let node = MemoryNode::new(FileType::Fifo);
+            tree.insert(format!("pipe-{number}"), node);
+        }
+        let tree: Arc<dyn Source> = Arc::new(tree);
+        let mut options = BuildOptions::level(1);
+        for (limit, fits) in [(None, true), (Some(1 << 20), true), (Some(60_000), false)] {
+            options.memory_limit = limit;
+            let difference = below.difference(Arc::clone(&tree), &options, &stop);
+            assert_eq!(difference.is_ok(), fits, "{limit:?}");
+            let memory = difference.map_or(32_000, |difference| difference.memory());
+            assert!((32_000..64_000).contains(&memory), "{memory}");
+        }
     }
 }

@@ -7,12 +7,13 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use redwarfs_append::Layered;
 use redwarfs_archive::Whiteouts;
 use redwarfs_io::path;
 use redwarfs_reader::{Image, OpenOptions};
 use redwarfs_writer::{
-    Declaration, DeclaredSource, DirItem, DirectorySource, FileType, ListReport, Source, Tag,
-    TimedSource, Timestamp,
+    BuildOptions, Declaration, DeclaredSource, DirItem, DirectorySource, FileType, ListReport,
+    Source, Tag, TimedSource, Timestamp,
 };
 
 use super::archives::{ArchiveTree, Archives};
@@ -50,12 +51,15 @@ pub(super) enum Base {
     Directory(Box<Directory>),
     /// Archives, which are read when everything else is ready.
     Archives(Archives),
+    /// An image with the changes of a layer.
+    Layered(Arc<Layered>),
 }
 
 /// The input in a form that can be listed.
 pub(super) enum Tree {
     Directory(Box<Directory>),
     Archives(Box<ArchiveTree>),
+    Layered(Arc<Layered>),
 }
 
 impl Base {
@@ -71,7 +75,7 @@ impl Base {
     pub(super) fn without(self, output: &Path) -> Self {
         match self {
             Self::Directory(directory) => Self::Directory(Box::new(directory.without(output))),
-            archives => archives,
+            other => other,
         }
     }
 
@@ -79,7 +83,7 @@ impl Base {
     pub(super) fn map(self, change: impl FnOnce(DirectorySource) -> DirectorySource) -> Self {
         match self {
             Self::Directory(directory) => Self::Directory(Box::new(directory.map(change))),
-            archives => archives,
+            other => other,
         }
     }
 
@@ -90,6 +94,7 @@ impl Base {
             Self::Archives(archives) => {
                 Tree::Archives(Box::new(archives.read(args, report, stop)?))
             }
+            Self::Layered(layered) => Tree::Layered(layered),
         })
     }
 }
@@ -99,6 +104,7 @@ impl fmt::Display for Base {
         match self {
             Self::Directory(directory) => f.write_str(&display_path(directory.source.path())),
             Self::Archives(archives) => archives.fmt(f),
+            Self::Layered(_) => f.write_str("the image and the changes of the layer"),
         }
     }
 }
@@ -118,6 +124,7 @@ impl Tree {
                 (source, Some(directory), errors, excluded)
             }
             Self::Archives(tree) => (Arc::new(tree.source), None, tree.errors, tree.excluded),
+            Self::Layered(layered) => (layered, None, 0, Arc::default()),
         };
         if let Some(limit) = args.file_timeout {
             source = Arc::new(TimedSource::new(source, limit));
@@ -144,6 +151,7 @@ impl Tree {
         match self {
             Self::Directory(directory) => &directory.source,
             Self::Archives(tree) => &tree.source,
+            Self::Layered(layered) => &**layered,
         }
     }
 
@@ -152,6 +160,10 @@ impl Tree {
         match self {
             Self::Directory(directory) => directory.source.list(path),
             Self::Archives(tree) => tree.source.list(path),
+            Self::Layered(layered) => {
+                let items = layered.read_dir(path)?.into_iter();
+                Ok(items.map(|item| (item, true)).collect())
+            }
         }
     }
 }
@@ -248,16 +260,23 @@ pub(super) fn keeps(args: &Args) -> (bool, bool) {
     let listed = args.input_list.is_some();
     let overlay = args.whiteouts() == Whiteouts::Overlay;
     let layer = args.append.layer.is_some();
-    let devices = args.with_devices || listed || overlay || layer;
-    (devices, args.with_specials || listed)
+    // What the image has stays.
+    let commit = args.append.commit.is_some();
+    let devices = args.with_devices || listed || overlay || layer || commit;
+    (devices, args.with_specials || listed || commit)
 }
 
 impl Input {
     /// Leaves out what is below the layer, if the input becomes one.
-    pub(super) fn above(self, below: Option<&Below<'_>>, stop: &AtomicBool) -> Result<Self> {
+    pub(super) fn above(
+        self,
+        below: Option<&Below<'_>>,
+        options: &BuildOptions,
+        stop: &AtomicBool,
+    ) -> Result<Self> {
         Ok(match below {
             Some(below) => Self {
-                source: below.difference(self.source, stop)?,
+                source: below.difference(self.source, options, stop)?,
                 ..self
             },
             None => self,
@@ -323,7 +342,7 @@ pub(super) fn debug_filter(args: &Args, mode: DebugMode, logger: &Logger) -> Res
     let tree = Base::open(args, Rules::default(), logger)?.read(args, &report, &stop)?;
     let root = match &tree {
         Tree::Directory(directory) => directory.source.path().to_owned(),
-        Tree::Archives(_) => PathBuf::from("/"),
+        Tree::Archives(_) | Tree::Layered(_) => PathBuf::from("/"),
     };
     let script = args.script.as_deref();
     let script = script

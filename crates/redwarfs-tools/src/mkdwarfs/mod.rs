@@ -9,7 +9,7 @@
 //! | text to value | `order.rs` for `--order`, else `values/`; sizes: `common/number.rs` |
 //! | value to options of the library | `run.rs` (`build_options`), `stream_args.rs` (`apply`), `rewrite.rs`, `merge.rs` |
 //! | what the input becomes before the build | `input.rs`, with `archives.rs`, `filter.rs`, `pseudo.rs`, `owners.rs`, `chmod.rs`, `script/` |
-//! | where the image goes | `output.rs`, `header.rs`, `append.rs` |
+//! | where the image goes | `output.rs`, `header.rs`, `append.rs`, `commit.rs` |
 //! | what the user sees | `display.rs`, `summary.rs` |
 //!
 //! Manuals, completions and the checks of a rewrite are made from the definitions.
@@ -19,6 +19,7 @@ mod append_args;
 mod archives;
 mod args;
 mod chmod;
+mod commit;
 mod definition;
 mod delta;
 mod difference;

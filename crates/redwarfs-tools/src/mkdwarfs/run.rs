@@ -15,6 +15,7 @@ use redwarfs_writer::{
 
 use super::append::{self, Continued};
 use super::args::{self, Args};
+use super::commit::Changes;
 use super::definition::check_build;
 use super::difference::Below;
 use super::display::Report;
@@ -37,7 +38,7 @@ pub(super) fn run(args: &Args, matches: &ArgMatches, command_line: &[OsString]) 
     let hint = "try 'mkdwarfs --help'";
     let only = RewriteArgs::augment_args(Command::new(""));
     check_build(args::command(), matches, &only)?;
-    if args.input.is_empty() && args.input_list.is_none() {
+    if args.input.is_empty() && args.input_list.is_none() && args.append.commit.is_none() {
         return Err(ToolError::new("missing option '--input' or '--input-list'").hint(hint));
     }
     if let Some(mode) = args.debug_filter {
@@ -63,11 +64,15 @@ pub(super) fn run(args: &Args, matches: &ArgMatches, command_line: &[OsString]) 
     let rules = input::rules(args)?;
     let old = Continued::open(args, epoch()?.unwrap_or_else(now))?;
     let below = Below::open(args)?;
+    let changes = Changes::open(args, old.as_ref())?;
     let output = match (&old, &args.output) {
         (Some(old), _) => old.output(),
         (None, output) => output.as_deref().unwrap_or(Path::new("-")),
     };
-    let mut base = Base::open(args, rules, &logger)?.without(output);
+    let mut base = match &changes {
+        Some(changes) => Base::Layered(changes.source()),
+        None => Base::open(args, rules, &logger)?.without(output),
+    };
     if let Some(old) = &old {
         base = base.without(old.path());
     }
@@ -106,7 +111,7 @@ pub(super) fn run(args: &Args, matches: &ArgMatches, command_line: &[OsString]) 
     };
     let (input, summary) = output::produce(target, start, &report, mode, &stop, |out| {
         let input = base.read(args, &report, &stop)?.layered(args, layer)?;
-        let input = input.above(below.as_ref(), &stop)?;
+        let input = input.above(below.as_ref(), builder.options(), &stop)?;
         let built = match &old {
             Some(old) => {
                 old.copy(out).map_err(|e| write_error(output, &e))?;
@@ -169,6 +174,9 @@ pub(super) fn run(args: &Args, matches: &ArgMatches, command_line: &[OsString]) 
         verbose: args.verbose,
     };
     last_words.show(&report, mode);
+    if let (Some(changes), Some(old)) = (&changes, &old) {
+        changes.finish(args, old, errors, &logger)?;
+    }
     Ok(if errors > 0 { EXIT_PARTIAL } else { EXIT_OK })
 }
 

@@ -638,7 +638,7 @@ pub(crate) fn space(parameters: &[Parameter]) -> Space {
 }
 
 /// Options that are no parameters, and why.
-pub(crate) const LEFT_OUT: [(&str, &str); 42] = [
+pub(crate) const LEFT_OUT: [(&str, &str); 44] = [
     ("input", "every combination has it"),
     ("output", "every combination has it"),
     ("force", "says what becomes of an old output"),
@@ -689,6 +689,8 @@ pub(crate) const LEFT_OUT: [(&str, &str); 42] = [
         "what readers of tables do not see: mkdwarfs_xattrs.rs",
     ),
     ("append", "takes an image: snapshots.rs"),
+    ("commit", "takes an image and a layer: commit.rs"),
+    ("empty-layer", "takes an image and a layer: commit.rs"),
     ("snapshot-name", "takes an image: snapshots.rs"),
     ("checksum", "takes an image: snapshots.rs"),
     ("layer", "takes an image: union.rs"),

@@ -87,6 +87,19 @@ impl ExtendedAttributes {
         xattrs.push(Xattr { name, value });
     }
 
+    /// Removes the extended attributes whose names `keep` does not accept.
+    pub fn retain(&mut self, keep: impl Fn(&[u8]) -> bool) {
+        let Some(inner) = &mut self.0 else {
+            return;
+        };
+        inner.xattrs.retain(|xattr| keep(&xattr.name));
+        inner.places.clear();
+        if inner.xattrs.len() > FEW {
+            let names = inner.xattrs.iter().map(|xattr| xattr.name.clone());
+            inner.places = names.zip(0..).collect();
+        }
+    }
+
     /// Birth time, if it is known.
     #[must_use]
     pub fn birth(&self) -> Option<Timestamp> {

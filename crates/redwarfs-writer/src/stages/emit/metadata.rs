@@ -293,16 +293,8 @@ fn inodes(
     let multiplier = options.time_resolution.multiplier();
     fs_options.time_resolution_sec = (seconds > 1).then_some(seconds as u32);
     fs_options.subsecond_resolution_nsec_multiplier = multiplier;
-    let latest = options.latest_time.map(|sec| Timestamp { sec, nsec: 0 });
-    let time = |times: &[Timestamp], inode: u32| match options.set_time {
-        Some(sec) => Timestamp { sec, nsec: 0 },
-        None => {
-            let time = times.get(inode as usize).copied().unwrap_or_default();
-            match latest {
-                Some(latest) if (latest.sec, latest.nsec) < (time.sec, time.nsec) => latest,
-                _ => time,
-            }
-        }
+    let time = |times: &[Timestamp], inode: u32| {
+        options.time(times.get(inode as usize).copied().unwrap_or_default())
     };
     // Units are counted with the sign, so that times before 1970 come out right for every
     // resolution: readers multiply modulo 2^64.
