@@ -16,6 +16,7 @@ impl Policy {
     pub(crate) fn attr(&self, stat: &Stat) -> Attr {
         Attr {
             node: node_id(stat.ino),
+            number: node_id(stat.ino),
             // The kernel accepts no larger ones.
             size: stat.size.min(i64::MAX.cast_unsigned()),
             blocks: stat.blocks(),

@@ -166,7 +166,9 @@ impl Driver {
             PlaceOfNode::Failed(failed) => {
                 synthetic::answer(&failed, state, core.agreed(), header, body, out)
             }
-            PlaceOfNode::Union(union) => union.answer(state, core.agreed(), header, body, out),
+            PlaceOfNode::Union(directory) => {
+                synthetic::answer(&directory, state, core.agreed(), header, body, out)
+            }
             PlaceOfNode::Entry(directory) => directory.entry(state, out),
             PlaceOfNode::Whole(totals) => ops::statfs::put(totals, out),
             PlaceOfNode::Nothing => Err(Errno::NOENT),

@@ -14,6 +14,7 @@ use crate::case::CaseIndex;
 use crate::error::Result;
 use crate::failures::Failures;
 use crate::mount_state::Shared;
+use crate::numbers::Numbering;
 use crate::options::MountOptions;
 use crate::pending_reads::PendingReads;
 use crate::policy::{node_id, stat_of_name};
@@ -41,6 +42,7 @@ pub(crate) struct ImageState {
     slot: SlotNo,
     /// Whether its root has the node id of the root of the mount, whatever the slot.
     is_root: bool,
+    numbering: Numbering,
     pub(crate) timers: Timers,
     /// Number of inodes in the image.
     pub(crate) inodes: u32,
@@ -52,6 +54,7 @@ pub(crate) struct PlaceOfImage {
     pub(crate) slot: SlotNo,
     /// Whether its root has the node id of the root of the mount, whatever the slot.
     pub(crate) is_root: bool,
+    pub(crate) numbering: Numbering,
     /// What it is, for those who ask.
     pub(crate) origin: Option<Arc<str>>,
     /// The entry of the root whose place the directory of snapshots takes.
@@ -73,6 +76,7 @@ impl ImageState {
         let place = PlaceOfImage {
             slot: SlotNo(0),
             is_root: true,
+            numbering: Numbering::behind(0),
             origin: None,
             hidden,
         };
@@ -104,6 +108,7 @@ impl ImageState {
             origin: place.origin,
             slot: place.slot,
             is_root: place.is_root,
+            numbering: place.numbering,
             timers: Timers::new(image.perfmon()),
             inodes: image.metadata().inode_count(),
             image,
@@ -142,6 +147,14 @@ impl ImageState {
             return ROOT;
         }
         self.slot.first_node() + node_id(inode)
+    }
+
+    /// The number of an inode that programs see.
+    pub(crate) fn number(&self, inode: InodeNo) -> u64 {
+        if self.is_root && inode == self.image.root() {
+            return ROOT;
+        }
+        self.numbering.of(inode)
     }
 
     /// Notes that the image cannot be read here. Returns the error for the reply.
@@ -186,7 +199,7 @@ impl ImageState {
         match stat_of_name(self.image.metadata(), inode, name) {
             Ok(stat) => {
                 let mut attr = self.settings.policy.attr(&stat);
-                attr.node = self.node(inode);
+                (attr.node, attr.number) = (self.node(inode), self.number(inode));
                 Ok(attr)
             }
             Err(cause) => Err(self.fail("stat", inode, &cause)),

@@ -23,7 +23,7 @@ use crate::newest::withdraw;
 use crate::ops::listing::DOTS;
 use crate::proto::{Attr, Validity};
 use crate::slots::{Opener, ROOT, SlotNo, SlotStatus, Slots};
-use crate::synthetic::{AddEntry, Synthetic};
+use crate::synthetic::{AddEntry, DIRECTORY_MODE, Listed, Synthetic};
 use crate::xattr::{self, Value};
 
 /// Longest name of a directory.
@@ -72,7 +72,7 @@ pub struct ListedImage {
     pub name: OsString,
     /// What it is.
     pub source: String,
-    /// The number of its slot, which is in the upper bits of its inode numbers.
+    /// The number of its slot.
     pub slot: u32,
     /// Whether it is open.
     pub status: SlotStatus,
@@ -196,7 +196,7 @@ impl ImageDirectory {
     }
 
     pub(crate) fn root_attr(&self, mount: &MountState) -> Attr {
-        mount.directory_attr(ROOT, self.names().time)
+        mount.directory_attr(ROOT, ROOT, self.names().time)
     }
 }
 
@@ -209,15 +209,30 @@ impl Synthetic for ImageDirectory {
         self.attr(mount)
     }
 
-    fn list(&self, position: u64, add: AddEntry<'_>) {
+    /// Without attributes: the kernel asks for those that it needs, so that a listing opens nothing.
+    fn list(
+        &self,
+        mount: &MountState,
+        position: u64,
+        _plus: bool,
+        add: AddEntry<'_>,
+    ) -> Result<(), Errno> {
         let names = self.names();
         let after = SlotNo(u32::try_from(position - DOTS).unwrap_or(u32::MAX));
         let rest = (std::ops::Bound::Excluded(after), std::ops::Bound::Unbounded);
         for (slot, name) in names.by_slot.range(rest) {
-            if add(slot.first_node() + ROOT, u64::from(slot.0) + DOTS, name) {
+            let entry = Listed {
+                number: mount.slots.ranges().root(*slot),
+                mode: DIRECTORY_MODE,
+                next: u64::from(slot.0) + DOTS,
+                name,
+                attr: None,
+            };
+            if add(&entry) {
                 break;
             }
         }
+        Ok(())
     }
 
     fn xattr(&self, mount: &MountState, name: &[u8]) -> Option<Value> {
@@ -256,8 +271,13 @@ impl FailedImage {
 
     /// Its entry in the root. The kernel asks again soon.
     pub(crate) fn put_entry(&self, mount: &MountState, out: &mut Vec<u8>) {
-        let attr = mount.directory_attr(self.node(), Timestamp::default());
+        let attr = self.attr_in(mount);
         attr.put_entry(NAMES_VALID.min(mount.settings.names), NAMES_VALID, out);
+    }
+
+    fn attr_in(&self, mount: &MountState) -> Attr {
+        let number = mount.slots.ranges().root(self.0);
+        mount.directory_attr(self.node(), number, Timestamp::default())
     }
 
     /// Not one of the image, so that the kernel keeps nothing when the image is there again.
@@ -270,14 +290,22 @@ impl Synthetic for FailedImage {
     fn attr(&self, mount: &MountState) -> Result<Attr, Errno> {
         let known = mount.slots.status(self.0);
         known.ok_or(Errno::NOENT)?;
-        Ok(mount.directory_attr(self.node(), Timestamp::default()))
+        Ok(self.attr_in(mount))
     }
 
     fn parent(&self, mount: &MountState) -> Result<Attr, Errno> {
         mount.root_attr()
     }
 
-    fn list(&self, _position: u64, _add: AddEntry<'_>) {}
+    fn list(
+        &self,
+        _mount: &MountState,
+        _position: u64,
+        _plus: bool,
+        _add: AddEntry<'_>,
+    ) -> Result<(), Errno> {
+        Ok(())
+    }
 
     fn validity(&self, _mount: &MountState) -> Validity {
         NAMES_VALID

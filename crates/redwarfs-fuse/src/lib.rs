@@ -134,8 +134,12 @@ mod mount_table;
 #[cfg(unix)]
 mod newest;
 #[cfg(unix)]
+mod numbers;
+#[cfg(unix)]
 mod ops;
 mod options;
+#[cfg(unix)]
+mod order;
 #[cfg(unix)]
 mod patience;
 #[cfg(unix)]

@@ -30,7 +30,7 @@ pub(crate) enum Root {
     /// A directory with several images.
     Images(ImageDirectory),
     /// Several images as layers.
-    Union(Union),
+    Union(Box<Union>),
 }
 
 /// What the images of a mount share, and the counters of requests.
@@ -63,7 +63,7 @@ impl MountState {
     /// The analysis file cannot be created, or the metadata is damaged.
     pub(crate) fn new(image: Image, options: &MountOptions) -> Result<Self> {
         let shared = Shared::default();
-        let slots = Slots::of_generations(options);
+        let slots = Slots::of_generations(options, image.metadata().inode_count());
         let snapshots = SnapshotDirectory::wanted(&image, options, &slots)?;
         let hidden = snapshots.as_ref().map(|of| Arc::clone(of.name()));
         let perfmon = image.perfmon().clone();
@@ -89,7 +89,9 @@ impl MountState {
         let slots = Slots::of_images(options);
         let shared = Shared::default();
         let root = match options.union {
-            Some(whiteouts) => Root::Union(Union::open(set.images, whiteouts, options, &shared)?),
+            Some(whiteouts) => Root::Union(Box::new(Union::open(
+                set.images, whiteouts, options, &shared,
+            )?)),
             None => Root::Images(ImageDirectory::new(set.images, &slots)?),
         };
         Ok(Self {
@@ -133,11 +135,12 @@ impl MountState {
     }
 
     /// Attributes of a directory that no image has, which belongs to the user who mounts.
-    pub(crate) fn directory_attr(&self, node: u64, time: Timestamp) -> Attr {
+    pub(crate) fn directory_attr(&self, node: u64, number: u64, time: Timestamp) -> Attr {
         let policy = &self.settings.policy;
         let (uid, gid) = policy.owner(geteuid().as_raw(), getegid().as_raw());
         Attr {
             node,
+            number,
             mode: DIRECTORY_MODE,
             nlink: 2,
             uid,

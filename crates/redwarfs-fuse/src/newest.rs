@@ -147,7 +147,7 @@ impl Inner {
         let too_many = || unfit("this mount has moved too often");
         let slot = slots.add_snapshot(&image, snapshot, true);
         let slot = slot.ok_or_else(too_many)?;
-        let place = slots.place(state, slot, true, &snapshot.name);
+        let place = slots.place(state, slot, true, &snapshot.name, &image);
         let new = ImageState::of_slot(place, image.clone(), slots.options(), &state.shared)?;
         if new.settings.lists && !state.settings.lists {
             return Err(unfit(

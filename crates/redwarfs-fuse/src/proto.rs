@@ -278,8 +278,10 @@ pub(crate) type Validity = u64;
 /// Attributes in the form of the protocol.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Attr {
-    /// Number of the inode, which is also its node id. 0 means that there is none.
+    /// The node id, by which the kernel names the inode. 0 means that there is none.
     pub(crate) node: u64,
+    /// The inode number that programs see.
+    pub(crate) number: u64,
     pub(crate) size: u64,
     pub(crate) blocks: u64,
     pub(crate) atime: Timestamp,
@@ -295,7 +297,7 @@ pub(crate) struct Attr {
 
 impl Attr {
     fn put(&self, out: &mut Vec<u8>) {
-        out.put64(self.node);
+        out.put64(self.number);
         out.put64(self.size);
         out.put64(self.blocks);
         for time in [self.atime, self.mtime, self.ctime] {
@@ -348,7 +350,7 @@ impl Attr {
         // The upper half is spare; a mode has 16 bits.
         out.put16(self.mode as u16);
         out.put16(0);
-        for value in [self.node, self.size, self.blocks, 0] {
+        for value in [self.number, self.size, self.blocks, 0] {
             out.put64(value);
         }
         for of in [

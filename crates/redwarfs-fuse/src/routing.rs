@@ -10,7 +10,7 @@ use crate::proto::{Body, Header, op};
 use crate::slots::{ROOT, SlotNo};
 use crate::snapshots::{DIRECTORY, SnapshotDirectory};
 use crate::synthetic::Synthetic;
-use crate::union::Union;
+use crate::union::{Union, UnionDirectory};
 
 /// What a request is for.
 #[derive(Debug)]
@@ -28,7 +28,7 @@ pub(crate) enum PlaceOfNode<'m> {
     /// The name of the directory of snapshots in the root, or the parent of the root of a snapshot.
     Entry(&'m SnapshotDirectory),
     /// A directory of a union.
-    Union(&'m Union),
+    Union(UnionDirectory<'m>),
     /// All images.
     Whole(Totals),
     /// Nothing.
@@ -74,7 +74,7 @@ fn of_union<'m>(union: &'m Union, header: &Header) -> PlaceOfNode<'m> {
         return PlaceOfNode::Whole(union.totals());
     }
     match SlotNo::of(header.node) {
-        SlotNo(0) => PlaceOfNode::Union(union),
+        SlotNo(0) => PlaceOfNode::Union(union.at(header.node)),
         slot => union
             .layer(slot)
             .map_or(PlaceOfNode::Nothing, PlaceOfNode::Image),

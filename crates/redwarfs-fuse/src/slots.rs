@@ -7,7 +7,7 @@
 //! every request. No number is used again: if another image is found in the place of one that was closed, its inodes are
 //! stale.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -22,8 +22,10 @@ use crate::error::Error;
 use crate::failures::Failures;
 use crate::image_state::{ImageState, PlaceOfImage};
 use crate::mount_state::MountState;
+use crate::numbers::Ranges;
 use crate::ops::statfs::Totals;
 use crate::options::MountOptions;
+use crate::order::Order;
 use crate::proto::{Body, Header};
 
 /// Bits of a node id below the number of the slot.
@@ -64,10 +66,6 @@ impl SlotNo {
     /// What is added to the node ids of its inodes.
     pub(crate) fn first_node(self) -> u64 {
         u64::from(self.0) << NODE_BITS
-    }
-
-    fn index(self) -> Option<usize> {
-        usize::try_from(self.0.checked_sub(1)?).ok()
     }
 }
 
@@ -157,8 +155,18 @@ struct Known {
     /// Of the image that was opened first.
     identity: Option<Identity>,
     totals: Totals,
-    /// It is not opened again: it was removed, or another image is in its place.
-    stale: bool,
+    /// Otherwise it is not opened again.
+    presence: Presence,
+}
+
+/// Whether an image is where it was found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Presence {
+    Here,
+    /// Another image is in its place, for which there is no slot yet.
+    Replaced,
+    /// It was removed, or the image in its place has a slot.
+    Gone,
 }
 
 #[derive(Debug)]
@@ -177,35 +185,61 @@ enum Slot {
 
 #[derive(Debug, Default)]
 struct Table {
-    /// By slot, from 1 on.
-    known: Vec<Known>,
+    known: BTreeMap<SlotNo, Known>,
+    /// Slots that images have had so far.
+    given: u32,
     slots: HashMap<SlotNo, Slot>,
     /// Requests, by the slot that is being opened for them.
     waiting: HashMap<SlotNo, Vec<Waiting>>,
-    /// Slots that are open. The least recently used one is the first.
-    open: Vec<SlotNo>,
+    /// Slots that are open.
+    open: Order<SlotNo>,
 }
 
 impl Table {
-    fn known(&self, slot: SlotNo) -> Option<&Known> {
-        self.known.get(slot.index()?)
-    }
-
-    fn known_mut(&mut self, slot: SlotNo) -> Option<&mut Known> {
-        self.known.get_mut(slot.index()?)
-    }
-
     fn add(&mut self, known: Known) -> Option<SlotNo> {
-        if self.known.len() as u64 + 2 > u64::from(MOST_SLOTS) {
+        if self.given + 2 > MOST_SLOTS {
             return None;
         }
-        self.known.push(known);
-        Some(SlotNo(self.known.len() as u32))
+        self.given += 1;
+        let slot = SlotNo(self.given);
+        self.known.insert(slot, known);
+        Some(slot)
     }
 
     fn close(&mut self, slot: SlotNo) -> Option<Slot> {
-        self.open.retain(|&other| other != slot);
-        self.slots.remove(&slot)
+        self.open.remove(slot);
+        let closed = self.slots.remove(&slot);
+        self.forget(slot);
+        closed
+    }
+
+    /// Forgets an image that is gone and closed.
+    fn forget(&mut self, slot: SlotNo) {
+        let known = self.known.get(&slot);
+        if known.is_some_and(|known| known.presence == Presence::Gone)
+            && !matches!(
+                self.slots.get(&slot),
+                Some(Slot::Opening | Slot::Open { .. })
+            )
+        {
+            self.known.remove(&slot);
+            self.slots.remove(&slot);
+        }
+    }
+
+    fn set_presence(&mut self, slot: SlotNo, presence: Presence) {
+        if let Some(known) = self.known.get_mut(&slot) {
+            known.presence = presence;
+        }
+        self.forget(slot);
+    }
+
+    /// Whether an image in a slot is not opened again.
+    fn is_stale(&self, slot: SlotNo) -> bool {
+        match self.known.get(&slot) {
+            Some(known) => known.presence != Presence::Here,
+            None => (1..=self.given).contains(&slot.0),
+        }
     }
 }
 
@@ -235,6 +269,7 @@ pub enum SlotStatus {
 #[derive(Debug)]
 pub(crate) struct Slots {
     options: MountOptions,
+    ranges: Ranges,
     /// Largest number of open ones.
     most_open: usize,
     pause: Duration,
@@ -247,9 +282,12 @@ pub(crate) struct Slots {
 }
 
 impl Slots {
-    /// For other generations of the file of the image at the root.
-    pub(crate) fn of_generations(options: &MountOptions) -> Self {
-        Self::new(options, MOST_GENERATIONS, PAUSE)
+    /// For other generations of the file of the image at the root, which has so many inodes.
+    pub(crate) fn of_generations(options: &MountOptions, inodes: u32) -> Self {
+        Self {
+            ranges: Ranges::beside(inodes),
+            ..Self::new(options, MOST_GENERATIONS, PAUSE)
+        }
     }
 
     /// For the images of a mount of several ones.
@@ -269,6 +307,7 @@ impl Slots {
                 analysis_file: None,
                 ..options.clone()
             },
+            ranges: Ranges::default(),
             most_open,
             pause,
             table: Mutex::default(),
@@ -292,6 +331,11 @@ impl Slots {
         &self.options
     }
 
+    /// The inode numbers of the images.
+    pub(crate) fn ranges(&self) -> Ranges {
+        self.ranges
+    }
+
     /// The place of the image of a slot.
     pub(crate) fn place(
         &self,
@@ -299,10 +343,13 @@ impl Slots {
         slot: SlotNo,
         is_root: bool,
         name: &str,
+        image: &Image,
     ) -> PlaceOfImage {
+        let inodes = image.metadata().inode_count();
         PlaceOfImage {
             slot,
             is_root,
+            numbering: self.ranges.numbering(slot, inodes),
             origin: Some(Arc::from(name)),
             hidden: mount.main().and_then(|main| main.hidden.clone()),
         }
@@ -323,8 +370,9 @@ impl Slots {
             }
             Content::Image(_) => false,
         };
-        if let Some(at) = table.known.iter().position(same) {
-            return Some(SlotNo(at as u32 + 1));
+        let mut all = table.known.iter();
+        if let Some((&slot, _)) = all.find(|(_, known)| same(known)) {
+            return Some(slot);
         }
         table.add(Known {
             content: Content::Snapshot(Box::new((snapshot.clone(), file.file()))),
@@ -332,7 +380,7 @@ impl Slots {
             is_root,
             identity: None,
             totals: Totals::default(),
-            stale: false,
+            presence: Presence::Here,
         })
     }
 
@@ -344,34 +392,35 @@ impl Slots {
             is_root: false,
             identity: None,
             totals: Totals::default(),
-            stale: false,
+            presence: Presence::Here,
         })
     }
 
     /// A new slot for the image of one, if that is stale.
     pub(crate) fn renew(&self, slot: SlotNo) -> Option<SlotNo> {
         let mut table = self.table();
-        let known = table.known(slot).filter(|known| known.stale)?;
+        let known = table.known.get(&slot);
+        let known = known.filter(|known| known.presence == Presence::Replaced)?;
         let known = Known {
             identity: None,
             totals: Totals::default(),
-            stale: false,
+            presence: Presence::Here,
             ..known.clone()
         };
-        table.add(known)
+        let new = table.add(known)?;
+        table.set_presence(slot, Presence::Gone);
+        Some(new)
     }
 
     /// Takes an image away. If it is open, programs that use it keep it until it is closed.
     pub(crate) fn remove(&self, slot: SlotNo) {
-        if let Some(known) = self.table().known_mut(slot) {
-            known.stale = true;
-        }
+        self.table().set_presence(slot, Presence::Gone);
     }
 
     /// What the image of a slot is, whether it is open, and how large it is, as far as that is known.
     pub(crate) fn status(&self, slot: SlotNo) -> Option<(Arc<str>, SlotStatus, Totals)> {
         let table = self.table();
-        let known = table.known(slot)?;
+        let known = table.known.get(&slot)?;
         let status = match table.slots.get(&slot) {
             None => SlotStatus::Closed,
             Some(Slot::Opening | Slot::Open { .. }) => SlotStatus::Open,
@@ -383,7 +432,8 @@ impl Slots {
     /// The size of all images that have been opened so far.
     pub(crate) fn totals(&self) -> Totals {
         let table = self.table();
-        let present = table.known.iter().filter(|known| !known.stale);
+        let present = table.known.values();
+        let present = present.filter(|known| known.presence == Presence::Here);
         present.map(|known| known.totals).sum()
     }
 
@@ -392,8 +442,7 @@ impl Slots {
         let mut table = self.table();
         let used = Instant::now();
         let old = table.slots.insert(slot, Slot::Open { state, used });
-        table.open.retain(|&other| other != slot);
-        table.open.push(slot);
+        table.open.touch(slot);
         self.current.store(slot.0, Ordering::Release);
         drop(table);
         // This may take time.
@@ -404,17 +453,14 @@ impl Slots {
     pub(crate) fn find(&self, slot: SlotNo, waiting: impl FnOnce() -> Waiting) -> Found {
         let mut table = self.table();
         let table = &mut *table;
-        let Some(known) = table.known(slot) else {
+        let stale = table.is_stale(slot);
+        if !stale && !table.known.contains_key(&slot) {
             return Found::Failed(Errno::NOENT);
-        };
-        let stale = known.stale;
+        }
         match table.slots.get_mut(&slot) {
             Some(Slot::Open { state, used }) => {
                 *used = Instant::now();
-                if table.open.last() != Some(&slot) {
-                    table.open.retain(|&other| other != slot);
-                    table.open.push(slot);
-                }
+                table.open.touch(slot);
                 Found::Open(Arc::clone(state))
             }
             Some(Slot::Opening) => {
@@ -441,7 +487,7 @@ impl Slots {
         mount: &MountState,
         slot: SlotNo,
     ) -> (Result<Arc<ImageState>, Errno>, Settled) {
-        let known = self.table().known(slot).cloned();
+        let known = self.table().known.get(&slot).cloned();
         let Some(known) = known else {
             return (Err(Errno::NOENT), self.fail(slot));
         };
@@ -475,7 +521,7 @@ impl Slots {
             {
                 return Ok(Err(Errno::STALE));
             }
-            let place = self.place(mount, slot, known.is_root, &known.name);
+            let place = self.place(mount, slot, known.is_root, &known.name, &image);
             let state = ImageState::of_slot(place, image, &self.options, &mount.shared);
             state.map(|state| Ok((state, identity))).map_err(|cause| {
                 let medium = matches!(cause, Error::Image(redwarfs_format::Error::Io(_)));
@@ -485,7 +531,7 @@ impl Slots {
         match opened {
             Ok(Ok((state, identity))) => {
                 let state = Arc::new(state);
-                if let Some(known) = self.table().known_mut(slot) {
+                if let Some(known) = self.table().known.get_mut(&slot) {
                     (known.identity, known.totals) = (Some(identity), Totals::of(&state));
                 }
                 let open = Slot::Open {
@@ -497,7 +543,11 @@ impl Slots {
             Ok(Err(errno)) => {
                 let name = &known.name;
                 tracing::info!("{kind} '{name}': another one has taken its place");
-                self.remove(slot);
+                let mut table = self.table();
+                if !table.is_stale(slot) {
+                    table.set_presence(slot, Presence::Replaced);
+                }
+                drop(table);
                 let failed = Slot::Failed {
                     again: None,
                     cause: Arc::from("another image has taken its place"),
@@ -536,15 +586,16 @@ impl Slots {
         // The mount may have moved to it meanwhile.
         if !matches!(table.slots.get(&slot), Some(Slot::Open { .. })) {
             if matches!(new, Slot::Open { .. }) {
-                table.open.push(slot);
+                table.open.touch(slot);
             }
             table.slots.insert(slot, new);
+            table.forget(slot);
         }
         let waiting = table.waiting.remove(&slot).unwrap_or_default();
         let current = self.current();
         while table.open.len() > self.most_open {
-            let least = table.open.iter().find(|&&other| other != current);
-            let Some(&least) = least else { break };
+            let least = table.open.iter().find(|&other| other != current);
+            let Some(least) = least else { break };
             closed.extend(table.close(least));
         }
         Settled {
@@ -557,7 +608,7 @@ impl Slots {
     fn close_one(&self) -> bool {
         let mut table = self.table();
         let current = self.current();
-        let least = table.open.iter().find(|&&slot| slot != current).copied();
+        let least = table.open.iter().find(|&slot| slot != current);
         let closed = least.and_then(|least| table.close(least));
         drop(table);
         // What it holds goes without the lock.
@@ -569,8 +620,7 @@ impl Slots {
         let mut table = self.table();
         let idle = |slot: &SlotNo| match table.slots.get(slot) {
             Some(Slot::Open { used, .. }) => {
-                let is_stale = table.known(*slot).is_some_and(|known| known.stale);
-                let limit = match is_stale {
+                let limit = match table.is_stale(*slot) {
                     true => Some(limit.map_or(STALE_AFTER, |limit| limit.min(STALE_AFTER))),
                     false => limit,
                 };
@@ -578,7 +628,7 @@ impl Slots {
             }
             _ => false,
         };
-        let idle: Vec<SlotNo> = table.open.iter().copied().filter(idle).collect();
+        let idle: Vec<SlotNo> = table.open.iter().filter(idle).collect();
         let closed: Vec<_> = idle.into_iter().map(|slot| table.close(slot)).collect();
         drop(table);
         // What they hold goes without the lock.
@@ -603,6 +653,38 @@ impl Slots {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn images_that_are_gone_are_forgotten() {
+        let slots = Slots::of_images(&MountOptions::default());
+        let opener: Opener = Arc::new(|| Err("it is never opened".into()));
+        let add = || slots.add_image("image", Arc::clone(&opener)).unwrap();
+        let find = |slot| match slots.find(slot, || unreachable!("nothing waits")) {
+            Found::Failed(errno) => errno,
+            other => panic!("{other:?}"),
+        };
+        let first = add();
+        for _ in 0..100 {
+            let slot = add();
+            slots.remove(slot);
+            assert_eq!(find(slot), Errno::STALE);
+            assert!(slots.status(slot).is_none() && slots.renew(slot).is_none());
+        }
+        assert_eq!(find(SlotNo(102)), Errno::NOENT);
+        // One with another image in its place stays until that has a slot.
+        slots.table().set_presence(first, Presence::Replaced);
+        assert_eq!(find(first), Errno::STALE);
+        assert_eq!(slots.renew(first), Some(SlotNo(102)));
+        assert_eq!((find(first), slots.renew(first)), (Errno::STALE, None));
+        // One that is being opened stays until that has failed.
+        let slot = SlotNo(102);
+        slots.table().slots.insert(slot, Slot::Opening);
+        slots.remove(slot);
+        assert_eq!(slots.table().known.len(), 1);
+        drop(slots.fail(slot));
+        let table = slots.table();
+        assert!(table.known.is_empty() && table.slots.is_empty());
+    }
 
     #[test]
     fn node_ids_of_slots_are_apart() {

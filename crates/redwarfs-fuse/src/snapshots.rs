@@ -13,12 +13,13 @@ use rustix::io::Errno;
 
 use crate::error::Result;
 use crate::mount_state::MountState;
+use crate::numbers;
 use crate::ops::answer::{Answer, Outcome};
 use crate::ops::listing::DOTS;
 use crate::options::MountOptions;
 use crate::proto::Attr;
 use crate::slots::{MOST_SLOTS, ROOT, SlotNo, Slots};
-use crate::synthetic::{AddEntry, DIRECTORY_MODE, Synthetic};
+use crate::synthetic::{self, AddEntry, DIRECTORY_MODE, Synthetic};
 
 /// The directory itself.
 pub(crate) const DIRECTORY: u64 = ((MOST_SLOTS as u64) << 40) + ROOT;
@@ -131,7 +132,7 @@ impl SnapshotDirectory {
 }
 
 impl Synthetic for SnapshotDirectory {
-    fn attr(&self, mount: &MountState) -> Result<Attr, Errno> {
+    fn attr(&self, mount: &MountState) -> std::result::Result<Attr, Errno> {
         let root = mount.root_attr()?;
         let listed = self.listed();
         let time = listed
@@ -139,6 +140,7 @@ impl Synthetic for SnapshotDirectory {
             .map_or_else(Timestamp::default, |last| last.time);
         Ok(Attr {
             node: DIRECTORY,
+            number: numbers::SNAPSHOTS,
             mode: DIRECTORY_MODE,
             nlink: 2,
             size: 0,
@@ -150,17 +152,31 @@ impl Synthetic for SnapshotDirectory {
         })
     }
 
-    fn parent(&self, mount: &MountState) -> Result<Attr, Errno> {
+    fn parent(&self, mount: &MountState) -> std::result::Result<Attr, Errno> {
         mount.root_attr()
     }
 
-    fn list(&self, position: u64, add: AddEntry<'_>) {
+    fn list(
+        &self,
+        mount: &MountState,
+        position: u64,
+        _plus: bool,
+        add: AddEntry<'_>,
+    ) -> std::result::Result<(), Errno> {
         let listed = self.listed();
         let skipped = usize::try_from(position - DOTS).unwrap_or(usize::MAX);
         for (next, one) in (DOTS + 1..).zip(&*listed).skip(skipped) {
-            if add(one.slot.first_node() + ROOT, next, one.name.as_bytes()) {
+            let entry = synthetic::Listed {
+                number: mount.slots.ranges().root(one.slot),
+                mode: DIRECTORY_MODE,
+                next,
+                name: one.name.as_bytes(),
+                attr: None,
+            };
+            if add(&entry) {
                 break;
             }
         }
+        Ok(())
     }
 }

@@ -22,7 +22,7 @@ pub(crate) fn answer(
         }
         let ty = meta.file_type(inode);
         let ty = ty.map_err(|cause| state.fail("stat", inode, &cause))?;
-        put_dirent(state.node(inode), next, ty.mode_bits(), name, out);
+        put_dirent(state.number(inode), next, ty.mode_bits(), name, out);
         Ok(false)
     })?;
     Ok(Answer::Reply)

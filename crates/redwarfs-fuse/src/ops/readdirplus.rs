@@ -24,7 +24,7 @@ pub(crate) fn answer(
         }
         let attr = state.attr_of_name(inode, entry)?;
         attr.put_entry(state.settings.names, state.settings.attributes, out);
-        put_dirent(attr.node, next, attr.mode, name, out);
+        put_dirent(attr.number, next, attr.mode, name, out);
         if let Some(pusher) = pusher {
             pusher.knows(inode);
         }

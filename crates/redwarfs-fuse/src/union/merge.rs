@@ -33,6 +33,8 @@ pub(super) struct Entry {
     pub(super) layer: usize,
     pub(super) inode: InodeNo,
     pub(super) index: EntryIndex,
+    /// Its type, as in a mode.
+    pub(super) mode: u32,
     /// If it is a directory: what it consists of.
     pub(super) parts: Option<Arc<[Part]>>,
     /// A file whose data is elsewhere (`overlay.metacopy`).
@@ -43,7 +45,7 @@ pub(super) struct Entry {
 struct Found {
     /// None if it is hidden.
     entry: Option<(usize, InodeNo, EntryIndex)>,
-    is_directory: bool,
+    ty: Option<FileType>,
     parts: Vec<Part>,
     /// Directories of lower layers merge with it.
     is_open: bool,
@@ -52,7 +54,7 @@ struct Found {
 impl Found {
     const HIDDEN: Self = Self {
         entry: None,
-        is_directory: false,
+        ty: None,
         parts: Vec::new(),
         is_open: false,
     };
@@ -125,7 +127,7 @@ pub(super) fn merge(
                     let shown = !is_white || whiteouts == Whiteouts::Show;
                     place.insert(Found {
                         entry: shown.then_some((part.layer, inode, index)),
-                        is_directory,
+                        ty: Some(ty),
                         parts: Vec::from_iter(is_directory.then_some(own)),
                         is_open: is_directory && !is_opaque(layer, inode, whiteouts)?,
                     });
@@ -155,7 +157,8 @@ pub(super) fn merge(
     let shown = all.into_iter().filter_map(|(name, found)| {
         let (layer, inode, index) = found.entry?;
         let of = layers.get(layer)?;
-        let is_foreign = match found.is_directory {
+        let is_directory = found.ty == Some(FileType::Directory);
+        let is_foreign = match is_directory {
             true => Ok(false),
             false => is_foreign(of, inode),
         };
@@ -164,7 +167,8 @@ pub(super) fn merge(
             layer,
             inode,
             index,
-            parts: found.is_directory.then(|| found.parts.into()),
+            mode: found.ty.map_or(0, FileType::mode_bits),
+            parts: is_directory.then(|| found.parts.into()),
             is_foreign,
         }))
     });

@@ -2,35 +2,39 @@
 //!
 //! Every directory has a node of its own in slot 0. It consists of *parts*: directories of layers, the uppermost one first.
 //! All other inodes are those of their layer. A directory is merged when somebody looks into it (`merge.rs`), and the
-//! result is kept while there is room. Nodes stay for the life of the mount, so that inode numbers do.
+//! result is kept while there is room. Nodes stay for the life of the mount, because the kernel may know them.
 
 mod merge;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use redwarfs_format::ids::InodeNo;
-use redwarfs_reader::perfmon::PerfMonitor;
+use redwarfs_format::metadata::Timestamp;
 use rustix::io::Errno;
 
 use crate::error::{Error, Result};
 use crate::image_state::{ImageState, PlaceOfImage};
 use crate::images::NamedImage;
 use crate::mount_state::{MountState, Shared};
-use crate::ops::answer::{Answer, Outcome};
-use crate::ops::init::Agreed;
-use crate::ops::listing::{self, DOTS};
+use crate::numbers::Numbering;
+use crate::ops;
+use crate::ops::answer::Outcome;
+use crate::ops::listing::DOTS;
 use crate::ops::statfs::Totals;
 use crate::ops::xattr_value::put_value;
-use crate::ops::{self, opendir};
 use crate::options::{MountOptions, Whiteouts};
-use crate::proto::{Attr, Body, Header, dirent_size, op, put_dirent};
+use crate::order::Order;
+use crate::proto::{Attr, Body, Header, Validity};
 use crate::slots::{ROOT, SlotNo};
+use crate::synthetic::{AddEntry, Listed, Synthetic};
 use crate::xattr;
 use merge::{Entry, Part, merge};
 
 /// Names of directories whose merged entries are kept.
 const KEPT: usize = 1 << 18;
+/// Directories with more than half as many names that are kept beside them.
+const KEPT_LARGE: usize = 2;
 /// What the attributes of overlayfs begin with.
 const OWN: [&[u8]; 2] = [b"trusted.overlay.", b"user.overlay."];
 
@@ -78,39 +82,58 @@ impl Nodes {
     }
 }
 
-/// Merged directories, the least recently used one first.
+/// Merged directories.
 #[derive(Debug, Default)]
 struct Kept {
-    by_node: HashMap<u64, (u64, Arc<[Entry]>)>,
-    order: BTreeMap<u64, u64>,
-    tick: u64,
-    names: usize,
+    small: Recent,
+    /// Those with more than half of [`KEPT`] names. They are apart, because listing one takes many requests, and
+    /// other directories that are looked into meanwhile would let each of them merge it again.
+    large: Recent,
 }
 
 impl Kept {
     fn get(&mut self, node: u64) -> Option<Arc<[Entry]>> {
-        self.tick += 1;
-        let (tick, entries) = self.by_node.get_mut(&node)?;
-        self.order.remove(tick);
-        *tick = self.tick;
-        self.order.insert(self.tick, node);
+        self.small.get(node).or_else(|| self.large.get(node))
+    }
+
+    fn insert(&mut self, node: u64, entries: &Arc<[Entry]>) {
+        match entries.len() > KEPT / 2 {
+            true => self.large.insert(node, entries, 1, KEPT_LARGE),
+            false => self.small.insert(node, entries, entries.len() + 1, KEPT),
+        }
+    }
+}
+
+/// Some of them, in the order of their use.
+#[derive(Debug, Default)]
+struct Recent {
+    by_node: HashMap<u64, (usize, Arc<[Entry]>)>,
+    order: Order<u64>,
+    weight: usize,
+}
+
+impl Recent {
+    fn get(&mut self, node: u64) -> Option<Arc<[Entry]>> {
+        let (_, entries) = self.by_node.get(&node)?;
+        self.order.touch(node);
         Some(Arc::clone(entries))
     }
 
-    fn insert(&mut self, node: u64, entries: &Arc<[Entry]>, most: usize) {
+    /// Drops the least recently used ones, until all others together have at most the weight `most`. One stays.
+    fn insert(&mut self, node: u64, entries: &Arc<[Entry]>, weight: usize, most: usize) {
         if self.by_node.contains_key(&node) {
             return;
         }
-        self.tick += 1;
-        self.names += entries.len() + 1;
-        self.order.insert(self.tick, node);
-        self.by_node.insert(node, (self.tick, Arc::clone(entries)));
-        while self.names > most && self.by_node.len() > 1 {
-            let Some((_, least)) = self.order.pop_first() else {
+        self.weight += weight;
+        self.order.touch(node);
+        self.by_node.insert(node, (weight, Arc::clone(entries)));
+        while self.weight > most && self.order.len() > 1 {
+            let Some(least) = self.order.iter().next() else {
                 break;
             };
-            if let Some((_, gone)) = self.by_node.remove(&least) {
-                self.names -= gone.len() + 1;
+            self.order.remove(least);
+            if let Some((weight, _)) = self.by_node.remove(&least) {
+                self.weight -= weight;
             }
         }
     }
@@ -128,11 +151,15 @@ impl Union {
         shared: &Shared,
     ) -> Result<Self> {
         let mut layers = Vec::new();
+        let mut inodes = 0;
         for (slot, named) in (1..).zip(images) {
             let image = (named.open)().map_err(Error::Layer)?;
+            let numbering = Numbering::behind(inodes);
+            inodes += u64::from(image.metadata().inode_count());
             let place = PlaceOfImage {
                 slot: SlotNo(slot),
                 is_root: false,
+                numbering,
                 origin: Some(Arc::from(named.source)),
                 hidden: None,
             };
@@ -201,6 +228,9 @@ impl Union {
         let (layer, inode) = self.upper(&directory)?;
         let mut attr = layer.attr(inode)?;
         attr.node = node;
+        if node == ROOT {
+            attr.number = ROOT;
+        }
         if directory.parts.len() > 1 {
             // Nobody has counted the directories in it.
             attr.nlink = 1;
@@ -226,7 +256,7 @@ impl Union {
                 Err(errno) => errno,
             })?
             .into();
-        self.kept().insert(node, &entries, KEPT);
+        self.kept().insert(node, &entries);
         Ok(entries)
     }
 
@@ -243,157 +273,137 @@ impl Union {
         }
     }
 
-    fn look_up(&self, node: u64, name: &[u8]) -> Result<Attr, Errno> {
-        match name {
-            b"." => self.attr(node),
-            b".." => self.attr(self.directory(node)?.parent),
-            _ => {
-                let entries = self.entries(node)?;
-                let found = entries.binary_search_by(|entry| (*entry.name).cmp(name));
-                match found.ok().and_then(|at| entries.get(at)) {
-                    Some(entry) if entry.is_foreign => Err(Errno::IO),
-                    Some(entry) => self.attr_of_entry(entry, node),
-                    None => Ok(Attr::default()),
-                }
-            }
-        }
-    }
-
-    /// Carries out a request for a directory.
-    pub(crate) fn answer(
-        &self,
-        mount: &MountState,
-        agreed: Agreed,
-        header: &Header,
-        mut body: Body<'_>,
-        out: &mut Vec<u8>,
-    ) -> Outcome {
-        let settings = &mount.settings;
-        let (names, attributes) = (settings.names, settings.attributes);
-        let node = header.node;
-        match header.opcode {
-            op::LOOKUP => {
-                let attr = self.look_up(node, body.name().ok_or(Errno::IO)?)?;
-                attr.put_entry(names, attributes, out);
-                Ok(Answer::Reply)
-            }
-            op::GETATTR => {
-                self.attr(node)?.put_attr(attributes, out);
-                Ok(Answer::Reply)
-            }
-            op::STATX => {
-                let directory = self.directory(node)?;
-                let (layer, inode) = self.upper(&directory)?;
-                let birth = layer.image.metadata().birth_time(inode);
-                let birth = birth.map_err(|cause| layer.fail("stat", inode, &cause))?;
-                self.attr(node)?.put_statx(birth, attributes, out);
-                Ok(Answer::Reply)
-            }
-            op::OPENDIR => opendir::answer(settings, agreed, header, out),
-            op::READDIR | op::READDIRPLUS => {
-                let (position, room) = listing::part(&mut body)?;
-                let plus = header.opcode == op::READDIRPLUS;
-                self.list(mount, node, plus, position, room, out)
-            }
-            op::GETXATTR | op::LISTXATTR if !settings.xattrs => Err(Errno::NOSYS),
-            op::GETXATTR => self.get_xattr(&mount.perfmon, header, body, out),
-            op::LISTXATTR => {
-                let directory = self.directory(node)?;
-                let (layer, inode) = self.upper(&directory)?;
-                let all = ops::listxattr::all(layer, inode, header.uid == 0)?;
-                let shown = all.split_inclusive(|&byte| byte == 0);
-                let shown = shown.filter(|name| !self.hides_xattr(name)).flatten();
-                let shown: Vec<u8> = shown.copied().collect();
-                put_value(body.u32().ok_or(Errno::IO)?, &shown, shown.len(), out)
-            }
-            op::ACCESS => {
-                let directory = self.directory(node)?;
-                let (layer, inode) = self.upper(&directory)?;
-                let header = Header {
-                    node: layer.node(inode),
-                    ..*header
-                };
-                ops::access::answer(layer, &header, body)
-            }
-            op::OPEN | op::READ => Err(Errno::ISDIR),
-            op::READLINK | op::LSEEK => Err(Errno::INVAL),
-            _ => Err(Errno::ROFS),
-        }
+    /// The directory of a node.
+    pub(crate) fn at(&self, node: u64) -> UnionDirectory<'_> {
+        UnionDirectory { union: self, node }
     }
 
     /// Whether an attribute is one that says how a directory merges.
     fn hides_xattr(&self, name: &[u8]) -> bool {
         self.whiteouts != Whiteouts::Show && OWN.iter().any(|own| name.starts_with(own))
     }
+}
 
-    fn get_xattr(
-        &self,
-        perfmon: &PerfMonitor,
-        header: &Header,
-        mut body: Body<'_>,
-        out: &mut Vec<u8>,
-    ) -> Outcome {
-        let whole = body;
-        let size = body.u32().ok_or(Errno::IO)?;
-        body.u32();
-        let name = body.name().ok_or(Errno::IO)?;
-        if self.hides_xattr(name) {
-            return Err(Errno::NODATA);
+/// A directory of a union. Its uppermost part answers for it, where the parts do not merge.
+#[derive(Debug)]
+pub(crate) struct UnionDirectory<'m> {
+    union: &'m Union,
+    node: u64,
+}
+
+impl UnionDirectory<'_> {
+    fn upper(&self) -> Result<(&Arc<ImageState>, InodeNo), Errno> {
+        self.union.upper(&self.union.directory(self.node)?)
+    }
+
+    /// The header of a request for the uppermost part.
+    fn header(&self, header: &Header) -> Result<(&Arc<ImageState>, Header), Errno> {
+        let (layer, inode) = self.upper()?;
+        let node = layer.node(inode);
+        Ok((layer, Header { node, ..*header }))
+    }
+}
+
+impl Synthetic for UnionDirectory<'_> {
+    fn attr(&self, _mount: &MountState) -> Result<Attr, Errno> {
+        self.union.attr(self.node)
+    }
+
+    fn parent(&self, _mount: &MountState) -> Result<Attr, Errno> {
+        self.union.attr(self.union.directory(self.node)?.parent)
+    }
+
+    fn birth(&self) -> Result<Option<Timestamp>, Errno> {
+        let (layer, inode) = self.upper()?;
+        let birth = layer.image.metadata().birth_time(inode);
+        birth.map_err(|cause| layer.fail("stat", inode, &cause))
+    }
+
+    fn find(&self, name: &[u8]) -> Result<Attr, Errno> {
+        let entries = self.union.entries(self.node)?;
+        let found = entries.binary_search_by(|entry| (*entry.name).cmp(name));
+        match found.ok().and_then(|at| entries.get(at)) {
+            Some(entry) if entry.is_foreign => Err(Errno::IO),
+            Some(entry) => self.union.attr_of_entry(entry, self.node),
+            None => Ok(Attr::default()),
         }
-        if header.node == ROOT
-            && let Some(value) = xattr::of_driver(perfmon, name)
-        {
-            return put_value(size, &value.bytes, value.announced, out);
-        }
-        let directory = self.directory(header.node)?;
-        let (layer, inode) = self.upper(&directory)?;
-        let header = Header {
-            node: layer.node(inode),
-            ..*header
-        };
-        ops::getxattr::answer(layer, &header, whole, out)
     }
 
     fn list(
         &self,
-        mount: &MountState,
-        node: u64,
-        plus: bool,
+        _mount: &MountState,
         position: u64,
-        room: usize,
-        out: &mut Vec<u8>,
-    ) -> Outcome {
-        let settings = &mount.settings;
-        // An entry without an inode has to be looked up before it is used.
-        let unknown = Attr::default();
-        let mut add = |attr: &Attr, known: bool, next: u64, name: &[u8]| {
-            if out.len() + dirent_size(name, plus) > room {
-                return true;
-            }
-            if plus {
-                let entry = if known { attr } else { &unknown };
-                entry.put_entry(settings.names, settings.attributes, out);
-            }
-            put_dirent(attr.node, next, attr.mode, name, out);
-            false
-        };
-        if position == 0 && add(&self.attr(node)?, true, 1, b".") {
-            return Ok(Answer::Reply);
-        }
-        let parent = self.directory(node)?.parent;
-        if position <= 1 && add(&self.attr(parent)?, true, DOTS, b"..") {
-            return Ok(Answer::Reply);
-        }
-        let entries = self.entries(node)?;
-        let skipped = usize::try_from(position.saturating_sub(DOTS)).unwrap_or(usize::MAX);
+        plus: bool,
+        add: AddEntry<'_>,
+    ) -> Result<(), Errno> {
+        let union = self.union;
+        let entries = union.entries(self.node)?;
+        let skipped = usize::try_from(position - DOTS).unwrap_or(usize::MAX);
         let rest = entries.get(skipped..).unwrap_or_default();
-        for (next, entry) in (position.max(DOTS).saturating_add(1)..).zip(rest) {
-            let attr = self.attr_of_entry(entry, node)?;
-            if add(&attr, !entry.is_foreign, next, &entry.name) {
+        for (next, entry) in (position.saturating_add(1)..).zip(rest) {
+            let layer = union.layers.get(entry.layer).ok_or(Errno::NOENT)?;
+            let wanted = plus && !entry.is_foreign;
+            let attr = wanted.then(|| union.attr_of_entry(entry, self.node));
+            let attr = attr.transpose()?;
+            let listed = Listed {
+                number: layer.number(entry.inode),
+                mode: entry.mode,
+                next,
+                name: &entry.name,
+                attr: attr.as_ref(),
+            };
+            if add(&listed) {
                 break;
             }
         }
-        Ok(Answer::Reply)
+        Ok(())
+    }
+
+    fn validity_of_names(&self, mount: &MountState) -> Validity {
+        mount.settings.names
+    }
+
+    fn access(&self, header: &Header, body: Body<'_>) -> Outcome {
+        let (layer, header) = self.header(header)?;
+        ops::access::answer(layer, &header, body)
+    }
+
+    fn get_xattr(
+        &self,
+        mount: &MountState,
+        header: &Header,
+        body: Body<'_>,
+        out: &mut Vec<u8>,
+    ) -> Outcome {
+        let mut parts = body;
+        let size = parts.u32().ok_or(Errno::IO)?;
+        parts.u32();
+        let name = parts.name().ok_or(Errno::IO)?;
+        if self.union.hides_xattr(name) {
+            return Err(Errno::NODATA);
+        }
+        if self.node == ROOT
+            && let Some(value) = xattr::of_driver(&mount.perfmon, name)
+        {
+            return put_value(size, &value.bytes, value.announced, out);
+        }
+        let (layer, header) = self.header(header)?;
+        ops::getxattr::answer(layer, &header, body, out)
+    }
+
+    fn list_xattrs(
+        &self,
+        _mount: &MountState,
+        header: &Header,
+        mut body: Body<'_>,
+        out: &mut Vec<u8>,
+    ) -> Outcome {
+        let (layer, inode) = self.upper()?;
+        let all = ops::listxattr::all(layer, inode, header.uid == 0)?;
+        let shown = all.split_inclusive(|&byte| byte == 0);
+        let shown = shown.filter(|name| !self.union.hides_xattr(name)).flatten();
+        let shown: Vec<u8> = shown.copied().collect();
+        put_value(body.u32().ok_or(Errno::IO)?, &shown, shown.len(), out)
     }
 }
 
@@ -407,6 +417,7 @@ mod tests {
             layer: 0,
             inode: InodeNo(0),
             index: redwarfs_format::ids::EntryIndex(0),
+            mode: 0,
             parts: None,
             is_foreign: false,
         };
@@ -415,21 +426,37 @@ mod tests {
 
     #[test]
     fn the_least_recently_used_directory_goes_first() {
-        let mut kept = Kept::default();
+        let mut kept = Recent::default();
         for node in 1..=3 {
-            kept.insert(node, &of(10), 33);
+            kept.insert(node, &of(10), 11, 33);
         }
         assert!(kept.get(1).is_some());
-        kept.insert(4, &of(10), 33);
+        kept.insert(4, &of(10), 11, 33);
         assert!(kept.get(2).is_none());
         assert!([1, 3, 4].iter().all(|&node| kept.get(node).is_some()));
         // One is kept, however large it is.
-        kept.insert(5, &of(100), 33);
+        kept.insert(5, &of(100), 101, 33);
         assert_eq!(
-            (kept.names, kept.by_node.len(), kept.order.len()),
+            (kept.weight, kept.by_node.len(), kept.order.len()),
             (101, 1, 1)
         );
-        assert!(kept.get(5).is_some());
+        kept.insert(5, &of(100), 101, 33);
+        assert_eq!((kept.weight, kept.order.len()), (101, 1));
+    }
+
+    #[test]
+    fn small_directories_do_not_drop_a_large_one() {
+        let mut kept = Kept::default();
+        kept.insert(1, &of(KEPT + 1));
+        kept.insert(2, &of(KEPT));
+        for node in 3..20 {
+            kept.insert(node, &of(KEPT / 8));
+        }
+        let has = |kept: &mut Kept, node| kept.get(node).is_some();
+        assert!(has(&mut kept, 1) && has(&mut kept, 2) && has(&mut kept, 19));
+        assert!(!has(&mut kept, 3));
+        kept.insert(20, &of(KEPT));
+        assert!(!has(&mut kept, 1) && has(&mut kept, 2) && has(&mut kept, 20));
     }
 
     #[test]

@@ -207,7 +207,7 @@ impl Lower for ImageLower {
             let inode = meta.entry_inode(entry).map_err(fail)?;
             if let Some((_, mode)) = self.number(inode, entry)? {
                 entries.push(LowerEntry {
-                    shown: self.state.node(inode),
+                    shown: self.state.number(inode),
                     mode,
                     name: name.into_owned(),
                 });

@@ -146,11 +146,8 @@ pub(super) struct Valid {
 
 /// The reply to what makes or finds a name. The kernel knows the inode as `node`, and programs by the number in `attr`.
 pub(super) fn put_entry(node: u64, attr: &Attr, valid: Valid, out: &mut Vec<u8>) {
-    let at = out.len();
+    let attr = Attr { node, ..*attr };
     attr.put_entry(valid.names, valid.attributes, out);
-    if let Some(place) = out.get_mut(at..at + 8) {
-        place.copy_from_slice(&node.to_ne_bytes());
-    }
 }
 
 /// The attributes of a file of the upper directory. `number` is for programs.
@@ -172,6 +169,7 @@ pub(super) fn attr_of(stat: &Stat, number: u64, block_size: u32) -> Attr {
     )]
     Attr {
         node: number,
+        number,
         size: stat.st_size as u64,
         blocks: stat.st_blocks as u64,
         atime: time(stat.st_atime as i64, stat.st_atime_nsec as i64),
