@@ -5,6 +5,7 @@ use std::fmt;
 use std::io;
 use std::sync::{Arc, OnceLock};
 
+use redwarfs_format::hints::HintTable;
 use redwarfs_format::history::HistoryEntry;
 use redwarfs_format::metadata::{Extent, FileType, Timestamp};
 use redwarfs_format::section::{
@@ -14,7 +15,7 @@ use redwarfs_format::section::{
 use redwarfs_format::{BlockNo, GenerationNo, InodeNo};
 use redwarfs_io::Source;
 use redwarfs_reader::{BlockMemory, Image, ImageOffset, OpenOptions};
-use redwarfs_writer::emit::Emitter;
+use redwarfs_writer::emit::{Emitter, write_hints};
 use redwarfs_writer::{BaseBlock, BaseContent, BaseImage, NewGeneration};
 
 use crate::error::{Error, Result};
@@ -276,13 +277,28 @@ pub(crate) fn next_number(table: &SnapshotTable) -> GenerationNo {
 pub(crate) fn lasting(image: &Image) -> Result<Vec<(SectionType, Vec<u8>)>> {
     let mut kept = Vec::new();
     for section in &image.container().trailers {
-        if section.ty.hidden_class() != Some(HiddenClass::Copy) {
+        // Hints are about the blocks of one generation.
+        if section.ty.hidden_class() != Some(HiddenClass::Copy) || section.ty == SectionType::HINTS
+        {
             continue;
         }
         match image.stored_payload(section) {
             Ok(payload) => kept.push((section.ty, payload)),
             Err(error @ redwarfs_format::Error::Io(_)) => return Err(error.into()),
             // A damaged one is ignored by all readers.
+            Err(_) => {}
+        }
+    }
+    Ok(kept)
+}
+
+/// The hints of an image. Damaged ones are ignored by all readers.
+pub(crate) fn hints(image: &Image) -> Result<Vec<HintTable>> {
+    let mut kept = Vec::new();
+    for stored in image.stored_hints() {
+        match stored.table {
+            Ok(table) => kept.push(table),
+            Err(error @ redwarfs_format::Error::Io(_)) => return Err(error.into()),
             Err(_) => {}
         }
     }
@@ -452,6 +468,12 @@ impl BaseImage for Base {
                 && hidden.prelude.binding == Binding::None
             {
                 emitter.trailer(ty, &hidden.prelude, hidden.body)?;
+            }
+        }
+        if !new.hints {
+            // Blocks keep their numbers, and unchanged files their blocks.
+            for table in hints(&self.image).map_err(as_write_error)? {
+                write_hints(&table, emitter)?;
             }
         }
         Ok(())

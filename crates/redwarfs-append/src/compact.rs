@@ -13,6 +13,7 @@ use std::io::Write;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use redwarfs_format::hints::HintTable;
 use redwarfs_format::section::{
     CompressionId, Footer, GenerationId, HiddenPayload, Opening, Prelude, Section, SectionHeader,
     SectionType, Snapshot, SnapshotTable, TableChain, encode_section_index,
@@ -23,7 +24,7 @@ use redwarfs_rewrite::merge::{MergeOptions, generations};
 use redwarfs_writer::emit::Emitter;
 use redwarfs_writer::{NewGeneration, Progress};
 
-use crate::base::lasting;
+use crate::base::{hints, lasting};
 use crate::error::{Error, Result};
 use crate::used::blocks_in_use;
 
@@ -62,6 +63,8 @@ pub struct Compaction {
     /// Offsets of the headers of blocks that are used.
     live: BTreeSet<u64>,
     lasting: Vec<(SectionType, Vec<u8>)>,
+    /// Those of the newest generation, whose blocks keep their numbers.
+    hints: Vec<HintTable>,
 }
 
 impl Compaction {
@@ -83,6 +86,7 @@ impl Compaction {
             kept: Vec::new(),
             live: BTreeSet::new(),
             lasting: lasting(image)?,
+            hints: hints(image)?,
         };
         for snapshot in table.present() {
             if snapshot.end.is_none() {
@@ -218,6 +222,10 @@ impl Compaction {
         for (_, payload) in &self.lasting {
             counter.at += (SectionHeader::LEN + payload.len()) as u64;
         }
+        for table in &self.hints {
+            let around = SectionHeader::LEN + Prelude::LEN + Footer::LEN;
+            counter.at += (around + table.encode().len()) as u64;
+        }
         blocks.len() as u32
     }
 
@@ -264,7 +272,8 @@ impl Compaction {
             let opening = Opening::of_sections(entries.iter().copied())
                 .ok_or(Error::Unfit("the image has no section index"))?;
             let mut trailers = vec![(SectionType::SNAPSHOTS, None)];
-            if number + 1 == self.kept.len() {
+            let newest = number + 1 == self.kept.len();
+            if newest {
                 let lasting = self.lasting.iter();
                 trailers.extend(lasting.map(|(ty, payload)| (*ty, Some(payload))));
             }
@@ -280,6 +289,13 @@ impl Compaction {
                         (hidden.prelude, hidden.body.to_vec())
                     }
                 };
+                let bytes = opening.encode_trailer(copy.at, copy.number, ty, &prelude, &body);
+                copy.put(&bytes)?;
+                copy.number += 1;
+            }
+            for table in self.hints.iter().filter(|_| newest) {
+                let (ty, prelude) = (SectionType::HINTS, HintTable::prelude(generation));
+                let body = table.encode();
                 let bytes = opening.encode_trailer(copy.at, copy.number, ty, &prelude, &body);
                 copy.put(&bytes)?;
                 copy.number += 1;

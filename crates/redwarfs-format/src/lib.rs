@@ -39,6 +39,7 @@
 //! | [`frozen`] | the bit-packed encoding of the metadata |
 //! | [`metadata`] | the metadata: model, in-place view, packing, checks |
 //! | [`device`] | device numbers |
+//! | [`hints`] | what a program reads first |
 //! | [`digests`] | digests of all sections, and signatures of them |
 //! | [`elf`] | the program in front of an image |
 #![forbid(unsafe_code)]
@@ -50,6 +51,7 @@ pub mod elf;
 pub mod error;
 pub mod frozen;
 pub mod fsst;
+pub mod hints;
 pub mod history;
 pub mod ids;
 pub mod metadata;

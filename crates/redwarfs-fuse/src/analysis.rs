@@ -13,9 +13,6 @@ use crate::bits::Bits;
 use crate::error::{self, io_text};
 use crate::options::MountOptions;
 
-/// Largest number of parent directories of a file. More do not fit into a path of the system.
-const DEEPEST: usize = 4096;
-
 /// Regular files of the largest image that is analysed (2 GiB of memory).
 const MOST_FILES: u32 = 1 << 28;
 
@@ -101,7 +98,7 @@ impl Analysis {
         if !self.seen.insert(inode) {
             return;
         }
-        let line = match path(meta, dir, entry) {
+        let line = match meta.path(dir, entry) {
             // A path with a line break would be read as two paths.
             Ok(path) if path.contains(&b'\n') => {
                 return debug!("not in the analysis: a path with a line break");
@@ -119,15 +116,4 @@ impl Analysis {
             tracing::error!("cannot write analysis file: {}", io_text(&error));
         }
     }
-}
-
-/// Path of an entry of `dir`, without a leading slash.
-fn path(meta: &MetadataView, mut dir: InodeNo, entry: EntryIndex) -> Result<Vec<u8>> {
-    let mut parts = vec![meta.entry_name(entry)?];
-    while dir != InodeNo::ROOT && parts.len() < DEEPEST {
-        parts.push(meta.entry_name(meta.self_entry(dir)?)?);
-        dir = meta.parent(dir)?;
-    }
-    parts.reverse();
-    Ok(parts.join(&b'/'))
 }

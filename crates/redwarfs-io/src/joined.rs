@@ -37,6 +37,25 @@ impl JoinedSource {
     }
 }
 
+impl JoinedSource {
+    /// Says to each part which ranges of it are in `ranges`.
+    fn announce(&self, ranges: &[Range<u64>], say: impl Fn(&dyn Source, &[Range<u64>])) {
+        let mut start = 0;
+        for (source, end) in &self.parts {
+            let inside: Vec<Range<u64>> = ranges
+                .iter()
+                .map(|range| range.start.max(start)..range.end.min(*end))
+                .filter(|range| !range.is_empty())
+                .map(|range| range.start - start..range.end - start)
+                .collect();
+            if !inside.is_empty() {
+                say(source.as_ref(), &inside);
+            }
+            start = *end;
+        }
+    }
+}
+
 impl Source for JoinedSource {
     fn len(&self) -> io::Result<u64> {
         Ok(self.parts.last().map_or(0, |(_, end)| *end))
@@ -80,19 +99,11 @@ impl Source for JoinedSource {
     }
 
     fn will_need(&self, ranges: &[Range<u64>]) {
-        let mut start = 0;
-        for (source, end) in &self.parts {
-            let inside: Vec<Range<u64>> = ranges
-                .iter()
-                .map(|range| range.start.max(start)..range.end.min(*end))
-                .filter(|range| !range.is_empty())
-                .map(|range| range.start - start..range.end - start)
-                .collect();
-            if !inside.is_empty() {
-                source.will_need(&inside);
-            }
-            start = *end;
-        }
+        self.announce(ranges, |source, inside| source.will_need(inside));
+    }
+
+    fn may_need(&self, ranges: &[Range<u64>]) {
+        self.announce(ranges, |source, inside| source.may_need(inside));
     }
 
     fn line(&self) -> Option<Line> {

@@ -77,6 +77,9 @@ pub trait Source: Send + Sync + fmt::Debug {
     /// time. Never waits and never fails: a read of the range does.
     fn will_need(&self, _ranges: &[Range<u64>]) {}
 
+    /// As [`Source::will_need`], for ranges that nobody waits for: other reads and ranges come first.
+    fn may_need(&self, _ranges: &[Range<u64>]) {}
+
     /// The line to a server, as it was measured so far. None if there is no line, or nothing was measured.
     fn line(&self) -> Option<Line> {
         None
@@ -153,6 +156,10 @@ impl<S: Source + ?Sized> Source for Arc<S> {
 
     fn will_need(&self, ranges: &[Range<u64>]) {
         (**self).will_need(ranges);
+    }
+
+    fn may_need(&self, ranges: &[Range<u64>]) {
+        (**self).may_need(ranges);
     }
 
     fn line(&self) -> Option<Line> {

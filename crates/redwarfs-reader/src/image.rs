@@ -3,7 +3,8 @@
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
 use std::path::Path;
-use std::sync::{Arc, OnceLock};
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, OnceLock, RwLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -23,6 +24,7 @@ use crate::error::{in_section, wrong_type};
 use crate::options::{ImageOffset, OpenOptions};
 use crate::payload::{PIECE, Payloads, checksum_error};
 use crate::perfmon::{Component, PerfMonitor, Timer};
+use crate::record::Recorder;
 use crate::snapshots;
 use crate::tree::{ReadDir, Walk};
 use crate::verify::{TrustedDigests, Verified};
@@ -79,6 +81,9 @@ pub(crate) struct OpenImage {
     perfmon: PerfMonitor,
     pub(crate) timers: Timers,
     locked: OnceLock<()>,
+    /// Whether reads are recorded, and by whom.
+    pub(crate) records: AtomicBool,
+    pub(crate) recorder: RwLock<Option<Arc<Recorder>>>,
 }
 
 /// Tells images apart, within one process: their sections, and the checksums of schema and metadata.
@@ -321,6 +326,8 @@ impl Image {
             perfmon: options.perfmon.clone(),
             timers: Timers::new(&options.perfmon),
             locked: OnceLock::new(),
+            records: AtomicBool::new(false),
+            recorder: RwLock::default(),
         })))
     }
 

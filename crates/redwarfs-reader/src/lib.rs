@@ -27,7 +27,7 @@
 //! With [`OpenOptions::disk_cache`], step 4 takes payloads from a cache on disk, and adds those that it lacks (`disk.rs`).
 //!
 //! [`check`] finds damage and the files that it affects. `preload.rs` decodes whole blocks before any
-//! program reads them. `whole.rs` decodes a block, or its first part, without the cache, for extraction to a
+//! program reads them, and `hints.rs` says which ones a program needs first, as `record.rs` has recorded it. `whole.rs` decodes a block, or its first part, without the cache, for extraction to a
 //! directory. Rewriting uses [`Image::decode_block`] (`image.rs`).
 //!
 //! # Example
@@ -49,6 +49,7 @@ mod cache;
 pub mod check;
 mod disk;
 mod error;
+mod hints;
 mod image;
 mod options;
 mod payload;
@@ -56,6 +57,7 @@ pub mod perfmon;
 mod pinned;
 mod preload;
 mod read;
+mod record;
 mod sections;
 mod snapshots;
 mod spans;
@@ -68,6 +70,7 @@ mod xattrs;
 
 pub use cache::{ActiveSetSize, CacheGroup, CacheStats};
 pub use check::{CheckOptions, CheckReport, VerifyMode};
+pub use hints::StoredHints;
 pub use image::{Image, ImageIdentity};
 pub use options::{
     BlockAllocator, CacheOptions, CpuSet, ImageOffset, OpenOptions, ParseOffsetError, Preload,
@@ -77,6 +80,7 @@ pub use perfmon::PerfMonitor;
 pub use pinned::{MAX_PARTS, PinnedRead};
 pub use preload::{PreloadHandle, PreloadSummary};
 pub use read::PlannedReads;
+pub use record::Recording;
 pub use redwarfs_format::{Error, Result};
 pub use snapshots::{FileOfImage, SnapshotChoice, TailOfFile};
 pub use tree::{DirEntry, ReadDir, Walk, WalkEntry};

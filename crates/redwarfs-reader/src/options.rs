@@ -2,9 +2,11 @@
 
 use std::fmt;
 use std::str::FromStr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use redwarfs_format::BlockNo;
+use redwarfs_format::hints::Hints;
 use redwarfs_io::DiskCache;
 
 use crate::cache::CacheGroup;
@@ -211,6 +213,9 @@ pub enum Preload {
     All,
     /// The blocks of the category with this name.
     Category(String),
+    /// Those that these hints, and the hints in the image, name: in this order, and as many as fit into the cache. Nothing if
+    /// the image has none.
+    Hints(Option<Arc<Hints>>),
     /// These blocks. With [`OpenOptions::disk_cache`], they are only fetched into that cache, so they need no room in
     /// memory.
     Blocks(Vec<BlockNo>),

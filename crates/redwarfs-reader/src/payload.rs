@@ -216,8 +216,37 @@ impl Payloads {
 
     /// Lets a source on a server begin to fetch blocks that will be needed soon, with their headers.
     pub(crate) fn announce(&self, blocks: impl IntoIterator<Item = BlockNo>) {
+        let ranges = self.ranges_of(blocks);
+        if !ranges.is_empty() {
+            self.source.will_need(&ranges);
+        }
+    }
+
+    /// The same for blocks that no request needs so far.
+    pub(crate) fn announce_later(&self, blocks: impl IntoIterator<Item = BlockNo>) {
+        let ranges = self.ranges_of(blocks);
+        if !ranges.is_empty() {
+            self.source.may_need(&ranges);
+        }
+    }
+
+    /// How many of these blocks, from the first one on, have at most so many stored bytes together.
+    pub(crate) fn first_bytes(&self, blocks: &[BlockNo], most: u64) -> usize {
+        let mut left = most;
+        let fits = |block: &&BlockNo| {
+            let length = self.container.block(**block).map_or(0, |b| b.length);
+            let rest = left.checked_sub(length.min(self.longest_payload()));
+            left = rest.unwrap_or(0);
+            rest.is_some()
+        };
+        blocks.iter().take_while(fits).count()
+    }
+
+    /// The ranges of the file that blocks and their headers have, unless they are in the cache on disk. None if the source
+    /// is not on a server.
+    fn ranges_of(&self, blocks: impl IntoIterator<Item = BlockNo>) -> Vec<Range<u64>> {
         if !self.remote {
-            return;
+            return Vec::new();
         }
         let range = |block| {
             let section = self.container.block(block)?;
@@ -232,10 +261,7 @@ impl Payloads {
                 .checked_add(section.length)?;
             Some(start..end.min(start.saturating_add(longest)))
         };
-        let ranges: Vec<Range<u64>> = blocks.into_iter().filter_map(range).collect();
-        if !ranges.is_empty() {
-            self.source.will_need(&ranges);
-        }
+        blocks.into_iter().filter_map(range).collect()
     }
 
     /// Completes a section that is only known from the index.

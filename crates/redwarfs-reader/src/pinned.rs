@@ -231,6 +231,7 @@ impl Image {
         scratch: &'a mut Vec<u8>,
     ) -> Result<PinnedRead<'a>> {
         let inner = &*self.0;
+        self.note_read(inode, offset, len);
         let mut read = PinnedRead::new(inner, scratch, DECODED_BLOCKS);
         let context = read_context(inode, offset, len);
         let _timer = inner.timers.read.start_with(&context);
@@ -276,6 +277,7 @@ impl Image {
         if !complete {
             return Ok(None);
         }
+        self.note_read(inode, offset, len);
         self.decode_behind(inode, offset, len);
         Ok(Some(read))
     }

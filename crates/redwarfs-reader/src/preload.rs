@@ -1,11 +1,14 @@
-//! Preloading: decodes the blocks that the user names into the cache, or fetches them into the cache on disk, in the
+//! Preloading: decodes the blocks that the user or hints name into the cache, or fetches them into the cache on disk, in the
 //! background.
+//!
+//! Requests have the right of way: their bytes are fetched and decoded first.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use redwarfs_format::hints::Hints;
 use redwarfs_format::{BlockNo, Error, Result};
 
 use crate::image::{Image, OpenImage};
@@ -49,9 +52,14 @@ impl PreloadHandle {
 
 #[derive(Debug)]
 struct Job {
-    blocks: Vec<BlockNo>,
+    /// The blocks, when they are known.
+    blocks: OnceLock<Vec<BlockNo>>,
+    /// Hints, from which the first thread finds them out.
+    hints: Option<Arc<Hints>>,
     /// Blocks are fetched into the cache on disk.
     to_disk: bool,
+    /// Blocks before this one were announced, and the start of the last announced batch.
+    announced: Mutex<(usize, usize)>,
     next: AtomicUsize,
     stop: AtomicBool,
     /// Blocks that are being decoded.
@@ -63,7 +71,7 @@ struct Job {
 impl Job {
     fn summary(&self) -> PreloadSummary {
         PreloadSummary {
-            wanted: self.blocks.len(),
+            wanted: self.blocks.get().map_or(0, Vec::len),
             loaded: self.loaded.load(Ordering::Relaxed),
             failed: self.failed.load(Ordering::Relaxed),
         }
@@ -73,15 +81,15 @@ impl Job {
         while !self.stop.load(Ordering::Relaxed) {
             let index = self.next.fetch_add(1, Ordering::Relaxed);
             // The image may be closed at any time; it must not wait for this.
-            let (Some(&block), Some(inner)) = (self.blocks.get(index), inner.upgrade()) else {
+            let Some(inner) = inner.upgrade() else {
                 return;
             };
-            if self.to_disk && index.is_multiple_of(GROUP) {
-                // While this one is fetched, and all at once.
-                let from = if index == 0 { 0 } else { index + GROUP };
-                let to = (index + 2 * GROUP).min(self.blocks.len());
-                let upcoming = self.blocks.get(from..to).unwrap_or_default();
-                inner.payloads.announce(upcoming.iter().copied());
+            let blocks = self.blocks.get_or_init(|| self.hinted(&inner));
+            let Some(&block) = blocks.get(index) else {
+                return;
+            };
+            if inner.payloads.is_remote() {
+                self.announce(&inner, blocks, index);
             }
             match self.load(&inner, block) {
                 Ok(true) => self.loaded.fetch_add(1, Ordering::Relaxed),
@@ -98,13 +106,53 @@ impl Job {
     }
 }
 
-/// Blocks that are announced together.
-const GROUP: usize = 8;
+/// Stored bytes of blocks that are announced together (8 MiB), and two batches of which are on their way. What is fetched waits
+/// in memory, where requests need room, too.
+const BATCH: u64 = 8 << 20;
+
+/// Threads that wait for a server. Requests for the blocks that they have come to count as those that somebody waits for.
+const REMOTE_THREADS: usize = 2;
+
+/// Most blocks of a batch.
+const BATCH_BLOCKS: usize = 1 << 12;
 
 /// Time after which room is looked for again.
 const RETRY: Duration = Duration::from_millis(1);
 
 impl Job {
+    /// The blocks of hints that fit into the cache.
+    fn hinted(&self, inner: &OpenImage) -> Vec<BlockNo> {
+        let blocks = inner.hinted_blocks(self.hints.as_deref());
+        let mut blocks = blocks.unwrap_or_else(|e| {
+            tracing::warn!("hints have no effect: {e}");
+            Vec::new()
+        });
+        blocks.truncate(inner.cache.blocks_that_fit());
+        blocks
+    }
+
+    /// Lets a server send the next batches when one of them begins to be used, so that neighbours are one request.
+    fn announce(&self, inner: &OpenImage, blocks: &[BlockNo], index: usize) {
+        let mut batches = Vec::new();
+        {
+            let announced = self.announced.lock();
+            let mut announced = announced.unwrap_or_else(PoisonError::into_inner);
+            let (end, last) = &mut *announced;
+            while *end < blocks.len() && index >= *last {
+                let rest = blocks.get(*end..).unwrap_or_default();
+                let fitting = inner.payloads.first_bytes(rest, BATCH);
+                let length = fitting.clamp(1, BATCH_BLOCKS);
+                batches.push(rest.get(..length).unwrap_or_default());
+                *last = *end;
+                *end += length;
+            }
+        }
+        for batch in batches {
+            let missing = batch.iter().filter(|block| !inner.cache.knows(**block));
+            inner.payloads.announce_later(missing.copied());
+        }
+    }
+
     /// Decodes a block; false if there is no room. While others decode theirs, more is reserved
     /// for them than they will take, so only the last one knows.
     fn load(&self, inner: &OpenImage, block: BlockNo) -> Result<bool> {
@@ -124,7 +172,7 @@ impl Job {
 }
 
 impl Image {
-    /// Starts to decode blocks into the cache, in the background and in the order of their numbers, on
+    /// Starts to decode blocks into the cache, in the background and in the order of their numbers, or in that of the list, on
     /// as many threads as the cache has workers. It ends when all blocks are decoded, or the next one
     /// does not fit without dropping others. [`Preload::Blocks`] go to the cache on disk instead, if there is one.
     ///
@@ -134,17 +182,33 @@ impl Image {
     pub fn preload(&self, which: Preload) -> Result<PreloadHandle> {
         let disk = self.0.payloads.disk().is_some();
         let to_disk = disk && matches!(which, Preload::Blocks(_));
+        let mut hints = None;
+        let mut most = usize::MAX;
         let blocks = match which {
-            Preload::All => (0..self.container().block_count()).map(BlockNo).collect(),
+            Preload::Hints(given) => {
+                if given.is_none() && !self.has_hints() {
+                    most = 0;
+                }
+                hints = given;
+                None
+            }
+            Preload::All => Some((0..self.container().block_count()).map(BlockNo).collect()),
             Preload::Category(name) => self
                 .category_blocks(&name)
+                .map(Some)
                 .ok_or_else(|| Error::Unsupported(self.unknown_category(&name)))?,
-            Preload::Blocks(blocks) => blocks,
+            Preload::Blocks(blocks) => Some(blocks),
         };
-        let threads = self.0.cache.workers().min(blocks.len());
+        let most = blocks.as_ref().map_or(most, Vec::len);
+        let mut threads = self.0.cache.workers().min(most);
+        if self.is_remote() {
+            threads = threads.min(REMOTE_THREADS);
+        }
         let job = Arc::new(Job {
-            blocks,
+            blocks: blocks.map_or_else(OnceLock::new, OnceLock::from),
+            hints,
             to_disk,
+            announced: Mutex::default(),
             next: AtomicUsize::new(0),
             stop: AtomicBool::new(false),
             active: AtomicUsize::new(0),

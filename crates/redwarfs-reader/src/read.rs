@@ -39,6 +39,7 @@ impl Image {
             Spans::new(&inner.view, inode, offset, 0)?;
             return Ok(0);
         }
+        self.note_read(inode, offset, buf.len());
         let mut spans = Spans::new(&inner.view, inode, offset, buf.len())?;
         let Some(first) = spans.next()? else {
             return Ok(0);

@@ -383,6 +383,10 @@ impl Source for RepairingSource {
         self.source.will_need(ranges);
     }
 
+    fn may_need(&self, ranges: &[std::ops::Range<u64>]) {
+        self.source.may_need(ranges);
+    }
+
     fn line(&self) -> Option<Line> {
         self.source.line()
     }

@@ -4,6 +4,8 @@ use std::ops::Range;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use tokio::sync::Notify;
+
 use crate::failure::Failure;
 
 /// A range that is being fetched, or was. Its bytes arrive in order, and can be read as soon as they are there.
@@ -14,6 +16,8 @@ pub(crate) struct Piece {
     only: bool,
     state: Mutex<State>,
     changed: Condvar,
+    /// Somebody waits for it.
+    urgent: Notify,
 }
 
 #[derive(Debug, Default)]
@@ -31,6 +35,7 @@ impl Piece {
             only: false,
             state: Mutex::default(),
             changed: Condvar::new(),
+            urgent: Notify::new(),
         })
     }
 
@@ -53,6 +58,7 @@ impl Piece {
                 ..State::default()
             }),
             changed: Condvar::new(),
+            urgent: Notify::new(),
         })
     }
 
@@ -62,6 +68,16 @@ impl Piece {
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Says that somebody waits for it.
+    pub(crate) fn hurry(&self) {
+        self.urgent.notify_one();
+    }
+
+    /// Waits until somebody waits for it.
+    pub(crate) async fn hurried(&self) {
+        self.urgent.notified().await;
     }
 
     /// How many bytes are there.

@@ -4,10 +4,12 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
 use std::ops::Range;
+use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use futures_util::future::{Either, select};
 use redwarfs_io::{DiskCache, Line, Source};
 use tokio::sync::Semaphore;
 
@@ -22,6 +24,9 @@ use crate::runtime::Threads;
 
 /// Requests of one source that run at the same time.
 const REQUESTS: usize = 8;
+
+/// Those of them that run for ranges that nobody waits for.
+const BACKGROUND: usize = 6;
 
 /// Ranges that are announced together, with at most this many bytes between them, are fetched with one request (1 MiB). But
 /// not if more than 64 KiB are between them, and more than both have.
@@ -62,6 +67,7 @@ struct Inner {
     limits: Limits,
     threads: Threads,
     permits: Semaphore,
+    background: Semaphore,
     pieces: Mutex<Pieces>,
     requests: AtomicU64,
     abandoned: AtomicBool,
@@ -144,6 +150,15 @@ impl Pieces {
             };
             bytes -= oldest.len();
             self.remove(&oldest);
+        }
+    }
+
+    /// Says that somebody waits for the pieces with the first bytes of ranges. The others follow when they are read.
+    fn hurry(&mut self, ranges: &[Range<u64>]) {
+        for range in ranges {
+            if let Some(piece) = self.at(range.start) {
+                piece.hurry();
+            }
         }
     }
 
@@ -252,6 +267,7 @@ impl RemoteSource {
             limits,
             threads,
             permits: Semaphore::new(REQUESTS),
+            background: Semaphore::new(BACKGROUND),
             pieces: Mutex::new(pieces),
             requests: AtomicU64::new(requests),
             abandoned: AtomicBool::new(false),
@@ -307,8 +323,14 @@ impl Inner {
         self.abandoned.load(Ordering::SeqCst)
     }
 
-    /// Begins to fetch a range.
-    fn begin(self: &Arc<Self>, range: Range<u64>, pieces: &mut Pieces) -> Arc<Piece> {
+    /// Begins to fetch a range, if it is for the background then as soon as few others of the kind are being fetched, or
+    /// somebody waits for it.
+    fn begin(
+        self: &Arc<Self>,
+        range: Range<u64>,
+        background: bool,
+        pieces: &mut Pieces,
+    ) -> Arc<Piece> {
         let piece = Piece::new(range);
         if self.is_abandoned() {
             piece.fail(abandoned());
@@ -327,6 +349,14 @@ impl Inner {
         };
         self.threads.handle().spawn(async move {
             let Filling { inner, piece } = &filling;
+            let mut _turn = None;
+            if background {
+                let turn = pin!(inner.background.acquire());
+                let hurried = pin!(piece.hurried());
+                if let Either::Left((turn, _)) = select(turn, hurried).await {
+                    _turn = turn.ok();
+                }
+            }
             // Never closed.
             let _permit = inner.permits.acquire().await;
             fetch::fill(&inner.object, &inner.identity, piece, &inner.limits).await;
@@ -334,10 +364,33 @@ impl Inner {
         piece
     }
 
+    /// Begins to fetch what is missing of ranges, as far as there is room for it. The background takes half of that, and makes
+    /// none.
+    fn announce(self: &Arc<Self>, ranges: &[Range<u64>], background: bool) {
+        if self.threads.check().is_err() || self.is_abandoned() || self.is_offline() {
+            return;
+        }
+        let mut pieces = self.pieces();
+        if !background {
+            pieces.hurry(ranges);
+        }
+        let room = if background { KEPT / 2 } else { KEPT };
+        for range in pieces.missing(ranges, self.identity.size) {
+            let length = range.end - range.start;
+            if !background {
+                pieces.make_room(length);
+            }
+            if pieces.bytes().saturating_add(length) <= room {
+                self.begin(range, background, &mut pieces);
+            }
+        }
+    }
+
     /// The piece with a byte, which is fetched if it is missing. A read of `len` bytes begins there.
     fn piece(self: &Arc<Self>, offset: u64, len: u64) -> Arc<Piece> {
         let mut pieces = self.pieces();
         if let Some(piece) = pieces.at(offset) {
+            piece.hurry();
             return piece;
         }
         let (end, before) = pieces.last;
@@ -351,7 +404,7 @@ impl Inner {
         let end = end.min(pieces.next(offset));
         pieces.last = (end, least);
         pieces.make_room(end - offset);
-        self.begin(offset..end, &mut pieces)
+        self.begin(offset..end, false, &mut pieces)
     }
 }
 
@@ -466,18 +519,11 @@ impl Source for RemoteSource {
     }
 
     fn will_need(&self, ranges: &[Range<u64>]) {
-        let inner = &self.0;
-        if inner.threads.check().is_err() || inner.is_abandoned() || inner.is_offline() {
-            return;
-        }
-        let mut pieces = inner.pieces();
-        for range in pieces.missing(ranges, inner.identity.size) {
-            let length = range.end - range.start;
-            pieces.make_room(length);
-            if pieces.bytes().saturating_add(length) <= KEPT {
-                inner.begin(range, &mut pieces);
-            }
-        }
+        self.0.announce(ranges, false);
+    }
+
+    fn may_need(&self, ranges: &[Range<u64>]) {
+        self.0.announce(ranges, true);
     }
 }
 

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use redwarfs_io::Source;
 use redwarfs_reader::{Image, OpenOptions};
 use redwarfs_remote::{Limits, RemoteSource};
-use redwarfs_testkit::web::{WebFault, WebServer};
+use redwarfs_testkit::web::{WebFault, WebRequest, WebServer};
 
 const SIZE: usize = 3 << 20;
 
@@ -188,6 +188,44 @@ fn no_more_than_eight_requests_run_at_once() {
         read(&source, range.start as usize, 1000).unwrap();
     }
     assert_eq!(server.most_at_once(), 8);
+}
+
+#[test]
+fn the_background_is_never_in_the_way() {
+    let (server, _) = server();
+    server.put("/a", vec![7; 64 << 20]);
+    let source = open(&server);
+    server.delay(Duration::from_millis(100));
+    server.take_requests();
+    let ranges: Vec<_> = (0..20_u64)
+        .map(|i| i * (3 << 20)..i * (3 << 20) + 1000)
+        .collect();
+    source.may_need(&ranges);
+    // One of those that wait for their turn, and one that nobody has announced.
+    read(&source, 19 * (3 << 20), 1000).unwrap();
+    read(&source, 2 << 20, 1000).unwrap();
+    let before = server.take_requests();
+    let place = |start: &str| {
+        let of = |request: &WebRequest| request.header("range").unwrap().starts_with(start);
+        before.iter().position(of).unwrap()
+    };
+    assert!(place("bytes=59768832-") <= 7, "{before:?}");
+    assert!(place("bytes=2097152-") < 19, "{before:?}");
+    for range in &ranges {
+        read(&source, range.start as usize, 1000).unwrap();
+    }
+    assert!(server.most_at_once() <= 8);
+    // It takes half of the memory for bytes that were not read so far.
+    server.delay(Duration::ZERO);
+    server.take_requests();
+    let large: Vec<_> = (0..16_u64)
+        .map(|i| i * (4 << 20)..(i + 1) * (4 << 20))
+        .collect();
+    source.may_need(&large);
+    std::thread::sleep(Duration::from_millis(300));
+    let asked = server.take_requests();
+    let bytes: u64 = asked.iter().map(|request| request.sent).sum();
+    assert!((1..=32 << 20).contains(&bytes), "{bytes}");
 }
 
 #[test]

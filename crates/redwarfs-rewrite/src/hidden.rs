@@ -1,23 +1,47 @@
 //! Hidden sections of the old image: which the new one keeps.
 
-use redwarfs_format::section::{Binding, HiddenClass, HiddenPayload, Section};
+use redwarfs_format::section::{Binding, HiddenClass, HiddenPayload, Section, SectionType};
 use redwarfs_reader::Image;
-use redwarfs_writer::emit::Emitter;
+use redwarfs_writer::emit::{Emitter, write_hints};
 use redwarfs_writer::{Level, Progress};
 
 use crate::error::Result;
 
-/// Writes the hidden sections that are still true, and names those that are not, or that are damaged. Without
-/// an index (`indexed`), none is kept.
+/// What becomes of an image, as far as it matters to its hidden sections.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Rewritten {
+    /// The metadata is built anew.
+    pub(crate) rebuilt: bool,
+    /// Blocks have other data.
+    pub(crate) recut: bool,
+    /// The new image has an index. Without one, no hidden section is kept.
+    pub(crate) indexed: bool,
+    /// The new image has hints of its own.
+    pub(crate) hinted: bool,
+}
+
+/// Writes the hidden sections that are still true, and names those that are not, or that are damaged.
 pub(crate) fn keep(
     image: &Image,
-    rebuilt: bool,
-    indexed: bool,
+    rewritten: Rewritten,
     emitter: &mut Emitter<'_>,
     progress: &dyn Progress,
 ) -> Result<()> {
+    let Rewritten {
+        rebuilt, indexed, ..
+    } = rewritten;
     let mut dropped = Vec::new();
     for section in &image.container().trailers {
+        if section.ty == SectionType::HINTS {
+            if rewritten.hinted {
+                continue;
+            }
+            // Blocks that keep their numbers keep their hints.
+            if let (true, false, Ok(table)) = (indexed, rewritten.recut, image.hints_in(section)) {
+                write_hints(&table, emitter)?;
+                continue;
+            }
+        }
         let kept = indexed && stays_true(section, rebuilt);
         let payload = match image.stored_payload(section) {
             Ok(payload) if kept => payload,

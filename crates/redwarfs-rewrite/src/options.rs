@@ -1,6 +1,7 @@
 //! The options of a rewrite.
 
 use redwarfs_codec::{CodecSpec, ContentKind};
+use redwarfs_format::hints::Hints;
 use redwarfs_format::metadata::Packing;
 use redwarfs_writer::{BuildOptions, HistoryOptions, ModeTransform, TimeResolution, XattrFilter};
 
@@ -153,6 +154,9 @@ pub struct RewriteOptions {
     pub history: Option<HistoryOptions>,
     /// Write a section index.
     pub section_index: bool,
+    /// What a program reads first: the new image gets hints about it. Without this, it keeps those of the old image, as long as
+    /// blocks keep their numbers.
+    pub hints: Option<Hints>,
     /// Threads that check, decode and compress, at least 1.
     pub workers: usize,
     /// Added to the niceness of these threads, 0..=19.
@@ -191,6 +195,7 @@ impl RewriteOptions {
             check: true,
             history: build.history,
             section_index: true,
+            hints: None,
             workers: build.workers,
             compress_niceness: build.compress_niceness,
             memory_limit: None,
@@ -212,6 +217,9 @@ impl RewriteOptions {
             .is_some_and(|n| !(10..=30).contains(&n))
         {
             return bad("block size must be between 10 and 30");
+        }
+        if self.hints.is_some() && !self.section_index {
+            return bad("hints need a section index");
         }
         if self.block_size_bits.is_some() && self.categories.is_some() {
             return bad("cannot use --recompress-categories with --change-block-size");

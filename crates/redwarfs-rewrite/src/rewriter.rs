@@ -6,11 +6,13 @@ use std::time::Instant;
 
 use redwarfs_codec::CodecSpec;
 use redwarfs_format::BlockNo;
-use redwarfs_format::metadata::unknown_members;
+use redwarfs_format::metadata::{MetadataView, unknown_members};
 use redwarfs_format::section::{CompressionId, SectionType};
 use redwarfs_reader::check::{CheckReport, Finding, FindingKind};
 use redwarfs_reader::{CheckOptions, Image};
-use redwarfs_writer::emit::{Emitter, MetadataCodecs, freeze_for, history_entry};
+use redwarfs_writer::emit::{
+    Emitter, MetadataCodecs, freeze_for, hint_table, history_entry, write_hints,
+};
 use redwarfs_writer::{Error as WriteError, Level, Phase, Progress};
 
 use crate::error::{Error, Result};
@@ -133,6 +135,7 @@ pub fn rewrite(
         }
     })?;
 
+    let mut hints = None;
     if let Some(rebuild) = rebuild {
         progress.phase(Phase::Metadata);
         let blocks = match &recut {
@@ -155,6 +158,10 @@ pub fn rewrite(
         }
         let frozen = freeze_for(&metadata, &options.metadata_compression)?;
         drop(metadata);
+        if let Some(wanted) = &options.hints {
+            let view = MetadataView::parse(&frozen.schema, frozen.data.clone())?;
+            hints = hint_table(wanted, &view, progress)?;
+        }
         let codecs = MetadataCodecs {
             schema: &options.schema_compression,
             main: &options.metadata_compression,
@@ -166,6 +173,9 @@ pub fn rewrite(
         emitter.metadata(frozen, &codecs)?;
     } else {
         add(&counters.chunks, u64::from(counts.chunks));
+        if let Some(wanted) = &options.hints {
+            hints = hint_table(wanted, view, progress)?;
+        }
     }
     if let Some(history) = history {
         let codec = &options.history_compression;
@@ -174,13 +184,16 @@ pub fn rewrite(
     if options.section_index {
         emitter.index()?;
     }
-    hidden::keep(
-        image,
-        rebuild.is_some(),
-        options.section_index,
-        &mut emitter,
-        progress,
-    )?;
+    let rewritten = hidden::Rewritten {
+        rebuilt: rebuild.is_some(),
+        recut: options.block_size_bits.is_some(),
+        indexed: options.section_index,
+        hinted: options.hints.is_some(),
+    };
+    if let Some(table) = &hints {
+        write_hints(table, &mut emitter)?;
+    }
+    hidden::keep(image, rewritten, &mut emitter, progress)?;
     emitter.finish()?;
     if interrupted() {
         return Err(Error::interrupted());

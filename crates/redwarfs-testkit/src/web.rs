@@ -43,6 +43,8 @@ pub struct WebRequest {
     pub headers: BTreeMap<String, String>,
     /// Bytes of the body that were sent.
     pub sent: u64,
+    /// When the server got the request, and when it began to answer, in counted events.
+    pub lasted: Range<u64>,
 }
 
 impl WebRequest {
@@ -53,8 +55,26 @@ impl WebRequest {
     }
 }
 
+/// How many requests came one after the other: the longest row in which each came after the answer to the one before
+/// had begun. That is how often somebody who sent them waited for a round trip.
+#[must_use]
+pub fn round_trips(requests: &[WebRequest]) -> usize {
+    let mut sorted: Vec<&WebRequest> = requests.iter().collect();
+    sorted.sort_by_key(|request| request.lasted.start);
+    let mut depths: Vec<usize> = Vec::new();
+    for (number, request) in sorted.iter().enumerate() {
+        let before = sorted.iter().take(number).zip(&depths);
+        let answered = before.filter(|(other, _)| other.lasted.end < request.lasted.start);
+        let depth = answered.map(|(_, depth)| *depth).max().unwrap_or(0);
+        depths.push(depth + 1);
+    }
+    depths.into_iter().max().unwrap_or(0)
+}
+
 #[derive(Debug, Default)]
 struct State {
+    /// Counts events.
+    clock: u64,
     objects: BTreeMap<String, Object>,
     faults: VecDeque<WebFault>,
     requests: Vec<WebRequest>,
@@ -277,7 +297,10 @@ fn serve(shared: &Shared, stream: impl Read + Write) -> io::Result<()> {
     while let Some(request) = read_request(&mut input)? {
         let (fault, latency, number) = {
             let mut state = shared.lock();
-            state.requests.push(request.clone());
+            state.clock += 1;
+            let mut noted = request.clone();
+            noted.lasted = state.clock..u64::MAX;
+            state.requests.push(noted);
             state.running += 1;
             state.most = state.most.max(state.running);
             (
@@ -287,6 +310,18 @@ fn serve(shared: &Shared, stream: impl Read + Write) -> io::Result<()> {
             )
         };
         std::thread::sleep(latency);
+        {
+            let mut state = shared.lock();
+            state.clock += 1;
+            let clock = state.clock;
+            if let Some(noted) = state
+                .requests
+                .get_mut(number)
+                .filter(|noted| noted.target == request.target)
+            {
+                noted.lasted.end = clock;
+            }
+        }
         let sent = answer(shared, input.get_mut(), &request, fault);
         let mut state = shared.lock();
         state.running -= 1;
@@ -333,6 +368,7 @@ fn read_request(input: &mut impl BufRead) -> io::Result<Option<WebRequest>> {
         target,
         headers,
         sent: 0,
+        lasted: 0..0,
     }))
 }
 
@@ -492,6 +528,23 @@ mod tests {
         // A cut connection is an error with some of the bytes.
         let _ = stream.read_to_string(&mut text);
         text
+    }
+
+    #[test]
+    fn round_trips_are_counted() {
+        let request = |lasted| WebRequest {
+            method: String::new(),
+            target: String::new(),
+            headers: BTreeMap::new(),
+            sent: 0,
+            lasted,
+        };
+        let row: Vec<_> = (0..5).map(|at| request(2 * at..2 * at + 1)).collect();
+        assert_eq!(round_trips(&row), 5);
+        let wave: Vec<_> = (0..5).map(|at| request(at..at + 10)).collect();
+        assert_eq!(round_trips(&wave), 1);
+        let two = [request(0..3), request(1..9), request(4..6), request(7..8)];
+        assert_eq!((round_trips(&two), round_trips(&[])), (3, 0));
     }
 
     #[test]

@@ -22,6 +22,7 @@ fn fuzz_targets_accept_their_corpus() {
         ("recovery", fuzz::recovery),
         ("snapshots", fuzz::snapshots),
         ("match_table", fuzz::match_table),
+        ("hints", fuzz::hints),
         #[cfg(feature = "extract")]
         ("tar", fuzz::tar),
     ];

@@ -38,6 +38,8 @@ pub struct NewGeneration {
     pub size: u64,
     /// Number of inodes.
     pub inodes: u32,
+    /// Whether it gets hints of its own, in the place of those of the image.
+    pub hints: bool,
 }
 
 /// An image whose blocks a new generation of it refers to.

@@ -117,6 +117,9 @@ impl Builder {
             let what = "an index of anchors needs a section index";
             return Err(Error::InvalidOption(what.into()));
         }
+        if self.options.hints.is_some() && !self.options.section_index {
+            return Err(Error::InvalidOption("hints need a section index".into()));
+        }
         let started = Instant::now();
         let options = &self.options;
         let context = Context {

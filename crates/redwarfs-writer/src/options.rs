@@ -6,6 +6,7 @@ use std::num::NonZeroU64;
 use std::sync::Arc;
 
 use redwarfs_codec::CodecSpec;
+use redwarfs_format::hints::Hints;
 use redwarfs_format::metadata::Packing;
 
 use crate::category::{Categorizer, Category};
@@ -419,6 +420,9 @@ pub struct BuildOptions {
     /// Write an index of the data of new blocks, by which later appends find data in old blocks. It takes 12 bytes
     /// for each 4 KiB of data, and needs `section_index`.
     pub match_index: bool,
+    /// What a program reads first: the image gets the blocks with it as hints, which needs `section_index`. Hints
+    /// about files that the image does not have are left out, with a warning.
+    pub hints: Option<Hints>,
     /// Store link counts.
     pub hardlink_table: bool,
     /// Bytes before the image.
@@ -563,6 +567,7 @@ impl BuildOptions {
             history: Some(HistoryOptions::default()),
             section_index: true,
             match_index: false,
+            hints: None,
             hardlink_table: true,
             header: None,
             packing: Packing::auto(),

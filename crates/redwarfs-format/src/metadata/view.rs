@@ -495,6 +495,26 @@ impl MetadataView {
         Ok(parent)
     }
 
+    /// Path of an entry of the directory `dir`, relative to the root, without a leading slash.
+    ///
+    /// # Errors
+    /// `Corrupt` if a directory on the way has no name or no parent, or if the path has more directories than a path
+    /// of the system can have.
+    pub fn path(&self, mut dir: InodeNo, entry: EntryIndex) -> Result<Vec<u8>> {
+        /// More do not fit into a path of the system.
+        const DEEPEST: usize = 4096;
+        let mut parts = vec![self.entry_name(entry)?];
+        while dir != InodeNo::ROOT {
+            if parts.len() >= DEEPEST {
+                return Err(bad("a path of very many directories"));
+            }
+            parts.push(self.entry_name(self.self_entry(dir)?)?);
+            dir = self.parent(dir)?;
+        }
+        parts.reverse();
+        Ok(parts.join(&b'/'))
+    }
+
     /// Number of the content of a regular file: equal for inodes that share it
     /// (format chapter 04, section 5.1).
     ///

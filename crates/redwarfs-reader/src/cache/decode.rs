@@ -39,10 +39,10 @@ impl SharedCache {
         }
     }
 
-    /// Returns when the whole block is decoded.
+    /// Returns when the whole block is decoded. No request waits for that: those that need the block keep the right of way.
     pub(super) fn ensure_all(&self, slot: &Arc<Slot>) -> Result<()> {
         while let Some(turn) = self.wait_or_take(slot, u64::MAX)? {
-            self.advance(turn, u64::MAX, Urgency::Wanted)?;
+            self.advance(turn, u64::MAX, Urgency::Ahead)?;
         }
         Ok(())
     }

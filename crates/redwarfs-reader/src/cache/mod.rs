@@ -225,6 +225,13 @@ impl BlockCache {
         size.saturating_add(SLOT_OVERHEAD) <= self.shared.group.limit
     }
 
+    /// How many blocks of the largest size fit.
+    pub(crate) fn blocks_that_fit(&self) -> usize {
+        let block = self.shared.payloads.block_size().max(1);
+        let fitting = self.shared.group.limit / block.saturating_add(SLOT_OVERHEAD);
+        usize::try_from(fitting).unwrap_or(usize::MAX)
+    }
+
     /// Whether decoding ahead is useful: two blocks must fit, because otherwise the next block would
     /// evict the one being read.
     pub(crate) fn has_room_ahead(&self) -> bool {

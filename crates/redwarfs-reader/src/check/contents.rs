@@ -1,6 +1,7 @@
 //! Checks that files lie within their blocks, that histories can be parsed, and that the metadata is
 //! consistent.
 
+use redwarfs_format::Error;
 use redwarfs_format::history::History;
 use redwarfs_format::metadata::Extent;
 use redwarfs_format::section::SectionType;
@@ -77,6 +78,43 @@ pub(super) fn histories(
             let place = listed.place();
             let what = format!("cannot decode {place}");
             findings.push(Finding::at(FindingKind::Decode, what, place).because(e));
+        }
+    }
+    findings
+}
+
+/// Hints with a correct checksum that have no such contents, or name blocks that do not exist. Those of a later version and
+/// of another generation are not wrong.
+pub(super) fn hints(
+    image: &Image,
+    list: &SectionList,
+    outcomes: &[SectionOutcome],
+) -> Vec<Finding> {
+    let count = image.container().block_count();
+    let mut findings = Vec::new();
+    for stored in image.stored_hints() {
+        let at = stored.section.header_offset;
+        let mut sections = list.sections.iter().zip(outcomes);
+        let found = sections.find(|(listed, _)| listed.section.header_offset == at);
+        // A wrong checksum is a finding already.
+        let Some((listed, _)) = found.filter(|(_, outcome)| outcome.is_ok()) else {
+            continue;
+        };
+        let place = listed.place();
+        match stored.table {
+            Err(e @ (Error::Corrupt { .. } | Error::Limit(_))) => {
+                let what = format!("cannot decode {place}");
+                findings.push(Finding::at(FindingKind::Decode, what, place).because(e));
+            }
+            Err(_) => {}
+            Ok(table) => {
+                let hinted = table.blocks.iter();
+                let missing = hinted.filter(|hinted| hinted.block.0 >= count).count();
+                if missing > 0 {
+                    let what = format!("{place} names {missing} blocks that do not exist");
+                    findings.push(Finding::at(FindingKind::Decode, what, place));
+                }
+            }
         }
     }
     findings

@@ -146,6 +146,7 @@ impl Image {
         let (list, findings) = (&report.list, &mut report.findings);
         findings.extend(contents::oversized(self, list, &block_sizes));
         findings.extend(contents::histories(source, list, &report.outcomes));
+        findings.extend(contents::hints(self, list, &report.outcomes));
         findings.extend(contents::metadata(self, list));
         let around = surroundings::look(self, list, options.mode, declared)?;
         findings.extend(around.findings);

@@ -155,6 +155,7 @@ pub fn generations(
             tree: assembled.tree,
             size: image.metadata().totals().size,
             inodes: u32::try_from(assembled.inodes).unwrap_or(u32::MAX),
+            hints: false,
         };
         finish(number, &new, &mut emitter)?;
         emitter.next_generation();

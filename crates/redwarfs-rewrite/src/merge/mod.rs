@@ -232,7 +232,14 @@ pub fn merge(
     )?;
     report_unstorable(&source, progress);
     for (number, part) in parts.iter().enumerate() {
-        hidden::keep(part.image, true, own.section_index, &mut emitter, progress)
+        let rewritten = hidden::Rewritten {
+            rebuilt: true,
+            // Blocks of several images get other numbers.
+            recut: true,
+            indexed: own.section_index,
+            hinted: own.hints.is_some(),
+        };
+        hidden::keep(part.image, rewritten, &mut emitter, progress)
             .map_err(|error| error.of_part(number))?;
     }
     emitter.finish()?;

@@ -33,7 +33,7 @@ pub use generations::{generations, merge};
 pub use image::{image, use_image};
 #[cfg(feature = "lasting")]
 pub use lasting::{patch, salvage, sidecar, signatures};
-pub use snapshots::{match_table, snapshots};
+pub use snapshots::{hints, match_table, snapshots};
 pub use trailers::{digests, recovery};
 pub use xattrs::xattrs;
 

@@ -1,7 +1,8 @@
-//! Tables of snapshots, indexes of anchors, and starts of appends.
+//! Tables of snapshots, hints, indexes of anchors, and starts of appends.
 
 use std::io;
 
+use redwarfs_format::hints::{HintTable, Hints};
 use redwarfs_format::section::{
     CompressionId, Footer, GenerationId, Link, MatchTable, Section, SectionHeader, SectionType,
     SnapshotTable, encode_hidden_section,
@@ -41,6 +42,35 @@ pub fn snapshots(data: &[u8]) {
     if let Ok(link) = Link::parse(&[&header.encode()[..], data].concat()) {
         let again = Link::parse(&link.encode(1)).expect("what was encoded is valid");
         assert_eq!(again, link);
+    }
+}
+
+/// Parses a body as the hints of a generation, and a text as ranges of files. What was parsed is encoded to the same again.
+pub fn hints(data: &[u8]) {
+    let generation = GenerationId([0; 16]);
+    let footer = Footer {
+        open_offset: 0,
+        open_length: 0,
+        index: None,
+    };
+    let prelude = HintTable::prelude(generation);
+    let payload = |body: &[u8]| {
+        let section = encode_hidden_section(0, SectionType::HINTS, &prelude, body, &footer);
+        section
+            .get(SectionHeader::LEN..)
+            .unwrap_or_default()
+            .to_vec()
+    };
+    if let Ok(table) = HintTable::parse(&payload(data), generation) {
+        assert!(table.blocks.len() * 8 <= data.len(), "more than there is");
+        let again = HintTable::parse(&payload(&table.encode()), generation);
+        assert_eq!(again.expect("what was encoded is valid"), table);
+    }
+    let _ = HintTable::parse(data, generation);
+    if let Ok(hints) = Hints::parse(data) {
+        assert!(hints.list.len() <= data.len(), "more than there is");
+        let again = Hints::parse(&hints.encode());
+        assert_eq!(again.expect("what was encoded is valid"), hints);
     }
 }
 

@@ -8,6 +8,7 @@ mod beside;
 mod descriptors;
 mod entry;
 mod exit;
+mod hints;
 #[cfg(unix)]
 mod layer;
 mod logging;
@@ -23,6 +24,7 @@ mod settings;
 #[cfg(unix)]
 mod several;
 mod table;
+mod table_hints;
 mod table_ignored;
 mod table_images;
 mod table_layer;
@@ -214,7 +216,12 @@ fn level(arguments: &Arguments, settings: &Settings, attended: bool) -> LogLevel
 }
 
 /// Loads and decompresses in the background what was requested, and what makes the mount faster.
-fn load_behind(image: &Image, preload: Vec<Preload>, prefetch: &[OsString], logger: &Logger) {
+fn load_behind(
+    image: &Image,
+    preload: impl IntoIterator<Item = Preload>,
+    prefetch: &[OsString],
+    logger: &Logger,
+) {
     // The thread that reads requests must not wait for the medium later.
     if let Err(error) = image.load_metadata(LOAD_AFTER) {
         logger.warn(format_args!("cannot load the metadata: {error}"));
@@ -306,6 +313,8 @@ struct Opening {
     repair: bool,
     sidecar: Option<PathBuf>,
     lock: Lock,
+    #[cfg_attr(windows, allow(dead_code))]
+    hints: bool,
 }
 
 impl Opening {
@@ -322,6 +331,17 @@ impl Opening {
             repair: settings.repair,
             sidecar: settings.sidecar.clone(),
             lock: settings.lock,
+            hints: settings.hints,
+        }
+    }
+
+    /// Loads what the hints of one of several images name.
+    #[cfg(unix)]
+    fn load_hints(&self, image: &Image, logger: &Logger) {
+        if self.hints
+            && let Err(error) = image.preload(Preload::Hints(None))
+        {
+            logger.warn(format_args!("cannot preload: {error}"));
         }
     }
 

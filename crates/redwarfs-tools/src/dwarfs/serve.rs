@@ -10,6 +10,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
 
 use super::exit::{EXIT_LOOP, EXIT_SETUP};
+use super::hints::HintsOfMount;
 use super::report_times;
 use crate::common::error::{Result, ToolError};
 use crate::common::{LogLevel, Logger};
@@ -113,6 +114,7 @@ pub(super) fn serve(
     mounted: Mounted,
     signals: &Signals,
     follows: bool,
+    hints: &HintsOfMount,
     logger: &Logger,
 ) -> Result<End> {
     let setup = |error: &io::Error| {
@@ -158,6 +160,7 @@ pub(super) fn serve(
                 let lines = statistics.lines();
                 lines.for_each(|line| logger.always(LogLevel::Info, line));
                 report_times(observer.perfmon_summary(), logger);
+                hints.write(logger);
             }
             Event::Advance => {
                 drain(&signals.advance);

@@ -64,6 +64,12 @@ pub(super) struct Settings {
     pub(super) tidying: Tidying,
     pub(super) lock: Lock,
     pub(super) preload: Vec<Preload>,
+    /// Load what hints name.
+    pub(super) hints: bool,
+    /// The file with hints, which is also recorded.
+    pub(super) hints_file: Option<PathBuf>,
+    /// How long is recorded.
+    pub(super) hints_time: Option<Duration>,
     /// Patterns of files whose data is fetched.
     pub(super) prefetch: Vec<OsString>,
     /// The cache on disk.
@@ -116,6 +122,9 @@ impl Default for Settings {
             tidying: Tidying::default(),
             lock: Lock::No,
             preload: Vec::new(),
+            hints: true,
+            hints_file: None,
+            hints_time: None,
             prefetch: Vec::new(),
             disk_cache: CacheChoice::default(),
             perfmon: Vec::new(),
@@ -154,6 +163,10 @@ impl Settings {
             self.warnings
                 .push(String::from("cache_limit has no effect without cache_dir"));
         }
+        if self.hints_file.is_none() && self.hints_time.is_some() {
+            self.warnings
+                .push(String::from("hints_time has no effect without hints_file"));
+        }
         if self.union {
             self.mount.union = Some(self.whiteouts.unwrap_or_default());
         } else if self.whiteouts.is_some() {
@@ -188,6 +201,13 @@ impl Settings {
 }
 
 impl Settings {
+    /// How long reads are recorded for hints.
+    pub(super) fn hints_time(&self) -> Duration {
+        /// Programs have usually started then, and do what the user asks for.
+        const USUAL: Duration = Duration::from_secs(60);
+        self.hints_time.unwrap_or(USUAL)
+    }
+
     /// Refuses what a writable mount cannot do, and mentions what has no effect in it.
     fn check_layer(&mut self) -> Result<()> {
         let excluded = [

@@ -7,6 +7,7 @@ use redwarfs_reader::Preload;
 
 use super::entry::{Effect, Group, MountOption, entry};
 use super::settings::{Lock, LogTarget, Strategy, components};
+use super::table_hints as hints;
 use super::table_ignored::IGNORED;
 use super::table_images as images;
 use super::table_layer::RW;
@@ -278,6 +279,9 @@ const ACTIVE: &[MountOption] = &[
             super::prefetch::patterns(&s.prefetch).map(drop)
         }),
     ),
+    hints::HINTS,
+    hints::HINTS_FILE,
+    hints::HINTS_TIME,
     entry(
         Group::Cache,
         "tidy_strategy=NAME",

@@ -72,7 +72,7 @@ pub(super) const DIR: MountOption = entry(
     "dir=MOUNTPOINT",
     "",
     "mount several images side by side",
-    "With this option, all arguments are images, and each has a directory in the mount: see SEVERAL IMAGES. Not together with options about one image: `snapshots`, `follow_newest`, `imagesize`, `sidecar`, `mlock`, `preload_all`, `preload_category`, `prefetch` and `analysis_file`.",
+    "With this option, all arguments are images, and each has a directory in the mount: see SEVERAL IMAGES. Not together with options about one image: `snapshots`, `follow_newest`, `imagesize`, `sidecar`, `mlock`, `preload_all`, `preload_category`, `prefetch`, `hints_file` and `analysis_file`.",
     // The driver decides this before it reads the options.
     Effect::Value(|_, v| v.path().map(drop)),
 );

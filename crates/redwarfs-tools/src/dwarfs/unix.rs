@@ -16,6 +16,7 @@ use super::arguments::Arguments;
 use super::background::{self, Fork, Outcome, Report};
 use super::descriptors::Inherited;
 use super::exit::{EXIT_BACKGROUND, EXIT_INTERRUPTED, EXIT_MOUNT, EXIT_SETUP, EXIT_SIGNALS, TOOL};
+use super::hints::HintsOfMount;
 use super::mountpoint::MountPoint;
 use super::serve::{End, Signals, serve};
 use super::settings::Settings;
@@ -232,6 +233,10 @@ fn mount_and_serve(
     let cache = settings.disk_cache.open(logger)?;
     let opening = Opening::new(&settings, cache.as_ref(), &measurements);
     let (content, control) = content(arguments, opening, &settings, logger)?;
+    let hints = match &content {
+        Content::One(image) => HintsOfMount::begin(&settings, image)?,
+        Content::Several(_) => HintsOfMount::default(),
+    };
     if arguments.fake {
         return Ok(EXIT_OK);
     }
@@ -252,6 +257,7 @@ fn mount_and_serve(
         ));
     }
     let mut mount_options = settings.mount;
+    mount_options.push &= !hints.records();
     let follows = mount_options.follow_newest;
     if mount_options.access == Access::OwnerAndRoot && rustix::process::geteuid().is_root() {
         // The same, and the kernel itself keeps others out.
@@ -319,7 +325,8 @@ fn mount_and_serve(
         logger.warn(format_args!("no guard against being killed: {error}"));
     }
     if let Some(image) = image {
-        load_behind(&image, settings.preload, &settings.prefetch, logger);
+        let preload = hints.preload.iter().cloned().chain(settings.preload);
+        load_behind(&image, preload, &settings.prefetch, logger);
     }
     let _control = control.and_then(|(control, opener)| {
         let served = control.serve(mounted.images(), opener, logger);
@@ -341,7 +348,8 @@ fn mount_and_serve(
         }
     }
     let observer = mounted.observer();
-    let end = serve(mounted, &signals, follows, logger);
+    let end = serve(mounted, &signals, follows, &hints, logger);
+    hints.write(logger);
     let status = end.as_ref().map_or_else(ToolError::exit_code, |_| EXIT_OK);
     logger.verbose(format_args!("FUSE loop exited with status: {status}"));
     report_life(&observer.statistics(), observer.perfmon_summary(), logger);

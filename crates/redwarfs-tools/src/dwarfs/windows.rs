@@ -10,6 +10,7 @@ use redwarfs_fuse::winfsp::{Error as MountError, Mounted, mount};
 use super::arguments::Arguments;
 use super::beside::beside;
 use super::exit::{EXIT_LOOP, EXIT_MOUNT, EXIT_SETUP, EXIT_SIGNALS, TOOL};
+use super::hints::HintsOfMount;
 use super::settings::Settings;
 use super::{Measurements, Opening, load_behind, logging, options, report_life};
 use crate::common::Logger;
@@ -86,6 +87,7 @@ fn mount_and_serve(arguments: &Arguments, settings: Settings, logger: &Logger) -
     let cache = settings.disk_cache.open(logger)?;
     let opening = Opening::new(&settings, cache.as_ref(), &measurements);
     let image = opening.image(&arguments.image, logger)?;
+    let hints = HintsOfMount::begin(&settings, &image)?;
     if arguments.fake {
         return Ok(EXIT_OK);
     }
@@ -110,7 +112,8 @@ fn mount_and_serve(arguments: &Arguments, settings: Settings, logger: &Logger) -
         };
         ToolError::new(error.to_string()).code(code)
     })?;
-    load_behind(&image, settings.preload, &settings.prefetch, logger);
+    let preload = hints.preload.iter().cloned().chain(settings.preload);
+    load_behind(&image, preload, &settings.prefetch, logger);
     drop(image);
     logger.info(format_args!("mounted on {}", mounted.point()));
     logger.timed(
@@ -121,6 +124,7 @@ fn mount_and_serve(arguments: &Arguments, settings: Settings, logger: &Logger) -
     let observer = mounted.observer();
     let ended = wait(&mounted, || stop.load(Ordering::Relaxed), logger);
     drop(mounted);
+    hints.write(logger);
     report_life(&observer.statistics(), observer.perfmon_summary(), logger);
     finish_cache(cache.as_ref(), logger);
     measurements.write_trace(logger);

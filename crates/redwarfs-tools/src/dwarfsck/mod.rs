@@ -7,6 +7,7 @@ mod detail;
 mod dump;
 mod export;
 mod frozen;
+mod hints;
 mod list;
 mod message;
 mod meter;

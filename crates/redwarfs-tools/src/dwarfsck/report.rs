@@ -58,7 +58,7 @@ pub(super) fn write<W: Write>(
     json.end_array()?;
     if let Some(image) = image {
         if summary.is_some() {
-            xattrs::json(image, json)?;
+            xattrs::json(image, has(Feature::SectionDetails), json)?;
         }
         json.key("features")?;
         json.begin_array()?;

@@ -43,7 +43,8 @@ pub(super) fn print(
     }
     created(image, out)?;
     if detail.has(Feature::MetadataSummary) {
-        summary(image, list, &checked.report.block_sizes, out)?;
+        let details = detail.has(Feature::SectionDetails);
+        summary(image, list, &checked.report.block_sizes, details, out)?;
     }
     let analysis = detail.has(Feature::FrozenAnalysis);
     let details = detail.has(Feature::FrozenDetails);
@@ -237,6 +238,7 @@ fn summary(
     image: &Image,
     list: &SectionList,
     sizes: &[Option<PayloadSize>],
+    details: bool,
     out: &mut Output,
 ) -> Result<()> {
     let metadata = image.metadata();
@@ -302,7 +304,7 @@ fn summary(
         "time resolution: {}",
         resolution(metadata.options())
     ))?;
-    out.lines(&xattrs::text(image)?)?;
+    out.lines(&xattrs::text(image, details)?)?;
     if !summary.categories.is_empty() {
         out.line("categories:")?;
         for (name, sum) in &summary.categories {

@@ -8,6 +8,7 @@ use redwarfs_format::metadata::{XattrScope, unknown_members};
 use redwarfs_format::section::SectionType;
 use redwarfs_reader::Image;
 
+use super::hints;
 use super::output::{Failures, Output};
 use crate::common::Result;
 use crate::common::json::JsonWriter;
@@ -29,8 +30,8 @@ fn scope_names(scope: XattrScope) -> Vec<&'static str> {
     set.collect()
 }
 
-/// The lines about them; none if the image has nothing of the kind.
-pub(super) fn text(image: &Image) -> FormatResult<Vec<String>> {
+/// The lines about them and about hints; none if the image has nothing of the kind.
+pub(super) fn text(image: &Image, details: bool) -> FormatResult<Vec<String>> {
     let view = image.metadata();
     let mut lines = Vec::new();
     if let Some(c) = view.xattr_counts()? {
@@ -55,6 +56,7 @@ pub(super) fn text(image: &Image) -> FormatResult<Vec<String>> {
     for name in view.ignored_tables()? {
         lines.push(format!("  {name}: of a later version, ignored"));
     }
+    lines.extend(hints::text(image, details));
     if !lines.is_empty() {
         lines.insert(0, "extensions:".to_owned());
     }
@@ -62,10 +64,15 @@ pub(super) fn text(image: &Image) -> FormatResult<Vec<String>> {
 }
 
 /// The same as a member `extensions`; none if there is nothing.
-pub(super) fn json<W: Write>(image: &Image, json: &mut JsonWriter<W>) -> FormatResult<()> {
+pub(super) fn json<W: Write>(
+    image: &Image,
+    details: bool,
+    json: &mut JsonWriter<W>,
+) -> FormatResult<()> {
     let view = image.metadata();
     let counts = view.xattr_counts()?;
-    if counts.is_none() && !view.options().has_btime && !view.has_file_flags() {
+    let of_inodes = counts.is_some() || view.options().has_btime || view.has_file_flags();
+    if !of_inodes && !image.has_hints() {
         return Ok(());
     }
     json.key("extensions")?;
@@ -74,6 +81,9 @@ pub(super) fn json<W: Write>(image: &Image, json: &mut JsonWriter<W>) -> FormatR
     json.boolean(view.options().has_btime)?;
     json.key("file_flags")?;
     json.boolean(view.has_file_flags())?;
+    if image.has_hints() {
+        hints::json(image, details, json)?;
+    }
     if let Some(c) = counts {
         json.key("xattrs")?;
         json.begin_object()?;

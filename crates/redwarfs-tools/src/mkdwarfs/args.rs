@@ -245,6 +245,15 @@ pub(crate) struct Args {
           value_parser = Amount::parse)]
     pub recovery: Option<Amount>,
 
+    /// Store what a program reads first, as 'dwarfs -o hints_file=FILE' has recorded it
+    ///
+    /// A mount of the image loads these parts at once, in the background. FILE can be of another image with the same
+    /// files; it can also be a list of paths, one per line, for whole files. Without this option, --recompress keeps the
+    /// hints of the image unless blocks change their size, and --append keeps those of the snapshot before.
+    #[arg(long, value_name = "FILE", help_heading = "File system options", conflicts_with_all = ["no_section_index", "canonical"],
+          when_rewriting = Used)]
+    pub hints: Option<PathBuf>,
+
     /// Omit the history
     #[arg(long, help_heading = "File system options", when_rewriting = Used)]
     pub no_history: bool,

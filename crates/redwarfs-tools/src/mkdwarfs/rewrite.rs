@@ -188,6 +188,7 @@ pub(super) fn rewrite_options(
     o.check = !args.rewrite.no_check;
     o.history = build.history;
     o.section_index = build.section_index;
+    o.hints = build.hints;
     o.workers = build.workers;
     o.compress_niceness = build.compress_niceness;
     o.memory_limit = build.memory_limit;

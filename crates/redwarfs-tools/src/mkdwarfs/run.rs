@@ -1,12 +1,15 @@
 //! From parsed arguments to an image.
 
 use std::ffi::OsString;
+use std::fs::File;
+use std::io::Read;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use clap::{ArgMatches, Args as _, Command};
+use redwarfs_format::hints::{Hints, MAX_HINTS_TEXT};
 use redwarfs_io::place::shown_argument;
 use redwarfs_writer::{
     BuildOptions, Builder, Category, Counters, Error as BuildError, FileHash, HistoryOptions,
@@ -303,6 +306,7 @@ pub(super) fn build_options(
     });
     o.section_index = !args.no_section_index;
     o.match_index = args.append.match_index;
+    o.hints = args.hints.as_deref().map(read_hints).transpose()?;
     o.hardlink_table = !args.no_hardlink_table;
     if let Some(path) = &args.header {
         o.header = Some(header::read(path, logger)?);
@@ -310,6 +314,16 @@ pub(super) fn build_options(
     o.packing = args.pack_metadata;
     args.xattrs.apply(&mut o);
     Ok(o)
+}
+
+/// Reads the file of `--hints`.
+fn read_hints(path: &Path) -> Result<Hints> {
+    let cannot = || ToolError::new("cannot read hints").path(path);
+    let mut text = Vec::new();
+    let file = File::open(path)
+        .and_then(|file| file.take(MAX_HINTS_TEXT as u64 + 1).read_to_end(&mut text));
+    file.map_err(|e| cannot().io(&e))?;
+    Hints::parse(&text).map_err(|e| cannot().cause(e))
 }
 
 /// Binds threads to CPUs, if `DWARFS_WORKER_GROUP_AFFINITY` names one of their groups.

@@ -638,7 +638,7 @@ pub(crate) fn space(parameters: &[Parameter]) -> Space {
 }
 
 /// Options that are no parameters, and why.
-pub(crate) const LEFT_OUT: [(&str, &str); 44] = [
+pub(crate) const LEFT_OUT: [(&str, &str); 45] = [
     ("input", "every combination has it"),
     ("output", "every combination has it"),
     ("force", "says what becomes of an old output"),
@@ -697,6 +697,7 @@ pub(crate) const LEFT_OUT: [(&str, &str); 44] = [
     ("delta", "takes two images: snapshots_delta.rs"),
     ("delta-out", "takes an image: snapshots.rs"),
     ("match-index", "adds what is behind the image: nights.rs"),
+    ("hints", "adds what is behind the image: hints.rs"),
     (
         "recovery",
         "adds what is behind the image: dwarfsck_recovery.rs",

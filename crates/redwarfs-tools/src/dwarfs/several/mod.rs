@@ -244,6 +244,7 @@ pub(super) fn check(settings: &Settings) -> Result<()> {
         (settings.lock != Lock::No, "mlock"),
         (!settings.preload.is_empty(), "preload"),
         (!settings.prefetch.is_empty(), "prefetch"),
+        (settings.hints_file.is_some(), "hints_file"),
         (settings.layer.is_some(), "rw"),
     ];
     match of_one.iter().find(|(given, _)| *given) {
@@ -289,6 +290,9 @@ impl Opener {
             source: display_path(&image),
             open: Arc::new(move || {
                 let opened = opening.image(&image, &logger);
+                if let Ok(image) = &opened {
+                    opening.load_hints(image, &logger);
+                }
                 opened.map_err(|error| Box::new(error) as redwarfs_fuse::OpenError)
             }),
         }

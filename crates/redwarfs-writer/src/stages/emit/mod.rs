@@ -2,14 +2,16 @@
 //!
 //! The [`Emitter`] writes the sections of new and of rewritten images.
 
+mod hints;
 mod history;
 mod metadata;
 mod sections;
 
 use redwarfs_format::history::History;
-use redwarfs_format::metadata::Metadata;
+use redwarfs_format::metadata::{Metadata, MetadataView};
 use redwarfs_format::section::{Anchor, MatchBuilder, MetadataId, SectionType};
 
+pub use self::hints::{hint_table, write_hints};
 pub use self::history::{history_entry, program_version};
 pub use self::sections::{Emitter, MetadataCodecs, WORTHWHILE, freeze_for};
 use crate::base::{BaseImage, NewGeneration};
@@ -98,6 +100,13 @@ pub(crate) fn describe(
     let frozen = freeze_for(&metadata, &options.metadata_compression)?;
     drop(metadata);
     let tree = MetadataId::of(&frozen.schema, &frozen.data);
+    let hints = match &options.hints {
+        Some(hints) => {
+            let view = MetadataView::parse(&frozen.schema, frozen.data.clone())?;
+            hint_table(hints, &view, context.progress)?
+        }
+        None => None,
+    };
     context.check_stop()?;
     let metadata_size = frozen.data.len() as u64;
     let codecs = MetadataCodecs {
@@ -124,8 +133,12 @@ pub(crate) fn describe(
             tree,
             size,
             inodes: u32::try_from(inodes).unwrap_or(u32::MAX),
+            hints: hints.is_some(),
         };
         base.trailers(&new, emitter)?;
+    }
+    if let Some(table) = hints {
+        write_hints(&table, emitter)?;
     }
     match_table(emitter, base, &anchors)?;
     emitter.finish()?;
