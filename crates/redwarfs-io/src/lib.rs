@@ -3,7 +3,7 @@
 //!
 //! Only this crate touches image files. Images are read from any [`Source`]: a file, memory, a memory
 //! map, or a network. They are written to an [`AtomicFile`], which gets its name when it is complete. A [`DiskCache`]
-//! keeps bytes that are slow to fetch.
+//! keeps bytes that are slow to fetch, and a [`Checkpoint`] results that are slow to compute.
 //!
 //! ```
 //! use std::io::Write;
@@ -35,7 +35,7 @@ pub mod place;
 mod source;
 
 pub use atomic::{AtomicFile, Notice, Origin, Overwrite, temporary_file};
-pub use disk_cache::{CacheEntry, CacheKey, DiskCache, DiskCacheStats};
+pub use disk_cache::{CacheEntry, CacheKey, Checkpoint, DiskCache, DiskCacheStats};
 pub use fault::{Fault, FaultSource};
 pub use in_place::{Append, AppendWriter, LockedFile, Medium};
 pub use joined::JoinedSource;

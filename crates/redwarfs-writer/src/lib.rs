@@ -25,6 +25,7 @@
 //! |---|---|
 //! | `contents`, `tree` | the data that the stages hand on |
 //! | `base` | the image that a build continues, if it does |
+//! | `checkpoint` | results of an earlier build that was interrupted |
 //! | `settings` | what the options say about one stream: order, segmenter |
 //! | `ordered` | the worker pool whose results come in the order of the jobs |
 //! | `memory` | how much memory a build needs, and how many threads and blocks a limit allows |
@@ -60,6 +61,7 @@ mod base;
 mod builder;
 mod category;
 mod check;
+mod checkpoint;
 mod contents;
 mod context;
 mod error;

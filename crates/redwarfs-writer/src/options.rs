@@ -8,6 +8,7 @@ use std::sync::Arc;
 use redwarfs_codec::CodecSpec;
 use redwarfs_format::hints::Hints;
 use redwarfs_format::metadata::Packing;
+use redwarfs_io::Checkpoint;
 
 use crate::category::{Categorizer, Category};
 use crate::hash::FileHash;
@@ -367,6 +368,9 @@ pub struct BuildOptions {
     /// Bytes of memory by which `memory_limit` is chosen; `None` asks for the physical memory of
     /// the machine.
     pub machine_memory: Option<u64>,
+    /// Where a build keeps results of expensive steps, and takes those of an earlier build that was interrupted. It
+    /// never changes the image. The caller [removes](Checkpoint::remove) it.
+    pub checkpoint: Option<Checkpoint>,
     /// Compare the bytes of files whose hashes say that they are equal, before one takes the place
     /// of the other. Reads every such file once more, unless it is small and still in memory.
     pub verify_duplicates: bool,
@@ -543,6 +547,7 @@ impl BuildOptions {
             compress_niceness: 5,
             memory_limit: None,
             machine_memory: None,
+            checkpoint: None,
             verify_duplicates: true,
             dissolve_hard_links: false,
             with_devices: false,

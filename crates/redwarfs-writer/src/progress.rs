@@ -156,6 +156,10 @@ counters! {
     compression_input,
     /// What became of them, without section headers.
     compression_output,
+    /// Blocks whose compressed data came from a checkpoint.
+    blocks_reused,
+    /// Bytes of these blocks, uncompressed.
+    block_bytes_reused,
     /// Blocks compressed and written.
     blocks_written,
     /// Bytes of compressed blocks written, without section headers.

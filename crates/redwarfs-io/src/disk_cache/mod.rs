@@ -22,6 +22,7 @@
 //! # Ok::<(), std::io::Error>(())
 //! ```
 
+mod checkpoint;
 mod entry;
 mod store;
 #[cfg(test)]
@@ -35,6 +36,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+pub use checkpoint::Checkpoint;
 pub use entry::CacheEntry;
 use store::Store;
 use writer::Writer;
@@ -119,7 +121,7 @@ impl DiskCache {
     /// The directory is missing and cannot be made, or is no directory, or users other than this one and root can write to
     /// it. The text has the path.
     pub fn open(path: &Path, limit: u64) -> io::Result<Self> {
-        let store = Arc::new(Store::open(path, limit)?);
+        let store = Arc::new(Store::open(path, "cache", limit)?);
         Ok(Self {
             shared: Arc::new(Shared {
                 writer: Writer::new(Arc::clone(&store)),

@@ -25,6 +25,8 @@ const PAUSE: Duration = Duration::from_secs(30);
 #[derive(Debug)]
 pub(super) struct Store {
     path: PathBuf,
+    /// What messages call it.
+    what: &'static str,
     limit: u64,
     pub(super) counters: Counters,
     used: Mutex<Used>,
@@ -51,7 +53,7 @@ struct Found {
 }
 
 impl Store {
-    pub(super) fn open(path: &Path, limit: u64) -> io::Result<Self> {
+    pub(super) fn open(path: &Path, what: &'static str, limit: u64) -> io::Result<Self> {
         let named = |e: io::Error| io::Error::new(e.kind(), format!("{}: {e}", path.display()));
         match fs::metadata(path) {
             Ok(found) if found.is_dir() => only_ours(&found).map_err(named)?,
@@ -61,6 +63,7 @@ impl Store {
         Ok(Self {
             // The driver changes its directory.
             path: fs::canonicalize(path).map_err(named)?,
+            what,
             limit,
             counters: Counters::default(),
             used: Mutex::default(),
@@ -75,7 +78,7 @@ impl Store {
     }
 
     /// The file of an entry. Directories of many thousand files are slow on some file systems, so there are 256.
-    fn file_of(&self, key: &CacheKey) -> PathBuf {
+    pub(super) fn file_of(&self, key: &CacheKey) -> PathBuf {
         let name = &key.0;
         let last = name.get(name.len().saturating_sub(2)..).unwrap_or(name);
         self.path.join(last).join(name)
@@ -106,17 +109,17 @@ impl Store {
         }
     }
 
-    /// Writes an entry, unless the disk has just refused one.
-    pub(super) fn write(&self, key: &CacheKey, note: &[u8], body: &[u8]) {
+    /// Writes an entry, unless the disk has just refused one. Returns whether it is there.
+    pub(super) fn write(&self, key: &CacheKey, note: &[u8], body: &[u8]) -> bool {
         let Some(head) = CacheEntry::head(key, note, body.len() as u64) else {
             count(&self.counters.left_out);
-            return;
+            return false;
         };
         let bytes = (head.len() + body.len()) as u64;
         // One that takes a large part would push out all others.
         if self.is_refusing() || bytes > self.limit / 2 {
             count(&self.counters.left_out);
-            return;
+            return false;
         }
         self.make_room(bytes);
         match self.write_file(key, &head, body) {
@@ -125,17 +128,37 @@ impl Store {
                 let mut used = self.used.lock().unwrap_or_else(PoisonError::into_inner);
                 used.bytes = used.bytes.map(|all| all.saturating_add(bytes));
                 used.written = used.written.saturating_add(bytes);
+                true
             }
             Err(e) => {
                 count(&self.counters.left_out);
                 *self.refused.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
                 if !self.said.swap(true, Ordering::Relaxed) {
                     tracing::warn!(
-                        "cannot write to the cache: {}: {e}: continuing without it",
+                        "cannot write to the {}: {}: {e}: continuing without it",
+                        self.what,
                         self.path.display()
                     );
                 }
+                false
             }
+        }
+    }
+
+    /// Number of entries, and their bytes.
+    pub(super) fn usage(&self) -> (u64, u64) {
+        let found = self.entries(None);
+        (found.len() as u64, found.iter().map(|e| e.bytes).sum())
+    }
+
+    /// Removes all entries, and the directories that are empty then. No other process may use the directory.
+    pub(super) fn clear(&self) {
+        for entry in self.entries(None) {
+            let _ = fs::remove_file(&entry.path);
+        }
+        for byte in 0..=u8::MAX {
+            // What is in use for something else is not empty.
+            let _ = fs::remove_dir(self.path.join(format!("{byte:02x}")));
         }
     }
 
@@ -178,7 +201,7 @@ impl Store {
         if known.is_some_and(|all| all.saturating_add(bytes) <= self.limit) {
             return;
         }
-        let mut found = self.entries();
+        let mut found = self.entries(Some(ABANDONED_AFTER));
         let mut all: u64 = found.iter().map(|entry| entry.bytes).sum();
         if all.saturating_add(bytes) > self.limit {
             // Some more, so that this is not done for each entry.
@@ -199,8 +222,8 @@ impl Store {
         };
     }
 
-    /// All entries. Files that processes have left behind are removed.
-    fn entries(&self) -> Vec<Found> {
+    /// All entries. Files that processes have left behind are removed: those of an age, or all of them.
+    fn entries(&self, abandoned_after: Option<Duration>) -> Vec<Found> {
         let now = SystemTime::now();
         let list = |path: &Path| -> Vec<DirEntry> {
             fs::read_dir(path).map_or_else(|_| Vec::new(), |all| all.flatten().collect())
@@ -222,10 +245,8 @@ impl Store {
                 };
                 let used = metadata.modified().unwrap_or(now);
                 if temporary {
-                    if now
-                        .duration_since(used)
-                        .is_ok_and(|age| age > ABANDONED_AFTER)
-                    {
+                    let age = now.duration_since(used);
+                    if abandoned_after.is_none_or(|after| age.is_ok_and(|age| age > after)) {
                         let _ = fs::remove_file(file.path());
                     }
                 } else if metadata.is_file() {

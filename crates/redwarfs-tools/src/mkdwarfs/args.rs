@@ -111,6 +111,13 @@ pub(crate) struct Args {
     #[arg(short = 'L', long, value_name = "SIZE", default_value = "auto", help_heading = "Advanced options", value_parser = values::memory_limit, allow_hyphen_values = true, when_rewriting = Used)]
     pub memory_limit: MemoryLimit,
 
+    /// Keep results in this directory, with which the same command goes on after it was killed
+    ///
+    /// The image is that of a build without interruption. mkdwarfs lists and orders the input again. It takes compressed
+    /// blocks from DIR, which needs as much space as the image, and removes DIR when the image is complete.
+    #[arg(long, value_name = "DIR", help_heading = "Advanced options", conflicts_with = "delta", when_rewriting = Refused)]
+    pub checkpoint: Option<PathBuf>,
+
     #[command(flatten)]
     pub streams: StreamArgs,
 

@@ -63,6 +63,7 @@ pub(super) fn run(args: &Args, images: &[PathBuf], command_line: &[OsString]) ->
     let last_words = Summary {
         output,
         verb: "created",
+        resumed: None,
         snapshot: Some(format!(
             "snapshot: {} '{}', {} added",
             base.number(),

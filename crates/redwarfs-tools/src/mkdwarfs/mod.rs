@@ -9,7 +9,7 @@
 //! | text to value | `order.rs` for `--order`, else `values/`; sizes: `common/number.rs` |
 //! | value to options of the library | `run.rs` (`build_options`), `stream_args.rs` (`apply`), `rewrite.rs`, `merge.rs` |
 //! | what the input becomes before the build | `input.rs`, with `archives.rs`, `filter.rs`, `pseudo.rs`, `owners.rs`, `chmod.rs`, `script/` |
-//! | where the image goes | `output.rs`, `header.rs`, `append.rs`, `commit.rs` |
+//! | where the image goes | `output.rs`, `header.rs`, `append.rs`, `commit.rs`; what is left of an interrupted build: `checkpoint.rs` |
 //! | what the user sees | `display.rs`, `summary.rs` |
 //!
 //! Manuals, completions and the checks of a rewrite are made from the definitions.
@@ -18,6 +18,7 @@ mod append;
 mod append_args;
 mod archives;
 mod args;
+mod checkpoint;
 mod chmod;
 mod commit;
 mod definition;

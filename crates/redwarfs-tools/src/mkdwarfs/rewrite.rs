@@ -85,6 +85,7 @@ pub(super) fn run(args: &Args, matches: &ArgMatches, command_line: &[OsString]) 
     let last_words = Summary {
         output,
         verb: "rewritten",
+        resumed: None,
         snapshot: None,
         image_size: summary.image_size,
         input_size: image.container().size,

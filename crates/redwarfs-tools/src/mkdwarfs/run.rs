@@ -30,7 +30,7 @@ use super::rewrite_args::RewriteArgs;
 use super::script::{self, Script};
 use super::summary::{LeftOut, Summary};
 use super::values::{LinkPolicy, TimeSpec, Verification, source_date_epoch};
-use super::{chmod, owners};
+use super::{checkpoint, chmod, owners};
 use crate::common::error::{EXIT_OK, EXIT_PARTIAL, io_cause};
 use crate::common::number::{counted, format_size};
 use crate::common::os::{stop_flag, umask};
@@ -59,7 +59,7 @@ pub(super) fn run(args: &Args, matches: &ArgMatches, command_line: &[OsString]) 
     let script = script
         .map(|file| Script::load(file, &stop, &logger))
         .transpose()?;
-    let options = build_options(args, command_line, &logger, script.as_ref())?;
+    let mut options = build_options(args, command_line, &logger, script.as_ref())?;
     options.check().map_err(|e| build_error(e, args))?;
     args.streams.warn_without_effect(&logger);
 
@@ -93,6 +93,10 @@ pub(super) fn run(args: &Args, matches: &ArgMatches, command_line: &[OsString]) 
         header::warn_without_program(directory.source.path(), &logger);
     }
     let layer = input::declarations(args)?;
+    options.checkpoint = checkpoint::open(args, &logger)?;
+    if let Some(checkpoint) = &options.checkpoint {
+        base = checkpoint::leave_out(checkpoint, base)?;
+    }
     let target = match &old {
         Some(old) => {
             old.warn_if_open(args, &logger);
@@ -168,6 +172,7 @@ pub(super) fn run(args: &Args, matches: &ArgMatches, command_line: &[OsString]) 
             None => "created",
         },
         snapshot: old.as_ref().map(|old| old.line(summary.image_size)),
+        resumed: checkpoint::line(report.counters()),
         image_size: summary.image_size,
         input_size: summary.original_size,
         allocated_size: summary.allocated_size,
@@ -177,6 +182,14 @@ pub(super) fn run(args: &Args, matches: &ArgMatches, command_line: &[OsString]) 
         verbose: args.verbose,
     };
     last_words.show(&report, mode);
+    if let Some((checkpoint, path)) = builder
+        .options()
+        .checkpoint
+        .as_ref()
+        .zip(args.checkpoint.as_ref())
+    {
+        checkpoint::finish(checkpoint, path, errors, &logger);
+    }
     if let (Some(changes), Some(old)) = (&changes, &old) {
         changes.finish(args, old, errors, &logger)?;
     }

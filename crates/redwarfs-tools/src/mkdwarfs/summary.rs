@@ -52,6 +52,8 @@ pub(super) struct Summary<'a> {
     pub(super) verb: &'static str,
     /// A line about the new snapshot.
     pub(super) snapshot: Option<String>,
+    /// A line about what an earlier build had done.
+    pub(super) resumed: Option<String>,
     /// Of the whole image, with what is in front of it.
     pub(super) image_size: u64,
     /// Size of the input.
@@ -125,6 +127,9 @@ impl Summary<'_> {
             format!("time:     {}, {speed}{memory}", format_duration(took)),
             format!("left out: {}", self.left_out.line()),
         ];
+        if let Some(resumed) = &self.resumed {
+            lines.insert(3, resumed.clone());
+        }
         if let Some(front) = front {
             let length = format_size(front.length);
             lines.insert(2, format!("in front: {length}, {}", front.what));
@@ -222,6 +227,7 @@ mod tests {
             output: Path::new("out/a.dwarfs"),
             verb: "created",
             snapshot: None,
+            resumed: None,
             image_size: 1 << 20,
             input_size: 4 << 20,
             allocated_size: 2 << 20,

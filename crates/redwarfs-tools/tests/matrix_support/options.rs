@@ -696,6 +696,7 @@ pub(crate) const LEFT_OUT: [(&str, &str); 45] = [
     ("layer", "takes an image: union.rs"),
     ("delta", "takes two images: snapshots_delta.rs"),
     ("delta-out", "takes an image: snapshots.rs"),
+    ("checkpoint", "takes a killed build: mkdwarfs_checkpoint.rs"),
     ("match-index", "adds what is behind the image: nights.rs"),
     ("hints", "adds what is behind the image: hints.rs"),
     (

@@ -19,6 +19,8 @@ pub(crate) use cut::{Complaint, Cut, Found, Fragment};
 pub use hotness::{HotPaths, HotPathsError};
 pub use incompressible::Incompressible;
 pub(crate) use incompressible::Tester;
+#[cfg(test)]
+pub(crate) use names::Kind;
 pub(crate) use names::StreamKey;
 pub use names::{BadCategoryName, Category, CategoryName, UnknownCategory};
 pub(crate) use probe::{Input, Probe};

@@ -65,11 +65,9 @@ pub(crate) fn identity_of_file(file: &impl AsFile) -> Option<(u64, u64)> {
     (!info.is_dir()).then_some(info.identity)
 }
 
-/// Serial number of the volume of a directory.
-pub(crate) fn device_of(dir: &Dir) -> io::Result<u64> {
-    Ok(file::info(&file::open(&dir.0, Access::Examine)?)?
-        .identity
-        .0)
+/// Serial number of the volume of a directory, and its number there.
+pub(crate) fn identity_of_dir(dir: &Dir) -> io::Result<(u64, u64)> {
+    Ok(file::info(&file::open(&dir.0, Access::Examine)?)?.identity)
 }
 
 /// Opens the root of a tree; a link to a directory is followed.

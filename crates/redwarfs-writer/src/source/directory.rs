@@ -181,6 +181,19 @@ impl DirectorySource {
         self
     }
 
+    /// Leaves out a directory, such as one for temporary files.
+    ///
+    /// # Errors
+    /// It cannot be opened. [`io::ErrorKind::InvalidInput`] if it is the root.
+    pub fn skip_directory(&mut self, path: &Path) -> io::Result<()> {
+        let identity = os::identity_of_dir(&os::open_root(path)?)?;
+        if identity == os::identity_of_dir(&self.dir)? {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        self.skipped.insert(identity);
+        Ok(())
+    }
+
     /// Reads only these extended attributes. Without this call, it reads all that an image can have.
     #[must_use]
     pub fn with_xattrs(mut self, filter: XattrFilter) -> Self {
@@ -397,7 +410,7 @@ impl DirectorySource {
         let dir = os::open_dir(self.below(at.as_ref()), rest, self.follows())?;
         if let Some(only) = self.only
             && !path.is_empty()
-            && os::device_of(&dir).is_ok_and(|device| only.excludes_directory(device))
+            && os::identity_of_dir(&dir).is_ok_and(|(device, _)| only.excludes_directory(device))
         {
             self.lock_elsewhere().insert(path.to_vec());
             return Ok(items);

@@ -96,9 +96,9 @@ pub(crate) fn identity_of_file(file: &impl AsFd) -> Option<(u64, u64)> {
     is_file.then(|| identity(&stat))
 }
 
-/// Device number of an open directory.
-pub(crate) fn device_of(dir: &Dir) -> io::Result<u64> {
-    Ok(identity(&stat_of(dir.as_fd())?).0)
+/// Device and inode number of an open directory.
+pub(crate) fn identity_of_dir(dir: &Dir) -> io::Result<(u64, u64)> {
+    Ok(identity(&stat_of(dir.as_fd())?))
 }
 
 /// Opens the root of a tree; a symlink to a directory is followed.

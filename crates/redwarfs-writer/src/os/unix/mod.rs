@@ -9,7 +9,7 @@ pub(crate) use std::os::fd::AsFd as AsFile;
 
 pub(crate) use extended::read_extended;
 pub(crate) use files::{
-    Listing, device_of, find_at, identity_of_file, meta_of_file, open_anchor, open_content,
+    Listing, find_at, identity_of_dir, identity_of_file, meta_of_file, open_anchor, open_content,
     open_dir, open_file, open_in, open_root,
 };
 

@@ -16,6 +16,7 @@ use redwarfs_codec::{CodecSpec, Compressor};
 use redwarfs_format::section::{Anchor, MATCH_BITS, SectionHeader, SectionType, anchors};
 
 use self::exchange::{Alarm, Exchange, Payload, Task};
+use crate::checkpoint::{Results, key_of_block};
 use crate::context::Context;
 use crate::error::{Error, Result};
 use crate::memory::Plan;
@@ -170,6 +171,7 @@ fn compress(context: Context<'_>, streams: &[StreamSettings<'_>], exchange: &Exc
     let (options, counters) = (context.options, context.counters());
     lower_priority(options.compress_niceness);
     let unknown = StreamSettings::general(options);
+    let results = Results::of(options, counters);
     // Usually consecutive blocks belong to one stream. The compressor is replaced when another stream
     // comes.
     let mut current: Option<(CodecSpec, Compressor)> = None;
@@ -186,14 +188,26 @@ fn compress(context: Context<'_>, streams: &[StreamSettings<'_>], exchange: &Exc
                 if current.as_ref().is_some_and(|(of, _)| of != spec) {
                     current = None;
                 }
-                let (_, compressor) = current.get_or_insert_with(|| {
-                    // The general codec compresses data that the codecs for audio and pixels reject.
-                    let compressor = spec.compressor().with_fallback(&options.compression);
-                    (spec.clone(), compressor)
+                let earlier = results.map(|results| {
+                    let key = key_of_block(options, settings, &raw);
+                    (results.block(&key, &raw), results, key)
                 });
-                let compressed = match compressor.compress_with(&raw, &content) {
-                    Ok(compressed) => compressed,
-                    Err(error) => return exchange.fail(error.into()),
+                let compressed = if let Some((Some(compressed), ..)) = earlier {
+                    compressed
+                } else {
+                    let (_, compressor) = current.get_or_insert_with(|| {
+                        // The general codec compresses data that the codecs for audio and pixels reject.
+                        let compressor = spec.compressor().with_fallback(&options.compression);
+                        (spec.clone(), compressor)
+                    });
+                    let compressed = match compressor.compress_with(&raw, &content) {
+                        Ok(compressed) => compressed,
+                        Err(error) => return exchange.fail(error.into()),
+                    };
+                    if let Some((_, results, key)) = earlier {
+                        results.keep_block(&key, &compressed);
+                    }
+                    compressed
                 };
                 add(&counters.compression_input, raw.len() as u64);
                 let result = compressed.data.as_ref().unwrap_or(&raw).len();
