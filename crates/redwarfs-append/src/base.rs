@@ -391,6 +391,11 @@ impl BaseImage for Base {
         content.ok().map(BaseContent)
     }
 
+    fn held(&self, content: BaseContent) -> u32 {
+        let newest = u32::from(self.inodes.contains_key(&content));
+        self.older.held(content).saturating_add(newest).max(1)
+    }
+
     fn of_size(&self, size: u64) -> &[BaseContent] {
         self.by_size.get(&size).map_or(&[], Vec::as_slice)
     }

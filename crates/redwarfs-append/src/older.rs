@@ -50,6 +50,8 @@ pub(crate) struct Older {
     first: u32,
     /// The number of each content, by generation and its number there.
     numbers: HashMap<(u32, u32), BaseContent>,
+    /// In how many generations each content is.
+    held: HashMap<BaseContent, u32>,
 }
 
 impl Older {
@@ -140,6 +142,7 @@ impl Older {
             };
             let found = *known.entry(key(&extents)).or_insert(BaseContent(next));
             self.numbers.insert((number, content), found);
+            *self.held.entry(found).or_insert(0) += 1;
             if found.0 == next {
                 self.contents.push(OldContent {
                     generation: number,
@@ -168,6 +171,11 @@ impl Older {
                 Some(stat.map(|stat| (BaseContent(number), stat.size)))
             });
         Ok(sized.collect::<redwarfs_format::Result<_>>()?)
+    }
+
+    /// In how many of these generations a content is.
+    pub(crate) fn held(&self, content: BaseContent) -> u32 {
+        self.held.get(&content).copied().unwrap_or(0)
     }
 
     /// The generations, the newest one first.

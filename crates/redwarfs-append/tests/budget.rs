@@ -54,6 +54,10 @@ impl BaseImage for Counted {
         self.base.block_size()
     }
 
+    fn held(&self, content: BaseContent) -> u32 {
+        self.base.held(content)
+    }
+
     fn history(&self) -> Vec<HistoryEntry> {
         self.base.history()
     }

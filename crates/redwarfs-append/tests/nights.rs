@@ -314,6 +314,43 @@ fn a_renamed_directory_has_old_versions() {
 }
 
 #[test]
+fn a_file_that_stayed_for_long_gets_fewer_references() {
+    let mut random = Random::new(23);
+    let old = random.bytes(20 << 10);
+    // Every 800 bytes, 8 are new: what is between them is found again.
+    let mut new = old.clone();
+    for change in new.chunks_mut(800) {
+        change[..8].copy_from_slice(&random.bytes(8));
+    }
+    let files = |bytes: &[u8], night: u8| {
+        let other = vec![night; 100];
+        Files::from([("file".into(), bytes.to_vec()), ("other".into(), other)])
+    };
+    let chunks = |nights: u8| {
+        let mut image = build(&files(&old, 0));
+        for night in 1..nights {
+            image = append(
+                &image,
+                &files(&old, night),
+                &format!("n{night}"),
+                &options(1),
+            );
+        }
+        image = append(&image, &files(&new, nights), "last", &options(1));
+        assert_eq!(read(&open(&image, None)), files(&new, nights));
+        check(&image);
+        let image = open(&image, None);
+        let view = image.metadata();
+        let inode = image.find_path(b"file").unwrap().unwrap();
+        let content = view.content_id(inode).unwrap();
+        view.content_extents(content).unwrap().count()
+    };
+    let (soon, late) = (chunks(1), chunks(20));
+    assert!(soon > 40, "{soon}");
+    assert!(late < 5, "{late}");
+}
+
+#[test]
 fn an_index_finds_data_in_blocks_that_are_not_searched() {
     let mut random = Random::new(13);
     let data = random.bytes(14_000_000);

@@ -74,6 +74,9 @@ pub trait BaseImage: Send + Sync + Debug {
     /// The content of the file at `path`, which may have changed.
     fn at(&self, path: &[u8]) -> Option<BaseContent>;
 
+    /// How many of the newest generations hold a content, at least 1.
+    fn held(&self, content: BaseContent) -> u32;
+
     /// The contents with a size above 0, in the order of their places.
     fn of_size(&self, size: u64) -> &[BaseContent];
 

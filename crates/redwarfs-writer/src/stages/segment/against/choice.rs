@@ -26,27 +26,39 @@ impl Part {
     }
 }
 
-/// How many bytes of new data take as much space as a chunk does in this and in later generations. Sixty nights
-/// of a source repository get smallest with 60 to 270. More keeps metadata small.
-const CHUNK: u64 = 256;
+/// How many bytes of new data take as much space as the metadata of a chunk does in one generation.
+const NIGHT: u64 = 64;
+/// A chunk lives at least this number of generations, and at most that one.
+const NIGHTS: (u64, u64) = (2, 32);
+/// As long lives one of a file that has no old version.
+const USUAL: u64 = 4;
 
-/// Turns matches into new data where that is cheaper, and joins what belongs together. No size is 0.
-pub(super) fn choose(parts: &mut Vec<Part>) {
+/// How many bytes of new data take as much space as a chunk does in this and in later generations. `held` is the number
+/// of generations that hold the old version of the file. A file that has not changed for long will stay as it is for long,
+/// and so do its chunks.
+pub(super) fn price(held: Option<u32>) -> u64 {
+    let (least, most) = NIGHTS;
+    NIGHT * held.map_or(USUAL, |held| u64::from(held).clamp(least, most))
+}
+
+/// Turns matches into new data where that is cheaper at this [`price`] of a chunk, and joins what belongs together.
+/// No size is 0.
+pub(super) fn choose(parts: &mut Vec<Part>, price: u64) {
     // The cheapest way to store all parts up to one, if that is stored as data, or as a reference.
     // For each way, whether the part before is data.
     let mut ways: Vec<(bool, bool)> = Vec::with_capacity(parts.len());
-    let (mut as_data, mut as_reference) = (CHUNK, 0_u64);
+    let (mut as_data, mut as_reference) = (price, 0_u64);
     let mut previous = Part::new(0);
     for part in parts.iter() {
         let size = part.size as u64;
-        let (after_data, after_reference) = (as_data, as_reference.saturating_add(CHUNK));
+        let (after_data, after_reference) = (as_data, as_reference.saturating_add(price));
         let data_before_data = after_data <= after_reference;
         let next_data = after_data.min(after_reference).saturating_add(size);
         let (next_reference, data_before_reference) = match part.place {
             None => (u64::MAX, false),
             Some(_) => {
-                let joined = if part.continues(&previous) { 0 } else { CHUNK };
-                let after_data = as_data.saturating_add(CHUNK);
+                let joined = if part.continues(&previous) { 0 } else { price };
+                let after_data = as_data.saturating_add(price);
                 let after_reference = as_reference.saturating_add(joined);
                 (
                     after_data.min(after_reference),
@@ -81,6 +93,8 @@ mod tests {
     use redwarfs_testkit::tree::Random;
 
     use super::*;
+
+    const CHUNK: u64 = 256;
 
     /// The space that parts take.
     fn cost(parts: &[Part]) -> u64 {
@@ -125,6 +139,13 @@ mod tests {
     }
 
     #[test]
+    fn chunks_of_files_that_stay_cost_more() {
+        assert_eq!(price(Some(1)), price(Some(2)));
+        assert!(price(Some(2)) < price(None) && price(None) < price(Some(10)));
+        assert_eq!(price(Some(32)), price(Some(u32::MAX)));
+    }
+
+    #[test]
     fn the_least_space_is_taken() {
         let mut random = Random::new(4);
         for _ in 0..500 {
@@ -138,7 +159,7 @@ mod tests {
                 parts.push(Part { size, place });
             }
             let mut chosen = parts.clone();
-            choose(&mut chosen);
+            choose(&mut chosen, CHUNK);
             assert_eq!(cost(&chosen), least(&parts), "{parts:?}");
             let (old, new) = (places(&parts), places(&chosen));
             assert_eq!(old.len(), new.len());

@@ -27,6 +27,8 @@ const PIECE: usize = 8 << 20;
 pub(super) struct Against<'a> {
     image: &'a dyn BaseImage,
     version: Option<OldVersion>,
+    /// Of a chunk.
+    price: u64,
     blocks: &'a OldBlocks<'a>,
     /// Bytes that wait, and where they begin.
     waiting: Vec<u8>,
@@ -48,6 +50,7 @@ impl<'a> Against<'a> {
         (size >= SHORTEST as u64).then(|| Self {
             image,
             version: version.and_then(|content| OldVersion::new(image, content)),
+            price: choice::price(version.map(|content| image.held(content))),
             blocks,
             waiting: Vec::new(),
             at: 0,
@@ -91,7 +94,7 @@ impl<'a> Against<'a> {
         self.parts.clear();
         self.look_in_version(&new);
         self.look_in_blocks(&new);
-        choose(&mut self.parts);
+        choose(&mut self.parts, self.price);
         let mut done = 0;
         for part in &self.parts {
             let bytes = new.get(done..done + part.size).unwrap_or_default();
