@@ -94,11 +94,13 @@ fn tree(dir: &Path) -> BTreeSet<String> {
 
 const INSTALLED: &str = "\
 /sbin/mount.dwarfs
+/sbin/mount.fuse.dwarfs
 /usr/local/bin/dwarfs
 /usr/local/bin/dwarfsck
 /usr/local/bin/dwarfsextract
 /usr/local/bin/mkdwarfs
 /usr/local/bin/redwarfs
+/usr/local/lib/systemd/system/dwarfs-remote@.service
 /usr/local/lib/systemd/system/dwarfs-scrub@.service
 /usr/local/lib/systemd/system/dwarfs-scrub@.timer
 /usr/local/lib/systemd/system/dwarfs@.service
@@ -310,8 +312,61 @@ fn desktop_file_and_unit_are_valid() {
             Command::new("systemd-analyze")
                 .args(["verify", "--man=no"])
                 .arg(fill("dwarfs@.service"))
+                .arg(fill("dwarfs-remote@.service"))
                 .arg(fill("dwarfs-scrub@.service"))
                 .arg(fill("dwarfs-scrub@.timer")),
+        );
+    }
+}
+
+/// systemd itself makes units of lines with images on servers: nothing of ours is needed for that.
+#[test]
+fn lines_of_fstab_with_urls_become_units() {
+    let test = "lines_of_fstab_with_urls_become_units";
+    let generator = "/usr/lib/systemd/system-generators/systemd-fstab-generator";
+    if !Path::new(generator).exists() {
+        return skip(test, "there is no systemd-fstab-generator");
+    }
+    let dir = temp();
+    let fstab = dir.path().join("fstab");
+    let lines = "\
+https://example.org/a%20b/x.dwarfs?v=1 /mnt/x fuse.dwarfs ro,nofail,_netdev,x-systemd.automount 0 0
+s3://bucket/y.dwarfs /mnt/y dwarfs noauto,_netdev,allow_other,x-systemd.mount-timeout=60s 0 0
+http://example.org/z.dwarfs /mnt/z dwarfs defaults,_netdev 0 0
+";
+    fs::write(&fstab, lines).unwrap();
+    let out = dir.path().join("units");
+    fs::create_dir(&out).unwrap();
+    // A program of systemd from before release 250 reads another file.
+    run(Command::new(generator)
+        .args([&out, &out, &out])
+        .env("SYSTEMD_FSTAB", &fstab));
+    let Ok(unit) = fs::read_to_string(out.join("mnt-x.mount")) else {
+        return skip(test, "systemd-fstab-generator reads no other fstab");
+    };
+    for line in [
+        "What=https://example.org/a%%20b/x.dwarfs?v=1\n",
+        "Where=/mnt/x\n",
+        "Type=fuse.dwarfs\n",
+        "Options=ro,nofail,_netdev,x-systemd.automount\n",
+    ] {
+        assert!(unit.contains(line), "{line:?} in {unit}");
+    }
+    let made = |path: &str| fs::symlink_metadata(out.join(path)).is_ok();
+    assert!(made("mnt-x.automount") && made("remote-fs.target.wants/mnt-x.automount"));
+    assert!(made("remote-fs.target.requires/mnt-z.mount"));
+    assert!(made("mnt-y.mount") && !made("remote-fs.target.requires/mnt-y.mount"));
+    if has(test, "systemd-analyze") {
+        let units = [
+            "mnt-x.mount",
+            "mnt-x.automount",
+            "mnt-y.mount",
+            "mnt-z.mount",
+        ];
+        check(
+            Command::new("systemd-analyze")
+                .args(["verify", "--man=no"])
+                .args(units.map(|unit| out.join(unit))),
         );
     }
 }
@@ -582,6 +637,7 @@ fn a_debian_package_has_everything() {
         "./usr/bin/redwarfs\n",
         "./usr/bin/mkdwarfs -> redwarfs\n",
         "./usr/sbin/mount.dwarfs -> ../bin/redwarfs\n",
+        "./usr/sbin/mount.fuse.dwarfs -> ../bin/redwarfs\n",
         "./usr/share/man/man1/mkdwarfs.1.gz\n",
         "./usr/share/man/man5/dwarfs-format.5.gz\n",
         "./usr/share/man/man7/redwarfs.7.gz\n",
