@@ -28,7 +28,10 @@ use rustix::process::{getegid, geteuid};
 use rustix::thread::CapabilitySet;
 
 use crate::error::{Error, Result};
-use crate::mount_table::{MountPlace, devices_on, helpers, is_dead, place_of, run_helper};
+use crate::guard::Guard;
+use crate::mount_table::{
+    MountPlace, devices_on, has_overlay, helpers, is_dead, place_of, run_helper,
+};
 use crate::options::MountOptions;
 
 /// The result of unmounting.
@@ -52,6 +55,8 @@ pub(crate) struct KernelMount {
     /// Device number of the mounted file system: from the mount table if that can be read, otherwise
     /// from [`KernelMount::probe`].
     device: OnceLock<u64>,
+    /// It is an overlay with this lower directory, which has no other.
+    overlay: Option<PathBuf>,
     /// The socket to the helper with `auto_unmount`: when it closes, the helper unmounts.
     _helper: Mutex<Option<(OwnedFd, Child)>>,
 }
@@ -59,15 +64,7 @@ pub(crate) struct KernelMount {
 impl KernelMount {
     /// Mounts and hands out the device through which the requests come.
     pub(crate) fn new(mountpoint: &Path, options: &MountOptions) -> Result<(OwnedFd, Self)> {
-        let inaccessible = |source| Error::MountPoint {
-            path: mountpoint.to_owned(),
-            source,
-        };
-        let target = mountpoint.canonicalize().map_err(inaccessible)?;
-        let meta = target.metadata().map_err(inaccessible)?;
-        if !meta.is_dir() {
-            return Err(inaccessible(Errno::NOTDIR.into()));
-        }
+        let target = target_of(mountpoint)?;
         let before = devices_on(&target);
         let direct = if may_mount() && !options.auto_unmount {
             mount_directly(&target, options)?
@@ -91,6 +88,7 @@ impl KernelMount {
             Self {
                 mountpoint: target,
                 foreign: false,
+                overlay: None,
                 device: mounted,
                 _helper: Mutex::new(helper),
             },
@@ -102,8 +100,28 @@ impl KernelMount {
         Self {
             mountpoint: name.to_owned(),
             foreign: true,
+            overlay: None,
             device: OnceLock::new(),
             _helper: Mutex::new(None),
+        }
+    }
+
+    /// An overlay that this process has just mounted on `target`. `lower` is its lower directory.
+    pub(crate) fn overlay(target: &Path, lower: &Path) -> Self {
+        Self {
+            mountpoint: target.to_owned(),
+            foreign: false,
+            overlay: Some(lower.to_owned()),
+            device: OnceLock::new(),
+            _helper: Mutex::new(None),
+        }
+    }
+
+    /// Lets a guard take off the mount if this process dies.
+    pub(crate) fn watch(&self, guard: &mut Guard) -> io::Result<()> {
+        match &self.overlay {
+            Some(lower) => guard.watch_overlay(&self.mountpoint, lower),
+            None => guard.watch(&self.mountpoint, self.device()),
         }
     }
 
@@ -129,6 +147,11 @@ impl KernelMount {
     /// The state of the mount in the mount table; `Top` if it is unknown.
     fn place(&self) -> MountPlace {
         if self.foreign {
+            return MountPlace::Gone;
+        }
+        if let Some(lower) = &self.overlay
+            && !has_overlay(&self.mountpoint, lower)
+        {
             return MountPlace::Gone;
         }
         let Some(&device) = self.device.get() else {
@@ -186,7 +209,8 @@ impl KernelMount {
     /// Removes the dead mount after the driver's end of the connection was closed. Usually the mount is
     /// already gone, and another one may have got its device number: that one answers.
     pub(crate) fn clear_remains(&self) {
-        if !self.foreign && is_dead(&self.mountpoint) {
+        // An overlay whose lower directory is dead shows that only for some files.
+        if !self.foreign && (self.overlay.is_some() || is_dead(&self.mountpoint)) {
             self.abandon();
         }
     }
@@ -201,8 +225,22 @@ impl KernelMount {
     }
 }
 
+/// The directory to mount on, without symbolic links.
+pub(crate) fn target_of(mountpoint: &Path) -> Result<PathBuf> {
+    let inaccessible = |source| Error::MountPoint {
+        path: mountpoint.to_owned(),
+        source,
+    };
+    let target = mountpoint.canonicalize().map_err(inaccessible)?;
+    let meta = target.metadata().map_err(inaccessible)?;
+    match meta.is_dir() {
+        true => Ok(target),
+        false => Err(inaccessible(Errno::NOTDIR.into())),
+    }
+}
+
 /// Whether the system call may succeed: for root, and for the user of a namespace of its own.
-fn may_mount() -> bool {
+pub(crate) fn may_mount() -> bool {
     geteuid().is_root()
         || rustix::thread::capabilities(None)
             .is_ok_and(|sets| sets.effective.contains(CapabilitySet::SYS_ADMIN))
@@ -229,7 +267,7 @@ fn device_of(mountpoint: &Path) -> io::Result<u64> {
     }
 }
 
-fn kernel_flags(options: &MountOptions) -> MountFlags {
+pub(crate) fn kernel_flags(options: &MountOptions) -> MountFlags {
     let mut flags = MountFlags::empty();
     flags.set(MountFlags::RDONLY, options.layer.is_none());
     flags.set(MountFlags::NOSUID, options.flags.nosuid);

@@ -48,6 +48,14 @@ pub enum Error {
         /// The reason.
         source: io::Error,
     },
+    /// The kernel's overlayfs cannot be the driver of the writable layer.
+    #[error("cannot mount an overlay of the kernel: {}: {}", path.display(), io_text(source))]
+    Overlay {
+        /// The mount point.
+        path: PathBuf,
+        /// The reason.
+        source: io::Error,
+    },
     /// The image's metadata cannot be used.
     #[error("cannot read metadata: {0}")]
     Image(#[from] redwarfs_format::Error),

@@ -4,7 +4,7 @@
 //! system in it: options, the attributes that a mount shows (`policy.rs`), lookups that ignore case,
 //! the record of opened files, the log of failures, and statistics.
 //!
-//! A mount is read-only, unless it has a writable layer ([`MountOptions::layer`], module `writable`). An image does not change
+//! A mount is read-only, unless it has a writable layer ([`MountOptions::layer`], modules `writable` and `overlay`). An image does not change
 //! while it is mounted, so the kernel may keep everything that it learns: names, missing names, attributes, directory contents, symbolic links
 //! and file data.
 //!
@@ -141,6 +141,8 @@ mod options;
 #[cfg(unix)]
 mod order;
 #[cfg(unix)]
+mod overlay;
+#[cfg(unix)]
 mod patience;
 #[cfg(unix)]
 mod pending_reads;
@@ -196,7 +198,7 @@ pub use mount::{
 pub use mount_table::take_off_dead;
 #[cfg(unix)]
 pub use newest::{Move, Mover};
-pub use options::{Access, KernelFlags, Layer, MountOptions, Whiteouts};
+pub use options::{Access, KernelFlags, Layer, LayerDriver, MountOptions, Whiteouts};
 #[cfg(unix)]
 pub use removal::remove_tree;
 #[cfg(unix)]

@@ -10,7 +10,7 @@ use std::time::Duration;
 use redwarfs_reader::Image;
 use rustix::process::{getegid, geteuid};
 
-use crate::attach::{KernelMount, Unmounted};
+use crate::attach::{KernelMount, Unmounted, target_of};
 use crate::device::Device;
 use crate::driver::Driver;
 use crate::error::{Error, Result};
@@ -19,11 +19,12 @@ use crate::idle::{IdleWatch, Uses};
 use crate::images::{ImageSet, Images};
 use crate::mount_state::MountState;
 use crate::newest::Mover;
-use crate::options::MountOptions;
+use crate::options::{Layer, LayerDriver, MountOptions};
+use crate::overlay::{self, PrivateDirectory, ReadyLayer};
 use crate::ring;
 use crate::session::{self, Session};
 use crate::statistics;
-use crate::writable::{self, WritableDriver};
+use crate::writable::{self, ForKernel, WritableDriver};
 
 /// Threads of a writable mount in addition to those that decode: they also write to the layer.
 const SERVING: usize = 2;
@@ -58,11 +59,70 @@ pub fn mount_guarded(
     guard: Option<&mut guard::Guard>,
 ) -> Result<Mounted> {
     let options = &*for_layer(options);
+    let mut guard = guard;
+    if let Some(layer) = &options.layer
+        && options.layer_driver != LayerDriver::Own
+    {
+        let by_kernel = mount_overlay(&image, mountpoint, layer, options, guard.as_deref_mut());
+        match by_kernel {
+            Err(error @ Error::Overlay { .. }) if options.layer_driver == LayerDriver::Auto => {
+                tracing::info!(target: "redwarfs_fuse::verbose", "the own driver writes to the layer: {error}");
+            }
+            other => return other,
+        }
+    }
     let state = Arc::new(MountState::new(image, options)?);
     // Before the mount, which may hide its directory.
     let writable = layer_driver(&state, options)?;
     let (device, mount) = KernelMount::new(mountpoint, options)?;
     start(state, writable, device, mount, options, guard)
+}
+
+/// Mounts an overlay of the kernel. Fails with [`Error::Overlay`] if that cannot be; then nothing is mounted.
+fn mount_overlay(
+    image: &Image,
+    mountpoint: &Path,
+    layer: &Layer,
+    options: &MountOptions,
+    mut guard: Option<&mut guard::Guard>,
+) -> Result<Mounted> {
+    let target = target_of(mountpoint)?;
+    let refused = |source| Error::Overlay {
+        path: target.clone(),
+        source,
+    };
+    overlay::refusal(options).map_err(refused)?;
+    // Makes the layer. The image stays in use.
+    let making = MountOptions {
+        owns_image: false,
+        ..options.clone()
+    };
+    let state = Arc::new(MountState::new(image.clone(), &making)?);
+    let opened = ForKernel::open(&state, layer.path(), layer.keeps());
+    let opened = opened.map_err(|source| Error::Changes {
+        path: layer.path().to_owned(),
+        source,
+    })?;
+    let ready = ReadyLayer::new(opened, layer).map_err(refused)?;
+    let lower = PrivateDirectory::new().map_err(refused)?;
+    ready.try_out(&lower, options).map_err(refused)?;
+    let below = overlay::of_image(options);
+    let state = Arc::new(MountState::new(image.clone(), &below)?);
+    let (device, mount) = KernelMount::new(lower.path(), &below)?;
+    let mounted = start(state, None, device, mount, &below, guard.as_deref_mut())?;
+    let over = ready.mount(&lower, &target, options);
+    // The end of the driver below gives up the image: no other one can follow.
+    let (mount, lock) = over.map_err(|source| Error::Mount {
+        path: target.clone(),
+        source,
+    })?;
+    let mount = Arc::new(mount);
+    watch(guard, &mount);
+    Ok(Mounted {
+        mount,
+        _layer: Some(lock),
+        ..mounted
+    })
 }
 
 /// As [`mount_guarded`], for several images: each has a directory in the root of the mount. An image is opened when
@@ -109,6 +169,13 @@ pub fn serve_device(
     options: &MountOptions,
 ) -> Result<Mounted> {
     check(&device, name)?;
+    if options.layer.is_some() && options.layer_driver == LayerDriver::Kernel {
+        let why = "the caller has mounted the device";
+        return Err(Error::Overlay {
+            path: name.to_owned(),
+            source: io::Error::new(io::ErrorKind::Unsupported, why),
+        });
+    }
     let options = &*for_layer(options);
     let state = Arc::new(MountState::new(image, options)?);
     let writable = layer_driver(&state, options)?;
@@ -177,6 +244,7 @@ fn start(
             mover,
             images,
             mount,
+            _layer: None,
             idle: options.idle,
             observer: Observer(state),
         }),
@@ -224,7 +292,7 @@ fn layer_driver(state: &Arc<MountState>, options: &MountOptions) -> Result<Optio
 fn watch(guard: Option<&mut guard::Guard>, mount: &KernelMount) {
     if let Some(guard) = guard.filter(|_| mount.device() != 0) {
         // The caller calls the guard again, and gets the error there.
-        let _ = guard.watch(mount.mountpoint(), mount.device());
+        let _ = mount.watch(guard);
     }
 }
 
@@ -235,6 +303,8 @@ pub struct Mounted {
     mover: Mover,
     images: Images,
     mount: Arc<KernelMount>,
+    /// The lock of the layer of an overlay.
+    _layer: Option<OwnedFd>,
     idle: Option<Duration>,
     observer: Observer,
 }
@@ -277,6 +347,14 @@ impl Mounted {
     #[must_use]
     pub fn images(&self) -> Images {
         self.images.clone()
+    }
+
+    /// Lets a guard take off the mount if this process dies.
+    ///
+    /// # Errors
+    /// The guard has ended.
+    pub fn watch_by(&self, guard: &mut guard::Guard) -> io::Result<()> {
+        self.mount.watch(guard)
     }
 
     /// Device number of the mounted file system (`st_dev` of its files), for

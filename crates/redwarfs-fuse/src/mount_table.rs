@@ -117,11 +117,25 @@ fn overlay_in(table: &[u8], key: &[u8], path: &[u8]) -> Option<PathBuf> {
         }
         let mut options = fields.nth(1)?.split(|&byte| byte == b',');
         let found = options.any(|option| {
-            let value = option.strip_prefix(key);
-            value.is_some_and(|value| unescape(value) == path)
+            // As it was given, with the escapes of overlayfs, or as overlayfs understands it.
+            let value = option.strip_prefix(key).map(unescape);
+            value.is_some_and(|value| value == path || without_backslashes(&value) == path)
         });
         found.then(|| PathBuf::from(OsString::from_vec(unescape(point))))
     })
+}
+
+/// Takes the next byte after a backslash as it is.
+fn without_backslashes(text: &[u8]) -> Vec<u8> {
+    let mut bytes = text.iter().copied();
+    let mut out = Vec::with_capacity(text.len());
+    while let Some(byte) = bytes.next() {
+        out.push(match byte {
+            b'\\' => bytes.next().unwrap_or(byte),
+            _ => byte,
+        });
+    }
+    out
 }
 
 /// The mount point of an overlay of the kernel that has this upper directory, an absolute path. None if there is none, or
@@ -129,6 +143,13 @@ fn overlay_in(table: &[u8], key: &[u8], path: &[u8]) -> Option<PathBuf> {
 pub(crate) fn overlay_on(upper: &Path) -> Option<PathBuf> {
     let table = std::fs::read("/proc/self/mountinfo").ok()?;
     overlay_in(&table, b"upperdir=", upper.as_os_str().as_bytes())
+}
+
+/// Whether an overlay with this lower directory is mounted on `point`, whatever else is.
+pub(crate) fn has_overlay(point: &Path, lower: &Path) -> bool {
+    let table = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
+    let found = overlay_in(&table, b"lowerdir=", lower.as_os_str().as_bytes());
+    found.is_some_and(|found| found == point)
 }
 
 /// Undoes the escapes of the mount table: three octal digits after a backslash.
@@ -207,10 +228,10 @@ mod tests {
         }
         assert_eq!(place_in(b"", b"0:5", b"/"), MountPlace::Gone);
         let table = b"22 1 0:21 / /proc rw - proc upperdir=/a upperdir=/a\n\
-            23 1 0:22 / /mnt\\040x rw shared:7 - overlay none rw,lowerdir=/l,upperdir=/a\\040b\\054c,workdir=/w\n";
+            23 1 0:22 / /mnt\\040x rw shared:7 - overlay none rw,lowerdir=/l\\134:m,upperdir=/a\\040b\\054c,workdir=/w\n";
         let found = overlay_in(table, b"upperdir=", b"/a b,c");
         assert_eq!(found, Some("/mnt x".into()));
-        assert_eq!(overlay_in(table, b"lowerdir=", b"/l"), found);
+        assert_eq!(overlay_in(table, b"lowerdir=", b"/l:m"), found);
         assert_eq!(overlay_in(table, b"upperdir=", b"/a"), None);
         assert_eq!(unescape(b"a\\134\\04\\"), b"a\\\\04\\");
     }

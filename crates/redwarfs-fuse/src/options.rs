@@ -78,6 +78,20 @@ impl Layer {
     }
 }
 
+/// What merges the image and the layer of a writable mount.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum LayerDriver {
+    /// The driver of this crate.
+    #[default]
+    Own,
+    /// The overlayfs of the kernel. The mount of the image is its lower layer, and has no place in the tree. Needs the right to
+    /// mount, [`Access::Everyone`], and a layer whose marks the kernel understands. Neither `idle` nor `auto_unmount` goes with it.
+    Kernel,
+    /// The kernel if that is possible, and the own one otherwise.
+    Auto,
+}
+
 /// All settings of a mount.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
@@ -178,6 +192,8 @@ pub struct MountOptions {
     /// no effect on the image. `push`, `follow`, `readers`, `uring`, `snapshots`, `follow_newest`, `case_insensitive` and
     /// `analysis_file` have no effect with it.
     pub layer: Option<Layer>,
+    /// What merges the image and the layer. No effect without a layer.
+    pub layer_driver: LayerDriver,
 }
 
 impl Default for MountOptions {
@@ -216,6 +232,7 @@ impl Default for MountOptions {
             uring: false,
             owns_image: false,
             layer: None,
+            layer_driver: LayerDriver::Own,
         }
     }
 }

@@ -10,8 +10,9 @@ use std::panic::catch_unwind;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags};
+use rustix::mount::{UnmountFlags, unmount};
 
-use crate::mount_table::{MountPlace, place_of, take_off_dead};
+use crate::mount_table::{MountPlace, has_overlay, place_of, take_off_dead};
 
 /// Shown by `ps` (15 bytes at most).
 const NAME: &CStr = c"dwarfs-guard";
@@ -22,6 +23,8 @@ const LONGEST: u32 = 1 << 16;
 pub(super) enum Message<'a> {
     /// The mount to remove if the driver dies: mount point and device number.
     Watch(&'a Path, u64),
+    /// The lower directory of the overlay that the next [`Watch`](Self::Watch) names.
+    Overlay(&'a Path),
     /// The directory to remove if the driver dies.
     Remove(&'a Path),
     /// The driver ends in order: do nothing.
@@ -33,6 +36,7 @@ impl Message<'_> {
     pub(super) fn encode(&self) -> Vec<u8> {
         let (kind, device, path) = match self {
             Self::Watch(path, device) => (b'w', *device, path.as_os_str().as_bytes()),
+            Self::Overlay(path) => (b'o', 0, path.as_os_str().as_bytes()),
             Self::Remove(path) => (b'r', 0, path.as_os_str().as_bytes()),
             Self::Farewell => (b'f', 0, &b""[..]),
         };
@@ -49,6 +53,8 @@ impl Message<'_> {
 struct Charge {
     /// The mount to remove: mount point and device number.
     mount: Option<(PathBuf, u64)>,
+    /// The lower directory, if that is an overlay.
+    overlay: Option<PathBuf>,
     /// The directory to remove afterwards.
     directory: Option<PathBuf>,
 }
@@ -65,7 +71,7 @@ fn listen(pipe: &mut impl Read) -> io::Result<Charge> {
         pipe.read_exact(&mut device)?;
         pipe.read_exact(&mut len)?;
         let len = u32::from_ne_bytes(len);
-        if !matches!(&kind, b"w" | b"r") || len > LONGEST {
+        if !matches!(&kind, b"w" | b"r" | b"o") || len > LONGEST {
             return Err(io::ErrorKind::InvalidData.into());
         }
         let mut path = vec![0; len as usize];
@@ -73,6 +79,7 @@ fn listen(pipe: &mut impl Read) -> io::Result<Charge> {
         let path = PathBuf::from(OsString::from_vec(path));
         match &kind {
             b"r" => charge.directory = Some(path),
+            b"o" => charge.overlay = Some(path),
             _ => charge.mount = Some((path, u64::from_ne_bytes(device))),
         }
     }
@@ -89,14 +96,24 @@ pub(super) fn clean_up(mountpoint: &Path, device: u64) {
     take_off_dead(mountpoint);
 }
 
+/// Unmounts the overlay with this lower directory, if it is still there.
+fn take_off_overlay(mountpoint: &Path, lower: &Path) {
+    if has_overlay(mountpoint, lower) {
+        // Nobody could use an error here.
+        let _ = unmount(mountpoint, UnmountFlags::DETACH);
+    }
+}
+
 /// Runs the guard until the driver ends.
 pub(super) fn run(pipe: OwnedFd) -> ! {
     // Unwinding must not reach the copied stack of the driver.
     let _ = catch_unwind(move || {
         leave(&pipe)?;
         let charge = listen(&mut File::from(pipe))?;
-        if let Some((mountpoint, device)) = charge.mount {
-            clean_up(&mountpoint, device);
+        match (charge.mount, charge.overlay) {
+            (Some((mountpoint, _)), Some(lower)) => take_off_overlay(&mountpoint, &lower),
+            (Some((mountpoint, device)), None) => clean_up(&mountpoint, device),
+            (None, _) => {}
         }
         if let Some(directory) = charge.directory {
             crate::removal::remove_tree(&directory)?;
@@ -173,10 +190,12 @@ mod tests {
         let nothing = listen(&[]).expect("nothing to guard");
         assert_eq!(nothing, Charge::default());
         let remove = Message::Remove(Path::new("/changes")).encode();
+        let lower = Message::Overlay(Path::new("/lower")).encode();
         assert_eq!(
-            listen(&[&watch, &remove, &other]).expect("the driver died"),
+            listen(&[&watch, &remove, &lower, &other]).expect("the driver died"),
             Charge {
                 mount: Some((PathBuf::from("/c"), 8)),
+                overlay: Some(PathBuf::from("/lower")),
                 directory: Some(PathBuf::from("/changes")),
             }
         );

@@ -75,6 +75,18 @@ impl Guard {
             .write_all(&child::Message::Watch(mountpoint, device).encode())
     }
 
+    /// The same for an overlay of the kernel on `mountpoint` whose lower directory `lower` this process serves, and whose
+    /// name no other one has: it is dead when this process has died.
+    ///
+    /// # Errors
+    /// The guard has ended.
+    pub fn watch_overlay(&mut self, mountpoint: &Path, lower: &Path) -> io::Result<()> {
+        self.pipe
+            .write_all(&child::Message::Overlay(lower).encode())?;
+        self.pipe
+            .write_all(&child::Message::Watch(mountpoint, 0).encode())
+    }
+
     /// Tells the guard a directory to remove, with all that is in it, if this process dies: an absolute path. The last call
     /// counts.
     ///

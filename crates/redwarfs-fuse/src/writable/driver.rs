@@ -1,12 +1,14 @@
 //! Answers the requests of a writable mount.
 
 use std::io;
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
 
 use rustix::io::Errno;
 use rustix::param::page_size;
 
+use super::directory::MarkKind;
 use super::files::{self, Handles};
 use super::layer::Layer;
 use super::lower::ImageLower;
@@ -93,22 +95,11 @@ impl WritableDriver {
         directory: &Path,
         keeps: bool,
     ) -> io::Result<Self> {
-        let image = state.main();
-        let image = image.ok_or_else(|| io::Error::other("several images have no layer"))?;
-        let layer = Layer::open(directory, keeps)?;
-        // An image without an index has no identity that is known at once.
-        let own = image.image.generation().unwrap_or_default();
-        if !layer.note(own)? {
-            let shown = directory.display();
-            tracing::warn!(
-                "the changes in {shown} were made on top of another image, or of another snapshot of this one"
-            );
-        }
+        let tree = open(state, options.workers, directory, keeps)?;
         // Each file that a program has open is open here, too.
         allow_many_files();
-        let lower = Box::new(ImageLower::new(image, options.workers)?);
         let core = Arc::new(Core {
-            tree: Tree::new(state, lower, layer)?,
+            tree,
             handles: Handles::default(),
         });
         Ok(Self {
@@ -124,6 +115,57 @@ impl WritableDriver {
         }
         let request = Waiting::new(header, body, Purpose::Answer);
         self.long.submit(LongJob { request, lane });
+    }
+}
+
+/// Opens the layer in `directory`, and makes it if it is missing.
+fn open(
+    state: &Arc<MountState>,
+    workers: usize,
+    directory: &Path,
+    keeps: bool,
+) -> io::Result<Tree> {
+    let image = state.main();
+    let image = image.ok_or_else(|| io::Error::other("several images have no layer"))?;
+    let layer = Layer::open(directory, keeps)?;
+    // An image without an index has no identity that is known at once.
+    let own = image.image.generation().unwrap_or_default();
+    if !layer.note(own)? {
+        let shown = directory.display();
+        tracing::warn!(
+            "the changes in {shown} were made on top of another image, or of another snapshot of this one"
+        );
+    }
+    let lower = Box::new(ImageLower::new(image, workers)?);
+    Ok(Tree::new(state, lower, layer)?)
+}
+
+/// A layer for the kernel's overlayfs.
+#[derive(Debug)]
+pub(crate) struct ForKernel {
+    /// Whether its marks are in `user`, and not in `trusted`; or why the kernel does not understand them.
+    pub(crate) in_user: io::Result<bool>,
+    /// As long as it is open, no other mount uses the layer.
+    pub(crate) lock: OwnedFd,
+}
+
+impl ForKernel {
+    /// As [`WritableDriver::new`], but nothing serves the layer.
+    pub(crate) fn open(state: &Arc<MountState>, directory: &Path, keeps: bool) -> io::Result<Self> {
+        let layer = open(state, 1, directory, keeps)?.layer;
+        let refused = |text| Err(io::Error::new(io::ErrorKind::Unsupported, text));
+        let in_user = match layer.recorded_kind()? {
+            Some(MarkKind::Trusted) => Ok(false),
+            Some(MarkKind::User) => Ok(true),
+            Some(MarkKind::Mixed) => refused(
+                "the layer has marks of several kinds, which only the own driver understands",
+            ),
+            None => refused("it is not known whether the layer has marks in trusted or in user"),
+        };
+        Ok(Self {
+            in_user,
+            lock: layer.into_lock(),
+        })
     }
 }
 

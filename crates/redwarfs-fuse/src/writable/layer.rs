@@ -194,6 +194,17 @@ impl Layer {
         }
     }
 
+    /// The kind of all marks of the layer, after [`note`](Self::note). None if it is not known.
+    pub(super) fn recorded_kind(&self) -> io::Result<Option<MarkKind>> {
+        let record = Record::read(self.directory.as_fd())?;
+        Ok(record.and_then(|record| record.marks))
+    }
+
+    /// The directory. As long as it is open, no other mount uses the layer.
+    pub(super) fn into_lock(self) -> OwnedFd {
+        self.directory
+    }
+
     /// Finds out which marks it may make.
     fn with_marks(mut self) -> io::Result<Self> {
         let name = self.temporary();

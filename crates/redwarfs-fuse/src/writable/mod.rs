@@ -56,5 +56,5 @@ mod tree;
 mod wire;
 
 pub use directory::LayerDirectory;
-pub(crate) use driver::WritableDriver;
+pub(crate) use driver::{ForKernel, WritableDriver};
 pub(crate) use layer::is_privileged;

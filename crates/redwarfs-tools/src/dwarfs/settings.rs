@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
-use redwarfs_fuse::{MountOptions, Whiteouts};
+use redwarfs_fuse::{LayerDriver, MountOptions, Whiteouts};
 use redwarfs_reader::perfmon::Component;
 use redwarfs_reader::{ImageOffset, OpenOptions, Preload, Tidy};
 
@@ -187,6 +187,9 @@ impl Settings {
         }
         if self.layer.is_some() {
             self.check_layer()?;
+        } else if self.mount.layer_driver != LayerDriver::Own {
+            self.warnings
+                .push(String::from("rw_driver has no effect without rw=DIR"));
         }
         #[cfg(unix)]
         if self.mount.uring && !redwarfs_fuse::HAS_URING {

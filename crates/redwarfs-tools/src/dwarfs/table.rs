@@ -10,7 +10,7 @@ use super::settings::{Lock, LogTarget, Strategy, components};
 use super::table_hints as hints;
 use super::table_ignored::IGNORED;
 use super::table_images as images;
-use super::table_layer::RW;
+use super::table_layer::{RW, RW_DRIVER, RW_LAYER};
 use crate::common::error::ToolError;
 use crate::common::open::image_offset;
 use crate::common::users::{parse_group, parse_user};
@@ -467,6 +467,8 @@ const ACTIVE: &[MountOption] = &[
         }),
     ),
     RW,
+    RW_LAYER,
+    RW_DRIVER,
     entry(
         Group::Mount,
         "allow_other",

@@ -320,7 +320,7 @@ fn mount_and_serve(
         ToolError::new(error.to_string()).code(code)
     })?;
     if let Some(guard) = &mut guard
-        && let Err(error) = guard.watch(mounted.mountpoint(), mounted.device())
+        && let Err(error) = mounted.watch_by(guard)
     {
         logger.warn(format_args!("no guard against being killed: {error}"));
     }
