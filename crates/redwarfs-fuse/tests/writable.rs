@@ -5,11 +5,12 @@ mod writable_support;
 
 use std::ffi::CString;
 use std::fs;
-use std::io;
+use std::io::{self, Write as _};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
 
 use redwarfs_fuse::{Access, Layer, LayerDriver, MountOptions};
 use redwarfs_testkit::skip;
@@ -479,6 +480,71 @@ fn a_mount_ends_while_a_copy_waits() {
     let ended = end.recv_timeout(std::time::Duration::from_secs(20));
     gate.open();
     assert!(ended.is_ok(), "the driver waits for the image");
+}
+
+#[test]
+fn truncating_while_a_copy_waits_blocks_nothing_and_makes_no_hole() {
+    if !can_mount("truncating_while_a_copy_waits_blocks_nothing_and_makes_no_hole") {
+        return;
+    }
+    let layer = TempDir::new().expect("a temporary directory");
+    let (bytes, _) = image().image();
+    let gate = support::Gate::new(bytes);
+    let open = redwarfs_reader::OpenOptions::default();
+    let mut options = layered(layer.path());
+    options.owns_image = true;
+    let mount = Mount::with(gate.clone(), &open, &options);
+    gate.close(0..u64::MAX);
+    let path = mount.path("dir/a");
+    let mut programs = Vec::new();
+    let appended = path.clone();
+    programs.push(std::thread::spawn(move || {
+        let mut file = fs::OpenOptions::new().append(true).open(appended)?;
+        file.write_all(b"A\n")
+    }));
+    let work = layer.path().join("work");
+    support::wait_until("the copy", || {
+        fs::read_dir(&work).expect("work").count() > 0
+    });
+    for _ in 0..24 {
+        let path = path.clone();
+        programs.push(std::thread::spawn(move || fs::File::create(path).map(drop)));
+    }
+    // They have sent their requests, or will.
+    std::thread::sleep(Duration::from_millis(200));
+    let (done, names) = std::sync::mpsc::channel();
+    let other = mount.path("sub/sub");
+    std::thread::spawn(move || done.send(fs::read_dir(other).expect("a directory").count()));
+    let names = names.recv_timeout(Duration::from_secs(20));
+    gate.open();
+    for program in programs {
+        program.join().expect("no panic").expect("open and write");
+    }
+    assert_eq!(names, Ok(2), "the mount waits for the copy");
+    let content = fs::read_to_string(&path).expect("the file");
+    assert!(content.is_empty() || content == "A\n", "{content:?}");
+}
+
+#[test]
+fn appending_after_a_truncation_that_the_kernel_does_not_know_makes_no_hole() {
+    if !can_mount("appending_after_a_truncation_that_the_kernel_does_not_know_makes_no_hole") {
+        return;
+    }
+    let layer = TempDir::new().expect("a temporary directory");
+    let (bytes, _) = image().image();
+    let open = redwarfs_reader::OpenOptions::default();
+    let mount = Mount::with(support::Gate::new(bytes), &open, &layered(layer.path()));
+    let path = mount.path("dir/a");
+    let mut file = fs::OpenOptions::new()
+        .append(true)
+        .open(&path)
+        .expect("open");
+    file.write_all(b"A\n").expect("write");
+    let upper = layer.path().join("upper/dir/a");
+    fs::File::create(&upper).expect("truncate");
+    file.write_all(b"B\n").expect("write");
+    assert_eq!(fs::read_to_string(&upper).expect("the file"), "B\n");
+    assert_eq!(fs::read_to_string(&path).expect("the file"), "B\n");
 }
 
 #[test]

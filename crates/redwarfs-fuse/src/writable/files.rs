@@ -5,19 +5,22 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use rustix::fs::{FallocateFlags, OFlags, SeekFrom, copy_file_range, fallocate, fsync, seek};
+use rustix::fs::{
+    FallocateFlags, OFlags, SeekFrom, copy_file_range, fallocate, fstat, fsync, seek,
+};
 use rustix::io::Errno;
 
 use super::listing::Listing;
 use super::nodes::Node;
 use super::tree::{Tree, sync_file};
-use super::wire::{OPEN_KILLS, WRITE_KILLS, WriteIn, put_opened, put_written};
+use super::wire::{OPEN_KILLS, WRITE_CACHE, WRITE_KILLS, WriteIn, put_opened, put_written};
 use crate::ops::answer::{Answer, Outcome};
 use crate::proto::{Body, Header, MAX_REQUEST, Put, opened};
 use crate::ticket::Ticket;
 
 const ACCESS_MODE: u32 = 3;
 const O_TRUNC: u32 = OFlags::TRUNC.bits();
+const O_APPEND: u32 = OFlags::APPEND.bits();
 const FSYNC_DATA: u32 = 1;
 
 /// An open file or directory.
@@ -169,10 +172,15 @@ pub(super) fn write(tree: &Tree, handles: &Handles, body: Body<'_>, out: &mut Ve
     if write.flags & WRITE_KILLS != 0 {
         tree.kill_ids(&file)?;
     }
+    let mut start = write.offset;
+    if write.open_flags & O_APPEND != 0 && write.flags & WRITE_CACHE == 0 {
+        // The kernel does not know the end yet if another process has just truncated the file by opening it.
+        start = start.min(fstat(&file)?.st_size as u64);
+    }
     // What was written before an error counts.
     let mut done = 0;
     while done < write.data.len() {
-        let (at, rest) = (write.offset + done as u64, write.data.get(done..));
+        let (at, rest) = (start + done as u64, write.data.get(done..));
         match rustix::io::pwrite(&*file, rest.unwrap_or_default(), at) {
             Ok(0) => break,
             Ok(written) => done += written,

@@ -2,7 +2,7 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError};
 
 use rustix::fs::{
     AtFlags, FileType, Gid, Mode, OFlags, Stat, Timespec, Timestamps, Uid, XattrFlags, chownat,
@@ -342,10 +342,17 @@ impl Tree {
         if let Some(lower) = node.lower
             && self.data_to_copy(&self.lower.attr(lower)?, size) > 0
         {
-            // Before this thread waits for another one that copies it.
             self.copies.check()?;
         }
-        let _one = node.copying.lock().unwrap_or_else(PoisonError::into_inner);
+        let _one = match node.copying.try_lock() {
+            Ok(one) => one,
+            Err(TryLockError::Poisoned(one)) => one.into_inner(),
+            Err(TryLockError::WouldBlock) => {
+                // A request without data to copy waits for such a thread, too.
+                self.copies.check()?;
+                node.copying.lock().unwrap_or_else(PoisonError::into_inner)
+            }
+        };
         if node.has_upper() {
             return Ok(());
         }

@@ -20,6 +20,8 @@ pub(super) mod init {
 /// Flags of OPEN, WRITE and SETATTR: take set-user-id and set-group-id from the mode.
 pub(super) const OPEN_KILLS: u32 = 1 << 0;
 pub(super) const WRITE_KILLS: u32 = 1 << 2;
+/// Flag of WRITE: data that was written to memory, by whatever process.
+pub(super) const WRITE_CACHE: u32 = 1 << 0;
 
 /// What SETATTR changes.
 pub(super) mod set {
@@ -85,6 +87,8 @@ pub(super) struct WriteIn<'a> {
     pub(super) handle: u64,
     pub(super) offset: u64,
     pub(super) flags: u32,
+    /// Flags of the open file; without meaning if [`WRITE_CACHE`] is set.
+    pub(super) open_flags: u32,
     pub(super) data: &'a [u8],
 }
 
@@ -93,11 +97,12 @@ impl<'a> WriteIn<'a> {
         let (handle, offset) = (body.u64()?, body.u64()?);
         let (size, flags) = (body.u32()?, body.u32()?);
         let _lock_owner = body.u64()?;
-        let _open_flags = body.u64()?;
+        let (open_flags, _padding) = (body.u32()?, body.u32()?);
         Some(Self {
             handle,
             offset,
             flags,
+            open_flags,
             data: body.rest().get(..usize::try_from(size).ok()?)?,
         })
     }
@@ -216,11 +221,13 @@ mod tests {
         message.put32(3);
         message.put32(WRITE_KILLS);
         message.put64(0);
-        message.put64(0);
+        message.put32(0o2000);
+        message.put32(0);
         message.extend_from_slice(b"abc");
         let write = WriteIn::parse(Body::new(&message)).expect("whole");
         assert_eq!((write.handle, write.offset), (7, 100));
-        assert_eq!((write.flags, write.data), (WRITE_KILLS, &b"abc"[..]));
+        assert_eq!((write.flags, write.open_flags), (WRITE_KILLS, 0o2000));
+        assert_eq!(write.data, b"abc");
         assert!(WriteIn::parse(Body::new(&message[..message.len() - 1])).is_none());
     }
 
