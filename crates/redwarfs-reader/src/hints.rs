@@ -19,7 +19,7 @@ pub struct StoredHints {
     /// Where it is.
     pub section: Section,
     /// Its contents, or why it has no effect: [`Error::Unsupported`] for those of a later version and of another
-    /// generation, [`Error::Corrupt`] or [`Error::Limit`] for damage.
+    /// generation, and if the image has to have digests, which do not cover them, [`Error::Corrupt`] or [`Error::Limit`] for damage.
     pub table: Result<HintTable>,
 }
 
@@ -34,6 +34,9 @@ impl OpenImage {
     }
 
     fn hints_in(&self, section: &Section) -> Result<HintTable> {
+        if self.payloads.digests().is_some() {
+            return Err(Error::Unsupported("hints that no digest covers".into()));
+        }
         if section.length > MAX_HINTS_SECTION {
             let e = Error::Limit(format!("hints of {} bytes", section.length));
             return Err(in_section(e, section));

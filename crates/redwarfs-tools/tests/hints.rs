@@ -8,10 +8,12 @@ mod support;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Arc;
 use std::time::Duration;
 
 use driver::{Mount, can_mount, dwarfs, stderr, wait_until};
 use redwarfs_format::hints::Hints;
+use redwarfs_reader::{Image, OpenOptions, Preload, Verification};
 use redwarfs_testkit::skip;
 use redwarfs_testkit::web::{WebRequest, WebServer, round_trips};
 use rustix::process::Signal;
@@ -369,6 +371,27 @@ fn the_reference_reads_images_with_hints() {
         let read = fs::read(mount.point().join(name(300))).unwrap();
         assert!(read == noise(SIZE, 301));
     }
+}
+
+#[test]
+fn hints_that_no_digest_covers_have_no_effect_where_digests_are_asked_for() {
+    let site = Site::new();
+    let list = site.path("list");
+    fs::write(&list, name(3)).unwrap();
+    let image = site.image("image", &["-S16", "--hints", list.to_str().unwrap()]);
+    must(DWARFSCK, ["--add-digests", image.to_str().unwrap()]);
+    assert_eq!(shown(&image).as_array().unwrap().len(), 1);
+    let loaded = |verification: Verification, given: Option<Hints>| {
+        let mut options = OpenOptions::default();
+        options.verification = verification;
+        let image = Image::open(&image, &options).unwrap();
+        let handle = image.preload(Preload::Hints(given.map(Arc::new)));
+        handle.unwrap().wait().loaded
+    };
+    assert!(loaded(Verification::Checksums, None) > 0);
+    assert_eq!(loaded(Verification::Digests, None), 0);
+    let given = Hints::parse(name(3).as_bytes()).unwrap();
+    assert!(loaded(Verification::Digests, Some(given)) > 0);
 }
 
 #[test]

@@ -50,6 +50,7 @@ impl HintsOfMount {
     }
 
     /// Whether reads are recorded. Then all of them must come to the driver.
+    #[cfg(unix)]
     pub(super) fn records(&self) -> bool {
         self.record.is_some()
     }
