@@ -6,7 +6,10 @@ use std::time::{Duration, SystemTime};
 use async_trait::async_trait;
 use bytes::{Bytes, BytesMut};
 use chrono::DateTime;
-use http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE, HeaderMap, RETRY_AFTER};
+use http::header::{
+    CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE, HeaderMap, HeaderValue, IF_NONE_MATCH,
+    RETRY_AFTER,
+};
 use http::{Method, StatusCode};
 use http_body_util::BodyExt as _;
 use object_store::ClientOptions;
@@ -31,7 +34,11 @@ tokio::task_local! {
 
 /// The last answer of a server to a request that carries this record.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Record(Arc<Mutex<Answer>>);
+pub(crate) struct Record {
+    answer: Arc<Mutex<Answer>>,
+    /// The object that is completed must not replace another one.
+    creates: bool,
+}
 
 /// What is known of an answer.
 #[derive(Debug, Clone, Default)]
@@ -50,8 +57,17 @@ pub(crate) struct Answer {
 }
 
 impl Record {
+    /// For completing a new object of S3: the store is asked to refuse that if there is one. Stores that do not know this
+    /// replace it.
+    pub(crate) fn of_new_object() -> Self {
+        Self {
+            creates: true,
+            ..Self::default()
+        }
+    }
+
     pub(crate) fn answer(&self) -> Answer {
-        self.0
+        self.answer
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .clone()
@@ -63,7 +79,7 @@ impl Record {
     }
 
     fn set(&self, answer: Answer) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = answer;
+        *self.answer.lock().unwrap_or_else(PoisonError::into_inner) = answer;
     }
 }
 
@@ -111,7 +127,12 @@ impl HttpService for Observer {
                 ..Answer::default()
             });
         }
-        let response = self.0.execute(request).await?;
+        let response = match &record {
+            Some(record) if record.creates && is_completion(&request) => {
+                self.create(request).await?
+            }
+            _ => self.0.execute(request).await?,
+        };
         let (parts, body) = response.into_parts();
         let mut answer = Answer {
             status: Some(parts.status),
@@ -150,6 +171,29 @@ impl HttpService for Observer {
         }
         Ok(HttpResponse::from_parts(parts, body))
     }
+}
+
+impl Observer {
+    /// Lets a store complete an object if there is none. The signature of the request is not about this header. A store
+    /// that does not implement it says so, and does without.
+    async fn create(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
+        let plain = request.clone();
+        let mut request = request;
+        let any = HeaderValue::from_static("*");
+        request.headers_mut().insert(IF_NONE_MATCH, any);
+        let response = self.0.execute(request).await?;
+        match response.status() {
+            StatusCode::NOT_IMPLEMENTED => self.0.execute(plain).await,
+            _ => Ok(response),
+        }
+    }
+}
+
+/// Whether a request completes an object of several parts.
+fn is_completion(request: &HttpRequest) -> bool {
+    let query = request.uri().query().unwrap_or_default();
+    let mut names = query.split('&').filter_map(|pair| pair.split('=').next());
+    request.method() == Method::POST && names.any(|name| name == "uploadId")
 }
 
 /// Notes the code of an error. What is left of its text is that code: the rest may hold secrets, and would be part of
@@ -235,6 +279,67 @@ fn error_code(body: &[u8]) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A store that may know no conditions.
+    #[derive(Debug)]
+    struct Store {
+        knows: bool,
+        conditions: Arc<Mutex<Vec<Option<HeaderValue>>>>,
+    }
+
+    #[async_trait]
+    impl HttpService for Store {
+        async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
+            let condition = request.headers().get(IF_NONE_MATCH).cloned();
+            let refused = condition.is_some() && !self.knows;
+            self.conditions.lock().unwrap().push(condition);
+            let status = match refused {
+                true => StatusCode::NOT_IMPLEMENTED,
+                false => StatusCode::OK,
+            };
+            let mut response = HttpResponse::new(String::new().into());
+            *response.status_mut() = status;
+            Ok(response)
+        }
+    }
+
+    #[test]
+    fn only_the_end_of_a_new_object_is_conditional() {
+        let any = || Some(HeaderValue::from_static("*"));
+        for knows in [true, false] {
+            let conditions = Arc::default();
+            let store = Store {
+                knows,
+                conditions: Arc::clone(&conditions),
+            };
+            let observer = Observer(HttpClient::new(store));
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .build()
+                .unwrap();
+            let send = |method: &Method, uri: &str, record: Record| {
+                let body = String::from("text").into();
+                let request = http::Request::builder().method(method).uri(uri);
+                let sent = observer.call(request.body(body).unwrap());
+                let response = runtime.block_on(record.of(sent)).unwrap();
+                assert_eq!(response.status(), StatusCode::OK);
+                std::mem::take(&mut *conditions.lock().unwrap())
+            };
+            let (end, new) = ("http://host/key?uploadId=7", Record::of_new_object);
+            let found = send(&Method::POST, end, new());
+            match knows {
+                true => assert_eq!(found, [any()]),
+                false => assert_eq!(found, [any(), None]),
+            }
+            assert_eq!(send(&Method::POST, end, Record::default()), [None]);
+            for (method, uri) in [
+                (Method::POST, "http://host/key?uploads"),
+                (Method::PUT, "http://host/key?partNumber=1&uploadId=7"),
+                (Method::DELETE, end),
+            ] {
+                assert_eq!(send(&method, uri, new()), [None], "{method} {uri}");
+            }
+        }
+    }
 
     #[test]
     fn pauses_are_seconds_or_dates() {

@@ -9,7 +9,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures_util::future::{Either, select};
-use object_store::{Error, GetOptions, MultipartUpload, ObjectStoreExt as _, PutPayload};
+use http::StatusCode;
+use object_store::{Error, GetOptions, MultipartUpload, ObjectStoreExt as _, PutMode, PutPayload};
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
@@ -54,11 +55,21 @@ pub struct Upload {
 
 /// Does something with the store.
 async fn asked<T>(work: impl Future<Output = Result<T, Error>>) -> Result<T, Failure> {
-    let record = Record::default();
+    asked_with(Record::default(), work).await
+}
+
+async fn asked_with<T>(
+    record: Record,
+    work: impl Future<Output = Result<T, Error>>,
+) -> Result<T, Failure> {
     record.of(work).await.map_err(|error| {
         let mut failure = Failure::of(&error, &record);
         failure.kind = match error {
             Error::NotFound { .. } => io::ErrorKind::NotFound,
+            Error::AlreadyExists { .. } | Error::Precondition { .. } => {
+                io::ErrorKind::AlreadyExists
+            }
+            Error::NotImplemented { .. } => io::ErrorKind::Unsupported,
             Error::PermissionDenied { .. } | Error::Unauthenticated { .. } => {
                 io::ErrorKind::PermissionDenied
             }
@@ -90,8 +101,8 @@ fn wait<T: Send>(
 
 impl Upload {
     /// Begins an object. With `replace`, one that is there stays until the new one is complete. Otherwise there must
-    /// be none, now and at the end; one that appears in the last moment, while the store completes the new one, is
-    /// replaced.
+    /// be none, now and at the end. One that appears in the last moment is replaced only if the store knows no condition:
+    /// that may be an S3 store of another provider, or a `gs` or `az` store, if the object has more than one part.
     ///
     /// # Errors
     /// [`io::ErrorKind::AlreadyExists`], [`io::ErrorKind::PermissionDenied`], [`io::ErrorKind::Unsupported`] for web
@@ -142,17 +153,22 @@ impl Upload {
             }
         };
         match wait(&self.threads, &self.stop, asked(found)).and_then(|done| done) {
-            Ok(true) => Err(io::Error::new(
-                io::ErrorKind::AlreadyExists,
-                format!("{}: the object exists", self.shown),
-            )),
+            Ok(true) => Err(self.exists()),
             Ok(false) => Ok(()),
             Err(failure) => Err(self.error(&failure)),
         }
     }
 
     fn error(&self, failure: &Failure) -> io::Error {
+        if failure.kind == io::ErrorKind::AlreadyExists {
+            return self.exists();
+        }
         io::Error::new(failure.kind, format!("{}: {}", self.shown, failure.what))
+    }
+
+    fn exists(&self) -> io::Error {
+        let what = format!("{}: the object exists", self.shown);
+        io::Error::new(io::ErrorKind::AlreadyExists, what)
     }
 
     /// Length of the next part.
@@ -198,17 +214,49 @@ impl Upload {
     /// # Errors
     /// Those of sending the rest, and of [`Upload::create`]. There is no new object then.
     pub fn commit(mut self) -> io::Result<()> {
+        if self.begun == 0 && !self.replace && self.create_at_once()? {
+            return Ok(());
+        }
         self.send()?;
         self.settle(0)?;
         self.refuse_to_replace()?;
         let Some(parts) = &mut self.parts else {
             return Err(io::Error::other("the upload has ended"));
         };
-        let work = asked(parts.complete());
+        let record = match !self.replace && self.shown.starts_with("s3:") {
+            true => Record::of_new_object(),
+            false => Record::default(),
+        };
+        let work = asked_with(record, parts.complete());
         let done = wait(&self.threads, &self.stop, work).and_then(|done| done);
         done.map_err(|failure| self.error(&failure))?;
         self.parts = None;
         Ok(())
+    }
+}
+
+impl Upload {
+    /// Makes an object of one part, if there is none. All stores know that condition, but for some S3 stores of other
+    /// providers: then this returns false. The parts that were begun are dropped with the upload.
+    fn create_at_once(&mut self) -> io::Result<bool> {
+        let payload = PutPayload::from(self.buffer.clone());
+        let object = self.object.clone();
+        let made = object
+            .store
+            .put_opts(&object.path, payload, PutMode::Create.into());
+        let record = Record::default();
+        let work = asked_with(record.clone(), made);
+        match wait(&self.threads, &self.stop, work).and_then(|done| done) {
+            Ok(_) => Ok(true),
+            Err(failure) => {
+                let lacks = failure.kind == io::ErrorKind::Unsupported
+                    || record.answer().status == Some(StatusCode::NOT_IMPLEMENTED);
+                match lacks {
+                    true => Ok(false),
+                    false => Err(self.error(&failure)),
+                }
+            }
+        }
     }
 }
 
