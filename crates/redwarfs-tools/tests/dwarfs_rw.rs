@@ -7,10 +7,10 @@ use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 
 use driver::{
-    Mount, alive, as_user, can_mount, driver_of, in_namespace, kill, run, stderr, stdout,
+    DWARFS, Mount, alive, as_user, can_mount, driver_of, in_namespace, kill, run, stderr, stdout,
     table_line, temp, wait_until,
 };
 use redwarfs_testkit::skip;
@@ -296,6 +296,113 @@ fn modes_keep_no_change_of_a_user_out() {
     let expected = "ro 555\nd 555\nold\nold\nnew\nro 555\nro2 755\nd 555\ne 333\no 333\nopen 0\n\
                     now:\nnew\nmore\nin\nopen\nro\nro2\nsettings\nsub\n";
     assert_eq!(text, expected, "{errors}");
+}
+
+/// A driver in the foreground whose syncing is recorded.
+struct Traced {
+    mount: Mount,
+    tracer: Child,
+    record: PathBuf,
+}
+
+impl Traced {
+    /// None, with a note, if this machine cannot do so.
+    fn new(test: &str, dir: &Path, options: &str) -> Option<Self> {
+        let tries = Command::new("strace")
+            .args(["-f", "-y", "-o", "/dev/null", "true"])
+            .output();
+        if !tries.is_ok_and(|tried| tried.status.success()) {
+            skip(test, "strace cannot be used");
+            return None;
+        }
+        let record = dir.join("record");
+        let mount = Mount::on(Mount::new_dir());
+        let tracer = Command::new("strace")
+            .args(["-f", "-y", "-e", "trace=fsync,fdatasync", "-o"])
+            .arg(&record)
+            .args([DWARFS, "-f", "-o", options])
+            .arg(image(dir))
+            .arg(mount.point())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("strace can be started");
+        wait_until("the mount", || table_line(mount.point()).is_some());
+        Some(Self {
+            mount,
+            tracer,
+            record,
+        })
+    }
+
+    /// The files of `upper` and `work` that were synced, with `data` for those of which only the data was.
+    fn synced(&self) -> Vec<String> {
+        let text = read(&self.record);
+        let line = |line: &str| {
+            let (call, rest) = line.split_once("sync(")?;
+            let path = rest.split_once('<')?.1.split_once('>')?.0;
+            let is_data = call.ends_with("fdata");
+            let (_, place) = path.split_once("/layer/")?;
+            let is_own = ["upper", "work"].contains(&place.split('/').next()?);
+            is_own.then(|| format!("{path}{}", if is_data { " data" } else { "" }))
+        };
+        text.lines().filter_map(line).collect()
+    }
+}
+
+impl Drop for Traced {
+    fn drop(&mut self) {
+        driver::unmount(self.mount.point());
+        let _ = self.tracer.wait();
+    }
+}
+
+#[test]
+fn syncing_reaches_the_files_of_the_layer() {
+    let test = "syncing_reaches_the_files_of_the_layer";
+    if !can_mount(test) {
+        return;
+    }
+    let dir = temp();
+    let layer = dir.path().join("layer");
+    let options = format!("rw={}", layer.display());
+    let Some(traced) = Traced::new(test, dir.path(), &options) else {
+        return;
+    };
+    let root = traced.mount.point();
+    let upper = |name: &str| layer.join("upper").join(name).display().to_string();
+    let top = layer.join("upper").display().to_string();
+    let reached = |what: &str, wanted: &[String], count: usize| {
+        wait_until(what, || traced.synced().len() >= count);
+        let synced = traced.synced();
+        let last = &synced[synced.len() - wanted.len()..];
+        assert_eq!((last, synced.len()), (wanted, count), "{what}: {synced:?}");
+    };
+    // A copy is on the medium before it takes its place.
+    let data = File::options().write(true).open(root.join("sub/data"));
+    let data = data.expect("open");
+    wait_until("the copy", || !traced.synced().is_empty());
+    let work = layer.join("work/#rw-").display().to_string();
+    assert!(
+        traced.synced()[0].starts_with(&work),
+        "{:?}",
+        traced.synced()
+    );
+    // Then its data and its names are, and those of the directories that lead to it.
+    data.sync_all().expect("sync");
+    reached("a copy", &[upper("sub/data"), upper("sub"), top.clone()], 4);
+    data.sync_data().expect("sync");
+    reached("the same again", &[upper("sub/data") + " data"], 5);
+    fs::create_dir(root.join("new")).expect("a directory");
+    let file = File::create(root.join("new/file")).expect("a file");
+    file.sync_data().expect("sync");
+    let wanted = [upper("new/file") + " data", upper("new"), top.clone()];
+    reached("a new file", &wanted, 8);
+    fs::rename(root.join("new/file"), root.join("new/renamed")).expect("rename");
+    let directory = File::open(root.join("new")).expect("open");
+    directory.sync_all().expect("sync");
+    reached("a directory", &[upper("new")], 9);
+    file.sync_all().expect("sync");
+    reached("a new name", &[upper("new/renamed"), upper("new")], 11);
 }
 
 #[test]

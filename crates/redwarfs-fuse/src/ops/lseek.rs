@@ -6,8 +6,8 @@ use crate::image_state::ImageState;
 use crate::ops::answer::{Answer, Outcome, log_op, timed};
 use crate::proto::{Body, Header, Put};
 
-const SEEK_DATA: u32 = 3;
-const SEEK_HOLE: u32 = 4;
+pub(crate) const SEEK_DATA: u32 = 3;
+pub(crate) const SEEK_HOLE: u32 = 4;
 
 /// `SEEK_DATA` and `SEEK_HOLE`.
 pub(crate) fn answer(

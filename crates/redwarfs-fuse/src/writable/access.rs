@@ -93,3 +93,74 @@ fn is_own_group(group: u32) -> bool {
     getegid().as_raw() == group
         || getgroups().is_ok_and(|all| all.iter().any(|own| own.as_raw() == group))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::thread::{scope, spawn};
+
+    use rustix::fs::{CWD, OFlags, openat};
+    use rustix::process::{Gid, Uid};
+    use rustix::thread::{set_thread_res_gid, set_thread_res_uid};
+
+    use super::*;
+
+    /// Lets the calling thread have no privileges.
+    fn be_nobody() -> (Uid, Gid) {
+        let (uid, gid) = (Uid::from_raw(65534), Gid::from_raw(65534));
+        if geteuid().is_root() {
+            set_thread_res_gid(gid, gid, gid).unwrap();
+            set_thread_res_uid(uid, uid, uid).unwrap();
+        }
+        (geteuid(), getegid())
+    }
+
+    #[test]
+    fn programs_see_no_lent_mode() {
+        const THREADS: usize = 4;
+        const FILES: usize = 50;
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("d");
+        std::fs::create_dir(&path).unwrap();
+        let (uid, gid) = spawn(be_nobody).join().unwrap();
+        std::os::unix::fs::chown(&path, Some(uid.as_raw()), Some(gid.as_raw())).unwrap();
+        std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o555))
+            .unwrap();
+        let named = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let named = openat(CWD, &path, named, Mode::empty()).unwrap();
+        let modes = Modes::default();
+        let ended = AtomicBool::new(false);
+        let mode = || modes.true_ones(|| fstat(&named)).unwrap().st_mode & 0o7777;
+        let make = |name: &str| {
+            let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC;
+            let make = || openat(&named, name, flags, Mode::RUSR);
+            modes.lend(&[named.as_fd()], make).map(drop)
+        };
+        scope(|scope| {
+            let watcher = scope.spawn(|| {
+                while !ended.load(Ordering::Relaxed) {
+                    assert_eq!(mode(), 0o555);
+                }
+            });
+            let makers: Vec<_> = (0..THREADS)
+                .map(|thread| {
+                    let make = &make;
+                    scope.spawn(move || {
+                        be_nobody();
+                        for file in 0..FILES {
+                            make(&format!("{thread}-{file}")).unwrap();
+                        }
+                    })
+                })
+                .collect();
+            let made = makers.into_iter().map(std::thread::ScopedJoinHandle::join);
+            let made: Vec<_> = made.collect();
+            ended.store(true, Ordering::Relaxed);
+            watcher.join().unwrap();
+            assert!(made.iter().all(Result::is_ok));
+        });
+        assert_eq!(mode(), 0o555);
+        let found = std::fs::read_dir(&path).unwrap().count();
+        assert_eq!(found, THREADS * FILES);
+    }
+}

@@ -4,8 +4,8 @@ use std::os::fd::OwnedFd;
 
 use rustix::fs::OFlags;
 use rustix::fs::{
-    AtFlags, Gid, Mode, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT, Uid, XattrFlags, chownat,
-    fstatvfs, ftruncate, utimensat,
+    AtFlags, FileType, Gid, Mode, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT, Uid, XattrFlags,
+    chownat, fstatvfs, ftruncate, utimensat,
 };
 use rustix::io::Errno;
 
@@ -19,9 +19,6 @@ use crate::ops::answer::{Answer, Outcome};
 use crate::ops::xattr_value::put_value;
 use crate::proto::{Body, Header, Put};
 use crate::xattr;
-
-const TYPE: u32 = 0o170_000;
-const SYMLINK: u32 = 0o120_000;
 
 pub(super) fn getattr(tree: &Tree, header: &Header, out: &mut Vec<u8>) -> Outcome {
     let node = tree.node(header.node)?;
@@ -90,7 +87,7 @@ pub(super) fn setattr(
         chownat(&*named, "", owner, group, AtFlags::EMPTY_PATH)?;
     }
     if wanted.has(set::MODE) {
-        if wanted.mode & TYPE == SYMLINK {
+        if FileType::from_raw_mode(wanted.mode) == FileType::Symlink {
             return Err(Errno::OPNOTSUPP);
         }
         let mode = Mode::from_raw_mode(wanted.mode & 0o7777);

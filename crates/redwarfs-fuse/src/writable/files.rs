@@ -15,6 +15,7 @@ use super::nodes::Node;
 use super::tree::{Tree, sync_file};
 use super::wire::{OPEN_KILLS, WRITE_CACHE, WRITE_KILLS, WriteIn, put_opened, put_written};
 use crate::ops::answer::{Answer, Outcome};
+use crate::ops::lseek::{SEEK_DATA, SEEK_HOLE};
 use crate::proto::{Body, Header, MAX_REQUEST, Put, opened};
 use crate::ticket::Ticket;
 
@@ -248,8 +249,6 @@ pub(super) fn seek_in(
     body: Body<'_>,
     out: &mut Vec<u8>,
 ) -> Outcome {
-    const SEEK_DATA: u32 = 3;
-    const SEEK_HOLE: u32 = 4;
     let mut parts = body;
     let (handle, offset) = parts.u64().zip(parts.u64()).ok_or(Errno::IO)?;
     let whence = parts.u32().ok_or(Errno::IO)?;

@@ -17,6 +17,7 @@ use super::wire::{put_entry, put_opened};
 use crate::ops::answer::{Answer, Outcome};
 use crate::ops::listing::part;
 use crate::proto::{Attr, Body, Header, dirent_size, put_dirent};
+use crate::synthetic::DIRECTORY_MODE;
 
 /// An entry of a directory.
 #[derive(Debug)]
@@ -33,8 +34,7 @@ pub(super) type Listing = Vec<Listed>;
 
 /// The entries of a directory. Needs one of the locks.
 pub(super) fn merge(tree: &Tree, node: &Arc<Node>) -> Result<Listing, Errno> {
-    const DIRECTORY: u32 = 0o040_000;
-    let number = |node: &Arc<Node>| tree.attr(node).map(|attr| attr.node);
+    let number = |node: &Arc<Node>| tree.attr(node).map(|attr| attr.number);
     let own = number(node)?;
     let parent = node.place().map_or(Ok(own), |place| number(&place.dir))?;
     let mut listing = Vec::new();
@@ -42,7 +42,7 @@ pub(super) fn merge(tree: &Tree, node: &Arc<Node>) -> Result<Listing, Errno> {
         listing.push(Listed {
             name: name.to_vec(),
             number,
-            mode: DIRECTORY,
+            mode: DIRECTORY_MODE,
         });
     }
     if node.is_removed() {
@@ -192,8 +192,6 @@ fn listing(
 pub(super) fn is_directory(tree: &Tree, found: &Found) -> Result<bool, Errno> {
     Ok(match found {
         Found::Upper(stat, _) => FileType::from_raw_mode(stat.st_mode) == FileType::Directory,
-        Found::Lower(lower) => {
-            FileType::from_raw_mode(tree.lower.attr(*lower)?.mode) == FileType::Directory
-        }
+        Found::Lower(lower) => tree.is_directory(*lower)?,
     })
 }

@@ -21,8 +21,6 @@ use crate::proto::Attr;
 
 /// Data that is copied at a time, in bytes.
 const COPY: usize = 1 << 20;
-const TYPE: u32 = 0o170_000;
-const DIRECTORY: u32 = 0o040_000;
 
 /// What a name leads to.
 #[derive(Debug)]
@@ -190,7 +188,7 @@ impl Tree {
         };
         let block_size = self.state.settings.policy.block_size;
         let mut attr = attr_of(stat, number, block_size);
-        if attr.mode & TYPE == DIRECTORY && lower.is_some() {
+        if FileType::from_raw_mode(attr.mode) == FileType::Directory && lower.is_some() {
             // The number of directories in it is unknown.
             attr.nlink = 1;
         }
@@ -214,7 +212,9 @@ impl Tree {
     /// How long the kernel may keep the attributes of a node: those of a file of the lower tree with several names change
     /// when it is copied.
     pub(super) fn valid_of(&self, node: &Node, attr: &Attr) -> Valid {
-        let changes = attr.nlink > 1 && attr.mode & TYPE != DIRECTORY && !node.has_upper();
+        let changes = attr.nlink > 1
+            && FileType::from_raw_mode(attr.mode) != FileType::Directory
+            && !node.has_upper();
         Valid {
             attributes: if changes { 0 } else { self.valid.attributes },
             ..self.valid
@@ -229,8 +229,9 @@ impl Tree {
         }
     }
 
-    fn is_directory(&self, lower: LowerNo) -> Result<bool, Errno> {
-        Ok(self.lower.attr(lower)?.mode & TYPE == DIRECTORY)
+    /// Whether something of the lower tree is a directory.
+    pub(super) fn is_directory(&self, lower: LowerNo) -> Result<bool, Errno> {
+        Ok(FileType::from_raw_mode(self.lower.attr(lower)?.mode) == FileType::Directory)
     }
 
     /// What `upper` has under a name of a directory.
@@ -458,7 +459,7 @@ impl Tree {
             }
         }
         // Attributes in `user` need the right to write.
-        if attr.mode & TYPE != 0o120_000 {
+        if FileType::from_raw_mode(attr.mode) != FileType::Symlink {
             rustix::fs::chmod(&*path, Mode::from_raw_mode(attr.mode & 0o7777))?;
         }
         let time = |time: redwarfs_format::metadata::Timestamp| Timespec {

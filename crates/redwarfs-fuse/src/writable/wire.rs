@@ -4,6 +4,7 @@ use rustix::fs::Stat;
 use rustix::io::Errno;
 
 use crate::ops::answer::{Answer, Outcome};
+use crate::ops::lseek::{SEEK_DATA, SEEK_HOLE};
 use crate::proto::{Attr, Body, Put, Validity};
 use redwarfs_format::metadata::Timestamp;
 
@@ -129,8 +130,6 @@ pub(super) fn put_seek_without_holes(
     size: u64,
     out: &mut Vec<u8>,
 ) -> Outcome {
-    const SEEK_DATA: u32 = 3;
-    const SEEK_HOLE: u32 = 4;
     if offset >= size {
         return Err(Errno::NXIO);
     }

@@ -162,6 +162,12 @@ impl Store {
         }
     }
 
+    /// Lets no entry be written until this is dropped.
+    #[cfg(test)]
+    pub(super) fn hold(&self) -> std::sync::MutexGuard<'_, Option<Instant>> {
+        self.refused.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn is_refusing(&self) -> bool {
         let refused = *self.refused.lock().unwrap_or_else(PoisonError::into_inner);
         refused.is_some_and(|since| since.elapsed() < PAUSE)
