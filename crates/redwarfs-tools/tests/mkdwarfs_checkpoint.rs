@@ -104,20 +104,24 @@ impl Place {
         (fs::read(self.path(image)).unwrap(), text)
     }
 
+    /// An image without a checkpoint. It takes so long that files made before it have settled.
     fn whole(&self) -> Vec<u8> {
+        std::thread::sleep(Duration::from_secs(4));
         self.build("whole", &mut self.command("whole")).0
     }
 
-    /// Finishes a build; says how many blocks were used again.
-    fn resume(&self) -> (Vec<u8>, u64) {
+    /// Finishes a build; says how many blocks and digests of files were used again.
+    fn resume(&self) -> (Vec<u8>, u64, u64) {
         let (bytes, text) = self.build("out", &mut self.resumable("out"));
         assert!(!self.checkpoint().exists(), "{text}");
         let line = text.lines().find(|line| line.starts_with("resumed: "));
-        let reused = line.map_or(0, |line| {
-            let number = line["resumed: ".len()..].split_whitespace().next();
-            number.unwrap().parse().unwrap()
+        let numbers: Vec<u64> = line.map_or_else(Vec::new, |line| {
+            let parts = line["resumed: ".len()..].split(", ");
+            let first = parts.map(|part| part.split_whitespace().next().unwrap());
+            first.map(|number| number.parse().unwrap()).collect()
         });
-        (bytes, reused)
+        let number = |at: usize| numbers.get(at).copied().unwrap_or(0);
+        (bytes, number(0), number(1))
     }
 
     /// The files of blocks in the checkpoint.
@@ -201,14 +205,16 @@ fn a_killed_build_goes_on_with_the_same_image() {
     ] {
         place.kill(point);
         let kept = place.blocks().len() as u64;
-        let (image, reused) = place.resume();
-        println!("{point:?}: {kept} blocks were kept, {reused} used again");
+        let (image, reused, files) = place.resume();
+        println!("{point:?}: {kept} blocks were kept, {reused} used again, {files} digests");
         assert!(image == whole, "{point:?}");
         // One may have been on its way.
         assert_eq!(reused, kept, "{point:?}");
         match point {
-            Point::Listing | Point::Comparing => assert_eq!(kept, 0),
-            Point::Segmenting => {}
+            Point::Listing => assert_eq!((kept, files), (0, 0)),
+            Point::Comparing => assert_eq!(kept, 0),
+            // A hash and a similarity digest of each.
+            Point::Segmenting => assert_eq!(files, 2 * 24),
             Point::Compressing => assert!(kept >= 4, "{kept}"),
             Point::Metadata => assert!(kept > 10, "{kept}"),
         }
@@ -261,7 +267,7 @@ fn damage_of_a_checkpoint_never_reaches_the_image() {
     }
     // What is written next to blocks.
     fs::write(place.checkpoint().join("lock"), b"garbage").unwrap();
-    let (image, reused) = place.resume();
+    let (image, reused, _) = place.resume();
     assert!(image == whole);
     assert_eq!(reused, blocks.len() as u64 / 4);
 }
@@ -269,6 +275,7 @@ fn damage_of_a_checkpoint_never_reaches_the_image() {
 #[test]
 fn other_data_and_other_options_give_their_own_image() {
     let place = Place::new();
+    place.whole();
     place.kill(Point::Metadata);
     let kept = place.blocks().len() as u64;
     // One file changes; its size and its time do not.
@@ -282,16 +289,21 @@ fn other_data_and_other_options_give_their_own_image() {
         .set_modified(times)
         .unwrap();
     place.write("text/9/new", &Random::new(100).text(40_000));
-    let (whole, (image, reused)) = (place.whole(), place.resume());
+    let (whole, (image, reused, files)) = (place.whole(), place.resume());
     assert!(image == whole);
     assert!(reused > 0 && reused < kept, "{reused} of {kept}");
+    // Other files keep their sizes and times.
+    assert_eq!(files, 2 * 23);
 
     fs::remove_file(place.path("out")).unwrap();
     place.kill(Point::Metadata);
     let other = || place.with(&place.path("out"), "-N2", "-Czstd:level=3");
     let (image, text) = place.build("out", &mut place.checkpointed(other()));
-    assert!(!text.contains("resumed:"), "{text}");
-    // Nothing fits, and nothing stays.
+    assert!(
+        text.contains("resumed:  0 blocks (0 B), 49 digests"),
+        "{text}"
+    );
+    // No block fits, and nothing stays.
     assert!(image == place.build("out", &mut other()).0);
     assert!(!place.checkpoint().exists());
 }

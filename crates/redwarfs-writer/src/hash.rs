@@ -162,6 +162,11 @@ impl Digest {
         }
     }
 
+    /// The digest with these [`bytes`](Self::bytes).
+    pub(crate) fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        matches!(bytes.len(), 16 | 64).then(|| Digest::new(bytes))
+    }
+
     pub(crate) fn bytes(&self) -> &[u8] {
         match self {
             Digest::Short(bytes) => bytes,

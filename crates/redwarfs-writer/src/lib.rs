@@ -112,5 +112,7 @@ pub use source::extended::{ExtendedAttributes, Xattr, XattrFilter, can_be_stored
 pub use source::list::{InputList, ListReport, plain_path};
 pub use source::memory::{MemoryExtent, MemoryNode, MemoryTree};
 pub use source::timed::TimedSource;
-pub use source::{Content, DataExtent, DirItem, FileType, Meta, Source, Stamp, Timestamp};
+pub use source::{
+    Content, DataExtent, DirItem, FileIdentity, FileType, Meta, Source, Stamp, Timestamp,
+};
 pub use stages::emit;

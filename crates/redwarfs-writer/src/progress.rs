@@ -160,6 +160,10 @@ counters! {
     blocks_reused,
     /// Bytes of these blocks, uncompressed.
     block_bytes_reused,
+    /// Hashes and similarity digests of files that came from a checkpoint.
+    files_reused,
+    /// Bytes of files that were not read because of that. `hash_bytes` and `similarity_bytes` count them, too.
+    file_bytes_reused,
     /// Blocks compressed and written.
     blocks_written,
     /// Bytes of compressed blocks written, without section headers.

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use crate::context::Context;
 use crate::error::{Error, Result};
-use crate::source::{self, Stamp};
+use crate::source::{self, FileIdentity, Stamp};
 use crate::tree::Tree;
 
 /// Bytes per read of larger files.
@@ -30,6 +30,8 @@ pub(crate) struct ReadOutcome {
     pub(crate) changed: bool,
     /// There are holes.
     pub(crate) sparse: bool,
+    /// The state of the file while it was read, if there is a checkpoint, and later changes show in it.
+    pub(crate) identity: Option<FileIdentity>,
 }
 
 /// Why reading ended early.
@@ -73,6 +75,11 @@ pub(crate) fn read_range(
     tracing::trace!("reading '{}'", context.source.display_path(&path));
     let content = context.source.open(&path).map_err(ReadError::Input)?;
     let before = content.stamp().map_err(ReadError::Input)?;
+    let identity = || {
+        let wanted = context.options.checkpoint.is_some();
+        wanted.then(|| content.identity().ok().flatten()).flatten()
+    };
+    let state = identity().filter(FileIdentity::is_settled);
     let announced = Stamp {
         size: listed.size,
         mtime: tree.mtimes[listed.inode as usize],
@@ -135,5 +142,6 @@ pub(crate) fn read_range(
     }
     let after = content.stamp().map_err(ReadError::Input)?;
     outcome.changed |= after != before;
+    outcome.identity = state.filter(|state| !outcome.changed && identity() == Some(*state));
     Ok(outcome)
 }

@@ -4,6 +4,7 @@
 
 mod common;
 
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::io::{self, Write};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
@@ -14,8 +15,9 @@ use redwarfs_io::Checkpoint;
 use redwarfs_testkit::media::{Samples, wav};
 use redwarfs_testkit::tree::Random;
 use redwarfs_writer::{
-    BuildOptions, Builder, Categorizer, Content, DataExtent, DirItem, Error, FileType, MemoryNode,
-    MemoryTree, Meta, Progress as _, SilentProgress, Source, Stamp,
+    BuildOptions, Builder, Categorizer, Content, DataExtent, DirItem, Error, FamilyOptions,
+    FileIdentity, FileType, MemoryNode, MemoryTree, Meta, NilsimsaOptions, Order, Progress as _,
+    SilentProgress, Source, Stamp, Timestamp,
 };
 
 /// Sets the stop flag of a build after a number of steps: openings, reads and writes.
@@ -45,6 +47,7 @@ struct Stopping<'a> {
 
 struct StoppingContent {
     content: Box<dyn Content>,
+    inode: u64,
     countdown: &'static Countdown<'static>,
 }
 
@@ -62,6 +65,7 @@ impl Source for Stopping<'_> {
         self.countdown.step();
         Ok(Box::new(StoppingContent {
             content: self.tree.open(path)?,
+            inode: number_of(path),
             countdown: self.countdown,
         }))
     }
@@ -72,6 +76,16 @@ impl Content for StoppingContent {
         self.content.stamp()
     }
 
+    fn identity(&self) -> io::Result<Option<FileIdentity>> {
+        let Stamp { size, mtime } = self.content.stamp()?;
+        Ok(Some(FileIdentity {
+            inode: self.inode,
+            size,
+            mtime,
+            ctime: mtime,
+        }))
+    }
+
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<usize> {
         self.countdown.step();
         self.content.read_at(offset, buf)
@@ -80,6 +94,12 @@ impl Content for StoppingContent {
     fn next_data(&self, offset: u64, end: u64) -> io::Result<Option<DataExtent>> {
         self.content.next_data(offset, end)
     }
+}
+
+fn number_of(path: &[u8]) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    path.hash(&mut hasher);
+    hasher.finish()
 }
 
 struct StoppingOutput<'a>(Vec<u8>, &'a Countdown<'a>);
@@ -101,6 +121,8 @@ struct Run {
     steps: i64,
     /// Blocks that were not compressed again.
     reused: u64,
+    /// Digests of files that were not computed again.
+    files: u64,
 }
 
 /// Builds until a number of steps are done.
@@ -127,7 +149,17 @@ fn run(options: &BuildOptions, tree: &MemoryTree, checkpoint: &Path, steps: i64)
         image,
         steps: countdown.done(steps),
         reused: progress.counters().blocks_reused.load(Ordering::Relaxed),
+        files: progress.counters().files_reused.load(Ordering::Relaxed),
     }
+}
+
+/// Number of blocks in a checkpoint.
+fn blocks(path: &Path) -> u64 {
+    let list = |path: &Path| std::fs::read_dir(path).into_iter().flatten().flatten();
+    let files = list(path).flat_map(|directory| list(&directory.path()).collect::<Vec<_>>());
+    files
+        .filter(|file| file.file_name().to_string_lossy().starts_with("block-"))
+        .count() as u64
 }
 
 /// Texts, some of them equal or similar, and sounds.
@@ -187,7 +219,8 @@ proptest! {
             let steps = (part * all.steps as f64) as i64;
             let ended = run(&options, &tree, &path, steps);
             prop_assert!(ended.image.is_none_or(|image| image == whole));
-            before = u64::max(before, Checkpoint::open(&path).map_or(0, |c| c.usage().0));
+            prop_assert!(ended.reused == 0 || before > 0);
+            before = u64::max(before, blocks(&path));
         }
         let last = run(&options, &tree, &path, i64::MAX);
         prop_assert!(last.image == Some(whole), "an interruption changes the image");
@@ -215,4 +248,68 @@ fn the_number_of_threads_does_not_matter() {
         assert_eq!(second.image.as_ref(), Some(&whole));
         assert_eq!(second.reused, summary.blocks);
     }
+}
+
+#[test]
+fn files_are_read_once_unless_they_change() {
+    for order in [
+        Order::Families(FamilyOptions::default()),
+        Order::Similarity,
+        Order::Nilsimsa(NilsimsaOptions::default()),
+    ] {
+        let mut options = options(5, 14);
+        options.order = order;
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("checkpoint");
+        let mut tree = tree(3, 300, 9000);
+        let first = run(&options, &tree, &path, i64::MAX);
+        assert_eq!(first.files, 0);
+        let second = run(&options, &tree, &path, i64::MAX);
+        assert_eq!(second.image, first.image);
+        // Small files that were in memory are read again.
+        assert!(second.files > 100, "{}", second.files);
+        // Some files change, with another time, and one comes.
+        let mut random = Random::new(1);
+        for n in [7, 100, 299] {
+            let mut node = MemoryNode::file(random.text(700));
+            node.meta.mtime = Timestamp {
+                sec: 1_000_000,
+                nsec: n,
+            };
+            node.meta.ctime = node.meta.mtime;
+            tree.insert(format!("{}/{n}", n % 5), node);
+        }
+        tree.insert("2/9999", MemoryNode::file(random.text(4000)));
+        let whole = build(&options, &tree).0;
+        let third = run(&options, &tree, &path, i64::MAX);
+        assert!(third.image == Some(whole));
+        assert!(
+            third.files > 80 && third.reused > 0,
+            "{} {}",
+            third.files,
+            third.reused
+        );
+    }
+}
+
+#[test]
+fn damaged_digests_are_computed_again() {
+    let options = options(4, 12);
+    let tree = tree(9, 80, 5000);
+    let whole = build(&options, &tree).0;
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("checkpoint");
+    run(&options, &tree, &path, i64::MAX);
+    let mut random = Random::new(2);
+    for directory in std::fs::read_dir(&path).unwrap().flatten() {
+        for file in std::fs::read_dir(directory.path()).unwrap().flatten() {
+            let mut bytes = std::fs::read(file.path()).unwrap();
+            let at = random.below(bytes.len() as u64) as usize;
+            bytes[at] ^= 1 << random.below(8);
+            std::fs::write(file.path(), bytes).unwrap();
+        }
+    }
+    let after = run(&options, &tree, &path, i64::MAX);
+    assert!(after.image == Some(whole));
+    assert_eq!((after.files, after.reused), (0, 0));
 }

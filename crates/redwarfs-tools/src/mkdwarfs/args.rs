@@ -113,8 +113,8 @@ pub(crate) struct Args {
 
     /// Keep results in this directory, with which the same command goes on after it was killed
     ///
-    /// The image is that of a build without interruption. mkdwarfs lists and orders the input again. It takes compressed
-    /// blocks from DIR, which needs as much space as the image, and removes DIR when the image is complete.
+    /// The image is that of a build without interruption. mkdwarfs lists, orders and segments the input again. It takes compressed
+    /// blocks and digests of files from DIR, which needs as much space as the image, and removes DIR when the image is complete.
     #[arg(long, value_name = "DIR", help_heading = "Advanced options", conflicts_with = "delta", when_rewriting = Refused)]
     pub checkpoint: Option<PathBuf>,
 

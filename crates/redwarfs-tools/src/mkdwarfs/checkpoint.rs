@@ -59,13 +59,22 @@ fn error() -> ToolError {
 pub(super) fn line(counters: &Counters) -> Option<String> {
     let blocks = counters.blocks_reused.load(Ordering::Relaxed);
     let bytes = counters.block_bytes_reused.load(Ordering::Relaxed);
-    (blocks > 0).then(|| {
-        format!(
-            "resumed:  {} ({}) of an earlier build used again",
-            counted(blocks, "block", "blocks"),
-            format_size(bytes)
-        )
-    })
+    let files = counters.files_reused.load(Ordering::Relaxed);
+    if (blocks, files) == (0, 0) {
+        return None;
+    }
+    let files = match files {
+        0 => String::new(),
+        files => format!(
+            ", {}",
+            counted(files, "digest of a file", "digests of files")
+        ),
+    };
+    Some(format!(
+        "resumed:  {} ({}){files} of an earlier build used again",
+        counted(blocks, "block", "blocks"),
+        format_size(bytes)
+    ))
 }
 
 /// Removes the checkpoint when there is an image, unless something that can be mended is missing in it.

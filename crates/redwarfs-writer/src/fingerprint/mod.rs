@@ -23,7 +23,54 @@ pub(crate) enum Print {
     Sketch(Sketch),
 }
 
+impl Print {
+    pub(crate) fn to_bytes(&self) -> Vec<u8> {
+        match self {
+            Self::Similarity(digest) => digest.to_le_bytes().to_vec(),
+            Self::Nilsimsa(digest) => digest.iter().flat_map(|n| n.to_le_bytes()).collect(),
+            Self::Sketch(sketch) => {
+                let features = sketch.features().iter();
+                features.flat_map(|n| n.to_le_bytes()).collect()
+            }
+        }
+    }
+
+    /// The digest of a kind with these bytes.
+    pub(crate) fn from_bytes(kind: &Fingerprint, bytes: &[u8]) -> Option<Self> {
+        Some(match kind {
+            Fingerprint::Similarity(_) => {
+                Self::Similarity(u32::from_le_bytes(bytes.try_into().ok()?))
+            }
+            Fingerprint::Nilsimsa(_) => {
+                let bytes: &[u8; 32] = bytes.try_into().ok()?;
+                let mut digest = Digest::default();
+                for (number, bytes) in digest.iter_mut().zip(bytes.as_chunks().0) {
+                    *number = u64::from_le_bytes(*bytes);
+                }
+                Self::Nilsimsa(digest)
+            }
+            Fingerprint::Sketch(_) => {
+                let (features, rest) = bytes.as_chunks();
+                if !rest.is_empty() || features.len() > FEATURES {
+                    return None;
+                }
+                let features = features.iter().map(|bytes| u32::from_le_bytes(*bytes));
+                Self::Sketch(Sketch::from_features(features))
+            }
+        })
+    }
+}
+
 impl Fingerprint {
+    /// The name of its kind.
+    pub(crate) fn name(&self) -> &'static str {
+        match self {
+            Self::Similarity(_) => "similarity",
+            Self::Nilsimsa(_) => "nilsimsa",
+            Self::Sketch(_) => "sketch",
+        }
+    }
+
     /// No digest, for orders that do not need contents.
     pub(crate) fn new(order: &Order) -> Option<Self> {
         match order {

@@ -105,6 +105,16 @@ fn step(hash: u64, byte: u8) -> u64 {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Sketch(Box<[u32]>);
 
+impl Sketch {
+    pub(crate) fn from_features(features: impl Iterator<Item = u32>) -> Self {
+        Self(features.take(FEATURES).collect())
+    }
+
+    pub(crate) fn features(&self) -> &[u32] {
+        &self.0
+    }
+}
+
 /// Sketches by number: 8 bytes each, and 4 for each feature. A content has about one feature for 64
 /// bytes, and at most 16.
 #[derive(Debug, Default)]

@@ -75,6 +75,33 @@ pub struct Stamp {
     pub mtime: Timestamp,
 }
 
+/// The state of a file, as far as the system tells: two states with different contents differ in it, unless they follow each
+/// other within the resolution of its times.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FileIdentity {
+    /// Inode number.
+    pub inode: u64,
+    /// Size in bytes.
+    pub size: u64,
+    /// Modification time.
+    pub mtime: Timestamp,
+    /// Change time, which no program can set.
+    pub ctime: Timestamp,
+}
+
+impl FileIdentity {
+    /// Coarsest resolution of times that counts, in seconds.
+    const RESOLUTION: i64 = 2;
+
+    /// Whether a change from here on shows in the times.
+    pub(crate) fn is_settled(&self) -> bool {
+        let now = std::time::SystemTime::UNIX_EPOCH.elapsed();
+        let now = now.map_or(0, |now| i64::try_from(now.as_secs()).unwrap_or(i64::MAX));
+        let latest = self.ctime.sec.max(self.mtime.sec);
+        latest.saturating_add(Self::RESOLUTION) < now
+    }
+}
+
 /// A range of a file that is not a hole.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DataExtent {
@@ -91,6 +118,15 @@ pub trait Content: Send {
     /// # Errors
     /// The error of the system.
     fn stamp(&self) -> io::Result<Stamp>;
+
+    /// The present state, if the source can tell by it that a file has not changed. Without it, nothing about the file is
+    /// kept in a checkpoint.
+    ///
+    /// # Errors
+    /// The error of the system.
+    fn identity(&self) -> io::Result<Option<FileIdentity>> {
+        Ok(None)
+    }
 
     /// Reads at most `buf.len()` bytes at `offset`; 0 only at the end of the file.
     ///

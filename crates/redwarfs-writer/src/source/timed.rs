@@ -8,7 +8,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, s
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::{Content, DataExtent, DirItem, Meta, Source, Stamp};
+use super::{Content, DataExtent, DirItem, FileIdentity, Meta, Source, Stamp};
 
 /// A source that wraps another one, and whose calls all end in time.
 ///
@@ -204,6 +204,10 @@ impl TimedContent {
 impl Content for TimedContent {
     fn stamp(&self) -> io::Result<Stamp> {
         self.call(|content| content.stamp())
+    }
+
+    fn identity(&self) -> io::Result<Option<FileIdentity>> {
+        self.call(|content| content.identity())
     }
 
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<usize> {

@@ -3,6 +3,7 @@
 //! Each item of a stream that is ordered by content holds its digest, or the index of a digest that
 //! is too large for the item. Small files that are read here stay in memory, too.
 
+use crate::checkpoint::{Record, Scans};
 use crate::contents::{Contents, Fragments, Item, KeptPlace};
 use crate::context::Context;
 use crate::error::Result;
@@ -52,15 +53,21 @@ pub(crate) fn digest(
         .collect();
     let items = &fragments.items;
     let keeper = kept.keeper();
+    let kinds: Vec<&str> = (0..streams.len() as u32)
+        .map(|stream| fingerprint(stream).map_or("none", |kind| kind.name()))
+        .collect();
+    let file_of = |job: u32| list[items[job as usize].content as usize].first_file();
+    let scans = Scans::new(context, tree, ("digest", &kinds.join(" ")), &jobs, file_of);
+    let scans = scans.as_ref();
     let print = |buffer: &mut Vec<u8>, job: u32| {
         let item = items[job as usize];
         let content = &list[item.content as usize];
         let file = content.first_file();
         let Some(mut print) = fingerprint(item.stream) else {
-            return Ok((None, None));
+            return Ok((None, None, None));
         };
         if item.size == 0 {
-            return Ok((Some(print.finish()), None));
+            return Ok((Some(print.finish()), None, None));
         }
         if let Some(bytes) = kept.get(file) {
             for range in content.ranges_of(item.stream) {
@@ -71,12 +78,21 @@ pub(crate) fn digest(
                 add(&counters.similarity_bytes, part.len() as u64);
             }
             add(&counters.similarity_files, 1);
-            return Ok((Some(print.finish()), None));
+            return Ok((Some(print.finish()), None, None));
+        }
+        let ranges = || content.ranges_of(item.stream);
+        if let Some(record) = scans.and_then(|scans| scans.find(job, file, ranges()))
+            && let Some(known) = Print::from_bytes(&print, &record.result)
+        {
+            add(&counters.similarity_files, 1);
+            add(&counters.similarity_bytes, item.size);
+            return Ok((Some(known), None, Some(record)));
         }
         let whole = content.parts.is_none();
         let mut place = None;
         let mut same = true;
-        for range in content.ranges_of(item.stream) {
+        let mut states = Vec::new();
+        for range in ranges() {
             let outcome = read_range(context, tree, file, range, buffer, |part| {
                 if let FilePart::Data(data) = part {
                     print.update(data);
@@ -88,19 +104,33 @@ pub(crate) fn digest(
                 Ok(())
             });
             match outcome {
-                Ok(outcome) => same &= !outcome.changed,
+                Ok(outcome) => {
+                    same &= !outcome.changed;
+                    states.push(outcome.identity);
+                }
                 // Segmenting fails as well and reports it.
-                Err(ReadError::Input(_)) => return Ok((None, None)),
+                Err(ReadError::Input(_)) => return Ok((None, None, None)),
                 Err(ReadError::Fatal(error)) => return Err(error),
             }
         }
         add(&counters.similarity_files, 1);
-        Ok((Some(print.finish()), place.filter(|_| same)))
+        let print = print.finish();
+        states.dedup();
+        let record = match (scans, states.as_slice()) {
+            (Some(scans), [Some(state)]) if same => {
+                Some(scans.record(file, state, ranges(), &print.to_bytes()))
+            }
+            _ => None,
+        };
+        Ok((Some(print), place.filter(|_| same), record))
     };
     let mut found: Vec<Option<u32>> = Vec::with_capacity(jobs.len());
     let mut places: Vec<(u32, KeptPlace)> = Vec::new();
-    context.scan(&jobs, Vec::new, print, |job, result| {
-        let (print, place) = result?;
+    let done = context.scan(&jobs, Vec::new, print, |job, result| {
+        let (print, place, record): (_, _, Option<Record>) = result?;
+        if let Some(scans) = scans {
+            scans.take(job, record);
+        }
         found.push(print.map(|print| match print {
             Print::Similarity(digest) => digest,
             Print::Sketch(sketch) => digests.sketches.push(&sketch),
@@ -114,7 +144,11 @@ pub(crate) fn digest(
             places.push((list[content as usize].first_file(), place));
         }
         Ok(())
-    })?;
+    });
+    if let Some(scans) = scans {
+        scans.finish();
+    }
+    done?;
     for (job, found) in jobs.into_iter().zip(found) {
         fragments.items[job as usize].similarity = found;
     }

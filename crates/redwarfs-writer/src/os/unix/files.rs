@@ -14,7 +14,7 @@ use rustix::io::Errno;
 use super::{Dir, DirRef};
 use crate::os::Found;
 use crate::source::extended::ExtendedAttributes;
-use crate::source::{Content, DataExtent, FileType, Meta, Stamp, Timestamp};
+use crate::source::{Content, DataExtent, FileIdentity, FileType, Meta, Stamp, Timestamp};
 
 /// Attributes of an open file. Attributes that are compared with those of entries come from the same
 /// syscall. In emulators and on 32-bit systems, other calls return less, for example no nanoseconds.
@@ -252,6 +252,16 @@ impl Content for HostFile {
             Some(stamp) => Ok(stamp),
             None => Ok(stamp(&stat_of(self.fd.as_fd())?)),
         }
+    }
+
+    fn identity(&self) -> io::Result<Option<FileIdentity>> {
+        let stat = stat_of(self.fd.as_fd())?;
+        Ok(Some(FileIdentity {
+            inode: stat.stx_ino,
+            size: stat.stx_size,
+            mtime: time(stat.stx_mtime),
+            ctime: time(stat.stx_ctime),
+        }))
     }
 
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<usize> {

@@ -10,12 +10,14 @@ mod verify;
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;
+use std::iter;
 
 use hashbrown::HashTable;
 use twox_hash::XxHash3_64;
 
 use self::base::InBase;
 use crate::base::BaseContent;
+use crate::checkpoint::{Record, Scans};
 use crate::contents::{Content, Contents, Files, Keeper, Kept, KeptPlace, Origin};
 use crate::context::Context;
 use crate::error::{Error, Result};
@@ -129,17 +131,29 @@ impl Hasher<'_> {
             in_base: HashMap::new(),
         };
         if let Some(hash) = hash {
-            self.context.scan(
+            let kind = ("hash", hash.name());
+            let scans = Scans::new(self.context, self.tree, kind, &jobs, |file| file);
+            let scans = scans.as_ref();
+            let done = self.context.scan(
                 &jobs,
                 Vec::new,
                 |buffer, file| {
-                    let hashed = self.hash(hash, file, buffer, &keeper);
+                    let (hashed, record) = self.hash(hash, file, buffer, &keeper, scans);
                     let result = self.find_in_base(&base, file, hashed, buffer);
                     add(&counters.files_scanned, 1);
-                    result
+                    (result, record)
                 },
-                |file, hashed| groups.hashed(file, hashed),
-            )?;
+                |file, (hashed, record)| {
+                    if let Some(scans) = scans {
+                        scans.take(file, record);
+                    }
+                    groups.hashed(file, hashed)
+                },
+            );
+            if let Some(scans) = scans {
+                scans.finish();
+            }
+            done?;
         }
         drop(jobs);
         groups.until(count as u32)?;
@@ -275,12 +289,26 @@ impl Hasher<'_> {
         }
     }
 
-    fn hash(&self, hash: FileHash, file: u32, buffer: &mut Vec<u8>, keeper: &Keeper) -> Hashed {
+    /// Hashes a file, or takes the hash from a checkpoint. Also returns what the checkpoint keeps.
+    fn hash(
+        &self,
+        hash: FileHash,
+        file: u32,
+        buffer: &mut Vec<u8>,
+        keeper: &Keeper,
+        scans: Option<&Scans<'_>>,
+    ) -> (Hashed, Option<Record>) {
         let counters = self.context.counters();
         let size = self.size(file);
         let mut hasher = hash.hasher();
         if size == 0 {
-            return Hashed::Digest(hasher.finish(), None);
+            return (Hashed::Digest(hasher.finish(), None), None);
+        }
+        if let Some(record) = scans.and_then(|scans| scans.find(file, file, iter::empty()))
+            && let Some(digest) = Digest::from_bytes(&record.result)
+        {
+            add(&counters.hash_bytes, size);
+            return (Hashed::Digest(digest, None), Some(record));
         }
         let mut place = None;
         let outcome = read_file(self.context, self.tree, file, buffer, |part| {
@@ -301,12 +329,16 @@ impl Hasher<'_> {
             Ok(outcome) => {
                 add(&counters.hash_files, 1);
                 if outcome.changed {
-                    return Hashed::Changed;
+                    return (Hashed::Changed, None);
                 }
-                Hashed::Digest(hasher.finish(), place)
+                let digest = hasher.finish();
+                let record = scans.zip(outcome.identity).map(|(scans, identity)| {
+                    scans.record(file, &identity, iter::empty(), digest.bytes())
+                });
+                (Hashed::Digest(digest, place), record)
             }
-            Err(ReadError::Input(error)) => Hashed::Failed(error),
-            Err(ReadError::Fatal(error)) => Hashed::Fatal(error),
+            Err(ReadError::Input(error)) => (Hashed::Failed(error), None),
+            Err(ReadError::Fatal(error)) => (Hashed::Fatal(error), None),
         }
     }
 }

@@ -4,9 +4,12 @@
 //! expensive steps from the checkpoint. The key of a result is everything that it depends on. A result of other options, of other
 //! data or of another version of the program has another key, and is not found.
 
+mod scans;
+
 use redwarfs_codec::{Compressed, CompressionId, ContentKind};
 use redwarfs_io::{CacheKey, Checkpoint};
 
+pub(crate) use self::scans::{Record, Scans};
 use crate::hash::{FileHash, Hasher};
 use crate::options::BuildOptions;
 use crate::progress::{Counters, add};
