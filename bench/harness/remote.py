@@ -21,11 +21,14 @@ RECIPES = {
     "app.dwarfs": dwarfs_recipe("ours", 7, "-S20"),
     "app.sqfs": ALL["squashfs-zstd15-128k"],
     "stream.dwarfs": dwarfs_recipe("ours", 1, "-S20"),
+    "small.dwarfs": dwarfs_recipe("ours", 7, "-S20"),
 }
 #: What is measured of most ways.
 PARTS = ("mount", "first", "ls", "python", "random", "all")
 #: The same for ways that get the whole image first: the rest would say the same again.
 WHOLE = ("first", "random", "all")
+#: Workloads whose time is that of the line.
+LIGHT = ("mount", "first", "small")
 #: Files that a workload reads, for programs that can be told.
 HOT = {"python": "python/**", "random": "group-*/**", "all": "**"}
 
@@ -58,23 +61,23 @@ def rows(arguments, images, dwarfs: str) -> list:
             "-o", f"endpoint={objects.REGION}")
     local = images["app.dwarfs"].parent
     found = [
-        Row("RedwarFS", (ours,), (*PARTS, "stream")),
+        Row("RedwarFS", (ours,), (*PARTS, "stream", "small")),
         Row("RedwarFS, --prefetch", ((*ours, "--prefetch", "{hot}"),), tuple(HOT)),
         Row("RedwarFS, second start", ((*ours, "-o", f"cache_dir={cache}"),), PARTS),
         Row("RedwarFS, offline", ((*ours, "-o", f"cache_dir={cache},offline"),), PARTS),
         Row("RedwarFS, local image", ((dwarfs, f"{local}/{{image}}.dwarfs", "{mnt0}", "-f"),), PARTS),
         Row("download, then RedwarFS", (
             ("curl", *objects.SIGNED, "-o", "{tmp}/image", f"{objects.ADDRESS}/{objects.BUCKET}/{{image}}.dwarfs"),
-            (dwarfs, "{tmp}/image", "{mnt1}", "-f")), (*WHOLE, "python", "stream")),
-        Row("rclone, RedwarFS in it", (rclone, inside), ("mount", "first", "ls", "python"), "rclone"),
-        Row("rclone with its cache, RedwarFS in it", (cached, inside), (*PARTS, "stream"), "rclone"),
-        Row("s3fs, RedwarFS in it", (s3fs, inside), (*WHOLE, "stream"), "s3fs"),
+            (dwarfs, "{tmp}/image", "{mnt1}", "-f")), (*WHOLE, "python", "stream", "small")),
+        Row("rclone, RedwarFS in it", (rclone, inside), ("mount", "first", "ls", "python", "small"), "rclone"),
+        Row("rclone with its cache, RedwarFS in it", (cached, inside), (*PARTS, "stream", "small"), "rclone"),
+        Row("s3fs, RedwarFS in it", (s3fs, inside), (*WHOLE, "stream", "small"), "s3fs"),
     ]
     if "app.sqfs" in images:
         found += [
             Row("rclone with its cache, squashfuse_ll in it", (cached, squashfs), PARTS, "rclone"),
             Row("s3fs, squashfuse_ll in it", (s3fs, squashfs), WHOLE, "s3fs"),
-            Row("ratarmount, SquashFS", (("ratarmount", "-f", f"{url}.sqfs", "{mnt0}"),), ("first", "random"), "ratarmount"),
+            Row("ratarmount, SquashFS", (("ratarmount", "-f", f"{url}.sqfs", "{mnt0}"),), ("first",), "ratarmount"),
         ]
     return found
 
@@ -182,18 +185,18 @@ def total(value: dict, workload: str):
     """Seconds from the start of the first command to the end of the workload."""
     if "seconds" not in value:
         return None
-    return value["seconds"] if workload in ("mount", "first") else value["mounted"] + value["seconds"]
+    return value["seconds"] if workload in ("mount", "first", "small") else value["mounted"] + value["seconds"]
 
 
-def cell(values: list, workload: str) -> str:
-    """The median time, or why there is none."""
+def cell(values: list, workload: str, rounds: int) -> str:
+    """The median time, with the number of measurements if there are less than `rounds`, or why there is none."""
     times = [total(value, workload) for value in values]
     median = report.median(times)
     if median is None:
         over = [value["over"] for value in values if "over" in value]
         return f"> {over[0]:.0f}" if over else "failed" if values else "–"
     few = sum(time is not None for time in times)
-    return report.seconds(median) + (f" ({few})" if few < max(len(values), 3) else "")
+    return report.seconds(median) + (f" ({few})" if few < rounds else "")
 
 
 def middle(values: list, field: str):
@@ -216,36 +219,50 @@ def share(values: list, size: int, rate: float):
 
 
 def tables(results: dict, delays: list, workloads: list, titles: dict, sizes: dict, rate: float) -> str:
-    """One table for each workload."""
+    """Times for each delay, what they grow by, and what passed the line; ways are rows, workloads columns."""
     names = list(dict.fromkeys(key.split("/", 2)[2] for key in results))
-    counted = delays[len(delays) // 2]
+    names.sort(key=lambda name: not name.startswith("RedwarFS"))
+    rounds = max(map(len, results.values()), default=0)
+
+    def values(delay, workload, name):
+        return results.get(f"{delay}/{workload}/{name}", [])
+
+    def matrix(title, text, chosen):
+        lines = [[f"**{name}**" if name == names[0] else name, *(text(workload, name) for workload in chosen)]
+                 for name in names]
+        kept = [line for line in lines if any(word != "–" for word in line[1:])]
+        return f"\n## {title}\n\n" + report.table(("way", *chosen), kept)
+
+    def passed(delay, workload, name):
+        found = values(delay, workload, name)
+        requests, received = middle(found, "requests"), middle(found, "to_client")
+        if requests is None:
+            return "–"
+        return f"{requests:.0f} / " + (report.megabytes(received) if received >= 10_000 else "0")
+
+    def trips(workload, name):
+        number = round_trips(results, workload, name, delays)
+        return "–" if number is None else f"{number:.1f}"
+
     parts = ["Sizes: " + ", ".join(f"{suffix} {size:,}" for suffix, size in sizes.items())
-             + f" bytes. The line has {rate:.0f} Mbit/s. Times are seconds from the start of the first command.\n"]
-    for workload in workloads:
-        stream = workload == "stream"
-        head = ["way", *(f"{delay} ms" for delay in delays), "round trips", "requests", "connections", "MB"]
-        head += ["share of the line at " + ", ".join(f"{delay}" for delay in delays) + " ms"] if stream else []
+             + f" bytes. The line has {rate:.0f} Mbit/s. Times are from the start of the first command.\n\n"
+             + "".join(f"* {workload}: {titles[workload]}\n" for workload in workloads)]
+    for delay in delays:
+        parts.append(matrix(f"Seconds, {delay} ms", lambda w, n, delay=delay: cell(values(delay, w, n), w, rounds), workloads))
+    light = [workload for workload in workloads if workload in LIGHT]
+    if len(delays) > 1 and light:
+        parts.append(matrix("Round trips: growth of the time with the delay", trips, light))
+    counted = delays[len(delays) // 2]
+    parts.append(matrix(f"Requests / MB received, {counted} ms", lambda w, n: passed(counted, w, n), workloads))
+    if "stream" in workloads:
         lines = []
         for name in names:
-            def values(delay, name=name):
-                return results.get(f"{delay}/{workload}/{name}", [])
-
-            if not any(map(values, delays)):
-                continue
-            trips = round_trips(results, workload, name, delays)
-            counts = values(counted)
-            received = middle(counts, "to_client")
-            line = [f"**{name}**" if name == names[0] else name, *(cell(values(delay), workload) for delay in delays),
-                    "–" if trips is None else f"{trips:.1f}",
-                    *("–" if (count := middle(counts, field)) is None else f"{count:.0f}"
-                      for field in ("requests", "connections")),
-                    report.megabytes(received)]
-            if stream:
-                shares = [share(values(delay), sizes["stream.dwarfs"], rate) for delay in delays]
-                line.append(", ".join(report.times(value) for value in shares))
-            lines.append(line)
-        parts.append(f"\n## {workload}: {titles[workload]}\n\n" + report.table(head, lines))
-    loads = [value["load"] for values in results.values() for value in values if "load" in value]
+            found = [share(values(delay, "stream", name), sizes["stream.dwarfs"], rate) for delay in delays]
+            if any(found):
+                lines.append([f"**{name}**" if name == names[0] else name, *map(report.times, found)])
+        parts.append("\n## Share of the speed of the line, stream\n\n"
+                     + report.table(("way", *(f"{delay} ms" for delay in delays)), lines))
+    loads = [value["load"] for found in results.values() for value in found if "load" in value]
     if loads:
         parts.append(f"\nLoad of the machine before each measurement: median {report.median(loads):.1f}, "
                      f"{min(loads):.1f} to {max(loads):.1f}.\n")
