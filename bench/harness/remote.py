@@ -141,10 +141,10 @@ class Session:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
         # What came late, after its program had been given up.
-        left = Path("/proc/self/mounts").read_text()
+        left = Path("/proc/self/mounts").read_bytes()
         for number in range(len(self.row.commands)):
             point = self.directory / f"mnt{number}"
-            if f" {point} " in left:
+            if os.fsencode(f" {point} ") in left:
                 subprocess.run(["umount", "-l", point], stderr=subprocess.DEVNULL)
         if self in Session.alive:
             Session.alive.remove(self)
@@ -242,7 +242,7 @@ def tables(results: dict, delays: list, workloads: list, titles: dict, sizes: di
 
     def trips(workload, name):
         number = round_trips(results, workload, name, delays)
-        return "–" if number is None else f"{number:.1f}"
+        return "–" if number is None else f"{number:.1f}".replace("-0.0", "0.0")
 
     parts = ["Sizes: " + ", ".join(f"{suffix} {size:,}" for suffix, size in sizes.items())
              + f" bytes. The line has {rate:.0f} Mbit/s. Times are from the start of the first command.\n\n"

@@ -18,7 +18,7 @@
 //! # From a read to bytes
 //!
 //! ```text
-//! open      -> the last 64 KiB (1 MiB from an object store): length, version, and often index and metadata
+//! open      -> the last 64 KiB: length, version, and often index and metadata
 //! will_need -> ranges: what is missing, neighbours joined -> pieces on their way, at most 8 at a time
 //! may_need  -> the same, at most 6 at a time, and behind everything else until somebody reads there
 //! read      -> the piece with the bytes, or a new one -> waits until they have arrived

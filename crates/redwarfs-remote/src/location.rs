@@ -31,11 +31,6 @@ const AGENT: &str = concat!("redwarfs/", env!("CARGO_PKG_VERSION"));
 /// How long sending one part of an object may take.
 const SENDING: Duration = Duration::from_secs(300);
 
-/// Bytes at the end of an object that the first request asks for: of a web server, and of an object store, where a
-/// request costs more than bytes.
-const WEB_TAIL: u64 = 64 << 10;
-const STORE_TAIL: u64 = 1 << 20;
-
 /// An object of a server.
 #[derive(Clone)]
 pub(crate) struct Object {
@@ -45,8 +40,6 @@ pub(crate) struct Object {
     pub(crate) shown: String,
     /// The server that the environment names, for schemes without one in the URL.
     pub(crate) server: String,
-    /// Bytes at its end that the first request asks for.
-    pub(crate) tail: u64,
     /// Whether the server can be asked for the last bytes without knowing the length.
     pub(crate) suffixes: bool,
     /// Whether objects can be written there.
@@ -100,7 +93,6 @@ impl Object {
                     server,
                     path,
                     shown: shown.clone(),
-                    tail: STORE_TAIL,
                     suffixes: scheme != "az",
                     writable: true,
                     meter: Arc::default(),
@@ -142,7 +134,6 @@ impl Object {
             path: Path::default(),
             shown: shown.to_owned(),
             server: String::new(),
-            tail: WEB_TAIL,
             suffixes: true,
             writable: false,
             meter: Arc::default(),
