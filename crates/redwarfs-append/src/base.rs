@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::io;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use redwarfs_format::hints::HintTable;
 use redwarfs_format::history::HistoryEntry;
@@ -19,7 +19,6 @@ use redwarfs_writer::emit::{Emitter, write_hints};
 use redwarfs_writer::{BaseBlock, BaseContent, BaseImage, NewGeneration};
 
 use crate::error::{Error, Result};
-use crate::layered::Layered;
 use crate::matching::Matching;
 use crate::moved::Names;
 use crate::older::Older;
@@ -82,7 +81,8 @@ pub struct Base {
     older: Older,
     names: OnceLock<Names>,
     matching: Option<Matching>,
-    layered: OnceLock<Arc<Layered>>,
+    /// The generation that was built last.
+    made: Mutex<Option<GenerationId>>,
     /// Files with this time or a later one may have changed while the image was built.
     begun: Option<i64>,
 }
@@ -147,7 +147,7 @@ impl Base {
             older: Older::default(),
             names: OnceLock::new(),
             matching: None,
-            layered: OnceLock::new(),
+            made: Mutex::default(),
             image,
         };
         base.options.name = base.free_name()?;
@@ -198,10 +198,10 @@ impl Base {
         Ok(())
     }
 
-    /// Says that the source of the build is this one: the image with changes. Then the source knows which contents are
-    /// those of the image, and times say nothing. The first call counts.
-    pub fn is_below(&self, layered: Arc<Layered>) {
-        let _ = self.layered.set(layered);
+    /// The identity of the generation that the last build has made. It is known before the output counts.
+    #[must_use]
+    pub fn made(&self) -> Option<GenerationId> {
+        *self.made.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The old image.
@@ -355,14 +355,12 @@ impl BaseImage for Base {
     }
 
     fn unchanged(&self, path: &[u8], size: u64, mtime: Timestamp) -> Option<BaseContent> {
-        let layered = self.layered.get();
-        let inode = match layered {
-            Some(layered) => layered.stored(path)?,
-            None if self.options.trust == Trust::Nothing => return None,
-            None => self.inode(path)?,
-        };
+        if self.options.trust == Trust::Nothing {
+            return None;
+        }
+        let inode = self.inode(path)?;
         let stat = self.image.stat(inode).ok()?;
-        if stat.size != size || (layered.is_none() && !self.has_time(stat.mtime, mtime)) {
+        if stat.size != size || !self.has_time(stat.mtime, mtime) {
             return None;
         }
         self.image
@@ -445,6 +443,7 @@ impl BaseImage for Base {
         new: &NewGeneration,
         emitter: &mut Emitter<'_>,
     ) -> redwarfs_writer::Result<()> {
+        *self.made.lock().unwrap_or_else(PoisonError::into_inner) = Some(new.generation);
         let number = self.number();
         let parent = self.table.snapshots.last().map(|last| last.number);
         let mut table = self.table.clone();

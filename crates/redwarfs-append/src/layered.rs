@@ -8,7 +8,7 @@
 //! | attribute | of | meaning |
 //! |---|---|---|
 //! | `opaque` = `y` | a directory | it shows nothing of the image |
-//! | `redirect` | a directory | it shows another directory of the image; it was renamed |
+//! | `redirect` | a directory | it shows another directory of the image, unless it is opaque; it was renamed |
 //! | `whiteout` | an empty file | the name is not there, as for a character device 0:0 |
 //! | `metacopy` | a file | only its attributes have changed; its data is in the image, under its name or where `redirect` says |
 //!
@@ -25,7 +25,8 @@ use redwarfs_format::{Error as FormatError, InodeNo};
 use redwarfs_reader::Image;
 use redwarfs_rewrite::{StoredContent, StoredMeta};
 use redwarfs_writer::{
-    Content, DirItem, DirectorySource, ExtendedAttributes, FileType, Meta, Source,
+    BaseContent, Content, DirItem, DirectorySource, ExtendedAttributes, FileType, Meta, Source,
+    Timestamp,
 };
 
 /// Prefixes of the attributes of overlayfs.
@@ -56,6 +57,15 @@ struct Known {
     below: Option<InodeNo>,
     /// What the layer has in it, once it was listed.
     names: HashMap<Vec<u8>, Data>,
+    /// When it was changed, as of a moment before it was listed.
+    times: Option<Times>,
+}
+
+/// The modification time and the change time of a directory.
+type Times = (Timestamp, Timestamp);
+
+fn times(meta: &Meta) -> Times {
+    (meta.mtime, meta.ctime)
 }
 
 /// Where the data of an entry of the layer is.
@@ -86,9 +96,17 @@ struct Marks {
 
 impl Marks {
     /// Takes the marks from the attributes.
-    fn take(extended: &mut ExtendedAttributes) -> Self {
+    ///
+    /// # Errors
+    /// There may be marks that could not be read.
+    fn take(extended: &mut ExtendedAttributes) -> io::Result<Self> {
         let mut marks = Self::default();
         let mut any = false;
+        let mut unreadable = extended.unreadable().iter();
+        if unreadable.any(|name| name.is_empty() || mark(name).is_some()) {
+            let text = "the attributes of overlayfs cannot be read";
+            return Err(io::Error::new(io::ErrorKind::PermissionDenied, text));
+        }
         for xattr in extended.xattrs() {
             let Some(mark) = mark(&xattr.name) else {
                 continue;
@@ -105,7 +123,7 @@ impl Marks {
         if any {
             extended.retain(|name| mark(name).is_none());
         }
-        marks
+        Ok(marks)
     }
 }
 
@@ -173,7 +191,7 @@ impl Layered {
     pub fn new(image: Image, upper: DirectorySource) -> Self {
         let root = Known {
             below: Some(image.root()),
-            names: HashMap::new(),
+            ..Known::default()
         };
         Self {
             image,
@@ -192,8 +210,7 @@ impl Layered {
     }
 
     /// The inode of the image with the data of a regular file. None if the layer has the data.
-    #[must_use]
-    pub fn stored(&self, path: &[u8]) -> Option<InodeNo> {
+    fn inode(&self, path: &[u8]) -> Option<InodeNo> {
         let (directory, name) = split(path);
         let place = self.place(directory).ok()?;
         let below = match place {
@@ -209,6 +226,18 @@ impl Layered {
         };
         let found = self.find(below, name).ok()??;
         self.is(found, FileType::Regular).ok()?.then_some(found)
+    }
+
+    /// A directory of the layer whose names have changed since it was listed.
+    #[must_use]
+    pub fn changed(&self) -> Option<Vec<u8>> {
+        let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
+        let is_changed = |path: &[u8], known: &Known| {
+            let found = self.upper.stat(path).ok();
+            found.as_ref().map(times) != known.times
+        };
+        let mut changed = known.iter().filter(|(path, dir)| is_changed(path, dir));
+        changed.next().map(|(path, _)| path.clone())
     }
 
     fn is(&self, inode: InodeNo, kind: FileType) -> io::Result<bool> {
@@ -301,13 +330,21 @@ impl Layered {
         for mut item in self.upper.read_dir(path)? {
             let mut data = Data::Layer;
             if let Ok(meta) = &mut item.meta {
-                let marks = Marks::take(&mut meta.extended);
+                let marks = match Marks::take(&mut meta.extended) {
+                    Ok(marks) => marks,
+                    Err(error) => {
+                        names.insert(item.name.clone(), data);
+                        item.meta = Err(error);
+                        items.push(item);
+                        continue;
+                    }
+                };
                 if is_whiteout(meta, &marks) {
                     names.insert(item.name, data);
                     continue;
                 }
                 let found = match meta.kind {
-                    FileType::Directory if marks.opaque && marks.redirect.is_none() => Ok(None),
+                    FileType::Directory if marks.opaque => Ok(None),
                     FileType::Directory => self.below(below, &item.name, &marks),
                     FileType::Regular if marks.metacopy => {
                         let found = self.below(below, &item.name, &marks);
@@ -324,7 +361,8 @@ impl Layered {
                         };
                         let known = Known {
                             below,
-                            names: HashMap::new(),
+                            times: Some(times(meta)),
+                            ..Known::default()
                         };
                         directories.push((join(path, &item.name), known));
                     }
@@ -378,7 +416,11 @@ impl Layered {
 impl Source for Layered {
     fn root(&self) -> io::Result<Meta> {
         let mut meta = self.upper.root()?;
-        Marks::take(&mut meta.extended);
+        Marks::take(&mut meta.extended)?;
+        let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
+        if let Some(root) = known.get_mut(&b""[..]) {
+            root.times = Some(times(&meta));
+        }
         Ok(meta)
     }
 
@@ -415,12 +457,17 @@ impl Source for Layered {
     }
 
     fn open(&self, path: &[u8]) -> io::Result<Box<dyn Content>> {
-        let Some(inode) = self.stored(path) else {
+        let Some(inode) = self.inode(path) else {
             return self.upper.open(path);
         };
         let stat = self.image.stat(inode).map_err(to_io)?;
         let content = StoredContent::open(&self.image, &stat).map_err(to_io)?;
         Ok(Box::new(content))
+    }
+
+    fn stored(&self, path: &[u8]) -> Option<BaseContent> {
+        let content = self.image.metadata().content_id(self.inode(path)?);
+        content.ok().map(BaseContent)
     }
 
     fn activity(&self) -> u64 {
@@ -436,9 +483,57 @@ impl Source for Layered {
     }
 
     fn display_path(&self, path: &[u8]) -> String {
-        match self.stored(path) {
+        match self.inode(path) {
             Some(_) => format!("/{}", String::from_utf8_lossy(path)),
             None => self.upper.display_path(path),
         }
+    }
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use std::sync::Arc;
+
+    use redwarfs_io::MemorySource;
+    use redwarfs_reader::OpenOptions;
+    use redwarfs_writer::{BuildOptions, Builder, MemoryNode, MemoryTree, SilentProgress};
+
+    use super::*;
+
+    #[test]
+    fn names_that_come_after_the_listing_are_noticed() {
+        let (mut bytes, stop) = (Vec::new(), AtomicBool::new(false));
+        let mut tree = MemoryTree::new();
+        tree.insert("file", MemoryNode::file("data"));
+        let built = Builder::new(BuildOptions::level(1)).build(
+            &tree,
+            &mut bytes,
+            &SilentProgress::default(),
+            &stop,
+        );
+        built.unwrap();
+        let source = Arc::new(MemorySource::new(bytes));
+        let image = Image::from_source(source, &OpenOptions::default()).unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(dir.path().join("a/b")).unwrap();
+        std::fs::create_dir(dir.path().join("c")).unwrap();
+        let upper = DirectorySource::new(dir.path()).unwrap();
+        let layered = Layered::new(image, upper);
+        layered.root().unwrap();
+        let mut paths = vec![Vec::new()];
+        while let Some(path) = paths.pop() {
+            for item in layered.read_dir(&path).unwrap() {
+                if item.meta.unwrap().kind == FileType::Directory {
+                    paths.push(join(&path, &item.name));
+                }
+            }
+        }
+        assert_eq!(layered.changed(), None);
+        // The clock of a file system has ticks.
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        std::fs::write(dir.path().join("a/b/new"), "new").unwrap();
+        assert_eq!(layered.changed(), Some(b"a/b".to_vec()));
+        std::fs::remove_dir_all(dir.path().join("a")).unwrap();
+        assert!(layered.changed().is_some());
     }
 }

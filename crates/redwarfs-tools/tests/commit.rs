@@ -35,6 +35,16 @@ fn must(arguments: &[&str]) {
     assert!(output.status.success(), "{}", stderr(&output));
 }
 
+fn private(path: &Path) {
+    fs::set_permissions(path, PermissionsExt::from_mode(0o700)).unwrap();
+}
+
+fn set_mark(path: &Path, mark: &str, value: &str) {
+    let name = format!("trusted.overlay.{mark}");
+    let flags = rustix::fs::XattrFlags::empty();
+    rustix::fs::setxattr(path, name, value.as_bytes(), flags).unwrap();
+}
+
 fn text(path: &Path) -> &str {
     path.to_str().unwrap()
 }
@@ -118,6 +128,24 @@ impl Place {
         mkdwarfs(&[&arguments[..], more].concat())
     }
 
+    /// As [`commit`](Self::commit), without some capabilities.
+    fn commit_without(&self, capabilities: &str) -> Output {
+        let mut command = Command::new("setpriv");
+        command.arg(format!("--bounding-set={capabilities}"));
+        command.args([MKDWARFS, "--log-level=warn", "--no-progress", "-l1"]);
+        command.arg("--time-resolution=1ns");
+        command.arg("--append").arg(&self.image);
+        command.arg("--commit").arg(&self.layer).output().unwrap()
+    }
+
+    fn upper(&self, name: &str) -> PathBuf {
+        self.layer.join("upper").join(name)
+    }
+
+    fn record(&self) -> PathBuf {
+        self.layer.join("image")
+    }
+
     fn must_commit(&self, more: &[&str]) {
         let output = self.commit(more);
         assert!(output.status.success(), "{}", stderr(&output));
@@ -180,6 +208,7 @@ fn layers_of_overlayfs_are_understood() {
         for dir in [&upper, &work, &over] {
             fs::create_dir_all(dir).unwrap();
         }
+        private(&place.layer);
         let data = format!(
             "lowerdir={},upperdir={},workdir={},{options}",
             text(lower.point()),
@@ -241,7 +270,7 @@ fn layers_that_do_not_fit_are_refused() {
     let place = Place::new();
     place.refused(&[], "cannot commit layer");
     fs::create_dir(&place.layer).unwrap();
-    fs::set_permissions(&place.layer, PermissionsExt::from_mode(0o700)).unwrap();
+    private(&place.layer);
     place.refused(&[], "it is no writable layer");
     place.change(|point| fs::write(point.join("a"), "changed").unwrap());
     for (more, cause) in [
@@ -357,4 +386,208 @@ fn a_killed_commit_loses_nothing() {
         assert_same("not committed", &shown, &before);
         assert_same("the layer is there", &place.change(|_| {}), &after);
     }
+}
+
+/// Without the rights for attributes in `trusted`, deleted files would be there again.
+#[test]
+fn marks_that_cannot_be_read_are_needed() {
+    if !can_mount("marks_that_cannot_be_read_are_needed") {
+        return;
+    }
+    let place = Place::new();
+    place.change(|point| {
+        fs::remove_dir_all(point.join("dir")).unwrap();
+        fs::create_dir(point.join("dir")).unwrap();
+    });
+    let before = fs::read(&place.image).unwrap();
+    let record = fs::read_to_string(place.record()).unwrap();
+    let mixed = record.replace("marks trusted", "marks mixed");
+    for text in [Some(&record), Some(&mixed), None] {
+        match text {
+            Some(text) => fs::write(place.record(), text).unwrap(),
+            None => fs::remove_file(place.record()).unwrap(),
+        }
+        let output = place.commit_without("-sys_admin");
+        assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
+        let cause = "that only root can read";
+        assert!(stderr(&output).contains(cause), "{}", stderr(&output));
+        assert!(fs::read(&place.image).unwrap() == before);
+    }
+    // In such a layer, there are none.
+    fs::write(
+        place.record(),
+        record.replace("marks trusted", "marks user"),
+    )
+    .unwrap();
+    let output = place.commit_without("-sys_admin");
+    assert!(output.status.success(), "{}", stderr(&output));
+}
+
+#[test]
+fn declared_files_take_the_place_of_stored_ones() {
+    if !can_mount("declared_files_take_the_place_of_stored_ones") {
+        return;
+    }
+    let place = Place::new();
+    place.change(|point| fs::write(point.join("new"), "new").unwrap());
+    let file = place.dir.path().join("other");
+    // As long as the file of the image.
+    fs::write(&file, "OTHER").unwrap();
+    let pseudo = place.dir.path().join("pseudo");
+    fs::write(&pseudo, format!("b f 644 0 0 {}\n", text(&file))).unwrap();
+    assert_eq!(
+        fs::metadata(place.dir.path().join("tree/b")).unwrap().len(),
+        5
+    );
+    place.must_commit(&["--pseudo-file", text(&pseudo)]);
+    let mount = Mount::background(&place.image, "");
+    assert_eq!(fs::read(mount.point().join("b")).unwrap(), b"OTHER");
+    assert_eq!(fs::read(mount.point().join("new")).unwrap(), b"new");
+}
+
+#[test]
+fn others_do_not_choose_what_is_committed() {
+    if !can_mount("others_do_not_choose_what_is_committed") {
+        return;
+    }
+    let place = Place::new();
+    place.change(|point| fs::write(point.join("new"), "new").unwrap());
+    fs::set_permissions(&place.layer, PermissionsExt::from_mode(0o777)).unwrap();
+    place.refused(&[], "others may enter it");
+    private(&place.layer);
+    let aside = place.dir.path().join("aside");
+    fs::rename(place.upper(""), &aside).unwrap();
+    symlink(&aside, place.layer.join("upper")).unwrap();
+    place.refused(&[], "there is no directory 'upper' in it");
+    fs::remove_file(place.layer.join("upper")).unwrap();
+    fs::rename(&aside, place.layer.join("upper")).unwrap();
+    place.must_commit(&[]);
+}
+
+/// A snapshot without a part of the tree would hide it, and the layer could never be committed again.
+#[test]
+fn errors_leave_the_image_as_it_is() {
+    if !can_mount("errors_leave_the_image_as_it_is") {
+        return;
+    }
+    let place = Place::new();
+    place.change(|point| {
+        fs::write(point.join("dir/new"), "new").unwrap();
+        let mode = PermissionsExt::from_mode(0o000);
+        fs::set_permissions(point.join("dir"), mode).unwrap();
+    });
+    let before = fs::read(&place.image).unwrap();
+    let failed = |output: &Output| {
+        assert_eq!(output.status.code(), Some(2), "{}", stderr(output));
+        let cause = "1 error, so the image gets no snapshot";
+        assert!(stderr(output).contains(cause), "{}", stderr(output));
+        assert!(fs::read(&place.image).unwrap() == before);
+    };
+    let output = place.commit_without("-dac_override,-dac_read_search");
+    failed(&output);
+    assert!(stderr(&output).contains("upper/dir"), "{}", stderr(&output));
+    // A directory of the image cannot be in two places.
+    for name in ["one", "two"] {
+        fs::create_dir(place.upper(name)).unwrap();
+        set_mark(&place.upper(name), "redirect", "/sub");
+    }
+    symlink("/dev/null", place.upper("sub")).unwrap();
+    failed(&place.commit(&["--empty-layer"]));
+    fs::remove_dir(place.upper("two")).unwrap();
+    place.must_commit(&[]);
+    let mount = Mount::background(&place.image, "");
+    assert_eq!(fs::read(mount.point().join("dir/new")).unwrap(), b"new");
+    let sizes = ["dir/a", "one/b"].map(|name| fs::metadata(mount.point().join(name)));
+    assert_eq!(sizes.map(|meta| meta.unwrap().len()), [60_000, 5000]);
+}
+
+#[test]
+fn an_opaque_directory_shows_nothing_of_the_image() {
+    if !can_mount("an_opaque_directory_shows_nothing_of_the_image") {
+        return;
+    }
+    let place = Place::new();
+    place.change(|point| fs::write(point.join("new"), "new").unwrap());
+    for name in ["dir", "other"] {
+        fs::create_dir(place.upper(name)).unwrap();
+        fs::write(place.upper(name).join("own"), "own").unwrap();
+        set_mark(&place.upper(name), "opaque", "y");
+        set_mark(&place.upper(name), "redirect", "/dir");
+    }
+    place.must_commit(&[]);
+    let mount = Mount::background(&place.image, "");
+    for name in ["dir", "other"] {
+        let entries = fs::read_dir(mount.point().join(name)).unwrap();
+        let names: Vec<_> = entries.map(|entry| entry.unwrap().file_name()).collect();
+        assert_eq!(names, ["own"]);
+    }
+}
+
+/// A commit that was killed after the image had the snapshot.
+#[test]
+fn a_commit_that_could_not_say_so_is_known() {
+    if !can_mount("a_commit_that_could_not_say_so_is_known") {
+        return;
+    }
+    let place = Place::new();
+    let wanted = place.change(|point| fs::write(point.join("new"), "new").unwrap());
+    let before = fs::read_to_string(place.record()).unwrap();
+    place.must_commit(&[]);
+    let after = fs::read_to_string(place.record()).unwrap();
+    let line = after.lines().next().unwrap();
+    assert!(
+        !before.contains(line) && after.lines().count() == 2,
+        "{after}"
+    );
+    let next = line.replace("generation", "next");
+    fs::write(place.record(), format!("{before}{next} moved\n")).unwrap();
+    place.refused(&[], "the image has its changes");
+    // A mount and a commit know it.
+    fs::write(place.record(), format!("{before}{next}\n")).unwrap();
+    assert_same("mounted", &place.change(|_| {}), &wanted);
+    assert_eq!(fs::read_to_string(place.record()).unwrap(), after);
+    fs::write(place.record(), format!("{before}{next}\n")).unwrap();
+    place.must_commit(&["--snapshot-name=again", "--empty-layer"]);
+    assert_same("again", &place.shown(), &wanted);
+}
+
+#[test]
+fn a_layer_that_cannot_be_written_is_refused_at_once() {
+    let test = "a_layer_that_cannot_be_written_is_refused_at_once";
+    if !can_mount(test) {
+        return;
+    }
+    let place = Place::new();
+    place.change(|point| fs::write(point.join("new"), "new").unwrap());
+    let script = "mount --bind \"$1\" \"$1\" && mount -o remount,bind,ro \"$1\"";
+    let done = Command::new("sh")
+        .args(["-ec", script, "sh", text(&place.layer)])
+        .output()
+        .unwrap();
+    assert!(done.status.success(), "{}", stderr(&done));
+    place.refused(&[], "read-only");
+    let copy = place.dir.path().join("copy.dwarfs");
+    place.must_commit(&["-o", text(&copy)]);
+    unmount(&place.layer, UnmountFlags::empty()).unwrap();
+}
+
+#[test]
+fn what_is_written_is_no_change() {
+    if !can_mount("what_is_written_is_no_change") {
+        return;
+    }
+    let mut place = Place::new();
+    place.change(|point| fs::write(point.join("new"), "new").unwrap());
+    let checkpoint = place.upper("checkpoint");
+    place.refused(
+        &["--checkpoint", text(&checkpoint)],
+        "the checkpoint is among its changes",
+    );
+    assert!(!checkpoint.exists());
+    let output = place.upper("output");
+    place.refused(&["-o", text(&output)], "the output is among its changes");
+    let inside = place.upper("image");
+    fs::copy(&place.image, &inside).unwrap();
+    place.image = inside;
+    place.refused(&["--empty-layer"], "the image is among its changes");
 }

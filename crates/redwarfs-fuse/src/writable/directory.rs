@@ -8,12 +8,14 @@ use std::time::{Duration, Instant};
 
 use redwarfs_format::section::GenerationId;
 use rustix::fs::{
-    AtFlags, CWD, Dir, FlockOperation, Mode, OFlags, flock, fsync, mkdirat, openat, renameat,
-    statat, unlinkat,
+    AtFlags, CWD, Dir, FlockOperation, Mode, OFlags, flock, fstat, fsync, mkdirat, openat,
+    renameat, unlinkat,
 };
 use rustix::io::Errno;
+use rustix::thread::CapabilitySet;
 
-use super::layer::TEMPORARY;
+use super::access::Modes;
+use super::layer::{TEMPORARY, check_private};
 use crate::mount_table::overlay_on;
 use crate::removal::remove_at;
 
@@ -25,10 +27,17 @@ const RECORD: &str = "image";
 const NEW_RECORD: &str = "image.new";
 const GENERATION: &str = "generation";
 const MARKS: &str = "marks";
+const NEXT: &str = "next";
+/// What follows the generation in the line of an intended one.
+const MOVED: &str = "moved";
 /// Longest such file that is read.
 const LONGEST: usize = 256;
 /// Name of what was `upper`, in `work`.
 const OLD: &str = "#rw-old";
+/// Name of a directory in `work` that is made and removed again.
+const TRIAL: &str = "#rw-trial";
+/// Inode number of the first user namespace, in its file below `/proc`.
+const FIRST_NAMESPACE: u64 = 0xefff_fffd;
 
 const DIRECTORY: OFlags = OFlags::DIRECTORY.union(OFlags::CLOEXEC);
 
@@ -38,6 +47,8 @@ pub struct LayerDirectory {
     path: PathBuf,
     /// Locked as long as it is open.
     directory: OwnedFd,
+    /// Opened for its name only.
+    upper: OwnedFd,
 }
 
 impl LayerDirectory {
@@ -45,28 +56,71 @@ impl LayerDirectory {
     ///
     /// # Errors
     /// It cannot be opened, or is none ([`NotFound`](io::ErrorKind::NotFound)), or a mount uses it
-    /// ([`ResourceBusy`](io::ErrorKind::ResourceBusy)).
+    /// ([`ResourceBusy`](io::ErrorKind::ResourceBusy)). This process is privileged, and others may change the layer.
     pub fn lock(path: &Path) -> io::Result<Self> {
         let directory = openat(CWD, path.as_os_str().as_bytes(), DIRECTORY, Mode::empty())?;
-        match statat(&directory, "upper", AtFlags::SYMLINK_NOFOLLOW) {
-            Ok(_) => {}
-            Err(Errno::NOENT) => {
+        check_private(path, &directory)?;
+        lock(&directory, path)?;
+        let flags = DIRECTORY | OFlags::NOFOLLOW | OFlags::PATH;
+        let upper = match openat(&directory, "upper", flags, Mode::empty()) {
+            Ok(upper) => upper,
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => {
                 let text = "it is no writable layer: there is no directory 'upper' in it";
                 return Err(io::Error::new(io::ErrorKind::NotFound, text));
             }
             Err(error) => return Err(error.into()),
-        }
-        lock(&directory, path)?;
+        };
         Ok(Self {
             path: path.to_owned(),
             directory,
+            upper,
         })
     }
 
-    /// The directory with the changes.
+    /// The path of the directory with the changes, for messages.
     #[must_use]
-    pub fn upper(&self) -> PathBuf {
+    pub fn upper_path(&self) -> PathBuf {
         self.path.join("upper")
+    }
+
+    /// The directory with the changes, opened to look up names in it.
+    ///
+    /// # Errors
+    /// The process has no more descriptors.
+    pub fn upper(&self) -> io::Result<OwnedFd> {
+        self.upper.try_clone()
+    }
+
+    /// Whether a path leads to something below the directory with the changes. The last name may be missing.
+    ///
+    /// # Errors
+    /// The attributes of the directory cannot be read.
+    pub fn has_changed(&self, path: &Path) -> io::Result<bool> {
+        let upper = fstat(&self.upper)?;
+        let parent = path
+            .parent()
+            .filter(|parent| !parent.as_os_str().is_empty());
+        let parent = parent.unwrap_or(Path::new("."));
+        let Ok(found) = path.canonicalize().or_else(|_| parent.canonicalize()) else {
+            return Ok(false);
+        };
+        Ok(found.ancestors().any(|above| {
+            rustix::fs::stat(above)
+                .is_ok_and(|above| (above.st_dev, above.st_ino) == (upper.st_dev, upper.st_ino))
+        }))
+    }
+
+    /// Whether the layer may have marks that this process cannot read: marks in `trusted` are there for
+    /// `CAP_SYS_ADMIN` in the first user namespace only. Without them, what was deleted is there again.
+    ///
+    /// # Errors
+    /// The record cannot be read.
+    pub fn may_hide_marks(&self) -> io::Result<bool> {
+        if sees_trusted() {
+            return Ok(false);
+        }
+        let record = Record::read(self.directory.as_fd())?;
+        Ok(record.and_then(|record| record.marks) != Some(MarkKind::User))
     }
 
     /// Whether overlayfs has kept a table of hard links here (its option `index=on`). Then the changes of a file may be
@@ -97,6 +151,61 @@ impl LayerDirectory {
         Ok(record.and_then(|record| record.generation))
     }
 
+    /// Tells a layer about the generation of its image. If that is the one of an [intended](Self::intend) commit, the image
+    /// has the changes: the commit has ended before it could record this. From here on, the layer is about this generation.
+    /// Returns true if it cannot be, because it renames what was in the generation before.
+    ///
+    /// # Errors
+    /// The record cannot be read or written.
+    pub fn settle(&self, own: Option<GenerationId>) -> io::Result<bool> {
+        let directory = self.directory.as_fd();
+        let Some(mut record) = Record::read(directory)? else {
+            return Ok(false);
+        };
+        if record.settle(own) {
+            record.write(directory)?;
+        }
+        let next = record.next.filter(|next| next.moved);
+        Ok(next.is_some_and(|next| Some(next.generation) == own))
+    }
+
+    /// Says that an image is about to get a generation with the changes. `moved`: the layer renames what is in the
+    /// generation before.
+    ///
+    /// # Errors
+    /// The record cannot be written. The old one stays.
+    pub fn intend(&self, generation: GenerationId, moved: bool) -> io::Result<()> {
+        let directory = self.directory.as_fd();
+        let old = Record::read(directory)?.unwrap_or_default();
+        let new = Record {
+            next: Some(Next { generation, moved }),
+            ..old
+        };
+        new.write(directory)?;
+        Ok(fsync(&self.directory)?)
+    }
+
+    /// Whether a record can be written, and, if `empties`, all changes be removed.
+    ///
+    /// # Errors
+    /// They cannot.
+    pub fn check_writable(&self, empties: bool) -> io::Result<()> {
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        openat(
+            &self.directory,
+            NEW_RECORD,
+            flags,
+            Mode::from_raw_mode(0o600),
+        )?;
+        unlinkat(&self.directory, NEW_RECORD, AtFlags::empty())?;
+        if empties {
+            let work = self.work()?;
+            mkdirat(&work, TRIAL, Mode::from_raw_mode(0o700))?;
+            unlinkat(&work, TRIAL, AtFlags::REMOVEDIR)?;
+        }
+        Ok(())
+    }
+
     /// Says which generation the layer is about from here on.
     ///
     /// # Errors
@@ -106,9 +215,20 @@ impl LayerDirectory {
         let old = Record::read(directory)?.unwrap_or_default();
         let new = Record {
             generation: Some(generation),
+            next: None,
             ..old
         };
         new.write(directory)
+    }
+
+    /// The directory for what is incomplete.
+    fn work(&self) -> io::Result<OwnedFd> {
+        match mkdirat(&self.directory, "work", Mode::from_raw_mode(0o700)) {
+            Ok(()) | Err(Errno::EXIST) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let flags = DIRECTORY | OFlags::NOFOLLOW;
+        Ok(openat(&self.directory, "work", flags, Mode::empty())?)
     }
 
     /// Removes all changes. First, they get another name at once; so a crash leaves all of them or none.
@@ -116,21 +236,27 @@ impl LayerDirectory {
     /// # Errors
     /// They cannot be removed. If they were renamed, the next mount removes the rest.
     pub fn empty(&self) -> io::Result<()> {
-        match mkdirat(&self.directory, "work", Mode::from_raw_mode(0o700)) {
-            Ok(()) | Err(Errno::EXIST) => {}
-            Err(error) => return Err(error.into()),
-        }
-        let flags = DIRECTORY | OFlags::NOFOLLOW;
-        let work = openat(&self.directory, "work", flags, Mode::empty())?;
-        debug_assert!(OLD.starts_with(TEMPORARY));
+        let work = self.work()?;
+        debug_assert!(OLD.starts_with(TEMPORARY) && TRIAL.starts_with(TEMPORARY));
         match remove_at(work.as_fd(), OLD.as_bytes()) {
             Ok(()) | Err(Errno::NOENT) => {}
             Err(error) => return Err(error.into()),
         }
-        renameat(&self.directory, "upper", &work, OLD)?;
+        // A directory that moves must be writable, whatever mode the root of the mount has.
+        Modes::default().lend(&[self.upper.as_fd()], || {
+            renameat(&self.directory, "upper", &work, OLD)
+        })?;
         fsync(&self.directory)?;
         Ok(remove_at(work.as_fd(), OLD.as_bytes())?)
     }
+}
+
+/// Whether this process sees attributes in `trusted`.
+fn sees_trusted() -> bool {
+    let capable = rustix::thread::capabilities(None)
+        .is_ok_and(|sets| sets.effective.contains(CapabilitySet::SYS_ADMIN));
+    let namespace = rustix::fs::stat("/proc/self/ns/user");
+    capable && namespace.is_ok_and(|namespace| namespace.st_ino == FIRST_NAMESPACE)
 }
 
 /// Locks the directory of a layer, unless an overlay of the kernel has it.
@@ -158,6 +284,16 @@ pub(super) struct Record {
     pub(super) generation: Option<GenerationId>,
     /// The kind of all marks in the layer. None if that is not known.
     pub(super) marks: Option<MarkKind>,
+    /// The generation that a commit is about to make of the changes. If there is such a generation, it was made.
+    pub(super) next: Option<Next>,
+}
+
+/// An intended generation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Next {
+    generation: GenerationId,
+    /// On top of it, the layer would show something else.
+    moved: bool,
 }
 
 /// How whiteouts and opaque directories are marked.
@@ -199,6 +335,14 @@ impl Record {
         for line in text.lines() {
             match line.split_once(' ') {
                 Some((GENERATION, digits)) => found.generation = parse_generation(digits),
+                Some((NEXT, rest)) => {
+                    let (digits, moved) = match rest.split_once(' ') {
+                        Some((digits, word)) => (digits, word == MOVED),
+                        None => (rest, false),
+                    };
+                    let generation = parse_generation(digits);
+                    found.next = generation.map(|generation| Next { generation, moved });
+                }
                 Some((MARKS, name)) => {
                     let kind = MarkKind::NAMES.iter().find(|(_, known)| *known == name);
                     found.marks = kind.map(|(kind, _)| *kind);
@@ -209,12 +353,30 @@ impl Record {
         found
     }
 
+    /// Notes that an intended commit was made, if `own` is its generation and the layer fits on top. Returns whether
+    /// something has changed.
+    pub(super) fn settle(&mut self, own: Option<GenerationId>) -> bool {
+        let next = self
+            .next
+            .filter(|next| !next.moved)
+            .map(|next| next.generation);
+        let settled = next.is_some() && next == own;
+        if settled {
+            (self.generation, self.next) = (next, None);
+        }
+        settled
+    }
+
     /// Puts it into the place of the old one.
     pub(super) fn write(&self, directory: BorrowedFd<'_>) -> io::Result<()> {
         let mut text = String::new();
+        let digits = |generation: GenerationId| u128::from_be_bytes(generation.0);
         if let Some(generation) = self.generation {
-            let number = u128::from_be_bytes(generation.0);
-            text += &format!("{GENERATION} {number:032x}\n");
+            text += &format!("{GENERATION} {:032x}\n", digits(generation));
+        }
+        if let Some(Next { generation, moved }) = self.next {
+            let moved = if moved { " moved" } else { "" };
+            text += &format!("{NEXT} {:032x}{moved}\n", digits(generation));
         }
         let marks = MarkKind::NAMES
             .iter()
@@ -244,11 +406,36 @@ fn parse_generation(digits: &str) -> Option<GenerationId> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
+
+    fn private() -> tempfile::TempDir {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::set_permissions(dir.path(), PermissionsExt::from_mode(0o700)).unwrap();
+        dir
+    }
+
+    #[test]
+    fn an_intended_generation_is_known() {
+        let dir = private();
+        std::fs::create_dir(dir.path().join("upper")).unwrap();
+        let layer = LayerDirectory::lock(dir.path()).unwrap();
+        let [old, new] = [1, 2].map(|byte| GenerationId([byte; 16]));
+        layer.record(old).unwrap();
+        layer.intend(new, true).unwrap();
+        assert!(!layer.settle(Some(old)).unwrap());
+        assert!(layer.settle(Some(new)).unwrap());
+        layer.intend(new, false).unwrap();
+        assert!(!layer.settle(Some(old)).unwrap());
+        assert_eq!(layer.generation().unwrap(), Some(old));
+        assert!(!layer.settle(Some(new)).unwrap());
+        assert_eq!(layer.generation().unwrap(), Some(new));
+    }
 
     #[test]
     fn the_generation_is_kept() {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = private();
         let error = LayerDirectory::lock(dir.path()).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::NotFound);
         std::fs::create_dir(dir.path().join("upper")).unwrap();
@@ -263,6 +450,7 @@ mod tests {
         let marked = Record {
             generation: Some(id),
             marks: Some(MarkKind::User),
+            next: None,
         };
         marked.write(layer.directory.as_fd()).unwrap();
         let other = GenerationId([7; 16]);
@@ -277,21 +465,21 @@ mod tests {
 
     #[test]
     fn a_layer_is_emptied_at_once() {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = private();
         std::fs::create_dir_all(dir.path().join("upper/a/b")).unwrap();
         std::fs::create_dir_all(dir.path().join("work/#rw-old/c")).unwrap();
         let layer = LayerDirectory::lock(dir.path()).unwrap();
         let error = LayerDirectory::lock(dir.path()).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::ResourceBusy);
         layer.empty().unwrap();
-        assert!(!layer.upper().exists());
+        assert!(!layer.upper_path().exists());
         let left = std::fs::read_dir(dir.path().join("work")).unwrap().count();
         assert_eq!(left, 0);
     }
 
     #[test]
     fn an_index_of_links_is_found() {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = private();
         std::fs::create_dir_all(dir.path().join("upper")).unwrap();
         let layer = LayerDirectory::lock(dir.path()).unwrap();
         assert!(!layer.has_index().unwrap());

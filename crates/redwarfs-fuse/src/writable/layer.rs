@@ -124,9 +124,7 @@ impl Layer {
         }
         let directory = openat(CWD, path.as_os_str().as_bytes(), DIRECTORY, Mode::empty())?;
         let gives_away = is_privileged();
-        if gives_away || (geteuid().is_root() && has_users()) {
-            check_private(path, &directory)?;
-        }
+        check_private(path, &directory)?;
         lock(&directory, path)?;
         let part = |name: &str, mode, how: OFlags| -> io::Result<(OwnedFd, bool)> {
             let made = match mkdirat(&directory, name, Mode::from_raw_mode(mode)) {
@@ -170,6 +168,7 @@ impl Layer {
             let record = Record {
                 generation: own,
                 marks: Some(self.kind()),
+                next: None,
             };
             record.write(directory)?;
             return Ok(true);
@@ -177,8 +176,12 @@ impl Layer {
         let Some(mut record) = Record::read(directory)? else {
             return Ok(true);
         };
+        let mut is_new = record.settle(own);
         if record.marks.is_some_and(|marks| marks != self.kind()) {
             record.marks = Some(MarkKind::Mixed);
+            is_new = true;
+        }
+        if is_new {
             record.write(directory)?;
         }
         let (recorded, own) = (record.generation, own);
@@ -492,10 +495,15 @@ impl Layer {
     }
 }
 
-/// Whether nobody else can reach what is in a directory. The copies of a privileged driver keep their owners, their
-/// set-user-ID bits and their device numbers, and the flags of the mount do not apply to them there.
-fn check_private(path: &Path, directory: &OwnedFd) -> io::Result<()> {
+/// Whether nobody else can reach what is in a directory, if this process is privileged. The copies of a privileged driver
+/// keep their owners, their set-user-ID bits and their device numbers, and the flags of the mount do not apply to them
+/// there. Whoever could change the layer would choose the files that a privileged commit reads.
+pub(super) fn check_private(path: &Path, directory: &OwnedFd) -> io::Result<()> {
     const OTHERS_ENTER: u32 = 0o011;
+    let may_have_more = is_privileged() || (geteuid().is_root() && has_users());
+    if !may_have_more {
+        return Ok(());
+    }
     let stat = fstat(directory)?;
     let own = stat.st_uid == geteuid().as_raw();
     if own && stat.st_mode & OTHERS_ENTER == 0 {

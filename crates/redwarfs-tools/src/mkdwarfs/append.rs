@@ -69,7 +69,8 @@ impl<'a> Continued<'a> {
         let name = named.map_or_else(|| snapshot_time_name(sec), String::clone);
         let mut options = BaseOptions::new(name, Timestamp { sec, nsec: 0 });
         options.numbered = named.is_none();
-        if args.append.checksum {
+        // The source knows what a layer has not changed.
+        if args.append.checksum || args.append.commit.is_some() {
             options.trust = Trust::Nothing;
         }
         let failed = |error| failure(&path, error);

@@ -17,7 +17,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use redwarfs_format::ids::InodeNo;
 use redwarfs_reader::{Image, OpenOptions};
 use redwarfs_writer::{
-    BuildOptions, Content, DirItem, ExtendedAttributes, FileType, Meta, Source, Timestamp,
+    BaseContent, BuildOptions, Content, DirItem, ExtendedAttributes, FileType, Meta, Source,
+    Timestamp,
 };
 
 use super::args::Args;
@@ -353,6 +354,10 @@ impl Source for Difference {
 
     fn open(&self, path: &[u8]) -> io::Result<Box<dyn Content>> {
         self.inner.open(path)
+    }
+
+    fn stored(&self, path: &[u8]) -> Option<BaseContent> {
+        self.inner.stored(path)
     }
 
     fn list_position(&self, path: &[u8]) -> Option<u64> {

@@ -116,7 +116,7 @@ pub(super) fn run(args: &Args, matches: &ArgMatches, command_line: &[OsString]) 
         Some(old) => old.base().image().container().offset,
         None => builder.options().header.as_ref().map_or(0, Vec::len) as u64,
     };
-    let (input, summary) = output::produce(target, start, &report, mode, &stop, |out| {
+    let (input, summary, errors) = output::produce(target, start, &report, mode, &stop, |out| {
         let input = base.read(args, &report, &stop)?.layered(args, layer)?;
         let input = input.above(below.as_ref(), builder.options(), &stop)?;
         let built = match &old {
@@ -126,9 +126,13 @@ pub(super) fn run(args: &Args, matches: &ArgMatches, command_line: &[OsString]) 
             }
             None => builder.build(&*input.source, out, &*report, &stop),
         };
-        Ok((input, built.map_err(|e| build_error(e, args))?))
+        let built = built.map_err(|e| build_error(e, args))?;
+        let errors = built.errors + input.finish(&logger);
+        if let (Some(changes), Some(old)) = (&changes, &old) {
+            changes.seal(old, errors)?;
+        }
+        Ok((input, built, errors))
     })?;
-    let errors = summary.errors + input.finish(&logger);
     if let Some(script) = &script {
         for category in builder.options().categories.keys() {
             if matches!(category, Category::Named(_)) && !script.has_made(*category) {
@@ -191,7 +195,7 @@ pub(super) fn run(args: &Args, matches: &ArgMatches, command_line: &[OsString]) 
         checkpoint::finish(checkpoint, path, errors, &logger);
     }
     if let (Some(changes), Some(old)) = (&changes, &old) {
-        changes.finish(args, old, errors, &logger)?;
+        changes.finish(args, old, &logger)?;
     }
     Ok(if errors > 0 { EXIT_PARTIAL } else { EXIT_OK })
 }

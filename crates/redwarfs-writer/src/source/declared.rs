@@ -3,12 +3,13 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::extended::{ExtendedAttributes, Xattr};
 use super::{Content, DirItem, FileType, Meta, Source, Timestamp, join};
+use crate::base::BaseContent;
 
 /// A declaration for a path.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -156,6 +157,21 @@ impl DeclaredSource {
             used.store(true, Ordering::Relaxed);
         }
         self.declarations.get(number)
+    }
+
+    /// The file with the content of a declared regular file, or none for an empty one. None if no regular file is
+    /// declared there.
+    fn file(&self, path: &[u8]) -> Option<Option<&Path>> {
+        let (parent, name) = match path.iter().rposition(|&b| b == b'/') {
+            Some(at) => (path.get(..at), path.get(at + 1..)),
+            None => (Some(&b""[..]), Some(path)),
+        };
+        let names = self.children.get(parent.unwrap_or_default())?;
+        let number = names.get(name.unwrap_or_default()).copied().flatten()?;
+        match &self.declarations.get(number)?.what {
+            Declared::File(file) => Some(file.as_deref()),
+            _ => None,
+        }
     }
 
     fn own(&self) -> std::sync::MutexGuard<'_, HashSet<Vec<u8>>> {
@@ -352,21 +368,17 @@ impl Source for DeclaredSource {
     }
 
     fn open(&self, path: &[u8]) -> io::Result<Box<dyn Content>> {
-        let (parent, name) = match path.iter().rposition(|&b| b == b'/') {
-            Some(at) => (path.get(..at), path.get(at + 1..)),
-            None => (Some(&b""[..]), Some(path)),
-        };
-        let number = (self.children.get(parent.unwrap_or_default()))
-            .and_then(|names| names.get(name.unwrap_or_default()).copied().flatten());
-        match number.and_then(|number| self.declarations.get(number)) {
-            Some(Declaration {
-                what: Declared::File(file),
-                ..
-            }) => match file {
-                Some(file) => crate::os::open_file(file),
-                None => Ok(Box::new(Nothing(self.time))),
-            },
-            _ => self.inner.open(path),
+        match self.file(path) {
+            Some(Some(file)) => crate::os::open_file(file),
+            Some(None) => Ok(Box::new(Nothing(self.time))),
+            None => self.inner.open(path),
+        }
+    }
+
+    fn stored(&self, path: &[u8]) -> Option<BaseContent> {
+        match self.file(path) {
+            Some(_) => None,
+            None => self.inner.stored(path),
         }
     }
 

@@ -141,7 +141,17 @@ impl DirectorySource {
     pub fn new(root: impl Into<PathBuf>) -> io::Result<Self> {
         let root = root.into();
         let dir = os::open_root(&root)?;
-        Ok(Self {
+        Ok(Self::of(dir, root))
+    }
+
+    /// A directory that is open, maybe only to look up names in it. `path` is for messages.
+    #[cfg(unix)]
+    pub fn at(dir: std::os::fd::OwnedFd, path: impl Into<PathBuf>) -> Self {
+        Self::of(dir, path.into())
+    }
+
+    fn of(dir: Dir, root: PathBuf) -> Self {
+        Self {
             root,
             dir,
             filter: None,
@@ -158,7 +168,7 @@ impl DirectorySource {
             listed: AtomicU64::new(0),
             most: AtomicU64::new(u64::MAX),
             asking: Mutex::default(),
-        })
+        }
     }
 
     /// The directory that was opened.
@@ -323,7 +333,11 @@ impl DirectorySource {
         self.symlinks == Symlinks::Follow
     }
 
-    fn stat(&self, path: &[u8]) -> io::Result<Meta> {
+    /// Attributes of an entry, without extended ones. The empty path is that of the directory itself.
+    ///
+    /// # Errors
+    /// The error of the system.
+    pub fn stat(&self, path: &[u8]) -> io::Result<Meta> {
         Ok(self.find(path)?.meta)
     }
 

@@ -4,6 +4,7 @@ use std::fmt::Debug;
 use std::io;
 
 use self::extended::ExtendedAttributes;
+use crate::base::BaseContent;
 pub use redwarfs_format::metadata::{FileType, Timestamp};
 
 pub(crate) mod declared;
@@ -199,6 +200,12 @@ pub trait Source: Send + Sync + Debug {
     /// # Errors
     /// The file is then stored as an empty one, and counted as an error.
     fn open(&self, path: &[u8]) -> io::Result<Box<dyn Content>>;
+
+    /// The content of a regular file that the source has from the image that the build continues
+    /// ([`BaseImage`](crate::BaseImage)). Such a file is not read. The size is that of the listing.
+    fn stored(&self, _path: &[u8]) -> Option<BaseContent> {
+        None
+    }
 
     /// Position of a path in an explicit input list, for [`Order::None`](crate::Order::None).
     fn list_position(&self, _path: &[u8]) -> Option<u64> {

@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::{Content, DataExtent, DirItem, FileIdentity, Meta, Source, Stamp};
+use crate::base::BaseContent;
 
 /// A source that wraps another one, and whose calls all end in time.
 ///
@@ -131,6 +132,10 @@ impl Source for TimedSource {
 
     fn most_entries(&self, most: u64) {
         self.inner.most_entries(most);
+    }
+
+    fn stored(&self, path: &[u8]) -> Option<BaseContent> {
+        self.inner.stored(path)
     }
 
     fn list_position(&self, path: &[u8]) -> Option<u64> {

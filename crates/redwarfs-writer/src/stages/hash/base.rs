@@ -99,7 +99,9 @@ impl<'a> InBase<'a> {
         let find = |file: u32| {
             let listed = &tree.files[file as usize];
             let mtime = *tree.mtimes.get(listed.inode as usize)?;
-            let found = image.unchanged(&tree.file_path(file), listed.size, mtime)?;
+            let path = tree.file_path(file);
+            let stored = hasher.context.source.stored(&path);
+            let found = stored.or_else(|| image.unchanged(&path, listed.size, mtime))?;
             Some((file, found))
         };
         let files = 0..tree.files.len() as u32;
