@@ -65,6 +65,11 @@ impl LockedFile {
         }
     }
 
+    /// Whether it is what its path names: nobody has removed or replaced it.
+    pub(crate) fn is_at_its_path(&self) -> bool {
+        os::is_at(&self.file, &self.path)
+    }
+
     /// The path that it was opened by.
     #[must_use]
     pub fn path(&self) -> &Path {

@@ -163,7 +163,7 @@ impl Place {
             }
             match point {
                 Point::Listing => {
-                    while !self.checkpoint().join("lock").exists() {
+                    while !self.checkpoint().join(".redwarfs-store").exists() {
                         std::thread::yield_now();
                     }
                 }
@@ -266,7 +266,8 @@ fn damage_of_a_checkpoint_never_reaches_the_image() {
         fs::write(path, bytes).unwrap();
     }
     // What is written next to blocks.
-    fs::write(place.checkpoint().join("lock"), b"garbage").unwrap();
+    let parent = blocks[0].parent().unwrap();
+    fs::write(parent.join(".new-1-1"), b"garbage").unwrap();
     let (image, reused, _) = place.resume();
     assert!(image == whole);
     assert_eq!(reused, blocks.len() as u64 / 4);
@@ -364,10 +365,35 @@ fn a_checkpoint_is_no_part_of_the_input() {
             .unwrap();
         (out.status.code(), String::from_utf8(out.stderr).unwrap())
     };
+    // Nothing of it is changed, whatever its files are called.
+    place.write("lock", b"mine");
     let (code, text) = whole(&place.path("in"));
     assert_eq!(code, Some(1), "{text}");
     assert!(text.ends_with("it is the input\n"), "{text}");
-    assert!(!place.path("in/lock").exists());
+    let names = fs::read_dir(place.path("in")).unwrap();
+    let mut names: Vec<_> = names.map(|entry| entry.unwrap().file_name()).collect();
+    names.sort();
+    assert_eq!(names, ["lock", "many", "text"]);
+    assert_eq!(fs::read(place.path("in/lock")).unwrap(), b"mine");
+    // Nor what an earlier build has left there.
+    place.kill(Point::Compressing);
+    let kept = place.blocks().len();
+    let (whole_input, inner) = (place.path("in"), place.path("in/inner"));
+    fs::rename(place.checkpoint(), &inner).unwrap();
+    fs::rename(&whole_input, place.path("hidden")).unwrap();
+    fs::rename(place.path("hidden/inner"), &whole_input).unwrap();
+    let (code, text) = whole(&whole_input);
+    assert_eq!(code, Some(1), "{text}");
+    fs::rename(&whole_input, place.checkpoint()).unwrap();
+    assert_eq!(place.blocks().len(), kept);
+    fs::rename(place.path("hidden"), &whole_input).unwrap();
+    // Other directories that are in use.
+    let (code, text) = whole(place.dir.path());
+    assert_eq!(code, Some(1), "{text}");
+    assert!(
+        text.ends_with("it is not empty, and no checkpoint\n"),
+        "{text}"
+    );
     let inside = place.path("in/text/checkpoint");
     fs::create_dir(&inside).unwrap();
     fs::set_permissions(&inside, fs::Permissions::from_mode(0o700)).unwrap();
@@ -382,37 +408,119 @@ fn a_checkpoint_is_no_part_of_the_input() {
         list.contains("text/0/5") && !list.contains("checkpoint"),
         "{list}"
     );
+    // The user has made it.
+    assert_eq!(fs::read_dir(&inside).unwrap().count(), 0);
 }
 
 #[test]
 fn a_full_disk_costs_the_checkpoint_and_not_the_build() {
     let place = Place::new();
-    let disk = place.path("disk");
-    fs::create_dir(&disk).unwrap();
-    let mut mount = Command::new("mount");
-    mount
-        .args(["-t", "tmpfs", "-o", "size=256k,mode=700", "tmpfs"])
-        .arg(&disk);
-    if !mount.status().is_ok_and(|status| status.success()) {
+    let Some(disk) = Disk::mounted(place.path("disk"), "256k") else {
         return skip(
             "a_full_disk_costs_the_checkpoint_and_not_the_build",
             "no tmpfs can be mounted",
         );
-    }
-    struct Unmount(PathBuf);
-    impl Drop for Unmount {
-        fn drop(&mut self) {
-            let _ = Command::new("umount").arg(&self.0).status();
-        }
-    }
-    let _unmount = Unmount(disk.clone());
+    };
     let mut command = place.command("out");
-    let (image, text) = place.build("out", command.arg("--checkpoint").arg(&disk));
+    let (image, text) = place.build("out", command.arg("--checkpoint").arg(&disk.0));
     assert!(image == place.whole());
     let warned = text
         .lines()
         .filter(|line| line.contains("cannot write to the checkpoint"));
     assert_eq!(warned.count(), 1, "{text}");
+}
+
+/// A small file system.
+struct Disk(PathBuf);
+
+impl Disk {
+    fn mounted(path: PathBuf, size: &str) -> Option<Self> {
+        fs::create_dir(&path).unwrap();
+        let mut mount = Command::new("mount");
+        let options = format!("size={size},mode=700");
+        mount.args(["-t", "tmpfs", "-o", &options, "tmpfs"]);
+        let mounted = mount.arg(&path).status();
+        mounted
+            .is_ok_and(|status| status.success())
+            .then_some(Self(path))
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg(&self.0).status();
+    }
+}
+
+#[test]
+fn a_checkpoint_gives_way_to_the_image() {
+    let place = Place::new();
+    let whole = place.whole();
+    // Enough for the image, not for the checkpoint too.
+    let size = format!("{}", whole.len() * 3 / 2);
+    let Some(disk) = Disk::mounted(place.path("disk"), &size) else {
+        return skip(
+            "a_checkpoint_gives_way_to_the_image",
+            "no tmpfs can be mounted",
+        );
+    };
+    let build = |output: &Path| {
+        let mut command = place.with(output, "-N2", "-Czstd:level=19");
+        command.arg("--checkpoint").arg(disk.0.join("checkpoint"));
+        let out = command.output().unwrap();
+        let text = String::from_utf8_lossy(&out.stderr).into_owned();
+        (out, text)
+    };
+    let image = disk.0.join("image");
+    let (out, text) = build(&image);
+    assert!(out.status.success(), "{text}");
+    assert!(fs::read(&image).unwrap() == whole);
+    let warned = "no space is left for the image: going on without the checkpoint";
+    assert!(text.contains(warned), "{text}");
+    assert!(!disk.0.join("checkpoint").exists());
+    fs::remove_file(&image).unwrap();
+
+    // It does not help where the image is elsewhere, and stays.
+    let Some(small) = Disk::mounted(place.path("small"), "128k") else {
+        return;
+    };
+    let (out, text) = build(&small.0.join("image"));
+    assert_eq!(out.status.code(), Some(1), "{text}");
+    assert!(text.contains("no space left on device"), "{text}");
+    assert!(
+        text.contains("checkpoint: the same command goes on with them"),
+        "{text}"
+    );
+    assert!(disk.0.join("checkpoint").exists());
+}
+
+#[test]
+fn an_interrupted_build_says_what_stays() {
+    let place = Place::new();
+    let interrupted = |ready: &dyn Fn() -> bool| {
+        let mut command = place.resumable("out");
+        let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
+        while !ready() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let process = rustix::process::Pid::from_child(&child);
+        rustix::process::kill_process(process, rustix::process::Signal::INT).unwrap();
+        let mut text = String::new();
+        let mut errors = child.stderr.take().unwrap();
+        std::io::Read::read_to_string(&mut errors, &mut text).unwrap();
+        assert_eq!(child.wait().unwrap().code(), Some(1), "{text}");
+        text
+    };
+    let text = interrupted(&|| place.blocks().len() > 2);
+    let kept = place.blocks().len();
+    assert!(text.contains(" results stay in the checkpoint "), "{text}");
+    assert!(
+        text.ends_with("mkdwarfs: interrupted, no image was written\n"),
+        "{text}"
+    );
+    let (image, reused, _) = place.resume();
+    assert!(image == place.whole());
+    assert_eq!(reused, kept as u64);
 }
 
 #[test]

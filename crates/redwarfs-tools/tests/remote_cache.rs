@@ -95,6 +95,7 @@ impl Site {
         };
         list(&self.path)
             .iter()
+            .filter(|path| path.is_dir())
             .flat_map(|path| list(path))
             .collect()
     }

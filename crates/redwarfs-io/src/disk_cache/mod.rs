@@ -24,6 +24,7 @@
 
 mod checkpoint;
 mod entry;
+mod marker;
 mod store;
 #[cfg(test)]
 mod tests;
@@ -38,6 +39,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 pub use checkpoint::Checkpoint;
 pub use entry::CacheEntry;
+use marker::{Found, Marker};
 use store::Store;
 use writer::Writer;
 
@@ -119,9 +121,22 @@ impl DiskCache {
     ///
     /// # Errors
     /// The directory is missing and cannot be made, or is no directory, or users other than this one and root can write to
-    /// it. The text has the path.
+    /// it. [`io::ErrorKind::AlreadyExists`] if it is a [`Checkpoint`]. The text has the path.
     pub fn open(path: &Path, limit: u64) -> io::Result<Self> {
         let store = Arc::new(Store::open(path, "cache", limit)?);
+        match Marker::of(store.path()) {
+            Ok(Found::Marker(Marker::Checkpoint { .. })) => {
+                return Err(io::Error::new(
+                    io::ErrorKind::AlreadyExists,
+                    format!("{}: it is the checkpoint of a build", path.display()),
+                ));
+            }
+            Ok(Found::Nothing) => {
+                // A cache that cannot be written to is a cache as well.
+                let _ = marker::add(store.path(), Marker::Cache);
+            }
+            _ => {}
+        }
         Ok(Self {
             shared: Arc::new(Shared {
                 writer: Writer::new(Arc::clone(&store)),

@@ -1,5 +1,6 @@
 //! The files of a cache: finding, writing and dropping entries.
 
+use std::ffi::OsStr;
 use std::fs::{self, DirEntry, File, OpenOptions};
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
@@ -131,17 +132,22 @@ impl Store {
                 true
             }
             Err(e) => {
-                count(&self.counters.left_out);
-                *self.refused.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
-                if !self.said.swap(true, Ordering::Relaxed) {
-                    tracing::warn!(
-                        "cannot write to the {}: {}: {e}: continuing without it",
-                        self.what,
-                        self.path.display()
-                    );
-                }
+                self.refuse(&e);
                 false
             }
+        }
+    }
+
+    /// An entry was left out for a reason that others share. The log says so once, and nothing is stored for a while.
+    pub(super) fn refuse(&self, error: &io::Error) {
+        count(&self.counters.left_out);
+        *self.refused.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+        if !self.said.swap(true, Ordering::Relaxed) {
+            tracing::warn!(
+                "cannot write to the {}: {}: {error}: continuing without it",
+                self.what,
+                self.path.display()
+            );
         }
     }
 
@@ -151,10 +157,13 @@ impl Store {
         (found.len() as u64, found.iter().map(|e| e.bytes).sum())
     }
 
-    /// Removes all entries, and the directories that are empty then. No other process may use the directory.
-    pub(super) fn clear(&self) {
+    /// Removes all entries but those with names to keep, and the directories that are empty then. No other process may use the
+    /// directory.
+    pub(super) fn clear(&self, keep: impl Fn(&OsStr) -> bool) {
         for entry in self.entries(None) {
-            let _ = fs::remove_file(&entry.path);
+            if !entry.path.file_name().is_some_and(&keep) {
+                let _ = fs::remove_file(&entry.path);
+            }
         }
         for byte in 0..=u8::MAX {
             // What is in use for something else is not empty.
@@ -168,7 +177,7 @@ impl Store {
         self.refused.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn is_refusing(&self) -> bool {
+    pub(super) fn is_refusing(&self) -> bool {
         let refused = *self.refused.lock().unwrap_or_else(PoisonError::into_inner);
         refused.is_some_and(|since| since.elapsed() < PAUSE)
     }
@@ -307,7 +316,18 @@ fn make_directory(path: &Path) -> io::Result<()> {
     builder.create(path)
 }
 
-fn new_file() -> OpenOptions {
+/// Makes a directory, and those above it. Returns whether it was missing, and is there now.
+pub(super) fn make_one(path: &Path) -> bool {
+    if let Some(parent) = path.parent().filter(|parent| *parent != Path::new("")) {
+        let _ = make_directory(parent);
+    }
+    let mut builder = fs::DirBuilder::new();
+    #[cfg(unix)]
+    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
+    builder.create(path).is_ok()
+}
+
+pub(super) fn new_file() -> OpenOptions {
     let mut options = OpenOptions::new();
     options.write(true).create_new(true);
     #[cfg(unix)]

@@ -28,7 +28,11 @@ fn put(cache: &DiskCache, number: u8, bytes: Vec<u8>) {
 fn files(path: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for directory in fs::read_dir(path).unwrap() {
-        for file in fs::read_dir(directory.unwrap().path()).unwrap() {
+        let directory = directory.unwrap().path();
+        if directory.ends_with(super::marker::NAME) {
+            continue;
+        }
+        for file in fs::read_dir(directory).unwrap() {
             found.push(file.unwrap().path());
         }
     }

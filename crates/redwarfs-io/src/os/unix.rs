@@ -6,6 +6,7 @@ use std::fs::{File, Metadata};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, FileTypeExt};
+use std::path::Path;
 
 pub(crate) fn bytes(text: &OsStr) -> Cow<'_, [u8]> {
     text.as_bytes().into()
@@ -42,6 +43,27 @@ pub(crate) fn lock_exclusive(file: &File) -> io::Result<bool> {
         Err(Errno::NOLCK | Errno::NOSYS | Errno::OPNOTSUPP) => Ok(true),
         Err(e) => Err(e.into()),
     }
+}
+
+/// Whether an open file is what a path names.
+pub(crate) fn is_at(file: &File, path: &Path) -> bool {
+    use std::os::unix::fs::MetadataExt as _;
+    let identity = |found: Metadata| (found.dev(), found.ino());
+    let open = file.metadata().map(identity);
+    open.is_ok_and(|open| std::fs::metadata(path).is_ok_and(|named| identity(named) == open))
+}
+
+/// Which disk a directory is on.
+pub(crate) fn disk(directory: &Path) -> Option<u64> {
+    use std::os::unix::fs::MetadataExt as _;
+    std::fs::metadata(directory).ok().map(|found| found.dev())
+}
+
+/// Free bytes and all bytes of the file system of a directory, if it says so.
+pub(crate) fn space(directory: &Path) -> Option<(u64, u64)> {
+    let system = rustix::fs::statvfs(directory).ok()?;
+    let bytes = |blocks: u64| blocks.saturating_mul(system.f_frsize);
+    (system.f_blocks > 0).then(|| (bytes(system.f_bavail), bytes(system.f_blocks)))
 }
 
 /// Reads from the page cache, as [`crate::Source::try_read_exact_at`].

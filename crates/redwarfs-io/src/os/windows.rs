@@ -5,6 +5,7 @@ use std::ffi::OsStr;
 use std::fs::{File, Metadata};
 use std::io;
 use std::os::windows::fs::FileExt;
+use std::path::Path;
 
 pub(crate) fn bytes(text: &OsStr) -> Cow<'_, [u8]> {
     redwarfs_windows::name::bytes(text)
@@ -70,6 +71,23 @@ pub(crate) fn write_all_at(file: &File, offset: u64, bytes: &[u8]) -> io::Result
 
 pub(crate) fn lock_exclusive(file: &File) -> io::Result<bool> {
     redwarfs_windows::file::try_lock_exclusive(file)
+}
+
+pub(crate) fn is_at(file: &File, path: &Path) -> bool {
+    use redwarfs_windows::file::{Access, info, open};
+    let named = || info(&open(path, Access::Examine)?);
+    let identity = info(file).map(|found| found.identity);
+    identity.is_ok_and(|identity| named().is_ok_and(|found| found.identity == identity))
+}
+
+pub(crate) fn disk(directory: &Path) -> Option<u64> {
+    use redwarfs_windows::file::{Access, info, open_following};
+    let directory = open_following(directory, Access::Examine).ok()?;
+    info(&directory).ok().map(|found| found.identity.0)
+}
+
+pub(crate) fn space(_directory: &Path) -> Option<(u64, u64)> {
+    None
 }
 
 pub(crate) fn try_read_exact_at(_file: &File, _offset: u64, _buf: &mut [u8]) -> bool {

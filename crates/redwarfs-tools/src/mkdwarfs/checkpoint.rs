@@ -13,10 +13,16 @@ use crate::common::error::{display_path, io_cause};
 use crate::common::number::{counted, format_size};
 use crate::common::{Logger, Result, ToolError};
 
-/// Opens the checkpoint that the options name, if they do, and says what is in it.
-pub(super) fn open(args: &Args, logger: &Logger) -> Result<Option<Checkpoint>> {
+/// Opens the checkpoint that the options name, if they do, and says what is in it. It is left out of the image, if it is below
+/// the input.
+pub(super) fn open(args: &Args, base: Base, logger: &Logger) -> Result<(Option<Checkpoint>, Base)> {
     let Some(path) = &args.checkpoint else {
-        return Ok(None);
+        return Ok((None, base));
+    };
+    // An input is refused before anything is made in it.
+    let base = match path.exists() {
+        true => leave_out(path, base)?,
+        false => base,
     };
     // The text has the path.
     let checkpoint = Checkpoint::open(path).map_err(|e| error().cause(e))?;
@@ -29,12 +35,11 @@ pub(super) fn open(args: &Args, logger: &Logger) -> Result<Option<Checkpoint>> {
             format_size(bytes)
         ));
     }
-    Ok(Some(checkpoint))
+    let base = leave_out(checkpoint.path(), base)?;
+    Ok((Some(checkpoint), base))
 }
 
-/// Leaves the checkpoint out of the image, if it is below the input.
-pub(super) fn leave_out(checkpoint: &Checkpoint, base: Base) -> Result<Base> {
-    let path = checkpoint.path();
+fn leave_out(path: &Path, base: Base) -> Result<Base> {
     let mut failed = None;
     let base = base.map(|mut source| {
         failed = source.skip_directory(path).err();
@@ -43,10 +48,10 @@ pub(super) fn leave_out(checkpoint: &Checkpoint, base: Base) -> Result<Base> {
     match failed {
         None => Ok(base),
         Some(e) if e.kind() == io::ErrorKind::InvalidInput => {
-            // Nothing of it stays in the input.
-            checkpoint.remove();
             Err(error().path(path).cause("it is the input"))
         }
+        // It is none, which opening it says.
+        Some(e) if e.kind() == io::ErrorKind::NotADirectory => Ok(base),
         Some(e) => Err(error().path(path).cause(io_cause(&e))),
     }
 }
@@ -77,13 +82,51 @@ pub(super) fn line(counters: &Counters) -> Option<String> {
     ))
 }
 
-/// Removes the checkpoint when there is an image, unless something that can be mended is missing in it.
+/// Removes the checkpoint when there is an image, unless something that can be mended is missing in it. Then results stay that
+/// this build has used.
 pub(super) fn finish(checkpoint: &Checkpoint, path: &Path, errors: u64, logger: &Logger) {
     if errors == 0 {
         return checkpoint.remove();
     }
+    checkpoint.remove_unused();
     logger.warn(format_args!(
         "the checkpoint {} stays for another build, because there were errors",
         display_path(path)
     ));
+}
+
+/// Says what is left of a build without an image, after which the process may exit at once.
+pub(super) fn give_up(checkpoint: &Checkpoint, logger: &Logger) {
+    let entries = checkpoint.leave();
+    if entries > 0 {
+        logger.info(format_args!(
+            "{} in the checkpoint {}: the same command goes on with them",
+            counted(entries, "result stays", "results stay"),
+            display_path(checkpoint.path())
+        ));
+    }
+}
+
+/// Makes room for the image on its disk. Returns whether there may be some now.
+pub(super) fn give_way(checkpoint: &Checkpoint, output: &Path, logger: &Logger) -> bool {
+    if !checkpoint.shares_disk(output) {
+        return false;
+    }
+    let bytes = checkpoint.give_way();
+    if bytes > 0 {
+        logger.warn(format_args!(
+            "no space is left for the image: going on without the checkpoint {}, which took {}",
+            display_path(checkpoint.path()),
+            format_size(bytes)
+        ));
+    }
+    bytes > 0
+}
+
+/// Whether a disk, or what its user may take of it, is full.
+pub(super) fn is_full(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded
+    )
 }

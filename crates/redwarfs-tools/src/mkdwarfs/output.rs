@@ -9,11 +9,12 @@ use std::sync::{Arc, Mutex, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
 use redwarfs_io::place::Place;
-use redwarfs_io::{AppendWriter, AtomicFile, Medium, Overwrite};
+use redwarfs_io::{AppendWriter, AtomicFile, Checkpoint, Medium, Overwrite};
 use redwarfs_recovery::Protection;
 use redwarfs_writer::DirectorySource;
 
 use super::args::{Args, TOOL};
+use super::checkpoint;
 use super::display::Report;
 use super::header;
 use crate::common::env;
@@ -54,11 +55,18 @@ pub(super) fn produce<T>(
         .map_err(|e| ToolError::new("cannot show progress").cause(io_cause(&e)))?;
     let display = Mutex::new(display);
     let uploads = target.uploads();
-    let target = Mutex::new(Some(target));
+    let checkpoint = target.checkpoint.clone();
+    let give_up = || {
+        if let Some(checkpoint) = &checkpoint {
+            checkpoint::give_up(checkpoint, report.logger());
+        }
+    };
+    let target = Mutex::new(Some(target.heard_by(report.logger())));
     let made = std::thread::scope(|scope| {
         let (running, ended) = channel();
         let (target, display) = (&target, &display);
-        scope.spawn(move || give_up_late(stop, &ended, target, uploads, display));
+        let give_up = &give_up;
+        scope.spawn(move || give_up_late(stop, &ended, target, uploads, display, give_up));
         let made = work(&mut SharedTarget(target));
         drop(running);
         made
@@ -75,17 +83,21 @@ pub(super) fn produce<T>(
         .into_inner()
         .unwrap_or_else(PoisonError::into_inner)
         .finish();
+    if finished.is_err() {
+        give_up();
+    }
     finished
 }
 
 /// Ends the process if a build does not notice a request to stop soon: a strong compressor
-/// works on one block for minutes. `ended` tells when the build is over.
+/// works on one block for minutes. `ended` tells when the build is over. `last` is done before the process ends.
 fn give_up_late(
     stop: &AtomicBool,
     ended: &Receiver<()>,
     target: &Mutex<Option<Target<'_>>>,
     uploads: bool,
     display: &Mutex<Display>,
+    last: &(impl Fn() + Sync),
 ) {
     let over = |time| ended.recv_timeout(time) != Err(RecvTimeoutError::Timeout);
     while !stop.load(Ordering::Relaxed) {
@@ -119,6 +131,7 @@ fn give_up_late(
     if let Ok(mut display) = display.lock() {
         display.finish();
     }
+    last();
     let code = interrupted().report(TOOL);
     std::process::exit(i32::from(code));
 }
@@ -135,6 +148,9 @@ pub(super) struct Target<'a> {
     /// Whether an image must be found in the file.
     image: bool,
     recovery: Option<Recovery<'a>>,
+    /// Which gives way if the disk is full.
+    checkpoint: Option<Checkpoint>,
+    logger: Option<Logger>,
     out: Output,
 }
 
@@ -199,6 +215,8 @@ impl<'a> Target<'a> {
             executable: false,
             image: true,
             recovery: None,
+            checkpoint: None,
+            logger: None,
             out,
         })
     }
@@ -230,6 +248,8 @@ impl<'a> Target<'a> {
             executable: false,
             image: false,
             recovery: None,
+            checkpoint: None,
+            logger: None,
             out: Output::Append(Box::new(out), file),
         }
     }
@@ -274,6 +294,29 @@ impl<'a> Target<'a> {
         })
     }
 
+    /// With the checkpoint of the build.
+    pub(super) fn beside(self, checkpoint: Option<&Checkpoint>) -> Self {
+        Self {
+            checkpoint: checkpoint.cloned(),
+            ..self
+        }
+    }
+
+    fn heard_by(self, logger: &Logger) -> Self {
+        Self {
+            logger: Some(logger.clone()),
+            ..self
+        }
+    }
+
+    /// Whether there may be room on the disk now, where there was none.
+    fn makes_room(&self) -> bool {
+        let (Some(checkpoint), Some(logger)) = (&self.checkpoint, &self.logger) else {
+            return false;
+        };
+        checkpoint::give_way(checkpoint, self.path, logger)
+    }
+
     /// Whether the file gets permission to be executed when it is complete.
     pub(super) fn executable(self, executable: bool) -> Self {
         Self { executable, ..self }
@@ -300,7 +343,8 @@ impl<'a> Target<'a> {
     }
 
     /// Completes the output, if the image is found in it at `start`.
-    fn commit(self, start: u64) -> Result<()> {
+    fn commit(mut self, start: u64) -> Result<()> {
+        self.flush().map_err(|e| write_error(self.path, &e))?;
         let finish = |file: AtomicFile| {
             if self.image
                 && let Some(written) = file.written()?
@@ -377,22 +421,39 @@ impl Write for SharedTarget<'_, '_> {
 
 impl Write for Target<'_> {
     fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
-        match &mut self.out {
-            Output::File(out) => out.write(buf),
-            Output::Append(out, _) => out.write(buf),
-            Output::Stdout(out) => out.write(buf),
-            #[cfg(feature = "remote")]
-            Output::Object(out) => out.write(buf),
+        match self.out.write(buf) {
+            // What is buffered stays, and nothing of `buf` was taken.
+            Err(e) if checkpoint::is_full(&e) && self.makes_room() => self.out.write(buf),
+            other => other,
         }
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        match &mut self.out {
-            Output::File(out) => out.flush(),
-            Output::Append(out, _) => out.flush(),
-            Output::Stdout(out) => out.flush(),
+        match self.out.flush() {
+            Err(e) if checkpoint::is_full(&e) && self.makes_room() => self.out.flush(),
+            other => other,
+        }
+    }
+}
+
+impl Write for Output {
+    fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::File(out) => out.write(buf),
+            Self::Append(out, _) => out.write(buf),
+            Self::Stdout(out) => out.write(buf),
             #[cfg(feature = "remote")]
-            Output::Object(out) => out.flush(),
+            Self::Object(out) => out.write(buf),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        match self {
+            Self::File(out) => out.flush(),
+            Self::Append(out, _) => out.flush(),
+            Self::Stdout(out) => out.flush(),
+            #[cfg(feature = "remote")]
+            Self::Object(out) => out.flush(),
         }
     }
 }

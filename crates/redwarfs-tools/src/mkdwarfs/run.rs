@@ -93,10 +93,7 @@ pub(super) fn run(args: &Args, matches: &ArgMatches, command_line: &[OsString]) 
         header::warn_without_program(directory.source.path(), &logger);
     }
     let layer = input::declarations(args)?;
-    options.checkpoint = checkpoint::open(args, &logger)?;
-    if let Some(checkpoint) = &options.checkpoint {
-        base = checkpoint::leave_out(checkpoint, base)?;
-    }
+    (options.checkpoint, base) = checkpoint::open(args, base, &logger)?;
     let target = match &old {
         Some(old) => {
             old.warn_if_open(args, &logger);
@@ -106,6 +103,7 @@ pub(super) fn run(args: &Args, matches: &ArgMatches, command_line: &[OsString]) 
     };
     let target = target
         .executable(front.as_ref().is_some_and(|front| front.runs))
+        .beside(options.checkpoint.as_ref())
         .protected(args, &stop)?;
     let base = base.map(|source| target.leave_out(source));
     let report = Arc::new(Report::new(logger.clone(), false, args.verbose));
