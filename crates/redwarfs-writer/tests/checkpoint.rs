@@ -302,6 +302,10 @@ fn damaged_digests_are_computed_again() {
     run(&options, &tree, &path, i64::MAX);
     let mut random = Random::new(2);
     for directory in std::fs::read_dir(&path).unwrap().flatten() {
+        // Not the marker.
+        if !directory.path().is_dir() {
+            continue;
+        }
         for file in std::fs::read_dir(directory.path()).unwrap().flatten() {
             let mut bytes = std::fs::read(file.path()).unwrap();
             let at = random.below(bytes.len() as u64) as usize;
