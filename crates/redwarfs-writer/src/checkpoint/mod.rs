@@ -66,6 +66,7 @@ pub(crate) fn key_of_block(
     if codec.requires() != ContentKind::Bytes {
         about.push_str(&format!("{}\n", options.compression));
     }
+    about.push_str(&format!("{}\n", redwarfs_codec::PAYLOADS));
     for library in redwarfs_codec::library_versions() {
         about.push_str(&library);
         about.push('\n');
@@ -76,7 +77,8 @@ pub(crate) fn key_of_block(
 /// The key of a result of this version of the program, about which there are a text and further bytes.
 fn key(kind: &str, about: &str, more: impl FnOnce(&mut Hasher)) -> CacheKey {
     let mut hasher = FileHash::Blake2b512.hasher();
-    // Fast codecs do not give the same bytes on all processors.
+    // Libraries are compiled to search differently where words or vectors are others. What a processor has beyond its architecture
+    // changes only how fast they are.
     let processor = std::env::consts::ARCH;
     let order = if cfg!(target_endian = "big") {
         "big"
