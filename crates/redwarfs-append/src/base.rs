@@ -5,7 +5,6 @@ use std::fmt;
 use std::io;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use redwarfs_format::hints::HintTable;
 use redwarfs_format::history::HistoryEntry;
 use redwarfs_format::metadata::{Extent, FileType, Timestamp};
 use redwarfs_format::section::{
@@ -292,19 +291,6 @@ pub(crate) fn lasting(image: &Image) -> Result<Vec<(SectionType, Vec<u8>)>> {
     Ok(kept)
 }
 
-/// The hints of an image. Damaged ones are ignored by all readers.
-pub(crate) fn hints(image: &Image) -> Result<Vec<HintTable>> {
-    let mut kept = Vec::new();
-    for stored in image.stored_hints() {
-        match stored.table {
-            Ok(table) => kept.push(table),
-            Err(error @ redwarfs_format::Error::Io(_)) => return Err(error.into()),
-            Err(_) => {}
-        }
-    }
-    Ok(kept)
-}
-
 impl BaseImage for Base {
     fn sections(&self) -> Vec<(SectionType, u64)> {
         let blocks = self.image.container().blocks();
@@ -476,7 +462,7 @@ impl BaseImage for Base {
         }
         if !new.hints {
             // Blocks keep their numbers, and unchanged files their blocks.
-            for table in hints(&self.image).map_err(as_write_error)? {
+            for table in self.image.hints()? {
                 write_hints(&table, emitter)?;
             }
         }

@@ -24,7 +24,7 @@ use redwarfs_rewrite::merge::{MergeOptions, generations};
 use redwarfs_writer::emit::Emitter;
 use redwarfs_writer::{NewGeneration, Progress};
 
-use crate::base::{hints, lasting};
+use crate::base::lasting;
 use crate::error::{Error, Result};
 use crate::used::blocks_in_use;
 
@@ -86,7 +86,7 @@ impl Compaction {
             kept: Vec::new(),
             live: BTreeSet::new(),
             lasting: lasting(image)?,
-            hints: hints(image)?,
+            hints: image.hints()?,
         };
         for snapshot in table.present() {
             if snapshot.end.is_none() {

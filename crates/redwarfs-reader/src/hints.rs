@@ -12,6 +12,9 @@ use redwarfs_format::{BlockNo, Error, Result};
 use crate::error::in_section;
 use crate::image::{Image, OpenImage};
 
+/// HINTS sections that are looked at, from the last one on: nobody writes more than one of each kind.
+const MOST_EXAMINED: usize = 8;
+
 /// A HINTS section of an image.
 #[derive(Debug)]
 #[non_exhaustive]
@@ -52,7 +55,7 @@ impl OpenImage {
         HintTable::parse(&payload, generation).map_err(|e| in_section(e, &section))
     }
 
-    fn stored_hints(&self) -> Vec<StoredHints> {
+    fn stored_hints(&self) -> impl DoubleEndedIterator<Item = StoredHints> {
         let trailers = self.payloads.container().trailers.iter();
         trailers
             .filter(|section| section.ty == SectionType::HINTS)
@@ -60,26 +63,41 @@ impl OpenImage {
                 section: section.clone(),
                 table: self.hints_in(section),
             })
-            .collect()
+    }
+
+    fn hints(&self) -> Result<Vec<HintTable>> {
+        let mut tables: Vec<HintTable> = Vec::new();
+        for stored in self.stored_hints().rev().take(MOST_EXAMINED) {
+            match stored.table {
+                Ok(table) if tables.iter().all(|later| later.kind != table.kind) => {
+                    tables.push(table);
+                }
+                Ok(_) => {}
+                Err(error @ Error::Io(_)) => return Err(error),
+                Err(error) => tracing::info!("hints have no effect: {error}"),
+            }
+            if tables.len() == HintKind::ALL.len() {
+                break;
+            }
+        }
+        tables.reverse();
+        Ok(tables)
     }
 
     /// The blocks that hints name and that exist, each once: those of `first`, those that are needed at the start, in order,
-    /// and then those to keep, by their weight. The last section of each kind counts.
+    /// and then those to keep, by their weight.
     pub(crate) fn hinted_blocks(&self, first: Option<&Hints>) -> Result<Vec<BlockNo>> {
         let mut hinted = Vec::new();
         if let Some(first) = first {
             hinted.extend(first.blocks(&self.view)?.blocks);
         }
-        let mut tables = Vec::new();
-        for stored in self.stored_hints() {
-            match stored.table {
-                Ok(table) => tables.push(table),
-                Err(error) => tracing::info!("hints have no effect: {error}"),
-            }
-        }
-        for kind in [HintKind::Start, HintKind::Keep] {
-            let last = tables.iter().rposition(|table| table.kind == kind);
-            let Some(mut table) = last.map(|at| tables.swap_remove(at)) else {
+        let mut tables = self.hints().unwrap_or_else(|error| {
+            tracing::info!("hints have no effect: {error}");
+            Vec::new()
+        });
+        for kind in HintKind::ALL {
+            let at = tables.iter().position(|table| table.kind == kind);
+            let Some(mut table) = at.map(|at| tables.swap_remove(at)) else {
                 continue;
             };
             if kind == HintKind::Keep {
@@ -105,10 +123,19 @@ impl Image {
         self.0.generation_id()
     }
 
-    /// All HINTS sections, in their order.
-    #[must_use]
-    pub fn stored_hints(&self) -> Vec<StoredHints> {
+    /// All HINTS sections, in their order. The table of each is read when the iterator comes to it; there may be as many as
+    /// fit into the image, of 16 MiB each.
+    pub fn stored_hints(&self) -> impl DoubleEndedIterator<Item = StoredHints> {
         self.0.stored_hints()
+    }
+
+    /// The hints that have an effect: the last valid section of each kind, in the order of the sections. Only the last 8
+    /// sections are looked at.
+    ///
+    /// # Errors
+    /// [`Error::Io`] if a section cannot be read.
+    pub fn hints(&self) -> Result<Vec<HintTable>> {
+        self.0.hints()
     }
 
     /// The hints in a section of this image.

@@ -66,6 +66,8 @@ struct Job {
     active: AtomicUsize,
     loaded: AtomicUsize,
     failed: AtomicUsize,
+    /// What a block is loaded for is advice: an error ends it.
+    is_advice: bool,
 }
 
 impl Job {
@@ -98,7 +100,12 @@ impl Job {
                     0
                 }
                 Err(e) => {
-                    tracing::warn!("cannot preload block {block}: {e}");
+                    if !self.is_advice {
+                        tracing::warn!("cannot preload block {block}: {e}");
+                    } else if !self.stop.swap(true, Ordering::Relaxed) {
+                        let rest = blocks.len() - index;
+                        tracing::info!("{rest} blocks of hints are not loaded: block {block}: {e}");
+                    }
                     self.failed.fetch_add(1, Ordering::Relaxed)
                 }
             };
@@ -120,14 +127,19 @@ const BATCH_BLOCKS: usize = 1 << 12;
 const RETRY: Duration = Duration::from_millis(1);
 
 impl Job {
-    /// The blocks of hints that fit into the cache.
+    /// The blocks of hints that fit into the cache. What only the image asks for leaves one half to others, and takes no more
+    /// than its share of the other half if several images have one cache.
     fn hinted(&self, inner: &OpenImage) -> Vec<BlockNo> {
         let blocks = inner.hinted_blocks(self.hints.as_deref());
         let mut blocks = blocks.unwrap_or_else(|e| {
             tracing::warn!("hints have no effect: {e}");
             Vec::new()
         });
-        blocks.truncate(inner.cache.blocks_that_fit());
+        let fitting = inner.cache.blocks_that_fit();
+        blocks.truncate(match self.hints {
+            Some(_) => fitting,
+            None => fitting / 2 / inner.cache.images(),
+        });
         blocks
     }
 
@@ -184,10 +196,14 @@ impl Image {
         let to_disk = disk && matches!(which, Preload::Blocks(_));
         let mut hints = None;
         let mut most = usize::MAX;
+        let is_advice = matches!(which, Preload::Hints(_));
         let blocks = match which {
             Preload::Hints(given) => {
                 if given.is_none() && !self.has_hints() {
                     most = 0;
+                } else if self.0.cache.images() > 1 {
+                    // Many images may be opened at once.
+                    most = 1;
                 }
                 hints = given;
                 None
@@ -214,6 +230,7 @@ impl Image {
             active: AtomicUsize::new(0),
             loaded: AtomicUsize::new(0),
             failed: AtomicUsize::new(0),
+            is_advice,
         });
         let mut handle = PreloadHandle {
             threads: Vec::new(),

@@ -10,7 +10,7 @@ use redwarfs_format::section::{
 };
 use redwarfs_io::MemorySource;
 use redwarfs_reader::check::DeclaredImage;
-use redwarfs_reader::{CheckOptions, Error, Image, OpenOptions, Preload};
+use redwarfs_reader::{CacheGroup, CacheOptions, CheckOptions, Error, Image, OpenOptions, Preload};
 use redwarfs_testkit::mutate::Rng;
 
 /// An image of several blocks.
@@ -89,7 +89,7 @@ fn hinted_blocks_are_loaded() {
     let start = |blocks: &[(u32, u32)]| (prelude, table(HintKind::Start, blocks));
     let keep = |blocks: &[(u32, u32)]| (prelude, table(HintKind::Keep, blocks));
     let image = open(golden());
-    assert!(!image.has_hints() && image.stored_hints().is_empty());
+    assert!(!image.has_hints() && image.stored_hints().next().is_none());
     assert_eq!(loaded(&image, None), 0);
 
     let image = open(with(&[start(&[(2, 0), (0, 5), (2, 9)])]));
@@ -119,6 +119,41 @@ fn hinted_blocks_are_loaded() {
         .count();
     let image = open(with(&[start(&[(3, 0)]), keep(&[(2, 0)])]));
     assert_eq!(loaded(&image, Some(hints)), 2 + more);
+}
+
+#[test]
+fn only_the_last_sections_are_looked_at() {
+    let prelude = HintTable::prelude(generation());
+    let section = |kind, block| (prelude, table(kind, &[(block, 0)]));
+    let damaged = (prelude, vec![1]);
+    let mut sections = vec![section(HintKind::Keep, 0)];
+    sections.extend((0..5).map(|_| section(HintKind::Start, 1)));
+    sections.extend([section(HintKind::Start, 2), damaged.clone()]);
+    let kinds = |sections: &[(Prelude, Vec<u8>)]| {
+        let tables = open(with(sections)).hints().unwrap();
+        let found = tables.iter().map(|t| (t.kind, t.blocks[0].block.0));
+        found.collect::<Vec<_>>()
+    };
+    let both = [(HintKind::Keep, 0), (HintKind::Start, 2)];
+    assert_eq!(kinds(&sections), both);
+    sections.push(damaged);
+    assert_eq!(kinds(&sections), both[1..]);
+    assert_eq!(open(with(&sections)).stored_hints().count(), 9);
+}
+
+#[test]
+fn what_nobody_asks_for_leaves_room_for_others() {
+    let body = table(HintKind::Start, &[(0, 0), (1, 0), (2, 0), (3, 0)]);
+    let bytes = with(&[(HintTable::prelude(generation()), body)]);
+    let mut options = OpenOptions::default();
+    let mut cache = CacheOptions::default();
+    cache.size = 9 * u64::from(open(golden()).metadata().block_size());
+    options.cache_group = Some(CacheGroup::new(&cache));
+    let source = Arc::new(MemorySource::new(bytes));
+    let first = Image::from_source(source.clone(), &options).unwrap();
+    assert_eq!(loaded(&first, None), 4);
+    let second = Image::from_source(source, &options).unwrap();
+    assert_eq!(loaded(&second, None), 2);
 }
 
 #[test]
@@ -180,7 +215,7 @@ fn bad_hints_change_nothing() {
     let image = open(with(&[(right, vec![0; 17 << 20])]));
     assert_eq!(loaded(&image, None), 0);
     assert!(matches!(
-        image.stored_hints()[0].table,
+        image.stored_hints().next().expect("a section").table,
         Err(Error::Limit(_))
     ));
 }

@@ -31,14 +31,23 @@ pub(crate) fn keep(
         rebuilt, indexed, ..
     } = rewritten;
     let mut dropped = Vec::new();
+    let mut kept_hints = false;
     for section in &image.container().trailers {
         if section.ty == SectionType::HINTS {
             if rewritten.hinted {
                 continue;
             }
             // Blocks that keep their numbers keep their hints.
-            if let (true, false, Ok(table)) = (indexed, rewritten.recut, image.hints_in(section)) {
-                write_hints(&table, emitter)?;
+            if indexed && !rewritten.recut {
+                if !std::mem::replace(&mut kept_hints, true) {
+                    let tables = image.hints()?;
+                    for table in &tables {
+                        write_hints(table, emitter)?;
+                    }
+                    if tables.is_empty() {
+                        dropped.push(section.ty.to_string());
+                    }
+                }
                 continue;
             }
         }

@@ -214,6 +214,11 @@ fn nothing_is_recorded_twice_or_without_need() {
     assert_eq!(fs::read(&wrong).unwrap(), b"precious\n");
     let text = refused(&site.path("none/hints"));
     assert!(text.contains("cannot write hints"), "{text}");
+    // Nobody writes to it, so opening it would wait.
+    let pipe = site.path("pipe");
+    rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, rustix::fs::Mode::RUSR).unwrap();
+    let text = refused(&pipe);
+    assert!(text.contains("it is no regular file"), "{text}");
 }
 
 #[test]
@@ -317,6 +322,16 @@ fn images_keep_hints_as_long_as_blocks_keep_their_numbers() {
     let newer = append(&["--snapshot-name=two", "--hints", list.to_str().unwrap()]);
     assert_eq!(newer.as_array().unwrap().len(), 1);
     assert_eq!(newer[0]["blocks"], one[0]["blocks"]);
+
+    // Also those that name nothing take the place of older ones.
+    fs::write(&list, "none\n").unwrap();
+    let none = ["--hints", list.to_str().unwrap()];
+    for made in [
+        append(&[&["--snapshot-name=three"][..], &none].concat()),
+        rewrite("none", &[&["--recompress=none"][..], &none].concat()),
+    ] {
+        assert!(made.is_null(), "{made}");
+    }
 }
 
 #[test]

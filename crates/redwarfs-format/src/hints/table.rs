@@ -26,6 +26,9 @@ pub enum HintKind {
 }
 
 impl HintKind {
+    /// All kinds, by their numbers.
+    pub const ALL: [Self; 2] = [Self::Start, Self::Keep];
+
     /// Its number.
     #[must_use]
     pub fn id(self) -> u32 {

@@ -232,6 +232,11 @@ impl BlockCache {
         usize::try_from(fitting).unwrap_or(usize::MAX)
     }
 
+    /// Number of open images that share this cache, at least 1.
+    pub(crate) fn images(&self) -> usize {
+        self.shared.group.members().len().max(1)
+    }
+
     /// Whether decoding ahead is useful: two blocks must fit, because otherwise the next block would
     /// evict the one being read.
     pub(crate) fn has_room_ahead(&self) -> bool {

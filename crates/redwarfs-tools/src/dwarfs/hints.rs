@@ -91,6 +91,10 @@ fn write(path: &Path, hints: &Hints) -> io::Result<()> {
 /// The hints in a file that a mount has written; none if it is not there, or empty.
 fn read(path: &Path) -> Result<Option<Hints>> {
     let cannot = || ToolError::new("cannot read hints").path(path);
+    // Opening a named pipe would wait.
+    if std::fs::metadata(path).is_ok_and(|found| !found.is_file()) {
+        return Err(cannot().cause("it is no regular file"));
+    }
     let file = match File::open(path) {
         Ok(file) => file,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),

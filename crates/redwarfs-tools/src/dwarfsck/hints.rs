@@ -4,6 +4,7 @@ use std::io::Write;
 
 use redwarfs_format::Result as FormatResult;
 use redwarfs_format::hints::{HintKind, HintTable};
+use redwarfs_format::section::SectionType;
 use redwarfs_reader::Image;
 
 use crate::common::json::JsonWriter;
@@ -16,10 +17,17 @@ fn stored(image: &Image, table: &HintTable) -> u64 {
     sections.fold(0, |sum, block| sum.saturating_add(block.length))
 }
 
+/// Sections whose blocks get lines, from the last one on: readers look at no others.
+const MOST_LISTED: usize = 8;
+
 /// A line for each section, and with `all` one for each block.
 pub(super) fn text(image: &Image, all: bool) -> Vec<String> {
     let mut lines = Vec::new();
-    for found in image.stored_hints() {
+    let trailers = image.container().trailers.iter();
+    let count = trailers.filter(|section| section.ty == SectionType::HINTS);
+    let first_listed = count.count().saturating_sub(MOST_LISTED);
+    for (number, found) in image.stored_hints().enumerate() {
+        let all = all && number >= first_listed;
         let table = match found.table {
             Ok(table) => table,
             Err(error) => {

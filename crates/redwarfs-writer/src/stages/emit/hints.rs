@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 use crate::progress::{Level, Progress};
 
 /// The blocks of an image with this metadata that hold the ranges of `hints`; none if it has none of them. Says how many
-/// hints fit nothing.
+/// hints fit nothing, and if there are none.
 ///
 /// # Errors
 /// The metadata is wrong.
@@ -28,6 +28,10 @@ pub fn hint_table(
             let message = format!("{count} of {all} hints {what}");
             progress.log(Level::Warn, &message);
         }
+    }
+    if found.blocks.is_empty() {
+        let message = "the hints name no data of the image, which gets none";
+        progress.log(Level::Warn, message);
     }
     let table = HintTable {
         kind: HintKind::Start,

@@ -133,7 +133,7 @@ pub(crate) fn describe(
             tree,
             size,
             inodes: u32::try_from(inodes).unwrap_or(u32::MAX),
-            hints: hints.is_some(),
+            hints: options.hints.is_some(),
         };
         base.trailers(&new, emitter)?;
     }
