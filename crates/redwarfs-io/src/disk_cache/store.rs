@@ -309,8 +309,12 @@ fn only_ours(_found: &fs::Metadata) -> io::Result<()> {
 }
 
 fn make_directory(path: &Path) -> io::Result<()> {
+    make(path, true)
+}
+
+fn make(path: &Path, recursive: bool) -> io::Result<()> {
     let mut builder = fs::DirBuilder::new();
-    builder.recursive(true);
+    builder.recursive(recursive);
     #[cfg(unix)]
     std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
     builder.create(path)
@@ -321,10 +325,7 @@ pub(super) fn make_one(path: &Path) -> bool {
     if let Some(parent) = path.parent().filter(|parent| *parent != Path::new("")) {
         let _ = make_directory(parent);
     }
-    let mut builder = fs::DirBuilder::new();
-    #[cfg(unix)]
-    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
-    builder.create(path).is_ok()
+    make(path, false).is_ok()
 }
 
 pub(super) fn new_file() -> OpenOptions {
