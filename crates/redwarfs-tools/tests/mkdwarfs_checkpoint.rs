@@ -163,7 +163,9 @@ impl Place {
             }
             match point {
                 Point::Listing => {
-                    while !self.checkpoint().join(".redwarfs-store").exists() {
+                    // A build that was killed before it wrote this would leave an empty directory.
+                    let marker = self.checkpoint().join(".redwarfs-store");
+                    while !fs::metadata(&marker).is_ok_and(|found| found.len() > 0) {
                         std::thread::yield_now();
                     }
                 }

@@ -198,6 +198,7 @@ fn the_table_is_what_the_parser_knows() {
                 ("verify", _) => "digests",
                 ("repair", _) => "memory",
                 ("whiteouts", _) => "oci",
+                ("rw_driver", _) => "own",
                 (_, "LEVEL") => "info",
                 (_, "MODE") => "try",
                 _ => "1",
