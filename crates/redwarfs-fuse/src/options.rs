@@ -73,7 +73,8 @@ impl Layer {
     }
 
     /// Whether changes that programs have synced must survive a crash.
-    pub(crate) fn keeps(&self) -> bool {
+    #[must_use]
+    pub fn keeps(&self) -> bool {
         matches!(self, Self::Directory(_))
     }
 }
