@@ -9,6 +9,10 @@ pub(crate) use sketch::{FEATURES, Sketch, Sketcher, Sketches, mix as mix_feature
 
 use crate::options::Order;
 
+/// Counts the changes of these digests. What is kept of earlier results has it in its key. A test pins the digests, so that it
+/// cannot be forgotten.
+pub(crate) const DIGESTS: u32 = 1;
+
 /// Computes the digest for an order.
 pub(crate) enum Fingerprint {
     Similarity(Box<Similarity>),
@@ -197,12 +201,34 @@ fn mix(mut x: u32) -> u32 {
 
 #[cfg(test)]
 mod tests {
+    use twox_hash::XxHash3_64;
+
     use super::*;
 
     fn digest(data: &[u8]) -> u32 {
         let mut similarity = Similarity::new();
         similarity.update(data);
         similarity.finish()
+    }
+
+    #[test]
+    fn digests_change_with_their_number_only() {
+        let data: Vec<u8> = (0..50_000u32).map(|i| ((i * i) >> 7) as u8).collect();
+        let made = [
+            Fingerprint::Similarity(Box::new(Similarity::new())),
+            Fingerprint::Nilsimsa(Box::new(Nilsimsa::new())),
+            Fingerprint::Sketch(Box::new(Sketcher::new())),
+        ]
+        .map(|mut kind| {
+            kind.update(&data);
+            XxHash3_64::oneshot(&kind.finish().to_bytes())
+        });
+        let pinned = [
+            0xd805_e63d_dff9_2336,
+            0x09f2_191a_0690_855a,
+            0xd399_083e_e0be_62eb,
+        ];
+        assert_eq!((DIGESTS, made), (1, pinned));
     }
 
     #[test]

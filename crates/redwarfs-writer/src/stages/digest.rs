@@ -7,7 +7,7 @@ use crate::checkpoint::{Record, Scans};
 use crate::contents::{Contents, Fragments, Item, KeptPlace};
 use crate::context::Context;
 use crate::error::Result;
-use crate::fingerprint::{Digest, Fingerprint, Print, Sketches};
+use crate::fingerprint::{DIGESTS, Digest, Fingerprint, Print, Sketches};
 use crate::options::Order;
 use crate::progress::add;
 use crate::read::{FilePart, ReadError, read_range};
@@ -57,7 +57,8 @@ pub(crate) fn digest(
         .map(|stream| fingerprint(stream).map_or("none", |kind| kind.name()))
         .collect();
     let file_of = |job: u32| list[items[job as usize].content as usize].first_file();
-    let scans = Scans::new(context, tree, ("digest", &kinds.join(" ")), &jobs, file_of);
+    let about = format!("{DIGESTS} {}", kinds.join(" "));
+    let scans = Scans::new(context, tree, ("digest", &about), &jobs, file_of);
     let scans = scans.as_ref();
     let print = |buffer: &mut Vec<u8>, job: u32| {
         let item = items[job as usize];
