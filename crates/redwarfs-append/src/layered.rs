@@ -26,7 +26,7 @@ use redwarfs_reader::Image;
 use redwarfs_rewrite::{StoredContent, StoredMeta};
 use redwarfs_writer::{
     BaseContent, Content, DirItem, DirectorySource, ExtendedAttributes, FileType, Meta, Source,
-    Timestamp,
+    Timestamp, join,
 };
 
 /// Prefixes of the attributes of overlayfs.
@@ -169,13 +169,6 @@ fn split(path: &[u8]) -> (&[u8], &[u8]) {
             (directory, name.get(1..).unwrap_or_default())
         }
         None => (b"", path),
-    }
-}
-
-fn join(directory: &[u8], name: &[u8]) -> Vec<u8> {
-    match directory.is_empty() {
-        true => name.to_vec(),
-        false => [directory, b"/", name].concat(),
     }
 }
 

@@ -3,6 +3,8 @@
 //! Hints are advice. Whatever they say, reading the image gives the same bytes, and a section that is damaged, of a
 //! later version, or of another generation is left out.
 
+use std::cell::OnceCell;
+
 use redwarfs_format::hints::{HintKind, HintTable, Hints, MAX_HINTS_SECTION};
 use redwarfs_format::section::{
     GenerationId, IndexState, Section, SectionType, encode_section_index,
@@ -13,7 +15,7 @@ use crate::error::in_section;
 use crate::image::{Image, OpenImage};
 
 /// HINTS sections that are looked at, from the last one on: nobody writes more than one of each kind.
-const MOST_EXAMINED: usize = 8;
+pub const MOST_HINTS: usize = 8;
 
 /// A HINTS section of an image.
 #[derive(Debug)]
@@ -21,8 +23,9 @@ const MOST_EXAMINED: usize = 8;
 pub struct StoredHints {
     /// Where it is.
     pub section: Section,
-    /// Its contents, or why it has no effect: [`Error::Unsupported`] for those of a later version and of another
-    /// generation, and if the image has to have digests, which do not cover them, [`Error::Corrupt`] or [`Error::Limit`] for damage.
+    /// Its contents, or why it has no effect. That is [`Error::Unsupported`] for those of a later version or of another
+    /// generation. It is the same if the image has to have digests, which do not cover hints. Damage is [`Error::Corrupt`] or
+    /// [`Error::Limit`].
     pub table: Result<HintTable>,
 }
 
@@ -36,7 +39,12 @@ impl OpenImage {
         valid.then(|| GenerationId::of(&encode_section_index(&entries)))
     }
 
-    fn hints_in(&self, section: &Section) -> Result<HintTable> {
+    /// The hints in a section, if they are those of `generation`, which is that of this image.
+    pub(crate) fn hints_in(
+        &self,
+        section: &Section,
+        generation: Option<GenerationId>,
+    ) -> Result<HintTable> {
         if self.payloads.digests().is_some() {
             return Err(Error::Unsupported("hints that no digest covers".into()));
         }
@@ -44,9 +52,8 @@ impl OpenImage {
             let e = Error::Limit(format!("hints of {} bytes", section.length));
             return Err(in_section(e, section));
         }
-        let generation = self
-            .generation_id()
-            .ok_or_else(|| Error::Unsupported("hints without a section index".into()))?;
+        let generation =
+            generation.ok_or_else(|| Error::Unsupported("hints without a section index".into()))?;
         let section = self.payloads.with_header(section)?;
         if !self.payloads.checksum_is_right(&section)? {
             return Err(in_section(Error::corrupt("wrong checksum"), &section));
@@ -56,18 +63,20 @@ impl OpenImage {
     }
 
     fn stored_hints(&self) -> impl DoubleEndedIterator<Item = StoredHints> {
+        // It needs the list of all sections.
+        let generation = OnceCell::new();
         let trailers = self.payloads.container().trailers.iter();
         trailers
             .filter(|section| section.ty == SectionType::HINTS)
-            .map(|section| StoredHints {
+            .map(move |section| StoredHints {
                 section: section.clone(),
-                table: self.hints_in(section),
+                table: self.hints_in(section, *generation.get_or_init(|| self.generation_id())),
             })
     }
 
     fn hints(&self) -> Result<Vec<HintTable>> {
         let mut tables: Vec<HintTable> = Vec::new();
-        for stored in self.stored_hints().rev().take(MOST_EXAMINED) {
+        for stored in self.stored_hints().rev().take(MOST_HINTS) {
             match stored.table {
                 Ok(table) if tables.iter().all(|later| later.kind != table.kind) => {
                     tables.push(table);
@@ -129,21 +138,13 @@ impl Image {
         self.0.stored_hints()
     }
 
-    /// The hints that have an effect: the last valid section of each kind, in the order of the sections. Only the last 8
+    /// The hints that have an effect: the last valid section of each kind, in the order of the sections. Only the last [`MOST_HINTS`]
     /// sections are looked at.
     ///
     /// # Errors
     /// [`Error::Io`] if a section cannot be read.
     pub fn hints(&self) -> Result<Vec<HintTable>> {
         self.0.hints()
-    }
-
-    /// The hints in a section of this image.
-    ///
-    /// # Errors
-    /// Those of [`StoredHints::table`], and [`Error::Io`] if the section cannot be read.
-    pub fn hints_in(&self, section: &Section) -> Result<HintTable> {
-        self.0.hints_in(section)
     }
 
     /// Whether the image has hints, right or wrong.

@@ -70,7 +70,7 @@ mod xattrs;
 
 pub use cache::{ActiveSetSize, CacheGroup, CacheStats};
 pub use check::{CheckOptions, CheckReport, VerifyMode};
-pub use hints::StoredHints;
+pub use hints::{MOST_HINTS, StoredHints};
 pub use image::{Image, ImageIdentity};
 pub use options::{
     BlockAllocator, CacheOptions, CpuSet, ImageOffset, OpenOptions, ParseOffsetError, Preload,

@@ -213,8 +213,8 @@ pub enum Preload {
     All,
     /// The blocks of the category with this name.
     Category(String),
-    /// Those that these hints, and the hints in the image, name: in this order, and as many as fit into the cache. Nothing if
-    /// the image has none.
+    /// Those that these hints, and the hints in the image, name, in this order: as many as fit into the cache, or into half of it
+    /// if only the image names them. Nothing if it has none.
     Hints(Option<Arc<Hints>>),
     /// These blocks. With [`OpenOptions::disk_cache`], they are only fetched into that cache, so they need no room in
     /// memory.

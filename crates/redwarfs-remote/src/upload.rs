@@ -101,8 +101,8 @@ fn wait<T: Send>(
 
 impl Upload {
     /// Begins an object. With `replace`, one that is there stays until the new one is complete. Otherwise there must
-    /// be none, now and at the end. One that appears in the last moment is replaced only if the store knows no condition:
-    /// that may be an S3 store of another provider, or a `gs` or `az` store, if the object has more than one part.
+    /// be none, now and at the end. One that appears in the last moment is replaced only if the store knows no
+    /// condition. S3 stores of other providers may know none, and `gs` and `az` stores know none for objects of several parts.
     ///
     /// # Errors
     /// [`io::ErrorKind::AlreadyExists`], [`io::ErrorKind::PermissionDenied`], [`io::ErrorKind::Unsupported`] for web

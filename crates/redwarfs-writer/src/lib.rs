@@ -113,6 +113,6 @@ pub use source::list::{InputList, ListReport, plain_path};
 pub use source::memory::{MemoryExtent, MemoryNode, MemoryTree};
 pub use source::timed::TimedSource;
 pub use source::{
-    Content, DataExtent, DirItem, FileIdentity, FileType, Meta, Source, Stamp, Timestamp,
+    Content, DataExtent, DirItem, FileIdentity, FileType, Meta, Source, Stamp, Timestamp, join,
 };
 pub use stages::emit;

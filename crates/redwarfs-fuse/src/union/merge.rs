@@ -158,9 +158,9 @@ pub(super) fn merge(
         let (layer, inode, index) = found.entry?;
         let of = layers.get(layer)?;
         let is_directory = found.ty == Some(FileType::Directory);
-        let is_foreign = match is_directory {
-            true => Ok(false),
-            false => is_foreign(of, inode),
+        let is_foreign = match found.ty {
+            Some(FileType::Regular) => is_foreign(of, inode),
+            _ => Ok(false),
         };
         Some(is_foreign.map(|is_foreign| Entry {
             name,
@@ -192,9 +192,10 @@ fn overlay_xattr(layer: &ImageState, inode: InodeNo, name: &str) -> Result<Optio
     if !image.metadata().has_xattrs() {
         return Ok(None);
     }
+    let xattrs = image.xattrs(inode)?;
     for class in ["trusted", "user"] {
         let full = format!("{class}.overlay.{name}");
-        if let Some(found) = image.xattrs(inode)?.find(full.as_bytes())? {
+        if let Some(found) = xattrs.find(full.as_bytes())? {
             let is_short = found.size()? <= 16;
             let value = is_short.then(|| image.xattr_value(&found)).transpose()?;
             return Ok(Some(

@@ -151,7 +151,14 @@ impl Tree {
 
     /// Takes set-user-id and set-group-id from the mode of a file, as writing to it does.
     pub(super) fn kill_ids(&self, file: &OwnedFd) -> Result<(), Errno> {
-        self.layer.modes.change(|| kill_ids(file))
+        // Programs write to files without them. A mode that is lent has them, too.
+        if without_ids(file)?.is_none() {
+            return Ok(());
+        }
+        self.layer.modes.change(|| match without_ids(file)? {
+            Some(mode) => fchmod(file, mode),
+            None => Ok(()),
+        })
     }
 
     pub(super) fn stat(&self, node: &Arc<Node>) -> Result<Stat, Errno> {
@@ -592,7 +599,8 @@ pub(super) fn sync_file(file: &OwnedFd, data_only: bool) -> Result<(), Errno> {
     }
 }
 
-fn kill_ids(file: &OwnedFd) -> Result<(), Errno> {
+/// The mode of a file without set-user-id and set-group-id, if it has them. Without execution for the group, the latter is a lock.
+fn without_ids(file: &OwnedFd) -> Result<Option<Mode>, Errno> {
     const SET_UID: u32 = 0o4000;
     const SET_GID: u32 = 0o2000;
     const GROUP_EXECUTES: u32 = 0o010;
@@ -602,8 +610,5 @@ fn kill_ids(file: &OwnedFd) -> Result<(), Errno> {
     if mode & GROUP_EXECUTES != 0 {
         kept &= !SET_GID;
     }
-    if kept == mode {
-        return Ok(());
-    }
-    fchmod(file, Mode::from_raw_mode(kept & 0o7777))
+    Ok((kept != mode).then(|| Mode::from_raw_mode(kept & 0o7777)))
 }

@@ -1,13 +1,15 @@
 //! Checks that files lie within their blocks, that histories can be parsed, and that the metadata is
 //! consistent.
 
+use std::collections::HashMap;
+
 use redwarfs_format::Error;
 use redwarfs_format::history::History;
 use redwarfs_format::metadata::Extent;
 use redwarfs_format::section::SectionType;
 use redwarfs_io::Source;
 
-use super::finding::{Finding, FindingKind};
+use super::finding::{Finding, FindingKind, SectionPlace};
 use super::hashes::SectionOutcome;
 use super::payload_size::{PayloadSize, decode_small};
 use super::sections::{ListedSection, SectionList};
@@ -92,15 +94,16 @@ pub(super) fn hints(
 ) -> Vec<Finding> {
     let count = image.container().block_count();
     let mut findings = Vec::new();
+    // A wrong checksum is a finding already.
+    let sections = list.sections.iter().zip(outcomes);
+    let right: HashMap<u64, SectionPlace> = sections
+        .filter(|(listed, outcome)| listed.section.ty == SectionType::HINTS && outcome.is_ok())
+        .map(|(listed, _)| (listed.section.header_offset, listed.place()))
+        .collect();
     for stored in image.stored_hints() {
-        let at = stored.section.header_offset;
-        let mut sections = list.sections.iter().zip(outcomes);
-        let found = sections.find(|(listed, _)| listed.section.header_offset == at);
-        // A wrong checksum is a finding already.
-        let Some((listed, _)) = found.filter(|(_, outcome)| outcome.is_ok()) else {
+        let Some(&place) = right.get(&stored.section.header_offset) else {
             continue;
         };
-        let place = listed.place();
         match stored.table {
             Err(e @ (Error::Corrupt { .. } | Error::Limit(_))) => {
                 let what = format!("cannot decode {place}");

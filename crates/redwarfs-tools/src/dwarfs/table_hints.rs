@@ -7,7 +7,7 @@ pub(super) const HINTS: MountOption = entry(
     "(no_)hints",
     "on",
     "load what a program reads first at once",
-    "If the image has hints (`mkdwarfs --hints`), or the file of `hints_file` is there, the driver decompresses the blocks that they name right after mounting, in the background, as many as fit into the cache. From a server it fetches them with few requests, several at a time. What programs ask for meanwhile comes first. With `verify=signed:KEY` or `verify=digests`, hints in the image have no effect, because they are not signed; those of `hints_file` have.",
+    "If the image has hints (`mkdwarfs --hints`), or the file of `hints_file` is there, the driver decompresses the blocks that they name right after mounting, in the background: as many as fit into the cache, or into half of it if only the image names them. From a server it fetches them with few requests, several at a time. What programs ask for meanwhile comes first. With `verify=signed:KEY` or `verify=digests`, hints in the image have no effect, because they are not signed; those of `hints_file` have.",
     Effect::Switch(|s, on| s.hints = on),
 );
 

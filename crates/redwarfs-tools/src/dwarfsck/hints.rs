@@ -5,7 +5,7 @@ use std::io::Write;
 use redwarfs_format::Result as FormatResult;
 use redwarfs_format::hints::{HintKind, HintTable};
 use redwarfs_format::section::SectionType;
-use redwarfs_reader::Image;
+use redwarfs_reader::{Image, MOST_HINTS};
 
 use crate::common::json::JsonWriter;
 use crate::common::number::{counted, format_size};
@@ -17,15 +17,12 @@ fn stored(image: &Image, table: &HintTable) -> u64 {
     sections.fold(0, |sum, block| sum.saturating_add(block.length))
 }
 
-/// Sections whose blocks get lines, from the last one on: readers look at no others.
-const MOST_LISTED: usize = 8;
-
-/// A line for each section, and with `all` one for each block.
+/// A line for each section, and with `all` one for each block of the sections that readers look at.
 pub(super) fn text(image: &Image, all: bool) -> Vec<String> {
     let mut lines = Vec::new();
     let trailers = image.container().trailers.iter();
     let count = trailers.filter(|section| section.ty == SectionType::HINTS);
-    let first_listed = count.count().saturating_sub(MOST_LISTED);
+    let first_listed = count.count().saturating_sub(MOST_HINTS);
     for (number, found) in image.stored_hints().enumerate() {
         let all = all && number >= first_listed;
         let table = match found.table {

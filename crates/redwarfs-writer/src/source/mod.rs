@@ -232,8 +232,9 @@ pub trait Source: Send + Sync + Debug {
     }
 }
 
-/// The path of an entry of a directory.
-pub(crate) fn join(path: &[u8], name: &[u8]) -> Vec<u8> {
+/// The path of an entry of a directory, relative to the root, whose path is empty.
+#[must_use]
+pub fn join(path: &[u8], name: &[u8]) -> Vec<u8> {
     let mut whole = Vec::with_capacity(path.len() + name.len() + 1);
     whole.extend_from_slice(path);
     if !whole.is_empty() {
