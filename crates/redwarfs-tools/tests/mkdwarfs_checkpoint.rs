@@ -494,6 +494,15 @@ fn a_checkpoint_gives_way_to_the_image() {
         "{text}"
     );
     assert!(disk.0.join("checkpoint").exists());
+    // Nor where standard output goes to it, from a directory on the disk of the checkpoint.
+    let mut command = place.with(Path::new("-"), "-N2", "-Czstd:level=19");
+    command.arg("--checkpoint").arg(disk.0.join("checkpoint"));
+    command.stdout(fs::File::create(small.0.join("image")).unwrap());
+    let out = command.current_dir(&disk.0).output().unwrap();
+    let text = String::from_utf8_lossy(&out.stderr).into_owned();
+    assert_eq!(out.status.code(), Some(1), "{text}");
+    assert!(!text.contains("going on without the checkpoint"), "{text}");
+    assert!(disk.0.join("checkpoint").exists());
 }
 
 #[test]

@@ -293,6 +293,24 @@ fn files_are_read_once_unless_they_change() {
 }
 
 #[test]
+fn digests_of_one_kind_are_none_of_another() {
+    let tree = tree(11, 200, 9000);
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("checkpoint");
+    for order in [
+        Order::Similarity,
+        Order::Families(FamilyOptions::default()),
+        Order::Nilsimsa(NilsimsaOptions::default()),
+        Order::Families(FamilyOptions::default()),
+    ] {
+        let mut options = options(5, 14);
+        options.order = order;
+        let whole = build(&options, &tree).0;
+        assert!(run(&options, &tree, &path, i64::MAX).image == Some(whole));
+    }
+}
+
+#[test]
 fn damaged_digests_are_computed_again() {
     let options = options(4, 12);
     let tree = tree(9, 80, 5000);

@@ -1,8 +1,8 @@
 //! A checkpoint: results of expensive steps, for a program that is started again after it was killed.
 //!
 //! It is a cache of one process at a time, without a limit. An entry is written before the call that adds it returns, so a
-//! killed process loses nothing that it has added. Every few seconds the entries are synced: a power failure
-//! loses at most those of the last seconds. Bodies have a checksum.
+//! killed process loses nothing that it has added. An entry that is added some seconds after the last sync is synced
+//! together with all before it. A power failure loses at most those after that. Bodies have a checksum.
 
 use std::collections::{BTreeSet, HashSet};
 use std::ffi::OsStr;
@@ -24,7 +24,7 @@ use crate::os;
 /// How often a directory is looked at again that another process has just given up, and how often an entry is waited for.
 const ATTEMPTS: u32 = 10;
 
-/// Entries that are older than this are synced.
+/// An entry that is added so long after the last sync is synced, with all before it.
 const SYNC_EVERY: Duration = Duration::from_secs(10);
 
 /// Space that entries leave free: this part of a file system, and at most so many bytes.

@@ -84,14 +84,14 @@ pub(super) fn line(counters: &Counters) -> Option<String> {
 
 /// Removes the checkpoint when there is an image, unless something that can be mended is missing in it. Then results stay that
 /// this build has used.
-pub(super) fn finish(checkpoint: &Checkpoint, path: &Path, errors: u64, logger: &Logger) {
+pub(super) fn finish(checkpoint: &Checkpoint, errors: u64, logger: &Logger) {
     if errors == 0 {
         return checkpoint.remove();
     }
     checkpoint.remove_unused();
     logger.warn(format_args!(
         "the checkpoint {} stays for another build, because there were errors",
-        display_path(path)
+        display_path(checkpoint.path())
     ));
 }
 

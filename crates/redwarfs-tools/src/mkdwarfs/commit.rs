@@ -143,7 +143,7 @@ impl<'a> Changes<'a> {
             // On top of the new snapshot, it would show other files.
             logger.info(format_args!(
                 "{}: the layer belongs to the snapshot before, because it renames directories of it",
-                self.path.display()
+                display_path(self.path)
             ));
             return Ok(());
         }

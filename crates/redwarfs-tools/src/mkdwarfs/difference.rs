@@ -11,7 +11,7 @@ use std::cell::Cell;
 use std::collections::{HashMap, HashSet};
 use std::io;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use redwarfs_format::ids::InodeNo;
@@ -87,7 +87,7 @@ impl<'a> Below<'a> {
                 .io(&error)
         })?;
         inner.most_entries(u64::MAX);
-        let held = scan.held.get();
+        let held = AtomicU64::new(scan.held.get());
         let kept = kept.into_iter().map(|(path, items)| (path, Some(items)));
         Ok(Arc::new(Difference {
             held,
@@ -104,7 +104,7 @@ struct Difference {
     /// The entries that are left of directories that the image has, too, until they are listed.
     kept: Mutex<HashMap<Vec<u8>, Option<Vec<DirItem>>>>,
     /// Bytes of memory of `kept`.
-    held: u64,
+    held: AtomicU64,
 }
 
 /// Most levels of directories. Directories of the system have no more, because a path has at most 4,096 bytes; archives could.
@@ -334,9 +334,16 @@ impl Source for Difference {
     fn read_dir(&self, path: &[u8]) -> io::Result<Vec<DirItem>> {
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         match kept.get_mut(path) {
-            Some(items) => items
-                .take()
-                .ok_or_else(|| io::Error::other("a directory is listed twice")),
+            Some(items) => {
+                let items = items
+                    .take()
+                    .ok_or_else(|| io::Error::other("a directory is listed twice"))?;
+                // The tree of the build has them now.
+                let bytes = items.iter().map(memory).sum();
+                let left = self.held.load(Ordering::Relaxed).saturating_sub(bytes);
+                self.held.store(left, Ordering::Relaxed);
+                Ok(items)
+            }
             None => {
                 drop(kept);
                 self.inner.read_dir(path)
@@ -345,7 +352,8 @@ impl Source for Difference {
     }
 
     fn memory(&self) -> u64 {
-        self.inner.memory().saturating_add(self.held)
+        let held = self.held.load(Ordering::Relaxed);
+        self.inner.memory().saturating_add(held)
     }
 
     fn most_entries(&self, most: u64) {
@@ -414,8 +422,12 @@ mod tests {
             options.memory_limit = limit;
             let difference = below.difference(Arc::clone(&tree), &options, &stop);
             assert_eq!(difference.is_ok(), fits, "{limit:?}");
-            let memory = difference.map_or(32_000, |difference| difference.memory());
+            let Ok(difference) = difference else { continue };
+            let memory = difference.memory();
             assert!((32_000..64_000).contains(&memory), "{memory}");
+            assert_eq!(difference.read_dir(b"").unwrap().len(), 100);
+            let memory = difference.memory();
+            assert!(memory < 1000, "{memory}");
         }
     }
 }

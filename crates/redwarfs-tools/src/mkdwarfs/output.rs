@@ -311,6 +311,10 @@ impl<'a> Target<'a> {
 
     /// Whether there may be room on the disk now, where there was none.
     fn makes_room(&self) -> bool {
+        // Nobody knows the disk behind standard output.
+        if matches!(self.out, Output::Stdout(_)) {
+            return false;
+        }
         let (Some(checkpoint), Some(logger)) = (&self.checkpoint, &self.logger) else {
             return false;
         };

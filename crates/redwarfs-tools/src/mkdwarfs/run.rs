@@ -184,13 +184,8 @@ pub(super) fn run(args: &Args, matches: &ArgMatches, command_line: &[OsString]) 
         verbose: args.verbose,
     };
     last_words.show(&report, mode);
-    if let Some((checkpoint, path)) = builder
-        .options()
-        .checkpoint
-        .as_ref()
-        .zip(args.checkpoint.as_ref())
-    {
-        checkpoint::finish(checkpoint, path, errors, &logger);
+    if let Some(checkpoint) = &builder.options().checkpoint {
+        checkpoint::finish(checkpoint, errors, &logger);
     }
     if let (Some(changes), Some(old)) = (&changes, &old) {
         changes.finish(args, old, &logger)?;

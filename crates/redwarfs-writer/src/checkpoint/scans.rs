@@ -60,6 +60,7 @@ type Earlier = HashMap<FileId, Box<[u8]>>;
 struct Filling {
     batch: usize,
     body: Vec<u8>,
+    records: usize,
     fresh: bool,
 }
 
@@ -103,14 +104,17 @@ impl<'a> Scans<'a> {
         after.saturating_sub(1)
     }
 
-    /// What stands for the state of a file. `ranges` are the parts of it that were read.
+    /// What stands for a result of a `kind` about the state of a file. `ranges` are the parts of it that were read.
     fn id(
         &self,
         file: u32,
         identity: &FileIdentity,
+        kind: &str,
         ranges: impl Iterator<Item = Range<u64>>,
     ) -> FileId {
         let mut hasher = FileHash::Blake2s256.hasher();
+        hasher.update(kind.as_bytes());
+        hasher.update(&[0]);
         let numbers = |time: redwarfs_format::metadata::Timestamp| {
             [time.sec.cast_unsigned(), u64::from(time.nsec)]
         };
@@ -132,11 +136,12 @@ impl<'a> Scans<'a> {
         &self,
         file: u32,
         identity: &FileIdentity,
+        kind: &str,
         ranges: impl Iterator<Item = Range<u64>>,
         result: &[u8],
     ) -> Record {
         Record {
-            file: self.id(file, identity, ranges),
+            file: self.id(file, identity, kind, ranges),
             result: result.to_vec(),
             fresh: true,
         }
@@ -147,6 +152,7 @@ impl<'a> Scans<'a> {
         &self,
         job: u32,
         file: u32,
+        kind: &str,
         ranges: impl Iterator<Item = Range<u64>>,
     ) -> Option<Record> {
         let batch = self.batch(job);
@@ -162,7 +168,7 @@ impl<'a> Scans<'a> {
         if (identity.size, identity.mtime) != (listed.size, mtime) {
             return None;
         }
-        let file = self.id(file, &identity, ranges);
+        let file = self.id(file, &identity, kind, ranges);
         let result = earlier.get(&file)?.to_vec();
         let counters = self.context.counters();
         add(&counters.files_reused, 1);
@@ -196,7 +202,7 @@ impl<'a> Scans<'a> {
         let batch = self.batch(job);
         let mut filling = lock(&self.filling);
         if filling.batch != batch {
-            self.end(&mut filling);
+            self.end(&mut filling, true);
             filling.batch = batch;
         }
         let Some(record) = record else { return };
@@ -207,16 +213,26 @@ impl<'a> Scans<'a> {
         filling.body.extend_from_slice(&len.to_le_bytes());
         filling.body.extend_from_slice(&record.result);
         filling.fresh |= record.fresh;
+        filling.records += 1;
     }
 
-    /// The last job is done.
-    pub(crate) fn finish(&self) {
-        self.end(&mut lock(&self.filling));
+    /// The last job is done, or the stage has ended before it (`whole` is false).
+    pub(crate) fn finish(&self, whole: bool) {
+        self.end(&mut lock(&self.filling), whole);
     }
 
-    fn end(&self, filling: &mut Filling) {
-        let Filling { batch, body, fresh } = std::mem::take(filling);
-        if let Some((_, key)) = self.batches.get(batch).filter(|_| fresh) {
+    fn end(&self, filling: &mut Filling, whole: bool) {
+        let Filling {
+            batch,
+            body,
+            records,
+            fresh,
+        } = std::mem::take(filling);
+        let earlier = lock(&self.earlier).get(&batch).map(Arc::clone);
+        let earlier = earlier.and_then(|earlier| earlier.get().map(Earlier::len));
+        // A part of a batch does not take the place of more.
+        let counts = fresh && (whole || records >= earlier.unwrap_or(0));
+        if let Some((_, key)) = self.batches.get(batch).filter(|_| counts) {
             self.results.checkpoint.add(key, &[], &body);
         }
         let mut earlier = lock(&self.earlier);

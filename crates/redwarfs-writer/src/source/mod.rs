@@ -76,8 +76,8 @@ pub struct Stamp {
     pub mtime: Timestamp,
 }
 
-/// The state of a file, as far as the system tells: two states with different contents differ in it, unless they follow each
-/// other within the resolution of its times.
+/// The state of a file, as far as the system tells. On a file system that can be written to, two states with different contents
+/// differ in it, unless they follow each other within the resolution of its times. Mounted images give what they have stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FileIdentity {
     /// Inode number.
@@ -86,7 +86,7 @@ pub struct FileIdentity {
     pub size: u64,
     /// Modification time.
     pub mtime: Timestamp,
-    /// Change time, which no program can set.
+    /// Change time, which no program can set on a file system that can be written to.
     pub ctime: Timestamp,
 }
 

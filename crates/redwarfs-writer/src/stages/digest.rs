@@ -53,11 +53,8 @@ pub(crate) fn digest(
         .collect();
     let items = &fragments.items;
     let keeper = kept.keeper();
-    let kinds: Vec<&str> = (0..streams.len() as u32)
-        .map(|stream| fingerprint(stream).map_or("none", |kind| kind.name()))
-        .collect();
     let file_of = |job: u32| list[items[job as usize].content as usize].first_file();
-    let about = format!("{DIGESTS} {}", kinds.join(" "));
+    let about = DIGESTS.to_string();
     let scans = Scans::new(context, tree, ("digest", &about), &jobs, file_of);
     let scans = scans.as_ref();
     let print = |buffer: &mut Vec<u8>, job: u32| {
@@ -82,7 +79,8 @@ pub(crate) fn digest(
             return Ok((Some(print.finish()), None, None));
         }
         let ranges = || content.ranges_of(item.stream);
-        if let Some(record) = scans.and_then(|scans| scans.find(job, file, ranges()))
+        let kind = print.name();
+        if let Some(record) = scans.and_then(|scans| scans.find(job, file, kind, ranges()))
             && let Some(known) = Print::from_bytes(&print, &record.result)
         {
             add(&counters.similarity_files, 1);
@@ -119,7 +117,7 @@ pub(crate) fn digest(
         states.dedup();
         let record = match (scans, states.as_slice()) {
             (Some(scans), [Some(state)]) if same => {
-                Some(scans.record(file, state, ranges(), &print.to_bytes()))
+                Some(scans.record(file, state, kind, ranges(), &print.to_bytes()))
             }
             _ => None,
         };
@@ -147,7 +145,7 @@ pub(crate) fn digest(
         Ok(())
     });
     if let Some(scans) = scans {
-        scans.finish();
+        scans.finish(done.is_ok());
     }
     done?;
     for (job, found) in jobs.into_iter().zip(found) {

@@ -151,7 +151,7 @@ impl Hasher<'_> {
                 },
             );
             if let Some(scans) = scans {
-                scans.finish();
+                scans.finish(done.is_ok());
             }
             done?;
         }
@@ -304,7 +304,7 @@ impl Hasher<'_> {
         if size == 0 {
             return (Hashed::Digest(hasher.finish(), None), None);
         }
-        if let Some(record) = scans.and_then(|scans| scans.find(file, file, iter::empty()))
+        if let Some(record) = scans.and_then(|scans| scans.find(file, file, "", iter::empty()))
             && let Some(digest) = Digest::from_bytes(&record.result)
         {
             add(&counters.hash_bytes, size);
@@ -333,7 +333,7 @@ impl Hasher<'_> {
                 }
                 let digest = hasher.finish();
                 let record = scans.zip(outcome.identity).map(|(scans, identity)| {
-                    scans.record(file, &identity, iter::empty(), digest.bytes())
+                    scans.record(file, &identity, "", iter::empty(), digest.bytes())
                 });
                 (Hashed::Digest(digest, place), record)
             }

@@ -57,8 +57,9 @@ impl Lister<'_> {
             return Err(Error::Source(std::io::ErrorKind::NotADirectory.into()));
         }
         let mut tree = Tree::default();
-        tree.beside = (context.source.memory())
-            .saturating_add(options.hook.as_ref().map_or(0, |hook| hook.memory()));
+        let hook = options.hook.as_ref();
+        let beside = || (context.source.memory()).saturating_add(hook.map_or(0, |h| h.memory()));
+        tree.beside = beside();
         let mut links: HashMap<(u64, u64), u32> = HashMap::new();
         let inode = tree.add_inode(&root, options)?;
         tree.add_entry(0, 0, inode)?;
@@ -109,6 +110,8 @@ impl Lister<'_> {
             pending.extend(below.into_iter().rev());
             self.look_ahead(&tree, &mut pending);
         }
+        // A source may have handed over what it held.
+        tree.beside = beside();
         tree.names.seal();
         tree.targets.seal();
         tree.extended.seal();
