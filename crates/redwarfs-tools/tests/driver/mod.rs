@@ -226,12 +226,12 @@ pub(crate) const PLAIN_USER: &str = r#"
     user fusermount3 -V >/dev/null && user "$2" --version >/dev/null || exit 77
 "#;
 
-/// `/sbin` of a mount namespace gets the link that an installation makes.
+/// `/sbin` of a mount namespace gets the link that an installation makes. Ends with code 78 if that is impossible here.
 pub(crate) const LINK_IN_SBIN: &str = r#"
     sbin=$(readlink -f /sbin)
     mkdir "$1/up"
     mount -t tmpfs none "$1/up"; mkdir "$1/up/u" "$1/up/w"
-    mount -t overlay none -o "lowerdir=$sbin,upperdir=$1/up/u,workdir=$1/up/w" "$sbin"
+    mount -t overlay none -o "lowerdir=$sbin,upperdir=$1/up/u,workdir=$1/up/w" "$sbin" || exit 78
     ln -s "$2" /sbin/mount.dwarfs
 "#;
 
@@ -277,7 +277,12 @@ pub(crate) fn in_namespace(
         .args(arguments)
         .stdin(Stdio::null())
         .output();
-    Some(output.expect("unshare can be started"))
+    let output = output.expect("unshare can be started");
+    if output.status.code() == Some(78) {
+        skip(test, "there is no overlay file system for /sbin");
+        return None;
+    }
+    Some(output)
 }
 
 /// What a program printed on standard output.
