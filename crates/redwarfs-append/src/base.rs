@@ -440,6 +440,7 @@ impl BaseImage for Base {
             end: Some(new.end),
             pinned: false,
             deleted: false,
+            archived: false,
             seconds: self.options.time.sec,
             nanoseconds: self.options.time.nsec,
             tree: new.tree,

@@ -6,10 +6,14 @@
 //! [`Compaction::rebuild`] costs as much as a build, and gives what that would give: no small blocks of single
 //! appends, and no data that happens to be in a block of which something else is used. Memory: that of a build of all kept
 //! trees, about 340 bytes for each entry of each of them. All kept generations are open for this. Each takes the raw size of its metadata, 10 to
-//! 25 bytes an entry, and one thread of its cache; the caches together have the size of one.
+//! 25 bytes an entry; they share a cache.
+//!
+//! Such a copy can have an *archive* ([`Archiving`]): one generation with the trees of many snapshots as directories side by
+//! side, whose metadata is as small as that of one build. So history costs what one build of it costs.
 
 use std::collections::BTreeSet;
 use std::io::Write;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -19,8 +23,8 @@ use redwarfs_format::section::{
     SectionType, Snapshot, SnapshotTable, TableChain, encode_section_index,
 };
 use redwarfs_io::Source;
-use redwarfs_reader::{Image, OpenOptions};
-use redwarfs_rewrite::merge::{MergeOptions, generations};
+use redwarfs_reader::{CacheGroup, Image, OpenOptions};
+use redwarfs_rewrite::merge::{MergeOptions, NamedTree, generations};
 use redwarfs_writer::emit::Emitter;
 use redwarfs_writer::{NewGeneration, Progress};
 
@@ -38,18 +42,32 @@ pub struct Compacted {
     pub old_size: u64,
     /// Bytes of the new one.
     pub new_size: u64,
-    /// Generations that are kept.
+    /// Snapshots that are kept.
     pub snapshots: u32,
+    /// Those of them that are in an archive.
+    pub archived: u32,
     /// Blocks of all kept generations.
     pub blocks: u32,
     /// Those with data that one of them uses.
     pub live_blocks: u32,
 }
 
+/// Which snapshots the archive of a copy has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Archiving {
+    /// Those that are in an archive already.
+    #[default]
+    AsBefore,
+    /// All but the newest ones, of which there are so many, and at least one. If there are no others, the copy has no
+    /// archive.
+    AllBut(u32),
+}
+
 /// A generation that is kept.
 #[derive(Debug)]
 struct Kept {
-    snapshot: Snapshot,
+    /// One, or several of an archive.
+    snapshots: Vec<Snapshot>,
     sections: Vec<Section>,
 }
 
@@ -94,12 +112,23 @@ impl Compaction {
             }
             let older = plan.open(snapshot, &OpenOptions::default())?;
             plan.live.extend(blocks_in_use(&older)?);
+            // Only neighbours are joined, so that their numbers ascend.
+            if let Some(kept) = plan.kept.last_mut()
+                && snapshot.archived
+                && kept
+                    .snapshots
+                    .iter()
+                    .all(|one| one.archived && one.index == snapshot.index)
+            {
+                kept.snapshots.push(snapshot.clone());
+                continue;
+            }
             let mut sections = older.container().sections.clone();
             for section in &mut sections {
                 *section = older.section_with_header(section)?;
             }
             plan.kept.push(Kept {
-                snapshot: snapshot.clone(),
+                snapshots: vec![snapshot.clone()],
                 sections,
             });
         }
@@ -117,6 +146,10 @@ impl Compaction {
         )?)
     }
 
+    fn snapshots(&self) -> impl Iterator<Item = &Snapshot> {
+        self.kept.iter().flat_map(|kept| &kept.snapshots)
+    }
+
     /// Writes a copy whose contents are built anew: compressed, ordered and searched for duplicates as a build of
     /// the trees of all kept generations side by side. Block size, codecs, order and threads are those of `options`,
     /// whose other parts do not count. What is in front of the image is copied.
@@ -126,38 +159,58 @@ impl Compaction {
     pub fn rebuild(
         &self,
         options: &MergeOptions,
+        archiving: Archiving,
         out: &mut dyn Write,
         progress: &dyn Progress,
         stop: &AtomicBool,
     ) -> Result<Compacted> {
         let mut open = OpenOptions::default();
-        let count = self.kept.len().max(1) as u64;
         // All of them are open together.
-        open.cache.size /= count;
-        open.cache.workers = 1;
+        open.cache_group = Some(CacheGroup::new(&open.cache));
         let mut options = options.clone();
-        options.caches = open.cache.size * count;
+        options.caches = open.cache.size;
         let options = &options;
-        let images = self.kept.iter();
-        let images: Vec<Image> = images
-            .map(|kept| self.open(&kept.snapshot, &open))
-            .collect::<Result<_>>()?;
+        let kept: Vec<&Snapshot> = self.snapshots().collect();
+        // The newest one stays what other readers see.
+        let most = kept.len().saturating_sub(1);
+        let archived = match archiving {
+            Archiving::AsBefore => kept.iter().take_while(|one| one.archived).count().min(most),
+            Archiving::AllBut(newest) => most.min(kept.len().saturating_sub(newest as usize)),
+        };
+        let images = kept.iter().map(|snapshot| self.open(snapshot, &open));
+        let images: Vec<Image> = images.collect::<Result<_>>()?;
+        let in_archive = |snapshot: &Snapshot| Snapshot {
+            archived: true,
+            ..snapshot.clone()
+        };
+        let names = kept.iter().map(|one| in_archive(one).directory());
+        let names: Vec<String> = names.map(Option::unwrap_or_default).collect();
+        let trees: Vec<NamedTree<'_>> = images
+            .iter()
+            .zip(&names)
+            .map(|(image, name)| NamedTree { image, name })
+            .collect();
         Copy::new(self, out, stop).bytes(0, self.offset)?;
         let (mut table, mut tables) = (SnapshotTable::default(), TableChain::default());
-        let mut finish = |number: usize, new: &NewGeneration, emitter: &mut Emitter<'_>| {
-            let Some(kept) = self.kept.get(number) else {
-                return Ok(());
-            };
-            let last: Option<&Snapshot> = table.snapshots.last();
-            let (parent, before) = (last.map(|last| last.number), last.and_then(|last| last.end));
-            table.snapshots.push(Snapshot {
-                index: new.index,
-                end: Some(new.end),
-                tree: new.tree,
-                added: new.end.saturating_sub(before.unwrap_or(0)),
-                parent,
-                ..kept.snapshot.clone()
-            });
+        let mut finish = |trees: Range<usize>, new: &NewGeneration, emitter: &mut Emitter<'_>| {
+            let last = trees.end;
+            let before = table.snapshots.last().and_then(|last: &Snapshot| last.end);
+            let mut added = new.end.saturating_sub(before.unwrap_or(0));
+            for number in trees {
+                let Some(&kept) = kept.get(number) else {
+                    return Ok(());
+                };
+                table.snapshots.push(Snapshot {
+                    index: new.index,
+                    end: Some(new.end),
+                    tree: new.tree,
+                    // What is added by one of an archive has the first one.
+                    added: std::mem::take(&mut added),
+                    parent: table.snapshots.last().map(|last| last.number),
+                    archived: number < archived,
+                    ..kept.clone()
+                });
+            }
             let next = tables.next(&table);
             tables.push(emitter.offset(), &next);
             emitter.trailer(
@@ -165,7 +218,7 @@ impl Compaction {
                 &next.prelude(new.generation),
                 &next.encode(),
             )?;
-            if number + 1 == self.kept.len() {
+            if last == kept.len() {
                 for (ty, payload) in &self.lasting {
                     let hidden = HiddenPayload::parse(payload)?;
                     emitter.trailer(*ty, &hidden.prelude, hidden.body)?;
@@ -173,12 +226,12 @@ impl Compaction {
             }
             Ok(())
         };
-        let images: Vec<&Image> = images.iter().collect();
-        let done = generations(&images, options, out, progress, stop, &mut finish)?;
+        let done = generations(&trees, archived, options, out, progress, stop, &mut finish)?;
         Ok(Compacted {
             old_size: self.size,
             new_size: done.size,
-            snapshots: self.kept.len() as u32,
+            snapshots: kept.len() as u32,
+            archived: archived as u32,
             blocks: done.blocks,
             live_blocks: done.blocks,
         })
@@ -193,7 +246,8 @@ impl Compaction {
         Compacted {
             old_size: self.size,
             new_size: counter.at,
-            snapshots: self.kept.len() as u32,
+            snapshots: self.snapshots().count() as u32,
+            archived: self.snapshots().filter(|one| one.archived).count() as u32,
             blocks,
             live_blocks: self.live.len() as u32,
         }
@@ -213,7 +267,7 @@ impl Compaction {
                     counter.at += SectionHeader::LEN as u64 + payload;
                 }
             }
-            table.snapshots.push(kept.snapshot.clone());
+            table.snapshots.extend(kept.snapshots.iter().cloned());
             let hidden = (SectionHeader::LEN + Prelude::LEN + Footer::LEN) as u64;
             let next = tables.next(&table);
             tables.push(counter.at, &next);
@@ -263,12 +317,14 @@ impl Compaction {
             let generation = GenerationId::of(&payload);
             copy.payload(SectionType::SECTION_INDEX, CompressionId::NONE, &payload)?;
             let end = copy.at;
-            table.snapshots.push(Snapshot {
-                index,
-                end: Some(end),
-                parent: table.snapshots.last().map(|last: &Snapshot| last.number),
-                ..kept.snapshot.clone()
-            });
+            for snapshot in &kept.snapshots {
+                table.snapshots.push(Snapshot {
+                    index,
+                    end: Some(end),
+                    parent: table.snapshots.last().map(|last: &Snapshot| last.number),
+                    ..snapshot.clone()
+                });
+            }
             let opening = Opening::of_sections(entries.iter().copied())
                 .ok_or(Error::Unfit("the image has no section index"))?;
             let mut trailers = vec![(SectionType::SNAPSHOTS, None)];

@@ -27,6 +27,9 @@ pub enum Error {
     /// A pinned snapshot cannot be deleted.
     #[error("snapshot '{0}' is pinned")]
     Pinned(String),
+    /// The file cannot be cut off behind an archived snapshot.
+    #[error("snapshot '{0}' is in an archive, where others are beside it")]
+    Archived(String),
     /// There is recovery data, which would count holes as damage.
     #[error("the image has recovery data, which would bring back what is given up")]
     Recovery,

@@ -98,6 +98,7 @@ mod tests {
             end: Some(100),
             pinned: false,
             deleted: false,
+            archived: false,
             seconds: day * 86_400 + 3600,
             nanoseconds: 0,
             tree: MetadataId([0; 16]),

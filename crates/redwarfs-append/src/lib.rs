@@ -38,7 +38,7 @@ mod table;
 mod used;
 
 pub use base::{Base, BaseOptions, Trust};
-pub use compact::{Compacted, Compaction};
+pub use compact::{Archiving, Compacted, Compaction};
 pub use diff::{Change, ChangeKind, diff};
 pub use error::{Error, Result};
 pub use joined::join;

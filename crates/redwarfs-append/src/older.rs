@@ -1,7 +1,8 @@
 //! Contents that older generations of an image have, as a build sees them that continues it.
 //!
 //! The newest older generations are opened, as far as they have [`MOST_INODES`] together. So a file that was removed or
-//! changed is found again when it comes back, whatever the size of the image.
+//! changed is found again when it comes back, whatever the size of the image. An archive is opened once for all its snapshots,
+//! if that is within the bounds.
 //!
 //! Memory: the open generations, and 40 bytes for each content that no newer generation has.
 
@@ -36,6 +37,8 @@ struct OldContent {
 #[derive(Debug)]
 struct Generation {
     image: Image,
+    /// The directories of an archive that are trees of snapshots, the newest one first. Empty if the root is the tree.
+    trees: Vec<String>,
     /// The numbers that its blocks have in the newest generation.
     blocks: Vec<Option<u32>>,
 }
@@ -64,7 +67,7 @@ impl Older {
         let mut older = Self::default();
         let mut left = MOST_INODES;
         let snapshots = table.present().rev().skip(1).take(MOST);
-        let fitting: Vec<&Snapshot> = snapshots
+        let mut fitting: Vec<&Snapshot> = snapshots
             .filter(|snapshot| snapshot.end.is_some())
             .take_while(|snapshot| {
                 let inodes = u64::from(snapshot.inodes);
@@ -90,13 +93,25 @@ impl Older {
             known.insert(key(&extents), content);
             older.first = older.first.max(content.0.saturating_add(1));
         }
-        for snapshot in fitting {
+        let archive = archive(table, &fitting);
+        if let Some(first) = archive.first() {
+            fitting.retain(|snapshot| snapshot.index != first.index);
+        }
+        let whole = archive.first().map(|first| Snapshot {
+            archived: false,
+            ..(*first).clone()
+        });
+        for snapshot in fitting.into_iter().chain(&whole) {
             let mut options = OpenOptions::default();
             options.cache.size = CACHE;
             let source = Arc::clone(image.source());
+            let trees = match whole.as_ref().is_some_and(|whole| whole == snapshot) {
+                true => archive.iter().filter_map(|one| one.directory()).collect(),
+                false => Vec::new(),
+            };
             let opened = Image::from_snapshot(source, container.offset, snapshot, &options)
                 .map_err(crate::Error::from)
-                .and_then(|image| older.add(image, &places, &mut known));
+                .and_then(|image| older.add(image, trees, &places, &mut known));
             match opened {
                 Ok(()) => {}
                 Err(error @ crate::Error::Io(_)) => return Err(error),
@@ -110,6 +125,7 @@ impl Older {
     fn add(
         &mut self,
         image: Image,
+        trees: Vec<String>,
         places: &HashMap<u64, u32>,
         known: &mut HashMap<u64, BaseContent>,
     ) -> Result<()> {
@@ -119,8 +135,10 @@ impl Older {
             blocks: blocks
                 .map(|block| places.get(&block.header_offset).copied())
                 .collect(),
+            trees,
             image,
         };
+        let held = generation.holders()?;
         let view = generation.image.metadata();
         let mut seen = HashSet::new();
         for inode in (0..view.inode_count()).map(InodeNo) {
@@ -142,7 +160,7 @@ impl Older {
             };
             let found = *known.entry(key(&extents)).or_insert(BaseContent(next));
             self.numbers.insert((number, content), found);
-            *self.held.entry(found).or_insert(0) += 1;
+            *self.held.entry(found).or_insert(0) += held.get(&content).copied().unwrap_or(1);
             if found.0 == next {
                 self.contents.push(OldContent {
                     generation: number,
@@ -188,7 +206,7 @@ impl Older {
         (0..)
             .zip(&self.generations)
             .find_map(|(number, generation)| {
-                let inode = generation.image.find_path(path).ok()??;
+                let inode = generation.find(path)?;
                 let view = generation.image.metadata();
                 let regular = view.file_type(inode).ok()? == FileType::Regular;
                 let content = view.content_id(inode).ok().filter(|_| regular)?;
@@ -212,7 +230,56 @@ impl Older {
     }
 }
 
+/// The snapshots of one archive, the newest one first, if all that the table has are `fitting`.
+fn archive<'t>(table: &'t SnapshotTable, fitting: &[&'t Snapshot]) -> Vec<&'t Snapshot> {
+    let Some(index) = fitting.iter().find(|one| one.archived).map(|one| one.index) else {
+        return Vec::new();
+    };
+    let is_in = |one: &&Snapshot| one.archived && one.index == index;
+    let all = table.snapshots.iter().filter(is_in).count();
+    let own: Vec<&Snapshot> = fitting.iter().copied().filter(|one| is_in(one)).collect();
+    match own.len() == all {
+        true => own,
+        false => Vec::new(),
+    }
+}
+
 impl Generation {
+    /// The newest file with a path.
+    fn find(&self, path: &[u8]) -> Option<InodeNo> {
+        if self.trees.is_empty() {
+            return self.image.find_path(path).ok()?;
+        }
+        let mut trees = self.trees.iter();
+        trees.find_map(|tree| {
+            let path = [tree.as_bytes(), b"/", path].concat();
+            self.image.find_path(&path).ok()?
+        })
+    }
+
+    /// In how many trees of an archive each content is.
+    fn holders(&self) -> Result<HashMap<u32, u32>> {
+        let mut held: HashMap<u32, u32> = HashMap::new();
+        if self.trees.is_empty() {
+            return Ok(held);
+        }
+        let view = self.image.metadata();
+        // The last tree that has a content. All entries of a tree follow one another.
+        let mut last: HashMap<u32, u32> = HashMap::new();
+        let mut tree = 0;
+        for entry in self.image.walk() {
+            let entry = entry?;
+            tree += u32::from(!entry.path.contains(&b'/'));
+            if view.file_type(entry.inode)? == FileType::Regular {
+                let content = view.content_id(entry.inode)?;
+                if last.insert(content, tree) != Some(tree) {
+                    *held.entry(content).or_insert(0) += 1;
+                }
+            }
+        }
+        Ok(held)
+    }
+
     /// None if the newest generation does not list a block of it.
     fn extents(&self, content: u32) -> Result<Option<Vec<Extent>>> {
         let mut all = Vec::new();

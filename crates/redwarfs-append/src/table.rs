@@ -119,6 +119,7 @@ pub(crate) fn put_table(
 /// # Errors
 /// * [`Error::Format`] if there is no such snapshot, or no image.
 /// * [`Error::Unfit`] if its data is gone, or as for [`change`].
+/// * [`Error::Archived`] if it is in an archive, of which all snapshots end at the same place.
 /// * [`Error::Io`]: the medium fails.
 pub fn roll_back(
     file: &Arc<dyn Medium>,
@@ -131,6 +132,9 @@ pub fn roll_back(
     let end = found
         .end
         .ok_or(Error::Unfit("the data of the snapshot is gone"))?;
+    if found.archived {
+        return Err(Error::Archived(found.name.clone()));
+    }
     let container = image.container();
     let length = file.len()?;
     let read = |at, out: &mut [u8]| file.read_exact_at(at, out);

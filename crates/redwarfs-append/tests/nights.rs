@@ -1,189 +1,23 @@
 //! Many appends one after the other, as every night: each state comes back, and new data is found in old blocks.
 #![allow(clippy::unwrap_used)]
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::ops::ControlFlow;
+mod support;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use redwarfs_append::{Base, BaseOptions, Change, Compaction, TableChange, Trust, change, diff};
+use redwarfs_append::{Archiving, Base, BaseOptions, Compaction, TableChange};
 use redwarfs_format::GenerationNo;
-use redwarfs_format::metadata::{FileType, Timestamp};
+use redwarfs_format::metadata::Timestamp;
 use redwarfs_format::section::{Opening, SectionType, SnapshotTable};
-use redwarfs_io::{LockedFile, Medium, MemorySource};
-use redwarfs_reader::check::{CheckOptions, DeclaredImage, SectionList, VerifyMode};
-use redwarfs_reader::{Image, ImageOffset, OpenOptions, SnapshotChoice};
+use redwarfs_io::MemorySource;
+use redwarfs_reader::{Image, OpenOptions, SnapshotChoice};
 use redwarfs_rewrite::merge::MergeOptions;
 use redwarfs_testkit::tree::Random;
-use redwarfs_writer::{
-    BuildOptions, Builder, MemoryNode, MemoryTree, Progress as _, SilentProgress,
+use redwarfs_writer::{Builder, Progress as _, SilentProgress};
+use support::{
+    Files, append, build, build_with, changed, check, diff_of, night, open, options, read, tree_of,
 };
-
-type Files = BTreeMap<String, Vec<u8>>;
-
-fn options(workers: usize) -> BuildOptions {
-    let mut options = BuildOptions::level(4);
-    options.block_size_bits = 16;
-    options.workers = workers;
-    options.create_timestamp = Some(1_000);
-    options
-}
-
-fn tree_of(files: &Files, time: i64) -> MemoryTree {
-    let mut tree = MemoryTree::new();
-    let ends = |path: &str| -> Vec<usize> { path.match_indices('/').map(|(at, _)| at).collect() };
-    let dirs: BTreeSet<&str> = (files.keys())
-        .flat_map(|path| ends(path).into_iter().map(|end| &path[..end]))
-        .collect();
-    for dir in dirs {
-        tree.insert(dir, MemoryNode::new(FileType::Directory));
-    }
-    for (path, bytes) in files {
-        let mut node = MemoryNode::file(bytes.clone());
-        node.meta.mtime = Timestamp { sec: time, nsec: 0 };
-        tree.insert(path.clone(), node);
-    }
-    tree
-}
-
-fn build(files: &Files) -> Vec<u8> {
-    build_with(files, &options(1))
-}
-
-fn build_with(files: &Files, options: &BuildOptions) -> Vec<u8> {
-    let mut out = Vec::new();
-    let (progress, stop) = (SilentProgress::default(), AtomicBool::new(false));
-    let builder = Builder::new(options.clone());
-    builder
-        .build(&tree_of(files, 0), &mut out, &progress, &stop)
-        .unwrap();
-    out
-}
-
-/// The image with a night more.
-fn append(image: &[u8], files: &Files, name: &str, options: &BuildOptions) -> Vec<u8> {
-    let time = Timestamp {
-        sec: 2_000,
-        nsec: 0,
-    };
-    let mut base = BaseOptions::new(name, time);
-    base.trust = Trust::Nothing;
-    let base = Base::open(Arc::new(MemorySource::new(image.to_vec())), base).unwrap();
-    let mut out = image.to_vec();
-    let (progress, stop) = (SilentProgress::default(), AtomicBool::new(false));
-    let builder = Builder::new(options.clone());
-    builder
-        .append(&base, &tree_of(files, 5), &mut out, &progress, &stop)
-        .unwrap();
-    assert!(out.starts_with(image));
-    out
-}
-
-fn open(bytes: &[u8], snapshot: Option<&str>) -> Image {
-    let mut options = OpenOptions::default();
-    options.snapshot = snapshot.map(|text| SnapshotChoice {
-        text: text.into(),
-        time: None,
-    });
-    Image::from_source(Arc::new(MemorySource::new(bytes.to_vec())), &options).unwrap()
-}
-
-fn read(image: &Image) -> Files {
-    let mut files = Files::new();
-    for entry in image.walk() {
-        let entry = entry.unwrap();
-        if image.metadata().file_type(entry.inode).unwrap() == FileType::Regular {
-            let mut bytes = vec![0; image.stat(entry.inode).unwrap().size as usize];
-            assert_eq!(
-                image.read_at(entry.inode, 0, &mut bytes).unwrap(),
-                bytes.len()
-            );
-            files.insert(String::from_utf8(entry.path.to_vec()).unwrap(), bytes);
-        }
-    }
-    files
-}
-
-fn check(bytes: &[u8]) {
-    let list = SectionList::read(&MemorySource::new(bytes.to_vec()), 0, None).unwrap();
-    let mut options = CheckOptions::default();
-    options.mode = VerifyMode::Integrity;
-    options.decode = true;
-    let image = open(bytes, None);
-    let report = image
-        .check(list, DeclaredImage::default(), &options, &|_| {})
-        .unwrap();
-    assert!(report.is_ok(), "{:?}", report.findings);
-}
-
-/// The image with another table of snapshots.
-fn changed(image: &[u8], changes: &[TableChange]) -> Vec<u8> {
-    let file = tempfile::NamedTempFile::new().unwrap();
-    std::fs::write(file.path(), image).unwrap();
-    let medium: Arc<dyn Medium> = Arc::new(LockedFile::open(file.path()).unwrap());
-    change(&medium, ImageOffset::Auto, changes).unwrap();
-    std::fs::read(file.path()).unwrap()
-}
-
-fn diff_of(old: &Image, new: &Image) -> Vec<Change> {
-    let mut all = Vec::new();
-    diff(old, new, false, &mut |change| {
-        all.push(change);
-        ControlFlow::Continue(())
-    })
-    .unwrap();
-    all
-}
-
-/// A night of a tree: files change, move, go, come back, and come from others.
-fn night(random: &mut Random, files: &mut Files, older: &[Files]) {
-    for _ in 0..1 + random.below(4) {
-        let names: Vec<String> = files.keys().cloned().collect();
-        let any = |random: &mut Random| {
-            names
-                .get(random.below(names.len() as u64) as usize)
-                .cloned()
-        };
-        let fresh = format!("f{}", random.below(30));
-        match (random.below(7), any(random)) {
-            (0, Some(name)) => drop(files.remove(&name)),
-            (1, Some(name)) => {
-                let bytes = files.remove(&name).unwrap();
-                files.insert(fresh, bytes);
-            }
-            (2, Some(name)) => {
-                // From two files.
-                let mut bytes = files[&name].clone();
-                bytes.extend_from_slice(&files[&any(random).unwrap()]);
-                files.insert(fresh, bytes);
-            }
-            (3, _) => {
-                let old = &older[random.below(older.len() as u64) as usize];
-                files.extend(
-                    old.iter()
-                        .take(2)
-                        .map(|(name, bytes)| (name.clone(), bytes.clone())),
-                );
-            }
-            (4 | 5, Some(name)) => {
-                let bytes = files.get_mut(&name).unwrap();
-                let at = random.below(bytes.len() as u64 + 1) as usize;
-                let end = bytes.len().min(at + random.below(50) as usize);
-                let length = random.below(300) as usize;
-                bytes.splice(at..end, random.bytes(length));
-            }
-            _ => {
-                let size = [0, 1, 255, 256, 3_000, 70_000][random.below(6) as usize];
-                let data = if random.below(2) == 0 {
-                    random.bytes(size)
-                } else {
-                    random.text(size)
-                };
-                files.insert(fresh, data);
-            }
-        }
-    }
-}
 
 #[test]
 fn random_nights_come_back() {
@@ -517,7 +351,9 @@ fn contents_of_kept_generations_are_built_anew() {
         options.version_history = false;
         let mut out = Vec::new();
         let (progress, stop) = (SilentProgress::default(), AtomicBool::new(false));
-        let done = plan.rebuild(&options, &mut out, &progress, &stop).unwrap();
+        let done = plan
+            .rebuild(&options, Archiving::AsBefore, &mut out, &progress, &stop)
+            .unwrap();
         assert_eq!((done.snapshots, done.new_size), (4, out.len() as u64));
         out
     };
@@ -547,7 +383,13 @@ fn contents_of_kept_generations_are_built_anew() {
     let options = MergeOptions::level(4);
     let progress = SilentProgress::default();
     assert!(
-        plan.rebuild(&options, &mut Vec::new(), &progress, &stop)
-            .is_err()
+        plan.rebuild(
+            &options,
+            Archiving::AsBefore,
+            &mut Vec::new(),
+            &progress,
+            &stop
+        )
+        .is_err()
     );
 }

@@ -366,7 +366,8 @@ impl Slots {
         let same = |known: &Known| match &known.content {
             Content::Snapshot(of) => {
                 let (a, b) = (&of.0, snapshot);
-                known.is_root == is_root && (a.index, a.end, a.tree) == (b.index, b.end, b.tree)
+                let same = (a.index, a.end, a.tree) == (b.index, b.end, b.tree);
+                known.is_root == is_root && same && a.directory() == b.directory()
             }
             Content::Image(_) => false,
         };

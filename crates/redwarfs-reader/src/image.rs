@@ -12,9 +12,9 @@ use redwarfs_format::frozen::FrozenBytes;
 use redwarfs_format::history::History;
 use redwarfs_format::metadata::{FileType, MetadataView, Stat};
 use redwarfs_format::section::{
-    CompressionId, Container, Section, SectionType, locate_image_number,
+    CompressionId, Container, Section, SectionType, Snapshot, locate_image_number,
 };
-use redwarfs_format::{BlockNo, Error, InodeNo, Result};
+use redwarfs_format::{BlockNo, Error, GenerationNo, InodeNo, Result};
 use redwarfs_io::{FileSource, Source};
 
 use crate::ahead::AheadOfReads;
@@ -81,6 +81,8 @@ pub(crate) struct OpenImage {
     perfmon: PerfMonitor,
     pub(crate) timers: Timers,
     locked: OnceLock<()>,
+    /// The snapshot, if its tree is a directory of the generation.
+    pub(crate) archived: Option<GenerationNo>,
     /// Whether reads are recorded, and by whom.
     pub(crate) records: AtomicBool,
     pub(crate) recorder: RwLock<Option<Arc<Recorder>>>,
@@ -91,9 +93,9 @@ pub(crate) struct OpenImage {
 pub struct ImageIdentity(u64);
 
 impl ImageIdentity {
-    fn of(container: &Container, headers: &[Section]) -> Self {
+    fn of(container: &Container, headers: &[Section], archived: Option<GenerationNo>) -> Self {
         let mut hasher = DefaultHasher::new();
-        (container.offset, container.size).hash(&mut hasher);
+        (container.offset, container.size, archived).hash(&mut hasher);
         for section in &container.sections {
             (section.ty.0, section.header_offset).hash(&mut hasher);
         }
@@ -199,11 +201,10 @@ impl Image {
             return Self::from_container(source, container, options);
         };
         let (container, snapshot) = snapshots::open(&source, container, choice)?;
-        let image = Self::from_container(source, container, options)?;
-        if let Some(snapshot) = snapshot {
-            image.check_tree(&snapshot)?;
+        match snapshot {
+            Some(snapshot) => Self::of_snapshot(source, container, &snapshot, options),
+            None => Self::from_container(source, container, options),
         }
-        Ok(image)
     }
 
     /// Opens an image whose sections are known. The place in `options` does not count.
@@ -213,6 +214,16 @@ impl Image {
     pub fn from_container(
         source: Arc<dyn Source>,
         container: Container,
+        options: &OpenOptions,
+    ) -> Result<Self> {
+        Self::open_tree(source, container, None, options)
+    }
+
+    /// As [`from_container`](Self::from_container). With a snapshot in an archive, the tree is its directory.
+    pub(crate) fn open_tree(
+        source: Arc<dyn Source>,
+        container: Container,
+        archived: Option<&Snapshot>,
         options: &OpenOptions,
     ) -> Result<Self> {
         let began = Instant::now();
@@ -265,13 +276,15 @@ impl Image {
         let schema = load(&schema, SCHEMA_LIMIT)?;
         let metadata = find(SectionType::METADATA_V2, METADATA_LIMIT)?;
         headers.push(metadata.clone());
-        let identity = ImageIdentity::of(&container, &headers);
+        let number = archived.map(|snapshot| snapshot.number);
+        let identity = ImageIdentity::of(&container, &headers, number);
         let check = options.check || !container.has_hashes();
         let plain = metadata.compression == Some(CompressionId::NONE);
         // Verifying them takes all of them, and fetching them again is slow.
         let fetched = source.is_remote();
         let big = metadata.length >= LAZY_FROM;
-        let lazy = if options.lazy_metadata && plain && !check && big && !fetched {
+        let some = options.lazy_metadata && archived.is_none();
+        let lazy = if some && plain && !check && big && !fetched {
             payloads.read_lazily(&metadata)?
         } else {
             None
@@ -283,6 +296,12 @@ impl Image {
         let view = match options.ignore_xattrs {
             false => MetadataView::parse(&schema, bytes)?,
             true => MetadataView::parse_ignoring_xattrs(&schema, bytes)?,
+        };
+        let view = match archived {
+            Some(snapshot) => {
+                snapshots::tree_in_archive(&schema, &view, snapshot, container.block_count())?
+            }
+            None => view,
         };
         if check {
             view.check(container.block_count(), None)?;
@@ -326,6 +345,7 @@ impl Image {
             perfmon: options.perfmon.clone(),
             timers: Timers::new(&options.perfmon),
             locked: OnceLock::new(),
+            archived: number,
             records: AtomicBool::new(false),
             recorder: RwLock::default(),
         })))

@@ -4,11 +4,12 @@ use std::fmt;
 use std::sync::Arc;
 
 use redwarfs_format::frozen::FrozenBytes;
+use redwarfs_format::metadata::{MetadataView, freeze};
 use redwarfs_format::section::{
     Container, GenerationId, IndexState, MetadataId, Section, SectionType, Snapshot, SnapshotTable,
     TableChain, snapshot_time_name, tail_pointer,
 };
-use redwarfs_format::{Error, GenerationNo, Result};
+use redwarfs_format::{Error, GenerationNo, InodeNo, Result};
 use redwarfs_io::Source;
 
 use crate::image::Image;
@@ -162,6 +163,38 @@ fn generation(source: &Arc<dyn Source>, offset: u64, snapshot: &Snapshot) -> Res
     Ok(container)
 }
 
+fn another_tree(snapshot: &Snapshot) -> Error {
+    let name = &snapshot.name;
+    Error::corrupt(format!(
+        "the tree of snapshot '{name}' is not the one that the table names"
+    ))
+}
+
+/// The tree of an archived snapshot, from the metadata of its generation, which is completely in memory.
+pub(crate) fn tree_in_archive(
+    schema: &[u8],
+    archive: &MetadataView,
+    snapshot: &Snapshot,
+    blocks: u32,
+) -> Result<MetadataView> {
+    let whole = match archive.bytes() {
+        FrozenBytes::Whole(bytes) => MetadataId::of(schema, bytes),
+        FrozenBytes::Lazy(_) => return Err(another_tree(snapshot)),
+    };
+    if whole != snapshot.tree {
+        return Err(another_tree(snapshot));
+    }
+    let directory = snapshot.directory().unwrap_or_default();
+    let entry = archive.find(InodeNo::ROOT, directory.as_bytes())?;
+    let entry = entry.ok_or_else(|| Error::corrupt(format!("there is no tree '{directory}'")))?;
+    let mut tree = archive.subtree(archive.entry_inode(entry)?, blocks)?;
+    if let Ok(time) = u64::try_from(snapshot.seconds) {
+        tree.create_timestamp = Some(time);
+    }
+    let frozen = freeze(&tree)?;
+    MetadataView::parse(&frozen.schema, frozen.data)
+}
+
 /// The end of a file at some moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TailOfFile {
@@ -240,7 +273,8 @@ impl Image {
             let last = image.container().sections.last();
             last.map(|section| (section.ty, section.header_offset, section.length))
         });
-        Ok(places[0] == places[1] && self.generation()? == other.generation()?)
+        let same = places[0] == places[1] && self.0.archived == other.0.archived;
+        Ok(same && self.generation()? == other.generation()?)
     }
 
     /// Whether this end of the file leads to the generation that is open.
@@ -299,12 +333,30 @@ impl Image {
             FrozenBytes::Lazy(_) => MetadataId::of(&schema, &decode(SectionType::METADATA_V2)?),
         };
         if tree != snapshot.tree {
-            let name = &snapshot.name;
-            return Err(Error::corrupt(format!(
-                "the tree of snapshot '{name}' is not the one that the table names"
-            )));
+            return Err(another_tree(snapshot));
         }
         Ok(())
+    }
+
+    /// Opens the tree of a snapshot, whose sections are known.
+    pub(crate) fn of_snapshot(
+        source: Arc<dyn Source>,
+        container: Container,
+        snapshot: &Snapshot,
+        options: &OpenOptions,
+    ) -> Result<Self> {
+        let archived = snapshot.archived.then_some(snapshot);
+        let image = Self::open_tree(source, container, archived, options)?;
+        if archived.is_none() {
+            image.check_tree(snapshot)?;
+        }
+        Ok(image)
+    }
+
+    /// Whether the tree is a directory of its generation, which has trees of other snapshots beside it. Then the metadata
+    /// of this image is in no section.
+    pub fn is_archived(&self) -> bool {
+        self.0.archived.is_some()
     }
 
     /// The identity of the generation that is open, if it has an index.
@@ -336,9 +388,7 @@ impl Image {
         options: &OpenOptions,
     ) -> Result<Self> {
         let container = generation(&source, offset, snapshot)?;
-        let image = Self::from_container(source, container, options)?;
-        image.check_tree(snapshot)?;
-        Ok(image)
+        Self::of_snapshot(source, container, snapshot, options)
     }
 
     /// All generations of the file, also if this image is not the newest one of them.
@@ -409,6 +459,7 @@ impl Image {
             end: Some(end),
             pinned: false,
             deleted: false,
+            archived: false,
             seconds,
             nanoseconds: 0,
             tree: MetadataId::of(&schema, &metadata),

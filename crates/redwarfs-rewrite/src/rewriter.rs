@@ -78,6 +78,8 @@ pub fn rewrite(
     let rebuild = match (&options.rebuild, options.block_size_bits) {
         (Some(rebuild), _) => Some(rebuild),
         (None, Some(_)) => Some(&default),
+        // Its metadata is in no section.
+        (None, None) if image.is_archived() => Some(&default),
         (None, None) => None,
     };
     if let Some(rebuild) = rebuild {

@@ -11,6 +11,7 @@ mod model;
 mod open;
 mod pack;
 mod strings;
+mod subtree;
 mod sums;
 mod symlinks;
 mod table;

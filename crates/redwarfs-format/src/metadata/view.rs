@@ -181,7 +181,7 @@ impl MetadataView {
         }
     }
 
-    fn mode(&self, record: u32) -> Result<u32> {
+    pub(super) fn mode(&self, record: u32) -> Result<u32> {
         let i = self.t.mode_index.get32(self.data(), record)?;
         if i < self.t.modes.len() {
             self.t.modes.get32(self.data(), i)
@@ -399,7 +399,7 @@ impl MetadataView {
         Ok(InodeNo(ino))
     }
 
-    fn name_index(&self, e: EntryIndex) -> Result<u32> {
+    pub(super) fn name_index(&self, e: EntryIndex) -> Result<u32> {
         if e.0 >= self.t.entry_count {
             return Err(bad(format!("entry {e} does not exist")));
         }

@@ -122,7 +122,7 @@ impl Numbering {
 
     /// The number of an inode; 0 if it has none.
     #[inline]
-    fn get(&self, data: BitSource<'_>, ino: InodeNo) -> Result<u32> {
+    pub(super) fn get(&self, data: BitSource<'_>, ino: InodeNo) -> Result<u32> {
         if !self.is_sparse() {
             return self.numbers.get32(data, ino.0);
         }

@@ -12,6 +12,7 @@ mod hidden;
 mod image_range;
 mod index;
 mod leaves;
+mod link;
 mod locate;
 mod match_table;
 mod snapshots;
@@ -26,11 +27,12 @@ pub use hidden::{
 };
 pub use index::{encode_section_index, parse_section_index, tail_pointer};
 pub use leaves::LeafDigests;
+pub use link::Link;
 pub use locate::{NextData, locate_image, locate_image_from, locate_image_number};
 pub use match_table::{AnchorPlace, MATCH_BITS, MatchBuilder, MatchTable, ReadPayload};
 pub use snapshots::{
-    Link, MAX_SNAPSHOT_NAME, MAX_SNAPSHOTS, Snapshot, SnapshotTable, TableChain,
-    snapshot_name_error, snapshot_time_name,
+    MAX_SNAPSHOT_NAME, MAX_SNAPSHOTS, Snapshot, SnapshotTable, TableChain, snapshot_name_error,
+    snapshot_time_name,
 };
 pub use trailer::Opening;
 

@@ -1,10 +1,10 @@
-//! The table of the generations of a file, and the start of an append (format chapter 12).
+//! The table of the generations of a file (format chapter 12).
 
 use std::ops::Range;
 
 use super::hidden::{Binding, Footer, GenerationId, HiddenPayload, MetadataId, Prelude};
 use super::index::OFFSET_MASK;
-use super::{Container, ReadAt, Section, SectionHeader, SectionType, encode_hidden_section};
+use super::{Container, ReadAt, Section, SectionHeader, SectionType};
 use crate::error::{Error, Result};
 use crate::ids::GenerationNo;
 
@@ -18,12 +18,12 @@ const HEAD: usize = 32;
 const ENTRY: usize = 96;
 const PINNED: u32 = 1;
 const DELETED: u32 = 2;
+const ARCHIVED: u32 = 8;
 const TAG: [u8; 4] = *b"DWSN";
-/// Major versions of tables with all entries, and with the last ones.
+/// Major versions of tables with all entries, with the last ones, and of either kind with archived snapshots.
 const WHOLE: u8 = 1;
 const PARTIAL: u8 = 2;
-const LINK_TAG: [u8; 4] = *b"DWLK";
-const LINK_BODY: usize = 28;
+const WITH_ARCHIVED: u8 = 3;
 
 /// Largest number of tables that lead to each other. Of 2^20 entries, they are about 20.
 const MOST_TABLES: usize = 64;
@@ -43,6 +43,9 @@ pub struct Snapshot {
     pub pinned: bool,
     /// Not shown; its space may be given back.
     pub deleted: bool,
+    /// Its tree is a [directory](Self::directory) of the generation, which has trees of other snapshots beside it.
+    /// `end` is that of the generation.
+    pub archived: bool,
     /// The time that it shows, seconds since 1970.
     pub seconds: i64,
     /// Nanoseconds after `seconds`, below 10^9.
@@ -212,10 +215,10 @@ impl SnapshotTable {
     pub fn prelude(&self, generation: GenerationId) -> Prelude {
         Prelude {
             // Readers that know only whole tables ignore others.
-            major: if self.previous.is_some() {
-                PARTIAL
-            } else {
-                WHOLE
+            major: match self.previous {
+                _ if self.snapshots.iter().any(|snapshot| snapshot.archived) => WITH_ARCHIVED,
+                Some(_) => PARTIAL,
+                None => WHOLE,
             },
             ..Prelude::of_generation(TAG, generation)
         }
@@ -229,7 +232,9 @@ impl SnapshotTable {
         for snapshot in &self.snapshots {
             let name = names.len() as u64;
             names.extend_from_slice(snapshot.name.as_bytes());
-            let flags = u32::from(snapshot.pinned) * PINNED + u32::from(snapshot.deleted) * DELETED;
+            let flags = u32::from(snapshot.pinned) * PINNED
+                + u32::from(snapshot.deleted) * DELETED
+                + u32::from(snapshot.archived) * ARCHIVED;
             entries.extend(snapshot.index.to_le_bytes());
             entries.extend(snapshot.end.unwrap_or(0).to_le_bytes());
             entries.extend(snapshot.number.0.to_le_bytes());
@@ -269,7 +274,7 @@ impl SnapshotTable {
         if prelude.tag != TAG {
             return Err(bad("has another tag"));
         }
-        if !matches!(prelude.major, WHOLE | PARTIAL) || prelude.flags >> 16 != 0 {
+        if !(WHOLE..=WITH_ARCHIVED).contains(&prelude.major) || prelude.flags >> 16 != 0 {
             return Err(Error::Unsupported("a later table of snapshots".into()));
         }
         if generation.is_some_and(|generation| prelude.binding != Binding::Generation(generation)) {
@@ -300,6 +305,12 @@ impl SnapshotTable {
         let mut snapshots: Vec<Snapshot> = Vec::with_capacity(count);
         for entry in entries.chunks_exact(size) {
             let snapshot = Snapshot::parse(entry, names)?;
+            // Readers of such a table would take the trees of all for that of one.
+            if snapshot.archived && prelude.major != WITH_ARCHIVED {
+                return Err(bad(
+                    "has an archived snapshot, and is of an earlier version",
+                ));
+            }
             if snapshots
                 .last()
                 .is_some_and(|last| last.number >= snapshot.number)
@@ -309,7 +320,12 @@ impl SnapshotTable {
             snapshots.push(snapshot);
         }
         let previous = number64(hidden.body, 24).ok_or_else(cut_off)?;
-        if (previous != 0) != (prelude.major == PARTIAL) || previous > OFFSET_MASK {
+        let fits = match prelude.major {
+            WHOLE => previous == 0,
+            PARTIAL => previous != 0,
+            _ => true,
+        };
+        if !fits || previous > OFFSET_MASK {
             return Err(bad("leads to no other table"));
         }
         Ok(Self {
@@ -338,6 +354,13 @@ impl SnapshotTable {
 }
 
 impl Snapshot {
+    /// The name of the directory in the root of the generation that is its tree. None if the root is.
+    #[must_use]
+    pub fn directory(&self) -> Option<String> {
+        // All numbers have the same length, so the directories have their order.
+        self.archived.then(|| format!("{:010}", self.number.0))
+    }
+
     fn parse(entry: &[u8], names: &[u8]) -> Result<Self> {
         let n32 = |at| number32(entry, at).ok_or_else(cut_off);
         let n64 = |at| number64(entry, at).ok_or_else(cut_off);
@@ -369,6 +392,7 @@ impl Snapshot {
             end: (end != 0).then_some(end),
             pinned: flags & PINNED != 0,
             deleted: flags & DELETED != 0,
+            archived: flags & ARCHIVED != 0,
             seconds: n64(24)?.cast_signed(),
             nanoseconds,
             tree,
@@ -376,81 +400,6 @@ impl Snapshot {
             added: n64(72)?,
             inodes: n32(80)?,
             parent: (parent != 0).then_some(GenerationNo(parent)),
-        })
-    }
-}
-
-/// What new bytes of a file begin with: the image that they were appended to. A file that consists of the
-/// new bytes alone is a *delta*.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Link {
-    /// Bytes of the image that the link follows, trailers included.
-    pub base_size: u64,
-    /// The identity of its newest generation.
-    pub base: GenerationId,
-    /// The number of the generation that begins with the link.
-    pub generation: GenerationNo,
-}
-
-impl Link {
-    /// Length of the whole section in bytes.
-    pub const SECTION_LEN: usize = SectionHeader::LEN + Prelude::LEN + LINK_BODY + Footer::LEN;
-
-    /// Encodes the whole section.
-    #[must_use]
-    pub fn encode(&self, section_number: u32) -> Vec<u8> {
-        let prelude = Prelude {
-            tag: LINK_TAG,
-            major: 1,
-            minor: 0,
-            flags: 0,
-            binding: Binding::None,
-        };
-        let mut body = Vec::with_capacity(LINK_BODY);
-        body.extend(self.base_size.to_le_bytes());
-        body.extend(self.base.0);
-        body.extend(self.generation.0.to_le_bytes());
-        let footer = Footer {
-            open_offset: 0,
-            open_length: 0,
-            index: None,
-        };
-        encode_hidden_section(section_number, SectionType::LINK, &prelude, &body, &footer)
-    }
-
-    /// Decodes the whole section, of which `bytes` is the start or more.
-    ///
-    /// # Errors
-    /// [`Error::Corrupt`] if it is no such section or its checksum is wrong, [`Error::Unsupported`] for a
-    /// later version.
-    pub fn parse(bytes: &[u8]) -> Result<Self> {
-        let wrong = || Error::corrupt("is no start of an append");
-        let (header, payload) = bytes
-            .split_first_chunk::<{ SectionHeader::LEN }>()
-            .ok_or_else(wrong)?;
-        let header = SectionHeader::parse(header).map_err(|_| wrong())?;
-        let payload = usize::try_from(header.length)
-            .ok()
-            .filter(|_| header.ty == SectionType::LINK)
-            .and_then(|length| payload.get(..length))
-            .ok_or_else(wrong)?;
-        if !header.xxh_matches(payload) {
-            return Err(wrong());
-        }
-        let hidden = HiddenPayload::parse(payload)?;
-        if hidden.prelude.tag != LINK_TAG || hidden.footer.index.is_some() {
-            return Err(wrong());
-        }
-        if hidden.prelude.major != 1 || hidden.prelude.flags >> 16 != 0 {
-            return Err(Error::Unsupported("a later start of an append".into()));
-        }
-        let mut base = GenerationId([0; 16]);
-        base.0
-            .copy_from_slice(hidden.body.get(8..24).ok_or_else(wrong)?);
-        Ok(Self {
-            base_size: number64(hidden.body, 0).ok_or_else(wrong)?,
-            base,
-            generation: GenerationNo(number32(hidden.body, 24).ok_or_else(wrong)?),
         })
     }
 }
@@ -463,12 +412,12 @@ fn cut_off() -> Error {
     bad("is cut off")
 }
 
-fn number32(bytes: &[u8], at: usize) -> Option<u32> {
+pub(super) fn number32(bytes: &[u8], at: usize) -> Option<u32> {
     let bytes = bytes.get(at..)?.first_chunk::<4>()?;
     Some(u32::from_le_bytes(*bytes))
 }
 
-fn number64(bytes: &[u8], at: usize) -> Option<u64> {
+pub(super) fn number64(bytes: &[u8], at: usize) -> Option<u64> {
     let bytes = bytes.get(at..)?.first_chunk::<8>()?;
     Some(u64::from_le_bytes(*bytes))
 }
@@ -482,6 +431,7 @@ fn range(start: u64, length: u64) -> Option<Range<usize>> {
 mod tests {
     use proptest::prelude::*;
 
+    use super::super::encode_hidden_section;
     use super::*;
 
     const GENERATION: GenerationId = GenerationId([7; 16]);
@@ -494,6 +444,7 @@ mod tests {
             end: Some(1000 * u64::from(number) + 100),
             pinned: number.is_multiple_of(2),
             deleted: number.is_multiple_of(3),
+            archived: false,
             seconds: -5,
             nanoseconds: 999_999_999,
             tree: MetadataId([number as u8; 16]),
@@ -646,23 +597,25 @@ mod tests {
     }
 
     #[test]
-    fn links_come_back() {
-        let link = Link {
-            base_size: 1 << 40,
-            base: GENERATION,
-            generation: GenerationNo(4),
-        };
-        let mut bytes = link.encode(17);
-        assert_eq!(bytes.len(), Link::SECTION_LEN);
-        assert_eq!(Link::parse(&bytes).unwrap(), link);
-        bytes.extend([1; 50]);
-        assert_eq!(Link::parse(&bytes).unwrap(), link);
-        for at in 0..Link::SECTION_LEN {
-            // Version and strong hash are not looked at.
-            if !(6..40).contains(&at) {
-                bytes[at] ^= 1;
-                assert!(Link::parse(&bytes).is_err(), "{at}");
-                bytes[at] ^= 1;
+    fn older_readers_ignore_tables_with_archived_snapshots() {
+        let mut archived = table();
+        archived.snapshots[0].archived = true;
+        archived.snapshots[1].archived = true;
+        let names = archived.snapshots.iter().map(Snapshot::directory);
+        let names: Vec<Option<String>> = names.collect();
+        let of = |name: &str| Some(name.to_owned());
+        assert_eq!(names, [of("0000000001"), of("0000000002"), None]);
+        for previous in [None, Some(700)] {
+            archived.previous = previous;
+            let bytes = payload(&archived);
+            assert_eq!(bytes[4], 3);
+            let parsed = SnapshotTable::parse(&bytes, Some(GENERATION)).unwrap();
+            assert_eq!(parsed, archived);
+            // Another version does not make a root of the directory.
+            for major in [1, 2, 4] {
+                let mut bytes = bytes.clone();
+                bytes[4] = major;
+                assert!(SnapshotTable::parse(&bytes, Some(GENERATION)).is_err());
             }
         }
     }
@@ -679,7 +632,6 @@ mod tests {
         #[test]
         fn any_bytes_are_taken(bytes: Vec<u8>, at in 0_usize..500, value: u8) {
             let _ = SnapshotTable::parse(&bytes, Some(GENERATION));
-            let _ = Link::parse(&bytes);
             let mut changed = payload(&table());
             let at = at % changed.len();
             changed[at] = value;

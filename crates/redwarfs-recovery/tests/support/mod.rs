@@ -118,6 +118,7 @@ pub(crate) fn append(file: &[u8], offset: u64, rng: &mut Rng) -> Vec<u8> {
         end: Some(end),
         pinned: false,
         deleted: false,
+        archived: false,
         seconds: 0,
         nanoseconds: 0,
         tree: MetadataId([0; 16]),

@@ -6,12 +6,13 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::{self, Write};
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use redwarfs_codec::CodecSpec;
 use redwarfs_format::history::History;
-use redwarfs_format::metadata::{Extent, FileType, XattrData};
+use redwarfs_format::metadata::{Extent, FileType, XattrData, XattrScope};
 use redwarfs_format::section::{SectionHeader, SectionType};
 use redwarfs_reader::{Image, ImageOffset, OpenOptions};
 use redwarfs_writer::emit::Emitter;
@@ -34,35 +35,45 @@ pub struct Generations {
     pub size: u64,
 }
 
-/// Is called behind each generation, to write its trailers.
+/// Is called behind each generation, to write its trailers. It gets the numbers of its trees.
 pub type Finish<'f> =
-    dyn FnMut(usize, &NewGeneration, &mut Emitter<'_>) -> redwarfs_writer::Result<()> + 'f;
+    dyn FnMut(Range<usize>, &NewGeneration, &mut Emitter<'_>) -> redwarfs_writer::Result<()> + 'f;
 
-/// Writes an image whose generations have the trees of `images`, the oldest first. The blocks are those of a build
-/// with `options` of all trees side by side, and all generations list them. Each generation keeps the history and the
-/// creation time of its image.
+/// A tree, and its name if it is a directory of a generation.
+#[derive(Debug, Clone, Copy)]
+pub struct NamedTree<'a> {
+    /// The image that has it.
+    pub image: &'a Image,
+    /// The name, which differs from that of the other trees.
+    pub name: &'a str,
+}
+
+/// Writes an image whose generations have the trees of `images`, the oldest first. The first `archived` trees are in
+/// one generation, as directories side by side, and each other tree is the only one of its generation. The blocks are
+/// those of a build with `options` of all trees side by side, and all generations list them. Each generation keeps the
+/// history and the creation time of the last one of its images.
 ///
 /// Of `options`, those about changes of trees do not count.
 ///
 /// # Errors
 /// As [`merge`](super::merge), and if a file cannot be read.
 pub fn generations(
-    images: &[&Image],
+    trees: &[NamedTree<'_>],
+    archived: usize,
     options: &MergeOptions,
     out: &mut dyn Write,
     progress: &dyn Progress,
     stop: &AtomicBool,
     finish: &mut Finish<'_>,
 ) -> Result<Generations> {
-    let names: Vec<String> = (0..images.len()).map(|number| number.to_string()).collect();
-    let parts = names.iter().zip(images);
+    let parts = trees.iter();
     let parts: Vec<Part<'_>> = parts
-        .map(|(name, image)| Part::new(image, name.as_bytes()))
+        .map(|tree| Part::new(tree.image, tree.name.as_bytes()))
         .collect();
-    for (number, image) in images.iter().enumerate() {
+    for (number, part) in parts.iter().enumerate() {
         // All indices are used without further checks.
-        let blocks = image.container().block_count();
-        let checked = image.metadata().check(blocks, None);
+        let blocks = part.image.container().block_count();
+        let checked = part.image.metadata().check(blocks, None);
         checked.map_err(|error| Error::from(error).of_part(number))?;
     }
     let mut metadata = options.metadata.clone();
@@ -98,25 +109,43 @@ pub fn generations(
     let mut open = OpenOptions::default();
     open.offset = ImageOffset::At(0);
     let whole = Image::from_source(Arc::new(skeleton), &open)?;
-    let mut used = Used::of(&whole, images)?;
+    let mut used = Used::of(&whole, trees)?;
     let categories = categories(&whole)?;
     let mut emitter = Emitter::behind_blocks(out, progress.counters(), listed, end);
-    for (number, (image, name)) in images.iter().zip(&names).enumerate() {
-        let part = [Part::new(image, b"")];
+    let archived = archived.min(trees.len());
+    let archive = (archived > 0).then_some(0..archived);
+    let others = (archived..trees.len()).map(|number| number..number + 1);
+    for of in archive.into_iter().chain(others) {
+        let own = trees.get(of.clone()).unwrap_or_default();
+        let Some(&newest) = own.last() else {
+            continue;
+        };
+        let image = newest.image;
+        let in_archive = of.start < archived;
+        // In the tree of all trees it has the same path.
+        let before = match in_archive {
+            true => Vec::new(),
+            false => [newest.name.as_bytes(), b"/"].concat(),
+        };
+        let part: Vec<Part<'_>> = match in_archive {
+            true => parts.get(of.clone()).unwrap_or_default().to_vec(),
+            false => vec![Part::new(image, b"")],
+        };
         let tree = joined(&part, &[], options, stop)?;
-        let source = MergedSource::new(&part, 1, &tree, Whiteouts::Keep)?;
+        let source = MergedSource::new(&part, part.len(), &tree, Whiteouts::Keep)?;
         let mut build = build_options(&part, options)?;
         build.block_size_bits = options.metadata.block_size_bits;
         build.create_timestamp = image.metadata().create_timestamp();
         build.section_index = true;
         let mut placed = Placed::new(whole.container().block_count());
         let mut numbers: HashMap<u32, u32> = HashMap::new();
-        for content in std::mem::take(&mut used.contents[number]) {
+        let (contents, values) = used.take(of.clone());
+        for content in contents {
             let extents = whole.metadata().content_extents(content)?;
             let extents: Vec<Extent> = extents.collect::<redwarfs_format::Result<_>>()?;
             numbers.insert(content, placed.content(extents)?);
         }
-        for (value, extents) in std::mem::take(&mut used.values[number]) {
+        for (value, extents) in values {
             placed.value(value, extents)?;
         }
         placed.categories = categories.clone();
@@ -124,9 +153,12 @@ pub fn generations(
             .version_history
             .then(|| versions(&part))
             .transpose()?;
-        placed.scope = image.metadata().xattr_scope().unwrap_or_default();
+        let scopes = part
+            .iter()
+            .filter_map(|part| part.image.metadata().xattr_scope());
+        placed.scope = scopes.fold(XattrScope::default(), XattrScope::with);
         let content_of = |path: &[u8]| {
-            let path = [name.as_bytes(), b"/", path].concat();
+            let path = [&before, path].concat();
             let inode = whole.find_path(&path).ok()??;
             let content = whole.metadata().content_id(inode).ok()?;
             numbers.get(&content).copied()
@@ -157,7 +189,7 @@ pub fn generations(
             inodes: u32::try_from(assembled.inodes).unwrap_or(u32::MAX),
             hints: false,
         };
-        finish(number, &new, &mut emitter)?;
+        finish(of, &new, &mut emitter)?;
         emitter.next_generation();
     }
     emitter.finish()?;
@@ -176,11 +208,16 @@ struct Used {
 }
 
 impl Used {
-    fn of(whole: &Image, images: &[&Image]) -> Result<Self> {
+    fn of(whole: &Image, trees: &[NamedTree<'_>]) -> Result<Self> {
         let mut used = Self {
-            contents: vec![Vec::new(); images.len()],
-            values: (0..images.len()).map(|_| Vec::new()).collect(),
+            contents: vec![Vec::new(); trees.len()],
+            values: (0..trees.len()).map(|_| Vec::new()).collect(),
         };
+        let numbers: HashMap<&[u8], usize> = trees
+            .iter()
+            .zip(0..)
+            .map(|(tree, number)| (tree.name.as_bytes(), number))
+            .collect();
         let view = whole.metadata();
         let odd = || redwarfs_format::Error::corrupt("a tree that is not what was built");
         for entry in whole.walk() {
@@ -189,9 +226,9 @@ impl Used {
                 continue;
             }
             let mut path = entry.path.splitn(2, |&byte| byte == b'/');
-            let name = path.next().and_then(|name| std::str::from_utf8(name).ok());
-            let number: usize = name.and_then(|name| name.parse().ok()).ok_or_else(odd)?;
-            let image = images.get(number).ok_or_else(odd)?;
+            let name = path.next().unwrap_or_default();
+            let number = numbers.get(name).copied().ok_or_else(odd)?;
+            let image = trees.get(number).ok_or_else(odd)?.image;
             let path = path.next().unwrap_or_default();
             if view.file_type(entry.inode)? == FileType::Regular {
                 used.contents[number].push(view.content_id(entry.inode)?);
@@ -214,6 +251,19 @@ impl Used {
             contents.dedup();
         }
         Ok(used)
+    }
+
+    /// What some trees use: contents, each once, in ascending order, and values.
+    fn take(&mut self, trees: Range<usize>) -> (Vec<u32>, Vec<(ValueDigest, Vec<Extent>)>) {
+        let contents = self.contents.get_mut(trees.clone()).unwrap_or_default();
+        let mut contents: Vec<u32> = contents.iter_mut().flat_map(std::mem::take).collect();
+        contents.sort_unstable();
+        contents.dedup();
+        let values = self.values.get_mut(trees).unwrap_or_default();
+        (
+            contents,
+            values.iter_mut().flat_map(std::mem::take).collect(),
+        )
     }
 }
 

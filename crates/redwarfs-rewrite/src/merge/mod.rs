@@ -38,7 +38,7 @@ use redwarfs_writer::{
 
 use self::blocks::{BlockTable, Layout};
 use self::contents::{Contents, slice};
-pub use self::generations::{Finish, Generations, generations};
+pub use self::generations::{Finish, Generations, NamedTree, generations};
 use self::layers::How;
 pub use self::options::{MergeOptions, Part, Selection, Whiteouts};
 use self::source::MergedSource;

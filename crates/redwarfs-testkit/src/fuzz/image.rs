@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use redwarfs_format::metadata::{FileType, MetadataView};
+use redwarfs_format::metadata::{FileType, MetadataView, freeze};
 use redwarfs_format::{BlockNo, EntryIndex, Error, InodeNo};
 use redwarfs_io::MemorySource;
 use redwarfs_reader::check::{CheckOptions, DeclaredImage};
@@ -49,12 +49,38 @@ pub fn use_image(data: &[u8]) -> [bool; 2] {
     })
 }
 
+/// Makes metadata of the root and of its first directories.
+fn subtrees(view: &MetadataView, blocks: u32, checked: bool) {
+    for dir in (0..view.counts().directories.min(4)).map(InodeNo) {
+        let tree = view.subtree(dir, blocks);
+        assert!(
+            tree.is_ok() || !checked,
+            "a tree fails after the check: {tree:?}"
+        );
+        let Ok(tree) = tree else { continue };
+        assert!(tree.inodes.len() <= view.inode_count() as usize);
+        assert!(tree.chunks.len() <= view.counts().chunks as usize);
+        let frozen = freeze(&tree);
+        assert!(frozen.is_ok() || !checked, "a tree cannot be encoded");
+        let Ok(frozen) = frozen else { continue };
+        let own = MetadataView::parse(&frozen.schema, frozen.data);
+        let own = own.and_then(|own| own.check(blocks, None));
+        assert!(
+            own.is_ok() || !checked,
+            "a tree is wrong after the check: {own:?}"
+        );
+    }
+}
+
 /// Uses all accessors. With `checked`, the full check has passed, and nothing may fail.
-pub(super) fn visit_metadata(view: &MetadataView, checked: bool) {
+pub(super) fn visit_metadata(view: &MetadataView, blocks: u32, checked: bool) {
     let expect = |ok: bool, what: &str| assert!(ok || !checked, "{what} fails after the check");
     let _ = view.thaw();
     super::xattrs::visit(view, checked);
     let _ = (view.counts(), view.totals(), view.category_names());
+    if !view.is_legacy() {
+        subtrees(view, blocks, checked);
+    }
     for inode in (0..view.inode_count()).take(MAX_ITEMS).map(InodeNo) {
         let stat = view.stat(inode);
         expect(stat.is_ok(), "stat");
@@ -111,7 +137,7 @@ pub(super) fn visit_metadata(view: &MetadataView, checked: bool) {
 }
 
 fn visit_image(image: &Image, checked: bool) {
-    visit_metadata(image.metadata(), checked);
+    visit_metadata(image.metadata(), image.container().block_count(), checked);
     let _ = (image.history(), image.header_bytes());
     let options = CheckOptions::default();
     if let Ok(list) = image.list_sections() {

@@ -87,7 +87,7 @@ pub fn metadata(data: &[u8]) {
     let _ = redwarfs_format::frozen::Schema::parse(schema);
     if let Ok(view) = MetadataView::parse(schema, data.to_vec()) {
         let checked = view.check(4, None).is_ok();
-        image::visit_metadata(&view, checked);
+        image::visit_metadata(&view, 4, checked);
     }
 }
 
@@ -104,7 +104,7 @@ pub fn schema(data: &[u8]) {
     let _ = thaw(data, &bytes);
     if let Ok(view) = MetadataView::parse(data, bytes) {
         let checked = view.check(4, None).is_ok();
-        image::visit_metadata(&view, checked);
+        image::visit_metadata(&view, 4, checked);
     }
 }
 

@@ -76,8 +76,15 @@ pub(crate) struct SnapshotArgs {
     /// With --compact: compress all contents anew, as mkdwarfs with this level would
     ///
     /// That takes as long as a build of the remaining snapshots, and gives a smaller image than a copy.
-    #[arg(long, value_name = "LEVEL", help_heading = "Snapshot options", requires = "compact", conflicts_with = "dry_run", value_parser = clap::value_parser!(u8).range(0..=9))]
+    #[arg(long, value_name = "LEVEL", help_heading = "Snapshot options", requires = "compact", value_parser = clap::value_parser!(u8).range(0..=9))]
     pub repack: Option<u8>,
+
+    /// With --compact: put all snapshots but the newest N into an archive, which takes the space of one build; bare: N is 1
+    ///
+    /// The contents are compressed anew, as with --repack=7 if that is not given. All snapshots stay, and are opened as before,
+    /// but --roll-back does not go back to one of an archive. Later snapshots can be put into the next archive.
+    #[arg(long, value_name = "N", help_heading = "Snapshot options", requires = "compact", num_args = 0..=1, require_equals = true, default_missing_value = "1", value_parser = clap::value_parser!(u32).range(1..))]
+    pub archive: Option<u32>,
 
     /// Only say what would be done
     #[arg(long, help_heading = "Snapshot options")]

@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
 
-use redwarfs_append::{Change, ChangeKind, Compacted, Error, Punched, TableChange};
+use redwarfs_append::{Archiving, Change, ChangeKind, Compacted, Error, Punched, TableChange};
 use redwarfs_format::GenerationNo;
 use redwarfs_format::metadata::FileType;
 use redwarfs_format::section::{HiddenClass, SectionType, Snapshot, SnapshotTable};
@@ -26,6 +26,8 @@ use crate::common::output::{create_derived, need_stdout};
 use crate::common::time::LocalTime;
 use crate::common::{Logger, Result, ToolError};
 
+/// The level of --archive without --repack, as that of mkdwarfs.
+const LEVEL: u8 = 7;
 /// Older snapshots in which a signature is looked for.
 const LOOKED_AT: usize = 64;
 
@@ -140,6 +142,9 @@ fn failed(what: &str, path: &Path, error: Error) -> ToolError {
     let failure = ToolError::new(what).path(path);
     match &error {
         Error::Io(e) => failure.cause(io_cause(e)),
+        Error::Archived(_) => failure
+            .cause(error)
+            .hint("dwarfsextract --snapshot extracts it"),
         Error::Pinned(_) => failure.cause(error).hint("--unpin-snapshot allows it"),
         Error::Recovery => failure
             .cause(error)
@@ -185,8 +190,9 @@ fn list(args: &Args, image: &Image) -> Result<()> {
             format_size(snapshot.size),
             format_size(snapshot.added),
             format!(
-                "{}{}{}{}",
+                "{}{}{}{}{}",
                 snapshot.name,
+                if snapshot.archived { " (archived)" } else { "" },
                 if snapshot.pinned { " (pinned)" } else { "" },
                 if signed { " (signed)" } else { "" },
                 if snapshot.end.is_none() {
@@ -226,6 +232,11 @@ fn write_json(
     json.key("image_size")?;
     match snapshot.end {
         Some(end) => json.number(end)?,
+        None => json.null()?,
+    }
+    json.key("directory")?;
+    match snapshot.directory() {
+        Some(directory) => json.string(&directory)?,
         None => json.null()?,
     }
     json.key("parent")?;
@@ -335,6 +346,10 @@ fn find<'t>(
 fn roll_back(args: &Args, choice: &SnapshotChoice, input: &Path, workers: usize) -> Result<()> {
     let table = table(&open(args, None, input, workers)?)?;
     let found = find(choice, &table, input)?;
+    let what = "cannot roll back";
+    if found.archived {
+        return Err(failed(what, input, Error::Archived(found.name.clone())));
+    }
     let later = table.snapshots.iter().filter(|s| s.number > found.number);
     let later = counted(later.count() as u64, "later snapshot", "later snapshots");
     if args.snapshots.dry_run {
@@ -346,7 +361,6 @@ fn roll_back(args: &Args, choice: &SnapshotChoice, input: &Path, workers: usize)
             ),
         );
     }
-    let what = "cannot roll back";
     let cut = redwarfs_append::roll_back(&lock(input)?, args.image_offset, choice)
         .map_err(|e| failed(what, input, e))?;
     say(
@@ -471,8 +485,12 @@ fn compact(
     let fail = |e| failed("cannot compact", input, e);
     let plan = redwarfs_append::Compaction::of(&image).map_err(fail)?;
     let report = |verb: &str, done: &Compacted| {
+        let archived = match done.archived {
+            0 => String::new(),
+            some => format!(", {some} of them archived"),
+        };
         format!(
-            "{verb} {} of {}: {}, {} of {} left",
+            "{verb} {} of {}: {}{archived}, {} of {} left",
             format_size(done.old_size.saturating_sub(done.new_size)),
             format_size(done.old_size),
             counted(u64::from(done.snapshots), "snapshot", "snapshots"),
@@ -480,30 +498,41 @@ fn compact(
             done.blocks
         )
     };
-    if args.snapshots.dry_run {
-        return say(args, &report("would free", &plan.result()));
+    let stop =
+        stop_flag().map_err(|e| ToolError::new("cannot handle signals").cause(io_cause(&e)))?;
+    let own = &args.snapshots;
+    let anew = own.repack.is_some() || own.archive.is_some();
+    let write = |out: &mut dyn std::io::Write| {
+        if !anew {
+            return plan.write(out, &stop);
+        }
+        let mut options = MergeOptions::level(own.repack.unwrap_or(LEVEL));
+        options.version_history = false;
+        options.metadata.workers = workers;
+        let archiving = match own.archive {
+            Some(newest) => Archiving::AllBut(newest),
+            None => Archiving::AsBefore,
+        };
+        plan.rebuild(&options, archiving, out, &SilentProgress::default(), &stop)
+    };
+    if own.dry_run {
+        let result = match anew {
+            // Nobody knows before what it comes to.
+            true => write(&mut std::io::sink()).map_err(fail)?,
+            false => plan.result(),
+        };
+        return say(args, &report("would free", &result));
     }
     let cannot = |e: std::io::Error| {
         ToolError::new("cannot write image")
             .path(output)
             .cause(io_cause(&e))
     };
-    let stop =
-        stop_flag().map_err(|e| ToolError::new("cannot handle signals").cause(io_cause(&e)))?;
     let file: AtomicFile =
         create_derived(output, Overwrite::No, &[input], logger).map_err(cannot)?;
     let mut out = std::io::BufWriter::with_capacity(1 << 20, file);
     warn_of_dropped(&image, logger);
-    let done = match args.snapshots.repack {
-        None => plan.write(&mut out, &stop),
-        Some(level) => {
-            let mut options = MergeOptions::level(level);
-            options.version_history = false;
-            options.metadata.workers = workers;
-            plan.rebuild(&options, &mut out, &SilentProgress::default(), &stop)
-        }
-    };
-    let done = done.map_err(fail)?;
+    let done = write(&mut out).map_err(fail)?;
     let file = out.into_inner().map_err(|e| cannot(e.into_error()))?;
     file.commit().map_err(cannot)?;
     say(args, &report("freed", &done))

@@ -1,0 +1,193 @@
+//! Trees in memory, and images of them with many nights.
+#![allow(dead_code, clippy::unwrap_used, reason = "each test uses a part")]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use redwarfs_append::{Base, BaseOptions, Change, TableChange, Trust, change, diff};
+use redwarfs_format::metadata::{FileType, Timestamp};
+use redwarfs_io::{LockedFile, Medium, MemorySource};
+use redwarfs_reader::check::{CheckOptions, DeclaredImage, SectionList, VerifyMode};
+use redwarfs_reader::{Image, ImageOffset, OpenOptions, SnapshotChoice};
+use redwarfs_testkit::tree::Random;
+use redwarfs_writer::{BuildOptions, Builder, MemoryNode, MemoryTree, SilentProgress};
+
+pub(crate) type Files = BTreeMap<String, Vec<u8>>;
+
+pub(crate) fn options(workers: usize) -> BuildOptions {
+    let mut options = BuildOptions::level(4);
+    options.block_size_bits = 16;
+    options.workers = workers;
+    options.create_timestamp = Some(1_000);
+    options
+}
+
+pub(crate) fn tree_of(files: &Files, time: i64) -> MemoryTree {
+    let mut tree = MemoryTree::new();
+    let ends = |path: &str| -> Vec<usize> { path.match_indices('/').map(|(at, _)| at).collect() };
+    let dirs: BTreeSet<&str> = (files.keys())
+        .flat_map(|path| ends(path).into_iter().map(|end| &path[..end]))
+        .collect();
+    for dir in dirs {
+        tree.insert(dir, MemoryNode::new(FileType::Directory));
+    }
+    for (path, bytes) in files {
+        let mut node = MemoryNode::file(bytes.clone());
+        node.meta.mtime = Timestamp { sec: time, nsec: 0 };
+        tree.insert(path.clone(), node);
+    }
+    tree
+}
+
+pub(crate) fn build(files: &Files) -> Vec<u8> {
+    build_with(files, &options(1))
+}
+
+pub(crate) fn build_with(files: &Files, options: &BuildOptions) -> Vec<u8> {
+    build_tree(&tree_of(files, 0), options)
+}
+
+pub(crate) fn build_tree(tree: &MemoryTree, options: &BuildOptions) -> Vec<u8> {
+    let mut out = Vec::new();
+    let (progress, stop) = (SilentProgress::default(), AtomicBool::new(false));
+    let builder = Builder::new(options.clone());
+    builder.build(tree, &mut out, &progress, &stop).unwrap();
+    out
+}
+
+/// The image with a night more.
+pub(crate) fn append(image: &[u8], files: &Files, name: &str, options: &BuildOptions) -> Vec<u8> {
+    append_tree(image, &tree_of(files, 5), name, options)
+}
+
+/// The same with any tree.
+pub(crate) fn append_tree(
+    image: &[u8],
+    tree: &MemoryTree,
+    name: &str,
+    options: &BuildOptions,
+) -> Vec<u8> {
+    let time = Timestamp {
+        sec: 2_000,
+        nsec: 0,
+    };
+    let mut base = BaseOptions::new(name, time);
+    base.trust = Trust::Nothing;
+    let base = Base::open(Arc::new(MemorySource::new(image.to_vec())), base).unwrap();
+    let mut out = image.to_vec();
+    let (progress, stop) = (SilentProgress::default(), AtomicBool::new(false));
+    let builder = Builder::new(options.clone());
+    builder
+        .append(&base, tree, &mut out, &progress, &stop)
+        .unwrap();
+    assert!(out.starts_with(image));
+    out
+}
+
+pub(crate) fn open(bytes: &[u8], snapshot: Option<&str>) -> Image {
+    let mut options = OpenOptions::default();
+    options.snapshot = snapshot.map(|text| SnapshotChoice {
+        text: text.into(),
+        time: None,
+    });
+    Image::from_source(Arc::new(MemorySource::new(bytes.to_vec())), &options).unwrap()
+}
+
+pub(crate) fn read(image: &Image) -> Files {
+    let mut files = Files::new();
+    for entry in image.walk() {
+        let entry = entry.unwrap();
+        if image.metadata().file_type(entry.inode).unwrap() == FileType::Regular {
+            let mut bytes = vec![0; image.stat(entry.inode).unwrap().size as usize];
+            assert_eq!(
+                image.read_at(entry.inode, 0, &mut bytes).unwrap(),
+                bytes.len()
+            );
+            files.insert(String::from_utf8(entry.path.to_vec()).unwrap(), bytes);
+        }
+    }
+    files
+}
+
+pub(crate) fn check(bytes: &[u8]) {
+    let list = SectionList::read(&MemorySource::new(bytes.to_vec()), 0, None).unwrap();
+    let mut options = CheckOptions::default();
+    options.mode = VerifyMode::Integrity;
+    options.decode = true;
+    let image = open(bytes, None);
+    let report = image
+        .check(list, DeclaredImage::default(), &options, &|_| {})
+        .unwrap();
+    assert!(report.is_ok(), "{:?}", report.findings);
+}
+
+/// The image with another table of snapshots.
+pub(crate) fn changed(image: &[u8], changes: &[TableChange]) -> Vec<u8> {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), image).unwrap();
+    let medium: Arc<dyn Medium> = Arc::new(LockedFile::open(file.path()).unwrap());
+    change(&medium, ImageOffset::Auto, changes).unwrap();
+    std::fs::read(file.path()).unwrap()
+}
+
+pub(crate) fn diff_of(old: &Image, new: &Image) -> Vec<Change> {
+    let mut all = Vec::new();
+    diff(old, new, false, &mut |change| {
+        all.push(change);
+        ControlFlow::Continue(())
+    })
+    .unwrap();
+    all
+}
+
+/// A night of a tree: files change, move, go, come back, and come from others.
+pub(crate) fn night(random: &mut Random, files: &mut Files, older: &[Files]) {
+    for _ in 0..1 + random.below(4) {
+        let names: Vec<String> = files.keys().cloned().collect();
+        let any = |random: &mut Random| {
+            names
+                .get(random.below(names.len() as u64) as usize)
+                .cloned()
+        };
+        let fresh = format!("f{}", random.below(30));
+        match (random.below(7), any(random)) {
+            (0, Some(name)) => drop(files.remove(&name)),
+            (1, Some(name)) => {
+                let bytes = files.remove(&name).unwrap();
+                files.insert(fresh, bytes);
+            }
+            (2, Some(name)) => {
+                // From two files.
+                let mut bytes = files[&name].clone();
+                bytes.extend_from_slice(&files[&any(random).unwrap()]);
+                files.insert(fresh, bytes);
+            }
+            (3, _) => {
+                let old = &older[random.below(older.len() as u64) as usize];
+                files.extend(
+                    old.iter()
+                        .take(2)
+                        .map(|(name, bytes)| (name.clone(), bytes.clone())),
+                );
+            }
+            (4 | 5, Some(name)) => {
+                let bytes = files.get_mut(&name).unwrap();
+                let at = random.below(bytes.len() as u64 + 1) as usize;
+                let end = bytes.len().min(at + random.below(50) as usize);
+                let length = random.below(300) as usize;
+                bytes.splice(at..end, random.bytes(length));
+            }
+            _ => {
+                let size = [0, 1, 255, 256, 3_000, 70_000][random.below(6) as usize];
+                let data = if random.below(2) == 0 {
+                    random.bytes(size)
+                } else {
+                    random.text(size)
+                };
+                files.insert(fresh, data);
+            }
+        }
+    }
+}

@@ -1,0 +1,264 @@
+//! Archives of snapshots through the programs: made, listed, read, mounted, continued, changed, and read by the reference.
+#![cfg(target_os = "linux")]
+#![allow(clippy::unwrap_used)]
+
+mod driver;
+mod support;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use driver::{Mount, can_mount};
+use redwarfs_testkit::tree::Random;
+use serde_json::Value;
+use support::{DWARFSCK, DWARFSEXTRACT, MKDWARFS, must, reference, run};
+
+type Files = BTreeMap<String, Vec<u8>>;
+
+/// An image with a snapshot for each state of a tree.
+struct Place {
+    dir: tempfile::TempDir,
+    random: Random,
+    states: Vec<Files>,
+}
+
+impl Place {
+    fn new(nights: usize) -> Self {
+        let mut place = Self {
+            dir: tempfile::tempdir().unwrap(),
+            random: Random::new(7),
+            states: Vec::new(),
+        };
+        fs::create_dir_all(place.path("tree/sub")).unwrap();
+        fs::write(place.path("tree/a"), place.random.text(30_000)).unwrap();
+        for _ in 0..nights {
+            place.night();
+        }
+        place
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    fn text(&self, name: &str) -> String {
+        self.path(name).to_str().unwrap().to_owned()
+    }
+
+    /// A snapshot more, called by its number.
+    fn night(&mut self) {
+        let number = self.states.len() + 1;
+        let name = format!("sub/f{}", number % 3);
+        fs::write(self.path("tree").join(name), self.random.text(5_000)).unwrap();
+        let (tree, image, name) = (self.text("tree"), self.text("image"), format!("s{number}"));
+        let fixed = ["-i", &tree, "-l3", "--no-progress", "--log-level=warn"];
+        let place: &[&str] = match number {
+            1 => &["-o", &image],
+            _ => &["--append", &image, "--snapshot-name", &name, "--checksum"],
+        };
+        must(MKDWARFS, [&fixed[..], place].concat());
+        if number == 1 {
+            self.good(&["--rename-snapshot", "1", "s1"]);
+        }
+        self.states.push(files(&self.path("tree")));
+    }
+
+    fn check(&self, code: i32, more: &[&str]) -> String {
+        let image = self.text("image");
+        let output = run(DWARFSCK, [&[&*image], more].concat());
+        let both = [output.stdout, output.stderr].concat();
+        let said = String::from_utf8_lossy(&both).into_owned();
+        assert_eq!(output.status.code(), Some(code), "{said}");
+        said
+    }
+
+    fn good(&self, more: &[&str]) -> String {
+        self.check(0, more)
+    }
+
+    /// Puts a copy with an archive in the place of the image.
+    fn archive(&self, more: &[&str]) -> String {
+        let copy = self.text("copy");
+        let said = self.good(&[&["--compact", &copy], more].concat());
+        fs::rename(copy, self.path("image")).unwrap();
+        said
+    }
+
+    fn extracted(&self, more: &[&str]) -> Files {
+        let to = tempfile::tempdir().unwrap();
+        let (image, out) = (self.text("image"), to.path().to_str().unwrap());
+        let fixed = ["-i", &image, "-o", out, "--log-level=warn"];
+        must(DWARFSEXTRACT, [&fixed[..], more].concat());
+        files(to.path())
+    }
+
+    fn list(&self) -> Vec<Value> {
+        let said = self.good(&["--snapshots", "-j"]);
+        let lines = said.lines().map(|line| serde_json::from_str(line).unwrap());
+        lines.collect()
+    }
+
+    fn all_come_back(&self) {
+        for (number, state) in (1..).zip(&self.states) {
+            assert!(self.extracted(&[&format!("--snapshot=s{number}")]) == *state);
+        }
+        assert!(self.extracted(&[]) == *self.states.last().unwrap());
+    }
+}
+
+fn files(root: &Path) -> Files {
+    let mut files = Files::new();
+    let mut left = vec![root.to_path_buf()];
+    while let Some(dir) = left.pop() {
+        for entry in fs::read_dir(dir).unwrap() {
+            let path = entry.unwrap().path();
+            match path.is_dir() {
+                true => left.push(path),
+                false => {
+                    let name = path.strip_prefix(root).unwrap().to_str().unwrap();
+                    files.insert(name.to_owned(), fs::read(&path).unwrap());
+                }
+            }
+        }
+    }
+    files
+}
+
+#[test]
+fn old_snapshots_go_into_an_archive() {
+    let mut place = Place::new(5);
+    let before = fs::read(place.path("image")).unwrap();
+    let copy = place.text("copy");
+    let would = place.good(&["--compact", &copy, "--archive", "--dry-run"]);
+    assert!(would.starts_with("would free "), "{would}");
+    assert!(would.contains("5 snapshots, 4 of them archived"), "{would}");
+    assert!(!place.path("copy").exists());
+    let did = place.archive(&["--archive"]);
+    assert_eq!(did.replace("freed", "would free"), would);
+    place.good(&["--check-integrity", "--decode"]);
+    place.good(&["--snapshot=s2", "--check-integrity", "--decode"]);
+    let listed = place.good(&["--snapshots"]);
+    assert!(
+        listed.contains("s4 (archived)") && listed.ends_with("s5\n"),
+        "{listed}"
+    );
+    place.all_come_back();
+    let list = place.list();
+    let directories: Vec<&Value> = list.iter().map(|one| &one["directory"]).collect();
+    assert_eq!(directories[1], "0000000002");
+    assert!(directories[4].is_null());
+    let differs = place.good(&["--diff", "s2", "s5"]);
+    // The directory may have another time.
+    let differs = differs.lines().filter(|line| !line.starts_with('m'));
+    assert!(differs.eq(["+ sub/f0", "M sub/f1", "M sub/f2"]));
+
+    // It goes on.
+    for _ in 0..3 {
+        place.night();
+    }
+    place.all_come_back();
+    let refused = place.check(1, &["--roll-back", "s3"]);
+    assert!(
+        refused.contains("snapshot 's3' is in an archive"),
+        "{refused}"
+    );
+    let refused = place.check(1, &["--roll-back", "s3", "--dry-run"]);
+    assert!(refused.contains("is in an archive"), "{refused}");
+    place.good(&["--rename-snapshot", "s3", "other", "--pin-snapshot", "s2"]);
+    let refused = place.check(1, &["--delete-snapshot", "s2"]);
+    assert!(refused.contains("pinned"), "{refused}");
+    place.good(&["--rename-snapshot", "other", "s3"]);
+    let did = place.archive(&["--archive=2", "--repack=3"]);
+    assert!(did.contains("8 snapshots, 6 of them archived"), "{did}");
+    place.all_come_back();
+    place.good(&["--check-integrity", "--decode"]);
+    let did = place.archive(&["--repack=3"]);
+    assert!(did.contains("8 snapshots, 6 of them archived"), "{did}");
+    let did = place.archive(&[]);
+    assert!(did.contains("8 snapshots, 6 of them archived"), "{did}");
+    place.all_come_back();
+    let did = place.archive(&["--archive=100"]);
+    assert!(
+        did.contains("8 snapshots, ") && !did.contains("archived"),
+        "{did}"
+    );
+    place.all_come_back();
+    assert!(before.len() > 1000);
+    let alone = place.check(1, &["--archive"]);
+    assert!(alone.contains("--compact"), "{alone}");
+}
+
+#[test]
+fn a_mount_shows_the_snapshots_of_an_archive() {
+    if !can_mount("a_mount_shows_the_snapshots_of_an_archive") {
+        return;
+    }
+    let mut place = Place::new(4);
+    place.archive(&["--archive"]);
+    let image = place.path("image");
+    {
+        let mount = Mount::background(&image, "snapshot=s2");
+        assert!(files(mount.point()) == place.states[1]);
+    }
+    let mount = Mount::background(&image, "snapshots=.snapshots");
+    assert!(files(mount.point()) == place.states[3]);
+    let shown = mount.point().join(".snapshots");
+    let mut names: Vec<_> = fs::read_dir(&shown)
+        .unwrap()
+        .map(|e| e.unwrap().file_name())
+        .collect();
+    names.sort();
+    assert_eq!(names, ["s1", "s2", "s3", "s4"]);
+    for (number, state) in (1..).zip(&place.states) {
+        assert!(
+            files(&shown.join(format!("s{number}"))) == *state,
+            "{number}"
+        );
+    }
+    drop(mount);
+    place.night();
+    let mount = Mount::background(&image, "snapshots=all");
+    for (number, state) in (1..).zip(&place.states) {
+        assert!(
+            files(&mount.point().join(format!("all/s{number}"))) == *state,
+            "{number}"
+        );
+    }
+}
+
+#[test]
+fn the_reference_reads_the_newest_snapshot_and_the_archive() {
+    let Some(programs) = reference() else {
+        return;
+    };
+    let mut place = Place::new(4);
+    place.archive(&["--archive"]);
+    let extract = |image: &str| {
+        let to = tempfile::tempdir().unwrap();
+        let arguments = ["-i", image, "-o", to.path().to_str().unwrap()];
+        must(programs.join("dwarfsextract"), arguments);
+        files(to.path())
+    };
+    let image = place.text("image");
+    for _ in 0..2 {
+        let output = must(programs.join("dwarfsck"), ["--check-integrity", &image]);
+        assert!(output.stderr.is_empty(), "{output:?}");
+        assert!(extract(&image) == *place.states.last().unwrap());
+        place.night();
+    }
+    let first = &place.list()[0];
+    let (end, directory) = (&first["image_size"], first["directory"].as_str().unwrap());
+    assert_eq!(directory, "0000000001");
+    let bytes = fs::read(&image).unwrap();
+    fs::write(place.path("cut"), &bytes[..end.as_u64().unwrap() as usize]).unwrap();
+    let all = extract(&place.text("cut"));
+    for (number, state) in (1..4).zip(&place.states) {
+        for (name, bytes) in state {
+            assert!(
+                all[&format!("{number:010}/{name}")] == *bytes,
+                "{number} {name}"
+            );
+        }
+    }
+}
